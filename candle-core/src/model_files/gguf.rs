@@ -18,14 +18,14 @@ pub(crate) fn room_for(len: u64) -> Result<Vec<Value>> {
 
 /// Checks `alignment`, which upstream reads from `value` or sets to the default if `value` has another type.
 pub(crate) fn checked_alignment(value: Option<&Value>, alignment: u64) -> Result<u64> {
-    let is_unsigned = match value {
+    let is_accepted = match value {
         None | Some(Value::U8(_) | Value::U16(_) | Value::U32(_)) => true,
         Some(Value::I8(number)) => *number >= 0,
         Some(Value::I16(number)) => *number >= 0,
         Some(Value::I32(number)) => *number >= 0,
         Some(_) => false,
     };
-    if is_unsigned && alignment.is_power_of_two() {
+    if is_accepted && alignment.is_power_of_two() {
         return Ok(alignment);
     }
     let found = match value {
@@ -54,11 +54,7 @@ pub(crate) fn check_tensors(infos: &HashMap<String, TensorInfo>, start: u64, ali
         }
         match offset.checked_add(size as u64).filter(|end| start.checked_add(*end).is_some()) {
             Some(tensor_end) => (end, previous) = (tensor_end, name),
-            None => {
-                return fail(format!(
-                    "offset {offset} is beyond any file: offset plus {size} bytes overflows"
-                ))
-            }
+            None => return fail(format!("offset {offset} is beyond any file")),
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use super::in_tensor;
 
 /// Size in bytes of the header's length, which begins the file.
-const LENGTH_BYTES: usize = size_of::<u64>();
+const PREFIX: usize = size_of::<u64>();
 
 /// Error of an invalid file. Upstream's readers convert it to [`Error`], like the crate's own error.
 pub(crate) struct InvalidFile(Error);
@@ -45,11 +45,8 @@ fn read(data: &[u8]) -> Result<SafeTensors<'_>> {
 
 /// Finds the cause for which a file was rejected; `None` if the error of the crate `safetensors` is specific enough.
 fn diagnose(data: &[u8]) -> Option<String> {
-    let Some((length, rest)) = data.split_first_chunk::<LENGTH_BYTES>() else {
-        return Some(format!(
-            "the length of the header needs {LENGTH_BYTES} bytes, the file has {}",
-            data.len()
-        ));
+    let Some((length, rest)) = data.split_first_chunk::<PREFIX>() else {
+        return Some(format!("the length of the header needs {PREFIX} bytes, the file has {}", data.len()));
     };
     let length = u64::from_le_bytes(*length);
     let header = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length));

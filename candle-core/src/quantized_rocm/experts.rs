@@ -49,9 +49,7 @@ pub fn experts_forward(
             return Err(unexpected(dtype, storage.dtype()));
         }
         if layout.shape().elem_count() != products {
-            return Err(refused(format!(
-                "{OP}: {products} products, but an operand has the layout {layout:?}"
-            )));
+            return Err(refused(format!("{OP}: {products} products, but an operand is {layout:?}")));
         }
         x.0.order_after(storage)?;
         storage.contiguous_ptr(layout, OP)

@@ -35,17 +35,11 @@ pub(super) fn product(operands: &Operands) -> Result<RocmStorage> {
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     let out = dst.slice.ptr();
-    with_quantized_rows(
-        device,
-        x,
-        operands.layout,
-        (m, k),
-        (QuantizeRowsSpan::S256, kernel.id()),
-        |activations| {
-            let arguments = QuantizedFew { blocks, x: activations, out, m: rows, n: columns, k: depth };
-            // SAFETY: the size of the matrix was checked, and activations and output have m rows.
-            unsafe { device.state().launch_now(kernel, config, &arguments) }
-        },
-    )?;
+    let span = (QuantizeRowsSpan::S256, kernel.id());
+    with_quantized_rows(device, x, operands.layout, (m, k), span, |activations| {
+        let arguments = QuantizedFew { blocks, x: activations, out, m: rows, n: columns, k: depth };
+        // SAFETY: the size of the matrix was checked, and activations and output have m rows.
+        unsafe { device.state().launch_now(kernel, config, &arguments) }
+    })?;
     Ok(dst)
 }

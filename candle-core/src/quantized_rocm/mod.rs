@@ -113,7 +113,6 @@ impl QRocmStorage {
         }
     }
 
-    /// Returns the number of elements in the blocks.
     fn elements(&self) -> usize {
         self.storage_size_in_bytes() / self.dtype.type_size() * self.dtype.block_size()
     }

@@ -16,7 +16,6 @@ const DOT_ROWS: usize = 8;
 /// Maximum row length in elements whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
 const MAX_COLUMNS_IN_LDS: usize = 32768;
 
-/// Implementation of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKernel {
     /// One row of f32, which every workgroup quantizes for itself.
@@ -81,7 +80,6 @@ fn no_kernel(format: BlockFormat) -> Error {
     RocmError::Unsupported(format!("{OP}: no kernel for {}", format.name())).into()
 }
 
-/// Implements [`QRocmStorage::fwd`].
 pub(super) fn forward(
     matrix: &QRocmStorage,
     shape: &Shape,

@@ -106,10 +106,8 @@ impl QRocmStorage {
         let max_rows = ((1 << 30) / hidden).max(1);
         for first in (0..count).step_by(max_rows) {
             let picks = offset_by_elements(picks, DType::U32, first);
-            let to = (
-                offset_by_elements(dst.slice.ptr(), DType::F32, first * hidden),
-                max_rows.min(count - first),
-            );
+            let rows_out = max_rows.min(count - first);
+            let to = (offset_by_elements(dst.slice.ptr(), DType::F32, first * hidden), rows_out);
             // SAFETY: the table has `rows` rows, the kernel checks each id, and ids and output have `count` rows.
             unsafe { launch(&self.device, format, DType::F32, (blocks, rows), Some(picks), to, hidden)? };
         }

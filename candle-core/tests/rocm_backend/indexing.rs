@@ -63,7 +63,7 @@ fn the_largest_index_is_ignored() {
     let (gpu_base, gpu_src) = (base.to_device(&device).unwrap(), src.to_device(&device).unwrap());
     for ids_dtype in ADDING_IDS {
         let ids = largest(ids_dtype);
-        // The same id for both columns.
+        // Both columns have the same id.
         let wide = Tensor::stack(&[&ids, &ids], 1).unwrap();
         let (gpu_ids, gpu_wide) = (ids.to_device(&device).unwrap(), wide.to_device(&device).unwrap());
         type Op = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<Tensor>;

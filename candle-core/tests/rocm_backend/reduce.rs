@@ -69,7 +69,7 @@ fn sums_of_all_lengths() {
                 let expected = rounded(&in_f64(&cpu).sum(dim).unwrap(), dtype);
                 let what = format!("sum of dim {dim} of {dims:?} {dtype:?}");
                 assert_close(&gpu.sum(dim).unwrap(), &expected, 0.0, &what);
-                // The same numbers, transposed in memory.
+                // Equal numbers, transposed in memory.
                 let strided = gpu.t().unwrap().contiguous().unwrap().t().unwrap();
                 assert_close(&strided.sum(dim).unwrap(), &expected, 0.0, &format!("strided {what}"));
             }

@@ -8,7 +8,7 @@ use candle::rocm::{offset_by_elements, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 
 /// Number of threads that saturates a large GPU. Below it, more threads share each row.
-const SATURATING_THREADS: usize = 1 << 16;
+const FULL_THREADS: usize = 1 << 16;
 /// Minimum length of a part of a row; shorter parts are not worth a workgroup.
 const MIN_PART: usize = 16 * ROW_BLOCK;
 /// Minimum number of parts; for fewer, a second launch costs more than it saves.
@@ -99,8 +99,7 @@ impl<'a> Rows<'a> {
         let least = if is_aligned { 4 } else { 2 * pack };
         let packs = columns.div_ceil(pack).next_power_of_two();
         let full = if size == 8 { packs } else { packs / ROW_PACKS };
-        let width =
-            full.max(packs.min((SATURATING_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
+        let width = full.max(packs.min((FULL_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
         let parts = (columns / MIN_PART).min(max_parts);
         let part = if parts < MIN_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
         let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);

@@ -176,7 +176,6 @@ macro_rules! kernel_args {
 kernel_args!(u8, i8, u16, i16, u32, i32, u64, i64, usize, f32, f64, bool, f16, bf16, float8::F8E4M3);
 kernel_args!(DevicePtr, KernelLayout);
 
-/// Maximum number of arguments of a launch.
 const MAX_ARGS: usize = 32;
 
 /// A user-supplied kernel on one device, returned by [`RocmDevice::custom_kernel`].

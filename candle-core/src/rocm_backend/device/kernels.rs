@@ -56,7 +56,6 @@ impl KernelTable {
         }
     }
 
-    /// Returns true if the function is loaded.
     pub(super) fn is_loaded(&self, id: KernelId) -> bool {
         !self.functions[id.index()].load(Ordering::Relaxed).is_null()
     }

@@ -66,7 +66,6 @@ impl LaunchConfig {
         Ok(Self { grid: (x as u32, y as u32, z as u32), block: (block, 1, 1), lds_bytes: 0 })
     }
 
-    /// Returns true if the grid has no workgroups.
     pub(super) fn is_empty(&self) -> bool {
         self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0
     }

@@ -5,7 +5,6 @@ use rocm_rs::hip::{self, bindings};
 use std::ffi::CStr;
 use std::path::Path;
 
-/// Properties of one GPU.
 pub(super) struct Properties {
     /// Marketing name.
     pub(super) name: String,

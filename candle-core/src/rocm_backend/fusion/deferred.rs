@@ -124,7 +124,6 @@ impl Work {
     }
 }
 
-/// The deferred launches of a device.
 #[derive(Default)]
 pub(super) struct Deferred {
     pub(super) work: Work,

@@ -45,17 +45,14 @@ pub(crate) struct ConvShape {
 }
 
 impl ConvShape {
-    /// Returns the dims of x.
     pub(crate) fn x(&self) -> [usize; 4] {
         [self.batch, self.groups * self.c_in, self.h.size, self.w.size]
     }
 
-    /// Returns the dims of the weights.
     pub(crate) fn k(&self) -> [usize; 4] {
         [self.groups * self.c_out, self.c_in, self.h.taps, self.w.taps]
     }
 
-    /// Returns the dims of y.
     pub(crate) fn y(&self) -> [usize; 4] {
         [self.batch, self.groups * self.c_out, self.h.out, self.w.out]
     }

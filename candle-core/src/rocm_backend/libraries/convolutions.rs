@@ -130,7 +130,7 @@ impl Plan {
 
 /// Implementation of a convolution.
 #[derive(Clone)]
-pub(crate) enum ConvImplementation {
+pub(crate) enum ConvBackend {
     Own(ConvMethod),
     Library(Arc<Plan>),
     /// To be tuned: the built-in kernels and these solutions must be measured.
@@ -147,7 +147,7 @@ pub(crate) enum Candidate<'a> {
 /// The library of a device, and the implementation chosen for each shape.
 #[derive(Default)]
 struct Convolutions {
-    chosen: HashMap<ConvShape, ConvImplementation>,
+    chosen: HashMap<ConvShape, ConvBackend>,
     library: Option<LibraryState>,
     failures: FailureLog,
 }
@@ -163,9 +163,9 @@ fn convolutions(device: &Arc<DeviceState>) -> MutexGuard<'_, Convolutions> {
 
 impl DeviceState {
     /// Returns the implementation for convolutions of this shape.
-    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> ConvImplementation {
+    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> ConvBackend {
         let wanted = settings().library.load(Ordering::Relaxed);
-        let own = ConvImplementation::Own(self.own_convolution(shape.dtype));
+        let own = ConvBackend::Own(self.own_convolution(shape.dtype));
         if wanted == 0 || !miopen::is_supported(shape.dtype) {
             return own;
         }
@@ -218,7 +218,7 @@ impl DeviceState {
             // HIP keeps the last error; clear it so that an unrelated call does not return it.
             let _ = rocm_rs::hip::get_last_error();
             convolutions.log(self, &failure);
-            convolutions.remember(shape, ConvImplementation::Own(self.own_convolution(shape.dtype)));
+            convolutions.remember(shape, ConvBackend::Own(self.own_convolution(shape.dtype)));
             return Ok(false);
         }
         Ok(true)
@@ -247,13 +247,13 @@ impl DeviceState {
             Ok(Some(start.elapsed()))
         };
         let own = [ConvMethod::Tiles, ConvMethod::Unfolded]
-            .map(|method| (Candidate::Own(method), ConvImplementation::Own(method), Choice::Own(method)));
+            .map(|method| (Candidate::Own(method), ConvBackend::Own(method), Choice::Own(method)));
         let library = plans.iter().map(|plan| {
             let choice = Choice::Solution(plan.solution.id);
-            (Candidate::Library(plan.as_ref()), ConvImplementation::Library(plan.clone()), choice)
+            (Candidate::Library(plan.as_ref()), ConvBackend::Library(plan.clone()), choice)
         });
         let method = self.own_convolution(shape.dtype);
-        let mut best = (Duration::MAX, ConvImplementation::Own(method), Choice::Own(method));
+        let mut best = (Duration::MAX, ConvBackend::Own(method), Choice::Own(method));
         for (candidate, computed, choice) in own.into_iter().chain(library) {
             if let Some(elapsed) = time(candidate)?.filter(|elapsed| *elapsed < best.0) {
                 best = (elapsed, computed, choice);
@@ -274,7 +274,7 @@ impl DeviceState {
 }
 
 impl Convolutions {
-    fn remember(&mut self, shape: &ConvShape, implementation: ConvImplementation) {
+    fn remember(&mut self, shape: &ConvShape, implementation: ConvBackend) {
         if self.chosen.len() >= MAX_CACHED_SHAPES {
             self.chosen.clear();
         }
@@ -282,32 +282,28 @@ impl Convolutions {
     }
 
     /// Queries the library for solutions. If it has none or fails, returns the built-in kernels.
-    fn query(&mut self, device: &DeviceState, shape: &ConvShape) -> ConvImplementation {
-        match self.plans(device, shape) {
+    fn query(&mut self, device: &DeviceState, shape: &ConvShape) -> ConvBackend {
+        match self.plan(device, shape) {
             Ok(implementation) => implementation,
             Err(failure) => {
                 let _ = rocm_rs::hip::get_last_error();
                 self.log(device, &failure);
-                ConvImplementation::Own(device.own_convolution(shape.dtype))
+                ConvBackend::Own(device.own_convolution(shape.dtype))
             }
         }
     }
 
-    fn plans(
-        &mut self,
-        device: &DeviceState,
-        shape: &ConvShape,
-    ) -> std::result::Result<ConvImplementation, Failure> {
+    fn plan(&mut self, device: &DeviceState, shape: &ConvShape) -> std::result::Result<ConvBackend, Failure> {
         if self.library.is_none() {
             // Set before the attempt, so that a failure is not retried.
             self.library = Some(LibraryState::Missing);
             self.library = Some(open(device)?);
         }
-        let own = ConvImplementation::Own(device.own_convolution(shape.dtype));
+        let own = ConvBackend::Own(device.own_convolution(shape.dtype));
         let Some(LibraryState::Library { handle, choices }) = &self.library else { return Ok(own) };
         let measured = choices.of(shape);
         if let Some(Choice::Own(method)) = measured {
-            return Ok(ConvImplementation::Own(method));
+            return Ok(ConvBackend::Own(method));
         }
         let limit = conv_workspace();
         let mut offered = Problem::of(shape)?.solutions(handle)?;
@@ -322,13 +318,13 @@ impl Convolutions {
                 for solution in offered {
                     plans.extend(compiled(handle, shape, solution)?);
                 }
-                return Ok(ConvImplementation::Untuned(plans));
+                return Ok(ConvBackend::Untuned(plans));
             }
             _ => {}
         }
         for solution in offered {
             if let Some(plan) = compiled(handle, shape, solution)? {
-                return Ok(ConvImplementation::Library(plan));
+                return Ok(ConvBackend::Library(plan));
             }
         }
         Ok(own)

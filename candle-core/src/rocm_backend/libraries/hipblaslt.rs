@@ -73,7 +73,6 @@ fn data_type(dtype: DType) -> Option<hipDataType> {
     }
 }
 
-/// Creates the descriptor of a dense matrix.
 fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<MatrixLayout, Failure> {
     let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
     // SAFETY: the pointer is valid for writes.

@@ -47,7 +47,6 @@ pub(crate) fn is_supported(dtype: DType) -> bool {
     data_type(dtype).is_some()
 }
 
-/// Returns MIOpen's version.
 pub(super) fn version() -> Result<String, Failure> {
     let [mut major, mut minor, mut patch] = [0; 3];
     // SAFETY: the pointers are valid for writes.
@@ -139,12 +138,11 @@ pub(super) struct Solution {
     pub(super) workspace: usize,
 }
 
-/// The descriptors of a convolution.
 pub(super) struct Problem {
     x: Tensor,
     k: Tensor,
     y: Tensor,
-    convolution: ConvolutionDescriptor,
+    conv: ConvolutionDescriptor,
     direction: Direction,
 }
 
@@ -154,7 +152,7 @@ impl Problem {
             x: tensor(shape.dtype, shape.x())?,
             k: tensor(shape.dtype, shape.k())?,
             y: tensor(shape.dtype, shape.y())?,
-            convolution: convolution_descriptor(shape)?,
+            conv: convolution_descriptor(shape)?,
             direction: shape.direction,
         })
     }
@@ -182,7 +180,7 @@ impl Problem {
                     handle.raw,
                     first,
                     second,
-                    self.convolution.raw,
+                    self.conv.raw,
                     result,
                     &mut offered
                 )
@@ -205,7 +203,7 @@ impl Problem {
                     handle.raw,
                     first,
                     second,
-                    self.convolution.raw,
+                    self.conv.raw,
                     result,
                     wanted,
                     &mut filled,
@@ -232,7 +230,7 @@ impl Problem {
                     handle.raw,
                     first,
                     second,
-                    self.convolution.raw,
+                    self.conv.raw,
                     result,
                     solution.id
                 )
@@ -259,7 +257,7 @@ impl Problem {
             Direction::Input => (a, b),
             Direction::Output | Direction::Weights => (b, a),
         };
-        let (convolution, Solution { id, workspace: bytes }) = (self.convolution.raw, solution);
+        let (conv, Solution { id, workspace: bytes }) = (self.conv.raw, solution);
         let (result, workspace) = (result.0.cast(), workspace.0.cast());
         // SAFETY: handle and descriptors are valid, and the caller guarantees the memory.
         let (name, status) = unsafe {
@@ -268,17 +266,7 @@ impl Problem {
                 miopenConvolutionForwardImmediate,
                 miopenConvolutionBackwardDataImmediate,
                 miopenConvolutionBackwardWeightsImmediate(
-                    handle.raw,
-                    first,
-                    a,
-                    second,
-                    b,
-                    convolution,
-                    to,
-                    result,
-                    workspace,
-                    bytes,
-                    id
+                    handle.raw, first, a, second, b, conv, to, result, workspace, bytes, id
                 )
             )
         };

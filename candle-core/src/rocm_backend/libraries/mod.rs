@@ -23,7 +23,7 @@ pub use convolutions::{
     LIBRARY_VARIABLE as CONV_LIBRARY_VARIABLE, TUNE_VARIABLE as CONV_TUNE_VARIABLE,
     WORKSPACE_VARIABLE as CONV_WORKSPACE_VARIABLE,
 };
-pub(crate) use convolutions::{Candidate, ConvImplementation, Plan};
+pub(crate) use convolutions::{Candidate, ConvBackend, Plan};
 pub(crate) use hipblaslt::BiasedProduct;
 pub use hipblaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
 pub(crate) use rocblas::ProductLibrary;

@@ -69,8 +69,8 @@ pub struct Attention<'a> {
     /// Page table, u32 or i32 (sequences, maximum pages per sequence). Keys and values are then pages of shape
     /// (pages, key heads, rows of a page, width).
     pub pages: Option<AttentionOperand<'a>>,
-    /// Whether to return the log-sum-exp of the scores, which gradients need. If true, rows that belong to no sequence
-    /// are set to zero; otherwise they are not written.
+    /// If true, returns the log-sum-exp of the scores, which gradients need, and sets rows that belong to no sequence
+    /// to zero. Otherwise these rows are not written.
     pub statistics: bool,
 }
 
@@ -155,9 +155,7 @@ impl Attention<'_> {
         let (outer, rows) = (q.1.dims()[0], q.1.dims()[2]);
         let shape = Shape::from((outer, sizes.heads, rows, sizes.value_width));
         if out.shape() != &shape || out.start_offset() != 0 {
-            return Err(invalid(format!(
-                "{op}: the result must be {shape:?} with start offset 0, not {out:?}"
-            )));
+            return Err(invalid(format!("{op}: result must be {shape:?} with offset 0, not {out:?}")));
         }
         let pack = PACK_BYTES / dtype.size_in_bytes();
         let padded = sizes.value_width.next_multiple_of(pack);
@@ -250,9 +248,7 @@ impl Attention<'_> {
             return Err(mismatch(op, q, k));
         }
         if self.pages.is_some() && self.sequences.is_none() {
-            return Err(invalid(format!(
-                "{op}: pages require sequences, which give the lengths of the keys"
-            )));
+            return Err(invalid(format!("{op}: pages require sequences with their lengths")));
         }
         if sizes.keys.max(queries.saturating_mul(heads)).max(k_outer) > UNLIMITED {
             return Err(RocmError::TooManyElements {

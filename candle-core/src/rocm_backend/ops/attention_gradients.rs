@@ -71,9 +71,7 @@ impl Attention<'_> {
         q.0.order_after(statistics)?;
         for (layout, operand) in layouts.iter().zip([q.1, k.1, v.1]) {
             if layout.shape() != operand.shape() || layout.start_offset() != 0 {
-                return Err(invalid(format!(
-                    "{op}: a gradient must have the shape of {operand:?}, not {layout:?}"
-                )));
+                return Err(invalid(format!("{op}: gradient must match {operand:?}, not {layout:?}")));
             }
         }
         let pack = hip_kernels::contract::PACK_BYTES / dtype.size_in_bytes();

@@ -10,7 +10,7 @@ use hip_kernels::contract::{
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
 /// Number of threads per multiprocessor that saturates the memory bandwidth: half of the minimum that GPUs can hold.
-const SATURATING_THREADS: usize = 1024;
+const FULL_THREADS: usize = 1024;
 /// Minimum number of threads that read adjacent pieces of a row of blocks.
 const MIN_WIDTH: usize = 32;
 /// Bytes of the scale and the sum of QUANTIZED_PIECE activations, which follow their quantized bytes.
@@ -34,12 +34,8 @@ impl Groups {
     /// bandwidth.
     fn saturating(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
         let groups = rows.div_ceil(QUANTIZED_BESIDE);
-        Self::of(
-            rows,
-            columns,
-            block,
-            (device.multiprocessors() * SATURATING_THREADS / groups).max(MIN_WIDTH),
-        )
+        let wanted = device.multiprocessors() * FULL_THREADS / groups;
+        Self::of(rows, columns, block, wanted.max(MIN_WIDTH))
     }
 
     /// Returns groups for kernels that first load several rows of activations to LDS. Few threads share a row of blocks,
@@ -119,7 +115,7 @@ impl RowProducts<'_> {
         // One additional piece, because quantized bytes are permuted within two pieces.
         let lds_bytes = (activation_bytes(1, self.k) + QUANTIZED_PIECE) as u32;
         // Each workgroup quantizes the row, so more workgroups would repeat that work.
-        let grid = grid.min((device.multiprocessors() * SATURATING_THREADS / QUANTIZED_ROW_BLOCK) as u32);
+        let grid = grid.min((device.multiprocessors() * FULL_THREADS / QUANTIZED_ROW_BLOCK) as u32);
         let block = (QUANTIZED_ROW_BLOCK as u32, 1, 1);
         let config = LaunchConfig { grid: (grid, 1, 1), block, lds_bytes };
         // SAFETY: guaranteed by the caller.

@@ -14,12 +14,12 @@ use hip_kernels::contract::{
 
 const OP: &str = "reduce";
 /// Number of threads that saturates a large GPU. Below it, more threads share each result.
-const SATURATING_THREADS: usize = 1 << 17;
+const FULL_THREADS: usize = 1 << 17;
 /// Minimum number of elements per thread, or one pack if that is more.
 const MIN_PER_THREAD: usize = 4;
 /// Minimum number of elements per thread for which results are split into parts, and the same if `across` is not 0.
-const MIN_PER_THREAD_OF_PART: usize = 64;
-const MIN_PER_THREAD_ACROSS: usize = 16;
+const MIN_OF_PART: usize = 64;
+const MIN_ACROSS: usize = 16;
 /// Minimum number of parts; for fewer, a second launch costs more than it saves.
 const MIN_PARTS: usize = 4;
 const MAX_PARTS: usize = 1024;
@@ -303,7 +303,7 @@ impl Task {
         let tasks = results / across.max(1);
         // HIP limits the number of threads to 32 bits.
         let countable = floor_power_of_two((1 << 31) / tasks);
-        let wanted = (SATURATING_THREADS / tasks).next_power_of_two();
+        let wanted = (FULL_THREADS / tasks).next_power_of_two();
         let in_packs = layout.inner_stride() == Some(1);
         let per_thread = if in_packs { MIN_PER_THREAD.max(PACK_BYTES / size) } else { MIN_PER_THREAD };
         let most = floor_power_of_two(per_result / per_thread).min(countable);
@@ -312,12 +312,11 @@ impl Task {
             wanted.min(most).min(BLOCK / tasks.next_power_of_two().min(32))
         } else {
             // Twice as many threads cost nothing if they fit into a wave and need no barrier.
-            let lanes = (2 * SATURATING_THREADS / tasks).next_power_of_two().clamp(8, 32);
+            let lanes = (2 * FULL_THREADS / tasks).next_power_of_two().clamp(8, 32);
             wanted.max(if in_packs { lanes } else { 32 }).min(most).min(ROW_BLOCK)
         };
-        let kept = if across > 0 { MIN_PER_THREAD_ACROSS } else { MIN_PER_THREAD_OF_PART };
-        let parts =
-            (SATURATING_THREADS / (tasks * width)).min(per_result / (width * kept)).clamp(1, max_parts);
+        let kept = if across > 0 { MIN_ACROSS } else { MIN_OF_PART };
+        let parts = (FULL_THREADS / (tasks * width)).min(per_result / (width * kept)).clamp(1, max_parts);
         let parts = if across == 0 && parts < MIN_PARTS { 1 } else { parts };
         let block = tasks.saturating_mul(width).next_power_of_two().clamp(32, BLOCK).max(width);
         let mut config = LaunchConfig::for_rows(OP, tasks.div_ceil(block / width), block as u32)?;

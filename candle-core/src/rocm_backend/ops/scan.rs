@@ -9,13 +9,13 @@ use hip_kernels::contract::{Cumsum, DevicePtr, BLOCK, PACK_BYTES, ROW_BLOCK};
 
 const OP: &str = "cumsum";
 /// Number of threads that saturates a large GPU.
-const SATURATING_THREADS: usize = 1 << 16;
+const FULL_THREADS: usize = 1 << 16;
 /// Minimum number and length of the parts of a line; below them, a second launch costs more than it saves.
 const MIN_PARTS: usize = 4;
-const MIN_PART_LENGTH: usize = 512;
+const MIN_LENGTH: usize = 512;
 const MAX_PARTS: usize = 1024;
 /// Number of threads with adjacent lines that keeps the accesses of a wave coalesced.
-const ADJACENT_LINES: usize = 32;
+const ADJACENT: usize = 32;
 
 /// Computes cumulative sums of floats along `dim`, each rounded once. Returns `None` on other devices, for other dtypes, and
 /// if gradients are tracked; upstream's operations must be used then.
@@ -67,9 +67,7 @@ pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
 struct Plan {
     /// Number of threads per line and part, a power of two.
     width: usize,
-    /// Number of elements of a part.
     part: usize,
-    /// Number of threads of a workgroup.
     block: usize,
 }
 
@@ -81,16 +79,15 @@ impl Plan {
         let width = if inner == 1 {
             most.min(ROW_BLOCK)
         } else {
-            let wanted = (SATURATING_THREADS / lines).next_power_of_two();
-            most.min(wanted).min(ROW_BLOCK / ADJACENT_LINES.min(lines.next_power_of_two()))
+            let wanted = (FULL_THREADS / lines).next_power_of_two();
+            most.min(wanted).min(ROW_BLOCK / ADJACENT.min(lines.next_power_of_two()))
         };
-        let parts = (SATURATING_THREADS / (lines * width))
-            .min(length / MIN_PART_LENGTH.max(each * width))
-            .min(MAX_PARTS);
+        let parts =
+            (FULL_THREADS / (lines * width)).min(length / MIN_LENGTH.max(each * width)).min(MAX_PARTS);
         let part = if parts < MIN_PARTS { length } else { length.div_ceil(parts).next_multiple_of(64) };
-        let block = lines.saturating_mul(width).next_power_of_two().clamp(ADJACENT_LINES, BLOCK).max(width);
+        let block = lines.saturating_mul(width).next_power_of_two().clamp(ADJACENT, BLOCK).max(width);
         let block =
-            if inner == 1 { block } else { block.max(width * ADJACENT_LINES.min(lines.next_power_of_two())) };
+            if inner == 1 { block } else { block.max(width * ADJACENT.min(lines.next_power_of_two())) };
         Self { width, part, block }
     }
 }

@@ -1,5 +1,5 @@
 //! Copies of strided layouts within a device, concatenation, and filling with a value.
-use super::{for_packs, found, PACKS_AT_ONCE};
+use super::{for_packs, found, MAX_SINGLE_PACKS};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
 use crate::rocm_backend::layout::{in_pieces, runs, Strided};
@@ -94,8 +94,8 @@ unsafe fn launch_copy(
             out_stride: transposition.out_stride,
             whole: transposition.in_packs(size, ends),
         };
-        let config =
-            LaunchConfig { grid: transposition.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
+        let mut config = LaunchConfig::for_elements(op, BLOCK)?;
+        config.grid = transposition.grid(size);
         let kernel = found(Transpose::kernel(copy_element(dtype)), op, dtype)?;
         // SAFETY: guaranteed by the caller.
         return unsafe { device.launch(kernel, config, &arguments) };
@@ -206,7 +206,6 @@ impl<'a> RowCopies<'a> {
         Ok(())
     }
 
-    /// Enqueues the copies that were added.
     fn launch(&mut self) -> Result<()> {
         let (sources, dst) = (&self.sources[..self.count], self.dst);
         let (dtype, out) = (dst.slice.dtype(), dst.slice.ptr());
@@ -229,7 +228,7 @@ impl<'a> RowCopies<'a> {
             info.0[4 * i..4 * i + 4].copy_from_slice(&words);
             (from[i], most) = (source.from, most.max(numel));
         }
-        let each = if most > PACKS_AT_ONCE { PACKS_IN_FLIGHT } else { 1 };
+        let each = if most > MAX_SINGLE_PACKS { PACKS_IN_FLIGHT } else { 1 };
         let mut config = LaunchConfig::for_elements(self.op, most.div_ceil(each))?;
         config.grid.1 = self.count as u32;
         let [inp0, inp1, inp2, inp3, inp4, inp5, inp6, inp7] = from;
@@ -286,7 +285,6 @@ pub(crate) fn zeros_of(src: &RocmStorage, layout: &Layout, op: &'static str) -> 
     Ok(dst)
 }
 
-/// Returns the bits of `value`.
 fn bits_of(value: Scalar) -> Bits {
     Bits(match value {
         Scalar::U8(v) => v.into(),
@@ -302,7 +300,6 @@ fn bits_of(value: Scalar) -> Bits {
     })
 }
 
-/// Allocates a dense storage of zeros.
 pub(crate) fn zeros(device: &RocmDevice, dtype: DType, elements: usize) -> Result<RocmStorage> {
     // SAFETY: the storage is cleared below.
     let storage = unsafe { RocmStorage::alloc(device, dtype, elements, "zeros")? };

@@ -1,12 +1,11 @@
 //! A HIP stream: binding its GPU to a thread, checking calls, waiting.
-use super::wait::{deadline_from_env, StreamWait, Unfinished};
+use super::wait::{deadline_from_env, StreamWait, WaitError};
 use crate::rocm_backend::error::{notes, RocmError};
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Unique identifier of a stream in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamId(usize);
 
@@ -135,10 +134,10 @@ impl StreamHandle {
     pub(crate) fn finish(&self, purpose: &'static str) -> Result<()> {
         match self.wait.finish() {
             Ok(()) => Ok(()),
-            Err(Unfinished::Failed(error)) => {
+            Err(WaitError::Failed(error)) => {
                 self.check(Err(error), || format!("hipStreamSynchronize ({purpose})"))
             }
-            Err(Unfinished::Overdue { after, recent }) => {
+            Err(WaitError::Overdue { after, recent }) => {
                 let launches = match recent.is_empty() {
                     true => "no kernel since the deadline was set".to_string(),
                     false => recent.join(", "),
@@ -171,7 +170,7 @@ impl StreamHandle {
     pub(crate) fn finish_or_abandon(&self) -> bool {
         if !self.is_abandoned()
             && self.bind().is_ok()
-            && matches!(self.wait.finish(), Err(Unfinished::Overdue { .. }))
+            && matches!(self.wait.finish(), Err(WaitError::Overdue { .. }))
         {
             self.abandoned.store(true, Ordering::Relaxed);
         }

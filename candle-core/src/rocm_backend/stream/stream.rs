@@ -23,13 +23,11 @@ pub(crate) trait DeferredLaunches: Send + Sync {
     fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation>;
 }
 
-/// A stream with its memory.
 pub(crate) struct Stream {
     /// Event that other streams wait for; created on first use.
     event: Mutex<Option<hip::Event>>,
     staging: Mutex<Option<Staging>>,
     memory: Memory,
-    /// True if launches are deferred.
     has_deferred: AtomicBool,
     deferred_launches: OnceLock<Box<dyn DeferredLaunches>>,
     // Dropped last, since all other fields depend on it.
@@ -49,7 +47,6 @@ impl Deref for Stream {
     }
 }
 
-/// All open streams.
 static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 
 impl Stream {
@@ -104,9 +101,8 @@ impl Stream {
 
     /// Like [`Self::bind_and_flush`]; an error is returned by the next call of it.
     pub(crate) fn bind_and_flush_silently(&self) {
-        if let Some(deferred) =
-            self.deferred_launches.get().filter(|_| self.has_deferred() && self.bind().is_ok())
-        {
+        let is_ready = || self.has_deferred() && self.bind().is_ok();
+        if let Some(deferred) = self.deferred_launches.get().filter(|_| is_ready()) {
             deferred.enqueue_silently();
         }
     }
@@ -116,12 +112,10 @@ impl Stream {
         let _ = self.deferred_launches.set(deferred);
     }
 
-    /// Returns true if launches are deferred.
     pub(crate) fn has_deferred(&self) -> bool {
         self.has_deferred.load(Ordering::Acquire)
     }
 
-    /// Sets whether launches are deferred.
     pub(crate) fn set_has_deferred(&self, has_deferred: bool) {
         self.has_deferred.store(has_deferred, Ordering::Release);
     }

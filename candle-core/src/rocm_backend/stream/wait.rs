@@ -14,7 +14,6 @@ pub const DEADLINE_VARIABLE: &str = "CANDLE_ROCM_DEADLINE";
 const MAX_RECENT: usize = 8;
 /// Time for which the host polls without sleeping, since most waits are short.
 const SPIN_TIME: Duration = Duration::from_micros(100);
-/// Maximum sleep between two polls.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Waits for a stream, which must outlive it.
@@ -31,7 +30,6 @@ unsafe impl Send for StreamWait {}
 // SAFETY: as above; the rest is atomics and a mutex.
 unsafe impl Sync for StreamWait {}
 
-/// Error of a wait.
 pub(crate) enum WaitError {
     Failed(hip::Error),
     Overdue { after: Duration, recent: Vec<String> },
@@ -117,9 +115,7 @@ fn parse(value: Option<OsString>) -> Result<Option<Duration>, String> {
     match seconds {
         Some(Duration::ZERO) => Ok(None),
         Some(limit) => Ok(Some(limit)),
-        None => {
-            Err(format!("{DEADLINE_VARIABLE}={text} is not understood; expected seconds, like 30 or 0.5"))
-        }
+        None => Err(format!("{DEADLINE_VARIABLE}={text} is not understood; expected seconds, like 0.5")),
     }
 }
 

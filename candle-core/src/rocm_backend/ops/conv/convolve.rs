@@ -5,7 +5,7 @@ use super::{input, output, weights};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::rocm_backend::device::max_elements;
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::libraries::{Candidate, ConvImplementation, ConvMethod, ConvShape, Direction, Plan};
+use crate::rocm_backend::libraries::{Candidate, ConvBackend, ConvMethod, ConvShape, Direction, Plan};
 use crate::rocm_backend::ops::matmul::has_matmul;
 use crate::rocm_backend::ops::{check_rank, same_computing_dtype, strided, Operand};
 use crate::rocm_backend::storage::RocmStorage;
@@ -103,13 +103,13 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
     };
     let state = a.device.state();
     match state.convolution(shape) {
-        ConvImplementation::Own(method) => own(method)?,
-        ConvImplementation::Library(plan) => {
+        ConvBackend::Own(method) => own(method)?,
+        ConvBackend::Library(plan) => {
             if !by_library(op, shape, &plan, operands, &dst)? {
                 own(state.own_convolution(dtype))?;
             }
         }
-        ConvImplementation::Untuned(plans) => {
+        ConvBackend::Untuned(plans) => {
             state.tune_convolution(shape, &plans, |candidate| match candidate {
                 Candidate::Own(method) => own(method).map(|()| true),
                 Candidate::Library(plan) => by_library(op, shape, plan, operands, &dst),

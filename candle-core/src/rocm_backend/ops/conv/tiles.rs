@@ -11,7 +11,7 @@ use crate::{DType, Layout, Result};
 use hip_kernels::contract::{ConvolutionTiles, ConvolutionTilesKind, TileSide, BLOCK};
 
 /// Limit for the bytes of an input and the elements of a result, which the kernels index with 32 bits.
-const MAX_INDEX: usize = u32::MAX as usize / 2;
+const LIMIT: usize = u32::MAX as usize / 2;
 /// Minimum number of workgroups per multiprocessor for which large tiles are used.
 const MIN_LARGE_TILES: usize = 2;
 
@@ -30,8 +30,8 @@ pub(super) fn compute(
     let suited = matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
         && groups <= MAX_GRID
         && h.stride * w.stride <= MAX_GRID
-        && image.max(of_image) <= MAX_INDEX
-        && extent(kernel_layout).is_some_and(|elements| elements * width <= MAX_INDEX);
+        && image.max(of_image) <= LIMIT
+        && extent(kernel_layout).is_some_and(|elements| elements * width <= LIMIT);
     if !suited {
         return Ok(false);
     }
@@ -55,10 +55,8 @@ pub(super) fn compute(
     // Dims of the weights of one group.
     let k_dims = [strides.dims()[0] / groups, strides.dims()[1], h.taps, w.taps];
     let from = src.ptr(layout, op)?;
-    let fitting = (MAX_INDEX - image)
-        .checked_div(stride)
-        .map_or(batch, |more| more + 1)
-        .min(MAX_INDEX / of_image.max(1));
+    let fitting =
+        (LIMIT - image).checked_div(stride).map_or(batch, |more| more + 1).min(LIMIT / of_image.max(1));
     for first in (0..batch).step_by(fitting.max(1)) {
         let images = fitting.max(1).min(batch - first);
         let dims = [images, layout.dims()[1] / groups, layout.dims()[2], layout.dims()[3]];
@@ -67,7 +65,7 @@ pub(super) fn compute(
         let parts = rows.div_ceil(length) * (images * places).div_ceil(length);
         let small = |value: usize| {
             u32::try_from(value).map_err(|_| {
-                crate::Error::from(RocmError::TooManyElements { op, elements: value, limit: MAX_INDEX })
+                crate::Error::from(RocmError::TooManyElements { op, elements: value, limit: LIMIT })
             })
         };
         let arguments = ConvolutionTiles {

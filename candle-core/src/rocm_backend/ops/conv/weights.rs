@@ -35,7 +35,7 @@ pub(super) fn compute(
     };
     let to = partial.as_ref().unwrap_or(dst).slice.ptr();
     // Unfolding the output gradient with a kernel of one element copies it, with the images concatenated.
-    let identity_axis = |places: usize| Axis { size: places, out: places, ..Axis::UNIT };
+    let copied = |places: usize| Axis { size: places, out: places, ..Axis::UNIT };
     for (piece, (image, images, first, piece_places)) in pieces.all(batch, places).enumerate() {
         let pitch = padded(piece_places, width);
         let concatenated = |layout, axes| Unfolding {
@@ -48,8 +48,7 @@ pub(super) fn compute(
             image_stride: pitch,
         };
         concatenated(x_layout, (h, w)).launch(x, seen.slice.ptr())?;
-        let axes = (identity_axis(h.out), identity_axis(w.out));
-        concatenated(y_layout, axes).launch(y, wanted.slice.ptr())?;
+        concatenated(y_layout, (copied(h.out), copied(w.out))).launch(y, wanted.slice.ptr())?;
         let depth = images * pitch;
         let lhs = Layout::new((groups, c_out, depth).into(), vec![c_out * depth, depth, 1], 0);
         let rhs = Layout::new((groups, depth, columns).into(), vec![columns * depth, 1, depth], 0);

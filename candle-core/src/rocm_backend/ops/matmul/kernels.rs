@@ -11,7 +11,7 @@ use hip_kernels::contract::{
 };
 
 /// Number of threads that saturates a large GPU, for products of few rows.
-const SATURATING_THREADS: usize = 1 << 17;
+const FULL_THREADS: usize = 1 << 17;
 /// Minimum number of threads per column, so that they read whole cache lines.
 const MIN_WIDTH: usize = 32;
 /// Minimum number of workgroups per multiprocessor for which large tiles are used.
@@ -19,7 +19,7 @@ const MIN_LARGE_TILES: usize = 2;
 
 /// Batches, m, n and k.
 type Sizes = (usize, usize, usize, usize);
-type OperandPtr = (Operand, DevicePtr);
+type Matrix = (Operand, DevicePtr);
 
 /// Computes a product of few rows, if the rows of the left operand and the columns of the right operand are dense and
 /// aligned for vector loads. Returns false if it does not apply.
@@ -29,8 +29,8 @@ type OperandPtr = (Operand, DevicePtr);
 pub(super) unsafe fn few_rows(
     dtype: DType,
     sizes: Sizes,
-    left: OperandPtr,
-    right: OperandPtr,
+    left: Matrix,
+    right: Matrix,
     out: &Output,
 ) -> Result<bool> {
     let (b, m, n, k) = sizes;
@@ -50,7 +50,7 @@ pub(super) unsafe fn few_rows(
     }
     let packs = k * dtype.size_in_bytes() / PACK_BYTES;
     // Enough threads to saturate a large GPU, but at most one per vector of a column.
-    let width = (SATURATING_THREADS / (n * b)).next_power_of_two().clamp(MIN_WIDTH, BLOCK);
+    let width = (FULL_THREADS / (n * b)).next_power_of_two().clamp(MIN_WIDTH, BLOCK);
     let width = width.min(packs.next_power_of_two());
     let columns = if kind == ProductKind::Thin { THIN_SIDE } else { BLOCK / width };
     let config = LaunchConfig {
@@ -59,7 +59,7 @@ pub(super) unsafe fn few_rows(
         lds_bytes: 0,
     };
     let kernel = found(Product::kernel(kind, computing(OP, dtype)?), OP, dtype)?;
-    let arguments = Product { width: width as u32, ..common_arguments(sizes, left, right, out)? };
+    let arguments = Product { width: width as u32, ..base_args(sizes, left, right, out)? };
     // SAFETY: guaranteed by the caller.
     unsafe { out.device.launch(kernel, config, &arguments)? };
     Ok(true)
@@ -74,7 +74,7 @@ fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
     }
 }
 
-fn is_vectorizable(dtype: DType, k: usize, (a, rows): OperandPtr, (w, columns): OperandPtr) -> bool {
+fn is_vectorizable(dtype: DType, k: usize, (a, rows): Matrix, (w, columns): Matrix) -> bool {
     let bits = k | a.leading | w.leading | a.batch_stride | w.batch_stride;
     let ends = rows.0.addr() | columns.0.addr();
     matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
@@ -90,14 +90,14 @@ fn is_vectorizable(dtype: DType, k: usize, (a, rows): OperandPtr, (w, columns): 
 pub(super) unsafe fn tiled(
     dtype: DType,
     sizes: Sizes,
-    left: OperandPtr,
-    right: OperandPtr,
+    left: Matrix,
+    right: Matrix,
     out: &Output,
 ) -> Result<()> {
     let (b, m, n, _) = sizes;
     // The kernels stride over batches in z; the one for f64 also strides over rows in y.
     let batches = b.min(MAX_GRID) as u32;
-    let arguments = common_arguments(sizes, left, right, out)?;
+    let arguments = base_args(sizes, left, right, out)?;
     if dtype == DType::F64 {
         let tile = PRODUCT_TILE;
         let grid = (count(n.div_ceil(tile))?, m.div_ceil(tile).min(MAX_GRID) as u32, batches);
@@ -144,12 +144,7 @@ fn tile_side(device: &RocmDevice, rows: usize, columns: usize, batches: usize) -
 }
 
 /// Returns the arguments that all kernels share.
-fn common_arguments(
-    (b, m, n, k): Sizes,
-    (left, a): OperandPtr,
-    (right, w): OperandPtr,
-    out: &Output,
-) -> Result<Product> {
+fn base_args((b, m, n, k): Sizes, (left, a): Matrix, (right, w): Matrix, out: &Output) -> Result<Product> {
     let strides = |operand: Operand| match operand.transposed {
         false => (operand.leading, 1),
         true => (1, operand.leading),

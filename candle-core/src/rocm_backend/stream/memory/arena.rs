@@ -35,7 +35,6 @@ struct Kind {
 pub(super) struct Sums {
     /// Bytes allocated from the driver.
     pub(super) held: usize,
-    /// Bytes in use.
     pub(super) live: usize,
     /// Maximum of `live` so far.
     pub(super) peak: usize,
@@ -147,8 +146,7 @@ impl Arena {
     pub(super) fn add_segment(&mut self, address: usize, len: usize, kind: usize) -> u32 {
         let segment = self.spare_segments.pop().unwrap_or(self.segments.len() as u32);
         let first = self.add_block(Block::new(address, len, segment));
-        let last_release = self.releases;
-        let new = Segment { len, kind, first, used: 0, last_release, since: Duration::ZERO };
+        let new = Segment { len, kind, first, used: 0, last_release: self.releases, since: Duration::ZERO };
         match self.segments.get_mut(segment as usize) {
             Some(spare) => *spare = new,
             None => self.segments.push(new),
@@ -176,7 +174,6 @@ impl Arena {
         len
     }
 
-    /// Returns the largest idle segment.
     pub(super) fn largest_idle(&self) -> Option<u32> {
         self.idle().max_by_key(|(_, segment)| segment.len).map(|(id, _)| id)
     }
@@ -258,7 +255,6 @@ impl Arena {
         self.blocks.get(id as usize).filter(|block| block.is_free()).map(|_| id)
     }
 
-    /// Removes a free block from its list.
     fn unlist(&mut self, kind: usize, id: u32) {
         let kind = &mut self.kinds[kind];
         match self.blocks[id as usize].state {

@@ -15,7 +15,6 @@ pub const SHARE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_SHARE";
 
 const DEFAULT_SHARE: u8 = 70;
 
-/// The limits of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Recommended maximum of an allocation, in percent of the free memory.
@@ -56,7 +55,6 @@ impl Limits {
         })
     }
 
-    /// Returns the share of `free` bytes.
     pub(super) fn share_of(&self, free: usize) -> usize {
         percent_of(free, self.share.into())
     }

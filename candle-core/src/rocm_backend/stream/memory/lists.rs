@@ -4,16 +4,13 @@ use super::sizes;
 /// Index that stands for no block.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// In use.
     Used,
     /// Released; the next request of the same size reuses it.
     Released,
     /// Free and not of the size of a request: the rest of a segment, or merged from adjacent blocks.
     Whole,
-    /// Unused entry.
     Absent,
 }
 
@@ -101,7 +98,6 @@ impl Lists {
         same.or_else(|| self.occupied_from(class + 1).map(|class| self.heads[class]))
     }
 
-    /// Returns any block.
     pub(super) fn any(&self) -> Option<u32> {
         self.occupied_from(0).map(|class| self.heads[class])
     }

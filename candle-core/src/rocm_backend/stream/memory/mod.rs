@@ -60,7 +60,6 @@ pub(crate) struct Memory {
     timer: Mutex<Option<Timer>>,
 }
 
-/// Error of setting up a device's memory.
 pub(crate) enum SetupError {
     Hip(hip::Error, String),
     Setting(String),
@@ -187,12 +186,10 @@ impl Memory {
         });
     }
 
-    /// Sets the number of bytes that stay free on the GPU.
     pub(crate) fn set_reserve(&self, bytes: usize) {
         self.pool.with(|pool| pool.limits.reserve = bytes);
     }
 
-    /// Returns the number of bytes that stay free on the GPU.
     pub(crate) fn reserve(&self) -> usize {
         self.pool.with(|pool| pool.limits.reserve)
     }
@@ -218,8 +215,7 @@ impl Memory {
             }
             true
         });
-        *timer =
-            Some(started.map_err(|error| format!("cannot start the thread that releases memory: {error}"))?);
+        *timer = Some(started.map_err(|error| format!("cannot start the timer of idle memory: {error}"))?);
         Ok(())
     }
 

@@ -22,7 +22,6 @@ pub(super) trait Driver {
         None
     }
 
-    /// Returns the free and total bytes of the device.
     fn info(&self) -> Result<(usize, usize), Self::Error>;
 }
 
@@ -32,7 +31,6 @@ const GROWTH: usize = 3;
 /// Additional bytes of the growth limit, for shared segments.
 const SLACK: usize = 64 << 20;
 
-/// Allocated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) address: usize,
@@ -44,10 +42,18 @@ pub(crate) struct Allocation {
 #[derive(Debug, PartialEq)]
 pub(crate) enum AllocError<E> {
     /// The device has not enough free memory, even after idle memory was released.
-    OutOfMemory { requested: usize, free: usize, total: usize },
+    OutOfMemory {
+        requested: usize,
+        free: usize,
+        total: usize,
+    },
     /// The device has enough free memory, but less than the reserve would remain.
-    BeyondReserve { requested: usize, reserve: usize, free: usize, total: usize },
-    /// A call of the driver failed.
+    BeyondReserve {
+        requested: usize,
+        reserve: usize,
+        free: usize,
+        total: usize,
+    },
     Failed(E),
 }
 
@@ -96,7 +102,6 @@ impl<D: Driver> Pool<D> {
         Self { driver, limits, gap, arena, segments, counts }
     }
 
-    /// Allocates at least `bytes` bytes.
     pub(super) fn alloc(&mut self, bytes: usize) -> Result<Allocation, AllocError<D::Error>> {
         let padded = bytes.max(1).saturating_add(self.gap);
         let Some(len) = sizes::block(padded) else {
@@ -109,7 +114,7 @@ impl<D: Driver> Pool<D> {
                 self.counts.hits += 1;
                 block
             }
-            None => self.alloc_from_driver(bytes, padded, len)?,
+            None => self.request(bytes, padded, len)?,
         };
         self.counts.requests += 1;
         Ok(Allocation { address: self.arena.address(block), block })
@@ -120,7 +125,7 @@ impl<D: Driver> Pool<D> {
     /// Adjacent blocks are only coalesced once the growth limit is reached. Up to it, each size gets separate blocks from
     /// the driver, so that a loop that repeats the same sizes finds all of them again.
     fn find(&mut self, len: usize) -> Option<BlockId> {
-        if let Some(block) = self.arena.take(len) {
+        if let Some(block) = self.arena.reuse(len) {
             return Some(block);
         }
         let kind = sizes::kind(len);
@@ -137,15 +142,10 @@ impl<D: Driver> Pool<D> {
 
     /// Allocates a block from the driver. If that fails, splits any free block that is large enough; then releases idle
     /// segments, the largest first, and tries the driver again.
-    fn alloc_from_driver(
-        &mut self,
-        requested: usize,
-        padded: usize,
-        len: usize,
-    ) -> Result<BlockId, AllocError<D::Error>> {
+    fn request(&mut self, bytes: usize, padded: usize, len: usize) -> Result<BlockId, AllocError<D::Error>> {
         let kind = sizes::kind(len);
         let least = padded.next_multiple_of(sizes::GRANULE);
-        let own = [requested.max(1)];
+        let own = [bytes.max(1)];
         let shared = [sizes::segment(len), len, least];
         let unpooled = self.limits.parked == Some(0);
         let sizes: &[usize] = if unpooled { &own } else { &shared };
@@ -167,7 +167,8 @@ impl<D: Driver> Pool<D> {
         }
         let (free, total) = self.driver.info().map_err(AllocError::Failed)?;
         let reserve = self.limits.reserve;
-        let least = sizes.last().copied().unwrap_or(requested);
+        let least = sizes.last().copied().unwrap_or(bytes);
+        let requested = bytes;
         Err(match free >= least && free - least < reserve {
             true => AllocError::BeyondReserve { requested, reserve, free, total },
             false => AllocError::OutOfMemory { requested, free, total },

@@ -153,7 +153,7 @@ fn idle_memory_is_released_before_memory_runs_out() {
     alloc_and_release(&mut pool, [60 * MIB]);
     assert!(pool.alloc(80 * MIB).is_ok());
     assert_eq!(pool.stats().driver_frees, 1);
-    // Of two idle segments, only the larger is released if that is enough.
+    // If there are two idle segments and the larger is enough, only that one is released.
     let mut two = self::pool(100 * MIB, ALL);
     alloc_and_release(&mut two, [30 * MIB, 48 * MIB]);
     assert!(two.alloc(60 * MIB).is_ok());

@@ -63,7 +63,6 @@ impl<D: Driver, L: Lock<Pool<D>>> Shared<D, L> {
         self.pool.with(|pool| pool.stats())
     }
 
-    /// Calls `work` with the pool locked.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Pool<D>) -> R) -> R {
         self.pool.with(work)
     }

@@ -14,7 +14,6 @@ const MAX_BLOCK: usize = 1 << 47;
 pub(super) const SHARED: [usize; 2] = [1 << 20, 8 << 20];
 const SEGMENTS: [usize; 2] = [2 << 20, 32 << 20];
 
-/// Number of kinds of segments.
 pub(super) const KINDS: usize = SHARED.len() + 1;
 
 /// Kind of the largest blocks, which have a segment each.
