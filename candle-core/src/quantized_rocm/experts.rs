@@ -1,6 +1,6 @@
 //! Mixture-of-experts matrix products, in which each row of activations selects a matrix of a stack.
 use super::product::Stacked;
-use super::{refused, unexpected, Data, QRocmStorage};
+use super::{invalid, unexpected, Data, QRocmStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{DType, Layout, Result, RocmStorage, Shape};
 
@@ -36,7 +36,7 @@ pub fn experts_forward(
     let products = routing.experts.1.shape().elem_count();
     let all = products.div_ceil(routing.per.max(1));
     if x.1.shape().elem_count() != all * k || routing.per == 0 {
-        return Err(refused(format!(
+        return Err(invalid(format!(
             "{OP}: {products} products of {} rows each need {all} rows of {k}, got {:?}",
             routing.per, x.1
         )));
@@ -49,7 +49,7 @@ pub fn experts_forward(
             return Err(unexpected(dtype, storage.dtype()));
         }
         if layout.shape().elem_count() != products {
-            return Err(refused(format!("{OP}: {products} products, but an operand is {layout:?}")));
+            return Err(invalid(format!("{OP}: {products} products, but an operand is {layout:?}")));
         }
         x.0.order_after(storage)?;
         storage.contiguous_ptr(layout, OP)
@@ -58,7 +58,7 @@ pub fn experts_forward(
     let order = routing.order.map(|order| pointer(order, DType::U32)).transpose()?;
     let factors = routing.factors.map(|factors| pointer(factors, DType::F32)).transpose()?;
     let Data::Blocks(format, blocks) = &stack.data else {
-        return Err(refused(format!("{OP}: {:?} is not a block format", stack.dtype)));
+        return Err(invalid(format!("{OP}: {:?} is not a block format", stack.dtype)));
     };
     if products * n * k == 0 {
         let shape = Shape::from(products * n);
@@ -100,7 +100,7 @@ pub(super) fn indexed_forward(
     let (batch, inputs, columns) = x.1.shape().dims3()?;
     let (ids_batch, topk) = ids.1.shape().dims2()?;
     if columns != k || batch != ids_batch || (inputs != 1 && inputs != topk) {
-        return Err(refused(format!("indexed_moe_forward: input {:?} and ids {:?} do not fit experts {shape:?}; wanted (batch, topk or 1, k) and \
+        return Err(invalid(format!("indexed_moe_forward: input {:?} and ids {:?} do not fit experts {shape:?}; wanted (batch, topk or 1, k) and \
              (batch, topk)",
             x.1.shape(),
             ids.1.shape())));

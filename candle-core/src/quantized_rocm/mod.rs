@@ -55,7 +55,7 @@ impl Kind {
             GgmlDType::F32 => Kind::Floats(DType::F32),
             GgmlDType::F16 => Kind::Floats(DType::F16),
             GgmlDType::BF16 => Kind::Floats(DType::BF16),
-            _ => Kind::Blocks(format().ok_or_else(|| refused(format!("ROCm has no kernels for {dtype:?}")))?),
+            _ => Kind::Blocks(format().ok_or_else(|| invalid(format!("ROCm has no kernels for {dtype:?}")))?),
         })
     }
 }
@@ -121,7 +121,7 @@ impl QRocmStorage {
     fn check_holds(&self, wanted: usize, op: &str) -> Result<()> {
         match self.elements() {
             held if wanted <= held => Ok(()),
-            held => Err(refused(format!(
+            held => Err(invalid(format!(
                 "{op}: {wanted} elements of {:?} are requested on {:?}, the tensor holds {held}",
                 self.dtype, self.device
             ))),
@@ -174,7 +174,7 @@ impl QRocmStorage {
     }
 }
 
-fn refused(text: String) -> Error {
+fn invalid(text: String) -> Error {
     Error::Msg(text).bt()
 }
 

@@ -1,5 +1,5 @@
 //! Products of activations with a quantized matrix, and the choice of the kernel.
-use super::{few, library, refused, tiles, unexpected, Data, QRocmStorage};
+use super::{few, invalid, library, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, KernelId, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
@@ -87,21 +87,21 @@ pub(super) fn forward(
     layout: &Layout,
 ) -> Result<(RocmStorage, Shape)> {
     if !layout.is_contiguous() {
-        return Err(refused(format!("input tensor is not contiguous {layout:?}")));
+        return Err(invalid(format!("input tensor is not contiguous {layout:?}")));
     }
     let (n, k) = shape.dims2()?;
     let [outer @ .., last] = layout.dims() else {
-        return Err(refused(format!("input tensor has only one dimension {layout:?}")));
+        return Err(invalid(format!("input tensor has only one dimension {layout:?}")));
     };
     if outer.is_empty() {
-        return Err(refused(format!("input tensor has only one dimension {layout:?}")));
+        return Err(invalid(format!("input tensor has only one dimension {layout:?}")));
     }
     if *last != k {
-        return Err(refused(format!("input tensor {layout:?} incompatible with {shape:?}")));
+        return Err(invalid(format!("input tensor {layout:?} incompatible with {shape:?}")));
     }
     let dtype = x.dtype();
     if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Err(refused("Expected f32/f16/bf16".to_string()));
+        return Err(invalid("Expected f32/f16/bf16".to_string()));
     }
     matrix.check_holds(n * k, OP)?;
     let rows: usize = outer.iter().product();

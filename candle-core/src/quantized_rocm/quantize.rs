@@ -1,5 +1,5 @@
 //! Quantization on the device, bit for bit like the CPU device.
-use super::{refused, Data, QRocmStorage};
+use super::{invalid, Data, QRocmStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::k_quants::QK_K;
 use crate::rocm_backend::hip_kernels::contract::{Quantize, QuantizeKind};
@@ -28,7 +28,7 @@ impl QRocmStorage {
     ) -> Result<()> {
         let weights = imatrix_weights.len();
         if weights != n_per_row || !n_per_row.is_multiple_of(QK_K) {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "quantize_imatrix: {weights} weights for rows of {n_per_row} columns; pass one weight per column, and a \
                  number of columns that is a multiple of {QK_K} (on {:?})",
                 self.device
@@ -71,7 +71,7 @@ impl QRocmStorage {
         };
         let values = src.as_rocm_slice::<f32>()?;
         if values.len() != self.elements() {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "quantize: a storage of {} elements for {} of {:?} on {:?}; for a view, call `force_contiguous()` first",
                 values.len(),
                 self.elements(),
@@ -109,6 +109,6 @@ impl QRocmStorage {
 
     /// Returns the error for a method that the format lacks, with the text of the CPU device's panic.
     fn unimplemented(&self, method: &str) -> Error {
-        refused(format!("`{method}` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
+        invalid(format!("`{method}` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
     }
 }

@@ -1,5 +1,5 @@
 //! Dequantization, with the values that the CPU device computes.
-use super::{refused, Data, QRocmStorage};
+use super::{invalid, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     dim_word, BlockFormat, Dequantize, DevicePtr, QUANTIZED_PIECE,
@@ -67,13 +67,13 @@ impl QRocmStorage {
     ) -> Result<RocmStorage> {
         const OP: &str = "quantized-embedding";
         if !hidden.is_multiple_of(self.dtype.block_size()) {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "quantized embedding hidden size {hidden} is not divisible by block size {}",
                 self.dtype.block_size()
             )));
         }
         if self.elements() != rows * hidden {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "quantized tensor has {} blocks, expected {}",
                 self.elements() / self.dtype.block_size(),
                 rows * hidden / self.dtype.block_size()

@@ -29,7 +29,7 @@ pub use rotary::{rope, rope_i, rope_thd};
 /// Computes 1 / (1 + exp(-x)), for any strides, in f16, bf16, f32 or f64.
 ///
 /// # Errors
-/// For other dtypes, or if there is not enough memory for the result.
+/// If the dtype is not supported, or there is not enough memory for the result.
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     let dst = candle::rocm::unary_function(x, layout, UnaryOp::Sigmoid, "sigmoid")?;
     Ok((dst, layout.shape().clone()))

@@ -123,7 +123,7 @@ pub(super) struct Shares {
 /// Computes softmax over the last dim, in f16, bf16, f32 or f64.
 ///
 /// # Errors
-/// For other dtypes, strided tensors and scalars.
+/// If the dtype is not supported, or the tensor is strided or a scalar.
 pub fn softmax_last_dim(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     softmax_of_rows("softmax-last-dim", SoftmaxOp::Softmax, x, layout)
 }
@@ -198,7 +198,7 @@ fn softmax_over_dim(op: SoftmaxOp, x: &Tensor, dim: usize) -> Result<Option<Tens
 /// Computes x / sqrt(mean(x^2) + eps) * alpha, in f16, bf16, f32 or f64; f16 and bf16 are summed in f32.
 ///
 /// # Errors
-/// For other dtypes, strided tensors and scalars, or if alpha does not have one element per column.
+/// If the dtype is not supported, or the tensor is strided or a scalar, or if alpha does not have one element per column.
 pub fn rms_norm(
     eps: f32,
     x: &RocmStorage,
@@ -222,7 +222,7 @@ pub fn rms_norm(
 /// Computes (x - mean) / sqrt(variance + eps) * alpha + beta, in f16, bf16, f32 or f64; f16 and bf16 are summed in f32.
 ///
 /// # Errors
-/// For other dtypes, strided tensors and scalars, or if alpha or beta does not have one element per column.
+/// If the dtype is not supported, or the tensor is strided or a scalar, or if alpha or beta does not have one element per column.
 pub fn layer_norm(
     eps: f32,
     x: &RocmStorage,

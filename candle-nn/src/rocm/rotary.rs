@@ -103,7 +103,7 @@ rotary_embedding!(
     /// Applies a rotary embedding to (b, h, t, d), rotating pairs of adjacent elements.
     ///
     /// # Errors
-    /// For dtypes other than f16, bf16, f32 and f64, strided tensors, an odd d, or too few angles.
+    /// If the dtype is not f16, bf16, f32 or f64, a tensor is strided, d is odd, or there are too few angles.
     rope_i, "rope-i", Neighbours, 2
 );
 rotary_embedding!(

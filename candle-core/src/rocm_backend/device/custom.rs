@@ -81,13 +81,13 @@ impl CustomKernels {
         if let Some(kernel) = self.find(module, code_object, name) {
             return Ok(kernel);
         }
-        let refused = |reason: String| RocmError::CustomModule {
+        let invalid_module = |reason: String| RocmError::CustomModule {
             module: module.to_string(),
             device: device.label().to_string(),
             reason,
         };
         metadata::check(code_object).map_err(|wrong| {
-            refused(format!(
+            invalid_module(format!(
                 "hipModuleLoadData was not called with these {} bytes: {wrong}",
                 code_object.len()
             ))
@@ -97,13 +97,16 @@ impl CustomKernels {
         let (object, gpu) = (metadata::is_cubin(code_object), device.arch().starts_with("sm_"));
         if object != gpu {
             let (object, gpu) = (kind_of(object), kind_of(gpu));
-            return Err(refused(format!("it is an object for {object}, and this device is {gpu}")).into());
-        }
-        let described = metadata::kernels(code_object).map_err(refused)?;
-        let Some(described) = described.into_iter().find(|kernel| kernel.name == name) else {
             return Err(
-                refused(format!("it has no kernel {name} (declared as extern \"C\" __global__?)")).into()
+                invalid_module(format!("it is an object for {object}, and this device is {gpu}")).into()
             );
+        }
+        let described = metadata::kernels(code_object).map_err(invalid_module)?;
+        let Some(described) = described.into_iter().find(|kernel| kernel.name == name) else {
+            return Err(invalid_module(format!(
+                "it has no kernel {name} (declared as extern \"C\" __global__?)"
+            ))
+            .into());
         };
         device.stream.bind()?;
         let known = self.loaded.iter().find(|kernel| kernel.module.is(module, code_object));

@@ -150,7 +150,7 @@ impl Stream {
                 rocm_loader::parts::taken(self.raw(), allocation.address, bytes);
                 Ok(allocation)
             }
-            Err(refusal) => self.refused(refusal),
+            Err(error) => self.alloc_error(error),
         }
     }
 
@@ -174,10 +174,10 @@ impl Stream {
     }
 
     #[cold]
-    fn refused<T>(&self, refusal: super::memory::AllocError<(hip::Error, String)>) -> Result<T> {
+    fn alloc_error<T>(&self, error: super::memory::AllocError<(hip::Error, String)>) -> Result<T> {
         use super::memory::AllocError;
         let device = self.label().to_string();
-        Err(match refusal {
+        Err(match error {
             AllocError::OutOfMemory { requested, free, total } => {
                 RocmError::OutOfMemory { requested, free, total, device }.into()
             }

@@ -209,11 +209,11 @@ mod tests {
             mine.release(taken.unwrap().block);
             assert_eq!((calls, gpu.info()), (1, Ok((0, TOTAL))));
             let mut calls = 0;
-            let refused = mine.alloc(101 * MIB, || {
+            let failed = mine.alloc(101 * MIB, || {
                 calls += 1;
                 false
             });
-            assert!(matches!(refused, Err(AllocError::OutOfMemory { free: TOTAL, .. })));
+            assert!(matches!(failed, Err(AllocError::OutOfMemory { free: TOTAL, .. })));
             assert_eq!(calls, 1);
         });
     }
