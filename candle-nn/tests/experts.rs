@@ -133,8 +133,8 @@ fn mismatched_operands_are_errors() -> Result<()> {
     let x = |rows, k, dtype| Tensor::zeros((rows, k), dtype, &device);
     for (x, ids, part) in [
         (x(3, 16, DType::F32)?, ids.clone(), "f16/bf16"),
-        (x(3, 8, DType::F16)?, ids.clone(), "do not fit"),
-        (x(3, 16, DType::BF16)?, ids.clone(), "do not fit"),
+        (x(3, 8, DType::F16)?, ids.clone(), "do not match"),
+        (x(3, 16, DType::BF16)?, ids.clone(), "do not match"),
         (x(2, 16, DType::F16)?, ids.clone(), "elements of U32"),
         (x(3, 16, DType::F16)?, ids.to_dtype(DType::I64)?, "elements of U32"),
         (x(3, 16, DType::F16)?.to_device(&Device::Cpu)?, ids.clone(), "cuda backend"),

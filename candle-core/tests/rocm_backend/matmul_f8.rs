@@ -73,7 +73,7 @@ fn unsupported_operands_are_errors() {
     refused(&f8, &of(&[2, 2], DType::F16, &device), "unsupported dtype F16 for op matmul_f8");
     refused(&f8, &of(&[3, 2], F8, &device), "shape mismatch in matmul");
     refused(&f8, &of(&[1, 2, 2], F8, &device), "shape mismatch in matmul");
-    refused(&f8, &of(&[2], F8, &device), "no matrices");
+    refused(&f8, &of(&[2], F8, &device), "at least 2 dimensions");
     let on_cpu = of(&[2, 2], F8, &Device::Cpu);
     refused(&f8, &on_cpu, "device mismatch in matmul_f8");
     refused(&on_cpu, &on_cpu, "on a ROCm device");

@@ -214,7 +214,7 @@ impl Attention<'_> {
         if width.max(value_width) > ATTENTION_MAX_WIDTH {
             let widest = width.max(value_width);
             return Err(invalid(format!(
-                "{op}: the head width {widest} exceeds the maximum of {ATTENTION_MAX_WIDTH}"
+                "{op}: the head width {widest} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         }
         let mut sizes = Sizes {
@@ -454,7 +454,7 @@ impl Launch<'_> {
         let Some((most, rows_width, keys_width)) = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most)
         else {
             return Err(invalid(format!(
-                "{op}: the head width {wanted} exceeds the maximum of {ATTENTION_MAX_WIDTH}"
+                "{op}: the head width {wanted} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
