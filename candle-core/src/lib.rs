@@ -1,9 +1,8 @@
 //! candle-core 0.11.1 with ROCm as a device.
 //!
-//! Upstream's own source is taken from its published crate at build time and given a ROCm twin at
-//! every place that names CUDA (see the crate `rocmify`); the modules below are written by hand.
-//! `candle_core` is used as upstream documents it, with [`Device::new_rocm`] beside
-//! [`Device::new_cuda`]:
+//! At build time, the crate `rocmify` copies upstream's published source and adds a ROCm counterpart
+//! wherever it names CUDA. The modules declared below are written by hand. `candle_core` is used as
+//! upstream documents it; [`Device::new_rocm`] opens a ROCm device like [`Device::new_cuda`] a CUDA device:
 //!
 //! ```rust
 //! use candle_core::{Device, Tensor};
@@ -17,7 +16,6 @@
 //! ```
 
 include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
-
 mod model_files;
 #[cfg(feature = "rocm")]
 mod quantized_rocm;

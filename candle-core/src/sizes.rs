@@ -1,18 +1,18 @@
-//! Checks the sizes of convolutions, pooling and resizing, for every device.
+//! Checks of the sizes of convolutions, pooling and resizing, for every device.
 //!
-//! Upstream subtracts and divides these sizes before a device sees them. Where a window does not fit, that panics, or,
-//! without overflow checks, asks for memory of a size that has wrapped around. Upstream calls these functions first, at the
-//! places that `rocmify`'s operation rules name.
+//! Upstream subtracts and divides these sizes without checks. If a window does not fit, that panics, or without overflow
+//! checks allocates memory of a size that has wrapped around. `rocmify`'s operation rules insert calls of these functions
+//! before the arithmetic.
 #![deny(missing_docs, unsafe_code)]
 
 use crate::error::bail;
 use crate::{Error, Result};
 
-/// Checks that a convolution has an output along each dimension, of which `sizes` has the input's and the kernel's size,
-/// and that its channels come in groups.
+/// Checks that a convolution has an output along each dimension, and that its channels can be divided into groups. `sizes`
+/// are the (input, kernel) sizes of each dimension.
 ///
 /// # Errors
-/// If the kernel is empty or larger than the padded input, the stride is 0, or as [`check_groups`].
+/// If the kernel is empty or larger than the padded input, the stride is 0, or [`check_groups`] fails.
 pub(crate) fn check_convolution(
     op: &str,
     sizes: &[(usize, usize)],
@@ -34,11 +34,11 @@ pub(crate) fn check_convolution(
     Ok(())
 }
 
-/// Checks the sizes of a transposed convolution, whose output may be empty, and that its channels come in groups.
+/// Checks the sizes of a transposed convolution, whose output may be empty, and that its channels can be divided into groups.
 ///
 /// # Errors
-/// If the input or the kernel is empty, the padding is larger than what it is taken from, the stride is 0, or as
-/// [`check_groups`].
+/// If the input or the kernel is empty, the padding exceeds the unpadded output, the stride is 0, or [`check_groups`]
+/// fails.
 pub(crate) fn check_transposed(
     op: &str,
     sizes: &[(usize, usize)],
@@ -61,10 +61,10 @@ pub(crate) fn check_transposed(
     Ok(())
 }
 
-/// Checks that channels can be divided into groups of equal size: upstream leaves out those of a larger group.
+/// Checks that channels can be divided into groups of equal size; upstream would ignore a remainder.
 ///
 /// # Errors
-/// If there are no groups, or several of no channels, or they are not equal.
+/// If there are no groups, or several groups without channels, or a remainder.
 fn check_groups(op: &str, channels: &[usize], groups: usize) -> Result<()> {
     let divides = |count: &usize| groups == 1 || (*count > 0 && groups > 0 && count.is_multiple_of(groups));
     if !channels.iter().all(divides) {
@@ -73,22 +73,22 @@ fn check_groups(op: &str, channels: &[usize], groups: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a window of pooling has elements, moves, and fits into planes of (batch, channel, height, width).
+/// Checks that a pooling window is not empty, has a stride, and fits into planes of (batch, channel, height, width).
 ///
 /// # Errors
 /// If a size of the window or a stride is 0, or the window is larger than a plane.
 pub(crate) fn check_pooling(dims: &[usize], window: (usize, usize), stride: (usize, usize)) -> Result<()> {
     let fits = dims[2] >= window.0 && dims[3] >= window.1;
     if !fits || [window.0, window.1, stride.0, stride.1].contains(&0) {
-        bail!("a window of {window:?} with stride {stride:?} does not fit planes of {:?}", &dims[2..])
+        bail!("a pooling window of {window:?} with stride {stride:?} does not fit planes of {:?}", &dims[2..])
     }
     Ok(())
 }
 
-/// Checks that planes that are resized to something have elements.
+/// Checks that planes are not empty if the result of resizing them is not.
 ///
 /// # Errors
-/// [`Error::EmptyTensor`].
+/// [`Error::EmptyTensor`] if they are.
 pub(crate) fn check_resizing(op: &'static str, dims: &[usize], to: &[usize]) -> Result<()> {
     let (planes, from) = dims.split_at(2);
     if from.contains(&0) && planes.iter().chain(to).all(|size| *size > 0) {

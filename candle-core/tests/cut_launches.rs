@@ -1,5 +1,5 @@
-//! Tensors of more elements than one launch counts: the limit is lowered, so that small tensors are cut as those above
-//! 2^31 elements are, and every operation is compared with the CPU device.
+//! Operations on tensors with more elements than fit into one launch, compared with the CPU device. The limit is lowered,
+//! so that small tensors are split like tensors above 2^31 elements.
 #![cfg(feature = "rocm-emulator")]
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
@@ -11,14 +11,14 @@ use candle_core::{DType, Device, Result, Tensor, D};
 use fixture::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The limit holds for the whole process: one test at a time sets it.
+/// Serializes the tests, since the limit applies to the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Has launches count so many elements until it is dropped.
+/// Guard of the launch limit, which is reset on drop.
 struct Limit<'a>(#[allow(dead_code, reason = "held, not read")] MutexGuard<'a, ()>);
 
 impl Limit<'_> {
-    fn take() -> Self {
+    fn lock() -> Self {
         Self(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -36,22 +36,22 @@ impl Drop for Limit<'_> {
 const LIMITS: [usize; 6] = [1, 7, 16, 50, 97, 1000];
 const SIZES: [usize; 3] = [3, 6, 11];
 
-/// An operation on a tensor of three dims and another of the same.
+/// An operation on two tensors of the same three dims.
 type Op = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
-/// Whether an operation takes integers, and may refuse what one row or image makes too large.
+/// Dtypes that an operation supports, and whether it may fail if one row or image exceeds the limit.
 #[derive(Clone, Copy, PartialEq)]
 enum Takes {
     Everything,
     Floats,
-    /// Everything, but a launch has at least a row or an image.
+    /// All dtypes; may fail if a row or an image exceeds the limit.
     Rows,
-    /// Floats, likewise.
+    /// Floats; may fail if a row or an image exceeds the limit.
     FloatRows,
 }
 use Takes::{Everything, FloatRows, Floats, Rows};
 
-/// Places along a dim of `size`, in the shape of `x`.
+/// Returns indices along a dim of `size`, in the shape of `x`.
 fn ids_like(x: &Tensor, size: usize) -> Result<Tensor> {
     let ids: Vec<u32> = (0..x.elem_count()).map(|i| (i * 7 % size) as u32).collect();
     Tensor::from_vec(ids, x.shape(), x.device())
@@ -61,19 +61,19 @@ fn ids(values: &[u32], x: &Tensor) -> Result<Tensor> {
     Tensor::new(values, x.device())
 }
 
-/// Weights in the dtype of `x`, where it is.
+/// Returns weights with the dtype and device of `x`.
 fn weights(dims: &[usize], x: &Tensor) -> Result<Tensor> {
     tensor(dims, x.dtype(), 1.0).to_device(x.device())
 }
 
-/// A copy of `x` with what `write` writes into it.
+/// Applies `write` to a copy of `x` and returns it.
 fn written(x: &Tensor, write: impl Fn(&Tensor) -> Result<()>) -> Result<Tensor> {
     let copy = x.force_contiguous()?;
     write(&copy)?;
     Ok(copy)
 }
 
-/// Places count in u32, so that one result cannot be of more elements than a launch.
+/// All operations. Indices of extrema are u32, so that reductions to them may fail above the limit.
 const OPS: [(&str, Takes, Op); 55] = [
     ("exp", Floats, |x, _| x.exp()),
     ("neg", Floats, |x, _| x.neg()),
@@ -144,16 +144,16 @@ const OPS: [(&str, Takes, Op); 55] = [
 ];
 
 impl Takes {
-    fn takes(self, dtype: DType) -> bool {
+    fn supports(self, dtype: DType) -> bool {
         !dtype.is_int() || matches!(self, Everything | Rows)
     }
 
-    fn may_refuse(self) -> bool {
+    fn may_fail(self) -> bool {
         matches!(self, Rows | FloatRows)
     }
 }
 
-/// What is compared exactly: places, and what is only moved.
+/// Returns the tolerance of an operation. Indices and copied elements are compared exactly.
 fn tolerance_of(name: &str, dtype: DType) -> f64 {
     let moves =
         ["to ", "contiguous", "copy", "cat", "slice_set", "set", "arg", "index_select", "gather", "scatter"];
@@ -163,7 +163,7 @@ fn tolerance_of(name: &str, dtype: DType) -> f64 {
     }
 }
 
-/// A refusal says what the launch would have had to count, and the limit.
+/// Asserts that the error names the limit.
 #[track_caller]
 fn assert_names_the_limit(error: &candle_core::Error, limit: usize, what: &str) {
     let text = error.to_string();
@@ -172,13 +172,13 @@ fn assert_names_the_limit(error: &candle_core::Error, limit: usize, what: &str) 
 }
 
 #[test]
-fn every_operation_is_right_in_pieces() {
-    let (limit, device) = (Limit::take(), rocm());
+fn every_operation_is_correct_if_split() {
+    let (limit, device) = (Limit::lock(), rocm());
     for dtype in [DType::F32, DType::F16, DType::U8] {
         let (x, y) = (tensor(&SIZES, dtype, 2.0), tensor(&SIZES, dtype, 1.2));
         let y = y.transpose(0, 2).unwrap().reshape(&SIZES).unwrap();
         let (gpu_x, gpu_y) = (x.to_device(&device).unwrap(), y.to_device(&device).unwrap());
-        for (name, _, op) in OPS.iter().filter(|(_, takes, _)| takes.takes(dtype)) {
+        for (name, _, op) in OPS.iter().filter(|(_, takes, _)| takes.supports(dtype)) {
             for (view_name, view) in VIEWS {
                 let expected = op(&view(&x).unwrap(), &view(&y).unwrap());
                 let expected = expected.unwrap_or_else(|e| panic!("{name} {dtype:?} {view_name}: {e}"));
@@ -186,13 +186,13 @@ fn every_operation_is_right_in_pieces() {
                     let what = format!("{name} {dtype:?} {view_name}, {elements} elements a launch");
                     limit.set(elements);
                     let got = op(&view(&gpu_x).unwrap(), &view(&gpu_y).unwrap());
-                    // What compares must not be cut as well.
+                    // The comparison must not be split.
                     set_launch_limit(None);
                     match got {
                         Ok(got) => assert_close(&got, &expected, tolerance_of(name, dtype), &what),
                         Err(error) => {
-                            let may_refuse = OPS.iter().any(|(n, takes, _)| n == name && takes.may_refuse());
-                            assert!(may_refuse && elements < 1000, "{what}: {error}");
+                            let may_fail = OPS.iter().any(|(n, takes, _)| n == name && takes.may_fail());
+                            assert!(may_fail && elements < 1000, "{what}: {error}");
                             assert_names_the_limit(&error, elements, &what);
                         }
                     }
@@ -202,10 +202,9 @@ fn every_operation_is_right_in_pieces() {
     }
 }
 
-/// As few launches as the limit allows, and no more elements in one than it says.
 #[test]
-fn tensors_are_cut_into_as_few_launches_as_possible() {
-    let limit = Limit::take();
+fn tensors_are_split_into_as_few_launches_as_possible() {
+    let limit = Limit::lock();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let counted = device.as_rocm_device().unwrap();
@@ -237,8 +236,8 @@ fn tensors_are_cut_into_as_few_launches_as_possible() {
 }
 
 #[test]
-fn sums_of_more_elements_than_one_launch_counts() {
-    let (limit, device) = (Limit::take(), rocm());
+fn sums_of_more_elements_than_fit_into_one_launch() {
+    let (limit, device) = (Limit::lock(), rocm());
     type Sum = fn(&Tensor) -> Result<Tensor>;
     let sums: [(&str, Sum); 4] = [
         ("rows", |x| x.sum(1)),
@@ -264,10 +263,10 @@ fn sums_of_more_elements_than_one_launch_counts() {
     }
 }
 
-/// Places are counted in 32 bits, as the CPU device counts them.
+/// Indices are u32, as on the CPU device.
 #[test]
-fn places_among_more_elements_than_one_launch_counts_are_refused() {
-    let (limit, device) = (Limit::take(), rocm());
+fn indices_among_more_elements_than_fit_into_one_launch_are_errors() {
+    let (limit, device) = (Limit::lock(), rocm());
     let x = tensor(&[2, 700], DType::F32, 3.0).to_device(&device).unwrap();
     limit.set(699);
     for (name, result) in
@@ -279,10 +278,9 @@ fn places_among_more_elements_than_one_launch_counts_are_refused() {
     assert!(x.argmax(1).is_ok() && x.arg_sort_last_dim(true).is_ok());
 }
 
-/// Rows that are merged from tiles, as many at a time as a launch counts.
 #[test]
-fn long_rows_are_sorted_in_pieces() {
-    let (limit, device) = (Limit::take(), rocm());
+fn long_rows_are_sorted_in_several_launches() {
+    let (limit, device) = (Limit::lock(), rocm());
     let x = tensor(&[3, 2100], DType::F32, 100.0);
     let expected = x.arg_sort_last_dim(true).unwrap();
     let gpu = x.to_device(&device).unwrap();
@@ -295,8 +293,8 @@ fn long_rows_are_sorted_in_pieces() {
 }
 
 #[test]
-fn random_numbers_are_the_same_in_pieces() {
-    let limit = Limit::take();
+fn random_numbers_do_not_depend_on_the_limit() {
+    let limit = Limit::lock();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let draw = |dtype: DType| {
@@ -319,7 +317,7 @@ fn random_numbers_are_the_same_in_pieces() {
     }
 }
 
-/// A tensor of more than 2^31 elements itself: about 7 GiB of memory, minutes on the software GPU.
+/// Uses a tensor of more than 2^31 elements. Needs about 7 GiB of memory, and minutes on the software GPU.
 ///
 /// `CANDLE_ROCM_EMULATOR=memory=24G cargo test --release -p candle-core --features rocm-emulator --test cut_launches
 /// -- --ignored above_2_31`
@@ -328,7 +326,7 @@ fn random_numbers_are_the_same_in_pieces() {
 fn above_2_31() {
     const BORDER: usize = 1 << 31;
     const COUNT: usize = BORDER + 5;
-    let _one = Limit::take();
+    let _one = Limit::lock();
     let device = rocm();
     let x = Tensor::ones(COUNT, DType::U8, &device).unwrap();
     let ends = x.narrow(0, BORDER - 3, 8).unwrap();
@@ -339,11 +337,11 @@ fn above_2_31() {
     let around = |t: &Tensor, at: usize| t.narrow(0, at, 8).unwrap().to_vec1::<u8>().unwrap();
     assert_eq!(around(&doubled, BORDER - 3), [20, 40, 60, 80, 100, 120, 140, 160]);
     assert_eq!(around(&doubled, 0), [2; 8]);
-    // Of 3 + 5 elements that are not 2: the others are even in number modulo 256.
+    // The sum modulo 256: all elements are 2 except eight whose sum is 720.
     let expected = ((COUNT - 8) * 2 + 720) as u8;
     assert_eq!(doubled.sum_all().unwrap().to_scalar::<u8>().unwrap(), expected);
     drop(doubled);
-    // A narrowed view that begins beyond the border of 32-bit signed offsets.
+    // A view that begins beyond the range of signed 32-bit offsets.
     let last = x.narrow(0, BORDER, 5).unwrap().affine(1.0, 1.0).unwrap();
     assert_eq!(last.to_vec1::<u8>().unwrap(), [41, 51, 61, 71, 81]);
     let copy = x.narrow(0, 1, COUNT - 1).unwrap().force_contiguous().unwrap();

@@ -1,5 +1,5 @@
-//! The backend allocates nothing on the host's heap once an operation's kernel is loaded: neither for its arguments and
-//! layouts nor for its result. What the driver, here the software GPU, allocates for itself does not count.
+//! Tests that an operation allocates no host heap memory once its kernel is loaded, neither for arguments and layouts nor
+//! for its result. Allocations of the driver, here the software GPU, are not counted.
 #![cfg(feature = "rocm-emulator")]
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
@@ -15,64 +15,65 @@ use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 
-/// Notes where the thread that asks for it allocates.
-struct Noting;
+/// Allocator that records the backtraces of allocations on threads that enable it.
+struct RecordingAllocator;
 
 thread_local! {
-    static NOTES: Cell<bool> = const { Cell::new(false) };
-    static NOTED: RefCell<Vec<Backtrace>> = const { RefCell::new(Vec::new()) };
+    static IS_RECORDING: Cell<bool> = const { Cell::new(false) };
+    static RECORDED: RefCell<Vec<Backtrace>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes the allocation that is about to be made, and nothing that noting itself allocates.
-fn note() {
-    // At the end of a thread there is nothing to note in.
-    if NOTES.try_with(|notes| notes.replace(false)).unwrap_or(false) {
-        let _ = NOTED.try_with(|noted| noted.borrow_mut().push(Backtrace::force_capture()));
-        let _ = NOTES.try_with(|notes| notes.set(true));
+/// Records an allocation, without the allocations of recording.
+fn record() {
+    // Thread-local variables may already be destroyed at the end of a thread.
+    if IS_RECORDING.try_with(|is_recording| is_recording.replace(false)).unwrap_or(false) {
+        let _ = RECORDED.try_with(|recorded| recorded.borrow_mut().push(Backtrace::force_capture()));
+        let _ = IS_RECORDING.try_with(|is_recording| is_recording.set(true));
     }
 }
 
-// SAFETY: all is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Noting {
+// SAFETY: all calls are forwarded to the system allocator.
+unsafe impl GlobalAlloc for RecordingAllocator {
     unsafe fn alloc(&self, block: Block) -> *mut u8 {
-        note();
-        // SAFETY: by the caller's word.
+        record();
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(block) }
     }
 
     unsafe fn alloc_zeroed(&self, block: Block) -> *mut u8 {
-        note();
-        // SAFETY: by the caller's word.
+        record();
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(block) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, block: Block, size: usize) -> *mut u8 {
-        note();
-        // SAFETY: by the caller's word.
+        record();
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(at, block, size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, block: Block) {
-        // SAFETY: by the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(at, block) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Noting = Noting;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
-/// What `work` allocates on this thread outside of the driver: the functions of ours that led there, innermost first.
+/// Returns the allocations of `work` on this thread outside the driver, as backtraces of the project's functions.
 fn allocations<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
-    NOTES.with(|notes| notes.set(true));
+    IS_RECORDING.with(|is_recording| is_recording.set(true));
     let result = work();
-    NOTES.with(|notes| notes.set(false));
-    let noted = NOTED.with(|noted| std::mem::take(&mut *noted.borrow_mut()));
-    let traces = noted.iter().map(Backtrace::to_string).filter(|trace| !trace.contains("rocm_emulator::"));
-    (result, traces.map(|trace| ours(&trace)).collect())
+    IS_RECORDING.with(|is_recording| is_recording.set(false));
+    let recorded = RECORDED.with(|recorded| std::mem::take(&mut *recorded.borrow_mut()));
+    let traces = recorded.iter().map(Backtrace::to_string);
+    let traces = traces.filter(|trace| !trace.contains("rocm_emulator::"));
+    (result, traces.map(|trace| project_frames(&trace)).collect())
 }
 
-/// The functions and lines of our sources in a trace, from the innermost outwards.
-fn ours(trace: &str) -> String {
+/// Returns the frames of the project's sources in a trace, innermost first.
+fn project_frames(trace: &str) -> String {
     let lines: Vec<&str> = trace.lines().map(str::trim).collect();
     let is_ours = |place: &str| place.contains("rocm_backend") || place.contains("/upstream/");
     let frames = lines.windows(2).filter(|pair| pair[1].starts_with("at ") && is_ours(pair[1]));
@@ -81,7 +82,7 @@ fn ours(trace: &str) -> String {
 
 const SIZES: (usize, usize) = (4, 6);
 
-/// The storages that every operation takes.
+/// Operands of all operations.
 struct Operands<'a> {
     device: &'a RocmDevice,
     x: &'a RocmStorage,
@@ -96,8 +97,8 @@ struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    fn room(&self) -> Result<RocmStorage> {
-        // SAFETY: what is read of it has been written.
+    fn uninitialized(&self) -> Result<RocmStorage> {
+        // SAFETY: callers only read elements that they have written.
         unsafe { self.device.alloc_uninit(&self.shape, DType::F32) }
     }
 
@@ -106,13 +107,13 @@ impl Operands<'_> {
     }
 
     fn copied(&self, layout: &Layout) -> Result<RocmStorage> {
-        let mut to = self.room()?;
+        let mut to = self.uninitialized()?;
         self.x.copy_strided_src(&mut to, 0, layout)?;
         Ok(to)
     }
 
     fn filled(&self, value: f32, layout: &Layout) -> Result<RocmStorage> {
-        let mut to = self.room()?;
+        let mut to = self.uninitialized()?;
         to.const_set(Scalar::F32(value), layout)?;
         Ok(to)
     }
@@ -144,7 +145,7 @@ const OPS: [(&str, Op); 27] = [
     ("contiguous copy", |o| o.copied(&o.whole)),
     ("strided copy", |o| o.copied(&o.transposed)),
     ("copy2d", |o| {
-        let mut to = o.room()?;
+        let mut to = o.uninitialized()?;
         o.x.copy2d(&mut to, 4, 3, 6, 6, 0, 2)?;
         Ok(to)
     }),
@@ -161,10 +162,10 @@ fn operations_allocate_nothing_on_the_heap() {
     let x = fixture::tensor(&[SIZES.0, SIZES.1], DType::F32, 2.0).to_device(&device).unwrap();
     let bytes = x.ge(&x.zeros_like().unwrap()).unwrap();
     let ids = candle_core::Tensor::new(&[2u32, 0, 1], &device).unwrap();
-    let held = [&x, &bytes, &ids].map(|t| t.storage_and_layout().0);
-    let storages: Vec<&RocmStorage> = held
+    let guards = [&x, &bytes, &ids].map(|t| t.storage_and_layout().0);
+    let storages: Vec<&RocmStorage> = guards
         .iter()
-        .map(|held| match &**held {
+        .map(|guard| match &**guard {
             Storage::Rocm(storage) => storage,
             _ => panic!("not on the device"),
         })
@@ -182,11 +183,11 @@ fn operations_allocate_nothing_on_the_heap() {
         shape: SIZES.into(),
         whole,
     };
-    // Something that is known to allocate is seen.
+    // A known allocation is recorded.
     assert_eq!(allocations(|| std::hint::black_box(vec![1u8])).1.len(), 1);
     let mut found = Vec::new();
     for (name, op) in OPS {
-        // The first calls load the kernel and get memory from the driver.
+        // The first calls load the kernel and allocate memory from the driver.
         for _ in 0..3 {
             drop(op(&operands).unwrap_or_else(|e| panic!("{name}: {e}")));
         }

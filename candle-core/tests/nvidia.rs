@@ -1,6 +1,6 @@
-//! The device on the NVIDIA driver, against nvidia-driver's stand-ins for libcuda and libcublas, which are built here;
-//! rustc must be there. Kernels do not run on them: what is tested is what users are told. A driver is chosen once per
-//! process, so each case is a process of its own.
+//! Tests of the error messages on the NVIDIA driver, with nvidia-driver's mock libcuda and libcublas. The tests build the
+//! mocks and need rustc. Kernels do not run on them. A driver is chosen once per process, so each case runs in a separate
+//! process.
 #![cfg(all(unix, feature = "rocm-nvidia"))]
 
 use candle_core::rocm::rocm_loader::DRIVER_VARIABLE;
@@ -10,12 +10,12 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The note that the driver adds to every result.
+/// Note that the driver adds to every result.
 const NOTE: &str = "NVIDIA, for development: no AMD figure";
-/// An architecture that nobody builds for.
+/// An architecture for which there are no kernels.
 const ARCH: (&str, &str) = ("FAKE_ARCH", "71");
 
-/// A folder with the stand-ins.
+/// Builds the mock libraries and returns their folder.
 fn build(name: &str, with_cublas: bool) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvidia").join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -32,7 +32,7 @@ fn build(name: &str, with_cublas: bool) -> PathBuf {
     folder
 }
 
-/// Runs a case, which must end by itself and without a signal.
+/// Runs a case in a separate process, which must succeed.
 fn run(case: &str, with_cublas: bool, variables: &[(&str, &str)]) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for name in ["CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES"] {
@@ -51,7 +51,7 @@ fn run(case: &str, with_cublas: bool, variables: &[(&str, &str)]) {
 }
 
 #[track_caller]
-fn says(text: impl ToString, parts: &[&str]) {
+fn assert_contains(text: impl ToString, parts: &[&str]) {
     let text = text.to_string();
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
@@ -73,48 +73,51 @@ fn missing_kernels() {
     // Copies need no kernels.
     let x = Tensor::new(&[1f32, 2.0, 3.0], &device).unwrap();
     assert_eq!(x.to_device(&Device::Cpu).unwrap().to_vec1::<f32>().unwrap(), [1.0, 2.0, 3.0]);
-    says(x.exp().unwrap_err(), &["no kernels for sm_71", "CANDLE_ROCM_ARCHS=", ",sm_71"]);
+    assert_contains(x.exp().unwrap_err(), &["no kernels for sm_71", "CANDLE_ROCM_ARCHS=", ",sm_71"]);
     let report = Report::gather();
     assert_eq!((report.emulated, report.note), (false, Some(NOTE)));
-    says(&report, &["CUDA driver 13.0 (libcuda.so.1)", NOTE, "versions   cuBLAS 13.1.7"]);
-    says(&report, &["Fake H100, sm_71, discrete", "none in this binary", "libcuda.so.1 /", "libcublas.so /"]);
-    says(report.advice, &["holds no kernels for sm_71", "CANDLE_ROCM_ARCHS=sm_71"]);
+    assert_contains(&report, &["CUDA driver 13.0 (libcuda.so.1)", NOTE, "versions   cuBLAS 13.1.7"]);
+    assert_contains(
+        &report,
+        &["Fake H100, sm_71, discrete", "none in this binary", "libcuda.so.1 /", "libcublas.so /"],
+    );
+    assert_contains(report.advice, &["holds no kernels for sm_71", "CANDLE_ROCM_ARCHS=sm_71"]);
 }
 
 #[test]
-fn a_lost_context_is_one_error_and_the_process_ends() {
+fn a_lost_context_gives_the_same_error_for_all_calls() {
     run("lost_context", true, &[("FAKE_FAULT", "1")]);
 }
 
 #[test]
-#[ignore = "run by a_lost_context_is_one_error_and_the_process_ends"]
+#[ignore = "run by a_lost_context_gives_the_same_error_for_all_calls"]
 fn lost_context() {
     let device = Device::new_rocm(0).unwrap();
     let before = Tensor::new(&[1f32, 2.0], &device).unwrap();
-    // The stand-in's fills fault, which is noticed by what comes after.
+    // Fills fail on the mock, which the next call reports.
     let zeros = Tensor::zeros(1000, DType::F32, &device).unwrap();
     let words = &["CUDA_ERROR_ILLEGAL_ADDRESS (700)", "rocm:0 (sm_90)", "start the process again"];
-    says(zeros.to_vec1::<f32>().unwrap_err(), words);
+    assert_contains(zeros.to_vec1::<f32>().unwrap_err(), words);
     for _ in 0..2 {
-        says(before.to_vec1::<f32>().unwrap_err(), words);
-        says(Tensor::new(&[1f32], &device).unwrap_err(), words);
-        says(device.synchronize().unwrap_err(), words);
+        assert_contains(before.to_vec1::<f32>().unwrap_err(), words);
+        assert_contains(Tensor::new(&[1f32], &device).unwrap_err(), words);
+        assert_contains(device.synchronize().unwrap_err(), words);
     }
     let elsewhere = std::thread::spawn(move || drop((before, zeros, device)));
-    assert!(elsewhere.join().is_ok(), "giving back is silent");
+    assert!(elsewhere.join().is_ok(), "releasing does not panic");
 }
 
 #[test]
-fn too_much_memory_is_refused() {
+fn requesting_too_much_memory_is_an_error() {
     run("out_of_memory", true, &[]);
 }
 
 #[test]
-#[ignore = "run by too_much_memory_is_refused"]
+#[ignore = "run by requesting_too_much_memory_is_an_error"]
 fn out_of_memory() {
     let device = Device::new_rocm(0).unwrap();
     let error = Tensor::zeros((9 << 30,), DType::U8, &device).unwrap_err();
-    says(error, &["bytes requested", "rocm:0 (sm_90)"]);
+    assert_contains(error, &["bytes requested", "rocm:0 (sm_90)"]);
     let x = Tensor::new(&[1u8, 2], &device).unwrap();
     assert_eq!(x.to_vec1::<u8>().unwrap(), [1, 2]);
 }
@@ -128,23 +131,27 @@ fn products_need_cublas() {
 #[ignore = "run by products_need_cublas"]
 fn no_cublas() {
     let device = Device::new_rocm(0).unwrap();
-    let Err(missing) = device.as_rocm_device().unwrap().check_rocblas() else { return }; // the system has one
-    says(missing, &["libcublas.so of CUDA", "CUDA_HOME", "LD_LIBRARY_PATH"]);
+    // Nothing to test if cuBLAS is installed on this machine.
+    let Err(missing) = device.as_rocm_device().unwrap().check_rocblas() else { return };
+    assert_contains(missing, &["libcublas.so of CUDA", "CUDA_HOME", "LD_LIBRARY_PATH"]);
     let x = Tensor::new(&[[1f32, 2.0], [3.0, 4.0]], &device).unwrap();
-    says(x.matmul(&x).unwrap_err(), &["rocblas_create_handle", "libcublas.so of CUDA", "CUDA_HOME"]);
+    assert_contains(
+        x.matmul(&x).unwrap_err(),
+        &["rocblas_create_handle", "libcublas.so of CUDA", "CUDA_HOME"],
+    );
     assert_eq!(x.to_vec2::<f32>().unwrap(), [[1.0, 2.0], [3.0, 4.0]]);
-    says(Report::gather(), &["versions   cuBLAS missing", "library    libcublas.so missing"]);
+    assert_contains(Report::gather(), &["versions   cuBLAS missing", "library    libcublas.so missing"]);
 }
 
 #[test]
-fn products_reach_cublas_as_they_are() {
+fn products_are_passed_to_cublas_unchanged() {
     run("products", true, &[]);
 }
 
-/// What the stand-in for cuBLAS was asked to compute.
-fn products_asked_for() -> String {
+/// Returns and clears the log of the mock cuBLAS.
+fn take_cublas_log() -> String {
     let mut text = vec![0u8; 4096];
-    // SAFETY: the library is open already, and its function has this prototype.
+    // SAFETY: the library is already open, and its function has this signature.
     let len = unsafe {
         let library = libc::dlopen(c"libcublas.so.13".as_ptr(), libc::RTLD_NOW);
         let take = libc::dlsym(library, c"fake_take_log".as_ptr());
@@ -158,20 +165,23 @@ fn products_asked_for() -> String {
 }
 
 #[test]
-#[ignore = "run by products_reach_cublas_as_they_are"]
+#[ignore = "run by products_are_passed_to_cublas_unchanged"]
 fn products() {
     let device = Device::new_rocm(0).unwrap();
     let ones =
         |dims: &[usize], dtype| Tensor::ones(dims, dtype, &Device::Cpu).unwrap().to_device(&device).unwrap();
-    // cuBLAS' types of operands and sums.
+    // cuBLAS' codes for the types of operands and sums.
     for (dtype, data, sum) in
         [(DType::F32, 0, 68), (DType::F64, 1, 70), (DType::F16, 2, 68), (DType::BF16, 14, 68)]
     {
         let (x, w) = (ones(&[5, 2, 3], dtype), ones(&[5, 4, 3], dtype));
         x.matmul(&w.t().unwrap()).unwrap();
-        // Column-major, the product is w x' from rows of w that are transposed.
-        let text = products_asked_for();
-        says(&text, &["strided 10 4 2 3 a ", &format!(":{data}:3+12 b "), &format!(":{data}:3+6 c ")]);
-        says(&text, &[&format!(":{data}:4+8 x 5 in {sum} by -1 | pointers 0 math 16")]);
+        // cuBLAS is column-major and computes w x', with the rows of w transposed.
+        let text = take_cublas_log();
+        assert_contains(
+            &text,
+            &["strided 10 4 2 3 a ", &format!(":{data}:3+12 b "), &format!(":{data}:3+6 c ")],
+        );
+        assert_contains(&text, &[&format!(":{data}:4+8 x 5 in {sum} by -1 | pointers 0 math 16")]);
     }
 }

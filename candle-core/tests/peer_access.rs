@@ -1,5 +1,5 @@
-//! Two GPUs that do not reach each other's memory: data goes through the host, but only where the driver says that
-//! this is the reason. The software GPU has no such pair, so the test builds a driver of one; rustc must be there.
+//! Copies between two GPUs without peer access: data is copied through the host, but only if the driver returns the
+//! corresponding error. The software GPU always has peer access, so the test builds a mock driver and needs rustc.
 #![cfg(all(unix, feature = "rocm-emulator"))]
 
 use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
@@ -15,7 +15,7 @@ const APART: [u32; 2] = [217, 705];
 /// hipErrorUnknown.
 const OTHERS: [u32; 5] = [1, 2, 704, 719, 999];
 
-/// A folder laid out as ROCm's, with the driver in it.
+/// Builds the mock driver in a folder with ROCm's layout and returns the folder.
 fn driver() -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("apart");
     std::fs::create_dir_all(root.join("lib")).unwrap();
@@ -30,7 +30,7 @@ fn driver() -> PathBuf {
 }
 
 #[test]
-fn data_goes_through_the_host_only_where_gpus_are_apart() {
+fn data_is_copied_through_the_host_only_without_peer_access() {
     let root = driver();
     for (test, codes) in [("through_the_host", &APART[..]), ("an_error", &OTHERS)] {
         for code in codes {
@@ -52,38 +52,38 @@ fn calls(name: &str) -> u64 {
     rocm_loader::symbols::calls().find(|(called, _)| *called == name).map_or(0, |(_, count)| count)
 }
 
-/// Bytes on the first GPU, and the second.
-fn two(bytes: &[u8]) -> (Tensor, Device) {
+/// Returns a tensor on the first GPU, and the second GPU.
+fn tensor_and_second_gpu(bytes: &[u8]) -> (Tensor, Device) {
     let [here, there] = [0, 1].map(|ordinal| Device::new_rocm(ordinal).unwrap());
     (Tensor::from_slice(bytes, bytes.len(), &here).unwrap(), there)
 }
 
 #[test]
-#[ignore = "run by data_goes_through_the_host_only_where_gpus_are_apart"]
+#[ignore = "run by data_is_copied_through_the_host_only_without_peer_access"]
 fn through_the_host() {
-    // Below and above what goes through the upload ring.
+    // Smaller and larger than a chunk of the upload ring.
     for len in [1, 1000, (4 << 20) + 5] {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
-        let (x, there) = two(&bytes);
-        let tried = calls("hipMemcpyPeerAsync");
+        let (x, there) = tensor_and_second_gpu(&bytes);
+        let before = calls("hipMemcpyPeerAsync");
         let copy = x.to_device(&there).unwrap();
-        assert_eq!(calls("hipMemcpyPeerAsync"), tried + 1);
+        assert_eq!(calls("hipMemcpyPeerAsync"), before + 1);
         assert!(copy.device().same_device(&there));
         assert!(copy.to_vec1::<u8>().unwrap() == bytes, "{len} bytes");
     }
 }
 
 #[test]
-#[ignore = "run by data_goes_through_the_host_only_where_gpus_are_apart"]
+#[ignore = "run by data_is_copied_through_the_host_only_without_peer_access"]
 fn an_error() {
     let bytes = [1u8, 2, 3];
-    let (x, there) = two(&bytes);
+    let (x, there) = tensor_and_second_gpu(&bytes);
     let copies = calls("hipMemcpyAsync");
     let text = x.to_device(&there).unwrap_err().to_string();
     let code = std::env::var(CODE_VARIABLE).unwrap();
     for part in ["hipMemcpyPeerAsync(3 B from rocm:0", "rocm:1", &format!("HIP error {code}")] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
-    assert_eq!(calls("hipMemcpyAsync"), copies, "the data went through the host");
+    assert_eq!(calls("hipMemcpyAsync"), copies, "the data was copied through the host");
     assert_eq!(x.to_vec1::<u8>().unwrap(), bytes);
 }

@@ -1,5 +1,5 @@
-//! Several streams: of one GPU, which share its memory and wait for each other without the host, and of two, between
-//! which data is copied. Each test has a process of its own, for the software GPU's options.
+//! Several streams of one GPU, which share its memory and wait for each other without the host, and streams of two GPUs,
+//! with copies between them. Each test runs in a separate process with its own options of the software GPU.
 #![cfg(feature = "rocm-emulator")]
 
 use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
@@ -11,15 +11,15 @@ use std::sync::Barrier;
 const MIB: usize = 1 << 20;
 const RESERVE: usize = 8 * MIB;
 
-/// Runs an ignored test of this file in a process with other options and variables.
+/// Runs an ignored test of this file in a separate process with the given options and variables.
 #[track_caller]
-fn in_a_process(test: &str, devices: &str, options: &str, variables: &[(&str, &str)]) {
+fn run_in_process(test: &str, devices: &str, options: &str, variables: &[(&str, &str)]) {
     let driver = format!("emulator:{devices}");
     let software = [(DRIVER_VARIABLE, driver.as_str()), ("CANDLE_ROCM_EMULATOR", options)];
     run(test, options, software.iter().chain(variables));
 }
 
-/// Whether this machine, or who runs the tests, has another GPU than the software's.
+/// Returns true if the driver is not the software GPU.
 fn is_hardware() -> bool {
     rocm_loader::driver().is_ok_and(|driver| !driver.is_software())
 }
@@ -32,8 +32,8 @@ fn on_hardware(test: &str) {
     }
 }
 
-/// Says of a test that it was on the software GPU only.
-fn only_software() {
+/// Prints a note that a test only ran on the software GPU.
+fn note_software_only() {
     if is_hardware() {
         println!("not applicable: this was on software GPUs, with their options");
     }
@@ -51,18 +51,18 @@ fn run<'a>(test: &str, options: &str, variables: impl Iterator<Item = &'a (&'a s
     assert!(passed, "{test} with {options}: {text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Calls of one of the driver's functions so far.
+/// Returns the number of calls of a driver function so far.
 fn calls(name: &str) -> u64 {
     rocm_loader::symbols::calls().find(|(called, _)| *called == name).map_or(0, |(_, count)| count)
 }
 
-/// A stream of its own on the first GPU.
+/// Opens a separate stream on the first GPU.
 fn stream() -> Device {
     Device::new_rocm_with_stream(0).unwrap()
 }
 
 #[track_caller]
-fn assert_says(error: &candle_core::Error, parts: &[&str]) {
+fn assert_contains(error: &candle_core::Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
@@ -72,12 +72,12 @@ fn assert_says(error: &candle_core::Error, parts: &[&str]) {
 #[test]
 fn threads_and_streams_share_a_gpu_that_is_out_of_memory() {
     for options in ["memory=96M", "memory=96M;seed=3"] {
-        in_a_process("out_of_memory", "gfx1100", options, &[(RESERVE_VARIABLE, &RESERVE.to_string())]);
+        run_in_process("out_of_memory", "gfx1100", options, &[(RESERVE_VARIABLE, &RESERVE.to_string())]);
     }
-    only_software();
+    note_software_only();
 }
 
-/// Takes memory on each of `streams` in turn until one refuses; gives back all that it took, and the refusals.
+/// Allocates memory on each of `streams` in turn until an allocation fails, and releases it. Returns the number of failures.
 fn fill(streams: &[RocmDevice], thread: usize) -> Result<usize> {
     let mut refusals = 0;
     let mut taken: Vec<Buffer<u8>> = Vec::new();
@@ -86,14 +86,14 @@ fn fill(streams: &[RocmDevice], thread: usize) -> Result<usize> {
         match stream.alloc_zeros::<u8>((1 + (round * 7 + thread) % 13) * MIB) {
             Ok(buffer) => {
                 taken.push(buffer);
-                // Whatever both threads ask for, the reserve stays.
+                // The reserve stays free, whatever both threads allocate.
                 let free = stream.memory_info()?.0;
                 assert!(free >= RESERVE, "{free} bytes are left");
             }
             Err(error) => {
                 refusals += 1;
-                assert_says(&error, &["bytes requested", "rocm:0 (gfx1100)", "free"]);
-                // Half of it goes back, in an order that leaves gaps.
+                assert_contains(&error, &["bytes requested", "rocm:0 (gfx1100)", "free"]);
+                // Half of it is released, in an order that leaves gaps.
                 let mut number = 0;
                 taken.retain(|_| {
                     number += 1;
@@ -101,7 +101,7 @@ fn fill(streams: &[RocmDevice], thread: usize) -> Result<usize> {
                 });
             }
         }
-        // The stream computes as before, with whatever memory there is.
+        // The stream still computes, if there is enough memory.
         if let Ok(t) = Tensor::full(round as f32, 1000, &Device::Rocm(stream.clone())) {
             assert_eq!(t.to_vec1::<f32>()?, [round as f32; 1000]);
         }
@@ -117,7 +117,7 @@ fn fill(streams: &[RocmDevice], thread: usize) -> Result<usize> {
 #[ignore = "run by threads_and_streams_share_a_gpu_that_is_out_of_memory"]
 fn out_of_memory() {
     let streams: Vec<RocmDevice> = (0..3).map(|_| RocmDevice::new_with_stream(0).unwrap()).collect();
-    // Loads the kernel: code takes memory of the GPU, too.
+    // Loads the kernel, since code uses GPU memory too.
     for stream in &streams {
         let t = Tensor::full(1f32, 1000, &Device::Rocm(stream.clone())).unwrap();
         assert_eq!(t.to_vec1::<f32>().unwrap(), [1.0; 1000]);
@@ -138,22 +138,22 @@ fn out_of_memory() {
         let stats = stream.memory_stats();
         assert_eq!(stats.live, 0, "{stats:?}");
     }
-    // Nearly all of the card for each in turn: what the siblings keep goes back first.
+    // Each in turn allocates nearly all memory of the GPU, for which the other streams release their cache.
     for stream in &streams {
         drop(stream.alloc_zeros::<u8>(72 * MIB).unwrap());
     }
 }
 
 #[test]
-fn the_reserve_is_kept_over_all_streams_together() {
-    in_a_process("requests_at_once", "gfx1100", "memory=64M", &[(RESERVE_VARIABLE, "32M")]);
-    only_software();
+fn the_reserve_stays_free_over_all_streams() {
+    run_in_process("concurrent_requests", "gfx1100", "memory=64M", &[(RESERVE_VARIABLE, "32M")]);
+    note_software_only();
 }
 
-/// Streams that ask at the same moment: there is memory for one of them only.
+/// Streams allocate concurrently, with enough memory for only one of them.
 #[test]
-#[ignore = "run by the_reserve_is_kept_over_all_streams_together"]
-fn requests_at_once() {
+#[ignore = "run by the_reserve_stays_free_over_all_streams"]
+fn concurrent_requests() {
     const STREAMS: usize = 6;
     let streams = [(); STREAMS].map(|()| RocmDevice::new_with_stream(0).unwrap());
     let at_once = Barrier::new(STREAMS);
@@ -181,28 +181,28 @@ fn requests_at_once() {
 }
 
 #[test]
-fn uploads_of_every_size_are_right_without_waiting() {
+fn uploads_of_every_size_are_correct_without_waiting() {
     on_hardware("uploads");
     for options in ["", "seed=1", "seed=2", "seed=5"] {
-        in_a_process("uploads", "gfx1100", options, &[]);
+        run_in_process("uploads", "gfx1100", options, &[]);
     }
 }
 
-/// Bytes that no other upload has at the same place.
+/// Returns bytes that differ from those of other uploads at the same offset.
 fn pattern(upload: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31 + i / 251 + upload * 97) % 256) as u8).collect()
 }
 
-/// The ring holds 16 MiB: it is gone round several times.
+/// The uploads wrap around the ring of 16 MiB several times.
 #[test]
-#[ignore = "run by uploads_of_every_size_are_right_without_waiting"]
+#[ignore = "run by uploads_of_every_size_are_correct_without_waiting"]
 fn uploads() {
     let device = stream();
     let staged = [1, 3, 63, 64, 65, 4096, MIB - 1, MIB, 2 * MIB + 1, 4 * MIB - 64, 4 * MIB - 1, 4 * MIB, 5];
     let waits = calls("hipStreamSynchronize");
     let mut uploaded = Vec::new();
     for (number, len) in staged.into_iter().cycle().take(4 * staged.len()).enumerate() {
-        // Freed before the device is asked for anything: the ring has a copy.
+        // The data is freed before the upload is executed; the ring has a copy.
         let data = pattern(number, len);
         uploaded.push((len, Tensor::from_slice(&data, len, &device).unwrap()));
     }
@@ -223,13 +223,13 @@ fn uploads() {
 fn streams_of_one_gpu_are_ordered_without_the_host() {
     on_hardware("chains_and_diamonds");
     for options in ["", "seed=1", "seed=2", "seed=3", "seed=4", "seed=5", "seed=6"] {
-        in_a_process("chains_and_diamonds", "gfx1100", options, &[]);
+        run_in_process("chains_and_diamonds", "gfx1100", options, &[]);
     }
 }
 
 const ELEMENTS: usize = 3000;
 
-/// From stream to stream and back: each adds to what the one before it made.
+/// Computes a chain over all streams, each of which adds to the result of the previous one.
 fn chain(streams: &[Device], first: f32) -> Result<Tensor> {
     let mut x = Tensor::full(first, ELEMENTS, &streams[0])?;
     for step in 1..=6 {
@@ -243,13 +243,13 @@ fn chain_of_numbers(first: f32) -> f32 {
     (1..=6).fold(first, |x, step| 2.0 * x + step as f32)
 }
 
-/// Two streams go on from what the first one made, and it joins their results.
+/// Two streams use the result of the first one, which then combines their results.
 fn diamond([top, left, right]: &[Device; 3], first: f32) -> Result<Tensor> {
     let x = Tensor::full(first, ELEMENTS, top)?.affine(3.0, 1.0)?;
     let on_left = (Tensor::full(10f32, ELEMENTS, left)? + &x)?.affine(2.0, 0.0)?;
     let on_right = (Tensor::full(5f32, ELEMENTS, right)? * &x)?.affine(1.0, 2.0)?;
     drop(x);
-    // Takes the memory that x had, if nobody waits for its readers.
+    // Would reuse the memory of x too early if its readers were not waited for.
     let other = Tensor::full(-1e6f32, ELEMENTS, top)?;
     let joined = (other.affine(0.0, 1.0)? + on_left)?;
     joined + on_right
@@ -263,11 +263,11 @@ fn diamond_of_numbers(first: f32) -> f32 {
 #[test]
 #[ignore = "run by streams_of_one_gpu_are_ordered_without_the_host"]
 fn chains_and_diamonds() {
-    // Giving memory back waits for the device, too.
+    // hipFree waits for the device too.
     const WAITS: [&str; 4] =
         ["hipStreamSynchronize", "hipEventSynchronize", "hipDeviceSynchronize", "hipFree"];
     let streams = [stream(), stream(), stream()];
-    // Kernels are loaded, and the ring is there.
+    // A first run loads the kernels and allocates the upload ring.
     diamond(&streams, 0.0).unwrap().to_vec1::<f32>().unwrap();
     chain(&streams, 0.0).unwrap().to_vec1::<f32>().unwrap();
     let before = WAITS.map(calls);
@@ -288,32 +288,32 @@ fn chains_and_diamonds() {
 
 #[test]
 fn a_failing_copy_between_gpus_is_reported() {
-    in_a_process("failing_copies", "gfx1100,gfx1100", "fail=hipMemcpyPeerAsync:2", &[]);
-    in_a_process("a_lost_gpu", "gfx1100,gfx1100", "lose=hipMemcpyPeerAsync:2", &[]);
-    in_a_process("no_memory_there", "gfx1100,gfx1100", "largest=4M", &[]);
-    only_software();
+    run_in_process("failing_copies", "gfx1100,gfx1100", "fail=hipMemcpyPeerAsync:2", &[]);
+    run_in_process("a_lost_gpu", "gfx1100,gfx1100", "lose=hipMemcpyPeerAsync:2", &[]);
+    run_in_process("out_of_memory_on_the_destination", "gfx1100,gfx1100", "largest=4M", &[]);
+    note_software_only();
 }
 
-/// The first of two GPUs, and the other.
-fn two() -> (Device, Device) {
+/// Returns devices on the first and the second GPU.
+fn two_gpus() -> (Device, Device) {
     (stream(), Device::new_rocm_with_stream(1).unwrap())
 }
 
-/// The second copy fails: nothing else than that it may be without peer access sends data through the host.
+/// The second copy fails. Data is only copied through the host if the GPUs have no peer access.
 #[test]
 #[ignore = "run by a_failing_copy_between_gpus_is_reported"]
 fn failing_copies() {
-    let (here, there) = two();
+    let (here, there) = two_gpus();
     let x = Tensor::arange(0f32, 1000.0, &here).unwrap();
     let expected = x.to_vec1::<f32>().unwrap();
     assert_eq!(x.to_device(&there).unwrap().to_vec1::<f32>().unwrap(), expected);
     let through_host = calls("hipMemcpyAsync");
     let live = there.as_rocm_device().unwrap().memory_stats().live;
     let error = x.to_device(&there).unwrap_err();
-    assert_says(&error, &["hipMemcpyPeerAsync(4000 B", "rocm:0", "rocm:1", "hipErrorUnknown"]);
+    assert_contains(&error, &["hipMemcpyPeerAsync(4000 B", "rocm:0", "rocm:1", "hipErrorUnknown"]);
     assert_eq!(calls("hipMemcpyAsync"), through_host, "the data went through the host");
     assert_eq!(there.as_rocm_device().unwrap().memory_stats().live, live, "the copy's memory is lost");
-    // Both go on, and the source is what it was.
+    // Both devices stay usable, and the source is unchanged.
     for _ in 0..3 {
         assert_eq!(x.to_device(&there).unwrap().to_vec1::<f32>().unwrap(), expected);
     }
@@ -323,24 +323,24 @@ fn failing_copies() {
 #[test]
 #[ignore = "run by a_failing_copy_between_gpus_is_reported"]
 fn a_lost_gpu() {
-    let (here, there) = two();
+    let (here, there) = two_gpus();
     let x = Tensor::ones(1000, DType::F32, &here).unwrap();
     x.to_device(&there).unwrap();
     let error = x.to_device(&there).unwrap_err();
-    assert_says(&error, &["hipMemcpyPeerAsync(4000 B", "hipErrorLaunchFailure"]);
+    assert_contains(&error, &["hipMemcpyPeerAsync(4000 B", "hipErrorLaunchFailure"]);
     assert!(x.to_vec1::<f32>().is_err() && there.synchronize().is_err());
 }
 
-/// The target refuses the memory: said of the target, and the source is what it was.
+/// The destination has not enough memory: the error names it, and the source is unchanged.
 #[test]
 #[ignore = "run by a_failing_copy_between_gpus_is_reported"]
-fn no_memory_there() {
-    let (here, there) = two();
+fn out_of_memory_on_the_destination() {
+    let (here, there) = two_gpus();
     let target = there.as_rocm_device().unwrap();
     target.set_memory_reserve(target.memory_info().unwrap().0);
     let x = Tensor::ones(MIB / 2, DType::F32, &here).unwrap();
     let copies = calls("hipMemcpyPeerAsync");
-    assert_says(&x.to_device(&there).unwrap_err(), &["2097152 bytes requested on rocm:1"]);
+    assert_contains(&x.to_device(&there).unwrap_err(), &["2097152 bytes requested on rocm:1"]);
     assert_eq!(calls("hipMemcpyPeerAsync"), copies);
     target.set_memory_reserve(0);
     let sum = x.to_device(&there).unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();

@@ -1,4 +1,4 @@
-//! `ops::sdpa` on ROCm against the formula in f64.
+//! `ops::sdpa` on ROCm, compared with the formula in f64.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -8,12 +8,12 @@ use common::{assert_close, kind, rocm, rocm_alone, tensor, tolerance, wide};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Batch, heads, key heads, queries, keys, width, value width.
+/// Sizes: batch, heads, key heads, queries, keys, width, value width.
 #[derive(Clone, Copy, Debug)]
 struct Sizes(usize, usize, usize, usize, usize, usize, usize);
 
 impl Sizes {
-    /// q, k and v, on the CPU.
+    /// Returns q, k and v on the CPU.
     fn operands(self, dtype: DType) -> [Tensor; 3] {
         let Self(b, h, kh, n, m, d, dv) = self;
         [
@@ -31,7 +31,7 @@ struct Options {
     softcap: Option<f64>,
 }
 
-/// The formula, with all scores in f64. A query that sees no key gives zeros.
+/// Computes the formula in f64. A query without keys gives zeros.
 fn formula([q, k, v]: &[Tensor; 3], options: &Options, scale: f64) -> Result<Tensor> {
     let (b, h, n, _) = q.dims4()?;
     let (_, kh, m, _) = k.dims4()?;
@@ -56,7 +56,7 @@ fn formula([q, k, v]: &[Tensor; 3], options: &Options, scale: f64) -> Result<Ten
     weights.matmul(&repeat(v)?)
 }
 
-/// Runs sdpa on the device and compares it with the formula; also that it took one launch.
+/// Runs sdpa on the device, compares it with the formula, and checks the number of launches.
 #[track_caller]
 fn check(operands: &[Tensor; 3], options: &Options, what: &str) {
     let device = rocm_alone();
@@ -68,7 +68,7 @@ fn check(operands: &[Tensor; 3], options: &Options, what: &str) {
     let softcap = options.softcap.unwrap_or(1.0) as f32;
     let got = ops::sdpa(&q, &k, &v, mask.as_ref(), options.causal, scale as f32, softcap).unwrap();
     let launches = device.as_rocm_device().unwrap().kernels_launched() - before;
-    // A second one puts parts of the keys together. Rows that are no whole packs are copied to some that are.
+    // A second launch combines parts of the keys. Rows that are not aligned are copied first.
     let pack = 16 / q.dtype().size_in_bytes();
     let whole = q.dims()[3] % pack == 0 && v.dims()[3] % pack == 0;
     assert!(launches <= if whole { 2 } else { 9 }, "{what}: {launches} launches");
@@ -81,13 +81,13 @@ const SIZES: [Sizes; 9] = [
     Sizes(2, 3, 3, 1, 1, 64, 64),
     Sizes(1, 4, 2, 1, 300, 32, 32),
     Sizes(2, 4, 1, 3, 33, 72, 40),
-    // A query per group; 19 are no multiple of anything.
+    // 19 is no multiple of a tile or a wave.
     Sizes(1, 2, 2, 19, 19, 64, 64),
     Sizes(2, 6, 2, 9, 70, 16, 130),
     Sizes(1, 1, 1, 16, 32, 256, 256),
     // More queries than keys.
     Sizes(1, 2, 1, 12, 5, 8, 8),
-    // The widest head that Metal has, and a value for which two workgroups are needed.
+    // The maximum width on Metal, and value columns for two workgroups.
     Sizes(1, 1, 1, 8, 4, 512, 512),
     Sizes(1, 2, 1, 2, 4, 5, 509),
 ];
@@ -124,7 +124,7 @@ fn masks_of_every_shape_that_broadcasts() {
 fn masked_keys_do_not_count_and_a_query_without_keys_gives_zeros() {
     for n in [2, 8] {
         let sizes = Sizes(1, 2, 2, n, 40, 8, 8);
-        // Query i sees the keys from 20 i on: all, half, none.
+        // Query i attends to the keys from 20 i on: all, half, none.
         let bit = |i: usize, j: usize| if j < 20 * i { f32::NEG_INFINITY } else { 0.0 };
         let mask: Vec<f32> = (0..n).flat_map(|i| (0..40).map(move |j| bit(i, j))).collect();
         let mask = Some(Tensor::from_vec(mask, (n, 40), &Device::Cpu).unwrap());
@@ -149,7 +149,7 @@ fn softcapping_alone_and_with_masks() {
 #[test]
 fn strided_operands_and_offsets() {
     let device = rocm();
-    // (batch, tokens, heads, width) seen as (batch, heads, tokens, width), and a part of a cache.
+    // (batch, tokens, heads, width) viewed as (batch, heads, tokens, width), and a part of a cache.
     for n in [1, 11] {
         let (b, h, m, d) = (2, 3, 14, 20);
         let q = tensor(&[b, n, h, d], DType::F32, 1.0);
@@ -165,7 +165,7 @@ fn strided_operands_and_offsets() {
         let got = ops::sdpa(&dq, &dk, &dv, Some(&to(&mask).t().unwrap()), false, 0.3, 1.0).unwrap();
         let expected = formula(&view(&q, &k, &v), &options, 0.3).unwrap();
         assert_close(&got, &expected, 1e-5, &format!("{n} queries"));
-        // One key head for all, without a copy: a stride of 0.
+        // One key head for all heads, broadcast with a stride of 0.
         let k = tensor(&[b, 1, m, d], DType::F32, 1.0);
         let all = to(&k).broadcast_as((b, h, m, d)).unwrap();
         let got = ops::sdpa(&dq, &all, &dv, None, true, 0.3, 1.0).unwrap();
@@ -188,7 +188,7 @@ fn empty_operands() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn mismatched_operands_are_errors() {
     let device = rocm();
     let t = |dims: [usize; 4], dtype| tensor(&dims, dtype, 1.0).to_device(&device).unwrap();
     let f32s = |dims| t(dims, DType::F32);
@@ -224,6 +224,6 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(kind(masked(&f32s([1, 1, 2, 4]))), "BroadcastIncompatibleShapes");
     assert_eq!(kind(masked(&t([1, 1, 2, 3], DType::F16))), "DTypeMismatchBinaryOp");
     assert_eq!(kind(masked(&tensor(&[1, 1, 2, 3], DType::F32, 1.0))), "DeviceMismatchBinaryOp");
-    // The device goes on.
+    // The device stays usable.
     assert!(run(&q, &good, &good).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Mixtures of experts on ROCm against the products with each chosen matrix, one by one.
+//! Mixture-of-experts products on ROCm, compared with separate products with each selected matrix.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -10,9 +10,9 @@ use std::borrow::Cow;
 
 const EXPERTS: usize = 5;
 
-/// What each row of the output is: the row of activations, the expert, and the factor.
+/// Routing of the products: output row, expert and factor of each.
 struct Chosen {
-    /// As the layers of candle-transformers make them: pairs of row and choice, in the order of the experts.
+    /// Pairs of row and choice, sorted by expert as in the layers of candle-transformers.
     order: Tensor,
     experts: Tensor,
     by_row: Vec<u32>,
@@ -24,7 +24,7 @@ fn chosen(products: usize, device: &Device) -> Result<Chosen> {
     Ok(Chosen { order, experts, by_row })
 }
 
-/// The rows of the product, in f64 from the values that were multiplied.
+/// Computes the rows of the product in f64.
 fn expected(
     x: &Tensor,
     weights: &Tensor,
@@ -115,7 +115,7 @@ fn stacks_of_blocks() -> Result<()> {
             assert_eq!(got.dims(), [products, n]);
             let per = if with_factors { 1 } else { topk };
             let want = expected(&x, &weights, &by_row, per, with_factors.then_some(&numbers))?;
-            // Half a step of an activation, for each weight of a row.
+            // The error is half a quantization step of an activation per weight of a row.
             let step = f64::from(x.abs()?.max_all()?.to_scalar::<f32>()?) / 127.0;
             let row: f32 = weights.abs()?.sum(D::Minus1)?.max_all()?.to_scalar()?;
             assert_near(&got, &want, 0.51 * step * f64::from(row), &format!("{format:?} {rows} x {topk}"));
@@ -125,7 +125,7 @@ fn stacks_of_blocks() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() -> Result<()> {
+fn mismatched_operands_are_errors() -> Result<()> {
     let device = rocm();
     let weights = Tensor::zeros((2, 4, 16), DType::F16, &device)?;
     let ids = Tensor::zeros(3, DType::U32, &device)?;
@@ -133,8 +133,8 @@ fn what_does_not_fit_is_refused() -> Result<()> {
     let x = |rows, k, dtype| Tensor::zeros((rows, k), dtype, &device);
     for (x, ids, part) in [
         (x(3, 16, DType::F32)?, ids.clone(), "f16/bf16"),
-        (x(3, 8, DType::F16)?, ids.clone(), "do not fit"),
-        (x(3, 16, DType::BF16)?, ids.clone(), "do not fit"),
+        (x(3, 8, DType::F16)?, ids.clone(), "do not match"),
+        (x(3, 16, DType::BF16)?, ids.clone(), "do not match"),
         (x(2, 16, DType::F16)?, ids.clone(), "elements of U32"),
         (x(3, 16, DType::F16)?, ids.to_dtype(DType::I64)?, "elements of U32"),
         (x(3, 16, DType::F16)?.to_device(&Device::Cpu)?, ids.clone(), "cuda backend"),
@@ -146,7 +146,7 @@ fn what_does_not_fit_is_refused() -> Result<()> {
     let stack = QTensor::new(stack, (2, 4, 32))?;
     let error = moe_gemm_gguf(&x(3, 64, DType::F32)?, &stack, &None, &ids, &ids, 1, false, DType::F16);
     assert!(error.unwrap_err().to_string().contains("rows of 32"));
-    // An expert that is not there, on a stream whose reports nobody else gets.
+    // An expert index out of range, on a separate stream whose faults no other test receives.
     let own = Device::new_rocm_with_stream(0)?;
     let (weights, ids) = (Tensor::zeros((2, 4, 16), DType::F16, &own)?, Tensor::new(&[0u32, 2, 1], &own)?);
     let order = Tensor::new(&[0u32, 1, 2], &own)?;

@@ -1,4 +1,4 @@
-//! The fused layers on ROCm against their formulas in f64: softmax, norms, sigmoid, rotary embeddings.
+//! Fused layers on ROCm, compared with their formulas in f64: softmax, norms, sigmoid, rotary embeddings.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -12,7 +12,7 @@ fn softmax_of_short_and_long_rows() {
     for dtype in FLOATS {
         for columns in [1, 31, 32, 33, 1023, 1024, 1025, 5000] {
             let x = tensor(&[2, 3, columns], dtype, 4.0);
-            // By its definition, in f64.
+            // The definition, in f64.
             let e = wide(&x).exp().unwrap();
             let expected = e.broadcast_div(&e.sum_keepdim(2).unwrap()).unwrap();
             let got = ops::softmax_last_dim(&x.to_device(&device).unwrap()).unwrap();
@@ -22,7 +22,7 @@ fn softmax_of_short_and_long_rows() {
     }
 }
 
-/// Softmax, its logarithm and the norms of `x` with weights, on the device, and by their definitions in f64.
+/// Returns softmax, its logarithm and the norms of `x`, each from the device and by its definition in f64.
 fn row_wise(x: &Tensor, alpha: &Tensor, beta: &Tensor) -> Result<[(Tensor, Tensor); 4]> {
     let last = x.rank() - 1;
     let (w, a, b) = (values_of(x)?, values_of(alpha)?, values_of(beta)?);
@@ -43,10 +43,10 @@ fn values_of(t: &Tensor) -> Result<Tensor> {
     t.to_device(&Device::Cpu)?.to_dtype(DType::F64)
 }
 
-/// Short rows of which a workgroup has several, rows that are read in part again, rows in parts of their own, and each
-/// of them where packs do not begin with the rows: from an element that is none's first, and of odd lengths.
+/// Covers short rows, of which a workgroup has several, rows that are read twice in part, and rows that are split into
+/// parts, each with unaligned starts and odd lengths.
 #[test]
-fn rows_of_all_lengths_and_places() {
+fn rows_of_all_lengths_and_alignments() {
     let device = rocm();
     for dtype in FLOATS {
         for (rows, columns, skipped) in [
@@ -78,10 +78,10 @@ fn rows_of_all_lengths_and_places() {
     }
 }
 
-/// Parts of a long row: one of nothing but -infinity adds nothing, a NaN and a row of -infinity spread, and a large
-/// mean leaves the variance its digits.
+/// Covers parts of a long row: a part of only -infinity has no effect, a NaN or a row of only -infinity affects the whole
+/// row, and a large mean does not reduce the precision of the variance.
 #[test]
-fn parts_of_a_row_are_one_row() {
+fn parts_of_a_row_are_combined_correctly() {
     let device = rocm();
     let mut row = vec![f32::NEG_INFINITY; 80_000];
     let softmax = |row: &[f32]| {
@@ -103,7 +103,7 @@ fn parts_of_a_row_are_one_row() {
     assert_close(&got, &expected, 1e-5, "layer_norm");
 }
 
-/// The fused operations have no gradients: where they are wanted, upstream's single operations stay.
+/// The fused operations have no gradients; upstream's operations are used if gradients are tracked.
 #[test]
 fn softmax_and_its_logarithm_over_any_dim_and_their_gradients() {
     let device = rocm();
@@ -127,9 +127,9 @@ fn softmax_and_its_logarithm_over_any_dim_and_their_gradients() {
     }
 }
 
-/// One launch rounds as its two operations do, from the halves of rows of all lengths; with gradients they stay two.
+/// The fused launch rounds like two operations, on halves of rows of all lengths. With gradients, two operations are used.
 #[test]
-fn swiglu_is_silu_and_a_product() {
+fn swiglu_equals_silu_and_a_product() {
     let device = rocm();
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64, DType::F8E4M3] {
         for columns in [2, 6, 14, 32, 1026] {
@@ -163,7 +163,7 @@ fn softmax_of_large_numbers_does_not_overflow() {
 }
 
 #[test]
-fn softmax_of_a_strided_tensor_is_refused() {
+fn softmax_of_a_strided_tensor_is_an_error() {
     let device = rocm();
     let x = tensor(&[4, 4], DType::F32, 1.0).to_device(&device).unwrap().t().unwrap();
     let error = ops::softmax_last_dim(&x).unwrap_err().to_string();
@@ -196,7 +196,7 @@ fn norms_of_short_and_long_rows() {
 }
 
 #[test]
-fn weights_that_do_not_fit_their_rows_are_refused() {
+fn weights_that_do_not_match_their_rows_are_errors() {
     let device = rocm();
     let x = tensor(&[2, 8], DType::F32, 1.0).to_device(&device).unwrap();
     let alpha = tensor(&[7], DType::F32, 1.0).to_device(&device).unwrap();
@@ -223,9 +223,9 @@ fn sigmoid_follows_the_layout() {
 type Rope = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 
 #[test]
-fn rotary_embeddings_with_shared_and_own_angles() {
+fn rotary_embeddings_with_shared_and_separate_angles() {
     let device = rocm();
-    // The plain variants of the CPU are written with tensor operations; rope_thd swaps two dims.
+    // Upstream's reference implementations use tensor operations; the one for rope_thd swaps two dims.
     let slow_thd: Rope = |x, cos, sin| {
         rotary_emb::rope_slow(&x.transpose(1, 2)?.contiguous()?, cos, sin)?.transpose(1, 2)?.contiguous()
     };
@@ -234,7 +234,7 @@ fn rotary_embeddings_with_shared_and_own_angles() {
         ("rope_i", rotary_emb::rope_i, rotary_emb::rope_i_slow, [2, 3, 5]),
         ("rope_thd", rotary_emb::rope_thd, slow_thd, [2, 5, 3]),
     ];
-    // In packs, and pair by pair.
+    // Aligned for vectors, and pair by pair.
     for (dtype, half) in FLOATS.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 3)]) {
         for (name, fused, slow, [b, m, n]) in kinds {
             let x = tensor(&[b, m, n, 2 * half], dtype, 2.0);
@@ -244,7 +244,7 @@ fn rotary_embeddings_with_shared_and_own_angles() {
             let got = fused(&to(&x), &to(&cos), &to(&sin)).unwrap();
             assert_close(&got, &expected, tolerance(dtype), &format!("{name} {dtype:?}"));
 
-            // Angles of their own for each of the two batches.
+            // Separate angles for each of the two batches.
             let (cos, sin) = (tensor(&[2, 5, half], dtype, 1.0), tensor(&[2, 5, half], dtype, 0.7));
             let got = fused(&to(&x), &to(&cos), &to(&sin)).unwrap();
             for batch in 0..2 {
@@ -258,7 +258,7 @@ fn rotary_embeddings_with_shared_and_own_angles() {
     }
 }
 
-/// So many heads that each thread has several, the last ones fewer.
+/// Each thread has several heads, and the last threads fewer.
 #[test]
 fn rotary_embeddings_of_many_heads() {
     let x = tensor(&[1, 49, 2048, 6], DType::F32, 2.0);
@@ -268,14 +268,14 @@ fn rotary_embeddings_of_many_heads() {
     assert_close(&got, &rotary_emb::rope_slow(&x, &cos, &sin).unwrap(), 1e-6, "rope of many heads");
 }
 
-/// Weights that were made on another stream of the same GPU are waited for.
+/// Weights that were computed on another stream of the same GPU are waited for.
 #[test]
 fn operands_of_two_streams() {
     let (device, other) = (rocm(), rocm_alone());
-    // Freed memory would be waited for, so that everything is kept.
+    // Everything is kept, since releasing memory would wait.
     let kept = std::cell::RefCell::new(Vec::new());
     let large = Tensor::ones((400, 400), DType::F32, &other).unwrap();
-    // Written only after a product that takes its time.
+    // Written only after a slow product.
     let late = |dims: &[usize]| {
         let t = tensor(dims, DType::F32, 1.0).to_device(&other).unwrap();
         let product = large.matmul(&large).unwrap();

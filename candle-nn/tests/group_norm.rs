@@ -1,4 +1,4 @@
-//! GroupNorm on ROCm against upstream's on the CPU in f64.
+//! GroupNorm on ROCm, compared with upstream's GroupNorm on the CPU in f64.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -8,7 +8,7 @@ use common::{assert_close, inner, rocm, rocm_alone, tensor, values, wide, FLOATS
 
 const EPS: f64 = 1e-5;
 
-/// The result is rounded once: half a step of the dtype, and what f32 leaves of it.
+/// Returns the tolerance of a result that is rounded once: half a step of the dtype plus the error of f32.
 fn rounded_once(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-13,
@@ -23,8 +23,8 @@ fn layer(channels: usize, groups: usize, dtype: DType, device: &Device) -> Resul
     GroupNorm::new(weights(1.5)?, weights(0.5)?, channels, groups, EPS)
 }
 
-/// Upstream's layer on the CPU, with the same weights in f64, of the distances to the first element: so a large mean
-/// takes no digits of its own result either.
+/// Computes upstream's layer on the CPU in f64 with the same weights. The first element is subtracted first, so that a large
+/// mean does not reduce the precision.
 fn expected(x: &Tensor, groups: usize) -> Tensor {
     let channels = x.dims()[1];
     let [weight, bias] = [1.5, 0.5]
@@ -45,8 +45,8 @@ fn check(x: &Tensor, groups: usize, what: &str) {
     assert_close(&got, &expected(x, groups), rounded_once(dtype), &what);
 }
 
-/// Groups of which a workgroup has several, groups that it keeps and that it reads again, and groups in parts; channels
-/// that begin and end within packs, or have less than one.
+/// Covers groups of which a workgroup has several, groups that are kept in registers or read twice, and groups in parts, with
+/// channels that are not aligned or shorter than a vector.
 #[test]
 fn groups_of_all_sizes() {
     let shapes: [(&[usize], &[usize]); 13] = [
@@ -73,7 +73,7 @@ fn groups_of_all_sizes() {
     }
 }
 
-/// Strided inputs are made dense; dense ones are taken from where they begin, whether packs do or not.
+/// Strided inputs are copied; dense inputs are used in place, aligned or not.
 #[test]
 fn inputs_of_all_layouts() {
     type View = fn(&Tensor) -> Result<Tensor>;
@@ -101,7 +101,7 @@ fn inputs_of_all_layouts() {
     }
 }
 
-/// A large mean leaves the variance its digits: of one launch, of two, and where a part has another mean than the rest.
+/// A large mean does not reduce the precision of the variance: in one launch, in two, and if parts have different means.
 #[test]
 fn large_means_with_small_variances() {
     for dims in [[2, 4, 500], [1, 2, 20_000], [1, 2, 40_000]] {
@@ -119,7 +119,7 @@ fn large_means_with_small_variances() {
     }
 }
 
-/// Nothing varies, so that the biases are left; and what is no number stays in its group.
+/// Constant groups give the biases, and a NaN only affects its group.
 #[test]
 fn constant_groups_and_nan() {
     for dims in [[1, 4, 40], [1, 4, 40_000]] {
@@ -139,7 +139,7 @@ fn empty_inputs() {
     }
 }
 
-/// One launch, or two for a few long groups, without memory but for the result and what is known of the parts.
+/// One launch, or two for a few long groups, which only allocate the result and the statistics of the parts.
 #[test]
 fn launches_and_memory() {
     for (dims, launches) in [([2, 4, 640], 1), ([300, 4, 6], 1), ([1, 2, 20_000], 1), ([1, 2, 40_000], 2)] {
@@ -148,7 +148,7 @@ fn launches_and_memory() {
         for dtype in FLOATS {
             let norm = layer(2.max(dims[1]), 1, dtype, &device).unwrap();
             let x = tensor(&dims, dtype, 2.0).to_device(&device).unwrap();
-            // What is loaded when first needed is no part of it.
+            // A first run loads the kernel.
             norm.forward(&x).unwrap();
             let before = (rocm.kernels_launched(), rocm.memory_stats());
             let result = norm.forward(&x).unwrap();
@@ -160,7 +160,7 @@ fn launches_and_memory() {
     }
 }
 
-/// Where gradients are wanted, of the input or of the weights, upstream's single operations stay.
+/// Upstream's operations are used if gradients of the input or of the weights are tracked.
 #[test]
 fn gradients() {
     let gradients = |device: &Device| -> Result<Vec<Tensor>> {
@@ -183,9 +183,9 @@ fn gradients() {
     }
 }
 
-/// What upstream refuses is refused with its words.
+/// Invalid operands give upstream's errors.
 #[test]
-fn refusals() {
+fn invalid_operands_give_the_errors_of_the_cpu() {
     type Refused = fn(&Device) -> Result<Tensor>;
     fn t(dims: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         tensor(dims, dtype, 1.0).to_device(device)

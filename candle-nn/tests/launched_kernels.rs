@@ -1,5 +1,5 @@
-//! Every kernel that ships is launched by an operation: all of them run on the software GPU, whose profile says what
-//! was launched.
+//! Tests that every built-in kernel is launched by an operation. The operations run on the software GPU, whose profile lists
+//! the launched kernels.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -22,13 +22,13 @@ use std::process::Command;
 const ALL: [DType; 10] = [U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3];
 const INTEGERS: [DType; 5] = [U8, U32, I16, I32, I64];
 const WIDER_FLOATS: [DType; 4] = [BF16, F16, F32, F64];
-/// What moves elements has a kernel for each size.
+/// Kernels that copy elements exist for each size.
 const SIZES: [DType; 4] = [U8, F16, U32, I64];
 const MOVING_IDS: [DType; 3] = [U8, U32, I64];
 
 const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 
-/// GPUs that between them take every way there is: which kernels multiply quantized matrices depends on their units.
+/// GPUs that together use all kernels; the kernels for quantized matrices depend on the matrix units.
 const ARCHS: [&str; 3] = ["gfx1100", "gfx90a", "gfx1030"];
 
 #[test]
@@ -57,8 +57,8 @@ fn every_kernel_is_launched_by_an_operation() {
     );
 }
 
-/// What every operation launches on such a GPU. The profile is of a whole process and written at its end, so the
-/// operations have a process of their own.
+/// Returns the kernels that all operations launch on a GPU. The profile is written at the end of a process, so the
+/// operations run in a separate process.
 fn launched_on(arch: &str) -> Vec<String> {
     let file = std::env::temp_dir().join(format!("launched_kernels-{arch}-{}.json", std::process::id()));
     let given = std::env::var(OPTIONS).map(|options| options + ";").unwrap_or_default();
@@ -78,7 +78,7 @@ fn launched_on(arch: &str) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "the other test runs it in a process of its own"]
+#[ignore = "run by every_kernel_is_launched_by_an_operation"]
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
@@ -100,7 +100,7 @@ fn every_operation() {
     device.synchronize().unwrap();
 }
 
-/// Made on the device, where every dtype is cast to every other.
+/// Creates a tensor on the device, which also casts between all dtypes.
 fn on(device: &Device, dims: &[usize], dtype: DType) -> Result<Tensor> {
     tensor(dims, F64, 1.8).abs()?.to_device(device)?.to_dtype(dtype)
 }
@@ -205,7 +205,7 @@ fn indexing(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Sums of one long row take two launches; those of narrow floats are f32 in between.
+/// Sums of one long row take two launches, with f32 in between for narrow floats.
 fn reductions(device: &Device) -> Result<()> {
     for dtype in ALL {
         let x = on(device, &[3, 5], dtype)?;
@@ -242,7 +242,7 @@ fn rows(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Rows of one launch, and rows that are sorted by digits.
+/// Rows that are sorted in one launch, and rows for the radix sort.
 fn sorting(device: &Device) -> Result<()> {
     for dtype in ALL {
         for columns in [40, 4100] {
@@ -254,8 +254,8 @@ fn sorting(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Few output channels are computed directly, a pack of a row at a time where windows step by one, more by unfolding the
-/// input; none of it by MIOpen.
+/// Convolutions without MIOpen: few output channels use the direct kernels, with several outputs per thread if the stride is
+/// 1; more channels use the unfolded input.
 fn windows(device: &Device) -> Result<()> {
     candle::rocm::set_conv_library(Some(false));
     for dtype in ALL {
@@ -272,7 +272,7 @@ fn windows(device: &Device) -> Result<()> {
             x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 2, 1, 1)?;
             let k = Var::from_tensor(&on(device, &[8, 2, 3, 3], dtype)?)?;
             x.conv2d(&k, 0, 1, 1, 1)?.sum_all()?.backward()?;
-            // Channels enough to multiply them, and results enough for the larger tiles.
+            // Enough channels for matrix products, and enough results for the larger tiles.
             for (rows, columns, c_out, tiles) in [(3, 3, 6, false), (3, 3, 6, true), (1, 1 << 14, 65, true)] {
                 candle::rocm::set_conv_tiles(Some(tiles));
                 let x = on(device, &[1, 6, rows, columns], dtype)?;
@@ -293,8 +293,8 @@ fn products(device: &Device) -> Result<()> {
     own_products(device)
 }
 
-/// Many queries, few, and few with keys for several workgroups; values decide on the width. Gradients are of other crates'
-/// operations, which call what is called here.
+/// Many queries, few queries, and few queries with keys for several workgroups; the value width selects the kernel.
+/// Gradients are called like other crates call them.
 fn attention(device: &Device) -> Result<()> {
     for (dtype, width) in
         [F32, F16, BF16].into_iter().flat_map(|dtype| [64, 128, 256, 512].map(|width| (dtype, width)))
@@ -321,18 +321,18 @@ fn gradients(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
     let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
     let attention = Attention { scale: 0.25, statistics: true, ..Attention::default() };
     let made = attention.forward(OP, operands[0], operands[1], operands[2], v_layout)?;
-    let statistics = made.statistics.expect("they were asked for");
-    // The result is as good a gradient of itself as any.
+    let statistics = made.statistics.expect("statistics were requested");
+    // The result serves as its own gradient.
     let out = (&made.out, v_layout);
     attention.backward(OP, operands, out, &statistics, out, [q_layout, k_layout, v_layout]).map(drop)
 }
 
-/// The kernels that stand in for rocBLAS, which is always there on the software GPU, against the CPU device.
+/// Launches the kernels that replace rocBLAS, which the software GPU always has, and compares them with the CPU device.
 fn own_products(device: &Device) -> Result<()> {
     let tile = PRODUCT_TILE as u32;
     let plain = Product::kernel(ProductKind::Product, Element::F64).expect("a plain product of f64");
     own_product(device, F64, tile, [tile, tile], |rocm, config, arguments| {
-        // SAFETY: all operands were checked against their buffers, for the sizes that the kernel is given.
+        // SAFETY: the operands were checked against their buffers for the sizes in the arguments.
         unsafe { rocm.launch(plain, config, &arguments) }
     })?;
     for (side, length) in [(TileSide::S64, 64), (TileSide::S128, 128)] {
@@ -359,7 +359,7 @@ fn own_products(device: &Device) -> Result<()> {
                     c_row,
                     c_batch,
                 };
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 unsafe { rocm.launch(kernel, config, &arguments) }
             })?;
         }
@@ -367,7 +367,7 @@ fn own_products(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// One of them, of one part of a result.
+/// Checks one of these kernels on one part of a result.
 fn own_product(
     device: &Device,
     dtype: DType,
@@ -407,7 +407,7 @@ fn own_product(
             width: 1,
         };
         let (rows, columns) = ((m as u32).div_ceil(length), (n as u32).div_ceil(length));
-        // The plain one has rows in y.
+        // The kernel for f64 has rows in y.
         let (grid_x, grid_y) = if y > 1 { (columns, rows) } else { (columns * rows, 1) };
         let config = LaunchConfig { grid: (grid_x, grid_y, batches as u32), block: (x, y, 1), lds_bytes: 0 };
         launch(rocm, config, arguments)?;

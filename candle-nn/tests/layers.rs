@@ -1,4 +1,4 @@
-//! Every layer and function of candle-nn on ROCm against the CPU device.
+//! Every layer and function of candle-nn on ROCm, compared with the CPU device.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -14,7 +14,7 @@ use candle_nn::{
 use common::{assert_close, difference, inner, rocm, rocm_alone, tensor, tolerance, values, FLOATS};
 use std::collections::HashMap;
 
-/// Where a layer runs: its inputs are rounded to `rounded` and then given as `dtype`.
+/// Device and dtypes of a layer: its inputs are rounded to `rounded` and then converted to `dtype`.
 struct On {
     device: Device,
     rounded: DType,
@@ -26,7 +26,7 @@ impl On {
         tensor(dims, self.rounded, limit).to_dtype(self.dtype).unwrap().to_device(&self.device).unwrap()
     }
 
-    /// Only what is above zero.
+    /// Returns a tensor of positive numbers.
     fn positive(&self, dims: &[usize]) -> Tensor {
         let t = (tensor(dims, DType::F32, 0.4).abs().unwrap() + 0.5).unwrap();
         t.to_dtype(self.rounded).unwrap().to_dtype(self.dtype).unwrap().to_device(&self.device).unwrap()
@@ -39,13 +39,13 @@ impl On {
 
 type Layer = fn(&On) -> Result<Tensor>;
 
-/// Several results as one.
+/// Concatenates several results.
 fn all(parts: &[Tensor]) -> Result<Tensor> {
     let flat: Vec<Tensor> = parts.iter().map(Tensor::flatten_all).collect::<Result<_>>()?;
     Tensor::cat(&flat, 0)
 }
 
-/// Runs each layer in each dtype on ROCm, and in f32 with the same numbers on the CPU: the CPU's own sums in
+/// Runs each layer in each dtype on ROCm, and in f32 with the same numbers on the CPU, since the CPU's sums in
 /// bf16 are inexact.
 #[track_caller]
 fn check(layers: &[(&str, Layer)], dtypes: &[DType]) {
@@ -91,7 +91,7 @@ fn activations() {
         }),
     ];
     check(layers, &FLOATS);
-    // Its constants are f32, on every device.
+    // `selu` has f32 constants on every device, so it only supports f32.
     check(&[("selu", |on| ops::selu(&on.t(&[3, 50], 4.0), 1.6733, 1.0507))], &[DType::F32]);
 }
 
@@ -134,7 +134,7 @@ fn softmax_and_norms() {
         ("BatchNorm", |on| batch_norm(on)?.forward_t(&on.t(&[3, 4, 2, 5], 2.0), false)),
     ];
     check(layers, &FLOATS);
-    // In 16 bits its running statistics meet f32, on every device.
+    // Training combines the running statistics with f32 on every device, so 16-bit dtypes are not supported.
     let trained: Layer = |on| {
         let norm = batch_norm(on)?;
         let result = norm.forward_t(&on.t(&[3, 4, 2, 5], 2.0), true)?;
@@ -200,7 +200,7 @@ enum Rnn {
     Gru(GRU),
 }
 
-/// The hidden states of a sequence, with `gates` gates.
+/// Returns the hidden states of a sequence for a cell with `gates` gates.
 fn rnn(on: &On, gates: usize, make: fn(VarBuilder) -> Result<Rnn>) -> Result<Tensor> {
     let rows = 6 * gates;
     let weights = [
@@ -249,7 +249,7 @@ fn pixels() {
 fn caches() {
     let layers: &[(&str, Layer)] = &[
         ("KvCache", |on| {
-            // Beyond its first size, so that it has to grow.
+            // More than its initial size, so that it grows.
             let mut cache = KvCache::new(2, 4);
             let mut parts = Vec::new();
             for tokens in [3, 2, 4] {
@@ -310,13 +310,13 @@ fn variable_length_attention() {
         };
         all(&[run(None, false, None)?, run(None, true, None)?, run(slopes.as_ref(), true, Some(2))?])
     })];
-    // The CPU device has no bf16 matmul; f64 slopes do not mix.
+    // The CPU device has no bf16 matmul, and slopes are not f64.
     check(layers, &[DType::F32, DType::F16]);
 }
 
-/// What candle-nn has for the CPU or CUDA alone says so, and does not panic.
+/// Functions that candle-nn only has for the CPU or CUDA return an error and do not panic.
 #[test]
-fn functions_for_other_devices_say_so() {
+fn functions_for_other_devices_return_errors() {
     let device = rocm();
     let t = |dims: &[usize]| tensor(dims, DType::F32, 1.0).to_device(&device).unwrap();
     let (q, lengths) = (t(&[4, 2, 8]), Tensor::new(&[4u32], &device).unwrap());
@@ -344,7 +344,7 @@ fn one_hot_of_every_index_dtype() {
 }
 
 #[test]
-fn dropout_drops_its_share_and_scales_the_rest() {
+fn dropout_zeroes_elements_and_scales_the_rest() {
     let device = rocm();
     for dtype in FLOATS {
         let x = tensor(&[100, 100], dtype, 1.0).to_device(&device).unwrap();
@@ -368,7 +368,7 @@ fn dropout_drops_its_share_and_scales_the_rest() {
 }
 
 #[test]
-fn sampling_prefers_what_is_likely() {
+fn sampling_follows_the_probabilities() {
     let device = rocm();
     // Probabilities 0.8, 0.2 and (almost) 0.
     let logits = Tensor::new(&[0.8f32.ln(), 0.2f32.ln(), -40.0], &device).unwrap();
@@ -385,7 +385,7 @@ fn sampling_prefers_what_is_likely() {
     }
 }
 
-/// A few steps of linear regression give the CPU's weights.
+/// A few steps of linear regression give the same weights as on the CPU.
 #[test]
 fn optimizers() {
     fn steps<O: Optimizer>(config: O::Config, device: &Device) -> Result<Tensor> {
@@ -408,9 +408,9 @@ fn optimizers() {
     assert_close(&got, &expected, 1e-5, "AdamW");
 }
 
-/// What the CPU device refuses is refused with the same kind of error.
+/// Invalid operands give the same variant of error as on the CPU device.
 #[test]
-fn refusals() {
+fn invalid_operands_give_the_errors_of_the_cpu() {
     type Refused = fn(&Device) -> Result<Tensor>;
     fn t(dims: &[usize], dtype: DType, device: &Device) -> Tensor {
         tensor(dims, DType::F32, 3.0).to_dtype(dtype).unwrap().to_device(device).unwrap()
@@ -475,7 +475,7 @@ fn refusals() {
             Ok(_) => failures.push(format!("{name}: accepted; the CPU says {cpu}")),
             Err(rocm) => {
                 let same = std::mem::discriminant(inner(&cpu)) == std::mem::discriminant(inner(&rocm));
-                // An index out of range is found by the GPU itself.
+                // The GPU itself detects an index out of range.
                 if !same && !rocm.to_string().contains("out of range") {
                     failures.push(format!("{name}: the CPU says {cpu}, ROCm says {rocm}"));
                 }
@@ -485,7 +485,7 @@ fn refusals() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Batches of transposed rows, as of the places of pictures, against sums written out.
+/// Compares batches of transposed rows, such as the positions of images, with explicit sums.
 #[test]
 fn linear_of_transposed_batches() -> Result<()> {
     let (batches, places, from, to) = (3, 5, 4, 6);

@@ -1,4 +1,4 @@
-//! The blocks of quantized tensors: their size, and bytes that may be taken for them.
+//! Sizes of quantized tensors, and checked, aligned access to the bytes of their blocks.
 
 use std::ops::Deref;
 
@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use crate::quantized::GgmlDType;
 use crate::{Error, Result};
 
-/// How many bytes the blocks of a tensor take.
+/// Returns the size in bytes of a tensor of `dims` elements of `dtype`.
 pub(crate) fn size_in_bytes(dtype: GgmlDType, dims: &[usize]) -> Result<usize> {
     if dims.contains(&0) {
         return Err(Error::msg(format!("a tensor of dimensions {dims:?} has no elements")));
@@ -24,7 +24,7 @@ pub(crate) fn size_in_bytes(dtype: GgmlDType, dims: &[usize]) -> Result<usize> {
     (elements / block).checked_mul(dtype.type_size()).ok_or_else(too_many)
 }
 
-/// Bytes at an address that blocks may have.
+/// Bytes of blocks, at an address that is aligned for every block type.
 pub(crate) enum Blocks<'a> {
     InPlace(&'a [u8]),
     Copied { words: Vec<u32>, len: usize },
@@ -41,15 +41,15 @@ impl Deref for Blocks<'_> {
     }
 }
 
-/// The bytes of whole blocks of `dtype`, copied only where they lie at an odd address.
+/// Checks that `data` consists of whole blocks of `dtype`, and copies it only if its address is not aligned.
 pub(crate) fn blocks(dtype: GgmlDType, data: &[u8]) -> Result<Blocks<'_>> {
     let (len, block) = (data.len(), dtype.type_size());
     if !len.is_multiple_of(block) {
         return Err(Error::msg(format!(
-            "{len} bytes are not whole blocks of {block} bytes, which {dtype:?} has"
+            "{len} bytes are not whole blocks of {block} bytes, the block size of {dtype:?}"
         )));
     }
-    // No block holds anything wider than an f32.
+    // No block type has a field wider than an f32.
     if (data.as_ptr() as usize).is_multiple_of(align_of::<u32>()) {
         return Ok(Blocks::InPlace(data));
     }
@@ -58,7 +58,7 @@ pub(crate) fn blocks(dtype: GgmlDType, data: &[u8]) -> Result<Blocks<'_>> {
     Ok(Blocks::Copied { words, len })
 }
 
-/// The blocks of a tensor of these dimensions, which `data` starts with.
+/// Returns the blocks of a tensor of dimensions `dims` from the start of `data`, which may be longer.
 pub(crate) fn blocks_of_tensor<'a>(dtype: GgmlDType, data: &'a [u8], dims: &[usize]) -> Result<Blocks<'a>> {
     let size = size_in_bytes(dtype, dims)?;
     let data = data.get(..size).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! A reader that knows how much of its file is left and which field it reads.
+//! A reader that tracks the remaining size of its file and the name of the field that is being read.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// Reads a file from where `inner` stands to its end.
+/// Reads a file from the current position of `inner` to its end.
 pub(crate) struct FieldReader<'a, R> {
     inner: &'a mut R,
     position: u64,
@@ -14,7 +14,7 @@ pub(crate) struct FieldReader<'a, R> {
     field: String,
 }
 
-/// Reads a file of this format by fields; an error says which one was read, and where.
+/// Runs `read` on a [`FieldReader`] and adds the format, the current field and the byte offset to its errors.
 pub(crate) fn read_fields<R: Read + Seek, T>(
     format: &str,
     inner: &mut R,
@@ -22,14 +22,14 @@ pub(crate) fn read_fields<R: Read + Seek, T>(
 ) -> Result<T> {
     let mut reader = FieldReader::new(inner)?;
     read(&mut reader).map_err(|error| {
-        unless_of_device(error, |error| {
+        unless_device_error(error, |error| {
             error.context(format!("{format}: {} (byte {})", reader.field, reader.position))
         })
     })
 }
 
 impl<'a, R: Read + Seek> FieldReader<'a, R> {
-    /// From where `inner` stands.
+    /// Creates a reader that starts at the current position of `inner`.
     pub(crate) fn new(inner: &'a mut R) -> Result<Self> {
         let position = inner.stream_position()?;
         let len = inner.seek(SeekFrom::End(0))?;
@@ -39,17 +39,17 @@ impl<'a, R: Read + Seek> FieldReader<'a, R> {
 }
 
 impl<R> FieldReader<'_, R> {
-    /// Names what is read from here on.
+    /// Sets the name of the field that is read next, for errors.
     pub(crate) fn field(&mut self, field: impl Into<String>) {
         self.field = field.into();
     }
 
-    /// Fails unless the file has `count` times `bytes` more.
+    /// Returns an error unless at least `count * bytes` bytes remain in the file.
     pub(crate) fn holds(&self, count: usize, bytes: usize) -> Result<()> {
         Ok(self.check((count as u64).saturating_mul(bytes as u64))?)
     }
 
-    /// Fails if `name` was read before.
+    /// Returns an error if `name` is already in `seen`.
     pub(crate) fn first<V>(&self, seen: &HashMap<String, V>, name: &str) -> Result<()> {
         match seen.contains_key(name) {
             true => Err(Error::msg(format!("`{name}` is there twice"))),
@@ -58,11 +58,11 @@ impl<R> FieldReader<'_, R> {
     }
 
     fn check(&self, needed: u64) -> io::Result<()> {
-        let left = self.len.saturating_sub(self.position);
-        if needed <= left {
+        let remaining = self.len.saturating_sub(self.position);
+        if needed <= remaining {
             return Ok(());
         }
-        let text = format!("needs {needed} bytes, the file has only {left} more");
+        let text = format!("needs {needed} bytes, the file has only {remaining} more");
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
     }
 }
@@ -88,30 +88,31 @@ impl<R: Seek> Seek for FieldReader<'_, R> {
         Ok(self.position)
     }
 
-    /// Asks nobody: upstream wants to know it before each string.
+    /// Returns the tracked position without a system call, since upstream queries it before each string.
     fn stream_position(&mut self) -> io::Result<u64> {
         Ok(self.position)
     }
 }
 
-/// The error of a tensor, with its name.
+/// Adds the tensor's name to an error.
 pub(crate) fn in_tensor(name: &str, error: Error) -> Error {
-    unless_of_device(error, |error| error.context(format!("tensor `{name}`")))
+    unless_device_error(error, |error| error.context(format!("tensor `{name}`")))
 }
 
-/// The error of a file, with its path.
+/// Adds the file's path to an error.
 pub(crate) fn in_file(path: &Path, error: Error) -> Error {
-    unless_of_device(error, |error| error.with_path(path))
+    unless_device_error(error, |error| error.with_path(path))
 }
 
-/// What a device reports stays the variant that it is: callers tell a full device from a bad file by it.
-fn unless_of_device(error: Error, name: impl FnOnce(Error) -> Error) -> Error {
+/// Applies `add_context` unless the error comes from a device. Callers match the variant of a device's error to
+/// distinguish exhausted device memory from an invalid file.
+fn unless_device_error(error: Error, add_context: impl FnOnce(Error) -> Error) -> Error {
     let mut inner = &error;
     while let Error::WithBacktrace { inner: cause, .. } = inner {
         inner = cause;
     }
     match inner {
         Error::Rocm(_) | Error::Cuda(_) | Error::Metal(_) => error,
-        _ => name(error),
+        _ => add_context(error),
     }
 }

@@ -1,9 +1,9 @@
-//! What the readers of model files check before they believe a number that a file holds.
+//! Validation for the readers of model files, which may be truncated or malicious.
 //!
 //! Upstream's readers of GGUF, GGML, imatrix and safetensors files call these functions, on every
-//! device, at the places that `rocmify`'s reader rules name. What is wrong with a file is one error
-//! that names the tensor and the field; nothing is allocated for a length before the file was seen to
-//! hold that much.
+//! device; `rocmify`'s reader rules insert the calls. An invalid file returns one error that names
+//! the tensor and the field. Before a reader allocates memory for a length, it checks that the file
+//! has that many bytes.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 mod blocks;

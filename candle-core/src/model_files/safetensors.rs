@@ -1,4 +1,4 @@
-//! Reads a safetensors header, and says which tensor is wrong where the crate `safetensors` does not.
+//! Reads a safetensors header, with errors that name the faulty tensor where those of the crate `safetensors` do not.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use crate::{Error, Result};
 
 use super::in_tensor;
 
-/// The bytes that the length of the header takes.
-const LENGTH: usize = size_of::<u64>();
+/// Size in bytes of the header's length, which begins the file.
+const PREFIX: usize = size_of::<u64>();
 
-/// Why a file was refused. Upstream's readers turn it into [`Error`], as they do the crate's own.
-pub(crate) struct Refusal(Error);
+/// Error of an invalid file. Upstream's readers convert it to [`Error`], like the crate's own error.
+pub(crate) struct InvalidFile(Error);
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        refusal.0
+impl From<InvalidFile> for Error {
+    fn from(invalid: InvalidFile) -> Self {
+        invalid.0
     }
 }
 
-/// The tensors of a file.
-pub(crate) fn deserialize(data: &[u8]) -> std::result::Result<SafeTensors<'_>, Refusal> {
-    read(data).map_err(Refusal)
+/// Parses the header of a file and returns its tensors.
+pub(crate) fn deserialize(data: &[u8]) -> std::result::Result<SafeTensors<'_>, InvalidFile> {
+    read(data).map_err(InvalidFile)
 }
 
 fn read(data: &[u8]) -> Result<SafeTensors<'_>> {
-    let tensors = SafeTensors::deserialize(data).map_err(|error| match fault(data) {
-        Some(fault) => Error::from(error).context(format!("safetensors: {fault}")),
+    let tensors = SafeTensors::deserialize(data).map_err(|error| match diagnose(data) {
+        Some(cause) => Error::from(error).context(format!("safetensors: {cause}")),
         None => Error::from(error),
     })?;
-    // A tensor without elements may have dimensions whose strides no integer holds.
+    // The strides of a tensor with a dimension of 0 may overflow although its size does not.
     for (name, view) in tensors.iter() {
         let sizes = view.shape().iter().map(|&dim| dim.max(1));
         if sizes.into_iter().try_fold(1usize, usize::checked_mul).is_none() {
@@ -43,10 +43,10 @@ fn read(data: &[u8]) -> Result<SafeTensors<'_>> {
     Ok(tensors)
 }
 
-/// What is wrong with a file that was refused; `None` where the error says it by itself.
-fn fault(data: &[u8]) -> Option<String> {
-    let Some((length, rest)) = data.split_first_chunk::<LENGTH>() else {
-        return Some(format!("the length of the header needs {LENGTH} bytes, the file has {}", data.len()));
+/// Finds the cause for which a file was rejected; `None` if the error of the crate `safetensors` is specific enough.
+fn diagnose(data: &[u8]) -> Option<String> {
+    let Some((length, rest)) = data.split_first_chunk::<PREFIX>() else {
+        return Some(format!("the length of the header needs {PREFIX} bytes, the file has {}", data.len()));
     };
     let length = u64::from_le_bytes(*length);
     let header = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length));
@@ -69,7 +69,7 @@ fn fault(data: &[u8]) -> Option<String> {
     for (name, TensorInfo { dtype, shape, data_offsets: (start, end) }) in infos {
         if start != expected || end < start {
             return Some(format!(
-                "tensor `{name}`: data_offsets [{start}, {end}], where the one before ends at {expected}"
+                "tensor `{name}`: data_offsets [{start}, {end}], but the previous tensor ends at {expected}"
             ));
         }
         let elements = shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));

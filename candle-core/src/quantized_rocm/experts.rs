@@ -1,29 +1,29 @@
-//! Products with the matrices of a stack that each row chooses, as mixtures of experts have them.
+//! Mixture-of-experts matrix products, in which each row of activations selects a matrix of a stack.
 use super::product::Stacked;
-use super::{refused, unexpected, Data, QRocmStorage};
+use super::{invalid, unexpected, Data, QRocmStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{DType, Layout, Result, RocmStorage, Shape};
 
-/// A storage and the layout of what is used of it.
+/// A storage and the layout of its elements.
 type Operand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// What [`experts_forward`] multiplies, and where results go.
+/// Assignment of rows of activations to experts, for [`experts_forward`].
 pub struct Routing<'a> {
-    /// The expert of each product, as u32.
+    /// Index of the expert of each product, as u32.
     pub experts: Operand<'a>,
-    /// The row of the output of each product, as u32; those of the experts where there is none.
+    /// Output row of each product, as u32; `None` writes product `i` to row `i`.
     pub order: Option<Operand<'a>>,
-    /// A factor for each row of the output, as f32.
+    /// Factor for each output row, as f32; `None` multiplies by 1.
     pub factors: Option<Operand<'a>>,
-    /// Rows of the output that share a row of activations: row `i` of the output is of row `i / per`.
+    /// Number of output rows that share a row of activations: output row `i` uses activation row `i / per`.
     pub per: usize,
 }
 
-/// The products of rows of activations (rows, k) with the experts' matrices, of a stack (experts, n, k): as many rows of
-/// n in f32 as the routing names experts.
+/// Multiplies rows of activations (rows, k) with the experts' matrices, a stack of shape (experts, n, k). Returns
+/// one row of n elements in f32 for each entry of `routing.experts`.
 ///
 /// # Errors
-/// If sizes or dtypes do not fit each other; an expert that does not exist comes back from the next call that waits for
+/// If sizes or dtypes do not match. An expert index out of range is reported by the next call that waits for
 /// the device.
 pub fn experts_forward(
     stack: &QRocmStorage,
@@ -36,7 +36,7 @@ pub fn experts_forward(
     let products = routing.experts.1.shape().elem_count();
     let all = products.div_ceil(routing.per.max(1));
     if x.1.shape().elem_count() != all * k || routing.per == 0 {
-        return Err(refused(format!(
+        return Err(invalid(format!(
             "{OP}: {products} products of {} rows each need {all} rows of {k}, got {:?}",
             routing.per, x.1
         )));
@@ -49,7 +49,7 @@ pub fn experts_forward(
             return Err(unexpected(dtype, storage.dtype()));
         }
         if layout.shape().elem_count() != products {
-            return Err(refused(format!("{OP}: {products} products, but {layout:?} of what goes with them")));
+            return Err(invalid(format!("{OP}: {products} products, but an operand is {layout:?}")));
         }
         x.0.order_after(storage)?;
         storage.contiguous_ptr(layout, OP)
@@ -58,14 +58,14 @@ pub fn experts_forward(
     let order = routing.order.map(|order| pointer(order, DType::U32)).transpose()?;
     let factors = routing.factors.map(|factors| pointer(factors, DType::F32)).transpose()?;
     let Data::Blocks(format, blocks) = &stack.data else {
-        return Err(refused(format!("{OP}: {:?} is not a block format", stack.dtype)));
+        return Err(invalid(format!("{OP}: {:?} is not a block format", stack.dtype)));
     };
     if products * n * k == 0 {
         let shape = Shape::from(products * n);
         return device.zeros_impl(&shape, DType::F32);
     }
     let dst = match order {
-        // Rows that it does not name are zero.
+        // Rows that `order` does not name stay zero.
         Some(_) => device.zeros_impl(&Shape::from(products * n), DType::F32)?,
         // SAFETY: every element is written by the kernel.
         None => unsafe { RocmStorage::alloc(device, DType::F32, products * n, OP)? },
@@ -81,14 +81,15 @@ pub fn experts_forward(
         per: routing.per,
         device,
     };
-    // Products in an order of experts have neighbours with the same one.
-    let at_once = if order.is_some() { products } else { 1 };
-    // SAFETY: all operands were counted; the kernel checks each expert.
-    unsafe { stacked.launch(x.0, x.1, (all, k), (products, at_once), dst.slice.ptr())? };
+    // An order groups the products by expert, so that neighbours can share the weights that they read.
+    let max_shared = if order.is_some() { products } else { 1 };
+    // SAFETY: the sizes of all operands were checked; the kernel checks each expert index.
+    unsafe { stacked.launch(x.0, x.1, (all, k), (products, max_shared), dst.slice.ptr())? };
     Ok(dst)
 }
 
-/// See [`QRocmStorage::indexed_moe_forward`]: (batch, topk or 1, k) with experts (batch, topk) to (batch, topk, n).
+/// Implements [`QRocmStorage::indexed_moe_forward`] for an input of shape (batch, topk or 1, k) and ids of shape
+/// (batch, topk). The result has the shape (batch, topk, n).
 pub(super) fn indexed_forward(
     stack: &QRocmStorage,
     shape: &Shape,
@@ -96,15 +97,15 @@ pub(super) fn indexed_forward(
     ids: Operand,
 ) -> Result<(RocmStorage, Shape)> {
     let (_, n, k) = shape.dims3()?;
-    let (batch, beside, columns) = x.1.shape().dims3()?;
+    let (batch, inputs, columns) = x.1.shape().dims3()?;
     let (ids_batch, topk) = ids.1.shape().dims2()?;
-    if columns != k || batch != ids_batch || (beside != 1 && beside != topk) {
-        return Err(refused(format!("indexed_moe_forward: input {:?} and ids {:?} do not fit experts {shape:?}; wanted (batch, topk or 1, k) and \
+    if columns != k || batch != ids_batch || (inputs != 1 && inputs != topk) {
+        return Err(invalid(format!("indexed_moe_forward: input {:?} and ids {:?} do not fit experts {shape:?}; wanted (batch, topk or 1, k) and \
              (batch, topk)",
             x.1.shape(),
             ids.1.shape())));
     }
-    let per = if beside == 1 { topk } else { 1 };
+    let per = if inputs == 1 { topk } else { 1 };
     let routing = Routing { experts: ids, order: None, factors: None, per };
     let out = experts_forward(stack, shape, x, &routing)?;
     Ok((out, (batch, topk, n).into()))

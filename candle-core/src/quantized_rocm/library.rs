@@ -1,7 +1,7 @@
-//! Products of many rows by rocBLAS, with the matrix' values and the activations rounded to bf16, and sums in f32.
+//! Products of many rows by rocBLAS, with the dequantized matrix and the activations rounded to bf16, and f32 sums.
 //!
-//! bf16 has the range of f32: no scale of a block, and no activation, becomes infinite in it. The rounding of both sides is
-//! less than that of activations to bytes with a scale for 32 of them.
+//! bf16 has the range of f32, so that no block scale and no activation overflows to infinity. Rounding both operands
+//! to bf16 loses less than quantizing the activations to 8 bits with one scale per 32 elements.
 use super::product::{Operands, OP};
 use super::values;
 use crate::backend::BackendStorage;
@@ -9,13 +9,13 @@ use crate::rocm_backend::hip_kernels::contract::DevicePtr;
 use crate::rocm_backend::{offset_by_elements, widening_product, Output};
 use crate::{DType, Result, RocmStorage};
 
-/// How much of a matrix is made bf16 at a time.
-const AT_ONCE: usize = 64 << 20;
+/// Maximum number of bytes of bf16 weights that are dequantized at a time.
+const MAX_BF16_BYTES: usize = 64 << 20;
 
-/// The product, as (m, n) in f32. None if rocBLAS has no kernels for the GPU.
+/// Returns the product, of shape (m, n) in f32, or `None` if rocBLAS has no kernels for the GPU.
 ///
 /// # Errors
-/// rocBLAS' own; no memory.
+/// If rocBLAS fails or memory runs out.
 pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
     let Operands { format, blocks, x, layout, m, n, k } = *operands;
     let device = &x.device;
@@ -30,7 +30,7 @@ pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
             narrow.slice.ptr()
         }
     };
-    let parts = (n * k * DType::BF16.size_in_bytes()).div_ceil(AT_ONCE);
+    let parts = (n * k * DType::BF16.size_in_bytes()).div_ceil(MAX_BF16_BYTES);
     let part = n.div_ceil(parts);
     // SAFETY: every element is written before it is read, here and below.
     let weights = unsafe { RocmStorage::alloc(device, DType::BF16, part * k, OP)? };
@@ -40,11 +40,11 @@ pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
         let columns = part.min(n - first);
         let from = DevicePtr(blocks.0.wrapping_byte_add(first * (k / format.weights()) * format.bytes()));
         let to = weights.slice.ptr();
-        // SAFETY: the matrix has n rows of k, and so many fit into `weights`.
+        // SAFETY: the matrix has n rows of k elements, and `weights` holds `part` >= `columns` of them.
         unsafe { values::launch(device, format, DType::BF16, (from, columns), None, (to, columns), k)? };
         let ptr = offset_by_elements(dst.slice.ptr(), DType::F32, first);
         let out = Output { device, ptr, row_stride: n, batch_stride: m * n };
-        // SAFETY: m rows of k, `columns` rows of k, and columns from `first` on of m rows of n.
+        // SAFETY: the operands have m and `columns` rows of k; the output has m rows of n, of which `columns` from `first`.
         unsafe { widening_product((m, columns, k), rows, to, &out)? };
     }
     Ok(Some(dst))

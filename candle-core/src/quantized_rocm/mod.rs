@@ -1,16 +1,16 @@
-//! Quantized storage on ROCm: GGML's block formats as files have them, and what is computed with them.
+//! Quantized storage on ROCm: tensors in GGML's block formats, stored as in files, and their operations.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `values` | the numbers that blocks stand for: all, or the rows of an embedding |
-//! | `quantize` | making blocks, bit by bit as the CPU device does |
-//! | `product` | products with activations, and which kernel makes which |
-//! | `few` | of them those of a few rows, on matrix units |
-//! | `tiles` | of them those of many rows, on matrix units |
-//! | `library` | and those by rocBLAS |
-//! | `experts` | products with the matrices of a stack that each row chooses |
+//! | `values` | dequantization of a whole tensor, and embedding lookup |
+//! | `quantize` | quantization, bit for bit like the CPU device |
+//! | `product` | matrix products with activations, and the choice of the kernel |
+//! | `few` | products of a few rows, on matrix units |
+//! | `tiles` | products of many rows, on matrix units |
+//! | `library` | products of many rows, by rocBLAS |
+//! | `experts` | mixture-of-experts products: each row selects a matrix of a stack |
 //!
-//! F32, F16 and BF16, which GGML counts as formats, are ordinary storages here.
+//! F32, F16 and BF16 tensors, which GGML counts among its formats, are ordinary storages here.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod experts;
 mod few;
@@ -28,7 +28,7 @@ use crate::{CpuStorage, DType, Error, Layout, Result, RocmDevice, RocmStorage, S
 pub use experts::{experts_forward, Routing};
 use half::{bf16, f16};
 
-/// A quantized tensor's blocks on a ROCm device, one after another as in a GGUF file.
+/// Blocks of a quantized tensor on a ROCm device, consecutive as in a GGUF file.
 #[derive(Debug)]
 pub struct QRocmStorage {
     dtype: GgmlDType,
@@ -42,7 +42,7 @@ enum Data {
     Floats(RocmStorage),
 }
 
-/// What a GGML type is to the kernels.
+/// Representation of a GGML type on the device: a block format or an ordinary dtype.
 enum Kind {
     Blocks(BlockFormat),
     Floats(DType),
@@ -55,22 +55,22 @@ impl Kind {
             GgmlDType::F32 => Kind::Floats(DType::F32),
             GgmlDType::F16 => Kind::Floats(DType::F16),
             GgmlDType::BF16 => Kind::Floats(DType::BF16),
-            _ => Kind::Blocks(format().ok_or_else(|| refused(format!("ROCm has no kernels for {dtype:?}")))?),
+            _ => Kind::Blocks(format().ok_or_else(|| invalid(format!("ROCm has no kernels for {dtype:?}")))?),
         })
     }
 }
 
-/// The types of GGML that the kernel contract has a block format for.
+/// Returns the GGML types for which there are ROCm kernels, with their block formats.
 pub fn block_types() -> impl Iterator<Item = (GgmlDType, BlockFormat)> {
     let of = |format: BlockFormat| Some((GgmlDType::from_u32(format.ggml_type() as u32).ok()?, format));
     BlockFormat::ALL.into_iter().filter_map(of)
 }
 
 impl QRocmStorage {
-    /// Blocks of zeros for `elem_count` elements of `dtype`.
+    /// Allocates zeroed blocks for `elem_count` elements of `dtype`.
     ///
     /// # Errors
-    /// If ROCm has no kernels for `dtype`, or the device has not the memory.
+    /// If there are no ROCm kernels for `dtype`, or device memory runs out.
     pub fn zeros(device: &RocmDevice, elem_count: usize, dtype: GgmlDType) -> Result<Self> {
         let bytes = elem_count.div_ceil(dtype.block_size()) * dtype.type_size();
         let data = match Kind::of(dtype)? {
@@ -80,20 +80,20 @@ impl QRocmStorage {
         Ok(Self { dtype, device: device.clone(), data })
     }
 
-    /// The block format.
+    /// Returns the GGML type.
     pub fn dtype(&self) -> GgmlDType {
         self.dtype
     }
 
-    /// The device that holds the blocks.
+    /// Returns the device that holds the blocks.
     pub fn device(&self) -> &RocmDevice {
         &self.device
     }
 
-    /// The device address of the first block.
+    /// Returns the device address of the first block.
     ///
     /// # Errors
-    /// None.
+    /// Never returns an error; the `Result` matches upstream's CUDA storage.
     pub fn device_ptr(&self) -> Result<*const u8> {
         Ok(self.ptr().0.cast_const().cast())
     }
@@ -105,7 +105,7 @@ impl QRocmStorage {
         }
     }
 
-    /// The size of all blocks in bytes.
+    /// Returns the total size of the blocks in bytes.
     pub fn storage_size_in_bytes(&self) -> usize {
         match &self.data {
             Data::Blocks(_, blocks) => blocks.len(),
@@ -113,26 +113,25 @@ impl QRocmStorage {
         }
     }
 
-    /// How many elements the blocks hold.
     fn elements(&self) -> usize {
         self.storage_size_in_bytes() / self.dtype.type_size() * self.dtype.block_size()
     }
 
-    /// Refuses to read `wanted` elements where there are fewer.
+    /// Returns an error if the tensor has fewer than `wanted` elements.
     fn check_holds(&self, wanted: usize, op: &str) -> Result<()> {
         match self.elements() {
             held if wanted <= held => Ok(()),
-            held => Err(refused(format!(
-                "{op}: {wanted} elements of {:?} are asked for on {:?}, the tensor holds {held}",
+            held => Err(invalid(format!(
+                "{op}: {wanted} elements of {:?} are requested on {:?}, the tensor holds {held}",
                 self.dtype, self.device
             ))),
         }
     }
 
-    /// The blocks' bytes, copied to the host.
+    /// Copies the bytes of the blocks to the host.
     ///
     /// # Errors
-    /// If the copy fails, or something enqueued before it did.
+    /// If the copy fails, or if work enqueued earlier has failed.
     pub fn data(&self) -> Result<Vec<u8>> {
         let floats = match &self.data {
             Data::Blocks(_, blocks) => return self.device.clone_dtoh(blocks),
@@ -146,10 +145,10 @@ impl QRocmStorage {
         })
     }
 
-    /// The product of `storage` with this matrix, transposed: (.., k) with (n, k) to (.., n), in the dtype of `storage`.
+    /// Multiplies `storage` (.., k) with the transpose of this matrix (n, k). Returns (.., n) in the dtype of `storage`.
     ///
     /// # Errors
-    /// The CPU device's: for other dtypes than f32, f16 and bf16, and shapes or strides that do not fit.
+    /// If the dtype is not f32, f16 or bf16, or shapes or strides do not match; the errors are those of the CPU device.
     pub fn fwd(
         &self,
         self_shape: &Shape,
@@ -159,7 +158,7 @@ impl QRocmStorage {
         product::forward(self, self_shape, storage, layout)
     }
 
-    /// The products of each row of `storage` with the experts that `ids` picks for it.
+    /// Multiplies each row of `storage` with the experts that `ids` selects for it.
     ///
     /// # Errors
     /// See [`experts_forward`].
@@ -175,7 +174,7 @@ impl QRocmStorage {
     }
 }
 
-fn refused(text: String) -> Error {
+fn invalid(text: String) -> Error {
     Error::Msg(text).bt()
 }
 
@@ -183,10 +182,10 @@ fn unexpected(expected: DType, got: DType) -> Error {
     Error::UnexpectedDType { msg: "quantized storage", expected, got }.bt()
 }
 
-/// Copies blocks from the host to the device. `data` may be reused at once.
+/// Copies blocks from the host to the device. `data` may be modified as soon as the function returns.
 ///
 /// # Errors
-/// If ROCm has no kernels for the type, the device has not the memory, or the copy fails.
+/// If there are no ROCm kernels for the type, device memory runs out, or the copy fails.
 pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
     device: &RocmDevice,
     data: &[T],
@@ -201,10 +200,10 @@ pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
     Ok(QStorage::Rocm(QRocmStorage { dtype, device: device.clone(), data }))
 }
 
-/// The same memory as elements that any bytes are.
+/// Reinterprets blocks as elements of a type for which every bit pattern is valid.
 fn as_elements<T: GgmlType, E: DeviceElement>(data: &[T]) -> &[E] {
     let bytes = size_of_val(data);
     debug_assert_eq!((align_of::<T>() % align_of::<E>(), bytes % size_of::<E>()), (0, 0));
-    // SAFETY: blocks and floats are plain bytes without padding, aligned at least as the elements asked for.
+    // SAFETY: blocks and floats have no padding, and their alignment is at least that of the requested elements.
     unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), bytes / size_of::<E>()) }
 }

@@ -1,5 +1,5 @@
-//! Making blocks of f32 on the device, bit for bit as the CPU device does.
-use super::{refused, Data, QRocmStorage};
+//! Quantization on the device, bit for bit like the CPU device.
+use super::{invalid, Data, QRocmStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::k_quants::QK_K;
 use crate::rocm_backend::hip_kernels::contract::{Quantize, QuantizeKind};
@@ -7,19 +7,19 @@ use crate::rocm_backend::LaunchConfig;
 use crate::{CpuStorage, DType, Error, Layout, Result, RocmStorage};
 
 impl QRocmStorage {
-    /// Quantizes `src`, of f32, into these blocks. Does not wait.
+    /// Quantizes `src`, which is f32, into these blocks. Does not wait for the device.
     ///
     /// # Errors
-    /// The CPU device's for other dtypes, and if `src` has not just as many elements.
+    /// If `src` has another dtype or another number of elements.
     pub fn quantize(&mut self, src: &RocmStorage) -> Result<()> {
         self.quantize_weighted(src, None)
     }
 
-    /// As [`Self::quantize`], with the importance of each of the `n_per_row` columns.
+    /// Like [`Self::quantize`], with an importance weight for each of the `n_per_row` columns.
     ///
     /// # Errors
-    /// As [`Self::quantize`], for formats that know no importance (where the CPU device panics), and if the numbers of
-    /// columns do not fit.
+    /// If [`Self::quantize`] would fail, if the format does not support weights (where the CPU device panics), or if
+    /// the number of weights does not match `n_per_row`, which must be a multiple of 256.
     pub fn quantize_imatrix(
         &mut self,
         src: &RocmStorage,
@@ -28,28 +28,28 @@ impl QRocmStorage {
     ) -> Result<()> {
         let weights = imatrix_weights.len();
         if weights != n_per_row || !n_per_row.is_multiple_of(QK_K) {
-            return Err(refused(format!(
-                "quantize_imatrix: {weights} weights for rows of {n_per_row} columns; give one for each column, of which \
-                 there is a multiple of {QK_K} (on {:?})",
+            return Err(invalid(format!(
+                "quantize_imatrix: {weights} weights for rows of {n_per_row} columns; pass one weight per column, and a \
+                 number of columns that is a multiple of {QK_K} (on {:?})",
                 self.device
             )));
         }
         self.quantize_weighted(src, Some(imatrix_weights))
     }
 
-    /// As [`Self::quantize`], from values on the host.
+    /// Like [`Self::quantize`], from values on the host.
     ///
     /// # Errors
-    /// As [`Self::quantize`].
+    /// See [`Self::quantize`].
     pub fn quantize_onto(&mut self, src: &CpuStorage) -> Result<()> {
         let src = self.device.storage_from_cpu_storage(src)?;
         self.quantize(&src)
     }
 
-    /// As [`Self::quantize_imatrix`], from values on the host.
+    /// Like [`Self::quantize_imatrix`], from values on the host.
     ///
     /// # Errors
-    /// As [`Self::quantize_imatrix`].
+    /// See [`Self::quantize_imatrix`].
     pub fn quantize_imatrix_onto(
         &mut self,
         src: &CpuStorage,
@@ -61,18 +61,18 @@ impl QRocmStorage {
     }
 
     fn quantize_weighted(&mut self, src: &RocmStorage, weights: Option<&[f32]>) -> Result<()> {
-        let there;
+        let transferred;
         let src = match self.device.same_device(&src.device) {
             true => src,
             false => {
-                there = src.transfer_to_device(&self.device)?;
-                &there
+                transferred = src.transfer_to_device(&self.device)?;
+                &transferred
             }
         };
         let values = src.as_rocm_slice::<f32>()?;
         if values.len() != self.elements() {
-            return Err(refused(format!(
-                "quantize: a storage of {} elements for {} of {:?} on {:?}; of a view, quantize `force_contiguous()`",
+            return Err(invalid(format!(
+                "quantize: a storage of {} elements for {} of {:?} on {:?}; for a view, call `force_contiguous()` first",
                 values.len(),
                 self.elements(),
                 self.dtype,
@@ -84,31 +84,31 @@ impl QRocmStorage {
             Data::Floats(floats) if weights.is_none() => {
                 let layout = Layout::contiguous(values.len());
                 *floats = match floats.dtype() {
-                    // A cast to the same dtype would be none: a copy is wanted.
+                    // A cast to the same dtype would share the memory, but a copy is needed.
                     DType::F32 => src.try_clone(&layout)?,
                     dtype => src.to_dtype(&layout, dtype)?,
                 };
                 return Ok(());
             }
-            Data::Floats(_) => return Err(self.without("from_float_imatrix")),
+            Data::Floats(_) => return Err(self.unimplemented("from_float_imatrix")),
         };
         let (kind, method) = match weights {
             Some(_) => (QuantizeKind::QuantizeWeighted, "from_float_imatrix"),
             None => (QuantizeKind::Quantize, "from_float"),
         };
-        let kernel = Quantize::kernel(kind, format).ok_or_else(|| self.without(method))?;
+        let kernel = Quantize::kernel(kind, format).ok_or_else(|| self.unimplemented(method))?;
         let columns = weights.unwrap_or(&[]);
         let weights = self.device.clone_htod(columns)?;
         let blocks = values.len() / self.dtype.block_size();
         let config = LaunchConfig::for_elements("quantize", blocks * format.quantizer_threads())?;
         let row_blocks = columns.len() / self.dtype.block_size();
         let arguments = Quantize { inp: values.ptr(), weights: weights.ptr(), out, blocks, row_blocks };
-        // SAFETY: both sides hold so many blocks, and the weights those of a row.
+        // SAFETY: source and destination have `blocks` blocks, and there is one weight per column of a row.
         unsafe { self.device.launch(kernel, config, &arguments) }
     }
 
-    /// The error with whose text the CPU device panics.
-    fn without(&self, method: &str) -> Error {
-        refused(format!("`{method}` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
+    /// Returns the error for a method that the format lacks, with the text of the CPU device's panic.
+    fn unimplemented(&self, method: &str) -> Error {
+        invalid(format!("`{method}` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
     }
 }

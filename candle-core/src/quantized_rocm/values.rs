@@ -1,5 +1,5 @@
-//! The numbers that blocks stand for, as the CPU device computes them.
-use super::{refused, Data, QRocmStorage};
+//! Dequantization, with the values that the CPU device computes.
+use super::{invalid, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     dim_word, BlockFormat, Dequantize, DevicePtr, QUANTIZED_PIECE,
@@ -8,23 +8,23 @@ use crate::rocm_backend::{element, offset_by_elements, LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage};
 
 impl QRocmStorage {
-    /// The first `elem_count` values as f32.
+    /// Dequantizes the first `elem_count` elements to f32.
     ///
     /// # Errors
-    /// If there are fewer, or the device has not the memory.
+    /// If there are fewer elements, or device memory runs out.
     pub fn dequantize(&self, elem_count: usize) -> Result<RocmStorage> {
         self.values(elem_count, DType::F32)
     }
 
-    /// The first `elem_count` values as f16.
+    /// Dequantizes the first `elem_count` elements to f16.
     ///
     /// # Errors
-    /// As [`Self::dequantize`].
+    /// See [`Self::dequantize`].
     pub fn dequantize_f16(&self, elem_count: usize) -> Result<RocmStorage> {
         self.values(elem_count, DType::F16)
     }
 
-    /// The first values as f32 or f16.
+    /// Dequantizes the first `elements` elements to f32 or f16.
     pub(super) fn values(&self, elements: usize, dtype: DType) -> Result<RocmStorage> {
         const OP: &str = "dequantize";
         self.check_holds(elements, OP)?;
@@ -32,7 +32,7 @@ impl QRocmStorage {
             Data::Blocks(format, blocks) => (*format, blocks.ptr()),
             Data::Floats(floats) => {
                 let layout = Layout::contiguous(elements);
-                // A cast to the same dtype would be none: a copy is wanted.
+                // A cast to the same dtype would share the memory, but a copy is needed.
                 return match floats.dtype() == dtype {
                     true => floats.try_clone(&layout),
                     false => floats.to_dtype(&layout, dtype),
@@ -41,23 +41,23 @@ impl QRocmStorage {
         };
         // SAFETY: every element is written by the kernels.
         let dst = unsafe { RocmStorage::alloc(&self.device, dtype, elements, OP)? };
-        // Rows as long as blocks may be: pieces are counted in 32 bits, so that many rows take several launches.
+        // Each block is a row. The kernel indexes pieces with 32 bits, so that large tensors take several launches.
         let row = self.dtype.block_size();
-        let most = (1 << 30) / row;
-        for first in (0..elements / row).step_by(most) {
-            let rows = most.min(elements / row - first);
+        let max_rows = (1 << 30) / row;
+        for first in (0..elements / row).step_by(max_rows) {
+            let rows = max_rows.min(elements / row - first);
             let from = DevicePtr(blocks.0.wrapping_byte_add(first * self.dtype.type_size()));
             let to = offset_by_elements(dst.slice.ptr(), dtype, first * row);
-            // SAFETY: so many rows were counted within both.
+            // SAFETY: source and destination have at least `first + rows` rows.
             unsafe { launch(&self.device, format, dtype, (from, rows), None, (to, rows), row)? };
         }
         Ok(dst)
     }
 
-    /// Rows of a table of `rows` by `hidden`, picked by u32 `ids`, as f32. The table stays as it is.
+    /// Looks up the rows with the u32 indices `ids` in a table of `rows` by `hidden` elements. Returns f32.
     ///
     /// # Errors
-    /// The CPU device's; an id out of range comes back from the next call that waits for the device.
+    /// If sizes or dtypes do not match. An id out of range is reported by the next call that waits for the device.
     pub fn embedding(
         &self,
         rows: usize,
@@ -67,13 +67,13 @@ impl QRocmStorage {
     ) -> Result<RocmStorage> {
         const OP: &str = "quantized-embedding";
         if !hidden.is_multiple_of(self.dtype.block_size()) {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "quantized embedding hidden size {hidden} is not divisible by block size {}",
                 self.dtype.block_size()
             )));
         }
         if self.elements() != rows * hidden {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "quantized tensor has {} blocks, expected {}",
                 self.elements() / self.dtype.block_size(),
                 rows * hidden / self.dtype.block_size()
@@ -83,7 +83,7 @@ impl QRocmStorage {
             Data::Blocks(format, blocks) => (*format, blocks.ptr()),
             Data::Floats(floats) => {
                 let (count, table) = (ids_l.shape().elem_count(), Layout::contiguous((rows, hidden)));
-                // The largest u32 would name no row, and be no error.
+                // `index_select` ignores the largest u32 without an error; as i64 it is reported as out of range.
                 let ids = ids.to_dtype(ids_l, DType::I64)?;
                 let picked = floats.index_select(&ids, &table, &Layout::contiguous(count), 0)?;
                 let dense = Layout::contiguous((count, hidden));
@@ -103,22 +103,22 @@ impl QRocmStorage {
             return Ok(dst);
         }
         dst.order_after(ids)?;
-        let most = ((1 << 30) / hidden).max(1);
-        for first in (0..count).step_by(most) {
+        let max_rows = ((1 << 30) / hidden).max(1);
+        for first in (0..count).step_by(max_rows) {
             let picks = offset_by_elements(picks, DType::U32, first);
-            let to =
-                (offset_by_elements(dst.slice.ptr(), DType::F32, first * hidden), most.min(count - first));
-            // SAFETY: the table has `rows` rows, and the kernel checks each id; ids and output were counted.
+            let rows_out = max_rows.min(count - first);
+            let to = (offset_by_elements(dst.slice.ptr(), DType::F32, first * hidden), rows_out);
+            // SAFETY: the table has `rows` rows, the kernel checks each id, and ids and output have `count` rows.
             unsafe { launch(&self.device, format, DType::F32, (blocks, rows), Some(picks), to, hidden)? };
         }
         Ok(dst)
     }
 }
 
-/// Rows of `row` elements each, of blocks that hold so many rows, all or those that `ids` names, as bf16, f16 or f32.
+/// Enqueues the dequantization of rows of `row` elements to bf16, f16 or f32: all `rows` rows, or the `count` rows in `ids`.
 ///
 /// # Safety
-/// The rows and ids are there, and there is room for the output.
+/// `blocks` must have `rows` rows, `ids` `count` indices, and `out` room for `count` rows.
 pub(super) unsafe fn launch(
     device: &RocmDevice,
     format: BlockFormat,
@@ -140,6 +140,6 @@ pub(super) unsafe fn launch(
         rows,
         row_pieces: dim_word(row / QUANTIZED_PIECE),
     };
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller guarantees the sizes.
     unsafe { device.launch(kernel, LaunchConfig::for_elements("dequantize", pieces)?, &arguments) }
 }

@@ -1,4 +1,4 @@
-//! Candle's backend traits, each method sent to the file of its subject.
+//! Implementations of Candle's backend traits, which delegate to the files in `ops` and `fusion`.
 use super::device::RocmDevice;
 use super::error::unsupported_dtype;
 use super::fusion;
@@ -66,7 +66,7 @@ impl BackendDevice for RocmDevice {
         self.storage_from_cpu_storage(&storage)
     }
 
-    /// Waits for everything enqueued on the device, and reports what failed in it.
+    /// Waits for all work enqueued on the device, and returns an error if any of it failed.
     fn synchronize(&self) -> Result<()> {
         self.state().synchronize()
     }
@@ -92,10 +92,10 @@ fn borrowed(storage: &CpuStorage) -> CpuStorageRef<'_> {
 }
 
 impl RocmDevice {
-    /// Bytes of a packed dtype (F6E2M3, F6E3M2, F4, F8E8M0), as they are stored in a file.
+    /// Uploads the bytes of a packed dtype (F6E2M3, F6E3M2, F4, F8E8M0), in the format of files.
     ///
     /// # Errors
-    /// For other dtypes, or if the upload fails.
+    /// If `dtype` is not packed, or the upload fails.
     pub fn storage_from_raw_bytes(&self, data: &[u8], dtype: DType) -> Result<RocmStorage> {
         let bytes = match dtype {
             DType::F6E2M3 => CpuStorageRef::F6E2M3(data),
@@ -112,7 +112,7 @@ impl RocmDevice {
 impl BackendStorage for RocmStorage {
     type Device = RocmDevice;
 
-    /// A copy of the whole storage, whatever part of it the layout shows.
+    /// Copies the whole storage, including elements that the layout does not cover.
     fn try_clone(&self, _: &Layout) -> Result<Self> {
         strided::duplicate(self)
     }
@@ -125,7 +125,7 @@ impl BackendStorage for RocmStorage {
         &self.device
     }
 
-    /// Waits for the device's stream; a fault of anything enqueued before is reported here.
+    /// Waits for the device's stream, copies the storage, and reports errors of work enqueued earlier.
     fn to_cpu_storage(&self) -> Result<CpuStorage> {
         self.slice.download(self.device.state())
     }
@@ -156,14 +156,14 @@ impl BackendStorage for RocmStorage {
 
     fn unary_impl<U: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
         match fusion::unary::<U>(self, layout)? {
-            Some(held) => Ok(held),
+            Some(deferred) => Ok(deferred),
             None => elementwise::unary::<U>(self, layout),
         }
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
         match fusion::binary::<B>((self, lhs_l), (rhs, rhs_l))? {
-            Some(held) => Ok(held),
+            Some(deferred) => Ok(deferred),
             None => elementwise::binary::<B>((self, lhs_l), (rhs, rhs_l)),
         }
     }

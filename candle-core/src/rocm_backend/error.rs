@@ -1,53 +1,53 @@
-//! Errors of a ROCm device, and their remedies.
+//! Errors of the ROCm backend.
 use crate::{DType, Layout};
 use rocm_rs::{hip, rocblas};
 
-/// An error of the ROCm backend. Reaches the caller as [`crate::Error::Rocm`].
+/// An error of the ROCm backend, returned to the caller as [`crate::Error::Rocm`].
 ///
-/// A failed call leaves the device usable: whatever state HIP keeps about it is cleared.
+/// A device stays usable after a failed call, because HIP's error state is cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum RocmError {
-    /// No usable driver: ROCm is missing, there is no GPU, or `CANDLE_ROCM_DRIVER` asks for what is not there.
+    /// There is no usable driver: ROCm is missing, there is no GPU, or the choice of `CANDLE_ROCM_DRIVER` is unavailable.
     #[error(transparent)]
     Driver(#[from] rocm_loader::LoadError),
 
-    /// This binary holds no code object that fits the GPU, or it is damaged.
+    /// This binary has no code object for the GPU, or it is corrupt.
     #[error(transparent)]
     CodeObject(#[from] hip_kernels::KernelError),
 
-    /// A HIP call failed, or a kernel launched before it did.
+    /// A HIP call failed, or an earlier kernel failed and the call returned its error.
     #[error("{call} failed on {device}: {error}{notes}")]
     Hip {
-        /// The call, with the sizes it was given.
+        /// The call, with its sizes.
         call: String,
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// HIP's own.
+        /// HIP's error.
         error: hip::Error,
-        /// The driver's own words and advice, each after a semicolon; may be empty.
+        /// The driver's message and advice, each after a semicolon; may be empty.
         notes: String,
     },
 
     /// A rocBLAS call failed.
     #[error("{call} failed on {device}: {error}{notes}")]
     Rocblas {
-        /// The call, with the sizes it was given.
+        /// The call, with its sizes.
         call: String,
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// rocBLAS' own.
+        /// rocBLAS' error.
         error: rocblas::Error,
         /// See [`Self::Hip`].
         notes: String,
     },
 
-    /// The GPU has not that much memory, even with all that is kept for reuse given back.
+    /// The GPU has not enough free memory, even after the cached memory was returned to the driver.
     #[error(
         "out of device memory on {device}: {requested} bytes requested, {free} of {total} bytes free; \
          drop tensors that are no longer needed, or use a smaller batch, a shorter context or a smaller dtype"
     )]
     OutOfMemory {
-        /// Bytes.
+        /// Bytes of the request.
         requested: usize,
         /// Bytes that HIP reports as free.
         free: usize,
@@ -57,16 +57,16 @@ pub enum RocmError {
         device: String,
     },
 
-    /// The request would leave less than the reserve.
+    /// The request would leave less free memory than the reserve.
     #[error(
         "{requested} bytes requested on {device}, where {free} of {total} bytes are free and {reserve} bytes are kept \
-         free for the desktop, the driver and libraries; lower that with CANDLE_ROCM_MEMORY_RESERVE=bytes or \
+         free for the desktop, the driver and libraries; lower this reserve with CANDLE_ROCM_MEMORY_RESERVE=bytes or \
          RocmDevice::set_memory_reserve, drop tensors that are no longer needed, or use a smaller batch"
     )]
     BeyondReserve {
-        /// Bytes.
+        /// Bytes of the request.
         requested: usize,
-        /// Bytes that stay free.
+        /// Bytes that must stay free.
         reserve: usize,
         /// Bytes that HIP reports as free.
         free: usize,
@@ -76,25 +76,25 @@ pub enum RocmError {
         device: String,
     },
 
-    /// The deadline for waiting has passed.
+    /// The host waited longer than the deadline.
     #[error(
         "{device} has not finished after {seconds:.3} s, the deadline that was set ({purpose}); last launched: \
-         {launches}; wait longer (CANDLE_ROCM_DEADLINE=seconds or RocmDevice::set_deadline), or take the GPU to be \
-         stuck: its memory stays taken until the process ends"
+         {launches}; raise the deadline (CANDLE_ROCM_DEADLINE=seconds or RocmDevice::set_deadline), or restart the \
+         process if a kernel hangs: its memory is not released before the process ends"
     )]
     Overdue {
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// Seconds that were waited.
+        /// Time waited, in seconds.
         seconds: f64,
         /// Purpose of the wait.
         purpose: &'static str,
-        /// The last kernels, separated by commas.
+        /// Names of the last launched kernels, separated by commas.
         launches: String,
     },
 
-    /// The GPU computes, but wrongly.
-    #[error("{device} computes wrongly: {computation}; do not trust its results (HSA_OVERRIDE_GFX_VERSION is a cause)")]
+    /// The GPU computed a wrong result in its self-test.
+    #[error("{device} computes wrong results: {computation}; do not use it, and unset HSA_OVERRIDE_GFX_VERSION if it is set")]
     WrongResult {
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
@@ -102,22 +102,22 @@ pub enum RocmError {
         computation: String,
     },
 
-    /// A variable or a value that is not understood.
+    /// An environment variable or a setting has an invalid value.
     #[error("{0}")]
     Setting(String),
 
-    /// There is no GPU of this number.
+    /// There is no GPU with this number.
     #[error("rocm:{ordinal} does not exist: {driver} has {count} device(s), numbered from 0")]
     NoSuchDevice {
-        /// The number asked for.
+        /// The requested number.
         ordinal: usize,
-        /// Number that there is.
+        /// Number of GPUs.
         count: usize,
-        /// Driver that was asked.
+        /// Description of the driver.
         driver: String,
     },
 
-    /// A kernel met an index outside its tensor. It read or wrote nothing there.
+    /// A kernel found an index out of range. It made no access with this index.
     #[error("{op}: index {index} is out of range for a dimension of size {bound} (on {device})")]
     IndexOutOfRange {
         /// The operation.
@@ -130,8 +130,8 @@ pub enum RocmError {
         device: String,
     },
 
-    /// A code object of this binary lacks a kernel of the contract.
-    #[error("no kernel {kernel} in module {module} (on {device}): this binary's code objects are damaged, build it anew")]
+    /// A code object of this binary lacks a built-in kernel.
+    #[error("no kernel {kernel} in module {module} (on {device}): the code objects of this binary are corrupt; rebuild it")]
     MissingKernel {
         /// The module.
         module: String,
@@ -141,10 +141,10 @@ pub enum RocmError {
         device: String,
     },
 
-    /// The caller's own code object, or a kernel that it has not.
+    /// A user-supplied code object is invalid or lacks the requested kernel.
     #[error("custom module {module} on {device}: {reason}")]
     CustomModule {
-        /// The name it was given.
+        /// The module's name, as passed by the caller.
         module: String,
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
@@ -152,56 +152,56 @@ pub enum RocmError {
         reason: String,
     },
 
-    /// The arguments of a launch are not those of the caller's kernel. Nothing was launched.
+    /// The arguments of a launch do not match the user-supplied kernel. Nothing was launched.
     #[error("kernel {kernel} on {device}: {message}")]
     Arguments {
         /// The kernel.
         kernel: String,
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// Which argument, what it takes and what was given.
+        /// The argument, its expected size and the given size.
         message: String,
     },
 
-    /// More elements than one launch counts, where they cannot be cut.
+    /// An operation that cannot be split into several launches has too many elements.
     #[error("{op}: {elements} elements are more than a kernel can index ({limit}); split the tensor")]
     TooManyElements {
         /// The operation.
         op: &'static str,
-        /// Number that there is.
+        /// Number of elements.
         elements: usize,
         /// Maximum number.
         limit: usize,
     },
 
-    /// A layout that does not fit a kernel argument.
+    /// A layout has too many dimensions for a kernel argument.
     #[error("{op}: a layout of {dims} dimensions that cannot be merged is too long for a kernel argument ({limit} at most); make the tensor contiguous first")]
     TooManyDims {
         /// The operation.
         op: &'static str,
-        /// Dimensions of the layout.
+        /// Number of dimensions that remain after merging.
         dims: usize,
         /// Maximum number.
         limit: usize,
     },
 
-    /// A layout that shows more than there is.
+    /// A layout exceeds its buffer.
     #[error("{op}: layout {layout:?} reaches beyond its buffer of {len} elements")]
     OutOfBounds {
         /// The operation.
         op: &'static str,
         /// The layout.
         layout: Layout,
-        /// Elements of the buffer.
+        /// Number of elements in the buffer.
         len: usize,
     },
 
-    /// A launch that the kernel does not take.
+    /// A kernel does not support the geometry of a launch.
     #[error("kernel {kernel}: {message}")]
     Launch {
         /// The kernel.
         kernel: String,
-        /// Geometry that it takes, and the one that was given.
+        /// The given geometry, and the limits of the kernel.
         message: String,
     },
 
@@ -211,7 +211,7 @@ pub enum RocmError {
 }
 
 impl RocmError {
-    /// Returns true if memory ran out: the device stays usable for smaller requests.
+    /// Returns true if device memory ran out. Smaller requests may still succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::OutOfMemory { .. } | Self::BeyondReserve { .. } => true,
@@ -227,17 +227,17 @@ impl From<RocmError> for crate::Error {
     }
 }
 
-/// The CPU device's error for a dtype that `op` does not take.
+/// Returns the CPU device's error for a dtype that `op` does not support.
 pub(crate) fn unsupported_dtype(op: &'static str, dtype: DType) -> crate::Error {
     crate::Error::UnsupportedDTypeForOp(dtype, op).bt()
 }
 
-/// The CPU device's error for operands whose dtypes differ.
+/// Returns the CPU device's error for operands with different dtypes.
 pub(crate) fn dtype_mismatch(op: &'static str, lhs: DType, rhs: DType) -> crate::Error {
     crate::Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt()
 }
 
-/// Returns the driver's text about the last failing call of this thread, and the usual meaning of HIP's code.
+/// Returns the driver's message about the last failed call of this thread, and advice for HIP's error code.
 pub(crate) fn notes(code: Option<u32>) -> String {
     let mut notes = String::new();
     if let Some(detail) = rocm_loader::last_error() {
@@ -251,17 +251,17 @@ pub(crate) fn notes(code: Option<u32>) -> String {
     notes
 }
 
-/// Codes of `hipError_t` (hip/hip_runtime_api.h) whose plain text leaves the reader alone.
+/// Returns advice for codes of `hipError_t` (hip/hip_runtime_api.h) whose message does not name a remedy.
 fn advice(code: u32) -> Option<&'static str> {
     if let Some(advice) = rocm_loader::driver().ok().and_then(|driver| driver.advice(code)) {
         return Some(advice);
     }
     match code {
-        100 => Some("no AMD GPU is visible: look at ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
-        200 => Some("the code object is damaged or of another format; rebuild with the kernels' sources unchanged"),
-        209 => Some("the code object was compiled for another GPU: compile it for this one's arch"),
+        100 => Some("no AMD GPU is visible: check ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
+        200 => Some("the code object is corrupt or in another format; rebuild it from unmodified kernel sources"),
+        209 => Some("the code object was compiled for another GPU: compile it for this GPU's architecture"),
         700 | 719 => Some(
-            "a kernel launched earlier on this stream was stopped; what it and its successors computed is lost, the device can be used on",
+            "a kernel launched earlier on this stream was stopped; its results and those of later kernels are lost, but the device stays usable",
         ),
         _ => None,
     }
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn out_of_memory_says_how_much_and_where() {
+    fn out_of_memory_names_sizes_and_device() {
         let error = RocmError::OutOfMemory {
             requested: 4096,
             free: 100,
@@ -286,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_arrive_as_the_rocm_variant() {
-        let error: crate::Error = RocmError::Unsupported("what is asked for".to_string()).into();
-        assert!(error.to_string().contains("what is asked for"), "{error}");
+    fn errors_convert_to_the_rocm_variant() {
+        let error: crate::Error = RocmError::Unsupported("unsupported operation".to_string()).into();
+        assert!(error.to_string().contains("unsupported operation"), "{error}");
     }
 
     #[test]
-    fn refused_dtypes_are_the_cpu_devices_errors() {
+    fn dtype_errors_equal_those_of_the_cpu_device() {
         // With RUST_BACKTRACE set the error is wrapped, so the texts are compared.
         let error = unsupported_dtype("matmul", DType::U8).to_string();
         assert!(error.contains("unsupported dtype U8 for op matmul"), "{error}");

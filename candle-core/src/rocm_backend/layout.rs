@@ -1,5 +1,5 @@
-//! Dims and strides as kernels take them: by value, merged as far as the strides allow; and tensors cut into pieces
-//! that one launch can count.
+//! Conversion of layouts to kernel arguments, with adjacent dims merged, and splitting of tensors that are too large
+//! for one launch.
 use super::device::{max_elements, Launch};
 use super::RocmError;
 use crate::{Layout, Result};
@@ -9,28 +9,28 @@ use hip_kernels::contract::{
 
 pub(crate) use hip_kernels::contract::dim_word as magic;
 
-/// A [`KernelLayout`] with the number of dims that it describes.
+/// A [`KernelLayout`] with its number of dims, as passed to kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct Strided {
-    /// 0 stands for "everything is contiguous".
+    /// Number of dims; 0 if all operands are contiguous.
     pub num_dims: usize,
-    /// Dims, as [`dim_word`] has them, then the strides of each operand, in elements.
+    /// Dims, encoded by [`dim_word`], followed by the strides of each operand in elements.
     pub layout: KernelLayout,
 }
 
 impl<'a> Launch<'a> {
-    /// Adds the number of dims and the layout itself, the pair that kernels take that follow a layout.
+    /// Adds two arguments: the number of dims and the layout.
     pub fn strided(self, strided: &'a Strided) -> Self {
         self.arg(&strided.num_dims).arg(&strided.layout)
     }
 }
 
 impl Strided {
-    /// Argument of a kernel for contiguous operands.
+    /// Layout of contiguous operands.
     pub const CONTIGUOUS: Self = Self { num_dims: 0, layout: KernelLayout([0; WORDS]) };
 
-    /// Packs the dims of the first layout and the strides of all, which must have the same dims.
-    /// Adjacent dims that every operand walks through as one are merged, dims of size 1 are left out.
+    /// Packs the dims of the first layout and the strides of all layouts, which must have the same dims.
+    /// Adjacent dims are merged if the strides of every operand permit it, and dims of size 1 are removed.
     ///
     /// # Errors
     /// [`RocmError::TooManyDims`] if the result does not fit the kernel argument.
@@ -42,7 +42,7 @@ impl Strided {
         Ok(strided)
     }
 
-    /// [`Self::of`] in its place, for operands of which not all are contiguous.
+    /// Like [`Self::of`], in place and for operands of which at least one is not contiguous.
     fn pack(&mut self, op: &'static str, operands: &[&Layout]) -> Result<()> {
         let Some(first) = operands.first() else { return Ok(()) };
         let strides = |dim: usize| operands.iter().map(move |l| l.stride()[dim]);
@@ -51,8 +51,9 @@ impl Strided {
         Ok(())
     }
 
-    /// Whether the first `lists` operands can be taken in packs of `width` elements, wherever they begin: every row is a
-    /// whole number of packs, and dense or one element. Contiguous ones always can, even if `lists` is 0.
+    /// Returns true if the first `lists` operands can be accessed in vectors of `width` elements: every row has a multiple
+    /// of `width` elements and is dense or one repeated element. The alignment of the addresses is not checked.
+    /// Contiguous operands always qualify, even if `lists` is 0.
     #[inline]
     pub(crate) fn in_packs(&self, width: usize, lists: usize) -> bool {
         let (count, words) = (self.num_dims, &self.layout.0);
@@ -67,8 +68,8 @@ impl Strided {
                 && words[count..].chunks(count).take(lists).all(fits))
     }
 
-    /// Layout of one operand with `factor` neighbours counted as one, if they lie next to each other.
-    /// Contiguous ones do, but for what is left over at their end.
+    /// Returns the layout of one operand in units of `factor` adjacent elements, or `None` if they are not adjacent in
+    /// memory. For contiguous operands, the caller must check that the number of elements is a multiple of `factor`.
     fn joined(&self, factor: usize) -> Option<Self> {
         let (count, mut joined) = (self.num_dims, *self);
         if count == 0 {
@@ -83,8 +84,8 @@ impl Strided {
         Some(joined)
     }
 
-    /// `numel` elements of `size` bytes, to be copied between the addresses in `ends`, as the widest that one operand has
-    /// whole and in line; with their size and number.
+    /// Returns the layout, size and number of the widest units in which `numel` elements of `size` bytes can be copied.
+    /// `ends` is the bitwise or of the source and destination addresses.
     pub(crate) fn widened(&self, size: usize, numel: usize, ends: usize) -> (Self, usize, usize) {
         let bits = ends | (numel * size);
         for wide in [8, 4, 2] {
@@ -97,17 +98,17 @@ impl Strided {
         (*self, size, numel)
     }
 
-    /// The copy to a dense result as one that exchanges two dims, if the elements of one operand lie beside each other
-    /// in another dim than the result's, and both dims are long enough.
+    /// Describes a copy to a dense result as a transposition of two dims, if the source is dense in a dim other than the
+    /// last and both dims are long enough.
     pub(crate) fn transposition(&self) -> Option<Transposition> {
-        const LEAST: usize = 16;
+        const MIN_SIZE: usize = 16;
         let (count, words) = (self.num_dims, &self.layout.0);
         let last = count.checked_sub(1).filter(|_| count > 1 && 3 * (count - 2) <= WORDS)?;
         let size = |dim: usize| words[dim] as u32 as usize;
         let strides = &words[count..2 * count];
         let row = strides[..last].iter().rposition(|&stride| stride == 1).filter(|_| strides[last] > 1)?;
         let (rows, columns) = (size(row), size(last));
-        if rows < LEAST || columns < LEAST {
+        if rows < MIN_SIZE || columns < MIN_SIZE {
             return None;
         }
         let (mut matrices, mut batches) = (Self { num_dims: count - 2, ..Self::CONTIGUOUS }, 1);
@@ -123,8 +124,8 @@ impl Strided {
         Some(Transposition { matrices, batches, rows, columns, in_stride: strides[last], out_stride })
     }
 
-    /// Dims and strides of a reduction: what is kept first, what is reduced last, each in the layout's own order and
-    /// merged as far as its strides allow.
+    /// Returns the layout of a reduction: first the kept dims, then the reduced dims, each in their original order and
+    /// merged where the strides permit it.
     ///
     /// # Errors
     /// [`RocmError::TooManyDims`] if the result does not fit the kernel argument.
@@ -151,7 +152,10 @@ impl Strided {
         Ok(Reduction { strided, kept_dims, across })
     }
 
-    /// Dims and strides of each operand as they are, for kernels that need every dim in its place.
+    /// Returns dims and strides without merging, for kernels that need every dim.
+    ///
+    /// # Errors
+    /// [`RocmError::TooManyDims`] if the lists have more words than the kernel argument.
     pub fn verbatim(op: &'static str, lists: &[&[usize]]) -> Result<KernelLayout> {
         let mut words = [0; WORDS];
         let len: usize = lists.iter().map(|l| l.len()).sum();
@@ -164,8 +168,8 @@ impl Strided {
         Ok(KernelLayout(words))
     }
 
-    /// Fills a [`Self::CONTIGUOUS`]. `lists` counts the dims and every stride list. The dim at `border` is not merged into
-    /// the one before it; the result is the number of merged dims before it.
+    /// Merges dims into `self`, which must be [`Self::CONTIGUOUS`]. `lists` is the number of lists: the dims and the strides
+    /// of each operand. Dims are not merged across `border`; returns the number of merged dims before it.
     fn merge<I: Iterator<Item = usize> + Clone>(
         &mut self,
         op: &'static str,
@@ -174,10 +178,10 @@ impl Strided {
         strides: impl Fn(usize) -> I,
         border: usize,
     ) -> Result<usize> {
-        // The dims and at least one list of strides.
+        // There are always the dims and at least one list of strides.
         let limit = WORDS / lists.max(2);
         let words = &mut self.layout.0;
-        // `last[i]` is the innermost dim of group i: its strides are the group's.
+        // `last[i]` is the innermost dim of group i, whose strides are those of the group.
         let mut last = [0usize; WORDS / 2];
         let mut count = 0;
         for (dim, &size) in dims.iter().enumerate() {
@@ -211,7 +215,7 @@ impl Strided {
         Ok(last[..count].iter().filter(|&&dim| dim < border).count())
     }
 
-    /// One kept dim and one reduced dim, in elements: the sums that parts of a reduction leave.
+    /// Returns the layout for summing the partial results of a reduction, a dense matrix (parts, results).
     pub(crate) fn of_parts(results: usize, parts: usize) -> Reduction {
         let mut words = [0; WORDS];
         words[..4].copy_from_slice(&[results, parts, 1, results]);
@@ -220,42 +224,43 @@ impl Strided {
     }
 }
 
-/// The layout of a reduction, as its kernels take it.
+/// The layout of a reduction, as passed to its kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reduction {
     pub strided: Strided,
-    /// Number of dims that are kept; the others follow and are reduced.
+    /// Number of kept dims; the reduced dims follow them.
     pub kept_dims: usize,
-    /// Whether neighbouring results lie closer together than neighbouring elements of one result.
+    /// True if the innermost kept dim has a smaller stride than the innermost reduced dim.
     pub across: bool,
 }
 
-/// Matrices whose rows and columns a copy exchanges, with distances in elements.
+/// A batch of matrices that a copy transposes; strides are in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transposition {
-    /// Dims of the others, with strides of both sides.
+    /// Batch dims, with the strides of source and destination.
     pub matrices: Strided,
     pub batches: usize,
-    /// Elements beside each other where they are read.
+    /// Number of elements that are contiguous in the source.
     pub rows: usize,
-    /// Elements beside each other where they are written.
+    /// Number of elements that are contiguous in the destination.
     pub columns: usize,
-    /// From column to column where they are read.
+    /// Stride of the columns in the source.
     pub in_stride: usize,
-    /// From row to row where they are written.
+    /// Stride of the rows in the destination.
     pub out_stride: usize,
 }
 
 impl Transposition {
-    /// Workgroups in x, y and z for elements of `size` bytes: tiles, and then matrices.
+    /// Returns the number of workgroups for elements of `size` bytes: tiles in x, matrices in y and z.
     pub(crate) fn grid(&self, size: usize) -> (u32, u32, u32) {
-        const MOST: usize = 65535;
+        const MAX_GRID: usize = 65535;
         let height = TILE_ROWS.min(TILE_ROW_BYTES / size);
         let tiles = self.rows.div_ceil(height) * self.columns.div_ceil(TILE_BYTES / size / height);
-        (tiles as u32, self.batches.min(MOST) as u32, self.batches.div_ceil(MOST) as u32)
+        (tiles as u32, self.batches.min(MAX_GRID) as u32, self.batches.div_ceil(MAX_GRID) as u32)
     }
 
-    /// Whether every row of both sides, which begin at the addresses in `ends`, is whole packs.
+    /// Returns true if every row of source and destination is aligned for vectors of `PACK_BYTES`. `ends` is the bitwise
+    /// or of their addresses.
     pub(crate) fn in_packs(&self, size: usize, ends: usize) -> bool {
         let Strided { num_dims, layout } = &self.matrices;
         let strides = layout.0[*num_dims..3 * num_dims].iter();
@@ -266,29 +271,29 @@ impl Transposition {
 }
 
 impl Reduction {
-    /// The distance of neighbouring elements of one result.
+    /// Returns the stride of the innermost reduced dim.
     pub(crate) fn inner_stride(&self) -> Option<usize> {
         let Self { strided: Strided { num_dims, layout }, kept_dims, .. } = self;
         (num_dims > kept_dims).then(|| layout.0[2 * num_dims - 1])
     }
 }
 
-/// A part of an operation on elements: the layouts of its operands, and how many elements of the dense result come
-/// before it.
+/// A part of an elementwise operation: the layouts of its operands, and the index of its first element in the dense
+/// result.
 pub(crate) struct Piece {
     pub layouts: Vec<Layout>,
     pub first: usize,
 }
 
-/// Layout of contiguous operands, made once.
+/// Layout of contiguous operands, in static memory.
 static CONTIGUOUS: Strided = Strided::CONTIGUOUS;
 
-/// Calls `work` for each piece of an operation on elements whose operands have `layouts` of the same dims: with the
-/// layouts of the piece, as kernels take them as well, the number of elements before it, and its own. Nearly always
-/// there is one.
+/// Splits an elementwise operation into pieces of at most [`max_elements`] and calls `work` for each, with the layouts of
+/// the operands, the same packed for kernels, the index of the first element and the number of elements. The layouts
+/// must have the same dims. Nearly always there is only one piece.
 ///
 /// # Errors
-/// [`RocmError::TooManyDims`], or the first of `work`.
+/// [`RocmError::TooManyDims`], or the first error of `work`.
 #[inline]
 pub(crate) fn in_pieces<const N: usize>(
     op: &'static str,
@@ -317,19 +322,19 @@ pub(crate) fn in_pieces<const N: usize>(
     }
 }
 
-/// `count` places cut into runs of `most` at most: the first place of each, and how many there are.
-pub(crate) fn runs(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..count).step_by(most).map(move |first| (first, most.min(count - first)))
+/// Splits `0..count` into runs of at most `max_len`. Returns the start and the length of each.
+pub(crate) fn runs(count: usize, max_len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).step_by(max_len).map(move |first| (first, max_len.min(count - first)))
 }
 
-/// Cuts along the outermost dims, so that no piece has more than `limit` elements and their results follow each other.
+/// Splits along the outermost dims, so that no piece has more than `limit` elements and the results are consecutive.
 #[cold]
 pub(crate) fn pieces(layouts: &[&Layout], limit: usize) -> Vec<Piece> {
     let dims = layouts[0].dims();
     if layouts[0].shape().elem_count() <= limit {
         return vec![Piece { layouts: layouts.iter().map(|&layout| layout.clone()).collect(), first: 0 }];
     }
-    // Dims from `cut + 1` on stay whole, `cut` itself is cut into runs, those before it into single places.
+    // Dims after `cut` stay whole, dim `cut` is split into runs, and dims before it into single indices.
     let mut inner = 1;
     let mut cut = dims.len();
     while cut > 0 && inner <= limit {
@@ -364,7 +369,7 @@ pub(crate) fn pieces(layouts: &[&Layout], limit: usize) -> Vec<Piece> {
     pieces
 }
 
-/// One past the highest element that `layout` reaches, or `None` if that overflows. 0 for an empty layout.
+/// Returns the highest element index of `layout` plus one, or `None` if that overflows. It is 0 for an empty layout.
 pub(crate) fn extent(layout: &Layout) -> Option<usize> {
     let mut highest = layout.start_offset();
     for (&dim, &stride) in layout.dims().iter().zip(layout.stride()) {
@@ -385,7 +390,7 @@ mod tests {
         Layout::new(Shape::from(dims), strides.to_vec(), 0)
     }
 
-    /// The element that index `i` of a packed layout stands for, as the kernels compute it.
+    /// Computes the offset of element `i` of a packed layout like the kernels.
     fn element(packed: &Strided, list: usize, mut i: usize) -> usize {
         let n = packed.num_dims;
         let mut at = 0;
@@ -397,7 +402,7 @@ mod tests {
         at
     }
 
-    /// Expected value, from the layout itself.
+    /// Computes the offset of element `i` from the original layout.
     fn expected(l: &Layout, mut i: usize) -> usize {
         let mut at = 0;
         for (&dim, &stride) in l.dims().iter().zip(l.stride()).rev() {
@@ -415,7 +420,7 @@ mod tests {
 
     #[test]
     fn adjacent_dims_merge() {
-        // (4, 5, 6) narrowed along dim 0 of a wider parent: dims 1 and 2 walk as one.
+        // (4, 5, 6), narrowed along dim 0 of a larger tensor, so that only dims 1 and 2 can be merged.
         let packed = Strided::of("test", &[&layout(&[4, 5, 6], &[60, 6, 1])]).unwrap();
         assert_eq!(packed.num_dims, 2);
         assert_eq!(packed.layout.0[..4], [dim_word(4), dim_word(30), 60, 1]);
@@ -423,11 +428,11 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_join_where_all_have_them() {
+    fn adjacent_elements_are_joined_if_rows_are_dense() {
         let of = |dims: &[usize], strides: &[usize]| Strided::of("test", &[&layout(dims, strides)]).unwrap();
         let rows = of(&[3, 8], &[20, 1]);
         assert_eq!(rows.joined(4).unwrap().layout.0[..4], [dim_word(3), dim_word(2), 5, 1]);
-        assert!(rows.joined(8).is_none(), "rows begin between two of 8");
+        assert!(rows.joined(8).is_none(), "the stride of rows is no multiple of 8");
         assert!(of(&[4, 8], &[8, 0]).joined(2).is_none());
         assert_eq!(Strided::CONTIGUOUS.joined(8).unwrap().num_dims, 0);
     }
@@ -445,13 +450,13 @@ mod tests {
         assert_eq!((found.matrices.num_dims, &found.matrices.layout.0[..6]), (2, &words[..]));
         assert!(of(&[64, 64], &[1, 64]).is_some());
         assert!(of(&[64, 8], &[1, 64]).is_none(), "too short");
-        assert!(of(&[64, 64], &[2, 128]).is_none(), "nowhere dense");
-        assert!(of(&[64, 64], &[1, 0]).is_none(), "repeated");
-        assert!(of(&[64, 64], &[128, 1]).is_none(), "no exchange");
+        assert!(of(&[64, 64], &[2, 128]).is_none(), "no dense dim");
+        assert!(of(&[64, 64], &[1, 0]).is_none(), "broadcast");
+        assert!(of(&[64, 64], &[128, 1]).is_none(), "not transposed");
     }
 
     #[test]
-    fn every_operand_must_agree_to_a_merge() {
+    fn dims_merge_only_if_all_operands_permit_it() {
         let lhs = layout(&[4, 5, 6], &[60, 6, 1]);
         let rhs = layout(&[4, 5, 6], &[0, 0, 1]);
         let packed = Strided::of("test", &[&lhs, &rhs]).unwrap();
@@ -463,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_dims_are_left_out() {
+    fn unit_dims_are_removed() {
         let l = layout(&[1, 3, 1, 2], &[99, 1, 7, 3]);
         let packed = Strided::of("test", &[&l]).unwrap();
         assert_eq!(packed.num_dims, 2);
@@ -473,9 +478,9 @@ mod tests {
     }
 
     #[test]
-    fn reductions_keep_the_border() {
+    fn kept_and_reduced_dims_are_not_merged() {
         let l = Layout::contiguous((2, 3, 4));
-        // dims to reduce, words, dims kept, whether results are closer together than elements
+        // Reduced dims, expected words, expected number of kept dims, expected `across`.
         type Case<'a> = (&'a [usize], &'a [usize], usize, bool);
         let cases: [Case; 6] = [
             (&[1], &[2, 4, 3, 12, 1, 4], 2, true),
@@ -494,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_dims_of_reductions_are_left_out() {
+    fn unit_dims_of_reductions_are_removed() {
         let got = Strided::of_reduction("test", &Layout::contiguous((5, 1)), &[1]).unwrap();
         assert_eq!((got.strided.num_dims, got.kept_dims), (1, 1));
         let scalar = Strided::of_reduction("test", &Layout::contiguous(()), &[]).unwrap();
@@ -511,13 +516,13 @@ mod tests {
         assert!(error.contains("12 dimensions") && error.contains("10 at most"), "{error}");
     }
 
-    /// The elements of a layout, in the order of its dense copy.
+    /// Returns the offsets of a layout's elements in the order of its dense copy.
     fn elements(l: &Layout) -> Vec<usize> {
         (0..l.shape().elem_count()).map(|i| l.start_offset() + expected(l, i)).collect()
     }
 
     #[test]
-    fn pieces_are_the_whole_in_order() {
+    fn pieces_cover_the_tensor_in_order() {
         let whole = layout(&[3, 4, 5], &[100, 1, 7]);
         let other = layout(&[3, 4, 5], &[0, 5, 1]);
         for limit in [1, 2, 3, 5, 7, 10, 19, 20, 21, 59, 60, 61, 1000] {

@@ -1,39 +1,39 @@
-//! ROCm as a Candle device.
+//! The ROCm backend of Candle.
 //!
-//! The way of an operation: a method of [`RocmStorage`] checks its operands, allocates the result, picks the kernel by
-//! its number in the contract ([`hip_kernels::contract`]) and launches it on the device's one stream
-//! ([`RocmDevice::launch`]: arguments on the stack, dims and strides by value). The host waits where data comes back,
-//! and that is where a fault of an earlier kernel is reported. Memory is reused without asking the driver.
+//! An operation is a method of [`RocmStorage`]. It checks its operands, allocates the result, looks up the kernel by its
+//! number in the contract ([`hip_kernels::contract`]) and launches it on the device's stream ([`RocmDevice::launch`]).
+//! Arguments are on the stack; dims and strides are passed by value. The host only waits when data is copied back, and
+//! that call also reports faults of earlier kernels. Freed memory is reused without a call to the driver.
 //!
-//! The floors, from the top; a file uses only what lies below it, and `tests/layers_of_files.rs` of
-//! the root package holds that:
+//! The modules are layers, listed from the top. A file may only use lower layers, which the test
+//! `xtask/tests/layers_of_files` enforces:
 //!
 //! | file or folder | subject |
 //! |---|---|
-//! | `backend` | Candle's traits, each method sent to the file of its subject |
-//! | `fusion/` | launches that are held back, so that one does what several would |
+//! | `backend` | implementations of Candle's backend traits |
+//! | `fusion/` | deferred launches, so that one kernel computes several operations |
 //! | `ops/` | the operations: `attention`, `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
-//! | `storage`, `layout` | what a tensor holds; dims and strides as kernels take them |
-//! | `libraries/` | rocBLAS, hipBLASLt, MIOpen: their handles, and what was chosen for a shape |
-//! | `device/` | a GPU: its kernels, launching one, faults, asking before opening; what is above attaches itself to it by type |
-//! | `stream/` | a stream: binding, ordering, waiting, memory, moving data |
-//! | `error` | what goes wrong |
+//! | `storage`, `layout` | memory of a tensor; conversion of layouts to kernel arguments |
+//! | `libraries/` | rocBLAS, hipBLASLt, MIOpen: their handles, and the algorithm chosen for a shape |
+//! | `device/` | a GPU: its kernels, launches, faults, and checks before it is opened; higher layers attach state to it |
+//! | `stream/` | a stream: binding, ordering, waiting, memory, copies |
+//! | `error` | errors |
 //!
 //! # Custom operations
 //!
-//! `CustomOp1::rocm_fwd` and its kin get storages and layouts, and give back a new storage:
+//! `CustomOp1::rocm_fwd` and its variants receive storages and layouts, and return a new storage:
 //!
 //! ```no_run
 //! use candle_core::rocm::hip_kernels::contract::{Element, Unary, UnaryOp};
 //! use candle_core::rocm::{LaunchConfig, RocmStorage, Strided};
 //! use candle_core::{backend::BackendStorage, Error, Layout, Result, Shape};
 //!
-//! /// exp(x), with a kernel that ships.
+//! /// Computes exp(x) with a built-in kernel.
 //! fn exp(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
 //!     let device = x.device();
 //!     let numel = layout.shape().elem_count();
 //!     let kernel = Unary::kernel(UnaryOp::Exp, Element::F32).ok_or(Error::msg("no exp"))?;
-//!     // SAFETY: every element is written by the kernel below.
+//!     // SAFETY: the kernel below writes every element.
 //!     let dst = unsafe { device.alloc::<f32>(numel)? };
 //!     let (inp, out) = (x.ptr(layout, "exp")?, dst.ptr());
 //!     let Strided { num_dims, layout: info } = &Strided::of("exp", &[layout])?;
@@ -44,8 +44,8 @@
 //! }
 //! ```
 //!
-//! A kernel of your own is loaded with [`RocmDevice::custom_kernel`] from a code object compiled for the device's
-//! [`arch`](RocmDevice::arch): `docs/custom-kernels.md` and `examples/custom_kernel/` show how.
+//! [`RocmDevice::custom_kernel`] loads your own kernel from a code object compiled for the device's
+//! [`arch`](RocmDevice::arch); see `docs/custom-kernels.md` and `examples/custom_kernel/`.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod backend;
 mod device;
@@ -93,17 +93,17 @@ pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};
 
-/// Chooses the driver for this process, before the first device is opened, by a value of `CANDLE_ROCM_DRIVER`:
-/// `native`, or `emulator:gfx1100` for the software GPU.
+/// Selects the driver of this process; call it before the first device is opened. `choice` is a value of
+/// `CANDLE_ROCM_DRIVER`, such as `native`, or `emulator:gfx1100` for the software GPU.
 ///
 /// # Errors
-/// If another driver is in use already, or the one asked for is not there.
+/// If another driver is already in use, or the selected driver is not available.
 pub fn select_driver(choice: &str) -> crate::Result<()> {
     Ok(rocm_loader::select(choice).map_err(RocmError::from)?)
 }
 
-/// Has every launch count at most so many elements instead of 2^31, so that larger tensors are cut: for tests of what
-/// happens to tensors above 2^31 elements. `None` is the default.
+/// Sets the maximum number of elements of a launch, so that tests can split tensors that have fewer than 2^31 elements.
+/// `None` restores the default.
 #[doc(hidden)]
 pub fn set_launch_limit(elements: Option<usize>) {
     device::set_max_elements(elements);

@@ -1,8 +1,8 @@
-//! A tensor's storage on a ROCm device: a typed buffer and its device.
+//! Storage of a tensor on a ROCm device: a typed buffer and its device.
 use super::device::{DeviceState, RocmDevice};
 use super::error::unsupported_dtype;
 use super::layout::extent;
-use super::stream::{across, Buffer, DeviceElement, Stream};
+use super::stream::{copy_to_stream, Buffer, DeviceElement, Stream};
 use super::RocmError;
 use crate::{CpuStorage, CpuStorageRef, DType, Layout, Result};
 use float8::F8E4M3;
@@ -10,21 +10,21 @@ use half::{bf16, f16};
 use hip_kernels::contract::{DevicePtr, Element};
 use std::sync::Arc;
 
-/// Declares the buffers of all dtypes, and what is done with whichever of them a storage holds.
+/// Declares the enum of buffers of all dtypes, and the methods that match on it.
 macro_rules! storage_slice {
     ($($dtype:ident($element:ty)),*) => {
-        /// One device buffer of a tensor's elements, by dtype.
+        /// A device buffer with the elements of a tensor, by dtype.
         #[derive(Debug)]
         pub enum RocmStorageSlice {
             $(
-                /// Elements of this dtype; those of a packed one (F6E2M3, F6E3M2, F4, F8E8M0) are raw bytes, to be
-                /// moved but not computed with.
+                /// Elements of this dtype. Packed dtypes (F6E2M3, F6E3M2, F4, F8E8M0) are raw bytes, which can only be
+                /// copied.
                 $dtype(Buffer<$element>),
             )*
         }
 
         impl RocmStorageSlice {
-            /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes are refused, as on the CPU device.
+            /// Allocates uninitialized memory for `len` elements. Packed dtypes return an error, as on the CPU device.
             pub(crate) fn alloc(
                 device: &RocmDevice,
                 dtype: DType,
@@ -38,14 +38,14 @@ macro_rules! storage_slice {
                 })
             }
 
-            /// The dtype of the elements.
+            /// Returns the dtype of the elements.
             pub fn dtype(&self) -> DType {
                 match self {
                     $(S::$dtype(_) => DType::$dtype,)*
                 }
             }
 
-            /// Number of elements; bytes for the packed dtypes.
+            /// Returns the number of elements, or of bytes for packed dtypes.
             pub fn len(&self) -> usize {
                 match self {
                     $(S::$dtype(buffer) => buffer.len(),)*
@@ -58,10 +58,10 @@ macro_rules! storage_slice {
                 }
             }
 
-            /// Notes that work on `stream` uses this memory.
-            pub(crate) fn used_by(&self, stream: &Arc<Stream>) {
+            /// Records that work on `stream` uses this memory.
+            pub(crate) fn record_stream(&self, stream: &Arc<Stream>) {
                 match self {
-                    $(S::$dtype(buffer) => buffer.used_by(stream),)*
+                    $(S::$dtype(buffer) => buffer.record_stream(stream),)*
                 }
             }
 
@@ -89,16 +89,16 @@ macro_rules! storage_slice {
                 })
             }
 
-            /// Uninitialised memory of the same dtype, length and device.
+            /// Allocates uninitialized memory with the same dtype, length and device.
             pub(crate) fn alloc_like(&self) -> Result<Self> {
                 Ok(match self {
                     $(S::$dtype(buffer) => S::$dtype(Buffer::on(buffer.stream(), buffer.len())?),)*
                 })
             }
 
-            fn across(&self, to: &RocmDevice) -> Result<Self> {
+            fn copy_to(&self, to: &RocmDevice) -> Result<Self> {
                 Ok(match self {
-                    $(S::$dtype(buffer) => S::$dtype(across(buffer, &to.state().stream)?),)*
+                    $(S::$dtype(buffer) => S::$dtype(copy_to_stream(buffer, &to.state().stream)?),)*
                 })
             }
         }
@@ -135,24 +135,24 @@ impl RocmStorageSlice {
 pub struct RocmStorage {
     /// The elements.
     pub slice: RocmStorageSlice,
-    /// Where operations on them are enqueued.
+    /// The device that operations are enqueued on.
     pub device: RocmDevice,
 }
 
-/// A Rust type that is the element of one dtype.
+/// A Rust type that is the element type of a dtype.
 pub trait RocmDType: DeviceElement {
-    /// See [`RocmStorage::as_rocm_slice`].
+    /// Returns the typed buffer, see [`RocmStorage::as_rocm_slice`].
     ///
     /// # Errors
     /// [`crate::Error::UnexpectedDType`] if the storage holds another dtype.
     fn as_rocm_slice(storage: &RocmStorage) -> Result<&Buffer<Self>>;
-    /// Like [`Self::as_rocm_slice`], for writing.
+    /// Like [`Self::as_rocm_slice`], mutable.
     ///
     /// # Errors
     /// See [`Self::as_rocm_slice`].
     fn as_rocm_slice_mut(storage: &mut RocmStorage) -> Result<&mut Buffer<Self>>;
 
-    /// See [`RocmStorage::wrap_rocm_slice`].
+    /// Creates a storage from a typed buffer, see [`RocmStorage::wrap_rocm_slice`].
     fn wrap_rocm_slice(slice: Buffer<Self>, device: RocmDevice) -> RocmStorage;
 }
 
@@ -195,7 +195,7 @@ fn unexpected_dtype(expected: DType, got: DType) -> crate::Error {
 }
 
 impl RocmStorage {
-    /// The typed buffer, for custom ops.
+    /// Returns the typed buffer, for custom operations.
     ///
     /// # Errors
     /// [`crate::Error::UnexpectedDType`] if the storage holds another dtype.
@@ -203,7 +203,7 @@ impl RocmStorage {
         T::as_rocm_slice(self)
     }
 
-    /// The typed buffer for writing, for custom in-place ops.
+    /// Returns the typed buffer mutably, for custom in-place operations.
     ///
     /// # Errors
     /// [`crate::Error::UnexpectedDType`] if the storage holds another dtype.
@@ -211,15 +211,16 @@ impl RocmStorage {
         T::as_rocm_slice_mut(self)
     }
 
-    /// Makes a storage of a typed buffer, for the result of a custom op.
+    /// Creates a storage from a typed buffer, for the result of a custom operation.
     pub fn wrap_rocm_slice<T: RocmDType>(slice: Buffer<T>, device: RocmDevice) -> Self {
         T::wrap_rocm_slice(slice, device)
     }
 
-    /// Uninitialised storage for `elements` elements of `dtype`; `op` is named in errors.
+    /// Allocates an uninitialized storage of `elements` elements; errors name the operation `op`.
     ///
     /// # Errors
-    /// [`RocmError::OutOfMemory`], or [`crate::Error::UnsupportedDTypeForOp`] for the packed dtypes.
+    /// [`RocmError::OutOfMemory`] or [`RocmError::BeyondReserve`] if there is not enough memory, or
+    /// [`crate::Error::UnsupportedDTypeForOp`] for packed dtypes.
     ///
     /// # Safety
     /// The storage must be written before it is read.
@@ -233,10 +234,10 @@ impl RocmStorage {
         Ok(Self { slice, device: device.clone() })
     }
 
-    /// The address of the first element of `layout`, after a check that all of it lies within the buffer.
+    /// Checks that `layout` lies within the buffer, and returns the address of its first element.
     ///
     /// # Errors
-    /// [`RocmError::OutOfBounds`] if it does not.
+    /// [`RocmError::OutOfBounds`] if the layout exceeds the buffer.
     pub fn ptr(&self, layout: &Layout, op: &'static str) -> Result<DevicePtr> {
         let len = self.slice.len();
         match extent(layout) {
@@ -245,8 +246,8 @@ impl RocmStorage {
         }
     }
 
-    /// The address of the first of `rows` rows of dense elements, `stride` elements apart, after a check that all of
-    /// them lie within the buffer. There is at least one row.
+    /// Checks that dense rows with a stride of `stride` elements lie within the buffer, and returns the address of the
+    /// first. There must be at least one row.
     pub(crate) fn rows_ptr(
         &self,
         (rows, columns): (usize, usize),
@@ -265,10 +266,10 @@ impl RocmStorage {
         }
     }
 
-    /// The address of the first element of a contiguous `layout`.
+    /// Like [`Self::ptr`], for a layout that must be contiguous.
     ///
     /// # Errors
-    /// [`crate::Error::RequiresContiguous`] naming `op`, or [`RocmError::OutOfBounds`].
+    /// [`crate::Error::RequiresContiguous`] with the name `op`, or [`RocmError::OutOfBounds`].
     pub fn contiguous_ptr(&self, layout: &Layout, op: &'static str) -> Result<DevicePtr> {
         if !layout.is_contiguous() {
             return Err(crate::Error::RequiresContiguous { op }.bt());
@@ -276,38 +277,37 @@ impl RocmStorage {
         self.ptr(layout, op)
     }
 
-    /// Lets the stream of `self` come after all that `other` still waits for, if they are not on the same
-    /// one. Tensors of one GPU may meet in an operation even if they were made through different streams: an
-    /// operation of several operands calls this for each further one.
+    /// Orders later work on the stream of `self` after the work enqueued on the stream of `other`. Operands of one GPU
+    /// may have different streams; an operation must call this for each operand after the first.
     ///
     /// # Errors
-    /// What went wrong in work that `other` waited for.
+    /// If HIP fails, for example because work on the other stream has failed.
     pub fn order_after(&self, other: &Self) -> Result<()> {
         let (mine, theirs) = (self.device.state(), &other.device.state());
         if mine.id() != theirs.id() {
             mine.order_after(theirs)?;
-            other.slice.used_by(&mine.stream);
+            other.slice.record_stream(&mine.stream);
         }
         Ok(())
     }
 
-    /// Copies the storage to another device, or to another stream of the same GPU, in the order of both streams. The
-    /// host does not wait, unless the GPUs cannot reach each other.
+    /// Copies the storage to another device, or to another stream of the same GPU, ordered on both streams. The host
+    /// only waits if the GPUs have no peer access.
     ///
     /// # Errors
-    /// If the other device has not the memory, or the copy fails; what fails later is reported when `dst` is waited for.
+    /// If memory on `dst` runs out or the copy cannot be enqueued. Later errors are returned when `dst` is waited for.
     pub fn transfer_to_device(&self, dst: &RocmDevice) -> Result<Self> {
-        dst.state().take_over_reports(self.device.state());
-        Ok(Self { slice: self.slice.across(dst)?, device: dst.clone() })
+        dst.state().inherit_faults(self.device.state());
+        Ok(Self { slice: self.slice.copy_to(dst)?, device: dst.clone() })
     }
 }
 
-/// Whether `dtype` is one whose bytes are only moved: no operation computes with them.
+/// Returns true if `dtype` is packed: its bytes can be copied, but no operation computes with it.
 pub(crate) fn is_packed(dtype: DType) -> bool {
     matches!(dtype, DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0)
 }
 
-/// The element that kernels compute with; none for the packed dtypes.
+/// Returns the element type with which kernels compute; `None` for packed dtypes.
 #[inline]
 pub fn element(dtype: DType) -> Option<Element> {
     Some(match dtype {
@@ -325,14 +325,14 @@ pub fn element(dtype: DType) -> Option<Element> {
     })
 }
 
-/// The element whose kernels move those of `dtype`: one of the same size. Packed dtypes are moved by bytes.
+/// Returns the element type whose kernels copy `dtype`, one of the same size. Packed dtypes are copied as bytes.
 #[inline]
-pub(crate) fn carrier(dtype: DType) -> Element {
-    carrier_of(dtype.size_in_bytes())
+pub(crate) fn copy_element(dtype: DType) -> Element {
+    copy_element_of_size(dtype.size_in_bytes())
 }
 
-/// The one for elements of so many bytes.
-pub(crate) fn carrier_of(size: usize) -> Element {
+/// Returns the element type whose kernels copy elements of `size` bytes.
+pub(crate) fn copy_element_of_size(size: usize) -> Element {
     match size {
         8 => Element::I64,
         4 => Element::U32,
@@ -341,7 +341,7 @@ pub(crate) fn carrier_of(size: usize) -> Element {
     }
 }
 
-/// The address `elements` elements after `ptr`.
+/// Returns `ptr` advanced by `elements` elements of `dtype`.
 #[inline]
 pub fn offset_by_elements(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
     DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes().max(1)))

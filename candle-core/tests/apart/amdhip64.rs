@@ -1,20 +1,20 @@
-//! A HIP driver of two GPUs whose memory is the host's, and which do not reach each other: `hipMemcpyPeerAsync` fails
-//! with the code that a variable names. The test `peer_access` compiles this file to a library and runs against it.
+//! A mock HIP driver of two GPUs without peer access: `hipMemcpyPeerAsync` fails with the code in an environment variable.
+//! Device memory is host memory. The test `peer_access` compiles this file to a library and runs against it.
 #![allow(non_snake_case)]
 use std::alloc::Layout;
 use std::ffi::{c_char, c_int, c_void};
 
-/// The code of every copy from GPU to GPU.
+/// Environment variable with the error code of peer copies.
 const CODE_VARIABLE: &str = "APART_PEER_CODE";
 
-/// Where members of hipDeviceProp_tR0600 lie.
+/// Offsets of members of hipDeviceProp_tR0600 in bytes.
 const ARCH_OFFSET: usize = 1160;
 const TOTAL_MEMORY_OFFSET: usize = 288;
 const WARP_SIZE_OFFSET: usize = 308;
 const MEMORY: usize = 8 << 30;
 
-/// Functions that do nothing and succeed.
-macro_rules! nothing {
+/// Defines functions that do nothing and return success.
+macro_rules! no_op {
     ($($name:ident)*) => {
         $(
             #[unsafe(no_mangle)]
@@ -25,21 +25,21 @@ macro_rules! nothing {
     };
 }
 
-nothing! {
+no_op! {
     hipInit hipSetDevice hipGetLastError hipPeekAtLastError hipDeviceSynchronize hipFree hipHostFree
     hipStreamDestroy hipStreamSynchronize hipStreamQuery hipStreamWaitEvent
     hipEventDestroy hipEventRecord hipEventSynchronize hipEventQuery hipModuleUnload
 }
 
-/// Functions that write one value through their first argument.
+/// Defines functions that write one value through their first argument.
 macro_rules! value {
     ($($name:ident: $type:ty = $value:expr;)*) => {
         $(
             /// # Safety
-            /// There is room for the value.
+            /// `to` must be valid for writes.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(to: *mut $type) -> u32 {
-                // SAFETY: by the caller's word.
+                // SAFETY: guaranteed by the caller.
                 unsafe { to.write($value) };
                 0
             }
@@ -59,10 +59,10 @@ value! {
 }
 
 /// # Safety
-/// There is room for both numbers.
+/// Both pointers must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         free.write(MEMORY);
         total.write(MEMORY);
@@ -71,11 +71,11 @@ pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> u
 }
 
 /// # Safety
-/// There is room for the properties, which are zero.
+/// `properties` must have room for the properties and be zeroed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipGetDevicePropertiesR0600(properties: *mut u8) -> u32 {
     let arch = b"gfx1100\0";
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         std::ptr::copy_nonoverlapping(arch.as_ptr(), properties.add(ARCH_OFFSET), arch.len());
         properties.add(TOTAL_MEMORY_OFFSET).cast::<usize>().write_unaligned(MEMORY);
@@ -85,39 +85,39 @@ pub unsafe extern "C" fn hipGetDevicePropertiesR0600(properties: *mut u8) -> u32
 }
 
 /// # Safety
-/// There is room for the identifier.
+/// `text` must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipDeviceGetPCIBusId(text: *mut c_char) -> u32 {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { text.write(0) };
     0
 }
 
-/// Memory of the host, which stays until the process ends.
+/// Allocates host memory that is never freed.
 ///
 /// # Safety
-/// There is room for the address.
+/// `address` must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMalloc(address: *mut *mut u8, bytes: usize) -> u32 {
     let Ok(layout) = Layout::from_size_align(bytes.max(1), 4096) else { return 2 };
-    // SAFETY: the size is not 0; by the caller's word.
+    // SAFETY: the size is not 0, and the caller guarantees the pointer.
     unsafe { address.write(std::alloc::alloc_zeroed(layout)) };
     0
 }
 
 /// # Safety
-/// As hipMalloc.
+/// See hipMalloc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipHostMalloc(address: *mut *mut u8, bytes: usize) -> u32 {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { hipMalloc(address, bytes) }
 }
 
 /// # Safety
-/// There are `bytes` bytes at both ends, which do not overlap.
+/// Source and destination must have `bytes` bytes and must not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemcpyAsync(to: *mut u8, from: *const u8, bytes: usize) -> u32 {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
     0
 }

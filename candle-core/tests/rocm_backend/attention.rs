@@ -1,11 +1,11 @@
-//! Gradients of attention against those of the formula written out, in f64 on the CPU device.
+//! Gradients of attention, compared with the formula in f64 on the CPU device.
 use crate::attention_formula::{assert_close, wide, Formula};
 use crate::fixture::{numbers, rocm};
 use candle_core::op::BackpropOp;
 use candle_core::rocm::{Attention, AttentionOperand};
 use candle_core::{DType, Device, Layout, Storage, Tensor, Var};
 
-/// Batch, heads, key heads, queries, keys, width, value width.
+/// A test case. `sizes` are batch, heads, key heads, queries, keys, width and value width.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     sizes: [usize; 7],
@@ -49,10 +49,10 @@ fn check(case: &Case, dtype: DType) {
     let [q, k, v, g] = [q, k, v, g].map(|t| t.to_device(&device).unwrap());
     let slopes = Tensor::new(slopes, &device).unwrap();
     let tensors = [&q, &k, &v, &g, &slopes];
-    let held = tensors.map(Tensor::storage_and_layout);
+    let guards = tensors.map(Tensor::storage_and_layout);
     let operand = |i: usize| -> AttentionOperand<'_> {
-        match &*held[i].0 {
-            Storage::Rocm(storage) => (storage, held[i].1),
+        match &*guards[i].0 {
+            Storage::Rocm(storage) => (storage, guards[i].1),
             _ => panic!("not on the device"),
         }
     };
@@ -66,7 +66,7 @@ fn check(case: &Case, dtype: DType) {
     };
     let out = Layout::contiguous((b, h, n, dv));
     let attended = attention.forward("attention", operand(0), operand(1), operand(2), &out).unwrap();
-    let layouts = [0, 1, 2].map(|i| Layout::contiguous(held[i].1.shape()));
+    let layouts = [0, 1, 2].map(|i| Layout::contiguous(guards[i].1.shape()));
     let gradients = attention
         .backward(
             "attention",
@@ -90,7 +90,7 @@ fn check(case: &Case, dtype: DType) {
 }
 
 #[test]
-fn gradients_are_those_of_the_formula() {
+fn gradients_match_the_formula() {
     let plain = Case { sizes: [1, 2, 2, 33, 33, 64, 64], window: (None, None), softcap: None, alibi: false };
     let causal = (None, Some(0));
     for dtype in [DType::F32, DType::F16, DType::BF16] {

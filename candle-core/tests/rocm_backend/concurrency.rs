@@ -1,7 +1,7 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Tensor};
 
-/// A chain of operations with a known result.
+/// Computes a chain of operations.
 fn chain(device: &Device, seed: f64) -> Vec<f32> {
     let t = Tensor::full(seed as f32, (8, 16), device).unwrap();
     let mut acc = t.clone();
@@ -28,7 +28,7 @@ fn many_threads_share_a_device() {
 }
 
 #[test]
-fn two_devices_at_once() {
+fn two_devices_are_used_concurrently() {
     let Some(second) = second_rocm() else { return };
     let devices = [rocm(), second];
     std::thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn two_devices_at_once() {
 fn tensors_may_be_used_and_dropped_on_another_thread() {
     let Some(device) = second_rocm() else { return };
     let t = Tensor::ones((4, 4), DType::F32, &device).unwrap();
-    // This thread's current device becomes the first one.
+    // Makes the first device the current device of this thread.
     let _other = Tensor::ones(1, DType::F32, &rocm()).unwrap();
     let sum = std::thread::spawn(move || t.sum_all().unwrap().to_scalar::<f32>().unwrap()).join().unwrap();
     assert_eq!(sum, 16.0);
@@ -72,7 +72,7 @@ fn streams_of_one_gpu_wait_for_each_other() {
     }
 }
 
-/// Products run where their result lies, after whatever made an operand of another stream dense.
+/// Products run on the stream of their result, after the copy of an operand on another stream.
 #[test]
 fn products_of_two_streams_wait_for_each_other() {
     let (shared, own) = (rocm(), Device::new_rocm_with_stream(0).unwrap());
@@ -82,7 +82,7 @@ fn products_of_two_streams_wait_for_each_other() {
         let y = x.conv2d(&weights, 0, 1, 1, 1).unwrap();
         assert_eq!(y.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [27.0 * (2 * i + 1) as f32; 5184]);
 
-        // No stride of BLAS walks along k here.
+        // BLAS does not support this stride along k, so the operand is copied.
         let row = Tensor::full(i as f32, (1, 64), &shared).unwrap().affine(1.0, 1.0).unwrap();
         let a = Tensor::full(1f32, (16, 64), &own).unwrap();
         let product = a.matmul(&row.broadcast_as((64, 64)).unwrap()).unwrap();

@@ -40,8 +40,9 @@ const TRANSPOSED: [Params; 6] = [
     params(0, 1, 2, 3, 1),
 ];
 
-/// The element that a tap at a place sees, if there is one; or, of a transposed convolution, where its product goes.
-fn seen(
+/// Returns the input index of a tap at a position, if it is not padding. For a transposed convolution, returns the output
+/// index.
+fn index_of_tap(
     place: usize,
     tap: usize,
     (padding, stride, dilation): (usize, usize, usize),
@@ -50,8 +51,8 @@ fn seen(
     (place * stride + tap * dilation).checked_sub(padding).filter(|at| *at < size)
 }
 
-/// A convolution by its definition, in f64: (b, c, h, w) with (c_out, c_in, k_h, k_w), (padding, stride, dilation) per
-/// axis.
+/// Computes a convolution by its definition in f64: (b, c, h, w) with (c_out, c_in, k_h, k_w). Each axis has (padding,
+/// stride, dilation).
 fn convolution(x: &Tensor, k: &Tensor, groups: usize, [v, u]: [(usize, usize, usize); 2]) -> Tensor {
     let (b, c, h, w) = x.dims4().unwrap();
     let (c_out, c_in, k_h, k_w) = k.dims4().unwrap();
@@ -66,7 +67,7 @@ fn convolution(x: &Tensor, k: &Tensor, groups: usize, [v, u]: [(usize, usize, us
         for (y, x) in (0..h_out).flat_map(|y| (0..w_out).map(move |x| (y, x))) {
             let mut sum = 0.0;
             for (tap_y, tap_x) in (0..k_h).flat_map(|y| (0..k_w).map(move |x| (y, x))) {
-                if let (Some(y), Some(x)) = (seen(y, tap_y, v, h), seen(x, tap_x, u, w)) {
+                if let (Some(y), Some(x)) = (index_of_tap(y, tap_y, v, h), index_of_tap(x, tap_x, u, w)) {
                     for channel in 0..c_in {
                         sum += xs[((i * c + first_channel + channel) * h + y) * w + x]
                             * ks[((o * c_in + channel) * k_h + tap_y) * k_w + tap_x];
@@ -79,8 +80,8 @@ fn convolution(x: &Tensor, k: &Tensor, groups: usize, [v, u]: [(usize, usize, us
     Tensor::from_vec(out, (b, c_out, h_out, w_out), &Device::Cpu).unwrap()
 }
 
-/// A transposed convolution by its definition, in f64: (b, c, h, w) with (c, c_out, k_h, k_w), (padding, output padding,
-/// stride, dilation) per axis.
+/// Computes a transposed convolution by its definition in f64: (b, c, h, w) with (c, c_out, k_h, k_w). Each axis has
+/// (padding, output padding, stride, dilation).
 fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2]) -> Tensor {
     let (b, c, h, w) = x.dims4().unwrap();
     let (_, c_out, k_h, k_w) = k.dims4().unwrap();
@@ -95,7 +96,9 @@ fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2])
         for (y, x) in (0..h).flat_map(|y| (0..w).map(move |x| (y, x))) {
             for (tap_y, tap_x) in (0..k_h).flat_map(|y| (0..k_w).map(move |x| (y, x))) {
                 let (v, u) = ((v.0, v.2, v.3), (u.0, u.2, u.3));
-                if let (Some(to_y), Some(to_x)) = (seen(y, tap_y, v, h_out), seen(x, tap_x, u, w_out)) {
+                if let (Some(to_y), Some(to_x)) =
+                    (index_of_tap(y, tap_y, v, h_out), index_of_tap(x, tap_x, u, w_out))
+                {
                     for o in 0..c_out {
                         out[((i * c_out + o) * h_out + to_y) * w_out + to_x] += xs
                             [((i * c + channel) * h + y) * w + x]
@@ -110,7 +113,7 @@ fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2])
 
 const FLAT: (usize, usize, usize) = (0, 1, 1);
 
-/// Each thread has a pack of places of a row, which may end within one, and windows are taken three taps at a time.
+/// Each thread computes a pack of outputs of a row, in steps of three taps; rows need not be a multiple of the pack.
 #[test]
 fn windows_of_any_width() {
     each_way(of_any_width);
@@ -134,9 +137,9 @@ fn of_any_width(device: &Device) {
     }
 }
 
-/// By our own kernels, on tiles and not, then by MIOpen where it has a solution.
+/// Runs a test with the built-in kernels, with and without tiles, and then with MIOpen where it has a solution.
 pub fn each_way(test: impl Fn(&Device)) {
-    let alone = own_workspace();
+    let alone = lock_conv_settings();
     let device = rocm();
     for tiles in [true, false] {
         set_conv_tiles(Some(tiles));
@@ -147,8 +150,8 @@ pub fn each_way(test: impl Fn(&Device)) {
     drop(alone);
 }
 
-/// The settings are the process's: who changes them, or counts launches, is alone. Our own kernels compute.
-pub fn own_workspace() -> MutexGuard<'static, ()> {
+/// Selects the built-in kernels, and locks the process-wide settings for tests that change them or count launches.
+pub fn lock_conv_settings() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     set_conv_library(Some(false));
@@ -156,8 +159,8 @@ pub fn own_workspace() -> MutexGuard<'static, ()> {
     alone
 }
 
-/// Six output channels are multiplied with the unfolded input, four are walked directly, and kernels of one element
-/// multiply the input itself.
+/// Six output channels of a group use the unfolded input, four a direct convolution, and kernels of one element the input
+/// itself.
 #[test]
 fn convolutions_of_one_dimension() {
     each_way(by_one_dimension);
@@ -203,12 +206,12 @@ fn by_two_dimensions(device: &Device) {
     }
 }
 
-/// Groups of few channels are walked in one launch; of the others all are unfolded at once and multiplied image by image
-/// or group by group; so they are where a gradient is needed.
+/// Groups of few channels take one launch of the direct kernel. Other groups are unfolded together and multiplied image by
+/// image or group by group, also if a gradient is needed.
 #[test]
 fn groups_are_computed_together() {
     use candle_core::Var;
-    let _alone = own_workspace();
+    let _alone = lock_conv_settings();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let launches = || device.as_rocm_device().unwrap().kernels_launched();
@@ -239,7 +242,7 @@ fn groups_are_computed_together() {
                 assert_close(&tracked, &expected, 4.0 * epsilon(dtype), &format!("{what} with a gradient"));
             }
         }
-        // The rows of one dimension have more places than a workgroup takes.
+        // The rows have more outputs than a workgroup.
         let (x, k) = (tensor(&[2, 3, 1500], dtype, 1.0), tensor(&[3, 1, 4], dtype, 1.0));
         let (x4, k4) = (x.unsqueeze(2).unwrap(), k.unsqueeze(2).unwrap());
         let expected = convolution(&x4, &k4, 3, [FLAT, (3, 1, 1)]).squeeze(2).unwrap();
@@ -248,12 +251,12 @@ fn groups_are_computed_together() {
     }
 }
 
-/// Of more than four input channels: in one launch, or of a dtype without tiles the products of all taps, in pieces of
+/// More than four input channels take one launch on tiles. A dtype without tiles takes products of all taps, in pieces of
 /// images or of output channels.
 #[test]
 fn transposed_convolutions_by_products() {
     use candle_core::rocm::{conv_workspace, set_conv_workspace};
-    let _alone = own_workspace();
+    let _alone = lock_conv_settings();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let whole = conv_workspace();
@@ -264,7 +267,7 @@ fn transposed_convolutions_by_products() {
         for p in TRANSPOSED {
             let axis = (p.padding, p.output_padding, p.stride, p.dilation);
             let expected = transposed(&x, &k, [axis, axis]);
-            // 12 taps of 7 channels at 20 places: one image, two channels, one.
+            // 12 taps of 7 channels at 20 positions: pieces of one image, of two channels, and of one channel.
             let bytes = 12 * 20 * dtype.size_in_bytes();
             for (bytes, pieces) in [(whole, 1), (7 * bytes, 3), (2 * bytes, 12), (1, 21)] {
                 set_conv_workspace(bytes);
@@ -317,7 +320,7 @@ fn kernels_wider_than_their_inputs() {
     each_way(wider_than_inputs);
 }
 
-/// Elements of the kernels lie on padding only, and steps are larger than the inputs.
+/// Covers kernels of which some elements only see padding, and strides larger than the inputs.
 fn wider_than_inputs(device: &Device) {
     let mut computed = [0, 0];
     for case in 0..2 * 4 * 3 * 2 * 2 {
@@ -349,9 +352,9 @@ fn wider_than_inputs(device: &Device) {
     assert_close(&got, &expected, 1e-5, "2d");
 }
 
-/// An error of one kind on both devices, from the operation itself and from its steps with a gradient.
+/// Compares the errors on both devices, of the operation and of the operation with a gradient.
 #[test]
-fn sizes_without_output_are_refused_as_on_the_cpu() {
+fn sizes_without_output_give_the_errors_of_the_cpu() {
     let device = rocm();
     let convolve = |device: &Device, sizes: [usize; 2], [padding, stride, dilation, groups]: [usize; 4]| {
         let on_device = |size| tensor(&[1, 2, size], DType::F32, 1.0).to_device(device).unwrap();
@@ -373,17 +376,17 @@ fn sizes_without_output_are_refused_as_on_the_cpu() {
     ] {
         let what = format!("{sizes:?} {steps:?}");
         let (got, expected) = (convolve(&device, sizes, steps), convolve(&Device::Cpu, sizes, steps));
-        assert_refused_alike(got.0, expected.0, &format!("conv1d {what}"));
-        assert_refused_alike(got.1, expected.1, &format!("conv2d {what}"));
+        assert_same_error(got.0, expected.0, &format!("conv1d {what}"));
+        assert_same_error(got.1, expected.1, &format!("conv2d {what}"));
         if !transposes {
-            assert_refused_alike(got.2, expected.2, &format!("conv_transpose1d {what}"));
-            assert_refused_alike(got.3, expected.3, &format!("conv_transpose2d {what}"));
+            assert_same_error(got.2, expected.2, &format!("conv_transpose1d {what}"));
+            assert_same_error(got.3, expected.3, &format!("conv_transpose2d {what}"));
         }
     }
-    // No groups, of no channels; of a transposed convolution, more padding than there is output; nothing to place.
+    // No groups, no channels, more padding than output, and an empty input.
     let on = |device: &Device, dims: &[usize]| tensor(dims, DType::F32, 1.0).to_device(device).unwrap();
     let both = |compute: &dyn Fn(&Device) -> Result<Tensor>, what: &str| {
-        assert_refused_alike(compute(&device), compute(&Device::Cpu), what);
+        assert_same_error(compute(&device), compute(&Device::Cpu), what);
     };
     both(&|d| on(d, &[1, 0, 3]).conv1d(&on(d, &[2, 1, 2]), 0, 1, 1, 0), "conv1d in no groups");
     both(
@@ -399,11 +402,11 @@ fn sizes_without_output_are_refused_as_on_the_cpu() {
     both(&|d| on(d, &[1, 2, 0]).conv_transpose1d(&on(d, &[2, 2, 2]), 0, 0, 1, 1, 1), "an empty input");
 }
 
-/// The unfolded input, of a dtype without tiles, is made in pieces: groups of images, or runs of places of one image.
+/// For a dtype without tiles, the unfolded input is computed in pieces: several images, or some positions of one image.
 #[test]
-fn a_bounded_workspace_changes_nothing() {
+fn a_smaller_workspace_gives_the_same_results() {
     use candle_core::rocm::{conv_workspace, set_conv_workspace};
-    let _alone = own_workspace();
+    let _alone = lock_conv_settings();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let x = tensor(&[3, 4, 12, 13], DType::F64, 1.0).to_device(&device).unwrap();
@@ -411,7 +414,7 @@ fn a_bounded_workspace_changes_nothing() {
     let expected = convolution(&x, &k, 1, [(1, 1, 1); 2]);
     let whole = conv_workspace();
     let launches = || device.as_rocm_device().unwrap().kernels_launched();
-    // 36 columns of 8 bytes at each of 156 places: all images, two, one, 128 places, one place.
+    // 36 columns of 8 bytes at each of 156 positions: pieces of all images, two, one, 128 positions, one position.
     for (bytes, pieces) in [(whole, 1), (2 * 44_928, 2), (44_928, 3), (37_000, 6), (1, 3 * 156)] {
         set_conv_workspace(bytes);
         let before = launches();
@@ -435,7 +438,7 @@ fn transposed_of_every_dtype(device: &Device) {
         let k = tensor(&[3, 4, 3, 2], dtype, limit);
         let (x1, k1) = (tensor(&[2, 3, 5], dtype, limit), tensor(&[3, 4, 3], dtype, limit));
         let on_device = |t: &Tensor| t.to_device(device).unwrap();
-        // The CPU device's integers wrap around.
+        // Integers wrap around, as on the CPU device.
         let wrapped =
             |t: Tensor| if dtype == DType::U8 { from_f64(&mod_256(&t), t.dims(), dtype) } else { t };
         for p in TRANSPOSED {
@@ -479,7 +482,7 @@ fn transposed_of_views_and_groups(device: &Device) {
     }
     let x = tensor(&[2, 4, 5], DType::F32, 1.0).to_device(device).unwrap();
     let k = tensor(&[4, 3, 3], DType::F32, 1.0).to_device(device).unwrap();
-    // A batch without padding, which the CPU device multiplies as a whole.
+    // With and without padding: without it, the CPU device multiplies the whole batch.
     for (padding, groups) in [(1, 2), (0, 1)] {
         let parts = (0..groups).map(|group| {
             let part = |t: &Tensor, dim| {
@@ -494,7 +497,7 @@ fn transposed_of_views_and_groups(device: &Device) {
 }
 
 #[test]
-fn dtypes_without_products_are_refused_as_on_the_cpu() {
+fn dtypes_without_products_give_the_errors_of_the_cpu() {
     let device = rocm();
     let both = |dims: &[usize], dtype| {
         let t = tensor(dims, dtype, 3.0);
@@ -503,15 +506,15 @@ fn dtypes_without_products_are_refused_as_on_the_cpu() {
     for dtype in ALL.into_iter().filter(|dtype| !FLOATS.contains(dtype)) {
         let ((gx, x), (gk, k)) = (both(&[1, 2, 5], dtype), both(&[6, 2, 3], dtype));
         let conv1d = |x: &Tensor, k: &Tensor| -> Result<Tensor> { x.conv1d(k, 0, 1, 1, 1) };
-        assert_refused_alike(conv1d(&gx, &gk), conv1d(&x, &k), &format!("conv1d {dtype:?}"));
+        assert_same_error(conv1d(&gx, &gk), conv1d(&x, &k), &format!("conv1d {dtype:?}"));
         let ((gx, x), (gk, k)) = (both(&[1, 2, 5, 5], dtype), both(&[6, 2, 3, 3], dtype));
         let conv2d = |x: &Tensor, k: &Tensor| -> Result<Tensor> { x.conv2d(k, 0, 1, 1, 1) };
-        assert_refused_alike(conv2d(&gx, &gk), conv2d(&x, &k), &format!("conv2d {dtype:?}"));
+        assert_same_error(conv2d(&gx, &gk), conv2d(&x, &k), &format!("conv2d {dtype:?}"));
     }
     let ((gx, x), (gk, k)) = (both(&[1, 2, 5], DType::F32), both(&[6, 2, 3], DType::F64));
     let transposed = |x: &Tensor, k: &Tensor| x.conv_transpose1d(&k.t()?.contiguous()?, 1, 0, 1, 1, 1);
     let k_of = |k: &Tensor| k.permute((1, 2, 0)).unwrap();
-    assert_refused_alike(transposed(&gx, &k_of(&gk)), transposed(&x, &k_of(&k)), "mixed dtypes");
+    assert_same_error(transposed(&gx, &k_of(&gk)), transposed(&x, &k_of(&k)), "mixed dtypes");
 }
 
 #[test]
@@ -533,12 +536,12 @@ fn windows_that_do_not_fit_are_errors() {
     assert_eq!(empty.dims(), [0, 3, 2, 2]);
 }
 
-/// One tensor is made: the result.
+/// Only one tensor is allocated: the result.
 #[test]
-fn a_bias_is_added_where_the_result_lies() {
+fn a_bias_is_added_in_place() {
     use candle_core::rocm::{conv1d_with_bias, conv2d_with_bias};
     use candle_core::Var;
-    let _alone = own_workspace();
+    let _alone = lock_conv_settings();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let on = |t: &Tensor| t.to_device(&device).unwrap();
@@ -551,7 +554,7 @@ fn a_bias_is_added_where_the_result_lies() {
             let p = [1, 2, 1, groups];
             let without = convolution(&x, &k, groups, [(1, 2, 1); 2]);
             let bias = from_f64(&to_f64(&b), b.dims(), DType::F64);
-            // A bias that is not dense: every other number.
+            // A bias that is not dense, with a stride of 2.
             let bias = bias.reshape((groups * c_out, 2)).unwrap().narrow(1, 0, 1).unwrap();
             let expected = without.broadcast_add(&bias.reshape((1, groups * c_out, 1, 1)).unwrap()).unwrap();
             let b = on(&b).reshape((groups * c_out, 2)).unwrap().narrow(1, 0, 1).unwrap().squeeze(1).unwrap();

@@ -1,8 +1,8 @@
-//! Gradients of convolutions, whole: against differences of the definition in f64, and gradients of gradients.
+//! Gradients of convolutions, compared with the definition in f64, and gradients of gradients.
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor, Var};
 
-/// A convolution of any kind, as a function of its input and weights.
+/// A convolution or transposed convolution with its parameters.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -51,16 +51,16 @@ const CASES: &[Case] = &[
     case("conv_transpose2d", &[2, 3, 4, 5], &[3, 2, 2, 3], [0, 0, 1, 2, 1]),
 ];
 
-/// The weighted sum of the result, so that every element's gradient is another.
+/// Returns a weighted sum of the result, so that every element has a different gradient, and the weights.
 fn loss(case: &Case, x: &Tensor, k: &Tensor) -> Result<(Tensor, Tensor)> {
     let y = case.apply(x, k)?;
     let weights = tensor(y.dims(), DType::F32, 1.0).to_dtype(y.dtype())?.to_device(y.device())?;
     Ok(((&y * &weights)?.sum_all()?, weights))
 }
 
-/// The function is linear in each operand, so a gradient times a direction is the result of that direction.
+/// The function is linear in each operand, so a gradient times a direction is the result for that direction.
 #[test]
-fn gradients_are_those_of_the_definition() {
+fn gradients_match_the_definition() {
     super::conv::each_way(against_the_definition);
 }
 
@@ -85,8 +85,7 @@ fn against_the_definition(device: &Device) {
     }
 }
 
-/// For each unit direction of the operand: the sum of the weights and the result, one group at a time, by the CPU device
-/// in f64.
+/// Computes the gradient on the CPU device in f64: for each unit direction of the operand, the weighted sum of the result.
 fn by_directions(
     case: &Case,
     x: &Tensor,
@@ -111,7 +110,7 @@ fn by_directions(
     Tensor::from_vec(gradient, dims, &Device::Cpu).unwrap()
 }
 
-/// One image at a time: the CPU device's transposed convolution of several is wrong.
+/// Computes one image at a time, since the CPU device's transposed convolution of several images is wrong.
 fn by_images(case: &Case, x: &Tensor, k: &Tensor) -> Tensor {
     let images: Vec<Tensor> = (0..x.dims()[0])
         .map(|image| case.apply(&x.narrow(0, image, 1).unwrap().contiguous().unwrap(), k).unwrap())
@@ -119,7 +118,7 @@ fn by_images(case: &Case, x: &Tensor, k: &Tensor) -> Tensor {
     Tensor::cat(&images, 0).unwrap()
 }
 
-/// Upstream keeps the graph of gradients only where a variable says so, which each thread reads once.
+/// Upstream keeps the graph of gradients only if an environment variable is set, which each thread reads once.
 #[test]
 fn gradients_have_gradients() {
     rocm();
@@ -127,15 +126,15 @@ fn gradients_have_gradients() {
     passes_in_its_own_process(test, ("CANDLE_GRAD_DO_NOT_DETACH", "1"));
 }
 
-/// A penalty on the gradient of the input, as generative models have it: its gradient by the weights, by differences.
+/// Compares the weight gradient of a gradient penalty, as used by generative models, with finite differences.
 #[test]
-#[ignore = "the other test runs it in a process of its own"]
+#[ignore = "run by gradients_have_gradients"]
 fn penalties_have_gradients() {
     let device = rocm();
     for case in CASES {
         let (x, k) = (tensor(case.x, DType::F64, 1.0), tensor(case.k, DType::F64, 1.0));
         let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
-        // The gradient of sum(y^2) by x is linear in y: its square is a polynomial of the weights.
+        // The gradient of sum(y^2) by x is linear in y, so its square is a polynomial of the weights.
         let penalty = |x: &Tensor, k: &Tensor| -> Result<Tensor> {
             let y = case.apply(x, k)?;
             let grads = y.sqr()?.sum_all()?.backward()?;
@@ -159,11 +158,10 @@ fn penalties_have_gradients() {
     }
 }
 
-/// All images and places of several pieces, whose sums are added.
 #[test]
-fn weights_in_pieces() {
+fn weight_gradients_are_summed_over_pieces() {
     use candle_core::rocm::{conv_workspace, set_conv_workspace};
-    let _alone = super::conv::own_workspace();
+    let _alone = super::conv::lock_conv_settings();
     let device = rocm();
     let case = case("conv2d", &[3, 6, 12, 13], &[8, 3, 3, 3], [1, 0, 1, 1, 2]);
     let (x, k) = (tensor(case.x, DType::F32, 1.0), tensor(case.k, DType::F32, 1.0));
@@ -172,7 +170,7 @@ fn weights_in_pieces() {
     let expected = by_directions(&case, &wide(&x), &wide(&k), &wide(&weights), "weights", case.k);
     let x = x.to_device(&device).unwrap();
     let whole = conv_workspace();
-    // 54 + 8 rows of 4 bytes at each of 156 places: all images, one, 128 places.
+    // 54 + 8 rows of 4 bytes at each of 156 positions: pieces of all images, one image, 128 positions.
     for bytes in [whole, 62 * 4 * 156, 62 * 4 * 130] {
         let k = Var::from_tensor(&k.to_device(&device).unwrap()).unwrap();
         set_conv_workspace(bytes);

@@ -3,7 +3,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, DeviceLocation, Storage, Tensor};
 
 #[test]
-fn to_the_device_and_back() {
+fn tensors_are_copied_to_the_device_and_back() {
     let device = rocm();
     for dtype in ALL {
         for count in [0, 1, 1000] {
@@ -15,7 +15,7 @@ fn to_the_device_and_back() {
     }
 }
 
-/// Above the size of the upload ring, and many small ones that wrap around it.
+/// Uploads a tensor larger than a chunk of the upload ring, and many small ones that wrap around it.
 #[test]
 fn uploads_of_every_size_arrive_in_order() {
     let device = rocm();
@@ -45,9 +45,9 @@ fn contiguous_copies_follow_every_layout() {
     }
 }
 
-/// Dims long enough for tiles and packs, at addresses and lengths that fit them and that do not.
+/// Dims are long enough for tiles and vectors; addresses and lengths are aligned and not aligned.
 #[test]
-fn long_dims_are_exchanged_narrowed_and_repeated() {
+fn long_dims_are_transposed_narrowed_and_broadcast() {
     let device = rocm();
     type View = fn(&Tensor) -> candle_core::Result<Tensor>;
     let views: [(&str, View); 9] = [
@@ -56,7 +56,7 @@ fn long_dims_are_exchanged_narrowed_and_repeated() {
         ("last to first", |t| t.permute((2, 0, 1))),
         ("outer", |t| t.transpose(0, 1)),
         ("narrowed", |t| t.narrow(2, 16, 32)),
-        ("narrowed beside packs", |t| t.narrow(2, 1, 40)),
+        ("narrowed and not aligned", |t| t.narrow(2, 1, 40)),
         ("narrowed and transposed", |t| t.narrow(2, 3, 47)?.transpose(1, 2)),
         ("repeated", |t| t.narrow(1, 5, 1)?.broadcast_as((19, 36, 64))),
         ("repeated in itself", |t| t.narrow(2, 5, 1)?.broadcast_as((19, 36, 64))),
@@ -89,7 +89,7 @@ fn concatenating_along_every_dim() {
     }
 }
 
-/// More tensors than a launch takes, of equal and of unequal rows, whole packs and not, views among them.
+/// Concatenates more tensors than fit into a launch, with equal and unequal rows, aligned or not, and with views.
 #[test]
 fn many_tensors_are_concatenated() {
     let device = rocm();
@@ -99,7 +99,7 @@ fn many_tensors_are_concatenated() {
         ("repeated", 1, |t, _| Ok(t.clone())),
         ("rows of packs", 1, |t, i| t.narrow(1, i % 3, 1 + i % 5)),
         ("of all widths", 2, |t, i| t.narrow(2, 0, i + 1)?.contiguous()),
-        ("beside packs", 2, |t, i| t.narrow(2, i, 24)),
+        ("not aligned", 2, |t, i| t.narrow(2, i, 24)),
         ("outermost", 0, |t, i| t.narrow(0, i % 6, 1)?.narrow(2, 0, 8 * (1 + i / 6))?.narrow(2, 0, 8)),
     ];
     for dtype in ALL {
@@ -160,7 +160,7 @@ fn filling_follows_the_layout() {
 }
 
 #[test]
-fn from_one_device_to_the_other() {
+fn tensors_are_copied_between_devices() {
     let Some(second) = second_rocm() else { return };
     let first = rocm();
     for dtype in ALL {
@@ -178,7 +178,7 @@ fn from_one_device_to_the_other() {
 }
 
 #[test]
-fn packed_dtypes_are_kept_as_bytes() {
+fn packed_dtypes_are_stored_as_bytes() {
     let device = rocm();
     let rocm = device.as_rocm_device().unwrap();
     let bytes = [1u8, 2, 250, 255];
@@ -197,7 +197,7 @@ fn packed_dtypes_are_kept_as_bytes() {
     assert!(rocm.storage_from_raw_bytes(&bytes, DType::F32).is_err());
 }
 
-/// A tensor of a packed dtype, an element a byte, on either device.
+/// Creates a tensor of a packed dtype with one byte per element.
 fn packed_tensor(dtype: DType, device: &Device) -> Tensor {
     let bytes: Vec<u8> = (0..6).map(|i| i * 40 + 3).collect();
     let storage = match device {
@@ -223,13 +223,13 @@ fn packed_bytes(t: &Tensor) -> Vec<u8> {
     }
 }
 
-/// Without the backtrace that RUST_BACKTRACE adds to it.
+/// Returns the message without the backtrace that RUST_BACKTRACE adds.
 fn first_line(error: candle_core::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_string()
 }
 
 #[test]
-fn packed_dtypes_are_moved_and_refused_as_on_the_cpu() {
+fn packed_dtypes_are_copied_but_not_computed_with() {
     let device = rocm();
     for dtype in [DType::F6E2M3, DType::F6E3M2, DType::F4, DType::F8E8M0] {
         let (cpu, gpu) = (packed_tensor(dtype, &Device::Cpu), packed_tensor(dtype, &device));
@@ -253,7 +253,7 @@ fn packed_dtypes_are_moved_and_refused_as_on_the_cpu() {
         ];
         for (name, op) in refused {
             let (expected, got) = (op(&cpu).unwrap_err(), op(&gpu).unwrap_err());
-            // The CPU device names the helper that it went through, not always the operation.
+            // The CPU device's errors sometimes name an internal function instead of the operation.
             let kind = |text: String| text.split(" for op ").next().unwrap_or_default().to_string();
             let kind = |text: String| kind(text).split(" in ").next().unwrap_or_default().to_string();
             assert_eq!(kind(first_line(got)), kind(first_line(expected)), "{name} {dtype:?}");

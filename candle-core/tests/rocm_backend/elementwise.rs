@@ -3,7 +3,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 pub type Unary = fn(&Tensor) -> Result<Tensor>;
 
-/// Name, operation, and whether the CPU device's result must be met to the last bit (signs of zeros included).
+/// Name, operation, and true if the result must equal that of the CPU device bit for bit, including signs of zeros.
 pub const UNARY: [(&str, Unary, bool); 21] = [
     ("neg", |t| t.neg(), true),
     ("recip", |t| t.recip(), true),
@@ -28,7 +28,7 @@ pub const UNARY: [(&str, Unary, bool); 21] = [
     ("powf", |t| t.powf(1.7), false),
 ];
 
-/// Values at which roundings and functions differ, if they do.
+/// Values at which roundings and functions are likely to differ.
 const SPECIAL: [f64; 30] = [
     f64::NAN,
     f64::INFINITY,
@@ -62,7 +62,7 @@ const SPECIAL: [f64; 30] = [
     -7.0,
 ];
 
-/// All dims of [`DIMS`] filled with special values and others.
+/// Returns a tensor of shape [`DIMS`] with special and ordinary values.
 pub fn special_tensor(dtype: DType) -> Tensor {
     let mut values = SPECIAL.to_vec();
     values.extend(numbers(10, 6.0));
@@ -73,7 +73,7 @@ pub fn is_float(dtype: DType) -> bool {
     !dtype.is_int()
 }
 
-/// The same numbers, NaN where there is NaN, and the same signs of zeros.
+/// Asserts that elements are equal, including NaN and the signs of zeros.
 #[track_caller]
 fn assert_identical(got: &Tensor, expected: &Tensor, what: &str) {
     assert_eq!(got.dims(), expected.dims(), "{what}: shape");
@@ -105,7 +105,7 @@ fn functions_of_floats_follow_every_layout() {
     }
 }
 
-/// The functions that the CPU device computes for integers; the others it does not.
+/// Functions that the CPU device supports for integers.
 pub const OF_INTEGERS: [&str; 10] =
     ["abs", "ceil", "floor", "round", "relu", "sign", "gelu", "gelu_erf", "erf", "silu"];
 
@@ -166,7 +166,7 @@ pub const BINARY: [(&str, Binary); 6] = [
 fn binary_operations_follow_every_layout() {
     let device = rocm();
     for dtype in ALL {
-        // Sums and products of integers leave their range; no integer divisor is 0.
+        // Sums and products of integers overflow; no integer divisor is 0.
         let (lhs, rhs) = if is_float(dtype) {
             (special_tensor(dtype), special_tensor(dtype).transpose(0, 2).unwrap().reshape(&DIMS).unwrap())
         } else {
@@ -213,7 +213,7 @@ fn extrema_of_two_keep_a_nan_on_the_left() {
 }
 
 #[test]
-fn comparisons_give_bytes() {
+fn comparisons_return_u8() {
     let device = rocm();
     type Compare = fn(&Tensor, &Tensor) -> Result<Tensor>;
     let compare: [(&str, Compare); 6] = [
@@ -245,7 +245,7 @@ fn comparisons_give_bytes() {
 }
 
 #[test]
-fn where_takes_from_either_side() {
+fn where_selects_from_both_operands() {
     let device = rocm();
     for condition in [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64] {
         let bits: Vec<f64> = (0..40).map(|i| f64::from((i * i) % 3)).collect();
@@ -285,7 +285,7 @@ fn casts_between_all_dtypes() {
     }
 }
 
-/// Towards zero, and to the nearest value that the integer can hold.
+/// Casts truncate toward zero and saturate at the range of the integer.
 #[test]
 fn casts_from_floats_to_integers() {
     let device = rocm();
@@ -354,7 +354,7 @@ fn scalars_and_many_dims() {
             let gpu = cpu.to_device(&device).unwrap();
             let what = format!("{dtype:?} {dims:?}");
             let last = dims.len().saturating_sub(1);
-            // Nothing but a permutation of the outer dims can be merged.
+            // After these transpositions, only few dims can be merged.
             let view = |t: &Tensor| t.transpose(0, last).unwrap().transpose(0, last / 2).unwrap();
             let (c, g) = if dims.is_empty() { (cpu, gpu) } else { (view(&cpu), view(&gpu)) };
             assert_identical(&g.abs().unwrap(), &c.abs().unwrap(), &format!("abs {what}"));
@@ -371,7 +371,7 @@ fn scalars_and_many_dims() {
     }
 }
 
-/// The vector paths of the kernels start at 16-byte boundaries and end at multiples of 2 to 16 elements.
+/// Vector loads of the kernels start at 16-byte boundaries and end at multiples of 2 to 16 elements.
 #[test]
 fn lengths_and_offsets_around_the_vector_paths() {
     let device = rocm();

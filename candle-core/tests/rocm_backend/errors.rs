@@ -1,4 +1,4 @@
-//! Bad input and faults: one clear error each, and the device works afterwards.
+//! Invalid input and faults give one clear error each, and the device stays usable.
 use super::fixture::*;
 use candle_core::rocm::hip_kernels::{self, Module};
 use candle_core::{DType, Device, Tensor};
@@ -10,30 +10,30 @@ fn assert_works(device: &Device) {
 }
 
 #[track_caller]
-fn assert_says(error: candle_core::Error, parts: &[&str]) {
+fn assert_contains(error: candle_core::Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
 }
 
-/// A stream of its own, so that no other test's faults arrive here.
+/// Opens a separate stream, which does not receive faults of other tests.
 fn own_device() -> Device {
     rocm();
     Device::new_rocm_with_stream(0).unwrap()
 }
 
-/// As errors name the device.
+/// Returns the device's name in errors.
 fn label(device: &Device) -> String {
     let rocm = device.as_rocm_device().unwrap();
     format!("rocm:{} ({})", rocm.ordinal(), rocm.arch())
 }
 
 #[test]
-fn an_ordinal_out_of_range_says_how_many_devices_there_are() {
+fn an_ordinal_out_of_range_names_the_number_of_devices() {
     let device = rocm();
     let there_are = format!("{} device(s)", devices());
-    assert_says(Device::new_rocm(99).unwrap_err(), &["rocm:99 does not exist", &there_are]);
+    assert_contains(Device::new_rocm(99).unwrap_err(), &["rocm:99 does not exist", &there_are]);
     assert_works(&device);
 }
 
@@ -44,8 +44,8 @@ fn an_index_out_of_range_is_reported_when_data_comes_back() {
     let ids = Tensor::new(&[1u32, 7, 2], &device).unwrap();
     let rows = table.index_select(&ids, 0).unwrap();
     let error = rows.to_vec2::<f32>().unwrap_err();
-    assert_says(error, &["index-select", "index 7", "size 5", "rocm:0"]);
-    // Told once; the element is 0, its neighbours are right.
+    assert_contains(error, &["index-select", "index 7", "size 5", "rocm:0"]);
+    // The fault is reported only once; the element is 0, and its neighbors are correct.
     assert_eq!(rows.to_vec2::<f32>().unwrap(), [[1.0; 3], [0.0; 3], [1.0; 3]]);
     assert_works(&device);
 }
@@ -61,11 +61,11 @@ fn every_indexing_operation_checks_its_indices() {
         ("scatter-add", t.scatter_add(&ids, &t, 1)),
         ("index-add", t.index_add(&ids.get(0).unwrap(), &t, 1)),
     ];
-    // All were launched before any was waited for: the first fault is the one that is kept.
+    // All were launched before the device is waited for, so the first fault is reported.
     for (name, result) in &cases {
         assert!(result.is_ok(), "{name}");
     }
-    assert_says(device.synchronize().unwrap_err(), &["gather", "out of range", "size 3"]);
+    assert_contains(device.synchronize().unwrap_err(), &["gather", "out of range", "size 3"]);
     for (name, op) in [("scatter", 1), ("scatter-add", 2), ("index-add", 3)] {
         let again = match op {
             1 => t.scatter(&ids, &t, 1),
@@ -73,56 +73,59 @@ fn every_indexing_operation_checks_its_indices() {
             _ => t.index_add(&ids.get(0).unwrap(), &t, 1),
         };
         assert!(again.is_ok());
-        assert_says(device.synchronize().unwrap_err(), &[name, "out of range"]);
+        assert_contains(device.synchronize().unwrap_err(), &[name, "out of range"]);
     }
     assert_works(&device);
 }
 
 #[test]
-fn more_memory_than_there_is() {
+fn requests_beyond_the_total_memory() {
     let device = own_device();
     let error = Tensor::zeros((1 << 40, 4), DType::F64, &device).unwrap_err();
     let requested = (1u64 << 45).to_string();
-    assert_says(error, &["out of device memory", &requested, "bytes free", &label(&device)]);
+    assert_contains(error, &["out of device memory", &requested, "bytes free", &label(&device)]);
     assert_works(&device);
     let error = Tensor::zeros((1usize << 62, 1), DType::F64, &device).unwrap_err();
-    assert_says(error, &["out of device memory"]);
+    assert_contains(error, &["out of device memory"]);
     assert_works(&device);
 }
 
 #[test]
-fn dtypes_that_the_cpu_refuses_are_refused_alike() {
+fn unsupported_dtypes_give_the_errors_of_the_cpu() {
     let device = own_device();
     let ints = Tensor::ones(4, DType::U32, &device).unwrap();
     let floats = Tensor::ones(4, DType::F32, &device).unwrap();
-    assert_says(ints.exp().unwrap_err(), &["unsupported dtype U32 for op exp"]);
-    assert_says(ints.powf(2.0).unwrap_err(), &["unsupported dtype U32 for op powf"]);
-    assert_says(ints.elu(2.0).unwrap_err(), &["unsupported dtype U32 for op elu"]);
-    assert_says((&ints + &floats).unwrap_err(), &["dtype mismatch in add, lhs: U32, rhs: F32"]);
-    assert_says(ints.lt(&floats).unwrap_err(), &["dtype mismatch in"]);
-    assert_says(ints.where_cond(&ints, &floats).unwrap_err(), &["dtype mismatch in where"]);
-    assert_says(floats.where_cond(&ints, &ints).unwrap_err(), &["unsupported dtype F32 for op where-cond"]);
+    assert_contains(ints.exp().unwrap_err(), &["unsupported dtype U32 for op exp"]);
+    assert_contains(ints.powf(2.0).unwrap_err(), &["unsupported dtype U32 for op powf"]);
+    assert_contains(ints.elu(2.0).unwrap_err(), &["unsupported dtype U32 for op elu"]);
+    assert_contains((&ints + &floats).unwrap_err(), &["dtype mismatch in add, lhs: U32, rhs: F32"]);
+    assert_contains(ints.lt(&floats).unwrap_err(), &["dtype mismatch in"]);
+    assert_contains(ints.where_cond(&ints, &floats).unwrap_err(), &["dtype mismatch in where"]);
+    assert_contains(
+        floats.where_cond(&ints, &ints).unwrap_err(),
+        &["unsupported dtype F32 for op where-cond"],
+    );
     assert_works(&device);
 }
 
 #[test]
-fn a_damaged_code_object_is_refused() {
+fn a_corrupt_code_object_is_an_error() {
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
     let mut bytes = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap().bytes;
     for byte in bytes.iter_mut().take(64) {
         *byte = 0xa5;
     }
-    assert_says(
+    assert_contains(
         rocm.custom_kernel("damaged", &bytes, "uexp_f32").err().unwrap(),
         &["hipModuleLoadData", "damaged"],
     );
     assert_works(&device);
 }
 
-/// The number of the machine at byte 18 of an ELF file: 190 for NVIDIA, 224 for AMD.
+/// Byte 18 of an ELF file is the machine: 190 for NVIDIA, 224 for AMD.
 #[test]
-fn an_object_for_the_other_makers_gpu_is_refused() {
+fn a_code_object_for_another_vendor_is_an_error() {
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
     let mut bytes = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap().bytes;
@@ -131,12 +134,12 @@ fn an_object_for_the_other_makers_gpu_is_refused() {
         _ => (190, "an object for an NVIDIA GPU, and this device is an AMD GPU"),
     };
     bytes[18..20].copy_from_slice(&other.to_le_bytes());
-    assert_says(rocm.custom_kernel("foreign", &bytes, "uexp_f32").err().unwrap(), &["foreign", text]);
+    assert_contains(rocm.custom_kernel("foreign", &bytes, "uexp_f32").err().unwrap(), &["foreign", text]);
     assert_works(&device);
 }
 
 #[test]
-fn a_kernel_of_ones_own() {
+fn a_custom_kernel_is_launched() {
     use candle_core::rocm::{LaunchConfig, Strided};
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
@@ -150,13 +153,16 @@ fn a_kernel_of_ones_own() {
         launch.arg(&3usize).strided(&Strided::CONTIGUOUS).arg(&input.ptr()).arg(&output.ptr()).run().unwrap()
     };
     assert_eq!(rocm.clone_dtoh(&output).unwrap(), [-1.0, 2.0, -3.0]);
-    assert_says(rocm.custom_kernel("mine", &code_object.bytes, "absent").err().unwrap(), &["absent", "mine"]);
+    assert_contains(
+        rocm.custom_kernel("mine", &code_object.bytes, "absent").err().unwrap(),
+        &["absent", "mine"],
+    );
     assert_works(&device);
 }
 
-/// Number and sizes are held against the code object's metadata before anything is launched.
+/// Number and sizes are checked against the code object's metadata before the launch.
 #[test]
-fn wrong_arguments_of_a_kernel_of_ones_own() {
+fn wrong_arguments_of_a_custom_kernel_are_errors() {
     use candle_core::rocm::{LaunchConfig, Strided};
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
@@ -164,7 +170,7 @@ fn wrong_arguments_of_a_kernel_of_ones_own() {
     let kernel = rocm.custom_kernel("mine", &code_object.bytes, "uneg_f32").unwrap();
     let output = rocm.alloc_zeros::<f32>(3).unwrap();
     let launch = || kernel.launch(LaunchConfig::for_elements("neg", 3).unwrap());
-    // SAFETY: neither launch comes to be.
+    // SAFETY: both launches fail before they reach the driver.
     let (too_few, too_small) = unsafe {
         (
             launch().arg(&3usize).strided(&Strided::CONTIGUOUS).arg(&output.ptr()).run().unwrap_err(),
@@ -177,18 +183,18 @@ fn wrong_arguments_of_a_kernel_of_ones_own() {
                 .unwrap_err(),
         )
     };
-    assert_says(too_few, &["uneg_f32", "4 arguments are given", "it takes 5", &label(&device)]);
+    assert_contains(too_few, &["uneg_f32", "4 arguments are given", "it takes 5", &label(&device)]);
     // NVIDIA's objects do not name arguments.
     let argument = if rocm.driver_name() == "nvidia" { "argument 0" } else { "argument 0 (numel)" };
-    assert_says(too_small, &["uneg_f32", argument, "has 8 bytes", "4 bytes are given"]);
+    assert_contains(too_small, &["uneg_f32", argument, "has 8 bytes", "4 bytes are given"]);
     let before = rocm.kernels_launched();
     assert_works(&device);
     assert!(rocm.kernels_launched() > before);
 }
 
-/// A geometry that a shipped kernel does not take is refused before the driver sees it.
+/// A geometry that a built-in kernel does not support is an error before the driver is called.
 #[test]
-fn workgroups_that_a_kernel_does_not_take() {
+fn unsupported_geometries_are_errors() {
     use candle_core::rocm::hip_kernels::contract::{Element, Unary, UnaryOp};
     use candle_core::rocm::{LaunchConfig, Strided};
     let device = own_device();
@@ -198,7 +204,7 @@ fn workgroups_that_a_kernel_does_not_take() {
     let info = &Strided::CONTIGUOUS.layout;
     let arguments = Unary { numel: 4, num_dims: 0, info, inp: output.ptr(), out: output.ptr() };
     let wide = LaunchConfig { grid: (1, 1, 1), block: (512, 1, 1), lds_bytes: 0 };
-    // SAFETY: input and output hold 4 elements; neither launch comes to be.
+    // SAFETY: input and output have 4 elements, and both launches fail before they reach the driver.
     let errors = unsafe {
         [
             rocm.launch(kernel, wide, &arguments).unwrap_err(),
@@ -207,34 +213,34 @@ fn workgroups_that_a_kernel_does_not_take() {
         ]
     };
     for error in errors {
-        assert_says(error, &["uneg_f32", "up to 256 threads", "no dynamic LDS"]);
+        assert_contains(error, &["uneg_f32", "up to 256 threads", "no dynamic LDS"]);
     }
     assert_works(&device);
 }
 
-/// What was computed from a bad index on another stream is not handed out silently.
+/// Copying a result of an invalid index to another device reports the fault there.
 #[test]
-fn an_index_fault_on_a_device_that_is_copied_from() {
+fn an_index_fault_is_reported_by_the_device_that_receives_a_copy() {
     let (here, there) = (own_device(), own_device());
     let table = Tensor::ones((5, 3), DType::F32, &here).unwrap();
     let ids = Tensor::new(&[1u32, 7, 2], &here).unwrap();
     let rows = table.index_select(&ids, 0).unwrap();
     let copy = rows.to_device(&there).unwrap();
-    assert_says(copy.to_vec2::<f32>().unwrap_err(), &["index-select", "index 7", "size 5"]);
-    // Told once, on whichever device is asked first.
+    assert_contains(copy.to_vec2::<f32>().unwrap_err(), &["index-select", "index 7", "size 5"]);
+    // Reported once, by the device that is waited for first.
     assert_eq!(copy.to_vec2::<f32>().unwrap()[0], [1.0; 3]);
     here.synchronize().unwrap();
-    // Also when the other device is gone before anybody asks.
+    // Also if the source device is dropped before the wait.
     let rows = table.index_select(&ids, 0).unwrap();
     let copy = rows.to_device(&there).unwrap();
     drop((rows, ids, table, here));
-    assert_says(copy.to_vec2::<f32>().unwrap_err(), &["index-select", "index 7"]);
+    assert_contains(copy.to_vec2::<f32>().unwrap_err(), &["index-select", "index 7"]);
     assert_works(&there);
 }
 
-/// The software GPU checks every access; the fault comes back from the next call that waits.
+/// The software GPU checks every access, and the next call that waits returns the fault.
 #[test]
-fn a_kernel_that_reads_out_of_bounds() {
+fn an_out_of_bounds_read_of_a_kernel_is_reported() {
     use candle_core::rocm::hip_kernels::contract::{Element, Unary, UnaryOp};
     use candle_core::rocm::{DevicePtr, LaunchConfig, Strided};
     let device = own_device();
@@ -247,16 +253,19 @@ fn a_kernel_that_reads_out_of_bounds() {
     let kernel = Unary::kernel(UnaryOp::Neg, Element::F32).unwrap();
     let info = &Strided::CONTIGUOUS.layout;
     let arguments = Unary { numel: 4, num_dims: 0, info, inp: nowhere, out: output.ptr() };
-    // SAFETY: none - the emulator is asked to find out.
+    // SAFETY: the access is invalid on purpose; the software GPU detects it.
     unsafe { rocm.launch(kernel, LaunchConfig::for_elements("neg", 4).unwrap(), &arguments).unwrap() };
-    assert_says(device.synchronize().unwrap_err(), &["hipStreamSynchronize", "uneg_f32", &label(&device)]);
+    assert_contains(
+        device.synchronize().unwrap_err(),
+        &["hipStreamSynchronize", "uneg_f32", &label(&device)],
+    );
     assert_works(&device);
 }
 
 #[test]
-fn another_driver_cannot_be_chosen_later() {
+fn the_driver_cannot_be_changed_later() {
     let device = rocm();
     let error = candle_core::rocm::select_driver("emulator:gfx1102").unwrap_err();
-    assert_says(error, &["already"]);
+    assert_contains(error, &["already"]);
     assert_works(&device);
 }

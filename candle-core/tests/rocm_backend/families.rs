@@ -1,4 +1,4 @@
-//! Two devices of different families in one process: each runs its own code objects on tensors that travel.
+//! Two devices of different GPU families in one process, each with its own code objects, and copies between them.
 use super::elementwise::{is_float, special_tensor, BINARY, OF_INTEGERS, UNARY};
 use super::fixture::*;
 use candle_core::rocm::hip_kernels::{self, Module};
@@ -7,9 +7,9 @@ use candle_core::{DType, Device, DeviceLocation, Result, Tensor, Var};
 
 const FAMILIES: [&str; 2] = ["gfx1100", "gfx90a"];
 
-/// Which devices there are is decided once for the process, so the test has one of its own.
+/// The devices are chosen once per process, so the test runs in a separate process.
 #[test]
-fn tensors_travel_between_devices_of_two_families() {
+fn tensors_are_copied_between_devices_of_two_families() {
     if let Some(missing) = FAMILIES.iter().find(|arch| hip_kernels::code_object(Module::Fill, arch).is_err())
     {
         return eprintln!("not run: the kernels were built without {missing} (CANDLE_ROCM_ARCHS)");
@@ -20,7 +20,7 @@ fn tensors_travel_between_devices_of_two_families() {
 }
 
 #[test]
-#[ignore = "the other test runs it in a process of its own"]
+#[ignore = "run by tensors_are_copied_between_devices_of_two_families"]
 fn on_two_families() {
     let devices = [Device::new_rocm(0).unwrap(), Device::new_rocm(1).unwrap()];
     for (ordinal, (device, arch)) in devices.iter().zip(FAMILIES).enumerate() {
@@ -31,14 +31,14 @@ fn on_two_families() {
     let [first, second] = &devices;
     elementwise_operations_agree_to_the_bit(&devices).unwrap();
     products_are_close(&devices).unwrap();
-    back_and_forth(first, second).unwrap();
-    gradients_of_a_travelling_tensor(first, second).unwrap();
+    copies_back_and_forth(first, second).unwrap();
+    gradients_across_devices(first, second).unwrap();
     let (here, there) = (Tensor::ones(2, DType::F32, first), Tensor::ones(2, DType::F32, second));
     let error = (here.unwrap() + there.unwrap()).unwrap_err().to_string();
     assert!(error.contains("device mismatch"), "{error}");
 }
 
-/// The bits of all elements. Every NaN counts as the same: IEEE 754 leaves open which one comes out.
+/// Returns the bits of all elements. All NaNs become equal, since IEEE 754 does not specify their bits.
 fn bits(t: &Tensor) -> Result<Vec<u64>> {
     let t = t.to_device(&Device::Cpu)?.flatten_all()?;
     let float = |is_nan: bool, bits: u64| if is_nan { u64::MAX } else { bits };
@@ -65,7 +65,7 @@ fn bits(t: &Tensor) -> Result<Vec<u64>> {
     })
 }
 
-/// Two inputs of a dtype on a device, with special values where the dtype has them.
+/// Returns two inputs of a dtype on a device, with special values for floats.
 fn inputs(dtype: DType, device: &Device) -> Result<[Tensor; 2]> {
     let [x, y] = if is_float(dtype) {
         let x = special_tensor(dtype);
@@ -79,7 +79,7 @@ fn inputs(dtype: DType, device: &Device) -> Result<[Tensor; 2]> {
     Ok([x.to_device(device)?, y.to_device(device)?])
 }
 
-/// Every elementwise operation of a dtype by its name, dense and through a view.
+/// Returns the results of every elementwise operation of a dtype with its name, dense and on a view.
 fn results(dtype: DType, device: &Device) -> Result<Vec<(String, Tensor)>> {
     let mut found = Vec::new();
     for (view_name, view) in VIEWS {
@@ -107,7 +107,7 @@ fn results(dtype: DType, device: &Device) -> Result<Vec<(String, Tensor)>> {
     Ok(found)
 }
 
-/// Waves of 32 lanes on one, of 64 on the other, and other instructions.
+/// The devices have waves of 32 and of 64 lanes, and different instructions.
 fn elementwise_operations_agree_to_the_bit(devices: &[Device; 2]) -> Result<()> {
     for dtype in ALL {
         let [narrow, wide] = [results(dtype, &devices[0])?, results(dtype, &devices[1])?];
@@ -133,8 +133,8 @@ fn products_are_close(devices: &[Device; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Nothing waits but the last copy: each copy must be ordered behind what made its source.
-fn back_and_forth(first: &Device, second: &Device) -> Result<()> {
+/// Only the last copy waits, so each copy must be ordered after the work that computes its source.
+fn copies_back_and_forth(first: &Device, second: &Device) -> Result<()> {
     for dtype in ALL {
         let cpu = tensor(&[9, 11], dtype, 50.0);
         let travelled = cpu
@@ -156,7 +156,7 @@ fn back_and_forth(first: &Device, second: &Device) -> Result<()> {
     Ok(())
 }
 
-fn gradients_of_a_travelling_tensor(first: &Device, second: &Device) -> Result<()> {
+fn gradients_across_devices(first: &Device, second: &Device) -> Result<()> {
     let x = Var::from_tensor(&Tensor::new(&[1f32, -2., 3.], first)?)?;
     let loss = x.sqr()?.to_device(second)?.affine(3.0, 0.0)?.sum_all()?;
     let gradients = loss.backward()?;

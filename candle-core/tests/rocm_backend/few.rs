@@ -1,15 +1,14 @@
-//! The kernels of products of a few rows with blocks, against the products of the values that the blocks and the bytes of
-//! the activations stand for.
+//! Kernels for products of a few rows with quantized matrices, compared with products of the dequantized operands.
 use super::tiles::{check, Product};
 use candle_core::quantized::rocm::block_types;
 use candle_core::rocm::hip_kernels::contract::{QuantizedFew, BLOCK, QFEW_SIDE};
 use candle_core::rocm::LaunchConfig;
 
-/// Weights of a block, and activations that share a scale.
+/// Number of weights of a block, and of activations that share a scale.
 const SPAN: usize = 256;
 
-/// Rows on both sides of halves of tiles and of workgroups' parts, rows of blocks likewise, and fewer and more blocks of a
-/// row than waves of a workgroup.
+/// Rows of activations, rows of the matrix and blocks per row. They are below and above half a tile and a workgroup's part,
+/// and have fewer and more blocks per row than a workgroup has waves.
 const SIZES: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (2, 17, 5),
@@ -22,7 +21,7 @@ const SIZES: [(usize, usize, usize); 9] = [
     (33, 47, 9),
 ];
 
-/// The sums of a span are exact. They are scaled, one taken from the other, and added by a few roundings.
+/// The integer sums of a span are exact. Scaling, subtracting and adding them takes a few roundings.
 #[test]
 fn products_of_any_size() {
     for (dtype, format) in block_types().filter(|(dtype, _)| dtype.block_size() == SPAN) {
@@ -37,7 +36,7 @@ fn products_of_any_size() {
                     let grid = (of.n.div_ceil(QFEW_SIDE as u32), of.m.div_ceil(QFEW_SIDE as u32), 1);
                     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
                     let Product { blocks, x, out, m, n, k } = of;
-                    // SAFETY: the buffers have the sizes that the kernel is given.
+                    // SAFETY: the buffers have the sizes in the arguments.
                     unsafe {
                         device.launch(kernel, config, &QuantizedFew { blocks, x, out, m, n, k }).unwrap()
                     };

@@ -1,12 +1,12 @@
-//! The device under test, views to look at tensors through, and the comparison.
+//! The device under test, views of tensors, and comparisons.
 use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 use std::process::Command;
 
-/// The dtypes that compute with fractions and have every kernel.
+/// Float dtypes that have every kernel.
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
-/// Every dtype that computes.
+/// All dtypes except the packed ones.
 pub const ALL: [DType; 10] = [
     DType::U8,
     DType::U32,
@@ -20,7 +20,7 @@ pub const ALL: [DType; 10] = [
     DType::F8E4M3,
 ];
 
-/// The first ROCm device: of the driver that the environment names, of this machine's GPUs, or of two software GPUs.
+/// Returns the first ROCm device: of the driver that the environment selects, of this machine, or of two software GPUs.
 pub fn rocm() -> Device {
     choose();
     Device::new_rocm(0).unwrap()
@@ -32,13 +32,13 @@ fn choose() {
     }
 }
 
-/// How many devices there are.
+/// Returns the number of devices.
 pub fn devices() -> usize {
     choose();
     rocm_loader::device_archs().unwrap().len()
 }
 
-/// The second device, or `None` after saying so where the machine has one only.
+/// Returns the second device, or prints a note and returns `None` if the machine has only one.
 pub fn second_rocm() -> Option<Device> {
     if devices() < 2 {
         println!("not applicable: needs two GPUs");
@@ -47,7 +47,7 @@ pub fn second_rocm() -> Option<Device> {
     Some(Device::new_rocm(1).unwrap())
 }
 
-/// Whether tests run on the software GPU. Where they do not, says that a test is only for it.
+/// Returns true if tests run on the software GPU; otherwise prints that a test is skipped.
 pub fn on_software_gpu(why: &str) -> bool {
     choose();
     let software = rocm_loader::driver().is_ok_and(|driver| driver.is_software());
@@ -57,12 +57,12 @@ pub fn on_software_gpu(why: &str) -> bool {
     software
 }
 
-/// `count` numbers in about [-limit, limit] without a pattern that strides could hide behind.
+/// Returns `count` numbers in about [-limit, limit], without a period that could hide wrong strides.
 pub fn numbers(count: usize, limit: f64) -> Vec<f64> {
     (0..count).map(|i| (i as f64 * 12.9898 + 0.5).sin() * limit).collect()
 }
 
-/// A tensor of such numbers on the CPU, rounded to `dtype`.
+/// Returns a tensor of [`numbers`] on the CPU, rounded to `dtype`.
 pub fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
     let count = dims.iter().product();
     let mut values = numbers(count, limit);
@@ -75,7 +75,7 @@ pub fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
     from_f64(&values, dims, dtype)
 }
 
-/// Values on the CPU in any dtype.
+/// Creates a tensor of any dtype on the CPU.
 pub fn from_f64(values: &[f64], dims: &[usize], dtype: DType) -> Tensor {
     let cpu = &Device::Cpu;
     match dtype {
@@ -91,7 +91,7 @@ pub fn from_f64(values: &[f64], dims: &[usize], dtype: DType) -> Tensor {
     }
 }
 
-/// A way to look at a tensor of rank 3.
+/// A view of a tensor of rank 3.
 pub type View = fn(&Tensor) -> Result<Tensor>;
 
 /// Dense, transposed both ways, narrowed with an offset, broadcast, and several at once.
@@ -104,7 +104,7 @@ pub const VIEWS: [(&str, View); 6] = [
     ("narrowed and transposed", |t| t.narrow(0, 1, 1)?.narrow(2, 2, 2)?.transpose(1, 2)),
 ];
 
-/// Dims that all views can be made of.
+/// Dims that all views support.
 pub const DIMS: [usize; 3] = [2, 4, 5];
 
 pub fn to_f64(t: &Tensor) -> Vec<f64> {
@@ -119,7 +119,7 @@ pub fn to_f64(t: &Tensor) -> Vec<f64> {
     }
 }
 
-/// What a few roundings to a dtype may change, relative.
+/// Returns the relative error of a few roundings to a dtype.
 pub fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-14,
@@ -131,8 +131,8 @@ pub fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// The shape is the same, and no element is further from the expected one than `tolerance`, relative to it
-/// and to 1.
+/// Asserts that shapes are equal and that no element differs by more than `tolerance`, relative to the larger
+/// of the expected magnitude and 1.
 #[track_caller]
 pub fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
     assert_eq!(got.dims(), expected.dims(), "{what}: shape");
@@ -151,7 +151,7 @@ pub fn assert_close_values(got: &[f64], expected: &[f64], tolerance: f64, what: 
     }
 }
 
-/// The kind of an error, without its backtrace.
+/// Returns the variant of an error, without its backtrace.
 pub fn kind(error: &candle_core::Error) -> std::mem::Discriminant<candle_core::Error> {
     match error {
         candle_core::Error::WithBacktrace { inner, .. } => kind(inner),
@@ -159,14 +159,14 @@ pub fn kind(error: &candle_core::Error) -> std::mem::Discriminant<candle_core::E
     }
 }
 
-/// Both devices refuse, with the same kind of error.
+/// Asserts that both devices return the same variant of error.
 #[track_caller]
-pub fn assert_refused_alike<T, U>(got: Result<T>, expected: Result<U>, what: &str) {
+pub fn assert_same_error<T, U>(got: Result<T>, expected: Result<U>, what: &str) {
     let (Err(got), Err(expected)) = (got, expected) else { panic!("{what}: not refused on both devices") };
     assert_eq!(kind(&got), kind(&expected), "{what}: {got} instead of {expected}");
 }
 
-/// Ways to look at a tensor of rank 4.
+/// A view of a tensor of rank 4, with its name.
 pub type View4 = (&'static str, fn(&Tensor) -> Result<Tensor>);
 
 /// Dense, with channels last, narrowed in all dims, and broadcast over the batch.
@@ -182,7 +182,7 @@ pub const VIEWS4: [View4; 4] = [
     ("one image for all", |t| t.narrow(0, 0, 1)?.broadcast_as(t.shape())),
 ];
 
-/// Runs an ignored test of this program in a process of its own, with a variable set that is read once for each process.
+/// Runs an ignored test of this binary in a separate process, with an environment variable that is read once per process.
 pub fn passes_in_its_own_process(test: &str, (variable, value): (&str, &str)) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture"])

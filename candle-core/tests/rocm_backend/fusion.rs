@@ -1,10 +1,10 @@
-//! Launches that are held back so that several become one: the results are those of one launch each, bit by bit.
+//! Fusion of deferred launches: results equal those of separate launches bit for bit.
 use super::fixture::*;
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use std::borrow::Cow;
 
-/// A device whose launches nobody else counts.
+/// Returns a device whose launches no other test affects.
 fn own() -> Device {
     rocm();
     Device::new_rocm_with_stream(0).unwrap()
@@ -31,13 +31,14 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
 }
 
-/// Runs `step` as it is, and with a wait after each operation; returns the launches of the first.
-fn same_as_alone(
+/// Runs `step` with fusion and with a wait after each operation, and compares the results. Returns the number of launches
+/// with fusion.
+fn launches_if_same_as_unfused(
     device: &Device,
     what: &str,
     step: impl Fn(&dyn Fn(Tensor) -> Tensor) -> Vec<Tensor>,
 ) -> u64 {
-    // What is loaded when first needed launches nothing, but clears memory.
+    // A first run loads the kernels.
     step(&|tensor| tensor);
     device.synchronize().unwrap();
     let before = launched(device);
@@ -62,22 +63,22 @@ fn products_with_the_same_row_are_one_launch() {
     for dtype in [GgmlDType::Q4K, GgmlDType::Q8_0] {
         let matrices: Vec<QMatMul> = [64, 33, 1, 70].map(|n| matrix(n, 512, dtype, &device)).into();
         for count in 1..=4 {
-            let launches = same_as_alone(&device, "products", |wait| {
+            let launches = launches_if_same_as_unfused(&device, "products", |wait| {
                 matrices[..count].iter().map(|matrix| wait(matrix.forward(&x).unwrap())).collect()
             });
             assert_eq!(launches, count.div_ceil(3) as u64, "{count} products");
         }
     }
-    // Other formats, and other rows.
+    // Products with another format or another row are separate launches.
     let (a, b) = (matrix(64, 512, GgmlDType::Q4K, &device), matrix(64, 512, GgmlDType::Q6K, &device));
     let y = row(512, 2, &device);
-    let launches = same_as_alone(&device, "unlike", |wait| {
+    let launches = launches_if_same_as_unfused(&device, "unlike", |wait| {
         vec![wait(a.forward(&x).unwrap()), wait(b.forward(&x).unwrap()), wait(b.forward(&y).unwrap())]
     });
     assert_eq!(launches, 3);
 }
 
-/// The way of a feed-forward layer, in both orders that models have.
+/// A feed-forward layer, in both orders that models use.
 #[test]
 fn a_gated_layer_is_two_launches() {
     let device = own();
@@ -86,7 +87,7 @@ fn a_gated_layer_is_two_launches() {
     let gate = matrix(n, k, GgmlDType::Q4K, &device);
     let down = matrix(k, n, GgmlDType::Q4K, &device);
     let (x, residual) = (row(k, 3, &device), row(k, 4, &device));
-    let launches = same_as_alone(&device, "silu last", |wait| {
+    let launches = launches_if_same_as_unfused(&device, "silu last", |wait| {
         let gates = wait(gate.forward(&x).unwrap());
         let ups = wait(up.forward(&x).unwrap());
         let hidden = wait((wait(gates.silu().unwrap()) * ups).unwrap());
@@ -96,7 +97,7 @@ fn a_gated_layer_is_two_launches() {
         vec![wait((out + &residual).unwrap())]
     });
     assert_eq!(launches, 2);
-    let launches = same_as_alone(&device, "silu first", |wait| {
+    let launches = launches_if_same_as_unfused(&device, "silu first", |wait| {
         let gates = wait(wait(gate.forward(&x).unwrap()).silu().unwrap());
         let ups = wait(up.forward(&x).unwrap());
         let hidden = wait((ups * gates).unwrap());
@@ -129,12 +130,12 @@ fn fusion_can_be_switched_off() {
     let (one_row, rows_at_once) = measure();
     assert_eq!((one_row.1, rows_at_once.1), (2, 3));
     let rocm = device.as_rocm_device().unwrap();
-    // Switching fusion off enqueues the launches that are held back.
-    let held = gate.forward(&x).unwrap();
+    // Switching fusion off enqueues the deferred launches.
+    let deferred = gate.forward(&x).unwrap();
     let before = launched(&device);
     rocm.set_fusion(false).unwrap();
     assert_eq!(launched(&device) - before, 1);
-    drop(held);
+    drop(deferred);
     let (alone, rows_alone) = measure();
     assert_eq!((alone.1, rows_alone.1), (6, 4));
     assert_eq!((alone.0, rows_alone.0), (one_row.0.clone(), rows_at_once.0));
@@ -142,15 +143,15 @@ fn fusion_can_be_switched_off() {
     assert_eq!(launches_of(&|| bits(&step())), one_row);
 }
 
-/// Each result that is still there has its values, whatever was made of it.
+/// Every intermediate result that is kept has correct values.
 #[test]
-fn what_is_kept_is_computed() {
+fn kept_intermediate_results_are_computed() {
     let device = own();
     let k = 256;
     let (a, b) = (matrix(k, k, GgmlDType::Q4_0, &device), matrix(k, k, GgmlDType::Q4_0, &device));
     let (x, other) = (row(k, 5, &device), row(k, 6, &device));
     for kept in 0..64u32 {
-        same_as_alone(&device, &format!("kept {kept:b}"), |wait| {
+        launches_if_same_as_unfused(&device, &format!("kept {kept:b}"), |wait| {
             let mut results = Vec::new();
             let mut keep = |bit: u32, tensor: &Tensor| {
                 if kept >> bit & 1 == 1 {
@@ -177,7 +178,7 @@ fn what_is_kept_is_computed() {
     }
 }
 
-/// Work that was asked for is done, whether or not somebody looks at the result.
+/// Work is done even if its result is not read.
 #[test]
 fn dropped_results_are_computed() {
     let device = own();
@@ -196,15 +197,15 @@ fn dropped_results_are_computed() {
     assert_eq!(launched(&device) - before, 12);
 }
 
-/// Memory that held work reads is not given to whoever asks next.
+/// Memory that deferred work reads is not reused.
 #[test]
-fn operands_may_go_before_the_launch() {
+fn operands_can_be_dropped_before_the_launch() {
     let device = own();
     for round in 0..20 {
         let (x, expected) = {
             let w = matrix(64, 256, GgmlDType::Q5K, &device);
             let expected = bits(&w.forward(&row(256, round, &device)).unwrap());
-            // Both the matrix and the row are gone when the product is enqueued.
+            // Both the matrix and the row are dropped before the product is enqueued.
             (w.forward(&row(256, round, &device)).unwrap(), expected)
         };
         let filling: Vec<Tensor> = (0..8).map(|_| Tensor::ones(256, DType::F32, &device).unwrap()).collect();
@@ -213,9 +214,9 @@ fn operands_may_go_before_the_launch() {
     }
 }
 
-/// What changes an operand comes after the product that was asked for before.
+/// A later write to an operand is ordered after the deferred product.
 #[test]
-fn later_writes_do_not_reach_held_work() {
+fn later_writes_do_not_affect_deferred_work() {
     let device = own();
     let w = matrix(64, 256, GgmlDType::Q4K, &device);
     let x = Tensor::zeros((1, 256), DType::F32, &device).unwrap();
@@ -225,7 +226,7 @@ fn later_writes_do_not_reach_held_work() {
     let after = w.forward(&x).unwrap();
     assert!(bits(&before).iter().all(|&bits| bits << 1 == 0));
     assert_eq!(bits(&after), bits(&w.forward(&ones).unwrap()));
-    // The same of activations that several rows share.
+    // Cached quantized activations are not reused after a write either.
     let x = Tensor::zeros((3, 256), DType::F32, &device).unwrap();
     let ones = Tensor::ones((3, 256), DType::F32, &device).unwrap();
     let before = w.forward(&x).unwrap();
@@ -240,31 +241,31 @@ fn products_of_several_rows_share_their_activations() {
     let device = own();
     let matrices = [64, 33, 70].map(|n| matrix(n, 512, GgmlDType::Q4K, &device));
     let x = Tensor::cat(&[row(512, 1, &device), row(512, 2, &device), row(512, 3, &device)], 1).unwrap();
-    let launches = same_as_alone(&device, "rows", |wait| {
+    let launches = launches_if_same_as_unfused(&device, "rows", |wait| {
         matrices.iter().map(|matrix| wait(matrix.forward(&x).unwrap())).collect()
     });
     assert_eq!(launches, 4);
 }
 
-/// Another stream that uses a held result comes after it.
+/// Work of another stream that uses a deferred result is ordered after it.
 #[test]
-fn other_streams_come_after_held_work() -> Result<()> {
+fn other_streams_are_ordered_after_deferred_work() -> Result<()> {
     let (one, two) = (own(), own());
     let w = matrix(64, 256, GgmlDType::Q4K, &one);
     let x = row(256, 7, &one);
     let expected = bits(&w.forward(&x)?);
     for _ in 0..20 {
-        let held = w.forward(&x)?;
-        assert_eq!(bits(&held.to_device(&two)?), expected);
-        let held = w.forward(&x)?;
+        let deferred = w.forward(&x)?;
+        assert_eq!(bits(&deferred.to_device(&two)?), expected);
+        let deferred = w.forward(&x)?;
         let ones = Tensor::ones((1, 1, 64), DType::F32, &two)?;
-        let product = (ones * held)?;
+        let product = (ones * deferred)?;
         assert_eq!(bits(&product), expected);
     }
     Ok(())
 }
 
-/// Threads that hand results to each other.
+/// Threads pass results to each other.
 #[test]
 fn threads_share_a_stream() {
     let device = own();

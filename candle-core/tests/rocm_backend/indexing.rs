@@ -1,7 +1,7 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
-/// The dtypes of ids that the CPU device takes: where elements are moved, and where they are added.
+/// Index dtypes that the CPU device supports: for moving elements, and for adding them.
 const MOVING_IDS: [DType; 3] = [DType::U8, DType::U32, DType::I64];
 const ADDING_IDS: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 
@@ -34,7 +34,7 @@ fn index_select_from_a_view_with_strided_ids() {
     let cpu = tensor(&[6, 4], DType::F32, 9.0);
     let gpu = cpu.to_device(&device).unwrap();
     let ids = Tensor::new(&[[3u32, 0], [1, 0], [2, 0]], &device).unwrap();
-    // The first column of the ids; rows 1.. of the source.
+    // The first column of the ids, and rows 1.. of the source.
     let column = ids.narrow(1, 0, 1).unwrap().squeeze(1).unwrap();
     let got = gpu.narrow(0, 1, 5).unwrap().index_select(&column, 0).unwrap();
     let expected =
@@ -42,7 +42,7 @@ fn index_select_from_a_view_with_strided_ids() {
     assert_close(&got, &expected.unwrap(), 0.0, "strided ids");
 }
 
-/// Of each dtype that ids may have, as its largest value.
+/// Returns ids that include the largest value of their dtype.
 fn largest(ids: DType) -> Tensor {
     let cpu = &Device::Cpu;
     match ids {
@@ -56,14 +56,14 @@ fn largest(ids: DType) -> Tensor {
 }
 
 #[test]
-fn the_largest_index_stands_for_no_element() {
+fn the_largest_index_is_ignored() {
     let device = rocm();
-    // 256 rows: the largest u8 would be one of them.
+    // There are 256 rows, so that the largest u8 would be a valid index.
     let (base, src) = (tensor(&[256, 2], DType::F32, 9.0), tensor(&[3, 2], DType::F32, 5.0));
     let (gpu_base, gpu_src) = (base.to_device(&device).unwrap(), src.to_device(&device).unwrap());
     for ids_dtype in ADDING_IDS {
         let ids = largest(ids_dtype);
-        // The same id for both columns.
+        // Both columns have the same id.
         let wide = Tensor::stack(&[&ids, &ids], 1).unwrap();
         let (gpu_ids, gpu_wide) = (ids.to_device(&device).unwrap(), wide.to_device(&device).unwrap());
         type Op = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<Tensor>;
@@ -86,7 +86,7 @@ fn the_largest_index_stands_for_no_element() {
 }
 
 #[test]
-fn dtypes_of_ids_are_refused_as_on_the_cpu() {
+fn unsupported_index_dtypes_give_the_errors_of_the_cpu() {
     let device = rocm();
     let (t, g) =
         (tensor(&[3, 2], DType::F32, 9.0), tensor(&[3, 2], DType::F32, 9.0).to_device(&device).unwrap());
@@ -105,7 +105,7 @@ fn dtypes_of_ids_are_refused_as_on_the_cpu() {
             let what = format!("{name} {ids_dtype:?}");
             match op(&t, &ids) {
                 Ok(expected) => assert_close(&op(&g, &gpu_ids).unwrap(), &expected, 0.0, &what),
-                refused => assert_refused_alike(op(&g, &gpu_ids), refused, &what),
+                refused => assert_same_error(op(&g, &gpu_ids), refused, &what),
             }
         }
     }
@@ -129,7 +129,7 @@ fn gather_along_every_dim() {
     }
 }
 
-/// With fewer ids than elements in the other dims.
+/// There are fewer ids than elements in the other dims.
 #[test]
 fn gather_of_a_part() {
     let device = rocm();
@@ -147,9 +147,9 @@ fn gather_of_a_part() {
     }
 }
 
-/// The same, bit for bit, where the order is fixed.
-fn assert_in_order(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
-    // The setting is the process's.
+/// Asserts that deterministic results are bitwise equal.
+fn assert_deterministic(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
+    // The setting is process-wide.
     static SETTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _own = SETTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     candle_core::rocm::set_deterministic(true);
@@ -158,10 +158,10 @@ fn assert_in_order(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
     assert_close(&got, expected, 0.0, &format!("{what} in order"));
 }
 
-/// Floats are added in any order, each sum rounded: two results differ by the roundings of up to seven sums of numbers
-/// up to 60 and 7. All else is the same, and everything is where the order is fixed.
+/// Asserts that sums are equal, except for the roundings of up to seven floats added in any order. With a fixed order, they
+/// must be bitwise equal.
 fn assert_added(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
-    assert_in_order(&got, expected, what);
+    assert_deterministic(&got, expected, what);
     let dtype = expected.dtype();
     let (got, expected) = (to_f64(&got()), to_f64(expected));
     let unit = match dtype {
@@ -180,7 +180,7 @@ fn assert_added(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
     }
 }
 
-/// Each place once or several times: the last of what is set stays.
+/// Indices occur once or several times; the last element that is set wins.
 #[test]
 fn scatter_sets_and_adds() {
     let device = rocm();
@@ -206,10 +206,10 @@ fn scatter_sets_and_adds() {
     }
 }
 
-/// Threads of many workgroups add to the same places, narrow elements to parts of the same words: no addition is lost.
-/// Every dtype holds the sums.
+/// Threads of many workgroups add to the same elements, and narrow elements share words. No addition may be lost; every
+/// dtype can represent the sums.
 #[test]
-fn many_threads_add_to_few_places() {
+fn many_threads_add_to_few_elements() {
     let device = rocm();
     let (rows, places, columns) = (1024, 64, 5);
     let ids: Vec<f64> = (0..rows).map(|row| (row * 37 % places) as f64).collect();
@@ -228,7 +228,7 @@ fn many_threads_add_to_few_places() {
     }
 }
 
-/// Along dims so long that the ids are sorted first, some of them "no element".
+/// Dims are so long that the ids are sorted first; some ids are the largest index, which is ignored.
 #[test]
 fn long_dims_are_added_in_order() {
     let device = rocm();
@@ -249,8 +249,8 @@ fn long_dims_are_added_in_order() {
             let [b, i, w, s] = [&base, &ids, &wide, &src].map(|t| t.to_device(&device).unwrap());
             let what = format!("{dims:?} along {dim} {dtype:?} {ids_dtype:?}");
             let (add, scatter_add) = (base.index_add(&ids, &src, dim), base.scatter_add(&wide, &src, dim));
-            assert_in_order(|| b.index_add(&i, &s, dim).unwrap(), &add.unwrap(), &what);
-            assert_in_order(|| b.scatter_add(&w, &s, dim).unwrap(), &scatter_add.unwrap(), &what);
+            assert_deterministic(|| b.index_add(&i, &s, dim).unwrap(), &add.unwrap(), &what);
+            assert_deterministic(|| b.scatter_add(&w, &s, dim).unwrap(), &scatter_add.unwrap(), &what);
             let scattered = base.scatter(&wide, &src, dim).unwrap();
             assert_close(&b.scatter(&w, &s, dim).unwrap(), &scattered, 0.0, &what);
         }
@@ -305,7 +305,7 @@ fn index_add_to_a_narrowed_base() {
 }
 
 #[test]
-fn strided_operands_are_refused_as_on_the_cpu() {
+fn strided_operands_give_the_errors_of_the_cpu() {
     let device = rocm();
     let cpu = tensor(&[4, 4], DType::F32, 9.0);
     let gpu = cpu.to_device(&device).unwrap();
@@ -325,9 +325,9 @@ fn strided_operands_are_refused_as_on_the_cpu() {
         ("index_add ids", gpu.index_add(&column(&gpu_ids), &gpu, 0), cpu.index_add(&column(&ids), &cpu, 0)),
     ];
     for (name, got, expected) in cases {
-        assert_refused_alike(got, expected, name);
+        assert_same_error(got, expected, name);
     }
-    // Strided bases are fine on both.
+    // Both devices support strided bases.
     let expected = t(&cpu).index_add(&row(&ids), &cpu, 0).unwrap();
     assert_close(&t(&gpu).index_add(&row(&gpu_ids), &gpu, 0).unwrap(), &expected, 0.0, "strided base");
 }
@@ -342,7 +342,7 @@ fn sizes_of_zero() {
     let empty = zeros(&[0, 2], DType::F32);
     assert_eq!(t.index_add(&none, &empty, 0).unwrap().to_vec2::<f32>().unwrap(), [[0.0; 2]; 3]);
     assert_eq!(t.scatter_add(&zeros(&[0, 2], DType::U32), &empty, 0).unwrap().dims(), [3, 2]);
-    // Nothing can be taken from nothing.
+    // Indices into an empty tensor are out of range.
     let one = zeros(&[1], DType::U32);
     let own = Device::new_rocm_with_stream(0).unwrap();
     let taken = empty.to_device(&own).unwrap().index_select(&one.to_device(&own).unwrap(), 0).unwrap();
@@ -365,15 +365,15 @@ fn an_embedding_names_the_index_that_is_out_of_range() {
     );
 }
 
-/// Thousands of lanes of several workgroups report at once: the record names an index and the bound that it broke. After
-/// it was read, the next fault is kept.
+/// Thousands of lanes of several workgroups report faults concurrently. The record has the index and the bound of one of
+/// them. After it was read, the next fault is recorded.
 #[test]
-fn a_fault_of_many_lanes_is_told_whole() {
+fn concurrent_faults_leave_a_consistent_record() {
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     for round in 0..20usize {
         let bound = 2 + round;
-        // Every lane has an index of its own, of which the bound is the remainder.
+        // Every lane has a different index, which modulo 1000 is the bound.
         let wrong: Vec<i64> = (1..=4096).map(|i| (i * 1000 + bound) as i64).collect();
         let ids = Tensor::from_vec(wrong, 4096, &device).unwrap();
         let data = Tensor::ones(bound, DType::F32, &device).unwrap();

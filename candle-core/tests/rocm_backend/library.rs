@@ -1,5 +1,4 @@
-//! Products of many rows with blocks, where the library makes them of values rounded to bf16: on one of the GPUs for which
-//! that is chosen.
+//! Products of many rows with quantized matrices by the library in bf16, on a GPU for which that is chosen.
 use super::fixture::*;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::rocm::hip_kernels::{self, Module};
@@ -9,7 +8,7 @@ use half::bf16;
 
 const ARCH: &str = "gfx90a";
 
-/// Which devices there are is decided once for the process, so the test has one of its own.
+/// The devices are chosen once per process, so the test runs in a separate process.
 #[test]
 fn products_of_many_rows() {
     if !on_software_gpu("the driver's own GPU follows") {
@@ -22,7 +21,7 @@ fn products_of_many_rows() {
 }
 
 #[test]
-#[ignore = "the other test runs it in a process of its own"]
+#[ignore = "run by products_of_many_rows"]
 fn on_its_gpu() {
     let device = Device::new_rocm(0).unwrap();
     let formats =
@@ -32,11 +31,11 @@ fn on_its_gpu() {
         check(format, (130, 33, 256), DType::F16, &device);
         check(format, (200, 1, 768), DType::BF16, &device);
     }
-    // Values that are not made all at once.
+    // A matrix that is dequantized in several parts.
     check(GgmlDType::Q8_0, (65, 8201, 4128), DType::F32, &device);
 }
 
-/// All rows, and about eight columns, the last and those about the middle among them.
+/// Checks all rows of about eight columns, including the last and those near the middle.
 fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, device: &Device) {
     let values: Vec<f32> = numbers(4096 * 256, 1.0).into_iter().map(|value| value as f32).collect();
     let period = Tensor::new(values, &Device::Cpu).unwrap();
@@ -65,7 +64,7 @@ fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, d
         let (row, column) = (&x[i / 6 * k..][..k], &w[i % 6 * k..][..k]);
         let want: f64 = row.iter().zip(column).map(|(x, w)| x * w).sum();
         let magnitudes: f64 = row.iter().zip(column).map(|(x, w)| (x * w).abs()).sum();
-        // A rounding of a sum in f32 for each element, and that of the result.
+        // One f32 rounding per addition, and the rounding of the result.
         let bound = magnitudes * k as f64 * f64::from(f32::EPSILON) + epsilon(dtype) * want.abs();
         assert!((got - want).abs() <= bound, "{format:?} {rows} x {n} x {k}: {got} at {i}, wanted {want}");
     }

@@ -1,8 +1,8 @@
-//! Every operation of the ROCm backend against the CPU device, on the software GPU (or the driver that
-//! `CANDLE_ROCM_DRIVER` names).
+//! Every operation of the ROCm backend, compared with the CPU device, on the software GPU or the driver that
+//! `CANDLE_ROCM_DRIVER` selects.
 #![cfg(feature = "rocm-emulator")]
 
-// Files that tests of several crates have call it so.
+// Files shared by the tests of several crates use this name.
 extern crate candle_core as candle;
 
 mod attention;

@@ -1,7 +1,7 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
-/// The product by its definition, in f64. Dims (b, m, k) and (b, k, n).
+/// Computes the product of (b, m, k) and (b, k, n) by its definition in f64.
 pub fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
     let (b, m, k) = lhs.dims3().unwrap();
     let n = rhs.dim(2).unwrap();
@@ -18,10 +18,10 @@ pub fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
     out
 }
 
-/// How an operand may lie, given its dims: made from a tensor of other dims by views.
-pub type Lie = fn(&[usize; 3], DType, &Device) -> Result<Tensor>;
+/// Creates an operand of the given dims with a certain layout, as a view of another tensor.
+pub type OperandLayout = fn(&[usize; 3], DType, &Device) -> Result<Tensor>;
 
-pub const LIES: [(&str, Lie); 7] = [
+pub const OPERAND_LAYOUTS: [(&str, OperandLayout); 7] = [
     ("dense", |d, dtype, device| tensor(d, dtype, 1.0).to_device(device)),
     ("transposed", |d, dtype, device| {
         tensor(&[d[0], d[2], d[1]], dtype, 1.0).to_device(device)?.transpose(1, 2)
@@ -51,8 +51,8 @@ fn products_of_all_layouts() {
         for (b, m, n, k) in
             [(1, 3, 4, 5), (3, 4, 5, 6), (2, 1, 5, 3), (2, 4, 1, 3), (2, 3, 4, 1), (4, 1, 1, 1)]
         {
-            for (left_name, left) in LIES {
-                for (right_name, right) in LIES {
+            for (left_name, left) in OPERAND_LAYOUTS {
+                for (right_name, right) in OPERAND_LAYOUTS {
                     let lhs = left(&[b, m, k], dtype, &device).unwrap();
                     let rhs = right(&[b, k, n], dtype, &device).unwrap();
                     let got = lhs.matmul(&rhs).unwrap();
@@ -65,7 +65,7 @@ fn products_of_all_layouts() {
     }
 }
 
-/// (batch, heads, ...) as attention multiplies them: the batch dims do not walk as one.
+/// Batch dims (batch, heads) as in attention, which no single stride covers.
 #[test]
 fn products_over_two_batch_dims() {
     let device = rocm();
@@ -78,7 +78,7 @@ fn products_over_two_batch_dims() {
     let flat = |t: &Tensor, r, c| t.contiguous().unwrap().reshape((8, r, c)).unwrap();
     let expected = product(&flat(&q, 3, 5), &flat(&k.t().unwrap(), 5, 6));
     assert_close_values(&to_f64(&scores), &expected, 1e-6, "q k'");
-    // One group of keys for two heads each: stride 0 within the batch.
+    // Two heads share each key head: stride 0 within the batch.
     let shared = heads([2, 6, 2, 5]).unsqueeze(2).unwrap().broadcast_as((2, 2, 2, 6, 5)).unwrap();
     let shared = shared.reshape((2, 4, 6, 5)).unwrap().t().unwrap();
     let expected = product(&flat(&q, 3, 5), &flat(&shared, 5, 6));
@@ -125,8 +125,8 @@ fn larger_products_in_every_dtype() {
     }
 }
 
-/// Up to 16 rows with dense columns, as a layer's weights lie, and more: of whole packs and not, many and few, also in
-/// batches. What kernels of ours compute is one launch.
+/// Up to 16 rows and more with dense columns, the layout of a layer's weights, aligned and not, also in batches. Built-in
+/// kernels take one launch.
 #[test]
 fn few_rows_by_dense_columns() {
     rocm();
@@ -136,7 +136,7 @@ fn few_rows_by_dense_columns() {
         for (b, n, k) in [(1, 1, 8), (1, 3, 2080), (1, 300, 128), (3, 70, 64), (2, 17, 36), (1, 5, 1001)] {
             for m in [1, 2, 3, 4, 5, 8, 13, 16, 17] {
                 let of = |d: &[usize]| tensor(d, dtype, 0.25).to_device(&device).unwrap();
-                // A part of wider rows, and columns that begin beside a pack or at one.
+                // A part of wider rows, and columns that are aligned or not.
                 let lhs = of(&[b, m, k + 16]).narrow(2, 8, k).unwrap();
                 for begin in [0, 1] {
                     let rhs = of(&[b, n + 1, k]).narrow(1, begin, n).unwrap().transpose(1, 2).unwrap();
@@ -154,13 +154,13 @@ fn few_rows_by_dense_columns() {
     }
 }
 
-/// Sums that f16 would round at every step, or not hold at all.
+/// Sums that f16 would round at every step or could not represent.
 #[test]
 fn narrow_floats_are_summed_in_f32() {
     let device = rocm();
     for dtype in [DType::F16, DType::BF16] {
         for m in [1, 4, 16, 20] {
-            // Sums rise far above the largest f16, and a small part of them is left.
+            // Intermediate sums exceed the largest f16, and the result is small.
             let terms = |row: usize| (0..256).map(move |i| [256.0, -255.0][(i + row) / 128 % 2]);
             let lhs: Vec<f64> = (0..m).flat_map(terms).collect();
             let lhs = from_f64(&lhs, &[1, m, 256], dtype).to_device(&device).unwrap();
@@ -173,25 +173,25 @@ fn narrow_floats_are_summed_in_f32() {
 }
 
 #[test]
-fn other_dtypes_are_refused_as_on_the_cpu() {
+fn unsupported_dtypes_give_the_errors_of_the_cpu() {
     let device = rocm();
     for dtype in ALL.into_iter().filter(|dtype| !FLOATS.contains(dtype)) {
         let (t, g) = (tensor(&[2, 2], dtype, 3.0), tensor(&[2, 2], dtype, 3.0).to_device(&device).unwrap());
-        assert_refused_alike(g.matmul(&g), t.matmul(&t), &format!("{dtype:?}"));
+        assert_same_error(g.matmul(&g), t.matmul(&t), &format!("{dtype:?}"));
     }
     let (f32, f64) = (tensor(&[2, 2], DType::F32, 3.0), tensor(&[2, 2], DType::F64, 3.0));
     let on_device = |t: &Tensor| t.to_device(&device).unwrap();
-    assert_refused_alike(on_device(&f32).matmul(&on_device(&f64)), f32.matmul(&f64), "mixed dtypes");
+    assert_same_error(on_device(&f32).matmul(&on_device(&f64)), f32.matmul(&f64), "mixed dtypes");
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused_as_on_the_cpu() {
+fn mismatched_shapes_give_the_errors_of_the_cpu() {
     let device = rocm();
     let (lhs, rhs) = ((2, 3), (4, 5));
     let of = |dims: (usize, usize), device: &Device| Tensor::ones(dims, DType::F32, device).unwrap();
     let first_line = |device: &Device| {
         let error = of(lhs, device).matmul(&of(rhs, device)).unwrap_err().to_string();
-        // Without the backtrace.
+        // The first line is the message without the backtrace.
         error.lines().next().unwrap_or_default().to_string()
     };
     assert_eq!(first_line(&device), first_line(&Device::Cpu));

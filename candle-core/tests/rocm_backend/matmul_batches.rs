@@ -1,12 +1,12 @@
-//! Products whose batches lie in no line: heads that share keys, and sides that are broadcast along other dims.
+//! Products whose batches no single stride covers: heads that share keys, and operands broadcast along different dims.
 use super::fixture::*;
 use super::matmul::product;
 use candle_core::{DType, Device, Result, Tensor};
 
-/// Both sides of a product: a dtype's, on a device.
-type Sides = fn(DType, &Device) -> Result<(Tensor, Tensor)>;
+/// Creates both operands of a product.
+type Operands = fn(DType, &Device) -> Result<(Tensor, Tensor)>;
 
-/// A device whose launches nobody else counts.
+/// Returns a device whose launches no other test affects.
 fn own() -> Device {
     rocm();
     Device::new_rocm_with_stream(0).unwrap()
@@ -16,14 +16,14 @@ fn on(device: &Device, dims: &[usize], dtype: DType) -> Result<Tensor> {
     tensor(dims, dtype, 0.5).to_device(device)
 }
 
-/// The product against its definition, and how many kernels of ours were launched for it.
-fn check(sides: Sides, dtype: DType, device: &Device, what: &str) -> u64 {
+/// Compares the product with its definition. Returns the number of built-in kernels that were launched.
+fn check(operands: Operands, dtype: DType, device: &Device, what: &str) -> u64 {
     let counted = device.as_rocm_device().unwrap();
-    let (lhs, rhs) = sides(dtype, device).unwrap();
+    let (lhs, rhs) = operands(dtype, device).unwrap();
     let before = counted.kernels_launched();
     let got = lhs.matmul(&rhs).unwrap();
     let launched = counted.kernels_launched() - before;
-    // Dense copies, with the batches in one dim.
+    // Dense copies with a single batch dim.
     let flat = |t: &Tensor| {
         let [batch @ .., rows, columns] = t.dims() else { panic!("{what}") };
         let dims = (batch.iter().product::<usize>(), *rows, *columns);
@@ -37,11 +37,11 @@ fn check(sides: Sides, dtype: DType, device: &Device, what: &str) -> u64 {
     launched
 }
 
-/// Neither rows nor columns make whole packs, so that rocBLAS multiplies: nothing of ours is launched.
+/// Rows and columns are not aligned, so rocBLAS computes the product and no built-in kernel is launched.
 #[test]
-fn broadcast_sides_are_not_copied() {
+fn broadcast_operands_are_not_copied() {
     let device = own();
-    let cases: [(&str, Sides); 9] = [
+    let cases: [(&str, Operands); 9] = [
         ("heads that share keys", |dtype, device| {
             let k = on(device, &[2, 3, 1, 7, 6], dtype)?.broadcast_as((2, 3, 4, 7, 6))?;
             Ok((on(device, &[2, 3, 4, 5, 6], dtype)?, k.t()?))
@@ -63,7 +63,7 @@ fn broadcast_sides_are_not_copied() {
             let q = on(device, &[1, 4, 5, 6], dtype)?.broadcast_as((3, 4, 5, 6))?;
             Ok((q, on(device, &[3, 4, 6, 7], dtype)?))
         }),
-        ("both sides broadcast", |dtype, device| {
+        ("both operands broadcast", |dtype, device| {
             let q = on(device, &[3, 1, 5, 6], dtype)?.broadcast_as((3, 4, 5, 6))?;
             Ok((q, on(device, &[1, 4, 6, 7], dtype)?.broadcast_as((3, 4, 6, 7))?))
         }),
@@ -81,17 +81,17 @@ fn broadcast_sides_are_not_copied() {
         }),
     ];
     for dtype in FLOATS {
-        for (what, sides) in cases {
-            assert_eq!(check(sides, dtype, &device, what), 0, "{what}, {dtype:?}");
+        for (what, operands) in cases {
+            assert_eq!(check(operands, dtype, &device, what), 0, "{what}, {dtype:?}");
         }
     }
 }
 
-/// The heads that share keys are the few rows of one launch.
+/// The heads that share keys become the rows of one launch.
 #[test]
 fn shared_keys_are_read_once() {
     let device = own();
-    let cases: [(&str, Sides, u64); 3] = [
+    let cases: [(&str, Operands, u64); 3] = [
         (
             "of a token",
             |dtype, device| {
@@ -119,17 +119,17 @@ fn shared_keys_are_read_once() {
         ),
     ];
     for dtype in [DType::F16, DType::BF16, DType::F32] {
-        for (what, sides, launches) in cases {
-            assert_eq!(check(sides, dtype, &device, what), launches, "{what}, {dtype:?}");
+        for (what, operands, launches) in cases {
+            assert_eq!(check(operands, dtype, &device, what), launches, "{what}, {dtype:?}");
         }
     }
 }
 
-/// More calls than copies are worth, and matrices that BLAS cannot read where they lie.
+/// Operands that would need too many calls, and strides that BLAS does not support.
 #[test]
-fn what_cannot_be_walked_is_copied() {
+fn unsupported_layouts_are_copied() {
     let device = own();
-    let cases: [(&str, Sides, u64); 3] = [
+    let cases: [(&str, Operands, u64); 3] = [
         (
             "many of both",
             |dtype, device| {
@@ -156,8 +156,8 @@ fn what_cannot_be_walked_is_copied() {
         ),
     ];
     for dtype in FLOATS {
-        for (what, sides, copies) in cases {
-            assert_eq!(check(sides, dtype, &device, what), copies, "{what}, {dtype:?}");
+        for (what, operands, copies) in cases {
+            assert_eq!(check(operands, dtype, &device, what), copies, "{what}, {dtype:?}");
         }
     }
 }

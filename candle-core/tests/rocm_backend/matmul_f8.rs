@@ -1,12 +1,12 @@
-//! Products of f8e4m3 on tiles: their sums are exact in f32 here, so that only one rounding is left.
+//! Products of f8e4m3 on tiles. Their sums are exact in f32 here, so that the only rounding is that of the result.
 use super::fixture::*;
-use super::matmul::{product, LIES};
+use super::matmul::{product, OPERAND_LAYOUTS};
 use candle_core::rocm::matmul_f8;
 use candle_core::{DType, Device, Tensor};
 
 const F8: DType = DType::F8E4M3;
 
-/// The products' sums, rounded once.
+/// Rounds sums to f8e4m3.
 fn rounded(sums: &[f64]) -> Vec<f64> {
     to_f64(&from_f64(sums, &[sums.len()], F8))
 }
@@ -17,8 +17,8 @@ fn products_of_all_layouts_are_rounded_once() {
     for (b, m, n, k) in
         [(1, 3, 4, 5), (3, 4, 5, 6), (2, 1, 5, 33), (2, 4, 1, 3), (1, 70, 67, 130), (1, 16, 5, 64)]
     {
-        for (left_name, left) in LIES {
-            for (right_name, right) in LIES {
+        for (left_name, left) in OPERAND_LAYOUTS {
+            for (right_name, right) in OPERAND_LAYOUTS {
                 let (lhs, rhs) =
                     (left(&[b, m, k], F8, &device).unwrap(), right(&[b, k, n], F8, &device).unwrap());
                 let got = matmul_f8(&lhs, &rhs).unwrap();
@@ -40,7 +40,7 @@ fn large_tiles_and_broadcast_batches() {
     assert_eq!(got.dims(), [1, 4, 130, 9]);
     let sums = product(&lhs.squeeze(0).unwrap(), &rhs.squeeze(0).unwrap());
     assert_eq!(to_f64(&got), rounded(&sums));
-    // Tiles of 128 for every multiprocessor.
+    // Enough tiles of 128 for every multiprocessor.
     let many = of(&[1, 65, 8]).broadcast_as((600, 65, 8)).unwrap();
     let right = of(&[1, 8, 66]).broadcast_as((600, 8, 66)).unwrap();
     let got = matmul_f8(&many, &right).unwrap();
@@ -49,7 +49,7 @@ fn large_tiles_and_broadcast_batches() {
 }
 
 #[test]
-fn sums_beyond_the_largest_number_and_of_nothing() {
+fn sums_beyond_the_largest_number_and_empty_sums() {
     let device = rocm();
     let of = |value: f64, dims: &[usize]| {
         from_f64(&vec![value; dims.iter().product()], dims, F8).to_device(&device).unwrap()
@@ -62,7 +62,7 @@ fn sums_beyond_the_largest_number_and_of_nothing() {
 }
 
 #[test]
-fn other_operands_are_refused() {
+fn unsupported_operands_are_errors() {
     let device = rocm();
     let of = |dims: &[usize], dtype, device: &Device| tensor(dims, dtype, 1.0).to_device(device).unwrap();
     let f8 = of(&[2, 2], F8, &device);
@@ -73,10 +73,10 @@ fn other_operands_are_refused() {
     refused(&f8, &of(&[2, 2], DType::F16, &device), "unsupported dtype F16 for op matmul_f8");
     refused(&f8, &of(&[3, 2], F8, &device), "shape mismatch in matmul");
     refused(&f8, &of(&[1, 2, 2], F8, &device), "shape mismatch in matmul");
-    refused(&f8, &of(&[2], F8, &device), "no matrices");
+    refused(&f8, &of(&[2], F8, &device), "at least 2 dimensions");
     let on_cpu = of(&[2, 2], F8, &Device::Cpu);
     refused(&f8, &on_cpu, "device mismatch in matmul_f8");
     refused(&on_cpu, &on_cpu, "on a ROCm device");
-    // As Candle's own product does, on both devices.
-    assert_refused_alike(f8.matmul(&f8), on_cpu.matmul(&on_cpu), "f8e4m3");
+    // Candle's `matmul` returns the same error on both devices.
+    assert_same_error(f8.matmul(&f8), on_cpu.matmul(&on_cpu), "f8e4m3");
 }

@@ -1,4 +1,4 @@
-//! Quantization: the bytes are the CPU device's.
+//! Quantization gives the bytes of the CPU device.
 use super::fixture::*;
 use super::quantized::all;
 use candle_core::quantized::rocm::block_types;
@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use rand_distr::Normal;
 use GgmlDType::*;
 
-/// Where floats lie in a block, and of how many bits.
+/// Returns the type and the byte offsets of the floats in a block.
 fn floats(dtype: GgmlDType) -> Floats {
     match dtype {
         F32 | Q8K => (Float::F32, &[0]),
@@ -33,7 +33,7 @@ enum Float {
 }
 
 impl Float {
-    /// Bytes of one, bits without the sign, and those of infinity.
+    /// Returns the size in bytes, the mask of the bits without the sign, and the bits of infinity.
     fn bits(self) -> (usize, u32, u32) {
         match self {
             Self::F16 => (2, 0x7fff, 0x7c00),
@@ -43,7 +43,7 @@ impl Float {
     }
 }
 
-/// Types whose columns may have weights.
+/// Returns the types that support importance weights.
 fn weighted() -> Vec<GgmlDType> {
     let types =
         block_types().filter(|(_, of)| Quantize::kernel(QuantizeKind::QuantizeWeighted, *of).is_some());
@@ -52,7 +52,7 @@ fn weighted() -> Vec<GgmlDType> {
 
 const COLUMNS: usize = 512;
 
-/// Rows of one kind each, by name.
+/// Rows with special values, by name.
 type Rows = Vec<(&'static str, Vec<f32>)>;
 
 fn row(value: impl FnMut(usize) -> f32) -> Vec<f32> {
@@ -112,8 +112,8 @@ fn finite_rows() -> Rows {
     rows
 }
 
-/// Where the CPU device's own compiler decides on bits: which of two zeros is the smaller one.
-fn open_rows() -> Rows {
+/// Rows whose bits depend on the compiler of the CPU device, since the smaller of two zeros is not specified.
+fn unspecified_rows() -> Rows {
     let with = |seed, every: usize, value: f32| -> Vec<f32> {
         let normal = random(seed, Normal::new(0.0, 1.0).unwrap());
         normal.into_iter().enumerate().map(|(i, v)| if i % every == every / 2 { value } else { v }).collect()
@@ -155,8 +155,8 @@ fn matrix(rows: &Rows) -> Tensor {
     Tensor::from_vec(values, (rows.len(), COLUMNS), &Device::Cpu).unwrap()
 }
 
-/// Every NaN is one, whose bits IEEE 754 leaves to the machine that makes it; of `open` rows, every zero too.
-fn without_open_bits(data: &mut [u8], block: usize, (float, places): Floats, open: bool) {
+/// Makes all NaNs equal, since IEEE 754 does not specify their bits; if `open`, also both zeros.
+fn normalize_unspecified_bits(data: &mut [u8], block: usize, (float, places): Floats, open: bool) {
     let (size, magnitude, infinity) = float.bits();
     for block in data.chunks_exact_mut(block) {
         for &at in places {
@@ -171,7 +171,7 @@ fn without_open_bits(data: &mut [u8], block: usize, (float, places): Floats, ope
     }
 }
 
-/// Both devices make the same bytes of all rows; of `open` ones except for the bits that are.
+/// Asserts that both devices quantize all rows to the same bytes, ignoring unspecified bits of zeros if `open`.
 fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDType], what: &str) {
     let (cpu, gpu) = (matrix(rows), matrix(rows).to_device(&rocm()).unwrap());
     for &dtype in types {
@@ -184,8 +184,8 @@ fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDT
             Ok(made.data()?.into_owned())
         };
         let (mut got, mut expected) = (bytes(&gpu).unwrap(), bytes(&cpu).unwrap());
-        without_open_bits(&mut got, size, floats, open);
-        without_open_bits(&mut expected, size, floats, open);
+        normalize_unspecified_bits(&mut got, size, floats, open);
+        normalize_unspecified_bits(&mut expected, size, floats, open);
         assert_eq!(got.len(), expected.len(), "{dtype:?}");
         let row = expected.len() / rows.len();
         for (i, (got, expected)) in got.chunks(row).zip(expected.chunks(row)).enumerate() {
@@ -205,19 +205,19 @@ fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDT
 }
 
 #[test]
-fn the_blocks_of_all_types_are_the_cpu_devices() {
+fn blocks_of_all_types_equal_those_of_the_cpu() {
     assert_same(&finite_rows(), false, None, &all().collect::<Vec<_>>(), "");
 }
 
 #[test]
-fn the_blocks_of_what_is_not_finite_are_the_cpu_devices() {
-    assert_same(&open_rows(), true, None, &all().collect::<Vec<_>>(), "");
+fn blocks_of_non_finite_values_equal_those_of_the_cpu() {
+    assert_same(&unspecified_rows(), true, None, &all().collect::<Vec<_>>(), "");
 }
 
 #[test]
-fn blocks_with_weights_are_the_cpu_devices() {
+fn blocks_with_weights_equal_those_of_the_cpu() {
     for (name, weights) in weights() {
         assert_same(&finite_rows(), name.contains("numbers"), Some(&weights), &weighted(), name);
-        assert_same(&open_rows(), true, Some(&weights), &weighted(), name);
+        assert_same(&unspecified_rows(), true, Some(&weights), &weighted(), name);
     }
 }

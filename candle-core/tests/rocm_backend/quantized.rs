@@ -1,4 +1,4 @@
-//! Tensors in GGML's block formats: what they hold, and their products, against the CPU device's blocks and values.
+//! Tensors in GGML's block formats and their products, compared with the CPU device.
 use super::fixture::*;
 use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
@@ -16,7 +16,7 @@ pub fn all() -> impl Iterator<Item = GgmlDType> {
     blocks().chain(FLOATS)
 }
 
-/// Numbers between -1 and 1, some much larger, that depend on `seed` alone.
+/// Returns pseudo-random numbers between -1 and 1, and some much larger ones.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = |_| {
@@ -31,7 +31,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
-/// The same blocks on the CPU device and on the other.
+/// Returns the same blocks on the CPU device and on `device`.
 fn both(shape: &[usize], dtype: GgmlDType, seed: u64, device: &Device) -> (QTensor, QTensor) {
     let values = numbers(shape.iter().product(), seed);
     let values = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
@@ -46,7 +46,7 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
 }
 
 #[test]
-fn rows_of_the_contract_are_as_the_cpu_device_has_them() {
+fn block_sizes_of_the_contract_match_the_cpu_device() {
     assert_eq!(block_types().count(), BlockFormat::ALL.len());
     for (dtype, format) in block_types() {
         assert_eq!(format!("{dtype:?}").to_lowercase(), format.name());
@@ -99,7 +99,7 @@ fn rows_of_an_embedding() {
     }
 }
 
-/// How many activations become bytes with one scale, in products of so many rows with this format.
+/// Returns the number of activations per scale in products of `rows` rows with this format.
 fn span(device: &Device, dtype: GgmlDType, rows: usize) -> usize {
     let on_units = device.as_rocm_device().unwrap().has_matrix_units();
     if rows > 1 && dtype.block_size() == 256 && on_units {
@@ -109,8 +109,8 @@ fn span(device: &Device, dtype: GgmlDType, rows: usize) -> usize {
     }
 }
 
-/// The product of rows x (rows, k) with the values w (n, k), and how far one of bytes with a scale for each span may be
-/// from it: an activation by half a step, the sum by its rounding.
+/// Computes the product of rows x (rows, k) with the values w (n, k), and the tolerance of a product with activations
+/// quantized to 8 bits per span: half a step per activation, plus the rounding of the sum.
 fn products(x: &[f64], w: &[f64], k: usize, span: usize) -> Vec<(f64, f64)> {
     let mut results = Vec::new();
     for row in x.chunks_exact(k) {
@@ -132,7 +132,7 @@ fn products(x: &[f64], w: &[f64], k: usize, span: usize) -> Vec<(f64, f64)> {
 #[track_caller]
 fn assert_product(got: &Tensor, x: &Tensor, w: &Tensor, span: usize, what: &str) {
     let k = *w.dims().last().unwrap();
-    // The result is rounded once more.
+    // The result is also rounded to the dtype.
     let epsilon = match got.dtype() {
         DType::F16 => 1e-3,
         DType::BF16 => 8e-3,
@@ -179,7 +179,7 @@ fn products_of_other_dtypes_and_dims() {
             let span = span(&device, GgmlDType::Q4K, count / 512);
             assert_product(&got, &x, &w, span, &format!("{dtype:?} {dims:?}"));
         }
-        // Not at the start of its memory, where packs do not lie.
+        // An offset that is not aligned for vector loads.
         let x = Tensor::from_vec(numbers(3 * 512 + 1, 6), 3 * 512 + 1, &Device::Cpu).unwrap();
         let part = |x: &Tensor| x.narrow(0, 1, 3 * 512).unwrap().reshape((3, 512)).unwrap();
         let x = x.to_dtype(dtype).unwrap();
@@ -206,7 +206,7 @@ fn products_of_many_rows() {
 }
 
 #[test]
-fn products_refuse_what_the_cpu_device_refuses() {
+fn invalid_products_give_the_errors_of_the_cpu() {
     let device = rocm();
     let (cpu, gpu) = both(&[8, 256], GgmlDType::Q8_0, 7, &device);
     let inputs: [Tensor; 5] = [
@@ -219,7 +219,7 @@ fn products_refuse_what_the_cpu_device_refuses() {
     for x in inputs {
         let expected = x.apply_op1_no_bwd(&cpu).unwrap_err().to_string();
         let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu);
-        // A copy to the device is contiguous.
+        // Copies to the device are contiguous, so they may succeed.
         match got {
             Ok(_) => assert!(!x.is_contiguous()),
             Err(error) => assert_eq!(error.to_string().lines().next(), expected.lines().next()),
@@ -256,7 +256,7 @@ fn experts_by_index() {
 #[test]
 fn numbers_out_of_range_are_reported() {
     rocm();
-    // Whoever waits for a stream gets its reports: it is nobody else's.
+    // A separate stream, whose faults no other test receives.
     let device = Device::new_rocm_with_stream(0).unwrap();
     for dtype in all() {
         let (_, table) = both(&[37, 256], dtype, 2, &device);

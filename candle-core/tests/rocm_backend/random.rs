@@ -3,14 +3,14 @@ use candle_core::{DType, Device, Tensor};
 
 const FRACTIONS: [DType; 5] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::F8E4M3];
 
-/// A device whose random state nobody else draws from.
+/// Returns a device with a separate random state.
 fn seeded(seed: u64) -> Device {
     let device = rocm();
     device.set_seed(seed).unwrap();
     device
 }
 
-/// Philox4x32-10 by its definition (Salmon et al., 2011): the words of block `counter`.
+/// Computes the words of block `counter` of Philox4x32-10 by its definition (Salmon et al., 2011).
 fn philox(key: u64, counter: u64) -> [u32; 4] {
     let mut c = [counter as u32, (counter >> 32) as u32, 0, 0];
     let mut k = [key as u32, (key >> 32) as u32];
@@ -35,7 +35,7 @@ fn uniform_numbers_are_those_of_philox() {
     let expected: Vec<f32> =
         (0..11).map(|i| (philox(42, i / 4)[i as usize % 4] >> 8) as f32 / 16_777_216.0).collect();
     assert_eq!(got, expected);
-    // 11 numbers took three blocks.
+    // 11 numbers used three blocks.
     let next = Tensor::rand(0f64, 1f64, 1, &device).unwrap().to_vec1::<f64>().unwrap();
     let words = philox(42, 3);
     let bits = (u64::from(words[1]) << 32 | u64::from(words[0])) >> 11;
@@ -65,7 +65,7 @@ fn uniform_numbers_stay_in_their_range() {
         assert!(values.iter().all(|v| (-2.0..3.0).contains(v)), "{dtype:?}");
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         assert!((mean - 0.5).abs() < 0.05, "{dtype:?} mean {mean}");
-        // Negative ranges up to 0, which rounding reaches from below.
+        // A negative range up to 0, which rounding could reach.
         let t = Tensor::zeros(20_000, dtype, &device).unwrap().rand_like(-1.0, 0.0).unwrap();
         let values = to_f64(&t);
         assert!(values.iter().all(|v| (-1.0..0.0).contains(v)), "{dtype:?}");
@@ -104,28 +104,24 @@ fn normal_numbers_have_their_mean_and_deviation() {
 }
 
 #[test]
-fn what_the_cpu_refuses_is_refused() {
+fn invalid_ranges_give_the_errors_of_the_cpu() {
     let device = seeded(3);
     for dtype in ALL {
         let (t, g) =
             (Tensor::zeros(4, dtype, &Device::Cpu).unwrap(), Tensor::zeros(4, dtype, &device).unwrap());
         if dtype.is_int() {
-            assert_refused_alike(g.rand_like(0.0, 1.0), t.rand_like(0.0, 1.0), &format!("uniform {dtype:?}"));
-            assert_refused_alike(
-                g.randn_like(0.0, 1.0),
-                t.randn_like(0.0, 1.0),
-                &format!("normal {dtype:?}"),
-            );
+            assert_same_error(g.rand_like(0.0, 1.0), t.rand_like(0.0, 1.0), &format!("uniform {dtype:?}"));
+            assert_same_error(g.randn_like(0.0, 1.0), t.randn_like(0.0, 1.0), &format!("normal {dtype:?}"));
             continue;
         }
-        // Empty, and empty once both ends are rounded.
+        // Ranges that are empty, or become empty by rounding.
         for (low, high) in [(1.0, 1.0), (2.0, 1.0), (1.0, 1.0 + 1e-17)] {
             let what = format!("{dtype:?} {low} {high}");
-            assert_refused_alike(g.rand_like(low, high), t.rand_like(low, high), &what);
+            assert_same_error(g.rand_like(low, high), t.rand_like(low, high), &what);
         }
     }
     let (t, g) = (Tensor::zeros(4, DType::F16, &Device::Cpu), Tensor::zeros(4, DType::F16, &device));
     let (t, g) = (t.unwrap(), g.unwrap());
-    assert_refused_alike(g.rand_like(0.0, 1e6), t.rand_like(0.0, 1e6), "beyond f16");
-    assert_refused_alike(g.randn_like(0.0, 1e6), t.randn_like(0.0, 1e6), "a deviation beyond f16");
+    assert_same_error(g.rand_like(0.0, 1e6), t.rand_like(0.0, 1e6), "beyond f16");
+    assert_same_error(g.randn_like(0.0, 1e6), t.randn_like(0.0, 1e6), "a deviation beyond f16");
 }

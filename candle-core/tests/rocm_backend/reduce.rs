@@ -3,13 +3,13 @@ use candle_core::backend::BackendStorage;
 use candle_core::op::{BackpropOp, ReduceOp};
 use candle_core::{DType, Device, Result, Storage, Tensor, Var};
 
-/// The exact result from the values in f64, rounded by nobody.
+/// Converts a tensor to f64, so that results are not rounded.
 fn in_f64(t: &Tensor) -> Tensor {
     let values = to_f64(t);
     Tensor::from_vec(values, t.dims(), &Device::Cpu).unwrap()
 }
 
-/// `from_f64` of what is already a tensor: one rounding.
+/// Rounds a tensor to `dtype`.
 fn rounded(t: &Tensor, dtype: DType) -> Tensor {
     from_f64(&to_f64(t), t.dims(), dtype)
 }
@@ -18,7 +18,7 @@ fn rounded(t: &Tensor, dtype: DType) -> Tensor {
 fn sums_over_every_dim_and_layout() {
     let device = rocm();
     for dtype in ALL {
-        // Quarters: every partial sum is exact in f32, so that only the last rounding is left.
+        // Multiples of 1/4: every partial sum is exact in f32, so that only the result is rounded.
         let cpu = tensor(&DIMS, DType::F64, 6.0).affine(4.0, 0.0).unwrap().round().unwrap();
         let cpu = rounded(&cpu.affine(0.25, 0.0).unwrap().abs().unwrap(), dtype);
         let gpu = cpu.to_device(&device).unwrap();
@@ -34,7 +34,7 @@ fn sums_over_every_dim_and_layout() {
     }
 }
 
-/// Shapes whose plans differ: short and long results, few and many, and all of it across.
+/// Shapes with different plans: few and many results of few and many elements.
 const SHAPES: [[usize; 2]; 16] = [
     [3, 31],
     [3, 32],
@@ -59,7 +59,7 @@ fn sums_of_all_lengths() {
     let device = rocm();
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::F8E4M3, DType::U32, DType::I64] {
         for dims in SHAPES {
-            // Sixteenths (wholes for integers) of changing sign: every partial sum is exact in f32.
+            // Multiples of 1/16 (integers for integer dtypes) of both signs: every partial sum is exact in f32.
             let values = numbers(dims[0] * dims[1], 4.0).into_iter().map(|v| (v * 16.0).round() / 16.0);
             let values: Vec<f64> =
                 if dtype.is_int() { values.map(|v| v.abs().trunc()).collect() } else { values.collect() };
@@ -69,7 +69,7 @@ fn sums_of_all_lengths() {
                 let expected = rounded(&in_f64(&cpu).sum(dim).unwrap(), dtype);
                 let what = format!("sum of dim {dim} of {dims:?} {dtype:?}");
                 assert_close(&gpu.sum(dim).unwrap(), &expected, 0.0, &what);
-                // The same numbers the other way round in memory.
+                // Equal numbers, transposed in memory.
                 let strided = gpu.t().unwrap().contiguous().unwrap().t().unwrap();
                 assert_close(&strided.sum(dim).unwrap(), &expected, 0.0, &format!("strided {what}"));
             }
@@ -96,7 +96,7 @@ fn integer_sums_wrap() {
     assert_eq!(t.sum_all().unwrap().to_scalar::<i64>().unwrap(), expected);
 }
 
-/// In f16 itself 4096 ones would end at 2048, where adding one more changes nothing.
+/// A sum of 4096 ones in f16 would stop at 2048, where adding 1 has no effect.
 #[test]
 fn narrow_floats_are_summed_in_f32() {
     let device = rocm();
@@ -117,10 +117,10 @@ const EXTREMA: [(&str, Reduce); 4] = [
 ];
 
 #[test]
-fn extrema_and_their_places() {
+fn extrema_and_their_indices() {
     let device = rocm();
     for dtype in ALL {
-        // Many ties; for floats NaN in first places, in others, and zeros of both signs.
+        // Many ties; for floats also NaN, as first element and elsewhere, and zeros of both signs.
         let mut values: Vec<f64> = (0..40).map(|i| f64::from((i * 17 + 5) % 7)).collect();
         if !dtype.is_int() {
             for at in [0, 6, 7, 21, 22, 23, 24, 39] {
@@ -149,7 +149,7 @@ fn extrema_of_all_lengths() {
     for dtype in ALL {
         for dims in SHAPES {
             let count = dims[0] * dims[1];
-            // Each extremum is met in several places: of all dtypes, f8e4m3 has the fewest values.
+            // Each extremum occurs several times; f8e4m3 has the fewest values.
             let mut values: Vec<f64> = (0..count).map(|i| ((i * 7919) % 10007 % 97) as f64).collect();
             if !dtype.is_int() && count > 3 {
                 values[1] = f64::NAN;
@@ -171,7 +171,7 @@ fn extrema_of_all_lengths() {
     }
 }
 
-/// A NaN in first place stays, wherever the workgroup that meets it is.
+/// A NaN as first element is the result, independent of the workgroup that reads it.
 #[test]
 fn a_first_nan_is_the_extremum_of_a_long_row() {
     let device = rocm();
@@ -189,7 +189,7 @@ fn a_first_nan_is_the_extremum_of_a_long_row() {
     assert_eq!(nothing_else.argmax(1).unwrap().to_vec1::<u32>().unwrap(), [0, 0]);
 }
 
-/// The CPU device has extrema of one dim only; several are the same as one dim that holds them in row-major order.
+/// The CPU device only supports extrema over one dim; several dims are equivalent to one flattened dim.
 #[test]
 fn extrema_over_several_dims() {
     let device = rocm();
@@ -269,7 +269,7 @@ fn many_dims() {
     }
 }
 
-/// Means of two dims, and variances along each, from values in f64.
+/// Compares means over two dims and variances along each dim with results in f64.
 #[test]
 fn means_and_variances_of_every_layout_are_rounded_once() {
     let device = rocm();
@@ -288,15 +288,15 @@ fn means_and_variances_of_every_layout_are_rounded_once() {
             check("mean_all", g.mean_all(), c.mean_all(), tolerance);
             for dim in [0, 1, 2] {
                 let (got, expected) = (g.var(dim), c.var(dim));
-                // Of f8e4m3 rounded twice, by way of f32.
+                // f8e4m3 is rounded twice, first to f32.
                 check("var", got, expected, if dtype == DType::F64 { 1e-13 } else { 0.0 });
             }
         }
     }
 }
 
-/// Where results are few and long, a variance is upstream's composition, of narrow floats in f32; with a large mean its
-/// digits stay.
+/// For few long results, the variance uses upstream's operations, in f32 for narrow floats. A large mean must not reduce its
+/// precision.
 #[test]
 fn variances_of_all_lengths() {
     let device = rocm();
@@ -318,7 +318,7 @@ fn variances_of_all_lengths() {
     }
 }
 
-/// Sums and squares that f16 does not hold, of means, variances and norms that it does.
+/// Sums and squares overflow in f16, while means, variances and norms do not.
 #[test]
 fn means_variances_and_norms_of_f16_do_not_overflow() {
     let device = rocm();

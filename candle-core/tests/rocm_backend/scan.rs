@@ -1,9 +1,9 @@
-//! Running sums.
+//! Cumulative sums.
 use super::fixture::*;
 use candle_core::{DType, Device, Tensor, Var};
 
-/// Running sums in f64 along `dim`.
-fn running(t: &Tensor, dim: usize) -> Tensor {
+/// Computes cumulative sums along `dim` in f64.
+fn cumulative_sums(t: &Tensor, dim: usize) -> Tensor {
     let (dims, mut values) = (t.dims(), to_f64(&t.contiguous().unwrap()));
     let inner: usize = dims[dim + 1..].iter().product();
     for i in 0..values.len() {
@@ -14,7 +14,7 @@ fn running(t: &Tensor, dim: usize) -> Tensor {
     Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
 }
 
-/// Eighths of changing sign: every partial sum is exact in f32, so that only the last rounding is left.
+/// Returns multiples of 1/8 of both signs: every partial sum is exact in f32, so that only the result is rounded.
 fn eighths(dims: &[usize], dtype: DType) -> Tensor {
     let values: Vec<f64> =
         numbers(dims.iter().product(), 4.0).into_iter().map(|v| (v * 8.0).round() / 8.0).collect();
@@ -26,14 +26,14 @@ fn rounded(t: &Tensor, dtype: DType) -> Tensor {
 }
 
 #[test]
-fn running_sums_along_every_dim_of_every_layout() {
+fn cumulative_sums_along_every_dim_of_every_layout() {
     let device = rocm();
     for dtype in FLOATS {
         let cpu = eighths(&DIMS, dtype);
         let gpu = cpu.to_device(&device).unwrap();
         for (view_name, view) in VIEWS {
             for dim in 0..3 {
-                let expected = rounded(&running(&view(&cpu).unwrap(), dim), dtype);
+                let expected = rounded(&cumulative_sums(&view(&cpu).unwrap(), dim), dtype);
                 let got = view(&gpu).unwrap().cumsum(dim).unwrap();
                 assert_eq!(got.dtype(), dtype);
                 assert_close(&got, &expected, 0.0, &format!("{dtype:?} {view_name} dim {dim}"));
@@ -42,10 +42,10 @@ fn running_sums_along_every_dim_of_every_layout() {
     }
 }
 
-/// Short lines of which a workgroup has many, lines in several tiles, in several parts, and of one element; rows that
-/// packs begin with and others.
+/// Covers short lines, of which a workgroup has many, lines in several tiles or parts, and lines of one element, with
+/// aligned and unaligned rows.
 #[test]
-fn running_sums_of_all_lengths_and_places() {
+fn cumulative_sums_of_all_lengths_and_alignments() {
     let device = rocm();
     for dtype in FLOATS {
         for (dims, skipped) in [
@@ -65,7 +65,7 @@ fn running_sums_of_all_lengths_and_places() {
             let count: usize = dims.iter().product();
             let flat = eighths(&[count + skipped], dtype);
             let of = |t: &Tensor| t.narrow(0, skipped, count).unwrap().reshape(&dims).unwrap();
-            let expected = rounded(&running(&of(&flat), 1), dtype);
+            let expected = rounded(&cumulative_sums(&of(&flat), 1), dtype);
             let got = of(&flat.to_device(&device).unwrap()).cumsum(1).unwrap();
             assert_close(&got, &expected, 0.0, &format!("{dtype:?} {dims:?} from {skipped}"));
         }
@@ -73,11 +73,11 @@ fn running_sums_of_all_lengths_and_places() {
 }
 
 #[test]
-fn the_error_is_not_larger_than_the_cpu_devices() {
+fn the_error_is_not_larger_than_that_of_the_cpu() {
     let device = rocm();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let cpu = tensor(&[3, 1000], dtype, 2.0);
-        let exact = to_f64(&running(&cpu, 1));
+        let exact = to_f64(&cumulative_sums(&cpu, 1));
         let error = |t: Tensor| {
             let pairs = to_f64(&t).into_iter().zip(&exact);
             pairs.map(|(got, exact)| (got - exact).abs()).fold(0.0, f64::max)
@@ -88,9 +88,9 @@ fn the_error_is_not_larger_than_the_cpu_devices() {
     }
 }
 
-/// What comes later changes nothing: in a product with zeros it would.
+/// Later elements do not affect a sum, unlike in upstream's matrix product with zeros.
 #[test]
-fn infinities_and_nan_spread_onwards_only() {
+fn infinities_and_nan_only_affect_later_sums() {
     let device = rocm();
     let mut values = vec![1f32; 3000];
     (values[40], values[2500]) = (f32::INFINITY, f32::NAN);
@@ -99,9 +99,9 @@ fn infinities_and_nan_spread_onwards_only() {
     assert!(got[2500..].iter().all(|v| v.is_nan()));
 }
 
-/// The scan has no gradient: where one is wanted, upstream's product stays.
+/// The kernel has no gradient; upstream's matrix product is used if gradients are tracked.
 #[test]
-fn gradients_of_running_sums() {
+fn gradients_of_cumulative_sums() {
     let device = rocm();
     let cpu = Var::from_tensor(&tensor(&[3, 40], DType::F32, 1.0)).unwrap();
     let gpu = Var::from_tensor(&cpu.to_device(&device).unwrap()).unwrap();
@@ -114,7 +114,7 @@ fn gradients_of_running_sums() {
 }
 
 #[test]
-fn integers_are_refused_as_on_the_cpu_device() {
+fn integers_give_the_errors_of_the_cpu() {
     let device = rocm();
     for dtype in [DType::U8, DType::U32, DType::I64] {
         let cpu = tensor(&[2, 3], dtype, 3.0);

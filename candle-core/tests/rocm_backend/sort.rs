@@ -2,12 +2,12 @@ use super::fixture::*;
 use candle_core::{DType, Device, Tensor};
 use std::cmp::Ordering;
 
-/// NaN above all numbers, the zeros equal.
+/// Compares numbers with NaN larger than all others and both zeros equal.
 fn compare(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
-/// The stable order of each row of the values in f64.
+/// Returns the indices that sort each row stably.
 fn order(t: &Tensor, asc: bool) -> Vec<u32> {
     let columns = *t.dims().last().unwrap();
     let values = to_f64(t);
@@ -45,7 +45,7 @@ fn rows_of_every_dtype_and_length() {
     let device = rocm();
     for dtype in ALL {
         for columns in [1, 2, 3, 31, 64, 100, 128, 129, 1000, 1024, 1025, 2048, 2049, 4096, 4097, 7000] {
-            // Few values for many elements: most of the order is that of the places.
+            // Many equal values, to test stability.
             let mut values: Vec<f64> = (0..3 * columns).map(|i| ((i * 7919) % 10007 % 60) as f64).collect();
             if !matches!(dtype, DType::U8 | DType::U32) {
                 values.iter_mut().step_by(3).for_each(|v| *v = -*v);
@@ -62,7 +62,7 @@ fn rows_of_every_dtype_and_length() {
 }
 
 #[test]
-fn long_rows_are_sorted_by_digits() {
+fn long_rows_use_the_radix_sort() {
     let device = rocm();
     for (dtype, columns) in [
         (DType::F32, 100_000),
@@ -77,7 +77,7 @@ fn long_rows_are_sorted_by_digits() {
 }
 
 #[test]
-fn values_that_differ_in_their_last_bit() {
+fn values_that_differ_only_in_the_last_bit() {
     let device = rocm();
     let longs = [i64::MIN, i64::MAX, -1, 0, 1, (1 << 53) + 1, 1 << 53, i64::MIN + 1, i64::MAX - 1];
     let gpu = Tensor::new(&longs, &device).unwrap();
@@ -91,7 +91,7 @@ fn values_that_differ_in_their_last_bit() {
 }
 
 #[test]
-fn sorted_values_come_along() {
+fn sorted_values_match_their_indices() {
     let device = rocm();
     for columns in [7, 1500] {
         let values: Vec<f32> = (0..3 * columns).map(|i| ((i * 7919) % 10007) as f32).collect();
@@ -106,7 +106,7 @@ fn sorted_values_come_along() {
 }
 
 #[test]
-fn offsets_and_what_cannot_be_sorted() {
+fn offsets_and_unsupported_tensors() {
     let device = rocm();
     let cpu = tensor(&[4, 50], DType::F32, 9.0);
     let gpu = cpu.to_device(&device).unwrap();

@@ -1,5 +1,5 @@
-//! The kernels of large products with blocks, whatever the sizes that products choose them for, against the products of the
-//! values that the blocks and the bytes of the activations stand for.
+//! Tile kernels for products with quantized matrices, compared with products of the dequantized operands. Sizes include
+//! those for which other kernels would be chosen.
 use super::fixture::{numbers, rocm};
 use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -9,8 +9,8 @@ use candle_core::rocm::hip_kernels::contract::{
 use candle_core::rocm::LaunchConfig;
 use candle_core::{Device, RocmDevice, Tensor};
 
-/// Rows of activations, rows of blocks, and blocks of a row: around the sides of tiles, of waves' and of workgroups'
-/// parts, and steps that rows fill and do not fill.
+/// Rows of activations, rows of the matrix, and blocks per row: below and above the sizes of tiles and of the parts of waves
+/// and workgroups, with full and partial steps.
 const SIZES: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (15, 17, 3),
@@ -23,8 +23,8 @@ const SIZES: [(usize, usize, usize); 9] = [
     (129, 127, 2),
 ];
 
-/// Activations as quantize_rows writes them: bytes, then a scale and the sums of both halves of each piece. As many
-/// neighbours share a scale as make a block of what they are multiplied with.
+/// Activations in the format of quantize_rows: bytes, then a scale and the sums of both halves of each piece. Each span of
+/// activations, as long as a block of the matrix, shares a scale.
 struct Activations {
     bytes: Vec<i8>,
     scales: Vec<f32>,
@@ -60,7 +60,7 @@ impl Activations {
     }
 }
 
-/// Where a product's factors and its result lie, and its sizes: (m, k) activations with (n, k) weights.
+/// Operands, result and sizes of a product of (m, k) activations with (n, k) weights.
 pub struct Product {
     pub blocks: DevicePtr,
     pub x: DevicePtr,
@@ -70,9 +70,9 @@ pub struct Product {
     pub k: u32,
 }
 
-/// What `launch` makes of random factors with so many rows of activations, rows of blocks and blocks of a row. The result
-/// may be off by as many roundings of magnitudes as `roundings` says of k: a scaled byte and a minimum are together at most
-/// four times as large as the largest weight of the `sharing` that share them.
+/// Checks the kernel that `launch` enqueues with random operands of the given sizes. `roundings` returns the tolerated number
+/// of roundings for k. A scaled byte plus a minimum is at most four times the largest of the `sharing` weights that share
+/// a scale.
 pub fn check(
     dtype: GgmlDType,
     (m, n, blocks): (usize, usize, usize),
@@ -92,7 +92,7 @@ pub fn check(
 
     let matrix = device.clone_htod(&matrix.data().unwrap()).unwrap();
     let x = device.clone_htod(&activations.in_memory()).unwrap();
-    // SAFETY: the kernel writes all of it.
+    // SAFETY: the kernel writes every element.
     let out = unsafe { device.alloc::<f32>(m * n).unwrap() };
     let (blocks, x, to) = (matrix.ptr(), x.ptr(), out.ptr());
     launch(device, Product { blocks, x, out: to, m: m as u32, n: n as u32, k: k as u32 });
@@ -106,7 +106,7 @@ pub fn check(
     }
 }
 
-/// The product of two rows, and the magnitudes that are added.
+/// Returns the product of two rows, and the sum of the magnitudes.
 fn product(x: &[f64], w: &[f32], sharing: usize) -> (f64, f64) {
     let (mut sum, mut magnitudes) = (0.0, 0.0);
     for (x, w) in x.chunks_exact(sharing).zip(w.chunks_exact(sharing)) {
@@ -117,9 +117,9 @@ fn product(x: &[f64], w: &[f32], sharing: usize) -> (f64, f64) {
     (sum, magnitudes)
 }
 
-/// A sum of bytes is exact. Each of 16 is scaled, with a minimum taken off, by a few roundings, and added, so that each
-/// addition rounds at most the sum of all magnitudes. (Matrix units make sums of 128 in blocks of 256: by four roundings
-/// each, the first of which is that of a number of up to 28 bits.)
+/// Integer sums are exact. Each sum of 16 products is scaled and reduced by a minimum with a few roundings, and added, where
+/// each addition rounds at most the sum of all magnitudes. For blocks of 256, matrix units compute sums of 128 products with
+/// four roundings each, the first of a number of up to 28 bits.
 #[test]
 fn products_of_any_size() {
     for (dtype, format) in block_types() {
@@ -134,7 +134,7 @@ fn products_of_any_size() {
                     let grid = (of.m.div_ceil(QTILE_ROWS as u32), of.n.div_ceil(QTILE_COLUMNS as u32), 1);
                     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
                     let Product { blocks, x, out, m, n, k } = of;
-                    // SAFETY: the buffers have the sizes that the kernel is given.
+                    // SAFETY: the buffers have the sizes in the arguments.
                     unsafe {
                         device.launch(kernel, config, &QuantizedTiles { blocks, x, out, m, n, k }).unwrap()
                     };

@@ -25,9 +25,9 @@ fn nearest_of_every_dtype_and_view() {
     }
 }
 
-/// The source index is the CPU's for every pair of sizes, also where the step is not exact.
+/// The source index equals that of the CPU for every pair of sizes, even if the step is not exact.
 #[test]
-fn nearest_picks_the_cpus_element() {
+fn nearest_selects_the_same_element_as_the_cpu() {
     let device = rocm();
     for from in [1usize, 2, 3, 7, 10, 49] {
         let x = Tensor::arange(0u32, from as u32, &Device::Cpu).unwrap().reshape((1, 1, from)).unwrap();
@@ -52,7 +52,7 @@ fn bilinear_of_every_dtype_and_view() {
                     let expected = x.upsample_bilinear2d(h, w, align).unwrap();
                     let got = g.upsample_bilinear2d(h, w, align).unwrap();
                     assert_eq!(got.dtype(), dtype);
-                    // On the CPU these are rounded once more, on their way through f32.
+                    // The CPU rounds these twice, first to f32.
                     let twice = matches!(dtype, DType::F16 | DType::BF16 | DType::F8E4M3);
                     let tolerance = if twice { epsilon(dtype) } else { 0.0 };
                     assert_close(&got, &expected, tolerance, &format!("{dtype:?} {name} {h} {w} {align}"));
@@ -62,7 +62,7 @@ fn bilinear_of_every_dtype_and_view() {
     }
 }
 
-/// The weight of each input position for each output position: how far below 1 their distance is.
+/// Returns the weight of each input position for each output position: 1 minus their distance, at least 0.
 fn weights(size: usize, out: usize, align: bool) -> Vec<Vec<f64>> {
     let at = |to: usize| match align {
         true => to as f64 * (size - 1) as f64 / (out.max(2) - 1) as f64,
@@ -71,9 +71,9 @@ fn weights(size: usize, out: usize, align: bool) -> Vec<Vec<f64>> {
     (0..out).map(|to| (0..size).map(|from| (1.0 - (at(to) - from as f64).abs()).max(0.0)).collect()).collect()
 }
 
-/// Permuted inputs and parts of larger tensors, on both devices, by the formula: at the same size too.
+/// Compares permuted inputs and parts of larger tensors with the formula on both devices, also for equal sizes.
 #[test]
-fn bilinear_reads_views_where_their_elements_are() {
+fn bilinear_supports_views() {
     let turned: View4 = ("turned", |t| t.permute((1, 0, 3, 2)));
     for device in [Device::Cpu, rocm()] {
         let dense = tensor(&[2, 3, 6, 8], DType::F64, 60.0).to_device(&device).unwrap();
@@ -132,9 +132,9 @@ fn bilinear_by_factors_and_with_extreme_values() {
 }
 
 #[test]
-fn nothing_cannot_be_resized_to_something() {
+fn empty_planes_cannot_be_resized() {
     for device in [Device::Cpu, rocm()] {
-        // A part of a larger tensor, none of whose elements may be read.
+        // An empty part of a larger tensor, whose elements must not be read.
         let zeros = |dims: &[usize]| {
             let whole: Vec<usize> = dims.iter().map(|dim| dim + 1).collect();
             let whole = Tensor::zeros(whole, DType::F32, &device).unwrap();
@@ -148,7 +148,7 @@ fn nothing_cannot_be_resized_to_something() {
     }
 }
 
-/// To the same size it is a copy: a neighbour of weight 0 takes no part, even if it is not finite.
+/// Resizing to the same size copies: a neighbor with weight 0 has no effect, even if it is not finite.
 #[test]
 fn bilinear_to_the_same_size_copies() {
     let values = [1f32, f32::INFINITY, 2.0, f32::NAN, -3.0, 4.0];

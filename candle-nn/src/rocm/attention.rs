@@ -1,36 +1,36 @@
-//! Scaled dot product attention: [`candle::rocm::Attention`] as `sdpa` has it.
+//! Scaled dot-product attention: implements `sdpa` with [`candle::rocm::Attention`].
 use candle::backend::{BackendDevice, BackendStorage};
 use candle::{rocm, Layout, Result, RocmStorage, Shape, Storage, Tensor};
 
 const OP: &str = "sdpa";
 
-/// softmax(q kᵀ scale + mask) v. With a `softcap` c other than 1, c tanh(q kᵀ scale / c) takes the place of q
-/// kᵀ scale.
+/// Attention: softmax(q kᵀ scale + mask) v. With a `softcap` c other than 1, the scores become
+/// c tanh(q kᵀ scale / c).
 pub struct Attention<'a> {
     pub scale: f32,
     pub softcap: f32,
-    /// Summands of the scores, in the dtype of q; its shape is broadcast to (batch, heads, queries, keys).
+    /// Bias that is added to the scores, in the dtype of q; broadcast to (batch, heads, queries, keys).
     pub mask: Option<&'a Tensor>,
-    /// The last query sees every key, each query before it one key less.
+    /// If true, applies a causal mask in which the last query attends to all keys.
     pub causal: bool,
 }
 
 type Operand<'a> = (&'a RocmStorage, &'a Layout);
 
 impl Attention<'_> {
-    /// q is (batch, heads, queries, width), k (batch, key heads, keys, width) and v (batch, key heads, keys,
-    /// value width), of any strides; `heads` is a multiple of `key heads`. The result is (batch, heads,
-    /// queries, value width). For f16, bf16 and f32, computed in f32; no head may be wider than 512. A query
-    /// without a single key to look at gives zeros.
+    /// Computes attention for q (batch, heads, queries, width), k (batch, key heads, keys, width) and v (batch,
+    /// key heads, keys, value width), in f16, bf16 or f32 and with any strides. `heads` must be a multiple of
+    /// `key heads`, and widths at most 512. Returns (batch, heads, queries, value width), computed in f32. A
+    /// query without keys gives zeros.
     ///
     /// # Errors
-    /// Shapes that do not fit, dtypes that differ or are others than these.
+    /// If shapes or dtypes do not match or are not supported.
     pub fn forward(&self, q: Operand, k: Operand, v: Operand) -> Result<(RocmStorage, Shape)> {
         let (batch, heads, queries, _) = q.1.shape().dims4()?;
         let (_, _, keys, value_width) = v.1.shape().dims4()?;
         let mask = self.mask.map(|mask| mask.broadcast_as((batch, heads, queries, keys))).transpose()?;
-        let held = mask.as_ref().map(Tensor::storage_and_layout);
-        let mask = match &held {
+        let guard = mask.as_ref().map(Tensor::storage_and_layout);
+        let mask = match &guard {
             Some((storage, layout)) => match &**storage {
                 Storage::Rocm(storage) => Some((storage, *layout)),
                 other => {

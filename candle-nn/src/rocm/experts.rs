@@ -1,4 +1,4 @@
-//! Mixtures of experts: products with the matrices of a stack, each row with the one that it chooses.
+//! Mixture-of-experts matrix products, in which each row selects a matrix of a stack.
 use super::{count, kernel};
 use candle::backend::BackendDevice;
 use candle::op::BackpropOp;
@@ -8,13 +8,14 @@ use candle::rocm::hip_kernels::contract::{DevicePtr, Experts, BLOCK, PACK_BYTES,
 use candle::rocm::{LaunchConfig, RocmStorage};
 use candle::{bail, DType, Result, Storage, Tensor};
 
-/// Threads that leave no large GPU idle, and the fewest that share a row of a matrix, so that they read whole lines.
-const ENOUGH_THREADS: usize = 1 << 17;
-const LEAST_WIDTH: usize = 32;
+/// Number of threads that saturates a large GPU.
+const SATURATING_THREADS: usize = 1 << 17;
+/// Minimum number of threads per row of a matrix, so that they read whole cache lines.
+const MIN_WIDTH: usize = 32;
 
-/// How many rows of the output share a row of activations, and how many rows there are. With weights of their own, products
-/// have rows of their own.
-fn rows(input: &Tensor, factors: &Option<Tensor>, topk: usize) -> Result<(usize, usize, usize)> {
+/// Returns the number of output rows per row of activations, the number of output rows, and k. With `factors`, each
+/// product has a separate row of activations.
+fn row_counts(input: &Tensor, factors: &Option<Tensor>, topk: usize) -> Result<(usize, usize, usize)> {
     let (rows, k) = input.dims2()?;
     Ok(match factors {
         Some(_) => (1, rows, k),
@@ -22,11 +23,11 @@ fn rows(input: &Tensor, factors: &Option<Tensor>, topk: usize) -> Result<(usize,
     })
 }
 
-/// See [`candle_nn::moe::moe_gemm`](crate::moe::moe_gemm): f16 and bf16, by dense stacks (experts, n, k).
+/// Implements [`candle_nn::moe::moe_gemm`](crate::moe::moe_gemm) for f16 and bf16, with dense stacks (experts, n, k).
 ///
 /// # Errors
-/// For other dtypes, sizes that do not fit each other, and rows that are not whole packs of 16 bytes. An expert that does not
-/// exist comes back from the next call that waits for the device.
+/// If dtypes or sizes do not match, or rows are not a multiple of 16 bytes. An expert index out of range is reported by the
+/// next call that waits for the device.
 pub fn moe_gemm(
     input: &Tensor,
     weights: &Tensor,
@@ -40,25 +41,25 @@ pub fn moe_gemm(
     if !matches!(dtype, DType::F16 | DType::BF16) {
         bail!("moe_gemm only accepts f16/bf16 inputs")
     }
-    let (per, products, k) = rows(input, factors, topk)?;
+    let (per, products, k) = row_counts(input, factors, topk)?;
     let (stack, n, columns) = weights.dims3()?;
     if columns != k || weights.dtype() != dtype || topk == 0 {
         bail!(
-            "{OP}: input {:?} and weights {:?} do not fit",
+            "{OP}: input {:?} and weights {:?} do not match",
             (input.shape(), dtype),
             (weights.shape(), weights.dtype())
         )
     }
     if !(k * dtype.size_in_bytes()).is_multiple_of(PACK_BYTES) {
-        bail!("{OP}: rows of {k} {dtype:?} are not whole packs of {PACK_BYTES} bytes")
+        bail!("{OP}: rows of {k} {dtype:?} are not a multiple of {PACK_BYTES} bytes")
     }
     let kernel = kernel(OP, dtype, Experts::kernel)?;
     let device = input.device().as_rocm_device()?;
-    // Rows that the order does not name are zero.
+    // Rows that `order` does not name stay zero.
     let dst = device.zeros_impl(&(products, n).into(), dtype)?;
     if products * n > 0 {
         let operand = |tensor: &Tensor, wanted, elements| dense(OP, &dst, tensor, wanted, elements);
-        let width = (ENOUGH_THREADS / n.max(1)).next_power_of_two().clamp(LEAST_WIDTH, BLOCK);
+        let width = (SATURATING_THREADS / n.max(1)).next_power_of_two().clamp(MIN_WIDTH, BLOCK);
         let width = width.min((k * dtype.size_in_bytes() / PACK_BYTES).next_power_of_two());
         let arguments = Experts {
             x: operand(input, dtype, products / per * k)?,
@@ -80,13 +81,13 @@ pub fn moe_gemm(
         let chunks = products.div_ceil(PRODUCT_ROWS).min(65535) as u32;
         let grid = (count(OP, n.div_ceil(BLOCK / width))?, chunks, 1);
         let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
-        // SAFETY: the operands were counted; the kernel checks each expert.
+        // SAFETY: the sizes of the operands were checked; the kernel checks each expert index.
         unsafe { device.launch(kernel, config, &arguments)? };
     }
     Ok(Tensor::from_storage(Storage::Rocm(dst), (products, n), BackpropOp::none(), false))
 }
 
-/// Where a dense operand of so many elements lies, ordered before the work on `dst`.
+/// Checks a dense operand, orders later work on `dst` after it, and returns its address.
 fn dense(
     op: &'static str,
     dst: &RocmStorage,
@@ -95,10 +96,10 @@ fn dense(
     elements: usize,
 ) -> Result<DevicePtr> {
     let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Rocm(storage) = &*storage else { bail!("{op}: all tensors have to be on one ROCm device") };
+    let Storage::Rocm(storage) = &*storage else { bail!("{op}: all tensors must be on one ROCm device") };
     if tensor.dtype() != dtype || tensor.elem_count() != elements {
         bail!(
-            "{op}: {elements} elements of {dtype:?} are needed, got {:?} of {:?}",
+            "{op}: expected {elements} elements of {dtype:?}, got {:?} of {:?}",
             tensor.shape(),
             tensor.dtype()
         )
@@ -107,17 +108,16 @@ fn dense(
     let at = storage.contiguous_ptr(layout, op)?;
     match at.0.addr().is_multiple_of(PACK_BYTES) || dtype != DType::F16 && dtype != DType::BF16 {
         true => Ok(at),
-        false => bail!(
-            "{op}: an operand of {dtype:?} begins within a pack of {PACK_BYTES} bytes; make a copy of it"
-        ),
+        false => {
+            bail!("{op}: an operand of {dtype:?} is not aligned to {PACK_BYTES} bytes; make a copy of it")
+        }
     }
 }
 
-/// See [`candle_nn::moe::moe_gemm_gguf`](crate::moe::moe_gemm_gguf): f32, by stacks (experts, n, k) of blocks.
+/// Implements [`candle_nn::moe::moe_gemm_gguf`](crate::moe::moe_gemm_gguf) for f32, with quantized stacks (experts, n, k).
 ///
 /// # Errors
-/// For other dtypes and sizes that do not fit each other. An expert that does not exist comes back from the next call that
-/// waits for the device.
+/// If dtypes or sizes do not match. An expert index out of range is reported by the next call that waits for the device.
 pub fn moe_gemm_gguf(
     input: &Tensor,
     weights: &QTensor,
@@ -129,10 +129,10 @@ pub fn moe_gemm_gguf(
     if input.dtype() != DType::F32 {
         bail!("moe_gemm_gguf only accepts f32 inputs")
     }
-    let (per, products, _) = rows(input, factors, topk)?;
+    let (per, products, _) = row_counts(input, factors, topk)?;
     let (_, n, _) = weights.shape().dims3()?;
     let Some(stack) = weights.rocm_storage() else {
-        bail!("moe_gemm_gguf: the weights have to be on the input's device")
+        bail!("moe_gemm_gguf: the weights must be on the input's device")
     };
     let factors = factors.as_ref().map(Tensor::storage_and_layout);
     let ((x, x_layout), (order, order_layout)) = (input.storage_and_layout(), order.storage_and_layout());
@@ -153,6 +153,6 @@ pub fn moe_gemm_gguf(
 fn on_rocm(storage: &Storage) -> Result<&RocmStorage> {
     match storage {
         Storage::Rocm(storage) => Ok(storage),
-        _ => bail!("moe_gemm_gguf: all tensors have to be on one ROCm device"),
+        _ => bail!("moe_gemm_gguf: all tensors must be on one ROCm device"),
     }
 }

@@ -1,6 +1,6 @@
-//! GroupNorm: the groups of each image are rows, of which each channel has a factor and a summand.
+//! GroupNorm: the groups of each image are normalized as rows, with a weight and a bias per channel.
 use super::kernel;
-use super::norm::{Rows, Shares, ENOUGH_PARTS};
+use super::norm::{Rows, Shares, SATURATING_PARTS};
 use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{dim_word, GroupNorm, PACK_BYTES, ROW_BLOCK, ROW_PACKS};
@@ -8,15 +8,15 @@ use candle::rocm::RocmStorage;
 use candle::{DType, Layout, Result, Storage, Tensor};
 
 const OP: &str = "group-norm";
-/// Kernels divide numbers below 2^31, the sum of two in one case.
-const LARGEST: usize = 1 << 30;
+/// Limit for numbers that kernels divide, so that the sum of two stays below 2^31.
+const MAX_SIZE: usize = 1 << 30;
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias` of each group of channels, with a weight and a bias for each
-/// channel, for f16, bf16, f32 and f64; one launch, or two where groups are few and long. None where gradients are
-/// tracked, whose operations are upstream's, or the kernel does not take it: then upstream's have its errors.
+/// Computes `(x - mean) / sqrt(variance + eps) * weight + bias` for each group of channels, with a weight and a bias per
+/// channel, in f16, bf16, f32 or f64. Takes one launch, or two for few long groups. Returns `None` if upstream's
+/// operations must be used: if gradients are tracked, or for unsupported or invalid operands.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub fn group_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -33,7 +33,7 @@ pub fn group_norm(
     let fits = |t: &Tensor| {
         t.device().is_rocm() && t.dtype() == x.dtype() && t.elem_count() == channels && !t.track_op()
     };
-    if !fits(weight) || !fits(bias) || columns >= 2 * LARGEST || num_groups > LARGEST {
+    if !fits(weight) || !fits(bias) || columns >= 2 * MAX_SIZE || num_groups > MAX_SIZE {
         return Ok(None);
     }
     let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
@@ -43,35 +43,35 @@ pub fn group_norm(
     else {
         return Ok(None);
     };
-    let rows = Groups {
-        rows: rows_of(xs, x_layout, columns)?,
+    let groups = Groups {
+        rows: group_rows(xs, x_layout, columns)?,
         channel: columns * num_groups / channels,
         num_groups,
     };
-    let dst = rows.normalised((weights, w_layout), (biases, b_layout), eps)?;
+    let dst = groups.normalize((weights, w_layout), (biases, b_layout), eps)?;
     Ok(Some(Tensor::from_storage(Storage::Rocm(dst), x.shape(), BackpropOp::none(), false)))
 }
 
-/// Rows of `columns` elements. A few long ones are cut into parts that a workgroup keeps, so that nothing but the second
-/// launch reads them again; many fill the GPU by themselves.
-fn rows_of<'a>(x: &'a RocmStorage, layout: &Layout, columns: usize) -> Result<Rows<'a>> {
+/// Returns rows of `columns` elements. A few long rows are split into parts that fit into the registers of a workgroup, so
+/// that each launch reads them only once; many rows need no parts.
+fn group_rows<'a>(x: &'a RocmStorage, layout: &Layout, columns: usize) -> Result<Rows<'a>> {
     let rows = layout.shape().elem_count() / columns;
     let kept = ROW_BLOCK * ROW_PACKS * PACK_BYTES / x.dtype().size_in_bytes();
-    let few = rows < 4 * ENOUGH_PARTS;
-    let most_parts = if few { (columns / kept).clamp(ENOUGH_PARTS / rows, ENOUGH_PARTS) } else { 1 };
-    Ok(Rows { op: OP, x, from: x.ptr(layout, OP)?, rows, columns, most_parts })
+    let few = rows < 4 * SATURATING_PARTS;
+    let max_parts = if few { (columns / kept).clamp(SATURATING_PARTS / rows, SATURATING_PARTS) } else { 1 };
+    Ok(Rows { op: OP, x, from: x.ptr(layout, OP)?, rows, columns, max_parts })
 }
 
-/// What is normalised.
+/// Groups of channels to normalize.
 struct Groups<'a> {
     rows: Rows<'a>,
-    /// Elements of a channel.
+    /// Number of elements of a channel.
     channel: usize,
     num_groups: usize,
 }
 
 impl Groups<'_> {
-    fn normalised(
+    fn normalize(
         &self,
         (weight, w_layout): (&RocmStorage, &Layout),
         (bias, b_layout): (&RocmStorage, &Layout),
@@ -101,7 +101,7 @@ impl Groups<'_> {
                 group,
                 eps,
             };
-            // SAFETY: source and result hold all rows, alpha and beta were checked to have an element per channel.
+            // SAFETY: source and result have all rows, and the caller checked that alpha and beta match the channels.
             unsafe { x.device().launch(kernel, config, &arguments) }
         })
     }

@@ -1,4 +1,4 @@
-//! The fused layers on ROCm: one launch each.
+//! Fused layers on ROCm, which take one or two launches each.
 //!
 //! | file | operations | kernels |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | `group_norm` | GroupNorm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
-//! | here | sigmoid, swiglu | module `unary` |
+//! | this file | sigmoid, swiglu | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
@@ -26,20 +26,20 @@ pub use group_norm::group_norm;
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
 pub use rotary::{rope, rope_i, rope_thd};
 
-/// 1 / (1 + exp(-x)), any strides, for f16, bf16, f32 and f64.
+/// Computes 1 / (1 + exp(-x)), for any strides, in f16, bf16, f32 or f64.
 ///
 /// # Errors
-/// For other dtypes, or if there is no memory for the result.
+/// If the dtype is not supported, or there is not enough memory for the result.
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     let dst = candle::rocm::unary_function(x, layout, UnaryOp::Sigmoid, "sigmoid")?;
     Ok((dst, layout.shape().clone()))
 }
 
-/// `silu(x) * y` of two floats on ROCm in one launch, each rounded as by itself; none where gradients are tracked, whose
-/// operations are upstream's, or the kernels do not take it.
+/// Computes `silu(x) * y` in one launch, with the rounding of two separate operations. Returns `None` if upstream's
+/// operations must be used: if gradients are tracked, or for unsupported operands.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub fn swiglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
     let has_kernel = x.dtype().is_float() && element(x.dtype()).is_some();
     if !has_kernel || x.track_op() || y.track_op() || x.dims() != y.dims() {
@@ -51,12 +51,12 @@ pub fn swiglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
     Ok(Some(Tensor::from_storage(dst, x.shape(), BackpropOp::none(), false)))
 }
 
-/// Where a kernel writes: the first element of a fresh storage.
+/// Returns the address of a newly allocated storage.
 fn output(dst: &RocmStorage) -> Result<DevicePtr> {
     dst.ptr(&Layout::contiguous(()), "output")
 }
 
-/// The kernel that `of` finds for `dtype`.
+/// Returns the kernel of `of` for `dtype`, or an error if there is none.
 fn kernel<F>(
     op: &'static str,
     dtype: DType,
@@ -68,18 +68,18 @@ fn kernel<F>(
     }
 }
 
-/// A dim or a count as kernels take it.
+/// Converts a size to u32.
 fn count(op: &'static str, value: usize) -> Result<u32> {
     match u32::try_from(value) {
         Ok(value) => Ok(value),
-        Err(_) => bail!("{op}: {value} elements along a dim, at most {} are possible on ROCm", u32::MAX),
+        Err(_) => bail!("{op}: a dimension of {value} elements exceeds the limit of {} on ROCm", u32::MAX),
     }
 }
 
-/// Where an operand begins that has to be contiguous; `name` is named in the error if it is not.
+/// Returns the address of an operand, or an error with its `name` if it is not contiguous.
 fn contiguous(op: &'static str, name: &str, x: &RocmStorage, layout: &Layout) -> Result<DevicePtr> {
     if !layout.is_contiguous() {
-        bail!("{op}: {name} has to be contiguous");
+        bail!("{op}: {name} must be contiguous");
     }
     x.ptr(layout, op)
 }

@@ -1,4 +1,4 @@
-//! Softmax and the norms over the last dim of a contiguous tensor: one launch, or two where rows are few and long.
+//! Softmax and norms over the last dim of a contiguous tensor, in one launch, or in two for few long rows.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{
@@ -7,24 +7,24 @@ use candle::rocm::hip_kernels::contract::{
 use candle::rocm::{offset_by_elements, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 
-/// Fewer threads than this leave a large GPU idle, so that rows are shared by more of them.
-const ENOUGH_THREADS: usize = 1 << 16;
-/// The shortest part of a row that is worth a workgroup of its own.
-const PART: usize = 16 * ROW_BLOCK;
-/// Fewer parts than this are not worth a second launch.
-const LEAST_PARTS: usize = 4;
-/// Workgroups that fill a large GPU.
-pub(super) const ENOUGH_PARTS: usize = 256;
+/// Number of threads that saturates a large GPU. Below it, more threads share each row.
+const FULL_THREADS: usize = 1 << 16;
+/// Minimum length of a part of a row; shorter parts are not worth a workgroup.
+const MIN_PART: usize = 16 * ROW_BLOCK;
+/// Minimum number of parts; for fewer, a second launch costs more than it saves.
+const MIN_PARTS: usize = 4;
+/// Number of workgroups that saturates a large GPU.
+pub(super) const SATURATING_PARTS: usize = 256;
 
-/// The tensor whose rows are normalised, and its result.
+/// The rows of a tensor to normalize.
 pub(super) struct Rows<'a> {
     pub op: &'static str,
     pub x: &'a RocmStorage,
     pub from: DevicePtr,
     pub rows: usize,
     pub columns: usize,
-    /// The most parts that a row is cut into.
-    pub most_parts: usize,
+    /// Maximum number of parts per row.
+    pub max_parts: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -33,11 +33,11 @@ impl<'a> Rows<'a> {
         let Some(&columns) = layout.dims().last() else { bail!("{op}: a scalar has no last dim") };
         count(op, columns)?;
         let rows = layout.shape().elem_count().checked_div(columns).unwrap_or(0);
-        let most_parts = ENOUGH_PARTS.checked_div(rows).unwrap_or(0);
-        Ok(Self { op, x, from, rows, columns, most_parts })
+        let max_parts = SATURATING_PARTS.checked_div(rows).unwrap_or(0);
+        Ok(Self { op, x, from, rows, columns, max_parts })
     }
 
-    /// A factor or summand per column.
+    /// Checks a tensor with one element per column and returns its address.
     fn per_column(&self, name: &str, weight: &RocmStorage, layout: &Layout) -> Result<DevicePtr> {
         if weight.dtype() != self.x.dtype() {
             bail!("{}: dtype mismatch, x: {:?}, {name}: {:?}", self.op, self.x.dtype(), weight.dtype());
@@ -49,9 +49,9 @@ impl<'a> Rows<'a> {
         contiguous(self.op, name, weight, layout)
     }
 
-    /// A dense result that `launch` writes: it gets where some rows, their results and what is known of their parts
-    /// begin, and how threads share them. Where that is written first there is no result yet. More rows than one launch
-    /// can count take several.
+    /// Allocates a dense result and calls `launch` to write it. `launch` receives the addresses of the rows, of their
+    /// results and of the statistics of their parts. If rows have several parts, a first launch without an address for
+    /// results computes the statistics. Rows that exceed the limit of a launch take several.
     pub fn result(
         &self,
         launch: impl Fn([DevicePtr; 3], &Shares, LaunchConfig) -> Result<()>,
@@ -68,11 +68,11 @@ impl<'a> Rows<'a> {
         let mut known = None;
         if parts > 1 {
             let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-            // SAFETY: the first launch writes what the second one reads.
+            // SAFETY: the first launch writes everything that the second reads.
             known = Some(unsafe { RocmStorage::alloc(device, wide, 3 * self.rows * parts, op)? });
         }
         let known = known.as_ref().map_or(Ok(DevicePtr::NULL), output)?;
-        // HIP counts the threads of a launch in 32 bits.
+        // HIP limits the number of threads of a launch to 32 bits.
         let per_block = (block / shares.width) as usize;
         let step = (u32::MAX / block) as usize / parts * per_block;
         for first in (0..self.rows).step_by(step) {
@@ -89,41 +89,41 @@ impl<'a> Rows<'a> {
         Ok(dst)
     }
 
-    /// How threads share the rows, and how many of them make a workgroup.
+    /// Returns the distribution of the rows over threads, and the number of threads per workgroup.
     fn shares(&self) -> (Shares, u32) {
-        let Self { rows, columns, most_parts, .. } = *self;
+        let Self { rows, columns, max_parts, .. } = *self;
         let size = self.x.dtype().size_in_bytes();
         let pack = PACK_BYTES / size;
-        // A thread has an element outside of packs, where rows do not begin or end with one.
+        // If rows are not aligned, threads also process single elements at both ends.
         let is_aligned = columns % pack == 0 && (self.from.0 as usize).is_multiple_of(PACK_BYTES);
         let least = if is_aligned { 4 } else { 2 * pack };
         let packs = columns.div_ceil(pack).next_power_of_two();
         let full = if size == 8 { packs } else { packs / ROW_PACKS };
-        let width = full.max(packs.min((ENOUGH_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
-        let parts = (columns / PART).min(most_parts);
-        let part = if parts < LEAST_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
+        let width = full.max(packs.min((FULL_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
+        let parts = (columns / MIN_PART).min(max_parts);
+        let part = if parts < MIN_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
         let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);
         let [part, width, columns] = [part, width, columns].map(|n| n as u32);
         (Shares { first: 0, rows: 0, columns, part, width }, block as u32)
     }
 }
 
-/// How the threads of a launch share its rows.
+/// Distribution of the rows of a launch over its threads.
 pub(super) struct Shares {
-    /// How many rows other launches have before these.
+    /// Index of the first row of this launch.
     pub first: usize,
     pub rows: u32,
     pub columns: u32,
-    /// Elements of a part of a row.
+    /// Number of elements of a part of a row.
     pub part: u32,
-    /// Threads of a row or part, a power of two.
+    /// Number of threads per row or part, a power of two.
     pub width: u32,
 }
 
-/// Softmax over the last dim, for f16, bf16, f32 and f64.
+/// Computes softmax over the last dim, in f16, bf16, f32 or f64.
 ///
 /// # Errors
-/// For other dtypes, strided tensors and scalars.
+/// If the dtype is not supported, or the tensor is strided or a scalar.
 pub fn softmax_last_dim(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     softmax_of_rows("softmax-last-dim", SoftmaxOp::Softmax, x, layout)
 }
@@ -138,13 +138,13 @@ fn softmax_of_rows(
     let dst = Rows::of(name, x, layout)?.result(|[src, dst, known], shares, config| {
         let Shares { rows, columns, part, width, .. } = *shares;
         let arguments = Softmax { src, dst, known, rows, columns, part, width };
-        // SAFETY: source and result hold all rows.
+        // SAFETY: source and result have all rows.
         unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
     Ok((dst, layout.shape().clone()))
 }
 
-/// Softmax over the last dim, or its logarithm.
+/// Operation for softmax over the last dim, or its logarithm.
 struct LastDim(SoftmaxOp);
 
 impl CustomOp1 for LastDim {
@@ -156,7 +156,7 @@ impl CustomOp1 for LastDim {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        bail!("{} in one launch is ROCm's", self.name())
+        bail!("{}: the fused operation is only supported on ROCm devices", self.name())
     }
 
     fn rocm_fwd(&self, x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
@@ -164,24 +164,24 @@ impl CustomOp1 for LastDim {
     }
 }
 
-/// Softmax over `dim` of a tensor on ROCm, or its logarithm, as few launches; none where gradients are tracked, whose
-/// operations are upstream's, or the kernels do not take it.
+/// Computes softmax over `dim` in few launches. Returns `None` if upstream's operations must be used: on other devices, if
+/// gradients are tracked, or for unsupported operands.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub fn softmax(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
-    of_any_dim(SoftmaxOp::Softmax, x, dim)
+    softmax_over_dim(SoftmaxOp::Softmax, x, dim)
 }
 
-/// As [`softmax`].
+/// Like [`softmax`], for the logarithm of softmax.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub fn log_softmax(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
-    of_any_dim(SoftmaxOp::Logsoftmax, x, dim)
+    softmax_over_dim(SoftmaxOp::Logsoftmax, x, dim)
 }
 
-fn of_any_dim(op: SoftmaxOp, x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
+fn softmax_over_dim(op: SoftmaxOp, x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     let is_float = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
     if !x.device().is_rocm() || !is_float || x.track_op() || x.elem_count() == 0 {
         return Ok(None);
@@ -190,15 +190,15 @@ fn of_any_dim(op: SoftmaxOp, x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     if dim == last {
         return x.contiguous()?.apply_op1_no_bwd(&LastDim(op)).map(Some);
     }
-    // Rows are read along them: twice through memory, against five times by single operations.
+    // Transposing makes rows contiguous: two additional passes over memory, but separate operations need five.
     let rows = x.transpose(dim, last)?.contiguous()?.apply_op1_no_bwd(&LastDim(op))?;
     rows.transpose(dim, last)?.contiguous().map(Some)
 }
 
-/// x / sqrt(mean(x^2) + eps) * alpha, for f16, bf16, f32 and f64; narrow floats are summed in f32.
+/// Computes x / sqrt(mean(x^2) + eps) * alpha, in f16, bf16, f32 or f64; f16 and bf16 are summed in f32.
 ///
 /// # Errors
-/// For other dtypes, strided tensors and scalars, or an alpha that has not one element per column.
+/// If the dtype is not supported, or the tensor is strided or a scalar, or if alpha does not have one element per column.
 pub fn rms_norm(
     eps: f32,
     x: &RocmStorage,
@@ -213,16 +213,16 @@ pub fn rms_norm(
     let dst = rows.result(|[src, dst, known], shares, config| {
         let Shares { rows, columns, part, width, .. } = *shares;
         let arguments = RmsNorm { src, dst, alpha, known, rows, columns, part, width, eps };
-        // SAFETY: source and result hold all rows, alpha was checked to have an element per column.
+        // SAFETY: source and result have all rows, and alpha has an element per column.
         unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
     Ok((dst, layout.shape().clone()))
 }
 
-/// (x - mean) / sqrt(variance + eps) * alpha + beta, for f16, bf16, f32 and f64; narrow floats are summed in f32.
+/// Computes (x - mean) / sqrt(variance + eps) * alpha + beta, in f16, bf16, f32 or f64; f16 and bf16 are summed in f32.
 ///
 /// # Errors
-/// For other dtypes, strided tensors and scalars, or an alpha or beta that has not one element per column.
+/// If the dtype is not supported, or the tensor is strided or a scalar, or if alpha or beta does not have one element per column.
 pub fn layer_norm(
     eps: f32,
     x: &RocmStorage,
@@ -240,7 +240,7 @@ pub fn layer_norm(
     let dst = rows.result(|[src, dst, known], shares, config| {
         let Shares { rows, columns, part, width, .. } = *shares;
         let arguments = LayerNorm { src, dst, alpha, beta, known, rows, columns, part, width, eps };
-        // SAFETY: source and result hold all rows, alpha and beta were checked to have an element per column.
+        // SAFETY: source and result have all rows, and alpha and beta have an element per column.
         unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
     Ok((dst, layout.shape().clone()))

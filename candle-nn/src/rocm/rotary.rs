@@ -1,4 +1,4 @@
-//! Rotary embeddings: one kernel that rotates pairs of each row by the angles of its position.
+//! Rotary embeddings: a kernel rotates pairs of elements of each row by the angles of its position.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{Rope, RopePairs, PACK_BYTES};
@@ -7,14 +7,14 @@ use candle::{bail, Layout, Result, Shape};
 
 type Operand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// More than these are worth heads of their own that they take one after the other, as many as that.
-const ENOUGH_THREADS: usize = 1 << 18;
+/// Number of threads that saturates a large GPU; beyond it, each thread processes up to `MAX_HEADS_EACH` heads.
+const SATURATING_THREADS: usize = 1 << 18;
 const MAX_HEADS_EACH: usize = 8;
-/// What HIP counts in y and z of a grid; kernels walk in steps of the grid.
+/// HIP's limit for y and z of a grid; kernels stride over more.
 const MAX_GRID: usize = 0xffff;
 
-/// Rotary embedding of a contiguous x of four dims. `time` is the dim that counts positions; cos and sin have a row of
-/// half as many angles as x has columns for each position, per batch if they have three dims.
+/// Applies a rotary embedding to a contiguous x of four dims. `time` is the dim of positions. cos and sin have one row per
+/// position, with half as many angles as x has columns; with three dims, they have separate rows per batch.
 fn rotate(
     op: &'static str,
     pairs: RopePairs,
@@ -30,7 +30,7 @@ fn rotate(
     let kernel = kernel(op, x.dtype(), |element| Rope::kernel(pairs, element))?;
     let dims = lx.shape().dims4()?;
     if dims.3 % 2 != 0 {
-        bail!("{op}: the last dim of {:?} has no halves", lx.dims());
+        bail!("{op}: the last dim of {:?} must be even", lx.dims());
     }
     let (batch, half, positions) = (dims.0, dims.3 / 2, lx.dims()[time]);
     let heads = lx.dims()[3 - time];
@@ -53,16 +53,16 @@ fn rotate(
     }
     let to = output(&dst)?;
     let size = x.dtype().size_in_bytes();
-    let places = [src, cos, sin].iter().fold(half * size, |places, ptr| places | ptr.0 as usize);
-    let in_packs = places % PACK_BYTES == 0;
+    let bits = [src, cos, sin].iter().fold(half * size, |bits, ptr| bits | ptr.0 as usize);
+    let in_packs = bits % PACK_BYTES == 0;
     let threads = positions * half / if in_packs { PACK_BYTES / size } else { 1 };
     let mut config = LaunchConfig::for_elements(op, threads)?;
     config.block.0 = config.block.0.min(threads.next_power_of_two().max(32) as u32);
-    // Angles are read once for several heads where there are threads enough.
-    let heads_each = (threads * heads * batch).div_ceil(ENOUGH_THREADS).min(MAX_HEADS_EACH);
+    // With enough threads, each reads its angles once for several heads.
+    let heads_each = (threads * heads * batch).div_ceil(SATURATING_THREADS).min(MAX_HEADS_EACH);
     config.grid.1 = heads.div_ceil(heads_each).min(MAX_GRID) as u32;
     config.grid.2 = batch.min(MAX_GRID) as u32;
-    // Rows between positions and between heads.
+    // Strides of positions and of heads, in rows.
     let (position_rows, head_rows) = if time == 1 { (heads, 1) } else { (1, positions) };
     let batch_angles = if per_batch { positions * half } else { 0 };
     let arguments = Rope {
@@ -79,7 +79,7 @@ fn rotate(
         sin,
         dst: to,
     };
-    // SAFETY: both ends hold all rows, and the tables were checked to hold all positions.
+    // SAFETY: source and result have all rows, and the tables have all positions.
     unsafe { x.device().launch(kernel, config, &arguments)? };
     Ok((dst, lx.shape().clone()))
 }
@@ -100,23 +100,23 @@ macro_rules! rotary_embedding {
     };
 }
 rotary_embedding!(
-    /// Rotary embedding of (b, h, t, d) by pairs of neighbours.
+    /// Applies a rotary embedding to (b, h, t, d), rotating pairs of adjacent elements.
     ///
     /// # Errors
-    /// For dtypes other than f16, bf16, f32 and f64, strided tensors, an odd d, or too few angles.
+    /// If the dtype is not f16, bf16, f32 or f64, a tensor is strided, d is odd, or there are too few angles.
     rope_i, "rope-i", Neighbours, 2
 );
 rotary_embedding!(
-    /// Rotary embedding of (b, h, t, d) by pairs from both halves of d.
+    /// Applies a rotary embedding to (b, h, t, d), rotating pairs of elements from both halves of d.
     ///
     /// # Errors
-    /// Like [`rope_i`].
+    /// See [`rope_i`].
     rope, "rope", Halves, 2
 );
 rotary_embedding!(
-    /// Rotary embedding of (b, t, h, d) by pairs from both halves of d.
+    /// Applies a rotary embedding to (b, t, h, d), rotating pairs of elements from both halves of d.
     ///
     /// # Errors
-    /// Like [`rope_i`].
+    /// See [`rope_i`].
     rope_thd, "rope-thd", Halves, 1
 );

@@ -1,11 +1,11 @@
-//! What the tests of the layers share: the software GPU, tensors made of sines, and comparing.
+//! Shared code of the layer tests: the device under test, tensors of pseudo-random numbers, and comparisons.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 use candle::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle::{DType, Device, Error, Result, Tensor};
 
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
-/// The device under test: of the driver that the environment names, this machine's GPU, or the software GPU.
+/// Returns the device under test: of the driver that the environment selects, of this machine, or the software GPU.
 pub fn rocm() -> Device {
     if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
         candle::rocm::select_driver("emulator:gfx1100").unwrap();
@@ -13,37 +13,37 @@ pub fn rocm() -> Device {
     Device::new_rocm(0).unwrap()
 }
 
-/// The same with a stream of its own, whose launches no other test adds to.
+/// Like [`rocm`], with a separate stream whose launches no other test affects.
 pub fn rocm_alone() -> Device {
     rocm();
     Device::new_rocm_with_stream(0).unwrap()
 }
 
-/// Numbers in about [-limit, limit], on the CPU, rounded to `dtype`.
+/// Returns a tensor of numbers in about [-limit, limit] on the CPU, rounded to `dtype`.
 pub fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
     let count: usize = dims.iter().product();
     let values: Vec<f64> = (0..count).map(|i| (i as f64 * 12.9898 + 0.5).sin() * limit).collect();
     Tensor::from_vec(values, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
 }
 
-/// What a few roundings to a dtype may change, relative to the value and to 1.
+/// Returns the error of a few roundings to a dtype, relative to the larger of the magnitude and 1.
 pub fn tolerance(dtype: DType) -> f64 {
     match dtype {
-        // The norms sum in f32, whatever the dtype.
+        // Norms are summed in f32.
         DType::F64 | DType::F32 => 1e-5,
         DType::F16 => 4e-3,
         _ => 3e-2,
     }
 }
 
-/// All elements in f64.
+/// Returns all elements in f64.
 pub fn values(t: &Tensor) -> Vec<f64> {
     let t = t.to_device(&Device::Cpu).unwrap().flatten_all().unwrap();
     t.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
 }
 
-/// The first element that is not equal within `tolerance`, relative to the value and to 1. NaN equals NaN,
-/// infinities themselves.
+/// Describes the first element that differs by more than `tolerance`, relative to the larger of the magnitude
+/// and 1. NaN equals NaN, and infinities of the same sign are equal.
 pub fn difference(got: &Tensor, expected: &Tensor, tolerance: f64) -> Option<String> {
     if got.dims() != expected.dims() {
         return Some(format!("shape {:?}, expected {:?}", got.dims(), expected.dims()));
@@ -66,7 +66,7 @@ pub fn wide(t: &Tensor) -> Tensor {
     t.to_dtype(DType::F64).unwrap()
 }
 
-/// An error without its backtrace and context.
+/// Returns an error without its backtrace and context.
 pub fn inner(error: &Error) -> &Error {
     match error {
         Error::WithBacktrace { inner: error, .. } => inner(error),
@@ -75,7 +75,7 @@ pub fn inner(error: &Error) -> &Error {
     }
 }
 
-/// The variant of an error.
+/// Returns the name of an error's variant.
 #[track_caller]
 pub fn kind<T>(result: Result<T>) -> &'static str {
     let Err(error) = result else { panic!("there is no error") };

@@ -1,7 +1,7 @@
-//! Lists that only grow, for what is looked up on the way of a launch: readers take no lock and nothing moves.
+//! An append-only list for lookups during launches: readers take no lock, and entries never move.
 use std::sync::OnceLock;
 
-/// A list to which threads append while others read it. Meant for a handful of entries: a lookup goes through them.
+/// A list that threads can append to while others read it. Lookups are linear, so it is meant for a few entries.
 pub(super) struct AppendList<T> {
     first: Link<T>,
 }
@@ -20,7 +20,7 @@ impl<T> Default for AppendList<T> {
 }
 
 impl<T> AppendList<T> {
-    /// The entries in the order in which they were appended.
+    /// Iterates over the entries in the order in which they were appended.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         let mut link = &self.first;
         std::iter::from_fn(move || {
@@ -30,8 +30,8 @@ impl<T> AppendList<T> {
         })
     }
 
-    /// Returns what `select` picks of the first entry that it accepts. Where it accepts none, an entry that `make`
-    /// returns is appended, which it has to accept; threads that race append one.
+    /// Returns the result of `select` for the first entry for which it is `Some`. If there is none, appends the result
+    /// of `make`, which `select` must accept. If threads race, only one entry is appended.
     pub(super) fn select_or_append<'a, R>(
         &'a self,
         select: impl Fn(&'a T) -> Option<R>,
@@ -53,7 +53,7 @@ mod tests {
     use super::AppendList;
 
     #[test]
-    fn threads_that_race_append_one_entry_each() {
+    fn racing_threads_append_each_entry_once() {
         let list = AppendList::<usize>::default();
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -1,4 +1,4 @@
-//! Asking before opening: is there a GPU, which one to take, does it compute.
+//! Checks before a device is used: whether there is a GPU, which one is the default, and whether it computes correctly.
 use super::device::RocmDevice;
 use super::properties::properties;
 use crate::rocm_backend::RocmError;
@@ -6,20 +6,20 @@ use crate::{Device, Result, Tensor};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Time limit of a device's trial computation, unless a deadline is set.
-const TRIAL: Duration = Duration::from_secs(30);
+/// Time limit of a device's self-test, unless a deadline is set.
+const SELF_TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RocmDevice {
-    /// Whether a device can be opened: false without driver, runtime, GPU or the permission to use it. Opens no
-    /// device and no context on one; the answer is kept, so that asking again costs nothing. What is missing is said
-    /// by [`crate::Device::new_rocm`].
+    /// Returns true if a device can be opened: driver, runtime and GPU exist and the process may use them. It opens
+    /// no device and creates no context. The result is cached. If it is false, the error of
+    /// [`crate::Device::new_rocm`] names the cause.
     pub fn gpu_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
         *AVAILABLE.get_or_init(|| rocm_loader::is_available() && rocm_loader::device_archs().is_ok())
     }
 
-    /// The GPU to take when none is named: the first that is not built into the processor, or 0 if all are. Built-in
-    /// GPUs share the processor's memory and are slow, and HIP often numbers them first.
+    /// Returns the number of the default GPU: the first discrete GPU, or 0 if all are integrated. Integrated GPUs
+    /// share the processor's memory and are slow, and HIP often numbers them first.
     ///
     /// # Errors
     /// If there is no driver or no GPU, or HIP fails.
@@ -33,19 +33,19 @@ impl RocmDevice {
         Ok(0)
     }
 
-    /// Opens GPU `ordinal` and has it compute something that is known, within 30 seconds or the deadline of
-    /// `CANDLE_ROCM_DEADLINE`.
+    /// Opens GPU `ordinal` and runs a self-test on it: a computation with a known result. The time limit is
+    /// `CANDLE_ROCM_DEADLINE`, or 30 seconds if that is not set.
     ///
     /// # Errors
-    /// See [`crate::Device::new_rocm`]; [`RocmError::Overdue`] if the GPU does not answer in time,
-    /// [`RocmError::WrongResult`] if it computes something else.
+    /// See [`crate::Device::new_rocm`]. Also [`RocmError::Overdue`] if the GPU does not finish in time, and
+    /// [`RocmError::WrongResult`] if the result is wrong.
     pub fn new_checked(ordinal: usize) -> Result<Self> {
-        // On a stream of its own, so that neither waits for what others have enqueued nor limits them.
+        // A separate stream, so that the test does not wait for other work and its deadline does not apply to it.
         let device = Self::new_with_stream(ordinal)?;
-        device.set_deadline(Some(device.deadline().unwrap_or(TRIAL)));
-        let (sum, expected) = trial(&Device::Rocm(device.clone()))?;
+        device.set_deadline(Some(device.deadline().unwrap_or(SELF_TEST_TIMEOUT)));
+        let (sum, expected) = self_test(&Device::Rocm(device.clone()))?;
         if sum != expected {
-            let computation = format!("a sum that must be {expected} came out as {sum}");
+            let computation = format!("self-test failed: expected a sum of {expected}, got {sum}");
             return Err(
                 RocmError::WrongResult { device: device.state().label().to_string(), computation }.into()
             );
@@ -54,11 +54,11 @@ impl RocmDevice {
     }
 }
 
-/// An upload, a kernel over elements, a reduction, a download: what comes out, and what must.
-fn trial(device: &Device) -> Result<(f32, f32)> {
+/// Runs an upload, an elementwise kernel, a reduction and a download. Returns the computed and the expected sum.
+fn self_test(device: &Device) -> Result<(f32, f32)> {
     const COUNT: u32 = 1000;
     let values = Tensor::new((0..COUNT).map(|i| i as f32).collect::<Vec<_>>(), device)?;
     let sum = values.affine(2.0, 1.0)?.sum_all()?.to_scalar::<f32>()?;
-    // The sum of 2 i + 1 for i below n is n squared; below 2^24 f32 is exact in any order of adding.
+    // The sum of 2 i + 1 for i below n is n squared, which f32 represents exactly below 2^24 in any order of addition.
     Ok((sum, (COUNT * COUNT) as f32))
 }

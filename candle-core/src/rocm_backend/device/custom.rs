@@ -1,4 +1,4 @@
-//! Kernels of the caller's own: loaded from a code object, launched with arguments that are held against its metadata.
+//! User-supplied kernels: loaded from a code object, and launched with arguments that are checked against its metadata.
 use super::attachments::AppendList;
 use super::device::{Attachment, DeviceState, RocmDevice};
 use super::kernels::load_module;
@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A loaded code object. The bytes are a part of what it is: two of the same name never meet.
+/// A loaded code object. Its bytes are part of its identity, so that modules with the same name are never confused.
 struct LoadedModule {
     name: Box<str>,
     code_object: Box<[u8]>,
@@ -27,7 +27,7 @@ unsafe impl Send for LoadedModule {}
 unsafe impl Sync for LoadedModule {}
 
 impl LoadedModule {
-    /// Compares all bytes of the code object: an address may hold another one by now.
+    /// Compares all bytes of the code object, since the caller may have reused the address.
     fn is(&self, name: &str, code_object: &[u8]) -> bool {
         *self.name == *name && *self.code_object == *code_object
     }
@@ -52,7 +52,7 @@ unsafe impl Send for LoadedKernel {}
 // SAFETY: as above; launching does not change the handle.
 unsafe impl Sync for LoadedKernel {}
 
-/// The kernels that programs have loaded: a handful.
+/// User-supplied kernels that are loaded on a device, expected to be few.
 #[derive(Default)]
 struct CustomKernels {
     loaded: AppendList<Arc<LoadedKernel>>,
@@ -81,33 +81,36 @@ impl CustomKernels {
         if let Some(kernel) = self.find(module, code_object, name) {
             return Ok(kernel);
         }
-        let refused = |reason: String| RocmError::CustomModule {
+        let invalid_module = |reason: String| RocmError::CustomModule {
             module: module.to_string(),
             device: device.label().to_string(),
             reason,
         };
         metadata::check(code_object).map_err(|wrong| {
-            refused(format!(
-                "hipModuleLoadData was not tried with these {} bytes: {wrong}",
+            invalid_module(format!(
+                "hipModuleLoadData was not called with these {} bytes: {wrong}",
                 code_object.len()
             ))
         })?;
-        // HIP's own error would not say which of the two is the other's.
+        // HIP's error would not name the two architectures.
         let kind_of = |nvidia: bool| if nvidia { "an NVIDIA GPU" } else { "an AMD GPU" };
         let (object, gpu) = (metadata::is_cubin(code_object), device.arch().starts_with("sm_"));
         if object != gpu {
             let (object, gpu) = (kind_of(object), kind_of(gpu));
-            return Err(refused(format!("it is an object for {object}, and this device is {gpu}")).into());
-        }
-        let described = metadata::kernels(code_object).map_err(refused)?;
-        let Some(described) = described.into_iter().find(|kernel| kernel.name == name) else {
             return Err(
-                refused(format!("it has no kernel {name} (declared as extern \"C\" __global__?)")).into()
+                invalid_module(format!("it is an object for {object}, and this device is {gpu}")).into()
             );
+        }
+        let described = metadata::kernels(code_object).map_err(invalid_module)?;
+        let Some(described) = described.into_iter().find(|kernel| kernel.name == name) else {
+            return Err(invalid_module(format!(
+                "it has no kernel {name} (declared as extern \"C\" __global__?)"
+            ))
+            .into());
         };
         device.stream.bind()?;
         let known = self.loaded.iter().find(|kernel| kernel.module.is(module, code_object));
-        let of = match known {
+        let loaded_module = match known {
             Some(kernel) => kernel.module.clone(),
             None => Arc::new(LoadedModule {
                 name: module.into(),
@@ -117,10 +120,10 @@ impl CustomKernels {
         };
         let function = device
             .stream
-            .check(of.module.get_function(name), || format!("hipModuleGetFunction({name})"))?
+            .check(loaded_module.module.get_function(name), || format!("hipModuleGetFunction({name})"))?
             .as_raw();
         let arguments = described.explicit;
-        let kernel = Arc::new(LoadedKernel { module: of, name: name.into(), function, arguments });
+        let kernel = Arc::new(LoadedKernel { module: loaded_module, name: name.into(), function, arguments });
         Ok(self.loaded.select_or_append(
             |entry| entry.is(module, code_object, name).then_some(&**entry),
             || kernel.clone(),
@@ -129,19 +132,19 @@ impl CustomKernels {
 }
 
 impl RocmDevice {
-    /// Kernel `name` of the caller's own code object, the counterpart of
-    /// `CudaDevice::get_or_load_custom_func`.
+    /// Returns the kernel `name` of a user-supplied code object, like `CudaDevice::get_or_load_custom_func`
+    /// on a CUDA device.
     ///
-    /// A code object is what `hipcc --genco` or `clang --offload-arch=... --cuda-device-only` writes; one
-    /// target per file, see [`hip_kernels::best_target`](crate::rocm::hip_kernels::best_target) for choosing among
-    /// several. It is loaded on first use and stays until the device goes. `module` only names it, in errors
-    /// and for the eye: the same name with other bytes is another module, so that two users of a name do not
-    /// meet and a code object that was built anew is not taken for the old one. From the second time on this
-    /// is a lookup without lock or allocation, which compares the bytes.
+    /// A code object is a file written by `hipcc --genco` or `clang --offload-arch=... --cuda-device-only`, with
+    /// one target per file; see [`hip_kernels::best_target`](crate::rocm::hip_kernels::best_target) for choosing
+    /// among several. It is loaded on first use and unloaded with the device. `module` is only a name for error
+    /// messages: a code object is identified by its bytes, so that two modules may share a name, and a rebuilt
+    /// code object is loaded again. Later calls find the kernel without a lock or an allocation; they compare
+    /// the bytes.
     ///
     /// # Errors
-    /// [`RocmError::CustomModule`] if the bytes are no whole code object or have no such kernel,
-    /// [`RocmError::Hip`] if HIP does not accept it for this GPU.
+    /// [`RocmError::CustomModule`] if the bytes are not a complete code object or have no kernel of this name,
+    /// [`RocmError::Hip`] if HIP does not accept the code object for this GPU.
     pub fn custom_kernel<'a>(
         &'a self,
         module: &str,
@@ -161,8 +164,8 @@ impl RocmDevice {
 /// A type that may be passed to a kernel by value.
 ///
 /// # Safety
-/// The type must be `repr(C)` or a primitive, laid out as the kernel's parameter is, and free of pointers into
-/// host memory that the device cannot reach.
+/// The type must be `repr(C)` or a primitive, have the layout of the kernel's parameter, and contain no pointers
+/// to host memory that the device cannot access.
 pub unsafe trait KernelArg: Sized {}
 
 macro_rules! kernel_args {
@@ -176,10 +179,9 @@ macro_rules! kernel_args {
 kernel_args!(u8, i8, u16, i16, u32, i32, u64, i64, usize, f32, f64, bool, f16, bf16, float8::F8E4M3);
 kernel_args!(DevicePtr, KernelLayout);
 
-/// The most arguments a launch takes.
 const MAX_ARGS: usize = 32;
 
-/// A kernel of the caller's own on one device, found by [`RocmDevice::custom_kernel`].
+/// A user-supplied kernel on one device, returned by [`RocmDevice::custom_kernel`].
 #[derive(Clone, Copy)]
 pub struct RocmKernel<'a> {
     kernel: &'a LoadedKernel,
@@ -187,12 +189,12 @@ pub struct RocmKernel<'a> {
 }
 
 impl<'a> RocmKernel<'a> {
-    /// The kernel's name.
+    /// Returns the kernel's name.
     pub fn name(&self) -> &'a str {
         &self.kernel.name
     }
 
-    /// Starts a launch: add the arguments in the kernel's order, then [`Launch::run`].
+    /// Begins a launch: add the arguments in the order of the kernel's parameters, then call [`Launch::run`].
     pub fn launch(&self, config: LaunchConfig) -> Launch<'a> {
         Launch {
             kernel: self.kernel,
@@ -206,8 +208,8 @@ impl<'a> RocmKernel<'a> {
     }
 }
 
-/// A launch in the making. Arguments are borrowed until it has run; nothing is allocated.
-#[must_use = "nothing happens until run is called"]
+/// Builder of a launch. It borrows the arguments and allocates no memory.
+#[must_use = "nothing is launched until run is called"]
 pub struct Launch<'a> {
     kernel: &'a LoadedKernel,
     state: &'a DeviceState,
@@ -219,7 +221,7 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// Adds an argument.
+    /// Adds an argument, which is passed by value.
     pub fn arg<T: KernelArg>(mut self, value: &'a T) -> Self {
         if self.count < MAX_ARGS {
             self.addresses[self.count] = std::ptr::from_ref(value).cast();
@@ -229,7 +231,7 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Adds the value within `scalar`, in its own dtype.
+    /// Adds the value of `scalar` in its dtype.
     pub fn scalar(self, scalar: &'a Scalar) -> Self {
         match scalar {
             Scalar::U8(v) => self.arg(v),
@@ -245,23 +247,23 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Enqueues the kernel on the device's stream and returns at once. A grid of zero workgroups does nothing.
+    /// Enqueues the kernel on the device's stream without waiting for it. A grid of zero workgroups does nothing.
     ///
     /// # Errors
-    /// [`RocmError::Arguments`] if number or sizes of the arguments are not the kernel's; what HIP says of the launch
-    /// itself. What goes wrong while the kernel runs comes back from the next call that waits for the stream.
+    /// [`RocmError::Arguments`] if the number or the sizes of the arguments do not match the kernel, or HIP's error for the
+    /// launch. Errors that occur while the kernel runs are returned by the next call that waits for the stream.
     ///
     /// # Safety
-    /// Order and types of the arguments must be the kernel's, and every pointer must cover all that the kernel reads or
-    /// writes through it.
+    /// The order and types of the arguments must match the kernel, and every pointer must cover everything that the kernel
+    /// reads or writes through it.
     pub unsafe fn run(self) -> Result<()> {
         self.check_arguments()?;
         if self.config.is_empty() {
             return Ok(());
         }
-        self.state.stream.begin()?;
+        self.state.stream.bind_and_flush()?;
         let arguments = &self.addresses[..self.count];
-        // SAFETY: number and sizes were checked, the caller vouches for the rest.
+        // SAFETY: number and sizes were checked, and the caller guarantees types and pointers.
         unsafe { enqueue(self.state, self.kernel.function, self.config, arguments, &self.kernel.name) }
     }
 

@@ -1,8 +1,8 @@
-//! A ROCm device: one GPU, one stream, its kernels, and what higher floors attach to it.
+//! A ROCm device: one GPU, one stream, its loaded kernels, and state attached by higher layers.
 use super::attachments::AppendList;
 use super::faults::FaultRecord;
 use super::kernels::KernelTable;
-use super::properties::{draws_a_display, properties};
+use super::properties::{drives_display, properties};
 use crate::rocm_backend::stream::{
     clear, download, upload, Buffer, DeviceElement, Stream, StreamId, ZeroableElement,
 };
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Unique identifier of a stream on a GPU: devices with the same id work in one order on the same memory.
+/// Unique identifier of a device's stream. Devices with the same id share the stream, its order and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId(StreamId);
 
-/// A GPU as Candle sees it. Cheap to clone; clones share the stream, the loaded kernels and the random state.
+/// A GPU as a Candle device. Cheap to clone; clones share the stream, the loaded kernels and the random state.
 ///
-/// Every `RocmDevice::new` of one ordinal shares the stream and the kernels of the others while any of them lives,
-/// so that tensors made through either may meet in one operation; the random state is each one's own.
+/// All devices that `RocmDevice::new` returns for one ordinal share the stream and the kernels while any of them is
+/// alive, so that their tensors can be combined in one operation. Each has its own random state.
 #[derive(Clone)]
-// One counter to change for each clone: every storage has one.
+// A single `Arc`, since every storage clones its device.
 pub struct RocmDevice(Arc<OpenDevice>);
 
 struct OpenDevice {
@@ -38,7 +38,7 @@ impl std::fmt::Debug for RocmDevice {
     }
 }
 
-/// Where a device stands in its sequence of random numbers: the key and the next unused counter block.
+/// State of a device's random number generator: the key and the next unused counter block.
 pub(crate) struct Rng {
     pub(crate) seed: u64,
     pub(crate) next_block: u64,
@@ -46,23 +46,23 @@ pub(crate) struct Rng {
 
 impl Default for Rng {
     fn default() -> Self {
-        // Upstream's CUDA devices start with the same seed.
+        // The initial seed of upstream's CUDA devices.
         Self { seed: 299_792_458, next_block: 0 }
     }
 }
 
-/// Something that belongs to a device and of which this file knows nothing: library handles, choices made for shapes,
-/// kernels of the caller's own, launches that are held back. There is one of each type on a device.
+/// State that a higher layer attaches to a device: library handles, algorithms chosen for shapes, user-supplied kernels,
+/// deferred launches. A device has at most one attachment of each type.
 pub(crate) trait Attachment: Any + Send + Sync {
-    /// Makes it when it is first asked for. It may not ask for another attachment meanwhile.
+    /// Creates the attachment on first use. It must not request another attachment.
     fn attach(device: &Arc<DeviceState>) -> Self
     where
         Self: Sized;
 
-    /// Enqueues what has to be on the stream before the device closes. The GPU is bound.
+    /// Enqueues pending work before the device closes. The GPU is bound to the calling thread.
     ///
     /// # Errors
-    /// The errors of what it enqueues, which the device drops: no caller is left to receive them.
+    /// If enqueueing fails. The device ignores the error, since it is being dropped.
     fn before_close(&self, _device: &DeviceState) -> Result<()> {
         Ok(())
     }
@@ -74,7 +74,7 @@ impl<T: Default + Send + 'static> Attachment for Mutex<T> {
     }
 }
 
-/// State that the clones of a device share. Fields are dropped from the top: the stream goes last.
+/// State shared by the clones of a device. Fields are dropped in order of declaration, so the stream is last.
 pub(crate) struct DeviceState {
     arch: String,
     name: String,
@@ -82,18 +82,18 @@ pub(crate) struct DeviceState {
     attachments: AppendList<Box<dyn Attachment>>,
     kernels: KernelTable,
     faults: Arc<FaultRecord>,
-    /// Fault records of the streams that this one came after: it may have used what they computed.
-    followed: Mutex<Vec<Arc<FaultRecord>>>,
+    /// Fault records of other streams whose results this device has used.
+    inherited_faults: Mutex<Vec<Arc<FaultRecord>>>,
     pub(super) launches: AtomicU64,
     pub(crate) stream: Arc<Stream>,
 }
 
 impl Drop for DeviceState {
     fn drop(&mut self) {
-        // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
+        // Modules must not be unloaded while a kernel runs. A drop cannot return errors.
         let close_all = || self.attachments.iter().try_for_each(|attachment| attachment.before_close(self));
         let _ = self.stream.bind().and_then(|()| close_all());
-        if !self.stream.finish_or_give_up() {
+        if !self.stream.finish_or_abandon() {
             self.kernels.abandon();
             std::mem::forget(std::mem::take(&mut self.attachments));
         }
@@ -102,16 +102,16 @@ impl Drop for DeviceState {
 
 impl DeviceState {
     fn open(ordinal: usize) -> Result<Arc<Self>> {
-        // Names what is missing, be it the driver, the runtime or the device.
+        // Its error names the missing part: driver, runtime or device.
         let archs = rocm_loader::device_archs().map_err(RocmError::from)?;
         let Some(arch) = archs.get(ordinal).cloned() else {
             let driver = rocm_loader::driver().map_err(RocmError::from)?.description();
             return Err(RocmError::NoSuchDevice { ordinal, count: archs.len(), driver }.into());
         };
         let properties = properties(ordinal)?;
-        let shared = properties.integrated || draws_a_display(ordinal);
+        let shared = properties.integrated || drives_display(ordinal);
         let stream = Stream::open(ordinal, format!("rocm:{ordinal} ({arch})"), shared)?;
-        let faults = FaultRecord::of(&stream);
+        let faults = FaultRecord::new(&stream);
         Ok(Arc::new(Self {
             kernels: KernelTable::new(arch.clone(), faults.clone(), stream.clone()),
             arch,
@@ -119,30 +119,30 @@ impl DeviceState {
             multiprocessors: properties.multiprocessors,
             attachments: AppendList::default(),
             faults,
-            followed: Mutex::default(),
+            inherited_faults: Mutex::default(),
             launches: AtomicU64::new(0),
             stream,
         }))
     }
 
-    /// The attachment of type `A`, made if there is none yet. Later calls take no lock.
+    /// Returns the attachment of type `A` and creates it on first use. Later calls take no lock.
     pub(crate) fn attachment<A: Attachment>(self: &Arc<Self>) -> &A {
         self.attachments
             .select_or_append(|entry| (&**entry as &dyn Any).downcast_ref(), || Box::new(A::attach(self)))
     }
 
-    /// The function of a shipped kernel, loaded with its module the first time. The GPU is bound.
+    /// Returns the function of a built-in kernel and loads its module on first use. The GPU is bound.
     #[inline]
     pub(crate) fn function(&self, kernel: KernelId) -> Result<bindings::hipFunction_t> {
         self.kernels.function(kernel)
     }
 
-    /// Returns true if a shipped kernel is loaded: loading its module enqueues copies.
+    /// Returns true if a built-in kernel is loaded. Loading its module enqueues copies.
     pub(crate) fn is_loaded(&self, kernel: KernelId) -> bool {
-        self.kernels.holds(kernel)
+        self.kernels.is_loaded(kernel)
     }
 
-    /// `rocm:0 (gfx1100)`, as errors name the device.
+    /// Returns the device's name in errors, such as `rocm:0 (gfx1100)`.
     pub(crate) fn label(&self) -> &str {
         self.stream.label()
     }
@@ -151,12 +151,12 @@ impl DeviceState {
         &self.arch
     }
 
-    /// Number of multiprocessors in HIP's terms.
+    /// Returns HIP's number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.multiprocessors
     }
 
-    /// Whether its matrix units take f16 and bf16 below the normal ranges for 0: those of gfx90a do.
+    /// Returns true if the matrix units flush subnormal f16 and bf16 operands to zero, as on gfx90a.
     pub(crate) fn drops_denormals(&self) -> bool {
         self.arch.starts_with("gfx90a")
     }
@@ -165,57 +165,57 @@ impl DeviceState {
         DeviceId(self.stream.id())
     }
 
-    /// Waits for the stream, then reports an index fault that a kernel has left since the last time, also one of the
-    /// streams that this one came after.
+    /// Waits for the stream, then returns an error if a kernel has reported an index fault since the last call. This
+    /// includes faults of other streams whose results this device has used.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.stream.begin()?;
+        self.stream.bind_and_flush()?;
         self.stream.finish("waiting for the device")?;
-        self.reported()
+        self.check_faults()
     }
 
-    /// Copies a buffer to the host; reports what failed before, as [`Self::synchronize`] does.
+    /// Copies a buffer to the host; returns errors of earlier work like [`Self::synchronize`].
     pub(crate) fn download<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
-        self.stream.follow(buffer.stream())?;
+        self.stream.wait_for_stream(buffer.stream())?;
         let host = download(&self.stream, buffer)?;
-        self.reported()?;
+        self.check_faults()?;
         Ok(host)
     }
 
-    /// Returns what kernels have reported. The stream has been waited for.
-    fn reported(&self) -> Result<()> {
+    /// Returns and clears the faults reported by kernels. The caller has waited for the stream.
+    fn check_faults(&self) -> Result<()> {
         self.faults.take()?;
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(record) = followed.pop() {
-            record.take_all()?;
+        let mut inherited = self.inherited_faults.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(record) = inherited.pop() {
+            record.take_with_stream_failure()?;
         }
         Ok(())
     }
 
-    /// Lets this device's stream come after all that `other` still has to do, if it is another. The host does not
-    /// wait; what the other stream's kernels report comes back from whichever is waited for first.
+    /// Orders later work of this device's stream after the work enqueued on `other`'s stream. The host does not wait.
+    /// A fault of the other stream's kernels is returned by the device that is waited for first.
     pub(crate) fn order_after(&self, other: &Self) -> Result<()> {
         if self.stream.id() == other.stream.id() {
             return Ok(());
         }
-        self.stream.follow(&other.stream)?;
-        self.take_over_reports(other);
+        self.stream.wait_for_stream(&other.stream)?;
+        self.inherit_faults(other);
         Ok(())
     }
 
-    /// Has what `other`'s kernels report come back from here as well: this device uses what they computed.
-    pub(crate) fn take_over_reports(&self, other: &Self) {
-        // One lock at a time: the other side may be following this one.
-        let theirs = other.followed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Makes this device report faults of `other`'s kernels too, since it uses their results.
+    pub(crate) fn inherit_faults(&self, other: &Self) {
+        // Only one lock is held at a time, since `other` may inherit from this device concurrently.
+        let theirs = other.inherited_faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut inherited = self.inherited_faults.lock().unwrap_or_else(PoisonError::into_inner);
         for record in theirs.iter().chain([&other.faults]) {
-            if !record.is_of(&self.stream) && !followed.iter().any(|known| Arc::ptr_eq(known, record)) {
-                followed.push(record.clone());
+            if !record.belongs_to(&self.stream) && !inherited.iter().any(|known| Arc::ptr_eq(known, record)) {
+                inherited.push(record.clone());
             }
         }
     }
 }
 
-/// The state that `RocmDevice::new` shares, by ordinal. Weak: a device that nobody uses is closed.
+/// State shared by the devices of `RocmDevice::new`, by ordinal. References are weak, so that unused devices close.
 static OPEN: Mutex<Vec<(usize, Weak<DeviceState>)>> = Mutex::new(Vec::new());
 
 impl RocmDevice {
@@ -232,10 +232,10 @@ impl RocmDevice {
         self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens GPU `ordinal`, or joins the one that is open already.
+    /// Opens GPU `ordinal`, or shares the state of a device that is already open on it.
     ///
     /// # Errors
-    /// If there is no driver (what is missing is named), no such GPU (how many there are is said), or HIP fails.
+    /// If there is no driver or no GPU of this number, or HIP fails.
     pub(crate) fn open(ordinal: usize) -> Result<Self> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, state)| state.strong_count() > 0);
@@ -252,10 +252,10 @@ impl RocmDevice {
         Ok(Self::of(state))
     }
 
-    /// Opens GPU `ordinal` with a stream of its own, shared with no other device.
+    /// Opens GPU `ordinal` with a separate stream that no other device shares.
     ///
-    /// An operation comes after what its operands' streams have still to do, but a later write into an operand in place
-    /// does not wait for the operation: call `synchronize` on the operation's device before.
+    /// An operation is ordered after pending work on the streams of its operands. A later in-place write to an operand is
+    /// not ordered after the operation: call `synchronize` on the operation's device first.
     ///
     /// # Errors
     /// See [`crate::Device::new_rocm`].
@@ -263,90 +263,90 @@ impl RocmDevice {
         Ok(Self::of(DeviceState::open(ordinal)?))
     }
 
-    /// Unique to the device's stream.
+    /// Returns the identifier of the device's stream.
     pub fn id(&self) -> DeviceId {
         self.state().id()
     }
 
-    /// The GPU's number, as in `rocm:0`.
+    /// Returns the GPU's number, such as 0 for `rocm:0`.
     pub fn ordinal(&self) -> usize {
         self.state().stream.ordinal()
     }
 
-    /// The GPU's architecture as the driver names it: `gfx1100`, `gfx90a:sramecc+:xnack-`.
+    /// Returns the GPU's architecture as reported by the driver, such as `gfx1100` or `gfx90a:sramecc+:xnack-`.
     pub fn arch(&self) -> &str {
         &self.state().arch
     }
 
-    /// Whether it multiplies tiles of matrices by instructions of their own: all but gfx10.3, as `tiles.cuh` has it.
+    /// Returns true if the GPU has matrix multiplication instructions. All supported GPUs except gfx10.3 have them.
     pub fn has_matrix_units(&self) -> bool {
         !self.arch().starts_with("gfx10")
     }
 
-    /// Number of multiprocessors in HIP's terms.
+    /// Returns HIP's number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.state().multiprocessors
     }
 
-    /// The GPU's marketing name.
+    /// Returns the GPU's marketing name.
     pub fn name(&self) -> &str {
         &self.state().name
     }
 
-    /// The driver all ROCm devices of this process use, with its versions.
+    /// Returns the driver that all ROCm devices of this process use.
     ///
     /// # Errors
-    /// None once a device is open.
+    /// Never returns an error while a device is open.
     pub fn driver(&self) -> Result<&'static rocm_loader::RunningDriver> {
         Ok(rocm_loader::driver().map_err(RocmError::from)?)
     }
 
-    /// The driver's name in `CANDLE_ROCM_DRIVER`: `native`, `emulator` or `nvidia`. Results that are not made on ROCm
-    /// should carry the driver's [`note`](rocm_loader::Driver::note).
+    /// Returns the driver's name in `CANDLE_ROCM_DRIVER`: `native`, `emulator` or `nvidia`. Results that were not
+    /// computed by ROCm should carry the driver's [`note`](rocm_loader::Driver::note).
     pub fn driver_name(&self) -> &'static str {
         rocm_loader::driver().map_or("none", |driver| driver.name())
     }
 
-    /// Kernels launched on this device's stream so far, library calls (rocBLAS) and copies not counted.
+    /// Returns the number of kernels launched on this device's stream so far, excluding library calls and copies.
     pub fn kernels_launched(&self) -> u64 {
         self.state().launches.load(Ordering::Relaxed)
     }
 
-    /// Returns how long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
-    /// that are opened later.
+    /// Returns the maximum time that the host waits for this device. The default is `None`; `CANDLE_ROCM_DEADLINE` sets
+    /// it for devices that are opened later.
     pub fn deadline(&self) -> Option<Duration> {
         self.state().stream.wait().deadline()
     }
 
-    /// Sets how long the host waits for this device at most: what takes longer is an error that names the last
-    /// launches, instead of a hang. A kernel that does not end cannot be stopped; the device's memory then stays taken
+    /// Sets the maximum time that the host waits for this device. A longer wait returns [`RocmError::Overdue`], which
+    /// names the last launches. A kernel that never ends cannot be stopped; the device's memory then stays allocated
     /// until the process ends.
     ///
-    /// With a deadline the host asks the stream again and again instead of sleeping until it is woken.
+    /// With a deadline, the host polls the stream instead of sleeping until it is finished.
     pub fn set_deadline(&self, deadline: Option<Duration>) {
         self.state().stream.wait().set_deadline(deadline);
     }
 
-    /// The stream on which everything of this device is ordered, for calls into other libraries. Ask for it before each
-    /// of them: what is held back to be launched together with what follows is enqueued by then.
+    /// Returns the stream on which all work of this device is ordered, for calls into other libraries. Call this before
+    /// each such call, since it enqueues launches that were deferred to be fused with later ones.
     pub fn stream(&self) -> &hip::Stream {
-        self.state().stream.begin_silently();
+        self.state().stream.bind_and_flush_silently();
         self.state().stream.hip()
     }
 
-    /// Makes this the calling thread's current HIP device, as calls into other libraries need it. A library that
-    /// changes the thread's device behind this process' back has to restore it, or this has to be called after it.
+    /// Makes this the calling thread's current HIP device, which calls into other libraries require. If a library
+    /// changes the current device and does not restore it, call this again afterwards.
     ///
     /// # Errors
     /// If HIP fails.
     pub fn bind_to_thread(&self) -> Result<()> {
-        self.state().stream.bind_anew()
+        self.state().stream.rebind()
     }
 
-    /// Uninitialised memory for `len` elements.
+    /// Allocates uninitialized memory for `len` elements.
     ///
     /// # Errors
-    /// [`RocmError::OutOfMemory`] if the device has not that much.
+    /// [`RocmError::OutOfMemory`] or [`RocmError::BeyondReserve`] if there is not enough memory.
     ///
     /// # Safety
     /// The memory must be written before it is read.
@@ -354,21 +354,21 @@ impl RocmDevice {
         Buffer::on(&self.state().stream, len)
     }
 
-    /// Memory for `len` elements, all bits zero.
+    /// Allocates memory for `len` elements and sets all bits to zero.
     ///
     /// # Errors
     /// See [`Self::alloc`].
     pub fn alloc_zeros<T: ZeroableElement>(&self, len: usize) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, len)?;
-        // SAFETY: the buffer has just this size.
+        // SAFETY: the buffer has exactly this size.
         unsafe { clear(&self.state().stream, buffer.ptr(), buffer.size_in_bytes())? };
         Ok(buffer)
     }
 
-    /// Copies `data` to new device memory. `data` may be reused at once.
+    /// Copies `data` to newly allocated device memory. `data` may be modified as soon as the function returns.
     ///
     /// # Errors
-    /// See [`Self::alloc`]; or if the copy fails.
+    /// If the allocation (see [`Self::alloc`]) or the copy fails.
     pub fn clone_htod<T: DeviceElement>(&self, data: &[T]) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, data.len())?;
         // SAFETY: the buffer has room for as many elements.
@@ -376,10 +376,10 @@ impl RocmDevice {
         Ok(buffer)
     }
 
-    /// Copies a buffer to the host. Waits for all work on the stream, and reports what failed in it.
+    /// Copies a buffer to the host after waiting for all work on the stream.
     ///
     /// # Errors
-    /// If the copy fails, or something enqueued before it did.
+    /// If the copy fails, or if work enqueued earlier has failed.
     pub fn clone_dtoh<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
         self.state().download(buffer)
     }

@@ -1,4 +1,4 @@
-//! A report about a machine: driver, GPUs, code objects, libraries, variables, and one line of advice.
+//! Diagnostic report of a machine: driver, GPUs, code objects, libraries, variables, and one line of advice.
 use super::device::RocmDevice;
 use super::properties::properties;
 use crate::Result;
@@ -6,68 +6,68 @@ use rocm_loader::{Library, LibraryFile, Variable, Versions};
 use std::fmt;
 use std::path::PathBuf;
 
-/// All of it. [`Report::gather`] asks; its `Display` is for people.
+/// Diagnostic report, collected by [`Report::gather`]. Its `Display` output is meant for people.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The driver that serves HIP's calls, or what is missing.
+    /// Description of the driver that serves HIP's calls, or the reason why there is none.
     pub driver: std::result::Result<String, String>,
-    /// Whether results come from the software GPU.
+    /// True if results come from the software GPU.
     pub emulated: bool,
-    /// Note that every result must carry; `None` for those of an AMD GPU and of the software GPU.
+    /// Note that results must carry; `None` for an AMD GPU and for the software GPU.
     pub note: Option<&'static str>,
-    /// Versions, if there is a driver.
+    /// Versions of the libraries; `None` without a driver.
     pub versions: Option<Versions>,
-    /// Every GPU by its number; empty without a driver.
+    /// GPUs in the order of their numbers; empty without a driver.
     pub gpus: Vec<GpuReport>,
-    /// The GPU to take when none is named.
+    /// Number of the GPU that is used by default.
     pub default_ordinal: Option<usize>,
-    /// The targets that the kernels of this binary were compiled for.
+    /// Targets for which this binary contains kernels.
     pub embedded: &'static [&'static str],
-    /// The driver's libraries, ROCm's where there is no driver; empty on the software GPU.
+    /// Libraries of the driver, or of ROCm if there is no driver; empty on the software GPU.
     pub libraries: Vec<LibraryReport>,
-    /// Variables that are set, with the harm that each does.
+    /// Relevant environment variables that are set, with the problem that each causes.
     pub variables: Vec<Variable>,
-    /// The first thing to do.
+    /// The most important step to take next.
     pub advice: String,
 }
 
-/// One GPU.
+/// Diagnostic report of one GPU.
 #[derive(Debug, Clone)]
 pub struct GpuReport {
-    /// The number in `rocm:N`.
+    /// Number N in `rocm:N`.
     pub ordinal: usize,
-    /// The name under which it is sold.
+    /// Marketing name.
     pub name: String,
-    /// Architecture as the driver names it.
+    /// Architecture as reported by the driver.
     pub arch: String,
-    /// Whether it is built into the processor.
+    /// True if the GPU is built into the processor.
     pub integrated: bool,
-    /// Bytes.
+    /// Total memory in bytes.
     pub total_memory: usize,
-    /// Free bytes, or why that could not be asked.
+    /// Free memory in bytes, or the error of the query.
     pub free_memory: std::result::Result<usize, String>,
-    /// The target whose kernels it would run; `None` if this binary holds none that fit.
+    /// Target whose kernels the GPU would run; `None` if this binary has no compatible kernels.
     pub code_object: Option<&'static str>,
-    /// Whether it computed what it must, if there is a code object: [`RocmDevice::new_checked`].
+    /// Result of the self-test, see [`RocmDevice::new_checked`]; `None` without a code object.
     pub trial: Option<std::result::Result<(), String>>,
 }
 
-/// A library behind the driver.
+/// A library that the driver loads.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
-    /// The library of ROCm that it is or stands for.
+    /// ROCm library that it is or replaces.
     pub serves: Library,
-    /// Its file name, without a version where there are several.
+    /// File name, without a version if several are accepted.
     pub name: &'static str,
-    /// The file that is opened; `None` if there is none.
+    /// Path of the file that is opened; `None` if it is missing.
     pub file: Option<PathBuf>,
-    /// For rocBLAS, architectures here for which its folder holds no kernels.
+    /// For rocBLAS, architectures of this machine for which it has no kernels.
     pub without_kernels: Vec<String>,
 }
 
 impl Report {
-    /// Asks the machine. Never fails: what cannot be asked says why. Opens each GPU for a moment and has it compute,
-    /// for 30 seconds at most.
+    /// Collects the report. A query that fails is part of the report as an error text. Each GPU is opened briefly for
+    /// a self-test of at most 30 seconds.
     pub fn gather() -> Self {
         let driver = rocm_loader::driver();
         let emulated = driver.as_ref().is_ok_and(|driver| driver.is_software());
@@ -96,7 +96,7 @@ impl Report {
         report
     }
 
-    /// Whether a model would run on some GPU here.
+    /// Returns true if at least one GPU passed its self-test and a BLAS library is available.
     pub fn is_healthy(&self) -> bool {
         let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
         let multiplies =
@@ -105,7 +105,7 @@ impl Report {
         self.gpus.iter().any(computes) && has_blas
     }
 
-    /// The first of what stands in the way, as an instruction.
+    /// Returns advice on the most important problem, or which device to use if there is none.
     fn advise(&self) -> String {
         if let Err(missing) = &self.driver {
             return missing.clone();
@@ -132,11 +132,11 @@ impl Report {
         }
         for library in &self.libraries {
             if library.file.is_none() {
-                return format!("{} is missing: what needs it fails; install it", library.name);
+                return format!("{} is missing: operations that need it fail; install it", library.name);
             }
             if let Some(arch) = library.without_kernels.first() {
                 return format!(
-                    "{} has no kernels for {arch}: products are slow until a version is installed that has",
+                    "{} has no kernels for {arch}: matrix products are slow; install a version that has them",
                     library.name
                 );
             }
@@ -146,14 +146,14 @@ impl Report {
         }
         if let Some(gpu) = self.gpus.iter().find(unfit) {
             return format!(
-                "rocm:{} ({}) cannot be used, the others can: CANDLE_ROCM_ARCHS adds its kernels",
+                "rocm:{} ({}) cannot be used, the other GPUs can: build with CANDLE_ROCM_ARCHS to add its kernels",
                 gpu.ordinal, gpu.arch
             );
         }
         let place = self.default_ordinal.unwrap_or(0);
         match (self.emulated, self.note) {
             (true, _) => {
-                format!("all is well: rocm:{place} is a software GPU, whose results are right and slow")
+                format!("all is well: rocm:{place} is a software GPU, which is accurate but slow")
             }
             (false, Some(note)) => format!("all is well: use rocm:{place} ({note})"),
             (false, None) => format!("all is well: use rocm:{place}"),
@@ -161,7 +161,7 @@ impl Report {
     }
 }
 
-/// `gfx90a` of `gfx90a:sramecc+:xnack-`.
+/// Strips the features from an architecture: `gfx90a:sramecc+:xnack-` becomes `gfx90a`.
 fn processor(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
 }
@@ -175,7 +175,7 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
     let trial = code_object.map(|_| RocmDevice::new_checked(ordinal).map_err(|error| error.to_string()));
     let free = match &trial {
         Some(Ok(device)) => device.memory_info(),
-        _ => free_without_kernels(ordinal),
+        _ => memory_without_self_test(ordinal),
     };
     GpuReport {
         ordinal,
@@ -189,8 +189,8 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
     }
 }
 
-/// Free and total memory of a GPU that no kernel fits.
-fn free_without_kernels(ordinal: usize) -> Result<(usize, usize)> {
+/// Returns the free and total memory of a GPU that failed its self-test or has no kernels.
+fn memory_without_self_test(ordinal: usize) -> Result<(usize, usize)> {
     RocmDevice::open(ordinal)?.memory_info()
 }
 
@@ -203,7 +203,7 @@ fn library_report(library: LibraryFile, gpus: &[GpuReport]) -> LibraryReport {
     LibraryReport { serves, name, file, without_kernels }
 }
 
-/// The architectures here for which rocBLAS has no kernels.
+/// Returns the architectures of this machine for which rocBLAS has no kernels.
 fn without_tensile(gpus: &[GpuReport]) -> Vec<String> {
     let mut missing: Vec<String> = gpus
         .iter()
@@ -219,7 +219,7 @@ fn gib(bytes: usize) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
 }
 
-/// 60_443_483 as HIP counts is 6.4.43483.
+/// Formats HIP's version number: 60_443_483 is 6.4.43483.
 fn hip_version(version: i32) -> String {
     format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
 }

@@ -1,4 +1,4 @@
-//! The record in which indexing kernels leave an index that was out of range.
+//! The record to which indexing kernels write an index that is out of range.
 use crate::rocm_backend::stream::{upload, Stream};
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -11,56 +11,55 @@ use std::ffi::c_void;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// `CandleFault` of candle-kernels/faults.cuh.
+/// Rust equivalent of `CandleFault` in candle-kernels/faults.cuh.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Fault {
-    /// Which op, see [`op_name`]; 0 while nothing happened.
+    /// Code of the operation, see [`op_name`]; 0 if there is no fault.
     op: u32,
-    /// Number of faults that were read: one is written for each of these.
+    /// Number of faults read by the host. Kernels write at most one fault for each value.
     turn: u32,
     index: i64,
     bound: u64,
 }
 
-/// The global of a module that points to the record.
+/// Name of the global variable in a module that points to the record.
 pub(super) const GLOBAL: &str = "candle_fault";
 
-/// Faults that the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
-/// costs no copy.
+/// Fault reported by the kernels of one stream, in pinned host memory, so that the host reads it without a copy.
 pub(crate) struct FaultRecord {
     stream: Arc<Stream>,
     record: OnceLock<Pinned>,
-    /// Held while a fault is taken, so that each is taken once.
+    /// Held while a fault is read, so that each is returned only once.
     taking: Mutex<()>,
 }
 
 struct Pinned(hip::PinnedMemory<Fault>);
 
-// SAFETY: the allocation is fixed and owned; it is read and written through volatile accesses only.
+// SAFETY: the allocation is owned and never moves; it is only accessed through volatile reads and writes.
 unsafe impl Send for Pinned {}
-// SAFETY: as above, and writing takes the mutex.
+// SAFETY: as above, and the host writes only while it holds the mutex.
 unsafe impl Sync for Pinned {}
 
 impl Drop for FaultRecord {
     fn drop(&mut self) {
-        if self.stream.is_given_up() {
-            // A kernel that does not end may still write to it.
+        if self.stream.is_abandoned() {
+            // A kernel that has not ended may still write to it.
             std::mem::forget(self.record.take());
         }
     }
 }
 
 impl FaultRecord {
-    pub(super) fn of(stream: &Arc<Stream>) -> Arc<Self> {
+    pub(super) fn new(stream: &Arc<Stream>) -> Arc<Self> {
         Arc::new(Self { stream: stream.clone(), record: OnceLock::new(), taking: Mutex::new(()) })
     }
 
-    pub(super) fn is_of(&self, stream: &Stream) -> bool {
+    pub(super) fn belongs_to(&self, stream: &Stream) -> bool {
         self.stream.id() == stream.id()
     }
 
-    /// Allocates the record and tells a freshly loaded module where it is. The GPU is bound.
+    /// Allocates the record on first use, and writes its address to a newly loaded module. The GPU is bound.
     pub(super) fn attach(&self, module: &hip::Module) -> Result<()> {
         let stream = &*self.stream;
         let record = match self.record.get() {
@@ -70,7 +69,7 @@ impl FaultRecord {
                 let mut memory = stream.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
                     "hipHostMalloc(index fault record)".to_string()
                 })?;
-                // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel knows it yet.
+                // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel has its address yet.
                 unsafe { memory.as_mut_ptr().write(Fault { op: 0, turn: 0, index: 0, bound: 0 }) };
                 self.record.get_or_init(|| Pinned(memory))
             }
@@ -83,7 +82,7 @@ impl FaultRecord {
         unsafe { upload(stream, &[address.expose_provenance()], DevicePtr(global.cast())) }
     }
 
-    /// Reports and clears what the kernels have left. Those asked about have ended.
+    /// Returns the recorded fault as an error, and clears it. The kernels concerned must have ended.
     pub(super) fn take(&self) -> Result<()> {
         let Some(Pinned(record)) = self.record.get() else { return Ok(()) };
         let ptr = record.as_ptr().cast_mut();
@@ -96,7 +95,7 @@ impl FaultRecord {
         if op() == 0 {
             return Ok(());
         }
-        // SAFETY: as above; while `op` is set no kernel writes the record, also not one that another thread enqueued.
+        // SAFETY: as above; while `op` is set, no kernel writes the record, even if another thread enqueued it.
         let fault = unsafe { ptr.read_volatile() };
         // SAFETY: as above.
         unsafe {
@@ -113,8 +112,8 @@ impl FaultRecord {
         .into())
     }
 
-    /// Returns what went wrong on the record's stream, as far as it is known without waiting.
-    pub(super) fn take_all(&self) -> Result<()> {
+    /// Like [`Self::take`], and also returns a failure of the stream that is known without waiting.
+    pub(super) fn take_with_stream_failure(&self) -> Result<()> {
         self.stream.failure()?;
         self.take()
     }
@@ -129,7 +128,7 @@ fn op_name(op: u32) -> &'static str {
         FAULT_INDEX_ADD => "index-add",
         FAULT_EMBEDDING => "quantized-embedding",
         FAULT_EXPERT => "experts",
-        FAULT_SEQUENCE => "starts of sequences",
+        FAULT_SEQUENCE => "sequence starts",
         FAULT_PAGE => "page table",
         _ => "indexing",
     }

@@ -1,4 +1,4 @@
-//! The shipped kernels that a device has loaded: found by their number, without a lock after their first use.
+//! Built-in kernels that a device has loaded, indexed by number. Lookups take no lock after the first use.
 use super::faults::{self, FaultRecord};
 use crate::rocm_backend::stream::Stream;
 use crate::rocm_backend::RocmError;
@@ -9,10 +9,10 @@ use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Functions by the number of their kernel; null until first used.
+/// Functions indexed by the number of their kernel; null until first used.
 pub(super) struct KernelTable {
     functions: Box<[AtomicPtr<bindings::ihipModuleSymbol_t>]>,
-    /// Loaded modules; they stay until the device goes.
+    /// Loaded modules, which are unloaded with the device.
     modules: Mutex<Vec<LoadedModule>>,
     arch: String,
     faults: Arc<FaultRecord>,
@@ -24,10 +24,10 @@ struct LoadedModule {
     module: hip::Module,
 }
 
-// SAFETY: a module handle is not bound to a thread; it is only touched under the mutex around the list.
+// SAFETY: a module handle is not bound to a thread, and it is only accessed while the list is locked.
 unsafe impl Send for LoadedModule {}
 
-/// Loads a code object; `name` is for errors. The GPU is bound.
+/// Loads a code object; `name` appears in errors. The GPU is bound.
 pub(super) fn load_module(stream: &Stream, name: &str, code_object: &[u8]) -> Result<hip::Module> {
     stream.check(hip::Module::load_data(code_object), || {
         format!("hipModuleLoadData({name}, {} B)", code_object.len())
@@ -35,20 +35,20 @@ pub(super) fn load_module(stream: &Stream, name: &str, code_object: &[u8]) -> Re
 }
 
 impl KernelTable {
-    /// An empty table of the kernels for `arch`; their faults go to `faults`.
+    /// Creates an empty table of the kernels for `arch`, which report faults to `faults`.
     pub(super) fn new(arch: String, faults: Arc<FaultRecord>, stream: Arc<Stream>) -> Self {
         let functions = (0..KernelId::COUNT).map(|_| AtomicPtr::default()).collect();
         Self { functions, modules: Mutex::default(), arch, faults, stream }
     }
 
-    /// The function of a kernel, loaded with its module the first time. The GPU is bound.
+    /// Returns the function of a kernel and loads its module on first use. The GPU is bound.
     ///
     /// # Errors
-    /// [`RocmError::CodeObject`] if the binary holds nothing for this GPU, [`RocmError::MissingKernel`] if the code
-    /// object lacks the kernel, or HIP's own.
+    /// [`RocmError::CodeObject`] if the binary has no code object for this GPU, [`RocmError::MissingKernel`] if the code
+    /// object lacks the kernel, or HIP's error.
     #[inline]
     pub(super) fn function(&self, id: KernelId) -> Result<bindings::hipFunction_t> {
-        // Relaxed would do for the handle itself; what the driver wrote for it must be seen as well.
+        // Acquire also makes the driver's writes to the object behind the handle visible.
         let function = self.functions[id.index()].load(Ordering::Acquire);
         match function.is_null() {
             false => Ok(function),
@@ -56,12 +56,11 @@ impl KernelTable {
         }
     }
 
-    /// Whether the function is loaded already.
-    pub(super) fn holds(&self, id: KernelId) -> bool {
+    pub(super) fn is_loaded(&self, id: KernelId) -> bool {
         !self.functions[id.index()].load(Ordering::Relaxed).is_null()
     }
 
-    /// Leaves the modules to the end of the process: unloading one waits for its kernels.
+    /// Leaks the modules until the process ends, since unloading one waits for its kernels.
     pub(super) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(self.modules.get_mut().unwrap_or_else(PoisonError::into_inner)));
     }
@@ -89,7 +88,7 @@ impl KernelTable {
         let found = modules[index].module.get_function(id.name());
         if let Err(error) = &found {
             if error.code() == bindings::hipError_t_hipErrorNotFound {
-                // HIP keeps the last error for whoever asks next.
+                // HIP keeps the last error; clear it so that an unrelated call does not return it.
                 let _ = hip::get_last_error();
                 let (module, kernel) = (id.module().name().to_string(), id.name().to_string());
                 let device = self.stream.label().to_string();
@@ -97,7 +96,7 @@ impl KernelTable {
             }
         }
         let function = self.stream.check(found, || format!("hipModuleGetFunction({})", id.name()))?;
-        // Threads that raced here store the same handle.
+        // Racing threads store the same handle.
         self.functions[id.index()].store(function.as_raw(), Ordering::Release);
         Ok(function.as_raw())
     }

@@ -1,4 +1,4 @@
-//! Launching a shipped kernel: geometry, arguments on the stack, one call.
+//! Launches of built-in kernels, with their geometry and their arguments on the stack.
 use super::device::{DeviceState, RocmDevice};
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -7,36 +7,36 @@ use rocm_rs::hip::bindings;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most elements that one launch of a shipped kernel counts: they number them in `unsigned int` and step by the
-/// size of the grid, so that a count above 2^31 could wrap around and never end.
+/// Maximum number of elements of one launch of a built-in kernel. Kernels index elements with `unsigned int` in steps
+/// of the grid size, so that an index above 2^31 could wrap around and the loop never end.
 const MAX_ELEMENTS: usize = 1 << 31;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(MAX_ELEMENTS);
 
-/// The most elements of one launch; more are cut into several.
+/// Returns the maximum number of elements of one launch; larger tensors are split into several.
 #[inline]
 pub(crate) fn max_elements() -> usize {
     LIMIT.load(Ordering::Relaxed)
 }
 
-/// Lowers [`max_elements`], so that tests see tensors cut that a small GPU can hold.
+/// Lowers [`max_elements`], so that tests can split tensors that fit on a small GPU.
 pub(crate) fn set_max_elements(elements: Option<usize>) {
     LIMIT.store(elements.map_or(MAX_ELEMENTS, |elements| elements.clamp(1, MAX_ELEMENTS)), Ordering::Relaxed);
 }
 
-/// Grid and workgroup size, and the dynamic LDS of each workgroup in bytes.
+/// Geometry of a launch: number and size of the workgroups, and their dynamic LDS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchConfig {
-    /// Workgroups in x, y, z.
+    /// Number of workgroups in x, y, z.
     pub grid: (u32, u32, u32),
-    /// Threads per workgroup in x, y, z.
+    /// Number of threads per workgroup in x, y, z.
     pub block: (u32, u32, u32),
     /// Dynamic LDS of each workgroup in bytes.
     pub lds_bytes: u32,
 }
 
 impl LaunchConfig {
-    /// One thread per element, in workgroups of 256.
+    /// Returns a launch of one thread per element, in workgroups of 256.
     ///
     /// # Errors
     /// [`RocmError::TooManyElements`] above 2^31 elements.
@@ -48,15 +48,15 @@ impl LaunchConfig {
         Ok(Self { grid: (grid, 1, 1), block: (BLOCK as u32, 1, 1), lds_bytes: 0 })
     }
 
-    /// `rows` workgroups of `block` threads in x.
+    /// Returns a launch of `rows` workgroups of `block` threads in x.
     ///
     /// # Errors
-    /// [`RocmError::TooManyElements`] if HIP could not count the threads: `rows * block` must stay below 2^32.
+    /// [`RocmError::TooManyElements`] if `rows * block` reaches 2^32, HIP's limit for the number of threads.
     pub fn for_rows(op: &'static str, rows: usize, block: u32) -> Result<Self> {
         Self::for_grid(op, (rows, 1, 1), block)
     }
 
-    /// Workgroups in x, y and z of `block` threads in x; as for [`LaunchConfig::for_rows`], HIP counts the threads of all.
+    /// Returns a launch of workgroups in x, y and z with `block` threads in x, with the limit of [`LaunchConfig::for_rows`].
     pub(crate) fn for_grid(op: &'static str, (x, y, z): (usize, usize, usize), block: u32) -> Result<Self> {
         let limit = (u32::MAX / block.max(1)) as usize;
         let elements = x.saturating_mul(y).saturating_mul(z);
@@ -66,22 +66,21 @@ impl LaunchConfig {
         Ok(Self { grid: (x as u32, y as u32, z as u32), block: (block, 1, 1), lds_bytes: 0 })
     }
 
-    /// Whether there is no workgroup.
     pub(super) fn is_empty(&self) -> bool {
         self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0
     }
 }
 
 impl RocmDevice {
-    /// Enqueues a shipped kernel on the device's stream and returns at once. A grid of zero workgroups does nothing.
-    /// Kernels and their arguments are those of the contract, [`hip_kernels::contract`].
+    /// Enqueues a built-in kernel on the device's stream without waiting for it. A grid of zero workgroups does nothing.
+    /// [`hip_kernels::contract`] defines the kernels and their arguments.
     ///
     /// # Errors
-    /// What HIP says of the launch itself, or a geometry that the kernel does not take. What goes wrong while the
-    /// kernel runs comes back from the next call that waits for the stream.
+    /// HIP's error for the launch, or [`RocmError::Launch`] if the kernel does not support the geometry. Errors that
+    /// occur while the kernel runs are returned by the next call that waits for the stream.
     ///
     /// # Safety
-    /// Every pointer must cover all that the kernel reads or writes through it, for the sizes that it is given.
+    /// Every pointer must cover everything that the kernel reads or writes through it for the given sizes.
     #[inline]
     pub unsafe fn launch<F: KernelFamily>(
         &self,
@@ -92,20 +91,20 @@ impl RocmDevice {
         if config.is_empty() {
             return Ok(());
         }
-        self.state().stream.begin()?;
-        // SAFETY: by the caller's word.
+        self.state().stream.bind_and_flush()?;
+        // SAFETY: the caller guarantees the pointers.
         unsafe { self.state().launch_now(kernel, config, arguments) }
     }
 }
 
 impl DeviceState {
-    /// [`RocmDevice::launch`] without launching what is held back first. The GPU is bound.
+    /// Like [`RocmDevice::launch`], without first enqueueing deferred launches. The GPU is bound.
     ///
     /// # Errors
-    /// See there.
+    /// See [`RocmDevice::launch`].
     ///
     /// # Safety
-    /// See there.
+    /// See [`RocmDevice::launch`].
     #[inline]
     pub(crate) unsafe fn launch_now<F: KernelFamily>(
         &self,
@@ -119,7 +118,7 @@ impl DeviceState {
         }
         let function = self.function(kernel.id())?;
         let arguments = arguments.arguments();
-        // SAFETY: the build has held the family's arguments against the code object's; the caller vouches for the rest.
+        // SAFETY: the build checked the family's arguments against the code object; the caller guarantees the pointers.
         unsafe { enqueue(self, function, config, arguments.as_ref(), kernel.id().name()) }
     }
 }
@@ -129,16 +128,16 @@ fn geometry_refused<F: KernelFamily>(kernel: &str, config: &LaunchConfig) -> cra
     let lds = if F::DYNAMIC_LDS { "LDS of any size" } else { "no dynamic LDS" };
     RocmError::Launch {
         kernel: kernel.to_string(),
-        message: format!("{config:?}, but it takes workgroups of up to {} threads and {lds}", F::BLOCK),
+        message: format!("{config:?}, but it supports workgroups of up to {} threads and {lds}", F::BLOCK),
     }
     .into()
 }
 
-/// hipModuleLaunchKernel. The GPU is bound.
+/// Calls hipModuleLaunchKernel. The GPU is bound.
 ///
 /// # Safety
-/// `function` is one of this device's modules, `arguments` are the addresses of values as it takes them, and every
-/// pointer among them covers what the kernel accesses.
+/// `function` must belong to one of this device's modules, `arguments` must be the addresses of its arguments, and
+/// every pointer among them must cover the memory that the kernel accesses.
 #[inline]
 pub(super) unsafe fn enqueue(
     state: &DeviceState,
@@ -148,7 +147,7 @@ pub(super) unsafe fn enqueue(
     name: &str,
 ) -> Result<()> {
     let (grid, block) = (config.grid, config.block);
-    // SAFETY: by the caller's word; HIP copies the values out of `arguments` before it returns, and writes none.
+    // SAFETY: the caller guarantees the arguments; HIP copies their values before it returns and does not modify them.
     let code = unsafe {
         bindings::hipModuleLaunchKernel(
             function,
@@ -169,7 +168,7 @@ pub(super) unsafe fn enqueue(
         format!("hipModuleLaunchKernel({name}, grid {grid:?}, block {block:?}, {lds} B LDS)")
     })?;
     state.launches.fetch_add(1, Ordering::Relaxed);
-    state.stream.wait().launched(name);
+    state.stream.wait().record_launch(name);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Memory of a device: figures and settings for users.
+//! Public queries and settings of a device's memory.
 use super::device::RocmDevice;
 use crate::rocm_backend::stream::memory::MemoryStats;
 use crate::rocm_backend::RocmError;
@@ -7,7 +7,7 @@ use rocm_rs::hip;
 use std::time::Duration;
 
 impl RocmDevice {
-    /// Free and total memory of the GPU in bytes.
+    /// Returns the free and total memory of the GPU in bytes.
     ///
     /// # Errors
     /// If HIP fails.
@@ -18,24 +18,24 @@ impl RocmDevice {
         Ok((info.free, info.total))
     }
 
-    /// Returns what the memory of this device is used for.
+    /// Returns statistics on this device's memory.
     pub fn memory_stats(&self) -> MemoryStats {
         self.state().stream.memory().stats()
     }
 
-    /// Gives the memory that is kept for reuse back to the driver; returns how many bytes. Waits for the device,
-    /// as hipFree does. Only worth it before other programs or libraries need the memory: under pressure it goes
-    /// back by itself.
+    /// Returns memory that is cached for reuse to the driver, and returns its size in bytes. Waits for the device,
+    /// like hipFree. Call it before other programs or libraries need the memory; when this process runs out of
+    /// memory, the cache is released automatically.
     ///
     /// # Errors
     /// If HIP fails.
     pub fn empty_cache(&self) -> Result<usize> {
         self.state().stream.bind()?;
-        Ok(self.state().stream.memory().give_back_idle())
+        Ok(self.state().stream.memory().release_idle())
     }
 
-    /// Bytes that tensors could still use: free on the GPU, or kept for reuse and not bound by a live tensor. The
-    /// reserve is a part of them.
+    /// Returns the number of bytes that are free on the GPU or cached and not used by a live tensor. This includes
+    /// the reserve.
     ///
     /// # Errors
     /// If HIP fails.
@@ -44,23 +44,23 @@ impl RocmDevice {
         Ok(self.memory_info()?.0.saturating_add(stats.parked - stats.held))
     }
 
-    /// Bytes of the GPU that stay free, whatever is requested: see [`Self::set_memory_reserve`].
+    /// Returns the number of bytes that always stay free on the GPU, see [`Self::set_memory_reserve`].
     pub fn memory_reserve(&self) -> usize {
         self.state().stream.memory().reserve()
     }
 
-    /// Sets how many bytes of the GPU stay free for the desktop, the driver and libraries. It counts over all requests
-    /// together: the driver is asked for memory only if so much is left afterwards.
+    /// Sets the number of bytes of the GPU that stay free for the desktop, the driver and libraries. Memory is only
+    /// requested from the driver if at least this much remains free afterwards.
     ///
-    /// The default is the larger of 5 percent and 512 MB where a display is attached or the GPU is built into the
-    /// processor, else of 1 percent and 128 MB; of a small card no more than a quarter. `CANDLE_ROCM_MEMORY_RESERVE`
-    /// sets it for devices that are opened later.
+    /// The default is 5 percent but at least 512 MB if a display is attached or the GPU is integrated, otherwise
+    /// 1 percent but at least 128 MB. It is at most a quarter of the memory. `CANDLE_ROCM_MEMORY_RESERVE` sets it for
+    /// devices that are opened later.
     pub fn set_memory_reserve(&self, bytes: usize) {
         self.state().stream.memory().set_reserve(bytes);
     }
 
-    /// A size for one request that leaves others room: by default 70 percent of [`Self::free_memory`], and no more
-    /// than the reserve leaves. An advice for those who ask first: larger requests are not refused for it.
+    /// Returns a recommended maximum size for one allocation: by default 70 percent of [`Self::free_memory`], and no
+    /// more than the reserve permits. Larger allocations are not rejected because of it.
     ///
     /// # Errors
     /// If HIP fails.
@@ -70,7 +70,7 @@ impl RocmDevice {
         allowed.or_else(|(error, call)| self.state().stream.check(Err(error), || call))
     }
 
-    /// Whether `bytes` bytes are no more than [`Self::safe_alloc_size`].
+    /// Returns true if `bytes` is at most [`Self::safe_alloc_size`].
     ///
     /// # Errors
     /// If HIP fails.
@@ -78,17 +78,17 @@ impl RocmDevice {
         Ok(bytes <= self.safe_alloc_size()?)
     }
 
-    /// Sets the percentage behind [`Self::safe_alloc_size`]. `CANDLE_ROCM_MEMORY_SHARE` sets it for devices that are
-    /// opened later; the default is 70.
+    /// Sets the percentage of free memory for [`Self::safe_alloc_size`]. `CANDLE_ROCM_MEMORY_SHARE` sets it for devices
+    /// that are opened later; the default is 70.
     ///
     /// # Errors
-    /// [`RocmError::Setting`] for anything but 1 to 100.
+    /// [`RocmError::Setting`] if `percent` is not in 1 to 100.
     pub fn set_memory_share(&self, percent: u8) -> Result<()> {
         Ok(self.state().stream.memory().set_share(percent).map_err(RocmError::Setting)?)
     }
 
-    /// Bounds the bytes that are kept for reuse, and gives back what is more: `Some(0)` turns reuse off, `None`, the
-    /// default, sets no bound. `CANDLE_ROCM_MEMORY_PARKED` sets it for devices that are opened later.
+    /// Limits the number of bytes that are cached for reuse, and returns the excess to the driver. `Some(0)` disables
+    /// caching; `None`, the default, sets no limit. `CANDLE_ROCM_MEMORY_PARKED` sets it for devices that are opened later.
     ///
     /// # Errors
     /// If HIP fails.
@@ -98,12 +98,12 @@ impl RocmDevice {
         Ok(())
     }
 
-    /// Sets after which time memory that no tensor uses goes back to the driver, also while this process does
-    /// nothing. `None`, the default, keeps it. `CANDLE_ROCM_MEMORY_IDLE`, in seconds, sets it for devices that are
-    /// opened later.
+    /// Sets the time after which unused cached memory is returned to the driver, even while this process is idle.
+    /// `None`, the default, keeps it. `CANDLE_ROCM_MEMORY_IDLE`, in seconds, sets it for devices that are opened
+    /// later.
     ///
     /// # Errors
-    /// [`RocmError::Setting`] if the system has no thread for it.
+    /// [`RocmError::Setting`] if the timer thread cannot be started.
     pub fn set_memory_idle_time(&self, time: Option<Duration>) -> Result<()> {
         self.state().stream.bind()?;
         Ok(self.state().stream.memory().set_idle_time(time).map_err(RocmError::Setting)?)

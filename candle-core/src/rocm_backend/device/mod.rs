@@ -1,15 +1,15 @@
-//! A GPU as Candle sees it: what is loaded on it, and launching kernels.
+//! Devices, their loaded kernels, and kernel launches.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `device` | opening a GPU, its streams, its memory, and what higher floors attach to it |
-//! | `attachments` | the list of what is attached |
-//! | `kernels`, `launch` | the shipped kernels by number, and launching them |
-//! | `custom` | kernels of the caller's own |
-//! | `faults` | indices out of range that kernels report |
-//! | `memory` | what users ask of device memory, and set |
-//! | `properties` | what is asked of a GPU without opening it |
-//! | `availability`, `doctor` | asking before opening, and what a report needs |
+//! | `device` | opening a GPU, its stream, copies, and state attached by higher layers |
+//! | `attachments` | the append-only list of attachments |
+//! | `kernels`, `launch` | built-in kernels: loading and launching |
+//! | `custom` | user-supplied kernels |
+//! | `faults` | out-of-range indices reported by kernels |
+//! | `memory` | public queries and settings of device memory |
+//! | `properties` | properties of a GPU that can be read without opening it |
+//! | `availability`, `doctor` | checks before a device is used, and the diagnostic report |
 mod attachments;
 mod availability;
 mod custom;

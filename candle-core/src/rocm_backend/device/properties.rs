@@ -5,19 +5,18 @@ use rocm_rs::hip::{self, bindings};
 use std::ffi::CStr;
 use std::path::Path;
 
-/// Properties of one GPU.
 pub(super) struct Properties {
-    /// The name under which it is sold.
+    /// Marketing name.
     pub(super) name: String,
-    /// Whether it is built into the processor and uses its memory.
+    /// True if the GPU is built into the processor and uses its memory.
     pub(super) integrated: bool,
-    /// Bytes.
+    /// Total memory in bytes.
     pub(super) total_memory: usize,
-    /// Number of multiprocessors in HIP's terms: compute units, or pairs of them.
+    /// HIP's number of multiprocessors: compute units or work-group processors, depending on the architecture.
     pub(super) multiprocessors: usize,
 }
 
-/// The properties of GPU `ordinal`.
+/// Returns the properties of GPU `ordinal`.
 ///
 /// # Errors
 /// If HIP fails.
@@ -30,21 +29,21 @@ pub(super) fn properties(ordinal: usize) -> Result<Properties> {
     Ok(Properties { name: properties.name, integrated, total_memory, multiprocessors })
 }
 
-/// Whether a display is attached to GPU `ordinal`, as far as the kernel's sysfs says; false where it cannot be asked.
-pub(super) fn draws_a_display(ordinal: usize) -> bool {
+/// Returns true if sysfs reports a display connected to GPU `ordinal`; false if that is unknown.
+pub(super) fn drives_display(ordinal: usize) -> bool {
     let Some(address) = pci_address(ordinal) else { return false };
     has_connected_display(&Path::new("/sys/bus/pci/devices").join(address).join("drm"))
 }
 
-/// Like `0000:03:00.0`.
+/// Returns the PCI address of GPU `ordinal`, such as `0000:03:00.0`.
 fn pci_address(ordinal: usize) -> Option<String> {
     let mut text = [0u8; 32];
-    // SAFETY: the buffer has the length that is given, and the call ends the text within it.
+    // SAFETY: the buffer has the given length, and the call terminates the text within it.
     let code = unsafe {
         bindings::hipDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as i32, ordinal as i32)
     };
     if code != bindings::hipError_t_hipSuccess {
-        // HIP keeps the last error for whoever asks next; not every driver knows the bus.
+        // Not every driver implements this call. Clear the last error so that an unrelated call does not return it.
         let _ = hip::get_last_error();
         let _ = rocm_loader::last_error();
         return None;
@@ -52,7 +51,7 @@ fn pci_address(ordinal: usize) -> Option<String> {
     Some(CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?.to_ascii_lowercase())
 }
 
-/// `drm` holds `card0/card0-DP-1/status` and the like.
+/// Searches the folder `drm` for a connector, such as `card0/card0-DP-1/status`, that is connected.
 fn has_connected_display(drm: &Path) -> bool {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries(drm).flat_map(|card| entries(&card.path()).collect::<Vec<_>>()).any(|connector| {

@@ -1,5 +1,5 @@
-//! Enqueueing what is held back: one launch where the parts fit each other, else one for each.
-use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
+//! Enqueues deferred launches: one fused launch if the operations match, otherwise one launch for each.
+use super::deferred::{Deferred, Gated, Matrix, Output, Products, Silu, Work};
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::ops::quantized_row::{RowMatrix, RowProducts, MAX_MATRICES};
 use crate::Result;
@@ -9,23 +9,23 @@ use hip_kernels::contract::{
 
 static DENSE: KernelLayout = KernelLayout([0; LAYOUT_WORDS]);
 
-/// A launch over dense f32, in packs.
-fn each(numel: usize) -> Result<LaunchConfig> {
+/// Returns the geometry of an elementwise launch on dense f32 with four elements per thread.
+fn elementwise_config(numel: usize) -> Result<LaunchConfig> {
     LaunchConfig::for_elements("fusion", numel.div_ceil(4))
 }
 
-/// Enqueues all that is held back, and gives back the memory that was kept for it. The GPU is bound.
-pub(super) fn all(device: &DeviceState, held: &mut Held) -> Result<()> {
-    let result = match std::mem::take(&mut held.work) {
+/// Enqueues all deferred launches and releases the memory that was kept for them. The GPU is bound.
+pub(super) fn all(device: &DeviceState, deferred: &mut Deferred) -> Result<()> {
+    let result = match std::mem::take(&mut deferred.work) {
         Work::Nothing => Ok(()),
         Work::Products(group) => products(device, &group),
         Work::Gated(launch) => gated(device, &launch),
         Work::Activations { bytes, .. } => {
-            held.retired = Some(bytes);
+            deferred.retired = Some(bytes);
             Ok(())
         }
     };
-    held.release(&device.stream);
+    deferred.release(&device.stream);
     result
 }
 
@@ -33,43 +33,43 @@ fn gated(device: &DeviceState, gated: &Gated) -> Result<()> {
     silu(device, &gated.silu)?;
     let (lhs, rhs, out, numel) = (gated.silu.x, gated.gate, gated.out.ptr, gated.silu.numel);
     match Swiglu::kernel(Element::F32) {
-        Some(kernel) if gated.out.is_wanted => {
+        Some(kernel) if gated.out.is_needed => {
             let arguments = Swiglu { numel, num_dims: 0, info: &DENSE, lhs, rhs, out };
-            // SAFETY: the operation that was held back has checked its operands, and they are kept.
-            unsafe { device.launch_now(kernel, each(numel)?, &arguments) }
+            // SAFETY: the deferred operation checked its operands, and their memory is kept until now.
+            unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
         }
         _ => Ok(()),
     }
 }
 
 fn silu(device: &DeviceState, silu: &Silu) -> Result<()> {
-    let Silu { x: inp, out: Output { ptr: out, is_wanted }, numel } = *silu;
+    let Silu { x: inp, out: Output { ptr: out, is_needed }, numel } = *silu;
     match Unary::kernel(UnaryOp::Silu, Element::F32) {
-        Some(kernel) if is_wanted => {
+        Some(kernel) if is_needed => {
             let arguments = Unary { numel, num_dims: 0, info: &DENSE, inp, out };
             // SAFETY: as above.
-            unsafe { device.launch_now(kernel, each(numel)?, &arguments) }
+            unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
         }
         _ => Ok(()),
     }
 }
 
-/// Enqueues products, with what is held back around them. The GPU is bound.
+/// Enqueues products together with the operations that are fused with them. The GPU is bound.
 pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
     if let Some(before) = &group.gated {
         gated(device, before)?;
     }
     if let (Some((lhs, sum)), Some(matrix)) = (group.sum, group.matrices[0]) {
-        if !matrix.out.is_wanted {
+        if !matrix.out.is_needed {
             return rows(device, group, [Some(Matrix { out: sum, ..matrix })], Some(lhs));
         }
         rows(device, group, [Some(matrix)], None)?;
         return match Binary::kernel(BinaryOp::Badd, Element::F32) {
-            Some(kernel) if sum.is_wanted => {
+            Some(kernel) if sum.is_needed => {
                 let (info, numel, rhs, out) = (&DENSE, matrix.n, matrix.out.ptr, sum.ptr);
                 let arguments = Binary { numel, num_dims: 0, info, lhs, rhs, out };
                 // SAFETY: as above.
-                unsafe { device.launch_now(kernel, each(numel)?, &arguments) }
+                unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
             }
             _ => Ok(()),
         };
@@ -78,7 +78,7 @@ pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
     group.silu.map_or(Ok(()), |activation| silu(device, &activation))
 }
 
-/// Enqueues one launch for all matrices whose products are wanted.
+/// Enqueues one launch for all matrices whose products are needed.
 fn rows(
     device: &DeviceState,
     group: &Products,
@@ -88,7 +88,7 @@ fn rows(
     let null = DevicePtr(std::ptr::null_mut());
     let mut wanted = [RowMatrix { blocks: null, n: 0, out: null }; MAX_MATRICES];
     let mut count = 0;
-    for matrix in matrices.into_iter().flatten().filter(|matrix| matrix.out.is_wanted) {
+    for matrix in matrices.into_iter().flatten().filter(|matrix| matrix.out.is_needed) {
         wanted[count] = RowMatrix { blocks: matrix.blocks, n: matrix.n, out: matrix.out.ptr };
         count += 1;
     }
@@ -98,6 +98,6 @@ fn rows(
     let (x, gate) = group.gated.map_or((group.x, None), |gated| (gated.silu.x, Some(gated.gate)));
     let matrices = &wanted[..count];
     let products = RowProducts { format: group.format, k: group.k, x, gate, summand, matrices };
-    // SAFETY: the products that were held back have counted rows, matrices and outputs, and they are kept.
+    // SAFETY: the deferred products checked rows, matrices and outputs, and their memory is kept until now.
     unsafe { products.launch(device) }
 }

@@ -1,32 +1,32 @@
-//! Which launches are held back, and what they are merged with.
+//! Decides which launches are deferred and which later launches they are fused with.
+use super::deferred::{Deferred, Gated, Matrix, Output, Products, Silu, Work};
 use super::enqueue;
-use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
 use crate::op::{BinaryOpT, UnaryOpT};
 use crate::rocm_backend::device::{Attachment, DeviceState, RocmDevice};
 use crate::rocm_backend::ops::elementwise::ContractOp;
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::RocmStorage;
-use crate::rocm_backend::stream::{Allocation, Buffer, HeldLaunches};
+use crate::rocm_backend::stream::{Allocation, Buffer, DeferredLaunches};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// `0` launches every operation by itself, for devices that are opened later.
+/// Environment variable; `0` disables fusion on devices that are opened later.
 pub const FUSION_VARIABLE: &str = "CANDLE_ROCM_FUSION";
 
-/// The held launches of a device.
+/// The deferred launches of a device, and the switch of fusion.
 struct Fusion {
     enabled: AtomicBool,
-    held: Mutex<Held>,
+    deferred: Mutex<Deferred>,
 }
 
 impl Attachment for Fusion {
     fn attach(device: &Arc<DeviceState>) -> Self {
-        device.stream.set_held_launches(Box::new(OfDevice(Arc::downgrade(device))));
+        device.stream.set_deferred_launches(Box::new(WeakDevice(Arc::downgrade(device))));
         let enabled = std::env::var_os(FUSION_VARIABLE).is_none_or(|value| value != "0");
-        Self { enabled: AtomicBool::new(enabled), held: Mutex::default() }
+        Self { enabled: AtomicBool::new(enabled), deferred: Mutex::default() }
     }
 
     fn before_close(&self, device: &DeviceState) -> Result<()> {
@@ -35,20 +35,20 @@ impl Attachment for Fusion {
 }
 
 impl Fusion {
-    /// Locks what is held back, and notes on the stream afterwards whether there is anything.
-    fn with_held<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Held) -> R) -> R {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = work(&mut held);
-        device.stream.set_has_held(held.is_pending());
-        let retired = held.retired.take();
-        drop(held);
+    /// Calls `work` with the deferred launches locked, then tells the stream if any are pending.
+    fn with_deferred<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Deferred) -> R) -> R {
+        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut deferred);
+        device.stream.set_has_deferred(deferred.is_pending());
+        let retired = deferred.retired.take();
+        drop(deferred);
         drop(retired);
         result
     }
 
-    /// [`Self::with_held`] for work that may be held back afterwards, unless fusion is off.
-    fn hold(&self, device: &DeviceState, work: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
-        let result = self.with_held(device, work);
+    /// Like [`Self::with_deferred`]; if fusion is disabled, enqueues what `work` deferred.
+    fn defer(&self, device: &DeviceState, work: impl FnOnce(&mut Deferred) -> Result<()>) -> Result<()> {
+        let result = self.with_deferred(device, work);
         match self.enabled.load(Ordering::Relaxed) {
             true => result,
             false => result.and(self.enqueue(device)),
@@ -56,26 +56,26 @@ impl Fusion {
     }
 
     fn enqueue(&self, device: &DeviceState) -> Result<()> {
-        self.with_held(device, |held| {
-            let enqueued = enqueue::all(device, held);
-            held.failure.take().map_or(enqueued, Err)
+        self.with_deferred(device, |deferred| {
+            let enqueued = enqueue::all(device, deferred);
+            deferred.failure.take().map_or(enqueued, Err)
         })
     }
 }
 
-/// The held launches as a stream sees them.
-struct OfDevice(Weak<DeviceState>);
+/// Access of a stream to the deferred launches of its device.
+struct WeakDevice(Weak<DeviceState>);
 
-impl HeldLaunches for OfDevice {
+impl DeferredLaunches for WeakDevice {
     fn enqueue(&self) -> Result<()> {
         self.0.upgrade().map_or(Ok(()), |device| device.attachment::<Fusion>().enqueue(&device))
     }
 
     fn enqueue_silently(&self) {
         if let Some(device) = self.0.upgrade() {
-            device.attachment::<Fusion>().with_held(&device, |held| {
-                if let Err(error) = enqueue::all(&device, held) {
-                    held.failure = Some(error);
+            device.attachment::<Fusion>().with_deferred(&device, |deferred| {
+                if let Err(error) = enqueue::all(&device, deferred) {
+                    deferred.failure = Some(error);
                 }
             });
         }
@@ -84,14 +84,14 @@ impl HeldLaunches for OfDevice {
     fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation> {
         match self.0.upgrade() {
             None => Some(memory),
-            Some(device) => {
-                device.attachment::<Fusion>().with_held(&device, |held| held.retain(memory, bytes))
-            }
+            Some(device) => device
+                .attachment::<Fusion>()
+                .with_deferred(&device, |deferred| deferred.retain(memory, bytes)),
         }
     }
 }
 
-/// A matrix of blocks, `n` rows of `k`, and the row of f32 that it is multiplied with.
+/// A product of one row `x` of f32 with a quantized matrix of `n` rows of `k` elements.
 #[derive(Clone, Copy)]
 pub(crate) struct RowProduct {
     pub(crate) format: BlockFormat,
@@ -102,18 +102,18 @@ pub(crate) struct RowProduct {
     pub(crate) out: DevicePtr,
 }
 
-/// Upstream's operation `U`, if it is held back.
+/// Defers the unary operation `U` if it can be fused with a deferred product; otherwise returns `None`.
 #[inline]
 pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<Option<RocmStorage>> {
-    match ContractOp::<U>::UNARY == UnaryOp::Silu && src.device.state().stream.has_held() {
-        true => operation(U::NAME, [(src, layout); 2], |held, _, [x, _], out, numel| {
-            Ok(silu(held, x, out, numel))
+    match ContractOp::<U>::UNARY == UnaryOp::Silu && src.device.state().stream.has_deferred() {
+        true => operation(U::NAME, [(src, layout); 2], |deferred, _, [x, _], out, numel| {
+            Ok(silu(deferred, x, out, numel))
         }),
         false => Ok(None),
     }
 }
 
-/// Upstream's operation `B`, if it is held back; the layouts have the same dims.
+/// Defers the binary operation `B` if it can be fused; otherwise returns `None`. The layouts must have the same dims.
 #[inline]
 pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<RocmStorage>> {
     let merge = match ContractOp::<B>::BINARY {
@@ -121,17 +121,17 @@ pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<
         BinaryOp::Bmul => gate,
         _ => return Ok(None),
     };
-    match lhs.0.device.state().stream.has_held() {
+    match lhs.0.device.state().stream.has_deferred() {
         true => operation(B::NAME, [lhs, rhs], merge),
         false => Ok(None),
     }
 }
 
-/// The result of an operation of dense f32, if `merge` holds it back.
+/// Returns the result of an operation on dense f32 if `merge` defers it.
 fn operation(
     op: &'static str,
     [(lhs, lhs_layout), (rhs, rhs_layout)]: [Operand; 2],
-    merge: impl FnOnce(&mut Held, &DeviceState, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
+    merge: impl FnOnce(&mut Deferred, &DeviceState, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
 ) -> Result<Option<RocmStorage>> {
     let device = &lhs.device;
     let is_dense = |storage: &RocmStorage, layout: &Layout| {
@@ -142,18 +142,18 @@ fn operation(
     }
     let numel = lhs_layout.shape().elem_count();
     let operands = [lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?];
-    // SAFETY: every element is written by what is held back, or nothing reads it.
+    // SAFETY: the deferred launch writes every element before anything reads it.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, numel, op)? };
     let (state, out) = (device.state(), dst.slice.ptr());
     state.stream.bind()?;
     let fusion = state.attachment::<Fusion>();
-    let is_held = fusion.with_held(state, |held| merge(held, state, operands, out, numel))?;
-    Ok(is_held.then_some(dst))
+    let is_deferred = fusion.with_deferred(state, |deferred| merge(deferred, state, operands, out, numel))?;
+    Ok(is_deferred.then_some(dst))
 }
 
-/// Holds `out = silu(x)` back if `x` is a held product.
-fn silu(held: &mut Held, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
-    let Work::Products(group) = &mut held.work else { return false };
+/// Defers `out = silu(x)` if `x` is a deferred product.
+fn silu(deferred: &mut Deferred, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
+    let Work::Products(group) = &mut deferred.work else { return false };
     let mut products = group.matrices.iter().flatten();
     let is_product = group.silu.is_none()
         && group.sum.is_none()
@@ -164,86 +164,86 @@ fn silu(held: &mut Held, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
     is_product
 }
 
-/// The operand beside the one that is the result `held`, if just one is.
-fn other(held: Output, [lhs, rhs]: [DevicePtr; 2]) -> Option<DevicePtr> {
-    match (held.is(lhs), held.is(rhs)) {
+/// Returns the other operand if exactly one of the two is the deferred result `deferred`.
+fn other_operand(deferred: Output, [lhs, rhs]: [DevicePtr; 2]) -> Option<DevicePtr> {
+    match (deferred.is(lhs), deferred.is(rhs)) {
         (true, false) => Some(rhs),
         (false, true) => Some(lhs),
         _ => None,
     }
 }
 
-/// Holds `out = lhs * rhs` back if one side is a held `silu`. The products are enqueued.
+/// Defers `out = lhs * rhs` if one operand is a deferred `silu`, and enqueues the products.
 fn gate(
-    held: &mut Held,
+    deferred: &mut Deferred,
     device: &DeviceState,
     operands: [DevicePtr; 2],
     out: DevicePtr,
     numel: usize,
 ) -> Result<bool> {
-    let Work::Products(group) = held.work else { return Ok(false) };
+    let Work::Products(group) = deferred.work else { return Ok(false) };
     let Some(silu) = group.silu.filter(|silu| silu.numel == numel) else { return Ok(false) };
-    let Some(gate) = other(silu.out, operands) else { return Ok(false) };
+    let Some(gate) = other_operand(silu.out, operands) else { return Ok(false) };
     let result = enqueue::products(device, &Products { silu: None, ..group });
-    held.work = Work::Gated(Gated { silu, gate, out: Output::at(out) });
-    held.release(&device.stream);
+    deferred.work = Work::Gated(Gated { silu, gate, out: Output::at(out) });
+    deferred.release(&device.stream);
     result.map(|()| true)
 }
 
-/// Holds `out = lhs + rhs` back if one side is a held product.
+/// Defers `out = lhs + rhs` if one operand is a deferred product.
 fn sum(
-    held: &mut Held,
+    deferred: &mut Deferred,
     _: &DeviceState,
     operands: [DevicePtr; 2],
     out: DevicePtr,
     numel: usize,
 ) -> Result<bool> {
-    let Work::Products(group) = &mut held.work else { return Ok(false) };
-    let Some(matrix) = group.alone().filter(|matrix| matrix.n == numel) else { return Ok(false) };
-    let Some(summand) = other(matrix.out, operands) else { return Ok(false) };
+    let Work::Products(group) = &mut deferred.work else { return Ok(false) };
+    let Some(matrix) = group.single().filter(|matrix| matrix.n == numel) else { return Ok(false) };
+    let Some(summand) = other_operand(matrix.out, operands) else { return Ok(false) };
     group.sum = Some((summand, Output::at(out)));
     Ok(true)
 }
 
-/// Binds the GPU, and loads a kernel whose module enqueues when it is loaded, before anything is held back.
-fn load_ahead(device: &DeviceState, kernel: KernelId) -> Result<()> {
+/// Binds the GPU and loads a kernel before launches are deferred, because loading its module enqueues copies.
+fn preload(device: &DeviceState, kernel: KernelId) -> Result<()> {
     if device.is_loaded(kernel) {
         return device.stream.bind();
     }
-    device.stream.begin()?;
+    device.stream.bind_and_flush()?;
     device.function(kernel).map(|_| ())
 }
 
 impl RocmDevice {
-    /// Switches the merging of launches on or off; in place of `CANDLE_ROCM_FUSION`. Results have the same bits either
-    /// way. What is held back by then is enqueued.
+    /// Enables or disables the fusion of launches, overriding `CANDLE_ROCM_FUSION`. Results are bitwise the same either
+    /// way. Deferred launches are enqueued first.
     ///
     /// # Errors
-    /// The errors of the held launches.
+    /// If enqueueing the deferred launches fails.
     pub fn set_fusion(&self, enabled: bool) -> Result<()> {
-        self.state().stream.begin()?;
+        self.state().stream.bind_and_flush()?;
         self.state().attachment::<Fusion>().enabled.store(enabled, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Enqueues the product of one row with a matrix, or holds it back for what follows. It takes rows that fit into LDS
-    /// as bytes.
+    /// Defers the product of one row with a matrix, or enqueues it if fusion is disabled. The quantized row must fit
+    /// into LDS.
     ///
     /// # Errors
-    /// If no kernel multiplies the format, or those of what was held back before.
+    /// If there is no kernel for the format, or enqueueing earlier deferred launches fails.
     ///
     /// # Safety
-    /// `x` has `k` elements in packs, the matrix `n` rows of `k`, and `out` room for `n`.
+    /// `x` must have `k` elements aligned for vector loads, the matrix `n` rows of `k`, and `out` room for `n`.
     pub(crate) unsafe fn defer_product(&self, product: RowProduct) -> Result<()> {
         let state = self.state();
         let RowProduct { format, blocks, n, k, x, out } = product;
         let Some(kernel) = QuantizedRow::kernel(format) else {
             return Err(RocmError::Unsupported(format!("no kernel multiplies {}", format.name())).into());
         };
-        load_ahead(state, kernel.id())?;
+        preload(state, kernel.id())?;
         let matrix = Matrix { blocks, n, out: Output::at(out) };
-        state.attachment::<Fusion>().hold(state, |held| {
-            let gated = match &mut held.work {
+        state.attachment::<Fusion>().defer(state, |deferred| {
+            let gated = match &mut deferred.work {
                 Work::Products(group) if group.format == format && group.k == k && group.sum.is_none() => {
                     let free = group.matrices.iter_mut().find(|matrix| matrix.is_none());
                     match free.filter(|_| group.gated.is_none() && group.x.0 == x.0) {
@@ -259,17 +259,17 @@ impl RocmDevice {
             };
             let result = match gated {
                 Some(_) => Ok(()),
-                None => enqueue::all(state, held),
+                None => enqueue::all(state, deferred),
             };
             let matrices = [Some(matrix), None, None];
-            held.work = Work::Products(Products { format, k, x, gated, matrices, sum: None, silu: None });
+            deferred.work = Work::Products(Products { format, k, x, gated, matrices, sum: None, silu: None });
             result
         })
     }
 
-    /// Has `launch` enqueue a product with quantized activations: with those that the product before used, if nothing
-    /// else was enqueued since and they were made by the first of `kernels`, or those that `make` enqueues. Both
-    /// enqueue one of `kernels` each and nothing else, by [`DeviceState::launch_now`].
+    /// Calls `launch` with the address of quantized activations. It reuses those of the preceding product if `kernels[0]`
+    /// made them from the same rows and nothing was enqueued since; otherwise `make` enqueues their quantization.
+    /// `make` and `launch` must each enqueue one of `kernels` by [`DeviceState::launch_now`], and nothing else.
     pub(crate) fn with_activations(
         &self,
         from: DevicePtr,
@@ -279,17 +279,17 @@ impl RocmDevice {
         launch: impl FnOnce(DevicePtr) -> Result<()>,
     ) -> Result<()> {
         let state = self.state();
-        kernels.into_iter().try_for_each(|kernel| load_ahead(state, kernel))?;
-        state.attachment::<Fusion>().hold(state, |held| {
-            if let Work::Activations { from: of, quantizer, rows: r, columns: c, bytes } = &held.work {
+        kernels.into_iter().try_for_each(|kernel| preload(state, kernel))?;
+        state.attachment::<Fusion>().defer(state, |deferred| {
+            if let Work::Activations { from: of, quantizer, rows: r, columns: c, bytes } = &deferred.work {
                 if (of.0, *quantizer, *r, *c) == (from.0, kernels[0], rows, columns) {
                     return launch(bytes.ptr());
                 }
             }
-            enqueue::all(state, held)?;
+            enqueue::all(state, deferred)?;
             let bytes = make()?;
             let result = launch(bytes.ptr());
-            held.work = Work::Activations { from, quantizer: kernels[0], rows, columns, bytes };
+            deferred.work = Work::Activations { from, quantizer: kernels[0], rows, columns, bytes };
             result
         })
     }

@@ -1,17 +1,17 @@
-//! Fusion: launches that are held back until it is known what follows them, so that one does what several would.
+//! Fusion: some launches are deferred until the next operation, so that one kernel computes several operations.
 //!
-//! Products of one row with a matrix of blocks, `silu` of such a product, its product with another tensor, and the sum of a
-//! product and another tensor wait for what follows. `docs/fusion.md` is the contract: what is held and merged, its order
-//! on the stream, results, memory and errors. An observer sees a difference only in the number of launches; while nothing
-//! is held back, an operation pays one atomic load.
+//! Deferred are products of one row with a quantized matrix, `silu` of such a product, its product with another tensor, and
+//! the sum of a product and another tensor. `docs/fusion.md` specifies what is deferred and fused, the order on the stream,
+//! results, memory and errors. Fusion only changes the number of launches. If nothing is deferred, an operation costs one
+//! additional atomic load.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `merge` | which launches are merged, and the switch |
-//! | `held` | the held launches, and the memory that they need |
-//! | `enqueue` | launching them |
+//! | `merge` | which launches are deferred and fused, and the switch |
+//! | `deferred` | the deferred launches, and the memory that they need |
+//! | `enqueue` | enqueueing the deferred launches |
+mod deferred;
 mod enqueue;
-mod held;
 mod merge;
 
 pub use merge::FUSION_VARIABLE;

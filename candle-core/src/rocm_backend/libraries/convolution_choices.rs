@@ -1,40 +1,41 @@
-//! Which convolution was fastest, as measured: kept on disk between processes.
+//! Persistent cache of tuning results: the fastest convolution algorithm for each shape.
 //!
-//! A text file of lines that are only ever added, each in one write, so that processes may share it; what is cut off or
-//! damaged is passed over. A line is the GPU's architecture, the library's version, the shape, what to take
-//! (`tiles` or `unfolded`, which are ours, or the number of one of the library's solutions) and a full stop, separated by tabs.
+//! The cache is a text file. Each line is appended in one write, so that processes can share the file; incomplete or
+//! corrupt lines are ignored. A line has five fields, separated by tabs: the GPU's architecture, the library's version,
+//! the shape, the algorithm (`tiles`, `unfolded`, or the number of a library solution) and a full stop.
 use super::convolution_shape::ConvShape;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The file of choices; `0` keeps none. Unset, it is `candle-rocm/convolutions.tsv` in the user's cache folder.
+/// Environment variable with the path of the cache file; `0` disables it. The default is
+/// `candle-rocm/convolutions.tsv` in the user's cache folder.
 pub const CACHE_VARIABLE: &str = "CANDLE_ROCM_CONV_CACHE";
 
-/// More than this is not read: a million shapes are not measured.
-const MOST_BYTES: u64 = 64 << 20;
-/// Ends a line, so that one that was cut off is not taken for another.
+/// Maximum number of bytes that are read from the file.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Last field of a line, which shows that the line is complete.
 const END: &str = ".";
 
-/// Method of our own kernels for more than a few channels.
+/// Algorithm of the built-in kernels for more than a few channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConvMethod {
-    /// Products on tiles that read the input where it lies.
+    /// Implicit matrix products on tiles, which read the input in place.
     Tiles,
-    /// Products of the library for them, with an unfolded copy, or of taps that are then summed.
+    /// Matrix products by the product library: with an unfolded copy (im2col), or of each tap with a summation.
     Unfolded,
 }
 
-/// Fastest method, as measured.
+/// Fastest measured algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Our kernels.
+    /// Built-in kernels.
     Own(ConvMethod),
-    /// The library's solution of this number.
+    /// The library solution with this number.
     Solution(u64),
 }
 
-/// The choices for one GPU and one version of the library.
+/// Cached choices for one GPU architecture and one version of the library.
 pub(super) struct Choices {
     path: Option<PathBuf>,
     arch: String,
@@ -43,7 +44,7 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    /// Reads what there is. A file that cannot be read is as good as none.
+    /// Loads the cached choices. A file that cannot be read counts as empty.
     pub(super) fn load(path: Option<PathBuf>, arch: &str, version: &str) -> Self {
         let text = path.as_deref().and_then(|path| read(path).ok()).unwrap_or_default();
         let known = text.lines().filter_map(|line| parse(line, arch, version)).collect();
@@ -54,18 +55,18 @@ impl Choices {
         self.known.get(&shape.to_string()).copied()
     }
 
-    /// Keeps a choice, also on disk.
+    /// Stores a choice in memory and on disk.
     ///
     /// # Errors
-    /// Errors of the file system; the choice is kept for this process.
-    pub(super) fn keep(&mut self, shape: &ConvShape, choice: Choice) -> std::io::Result<()> {
+    /// If the file cannot be written; the choice is still stored in memory.
+    pub(super) fn store(&mut self, shape: &ConvShape, choice: Choice) -> std::io::Result<()> {
         let shape = shape.to_string();
         let number = match choice {
             Choice::Own(ConvMethod::Tiles) => "tiles".to_string(),
             Choice::Own(ConvMethod::Unfolded) => "unfolded".to_string(),
             Choice::Solution(id) => id.to_string(),
         };
-        // Begins with an end of line, in case another process was stopped in the middle of one.
+        // The leading newline ends an incomplete line of a process that was stopped while writing.
         let line = format!("\n{}\t{}\t{shape}\t{number}\t{END}\n", self.arch, self.version);
         self.known.insert(shape, choice);
         let Some(path) = &self.path else { return Ok(()) };
@@ -75,22 +76,22 @@ impl Choices {
         std::fs::OpenOptions::new().append(true).create(true).open(path)?.write_all(line.as_bytes())
     }
 
-    /// Where choices are kept, for messages.
-    pub(super) fn place(&self) -> String {
+    /// Returns the path of the file, or `memory`, for messages.
+    pub(super) fn location(&self) -> String {
         self.path.as_ref().map_or_else(|| "memory".to_string(), |path| path.display().to_string())
     }
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    std::fs::File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn parse(line: &str, arch: &str, version: &str) -> Option<(String, Choice)> {
     let fields: Vec<&str> = line.split('\t').collect();
-    let [its_arch, its_version, shape, choice, END] = fields[..] else { return None };
-    if its_arch != arch || its_version != version {
+    let [line_arch, line_version, shape, choice, END] = fields[..] else { return None };
+    if line_arch != arch || line_version != version {
         return None;
     }
     let choice = match choice {
@@ -101,7 +102,7 @@ fn parse(line: &str, arch: &str, version: &str) -> Option<(String, Choice)> {
     Some((shape.to_string(), choice))
 }
 
-/// Where the environment says, or in the user's cache folder; `None` where there is neither.
+/// Returns the path of the cache file; `None` if it is disabled or there is no cache folder.
 pub(super) fn path() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     match folder(CACHE_VARIABLE) {
@@ -121,7 +122,7 @@ mod tests {
     use crate::DType;
 
     fn shape(batch: usize) -> ConvShape {
-        let (h, w) = (Axis::FLAT, Axis { size: 9, taps: 3, padding: 1, stride: 2, dilation: 1, out: 5 });
+        let (h, w) = (Axis::UNIT, Axis { size: 9, taps: 3, padding: 1, stride: 2, dilation: 1, out: 5 });
         ConvShape {
             direction: Direction::Output,
             dtype: DType::F16,
@@ -134,31 +135,31 @@ mod tests {
         }
     }
 
-    /// A file of the test's own, removed with it.
-    struct Scratch(PathBuf);
+    /// A temporary path that is removed on drop.
+    struct TempPath(PathBuf);
 
-    impl Scratch {
-        fn of(name: &str) -> Self {
+    impl TempPath {
+        fn new(name: &str) -> Self {
             Self(std::env::temp_dir().join(format!("candle-choices-{}-{name}", std::process::id())))
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for TempPath {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
     #[test]
-    fn choices_outlive_the_process_that_made_them() {
-        let scratch = Scratch::of("kept");
+    fn choices_persist_across_processes() {
+        let scratch = TempPath::new("kept");
         let path = scratch.0.join("folder").join("file.tsv");
         let load = |arch, version| Choices::load(Some(path.clone()), arch, version);
         let mut first = load("gfx1100", "3.4.0");
         assert_eq!(first.of(&shape(1)), None);
         let mut second = load("gfx1100", "3.4.0");
-        first.keep(&shape(1), Choice::Solution(91)).unwrap();
-        second.keep(&shape(2), Choice::Own(ConvMethod::Tiles)).unwrap();
+        first.store(&shape(1), Choice::Solution(91)).unwrap();
+        second.store(&shape(2), Choice::Own(ConvMethod::Tiles)).unwrap();
         assert_eq!(first.of(&shape(1)), Some(Choice::Solution(91)));
         let third = load("gfx1100", "3.4.0");
         assert_eq!(
@@ -170,15 +171,15 @@ mod tests {
         }
     }
 
-    /// Every prefix of the file, and every byte of it changed.
+    /// Truncates the file at every length and corrupts each byte.
     #[test]
-    fn damage_loses_choices_and_makes_none() {
-        let scratch = Scratch::of("damaged");
+    fn corruption_never_creates_choices() {
+        let scratch = TempPath::new("damaged");
         std::fs::create_dir_all(&scratch.0).unwrap();
         let path = scratch.0.join("file.tsv");
         let load = || Choices::load(Some(path.clone()), "gfx90a", "3.4.0");
-        load().keep(&shape(1), Choice::Solution(123)).unwrap();
-        load().keep(&shape(2), Choice::Own(ConvMethod::Tiles)).unwrap();
+        load().store(&shape(1), Choice::Solution(123)).unwrap();
+        load().store(&shape(2), Choice::Own(ConvMethod::Tiles)).unwrap();
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
@@ -188,11 +189,11 @@ mod tests {
                 matches!(choices.of(&shape(2)), None | Some(Choice::Own(ConvMethod::Tiles))),
                 "cut at {cut}"
             );
-            load().keep(&shape(3), Choice::Own(ConvMethod::Tiles)).unwrap();
+            load().store(&shape(3), Choice::Own(ConvMethod::Tiles)).unwrap();
             assert_eq!(
                 load().of(&shape(3)),
                 Some(Choice::Own(ConvMethod::Tiles)),
-                "written after a cut at {cut}"
+                "written after truncation at {cut}"
             );
         }
         for at in 0..whole.len() {
@@ -204,11 +205,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said_and_kept_in_memory() {
-        let scratch = Scratch::of("blocked");
+    fn choices_stay_in_memory_if_writing_fails() {
+        let scratch = TempPath::new("blocked");
         std::fs::write(&scratch.0, "a file where the folder would be").unwrap();
         let mut choices = Choices::load(Some(scratch.0.join("file.tsv")), "gfx90a", "3.4.0");
-        assert!(choices.keep(&shape(1), Choice::Own(ConvMethod::Tiles)).is_err());
+        assert!(choices.store(&shape(1), Choice::Own(ConvMethod::Tiles)).is_err());
         assert_eq!(choices.of(&shape(1)), Some(Choice::Own(ConvMethod::Tiles)));
         let _ = std::fs::remove_file(&scratch.0);
     }

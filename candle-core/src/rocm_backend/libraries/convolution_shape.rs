@@ -1,8 +1,8 @@
-//! The sizes of a convolution, as operations, the library and the file of choices share them.
+//! Sizes of a convolution, shared by the operations, the library and the tuning cache.
 use crate::DType;
 use std::fmt;
 
-/// The sizes along one dimension.
+/// Sizes of a convolution along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Axis {
     pub(crate) size: usize,
@@ -10,28 +10,28 @@ pub(crate) struct Axis {
     pub(crate) padding: usize,
     pub(crate) stride: usize,
     pub(crate) dilation: usize,
-    /// Places of the output.
+    /// Size of the output.
     pub(crate) out: usize,
 }
 
 impl Axis {
-    /// The vertical axis of a convolution of one dimension.
-    pub(crate) const FLAT: Self = Self { size: 1, taps: 1, padding: 0, stride: 1, dilation: 1, out: 1 };
+    /// Vertical axis of a one-dimensional convolution.
+    pub(crate) const UNIT: Self = Self { size: 1, taps: 1, padding: 0, stride: 1, dilation: 1, out: 1 };
 }
 
-/// Operand that is computed: of `x` (batch, groups * c_in, h, w), `k` (groups * c_out, c_in, k_h, k_w) and
-/// `y` (batch, groups * c_out, h_out, w_out). Each gradient of one is another.
+/// The tensor that is computed from the two others: `x` (batch, groups * c_in, h, w), `k` (groups * c_out, c_in, k_h, k_w)
+/// or `y` (batch, groups * c_out, h_out, w_out). The gradient of each direction is another direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
-    /// y of x and k: a convolution.
+    /// Computes y from x and k: a convolution.
     Output,
-    /// x of y and k: a transposed convolution.
+    /// Computes x from y and k: a transposed convolution.
     Input,
-    /// k of x and y.
+    /// Computes k from x and y: the weight gradient.
     Weights,
 }
 
-/// A convolution in one direction; channels are those of a group.
+/// A convolution in one direction; `c_in` and `c_out` are the channels of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConvShape {
     pub(crate) direction: Direction,
@@ -45,22 +45,19 @@ pub(crate) struct ConvShape {
 }
 
 impl ConvShape {
-    /// Dims of x.
     pub(crate) fn x(&self) -> [usize; 4] {
         [self.batch, self.groups * self.c_in, self.h.size, self.w.size]
     }
 
-    /// Dims of the weights.
     pub(crate) fn k(&self) -> [usize; 4] {
         [self.groups * self.c_out, self.c_in, self.h.taps, self.w.taps]
     }
 
-    /// Dims of y.
     pub(crate) fn y(&self) -> [usize; 4] {
         [self.batch, self.groups * self.c_out, self.h.out, self.w.out]
     }
 
-    /// Dims of what is computed.
+    /// Returns the dims of the computed tensor.
     pub(crate) fn result(&self) -> [usize; 4] {
         match self.direction {
             Direction::Output => self.y(),
@@ -69,23 +66,23 @@ impl ConvShape {
         }
     }
 
-    /// Places of a plane of y.
+    /// Returns the number of positions in a plane of y.
     pub(crate) fn places(&self) -> usize {
         self.h.out * self.w.out
     }
 
-    /// Number of elements that a place of y sees in one group.
+    /// Returns the number of input elements of one group that contribute to an element of y.
     pub(crate) fn columns(&self) -> usize {
         self.c_in * self.h.taps * self.w.taps
     }
 
-    /// Returns these sizes in another direction.
-    pub(crate) fn towards(self, direction: Direction) -> Self {
+    /// Returns the same sizes with another direction.
+    pub(crate) fn with_direction(self, direction: Direction) -> Self {
         Self { direction, ..self }
     }
 }
 
-/// Formats the shape for logs and the file of choices: no spaces, every size in it.
+/// Formats the shape for logs and the tuning cache: all sizes, without spaces.
 impl fmt::Display for ConvShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direction = match self.direction {

@@ -1,9 +1,9 @@
-//! Which convolutions go to MIOpen: asked once for each shape, and kept, so that from the second call on it is one call.
+//! Choice between MIOpen and the built-in kernels for a convolution. It is made once for each shape and cached.
 //!
-//! MIOpen's immediate mode names solutions without timing them on anybody's data. The first that is no last resort and
-//! whose workspace is within the bound is compiled and taken; where there is none, or where a table says that ours are
-//! faster, our own kernels compute. With tuning, all of them are measured at the first call of a shape. A failure of the
-//! library never reaches the caller: it is logged once, and our kernels take over.
+//! MIOpen's immediate mode lists solutions without running them. The first solution that is not a naive fallback and
+//! whose workspace is within the limit is compiled and used. If there is none, or if a table says that the built-in
+//! kernels are faster, those are used. With tuning, all candidates are measured at the first call of a shape. A failure
+//! of the library is logged once and never returned to the caller; the built-in kernels are used instead.
 use super::convolution_choices::{self, Choice, Choices, ConvMethod};
 use super::convolution_shape::ConvShape;
 use super::miopen::{self, Handle, Problem, Solution};
@@ -16,34 +16,35 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// `0` leaves convolutions to our own kernels, `1` takes MIOpen wherever it has a solution; unset, a table says.
+/// Environment variable: `0` uses the built-in kernels, `1` uses MIOpen wherever it has a solution. If it is unset, a
+/// table decides.
 pub const LIBRARY_VARIABLE: &str = "CANDLE_ROCM_MIOPEN";
-/// `1` measures MIOpen's solutions and our kernels at the first call of a shape, and keeps the choice on disk.
+/// Environment variable: `1` measures all candidates at the first call of a shape, and stores the fastest on disk.
 pub const TUNE_VARIABLE: &str = "CANDLE_ROCM_CONV_TUNE";
-/// Bytes that a convolution may take beside its result.
+/// Environment variable: maximum number of bytes that a convolution may use in addition to its result.
 pub const WORKSPACE_VARIABLE: &str = "CANDLE_ROCM_CONV_WORKSPACE";
 
 const DEFAULT_WORKSPACE: usize = 256 << 20;
-/// So many shapes are remembered; then all are forgotten.
-const SHAPES: usize = 2048;
+/// Maximum number of cached shapes; the cache is cleared when it is full.
+const MAX_CACHED_SHAPES: usize = 2048;
 /// A search that takes longer than this is logged.
-const LONG: Duration = Duration::from_secs(5);
-/// Calls that are measured together, after one that is not.
-const MEASURED: u32 = 5;
+const SLOW_SEARCH: Duration = Duration::from_secs(5);
+/// Number of calls that are timed together, after one warm-up call.
+const TIMED_CALLS: u32 = 5;
 
-/// Architectures, by how their names begin, whose convolutions are ours where the environment says nothing.
-const OWN: &[&str] = &[
+/// Prefixes of the architectures on which the built-in kernels are used by default.
+const OWN_KERNEL_ARCHS: &[&str] = &[
     // Measured (docs/performance.md): cuDNN's heuristics through this interface take up to 19 times as long.
     "sm_",
 ];
 
-/// Architectures, likewise, where our own kernels do not convolve on tiles.
-const UNFOLDED: &[&str] = &[
-    // Measured (docs/performance.md): the products of cuBLAS make up for the copy, and for more.
+/// Prefixes of the architectures on which the built-in kernels use unfolding instead of tiles.
+const UNFOLDED_ARCHS: &[&str] = &[
+    // Measured (docs/performance.md): cuBLAS is faster than tiles, even with the unfolded copy.
     "sm_",
 ];
 
-/// Settings from the environment and the program.
+/// Settings from the environment variables and the setters below.
 struct Settings {
     library: AtomicU8,
     tiles: AtomicU8,
@@ -62,7 +63,7 @@ fn settings() -> &'static Settings {
             Some("0") => 0,
             Some("1") => 1,
             Some(other) => {
-                tracing::warn!("{name}={other} is not understood and left aside; wanted 0 or 1");
+                tracing::warn!("{name}={other} is invalid and ignored; expected 0 or 1");
                 UNSET
             }
         };
@@ -70,7 +71,7 @@ fn settings() -> &'static Settings {
             None => DEFAULT_WORKSPACE,
             Some(text) => crate::rocm_backend::stream::memory::bytes(&text).unwrap_or_else(|| {
                 tracing::warn!(
-                    "{WORKSPACE_VARIABLE}={text} is not understood and left aside; wanted bytes, like 64M"
+                    "{WORKSPACE_VARIABLE}={text} is invalid and ignored; expected a size in bytes, like 64M"
                 );
                 DEFAULT_WORKSPACE
             }),
@@ -84,44 +85,44 @@ fn settings() -> &'static Settings {
     })
 }
 
-/// Returns how many bytes a convolution may take beside its result.
+/// Returns the maximum number of bytes that a convolution may use in addition to its result.
 pub fn conv_workspace() -> usize {
     settings().workspace.load(Ordering::Relaxed)
 }
 
-/// Bounds the memory that a convolution takes beside its result: 256 MiB unless this or `CANDLE_ROCM_CONV_WORKSPACE`
-/// says otherwise. MIOpen's solutions that want more are passed over; what was chosen before is kept. Our own kernels
-/// never take more than 64 MiB of it.
+/// Sets the maximum number of bytes that a convolution may use in addition to its result. The default is 256 MiB, or
+/// `CANDLE_ROCM_CONV_WORKSPACE`. MIOpen solutions that need more are not used; earlier choices stay valid. The built-in
+/// kernels use at most 64 MiB.
 pub fn set_conv_workspace(bytes: usize) {
     settings().workspace.store(bytes, Ordering::Relaxed);
 }
 
-/// Has convolutions computed by our own kernels (`Some(false)`), by MIOpen wherever it has a solution (`Some(true)`), or
-/// by whichever a table says (`None`, the default); in place of `CANDLE_ROCM_MIOPEN`. For shapes that are met later.
+/// Sets whether convolutions use the built-in kernels (`Some(false)`), MIOpen wherever it has a solution (`Some(true)`),
+/// or a table's choice (`None`, the default). Overrides `CANDLE_ROCM_MIOPEN`, and applies to shapes not used before.
 pub fn set_conv_library(wanted: Option<bool>) {
     settings().library.store(wanted.map_or(UNSET, u8::from), Ordering::Relaxed);
 }
 
-/// Has our own kernels convolve on tiles or unfold, whatever a table says: for tests of both.
+/// Forces the built-in kernels to use tiles or unfolding, for tests.
 #[doc(hidden)]
 pub fn set_conv_tiles(wanted: Option<bool>) {
     settings().tiles.store(wanted.map_or(UNSET, u8::from), Ordering::Relaxed);
 }
 
-/// Whether convolutions of shapes that are met later are measured at their first call, which then waits for the device;
-/// in place of `CANDLE_ROCM_CONV_TUNE`. Choices are kept on disk, see `CANDLE_ROCM_CONV_CACHE`.
+/// Enables or disables tuning, overriding `CANDLE_ROCM_CONV_TUNE`. The first call of a shape then measures all candidates
+/// and waits for the device. Results are stored on disk, see `CANDLE_ROCM_CONV_CACHE`.
 pub fn set_conv_tuning(tune: bool) {
     settings().tuning.store(u8::from(tune), Ordering::Relaxed);
 }
 
-/// A solution of MIOpen for a shape, with all that a call needs.
+/// A MIOpen solution for a shape, with its descriptors.
 pub(crate) struct Plan {
     problem: Problem,
     solution: Solution,
 }
 
 impl Plan {
-    /// Bytes of workspace.
+    /// Returns the size of the workspace in bytes.
     pub(crate) fn workspace(&self) -> usize {
         self.solution.workspace
     }
@@ -129,29 +130,29 @@ impl Plan {
 
 /// Implementation of a convolution.
 #[derive(Clone)]
-pub(crate) enum Computed {
+pub(crate) enum ConvBackend {
     Own(ConvMethod),
     Library(Arc<Plan>),
-    /// To be measured: these, and our own.
-    Measured(Vec<Arc<Plan>>),
+    /// To be tuned: the built-in kernels and these solutions must be measured.
+    Untuned(Vec<Arc<Plan>>),
 }
 
-/// One of what is measured.
+/// A candidate that is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Candidate<'a> {
     Own(ConvMethod),
     Library(&'a Plan),
 }
 
-/// The library of a device, and what was found out of each shape.
+/// The library of a device, and the implementation chosen for each shape.
 #[derive(Default)]
 struct Convolutions {
-    known: HashMap<ConvShape, Computed>,
-    library: Option<Opened>,
+    chosen: HashMap<ConvShape, ConvBackend>,
+    library: Option<LibraryState>,
     failures: FailureLog,
 }
 
-enum Opened {
+enum LibraryState {
     Library { handle: Handle, choices: Choices },
     Missing,
 }
@@ -161,42 +162,42 @@ fn convolutions(device: &Arc<DeviceState>) -> MutexGuard<'_, Convolutions> {
 }
 
 impl DeviceState {
-    /// Chooses what computes convolutions of this shape.
-    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> Computed {
+    /// Returns the implementation for convolutions of this shape.
+    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> ConvBackend {
         let wanted = settings().library.load(Ordering::Relaxed);
-        let own = Computed::Own(self.own_convolution(shape.dtype));
-        if wanted == 0 || !miopen::takes(shape.dtype) {
+        let own = ConvBackend::Own(self.own_convolution(shape.dtype));
+        if wanted == 0 || !miopen::is_supported(shape.dtype) {
             return own;
         }
         let mut convolutions = convolutions(self);
-        if let Some(known) = convolutions.known.get(shape) {
-            return known.clone();
+        if let Some(chosen) = convolutions.chosen.get(shape) {
+            return chosen.clone();
         }
-        let is_ours = wanted == UNSET && settings().tuning.load(Ordering::Relaxed) != 1 && self.is_in(OWN);
-        let computed = match is_ours {
+        let is_tuned = settings().tuning.load(Ordering::Relaxed) == 1;
+        let implementation = match wanted == UNSET && !is_tuned && self.is_in(OWN_KERNEL_ARCHS) {
             true => own,
-            false => warn_if_slow(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
+            false => warn_if_slow(format!("MIOpen: {shape}"), || convolutions.query(self, shape)),
         };
-        convolutions.know(shape, computed.clone());
-        computed
+        convolutions.remember(shape, implementation.clone());
+        implementation
     }
 
     fn is_in(&self, table: &[&str]) -> bool {
         table.iter().any(|prefix| self.arch().starts_with(prefix))
     }
 
-    /// Method of our own kernels where nothing was measured.
+    /// Returns the default algorithm of the built-in kernels.
     pub(crate) fn own_convolution(&self, dtype: DType) -> ConvMethod {
         let narrow = matches!(dtype, DType::F16 | DType::BF16);
         match settings().tiles.load(Ordering::Relaxed) {
             0 => ConvMethod::Unfolded,
             1 => ConvMethod::Tiles,
-            _ if self.is_in(UNFOLDED) || (narrow && self.drops_denormals()) => ConvMethod::Unfolded,
+            _ if self.is_in(UNFOLDED_ARCHS) || (narrow && self.drops_denormals()) => ConvMethod::Unfolded,
             _ => ConvMethod::Tiles,
         }
     }
 
-    /// Enqueues a convolution by the library; `false`, and our kernels from now on, if it fails.
+    /// Enqueues a convolution by the library. If it fails, returns `false` and uses the built-in kernels from then on.
     ///
     /// # Safety
     /// See [`Problem::run`].
@@ -209,24 +210,24 @@ impl DeviceState {
         workspace: DevicePtr,
     ) -> Result<bool> {
         let mut convolutions = convolutions(self);
-        self.stream.begin()?;
-        let Some(Opened::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
-        // SAFETY: the caller's.
+        self.stream.bind_and_flush()?;
+        let Some(LibraryState::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
+        // SAFETY: guaranteed by the caller.
         let outcome = unsafe { plan.problem.run(handle, plan.solution, operands, result, workspace) };
         if let Err(failure) = outcome {
-            // HIP keeps the last error for whoever asks next.
+            // HIP keeps the last error; clear it so that an unrelated call does not return it.
             let _ = rocm_rs::hip::get_last_error();
             convolutions.log(self, &failure);
-            convolutions.know(shape, Computed::Own(self.own_convolution(shape.dtype)));
+            convolutions.remember(shape, ConvBackend::Own(self.own_convolution(shape.dtype)));
             return Ok(false);
         }
         Ok(true)
     }
 
-    /// Measures `run` for each plan and for our own kernels, and keeps the fastest. Waits for the device.
+    /// Measures `run` for the built-in kernels and for each plan, and stores the fastest. Waits for the device.
     ///
     /// # Errors
-    /// Those of our own kernels.
+    /// If a built-in kernel fails.
     pub(crate) fn tune_convolution(
         self: &Arc<Self>,
         shape: &ConvShape,
@@ -239,32 +240,32 @@ impl DeviceState {
             }
             self.stream.finish("tuning a convolution")?;
             let start = Instant::now();
-            for _ in 0..MEASURED {
+            for _ in 0..TIMED_CALLS {
                 run(candidate)?;
             }
             self.stream.finish("tuning a convolution")?;
             Ok(Some(start.elapsed()))
         };
         let own = [ConvMethod::Tiles, ConvMethod::Unfolded]
-            .map(|method| (Candidate::Own(method), Computed::Own(method), Choice::Own(method)));
-        let of_library = plans.iter().map(|plan| {
+            .map(|method| (Candidate::Own(method), ConvBackend::Own(method), Choice::Own(method)));
+        let library = plans.iter().map(|plan| {
             let choice = Choice::Solution(plan.solution.id);
-            (Candidate::Library(plan.as_ref()), Computed::Library(plan.clone()), choice)
+            (Candidate::Library(plan.as_ref()), ConvBackend::Library(plan.clone()), choice)
         });
         let method = self.own_convolution(shape.dtype);
-        let mut best = (Duration::MAX, Computed::Own(method), Choice::Own(method));
-        for (candidate, computed, choice) in own.into_iter().chain(of_library) {
+        let mut best = (Duration::MAX, ConvBackend::Own(method), Choice::Own(method));
+        for (candidate, computed, choice) in own.into_iter().chain(library) {
             if let Some(elapsed) = time(candidate)?.filter(|elapsed| *elapsed < best.0) {
                 best = (elapsed, computed, choice);
             }
         }
         let mut convolutions = convolutions(self);
-        convolutions.know(shape, best.1);
-        if let Some(Opened::Library { choices, .. }) = &mut convolutions.library {
+        convolutions.remember(shape, best.1);
+        if let Some(LibraryState::Library { choices, .. }) = &mut convolutions.library {
             tracing::info!("{shape}: {:?} is fastest", best.2);
-            if let Err(error) = choices.keep(shape, best.2) {
-                let place = choices.place();
-                let text = format_args!("choices are not kept on disk: {place}: {error}");
+            if let Err(error) = choices.store(shape, best.2) {
+                let location = choices.location();
+                let text = format_args!("tuning results cannot be stored in {location}: {error}");
                 convolutions.failures.add("convolutions", self.label(), text);
             }
         }
@@ -273,40 +274,40 @@ impl DeviceState {
 }
 
 impl Convolutions {
-    fn know(&mut self, shape: &ConvShape, computed: Computed) {
-        if self.known.len() >= SHAPES {
-            self.known.clear();
+    fn remember(&mut self, shape: &ConvShape, implementation: ConvBackend) {
+        if self.chosen.len() >= MAX_CACHED_SHAPES {
+            self.chosen.clear();
         }
-        self.known.insert(*shape, computed);
+        self.chosen.insert(*shape, implementation);
     }
 
-    /// Asks the library; our own kernels if it has nothing, or fails.
-    fn ask(&mut self, device: &DeviceState, shape: &ConvShape) -> Computed {
-        match self.plans(device, shape) {
-            Ok(computed) => computed,
+    /// Queries the library for solutions. If it has none or fails, returns the built-in kernels.
+    fn query(&mut self, device: &DeviceState, shape: &ConvShape) -> ConvBackend {
+        match self.plan(device, shape) {
+            Ok(implementation) => implementation,
             Err(failure) => {
                 let _ = rocm_rs::hip::get_last_error();
                 self.log(device, &failure);
-                Computed::Own(device.own_convolution(shape.dtype))
+                ConvBackend::Own(device.own_convolution(shape.dtype))
             }
         }
     }
 
-    fn plans(&mut self, device: &DeviceState, shape: &ConvShape) -> std::result::Result<Computed, Failure> {
+    fn plan(&mut self, device: &DeviceState, shape: &ConvShape) -> std::result::Result<ConvBackend, Failure> {
         if self.library.is_none() {
-            // Kept also if it fails, so that it is asked for once.
-            self.library = Some(Opened::Missing);
+            // Set before the attempt, so that a failure is not retried.
+            self.library = Some(LibraryState::Missing);
             self.library = Some(open(device)?);
         }
-        let own = Computed::Own(device.own_convolution(shape.dtype));
-        let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(own) };
+        let own = ConvBackend::Own(device.own_convolution(shape.dtype));
+        let Some(LibraryState::Library { handle, choices }) = &self.library else { return Ok(own) };
         let measured = choices.of(shape);
         if let Some(Choice::Own(method)) = measured {
-            return Ok(Computed::Own(method));
+            return Ok(ConvBackend::Own(method));
         }
-        let bound = conv_workspace();
+        let limit = conv_workspace();
         let mut offered = Problem::of(shape)?.solutions(handle)?;
-        offered.retain(|solution| solution.workspace <= bound);
+        offered.retain(|solution| solution.workspace <= limit);
         let tunes = settings().tuning.load(Ordering::Relaxed) == 1;
         match measured {
             Some(Choice::Solution(id)) if offered.iter().any(|solution| solution.id == id) => {
@@ -317,25 +318,25 @@ impl Convolutions {
                 for solution in offered {
                     plans.extend(compiled(handle, shape, solution)?);
                 }
-                return Ok(Computed::Measured(plans));
+                return Ok(ConvBackend::Untuned(plans));
             }
             _ => {}
         }
         for solution in offered {
             if let Some(plan) = compiled(handle, shape, solution)? {
-                return Ok(Computed::Library(plan));
+                return Ok(ConvBackend::Library(plan));
             }
         }
         Ok(own)
     }
 
     fn log(&mut self, device: &DeviceState, failure: &Failure) {
-        let text = format_args!("{failure}; our own kernels compute instead");
+        let text = format_args!("{failure}; the built-in kernels are used instead");
         self.failures.add("convolutions", device.label(), text);
     }
 }
 
-/// A solution that MIOpen can compile; one that it cannot is passed over.
+/// Compiles a solution. Returns `None` if MIOpen cannot compile it.
 fn compiled(
     handle: &Handle,
     shape: &ConvShape,
@@ -346,35 +347,35 @@ fn compiled(
         Ok(()) => Ok(Some(Arc::new(Plan { problem, solution }))),
         Err(failure) => {
             let _ = rocm_rs::hip::get_last_error();
-            tracing::debug!("{shape}: solution {} is passed over: {failure}", solution.id);
+            tracing::debug!("{shape}: solution {} is skipped: {failure}", solution.id);
             Ok(None)
         }
     }
 }
 
-fn open(device: &DeviceState) -> std::result::Result<Opened, Failure> {
+fn open(device: &DeviceState) -> std::result::Result<LibraryState, Failure> {
     let version = miopen::version()?;
     device.stream.bind().map_err(|error| Failure(error.to_string()))?;
     let handle = miopen::open(device.stream.raw())?;
     let choices = Choices::load(convolution_choices::path(), device.arch(), &version);
-    Ok(Opened::Library { handle, choices })
+    Ok(LibraryState::Library { handle, choices })
 }
 
-/// Logs what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
-fn warn_if_slow<R>(what: String, work: impl FnOnce() -> R) -> R {
+/// Logs a warning if `work` takes longer than [`SLOW_SEARCH`], since MIOpen may compile kernels at first use.
+fn warn_if_slow<R>(subject: String, work: impl FnOnce() -> R) -> R {
     let (done, wait) = mpsc::channel::<()>();
     let watch = std::thread::Builder::new().name("convolutions".to_string()).spawn(move || {
-        if wait.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if wait.recv_timeout(SLOW_SEARCH) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!(
-                "{what}: compiling for {} s now; it is kept in MIOpen's own cache (~/.cache/miopen). \
-                 {LIBRARY_VARIABLE}=0 leaves convolutions to our own kernels, which are compiled already",
-                LONG.as_secs()
+                "{subject}: compiling takes longer than {} s; the result is stored in MIOpen's cache \
+                 (~/.cache/miopen). {LIBRARY_VARIABLE}=0 uses the built-in kernels, which are already compiled",
+                SLOW_SEARCH.as_secs()
             );
         }
     });
     let result = work();
     drop(done);
-    // Without a thread the work is done all the same.
+    // If the thread could not be started, there is only no warning.
     if let Ok(watch) = watch {
         let _ = watch.join();
     }

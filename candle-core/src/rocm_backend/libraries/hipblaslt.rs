@@ -1,7 +1,7 @@
-//! hipBLASLt where it is installed: products with a bias in one call. Its heuristic is asked once for each shape.
+//! Matrix products with a bias by hipBLASLt, in one call. Its heuristic is queried once for each shape.
 //!
-//! The library is optional. What it does not have, or fails at, is computed by rocBLAS and our kernels; a failure is
-//! logged once. Row-major: C = A B is its C' = B' A', so the right side goes in first.
+//! The library is optional. If it has no algorithm for a product or fails, rocBLAS and the built-in kernels are used; a
+//! failure is logged once. The library is column-major: C = A B is computed as C' = B' A', with the right operand first.
 use super::owned::{Failure, FailureLog, Owned};
 use crate::rocm_backend::device::DeviceState;
 use crate::rocm_backend::error::notes;
@@ -12,15 +12,15 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// `0` leaves products to rocBLAS and our kernels.
+/// Environment variable; `0` disables hipBLASLt, so that rocBLAS and the built-in kernels compute all products.
 pub const LIBRARY_VARIABLE: &str = "CANDLE_ROCM_HIPBLASLT";
 
-/// Bytes of workspace that the library may take, as in AMD's own frameworks.
+/// Maximum workspace in bytes, the value that AMD's frameworks use.
 const WORKSPACE: usize = 32 << 20;
-/// So many shapes are remembered; then all are forgotten.
-const SHAPES: usize = 2048;
+/// Maximum number of cached shapes; the cache is cleared when it is full.
+const MAX_CACHED_SHAPES: usize = 2048;
 
-/// A product of dense rows (m, k) with the transpose of dense rows (n, k), plus a bias of n for each row, in one dtype.
+/// Sizes of a product of a dense matrix (m, k) with the transpose of (n, k), plus a bias of n elements, in one dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BiasedProduct {
     pub(crate) dtype: DType,
@@ -32,7 +32,7 @@ pub(crate) struct BiasedProduct {
 type Handle = Owned<hipblasLtHandle_t>;
 type MatrixLayout = Owned<hipblasLtMatrixLayout_t>;
 
-/// Choice of the heuristic for a shape, with its descriptors.
+/// The heuristic's choice for a shape, with the descriptors of the call.
 pub(crate) struct BiasedPlan {
     product: Owned<hipblasLtMatmulDesc_t>,
     left: MatrixLayout,
@@ -43,13 +43,13 @@ pub(crate) struct BiasedPlan {
 }
 
 impl BiasedPlan {
-    /// Bytes of workspace.
+    /// Returns the size of the workspace in bytes.
     pub(crate) fn workspace(&self) -> usize {
         self.workspace
     }
 }
 
-/// The library of a device, and what it chose for each shape.
+/// The library of a device, and its choice for each shape.
 #[derive(Default)]
 struct BlasLt {
     known: HashMap<BiasedProduct, Option<Arc<BiasedPlan>>>,
@@ -73,23 +73,22 @@ fn data_type(dtype: DType) -> Option<hipDataType> {
     }
 }
 
-/// The descriptor of a dense matrix.
 fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<MatrixLayout, Failure> {
     let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
-    // SAFETY: a place to write to.
+    // SAFETY: the pointer is valid for writes.
     let create = |to| unsafe { hipblasLtMatrixLayoutCreate(to, kind, rows, columns, leading) };
-    // SAFETY: the two belong together.
+    // SAFETY: the destroy function matches the create function.
     unsafe { Owned::new("hipblasLtMatrixLayoutCreate", create, hipblasLtMatrixLayoutDestroy, checked) }
 }
 
-/// Sets an attribute of a descriptor by the function of its kind.
+/// Sets an attribute of a descriptor with the setter for its type.
 fn set<D: Copy, T>(
     descriptor: &Owned<D>,
     (name, set): (&'static str, unsafe extern "C" fn(D, u32, *const c_void, usize) -> u32),
     attribute: u32,
     value: T,
 ) -> std::result::Result<(), Failure> {
-    // SAFETY: a live descriptor, and a value that is read during the call.
+    // SAFETY: the descriptor is valid, and the value is only read during the call.
     checked(name, unsafe { set(descriptor.raw, attribute, (&raw const value).cast(), size_of::<T>()) })
 }
 
@@ -99,13 +98,13 @@ impl BiasedPlan {
         set(&self.product, (name, hipblasLtMatmulDescSetAttribute), attribute, value)
     }
 
-    /// The heuristic's first choice; `None` if it has nothing.
+    /// Returns the heuristic's first choice; `None` if it finds no algorithm.
     fn of(handle: &Handle, shape: &BiasedProduct) -> std::result::Result<Option<Arc<Self>>, Failure> {
         let Some(kind) = data_type(shape.dtype) else { return Ok(None) };
         let BiasedProduct { m, n, k, .. } = *shape;
-        // SAFETY: a place to write to.
+        // SAFETY: the pointer is valid for writes.
         let create = |to| unsafe { hipblasLtMatmulDescCreate(to, HIPBLAS_COMPUTE_32F, HIP_R_32F) };
-        // SAFETY: the two belong together.
+        // SAFETY: the destroy function matches the create function.
         let product =
             unsafe { Owned::new("hipblasLtMatmulDescCreate", create, hipblasLtMatmulDescDestroy, checked)? };
         let (left, right, result) = (layout(kind, k, n)?, layout(kind, k, m)?, layout(kind, n, m)?);
@@ -115,10 +114,10 @@ impl BiasedPlan {
         plan.set(HIPBLASLT_MATMUL_DESC_TRANSB, HIPBLAS_OP_N)?;
         plan.set(HIPBLASLT_MATMUL_DESC_EPILOGUE, HIPBLASLT_EPILOGUE_BIAS)?;
         plan.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, kind)?;
-        // SAFETY: a place to write to.
+        // SAFETY: the pointer is valid for writes.
         let create = |to| unsafe { hipblasLtMatmulPreferenceCreate(to) };
         let (name, destroy) = ("hipblasLtMatmulPreferenceCreate", hipblasLtMatmulPreferenceDestroy);
-        // SAFETY: the two belong together.
+        // SAFETY: the destroy function matches the create function.
         let preference = unsafe { Owned::new(name, create, destroy, checked)? };
         let setter = ("hipblasLtMatmulPreferenceSetAttribute", hipblasLtMatmulPreferenceSetAttribute as _);
         set(&preference, setter, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
@@ -126,7 +125,7 @@ impl BiasedPlan {
         let mut count = 0;
         let [a, b, c] = [&plan.left, &plan.right, &plan.result].map(|layout| layout.raw);
         let (desc, wanted) = (plan.product.raw, preference.raw);
-        // SAFETY: live handle and descriptors, and room for one answer.
+        // SAFETY: handle and descriptors are valid, and there is space for one result.
         let status = unsafe {
             hipblasLtMatmulAlgoGetHeuristic(handle.raw, desc, a, b, c, c, wanted, 1, &mut found, &mut count)
         };
@@ -144,25 +143,25 @@ fn blaslt(device: &Arc<DeviceState>) -> MutexGuard<'_, BlasLt> {
 }
 
 impl DeviceState {
-    /// hipBLASLt's choice for a product with a bias; `None` where there is no library, or it has none.
+    /// Returns hipBLASLt's choice for a product with a bias; `None` if the library or an algorithm is missing.
     pub(crate) fn biased_product(self: &Arc<Self>, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
         data_type(shape.dtype)?;
         let mut lt = blaslt(self);
         if let Some(known) = lt.known.get(shape) {
             return known.clone();
         }
-        let plan = lt.ask(self, shape);
-        if lt.known.len() >= SHAPES {
+        let plan = lt.query(self, shape);
+        if lt.known.len() >= MAX_CACHED_SHAPES {
             lt.known.clear();
         }
         lt.known.insert(*shape, plan.clone());
         plan
     }
 
-    /// Enqueues a product with a bias; `false`, and never again for this shape, if the library fails.
+    /// Enqueues a product with a bias. If the library fails, returns `false` and does not use it for this shape again.
     ///
     /// # Safety
-    /// All memory is live on this device and of the shape's sizes, the workspace as large as the plan says.
+    /// All pointers must be valid on this device for the sizes of the shape and for the workspace of the plan.
     pub(crate) unsafe fn multiply_with_bias(
         self: &Arc<Self>,
         shape: &BiasedProduct,
@@ -170,13 +169,14 @@ impl DeviceState {
         [x, w, bias, out, workspace]: [DevicePtr; 5],
     ) -> Result<bool> {
         let mut lt = blaslt(self);
-        self.stream.begin()?;
+        self.stream.bind_and_flush()?;
         let Some(Some(handle)) = &lt.opened else { return Ok(false) };
         let run = || {
             plan.set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, bias.0)?;
             let [a, b, c] = [&plan.left, &plan.right, &plan.result].map(|layout| layout.raw);
             let (one, zero) = (1f32, 0f32);
-            // SAFETY: live handle and descriptors; factors are read during the call; the memory is the caller's.
+            // SAFETY: handle and descriptors are valid, the factors are only read during the call, and the caller
+            // guarantees the memory.
             let status = unsafe {
                 hipblasLtMatmul(
                     handle.raw,
@@ -211,12 +211,12 @@ impl DeviceState {
 }
 
 impl BlasLt {
-    fn ask(&mut self, device: &DeviceState, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
+    fn query(&mut self, device: &DeviceState, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
         if self.opened.is_none() {
             let opened = open(device);
             self.opened = Some(opened.unwrap_or_else(|failure| {
                 let _ = rocm_rs::hip::get_last_error();
-                // Optional: that it is not there is worth no warning.
+                // No warning, because the library is optional.
                 tracing::debug!("products on {}: {}", device.label(), failure.0);
                 None
             }));
@@ -230,7 +230,7 @@ impl BlasLt {
     }
 
     fn log(&mut self, device: &DeviceState, failure: &Failure) {
-        let text = format_args!("{failure}; rocBLAS computes instead");
+        let text = format_args!("{failure}; rocBLAS is used instead");
         self.failures.add("products", device.label(), text);
     }
 }
@@ -240,8 +240,8 @@ fn open(device: &DeviceState) -> std::result::Result<Option<Handle>, Failure> {
         return Ok(None);
     }
     device.stream.bind().map_err(|error| Failure(error.to_string()))?;
-    // SAFETY: a place to write to.
+    // SAFETY: the pointer is valid for writes.
     let create = |to| unsafe { hipblasLtCreate(to) };
-    // SAFETY: the two belong together.
+    // SAFETY: the destroy function matches the create function.
     unsafe { Owned::new("hipblasLtCreate", create, hipblasLtDestroy, checked).map(Some) }
 }

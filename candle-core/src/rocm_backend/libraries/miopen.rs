@@ -1,7 +1,7 @@
-//! MIOpen's immediate mode: its handle, descriptors and solutions, each call's failure with what it says.
+//! Wrapper for MIOpen's immediate mode: handle, descriptors, solutions, and the failures of calls.
 //!
-//! The functions and their numbers are those of miopen/miopen.h. The three directions have the same five functions, whose
-//! descriptors stand in the order (first operand, second operand, convolution, result).
+//! Functions and constants are those of miopen/miopen.h. Each of the three directions has the same set of functions, which
+//! take the descriptors in the order (first operand, second operand, convolution, result).
 use super::convolution_shape::{ConvShape, Direction};
 use super::owned::{Failure, Owned};
 use crate::rocm_backend::error::notes;
@@ -15,24 +15,24 @@ use rocm_rs::miopen::ffi::{
 };
 use std::ffi::{c_int, c_void, CStr};
 
-/// MIOpen's last resorts, which take a thread for each element of the result: `ConvDirectNaiveConvFwd`, `Bwd`, `Wrw`.
+/// MIOpen's naive fallbacks with one thread per result: `ConvDirectNaiveConvFwd`, `Bwd` and `Wrw`.
 const NAIVE: std::ops::RangeInclusive<u64> = 85..=87;
-/// So many solutions are looked at, best first.
-const SOLUTIONS: usize = 16;
-/// miopenConvolution: not transposed, no other mode.
-const PLAIN: u32 = 0;
+/// Maximum number of solutions that are considered, best first.
+const MAX_SOLUTIONS: usize = 16;
+/// The mode `miopenConvolution`: not transposed.
+const CONVOLUTION_MODE: u32 = 0;
 const SUCCESS: u32 = 0;
 
 fn checked(call: &'static str, status: u32) -> Result<(), Failure> {
     if status == SUCCESS {
         return Ok(());
     }
-    // SAFETY: the function takes any number, and returns a text that lives for ever.
+    // SAFETY: the function accepts any number, and returns a static string.
     let text = unsafe { CStr::from_ptr(miopen::miopenGetErrorString(status)) };
     Err(Failure(format!("{call}: {} ({status}){}", text.to_string_lossy(), notes(None))))
 }
 
-/// `miopenDataType_t` of what MIOpen's convolutions take.
+/// Returns the `miopenDataType_t` of a dtype that MIOpen's convolutions support.
 fn data_type(dtype: DType) -> Option<miopenDataType_t> {
     match dtype {
         DType::F16 => Some(0),
@@ -42,46 +42,45 @@ fn data_type(dtype: DType) -> Option<miopenDataType_t> {
     }
 }
 
-/// Returns true if MIOpen has convolutions of these elements.
-pub(crate) fn takes(dtype: DType) -> bool {
+/// Returns true if MIOpen has convolutions for this dtype.
+pub(crate) fn is_supported(dtype: DType) -> bool {
     data_type(dtype).is_some()
 }
 
-/// MIOpen's version, as the library says.
 pub(super) fn version() -> Result<String, Failure> {
     let [mut major, mut minor, mut patch] = [0; 3];
-    // SAFETY: three places to write to.
+    // SAFETY: the pointers are valid for writes.
     let status = unsafe { miopen::miopenGetVersion(&mut major, &mut minor, &mut patch) };
     checked("miopenGetVersion", status)?;
     Ok(format!("{major}.{minor}.{patch}"))
 }
 
-/// A handle of MIOpen, bound to one stream.
+/// A MIOpen handle, bound to one stream.
 pub(super) type Handle = Owned<miopenHandle_t>;
 type Tensor = Owned<miopenTensorDescriptor_t>;
-type Windows = Owned<miopenConvolutionDescriptor_t>;
+type ConvolutionDescriptor = Owned<miopenConvolutionDescriptor_t>;
 
-/// Makes a handle. The stream's device is the thread's current one, and the stream outlives the handle.
+/// Creates a handle. The stream's device must be the thread's current device, and the stream must outlive the handle.
 pub(super) fn open(stream: hipStream_t) -> Result<Handle, Failure> {
-    // SAFETY: a place to write to, and a live stream.
+    // SAFETY: the pointer is valid for writes, and the stream is valid.
     let create = |to| unsafe { miopen::miopenCreateWithStream(to, stream) };
-    // SAFETY: the two belong together.
+    // SAFETY: the destroy function matches the create function.
     unsafe { Owned::new("miopenCreateWithStream", create, miopen::miopenDestroy, checked) }
 }
 
-/// The descriptor of a dense tensor.
+/// Creates the descriptor of a dense tensor.
 fn tensor(dtype: DType, dims: [usize; 4]) -> Result<Tensor, Failure> {
     let Some(data_type) = data_type(dtype) else {
         return Err(Failure(format!("MIOpen has no convolutions of {dtype:?}")));
     };
     let strides = [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1];
     let (dims, strides) = (ints(dims)?, ints(strides)?);
-    // SAFETY: a place to write to.
+    // SAFETY: the pointer is valid for writes.
     let create = |to| unsafe { miopen::miopenCreateTensorDescriptor(to) };
     let destroy = miopen::miopenDestroyTensorDescriptor;
-    // SAFETY: the two belong together.
+    // SAFETY: the destroy function matches the create function.
     let tensor = unsafe { Owned::new("miopenCreateTensorDescriptor", create, destroy, checked)? };
-    // SAFETY: a live descriptor, and four numbers behind either pointer.
+    // SAFETY: the descriptor is valid, and both pointers cover four numbers.
     let status = unsafe {
         miopen::miopenSetTensorDescriptor(tensor.raw, data_type, 4, dims.as_ptr(), strides.as_ptr())
     };
@@ -89,26 +88,26 @@ fn tensor(dtype: DType, dims: [usize; 4]) -> Result<Tensor, Failure> {
     Ok(tensor)
 }
 
-/// The descriptor of a convolution.
-fn windows(shape: &ConvShape) -> Result<Windows, Failure> {
+/// Creates the descriptor of a convolution.
+fn convolution_descriptor(shape: &ConvShape) -> Result<ConvolutionDescriptor, Failure> {
     let (h, w) = (shape.h, shape.w);
     let [pads, strides, dilations] =
         [ints([h.padding, w.padding])?, ints([h.stride, w.stride])?, ints([h.dilation, w.dilation])?];
     let [groups] = ints([shape.groups])?;
-    // SAFETY: a place to write to.
+    // SAFETY: the pointer is valid for writes.
     let create = |to| unsafe { miopen::miopenCreateConvolutionDescriptor(to) };
     let destroy = miopen::miopenDestroyConvolutionDescriptor;
-    // SAFETY: the two belong together.
-    let windows = unsafe { Owned::new("miopenCreateConvolutionDescriptor", create, destroy, checked)? };
+    // SAFETY: the destroy function matches the create function.
+    let descriptor = unsafe { Owned::new("miopenCreateConvolutionDescriptor", create, destroy, checked)? };
     let (pads, strides, dilations) = (pads.as_ptr(), strides.as_ptr(), dilations.as_ptr());
-    // SAFETY: a live descriptor, and two numbers behind each pointer.
-    let status =
-        unsafe { miopen::miopenInitConvolutionNdDescriptor(windows.raw, 2, pads, strides, dilations, PLAIN) };
+    let (raw, mode) = (descriptor.raw, CONVOLUTION_MODE);
+    // SAFETY: the descriptor is valid, and each pointer covers two numbers.
+    let status = unsafe { miopen::miopenInitConvolutionNdDescriptor(raw, 2, pads, strides, dilations, mode) };
     checked("miopenInitConvolutionNdDescriptor", status)?;
-    // SAFETY: a live descriptor.
-    let status = unsafe { miopen::miopenSetConvolutionGroupCount(windows.raw, groups) };
+    // SAFETY: the descriptor is valid.
+    let status = unsafe { miopen::miopenSetConvolutionGroupCount(raw, groups) };
     checked("miopenSetConvolutionGroupCount", status)?;
-    Ok(windows)
+    Ok(descriptor)
 }
 
 fn ints<const N: usize>(numbers: [usize; N]) -> Result<[c_int; N], Failure> {
@@ -121,7 +120,7 @@ fn ints<const N: usize>(numbers: [usize; N]) -> Result<[c_int; N], Failure> {
 
 type Descriptors = (miopenTensorDescriptor_t, miopenTensorDescriptor_t, miopenTensorDescriptor_t);
 
-/// Calls the function of a direction, and returns its name and status.
+/// Calls the function for a direction, and returns its name and status.
 macro_rules! call {
     ($direction:expr, $output:ident, $input:ident, $weights:ident $arguments:tt) => {
         match $direction {
@@ -139,12 +138,11 @@ pub(super) struct Solution {
     pub(super) workspace: usize,
 }
 
-/// The descriptors of a shape.
 pub(super) struct Problem {
     x: Tensor,
     k: Tensor,
     y: Tensor,
-    windows: Windows,
+    conv: ConvolutionDescriptor,
     direction: Direction,
 }
 
@@ -154,12 +152,12 @@ impl Problem {
             x: tensor(shape.dtype, shape.x())?,
             k: tensor(shape.dtype, shape.k())?,
             y: tensor(shape.dtype, shape.y())?,
-            windows: windows(shape)?,
+            conv: convolution_descriptor(shape)?,
             direction: shape.direction,
         })
     }
 
-    /// In the order of the functions: first and second operand, result.
+    /// Returns the descriptors in the order of MIOpen's functions: first operand, second operand, result.
     fn descriptors(&self) -> Descriptors {
         match self.direction {
             Direction::Output => (self.k.raw, self.x.raw, self.y.raw),
@@ -168,11 +166,11 @@ impl Problem {
         }
     }
 
-    /// Solutions that MIOpen offers, best first, except for its last resorts.
+    /// Returns MIOpen's solutions, best first, without the naive fallbacks.
     pub(super) fn solutions(&self, handle: &Handle) -> Result<Vec<Solution>, Failure> {
         let (first, second, result) = self.descriptors();
         let mut offered = 0;
-        // SAFETY: live handle and descriptors, and a place to write to.
+        // SAFETY: handle and descriptors are valid, and the pointer is valid for writes.
         let (name, status) = unsafe {
             call!(
                 self.direction,
@@ -182,20 +180,20 @@ impl Problem {
                     handle.raw,
                     first,
                     second,
-                    self.windows.raw,
+                    self.conv.raw,
                     result,
                     &mut offered
                 )
             )
         };
         checked(name, status)?;
-        let wanted = offered.min(SOLUTIONS);
+        let wanted = offered.min(MAX_SOLUTIONS);
         if wanted == 0 {
             return Ok(Vec::new());
         }
-        let nothing = miopenConvSolution_t { time: 0.0, workspace_size: 0, solution_id: 0, algorithm: 0 };
-        let (mut solutions, mut filled) = (vec![nothing; wanted], 0);
-        // SAFETY: as above, with room for as many solutions as are asked for.
+        let empty = miopenConvSolution_t { time: 0.0, workspace_size: 0, solution_id: 0, algorithm: 0 };
+        let (mut solutions, mut filled) = (vec![empty; wanted], 0);
+        // SAFETY: as above, with space for the requested number of solutions.
         let (name, status) = unsafe {
             call!(
                 self.direction,
@@ -205,7 +203,7 @@ impl Problem {
                     handle.raw,
                     first,
                     second,
-                    self.windows.raw,
+                    self.conv.raw,
                     result,
                     wanted,
                     &mut filled,
@@ -215,14 +213,14 @@ impl Problem {
         };
         checked(name, status)?;
         solutions.truncate(filled);
-        let serious = solutions.into_iter().filter(|solution| !NAIVE.contains(&solution.solution_id));
-        Ok(serious.map(|s| Solution { id: s.solution_id, workspace: s.workspace_size }).collect())
+        let solutions = solutions.into_iter().filter(|solution| !NAIVE.contains(&solution.solution_id));
+        Ok(solutions.map(|s| Solution { id: s.solution_id, workspace: s.workspace_size }).collect())
     }
 
-    /// Has MIOpen compile, or load, what the solution needs.
+    /// Makes MIOpen compile or load the kernels of a solution.
     pub(super) fn compile(&self, handle: &Handle, solution: Solution) -> Result<(), Failure> {
         let (first, second, result) = self.descriptors();
-        // SAFETY: live handle and descriptors.
+        // SAFETY: handle and descriptors are valid.
         let (name, status) = unsafe {
             call!(
                 self.direction,
@@ -232,7 +230,7 @@ impl Problem {
                     handle.raw,
                     first,
                     second,
-                    self.windows.raw,
+                    self.conv.raw,
                     result,
                     solution.id
                 )
@@ -241,10 +239,10 @@ impl Problem {
         checked(name, status)
     }
 
-    /// Enqueues the convolution; `operands` in the order of [`Direction`]'s words.
+    /// Enqueues the convolution. `operands` are in the order given by the variants of [`Direction`].
     ///
     /// # Safety
-    /// All memory is live on the handle's device, of the sizes of the shape and of the solution's workspace.
+    /// All pointers must be valid on the handle's device for the sizes of the shape and for the solution's workspace.
     pub(super) unsafe fn run(
         &self,
         handle: &Handle,
@@ -259,16 +257,16 @@ impl Problem {
             Direction::Input => (a, b),
             Direction::Output | Direction::Weights => (b, a),
         };
-        let (windows, Solution { id, workspace: bytes }) = (self.windows.raw, solution);
+        let (conv, Solution { id, workspace: bytes }) = (self.conv.raw, solution);
         let (result, workspace) = (result.0.cast(), workspace.0.cast());
-        // SAFETY: live handle and descriptors; the memory is the caller's.
+        // SAFETY: handle and descriptors are valid, and the caller guarantees the memory.
         let (name, status) = unsafe {
             call!(
                 self.direction,
                 miopenConvolutionForwardImmediate,
                 miopenConvolutionBackwardDataImmediate,
                 miopenConvolutionBackwardWeightsImmediate(
-                    handle.raw, first, a, second, b, windows, to, result, workspace, bytes, id
+                    handle.raw, first, a, second, b, conv, to, result, workspace, bytes, id
                 )
             )
         };

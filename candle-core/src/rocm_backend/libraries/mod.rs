@@ -1,12 +1,12 @@
-//! AMD's libraries on a device: their handles, and what was chosen for a shape. Each attaches itself to the device.
+//! AMD's libraries: their handles, and the algorithm chosen for each shape. All are stored as attachments of a device.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `rocblas` | the handle of rocBLAS, and whether it has kernels for the GPU |
-//! | `hipblaslt` | hipBLASLt's products with a bias |
-//! | `convolutions`, `convolution_shape`, `convolution_choices` | whether MIOpen or our kernels compute a convolution, and what was measured |
-//! | `miopen` | MIOpen's immediate mode |
-//! | `owned` | handles and descriptors, and the failures of calls |
+//! | `rocblas` | the rocBLAS handle, and whether it has kernels for the GPU |
+//! | `hipblaslt` | matrix products with a bias by hipBLASLt |
+//! | `convolutions`, `convolution_shape`, `convolution_choices` | the choice between MIOpen and the built-in kernels, and its tuning cache |
+//! | `miopen` | wrapper for MIOpen's immediate mode |
+//! | `owned` | owned handles and descriptors, and the failures of calls |
 mod convolution_choices;
 mod convolution_shape;
 mod convolutions;
@@ -23,7 +23,7 @@ pub use convolutions::{
     LIBRARY_VARIABLE as CONV_LIBRARY_VARIABLE, TUNE_VARIABLE as CONV_TUNE_VARIABLE,
     WORKSPACE_VARIABLE as CONV_WORKSPACE_VARIABLE,
 };
-pub(crate) use convolutions::{Candidate, Computed, Plan};
+pub(crate) use convolutions::{Candidate, ConvBackend, Plan};
 pub(crate) use hipblaslt::BiasedProduct;
 pub use hipblaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
 pub(crate) use rocblas::ProductLibrary;

@@ -1,8 +1,8 @@
-//! Handles and descriptors of C libraries, and the failures of their calls.
+//! Owned handles and descriptors of C libraries, and the failures of their calls.
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// A call that failed: its name, and what the library and the driver say of it.
+/// Message of a failed call: its name, and the errors of the library and the driver.
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) String);
 
@@ -12,28 +12,28 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The function that ends what a library made.
+/// A library function that destroys a handle or a descriptor.
 type Destroy<T> = unsafe extern "C" fn(T) -> u32;
 
-/// A handle or a descriptor of type `T`, which is a pointer; destroyed when it is dropped.
+/// A handle or a descriptor of the pointer type `T`, which is destroyed on drop.
 pub(super) struct Owned<T: Copy> {
     pub(super) raw: T,
     destroy: Destroy<T>,
 }
 
-// SAFETY: handles and descriptors may be used from any thread, one at a time; they are used under a mutex of the device.
+// SAFETY: handles and descriptors may be used from any thread, one at a time; a mutex of the device guards their use.
 unsafe impl<T: Copy> Send for Owned<T> {}
 // SAFETY: as above.
 unsafe impl<T: Copy> Sync for Owned<T> {}
 
 impl<T: Copy> Owned<T> {
-    /// Takes over what `create`, the call of this name, writes to the place that it is given.
+    /// Calls `create`, the library function `name`, and takes ownership of the handle that it writes.
     ///
     /// # Errors
-    /// The errors of `checked`, which gets the name and the status.
+    /// If `checked` returns an error for the name and the status.
     ///
     /// # Safety
-    /// `T` is a pointer, and `create` writes what `destroy` may end.
+    /// `T` must be a pointer type, and `create` must write a handle that `destroy` accepts.
     pub(super) unsafe fn new(
         name: &'static str,
         create: impl FnOnce(*mut T) -> u32,
@@ -42,19 +42,19 @@ impl<T: Copy> Owned<T> {
     ) -> Result<Self, Failure> {
         let mut raw = MaybeUninit::<T>::zeroed();
         checked(name, create(raw.as_mut_ptr()))?;
-        // SAFETY: a null pointer, or what was written.
+        // SAFETY: the value is a null pointer or the handle that was written.
         Ok(Self { raw: unsafe { raw.assume_init() }, destroy })
     }
 }
 
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: by the word given to `new`. A failure has nobody left to go to.
+        // SAFETY: guaranteed by the caller of `new`. A drop cannot return the status.
         let _ = unsafe { (self.destroy)(self.raw) };
     }
 }
 
-/// Logs failures of a library: the first as a warning, since others will be alike.
+/// Logs failures of a library. The first is a warning; later ones, which are likely similar, are debug messages.
 #[derive(Default)]
 pub(super) struct FailureLog {
     has_warned: bool,

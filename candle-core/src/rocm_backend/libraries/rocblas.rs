@@ -1,4 +1,4 @@
-//! The library for matrix products: rocBLAS, or our own kernels where rocBLAS has none for the GPU.
+//! The library for matrix products: rocBLAS, or the built-in kernels if rocBLAS does not support the GPU.
 use crate::rocm_backend::device::{DeviceState, RocmDevice};
 use crate::rocm_backend::error::notes;
 use crate::rocm_backend::RocmError;
@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Implementation of a device's matrix products.
 pub(crate) enum ProductLibrary {
-    /// rocBLAS' handle, bound to the device's stream.
+    /// rocBLAS, with a handle bound to the device's stream.
     Rocblas(Handle),
-    /// Tiles of ours: rocBLAS would end the process, since it has no kernels for this GPU.
+    /// Built-in kernels. rocBLAS would abort the process, because it has no kernels for this GPU.
     Own,
 }
 
 pub(crate) struct Handle(pub(crate) rocblas::Handle);
 
-// SAFETY: a handle may be used from any thread, one at a time; it lives under the device's mutex.
+// SAFETY: a handle may be used from any thread, one at a time; a mutex of the device guards its use.
 unsafe impl Send for Handle {}
 
 impl ProductLibrary {
-    /// The GPU is not yet bound.
+    /// Opens the library. The GPU need not be bound.
     fn open(state: &DeviceState) -> Result<Self> {
         let tensile_files = rocm_loader::driver().and_then(|driver| driver.tensile_files(state.arch()));
         if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) = tensile_files {
@@ -34,11 +34,11 @@ impl ProductLibrary {
 }
 
 impl RocmDevice {
-    /// Checks that rocBLAS is there and has kernels for this GPU. Without such kernels a plain product of ours takes its
-    /// place.
+    /// Checks that rocBLAS is installed and has kernels for this GPU. Without such kernels, slower built-in kernels are
+    /// used.
     ///
     /// # Errors
-    /// Names what is missing, where it was looked for, and the remedy.
+    /// If the library or its kernels are missing; the message names the searched paths and the remedy.
     pub fn check_rocblas(&self) -> Result<()> {
         rocm_loader::driver()
             .and_then(|driver| driver.tensile_files(self.arch()))
@@ -48,7 +48,7 @@ impl RocmDevice {
 }
 
 impl DeviceState {
-    /// The library for products, opened at the first one. Held while a call of it is enqueued.
+    /// Calls `work` with the library for products, which is opened on first use and locked during the call.
     pub(crate) fn with_products<R>(
         self: &Arc<Self>,
         work: impl FnOnce(&ProductLibrary) -> Result<R>,
@@ -60,12 +60,12 @@ impl DeviceState {
         }
     }
 
-    /// Returns true if products go to rocBLAS, which has no kernels for some GPUs.
+    /// Returns true if rocBLAS computes products, false if it has no kernels for the GPU.
     pub(crate) fn has_product_library(self: &Arc<Self>) -> Result<bool> {
         self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
     }
 
-    /// Turns rocBLAS' result into ours; `call` is only made up on failure.
+    /// Converts rocBLAS' result; `call` is only evaluated on failure.
     pub(crate) fn checked<T>(&self, result: rocblas::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
         result.map_err(|error| {
             let notes = notes(None);

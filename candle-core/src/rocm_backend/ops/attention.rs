@@ -1,7 +1,7 @@
-//! Scaled dot product attention with an online softmax: scores are never in memory.
+//! Scaled dot-product attention with an online softmax, which does not materialize the scores.
 //!
-//! Rows are the queries of all heads that share a key head, behind each other. Many rows: each workgroup has 128 of them and
-//! walks over the keys that they see. Few rows: a workgroup has 16, and the keys are shared out over workgroups.
+//! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
+//! and iterates over the unmasked keys. With few rows, a workgroup has 16 rows, and the keys are split over workgroups.
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -14,10 +14,10 @@ use hip_kernels::contract::{
     PACK_BYTES,
 };
 
-/// A storage and the layout of what is used of it.
+/// A storage and the layout of its elements.
 pub type AttentionOperand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// Widths of heads that kernels are made for; others are computed as the next.
+/// Head widths that have kernels; other widths use the next larger one.
 const WIDTHS: [(usize, AttentionRowsWidth, AttentionKeysWidth); 4] = [
     (64, AttentionRowsWidth::W64, AttentionKeysWidth::W64),
     (128, AttentionRowsWidth::W128, AttentionKeysWidth::W128),
@@ -25,60 +25,61 @@ const WIDTHS: [(usize, AttentionRowsWidth, AttentionKeysWidth); 4] = [
     (512, AttentionRowsWidth::W512, AttentionKeysWidth::W512),
 ];
 
-/// The widest head.
+/// Maximum head width.
 pub const ATTENTION_MAX_WIDTH: usize = 512;
-/// Parts of the keys below this are not worth the sums that they leave in memory.
-const LEAST_PART: usize = 256;
-/// Workgroups for each multiprocessor that keep enough reads under way.
-const WORKGROUPS: usize = 4;
-/// Rows of keys are not further apart than this many elements: 64 of them are less than 4 GiB.
-const FURTHEST_ROW: usize = 1 << 24;
-/// More positions than any sequence has, and as a window as good as none.
-const FAR: usize = 1 << 30;
+/// Minimum number of keys per part; for fewer, writing and combining the partial sums costs more than it saves.
+const MIN_KEYS_PER_PART: usize = 256;
+/// Number of workgroups per multiprocessor that saturates the memory bandwidth.
+const WORKGROUPS_PER_MULTIPROCESSOR: usize = 4;
+/// Limit for the row stride of keys in elements, so that 64 rows span less than 4 GiB.
+const MAX_ROW_STRIDE: usize = 1 << 24;
+/// Limit for the number of positions; as a window it means unlimited.
+const UNLIMITED: usize = 1 << 30;
 
-/// Sequences of different lengths behind each other.
+/// Concatenated sequences of different lengths.
 pub struct AttentionSequences<'a> {
-    /// u32 (sequences + 1): where each sequence's queries begin and end.
+    /// Cumulative lengths of the queries, u32 (sequences + 1).
     pub queries: AttentionOperand<'a>,
-    /// Likewise the keys; of paged ones only how many there are matters.
+    /// Cumulative lengths of the keys, u32 (sequences + 1). For paged keys, only the lengths matter.
     pub keys: AttentionOperand<'a>,
-    /// No sequence has more queries; what is beyond is left as it is.
+    /// Maximum number of queries of a sequence; results of queries beyond it are not written.
     pub max_queries: usize,
-    /// No sequence has more keys.
+    /// Maximum number of keys of a sequence.
     pub max_keys: usize,
 }
 
-/// softmax(scale q kᵀ + what else goes into the scores) v, computed in f32.
+/// Attention: softmax(scale q kᵀ + bias) v, computed in f32.
 #[derive(Default)]
 pub struct Attention<'a> {
     /// Factor of the scores.
     pub scale: f32,
-    /// With c, c tanh(scale q kᵀ / c) takes the place of scale q kᵀ. Not if 0 or less.
+    /// Soft cap c: scores become c tanh(scale q kᵀ / c). No effect if c is not positive.
     pub softcap: Option<f32>,
-    /// How many keys before its own position and behind it a query sees; none for all. The last query's position is the last
-    /// key's. (None, Some(0)) is a causal mask.
+    /// Number of keys before and after its position that a query attends to; `None` is unlimited. The last query has the
+    /// position of the last key. (None, Some(0)) is a causal mask.
     pub window: (Option<usize>, Option<usize>),
-    /// f32 (heads): the score of a key at a distance is less by the product with it (ALiBi).
+    /// ALiBi slopes, f32 (heads): the distance of a key times the slope is subtracted from its score.
     pub slopes: Option<AttentionOperand<'a>>,
-    /// Summands of the scores (batch, heads, queries, keys), in the dtype of q, of any strides.
+    /// Bias that is added to the scores (batch, heads, queries, keys), in the dtype of q, with any strides.
     pub mask: Option<AttentionOperand<'a>>,
-    /// i32 (batch, n, 2): positions from the first to before the second see each other beyond the window.
+    /// Ranges of positions, i32 (batch, n, 2) as [start, end), that attend to each other regardless of the window.
     pub ranges: Option<AttentionOperand<'a>>,
-    /// Sequences instead of a batch: q is then (1, heads, all queries, width), k and v likewise.
+    /// Concatenated sequences instead of a batch. q is then (1, heads, all queries, width), and k and v accordingly.
     pub sequences: Option<AttentionSequences<'a>>,
-    /// u32 or i32 (sequences, most pages of one): keys and values are pages (pages, key heads, rows of a page, width), and
-    /// this tells which of them a sequence has.
+    /// Page table, u32 or i32 (sequences, maximum pages per sequence). Keys and values are then pages of shape
+    /// (pages, key heads, rows of a page, width).
     pub pages: Option<AttentionOperand<'a>>,
-    /// Whether the logarithms of the sums of exponents are wanted. If so, rows of no sequence are zeros, not left as they
-    /// are: gradients are computed of what a pass with statistics makes.
+    /// If true, returns the log-sum-exp of the scores, which gradients need, and sets rows that belong to no sequence
+    /// to zero. Otherwise these rows are not written.
     pub statistics: bool,
 }
 
 /// Result of [`Attention::forward`].
 pub struct Attended {
-    /// Laid out as was asked for.
+    /// The result, in the requested layout.
     pub out: RocmStorage,
-    /// f32 (batch, heads, queries), or (heads, all queries) of sequences; negative infinity where no key is seen.
+    /// Log-sum-exp, f32 (batch, heads, queries), or (heads, all queries) for sequences; negative infinity for queries
+    /// without keys.
     pub statistics: Option<RocmStorage>,
 }
 
@@ -88,54 +89,55 @@ pub(super) struct Sizes {
     pub(super) batches: usize,
     pub(super) heads: usize,
     pub(super) key_heads: usize,
-    /// The most of a sequence.
+    /// Maximum number of queries of a sequence.
     pub(super) queries: usize,
     pub(super) keys: usize,
     pub(super) width: usize,
     pub(super) value_width: usize,
-    /// Totals over all sequences.
+    /// Total number of queries of all sequences.
     pub(super) total_queries: usize,
     pub(super) total_keys: usize,
-    /// Rows of a page, and how many pages there are; 0 if keys are not paged.
+    /// Number of rows of a page; 0 if keys are not paged.
     page: usize,
     pages: usize,
 }
 
 impl Sizes {
-    /// Rows that share a key head.
+    /// Returns the number of rows that share a key head.
     pub(super) fn rows(&self) -> usize {
         self.heads / self.key_heads * self.queries
     }
 
-    /// The sizes in the form that kernels read.
+    /// Returns the sizes in the order of the kernel argument.
     pub(super) fn words(&self) -> [usize; 7] {
         let Self { batches, heads, key_heads, queries, keys, width, value_width, .. } = *self;
         [heads, key_heads, batches, queries, keys, width, value_width]
     }
 
-    /// Strides of batches and heads.
+    /// Returns the strides of batches and heads in the statistics.
     pub(super) fn statistics_strides(&self) -> [usize; 2] {
         [self.heads * self.total_queries, self.total_queries]
     }
 }
 
-/// Where rows of an operand lie: aligned, with batches, heads and rows apart by so many elements.
+/// Aligned rows of an operand, with the strides of batches, heads and rows in elements.
 pub(super) struct Rows {
-    /// Keeps a copy alive until the launch.
+    /// Keeps the copy, if there is one, alive until the launch.
     _copy: Option<RocmStorage>,
     pub(super) at: DevicePtr,
     pub(super) strides: [usize; 3],
 }
 
 impl Attention<'_> {
-    /// q is (batch, heads, queries, width), k (batch, key heads, keys, width) and v (batch, key heads, keys, value width) of
-    /// any strides, f16, bf16 or f32; `heads` is a multiple of `key heads`, no width is above [`ATTENTION_MAX_WIDTH`]. `out`
-    /// is the layout of the result (batch, heads, queries, value width): from the start of the storage on, without holes and
-    /// with dense rows. A query that sees no key gives zeros. Rows that do not lie at multiples of 16 bytes are copied first.
+    /// Computes attention for q (batch, heads, queries, width), k (batch, key heads, keys, width) and v (batch, key heads,
+    /// keys, value width), in f16, bf16 or f32 and with any strides. `heads` must be a multiple of `key heads`; widths are at
+    /// most [`ATTENTION_MAX_WIDTH`]. `out` is the layout of the result (batch, heads, queries, value width), which must start
+    /// at 0 and have dense rows and no gaps. A query without keys gives zeros. Operands whose rows are not aligned to
+    /// 16 bytes are copied first.
     ///
     /// # Errors
-    /// Shapes that do not fit, dtypes that differ or are others than these; a length or page that does not exist comes back
-    /// from the next call that waits for the device.
+    /// If shapes or dtypes do not match or are not supported. A sequence start or page number out of range is reported by
+    /// the next call that waits for the device.
     pub fn forward(
         &self,
         op: &'static str,
@@ -153,24 +155,24 @@ impl Attention<'_> {
         let (outer, rows) = (q.1.dims()[0], q.1.dims()[2]);
         let shape = Shape::from((outer, sizes.heads, rows, sizes.value_width));
         if out.shape() != &shape || out.start_offset() != 0 {
-            return Err(refused(format!("{op}: the result is {shape:?} from the start on, not {out:?}")));
+            return Err(invalid(format!("{op}: result must be {shape:?} with offset 0, not {out:?}")));
         }
         let pack = PACK_BYTES / dtype.size_in_bytes();
         let padded = sizes.value_width.next_multiple_of(pack);
         let all_rows = outer * sizes.heads * rows;
-        let made = |dtype, elements: usize| match self.statistics && self.sequences.is_some() {
+        let alloc = |dtype, elements: usize| match self.statistics && self.sequences.is_some() {
             true => device.zeros_impl(&Shape::from(elements), dtype),
-            // SAFETY: every element is written by the kernels, or of no sequence.
+            // SAFETY: the kernels write every element that belongs to a sequence.
             false => unsafe { RocmStorage::alloc(device, dtype, elements, op) },
         };
-        let dst = made(dtype, all_rows * padded)?;
-        let statistics = self.statistics.then(|| made(DType::F32, all_rows)).transpose()?;
+        let dst = alloc(dtype, all_rows * padded)?;
+        let statistics = self.statistics.then(|| alloc(DType::F32, all_rows)).transpose()?;
         if all_rows * padded == 0 {
             return Ok(Attended { out: dst, statistics });
         }
-        let [batch, head, row, _] = *out.stride() else { return Err(refused(format!("{op}: {out:?}"))) };
+        let [batch, head, row, _] = *out.stride() else { return Err(invalid(format!("{op}: {out:?}"))) };
         let out_strides = [batch, head, row].map(|stride| stride / sizes.value_width * padded);
-        let (q, k, v) = (in_packs(op, q)?, in_packs(op, k)?, in_packs(op, v)?);
+        let (q, k, v) = (aligned_rows(op, q)?, aligned_rows(op, k)?, aligned_rows(op, v)?);
         let launch =
             Launch { attention: self, op, device, dtype, sizes: Sizes { value_width: padded, ..sizes } };
         launch.enqueue(
@@ -189,12 +191,13 @@ impl Attention<'_> {
         Ok(Attended { out: dense, statistics })
     }
 
-    /// The window as kernels read it.
-    pub(super) fn seen(&self) -> [usize; 2] {
+    /// Returns the window as passed to kernels.
+    pub(super) fn window_words(&self) -> [usize; 2] {
         let (left, right) = self.window;
-        [left, right].map(|side| side.unwrap_or(FAR).min(FAR))
+        [left, right].map(|side| side.unwrap_or(UNLIMITED).min(UNLIMITED))
     }
 
+    /// Checks the shapes of q, k and v and returns their sizes.
     pub(super) fn sizes(&self, op: &'static str, q: &Layout, k: &Layout, v: &Layout) -> Result<Sizes> {
         let (outer, heads, queries, width) = q.shape().dims4()?;
         let (k_outer, key_heads, keys, k_width) = k.shape().dims4()?;
@@ -204,14 +207,14 @@ impl Attention<'_> {
             return Err(mismatch(op, k, other));
         }
         if key_heads == 0 || heads % key_heads != 0 {
-            return Err(refused(format!(
-                "{op}: {heads} query heads are no multiple of {key_heads} key heads"
+            return Err(invalid(format!(
+                "{op}: {heads} query heads are not a multiple of {key_heads} key heads"
             )));
         }
         if width.max(value_width) > ATTENTION_MAX_WIDTH {
             let widest = width.max(value_width);
-            return Err(refused(format!(
-                "{op}: heads of width {widest}, at most {ATTENTION_MAX_WIDTH} are possible"
+            return Err(invalid(format!(
+                "{op}: the head width {widest} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         }
         let mut sizes = Sizes {
@@ -233,8 +236,8 @@ impl Attention<'_> {
         if let Some(sequences) = &self.sequences {
             let starts = sequences.queries.1.shape().dims1()?;
             if outer != 1 || starts == 0 || starts != sequences.keys.1.shape().dims1()? {
-                return Err(refused(format!(
-                    "{op}: sequences are in a batch of 1, not {outer}, and have as many starts of queries as of keys"
+                return Err(invalid(format!(
+                    "{op}: sequences need a batch of 1, not {outer}, and equally many starts of queries and keys"
                 )));
             }
             sizes.batches = starts - 1;
@@ -245,20 +248,20 @@ impl Attention<'_> {
             return Err(mismatch(op, q, k));
         }
         if self.pages.is_some() && self.sequences.is_none() {
-            return Err(refused(format!("{op}: pages are of sequences, whose lengths are missing")));
+            return Err(invalid(format!("{op}: pages require sequences with their lengths")));
         }
-        if sizes.keys.max(queries.saturating_mul(heads)).max(k_outer) > FAR {
+        if sizes.keys.max(queries.saturating_mul(heads)).max(k_outer) > UNLIMITED {
             return Err(RocmError::TooManyElements {
                 op,
                 elements: sizes.keys.max(queries * heads),
-                limit: FAR,
+                limit: UNLIMITED,
             }
             .into());
         }
         Ok(sizes)
     }
 
-    /// Dtypes, devices and shapes of all further operands.
+    /// Checks dtypes and devices of all operands, and shapes of the optional ones.
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -270,14 +273,14 @@ impl Attention<'_> {
         let expect = |name: &str, operand: &Option<AttentionOperand>, dtypes: &[DType], dims: &[usize]| {
             let Some((storage, layout)) = operand else { return Ok(()) };
             if !dtypes.contains(&storage.dtype()) || layout.dims().len() != dims.len() {
-                return Err(refused(format!(
-                    "{op}: {name} are {dtypes:?} of {dims:?}, not {:?} of {layout:?}",
+                return Err(invalid(format!(
+                    "{op}: {name} must be one of {dtypes:?} with the shape {dims:?}, not {:?} {layout:?}",
                     storage.dtype()
                 )));
             }
             match layout.dims().iter().zip(dims).all(|(dim, wanted)| dim == wanted || *wanted == usize::MAX) {
                 true => Ok(()),
-                false => Err(refused(format!("{op}: {name} are of {dims:?}, not {layout:?}"))),
+                false => Err(invalid(format!("{op}: {name} must have the shape {dims:?}, not {layout:?}"))),
             }
         };
         let any = usize::MAX;
@@ -294,7 +297,7 @@ impl Attention<'_> {
         expect("page tables", &self.pages, &[DType::U32, DType::I32], &[batches, any])?;
         let lengths = self.sequences.as_ref().map(|s| [s.queries, s.keys]);
         for starts in lengths.into_iter().flatten() {
-            expect("starts of sequences", &Some(starts), &[DType::U32, DType::I32], &[any])?;
+            expect("sequence starts", &Some(starts), &[DType::U32, DType::I32], &[any])?;
         }
         let others = [self.slopes, self.mask, self.ranges, self.pages].into_iter().flatten();
         let others = others.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
@@ -310,8 +313,8 @@ impl Attention<'_> {
     }
 }
 
-/// The operand, or a copy of it whose rows begin and end at multiples of 16 bytes, with zeros behind them.
-pub(super) fn in_packs(op: &'static str, (storage, layout): AttentionOperand) -> Result<Rows> {
+/// Returns the operand if its rows begin and end at multiples of 16 bytes, otherwise a copy padded with zeros.
+pub(super) fn aligned_rows(op: &'static str, (storage, layout): AttentionOperand) -> Result<Rows> {
     let (outer, heads, rows, width) = layout.shape().dims4()?;
     let pack = PACK_BYTES / storage.dtype().size_in_bytes();
     let at = storage.ptr(layout, op)?;
@@ -321,13 +324,13 @@ pub(super) fn in_packs(op: &'static str, (storage, layout): AttentionOperand) ->
         .zip(layout.stride())
         .map(|(dim, stride)| if *dim > 1 { *stride } else { 0 })
         .collect();
-    let [batch, head, row, column] = *strides else { return Err(refused(format!("{op}: {layout:?}"))) };
+    let [batch, head, row, column] = *strides else { return Err(invalid(format!("{op}: {layout:?}"))) };
     let aligned =
         [batch, head, row, at.0.addr() / storage.dtype().size_in_bytes()].iter().all(|n| n % pack == 0);
     if aligned
         && (column == 1 || width == 1)
         && width % pack == 0
-        && row < FURTHEST_ROW
+        && row < MAX_ROW_STRIDE
         && batch.max(head) < u32::MAX as usize
     {
         return Ok(Rows { _copy: None, at, strides: [batch, head, row] });
@@ -346,8 +349,8 @@ pub(super) fn in_packs(op: &'static str, (storage, layout): AttentionOperand) ->
     Ok(Rows { _copy: Some(copy), at, strides: [heads * rows * padded, rows * padded, padded] })
 }
 
-/// Where an operand lies, if there is one, or a copy of one that is not dense, which `copies` holds until the launch.
-pub(super) fn in_order(
+/// Returns the address of an optional operand. One that is not dense is copied; `copies` keeps the copy until the launch.
+pub(super) fn dense_ptr(
     op: &'static str,
     operand: Option<AttentionOperand>,
     copies: &mut Vec<RocmStorage>,
@@ -376,7 +379,7 @@ struct Launch<'a> {
 /// Distribution of the work over workgroups.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
-    /// Few rows a workgroup.
+    /// True for the kernel with few rows per workgroup, which splits the keys.
     few: bool,
     grid: (usize, usize, usize),
 }
@@ -386,20 +389,20 @@ impl Plan {
         let rows = sizes.rows();
         let pieces = sizes.value_width.div_ceil(columns);
         let blocks = |rows_each: usize| rows.div_ceil(rows_each) * sizes.key_heads * sizes.batches;
-        // With a few times as many rows, a workgroup that has them all leaves most of the GPU idle over long keys.
+        // With few workgroups of 128 rows and many keys, splitting the keys uses more of the GPU.
         let idle = rows <= 4 * ATTENTION_FEW && 2 * blocks(ATTENTION_ROWS) * pieces <= multiprocessors;
-        if rows > ATTENTION_FEW && !(idle && sizes.keys > 4 * LEAST_PART) {
+        if rows > ATTENTION_FEW && !(idle && sizes.keys > 4 * MIN_KEYS_PER_PART) {
             return Self { few: false, grid: (blocks(ATTENTION_ROWS), pieces, 1) };
         }
         let blocks = blocks(ATTENTION_FEW);
-        let wanted = (WORKGROUPS * multiprocessors) / (blocks * pieces).max(1);
-        let parts = wanted.min(sizes.keys.div_ceil(LEAST_PART)).clamp(1, ATTENTION_PARTS);
+        let wanted = (WORKGROUPS_PER_MULTIPROCESSOR * multiprocessors) / (blocks * pieces).max(1);
+        let parts = wanted.min(sizes.keys.div_ceil(MIN_KEYS_PER_PART)).clamp(1, ATTENTION_PARTS);
         Self { few: true, grid: (blocks, pieces, parts) }
     }
 }
 
-/// Columns of values of a workgroup, of heads that are computed as so wide: registers hold the sums of 256 of them where a
-/// matrix unit makes these from two bytes each, as `attention.cu` has it.
+/// Returns the number of value columns per workgroup for heads of `width`. Must match `attention.cu`: registers hold the
+/// accumulators of 256 columns if matrix units multiply 16-bit values.
 fn columns(width: usize, dtype: DType, matrix_units: bool) -> usize {
     let whole = if matrix_units && dtype.size_in_bytes() == 2 { 256 } else { ATTENTION_COLUMNS };
     if width > whole {
@@ -420,7 +423,7 @@ impl Launch<'_> {
     ) -> Result<()> {
         let (op, device, sizes, attention) = (self.op, self.device, &self.sizes, self.attention);
         let mut copies = Vec::new();
-        let mut dense = |operand| in_order(op, operand, &mut copies);
+        let mut dense = |operand| dense_ptr(op, operand, &mut copies);
         let (mask, mask_strides) = match attention.mask {
             Some((storage, layout)) => (storage.ptr(layout, op)?, layout.stride().to_vec()),
             None => (DevicePtr::NULL, vec![0; 4]),
@@ -443,24 +446,24 @@ impl Launch<'_> {
                 &mask_strides,
                 &[sizes.page, sizes.pages, table_row],
                 &sizes.statistics_strides(),
-                &attention.seen(),
+                &attention.window_words(),
                 &[range_count, 2 * range_count],
             ],
         )?;
         let wanted = sizes.width.max(sizes.value_width);
         let Some((most, rows_width, keys_width)) = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most)
         else {
-            return Err(refused(format!(
-                "{op}: heads of width {wanted}, at most {ATTENTION_MAX_WIDTH} are possible"
+            return Err(invalid(format!(
+                "{op}: the head width {wanted} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
         let Plan { few, grid } = Plan::of(sizes, columns, device.multiprocessors());
         let threads = if few { ATTENTION_SPLIT_THREADS } else { BLOCK } as u32;
         let config = LaunchConfig::for_grid(op, grid, threads)?;
-        // What all kernels are given, and what one is given besides.
+        // The common arguments of all kernels, followed by those of one kernel.
         macro_rules! arguments {
-            ($kernel:ident $(, $further:ident)*) => {
+            ($kernel:ident $(, $extra:ident)*) => {
                 $kernel {
                     q: q.at,
                     k: k.at,
@@ -478,24 +481,24 @@ impl Launch<'_> {
                     softcap: attention.softcap.unwrap_or(0.0),
                     total_queries: sizes.total_queries as u32,
                     total_keys: sizes.total_keys as u32,
-                    $($further,)*
+                    $($extra,)*
                 }
             };
         }
         let of = element(self.dtype);
         if !few {
             let kernel = found(of.and_then(|of| AttentionRows::kernel(rows_width, of)), op, self.dtype)?;
-            // SAFETY: all layouts were checked against their buffers and each other; the kernel checks lengths and pages.
+            // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
             return unsafe { device.launch(kernel, config, &arguments!(AttentionRows)) };
         }
         let (x, y, z) = grid;
-        // Sums of a piece's columns, the highest score and the sum of weights of each row.
+        // Per row: the partial sums of the columns, the maximum score and the sum of the weights.
         let scratch_len = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
-        // SAFETY: what the second launch reads is written by the first.
+        // SAFETY: the first launch writes everything that the second reads.
         let sums = unsafe { device.alloc::<f32>(scratch_len)? };
         let partial = sums.ptr();
         let kernel = found(of.and_then(|of| AttentionKeys::kernel(keys_width, of)), op, self.dtype)?;
-        // SAFETY: as above; there is room for the sums of all parts.
+        // SAFETY: as above; `partial` has room for all parts.
         unsafe { device.launch(kernel, config, &arguments!(AttentionKeys, partial))? };
         if z == 1 {
             return Ok(());
@@ -514,6 +517,6 @@ fn mismatch(op: &'static str, lhs: &Layout, rhs: &Layout) -> crate::Error {
     crate::Error::ShapeMismatchBinaryOp { lhs, rhs, op }.bt()
 }
 
-pub(super) fn refused(text: String) -> crate::Error {
+pub(super) fn invalid(text: String) -> crate::Error {
     crate::Error::Msg(text).bt()
 }

@@ -1,6 +1,6 @@
-//! Gradients of attention: weights are made anew from the statistics of the forward pass, and each result is summed up by
-//! one workgroup, in one order.
-use super::attention::{in_order, in_packs, refused, Attention, AttentionOperand};
+//! Gradients of attention. The weights are recomputed from the statistics of the forward pass, and one workgroup sums each
+//! result in a fixed order, so that gradients are deterministic.
+use super::attention::{aligned_rows, dense_ptr, invalid, Attention, AttentionOperand};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -12,17 +12,17 @@ use hip_kernels::contract::{
     BLOCK,
 };
 
-/// Widths of heads that kernels are made for; others are computed as the next. The widest are not for f32.
+/// Head widths that have kernels; other widths use the next larger one. The largest is not available in f32.
 const WIDTHS: [(usize, GradientQueriesWidth, GradientKeysWidth); 4] = [
     (64, GradientQueriesWidth::W64, GradientKeysWidth::W64),
     (128, GradientQueriesWidth::W128, GradientKeysWidth::W128),
     (256, GradientQueriesWidth::W256, GradientKeysWidth::W256),
     (512, GradientQueriesWidth::W512, GradientKeysWidth::W512),
 ];
-/// Lanes that share a row of gradient_means.
+/// Number of lanes per row in the kernel gradient_means.
 const LANES: usize = 32;
 
-/// Result of [`Attention::backward`], each laid out as was asked for.
+/// Result of [`Attention::backward`], in the requested layouts.
 pub struct AttentionGradients {
     /// Gradient of the queries.
     pub q: RocmStorage,
@@ -33,13 +33,13 @@ pub struct AttentionGradients {
 }
 
 impl Attention<'_> {
-    /// The gradients of queries, keys and values: of the operands, the result and the statistics of
-    /// [`Attention::forward`], and the gradient of the result. `layouts` are those of the gradients, from the start of the
-    /// storage on, without holes and with dense rows; rows of no sequence are zeros. The same operands give the same bits.
+    /// Computes the gradients of q, k and v from the operands, result and statistics of [`Attention::forward`] and the
+    /// gradient `grad` of the result. `layouts` are the layouts of the gradients, which must start at 0 and have dense rows
+    /// and no gaps. Rows that belong to no sequence are zero. Results are bitwise reproducible.
     ///
     /// # Errors
-    /// As [`Attention::forward`]; with masks, pages or ranges; for f32 heads wider than 256; for widths that are no multiple
-    /// of 16 bytes.
+    /// If [`Attention::forward`] would fail; with masks, pages or ranges; for f32 heads wider than 256; for widths that are
+    /// not a multiple of 16 bytes.
     pub fn backward(
         &self,
         op: &'static str,
@@ -50,9 +50,9 @@ impl Attention<'_> {
         layouts: [&Layout; 3],
     ) -> Result<AttentionGradients> {
         let (device, dtype) = (q.0.device(), q.0.dtype());
-        let without = [("masks", self.mask), ("pages", self.pages), ("ranges", self.ranges)];
-        if let Some((what, _)) = without.iter().find(|(_, operand)| operand.is_some()) {
-            return Err(refused(format!("{op}: no gradients with {what}")));
+        let unsupported = [("masks", self.mask), ("pages", self.pages), ("ranges", self.ranges)];
+        if let Some((name, _)) = unsupported.iter().find(|(_, operand)| operand.is_some()) {
+            return Err(invalid(format!("{op}: no gradients with {name}")));
         }
         let sizes = self.sizes(op, q.1, k.1, v.1)?;
         self.check(op, q.0, k.0, v.0, &sizes)?;
@@ -61,8 +61,8 @@ impl Attention<'_> {
         let rows = outer * sizes.heads * sizes.total_queries;
         for (storage, layout) in [result, grad] {
             if layout.shape() != &shape || storage.dtype() != dtype {
-                return Err(refused(format!(
-                    "{op}: results are {dtype:?} {shape:?}, not {:?} {layout:?}",
+                return Err(invalid(format!(
+                    "{op}: the result must be {dtype:?} {shape:?}, not {:?} {layout:?}",
                     storage.dtype()
                 )));
             }
@@ -71,7 +71,7 @@ impl Attention<'_> {
         q.0.order_after(statistics)?;
         for (layout, operand) in layouts.iter().zip([q.1, k.1, v.1]) {
             if layout.shape() != operand.shape() || layout.start_offset() != 0 {
-                return Err(refused(format!("{op}: a gradient is like {operand:?}, not {layout:?}")));
+                return Err(invalid(format!("{op}: gradient must match {operand:?}, not {layout:?}")));
             }
         }
         let pack = hip_kernels::contract::PACK_BYTES / dtype.size_in_bytes();
@@ -88,29 +88,29 @@ impl Attention<'_> {
         let (Some((most, of_queries, of_keys)), true) =
             (kernels, sizes.width % pack == 0 && sizes.value_width % pack == 0)
         else {
-            return Err(refused(format!(
+            return Err(invalid(format!(
                 "{op}: no gradients of {dtype:?} for heads of width {} and {}: multiples of {pack}, at most 512, or 256 in f32",
                 sizes.width, sizes.value_width
             )));
         };
-        let nothing = rows * sizes.value_width * sizes.total_keys == 0;
-        let made = |layout: &Layout| match nothing || self.sequences.is_some() {
-            // What belongs to no sequence has no share in any result.
+        let is_empty = rows * sizes.value_width * sizes.total_keys == 0;
+        let alloc = |layout: &Layout| match is_empty || self.sequences.is_some() {
+            // Rows that belong to no sequence have zero gradients.
             true => device.zeros_impl(layout.shape(), dtype),
             // SAFETY: every element is written by the kernels.
             false => unsafe { RocmStorage::alloc(device, dtype, layout.shape().elem_count(), op) },
         };
         let gradients =
-            AttentionGradients { q: made(layouts[0])?, k: made(layouts[1])?, v: made(layouts[2])? };
-        if nothing {
+            AttentionGradients { q: alloc(layouts[0])?, k: alloc(layouts[1])?, v: alloc(layouts[2])? };
+        if is_empty {
             return Ok(gradients);
         }
         let [q, k, v, grad, result] = [
-            in_packs(op, q)?,
-            in_packs(op, k)?,
-            in_packs(op, v)?,
-            in_packs(op, grad)?,
-            in_packs(op, result)?,
+            aligned_rows(op, q)?,
+            aligned_rows(op, k)?,
+            aligned_rows(op, v)?,
+            aligned_rows(op, grad)?,
+            aligned_rows(op, result)?,
         ];
         // SAFETY: every element is written by the kernel.
         let means = unsafe { RocmStorage::alloc(device, DType::F32, rows, op)? };
@@ -122,11 +122,11 @@ impl Attention<'_> {
             GradientMeans { grad: grad.at, result: result.at, means: means.slice.ptr(), info: &info };
         let kernel = found(of.and_then(GradientMeans::kernel), op, dtype)?;
         let config = LaunchConfig::for_rows(op, rows.div_ceil(BLOCK / LANES), BLOCK as u32)?;
-        // SAFETY: rows of both operands and a mean of each were counted.
+        // SAFETY: both operands have `rows` rows, and `means` has an element for each.
         unsafe { device.launch(kernel, config, &arguments)? };
 
         let mut copies = Vec::new();
-        let mut dense = |operand| in_order(op, operand, &mut copies);
+        let mut dense = |operand| dense_ptr(op, operand, &mut copies);
         let starts = self.sequences.as_ref();
         let (query_starts, key_starts) =
             (dense(starts.map(|starts| starts.queries))?, dense(starts.map(|starts| starts.keys))?);
@@ -145,12 +145,12 @@ impl Attention<'_> {
                     second,
                     &[0],
                     &sizes.statistics_strides(),
-                    &self.seen(),
+                    &self.window_words(),
                     &[0, 0],
                 ],
             )
         };
-        // Columns of a workgroup, as `gradients.cu` has them.
+        // Number of columns per workgroup; must match `gradients.cu`.
         let wide = dtype.size_in_bytes() == 4;
         let of_queries_columns = if wide && most > 128 { 64 } else { most.min(128) };
         let of_keys_columns = if wide || !device.has_matrix_units() { 64 } else { most.min(128) };
@@ -158,7 +158,7 @@ impl Attention<'_> {
             let blocks = own.div_ceil(ATTENTION_ROWS) * sizes.key_heads * sizes.batches;
             LaunchConfig::for_grid(op, (blocks, wanted.div_ceil(columns), 1), BLOCK as u32)
         };
-        // What both kernels are given, and what one is given besides.
+        // The common arguments of both kernels, followed by those of one kernel.
         macro_rules! arguments {
             ($kernel:ident, $info:expr, $($out:ident: $made:expr),*) => {
                 $kernel {
@@ -182,7 +182,7 @@ impl Attention<'_> {
         }
         let info = info_of(&strides[0], &[0; 3])?;
         let arguments = arguments!(GradientQueries, &info, out: gradients.q);
-        // SAFETY: all layouts were checked against their buffers and each other; the kernel checks lengths.
+        // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths.
         unsafe { device.launch(of_queries, config(sizes.rows(), of_queries_columns)?, &arguments)? };
         let info = info_of(&strides[1], &strides[2])?;
         let arguments = arguments!(GradientKeys, &info, out_keys: gradients.k, out_values: gradients.v);

@@ -1,10 +1,10 @@
-//! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
+//! Elementwise operations: unary, affine, powers, casts, binary, comparisons, where.
 use super::{computing, for_packs, found, strided, Operand};
 use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
 use crate::rocm_backend::layout::{in_pieces, Strided};
-use crate::rocm_backend::storage::{carrier, is_packed, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, is_packed, offset_by_elements, RocmStorage};
 use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -13,11 +13,11 @@ use hip_kernels::contract::{
     UnaryWithParameter, UnaryWithParameterOp, Where,
 };
 
-/// The contract's operation for one of upstream's, found when this is compiled.
+/// The contract's operation for one of upstream's operations, looked up at compile time.
 pub(crate) struct ContractOp<T>(std::marker::PhantomData<T>);
 
 impl<U: UnaryOpT> ContractOp<U> {
-    /// The contract names its functions without upstream's leading u.
+    /// The contract's unary operation. Its names lack upstream's leading u.
     pub(crate) const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
         Some(op) => op,
         None => panic!("upstream has a unary operation that the kernels' contract lacks"),
@@ -31,51 +31,51 @@ impl<B: BinaryOpT> ContractOp<B> {
     };
 }
 
-/// Behaviour of a function of one element for integers on the CPU device.
-enum OfIntegers {
-    /// One that has a kernel.
+/// Behavior of a unary operation on integers, as on the CPU device.
+enum IntegerBehavior {
+    /// Computed by a kernel.
     Computed,
-    /// The element itself.
+    /// Returns the element.
     Identity,
-    /// 0, for whatever element.
+    /// Always returns 0.
     Zero,
-    Refused,
+    Unsupported,
 }
 
-fn of_integers(op: UnaryOp, signed: bool) -> OfIntegers {
+fn integer_behavior(op: UnaryOp, signed: bool) -> IntegerBehavior {
     use UnaryOp as U;
     match op {
-        U::Sign => OfIntegers::Computed,
-        U::Abs | U::Relu if signed => OfIntegers::Computed,
-        U::Abs | U::Relu | U::Ceil | U::Floor | U::Round => OfIntegers::Identity,
-        U::Gelu | U::GeluErf | U::Erf | U::Silu => OfIntegers::Zero,
-        _ => OfIntegers::Refused,
+        U::Sign => IntegerBehavior::Computed,
+        U::Abs | U::Relu if signed => IntegerBehavior::Computed,
+        U::Abs | U::Relu | U::Ceil | U::Floor | U::Round => IntegerBehavior::Identity,
+        U::Gelu | U::GeluErf | U::Erf | U::Silu => IntegerBehavior::Zero,
+        _ => IntegerBehavior::Unsupported,
     }
 }
 
-/// Upstream's operation `U` on every element. The result is dense. Functions that have no meaning for integers refuse
-/// them.
+/// Applies upstream's operation `U` to every element. The result is dense. Operations that are undefined on integers
+/// return an error for them.
 pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<RocmStorage> {
     let op = U::NAME;
     let dtype = src.slice.dtype();
-    let of_integers = match dtype {
-        DType::U8 | DType::U32 => of_integers(ContractOp::<U>::UNARY, false),
-        DType::I16 | DType::I32 | DType::I64 => of_integers(ContractOp::<U>::UNARY, true),
-        _ => OfIntegers::Computed,
+    let behavior = match dtype {
+        DType::U8 | DType::U32 => integer_behavior(ContractOp::<U>::UNARY, false),
+        DType::I16 | DType::I32 | DType::I64 => integer_behavior(ContractOp::<U>::UNARY, true),
+        _ => IntegerBehavior::Computed,
     };
-    let kernel = match of_integers {
-        OfIntegers::Computed => Unary::kernel(ContractOp::<U>::UNARY, computing(op, dtype)?),
-        OfIntegers::Identity => return strided::dense(src, layout, op),
-        OfIntegers::Zero => return strided::zeros_of(src, layout, op),
-        OfIntegers::Refused => None,
+    let kernel = match behavior {
+        IntegerBehavior::Computed => Unary::kernel(ContractOp::<U>::UNARY, computing(op, dtype)?),
+        IntegerBehavior::Identity => return strided::dense(src, layout, op),
+        IntegerBehavior::Zero => return strided::zeros_of(src, layout, op),
+        IntegerBehavior::Unsupported => None,
     };
     run_unary(op, found(kernel, op, dtype)?, src, layout)
 }
 
-/// A function of every element by its kernel, with errors that name `op`. The result is dense and of the same dtype.
+/// Applies `function` to every element. Errors name the operation `op`. The result is dense and has the same dtype.
 ///
 /// # Errors
-/// [`crate::Error::UnsupportedDTypeForOp`] if there is no such kernel, or if there is no memory for the result.
+/// [`crate::Error::UnsupportedDTypeForOp`] if there is no kernel for the dtype, or an error if memory runs out.
 pub fn unary_function(
     src: &RocmStorage,
     layout: &Layout,
@@ -87,7 +87,7 @@ pub fn unary_function(
     run_unary(op, found(kernel, op, dtype)?, src, layout)
 }
 
-/// Operands of a launch: number of elements, where those of each operand lie, and where the result goes.
+/// Arguments of a launch: number of elements, layout, addresses of the operands and of the result.
 struct Elements<'a, const N: usize> {
     config: LaunchConfig,
     numel: usize,
@@ -97,10 +97,10 @@ struct Elements<'a, const N: usize> {
     out: DevicePtr,
 }
 
-/// A dense result of `dtype`, each element of which `launch` computes from one of each operand. It is called once for
-/// every piece of the operands, which were checked against their buffers. `in_rows` is what the kernel's `map` has.
+/// Allocates a dense result of `dtype` and calls `launch` for each piece of the operands, which are checked against their
+/// buffers. `in_rows` must equal the template argument of the kernel's `map`.
 #[inline]
-fn each<const N: usize>(
+fn map_elements<const N: usize>(
     op: &'static str,
     dtype: DType,
     operands: [Operand; N],
@@ -110,13 +110,13 @@ fn each<const N: usize>(
     let (head, layout) = operands[0];
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&head.device, dtype, layout.shape().elem_count(), op)? };
-    each_to(op, dtype, operands, in_rows, dst.slice.ptr(), launch)?;
+    map_elements_to(op, dtype, operands, in_rows, dst.slice.ptr(), launch)?;
     Ok(dst)
 }
 
-/// Like [`each`], to memory that is there: also that of an operand that lies there just as densely.
+/// Like [`map_elements`], to existing memory, which may be that of a dense operand.
 #[inline]
-fn each_to<const N: usize>(
+fn map_elements_to<const N: usize>(
     op: &'static str,
     dtype: DType,
     operands: [Operand; N],
@@ -141,19 +141,19 @@ fn each_to<const N: usize>(
     })
 }
 
-/// Computes each element by a kernel of a family, whose operands are named as the family does; other arguments follow.
+/// Launches a kernel of an elementwise family. The identifiers are the family's operands, then its other arguments.
 macro_rules! map {
     ($family:ident { $($from:ident),+ $(; $($more:ident),+)? }, $kernel:ident, $op:expr, $dtype:expr, $operands:expr, $in_rows:literal) => {
-        each($op, $dtype, $operands, $in_rows, |device, e| {
+        map_elements($op, $dtype, $operands, $in_rows, |device, e| {
             let Elements { config, numel, num_dims, info, from: [$($from),+], out } = e;
             let arguments = $family { numel, num_dims, info, $($from,)+ out $(, $($more),+)? };
-            // SAFETY: `each` has checked the operands, and `out` has room.
+            // SAFETY: `map_elements` has checked the operands and allocated `out`.
             unsafe { device.launch($kernel, config, &arguments) }
         })
     };
 }
 
-/// Adds `rhs` to a storage of dense elements `dims` that nobody else has; its layout has the same dims.
+/// Adds `rhs` in place to a dense storage of shape `dims`. `layout` must have the same dims.
 pub(crate) fn add_to(
     dst: &mut RocmStorage,
     dims: &[usize],
@@ -164,14 +164,14 @@ pub(crate) fn add_to(
     let dtype = dst.slice.dtype();
     let kernel = found(Binary::kernel(BinaryOp::Badd, computing(OP, dtype)?), OP, dtype)?;
     let (own, to) = (Layout::contiguous(dims), dst.slice.ptr());
-    each_to(OP, dtype, [(&*dst, &own), (rhs, layout)], true, to, |device, e| {
+    map_elements_to(OP, dtype, [(&*dst, &own), (rhs, layout)], true, to, |device, e| {
         let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
-        // SAFETY: `each_to` has checked the operands; a thread reads the elements that it writes before it does.
+        // SAFETY: `map_elements_to` has checked the operands; each thread reads its elements before it writes them.
         unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
     })
 }
 
-/// One of the kernels of a single operand. The result is dense and of the same dtype.
+/// Launches a unary kernel. The result is dense and has the same dtype.
 fn run_unary(
     op: &'static str,
     kernel: KernelOf<Unary<'static>>,
@@ -181,7 +181,7 @@ fn run_unary(
     map!(Unary { inp }, kernel, op, src.slice.dtype(), [(src, layout)], false)
 }
 
-/// A function of each element and a parameter, which is rounded to the tensor's dtype first: elu and powf.
+/// Applies a function with a parameter, elu or powf. The parameter is first rounded to the tensor's dtype.
 pub(crate) fn with_parameter(
     src: &RocmStorage,
     layout: &Layout,
@@ -196,7 +196,7 @@ pub(crate) fn with_parameter(
     map!(UnaryWithParameter { inp; param }, kernel, op, dtype, [(src, layout)], false)
 }
 
-/// `x * mul + add`, computed in the tensor's dtype as on the CPU.
+/// Computes `x * mul + add` in the tensor's dtype, as on the CPU.
 pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> Result<RocmStorage> {
     const OP: &str = "affine";
     let dtype = src.slice.dtype();
@@ -205,11 +205,11 @@ pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
     map!(Affine { inp; mul, add }, kernel, OP, dtype, [(src, layout)], true)
 }
 
-/// Casts to `to`, as the CPU does: towards zero and to the nearest value that an integer can hold.
+/// Casts to `to`, as on the CPU: floats are truncated toward zero and saturate at the range of an integer.
 pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<RocmStorage> {
     const OP: &str = "to_dtype";
     let from = src.slice.dtype();
-    // Of two that are packed the target is named, as on the CPU device.
+    // If both dtypes are packed, the error names the target, as on the CPU device.
     let (to_element, from_element) = (computing(OP, to)?, computing(OP, from)?);
     if from == to {
         return strided::dense(src, layout, OP);
@@ -218,12 +218,12 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
     map!(Cast { inp }, kernel, OP, to, [(src, layout)], true)
 }
 
-/// Upstream's operation `B` on pairs of elements; the layouts have the same dims.
+/// Applies upstream's operation `B` to pairs of elements. The layouts must have the same dims.
 pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
     zip(B::NAME, ContractOp::<B>::BINARY, [lhs, rhs], None)
 }
 
-/// 1 in u8 where the comparison holds, 0 elsewhere; the layouts have the same dims.
+/// Compares pairs of elements. Returns u8: 1 if the comparison is true, otherwise 0. The layouts must have the same dims.
 pub(crate) fn compare(op: CmpOp, lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
     let op = match op {
         CmpOp::Eq => BinaryOp::Eq,
@@ -236,7 +236,7 @@ pub(crate) fn compare(op: CmpOp, lhs: Operand, rhs: Operand) -> Result<RocmStora
     zip("cmp", op, [lhs, rhs], Some(DType::U8))
 }
 
-/// One of the kernels of two operands. The result is dense, of their dtype if no other is given.
+/// Launches a binary kernel. The result is dense and has the dtype `result`, or that of the operands.
 fn zip(
     op: &'static str,
     function: BinaryOp,
@@ -248,10 +248,10 @@ fn zip(
     map!(Binary { lhs, rhs }, kernel, op, result.unwrap_or(dtype), operands, true)
 }
 
-/// `silu(lhs) * rhs`, each rounded, for floats; the layouts have the same dims. The result is dense.
+/// Computes `silu(lhs) * rhs` on floats, with both steps rounded. The layouts must have the same dims; the result is dense.
 ///
 /// # Errors
-/// If the dtypes differ or are no floats, or if there is no memory for the result.
+/// If the dtypes differ or are not floats, or memory runs out.
 pub fn swiglu(
     lhs: &RocmStorage,
     lhs_layout: &Layout,
@@ -264,7 +264,7 @@ pub fn swiglu(
     map!(Swiglu { lhs, rhs }, kernel, OP, dtype, [(lhs, lhs_layout), (rhs, rhs_layout)], true)
 }
 
-/// The dtype of both operands. Two of a packed dtype mismatch as well: that is what the CPU device says of them.
+/// Returns the common dtype of both operands. Packed dtypes are a mismatch too, as on the CPU device.
 fn dtype_of_both(lhs: &RocmStorage, rhs: &RocmStorage, op: &'static str) -> Result<DType> {
     let (lhs, rhs) = (lhs.slice.dtype(), rhs.slice.dtype());
     if lhs == rhs && !is_packed(lhs) {
@@ -274,19 +274,19 @@ fn dtype_of_both(lhs: &RocmStorage, rhs: &RocmStorage, op: &'static str) -> Resu
     }
 }
 
-/// `t` where the condition is not zero, `f` elsewhere.
+/// Selects elements of `t` where the condition is not zero, and of `f` elsewhere.
 pub(crate) fn where_cond(operands: [Operand; 3]) -> Result<RocmStorage> {
     const OP: &str = "where-cond";
     let [condition, t, f] = operands.map(|(storage, _)| storage);
     let condition = condition.slice.dtype();
     let condition_element = computing(OP, condition)?;
-    // Dtypes that are no condition are refused before those of the operands are compared.
-    let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
+    // The dtype of the condition is checked first, so that errors equal those of the CPU device.
+    let kernel = found(Where::kernel(condition_element, copy_element(t.slice.dtype())), OP, condition)?;
     let dtype = dtype_of_both(t, f, OP)?;
     map!(Where { ids, t, f }, kernel, OP, dtype, operands, true)
 }
 
-/// `value` in the dtype of the tensor it meets.
+/// Converts `value` to `dtype` and returns its bits.
 fn bits(value: f64, dtype: DType, op: &'static str) -> Result<Bits> {
     use crate::WithDType;
     Ok(Bits(match dtype {

@@ -1,14 +1,14 @@
 //! Selecting, gathering, scattering and adding by index.
 //!
-//! Sums of floats at repeated indices are added in no fixed order, each rounded to the dtype, unless results have to be
-//! the same every time ([`set_deterministic`]). All else is the CPU device's, bit by bit.
+//! Floats at repeated indices are added in an arbitrary order, each sum rounded to the dtype, unless deterministic results
+//! are requested ([`set_deterministic`]). All other results are bitwise the same as on the CPU device.
 //!
-//! An index out of range reads nothing and writes nothing; it is reported by the next call that waits for the device.
+//! An index out of range causes no access; the next call that waits for the device reports it.
 use super::{check_computes, check_rank, computing, found, same_computing_dtype, sort, strided, Operand};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
@@ -17,32 +17,32 @@ use hip_kernels::contract::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
 
-/// The ids that ops which only move elements take, and those that adding ops take: as on the CPU device.
+/// Index dtypes of operations that move elements, and of operations that add elements, as on the CPU device.
 const MOVING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I64];
 const ADDING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 
-/// Places of a dim that one thread walks along at most, where there are fewer walks than these.
-const LONG: usize = 64;
-const WALKS: usize = 1 << 16;
+/// Longest dim for which one thread adds a whole line in order if there are fewer lines than `MIN_LINES`.
+const MAX_LINE: usize = 64;
+const MIN_LINES: usize = 1 << 16;
 
 static DETERMINISTIC: LazyLock<AtomicBool> = LazyLock::new(|| {
     AtomicBool::new(std::env::var_os("CANDLE_ROCM_DETERMINISTIC").is_some_and(|value| value == "1"))
 });
 
-/// Whether floats are added at indices in the order of the indices, as on the CPU device.
+/// Returns true if floats with equal indices are added in a fixed order, as on the CPU device.
 pub fn deterministic() -> bool {
     DETERMINISTIC.load(Ordering::Relaxed)
 }
 
-/// Sets [`deterministic`], which is false unless `CANDLE_ROCM_DETERMINISTIC` is 1 in the environment. In order, one
-/// thread adds all that goes to a place, of long dims after the indices were sorted; else every element has a thread, and
-/// they add atomically.
+/// Sets [`deterministic`]. The default is false, or true if the environment variable `CANDLE_ROCM_DETERMINISTIC` is 1. If
+/// true, one thread adds all elements with the same index; for long dims, the indices are sorted first. If false, each
+/// element has a thread, and threads add atomically.
 pub fn set_deterministic(in_order: bool) {
     DETERMINISTIC.store(in_order, Ordering::Relaxed);
 }
 
-/// `dst[l, j, r] = src[l, ids[j], r]`, the dims before `dim` flattened to l, those after it to r. The ids may be
-/// strided.
+/// Computes `dst[l, j, r] = src[l, ids[j], r]`, with the dims before `dim` flattened to l and the dims after it to r. The
+/// ids may be strided.
 pub(crate) fn index_select(
     (src, layout): Operand,
     (ids, ids_layout): Operand,
@@ -63,14 +63,14 @@ pub(crate) fn index_select(
         return Ok(dst);
     }
     src.order_after(ids)?;
-    // The widest units that all rows are made of: the lowest bit of what they have in common.
+    // The widest unit, a power of two, that divides the row size and the address.
     let width = dtype.size_in_bytes();
     let unit = (right * width) | inp.0.addr() | PACK_BYTES;
     let unit = unit & unit.wrapping_neg();
     let kernel = found(Take::kernel(TakeKind::Is, ids_element, units(unit)), OP, ids.slice.dtype())?;
-    // Nearly always one launch: as many ids, then as many runs of them, as it can count.
-    let ids_step = fitting(OP, right)?.min(count);
-    let left_step = if ids_step < count { 1 } else { fitting(OP, count * right)?.min(left) };
+    // Nearly always one launch; otherwise as many ids, or as many lists of ids, per launch as fit.
+    let ids_step = groups_per_launch(OP, right)?.min(count);
+    let left_step = if ids_step < count { 1 } else { groups_per_launch(OP, count * right)?.min(left) };
     for (first_left, left) in runs(left, left_step) {
         for (first_id, ids_dim_size) in runs(count, ids_step) {
             let right_size = right * width / unit;
@@ -94,7 +94,7 @@ pub(crate) fn index_select(
     Ok(dst)
 }
 
-/// `dst[l, j, r] = src[l, ids[l, j, r], r]`.
+/// Computes `dst[l, j, r] = src[l, ids[l, j, r], r]`.
 pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: usize) -> Result<RocmStorage> {
     const OP: &str = "gather";
     let dtype = src.slice.dtype();
@@ -114,7 +114,7 @@ pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: us
     }
     src.order_after(ids)?;
     let group = ids_dim_size * right_size;
-    for (first, left) in runs(left, fitting(OP, group)?) {
+    for (first, left) in runs(left, groups_per_launch(OP, group)?) {
         let arguments = Take {
             numel: left * group,
             ids: offset_by_elements(index, ids.slice.dtype(), first * group),
@@ -133,7 +133,7 @@ pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: us
     Ok(dst)
 }
 
-/// `dst[l, ids[l, j, r], r] = src[l, j, r]`, or `+=` if `add`.
+/// Computes `dst[l, ids[l, j, r], r] = src[l, j, r]`, or `+=` if `add` is true.
 pub(crate) fn scatter(
     (dst, layout): (&mut RocmStorage, &Layout),
     (ids, ids_layout): Operand,
@@ -151,7 +151,7 @@ pub(crate) fn scatter(
     put(op, kind, ids, (src, src_layout), (dst, to, layout.dims()[dim]), dim)
 }
 
-/// A copy of `base` with `[l, ids[j], r] += src[l, j, r]`.
+/// Copies `base` and adds `[l, ids[j], r] += src[l, j, r]`.
 pub(crate) fn index_add(
     (base, layout): Operand,
     (ids, ids_layout): Operand,
@@ -162,7 +162,7 @@ pub(crate) fn index_add(
     let ids_element = ids_element(ids, ADDING_IDS, OP)?;
     let index = ids.contiguous_ptr(ids_layout, OP)?;
     same_computing_dtype(OP, base, src)?;
-    // Before anything is copied.
+    // Checked before `base` is copied.
     src.contiguous_ptr(src_layout, OP)?;
     let dst = strided::dense(base, layout, OP)?;
     let to = (&dst, dst.slice.ptr(), layout.dims()[dim]);
@@ -170,7 +170,7 @@ pub(crate) fn index_add(
     Ok(dst)
 }
 
-/// Writes or adds `src` to `dst`, which is dense from `to` on; all dtypes agree, and the ids lie within their buffer.
+/// Writes or adds `src` to `dst`, which must be dense from `to` on. The caller has checked the dtypes and the ids' layout.
 fn put(
     op: &'static str,
     kind: PutKind,
@@ -180,7 +180,7 @@ fn put(
     dim: usize,
 ) -> Result<()> {
     let dtype = src.slice.dtype();
-    let element = if kind == PutKind::S { carrier(dtype) } else { computing(op, dtype)? };
+    let element = if kind == PutKind::S { copy_element(dtype) } else { computing(op, dtype)? };
     let kernel = found(Put::kernel(kind, ids_element, element), op, dtype)?;
     let from = src.contiguous_ptr(src_layout, op)?;
     let (left, size, right) = split(src_layout, dim);
@@ -189,21 +189,21 @@ fn put(
     }
     dst.order_after(ids)?;
     dst.order_after(src)?;
-    // Of what is set at one place the last stays. Integers add up to the same in any order.
+    // If an index is repeated, the last element written must win. Integer sums do not depend on the order.
     let in_order = kind == PutKind::S || (deterministic() && dtype.is_float());
-    // Narrow elements are added with the word around them, all of which has to be the result's.
+    // Elements narrower than a word are added by atomics on the whole word, which must not reach beyond the result.
     let end = to.0.addr() + left * dst_dim_size * right * dtype.size_in_bytes();
     let in_order = in_order || (to.0.addr() | end) % size_of::<u32>() != 0;
-    // A walk along a long dim is slow where there are too few for a GPU: then the ids are sorted.
+    // With few long lines, one thread per line is slow, so the ids are sorted instead.
     let fits = size * right <= max_elements();
-    let order = match in_order && fits && size > LONG && left * right < WALKS {
+    let order = match in_order && fits && size > MAX_LINE && left * right < MIN_LINES {
         true => Some(order(op, ids, ids_layout, if kind == PutKind::Ia { 0 } else { dim })?),
         false => None,
     };
-    // It was made on the stream of the ids.
+    // The order was computed on the stream of the ids.
     order.iter().try_for_each(|order| dst.order_after(order))?;
     let threads = if fits && (order.is_some() || !in_order) { size } else { 1 };
-    for (first, left) in runs(left, fitting(op, threads * right)?) {
+    for (first, left) in runs(left, groups_per_launch(op, threads * right)?) {
         let first_id = if kind == PutKind::Ia { 0 } else { first * size * right };
         let arguments = Put {
             numel: left * threads * right,
@@ -225,19 +225,19 @@ fn put(
     Ok(())
 }
 
-/// The places that sort the ids along `dim`, each list of them where its ids lie.
+/// Returns the permutation that sorts the ids along `dim`, in the layout of the ids.
 fn order(op: &'static str, ids: &RocmStorage, layout: &Layout, dim: usize) -> Result<RocmStorage> {
     let (last, size) = (layout.dims().len() - 1, layout.dims()[dim]);
     if dim == last {
         return Ok(sort::arg_sort(ids, layout, true, size)?.0);
     }
-    let turned = layout.transpose(dim, last)?;
-    let dense = Layout::contiguous(turned.shape());
-    let (order, _) = sort::arg_sort(&strided::dense(ids, &turned, op)?, &dense, true, size)?;
+    let transposed = layout.transpose(dim, last)?;
+    let dense = Layout::contiguous(transposed.shape());
+    let (order, _) = sort::arg_sort(&strided::dense(ids, &transposed, op)?, &dense, true, size)?;
     strided::dense(&order, &dense.transpose(dim, last)?, op)
 }
 
-/// Unit in which elements of so many bytes are moved.
+/// Returns the unit in which elements of this size are moved.
 fn units(bytes: usize) -> TakeUnit {
     match bytes {
         1 => TakeUnit::B1,
@@ -248,8 +248,8 @@ fn units(bytes: usize) -> TakeUnit {
     }
 }
 
-/// Number of groups of `elements` that one launch can count.
-fn fitting(op: &'static str, elements: usize) -> Result<usize> {
+/// Returns the number of groups of `elements` elements that fit into one launch.
+fn groups_per_launch(op: &'static str, elements: usize) -> Result<usize> {
     let limit = max_elements();
     match limit / elements.max(1) {
         0 => Err(RocmError::TooManyElements { op, elements, limit }.into()),
@@ -257,13 +257,13 @@ fn fitting(op: &'static str, elements: usize) -> Result<usize> {
     }
 }
 
-/// Elements before, along and after `dim`.
+/// Returns the number of elements before, along and after `dim`.
 fn split(layout: &Layout, dim: usize) -> (usize, usize, usize) {
     let dims = layout.dims();
     (dims[..dim].iter().product(), dims[dim], dims[dim + 1..].iter().product())
 }
 
-/// The dtype of the ids, if it is one that the operation takes.
+/// Returns the element type of the ids, or an error if the operation does not support their dtype.
 fn ids_element(ids: &RocmStorage, accepted: &[DType], op: &'static str) -> Result<Element> {
     let dtype = ids.slice.dtype();
     match accepted.contains(&dtype) {

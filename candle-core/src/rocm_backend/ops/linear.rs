@@ -1,4 +1,4 @@
-//! A linear layer with a bias in one call, where hipBLASLt has it.
+//! A linear layer with a bias in one call to hipBLASLt.
 use crate::backend::BackendDevice;
 use crate::op::BackpropOp;
 use crate::rocm_backend::libraries::BiasedProduct;
@@ -8,23 +8,23 @@ use hip_kernels::contract::PRODUCT_ROWS;
 
 const OP: &str = "linear";
 
-/// `x` (..., k) times the transpose of `weight` (n, k), plus `bias` (n), rounded once; `None` where it is for others to
-/// compute: on other devices, where gradients are tracked, for few rows, which take the time of reading the weights, for
-/// tensors that are not dense, and where hipBLASLt is not there or has no kernel.
+/// Computes `x` (..., k) times the transpose of `weight` (n, k) plus `bias` (n), rounded once. Returns `None` if the caller
+/// must compute it otherwise: on other devices, if gradients are tracked, for few rows, which other kernels compute
+/// faster, for tensors that are not dense, and if hipBLASLt is missing or has no kernel.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Option<Tensor>> {
     let (Some((&k, outer)), [n, w_k], [b_n]) = (x.dims().split_last(), weight.dims(), bias.dims()) else {
         return Ok(None);
     };
     let m: usize = outer.iter().product();
     let (n, dtype) = (*n, x.dtype());
-    let alike = weight.dtype() == dtype && bias.dtype() == dtype && *w_k == k && *b_n == n;
+    let matches = weight.dtype() == dtype && bias.dtype() == dtype && *w_k == k && *b_n == n;
     let dense = x.is_contiguous() && weight.is_contiguous() && bias.is_contiguous();
     let tracked = x.track_op() || weight.track_op() || bias.track_op();
     let narrow = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
-    if outer.is_empty() || m <= PRODUCT_ROWS || n * k == 0 || !alike || !dense || tracked || !narrow {
+    if outer.is_empty() || m <= PRODUCT_ROWS || n * k == 0 || !matches || !dense || tracked || !narrow {
         return Ok(None);
     }
     let (xs, ws, bs) = (x.storage(), weight.storage(), bias.storage());
@@ -35,9 +35,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Option<Tenso
     let same = [ws, bs].iter().all(|other| xs.device.same_device(&other.device));
     let state = xs.device.state();
     let Some(plan) = same.then(|| state.biased_product(&shape)).flatten() else { return Ok(None) };
-    // SAFETY: every element is written by the product; if that fails, nobody reads it.
+    // SAFETY: the product writes every element; if it fails, the buffer is not used.
     let dst = unsafe { RocmStorage::alloc(&xs.device, dtype, m * n, OP)? };
-    // SAFETY: what the library leaves in it, nobody reads.
+    // SAFETY: only the library accesses the workspace.
     let workspace = unsafe { RocmStorage::alloc(&xs.device, DType::U8, plan.workspace(), OP)? };
     let pointers = [
         xs.ptr(x.layout(), OP)?,
@@ -46,7 +46,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Option<Tenso
         dst.slice.ptr(),
         workspace.slice.ptr(),
     ];
-    // SAFETY: dense operands, a result and a workspace of the shape's sizes.
+    // SAFETY: operands and result are dense and match the shape, and the workspace has the size of the plan.
     if !unsafe { state.multiply_with_bias(&shape, &plan, pointers)? } {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! The operations, by subject. Each checks its operands, allocates its result, and enqueues kernels or library calls.
+//! The operations. Each checks its operands, allocates its result, and enqueues kernels or library calls.
 pub(super) mod attention;
 pub(super) mod attention_gradients;
 pub(super) mod conv;
@@ -22,41 +22,41 @@ use super::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{Element, KernelOf, BLOCK, BYTES_IN_FLIGHT, PACKS_IN_FLIGHT, PACK_BYTES};
 
-/// A storage, and the part of it that is an operand.
+/// A storage and the layout of an operand in it.
 pub(crate) type Operand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// The most workgroups in y and z that every GPU takes.
+/// Maximum number of workgroups in y and z that every GPU accepts.
 const MAX_GRID: usize = 65535;
 
-/// The element that kernels compute with.
+/// Returns the element type with which kernels compute.
 ///
 /// # Errors
-/// The CPU device's for the packed dtypes, which are only moved.
+/// The CPU device's error for packed dtypes, which can only be copied.
 #[inline]
 fn computing(op: &'static str, dtype: DType) -> Result<Element> {
     element(dtype).ok_or_else(|| unsupported_dtype(op, dtype))
 }
 
-/// The packed dtypes are moved, but not computed with.
+/// Returns an error for packed dtypes, which can only be copied.
 fn check_computes(op: &'static str, dtype: DType) -> Result<()> {
     computing(op, dtype).map(drop)
 }
 
-/// A kernel that a family has for what it is asked for.
+/// Unwraps a kernel.
 ///
 /// # Errors
-/// The CPU device's for a dtype that `op` does not take.
+/// The CPU device's error for a dtype that `op` does not support, if the kernel is `None`.
 #[inline]
 fn found<F>(kernel: Option<KernelOf<F>>, op: &'static str, dtype: DType) -> Result<KernelOf<F>> {
     kernel.ok_or_else(|| unsupported_dtype(op, dtype))
 }
 
-/// Packs that about every GPU has threads for at once. Where there are more, each thread takes several.
-const PACKS_AT_ONCE: usize = 1 << 18;
+/// Maximum number of packs (vectors) with a thread each; for more, each thread processes several.
+const MAX_SINGLE_PACKS: usize = 1 << 18;
 
-/// As many threads as `pack.cuh` has packs for, and likewise chosen: `sizes` are the bytes of an element of the result
-/// and then of each input. `lists` is 0 for kernels that take strided elements one by one, else how many lists of
-/// strides there are.
+/// Returns the launch of an elementwise kernel. The choice of the pack width must match `pack.cuh`. `sizes` are the bytes of
+/// an element of the result and of each input. `lists` is the number of stride lists, or 0 for kernels that access strided
+/// elements one by one.
 #[inline]
 fn for_packs(
     op: &'static str,
@@ -70,15 +70,15 @@ fn for_packs(
     let width = if strided.in_packs(widest_pack, lists) { widest_pack } else { 1 };
     let read: usize = sizes[1..].iter().sum();
     let packs = elements.div_ceil(width);
-    let each = match packs > PACKS_AT_ONCE {
+    let each = match packs > MAX_SINGLE_PACKS {
         true => (BYTES_IN_FLIGHT / (read * width).max(1)).clamp(1, PACKS_IN_FLIGHT),
         false => 1,
     };
     LaunchConfig::for_elements(op, packs.div_ceil(each))
 }
 
-/// Threads for the places of planes, `per_thread` places each, along x; y and z walk channels and images, in so many steps
-/// that the threads are about as many as a GPU holds: what is known of a place is found once.
+/// Returns the launch of a kernel on planes. Threads in x have `per_thread` positions each; y and z stride over channels and
+/// images, so that index calculations are shared and about as many threads are launched as a GPU can hold.
 fn for_planes(
     op: &'static str,
     places: usize,
@@ -93,7 +93,7 @@ fn for_planes(
     let threads = places.div_ceil(per_thread);
     let block = threads.next_power_of_two().clamp(32, BLOCK);
     let chunks = threads.div_ceil(block);
-    // Equal shares, of planes that the threads of 2048 workgroups walk together.
+    // Divide the work evenly over about 2048 workgroups.
     let share = |all: usize, groups: usize| {
         let steps = all.div_ceil((2048 * BLOCK / block / groups).clamp(1, MAX_GRID));
         all.div_ceil(steps.max(1))
@@ -111,7 +111,7 @@ fn check_rank(layout: &Layout, expected: usize) -> Result<()> {
     Err(crate::Error::UnexpectedNumberOfDims { expected, got, shape: layout.shape().clone() }.bt())
 }
 
-/// The data have one dtype, and it is one that computes.
+/// Checks that both operands have the same dtype and that it is not packed. Returns the dtype.
 fn same_computing_dtype(op: &'static str, lhs: &RocmStorage, rhs: &RocmStorage) -> Result<DType> {
     let (lhs, rhs) = (lhs.slice.dtype(), rhs.slice.dtype());
     if lhs != rhs {

@@ -3,15 +3,15 @@ use super::conv::fits_32_bits;
 use super::{check_computes, check_rank, computing, for_planes, found, strided};
 use crate::rocm_backend::device::LaunchConfig;
 use crate::rocm_backend::layout::{magic, Strided};
-use crate::rocm_backend::storage::{carrier, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, RocmStorage};
 use crate::sizes::{check_pooling, check_resizing};
 use crate::{Layout, Result};
 use hip_kernels::contract::{KernelFamily, KernelLayout, Pool, PoolKind, UpsampleBilinear, UpsampleNearest};
 
-/// `avg_pool2d` or `max_pool2d` over windows of `k`, apart by `stride`; both are (height, width).
+/// Computes `avg_pool2d` or `max_pool2d` with windows of `k` and a step of `stride`; both are (height, width).
 ///
-/// As on the CPU device, the average of integers is their sum times 1 / window in integers: 0 but for windows of one
-/// element; and the maximum keeps a NaN only where it comes first.
+/// As on the CPU device, the average of integers is their sum times the integer 1 / window, which is 0 except for windows
+/// of one element. The maximum is NaN only if the first element of the window is NaN.
 pub(crate) fn pool2d(
     src: &RocmStorage,
     layout: &Layout,
@@ -50,7 +50,7 @@ pub(crate) fn pool2d(
     Ok(dst)
 }
 
-/// (b, c, l) to (b, c, l_out), the nearest element each.
+/// Resizes (b, c, l) to (b, c, l_out) by nearest-neighbor interpolation.
 pub(crate) fn upsample_nearest1d(src: &RocmStorage, layout: &Layout, l_out: usize) -> Result<RocmStorage> {
     const OP: &str = "upsample_nearest1d";
     check_rank(layout, 3)?;
@@ -58,7 +58,7 @@ pub(crate) fn upsample_nearest1d(src: &RocmStorage, layout: &Layout, l_out: usiz
     upsample_nearest(OP, src, &super::conv::flat(layout), (1, l_out), (0.0, step))
 }
 
-/// (b, c, h, w) to (b, c, h_out, w_out), the nearest element each.
+/// Resizes (b, c, h, w) to (b, c, h_out, w_out) by nearest-neighbor interpolation.
 pub(crate) fn upsample_nearest2d(
     src: &RocmStorage,
     layout: &Layout,
@@ -82,7 +82,7 @@ fn upsample_nearest(
     if dst.slice.is_empty() {
         return Ok(dst);
     }
-    let kernel = found(UpsampleNearest::kernel(carrier(src.slice.dtype())), op, src.slice.dtype())?;
+    let kernel = found(UpsampleNearest::kernel(copy_element(src.slice.dtype())), op, src.slice.dtype())?;
     let per_thread = UpsampleNearest::PACK_BYTES / src.slice.dtype().size_in_bytes();
     let (places, w_magic) = (h_out * w_out, magic(w_out));
     let (config, info) = planes(op, layout, places, per_thread)?;
@@ -93,7 +93,7 @@ fn upsample_nearest(
     Ok(dst)
 }
 
-/// (b, c, h, w) to (b, c, h_out, w_out) by weighting the four nearest elements, in f64.
+/// Resizes (b, c, h, w) to (b, c, h_out, w_out) by bilinear interpolation, computed in f64.
 pub(crate) fn upsample_bilinear2d(
     src: &RocmStorage,
     layout: &Layout,
@@ -108,14 +108,14 @@ pub(crate) fn upsample_bilinear2d(
     let dtype = src.slice.dtype();
     let kernel = found(UpsampleBilinear::kernel(computing(OP, dtype)?), OP, dtype)?;
     if dims[2..] == [h_out, w_out] {
-        // As on the CPU: a neighbour of weight 0 that is not finite would make it NaN.
+        // As on the CPU; interpolation would give NaN if a neighbor with weight 0 is not finite.
         return strided::dense(src, layout, OP);
     }
     let dst = resized(OP, src, layout, h_out, w_out)?;
     if dst.slice.is_empty() {
         return Ok(dst);
     }
-    // Of the input, per place of the output.
+    // Step in the input per element of the output.
     let step = |size: usize, out: usize, scale: Option<f64>| match scale {
         _ if align_corners && out > 1 => (size.max(1) - 1) as f64 / (out - 1) as f64,
         _ if align_corners => 0.0,
@@ -133,7 +133,7 @@ pub(crate) fn upsample_bilinear2d(
     Ok(dst)
 }
 
-/// The geometry of a launch that makes `places` results of each plane, and the layout of the planes.
+/// Returns the geometry of a launch with `places` results per plane, and the layout of the planes.
 fn planes(
     op: &'static str,
     layout: &Layout,
@@ -146,7 +146,7 @@ fn planes(
     Ok((for_planes(op, places, per_thread, dims[1], dims[0])?, info))
 }
 
-/// Memory for `src` with other sizes of its last two dims.
+/// Allocates the result of resizing the last two dims of `src`.
 fn resized(
     op: &'static str,
     src: &RocmStorage,

@@ -1,5 +1,5 @@
-//! Products of one row of activations with matrices of blocks, up to three of them in a launch; and how the kernels for
-//! quantized products share out the rows of a matrix.
+//! Products of one row of activations with up to three quantized matrices in one launch, and the distribution of matrix
+//! rows over threads, which all kernels for quantized products share.
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -9,44 +9,45 @@ use hip_kernels::contract::{
 
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
-/// Threads of a multiprocessor that keep its memory busy: half of those that every GPU has room for.
-const ENOUGH_THREADS: usize = 1024;
-/// The fewest threads that read neighbouring pieces of a row of blocks.
-const LEAST_WIDTH: usize = 32;
-/// Bytes of the scale and the sums of QUANTIZED_PIECE activations, behind their bytes.
+/// Number of threads per multiprocessor that saturates the memory bandwidth: half of the minimum that GPUs can hold.
+const FULL_THREADS: usize = 1024;
+/// Minimum number of threads that read adjacent pieces of a row of blocks.
+const MIN_WIDTH: usize = 32;
+/// Bytes of the scale and the sum of QUANTIZED_PIECE activations, which follow their quantized bytes.
 const SCALE_BYTES: usize = 8;
 
-/// Bytes of rows of activations and their scales.
+/// Returns the size in bytes of quantized rows of activations with their scales.
 pub(crate) fn activation_bytes(rows: usize, columns: usize) -> usize {
     rows * columns + rows * columns / QUANTIZED_PIECE * SCALE_BYTES
 }
 
 /// Distribution of the rows of a matrix over the threads of kernels for quantized products.
 pub(crate) struct Groups {
-    /// Threads that share QUANTIZED_BESIDE rows: whole lines where it can be, and a piece of the row for each.
+    /// Number of threads that share QUANTIZED_BESIDE rows, enough to read whole cache lines if the rows are long enough.
     pub(crate) width: u32,
-    /// Workgroups.
+    /// Number of workgroups.
     pub(crate) grid: u32,
 }
 
 impl Groups {
-    /// Groups for `rows` rows, in workgroups of `block` threads that each read a row of activations once: as many
-    /// threads as keep the memory busy.
-    fn of_device(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
+    /// Returns groups for `rows` rows in workgroups of `block` threads, with enough threads to saturate the memory
+    /// bandwidth.
+    fn saturating(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
         let groups = rows.div_ceil(QUANTIZED_BESIDE);
-        Self::of(rows, columns, block, (device.multiprocessors() * ENOUGH_THREADS / groups).max(LEAST_WIDTH))
+        let wanted = device.multiprocessors() * FULL_THREADS / groups;
+        Self::of(rows, columns, block, wanted.max(MIN_WIDTH))
     }
 
-    /// Groups in workgroups that first bring several rows of activations to LDS: the fewest threads for a row of
-    /// blocks, so that they serve many of them.
+    /// Returns groups for kernels that first load several rows of activations to LDS. Few threads share a row of blocks,
+    /// so that each workgroup uses the loaded rows for many rows of blocks.
     pub(crate) fn in_lds(rows: usize, columns: usize, block: usize) -> Result<Self> {
-        Self::of(rows, columns, block, LEAST_WIDTH)
+        Self::of(rows, columns, block, MIN_WIDTH)
     }
 
     fn of(rows: usize, columns: usize, block: usize, wanted: usize) -> Result<Self> {
         let groups = rows.div_ceil(QUANTIZED_BESIDE);
         let pieces = columns / QUANTIZED_PIECE;
-        // A unit of a row for each is a piece, or two of the formats whose blocks have eight.
+        // At least two pieces per thread, since some formats are unpacked in units of two pieces.
         let width = 1 << wanted.min(block).min((pieces / 2).max(1)).ilog2();
         match u32::try_from(groups.div_ceil(block / width)).ok().filter(|_| rows < 1 << 31) {
             Some(grid) => Ok(Self { width: width as u32, grid }),
@@ -58,7 +59,7 @@ impl Groups {
     }
 }
 
-/// A matrix of `n` rows of blocks, and memory for as many f32.
+/// A quantized matrix of `n` rows, and memory for the result of `n` elements of f32.
 #[derive(Clone, Copy)]
 pub(crate) struct RowMatrix {
     pub(crate) blocks: DevicePtr,
@@ -66,27 +67,27 @@ pub(crate) struct RowMatrix {
     pub(crate) out: DevicePtr,
 }
 
-/// One row of `k` f32 with the rows of several matrices of one format.
+/// Products of one row of `k` elements of f32 with several matrices of one format.
 pub(crate) struct RowProducts<'a> {
     pub(crate) format: BlockFormat,
     pub(crate) k: usize,
     pub(crate) x: DevicePtr,
-    /// The row is `silu(x)` times this.
+    /// If present, the row is `silu(x)` times this.
     pub(crate) gate: Option<DevicePtr>,
-    /// Added to the products, of which there is one.
+    /// If present, this is added to the product; there must be only one matrix.
     pub(crate) summand: Option<DevicePtr>,
-    /// At least one and at most [`MAX_MATRICES`].
+    /// The matrices: at least one, at most [`MAX_MATRICES`].
     pub(crate) matrices: &'a [RowMatrix],
 }
 
 impl RowProducts<'_> {
-    /// Enqueues them in one launch. The GPU is bound.
+    /// Enqueues the products in one launch. The GPU is bound.
     ///
     /// # Errors
-    /// If the matrices have more rows than a launch counts, or HIP fails.
+    /// If the matrices have too many rows for a launch, or HIP fails.
     ///
     /// # Safety
-    /// Each pointer covers what the sizes say, in packs.
+    /// Each pointer must cover the given sizes and be aligned for vector loads.
     pub(crate) unsafe fn launch(&self, device: &DeviceState) -> Result<()> {
         let Some(kernel) = QuantizedRow::kernel(self.format) else { return Ok(()) };
         let null = DevicePtr(std::ptr::null_mut());
@@ -94,7 +95,7 @@ impl RowProducts<'_> {
         let blocks = |at: usize| self.matrices.get(at).map_or(null, |matrix| matrix.blocks);
         let out = |at: usize| self.matrices.get(at).map_or(null, |matrix| matrix.out);
         let Groups { width, grid } =
-            Groups::of_device(device, end(MAX_MATRICES), self.k, QUANTIZED_ROW_BLOCK)?;
+            Groups::saturating(device, end(MAX_MATRICES), self.k, QUANTIZED_ROW_BLOCK)?;
         let arguments = QuantizedRow {
             x: self.x,
             gate: self.gate.unwrap_or(null),
@@ -111,13 +112,13 @@ impl RowProducts<'_> {
             pieces: (self.k / QUANTIZED_PIECE) as u32,
             width,
         };
-        // Runs of bytes change places within two pieces.
+        // One additional piece, because quantized bytes are permuted within two pieces.
         let lds_bytes = (activation_bytes(1, self.k) + QUANTIZED_PIECE) as u32;
-        // More would make bytes of the same row once more each.
-        let grid = grid.min((device.multiprocessors() * ENOUGH_THREADS / QUANTIZED_ROW_BLOCK) as u32);
+        // Each workgroup quantizes the row, so more workgroups would repeat that work.
+        let grid = grid.min((device.multiprocessors() * FULL_THREADS / QUANTIZED_ROW_BLOCK) as u32);
         let block = (QUANTIZED_ROW_BLOCK as u32, 1, 1);
         let config = LaunchConfig { grid: (grid, 1, 1), block, lds_bytes };
-        // SAFETY: by the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { device.launch_now(kernel, config, &arguments) }
     }
 }

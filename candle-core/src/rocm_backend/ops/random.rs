@@ -1,4 +1,4 @@
-//! Random numbers made on the device by Philox4x32-10: the same seed gives the same numbers on every GPU.
+//! Random numbers, generated on the device by Philox4x32-10. A seed gives the same numbers on every GPU.
 use super::{computing, found};
 use crate::rocm_backend::device::{LaunchConfig, Rng, RocmDevice};
 use crate::rocm_backend::error::unsupported_dtype;
@@ -8,11 +8,11 @@ use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{Random, RandomKind, PACK_BYTES};
 
-/// More than fill any GPU; each thread then makes several packs.
+/// Maximum number of workgroups, which fills every GPU; for larger tensors, each thread generates several packs.
 const MAX_WORKGROUPS: u32 = 1 << 13;
 
 impl RocmDevice {
-    /// Starts the sequence of `seed` from its beginning.
+    /// Restarts the sequence with `seed`.
     pub(crate) fn reseed(&self, seed: u64) {
         *self.rng() = Rng { seed, next_block: 0 };
     }
@@ -21,18 +21,18 @@ impl RocmDevice {
         self.rng().seed
     }
 
-    /// Takes `blocks` counter blocks out of the sequence.
-    fn draw(&self, blocks: u64) -> (u64, u64) {
+    /// Reserves `blocks` counter blocks. Returns the seed and the first block.
+    fn reserve_blocks(&self, blocks: u64) -> (u64, u64) {
         let mut rng = self.rng();
         let first = rng.next_block;
         rng.next_block = first.wrapping_add(blocks);
         (rng.seed, first)
     }
 
-    /// Numbers evenly spread over `[low, high)`: `rand_uniform`.
+    /// Implements `rand_uniform`: numbers uniformly distributed over `[low, high)`.
     ///
     /// # Errors
-    /// As on the CPU device: for dtypes that are no floats, and for ranges that are empty or not finite in the dtype.
+    /// If the dtype is not a float, or the range is empty or not finite in the dtype; as on the CPU device.
     pub(crate) fn uniform(&self, dtype: DType, elements: usize, low: f64, high: f64) -> Result<RocmStorage> {
         const OP: &str = "rand_uniform";
         let (low, high) = (rounded(low, dtype, OP)?, rounded(high, dtype, OP)?);
@@ -46,10 +46,10 @@ impl RocmDevice {
         fill(self, OP, RandomKind::Uniform, dtype, elements, (low, high))
     }
 
-    /// Numbers of a normal distribution: `rand_normal`.
+    /// Implements `rand_normal`: normally distributed numbers.
     ///
     /// # Errors
-    /// As on the CPU device: for dtypes that are no floats, and for a deviation that is not finite in the dtype.
+    /// If the dtype is not a float, or the deviation is not finite in the dtype; as on the CPU device.
     pub(crate) fn normal(
         &self,
         dtype: DType,
@@ -66,7 +66,7 @@ impl RocmDevice {
     }
 }
 
-/// `value` as the dtype has it.
+/// Rounds `value` to the dtype.
 fn rounded(value: f64, dtype: DType, op: &'static str) -> Result<f64> {
     match dtype {
         DType::F64 => Ok(value),
@@ -97,7 +97,7 @@ fn fill(
     let blocks = numel.div_ceil(per_block);
     let mut config = LaunchConfig::for_elements(op, numel.div_ceil(PACK_BYTES / dtype.size_in_bytes()))?;
     config.grid.0 = config.grid.0.min(MAX_WORKGROUPS);
-    let (seed, offset) = device.draw(blocks as u64);
+    let (seed, offset) = device.reserve_blocks(blocks as u64);
     let (seed, offset, out) = (seed as usize, offset as usize, dst.slice.ptr());
     // SAFETY: `out` holds all elements.
     unsafe { device.launch(kernel, config, &Random { numel, seed, offset, first, second, out })? };

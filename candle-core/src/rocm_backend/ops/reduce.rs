@@ -1,4 +1,4 @@
-//! Sums, extrema and their places over any set of dims: one launch, or two where results are few and long.
+//! Sums, extrema and their indices over any set of dims, in one launch, or in two for few results of many elements each.
 use super::{computing, found, strided};
 use crate::error::bail;
 use crate::op::{BackpropOp, ReduceOp};
@@ -13,27 +13,27 @@ use hip_kernels::contract::{
 };
 
 const OP: &str = "reduce";
-/// Fewer threads than this leave a large GPU idle, so results are shared by more of them.
-const ENOUGH_THREADS: usize = 1 << 17;
-/// A thread is worth starting for this many elements, or a pack.
-const PER_THREAD: usize = 4;
-/// A second launch is worth it if each thread of the first one keeps this many elements, of neighbours this many each.
-const PER_THREAD_OF_PART: usize = 64;
-const PER_THREAD_ACROSS: usize = 16;
-/// Fewer parts of a lone row are not.
-const LEAST_PARTS: usize = 4;
+/// Number of threads that saturates a large GPU. Below it, more threads share each result.
+const FULL_THREADS: usize = 1 << 17;
+/// Minimum number of elements per thread, or one pack if that is more.
+const MIN_PER_THREAD: usize = 4;
+/// Minimum number of elements per thread for which results are split into parts, and the same if `across` is not 0.
+const MIN_OF_PART: usize = 64;
+const MIN_ACROSS: usize = 16;
+/// Minimum number of parts; for fewer, a second launch costs more than it saves.
+const MIN_PARTS: usize = 4;
 const MAX_PARTS: usize = 1024;
-/// A variance is not cut into parts, and worth a launch of its own if results are not longer or not fewer.
-const LONG: usize = 1 << 14;
-const MANY: usize = 128;
-/// Bytes of the neighbouring elements that a thread takes to so many variances.
-const HELD_BYTES: usize = 8;
+/// A variance is computed in one launch, without parts, unless results have more elements and are fewer than this.
+const MAX_VARIANCE_ELEMENTS: usize = 1 << 14;
+const MIN_VARIANCES: usize = 128;
+/// Maximum number of bytes of the adjacent elements for which a thread computes variances.
+const VARIANCE_PACK_BYTES: usize = 8;
 
-/// Reduces `dims` of `layout`. The result is dense, its dims those that are kept; places count along the reduced
+/// Reduces `dims` of `layout`. The result is dense and has the kept dims. Indices of extrema count along the reduced
 /// dims in row-major order.
 ///
-/// Sums start from 0: integers wrap, f32 is summed in f64 and narrower floats in f32, then rounded. Extrema start from
-/// the first element and are replaced only by strictly better ones: a NaN in first place stays, others are passed over.
+/// Integer sums wrap; f32 is summed in f64 and narrower floats in f32, and then rounded. An extremum is only replaced by
+/// a strictly better element, so that a NaN is the result if it is the first element, and is ignored otherwise.
 pub(crate) fn reduce(
     src: &RocmStorage,
     op: ReduceOp,
@@ -43,7 +43,7 @@ pub(crate) fn reduce(
     scaled(src, op, 1.0, layout, dims)
 }
 
-/// [`reduce`] with a factor of sums before they are rounded, for floats.
+/// Like [`reduce`]; sums of floats are multiplied by `scale` before they are rounded.
 fn scaled(
     src: &RocmStorage,
     op: ReduceOp,
@@ -66,17 +66,17 @@ fn scaled(
         ReduceOp::ArgMin | ReduceOp::ArgMax => DType::U32,
         _ => dtype,
     };
-    // SAFETY: every result is written by the last launch.
+    // SAFETY: the last launch writes every result.
     let dst = unsafe { RocmStorage::alloc(&src.device, result_dtype, results, OP)? };
     let per_result = elements / results;
     if results <= max_elements() && per_result <= max_elements() {
         let to = dst.slice.ptr();
         return run(src, op, scale, layout, dims, (results, per_result), to).map(|()| dst);
     }
-    in_pieces(src, op, scale, layout, dims, dst)
+    reduce_pieces(src, op, scale, layout, dims, dst)
 }
 
-/// The sum of `rows` dense rows of floats of a storage, into another one.
+/// Adds the `rows` dense rows of `src` and writes the sum to `dst`.
 pub(crate) fn sum_rows(src: &RocmStorage, (rows, columns): (usize, usize), dst: &RocmStorage) -> Result<()> {
     let limit = max_elements();
     if rows.max(columns) > limit || dst.slice.len() < columns {
@@ -86,11 +86,11 @@ pub(crate) fn sum_rows(src: &RocmStorage, (rows, columns): (usize, usize), dst: 
     run(src, ReduceOp::Sum, 1.0, &layout, &[0], (columns, rows), dst.slice.ptr())
 }
 
-/// Sums over `dims`, which stay as dims of 1, times `scale`, rounded once, of floats on ROCm; none elsewhere. What is
-/// rounded first and scaled then overflows in f16 where the mean does not.
+/// Sums floats over `dims`, which become dims of 1, and multiplies by `scale` before rounding. Thus a mean of f16 does not
+/// overflow if its sum would. Returns `None` on other devices and for other dtypes.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub(crate) fn scaled_sum(x: &Tensor, dims: &[usize], scale: f64) -> Result<Option<Tensor>> {
     let has_kernel = x.device().is_rocm() && x.dtype().is_float() && element(x.dtype()).is_some();
     if !has_kernel || x.elem_count() == 0 {
@@ -110,7 +110,7 @@ impl CustomOp1 for ScaledSum {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        bail!("a scaled sum in one launch is ROCm's")
+        bail!("scaled-sum is only supported on ROCm devices")
     }
 
     fn rocm_fwd(&self, x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
@@ -119,18 +119,18 @@ impl CustomOp1 for ScaledSum {
         Ok((sums, layout.dims().iter().enumerate().map(size).collect::<Vec<_>>().into()))
     }
 
-    /// That of a sum and a product.
+    /// Returns the gradient of a sum times a factor.
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         gradient.affine(self.scale, 0.0)?.broadcast_as(x.shape()).map(Some)
     }
 }
 
-/// The unbiased variance along `dim`, which stays as a dim of 1, of floats on ROCm: one launch where nothing tracks
-/// gradients and results are not few and long, else that of narrow floats by way of f32. None elsewhere, where it is
-/// upstream's.
+/// Computes the unbiased variance of floats along `dim`, which becomes a dim of 1: in one launch if gradients are not
+/// tracked and there are enough results; otherwise in f32 for narrower floats. Returns `None` if upstream's operations
+/// must be used.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub(crate) fn variance(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     let (dtype, per_result) = (x.dtype(), x.dims()[dim]);
     if !x.device().is_rocm() || x.elem_count() == 0 {
@@ -139,7 +139,7 @@ pub(crate) fn variance(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     let results = x.elem_count() / per_result;
     let is_one_launch = matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
         && !x.track_op()
-        && (per_result <= LONG || results >= MANY)
+        && (per_result <= MAX_VARIANCE_ELEMENTS || results >= MIN_VARIANCES)
         && results.max(per_result) <= max_elements();
     match is_one_launch {
         true => variance_in_one_launch(x, dim, results, per_result),
@@ -147,10 +147,11 @@ pub(crate) fn variance(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     }
 }
 
-/// The norm of narrow floats on ROCm by way of f32, where squares do not overflow; none elsewhere, where it is upstream's.
+/// Computes the norm of narrow floats in f32, so that squares do not overflow. Returns `None` if upstream's operations
+/// must be used.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result.
 pub(crate) fn norm(x: &Tensor) -> Result<Option<Tensor>> {
     in_f32(x, Tensor::norm)
 }
@@ -172,7 +173,7 @@ fn variance_in_one_launch(
     let task = Task { results, per_result, layout: Strided::of_reduction(OP, layout, &[dim])? };
     let size = dtype.size_in_bytes();
     let Plan { width, across, config, .. } =
-        task.plan(task.neighbours(src, size).min(HELD_BYTES / size), size, 1)?;
+        task.plan(task.neighbours(src, size).min(VARIANCE_PACK_BYTES / size), size, 1)?;
     // SAFETY: every result is written by the kernel.
     let variances = unsafe { RocmStorage::alloc(&storage.device, dtype, results, OP)? };
     let Reduction { strided: Strided { num_dims, layout: info }, kept_dims, .. } = &task.layout;
@@ -187,9 +188,9 @@ fn variance_in_one_launch(
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(variances), dims, BackpropOp::none(), false)))
 }
 
-/// Results that one launch cannot count are reduced in pieces; elements that it cannot count are summed in parts.
+/// Reduces a tensor with too many results or elements for one launch: results in pieces, and long sums in parts.
 #[cold]
-fn in_pieces(
+fn reduce_pieces(
     src: &RocmStorage,
     op: ReduceOp,
     scale: f64,
@@ -198,7 +199,7 @@ fn in_pieces(
     dst: RocmStorage,
 ) -> Result<RocmStorage> {
     let limit = max_elements();
-    // The kept dims alone are what the pieces are of.
+    // Only the kept dims are split into pieces.
     let mut kept = layout.dims().to_vec();
     dims.iter().for_each(|&dim| kept[dim] = 1);
     let results = Layout::new(kept.into(), layout.stride().to_vec(), layout.start_offset());
@@ -213,7 +214,7 @@ fn in_pieces(
         match op {
             _ if per_result <= limit => run(src, op, scale, &piece_layout, dims, (count, per_result), to)?,
             ReduceOp::Sum => sum_of_long(src, scale, &piece_layout, dims, (count, per_result), to)?,
-            // Places are u32, as the CPU device's.
+            // Indices are u32, as on the CPU device.
             _ => {
                 return Err(RocmError::TooManyElements { op: OP, elements: per_result, limit }.into());
             }
@@ -222,7 +223,7 @@ fn in_pieces(
     Ok(dst)
 }
 
-/// Sums of more elements than one launch counts: of runs along the longest reduced dim first, then of these.
+/// Sums more elements than fit into one launch: first runs along the longest reduced dim, then their sums.
 fn sum_of_long(
     src: &RocmStorage,
     scale: f64,
@@ -240,7 +241,7 @@ fn sum_of_long(
     }
     let between = sum_dtype(src.slice.dtype());
     let count = size.div_ceil(run_len);
-    // SAFETY: every run's sums are written below.
+    // SAFETY: the sums of every run are written below.
     let sums = unsafe { RocmStorage::alloc(&src.device, between, results * count, OP)? };
     for (number, (begin, len)) in runs(size, run_len).enumerate() {
         let run = layout.narrow(longest, begin, len)?;
@@ -253,7 +254,7 @@ fn sum_of_long(
     sum(&src.device, (between, src.slice.dtype()), scale, &task, sums.slice.ptr(), to)
 }
 
-/// Reduces what one launch can count.
+/// Reduces a tensor whose results and elements fit into one launch.
 fn run(
     src: &RocmStorage,
     op: ReduceOp,
@@ -275,7 +276,7 @@ fn run(
     }
 }
 
-/// `results` results of `per_result` elements each.
+/// A reduction to `results` results of `per_result` elements each.
 struct Task {
     results: usize,
     per_result: usize,
@@ -284,45 +285,46 @@ struct Task {
 
 /// Distribution of a [`Task`] over the threads of a launch.
 struct Plan {
-    /// Threads per result and part, a power of two.
+    /// Number of threads per result and part, a power of two.
     width: u32,
-    /// Not 0 if threads are numbered across the results: how many neighbouring ones each has.
+    /// Number of adjacent results per thread if adjacent threads have adjacent results; 0 if they share a result.
     across: u32,
-    /// Parts that each result's elements are cut into: more than one needs a second launch.
+    /// Number of parts into which the elements of a result are split; more than one needs a second launch.
     parts: usize,
     config: LaunchConfig,
 }
 
 impl Task {
-    /// The elements are of `size` bytes; each thread may have so many `neighbours` among the results.
+    /// Returns the plan for elements of `size` bytes. `neighbours` is the number of adjacent results that a thread can
+    /// load as one vector.
     fn plan(&self, neighbours: usize, size: usize, max_parts: usize) -> Result<Plan> {
         let Self { results, per_result, layout } = *self;
         let across = if layout.across { neighbours } else { 0 };
         let tasks = results / across.max(1);
-        // HIP counts the threads in 32 bits.
+        // HIP limits the number of threads to 32 bits.
         let countable = floor_power_of_two((1 << 31) / tasks);
-        let wanted = (ENOUGH_THREADS / tasks).next_power_of_two();
+        let wanted = (FULL_THREADS / tasks).next_power_of_two();
         let in_packs = layout.inner_stride() == Some(1);
-        let per_thread = if in_packs { PER_THREAD.max(PACK_BYTES / size) } else { PER_THREAD };
+        let per_thread = if in_packs { MIN_PER_THREAD.max(PACK_BYTES / size) } else { MIN_PER_THREAD };
         let most = floor_power_of_two(per_result / per_thread).min(countable);
         let width = if across > 0 {
-            // Some 32 neighbouring accesses keep those of a wave together.
+            // 32 adjacent accesses keep those of a wave coalesced.
             wanted.min(most).min(BLOCK / tasks.next_power_of_two().min(32))
         } else {
-            // Twice as many threads cost nothing as long as no barrier joins them.
-            let lanes = (2 * ENOUGH_THREADS / tasks).next_power_of_two().clamp(8, 32);
+            // Twice as many threads cost nothing if they fit into a wave and need no barrier.
+            let lanes = (2 * FULL_THREADS / tasks).next_power_of_two().clamp(8, 32);
             wanted.max(if in_packs { lanes } else { 32 }).min(most).min(ROW_BLOCK)
         };
-        let kept = if across > 0 { PER_THREAD_ACROSS } else { PER_THREAD_OF_PART };
-        let parts = (ENOUGH_THREADS / (tasks * width)).min(per_result / (width * kept)).clamp(1, max_parts);
-        let parts = if across == 0 && parts < LEAST_PARTS { 1 } else { parts };
+        let kept = if across > 0 { MIN_ACROSS } else { MIN_OF_PART };
+        let parts = (FULL_THREADS / (tasks * width)).min(per_result / (width * kept)).clamp(1, max_parts);
+        let parts = if across == 0 && parts < MIN_PARTS { 1 } else { parts };
         let block = tasks.saturating_mul(width).next_power_of_two().clamp(32, BLOCK).max(width);
         let mut config = LaunchConfig::for_rows(OP, tasks.div_ceil(block / width), block as u32)?;
         config.grid.1 = parts as u32;
         Ok(Plan { width: width as u32, across: across as u32, parts, config })
     }
 
-    /// Number of results that lie next to each other, wherever one begins that is a multiple of them; else 1.
+    /// Returns the number of adjacent results that can be loaded as one vector, or 1 if addresses are not aligned.
     fn neighbours(&self, from: DevicePtr, size: usize) -> usize {
         let Strided { num_dims, layout } = &self.layout.strided;
         if !self.layout.across {
@@ -345,7 +347,7 @@ fn floor_power_of_two(n: usize) -> usize {
     1 << n.max(1).ilog2()
 }
 
-/// Dtype in which sums of parts are kept between launches.
+/// Returns the dtype of partial sums between launches.
 fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
@@ -353,8 +355,8 @@ fn sum_dtype(dtype: DType) -> DType {
     }
 }
 
-/// Sums elements of the first dtype to results of the second, which is the same, or f32 instead of a narrow float on
-/// either side; `scale` is a factor of them. `to` has room for the results.
+/// Sums elements of the first dtype to results of the second and multiplies them by `scale`. The dtypes are equal, or one of
+/// them is f32 and the other a narrow float. `to` must have room for the results.
 fn sum(
     device: &RocmDevice,
     (dtype, result): (DType, DType),
@@ -369,7 +371,7 @@ fn sum(
         return run_sum(device, (dtype, result), scale, task, &plan, from, to);
     }
     let between = sum_dtype(dtype);
-    // SAFETY: every part's sum is written by the first launch.
+    // SAFETY: the first launch writes the sums of all parts.
     let sums = unsafe { RocmStorage::alloc(device, between, task.results * plan.parts, OP)? };
     let layout = Strided::of_parts(task.results, plan.parts);
     let rest = Task { results: task.results, per_result: plan.parts, layout };
@@ -402,11 +404,11 @@ fn run_sum(
         dst,
         scale,
     };
-    // SAFETY: `src` was checked against its buffer, `dst` holds a value for each result and part.
+    // SAFETY: `src` was checked against its buffer, and `dst` has an element for each result and part.
     unsafe { device.launch(found(kernel, OP, from_dtype)?, plan.config, &arguments) }
 }
 
-/// Values and places as u32; either may be null.
+/// Computes extrema and their indices as u32; either pointer may be null.
 fn extreme(
     src: &RocmStorage,
     from: DevicePtr,
@@ -431,8 +433,8 @@ fn extreme(
             values,
             places,
         };
-        // SAFETY: `from` was checked against its buffer, null pointers are not used, the others hold an element for
-        // each result and part.
+        // SAFETY: `from` was checked against its buffer; null pointers are not used; the others have an element for each
+        // result and part.
         unsafe { src.device.launch(kernel, plan.config, &arguments) }
     };
     let size = dtype.size_in_bytes();
@@ -440,12 +442,12 @@ fn extreme(
     if plan.parts == 1 {
         return run(task, &plan, DevicePtr::NULL, values, places);
     }
-    // SAFETY: every part's place is written by the first launch.
+    // SAFETY: the first launch writes the indices of all parts.
     let parts = unsafe { RocmStorage::alloc(&src.device, DType::U32, task.results * plan.parts, OP)? };
     run(task, &plan, DevicePtr::NULL, DevicePtr::NULL, parts.slice.ptr())?;
     let layout = Reduction { across: task.results > 1, ..task.layout };
     let rest = Task { results: task.results, per_result: plan.parts, layout };
-    // Candidates lie anywhere: one result each thread.
+    // The candidates are not adjacent in memory, so each thread has one result.
     run(&rest, &rest.plan(1, size, 1)?, parts.slice.ptr(), values, places)
 }
 
@@ -453,7 +455,7 @@ fn extreme(
 mod tests {
     use super::*;
 
-    /// Every element of every result is some thread's, and no launch has more threads than HIP can count.
+    /// Checks that plans cover all elements of all results, and that no launch exceeds HIP's number of threads.
     #[test]
     fn plans_cover_all_shapes() {
         for results in [1, 2, 3, 31, 100, 4096, 1 << 20, 1 << 31] {
@@ -468,7 +470,7 @@ mod tests {
                     assert!(tasks * across.max(1) >= results, "{what}");
                     assert!(grid.1 as usize == plan.parts && plan.parts <= per_result, "{what}");
                     assert!(grid.0 as u64 * u64::from(block) <= u64::from(u32::MAX), "{what}");
-                    // Results across have an element of LDS for each of so many threads.
+                    // If `across` is not 0, LDS has an element for each of BLOCK threads.
                     assert!(block as usize <= if across > 0 { BLOCK } else { ROW_BLOCK }, "{what}");
                 }
             }
@@ -482,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_lie_in_packs() {
+    fn adjacent_results_are_loaded_as_vectors_if_aligned() {
         let of = |dims: [usize; 2], at: usize| {
             let layout = Layout::contiguous(dims.as_slice());
             let layout = Strided::of_reduction("test", &layout, &[0]).unwrap();

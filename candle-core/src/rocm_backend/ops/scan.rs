@@ -1,4 +1,4 @@
-//! Running sums along a dim: one launch, or two where lines are few and long.
+//! Cumulative sums along a dim, in one launch, or in two for few long lines.
 use super::{computing, found};
 use crate::op::BackpropOp;
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
@@ -8,20 +8,20 @@ use crate::{DType, Result, Storage, Tensor};
 use hip_kernels::contract::{Cumsum, DevicePtr, BLOCK, PACK_BYTES, ROW_BLOCK};
 
 const OP: &str = "cumsum";
-/// Fewer threads than this leave a large GPU idle.
-const ENOUGH_THREADS: usize = 1 << 16;
-/// Fewer parts of a line, or shorter ones, are not worth a launch of their own.
-const LEAST_PARTS: usize = 4;
-const LEAST_PART: usize = 512;
+/// Number of threads that saturates a large GPU.
+const FULL_THREADS: usize = 1 << 16;
+/// Minimum number and length of the parts of a line; below them, a second launch costs more than it saves.
+const MIN_PARTS: usize = 4;
+const MIN_LENGTH: usize = 512;
 const MAX_PARTS: usize = 1024;
-/// Threads of neighbouring lines that keep the accesses of a wave together.
-const BESIDE: usize = 32;
+/// Number of threads with adjacent lines that keeps the accesses of a wave coalesced.
+const ADJACENT: usize = 32;
 
-/// Running sums along `dim` of floats on ROCm, rounded once each; none elsewhere, or where gradients are tracked, whose
-/// operations are upstream's.
+/// Computes cumulative sums of floats along `dim`, each rounded once. Returns `None` on other devices, for other dtypes, and
+/// if gradients are tracked; upstream's operations must be used then.
 ///
 /// # Errors
-/// [`RocmError::TooManyElements`] for a line above 2^31 elements, or if there is no memory for the result.
+/// [`RocmError::TooManyElements`] for a line above 2^31 elements, or an error if memory runs out.
 pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     let (dtype, elements, limit) = (x.dtype(), x.elem_count(), max_elements());
     let is_float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
@@ -48,14 +48,14 @@ pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
         config.lds_bytes = (2 * block * wide.size_in_bytes()) as u32;
         let [lines, length, inner, part, width] = [lines, length, inner, part, width].map(|n| n as u32);
         let arguments = Cumsum { lines, length, inner, part, width, src, dst, known };
-        // SAFETY: source and result hold all elements, `known` a number for each part and line, LDS two per thread.
+        // SAFETY: source and result have all elements, `known` one for each part and line, and LDS two per thread.
         unsafe { device.launch(kernel, config, &arguments) }
     };
     let parts = length.div_ceil(part);
     if parts == 1 {
         launch(1, dst.slice.ptr(), DevicePtr::NULL)?;
     } else {
-        // SAFETY: the first launch writes what the second one reads.
+        // SAFETY: the first launch writes everything that the second reads.
         let known = unsafe { RocmStorage::alloc(device, wide, lines * (parts - 1), OP)? };
         launch(parts - 1, DevicePtr::NULL, known.slice.ptr())?;
         launch(parts, dst.slice.ptr(), known.slice.ptr())?;
@@ -65,11 +65,9 @@ pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
 
 /// Distribution of the lines over threads.
 struct Plan {
-    /// Threads of a line and part, a power of two.
+    /// Number of threads per line and part, a power of two.
     width: usize,
-    /// Elements of a part.
     part: usize,
-    /// Threads of a workgroup.
     block: usize,
 }
 
@@ -77,18 +75,19 @@ impl Plan {
     fn of(lines: usize, length: usize, inner: usize, size: usize) -> Self {
         let each = 2 * PACK_BYTES / size;
         let most = length.div_ceil(each).next_power_of_two();
-        // The threads of a row are neighbours; others have neighbouring lines.
+        // If elements of a line are adjacent, so are its threads; otherwise adjacent threads have adjacent lines.
         let width = if inner == 1 {
             most.min(ROW_BLOCK)
         } else {
-            let wanted = (ENOUGH_THREADS / lines).next_power_of_two();
-            most.min(wanted).min(ROW_BLOCK / BESIDE.min(lines.next_power_of_two()))
+            let wanted = (FULL_THREADS / lines).next_power_of_two();
+            most.min(wanted).min(ROW_BLOCK / ADJACENT.min(lines.next_power_of_two()))
         };
         let parts =
-            (ENOUGH_THREADS / (lines * width)).min(length / LEAST_PART.max(each * width)).min(MAX_PARTS);
-        let part = if parts < LEAST_PARTS { length } else { length.div_ceil(parts).next_multiple_of(64) };
-        let block = lines.saturating_mul(width).next_power_of_two().clamp(BESIDE, BLOCK).max(width);
-        let block = if inner == 1 { block } else { block.max(width * BESIDE.min(lines.next_power_of_two())) };
+            (FULL_THREADS / (lines * width)).min(length / MIN_LENGTH.max(each * width)).min(MAX_PARTS);
+        let part = if parts < MIN_PARTS { length } else { length.div_ceil(parts).next_multiple_of(64) };
+        let block = lines.saturating_mul(width).next_power_of_two().clamp(ADJACENT, BLOCK).max(width);
+        let block =
+            if inner == 1 { block } else { block.max(width * ADJACENT.min(lines.next_power_of_two())) };
         Self { width, part, block }
     }
 }

@@ -2,7 +2,7 @@
 use super::{computing, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
@@ -12,16 +12,16 @@ use hip_kernels::contract::{
 
 const OP: &str = "argsort";
 
-/// Elements of a tile of a row that is sorted digit by digit, and values of a digit.
+/// Number of elements per tile of the radix sort, and of values of a digit.
 const TILE: usize = SORT_ROUNDS * BLOCK;
 const DIGITS: usize = 256;
 
-/// The order that sorts each row of `last_dim` elements, as u32 indices, of any length.
+/// Returns the u32 indices that sort each row of `last_dim` elements.
 ///
-/// Stable in both directions; NaN is larger than any number. Rows of up to 4096 elements (2048 of 64 bits) take one
-/// launch and O(n log² n) comparisons. Longer ones are sorted byte by byte of the elements, in three launches each that
-/// read an element twice and write it and its index once, with memory for up to two copies of the elements and an index
-/// of each besides the result.
+/// The sort is stable in both directions, and NaN is larger than any number. Rows of up to 4096 elements (2048 of 64 bits)
+/// take one launch of a bitonic sort. Longer rows take a radix sort with three launches per byte of an element, which read
+/// each element twice and write it and its index once. It needs scratch memory for up to two copies of the elements and
+/// one of the indices.
 ///
 /// # Errors
 /// [`crate::Error::RequiresContiguous`] for a strided layout, [`crate::Error::UnsupportedDTypeForOp`] for the packed
@@ -36,7 +36,7 @@ pub fn arg_sort(
     computing(OP, dtype)?;
     let elements = layout.shape().elem_count();
     let from = storage.contiguous_ptr(layout, OP)?;
-    // SAFETY: every index is written by the last kernel.
+    // SAFETY: the last kernel writes every index.
     let dst = unsafe { RocmStorage::alloc(&storage.device, DType::U32, elements, OP)? };
     let shape = layout.shape().clone();
     if elements == 0 || last_dim == 0 {
@@ -52,14 +52,14 @@ pub fn arg_sort(
         let to = offset_by_elements(dst.slice.ptr(), DType::U32, first * last_dim);
         let sort = Sort { storage, x, keys: Keys::of(dtype, asc), rows, columns: last_dim, to };
         match last_dim <= one_launch {
-            true => sort.at_once()?,
-            false => sort.by_digits()?,
+            true => sort.in_one_launch()?,
+            false => sort.radix_sort()?,
         }
     }
     Ok((dst, shape))
 }
 
-/// Conversion of elements to sort keys.
+/// Parameters for converting elements to sort keys.
 #[derive(Clone, Copy, Default)]
 struct Keys {
     sign: usize,
@@ -93,24 +93,24 @@ struct Sort<'a> {
 }
 
 impl Sort<'_> {
-    fn at_once(&self) -> Result<()> {
+    fn in_one_launch(&self) -> Result<()> {
         let dtype = self.storage.slice.dtype();
         let Keys { sign, infinity, turned } = self.keys;
         let width = self.columns.div_ceil(HELD).next_power_of_two();
         let block = width.max(128);
         let mut config = LaunchConfig::for_rows(OP, self.rows.div_ceil(block / width), block as u32)?;
-        // Key and place of each element, where not all of a row lie in lanes that see each other's.
+        // Key and index of each element, unless a row fits into the registers of one wave.
         let word = 2 * dtype.size_in_bytes().max(2);
         config.lds_bytes = if width > 32 { (block * HELD * word) as u32 } else { 0 };
         let Self { x, to: dst, rows, columns, .. } = *self;
         let arguments =
             SortRows { x, dst, rows, ncols: columns as u32, width: width as u32, sign, infinity, turned };
-        let kernel = found(SortRows::kernel(carrier(dtype)), OP, dtype)?;
-        // SAFETY: both ends hold all rows.
+        let kernel = found(SortRows::kernel(copy_element(dtype)), OP, dtype)?;
+        // SAFETY: source and destination have all rows.
         unsafe { self.storage.device.launch(kernel, config, &arguments) }
     }
 
-    fn by_digits(&self) -> Result<()> {
+    fn radix_sort(&self) -> Result<()> {
         let (device, dtype) = (&self.storage.device, self.storage.slice.dtype());
         let (passes, tiles) = (dtype.size_in_bytes(), self.columns.div_ceil(TILE));
         let (elements, lists) = (self.rows * self.columns, self.rows * DIGITS);
@@ -123,12 +123,12 @@ impl Sort<'_> {
         let places = scratch(DType::U32, if passes > 1 { elements } else { 0 })?;
         let (counts, totals) = (scratch(DType::U32, lists * tiles)?, scratch(DType::U32, lists)?);
         let (counts, totals) = (counts.slice.ptr(), totals.slice.ptr());
-        let count = found(SortCount::kernel(carrier(dtype)), OP, dtype)?;
+        let count = found(SortCount::kernel(copy_element(dtype)), OP, dtype)?;
         let sum = found(SortSum::kernel(SortSumOp::Sum), OP, dtype)?;
-        let order = found(SortMove::kernel(carrier(dtype)), OP, dtype)?;
+        let order = found(SortMove::kernel(copy_element(dtype)), OP, dtype)?;
         let config = LaunchConfig::for_rows(OP, self.rows * tiles, BLOCK as u32)?;
         let sums = LaunchConfig::for_elements(OP, lists * 32)?;
-        // Pairs change roles with each pass, so that the last one ends in `to`.
+        // Source and destination are swapped with each pass, so that the last pass writes to `to`.
         let mut source = (self.x, DevicePtr::NULL);
         let mut target = (keys.slice.ptr(), self.to);
         let mut other = (other_keys.slice.ptr(), places.slice.ptr());
@@ -140,14 +140,14 @@ impl Sort<'_> {
             let Keys { sign, infinity, turned } = if pass == 0 { self.keys } else { Keys::default() };
             let ((x, places), shift) = (source, 8 * pass as u32);
             let counting = SortCount { x, counts, ncols, tiles, shift, sign, infinity, turned };
-            // Nobody reads the keys of the last pass.
+            // The keys of the last pass are not needed.
             let keys_out = if pass + 1 == passes { DevicePtr::NULL } else { target.0 };
             let (places_out, summing) = (target.1, SortSum { counts, totals, lists, tiles });
             #[rustfmt::skip]
             let moving = SortMove {
                 x, places, keys_out, places_out, counts, totals, ncols, tiles, shift, sign, infinity, turned,
             };
-            // SAFETY: every buffer holds what its argument's text says.
+            // SAFETY: every buffer has the size that the contract documents for its argument.
             unsafe {
                 device.launch(count, config, &counting)?;
                 device.launch(sum, sums, &summing)?;

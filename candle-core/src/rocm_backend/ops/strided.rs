@@ -1,9 +1,9 @@
-//! Copies within a device that follow a layout, and filling with a value.
-use super::{for_packs, found, PACKS_AT_ONCE};
+//! Copies of strided layouts within a device, concatenation, and filling with a value.
+use super::{for_packs, found, MAX_SINGLE_PACKS};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
 use crate::rocm_backend::layout::{in_pieces, runs, Strided};
-use crate::rocm_backend::storage::{carrier, carrier_of, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, copy_element_of_size, offset_by_elements, RocmStorage};
 use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
 use crate::{DType, Layout, Result, Storage, Tensor};
@@ -12,7 +12,7 @@ use hip_kernels::contract::{
     PACKS_IN_FLIGHT, PACK_BYTES,
 };
 
-/// Copies what `layout` shows of `src` densely to `dst`, from element `dst_offset` on.
+/// Copies the elements of `layout` densely to `dst`, starting at element `dst_offset`.
 pub(crate) fn copy_strided(
     src: &RocmStorage,
     layout: &Layout,
@@ -30,29 +30,29 @@ pub(crate) fn copy_strided(
     run_copy(OP, &dst.device, dtype, src, layout, to)
 }
 
-/// A dense copy of what `layout` shows.
+/// Returns a dense copy of the elements of `layout`.
 pub(crate) fn dense(src: &RocmStorage, layout: &Layout, op: &'static str) -> Result<RocmStorage> {
     let dtype = src.slice.dtype();
     let elements = layout.shape().elem_count();
-    // SAFETY: written by the copy below. Packed dtypes are made where their bytes are copied whole.
+    // SAFETY: the copy below writes every element.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, elements, op)? };
     run_copy(op, &src.device, dtype, src, layout, dst.slice.ptr())?;
     Ok(dst)
 }
 
-/// A copy of the whole storage, whatever part of it a layout shows. Does not wait.
+/// Copies the whole storage without waiting for the device.
 pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
     let (dtype, from, to, len) = (src.slice.dtype(), src.slice.ptr(), dst.slice.ptr(), src.slice.len());
     for (first, numel) in runs(len, max_elements()) {
         let (inp, out) = (offset_by_elements(from, dtype, first), offset_by_elements(to, dtype, first));
-        // SAFETY: both ends hold all elements.
+        // SAFETY: source and destination have all elements.
         unsafe { launch_copy("copy", &src.device, dtype, (numel, &Strided::CONTIGUOUS), inp, out)? };
     }
     Ok(dst)
 }
 
-/// Copies by a kernel, which costs less than a memory copy of HIP. `to` has room for all that `layout` shows.
+/// Copies by a kernel, which is faster than a HIP memory copy. `to` must have room for all elements of `layout`.
 fn run_copy(
     op: &'static str,
     device: &RocmDevice,
@@ -63,15 +63,15 @@ fn run_copy(
 ) -> Result<()> {
     in_pieces(op, [layout], |[layout], strided, first, numel| {
         let (inp, out) = (src.ptr(layout, op)?, offset_by_elements(to, dtype, first));
-        // SAFETY: `inp` was checked against its buffer, and the caller has room for all pieces.
+        // SAFETY: `inp` was checked against its buffer, and the caller guarantees the room at `to`.
         unsafe { launch_copy(op, device, dtype, (numel, strided), inp, out) }
     })
 }
 
-/// Copies so many elements, strided where they are read.
+/// Copies `numel` elements from a strided source to a dense destination.
 ///
 /// # Safety
-/// Both ends have all of them.
+/// Source and destination must have all elements.
 unsafe fn launch_copy(
     op: &'static str,
     device: &RocmDevice,
@@ -81,34 +81,35 @@ unsafe fn launch_copy(
     out: DevicePtr,
 ) -> Result<()> {
     let (size, ends) = (dtype.size_in_bytes().max(1), inp.0.addr() | out.0.addr());
-    if let Some(exchange) = strided.transposition() {
+    if let Some(transposition) = strided.transposition() {
         let arguments = Transpose {
-            num_dims: exchange.matrices.num_dims,
-            info: &exchange.matrices.layout,
+            num_dims: transposition.matrices.num_dims,
+            info: &transposition.matrices.layout,
             inp,
             out,
-            batches: exchange.batches as u32,
-            rows: exchange.rows as u32,
-            columns: exchange.columns as u32,
-            in_stride: exchange.in_stride,
-            out_stride: exchange.out_stride,
-            whole: exchange.in_packs(size, ends),
+            batches: transposition.batches as u32,
+            rows: transposition.rows as u32,
+            columns: transposition.columns as u32,
+            in_stride: transposition.in_stride,
+            out_stride: transposition.out_stride,
+            whole: transposition.in_packs(size, ends),
         };
-        let config = LaunchConfig { grid: exchange.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
-        let kernel = found(Transpose::kernel(carrier(dtype)), op, dtype)?;
-        // SAFETY: by the caller's word.
+        let mut config = LaunchConfig::for_elements(op, BLOCK)?;
+        config.grid = transposition.grid(size);
+        let kernel = found(Transpose::kernel(copy_element(dtype)), op, dtype)?;
+        // SAFETY: guaranteed by the caller.
         return unsafe { device.launch(kernel, config, &arguments) };
     }
     let (strided, size, numel) = strided.widened(size, numel, ends);
-    let kernel = found(Unary::kernel(UnaryOp::Copy, carrier_of(size)), op, dtype)?;
+    let kernel = found(Unary::kernel(UnaryOp::Copy, copy_element_of_size(size)), op, dtype)?;
     let config = for_packs(op, numel, &strided, &[size; 2], 1)?;
     let arguments = Unary { numel, num_dims: strided.num_dims, info: &strided.layout, inp, out };
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { device.launch(kernel, config, &arguments) }
 }
 
-/// `d1` rows of `d2` elements, each side with its own row stride and offset, all in elements.
-#[allow(clippy::too_many_arguments, reason = "those of the backend's trait")]
+/// Copies `d1` rows of `d2` elements. Strides and offsets of source and destination are in elements.
+#[allow(clippy::too_many_arguments, reason = "the signature of the backend's trait")]
 pub(crate) fn copy2d(
     src: &RocmStorage,
     dst: &mut RocmStorage,
@@ -124,7 +125,8 @@ pub(crate) fn copy2d(
     copies.launch()
 }
 
-/// Copies all of `args` to their places along `dim` of `to`, as few launches as there can be. False if not all are here.
+/// Concatenates `args` along `dim` into `to`, with up to [`COPIED`] tensors per launch. Returns false if a tensor is not on
+/// a ROCm device.
 pub(crate) fn cat<A: AsRef<Tensor>>(args: &[A], dim: usize, to: &mut Storage) -> Result<bool> {
     let Storage::Rocm(dst) = to else { return Ok(false) };
     let row = |tensor: &Tensor| tensor.dims()[dim..].iter().product::<usize>();
@@ -146,17 +148,17 @@ pub(crate) fn cat<A: AsRef<Tensor>>(args: &[A], dim: usize, to: &mut Storage) ->
     copies.launch().map(|()| true)
 }
 
-/// Rows on their way into a larger tensor, up to [`COPIED`] sources a launch.
+/// Collects copies of rows into a tensor, and launches up to [`COPIED`] of them together.
 struct RowCopies<'a> {
     op: &'static str,
     dst: &'a RocmStorage,
-    /// Elements from row to row of the output.
+    /// Row stride of the destination in elements.
     pitch: usize,
     sources: [RowCopy; COPIED],
     count: usize,
 }
 
-/// Where `rows` rows of `columns` elements begin, the elements from row to row, and the place in the output.
+/// A copy of `rows` rows of `columns` elements with a row stride of `pitch` to element `place` of the destination.
 #[derive(Clone, Copy)]
 struct RowCopy {
     from: DevicePtr,
@@ -172,7 +174,7 @@ impl<'a> RowCopies<'a> {
         Self { op, dst, pitch, sources: [none; COPIED], count: 0 }
     }
 
-    /// Rows of `src` that begin at `offset` of its elements and `place` of the output's.
+    /// Adds a copy of rows that start at element `offset` of `src` and element `place` of the destination.
     fn add(
         &mut self,
         src: &RocmStorage,
@@ -188,7 +190,7 @@ impl<'a> RowCopies<'a> {
         let from = src.rows_ptr((rows, columns), pitch, offset, self.op)?;
         self.dst.rows_ptr((rows, columns), self.pitch, place, self.op)?;
         self.dst.order_after(src)?;
-        // Rows, or parts of rows, that one launch can count.
+        // Split into rows, or parts of rows, that fit into one launch.
         let limit = max_elements();
         for (row, rows) in runs(rows, (limit / columns).clamp(1, rows)) {
             for (column, columns) in runs(columns, columns.min(limit)) {
@@ -204,13 +206,12 @@ impl<'a> RowCopies<'a> {
         Ok(())
     }
 
-    /// Copies what was added.
     fn launch(&mut self) -> Result<()> {
         let (sources, dst) = (&self.sources[..self.count], self.dst);
         let (dtype, out) = (dst.slice.dtype(), dst.slice.ptr());
         let size = dtype.size_in_bytes().max(1);
-        // The widest units that all is made of: the lowest bit of what sizes and places have in common. A lone row has
-        // no pitch.
+        // The widest unit, a power of two, that divides all sizes, strides and addresses. The stride of a single row does
+        // not matter.
         let bits = sources.iter().fold(PACK_BYTES | out.0.addr(), |bits, source| {
             let pitches = if source.rows > 1 { source.pitch | self.pitch } else { 0 };
             bits | source.from.0.addr() | ((source.columns | source.place | pitches) * size)
@@ -227,7 +228,7 @@ impl<'a> RowCopies<'a> {
             info.0[4 * i..4 * i + 4].copy_from_slice(&words);
             (from[i], most) = (source.from, most.max(numel));
         }
-        let each = if most > PACKS_AT_ONCE { PACKS_IN_FLIGHT } else { 1 };
+        let each = if most > MAX_SINGLE_PACKS { PACKS_IN_FLIGHT } else { 1 };
         let mut config = LaunchConfig::for_elements(self.op, most.div_ceil(each))?;
         config.grid.1 = self.count as u32;
         let [inp0, inp1, inp2, inp3, inp4, inp5, inp6, inp7] = from;
@@ -235,12 +236,12 @@ impl<'a> RowCopies<'a> {
         let arguments = Copy2d { info, out_pitch, out, inp0, inp1, inp2, inp3, inp4, inp5, inp6, inp7 };
         let kernel = found(Copy2d::kernel(Copy2dUnit::ALL[unit.ilog2() as usize]), self.op, dtype)?;
         self.count = 0;
-        // SAFETY: all rows were checked against both buffers.
+        // SAFETY: `add` checked all rows against both buffers.
         unsafe { dst.device.launch(kernel, config, &arguments) }
     }
 }
 
-/// Writes `value` to every element that `layout` shows.
+/// Writes `value` to every element of `layout`.
 pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -> Result<()> {
     const OP: &str = "const-set";
     let (dtype, given) = (dst.slice.dtype(), value.dtype());
@@ -248,14 +249,14 @@ pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
         let message = format!("{OP} dtype mismatch, expected {dtype:?} but got {given:?}");
         return Err(crate::Error::Msg(message).bt());
     }
-    let kernel = found(ConstSet::kernel(carrier(dtype)), OP, dtype)?;
+    let kernel = found(ConstSet::kernel(copy_element(dtype)), OP, dtype)?;
     let value = bits_of(value);
-    // One thread for each element in memory, not for each that is seen.
-    let once;
+    // Write each element in memory only once, even if it is broadcast.
+    let distinct;
     let layout = match layout.stride().contains(&0) {
         true => {
-            once = without_repeats(layout);
-            &once
+            distinct = without_repeats(layout);
+            &distinct
         }
         false => layout,
     };
@@ -263,19 +264,19 @@ pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
         let Strided { num_dims, layout: info } = strided;
         let arguments = ConstSet { numel, num_dims: *num_dims, info, value, out: dst.ptr(layout, OP)? };
         let config = for_packs(OP, numel, strided, &[dtype.size_in_bytes().max(1)], 1)?;
-        // SAFETY: the elements were checked against their buffer; the kernel's elements have the same size.
+        // SAFETY: the layout was checked against its buffer, and the kernel's elements have the same size.
         unsafe { dst.device.launch(kernel, config, &arguments) }
     })
 }
 
-/// The layout of the memory with each element seen once: broadcast dims become 1.
+/// Returns a layout that covers each element in memory once: broadcast dims become 1.
 fn without_repeats(layout: &Layout) -> Layout {
     let dims = layout.dims().iter().zip(layout.stride());
     let once: Vec<usize> = dims.map(|(&dim, &stride)| if stride == 0 { dim.min(1) } else { dim }).collect();
     Layout::new(once.into(), layout.stride().to_vec(), layout.start_offset())
 }
 
-/// Zeros in the dtype of `src` and the shape of `layout`, by one launch.
+/// Returns zeros with the dtype of `src` and the shape of `layout`.
 pub(crate) fn zeros_of(src: &RocmStorage, layout: &Layout, op: &'static str) -> Result<RocmStorage> {
     let dtype = src.slice.dtype();
     // SAFETY: every element is written below.
@@ -284,7 +285,6 @@ pub(crate) fn zeros_of(src: &RocmStorage, layout: &Layout, op: &'static str) -> 
     Ok(dst)
 }
 
-/// The bits of `value`, as those of any element of its size.
 fn bits_of(value: Scalar) -> Bits {
     Bits(match value {
         Scalar::U8(v) => v.into(),
@@ -300,11 +300,10 @@ fn bits_of(value: Scalar) -> Bits {
     })
 }
 
-/// A dense storage of zeros.
 pub(crate) fn zeros(device: &RocmDevice, dtype: DType, elements: usize) -> Result<RocmStorage> {
-    // SAFETY: cleared right below.
+    // SAFETY: the storage is cleared below.
     let storage = unsafe { RocmStorage::alloc(device, dtype, elements, "zeros")? };
-    // SAFETY: the storage has just this size.
+    // SAFETY: the storage has exactly this size.
     unsafe { clear(&device.state().stream, storage.slice.ptr(), storage.slice.size_in_bytes())? };
     Ok(storage)
 }

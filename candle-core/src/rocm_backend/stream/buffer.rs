@@ -1,4 +1,4 @@
-//! Typed device memory. The one place where tensors get and give back device memory.
+//! Typed device memory, through which tensors allocate and release all their device memory.
 use super::memory::Allocation;
 use super::Stream;
 use crate::rocm_backend::RocmError;
@@ -7,52 +7,52 @@ use hip_kernels::contract::DevicePtr;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// `len` elements of type `T` in the memory of one GPU, given back on drop.
+/// Device memory for `len` elements of type `T`, released on drop.
 ///
-/// Made by [`RocmDevice::alloc`](crate::RocmDevice::alloc) and its kin. An empty buffer has a null pointer.
+/// Created by [`RocmDevice::alloc`](crate::RocmDevice::alloc) and similar methods. An empty buffer has a null pointer.
 pub struct Buffer<T> {
-    /// None for a buffer without bytes.
+    /// `None` if the buffer is empty.
     memory: Option<Allocation>,
     len: usize,
     stream: Arc<Stream>,
-    /// Other streams that were given work on this memory.
+    /// Other streams with work that uses this memory.
     users: Mutex<Vec<Weak<Stream>>>,
     elements: PhantomData<T>,
 }
 
 impl<T> Buffer<T> {
-    /// Uninitialised memory for `len` elements.
+    /// Allocates uninitialized memory for `len` elements.
     pub(crate) fn on(stream: &Arc<Stream>, len: usize) -> Result<Self> {
         let bytes = len.saturating_mul(size_of::<T>());
-        let memory = if bytes == 0 { None } else { Some(stream.take_memory(bytes)?) };
+        let memory = if bytes == 0 { None } else { Some(stream.alloc_memory(bytes)?) };
         Ok(Self { memory, len, stream: stream.clone(), users: Mutex::default(), elements: PhantomData })
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of all elements.
+    /// Returns the size in bytes.
     pub fn size_in_bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    /// The address of the first element.
+    /// Returns the address of the first element.
     pub fn ptr(&self) -> DevicePtr {
         let address = self.memory.as_ref().map_or(0, |memory| memory.address);
         DevicePtr(std::ptr::with_exposed_provenance_mut(address))
     }
 
-    /// The address of element `offset`.
+    /// Returns the address of element `offset`.
     ///
     /// # Errors
-    /// If `offset` is beyond the end.
+    /// If `offset` is greater than the length.
     pub fn ptr_at(&self, offset: usize) -> Result<DevicePtr> {
         if offset > self.len {
             return Err(RocmError::Unsupported(format!(
@@ -69,8 +69,8 @@ impl<T> Buffer<T> {
         &self.stream
     }
 
-    /// Notes that work on `other` uses this memory: it is not reused before that work is done.
-    pub(crate) fn used_by(&self, other: &Arc<Stream>) {
+    /// Records that work on `other` uses this memory, so that it is not reused before that work is done.
+    pub(crate) fn record_stream(&self, other: &Arc<Stream>) {
         if other.id() == self.stream.id() || self.memory.is_none() {
             return;
         }
@@ -86,13 +86,13 @@ impl<T> Drop for Buffer<T> {
         let Some(memory) = self.memory.take() else { return };
         let bytes = self.size_in_bytes();
         let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A stream that is gone has been waited for.
+        // A dropped stream has been waited for.
         for user in users.iter().filter_map(Weak::upgrade) {
-            if self.stream.follow(&user).is_err() && user.bind().is_ok() {
-                let _ = user.finish("giving back memory that it uses");
+            if self.stream.wait_for_stream(&user).is_err() && user.bind().is_ok() {
+                let _ = user.finish("releasing memory that another stream uses");
             }
         }
-        self.stream.give_memory(memory, bytes);
+        self.stream.release_memory(memory, bytes);
     }
 }
 

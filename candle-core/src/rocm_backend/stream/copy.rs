@@ -1,4 +1,4 @@
-//! Moving bytes: host to device and back, within a device, and from one device to another.
+//! Copies from host to device and back, within a device, and between devices.
 use super::staging::MAX_STAGED;
 use super::{Buffer, DeviceElement, Stream};
 use crate::Result;
@@ -6,53 +6,53 @@ use hip_kernels::contract::DevicePtr;
 use rocm_rs::hip::bindings;
 use std::sync::Arc;
 
-/// Sets `bytes` bytes at `dst` to zero, in the stream's order.
+/// Enqueues setting `bytes` bytes at `dst` to zero.
 ///
 /// # Safety
-/// The caller owns `bytes` bytes at `dst`.
+/// The caller must own `bytes` bytes at `dst`.
 pub(crate) unsafe fn clear(stream: &Stream, dst: DevicePtr, bytes: usize) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
-    stream.begin()?;
-    // SAFETY: by the caller's word.
+    stream.bind_and_flush()?;
+    // SAFETY: guaranteed by the caller.
     let code = unsafe { bindings::hipMemsetAsync(dst.0, 0, bytes, stream.raw()) };
     stream.check_code(code, || format!("hipMemsetAsync({bytes} B)"))
 }
 
-/// Copies `bytes` bytes within the device, in the stream's order.
+/// Enqueues a copy of `bytes` bytes within the device.
 ///
 /// # Safety
-/// There are `bytes` bytes at both ends, and the ranges do not overlap.
-unsafe fn within(stream: &Stream, src: DevicePtr, dst: DevicePtr, bytes: usize) -> Result<()> {
+/// Source and destination must have `bytes` bytes and must not overlap.
+unsafe fn copy_within_device(stream: &Stream, src: DevicePtr, dst: DevicePtr, bytes: usize) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
-    stream.begin()?;
+    stream.bind_and_flush()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToDevice;
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     let code = unsafe { bindings::hipMemcpyAsync(dst.0, src.0, bytes, kind, stream.raw()) };
     stream.check_code(code, || format!("hipMemcpyAsync(device to device, {bytes} B)"))
 }
 
-/// Copies `data` to `dst` through the ring of pinned memory. On return `data` may be reused; the host waits only where the
-/// ring is full.
+/// Enqueues a copy of `data` to `dst` through the ring of pinned memory. `data` may be modified as soon as the function
+/// returns. The host only waits if the ring is full.
 ///
 /// # Safety
-/// There is room for `data` at `dst`.
+/// There must be room for `data` at `dst`.
 pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: DevicePtr) -> Result<()> {
     let bytes = size_of_val(data);
     if bytes == 0 {
         return Ok(());
     }
-    stream.begin()?;
+    stream.bind_and_flush()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
     stream.with_staging(|ring| {
         for first in (0..bytes).step_by(MAX_STAGED) {
             let part = MAX_STAGED.min(bytes - first);
             // SAFETY: `data` is `bytes` bytes long.
             let src = unsafe { ring.stage(stream, data.as_ptr().cast::<u8>().add(first), part)? };
-            // SAFETY: the staged bytes stay until their copy is done, `dst` has room for them.
+            // SAFETY: the staged bytes stay valid until their copy is done, and `dst` has room for them.
             let code = unsafe {
                 bindings::hipMemcpyAsync(dst.0.byte_add(first), src.cast(), part, kind, stream.raw())
             };
@@ -62,54 +62,54 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
     })
 }
 
-/// Copies a buffer to the host and waits for it.
+/// Copies a buffer to the host and waits for the copy.
 ///
 /// # Errors
-/// If the copy fails, or what was on the stream before it.
+/// If the copy fails, or if work enqueued earlier has failed.
 pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) -> Result<Vec<T>> {
     let mut host: Vec<T> = Vec::with_capacity(buffer.len());
     let bytes = buffer.size_in_bytes();
-    stream.begin()?;
+    stream.bind_and_flush()?;
     if bytes == 0 {
-        stream.finish("downloading nothing")?;
+        stream.finish("downloading an empty buffer")?;
         return Ok(host);
     }
     let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
     let dst = host.as_mut_ptr().cast();
-    // A copy to pageable memory waits inside of the call, which knows no deadline; and one that is given up must
-    // not write to memory that is gone.
-    stream.finish_if_limited("before downloading")?;
-    // SAFETY: `host` has room for the whole buffer and is kept until the copy has been waited for.
+    // A copy to pageable memory waits inside the call, which has no deadline. An abandoned copy must not write to freed
+    // memory.
+    stream.finish_if_deadline("before downloading")?;
+    // SAFETY: `host` has room for the whole buffer and lives until the copy is done.
     let code = unsafe { bindings::hipMemcpyAsync(dst, buffer.ptr().0, bytes, kind, stream.raw()) };
     let copied = stream.check_code(code, || format!("hipMemcpyAsync(device to host, {bytes} B)"));
     let waited = stream.finish("downloading");
     copied.and(waited)?;
-    // SAFETY: all elements were written by the copy, and every bit pattern is a value.
+    // SAFETY: the copy wrote all elements, and every bit pattern is valid.
     unsafe { host.set_len(buffer.len()) };
     Ok(host)
 }
 
-/// Copies a buffer to new memory of another GPU, or of another stream on the same GPU. The target stream goes on
-/// after the copy; the host waits only where the data must come through it.
+/// Copies a buffer to new memory of another GPU, or of another stream on the same GPU. The copy is ordered on both
+/// streams. If the GPUs have no peer access, the data is copied through the host, which waits.
 ///
 /// # Errors
-/// If the other side has not the memory, or a call fails. That two GPUs cannot reach each other is no error.
-pub(crate) fn across<T: DeviceElement>(src: &Buffer<T>, to: &Arc<Stream>) -> Result<Buffer<T>> {
+/// If memory runs out or a call fails.
+pub(crate) fn copy_to_stream<T: DeviceElement>(src: &Buffer<T>, to: &Arc<Stream>) -> Result<Buffer<T>> {
     let from = src.stream();
     let dst = Buffer::on(to, src.len())?;
     let bytes = src.size_in_bytes();
     if bytes == 0 {
         return Ok(dst);
     }
-    to.follow(from)?;
-    src.used_by(to);
+    to.wait_for_stream(from)?;
+    src.record_stream(to);
     if from.ordinal() == to.ordinal() {
-        // SAFETY: both buffers hold `bytes` bytes, and one of them is new.
-        unsafe { within(to, src.ptr(), dst.ptr(), bytes)? };
+        // SAFETY: both buffers have `bytes` bytes and do not overlap.
+        unsafe { copy_within_device(to, src.ptr(), dst.ptr(), bytes)? };
         return Ok(dst);
     }
     to.bind()?;
-    // SAFETY: both buffers hold `bytes` bytes on the GPUs named.
+    // SAFETY: both buffers have `bytes` bytes on their GPUs.
     let code = unsafe {
         bindings::hipMemcpyPeerAsync(
             dst.ptr().0,
@@ -121,10 +121,10 @@ pub(crate) fn across<T: DeviceElement>(src: &Buffer<T>, to: &Arc<Stream>) -> Res
         )
     };
     if is_without_peer_access(code) {
-        // HIP keeps the last error for whoever asks next.
+        // HIP keeps the last error; clear it so that an unrelated call does not return it.
         let _ = rocm_rs::hip::get_last_error();
         let host = download(from, src)?;
-        // SAFETY: the new buffer has as many elements.
+        // SAFETY: the new buffer has the same size.
         unsafe { upload(to, &host, dst.ptr())? };
         return Ok(dst);
     }
@@ -132,7 +132,7 @@ pub(crate) fn across<T: DeviceElement>(src: &Buffer<T>, to: &Arc<Stream>) -> Res
     Ok(dst)
 }
 
-/// Codes that say no more than that one GPU cannot reach the other's memory.
+/// Returns true if the code only means that the GPUs have no peer access.
 fn is_without_peer_access(code: bindings::hipError_t) -> bool {
     matches!(
         code,

@@ -1,12 +1,11 @@
-//! HIP's stream on one GPU: binding the GPU to a thread, checking calls, waiting.
-use super::wait::{deadline_from_env, StreamWait, Unfinished};
+//! A HIP stream: binding its GPU to a thread, checking calls, waiting.
+use super::wait::{deadline_from_env, StreamWait, WaitError};
 use crate::rocm_backend::error::{notes, RocmError};
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Unique identifier of a stream in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamId(usize);
 
@@ -17,33 +16,33 @@ impl StreamId {
     }
 }
 
-/// `hipEventDisableTiming`: an event that is only waited for costs less without.
+/// `hipEventDisableTiming`, since events without timing cost less.
 const DISABLE_TIMING: u32 = 2;
 
-/// One stream of one GPU: everything on it happens in the order in which it was enqueued.
+/// A stream of a GPU, which executes work in the order in which it is enqueued.
 pub(crate) struct StreamHandle {
     id: StreamId,
     ordinal: usize,
-    /// `rocm:0 (gfx1100)`, as errors name the device.
+    /// Name of the device in errors, such as `rocm:0 (gfx1100)`.
     label: String,
     gpu: hip::Device,
     wait: Arc<StreamWait>,
-    /// True once the work on the stream is given up: see [`Self::finish_or_give_up`].
-    given_up: AtomicBool,
+    /// True if the stream did not finish within the deadline, see [`Self::finish_or_abandon`].
+    abandoned: AtomicBool,
     stream: hip::Stream,
 }
 
-// SAFETY: stream and device handles are plain handles that HIP lets any thread use; each use binds the GPU to the
-// calling thread first. Everything else in here is Send by itself.
+// SAFETY: HIP allows stream and device handles to be used from any thread; each use binds the GPU to the calling
+// thread first. The other fields are Send.
 unsafe impl Send for StreamHandle {}
-// SAFETY: as above; HIP serialises concurrent calls on one stream.
+// SAFETY: as above; HIP serializes concurrent calls on one stream.
 unsafe impl Sync for StreamHandle {}
 
 impl StreamHandle {
-    /// Makes a stream on GPU `ordinal`, which stays bound. `label` names the GPU in errors.
+    /// Creates a stream on GPU `ordinal`, which stays bound. `label` names the GPU in errors.
     ///
     /// # Errors
-    /// If HIP fails, or a variable is not understood.
+    /// If HIP fails, or an environment variable is invalid.
     pub(super) fn open(ordinal: usize, label: String) -> Result<Self> {
         let device = || label.clone();
         let gpu = check(hip::Device::new(ordinal as i32), device, || "hipGetDeviceCount".to_string())?;
@@ -54,13 +53,13 @@ impl StreamHandle {
         })?;
         let deadline = deadline_from_env().map_err(RocmError::Setting)?;
         let wait = Arc::new(StreamWait::of(&stream, deadline));
-        let (id, given_up) = (StreamId::next(), AtomicBool::new(false));
-        Ok(Self { id, ordinal, label, gpu, wait, given_up, stream })
+        let (id, abandoned) = (StreamId::next(), AtomicBool::new(false));
+        Ok(Self { id, ordinal, label, gpu, wait, abandoned, stream })
     }
 
-    /// Leaves the stream to the end of the process.
+    /// Leaks the stream until the process ends.
     pub(super) fn abandon(&mut self) {
-        // A stream without a handle is not destroyed.
+        // A null stream is not destroyed on drop.
         let none = hip::Stream::from_raw(std::ptr::null_mut());
         std::mem::forget(std::mem::replace(&mut self.stream, none));
     }
@@ -93,28 +92,28 @@ impl StreamHandle {
         self.stream.as_raw()
     }
 
-    /// An event to wait for. The GPU is bound.
+    /// Creates an event. The GPU is bound.
     pub(super) fn make_event(&self) -> Result<hip::Event> {
         self.check(hip::Event::with_flags(DISABLE_TIMING), || {
             "hipEventCreateWithFlags(hipEventDisableTiming)".to_string()
         })
     }
 
-    /// Makes the GPU the calling thread's current one, unless it is already: HIP keeps one per thread.
+    /// Makes the GPU the calling thread's current HIP device, unless it already is.
     pub(crate) fn bind(&self) -> Result<()> {
         match rocm_loader::bound_device() {
             Some(ordinal) if ordinal == self.ordinal as i32 => Ok(()),
-            _ => self.bind_anew(),
+            _ => self.rebind(),
         }
     }
 
-    /// Like [`Self::bind`], whatever the thread's current GPU seems to be.
+    /// Like [`Self::bind`], without relying on the recorded current device.
     #[cold]
-    pub(crate) fn bind_anew(&self) -> Result<()> {
+    pub(crate) fn rebind(&self) -> Result<()> {
         self.check(self.gpu.set_current(), || format!("hipSetDevice({})", self.ordinal))
     }
 
-    /// Turns HIP's result into ours; `call` is only made up on failure.
+    /// Converts HIP's result; `call` is only evaluated on failure.
     pub(crate) fn check<T>(&self, result: hip::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
         check(result, || self.label.clone(), call)
     }
@@ -128,17 +127,17 @@ impl StreamHandle {
         }
     }
 
-    /// Waits for all that is on the stream now. The GPU is bound.
+    /// Waits for all work enqueued on the stream so far. `purpose` appears in errors. The GPU is bound.
     ///
     /// # Errors
-    /// A failure of the stream, or a deadline that passed; `purpose` names the wait.
+    /// If the work failed, or the deadline has passed.
     pub(crate) fn finish(&self, purpose: &'static str) -> Result<()> {
         match self.wait.finish() {
             Ok(()) => Ok(()),
-            Err(Unfinished::Failed(error)) => {
+            Err(WaitError::Failed(error)) => {
                 self.check(Err(error), || format!("hipStreamSynchronize ({purpose})"))
             }
-            Err(Unfinished::Overdue { after, recent }) => {
+            Err(WaitError::Overdue { after, recent }) => {
                 let launches = match recent.is_empty() {
                     true => "no kernel since the deadline was set".to_string(),
                     false => recent.join(", "),
@@ -149,41 +148,41 @@ impl StreamHandle {
         }
     }
 
-    /// [`Self::finish`], but only if there is a deadline: for what comes before a call that waits by itself.
-    pub(super) fn finish_if_limited(&self, purpose: &'static str) -> Result<()> {
+    /// Calls [`Self::finish`] if there is a deadline. Used before a call that would wait without one.
+    pub(super) fn finish_if_deadline(&self, purpose: &'static str) -> Result<()> {
         self.wait.deadline().map_or(Ok(()), |_| self.finish(purpose))
     }
 
-    /// Returns what failed on the stream so far, as far as HIP knows without waiting.
+    /// Returns an error if HIP reports a failure of the stream, without waiting.
     pub(crate) fn failure(&self) -> Result<()> {
         self.bind()?;
-        // SAFETY: the handle is this live stream's.
+        // SAFETY: the handle belongs to this stream, which is alive.
         match unsafe { bindings::hipStreamQuery(self.raw()) } {
             bindings::hipError_t_hipErrorNotReady => Ok(()),
             code => self.check_code(code, || "hipStreamQuery".to_string()),
         }
     }
 
-    /// Waits for the stream before what is used on it is given back. If it does not end within the deadline, it is taken
-    /// to be stuck from here on: what it uses is left to the end of the process, since giving it back would wait.
+    /// Waits for the stream before its resources are released. If it does not finish within the deadline, it counts as
+    /// hung from then on, and its resources are leaked, since releasing them would wait for it.
     ///
-    /// Returns whether it has ended.
-    pub(crate) fn finish_or_give_up(&self) -> bool {
-        if !self.is_given_up()
+    /// Returns true if the stream has finished.
+    pub(crate) fn finish_or_abandon(&self) -> bool {
+        if !self.is_abandoned()
             && self.bind().is_ok()
-            && matches!(self.wait.finish(), Err(Unfinished::Overdue { .. }))
+            && matches!(self.wait.finish(), Err(WaitError::Overdue { .. }))
         {
-            self.given_up.store(true, Ordering::Relaxed);
+            self.abandoned.store(true, Ordering::Relaxed);
         }
-        !self.is_given_up()
+        !self.is_abandoned()
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
     }
 }
 
-/// Turns HIP's result into ours; `device` and `call` are only made up on failure.
+/// Converts HIP's result; `device` and `call` are only evaluated on failure.
 pub(crate) fn check<T>(
     result: hip::Result<T>,
     device: impl FnOnce() -> String,
@@ -193,7 +192,7 @@ pub(crate) fn check<T>(
         Ok(value) => Ok(value),
         Err(error) => {
             let notes = notes(Some(error.code()));
-            // HIP keeps the last error for whoever asks next; it has been told here.
+            // HIP keeps the last error; clear it so that an unrelated call does not return it.
             let _ = hip::get_last_error();
             Err(RocmError::Hip { call: call(), device: device(), error, notes }.into())
         }

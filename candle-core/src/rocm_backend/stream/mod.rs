@@ -1,13 +1,13 @@
-//! The lowest floor: a stream of a GPU, the memory that is handed out in its order, and moving data.
+//! The lowest layer: a stream of a GPU, its memory, and copies.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `handle` | HIP's stream: binding the GPU to a thread, checking calls, waiting |
-//! | `stream` | a stream with what belongs to it, and its order among others |
-//! | `wait` | waiting for good, or until a deadline |
-//! | `memory` | device memory that is reused without asking the driver |
-//! | `buffer`, `element` | typed device memory, and the types it may hold |
-//! | `copy`, `staging` | host to device and back, within a device, between devices |
+//! | `handle` | a HIP stream: binding its GPU to a thread, checking calls, waiting |
+//! | `stream` | a stream with its memory, upload ring and deferred launches, and its order relative to other streams |
+//! | `wait` | waiting, with or without a deadline |
+//! | `memory` | the caching allocator for device memory |
+//! | `buffer`, `element` | typed device memory, and the types it can hold |
+//! | `copy`, `staging` | copies between host and device, within a device, and between devices |
 mod buffer;
 mod copy;
 mod element;
@@ -19,9 +19,9 @@ mod stream;
 mod wait;
 
 pub use buffer::Buffer;
-pub(super) use copy::{across, clear, download, upload};
+pub(super) use copy::{clear, copy_to_stream, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use handle::{check, StreamId};
 pub(super) use memory::Allocation;
-pub(super) use stream::{HeldLaunches, Stream};
+pub(super) use stream::{DeferredLaunches, Stream};
 pub use wait::DEADLINE_VARIABLE;

@@ -1,29 +1,28 @@
-//! Uploads without waiting: the data goes through a ring of pinned memory.
+//! Asynchronous uploads through a ring of pinned memory.
 use super::handle::StreamHandle;
 use crate::Result;
 use rocm_rs::hip;
 
-/// Bytes that go through the ring at once; larger uploads go in parts.
+/// Maximum number of bytes per copy; larger uploads are split.
 pub(super) const MAX_STAGED: usize = 4 << 20;
 
-/// The ring is filled chunk by chunk: with four of them the copies of three may still be under way.
+/// Number of chunks of the ring. While one is filled, copies from the others may be in progress.
 const CHUNKS: usize = 4;
 
-/// Every part starts aligned for the widest element.
+/// Alignment of every upload in bytes, sufficient for the widest element.
 const ALIGNMENT: usize = 64;
 
-/// Pinned memory whose parts are handed out in turn. A chunk is not written again before the copies out of it are
-/// done.
+/// A ring of pinned memory. A chunk is only written again after the copies from it are done.
 pub(super) struct Staging {
     memory: hip::PinnedMemory<u8>,
-    /// The chunk that is being filled, and how far.
+    /// The chunk that is being filled, and the number of bytes used.
     chunk: usize,
     used: usize,
-    /// Behind the last copy out of each chunk that was filled.
+    /// Events recorded after the last copy from each chunk that was filled.
     filled: [Option<hip::Event>; CHUNKS],
 }
 
-// SAFETY: the ring and its events are owned, and only touched under the stream's mutex around them.
+// SAFETY: the ring and its events are owned, and only accessed while the stream's mutex is locked.
 unsafe impl Send for Staging {}
 
 impl Staging {
@@ -35,8 +34,8 @@ impl Staging {
         Ok(Self { memory, chunk: 0, used: 0, filled: [const { None }; CHUNKS] })
     }
 
-    /// Copies `bytes` bytes (at most [`MAX_STAGED`]) from `src` into the ring. The result stays valid until the ring
-    /// has gone round, for a copy that is enqueued before the next call. The GPU is bound.
+    /// Copies `bytes` bytes (at most [`MAX_STAGED`]) from `src` into the ring. A copy from the returned address must be
+    /// enqueued before the next call. The GPU is bound.
     ///
     /// # Safety
     /// `src` must be readable for `bytes` bytes.
@@ -51,13 +50,13 @@ impl Staging {
         }
         let begin = self.chunk * MAX_STAGED + self.used;
         let part = &mut self.memory.as_slice_mut()[begin..begin + bytes];
-        // SAFETY: `part` has `bytes` bytes, `src` as well by the caller's word, and the ring is nobody else's.
+        // SAFETY: `part` has `bytes` bytes, so has `src` as guaranteed by the caller, and the ring is owned.
         unsafe { std::ptr::copy_nonoverlapping(src, part.as_mut_ptr(), bytes) };
         self.used += bytes.next_multiple_of(ALIGNMENT);
         Ok(part.as_ptr())
     }
 
-    /// Leaves the chunk to its copies, and goes on in the next one as soon as its own are done.
+    /// Records an event for the current chunk, and waits until the copies from the next chunk are done.
     fn next_chunk(&mut self, stream: &StreamHandle) -> Result<()> {
         let event = match self.filled[self.chunk].take() {
             Some(event) => event,
@@ -67,8 +66,8 @@ impl Staging {
         self.filled[self.chunk] = Some(event);
         let next = (self.chunk + 1) % CHUNKS;
         if let Some(event) = &self.filled[next] {
-            // An event knows no deadline.
-            stream.finish_if_limited("the upload ring is full")?;
+            // Waiting for an event has no deadline.
+            stream.finish_if_deadline("the upload ring is full")?;
             stream
                 .check(event.synchronize(), || "hipEventSynchronize (the upload ring is full)".to_string())?;
         }

@@ -1,4 +1,4 @@
-//! A stream with what belongs to it: memory, the upload ring, launches that are held back, and its order among others.
+//! A stream with its memory, upload ring and deferred launches, and its order relative to other streams.
 use super::handle::StreamHandle;
 use super::memory::{Allocation, Memory, SetupError};
 use super::staging::Staging;
@@ -9,36 +9,34 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// Launches that a higher floor holds back from a stream, to merge them with what follows. The floor registers itself
-/// with [`Stream::set_held_launches`]; a stream has one.
-pub(crate) trait HeldLaunches: Send + Sync {
-    /// Enqueues them. The GPU is bound.
+/// Launches that a higher layer defers in order to fuse them with later ones. The layer registers itself with
+/// [`Stream::set_deferred_launches`]; a stream has at most one.
+pub(crate) trait DeferredLaunches: Send + Sync {
+    /// Enqueues the deferred launches. The GPU is bound.
     ///
     /// # Errors
-    /// The errors of the launches, also of an earlier call of [`Self::enqueue_silently`].
+    /// If a launch fails, or failed in an earlier call of [`Self::enqueue_silently`].
     fn enqueue(&self) -> Result<()>;
-    /// Like [`Self::enqueue`] where no error can be returned: the next call of it returns the error.
+    /// Like [`Self::enqueue`]; an error is returned by the next call of [`Self::enqueue`].
     fn enqueue_silently(&self);
-    /// Takes over memory of `bytes` bytes that its owner gives back, if a held launch needs it. Else it is returned.
+    /// Takes ownership of released memory of `bytes` bytes if a deferred launch needs it; otherwise returns it.
     fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation>;
 }
 
-/// A stream with the memory that is handed out in its order.
 pub(crate) struct Stream {
-    /// Recorded for other streams to wait for; made when first needed.
+    /// Event that other streams wait for; created on first use.
     event: Mutex<Option<hip::Event>>,
     staging: Mutex<Option<Staging>>,
     memory: Memory,
-    /// True while `held_launches` holds anything back.
-    has_held: AtomicBool,
-    held_launches: OnceLock<Box<dyn HeldLaunches>>,
-    // The last to be dropped: everything above is used on it.
+    has_deferred: AtomicBool,
+    deferred_launches: OnceLock<Box<dyn DeferredLaunches>>,
+    // Dropped last, since all other fields depend on it.
     handle: StreamHandle,
 }
 
-// SAFETY: an event is a plain handle that HIP lets any thread use, and the others are Send by themselves.
+// SAFETY: HIP allows an event to be used from any thread, and the other fields are Send.
 unsafe impl Send for Stream {}
-// SAFETY: as above; the event is used under its mutex.
+// SAFETY: as above; a mutex guards the event.
 unsafe impl Sync for Stream {}
 
 impl Deref for Stream {
@@ -49,15 +47,14 @@ impl Deref for Stream {
     }
 }
 
-/// Every open stream.
 static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 
 impl Stream {
-    /// A stream of its own on GPU `ordinal`. `label` names the GPU in errors; `shared_with_display` asks for more
-    /// of its memory to be left free.
+    /// Opens a stream on GPU `ordinal`. `label` names the GPU in errors; `shared_with_display` selects a larger memory
+    /// reserve.
     ///
     /// # Errors
-    /// If HIP fails, or a variable is not understood.
+    /// If HIP fails, or an environment variable is invalid.
     pub(crate) fn open(ordinal: usize, label: String, shared_with_display: bool) -> Result<Arc<Self>> {
         let handle = StreamHandle::open(ordinal, label)?;
         let memory = match Memory::of_bound_device(handle.shared_wait(), shared_with_display) {
@@ -69,8 +66,8 @@ impl Stream {
             event: Mutex::default(),
             staging: Mutex::default(),
             memory,
-            has_held: AtomicBool::new(false),
-            held_launches: OnceLock::new(),
+            has_deferred: AtomicBool::new(false),
+            deferred_launches: OnceLock::new(),
             handle,
         });
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +80,7 @@ impl Stream {
         &self.memory
     }
 
-    /// The ring through which uploads go, made at the first one. The GPU is bound.
+    /// Calls `work` with the upload ring, which is created on first use. The GPU is bound.
     pub(super) fn with_staging<R>(&self, work: impl FnOnce(&mut Staging) -> Result<R>) -> Result<R> {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *staging {
@@ -92,49 +89,48 @@ impl Stream {
         }
     }
 
-    /// [`Self::bind`], and enqueues the launches that are held back: for whatever enqueues, or waits.
+    /// Binds the GPU and enqueues deferred launches. Must be called before other work is enqueued or waited for.
     #[inline]
-    pub(crate) fn begin(&self) -> Result<()> {
+    pub(crate) fn bind_and_flush(&self) -> Result<()> {
         self.bind()?;
-        match self.has_held() {
-            true => self.held_launches.get().map_or(Ok(()), |held| held.enqueue()),
+        match self.has_deferred() {
+            true => self.deferred_launches.get().map_or(Ok(()), |deferred| deferred.enqueue()),
             false => Ok(()),
         }
     }
 
-    /// [`Self::begin`] where no error can be returned.
-    pub(crate) fn begin_silently(&self) {
-        if let Some(held) = self.held_launches.get().filter(|_| self.has_held() && self.bind().is_ok()) {
-            held.enqueue_silently();
+    /// Like [`Self::bind_and_flush`]; an error is returned by the next call of it.
+    pub(crate) fn bind_and_flush_silently(&self) {
+        let is_ready = || self.has_deferred() && self.bind().is_ok();
+        if let Some(deferred) = self.deferred_launches.get().filter(|_| is_ready()) {
+            deferred.enqueue_silently();
         }
     }
 
-    /// Registers the floor that holds launches back; the first one stays.
-    pub(crate) fn set_held_launches(&self, held: Box<dyn HeldLaunches>) {
-        let _ = self.held_launches.set(held);
+    /// Registers the layer that defers launches; only the first call has an effect.
+    pub(crate) fn set_deferred_launches(&self, deferred: Box<dyn DeferredLaunches>) {
+        let _ = self.deferred_launches.set(deferred);
     }
 
-    /// Returns true while launches are held back.
-    pub(crate) fn has_held(&self) -> bool {
-        self.has_held.load(Ordering::Acquire)
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.has_deferred.load(Ordering::Acquire)
     }
 
-    /// Notes whether launches are held back.
-    pub(crate) fn set_has_held(&self, has_held: bool) {
-        self.has_held.store(has_held, Ordering::Release);
+    pub(crate) fn set_has_deferred(&self, has_deferred: bool) {
+        self.has_deferred.store(has_deferred, Ordering::Release);
     }
 
-    /// Lets this stream go on only after what `other` has to do now. The host does not wait.
+    /// Makes later work on this stream wait for the work enqueued on `other`. The host does not wait.
     ///
     /// # Errors
     /// If HIP fails.
-    pub(crate) fn follow(&self, other: &Self) -> Result<()> {
+    pub(crate) fn wait_for_stream(&self, other: &Self) -> Result<()> {
         if self.id() == other.id() {
             return Ok(());
         }
-        other.begin()?;
-        self.begin()?;
-        // Held until the wait is enqueued: recording the event again moves what later waits mean, not this one.
+        other.bind_and_flush()?;
+        self.bind_and_flush()?;
+        // Locked until the wait is enqueued; recording the event again later does not affect this wait.
         let mut event = other.event.lock().unwrap_or_else(PoisonError::into_inner);
         other.bind()?;
         let event = match &mut *event {
@@ -146,71 +142,71 @@ impl Stream {
         self.check(self.hip().wait_event(event, 0), || "hipStreamWaitEvent".to_string())
     }
 
-    /// At least `bytes` bytes of device memory, not initialised, for use in this stream's order.
-    pub(super) fn take_memory(&self, bytes: usize) -> Result<Allocation> {
+    /// Allocates at least `bytes` bytes of uninitialized device memory for use on this stream.
+    pub(super) fn alloc_memory(&self, bytes: usize) -> Result<Allocation> {
         self.bind()?;
-        match self.memory.take(bytes, || self.siblings_give_back()) {
+        match self.memory.alloc(bytes, || self.release_siblings()) {
             Ok(allocation) => {
                 rocm_loader::parts::taken(self.raw(), allocation.address, bytes);
                 Ok(allocation)
             }
-            Err(refusal) => self.refused(refusal),
+            Err(error) => self.alloc_error(error),
         }
     }
 
-    /// Takes memory of `bytes` bytes back. What is on the stream may still use it, and what is held back.
-    pub(super) fn give_memory(&self, allocation: Allocation, bytes: usize) {
-        let left = match self.held_launches.get() {
-            Some(held) if self.has_held() => held.retain(allocation, bytes),
+    /// Releases memory of `bytes` bytes. Work enqueued on the stream and deferred launches may still use it.
+    pub(super) fn release_memory(&self, allocation: Allocation, bytes: usize) {
+        let unused = match self.deferred_launches.get() {
+            Some(deferred) if self.has_deferred() => deferred.retain(allocation, bytes),
             _ => Some(allocation),
         };
-        if let Some(allocation) = left {
-            self.release_memory(allocation);
+        if let Some(allocation) = unused {
+            self.return_memory(allocation);
         }
     }
 
-    /// Takes back memory that no held launch needs.
-    pub(crate) fn release_memory(&self, allocation: Allocation) {
-        // An error cannot be reported from a drop, and the memory is kept or gone in any case.
+    /// Releases memory that no deferred launch needs.
+    pub(crate) fn return_memory(&self, allocation: Allocation) {
+        // Called from drops, which cannot return an error.
         let _ = self.bind();
         rocm_loader::parts::given(self.raw(), allocation.address);
-        self.memory.give(allocation.block);
+        self.memory.release(allocation.block);
     }
 
     #[cold]
-    fn refused<T>(&self, refusal: super::memory::Refusal<(hip::Error, String)>) -> Result<T> {
-        use super::memory::Refusal;
+    fn alloc_error<T>(&self, error: super::memory::AllocError<(hip::Error, String)>) -> Result<T> {
+        use super::memory::AllocError;
         let device = self.label().to_string();
-        Err(match refusal {
-            Refusal::OutOfMemory { requested, free, total } => {
+        Err(match error {
+            AllocError::OutOfMemory { requested, free, total } => {
                 RocmError::OutOfMemory { requested, free, total, device }.into()
             }
-            Refusal::BeyondReserve { requested, reserve, free, total } => {
+            AllocError::BeyondReserve { requested, reserve, free, total } => {
                 RocmError::BeyondReserve { requested, reserve, free, total, device }.into()
             }
-            Refusal::Failed((error, call)) => return self.check(Err(error), || call),
+            AllocError::Failed((error, call)) => return self.check(Err(error), || call),
         })
     }
 
-    /// Has all other streams of this GPU give back what they keep. Returns whether there was anything.
-    fn siblings_give_back(&self) -> bool {
+    /// Makes all other streams of this GPU release their idle memory. Returns true if there was any.
+    fn release_siblings(&self) -> bool {
         let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let siblings: Vec<Arc<Self>> = all
             .iter()
             .filter_map(Weak::upgrade)
             .filter(|stream| stream.ordinal() == self.ordinal() && stream.id() != self.id())
             .collect();
-        // A stream whose last owner this becomes may lock the list when it is dropped.
+        // Unlock first: dropping the last reference to a stream may lock the list.
         drop(all);
-        // Of every one, also if the first has given something.
-        siblings.iter().map(|stream| stream.memory.give_back_idle()).sum::<usize>() > 0
+        // All of them, even if the first has released enough.
+        siblings.iter().map(|stream| stream.memory.release_idle()).sum::<usize>() > 0
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // Nothing may be freed under a running kernel. Errors have nobody left to go to.
-        if !self.finish_or_give_up() {
+        // Memory must not be freed while a kernel runs. A drop cannot return errors.
+        if !self.finish_or_abandon() {
             let ring = self.staging.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             let event = self.event.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             std::mem::forget((ring, event));

@@ -1,4 +1,4 @@
-//! Waiting for a device's stream: for good, or until a deadline that the user sets.
+//! Waiting for a device's stream, with an optional deadline.
 use rocm_rs::hip::{self, bindings};
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -6,32 +6,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Seconds that the host waits for a device at most, like `30` or `0.5`; without a limit if unset or 0.
+/// Environment variable with the maximum time that the host waits for a device, in seconds, like `30` or `0.5`. There is no
+/// limit if it is unset or 0.
 pub const DEADLINE_VARIABLE: &str = "CANDLE_ROCM_DEADLINE";
 
-/// Number of launches that an error about a passed deadline names.
-const RECENT: usize = 8;
-/// So long the host asks without pause: work in progress mostly ends soon.
-const EAGER: Duration = Duration::from_micros(100);
-/// The longest pause between two questions.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Number of launches named by the error for a missed deadline.
+const MAX_RECENT: usize = 8;
+/// Time for which the host polls without sleeping, since most waits are short.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// A stream to wait for. The stream itself belongs to the device and outlives all waiting.
+/// Waits for a stream, which must outlive it.
 pub(crate) struct StreamWait {
     stream: bindings::hipStream_t,
-    /// In nanoseconds; 0 for none.
+    /// Deadline in nanoseconds; 0 for none.
     deadline: AtomicU64,
-    /// Names of the last launches, the latest last; kept only while there is a deadline.
+    /// Names of the last launches, the latest last; only recorded if there is a deadline.
     recent: Mutex<VecDeque<String>>,
 }
 
-// SAFETY: a stream handle is a plain handle that HIP lets any thread use.
+// SAFETY: HIP allows a stream handle to be used from any thread.
 unsafe impl Send for StreamWait {}
 // SAFETY: as above; the rest is atomics and a mutex.
 unsafe impl Sync for StreamWait {}
 
-/// Why waiting ended without the stream's end.
-pub(crate) enum Unfinished {
+pub(crate) enum WaitError {
     Failed(hip::Error),
     Overdue { after: Duration, recent: Vec<String> },
 }
@@ -58,23 +57,23 @@ impl StreamWait {
         }
     }
 
-    /// Notes a launch, if somebody may want to know.
+    /// Records the name of a launch if there is a deadline.
     #[inline]
-    pub(crate) fn launched(&self, kernel: &str) {
+    pub(crate) fn record_launch(&self, kernel: &str) {
         if self.deadline.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if recent.len() == RECENT {
+        if recent.len() == MAX_RECENT {
             recent.pop_front();
         }
         recent.push_back(kernel.to_string());
     }
 
-    /// Waits for all that is on the stream now. The device is bound.
-    pub(crate) fn finish(&self) -> Result<(), Unfinished> {
+    /// Waits for all work enqueued on the stream so far. The device is bound.
+    pub(crate) fn finish(&self) -> Result<(), WaitError> {
         let Some(limit) = self.deadline() else {
-            // SAFETY: the handle is the device's live stream.
+            // SAFETY: the stream is alive.
             return done(unsafe { bindings::hipStreamSynchronize(self.stream) });
         };
         let begun = Instant::now();
@@ -87,24 +86,24 @@ impl StreamWait {
             let after = begun.elapsed();
             if after >= limit {
                 let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-                return Err(Unfinished::Overdue { after, recent: recent.iter().cloned().collect() });
+                return Err(WaitError::Overdue { after, recent: recent.iter().cloned().collect() });
             }
-            match after < EAGER {
+            match after < SPIN_TIME {
                 true => std::thread::yield_now(),
-                false => std::thread::sleep((after / 8).min(PAUSE)),
+                false => std::thread::sleep((after / 8).min(MAX_SLEEP)),
             }
         }
     }
 }
 
-fn done(code: bindings::hipError_t) -> Result<(), Unfinished> {
-    hip::Error::from_hip_error(code).map_err(Unfinished::Failed)
+fn done(code: bindings::hipError_t) -> Result<(), WaitError> {
+    hip::Error::from_hip_error(code).map_err(WaitError::Failed)
 }
 
 /// Reads [`DEADLINE_VARIABLE`].
 ///
 /// # Errors
-/// Text that says what is wrong with it.
+/// A message if the value is invalid.
 pub(crate) fn deadline_from_env() -> Result<Option<Duration>, String> {
     parse(std::env::var_os(DEADLINE_VARIABLE))
 }
@@ -116,7 +115,7 @@ fn parse(value: Option<OsString>) -> Result<Option<Duration>, String> {
     match seconds {
         Some(Duration::ZERO) => Ok(None),
         Some(limit) => Ok(Some(limit)),
-        None => Err(format!("{DEADLINE_VARIABLE}={text} is not understood; wanted seconds, like 30 or 0.5")),
+        None => Err(format!("{DEADLINE_VARIABLE}={text} is not understood; expected seconds, like 0.5")),
     }
 }
 

@@ -1,19 +1,19 @@
-//! Candle's convolutions. One of a single dimension is one of height 1, and groups are computed together.
+//! Candle's convolutions. One-dimensional convolutions are computed with a height of 1, and all groups together.
 use super::operand::{dense, fits_32_bits, flat};
 use super::shape::{shape1d, shape2d, transposed_shape1d, transposed_shape2d};
 use super::{input, output, weights};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::rocm_backend::device::max_elements;
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::libraries::{Candidate, Computed, ConvMethod, ConvShape, Direction, Plan};
-use crate::rocm_backend::ops::matmul::multiplies;
+use crate::rocm_backend::libraries::{Candidate, ConvBackend, ConvMethod, ConvShape, Direction, Plan};
+use crate::rocm_backend::ops::matmul::has_matmul;
 use crate::rocm_backend::ops::{check_rank, same_computing_dtype, strided, Operand};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 
-/// (b, c_in, l) with a kernel (c_out, c_in, k) to (b, c_out, l_out), for the dtypes of matmul; the channels of each of the
-/// groups.
+/// Convolves (b, c_in, l) with a kernel (c_out, c_in, k) to (b, c_out, l_out), for the dtypes of matmul. `c_in` and
+/// `c_out` of the parameters are the channels of one group.
 pub(crate) fn conv1d(
     (src, layout): Operand,
     (kernel, kernel_layout): Operand,
@@ -27,7 +27,7 @@ pub(crate) fn conv1d(
     compute(OP, &shape, [(src, &flat(layout)), (kernel, &flat(kernel_layout))])
 }
 
-/// (b, c_in, h, w) with a kernel (c_out, c_in, k_h, k_w) to (b, c_out, h_out, w_out), likewise.
+/// Like [`conv1d`], from (b, c_in, h, w) with a kernel (c_out, c_in, k_h, k_w) to (b, c_out, h_out, w_out).
 pub(crate) fn conv2d(
     (src, layout): Operand,
     (kernel, kernel_layout): Operand,
@@ -41,7 +41,7 @@ pub(crate) fn conv2d(
     compute(OP, &shape, [(src, layout), (kernel, kernel_layout)])
 }
 
-/// (b, c_in, l) with a kernel (c_in, c_out, k) to (b, c_out, l_out), for every dtype.
+/// Transposed convolution of (b, c_in, l) with a kernel (c_in, c_out, k) to (b, c_out, l_out), for every dtype.
 pub(crate) fn conv_transpose1d(
     (src, layout): Operand,
     (kernel, kernel_layout): Operand,
@@ -55,7 +55,7 @@ pub(crate) fn conv_transpose1d(
     compute(OP, &shape, [(src, &flat(layout)), (kernel, &flat(kernel_layout))])
 }
 
-/// (b, c_in, h, w) with a kernel (c_in, c_out, k_h, k_w) to (b, c_out, h_out, w_out), for every dtype.
+/// Transposed convolution of (b, c_in, h, w) with a kernel (c_in, c_out, k_h, k_w) to (b, c_out, h_out, w_out).
 pub(crate) fn conv_transpose2d(
     (src, layout): Operand,
     (kernel, kernel_layout): Operand,
@@ -68,12 +68,12 @@ pub(crate) fn conv_transpose2d(
     compute(OP, &shape, [(src, layout), (kernel, kernel_layout)])
 }
 
-/// Computes `shape` from two operands in the order of its direction's words, as a dense result: by MIOpen where that has a
-/// solution, else by our kernels.
+/// Computes a convolution by MIOpen or the built-in kernels. The operands are in the order given by the variants of
+/// [`Direction`]; the result is dense.
 pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2]) -> Result<RocmStorage> {
     let [(a, a_layout), (b, b_layout)] = operands;
     let dtype = same_computing_dtype(op, a, b)?;
-    if shape.direction != Direction::Input && !multiplies(dtype) {
+    if shape.direction != Direction::Input && !has_matmul(dtype) {
         return Err(unsupported_dtype(op, dtype));
     }
     for places in [shape.places(), shape.h.size * shape.w.size] {
@@ -87,13 +87,13 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
         Direction::Input => shape.c_out * shape.h.taps * shape.w.taps * shape.places(),
         Direction::Weights => shape.batch * shape.places() * shape.h.size * shape.w.size,
     };
-    // The kernels read where there is an element, whatever they make of it.
+    // The kernels would read an empty operand.
     if elements == 0 || multiplied == 0 {
         return strided::zeros(&a.device, dtype, elements);
     }
     fits_32_bits(op, a_layout)?;
     fits_32_bits(op, b_layout)?;
-    // SAFETY: every element is written, by the library or by our kernels.
+    // SAFETY: the library or the built-in kernels write every element.
     let dst = unsafe { RocmStorage::alloc(&a.device, dtype, elements, op)? };
     a.order_after(b)?;
     let own = |method: ConvMethod| match shape.direction {
@@ -103,25 +103,25 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
     };
     let state = a.device.state();
     match state.convolution(shape) {
-        Computed::Own(method) => own(method)?,
-        Computed::Library(plan) => {
+        ConvBackend::Own(method) => own(method)?,
+        ConvBackend::Library(plan) => {
             if !by_library(op, shape, &plan, operands, &dst)? {
                 own(state.own_convolution(dtype))?;
             }
         }
-        Computed::Measured(plans) => {
+        ConvBackend::Untuned(plans) => {
             state.tune_convolution(shape, &plans, |candidate| match candidate {
                 Candidate::Own(method) => own(method).map(|()| true),
                 Candidate::Library(plan) => by_library(op, shape, plan, operands, &dst),
             })?;
-            // The solution measured last may be one that fails.
+            // The candidate measured last may have failed, so the result is computed again.
             own(state.own_convolution(dtype))?;
         }
     }
     Ok(dst)
 }
 
-/// One call of the library; dense copies of operands that are not.
+/// Calls the library, with copies of operands that are not dense. Returns false if it fails.
 fn by_library(
     op: &'static str,
     shape: &ConvShape,
@@ -132,9 +132,9 @@ fn by_library(
     let [a, b] = operands;
     let (dense_a, dense_b) = (dense(op, a)?, dense(op, b)?);
     let pointers = [dense_a.ptr(op, a)?, dense_b.ptr(op, b)?];
-    // SAFETY: what the library leaves in it, nobody reads.
+    // SAFETY: only the library accesses the workspace.
     let workspace = unsafe { RocmStorage::alloc(&dst.device, DType::U8, plan.workspace(), op)? };
     let at = workspace.slice.ptr();
-    // SAFETY: dense operands and a result of the shape's sizes, and the workspace that the solution asks for.
+    // SAFETY: operands and result are dense and match the shape, and the workspace has the size of the plan.
     unsafe { dst.device.state().convolve_by_library(shape, plan, pointers, dst.slice.ptr(), at) }
 }

@@ -1,4 +1,4 @@
-//! Convolutions by one kernel that goes through the windows: of few channels, and of dtypes without products.
+//! Direct convolution by one kernel, for few channels and for dtypes without matrix products.
 use crate::rocm_backend::layout::{magic, Strided};
 use crate::rocm_backend::libraries::Axis;
 use crate::rocm_backend::ops::{computing, for_planes, found};
@@ -6,25 +6,25 @@ use crate::rocm_backend::storage::RocmStorage;
 use crate::Result;
 use hip_kernels::contract::{Convolution, ConvolutionKind, DevicePtr, CONV_PLACES, FOLD_CHANNELS};
 
-/// Up to this many channels on one side of a group it costs less to go through the windows than to multiply.
+/// Maximum number of input or output channels of a group for which direct convolution is faster than matrix products.
 pub(super) const DIRECT_CHANNELS: usize = 4;
 
-/// One launch of a [`Convolution`].
+/// A launch of a [`Convolution`] kernel.
 pub(super) struct Direct<'a> {
     pub(super) op: &'static str,
     pub(super) kind: ConvolutionKind,
-    /// Dims and strides of what is read, then of the weights.
+    /// Dims and strides of the input, then of the weights.
     pub(super) info: [&'a [usize]; 4],
     pub(super) src: DevicePtr,
     pub(super) kernel: DevicePtr,
     pub(super) dst: DevicePtr,
-    /// Places written, and the axes' other sizes.
+    /// Height and width of the output.
     pub(super) out: (usize, usize),
     pub(super) axes: (Axis, Axis),
-    /// Output channels, and those of a group.
+    /// Number of output channels.
     pub(super) channels: usize,
     pub(super) group_out: usize,
-    /// From image to image of the output.
+    /// Stride of the output's images in elements.
     pub(super) dst_stride: usize,
 }
 

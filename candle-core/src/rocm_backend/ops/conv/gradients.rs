@@ -1,5 +1,5 @@
-//! A convolution as one operation of a graph, its groups together: each gradient of one is another, so that there are
-//! gradients of gradients.
+//! Convolutions of all groups as one operation of the autograd graph. The gradient of each direction is another
+//! direction, so that higher-order gradients work.
 use super::convolve::compute;
 use super::operand::flat;
 use super::shape::{shape1d, shape2d, transposed_shape1d, transposed_shape2d};
@@ -12,7 +12,8 @@ use crate::rocm_backend::storage::RocmStorage;
 use crate::sizes::check_convolution;
 use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};
 
-/// All groups of a convolution at once, on one ROCm device, where there are several, or one needs a gradient; else none.
+/// Computes all groups of a convolution in one operation on a ROCm device. Returns `None` on other devices, and for a
+/// single group without gradients.
 pub(crate) fn whole_conv1d(
     x: &Tensor,
     kernel: &Tensor,
@@ -24,7 +25,7 @@ pub(crate) fn whole_conv1d(
     })
 }
 
-/// The same.
+/// Like [`whole_conv1d`], in two dimensions.
 pub(crate) fn whole_conv2d(
     x: &Tensor,
     kernel: &Tensor,
@@ -36,7 +37,7 @@ pub(crate) fn whole_conv2d(
     })
 }
 
-/// The same.
+/// Like [`whole_conv1d`], for a transposed convolution.
 pub(crate) fn whole_conv_transpose1d(
     x: &Tensor,
     kernel: &Tensor,
@@ -49,7 +50,7 @@ pub(crate) fn whole_conv_transpose1d(
     })
 }
 
-/// The same; upstream has no groups of these.
+/// Like [`whole_conv1d`], for a transposed convolution in two dimensions, for which upstream has no groups.
 pub(crate) fn whole_conv_transpose2d(
     x: &Tensor,
     kernel: &Tensor,
@@ -59,12 +60,12 @@ pub(crate) fn whole_conv_transpose2d(
     whole(x, kernel, 1, || Ok(Convolve { op: OP, flat: false, shape: transposed_shape2d(OP, x.dtype(), p)? }))
 }
 
-/// `conv1d` of (padding, stride, dilation, groups) plus a bias of each output channel, which is added where the result lies:
-/// no second tensor of its size. None where it is for others to compute: on other devices, where gradients are tracked, and
-/// for sizes and dtypes that do not fit, whose errors are upstream's.
+/// Computes `conv1d` with (padding, stride, dilation, groups) and adds a bias (c_out) to the result in place. Returns `None`
+/// if the caller must use upstream's operations: on other devices, if gradients are tracked, and for invalid sizes or
+/// dtypes, for which upstream returns the error.
 ///
 /// # Errors
-/// If there is no memory for the result.
+/// If there is not enough memory for the result, or a launch fails.
 pub fn conv1d_with_bias(
     x: &Tensor,
     kernel: &Tensor,
@@ -87,10 +88,10 @@ pub fn conv1d_with_bias(
     })
 }
 
-/// [`conv1d_with_bias`] of two dimensions.
+/// Like [`conv1d_with_bias`], in two dimensions.
 ///
 /// # Errors
-/// See there.
+/// See [`conv1d_with_bias`].
 pub fn conv2d_with_bias(
     x: &Tensor,
     kernel: &Tensor,
@@ -121,10 +122,10 @@ fn with_bias(
     op: impl FnOnce() -> Result<Convolve>,
 ) -> Result<Option<Tensor>> {
     let device = x.device();
-    let together = device.is_rocm() && [kernel, bias].iter().all(|t| device.same_device(t.device()));
-    let alike = x.dtype() == kernel.dtype() && x.dtype() == bias.dtype();
+    let on_one_device = device.is_rocm() && [kernel, bias].iter().all(|t| device.same_device(t.device()));
+    let same_dtype = x.dtype() == kernel.dtype() && x.dtype() == bias.dtype();
     let tracked = x.track_op() || kernel.track_op() || bias.track_op();
-    if !together || !alike || tracked || bias.dims() != &kernel.dims()[..1] {
+    if !on_one_device || !same_dtype || tracked || bias.dims() != &kernel.dims()[..1] {
         return Ok(None);
     }
     let op = op()?;
@@ -142,7 +143,7 @@ fn with_bias(
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), shape, BackpropOp::none(), false)))
 }
 
-/// `op` makes the operation, or says why its sizes cannot be computed.
+/// Applies the convolution that `op` returns, in the graph if gradients are tracked.
 fn whole(
     x: &Tensor,
     kernel: &Tensor,
@@ -158,24 +159,24 @@ fn whole(
     if tracked && x.dtype().is_float() {
         return x.apply_op2(kernel, op).map(Some);
     }
-    // As `apply_op2` has it, without the operation that a graph would keep.
+    // Like `apply_op2`, without storing the operation for a graph.
     let (src, weights) = (x.storage(), kernel.storage());
     let (Storage::Rocm(src), Storage::Rocm(weights)) = (&*src, &*weights) else { return Ok(None) };
     let (dst, dims) = op.rocm_fwd(src, x.layout(), weights, kernel.layout())?;
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
 }
 
-/// A convolution of two operands, in the order of the direction's words.
+/// A convolution of two operands, in the order given by the variants of [`Direction`].
 struct Convolve {
     op: &'static str,
-    /// Whether tensors are of one dimension: (batch, channel, length).
+    /// True for one-dimensional convolutions: (batch, channel, length).
     flat: bool,
     shape: ConvShape,
 }
 
 impl Convolve {
-    fn towards(&self, direction: Direction) -> Self {
-        Self { op: self.op, flat: self.flat, shape: self.shape.towards(direction) }
+    fn with_direction(&self, direction: Direction) -> Self {
+        Self { op: self.op, flat: self.flat, shape: self.shape.with_direction(direction) }
     }
 
     fn result_dims(&self) -> Shape {
@@ -193,7 +194,7 @@ impl CustomOp2 for Convolve {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        bail!("{}: all groups at once are ROCm's", self.op)
+        bail!("{}: the operation for all groups is only supported on ROCm devices", self.op)
     }
 
     fn rocm_fwd(
@@ -218,14 +219,15 @@ impl CustomOp2 for Convolve {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         use Direction::{Input, Output, Weights};
-        let of = |a: &Tensor, b: &Tensor, direction| a.apply_op2(b, self.towards(direction)).map(Some);
+        let gradient_of =
+            |a: &Tensor, b: &Tensor, direction| a.apply_op2(b, self.with_direction(direction)).map(Some);
         match self.shape.direction {
-            // a is x, b the weights, the gradient y's.
-            Output => Ok((of(gradient, b, Input)?, of(a, gradient, Weights)?)),
-            // a is y, b the weights, the gradient x's.
-            Input => Ok((of(gradient, b, Output)?, of(gradient, a, Weights)?)),
-            // a is x, b is y, the gradient the weights'.
-            Weights => Ok((of(b, gradient, Input)?, of(a, gradient, Output)?)),
+            // a is x, b the weights; `gradient` is that of y.
+            Output => Ok((gradient_of(gradient, b, Input)?, gradient_of(a, gradient, Weights)?)),
+            // a is y, b the weights; `gradient` is that of x.
+            Input => Ok((gradient_of(gradient, b, Output)?, gradient_of(gradient, a, Weights)?)),
+            // a is x, b is y; `gradient` is that of the weights.
+            Weights => Ok((gradient_of(b, gradient, Input)?, gradient_of(a, gradient, Output)?)),
         }
     }
 }

@@ -1,18 +1,19 @@
-//! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; or the products of every
-//! tap with every place, of which each element of the result then sums those that reach it, in pieces of bounded size; or,
-//! for few channels, and dtypes without products, one kernel that goes through the taps.
+//! Transposed convolutions, by one of three algorithms: an implicit product on tiles for each phase of the stride, all in
+//! one launch; a matrix product of all taps with all positions, followed by a fold (col2im), in pieces of bounded size;
+//! or, for few channels and dtypes without matrix products, a direct convolution.
 use super::direct::{Direct, DIRECT_CHANNELS};
 use super::operand::{dense_kernel, merged_places};
-use super::pieces::{bound, Pieces};
+use super::pieces::{scratch_limit, Pieces};
 use super::tiles;
 use crate::rocm_backend::libraries::{ConvMethod, ConvShape};
-use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
+use crate::rocm_backend::ops::matmul::{has_matmul, product, Output};
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::{offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr};
 
-/// The channels of `shape` are those of the plain convolution: `c_out` of a group are read, `c_in` written.
+/// Computes a transposed convolution. The channels of `shape` are those of the forward convolution, so that `c_out`
+/// channels of a group are read and `c_in` are written.
 pub(super) fn compute(
     op: &'static str,
     shape: &ConvShape,
@@ -40,16 +41,16 @@ pub(super) fn compute(
     if method == ConvMethod::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
-    let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
+    let Some(seen) = merged_places(layout).filter(|_| has_matmul(dtype) && c_out > DIRECT_CHANNELS) else {
         return direct.launch(src);
     };
-    let mut made = None;
-    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
-    // Of some of the channels of a group at a time, each product rounded to the dtype.
+    let mut copy = None;
+    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut copy)?;
+    // A piece has some of the channels of a group; each product is rounded to the dtype.
     let (taps, inputs) = (h.taps * w.taps, shape.places());
-    let pieces = Pieces::of(batch, c_in, taps * inputs * dtype.size_in_bytes(), bound());
+    let pieces = Pieces::of(batch, c_in, taps * inputs * dtype.size_in_bytes(), scratch_limit());
     let scratch_len = pieces.images * pieces.places * taps * inputs;
-    // SAFETY: each piece is written before it is summed.
+    // SAFETY: each piece is written before the fold reads it.
     let products = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
     let ptr = products.slice.ptr();
     for group in 0..groups {

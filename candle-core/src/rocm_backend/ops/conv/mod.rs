@@ -1,12 +1,12 @@
-//! Convolutions of (batch, channel, length) and (batch, channel, height, width): plain, transposed, and of the weights.
+//! Convolutions, transposed convolutions and weight gradients in one and two dimensions.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `gradients` | a convolution as one operation of a graph |
-//! | `convolve` | Candle's four convolutions; whether MIOpen or our kernels compute a shape |
-//! | `output`, `input`, `weights` | our kernels for each direction, which are one another's gradients |
-//! | `tiles`, `direct` | products on matrix tiles, and one kernel that goes through the windows |
-//! | `shape`, `operand`, `pieces` | sizes, operands, and bounds for what is made beside a result |
+//! | `gradients` | convolutions as operations of the autograd graph |
+//! | `convolve` | Candle's four convolutions, by MIOpen or the built-in kernels |
+//! | `output`, `input`, `weights` | the built-in algorithms for each direction |
+//! | `tiles`, `direct` | implicit products on tiles, and direct convolution |
+//! | `shape`, `operand`, `pieces` | sizes, operands, and splitting of scratch memory into pieces |
 mod convolve;
 mod direct;
 mod gradients;

@@ -1,4 +1,4 @@
-//! Operands of convolutions: as library calls and products read them.
+//! Operands of convolutions, made dense or reshaped for library calls and matrix products.
 use crate::rocm_backend::layout::extent;
 use crate::rocm_backend::ops::{strided, Operand};
 use crate::rocm_backend::storage::RocmStorage;
@@ -6,23 +6,23 @@ use crate::rocm_backend::RocmError;
 use crate::{Layout, Result};
 use hip_kernels::contract::DevicePtr;
 
-/// The layout of (b, c, l) as (b, c, 1, l).
+/// Converts the layout of (b, c, l) to (b, c, 1, l).
 pub(crate) fn flat(layout: &Layout) -> Layout {
     let (dims, strides) = (layout.dims(), layout.stride());
     let strides = vec![strides[0], strides[1], 0, strides[2]];
     Layout::new((dims[0], dims[1], 1, dims[2]).into(), strides, layout.start_offset())
 }
 
-/// An operand that is dense where it lies, or a copy that is.
+/// An operand that is dense itself, or a dense copy of it.
 pub(super) enum Dense {
-    There,
+    InPlace,
     Copy(RocmStorage),
 }
 
 impl Dense {
-    pub(super) fn ptr(&self, op: &'static str, (there, layout): Operand) -> Result<DevicePtr> {
+    pub(super) fn ptr(&self, op: &'static str, (storage, layout): Operand) -> Result<DevicePtr> {
         match self {
-            Self::There => there.ptr(layout, op),
+            Self::InPlace => storage.ptr(layout, op),
             Self::Copy(copy) => Ok(copy.slice.ptr()),
         }
     }
@@ -30,25 +30,25 @@ impl Dense {
 
 pub(super) fn dense(op: &'static str, (storage, layout): Operand) -> Result<Dense> {
     match layout.is_contiguous() {
-        true => Ok(Dense::There),
+        true => Ok(Dense::InPlace),
         false => Ok(Dense::Copy(strided::dense(storage, layout, op)?)),
     }
 }
 
-/// A dense kernel, the one at hand or what `made` then holds, and the element that it begins at.
+/// Returns a dense kernel and the index of its first element. If a copy is needed, `copy` holds it.
 pub(super) fn dense_kernel<'a>(
     op: &'static str,
     kernel: &'a RocmStorage,
     layout: &Layout,
-    made: &'a mut Option<RocmStorage>,
+    copy: &'a mut Option<RocmStorage>,
 ) -> Result<(&'a RocmStorage, usize)> {
     match layout.is_contiguous() {
         true => Ok((kernel, layout.start_offset())),
-        false => Ok((made.insert(strided::dense(kernel, layout, op)?), 0)),
+        false => Ok((copy.insert(strided::dense(kernel, layout, op)?), 0)),
     }
 }
 
-/// Kernels add up in 32 bits how far an element is from the first of its plane, the last two dims.
+/// Checks that offsets within a plane, the last two dims, fit into 32 bits, as the kernels require.
 pub(crate) fn fits_32_bits(op: &'static str, layout: &Layout) -> Result<()> {
     let [.., h, w] = *layout.dims() else { return Ok(()) };
     let [.., s_h, s_w] = *layout.stride() else { return Ok(()) };
@@ -60,7 +60,7 @@ pub(crate) fn fits_32_bits(op: &'static str, layout: &Layout) -> Result<()> {
     }
 }
 
-/// (b, c, h, w) as (b, c, h * w), if one stride walks through all places.
+/// Converts the layout of (b, c, h, w) to (b, c, h * w), if the strides permit it.
 pub(super) fn merged_places(layout: &Layout) -> Option<Layout> {
     let (dims, s) = (layout.dims(), layout.stride());
     let stride = if dims[3] == 1 { s[2] } else { s[3] };

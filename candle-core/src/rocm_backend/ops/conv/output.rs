@@ -1,20 +1,20 @@
-//! A convolution: a product on tiles that reads the input where it lies; of dtypes and sizes that has no kernels for, a
-//! product with the unfolded input (im2col), made in pieces of bounded size; of kernels of one element, of the input
-//! itself; or, for very few output channels, or input channels of a group, one kernel that goes through the windows.
+//! Convolutions, by one of four algorithms: an implicit product on tiles that reads the input in place; a matrix product
+//! with the unfolded input (im2col), in pieces of bounded size; a matrix product with the input itself, for kernels of one
+//! element; or a direct convolution, for few output channels or few input channels of a group.
 use super::direct::{Direct, DIRECT_CHANNELS};
 use super::operand::{dense_kernel, merged_places};
-use super::pieces::{bound, Pieces};
+use super::pieces::{scratch_limit, Pieces};
 use super::tiles;
 use crate::rocm_backend::layout::{magic, Strided};
 use crate::rocm_backend::libraries::{Axis, ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{for_planes, found, Operand};
-use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold, PACK_BYTES};
 
-/// Shortest output row whose windows share enough of a pack.
-const LEAST_ROW: usize = 4;
+/// Minimum output width for the kernel that computes several adjacent outputs per thread.
+const MIN_ROW: usize = 4;
 
 pub(super) fn compute(
     op: &'static str,
@@ -28,7 +28,7 @@ pub(super) fn compute(
     let (places, columns, out) = (shape.places(), shape.columns(), dst.slice.ptr());
     if c_out <= DIRECT_CHANNELS || (groups > 1 && c_in <= DIRECT_CHANNELS) {
         let packs = w.out.div_ceil(PACK_BYTES / dtype.size_in_bytes());
-        let (kind, out_w) = match h.steps_by_one() && w.steps_by_one() && w.out >= LEAST_ROW {
+        let (kind, out_w) = match h.steps_by_one() && w.steps_by_one() && w.out >= MIN_ROW {
             true => (ConvolutionKind::ConvRows, packs),
             false => (ConvolutionKind::Conv, w.out),
         };
@@ -47,11 +47,11 @@ pub(super) fn compute(
         };
         return direct.launch(src);
     }
-    let mut made = None;
-    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
-    // A kernel row times what each place sees is the output as it should lie: (c_out, places). `seen` begins at `start`
-    // and has the strides of images, groups, rows and places. Each product is that of one group of all images, or of all
-    // groups of one image.
+    let mut copy = None;
+    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut copy)?;
+    // The product of the weights with the window of each position is the output (c_out, places). `seen` holds the windows
+    // from `start` on, with strides of images, groups, rows and places. The batch of a product is the images of one group
+    // or the groups of one image, whichever are more.
     let multiply = |seen: &RocmStorage, start, strides: [usize; 4], (image, images), (first, count)| {
         let [image_stride, group_stride, row, place] = strides;
         let by_image = [0, image_stride, groups * c_out * places];
@@ -86,7 +86,7 @@ pub(super) fn compute(
         return Ok(());
     }
     let (width, rows) = (dtype.size_in_bytes(), groups * columns);
-    let pieces = Pieces::of(batch, places, rows * width, bound());
+    let pieces = Pieces::of(batch, places, rows * width, scratch_limit());
     let scratch_len = pieces.images * padded(pieces.places, width) * rows;
     // SAFETY: each piece is written before it is multiplied.
     let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
@@ -108,32 +108,32 @@ pub(super) fn compute(
     Ok(())
 }
 
-/// Rows of an unfolded input are whole packs.
+/// Rounds the row length of an unfolded input up to whole vectors.
 pub(super) fn padded(places: usize, bytes_per_element: usize) -> usize {
     places.next_multiple_of(Unfold::PACK_BYTES / bytes_per_element)
 }
 
-/// The unfolded input of some places of some images: rows (channel, tap) of `pitch` elements, 0 beyond the places.
+/// Unfolds the input for some output positions of some images: rows (channel, tap) of `pitch` elements, padded with zeros.
 pub(super) struct Unfolding<'a> {
     pub(super) op: &'static str,
     /// Layout of the whole input.
     pub(super) layout: &'a Layout,
     pub(super) axes: (Axis, Axis),
-    /// The first image, and how many.
+    /// First image and number of images.
     pub(super) images: (usize, usize),
-    /// The first place, and how many.
+    /// First output position and number of positions.
     pub(super) places: (usize, usize),
     pub(super) pitch: usize,
-    /// Elements from image to image of the result.
+    /// Stride of the images in the result, in elements.
     pub(super) image_stride: usize,
 }
 
 impl Unfolding<'_> {
-    /// `dst` has room for all of it.
+    /// Enqueues the kernel. `dst` must have room for the result.
     pub(super) fn launch(&self, src: &RocmStorage, dst: DevicePtr) -> Result<()> {
         let Self { op, layout, axes: (h, w), .. } = *self;
         let dtype = src.slice.dtype();
-        let kernel = found(Unfold::kernel(carrier(dtype)), op, dtype)?;
+        let kernel = found(Unfold::kernel(copy_element(dtype)), op, dtype)?;
         let ((image, images), (first, places)) = (self.images, self.places);
         let from = src.ptr(layout, op)?;
         let arguments = Unfold {
@@ -156,7 +156,7 @@ impl Unfolding<'_> {
         };
         let pack = Unfold::PACK_BYTES / dtype.size_in_bytes();
         let config = for_planes(op, places, pack, layout.dims()[1] * h.taps, images)?;
-        // SAFETY: `from` was checked for all images, and `dst` has room for what is asked.
+        // SAFETY: `from` was checked for all images, and the callers allocate `dst` for the result.
         unsafe { src.device.launch(kernel, config, &arguments) }
     }
 }

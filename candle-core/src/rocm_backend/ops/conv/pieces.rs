@@ -1,15 +1,15 @@
-//! Pieces of what a convolution makes beside its result, so that it stays within bounds.
+//! Splits the scratch memory of a convolution into pieces of bounded size.
 use crate::rocm_backend::libraries::conv_workspace;
 
-/// Our own kernels gain nothing from more.
-const MOST: usize = 64 << 20;
+/// Maximum scratch memory in bytes; the built-in kernels do not get faster with more.
+const MAX_SCRATCH_BYTES: usize = 64 << 20;
 
-/// Bytes that our kernels may take beside a result.
-pub(super) fn bound() -> usize {
-    conv_workspace().min(MOST)
+/// Returns the number of bytes of scratch memory that the built-in kernels may use.
+pub(super) fn scratch_limit() -> usize {
+    conv_workspace().min(MAX_SCRATCH_BYTES)
 }
 
-/// An unfolded input is cut into groups of whole images, or a single image into runs of places.
+/// Size of a piece of an unfolded input: several whole images, or some positions of one image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
     pub(super) images: usize,
@@ -22,12 +22,12 @@ impl Pieces {
         if fitting >= places {
             return Self { images: (fitting / places.max(1)).clamp(1, batch.max(1)), places };
         }
-        // Whole waves, so that the products stay aligned.
+        // A multiple of 64 keeps the products aligned.
         let places = if fitting >= 64 { fitting / 64 * 64 } else { fitting.max(1) };
         Self { images: 1, places }
     }
 
-    /// First image, number of images, first place and number of places of each piece.
+    /// Returns the first image, number of images, first position and number of positions of each piece.
     pub(super) fn all(
         &self,
         batch: usize,
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_images_or_runs_of_places() {
+    fn pieces_are_whole_images_or_parts_of_one() {
         assert_eq!(covered(3, 100, 4000), [(0, 3, 0, 100)]);
         assert_eq!(covered(3, 100, 800), [(0, 2, 0, 100), (2, 1, 0, 100)]);
         assert_eq!(covered(2, 100, 399), [(0, 1, 0, 64), (0, 1, 64, 36), (1, 1, 0, 64), (1, 1, 64, 36)]);

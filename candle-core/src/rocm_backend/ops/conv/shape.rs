@@ -1,11 +1,11 @@
-//! The sizes of convolutions, from upstream's parameters; each count that kernels make is held against its limit.
+//! Converts upstream's parameters to the sizes of a convolution, and checks them against the limits of the kernels.
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::rocm_backend::libraries::{Axis, ConvShape, Direction};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 
 impl Axis {
-    /// Returns an axis with the size of the output. `crate::sizes` has checked that there is one.
+    /// Returns the axis of a convolution. `crate::sizes` has checked that the output is not empty.
     pub(super) fn plain(
         op: &'static str,
         (size, taps): (usize, usize),
@@ -14,11 +14,11 @@ impl Axis {
         let axis = Self { size, taps, padding, stride, dilation, out: 0 };
         axis.counted(op, padding.saturating_mul(2))?;
         let axis = Self { out: (size + 2 * padding - dilation * (taps - 1) - 1) / stride + 1, ..axis };
-        axis.countable(op)?;
+        axis.check_divisible(op)?;
         Ok(axis)
     }
 
-    /// Returns the axis of the convolution whose input is the result of a transposed one of `from` places, likewise.
+    /// Returns the axis of the convolution that a transposed convolution of an input of size `from` reverses.
     pub(super) fn transposed(
         op: &'static str,
         (from, taps): (usize, usize),
@@ -28,18 +28,18 @@ impl Axis {
         let size = (from - 1) * stride + dilation * (taps - 1) + output_padding + 1 - 2 * padding;
         let axis = Self { size, taps, padding, stride, dilation, out: from };
         axis.counted(op, padding.saturating_mul(2))?;
-        axis.countable(op)?;
+        axis.check_divisible(op)?;
         Ok(axis)
     }
 
-    /// Checks the largest number that kernels divide on the way from the input back to places: see `period`.
-    fn countable(self, op: &'static str) -> Result<()> {
+    /// Checks the largest number that kernels divide to map an input index to output positions: see `period`.
+    fn check_divisible(self, op: &'static str) -> Result<()> {
         let lifted = self.period().0.saturating_mul(self.dilation);
         self.counted(op, self.size.saturating_add(self.padding).saturating_add(lifted))
     }
 
-    /// From a tap of a transposed convolution that reaches a place to the next one, and how far back the input of that is:
-    /// both make the same distance.
+    /// For a transposed convolution, returns the distance between two taps that contribute to the same output, and the
+    /// distance between their inputs: stride / gcd and dilation / gcd.
     pub(super) fn period(self) -> (usize, usize) {
         let (mut common, mut rest) = (self.stride, self.dilation);
         while rest > 0 {
@@ -48,7 +48,7 @@ impl Axis {
         (self.stride / common.max(1), self.dilation / common.max(1))
     }
 
-    /// Checks what the kernels count in 32 bits: sizes along the dimension, and `extra`.
+    /// Checks that the sizes and `extra` fit into the 32-bit arithmetic of the kernels.
     fn counted(self, op: &'static str, extra: usize) -> Result<()> {
         let Self { size, taps, padding, stride, dilation, out } = self;
         let spans = [size, out, padding, stride, dilation, taps.saturating_mul(dilation), extra];
@@ -65,7 +65,7 @@ impl Axis {
         self.stride == 1 && self.dilation == 1
     }
 
-    /// Returns true if output places are the input's.
+    /// Returns true if each output depends only on the input at the same position.
     pub(super) fn is_pointwise(self) -> bool {
         self.taps == 1 && self.padding == 0 && self.stride == 1
     }
@@ -73,7 +73,7 @@ impl Axis {
 
 pub(super) fn shape1d(op: &'static str, dtype: DType, p: &ParamsConv1D, groups: usize) -> Result<ConvShape> {
     let w = Axis::plain(op, (p.l_in, p.k_size), (p.padding, p.stride, p.dilation))?;
-    Ok(plain(dtype, (p.b_size, groups, p.c_in, p.c_out), (Axis::FLAT, w)))
+    Ok(plain(dtype, (p.b_size, groups, p.c_in, p.c_out), (Axis::UNIT, w)))
 }
 
 pub(super) fn shape2d(op: &'static str, dtype: DType, p: &ParamsConv2D, groups: usize) -> Result<ConvShape> {
@@ -90,8 +90,8 @@ fn plain(
     ConvShape { direction: Direction::Output, dtype, batch, groups, c_in, c_out, h, w }
 }
 
-/// The channels of the input of a transposed convolution are those of the output of the plain one. Upstream's parameters
-/// hold the input channels of a group, and the output channels of a group.
+/// Returns the shape of a transposed convolution. Its input channels are the output channels of the forward convolution.
+/// Upstream's parameters are the channels of one group.
 pub(super) fn transposed_shape1d(
     op: &'static str,
     dtype: DType,
@@ -99,8 +99,8 @@ pub(super) fn transposed_shape1d(
     groups: usize,
 ) -> Result<ConvShape> {
     let w = Axis::transposed(op, (p.l_in, p.k_size), (p.padding, p.stride, p.dilation), p.output_padding)?;
-    let shape = plain(dtype, (p.b_size, groups, p.c_out, p.c_in), (Axis::FLAT, w));
-    Ok(shape.towards(Direction::Input))
+    let shape = plain(dtype, (p.b_size, groups, p.c_out, p.c_in), (Axis::UNIT, w));
+    Ok(shape.with_direction(Direction::Input))
 }
 
 pub(super) fn transposed_shape2d(
@@ -111,5 +111,5 @@ pub(super) fn transposed_shape2d(
     let steps = (p.padding, p.stride, p.dilation);
     let h = Axis::transposed(op, (p.i_h, p.k_h), steps, p.output_padding)?;
     let w = Axis::transposed(op, (p.i_w, p.k_w), steps, p.output_padding)?;
-    Ok(plain(dtype, (p.b_size, 1, p.c_out, p.c_in), (h, w)).towards(Direction::Input))
+    Ok(plain(dtype, (p.b_size, 1, p.c_out, p.c_in), (h, w)).with_direction(Direction::Input))
 }

@@ -1,8 +1,8 @@
-//! The weights that a convolution's output asks for, its gradient: the product of the output, and of the unfolded input,
-//! over all places of all images. Both are laid out so that a row of either holds all places of a piece: one product for a
-//! piece, and if there are several, their sum.
+//! Weight gradient of a convolution: the product of the output gradient with the unfolded input, over all positions of all
+//! images. Both are unfolded so that a row holds all positions of a piece; each piece is one product. If there are several
+//! pieces, the products are summed.
 use super::output::{padded, Unfolding};
-use super::pieces::{bound, Pieces};
+use super::pieces::{scratch_limit, Pieces};
 use crate::rocm_backend::libraries::{Axis, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{reduce, Operand};
@@ -18,27 +18,27 @@ pub(super) fn compute(
     let ConvShape { dtype, batch, groups, c_out, h, w, .. } = *shape;
     let (width, places, columns) = (dtype.size_in_bytes(), shape.places(), shape.columns());
     let (rows, written) = (groups * columns, groups * c_out);
-    let pieces = Pieces::of(batch, places, (rows + written) * width, bound());
+    let pieces = Pieces::of(batch, places, (rows + written) * width, scratch_limit());
     let count = pieces.all(batch, places).count();
     let pitch = padded(pieces.places, width);
     let scratch_len = pieces.images * pitch;
     let device = &x.device;
     // SAFETY: each piece is written before it is multiplied.
     let seen = unsafe { RocmStorage::alloc(device, dtype, scratch_len * rows, op)? };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     let wanted = unsafe { RocmStorage::alloc(device, dtype, scratch_len * written, op)? };
     let elements = written * columns;
     let partial = match count {
         1 => None,
-        // SAFETY: every product is written before they are summed.
+        // SAFETY: all products are written before they are summed.
         _ => Some(unsafe { RocmStorage::alloc(device, dtype, count * elements, op)? }),
     };
     let to = partial.as_ref().unwrap_or(dst).slice.ptr();
-    // A kernel of one element unfolds the output to itself, its images side by side.
-    let itself = |places: usize| Axis { size: places, out: places, ..Axis::FLAT };
+    // Unfolding the output gradient with a kernel of one element copies it, with the images concatenated.
+    let copied = |places: usize| Axis { size: places, out: places, ..Axis::UNIT };
     for (piece, (image, images, first, piece_places)) in pieces.all(batch, places).enumerate() {
         let pitch = padded(piece_places, width);
-        let side_by_side = |layout, axes| Unfolding {
+        let concatenated = |layout, axes| Unfolding {
             op,
             layout,
             axes,
@@ -47,8 +47,8 @@ pub(super) fn compute(
             pitch: images * pitch,
             image_stride: pitch,
         };
-        side_by_side(x_layout, (h, w)).launch(x, seen.slice.ptr())?;
-        side_by_side(y_layout, (itself(h.out), itself(w.out))).launch(y, wanted.slice.ptr())?;
+        concatenated(x_layout, (h, w)).launch(x, seen.slice.ptr())?;
+        concatenated(y_layout, (copied(h.out), copied(w.out))).launch(y, wanted.slice.ptr())?;
         let depth = images * pitch;
         let lhs = Layout::new((groups, c_out, depth).into(), vec![c_out * depth, depth, 1], 0);
         let rhs = Layout::new((groups, depth, columns).into(), vec![columns * depth, 1, depth], 0);

@@ -1,13 +1,14 @@
-//! A product as calls of BLAS: one, or a few where no stride walks all batches of a side, as of heads that share keys.
+//! Decomposition of a batched product into BLAS calls. Several calls are needed if no single stride covers all batches of
+//! an operand, for example if attention heads share keys.
 use super::operand::{Operand, Side};
 use crate::Result;
 
-/// Calls that cost less than copies of operands would.
-const MOST_CALLS: usize = 16;
-/// Batch dims, after those that all operands walk as one were merged. Sides with more are made dense.
-const MOST_DIMS: usize = 4;
+/// Maximum number of calls; beyond it, copying the operands is cheaper.
+const MAX_CALLS: usize = 16;
+/// Maximum number of batch dims after merging. Operands with more are made dense.
+const MAX_DIMS: usize = 4;
 
-/// A batch dim: its size, and how far apart its matrices are in the left side, the right one and the result.
+/// A batch dim: its size, and its strides in the left operand, the right operand and the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Dim {
     size: usize,
@@ -16,10 +17,10 @@ struct Dim {
     c: usize,
 }
 
-/// Batch dims from the innermost on, none of them of size 1.
+/// Batch dims, innermost first and without those of size 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Dims {
-    of: [Dim; MOST_DIMS],
+    of: [Dim; MAX_DIMS],
     count: usize,
 }
 
@@ -34,7 +35,7 @@ impl Dims {
         dims
     }
 
-    /// Dims of two sides, merged as far as one stride of each covers them; that of the result always does.
+    /// Merges the batch dims of two operands as far as the strides of both permit it; the result is always dense.
     fn merged(
         (dims, a): (&[usize], &[usize]),
         (right_dims, w): (&[usize], &[usize]),
@@ -65,7 +66,7 @@ impl Dims {
     }
 }
 
-/// Parameters that all calls share: batches and rows of each, the operands, and the strides of the result.
+/// A list of BLAS calls and their common parameters: batches, rows, operands, and strides of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Calls {
     pub batches: usize,
@@ -74,13 +75,13 @@ pub(super) struct Calls {
     pub w: Operand,
     pub c_row: usize,
     pub c_batch: usize,
-    /// One call for each of these.
+    /// Remaining batch dims, with one call for each index.
     others: Dims,
 }
 
 impl Calls {
-    /// For `b` products of `m` rows of `k`, and a result whose rows and batches are so far apart. Sides that too many
-    /// calls would walk are copied.
+    /// Returns the calls for `b` products with `m` rows of `k` elements. `c_row` and `c_batch` are the strides of the result.
+    /// Operands that would need too many calls are copied.
     pub(super) fn of(
         (b, m, k): (usize, usize, usize),
         left: &mut Side,
@@ -90,14 +91,14 @@ impl Calls {
         let over = |dims, left: &Side, right: &Side| {
             Self::over(dims, (m, k), (left.operand(), right.operand()), (c_row, c_batch))
         };
-        if left.one_stride().is_none() || right.one_stride().is_none() {
+        if left.single_stride().is_none() || right.single_stride().is_none() {
             let dims = Dims::merged(left.batches(), right.batches(), c_batch);
             let calls = dims.map(|dims| over(dims, left, right));
-            if let Some(calls) = calls.filter(|calls| calls.count() <= MOST_CALLS) {
+            if let Some(calls) = calls.filter(|calls| calls.count() <= MAX_CALLS) {
                 return Ok(calls);
             }
         }
-        let (a, w) = (left.line_up()?, right.line_up()?);
+        let (a, w) = (left.make_evenly_spaced()?, right.make_evenly_spaced()?);
         Ok(over(Dims::one(Dim { size: b, a, w, c: c_batch }), left, right))
     }
 
@@ -107,8 +108,8 @@ impl Calls {
         (mut a, mut w): (Operand, Operand),
         (mut c_row, mut c_batch): (usize, usize),
     ) -> Self {
-        // One right side for all of a dim, with rows of the left side that follow each other: one taller product. Single
-        // rows may be as far apart as their batches.
+        // If all matrices of a dim share the right operand and the rows of the left operand are evenly spaced, they form
+        // one product with more rows.
         let joins = |dim: &Dim| match (dim.w, a.transposed, m) {
             (0, false, 1) => dim.a >= k,
             (0, false, _) => dim.a == m * a.leading && dim.c == m * c_row,
@@ -125,8 +126,8 @@ impl Calls {
         let mut batches = 1;
         (a.batch_stride, w.batch_stride) = (0, 0);
         if let Some(at) = longest {
-            let walked = dims.remove(at);
-            (batches, a.batch_stride, w.batch_stride, c_batch) = (walked.size, walked.a, walked.w, walked.c);
+            let batch = dims.remove(at);
+            (batches, a.batch_stride, w.batch_stride, c_batch) = (batch.size, batch.a, batch.w, batch.c);
         }
         Self { batches, m, a, w, c_row, c_batch, others: dims }
     }
@@ -135,8 +136,8 @@ impl Calls {
         self.others.all().iter().map(|dim| dim.size).product()
     }
 
-    /// The elements from the first call's operands and result to those of each.
-    pub(super) fn each(&self) -> impl Iterator<Item = [usize; 3]> + '_ {
+    /// Returns the offsets of each call's operands and result, in elements.
+    pub(super) fn offsets(&self) -> impl Iterator<Item = [usize; 3]> + '_ {
         (0..self.count()).map(|mut rest| {
             self.others.all().iter().fold([0; 3], |[a, w, c], dim| {
                 let at = rest % dim.size;
@@ -151,7 +152,7 @@ impl Calls {
 mod tests {
     use super::*;
 
-    /// Matrices (m, k) and (k, n), with the second one stored by columns.
+    /// Returns the calls for matrices (m, k) and (k, n), with the second one column-major.
     fn calls(dims: &[usize], a: &[usize], w: &[usize], (m, n, k): (usize, usize, usize)) -> Option<Calls> {
         let left = Operand { transposed: false, leading: k, batch_stride: 0 };
         let right = Operand { transposed: true, leading: k, batch_stride: 0 };
@@ -164,34 +165,34 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_share_keys_are_rows() {
-        // (b, key heads, heads of each, n, k): the first two dims are one.
+    fn heads_that_share_keys_become_rows() {
+        // (b, key heads, heads of each, n, k): the first two dims are merged.
         let (m, n, k) = (3, 5, 4);
         let found = calls(&[2, 6, 4], &[288, 48, 12], &[120, 20, 0], (m, n, k)).unwrap();
         assert_eq!(shape(&found), (1, 12, 12, 5));
         assert_eq!((found.a.batch_stride, found.w.batch_stride, found.c_batch), (48, 20, 60));
-        // Rows of heads that lie among each other do not follow: a call for each of the four.
+        // Interleaved rows of the heads are not evenly spaced, so each of the four heads is a call.
         let found = calls(&[6, 4], &[16, 4], &[20, 0], (m, n, k)).unwrap();
         assert_eq!(shape(&found), (4, 6, 3, 5));
-        assert_eq!(found.each().collect::<Vec<_>>()[3], [12, 0, 3 * m * n]);
-        // But single ones do, if they are apart.
+        assert_eq!(found.offsets().collect::<Vec<_>>()[3], [12, 0, 3 * m * n]);
+        // Single rows are always evenly spaced.
         let found = calls(&[6, 4], &[16, 4], &[20, 0], (1, n, k)).unwrap();
         assert_eq!(shape(&found), (1, 6, 4, 5));
-        // Of a dim outside of others, too, whose rows of the result are then further apart.
+        // An outer dim can become rows too, which increases the row stride of the result.
         let found = calls(&[4, 6], &[24, 4], &[0, 20], (1, n, k)).unwrap();
         assert_eq!((shape(&found), found.a.leading, found.c_batch), ((1, 6, 4, 30), 24, 5));
     }
 
     #[test]
-    fn the_longest_dim_is_walked_by_a_stride() {
+    fn the_longest_dim_becomes_the_batch() {
         let found = calls(&[3, 7, 2], &[0, 24, 12], &[280, 0, 20], (3, 5, 4)).unwrap();
         assert_eq!(shape(&found), (6, 7, 3, 5));
-        let last = found.each().last().unwrap();
+        let last = found.offsets().last().unwrap();
         assert_eq!(last, [12, 2 * 280 + 20, 2 * 14 * 15 + 15]);
     }
 
     #[test]
-    fn sides_with_other_dims_and_with_too_many_are_not_walked() {
+    fn different_or_too_many_dims_are_not_merged() {
         assert_eq!(Dims::merged((&[2, 3], &[3, 1]), (&[6], &[1]), 1), None);
         let (zero, some) = ([0, 1, 0, 1, 0], [1, 0, 1, 0, 1]);
         assert_eq!(Dims::merged((&[2; 5], &zero), (&[2; 5], &some), 1), None);

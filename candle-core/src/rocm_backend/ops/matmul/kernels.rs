@@ -1,5 +1,5 @@
-//! Products by kernels of ours: of few rows, in the time of reading the right side, and on tiles, where rocBLAS has no
-//! kernels for the GPU or the dtype.
+//! Products by built-in kernels: of few rows, limited by the bandwidth of reading the right operand, and on tiles, if
+//! rocBLAS has no kernels for the GPU or the dtype.
 use super::operand::{Operand, Output, OP};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
@@ -10,46 +10,47 @@ use hip_kernels::contract::{
     THIN_SIDE,
 };
 
-/// Of few rows: threads that leave no large GPU idle, and the fewest that share a column, so that they read whole lines.
-const ENOUGH_THREADS: usize = 1 << 17;
-const LEAST_WIDTH: usize = 32;
-/// Workgroups of the larger tiles are worth it if each multiprocessor has so many.
-const LARGE_FOR_EACH: usize = 2;
+/// Number of threads that saturates a large GPU, for products of few rows.
+const FULL_THREADS: usize = 1 << 17;
+/// Minimum number of threads per column, so that they read whole cache lines.
+const MIN_WIDTH: usize = 32;
+/// Minimum number of workgroups per multiprocessor for which large tiles are used.
+const MIN_LARGE_TILES: usize = 2;
 
 /// Batches, m, n and k.
 type Sizes = (usize, usize, usize, usize);
-type Placed = (Operand, DevicePtr);
+type Matrix = (Operand, DevicePtr);
 
-/// Computes a product of so few rows that reading the right side takes all the time, if rows of the left side and columns
-/// of the right one are dense, and whole packs. Says whether it did.
+/// Computes a product of few rows, if the rows of the left operand and the columns of the right operand are dense and
+/// aligned for vector loads. Returns false if it does not apply.
 ///
 /// # Safety
-/// The operands were checked against their buffers, and the output has the room that its strides say.
+/// The operands must have been checked against their buffers, and the output must cover its sizes and strides.
 pub(super) unsafe fn few_rows(
     dtype: DType,
     sizes: Sizes,
-    left: Placed,
-    right: Placed,
+    left: Matrix,
+    right: Matrix,
     out: &Output,
 ) -> Result<bool> {
     let (b, m, n, k) = sizes;
     let right = match right {
-        // A single column is dense.
+        // A single column can be treated as transposed.
         (w, at) if n == 1 && w.leading == 1 => (Operand { transposed: true, leading: k, ..w }, at),
         right => right,
     };
     let kind = match m {
         1 => ProductKind::Row,
         _ if m <= PRODUCT_ROWS => ProductKind::Rows,
-        _ if m <= THIN_SIDE && multiplies_thin(out.device, dtype) => ProductKind::Thin,
+        _ if m <= THIN_SIDE && uses_thin_kernel(out.device, dtype) => ProductKind::Thin,
         _ => return Ok(false),
     };
-    if !in_packs(dtype, k, left, right) {
+    if !is_vectorizable(dtype, k, left, right) {
         return Ok(false);
     }
     let packs = k * dtype.size_in_bytes() / PACK_BYTES;
-    // Threads enough to keep a large GPU's memory busy, and a pack for each.
-    let width = (ENOUGH_THREADS / (n * b)).next_power_of_two().clamp(LEAST_WIDTH, BLOCK);
+    // Enough threads to saturate a large GPU, but at most one per vector of a column.
+    let width = (FULL_THREADS / (n * b)).next_power_of_two().clamp(MIN_WIDTH, BLOCK);
     let width = width.min(packs.next_power_of_two());
     let columns = if kind == ProductKind::Thin { THIN_SIDE } else { BLOCK / width };
     let config = LaunchConfig {
@@ -58,22 +59,22 @@ pub(super) unsafe fn few_rows(
         lds_bytes: 0,
     };
     let kernel = found(Product::kernel(kind, computing(OP, dtype)?), OP, dtype)?;
-    let arguments = Product { width: width as u32, ..plain(sizes, left, right, out)? };
-    // SAFETY: by the caller's word.
+    let arguments = Product { width: width as u32, ..base_args(sizes, left, right, out)? };
+    // SAFETY: guaranteed by the caller.
     unsafe { out.device.launch(kernel, config, &arguments)? };
     Ok(true)
 }
 
-/// Returns true if our kernel makes products of few rows that are more than one thread sums.
-fn multiplies_thin(device: &RocmDevice, dtype: DType) -> bool {
+/// Returns true if the built-in kernel is used for products of up to THIN_SIDE rows.
+fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
     match dtype {
-        // Measured (docs/performance.md): without matrix units of f32, cuBLAS takes 0.6 of the time.
+        // Measured (docs/performance.md): without matrix units for f32, cuBLAS takes 0.6 of the time.
         DType::F32 => !device.arch().starts_with("sm_"),
         _ => !device.state().drops_denormals(),
     }
 }
 
-fn in_packs(dtype: DType, k: usize, (a, rows): Placed, (w, columns): Placed) -> bool {
+fn is_vectorizable(dtype: DType, k: usize, (a, rows): Matrix, (w, columns): Matrix) -> bool {
     let bits = k | a.leading | w.leading | a.batch_stride | w.batch_stride;
     let ends = rows.0.addr() | columns.0.addr();
     matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
@@ -82,30 +83,30 @@ fn in_packs(dtype: DType, k: usize, (a, rows): Placed, (w, columns): Placed) -> 
         && ((bits * dtype.size_in_bytes()) | ends).is_multiple_of(PACK_BYTES)
 }
 
-/// The product on tiles, of any operands: f16, bf16, f32, f8e4m3, which are summed in f32, and f64.
+/// Computes a product on tiles, for any strides, in f16, bf16, f32 and f8e4m3, which are summed in f32, or in f64.
 ///
 /// # Safety
 /// See [`few_rows`].
 pub(super) unsafe fn tiled(
     dtype: DType,
     sizes: Sizes,
-    left: Placed,
-    right: Placed,
+    left: Matrix,
+    right: Matrix,
     out: &Output,
 ) -> Result<()> {
     let (b, m, n, _) = sizes;
-    // The kernels go through z in steps of the grid, the plain one through y as well.
+    // The kernels stride over batches in z; the one for f64 also strides over rows in y.
     let batches = b.min(MAX_GRID) as u32;
-    let arguments = plain(sizes, left, right, out)?;
+    let arguments = base_args(sizes, left, right, out)?;
     if dtype == DType::F64 {
         let tile = PRODUCT_TILE;
         let grid = (count(n.div_ceil(tile))?, m.div_ceil(tile).min(MAX_GRID) as u32, batches);
         let config = LaunchConfig { grid, block: (tile as u32, tile as u32, 1), lds_bytes: 0 };
         let kernel = found(Product::kernel(ProductKind::Product, computing(OP, dtype)?), OP, dtype)?;
-        // SAFETY: by the caller's word.
+        // SAFETY: guaranteed by the caller.
         return unsafe { out.device.launch(kernel, config, &arguments) };
     }
-    let (side, length) = side(out.device, m, n, b);
+    let (side, length) = tile_side(out.device, m, n, b);
     let parts = m.div_ceil(length).saturating_mul(n.div_ceil(length));
     let config =
         LaunchConfig { grid: (count(parts)?, 1, batches), block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
@@ -129,21 +130,21 @@ pub(super) unsafe fn tiled(
         c_row,
         c_batch,
     };
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { out.device.launch(kernel, config, &arguments) }
 }
 
-/// Large tiles read less; small ones keep more multiprocessors busy.
-fn side(device: &RocmDevice, rows: usize, columns: usize, batches: usize) -> (TileSide, usize) {
+/// Chooses the tile size: large tiles read less memory, small tiles use more multiprocessors.
+fn tile_side(device: &RocmDevice, rows: usize, columns: usize, batches: usize) -> (TileSide, usize) {
     let large = rows.div_ceil(128) * columns.div_ceil(128) * batches;
-    match rows > 64 && columns > 64 && large >= LARGE_FOR_EACH * device.multiprocessors() {
+    match rows > 64 && columns > 64 && large >= MIN_LARGE_TILES * device.multiprocessors() {
         true => (TileSide::S128, 128),
         false => (TileSide::S64, 64),
     }
 }
 
-/// Arguments that all kernels take.
-fn plain((b, m, n, k): Sizes, (left, a): Placed, (right, w): Placed, out: &Output) -> Result<Product> {
+/// Returns the arguments that all kernels share.
+fn base_args((b, m, n, k): Sizes, (left, a): Matrix, (right, w): Matrix, out: &Output) -> Result<Product> {
     let strides = |operand: Operand| match operand.transposed {
         false => (operand.leading, 1),
         true => (1, operand.leading),

@@ -1,6 +1,6 @@
 //! Products by rocBLAS.
 //!
-//! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change places.
+//! rocBLAS is column-major: a row-major C = A B is computed as C' = B' A', with the operands, m and n swapped.
 use super::operand::{Operand, Output, OP};
 use super::precision::gemm_reduced_precision_f16;
 use crate::rocm_backend::libraries::ProductLibrary;
@@ -11,15 +11,15 @@ use hip_kernels::contract::DevicePtr;
 use rocm_rs::rocblas::{self, ffi};
 use std::ffi::c_void;
 
-/// `m` dense rows of `k` bf16 at `a` times the transpose of a dense (n, k) at `w`, as rows of f32, by rocBLAS. No size
-/// is 0.
+/// Multiplies a dense (m, k) of bf16 at `a` with the transpose of a dense (n, k) at `w` by rocBLAS. Writes f32. No size may
+/// be 0.
 ///
 /// # Errors
-/// rocBLAS' own; if it has no kernels for the GPU, which `has_product_library` tells before.
+/// If rocBLAS fails, or has no kernels for the GPU; check `has_product_library` first.
 ///
 /// # Safety
-/// So much lies there, written by what was enqueued on the output's stream before, and the output has the room that its
-/// row stride says.
+/// The operands must have these sizes and be written by earlier work on the output's stream. The output must cover its
+/// sizes and strides.
 pub(crate) unsafe fn widening_product(
     (m, n, k): (usize, usize, usize),
     a: DevicePtr,
@@ -33,13 +33,13 @@ pub(crate) unsafe fn widening_product(
             gemm(&handle.0, (DType::BF16, DType::F32), (1, m, n, k), (left, a), (right, w), out)
         }
         ProductLibrary::Own => Err(RocmError::Unsupported(
-            "rocBLAS has no kernels for this GPU: no product of bf16 in f32".into(),
+            "matmul: bf16 products with f32 results need rocBLAS, which has no kernels for this GPU".into(),
         )
         .into()),
     })
 }
 
-/// The product by rocBLAS, of operands of one dtype into another: both the same, or bf16 and f32.
+/// Enqueues a product by rocBLAS. The result has the dtype of the operands, or f32 for operands of bf16.
 pub(super) fn gemm(
     handle: &rocblas::Handle,
     (dtype, out_dtype): (DType, DType),
@@ -62,7 +62,7 @@ pub(super) fn gemm(
         _ => ffi::rocblas_datatype__rocblas_datatype_f32_r,
     };
     let (data_type, out_type) = (type_of(dtype), type_of(out_dtype));
-    // The factors have the type that is computed in.
+    // The type of the factors is the compute type.
     let (one_f16, zero_f16) = (f16::ONE, f16::ZERO);
     let (one_f32, zero_f32) = (1f32, 0f32);
     let (one_f64, zero_f64) = (1f64, 0f64);
@@ -76,11 +76,11 @@ pub(super) fn gemm(
     };
     let (rows, columns, inner, batches) = (int(n)?, int(m)?, int(k)?, int(b)?);
     let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(out.row_stride)?);
-    state.stream.begin()?;
-    // SAFETY: the operands were checked against their buffers, the output holds b * m * n elements; the factors are
-    // read during the call (pointer mode host, the handle's default); the handle is locked.
+    state.stream.bind_and_flush()?;
+    // SAFETY: the operands were checked against their buffers, and the output holds b * m * n elements. The factors are
+    // only read during the call, since the pointer mode is host. The handle is locked.
     let status = unsafe {
-        // rocm-rs binds it but keeps it to itself.
+        // The binding in rocm-rs is private.
         rocm_loader::rocblas::rocblas_gemm_strided_batched_ex(
             handle.as_raw(),
             operation(w),

@@ -2,11 +2,11 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `product`, `f8` | Candle's product, and one of f8e4m3 |
-//! | `calls` | a product as calls of BLAS |
-//! | `kernels`, `library` | products by kernels of ours, and by rocBLAS |
-//! | `operand` | the sides of a product, and where it is written |
-//! | `precision` | whether sums of f16, bf16 and f32 may be less precise |
+//! | `product`, `f8` | Candle's product, and a product of f8e4m3 |
+//! | `calls` | decomposition of a batched product into BLAS calls |
+//! | `kernels`, `library` | products by built-in kernels, and by rocBLAS |
+//! | `operand` | operands and output of a product |
+//! | `precision` | switches for reduced precision of f16, bf16 and f32 |
 mod calls;
 mod f8;
 mod kernels;
@@ -22,4 +22,4 @@ pub use precision::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
-pub(crate) use product::{matmul, multiplies, product};
+pub(crate) use product::{has_matmul, matmul, product};

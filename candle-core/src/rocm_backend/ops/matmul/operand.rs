@@ -1,5 +1,5 @@
-//! The sides of a product as BLAS takes them. Whatever strides it can express is used where it lies; anything else is made
-//! dense first.
+//! Operands of a product in the form that BLAS accepts. Operands with strides that BLAS supports are used in place; others
+//! are copied.
 use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::ops::strided;
 use crate::rocm_backend::storage::RocmStorage;
@@ -9,7 +9,7 @@ use hip_kernels::contract::DevicePtr;
 /// The name of the operation in errors.
 pub(super) const OP: &str = "matmul";
 
-/// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
+/// Destination of a product (b, m, n), and the device whose stream computes it. Rows are dense; strides are in elements.
 pub(crate) struct Output<'a> {
     pub device: &'a RocmDevice,
     pub ptr: DevicePtr,
@@ -17,21 +17,21 @@ pub(crate) struct Output<'a> {
     pub batch_stride: usize,
 }
 
-/// One side of a product as BLAS sees it.
+/// Strides of one operand of a product in BLAS terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operand {
-    /// Whether rows are apart by 1 and columns by the leading dimension, instead of the other way round.
+    /// True if the stride of rows is 1 and that of columns is `leading`; false for the reverse.
     pub transposed: bool,
     pub leading: usize,
-    /// Elements from one matrix of the batch to the next; 0 where all share one.
+    /// Stride of the matrices of the batch in elements; 0 if they share one matrix.
     pub batch_stride: usize,
 }
 
 impl Operand {
-    /// Returns how BLAS can read one matrix of `layout`, if it can.
+    /// Returns the strides of one matrix of `layout`, or `None` if BLAS does not support them.
     fn of(layout: &Layout, rows: usize, columns: usize) -> Option<Self> {
         let [.., row_stride, column_stride] = *layout.stride() else { return None };
-        // The stride along a dim of size 1 is never walked.
+        // The stride of a dim of size 1 is not used.
         let (transposed, leading) =
             if (column_stride == 1 || columns == 1) && (row_stride >= columns || rows == 1) {
                 (false, if rows == 1 { columns } else { row_stride })
@@ -48,22 +48,22 @@ impl Operand {
     }
 }
 
-/// The single stride that walks through all batch dims in order, if there is one.
-fn one_stride(dims: &[usize], strides: &[usize]) -> Option<usize> {
-    let mut walked = None;
+/// Returns the single stride that covers all batch dims in order, if there is one.
+fn single_stride(dims: &[usize], strides: &[usize]) -> Option<usize> {
+    let mut innermost = None;
     let mut next_outer = 0;
     for (&dim, &stride) in dims.iter().zip(strides).rev().filter(|(&dim, _)| dim != 1) {
-        match walked {
-            None => walked = Some(stride),
+        match innermost {
+            None => innermost = Some(stride),
             Some(_) if stride != next_outer => return None,
             Some(_) => {}
         }
         next_outer = stride.checked_mul(dim)?;
     }
-    Some(walked.unwrap_or(0))
+    Some(innermost.unwrap_or(0))
 }
 
-/// One side of a product where it lies, or a copy of it that BLAS can read.
+/// One operand of a product, in place or as a copy that BLAS can read.
 pub(super) struct Side<'a> {
     storage: &'a RocmStorage,
     layout: &'a Layout,
@@ -74,7 +74,7 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// A side of matrices (rows, columns).
+    /// Creates an operand of matrices (rows, columns), and copies it if BLAS cannot read it in place.
     pub(super) fn of(
         storage: &'a RocmStorage,
         layout: &'a Layout,
@@ -83,12 +83,12 @@ impl<'a> Side<'a> {
     ) -> Result<Self> {
         let (copy, operand) = match Operand::of(layout, rows, columns) {
             Some(operand) => (None, operand),
-            None => (Some(each_matrix_once(storage, layout)?), Operand::dense(rows, columns)),
+            None => (Some(dense_without_broadcast(storage, layout)?), Operand::dense(rows, columns)),
         };
         Ok(Self { storage, layout, copy, operand, rows, columns })
     }
 
-    /// The storage that is multiplied.
+    /// Returns the storage that is multiplied.
     pub(super) fn storage(&self) -> &RocmStorage {
         self.copy.as_ref().map_or(self.storage, |(copy, _)| copy)
     }
@@ -97,32 +97,32 @@ impl<'a> Side<'a> {
         self.copy.as_ref().map_or(self.layout, |(_, layout)| layout)
     }
 
-    /// Where it begins, after a check that all of it lies within its buffer.
+    /// Returns the address of the first element after checking the layout against the buffer.
     pub(super) fn ptr(&self) -> Result<DevicePtr> {
         self.storage().ptr(self.layout(), OP)
     }
 
-    /// Returns how BLAS reads one matrix of it.
+    /// Returns the strides of one matrix.
     pub(super) fn operand(&self) -> Operand {
         self.operand
     }
 
-    /// Dims and strides of its batches.
+    /// Returns dims and strides of the batches.
     pub(super) fn batches(&self) -> (&[usize], &[usize]) {
         let (dims, strides) = (self.layout().dims(), self.layout().stride());
         let rank = dims.len().saturating_sub(2);
         (&dims[..rank], &strides[..rank])
     }
 
-    /// The single stride that walks through all of them, if there is one.
-    pub(super) fn one_stride(&self) -> Option<usize> {
+    /// Returns the single stride that covers all batches, if there is one.
+    pub(super) fn single_stride(&self) -> Option<usize> {
         let (dims, strides) = self.batches();
-        one_stride(dims, strides)
+        single_stride(dims, strides)
     }
 
-    /// The stride of all batches, which are copied into a line if they lie in none.
-    pub(super) fn line_up(&mut self) -> Result<usize> {
-        if let Some(stride) = self.one_stride() {
+    /// Returns the stride of all batches. If no single stride covers them, they are copied first.
+    pub(super) fn make_evenly_spaced(&mut self) -> Result<usize> {
+        if let Some(stride) = self.single_stride() {
             return Ok(stride);
         }
         let dense = strided::dense(self.storage, self.layout, OP)?;
@@ -132,15 +132,15 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A dense copy of the matrices of `layout`, of each one only, and the layout that shows them as that did.
-fn each_matrix_once(storage: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Layout)> {
+/// Returns a dense copy of the matrices of `layout` in which broadcast batch dims keep a stride of 0, and its layout.
+fn dense_without_broadcast(storage: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Layout)> {
     let (dims, strides, rank) = (layout.dims(), layout.stride(), layout.dims().len());
-    let shared = |dim: usize| dim + 2 < rank && strides[dim] == 0;
-    let once: Vec<usize> = (0..rank).map(|dim| if shared(dim) { 1 } else { dims[dim] }).collect();
-    let source = Layout::new(once.into(), strides.to_vec(), layout.start_offset());
+    let broadcast = |dim: usize| dim + 2 < rank && strides[dim] == 0;
+    let distinct: Vec<usize> = (0..rank).map(|dim| if broadcast(dim) { 1 } else { dims[dim] }).collect();
+    let source = Layout::new(distinct.into(), strides.to_vec(), layout.start_offset());
     let dense = Layout::contiguous(source.shape());
-    let shown = (0..rank).map(|dim| if shared(dim) { 0 } else { dense.stride()[dim] }).collect();
-    Ok((strided::dense(storage, &source, OP)?, Layout::new(layout.shape().clone(), shown, 0)))
+    let copied = (0..rank).map(|dim| if broadcast(dim) { 0 } else { dense.stride()[dim] }).collect();
+    Ok((strided::dense(storage, &source, OP)?, Layout::new(layout.shape().clone(), copied, 0)))
 }
 
 #[cfg(test)]
@@ -151,18 +151,18 @@ mod tests {
     fn operand(dims: &[usize], strides: &[usize]) -> Option<Operand> {
         let layout = Layout::new(Shape::from(dims), strides.to_vec(), 0);
         let [batch @ .., rows, columns] = dims else { return None };
-        let batch_stride = one_stride(batch, &strides[..batch.len()])?;
+        let batch_stride = single_stride(batch, &strides[..batch.len()])?;
         Some(Operand { batch_stride, ..Operand::of(&layout, *rows, *columns)? })
     }
 
     #[test]
-    fn rows_columns_and_batches_as_blas_sees_them() {
+    fn layouts_convert_to_blas_strides() {
         let op = |transposed, leading, batch_stride| Some(Operand { transposed, leading, batch_stride });
         assert_eq!(operand(&[2, 3, 4], &[12, 4, 1]), op(false, 4, 12));
         assert_eq!(operand(&[2, 3, 4], &[12, 1, 3]), op(true, 3, 12));
-        // A narrowed row keeps its parent's leading dimension.
+        // Narrowed rows keep the row stride of the original tensor.
         assert_eq!(operand(&[3, 4], &[10, 1]), op(false, 10, 0));
-        // Heads of an attention, (b, h, t, d) from (b, t, h, d): the batch dims do not walk as one.
+        // Attention heads, (b, h, t, d) from (b, t, h, d): no single stride covers the batch dims.
         assert_eq!(operand(&[2, 5, 3, 4], &[60, 4, 20, 1]), None);
         assert_eq!(operand(&[1, 5, 3, 4], &[60, 4, 20, 1]), op(false, 20, 4));
         // Broadcast over all batches, and over one of two.

@@ -1,65 +1,65 @@
-//! The bookkeeping of segments cut into blocks: which are free, which lie side by side. No device is involved.
+//! Bookkeeping of segments that are split into blocks: which blocks are free and which are adjacent. It does not access
+//! the device.
 use super::lists::{Block, Lists, State, NONE};
 use super::sizes;
 use std::time::Duration;
 
-/// A block in use, until it is given back.
+/// Identifier of a block that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockId(u32);
 
-/// Segments of device memory, cut into blocks. Addresses are never followed.
+/// Segments of device memory, split into blocks. Addresses are never dereferenced.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     blocks: Vec<Block>,
-    /// Entries of `blocks` and `segments` that stand for none.
+    /// Unused indices of `blocks`, and below of `segments`.
     spare_blocks: Vec<u32>,
     segments: Vec<Segment>,
     spare_segments: Vec<u32>,
     kinds: [Kind; sizes::KINDS],
     sums: Sums,
-    /// Counts what was given back: now, and when idle segments were last looked at.
-    given: u64,
-    looked: u64,
+    /// Number of releases so far, and its value at the last call of [`Self::idle_for`].
+    releases: u64,
+    scanned_releases: u64,
 }
 
-/// The free blocks of a kind of segments.
+/// Free blocks of the segments of one kind, see [`State`].
 #[derive(Debug, Default)]
 struct Kind {
-    returned: Lists,
+    released: Lists,
     whole: Lists,
 }
 
-/// In bytes.
+/// Totals in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// Got from the driver.
+    /// Bytes allocated from the driver.
     pub(super) held: usize,
-    /// In use.
     pub(super) live: usize,
-    /// The most that was in use at once.
+    /// Maximum of `live` so far.
     pub(super) peak: usize,
-    /// In segments of which nothing is in use.
+    /// Bytes in idle segments, which have no block in use.
     pub(super) idle: usize,
 }
 
 impl Sums {
-    /// Got from the driver and not in use.
+    /// Returns the number of bytes allocated from the driver and not in use.
     pub(super) fn free(&self) -> usize {
         self.held - self.live
     }
 }
 
-/// Memory got from the driver. It is idle if none of its blocks is in use.
+/// Memory allocated from the driver. It is idle if none of its blocks is in use.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     len: usize,
     kind: usize,
     first: u32,
-    /// Blocks in use.
+    /// Number of blocks in use.
     used: usize,
-    /// Value of [`Arena::given`] when a block of it was last given back.
-    given: u64,
-    /// When it was first seen unused since.
+    /// Value of [`Arena::releases`] when one of its blocks was last released.
+    last_release: u64,
+    /// Time of the first call of [`Arena::idle_for`] after that.
     since: Duration,
 }
 
@@ -69,9 +69,9 @@ impl Segment {
     }
 }
 
-/// The segment of what was given back, and whether it is idle now.
+/// The segment of a released block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct Released {
     pub(super) segment: u32,
     pub(super) idle: bool,
 }
@@ -86,67 +86,67 @@ impl Arena {
         self.blocks[block.0 as usize].len
     }
 
-    /// A block that was given back, of the size `len` (of [`sizes::block`]).
-    pub(super) fn take(&mut self, len: usize) -> Option<BlockId> {
+    /// Reuses a released block of the size `len`, which must be a result of [`sizes::block`].
+    pub(super) fn reuse(&mut self, len: usize) -> Option<BlockId> {
         let kind = &mut self.kinds[sizes::kind(len)];
-        let id = kind.returned.exact(&self.blocks, len)?;
-        kind.returned.remove(&mut self.blocks, id);
-        Some(self.hand_out(id))
+        let id = kind.released.exact(&self.blocks, len)?;
+        kind.released.remove(&mut self.blocks, id);
+        Some(self.mark_used(id))
     }
 
-    /// A block of `len` bytes out of one that has no size of its own and is at most `most` bytes long.
-    pub(super) fn carve(&mut self, kind: usize, len: usize, most: usize) -> Option<BlockId> {
+    /// Splits a block of `len` bytes off a free block in state [`State::Whole`] of at most `max_len` bytes.
+    pub(super) fn carve(&mut self, kind: usize, len: usize, max_len: usize) -> Option<BlockId> {
         let id = self.kinds[kind].whole.at_least(&self.blocks, len)?;
-        (self.blocks[id as usize].len <= most).then(|| self.cut(id, len))
+        (self.blocks[id as usize].len <= max_len).then(|| self.split(id, len))
     }
 
-    /// A block of `len` bytes out of a segment that was just added and has at least as many.
-    pub(super) fn take_first(&mut self, segment: u32, len: usize) -> BlockId {
-        self.cut(self.segments[segment as usize].first, len)
+    /// Splits the first block, of `len` bytes, off a segment that was just added and is at least as long.
+    pub(super) fn carve_first(&mut self, segment: u32, len: usize) -> BlockId {
+        self.split(self.segments[segment as usize].first, len)
     }
 
-    /// Joins all free neighbours of a kind.
-    pub(super) fn join(&mut self, kind: usize) {
-        while let Some(id) = self.kinds[kind].returned.any() {
+    /// Merges all adjacent free blocks of a kind.
+    pub(super) fn coalesce(&mut self, kind: usize) {
+        while let Some(id) = self.kinds[kind].released.any() {
             self.unlist(kind, id);
             let mut first = id;
-            while let Some(before) = self.free_neighbour(self.blocks[first as usize].before) {
+            while let Some(before) = self.free_block(self.blocks[first as usize].before) {
                 self.unlist(kind, before);
-                self.swallow(before, first);
+                self.merge(before, first);
                 first = before;
             }
-            while let Some(after) = self.free_neighbour(self.blocks[first as usize].after) {
+            while let Some(after) = self.free_block(self.blocks[first as usize].after) {
                 self.unlist(kind, after);
-                self.swallow(first, after);
+                self.merge(first, after);
             }
             self.blocks[first as usize].state = State::Whole;
             self.kinds[kind].whole.push(&mut self.blocks, first);
         }
     }
 
-    /// Gives a block back; `None` if it is not in use.
-    pub(super) fn give(&mut self, block: BlockId) -> Option<Given> {
-        let given = self.blocks.get_mut(block.0 as usize).filter(|block| block.state == State::Used)?;
-        given.state = State::Returned;
-        let (len, id) = (given.len, given.segment);
-        self.given += 1;
+    /// Releases a block. Returns `None` if it is not in use.
+    pub(super) fn release(&mut self, block: BlockId) -> Option<Released> {
+        let released = self.blocks.get_mut(block.0 as usize).filter(|block| block.state == State::Used)?;
+        released.state = State::Released;
+        let (len, id) = (released.len, released.segment);
+        self.releases += 1;
         let segment = &mut self.segments[id as usize];
         segment.used -= 1;
-        segment.given = self.given;
+        segment.last_release = self.releases;
         let idle = segment.used == 0;
         if idle {
             self.sums.idle += segment.len;
         }
         self.sums.live -= len;
-        self.kinds[segment.kind].returned.push(&mut self.blocks, block.0);
-        Some(Given { segment: id, idle })
+        self.kinds[segment.kind].released.push(&mut self.blocks, block.0);
+        Some(Released { segment: id, idle })
     }
 
-    /// Adds memory got from the driver. Returns its number, which counts up from 0 and is used again after removal.
+    /// Adds memory allocated from the driver. Returns its number, which counts up from 0 and is reused after removal.
     pub(super) fn add_segment(&mut self, address: usize, len: usize, kind: usize) -> u32 {
         let segment = self.spare_segments.pop().unwrap_or(self.segments.len() as u32);
         let first = self.add_block(Block::new(address, len, segment));
-        let new = Segment { len, kind, first, used: 0, given: self.given, since: Duration::ZERO };
+        let new = Segment { len, kind, first, used: 0, last_release: self.releases, since: Duration::ZERO };
         match self.segments.get_mut(segment as usize) {
             Some(spare) => *spare = new,
             None => self.segments.push(new),
@@ -174,23 +174,23 @@ impl Arena {
         len
     }
 
-    /// The largest segment of which nothing is in use.
     pub(super) fn largest_idle(&self) -> Option<u32> {
         self.idle().max_by_key(|(_, segment)| segment.len).map(|(id, _)| id)
     }
 
-    /// The idle segment that was not used for longest.
+    /// Returns the least recently used idle segment.
     pub(super) fn oldest_idle(&self) -> Option<u32> {
-        self.idle().min_by_key(|(_, segment)| segment.given).map(|(id, _)| id)
+        self.idle().min_by_key(|(_, segment)| segment.last_release).map(|(id, _)| id)
     }
 
-    /// A segment that is idle for at least `time`, where `now` counts from any fixed moment. Segments count as idle
-    /// from the first look that finds them so.
+    /// Returns a segment that has been idle for at least `time`. `now` counts from any fixed moment. A segment counts
+    /// as idle from the first call of this function that finds it idle.
     pub(super) fn idle_for(&mut self, time: Duration, now: Duration) -> Option<u32> {
-        for segment in self.segments.iter_mut().filter(|segment| segment.given > self.looked) {
+        let scanned = self.scanned_releases;
+        for segment in self.segments.iter_mut().filter(|segment| segment.last_release > scanned) {
             segment.since = now;
         }
-        self.looked = self.given;
+        self.scanned_releases = self.releases;
         self.idle().find(|(_, segment)| now.saturating_sub(segment.since) >= time).map(|(id, _)| id)
     }
 
@@ -198,21 +198,21 @@ impl Arena {
         self.sums
     }
 
-    /// Bytes that are free in pieces between what is in use: all but the largest piece of each segment, where free
-    /// neighbours are one piece. Looks at every block.
-    pub(super) fn scattered_bytes(&self) -> usize {
+    /// Returns the number of fragmented bytes: in each segment in use, all free bytes except those of the largest free
+    /// range. Iterates over every block.
+    pub(super) fn fragmented_bytes(&self) -> usize {
         let in_use = self.segments.iter().filter(|segment| segment.used > 0);
-        in_use.map(|segment| self.scattered(segment.first)).sum()
+        in_use.map(|segment| self.fragmented(segment.first)).sum()
     }
 
-    fn scattered(&self, first: u32) -> usize {
-        let (mut sum, mut largest, mut piece) = (0, 0, 0);
+    fn fragmented(&self, first: u32) -> usize {
+        let (mut sum, mut largest, mut range) = (0, 0, 0);
         let mut id = first;
         while id != NONE {
             let block = &self.blocks[id as usize];
-            piece = if block.is_free() { piece + block.len } else { 0 };
+            range = if block.is_free() { range + block.len } else { 0 };
             sum += if block.is_free() { block.len } else { 0 };
-            largest = piece.max(largest);
+            largest = range.max(largest);
             id = block.after;
         }
         sum - largest
@@ -222,7 +222,7 @@ impl Arena {
         (0..).zip(&self.segments).filter(|(_, segment)| segment.is_idle())
     }
 
-    fn hand_out(&mut self, id: u32) -> BlockId {
+    fn mark_used(&mut self, id: u32) -> BlockId {
         let block = &mut self.blocks[id as usize];
         block.state = State::Used;
         let segment = &mut self.segments[block.segment as usize];
@@ -235,12 +235,12 @@ impl Arena {
         BlockId(id)
     }
 
-    /// Hands out the first `len` bytes of a block that has no size of its own.
-    fn cut(&mut self, id: u32, len: usize) -> BlockId {
+    /// Splits `len` bytes off the front of a free block and marks them used.
+    fn split(&mut self, id: u32, len: usize) -> BlockId {
         let Block { address, len: found, segment, after, .. } = self.blocks[id as usize];
         let kind = self.segments[segment as usize].kind;
         self.kinds[kind].whole.remove(&mut self.blocks, id);
-        // A smaller rest would only be in the way: the block keeps it, and stays of its class.
+        // A smaller rest is not worth a block, so it stays part of this one.
         if found - len >= sizes::step(len) {
             let rest = self.add_block(Block::new(address + len, found - len, segment));
             self.link(id, rest);
@@ -248,25 +248,24 @@ impl Arena {
             self.blocks[id as usize].len = len;
             self.kinds[kind].whole.push(&mut self.blocks, rest);
         }
-        self.hand_out(id)
+        self.mark_used(id)
     }
 
-    fn free_neighbour(&self, id: u32) -> Option<u32> {
+    fn free_block(&self, id: u32) -> Option<u32> {
         self.blocks.get(id as usize).filter(|block| block.is_free()).map(|_| id)
     }
 
-    /// Takes a free block from the list that it is in.
     fn unlist(&mut self, kind: usize, id: u32) {
         let kind = &mut self.kinds[kind];
         match self.blocks[id as usize].state {
-            State::Returned => kind.returned.remove(&mut self.blocks, id),
+            State::Released => kind.released.remove(&mut self.blocks, id),
             State::Whole => kind.whole.remove(&mut self.blocks, id),
             State::Used | State::Absent => {}
         }
     }
 
-    /// Makes `second`, which lies behind `first`, a part of it. Neither is in a list.
-    fn swallow(&mut self, first: u32, second: u32) {
+    /// Merges `second`, which follows `first`, into it. Neither may be in a list.
+    fn merge(&mut self, first: u32, second: u32) {
         let Block { len, after, .. } = self.blocks[second as usize];
         self.blocks[first as usize].len += len;
         self.link(first, after);

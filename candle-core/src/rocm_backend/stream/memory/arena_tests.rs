@@ -4,7 +4,7 @@ const SEGMENT: usize = 1 << 20;
 const BASE: usize = 0x1000_0000;
 const ANY: usize = usize::MAX;
 
-/// Segments of the first kind, side by side as a driver may hand them out.
+/// Creates an arena with adjacent segments of the first kind, since a driver may return adjacent memory.
 fn arena(segments: &[usize]) -> Arena {
     let mut arena = Arena::default();
     for (i, len) in segments.iter().enumerate() {
@@ -13,13 +13,13 @@ fn arena(segments: &[usize]) -> Arena {
     arena
 }
 
-/// Takes as the pool does: what has the size, else a part.
-fn take(arena: &mut Arena, len: usize) -> Option<BlockId> {
-    arena.take(len).or_else(|| arena.carve(sizes::kind(len), len, ANY))
+/// Allocates like the pool: a released block of the size, otherwise a part of a larger block.
+fn reuse_or_carve(arena: &mut Arena, len: usize) -> Option<BlockId> {
+    arena.reuse(len).or_else(|| arena.carve(sizes::kind(len), len, ANY))
 }
 
 #[test]
-fn a_block_comes_from_the_smallest_that_holds_it() {
+fn a_block_is_carved_from_the_smallest_free_block() {
     let mut arena = arena(&[4 * SEGMENT, SEGMENT]);
     let inside = arena.carve(0, SEGMENT, ANY).unwrap();
     assert_eq!((arena.address(inside), arena.len(inside)), (BASE + 4 * SEGMENT, SEGMENT));
@@ -30,29 +30,29 @@ fn a_block_comes_from_the_smallest_that_holds_it() {
 }
 
 #[test]
-fn what_is_given_back_is_the_next_of_its_size() {
+fn a_released_block_is_reused_for_its_size() {
     let mut arena = arena(&[SEGMENT]);
     let [a, b] = [256, 512].map(|len| arena.carve(0, len, ANY).unwrap());
     let at = arena.address(b);
-    assert_eq!(arena.take(512), None);
-    assert_eq!(arena.give(b), Some(Given { segment: 0, idle: false }));
-    assert_eq!(arena.take(256), None);
-    let again = arena.take(512).unwrap();
+    assert_eq!(arena.reuse(512), None);
+    assert_eq!(arena.release(b), Some(Released { segment: 0, idle: false }));
+    assert_eq!(arena.reuse(256), None);
+    let again = arena.reuse(512).unwrap();
     assert_eq!(arena.address(again), at);
-    assert_eq!(arena.give(a), Some(Given { segment: 0, idle: false }));
+    assert_eq!(arena.release(a), Some(Released { segment: 0, idle: false }));
 }
 
 #[test]
-fn neighbours_join_but_segments_do_not() {
+fn adjacent_blocks_coalesce_but_segments_do_not() {
     let mut arena = arena(&[SEGMENT, SEGMENT]);
-    let blocks: Vec<_> = (0..8).map(|_| take(&mut arena, SEGMENT / 4).unwrap()).collect();
+    let blocks: Vec<_> = (0..8).map(|_| reuse_or_carve(&mut arena, SEGMENT / 4).unwrap()).collect();
     let first: Vec<_> = blocks.iter().map(|&block| arena.address(block)).collect();
     assert_eq!((arena.sums().free(), arena.largest_idle()), (0, None));
     for i in [1, 3, 2, 0, 4, 6, 7, 5] {
-        assert!(arena.give(blocks[i]).is_some());
+        assert!(arena.release(blocks[i]).is_some());
     }
     assert_eq!(arena.carve(0, SEGMENT, ANY), None);
-    arena.join(0);
+    arena.coalesce(0);
     assert_eq!(arena.carve(0, SEGMENT + 1, ANY), None);
     let mut whole = [(); 2].map(|()| arena.carve(0, SEGMENT, ANY).unwrap()).map(|block| arena.address(block));
     whole.sort_unstable();
@@ -66,57 +66,57 @@ fn a_rest_shorter_than_a_step_stays_with_its_block() {
     arena.add_segment(BASE, 17 * SEGMENT, sizes::LARGE);
     let block = arena.carve(sizes::LARGE, 16 * SEGMENT, ANY).unwrap();
     assert_eq!((arena.len(block), arena.sums().free()), (17 * SEGMENT, 0));
-    arena.give(block).unwrap();
-    assert_eq!(arena.take(16 * SEGMENT).map(|block| arena.len(block)), Some(17 * SEGMENT));
+    arena.release(block).unwrap();
+    assert_eq!(arena.reuse(16 * SEGMENT).map(|block| arena.len(block)), Some(17 * SEGMENT));
 }
 
 #[test]
-fn only_blocks_in_use_are_given_back() {
+fn only_blocks_in_use_can_be_released() {
     let mut arena = arena(&[SEGMENT]);
-    let block = take(&mut arena, 256).unwrap();
-    assert_eq!(arena.give(BlockId(block.0 + 1)), None);
-    assert_eq!(arena.give(BlockId(1000)), None);
-    assert!(arena.give(block).is_some());
-    assert_eq!(arena.give(block), None);
+    let block = reuse_or_carve(&mut arena, 256).unwrap();
+    assert_eq!(arena.release(BlockId(block.0 + 1)), None);
+    assert_eq!(arena.release(BlockId(1000)), None);
+    assert!(arena.release(block).is_some());
+    assert_eq!(arena.release(block), None);
 }
 
 #[test]
-fn idle_segments_are_known_by_size_and_age() {
+fn idle_segments_are_found_by_size_and_age() {
     let mut arena = arena(&[SEGMENT, 3 * SEGMENT, 2 * SEGMENT]);
     let used = [3, 2, 1].map(|n| arena.carve(0, n * SEGMENT, ANY).unwrap());
     assert_eq!((arena.largest_idle(), arena.oldest_idle(), arena.sums().idle), (None, None, 0));
     for block in [used[1], used[0], used[2]] {
-        assert!(arena.give(block).is_some_and(|given| given.idle));
+        assert!(arena.release(block).is_some_and(|released| released.idle));
     }
     assert_eq!((arena.largest_idle(), arena.oldest_idle()), (Some(1), Some(2)));
     assert_eq!((arena.remove(1), arena.remove(2)), (3 * SEGMENT, 2 * SEGMENT));
     assert_eq!((arena.largest_idle(), arena.oldest_idle()), (Some(0), Some(0)));
     assert_eq!((arena.sums().free(), arena.sums().held, arena.sums().idle), (SEGMENT, SEGMENT, SEGMENT));
-    // Its number is used again.
+    // The number of a removed segment is reused.
     assert_eq!(arena.add_segment(BASE, SEGMENT, 0), 2);
 }
 
 #[test]
-fn idle_time_begins_with_the_first_look_that_finds_it() {
+fn idle_time_begins_with_the_first_call_that_finds_the_segment_idle() {
     let mut arena = arena(&[SEGMENT]);
     let [time, seconds] = [Duration::from_secs(10), Duration::from_secs(1)];
-    let block = take(&mut arena, SEGMENT).unwrap();
+    let block = reuse_or_carve(&mut arena, SEGMENT).unwrap();
     assert_eq!(arena.idle_for(time, 1000 * seconds), None);
-    arena.give(block).unwrap();
+    arena.release(block).unwrap();
     assert_eq!(arena.idle_for(time, 2000 * seconds), None);
     assert_eq!(arena.idle_for(time, 2009 * seconds), None);
-    // Used in between, however shortly: it begins anew.
-    let block = take(&mut arena, SEGMENT).unwrap();
+    // A short use in between restarts the idle time.
+    let block = reuse_or_carve(&mut arena, SEGMENT).unwrap();
     assert_eq!(arena.idle_for(time, 2011 * seconds), None);
-    arena.give(block).unwrap();
+    arena.release(block).unwrap();
     assert_eq!(arena.idle_for(time, 2012 * seconds), None);
     assert_eq!(arena.idle_for(time, 2021 * seconds), None);
     assert_eq!(arena.idle_for(time, 2022 * seconds), Some(0));
 }
 
-/// Random takes, gives, joins and removals against a list of what is in use: blocks never overlap, nothing is lost.
+/// Compares random operations with a list of the blocks in use.
 #[test]
-fn blocks_never_overlap_and_nothing_is_lost() {
+fn blocks_never_overlap_and_no_memory_is_lost() {
     let mut state = 7u64;
     let mut random = |below: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -126,7 +126,7 @@ fn blocks_never_overlap_and_nothing_is_lost() {
     let mut used: Vec<(BlockId, usize, usize)> = Vec::new();
     for _ in 0..20_000 {
         match random(64) {
-            0 => arena.join(0),
+            0 => arena.coalesce(0),
             1 => {
                 if let Some(segment) = arena.largest_idle() {
                     assert_eq!(arena.remove(segment), 2 * SEGMENT);
@@ -135,11 +135,11 @@ fn blocks_never_overlap_and_nothing_is_lost() {
             }
             2..32 if !used.is_empty() => {
                 let (block, ..) = used.swap_remove(random(used.len()));
-                assert!(arena.give(block).is_some());
+                assert!(arena.release(block).is_some());
             }
             _ => {
                 let wanted = sizes::block(1 + random(SEGMENT / 3)).unwrap();
-                let Some(block) = take(&mut arena, wanted) else { continue };
+                let Some(block) = reuse_or_carve(&mut arena, wanted) else { continue };
                 let (address, len) = (arena.address(block), arena.len(block));
                 assert!(len >= wanted && len - wanted < sizes::step(wanted));
                 assert!(used.iter().all(|&(_, at, l)| address + len <= at || at + l <= address));
@@ -149,11 +149,11 @@ fn blocks_never_overlap_and_nothing_is_lost() {
         let in_use: usize = used.iter().map(|(.., len)| len).sum();
         let sums = arena.sums();
         assert_eq!((sums.live, sums.free(), sums.held), (in_use, 8 * SEGMENT - in_use, 8 * SEGMENT));
-        assert!(arena.scattered_bytes() + sums.idle <= sums.free());
+        assert!(arena.fragmented_bytes() + sums.idle <= sums.free());
     }
-    used.into_iter().for_each(|(block, ..)| assert!(arena.give(block).is_some()));
-    arena.join(0);
-    assert_eq!((arena.sums().idle, arena.scattered_bytes()), (8 * SEGMENT, 0));
+    used.into_iter().for_each(|(block, ..)| assert!(arena.release(block).is_some()));
+    arena.coalesce(0);
+    assert_eq!((arena.sums().idle, arena.fragmented_bytes()), (8 * SEGMENT, 0));
     for _ in 0..4 {
         assert!(arena.carve(0, 2 * SEGMENT, ANY).is_some());
     }

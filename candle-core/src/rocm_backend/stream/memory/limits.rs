@@ -1,33 +1,34 @@
-//! Limits: what stays free, what may be kept and for how long, and what one request should take.
+//! Limits of the memory pool: reserve, cache size, idle time, and the recommended size of an allocation.
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Memory that stays free on the card: bytes, with an optional K, M or G, or a part of the card like `3%`.
+/// Environment variable with the memory that stays free on the GPU: bytes, with an optional K, M or G, or a percentage of
+/// the GPU's memory like `3%`.
 pub const RESERVE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_RESERVE";
-/// Seconds after which memory that nothing uses goes back to the driver; never if unset or 0.
+/// Environment variable with the seconds after which unused memory is returned to the driver; never if unset or 0.
 pub const IDLE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_IDLE";
-/// Bytes that may be kept for reuse, with an optional K, M or G; 0 turns reuse off, unset is without bound.
+/// Environment variable with the maximum number of bytes cached for reuse, with an optional K, M or G. 0 disables caching;
+/// unset means no limit.
 pub const PARKED_VARIABLE: &str = "CANDLE_ROCM_MEMORY_PARKED";
-/// The share of the free memory that is advised for one request, in percent: 1 to 100.
+/// Environment variable with the recommended maximum of an allocation as a percentage of the free memory: 1 to 100.
 pub const SHARE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_SHARE";
 
 const DEFAULT_SHARE: u8 = 70;
 
-/// The limits of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Percent of the free memory that is advised for one request.
+    /// Recommended maximum of an allocation, in percent of the free memory.
     pub(super) share: u8,
-    /// Bytes that may be free in segments of ours.
+    /// Maximum number of bytes cached for reuse.
     pub(super) parked: Option<usize>,
-    /// Bytes that stay free on the card.
+    /// Number of bytes that stay free on the GPU.
     pub(super) reserve: usize,
-    /// After this time without use memory goes back.
+    /// Time after which unused memory is returned to the driver.
     pub(super) idle: Option<Duration>,
 }
 
 impl Limits {
-    /// The defaults for a card of `total` bytes, overridden by the environment.
+    /// Returns the limits from the environment, with defaults for a GPU of `total` bytes.
     pub(super) fn of(total: usize, shared_with_display: bool) -> Result<Self, String> {
         Self::from_lookup(total, shared_with_display, |name| std::env::var_os(name))
     }
@@ -54,14 +55,13 @@ impl Limits {
         })
     }
 
-    /// Returns how many of `free` bytes the share is.
     pub(super) fn share_of(&self, free: usize) -> usize {
         percent_of(free, self.share.into())
     }
 }
 
-/// The larger of 5% and 512 MB if the card draws a screen, else of 1% and 128 MB; but no more than a quarter of a small
-/// one.
+/// Returns 5% but at least 512 MiB if a display is attached, otherwise 1% but at least 128 MiB. The result is at most a
+/// quarter of the memory.
 fn default_reserve(total: usize, shared_with_display: bool) -> usize {
     let (percent, least) = if shared_with_display { (5, 512 << 20) } else { (1, 128 << 20) };
     percent_of(total, percent).max(least).min(total / 4)
@@ -70,16 +70,16 @@ fn default_reserve(total: usize, shared_with_display: bool) -> usize {
 fn read<T>(
     name: &str,
     text: impl Fn(&str) -> Option<String>,
-    wanted: &str,
+    expected: &str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, String> {
     let Some(text) = text(name) else { return Ok(None) };
-    let error = || format!("{name}={text} is not understood; wanted {wanted}");
+    let error = || format!("{name}={text} is not understood; expected {expected}");
     parse(&text).map(Some).ok_or_else(error)
 }
 
 fn percent_of(bytes: usize, percent: usize) -> usize {
-    // At most 100 percent, so that it fits again.
+    // The percentage is at most 100, so the result fits.
     (bytes as u128 * percent as u128 / 100) as usize
 }
 
@@ -96,7 +96,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
-/// A number of bytes, with an optional K, M or G.
+/// Parses a number of bytes with an optional suffix K, M or G.
 pub(crate) fn bytes(text: &str) -> Option<usize> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 10),
@@ -114,11 +114,11 @@ mod tests {
     const GIB: usize = 1 << 30;
 
     fn limits(name: &str, value: &str) -> Result<Limits, String> {
-        Limits::from_lookup(100 * GIB, false, |asked| (asked == name).then(|| value.into()))
+        Limits::from_lookup(100 * GIB, false, |variable| (variable == name).then(|| value.into()))
     }
 
     #[test]
-    fn by_default_memory_is_kept_and_a_little_stays_free() {
+    fn defaults_cache_memory_and_keep_a_reserve() {
         let limits = limits("NONE", "").unwrap();
         assert_eq!(limits, Limits { share: 70, parked: None, reserve: GIB, idle: None });
         assert_eq!(limits.share_of(1000), 700);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_with_a_display_keeps_more_free() {
+    fn a_gpu_with_a_display_has_a_larger_reserve() {
         let mib = 1 << 20;
         for (total, displayless, display) in [
             (100 * GIB, GIB, 5 * GIB),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_override_them() {
+    fn variables_override_the_defaults() {
         assert_eq!(limits(SHARE_VARIABLE, "95").map(|l| l.share), Ok(95));
         for (text, parked) in [(" 3M ", Some(3 << 20)), ("0", Some(0)), ("", None)] {
             assert_eq!(limits(PARKED_VARIABLE, text).map(|l| l.parked), Ok(parked));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_named() {
+    fn errors_name_invalid_values() {
         for (name, value) in [
             (SHARE_VARIABLE, "0"),
             (SHARE_VARIABLE, "101"),

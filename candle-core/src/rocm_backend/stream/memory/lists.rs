@@ -1,23 +1,20 @@
-//! The blocks of segments, and lists of those that are free by their length.
+//! Blocks of segments, and lists of free blocks by length.
 use super::sizes;
 
-/// No block.
+/// Index that stands for no block.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Handed out.
     Used,
-    /// Given back, as long as it was handed out: the next of its size gets it as it is.
-    Returned,
-    /// Never handed out in this length: what is left of a segment, or joined from neighbours.
+    /// Released; the next request of the same size reuses it.
+    Released,
+    /// Free and not of the size of a request: the rest of a segment, or merged from adjacent blocks.
     Whole,
-    /// An entry of no block.
     Absent,
 }
 
-/// A piece of a segment. Neighbours are linked by address, free blocks of one class by their list.
+/// A part of a segment. Blocks are linked in the order of their addresses, and free blocks of a class also by their list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) address: usize,
@@ -31,24 +28,24 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block that was never handed out, without neighbours and in no list yet.
+    /// Creates a free block that is not linked.
     pub(super) fn new(address: usize, len: usize, segment: u32) -> Self {
         let [before, after, list_before, list_after] = [NONE; 4];
         Self { address, len, segment, state: State::Whole, before, after, list_before, list_after }
     }
 
     pub(super) fn is_free(&self) -> bool {
-        matches!(self.state, State::Returned | State::Whole)
+        matches!(self.state, State::Released | State::Whole)
     }
 }
 
 const WORDS: usize = sizes::CLASSES.div_ceil(64);
 
-/// Free blocks, a list for each class of lengths. The last one that was put in comes out first.
+/// Free blocks in a list for each class of lengths, last in, first out.
 #[derive(Clone, Debug)]
 pub(super) struct Lists {
     heads: Box<[u32; sizes::CLASSES]>,
-    /// Which lists have a block, a bit each.
+    /// Bit set of the lists that are not empty.
     occupied: [u64; WORDS],
 }
 
@@ -86,7 +83,7 @@ impl Lists {
         }
     }
 
-    /// A block of the class of `len` that is at least so long, but not by a whole step.
+    /// Returns a block of at least `len` bytes that exceeds it by less than a step.
     pub(super) fn exact(&self, blocks: &[Block], len: usize) -> Option<u32> {
         self.of_class(blocks, sizes::class(len)).find(|&id| {
             let found = blocks[id as usize].len;
@@ -94,14 +91,13 @@ impl Lists {
         })
     }
 
-    /// A block of the lowest class that has one of at least `len` bytes.
+    /// Returns a block of at least `len` bytes from the lowest class that has one.
     pub(super) fn at_least(&self, blocks: &[Block], len: usize) -> Option<u32> {
         let class = sizes::class(len);
         let same = self.of_class(blocks, class).find(|&id| blocks[id as usize].len >= len);
         same.or_else(|| self.occupied_from(class + 1).map(|class| self.heads[class]))
     }
 
-    /// Any block.
     pub(super) fn any(&self) -> Option<u32> {
         self.occupied_from(0).map(|class| self.heads[class])
     }
@@ -136,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_class_comes_first() {
+    fn the_last_block_of_a_class_is_returned_first() {
         let (mut blocks, mut lists) = filled();
         for expected in [2, 0] {
             assert_eq!(lists.exact(&blocks, 256), Some(expected));
@@ -147,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_long_enough() {
+    fn found_blocks_are_long_enough() {
         let (blocks, lists) = filled();
         for (len, expected) in
             [(1, Some(2)), (257, Some(5)), (1 << 20, Some(3)), ((1 << 20) + 256, Some(3)), (6 << 40, None)]
@@ -155,19 +151,19 @@ mod tests {
             assert_eq!(lists.at_least(&blocks, len), expected, "{len}");
         }
         assert_eq!(lists.at_least(&blocks, (1 << 20) + 768), Some(4));
-        // Of those that are too long by steps none is exact, though the class is the same.
+        // Blocks of the same class that are too long by a step are not exact.
         assert_eq!(lists.exact(&blocks, (5 << 40) - (64 << 20)), None);
     }
 
     #[test]
-    fn blocks_leave_from_the_middle_of_a_list() {
+    fn blocks_can_be_removed_from_the_middle_of_a_list() {
         let (mut blocks, mut lists) = filled();
         let id = blocks.len() as u32;
         blocks.push(Block::new(0, 256, 0));
         lists.push(&mut blocks, id);
-        for leaving in [2, id, 0, 5, 1, 3, 4] {
-            lists.remove(&mut blocks, leaving);
-            assert_ne!(lists.at_least(&blocks, 1), Some(leaving));
+        for removed in [2, id, 0, 5, 1, 3, 4] {
+            lists.remove(&mut blocks, removed);
+            assert_ne!(lists.at_least(&blocks, 1), Some(removed));
         }
         assert_eq!((lists.any(), lists.at_least(&blocks, 1)), (None, None));
     }

@@ -1,18 +1,18 @@
-//! Device memory: got from the driver in segments, cut into blocks, and reused without asking the driver.
+//! Caching allocator for device memory: segments from the driver are split into blocks, which are reused.
 //!
-//! `hipFree` drains the device, so what a tensor leaves behind is kept and handed to the next one. That is sound
-//! without waiting because one stream orders all work of a device: what used the memory comes before what will. A
-//! buffer that another stream has used lets its own stream wait for that one first.
+//! `hipFree` synchronizes the device, so released memory is cached for later tensors. Reuse without waiting is sound
+//! because one stream orders all work of a device: work that used the memory precedes work that will use it. If another
+//! stream has used a buffer, the buffer's stream first waits for that stream on the device.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `sizes` | the sizes of blocks and segments |
-//! | `lists` | blocks, and lists of free ones by length |
-//! | `arena` | which blocks are free, which lie side by side, which segments are idle |
-//! | `pool` | when to reuse, when to ask the driver, when to give back |
-//! | `shared` | the pool under its lock, and making room with other streams of the GPU |
-//! | `timer` | the thread that gives idle memory back |
-//! | `limits` | what stays free, what may be kept, what one request should take |
+//! | `sizes` | sizes of blocks and segments |
+//! | `lists` | blocks, and lists of free blocks by length |
+//! | `arena` | bookkeeping: free blocks, adjacent blocks, idle segments |
+//! | `pool` | policy: when to reuse memory, to allocate from the driver, and to release to it |
+//! | `shared` | the pool with its lock, and releasing memory of other streams of the GPU |
+//! | `timer` | the thread that releases idle memory |
+//! | `limits` | reserve, cache size, idle time, and the recommended size of an allocation |
 mod arena;
 mod limits;
 mod lists;
@@ -35,33 +35,31 @@ pub(crate) use limits::bytes;
 use limits::Limits;
 pub use limits::{IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use pool::MemoryStats;
-pub(crate) use pool::{Allocation, Refusal};
+pub(crate) use pool::{AllocError, Allocation};
 use pool::{Driver, Pool};
 use shared::Shared;
 use timer::Timer;
 
-/// On the software GPU so many bytes stay unused behind each request: an access behind a tensor meets them and not its
-/// neighbour.
+/// Number of unused bytes after each allocation on the software GPU, which detects accesses to them.
 const GAP: usize = 256;
 
-/// Number of times that the timer looks within an idle time, and its shortest period.
-const LOOKS: u32 = 4;
-const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
+/// Number of checks of the timer per idle time, and its minimum period.
+const CHECKS_PER_IDLE_TIME: u32 = 4;
+const MIN_PERIOD: Duration = Duration::from_millis(10);
 
-/// A call of HIP that failed, with its sizes.
+/// Error of a HIP call, and the call with its sizes.
 pub(crate) type Failed = (hip::Error, String);
 
-/// The memory of one stream of a device. The device is bound to the calling thread in all that may call HIP.
+/// The memory of one stream. The device must be bound to the calling thread in all methods that may call HIP.
 pub(crate) struct Memory {
     pool: Arc<Shared<Hip>>,
     device: hip::Device,
-    /// Start of all idle times.
+    /// Reference point for idle times.
     begun: Instant,
-    /// Gives idle memory back; only while there is an idle time.
+    /// Releases idle memory; `None` if no idle time is set.
     timer: Mutex<Option<Timer>>,
 }
 
-/// Why a device's memory could not be set up.
 pub(crate) enum SetupError {
     Hip(hip::Error, String),
     Setting(String),
@@ -72,10 +70,10 @@ struct Hip {
     wait: Arc<StreamWait>,
 }
 
-/// Memory of the driver's. Dropping it calls hipFree.
+/// Memory allocated by hipMalloc. Dropping it calls hipFree.
 struct Segment(#[expect(dead_code, reason = "owned for its drop")] hip::DeviceMemory<u8>);
 
-// SAFETY: an address in device memory, never dereferenced on the host; HIP frees it from any thread.
+// SAFETY: the address is never dereferenced on the host, and HIP can free it from any thread.
 unsafe impl Send for Segment {}
 
 impl Driver for Hip {
@@ -86,7 +84,7 @@ impl Driver for Hip {
         match hip::DeviceMemory::<u8>::new(bytes) {
             Ok(memory) => Ok(Some((memory.as_ptr().expose_provenance(), Segment(memory)))),
             Err(error) if error.is_out_of_memory() => {
-                // HIP keeps the last error for whoever asks next.
+                // HIP keeps the last error; clear it so that an unrelated call does not return it.
                 let _ = hip::get_last_error();
                 Ok(None)
             }
@@ -94,9 +92,9 @@ impl Driver for Hip {
         }
     }
 
-    fn alone(&self) -> Option<MutexGuard<'static, ()>> {
-        static ASKING: Mutex<()> = Mutex::new(());
-        Some(ASKING.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock_allocation(&self) -> Option<MutexGuard<'static, ()>> {
+        static ALLOCATING: Mutex<()> = Mutex::new(());
+        Some(ALLOCATING.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn may_free(&self) -> bool {
@@ -110,11 +108,11 @@ impl Driver for Hip {
 }
 
 impl Memory {
-    /// The memory of the device that is bound to the calling thread, for a stream that `wait` waits for.
-    /// `shared_with_display`: the card draws a screen, or is built into the processor.
+    /// Creates the memory of the device that is bound to the calling thread, for the stream of `wait`.
+    /// `shared_with_display` is true if a display is attached or the GPU is integrated.
     ///
     /// # Errors
-    /// If a variable does not parse, HIP fails, or there is no thread for the idle time that a variable sets.
+    /// If an environment variable is invalid, HIP fails, or the timer thread cannot be started.
     pub(crate) fn of_bound_device(
         wait: Arc<StreamWait>,
         shared_with_display: bool,
@@ -131,36 +129,36 @@ impl Memory {
         Ok(memory)
     }
 
-    /// At least `bytes` bytes of device memory, not initialised. Before a request is refused for want of memory,
-    /// `siblings_give_back` is called once: it calls [`Self::give_back_idle`] on the memory of *every* other stream of
-    /// the GPU and says whether any gave something. No lock is held meanwhile.
+    /// Allocates at least `bytes` bytes of uninitialized device memory. Before a request fails, `release_siblings` is
+    /// called once, without a lock. It must call [`Self::release_idle`] on the memory of *every* other stream of the
+    /// GPU and return true if any memory was released.
     ///
     /// # Errors
-    /// If there is not that much without touching the reserve, or HIP fails.
-    pub(crate) fn take(
+    /// If there is not enough memory besides the reserve, or HIP fails.
+    pub(crate) fn alloc(
         &self,
         bytes: usize,
-        siblings_give_back: impl FnOnce() -> bool,
-    ) -> Result<Allocation, Refusal<Failed>> {
-        self.pool.take(bytes, siblings_give_back)
+        release_siblings: impl FnOnce() -> bool,
+    ) -> Result<Allocation, AllocError<Failed>> {
+        self.pool.alloc(bytes, release_siblings)
     }
 
-    /// Takes memory back. What was enqueued on the stream may still use it.
-    pub(crate) fn give(&self, block: BlockId) {
-        self.pool.give(block);
+    /// Releases memory. Work enqueued on the stream may still use it.
+    pub(crate) fn release(&self, block: BlockId) {
+        self.pool.release(block);
     }
 
-    /// Gives all that is idle back to the driver, which waits for the device. Returns the bytes.
-    pub(crate) fn give_back_idle(&self) -> usize {
-        self.pool.give_back_idle()
+    /// Releases all idle memory to the driver, which waits for the device. Returns the number of bytes.
+    pub(crate) fn release_idle(&self) -> usize {
+        self.pool.release_idle()
     }
 
     pub(crate) fn stats(&self) -> MemoryStats {
         self.pool.stats()
     }
 
-    /// Bytes that one request should ask for now: the share of what is free or idle, and no more than the reserve
-    /// leaves.
+    /// Returns the recommended maximum of an allocation in bytes: the share of the free and idle memory, and no more than
+    /// the reserve permits.
     ///
     /// # Errors
     /// If HIP fails.
@@ -168,62 +166,60 @@ impl Memory {
         self.pool.with(|pool| pool.allowed())
     }
 
-    /// Sets the percent of the free memory that is advised for one request.
+    /// Sets the recommended maximum of an allocation in percent of the free memory.
     ///
     /// # Errors
-    /// For anything but 1 to 100.
+    /// If `percent` is not in 1 to 100.
     pub(crate) fn set_share(&self, percent: u8) -> Result<(), String> {
         if !(1..=100).contains(&percent) {
-            return Err(format!("a memory share of {percent} percent: it must be 1 to 100"));
+            return Err(format!("memory share of {percent} percent is out of range; must be 1 to 100"));
         }
         self.pool.with(|pool| pool.limits.share = percent);
         Ok(())
     }
 
-    /// Sets how many bytes may be kept for reuse, and gives back what is more.
+    /// Sets the maximum number of bytes cached for reuse, and releases the excess.
     pub(crate) fn set_parked(&self, bytes: Option<usize>) {
         self.pool.with(|pool| {
             pool.limits.parked = bytes;
-            pool.give_back_idle(bytes.unwrap_or(usize::MAX));
+            pool.release_idle(bytes.unwrap_or(usize::MAX));
         });
     }
 
-    /// Sets how many bytes of the card stay free.
     pub(crate) fn set_reserve(&self, bytes: usize) {
         self.pool.with(|pool| pool.limits.reserve = bytes);
     }
 
-    /// Bytes of the card that stay free.
     pub(crate) fn reserve(&self) -> usize {
         self.pool.with(|pool| pool.limits.reserve)
     }
 
-    /// Sets after which time memory that nothing uses goes back to the driver; `None` or zero for never. It goes within
-    /// a quarter of that time more.
+    /// Sets the time after which unused memory is released to the driver; `None` or zero disables this. The release may
+    /// be late by up to a quarter of the time.
     ///
     /// # Errors
-    /// If the system has no thread for it.
+    /// If the timer thread cannot be started.
     pub(crate) fn set_idle_time(&self, time: Option<Duration>) -> Result<(), String> {
         let time = time.filter(|time| !time.is_zero());
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
-        // Ends the thread of the time before.
+        // Ends the previous thread.
         *timer = None;
         let Some(time) = time else { return Ok(()) };
         let (pool, device, begun) = (Arc::downgrade(&self.pool), self.device.clone(), self.begun);
-        let period = (time / LOOKS).max(SHORTEST_PERIOD);
+        let period = (time / CHECKS_PER_IDLE_TIME).max(MIN_PERIOD);
         let started = Timer::start(period, move || {
             let Some(pool) = pool.upgrade() else { return false };
-            // A device that cannot be bound has nothing to give back.
+            // A device that cannot be bound has no memory to release.
             if device.set_current().is_ok() {
-                pool.with(|pool| pool.give_back_idle_for(time, begun.elapsed()));
+                pool.with(|pool| pool.release_idle_for(time, begun.elapsed()));
             }
             true
         });
-        *timer = Some(started.map_err(|error| format!("no thread gives idle memory back: {error}"))?);
+        *timer = Some(started.map_err(|error| format!("cannot start the timer of idle memory: {error}"))?);
         Ok(())
     }
 
-    /// Leaves all memory to the end of the process.
+    /// Leaks all memory until the process ends.
     pub(crate) fn abandon(&self) {
         self.pool.with(Pool::abandon);
     }
@@ -231,7 +227,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Ends before the pool does, so that its last owner is this one and memory is freed in this thread.
+        // The timer ends before the pool is dropped, so that memory is freed in this thread.
         self.timer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

@@ -1,93 +1,98 @@
-//! The policy of a device's memory: when to reuse, when to ask the driver, when to give back.
+//! Policy of the memory pool: when to reuse memory, to allocate from the driver, and to release to it.
 use super::arena::{Arena, BlockId, Sums};
 use super::limits::Limits;
 use super::sizes;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-/// Operations of a device that the policy needs. Dropping a segment frees it by the driver, which waits for the device.
+/// Operations of a device that the pool needs. Dropping a segment frees it, which waits for the device.
 pub(super) trait Driver {
     type Segment;
     type Error;
 
-    /// Device memory of `bytes` bytes and its address; `None` if the device has not that much.
+    /// Allocates `bytes` bytes. Returns the address and the memory, or `None` if the device has not enough.
     fn allocate(&self, bytes: usize) -> Result<Option<(usize, Self::Segment)>, Self::Error>;
 
-    /// Whether a segment may be dropped now: not while the device is stuck, since dropping waits for it.
+    /// Returns true if a segment can be dropped. It cannot while the device hangs, since dropping waits for it.
     fn may_free(&self) -> bool;
 
-    /// Held while it is asked how much is free and then for memory: two pools of one GPU must not both count on the
+    /// Locks the query of free memory and the allocation that follows, so that two pools of one GPU do not count on the
     /// same bytes.
-    fn alone(&self) -> Option<MutexGuard<'static, ()>> {
+    fn lock_allocation(&self) -> Option<MutexGuard<'static, ()>> {
         None
     }
 
-    /// Free and total bytes of the device.
     fn info(&self) -> Result<(usize, usize), Self::Error>;
 }
 
-/// The driver is asked for more, before free neighbours are joined, up to so many times what ever was in use at once.
-/// Of 400 random steps a few settle only with more than twice that, none needs more than three times.
+/// Growth limit as a multiple of the peak usage. Up to it, memory is allocated from the driver before free blocks are
+/// coalesced. Of 400 random workloads, a few needed more than 2 to become stable and none more than 3.
 const GROWTH: usize = 3;
-/// And so much more, since segments are shared.
+/// Additional bytes of the growth limit, for shared segments.
 const SLACK: usize = 64 << 20;
 
-/// Memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) address: usize,
-    /// Memory to give back.
+    /// Identifier for the release.
     pub(crate) block: BlockId,
 }
 
-/// Why there is no memory. All sizes in bytes.
+/// Error of an allocation. All sizes are in bytes.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Refusal<E> {
-    /// The device has not that much, even with all that was idle given back.
-    OutOfMemory { requested: usize, free: usize, total: usize },
-    /// The device has that much, but less than the reserve would stay free.
-    BeyondReserve { requested: usize, reserve: usize, free: usize, total: usize },
-    /// A call failed.
+pub(crate) enum AllocError<E> {
+    /// The device has not enough free memory, even after idle memory was released.
+    OutOfMemory {
+        requested: usize,
+        free: usize,
+        total: usize,
+    },
+    /// The device has enough free memory, but less than the reserve would remain.
+    BeyondReserve {
+        requested: usize,
+        reserve: usize,
+        free: usize,
+        total: usize,
+    },
     Failed(E),
 }
 
-/// Sums over the life of a device, and what holds now. Sizes in bytes, as handed out: rounded up to blocks.
+/// Memory statistics of a device. Sizes are in bytes and rounded up to block sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// In use by tensors now.
+    /// Bytes in use by tensors.
     pub live: usize,
-    /// The most that ever was in use at once.
+    /// Maximum of `live` so far.
     pub peak: usize,
-    /// Got from the driver and kept for reuse.
+    /// Bytes allocated from the driver and cached for reuse.
     pub parked: usize,
-    /// The part of `parked` that cannot be given back, since it shares a segment with something in use.
+    /// Part of `parked` that cannot be released, because it shares a segment with memory in use.
     pub held: usize,
-    /// The part of `held` that lies scattered between what is in use: all but the largest piece of each segment, where
-    /// free neighbours are one piece.
+    /// Part of `held` that is fragmented: in each segment, all free bytes except those of the largest free range.
     pub fragmented: usize,
-    /// Requests for memory that were met so far.
+    /// Number of successful requests.
     pub requests: u64,
-    /// Requests that were met without the driver.
+    /// Number of requests that were served without the driver.
     pub hits: u64,
-    /// Left to the end of the process, since the device was stuck when it was to be given back.
+    /// Bytes leaked until the process ends, because the device hung when they were to be released.
     pub abandoned: usize,
-    /// Calls of hipMalloc that gave memory so far.
+    /// Number of successful calls of hipMalloc.
     pub driver_allocations: u64,
-    /// Calls of hipFree so far.
+    /// Number of calls of hipFree.
     pub driver_frees: u64,
 }
 
-/// Memory of one device in one stream's order: what is given back may be handed out at once, since the work that
-/// used it comes before the work that will.
+/// Memory pool of one stream. Released memory can be reused immediately, since the stream orders the work that used
+/// it before the work that will use it.
 pub(super) struct Pool<D: Driver> {
     driver: D,
     pub(super) limits: Limits,
-    /// Bytes that stay unused behind each request.
+    /// Number of unused bytes after each allocation.
     gap: usize,
     arena: Arena,
-    /// Segments from the driver, by their number.
+    /// Segments by their number in the arena.
     segments: Vec<Option<D::Segment>>,
-    /// Only what counts calls; the rest is the arena's.
+    /// Counters of calls; the other fields are computed from the arena.
     counts: MemoryStats,
 }
 
@@ -97,12 +102,11 @@ impl<D: Driver> Pool<D> {
         Self { driver, limits, gap, arena, segments, counts }
     }
 
-    /// Memory of at least `bytes` bytes.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<Allocation, Refusal<D::Error>> {
+    pub(super) fn alloc(&mut self, bytes: usize) -> Result<Allocation, AllocError<D::Error>> {
         let padded = bytes.max(1).saturating_add(self.gap);
         let Some(len) = sizes::block(padded) else {
-            let (free, total) = self.driver.info().map_err(Refusal::Failed)?;
-            return Err(Refusal::OutOfMemory { requested: bytes, free, total });
+            let (free, total) = self.driver.info().map_err(AllocError::Failed)?;
+            return Err(AllocError::OutOfMemory { requested: bytes, free, total });
         };
         let found = if self.limits.parked == Some(0) { None } else { self.find(len) };
         let block = match found {
@@ -110,38 +114,38 @@ impl<D: Driver> Pool<D> {
                 self.counts.hits += 1;
                 block
             }
-            None => self.ask(bytes, padded, len)?,
+            None => self.request(bytes, padded, len)?,
         };
         self.counts.requests += 1;
         Ok(Allocation { address: self.arena.address(block), block })
     }
 
-    /// A free block of `len` bytes: one that was given back in this size, else a part of a larger one.
+    /// Finds a free block of `len` bytes: a released block of this size, or a part of a larger one.
     ///
-    /// Neighbours are joined only when memory cannot grow any more. Up to there each size gets blocks of its own from
-    /// the driver, and a step that repeats finds all of them again.
+    /// Adjacent blocks are only coalesced once the growth limit is reached. Up to it, each size gets separate blocks from
+    /// the driver, so that a loop that repeats the same sizes finds all of them again.
     fn find(&mut self, len: usize) -> Option<BlockId> {
-        if let Some(block) = self.arena.take(len) {
+        if let Some(block) = self.arena.reuse(len) {
             return Some(block);
         }
         let kind = sizes::kind(len);
-        // A large segment serves no block of less than half of it.
-        let most = if kind == sizes::LARGE { 2 * len } else { usize::MAX };
-        let carved = self.arena.carve(kind, len, most);
+        // A large segment is not used for blocks of less than half its size.
+        let max_len = if kind == sizes::LARGE { 2 * len } else { usize::MAX };
+        let carved = self.arena.carve(kind, len, max_len);
         let Sums { held, live, peak, .. } = self.arena.sums();
         if carved.is_some() || held + sizes::segment(len) <= GROWTH * peak.max(live + len) + SLACK {
             return carved;
         }
-        self.arena.join(kind);
-        self.arena.carve(kind, len, most)
+        self.arena.coalesce(kind);
+        self.arena.carve(kind, len, max_len)
     }
 
-    /// A block that the driver gives; under pressure, a part of any that is free; then what the driver gives once idle
-    /// segments were given back, the largest first.
-    fn ask(&mut self, requested: usize, padded: usize, len: usize) -> Result<BlockId, Refusal<D::Error>> {
+    /// Allocates a block from the driver. If that fails, splits any free block that is large enough; then releases idle
+    /// segments, the largest first, and tries the driver again.
+    fn request(&mut self, bytes: usize, padded: usize, len: usize) -> Result<BlockId, AllocError<D::Error>> {
         let kind = sizes::kind(len);
         let least = padded.next_multiple_of(sizes::GRANULE);
-        let own = [requested.max(1)];
+        let own = [bytes.max(1)];
         let shared = [sizes::segment(len), len, least];
         let unpooled = self.limits.parked == Some(0);
         let sizes: &[usize] = if unpooled { &own } else { &shared };
@@ -149,38 +153,39 @@ impl<D: Driver> Pool<D> {
             return Ok(block);
         }
         if !unpooled {
-            self.arena.join(kind);
+            self.arena.coalesce(kind);
             if let Some(block) = self.arena.carve(kind, least, usize::MAX) {
                 self.counts.hits += 1;
                 return Ok(block);
             }
         }
         while let Some(segment) = self.arena.largest_idle() {
-            self.release(segment);
+            self.free_segment(segment);
             if let Some(block) = self.grow(sizes, kind, len)? {
                 return Ok(block);
             }
         }
-        let (free, total) = self.driver.info().map_err(Refusal::Failed)?;
+        let (free, total) = self.driver.info().map_err(AllocError::Failed)?;
         let reserve = self.limits.reserve;
-        let least = sizes.last().copied().unwrap_or(requested);
+        let least = sizes.last().copied().unwrap_or(bytes);
+        let requested = bytes;
         Err(match free >= least && free - least < reserve {
-            true => Refusal::BeyondReserve { requested, reserve, free, total },
-            false => Refusal::OutOfMemory { requested, free, total },
+            true => AllocError::BeyondReserve { requested, reserve, free, total },
+            false => AllocError::OutOfMemory { requested, free, total },
         })
     }
 
-    /// A block in a segment of the first of `sizes` that leaves the reserve free and that the driver grants.
+    /// Adds a segment of the first of `sizes` that leaves the reserve free and that the driver can allocate.
     fn grow(
         &mut self,
         sizes: &[usize],
         kind: usize,
         len: usize,
-    ) -> Result<Option<BlockId>, Refusal<D::Error>> {
-        let _alone = self.driver.alone();
-        let (free, _) = self.driver.info().map_err(Refusal::Failed)?;
+    ) -> Result<Option<BlockId>, AllocError<D::Error>> {
+        let _lock = self.driver.lock_allocation();
+        let (free, _) = self.driver.info().map_err(AllocError::Failed)?;
         for &size in sizes.iter().filter(|&&size| size.saturating_add(self.limits.reserve) <= free) {
-            let Some((address, memory)) = self.driver.allocate(size).map_err(Refusal::Failed)? else {
+            let Some((address, memory)) = self.driver.allocate(size).map_err(AllocError::Failed)? else {
                 continue;
             };
             self.counts.driver_allocations += 1;
@@ -188,50 +193,50 @@ impl<D: Driver> Pool<D> {
             let at = segment as usize;
             self.segments.resize_with(self.segments.len().max(at + 1), || None);
             self.segments[at] = Some(memory);
-            return Ok(Some(self.arena.take_first(segment, len.min(size))));
+            return Ok(Some(self.arena.carve_first(segment, len.min(size))));
         }
         Ok(None)
     }
 
-    /// Takes memory back that [`Self::take`] gave.
-    pub(super) fn give(&mut self, block: BlockId) {
-        let Some(given) = self.arena.give(block) else {
-            debug_assert!(false, "{block:?} is given back twice");
+    /// Releases memory allocated by [`Self::alloc`].
+    pub(super) fn release(&mut self, block: BlockId) {
+        let Some(released) = self.arena.release(block) else {
+            debug_assert!(false, "{block:?} is released twice");
             return;
         };
         match self.limits.parked {
             None => {}
-            Some(0) if given.idle => self.release(given.segment),
-            Some(most) => {
-                self.give_back_idle(most);
+            Some(0) if released.idle => self.free_segment(released.segment),
+            Some(limit) => {
+                self.release_idle(limit);
             }
         }
     }
 
-    /// Gives idle segments back to the driver until at most `most` bytes are free: what was not used for longest first,
-    /// since the largest may be what the next step of a loop asks for. Returns how many bytes.
-    pub(super) fn give_back_idle(&mut self, most: usize) -> usize {
-        self.release_while(|arena| match arena.sums().free() > most && arena.sums().idle > 0 {
+    /// Releases idle segments to the driver until at most `limit` bytes are cached, least recently used first. Returns
+    /// the number of bytes.
+    pub(super) fn release_idle(&mut self, limit: usize) -> usize {
+        self.release_while(|arena| match arena.sums().free() > limit && arena.sums().idle > 0 {
             true => arena.oldest_idle(),
             false => None,
         })
     }
 
-    /// Gives back the segments that were idle for `time`. `now` counts from any fixed moment. A segment's time begins
-    /// with the first of these calls that finds it idle, so that giving memory back need not read a clock.
-    pub(super) fn give_back_idle_for(&mut self, time: Duration, now: Duration) -> usize {
+    /// Releases the segments that have been idle for `time`. `now` counts from any fixed moment. The time of a segment
+    /// begins with the first call that finds it idle, so that releasing a block does not read the clock.
+    pub(super) fn release_idle_for(&mut self, time: Duration, now: Duration) -> usize {
         self.release_while(|arena| arena.idle_for(time, now))
     }
 
     fn release_while(&mut self, next: impl Fn(&mut Arena) -> Option<u32>) -> usize {
         let before = self.arena.sums().held;
         while let Some(segment) = next(&mut self.arena) {
-            self.release(segment);
+            self.free_segment(segment);
         }
         before - self.arena.sums().held
     }
 
-    fn release(&mut self, segment: u32) {
+    fn free_segment(&mut self, segment: u32) {
         let len = self.arena.remove(segment);
         let Some(memory) = self.segments.get_mut(segment as usize).and_then(Option::take) else { return };
         if self.driver.may_free() {
@@ -242,13 +247,13 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Leaves everything to the end of the process.
+    /// Leaks all segments until the process ends.
     pub(super) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.segments));
     }
 
-    /// Number of bytes that one request should ask for now: the share of what is free or idle, and no more than the reserve
-    /// leaves.
+    /// Returns the recommended maximum of an allocation in bytes: the share of the free and idle memory, and no more than
+    /// the reserve permits.
     pub(super) fn allowed(&self) -> Result<usize, D::Error> {
         let (free, _) = self.driver.info()?;
         let usable = free.saturating_add(self.arena.sums().idle);
@@ -265,7 +270,7 @@ impl<D: Driver> Pool<D> {
             peak: sums.peak,
             parked: sums.free(),
             held: sums.free() - sums.idle,
-            fragmented: self.arena.scattered_bytes(),
+            fragmented: self.arena.fragmented_bytes(),
             ..self.counts
         }
     }

@@ -1,63 +1,63 @@
-//! The policy on a device that only counts.
+//! Tests of the pool on a mock device that only counts bytes.
 use super::arena::BlockId;
 use super::limits::Limits;
-use super::pool::{Allocation, Driver, Pool, Refusal};
+use super::pool::{AllocError, Allocation, Driver, Pool};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
 thread_local! {
-    /// Card, address and length of all segments that the cards of this test have given out. Kept here so that a segment
-    /// owns nothing: one that is left to the end of the process is no leak of the test's own.
+    /// GPU, address and length of all allocated segments. They are stored here rather than in the segments, so that a
+    /// segment that the pool leaks on purpose is not a memory leak of the test.
     static USED: RefCell<Vec<(usize, usize, usize)>> = const { RefCell::new(Vec::new()) };
-    static CARDS: Cell<usize> = const { Cell::new(0) };
+    static GPUS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A device of so many bytes.
-pub(super) struct Card {
+/// A mock GPU with `total` bytes.
+pub(super) struct MockGpu {
     id: usize,
     total: usize,
     next: Cell<usize>,
-    /// Sizes above this are refused even if they are free.
-    refuses_above: Cell<usize>,
-    stuck: Cell<bool>,
+    /// Allocations above this size fail even if enough memory is free.
+    max_allocation: Cell<usize>,
+    hung: Cell<bool>,
 }
 
-impl Card {
-    /// Lengths of what is in use.
+impl MockGpu {
+    /// Returns the lengths of the allocated segments.
     fn used(&self) -> Vec<usize> {
         USED.with_borrow(|used| used.iter().filter(|(id, ..)| *id == self.id).map(|(.., len)| *len).collect())
     }
 }
 
 pub(super) struct Segment {
-    card: usize,
+    gpu: usize,
     address: usize,
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let mine = (self.card, self.address);
-        USED.with_borrow_mut(|used| used.retain(|&(card, address, _)| (card, address) != mine));
+        let mine = (self.gpu, self.address);
+        USED.with_borrow_mut(|used| used.retain(|&(gpu, address, _)| (gpu, address) != mine));
     }
 }
 
-impl Driver for Card {
+impl Driver for MockGpu {
     type Segment = Segment;
     type Error = String;
 
     fn allocate(&self, bytes: usize) -> Result<Option<(usize, Segment)>, String> {
-        if bytes > self.info()?.0 || bytes > self.refuses_above.get() {
+        if bytes > self.info()?.0 || bytes > self.max_allocation.get() {
             return Ok(None);
         }
         let address = self.next.replace(self.next.get() + bytes.next_multiple_of(4096));
         USED.with_borrow_mut(|used| used.push((self.id, address, bytes)));
-        Ok(Some((address, Segment { card: self.id, address })))
+        Ok(Some((address, Segment { gpu: self.id, address })))
     }
 
     fn may_free(&self) -> bool {
-        !self.stuck.get()
+        !self.hung.get()
     }
 
     fn info(&self) -> Result<(usize, usize), String> {
@@ -67,36 +67,36 @@ impl Driver for Card {
 
 pub(super) const ALL: Limits = Limits { share: 100, parked: None, reserve: 0, idle: None };
 
-fn card(total: usize) -> Card {
-    Card {
-        id: CARDS.replace(CARDS.get() + 1),
+fn gpu(total: usize) -> MockGpu {
+    MockGpu {
+        id: GPUS.replace(GPUS.get() + 1),
         total,
         next: Cell::new(1 << 40),
-        refuses_above: Cell::new(usize::MAX),
-        stuck: Cell::new(false),
+        max_allocation: Cell::new(usize::MAX),
+        hung: Cell::new(false),
     }
 }
 
-pub(super) fn pool(total: usize, limits: Limits) -> Pool<Card> {
-    Pool::new(card(total), limits, 0)
+pub(super) fn pool(total: usize, limits: Limits) -> Pool<MockGpu> {
+    Pool::new(gpu(total), limits, 0)
 }
 
-fn take(pool: &mut Pool<Card>, bytes: usize) -> BlockId {
-    pool.take(bytes).unwrap().block
+fn alloc(pool: &mut Pool<MockGpu>, bytes: usize) -> BlockId {
+    pool.alloc(bytes).unwrap().block
 }
 
-/// Takes all of these at once and gives them back in the same order.
-fn take_and_give<const N: usize>(pool: &mut Pool<Card>, sizes: [usize; N]) {
-    let taken = sizes.map(|bytes| take(pool, bytes));
-    taken.into_iter().for_each(|block| pool.give(block));
+/// Allocates all sizes, then releases them in the same order.
+fn alloc_and_release<const N: usize>(pool: &mut Pool<MockGpu>, sizes: [usize; N]) {
+    let taken = sizes.map(|bytes| alloc(pool, bytes));
+    taken.into_iter().for_each(|block| pool.release(block));
 }
 
 #[test]
-fn a_loop_asks_the_driver_in_its_first_round_only() {
+fn a_loop_calls_the_driver_only_in_its_first_iteration() {
     let mut pool = pool(1 << 30, ALL);
     let mut after_first = 0;
     for round in 0..50 {
-        take_and_give(&mut pool, [100, 3 * MIB, 40 * MIB, 700_000, 100, 3 * MIB + 5]);
+        alloc_and_release(&mut pool, [100, 3 * MIB, 40 * MIB, 700_000, 100, 3 * MIB + 5]);
         let calls = pool.stats().driver_allocations;
         assert!(round == 0 || calls == after_first, "round {round}: {calls} calls");
         after_first = calls;
@@ -107,19 +107,19 @@ fn a_loop_asks_the_driver_in_its_first_round_only() {
 }
 
 #[test]
-fn sizes_that_drift_settle() {
-    // A decode loop: the cache grows by a token and is copied; scores grow with it.
+fn slowly_growing_sizes_reuse_memory() {
+    // Like a decode loop: the cache grows by a token and is copied; scores grow with it.
     let mut pool = pool(1 << 30, Limits { parked: Some(1 << 27), ..ALL });
-    let mut cache = take(&mut pool, 64 * 1024);
+    let mut cache = alloc(&mut pool, 64 * 1024);
     for step in 1..4000 {
-        let grown = take(&mut pool, (step + 1) * 64 * 1024 / 8);
-        let scores: Vec<_> = (0..4).map(|i| take(&mut pool, (step + i) * 128)).collect();
-        pool.give(cache);
+        let grown = alloc(&mut pool, (step + 1) * 64 * 1024 / 8);
+        let scores: Vec<_> = (0..4).map(|i| alloc(&mut pool, (step + i) * 128)).collect();
+        pool.release(cache);
         cache = grown;
-        scores.into_iter().for_each(|block| pool.give(block));
+        scores.into_iter().for_each(|block| pool.release(block));
     }
     let stats = pool.stats();
-    // Two of each size of the cache, and the segments of what is small.
+    // Two blocks of each size of the cache, and the segments of small blocks.
     assert!(stats.driver_allocations < 100, "{stats:?}");
     assert!(stats.parked <= 1 << 27, "{stats:?}");
     let reserved = stats.live + stats.parked;
@@ -127,138 +127,138 @@ fn sizes_that_drift_settle() {
 }
 
 #[test]
-fn what_is_free_is_kept_whatever_its_share_of_the_card() {
+fn cached_memory_is_not_limited_by_default() {
     let mut pool = pool(100 * MIB, ALL);
-    take_and_give(&mut pool, [40 * MIB, 56 * MIB]);
+    alloc_and_release(&mut pool, [40 * MIB, 56 * MIB]);
     assert_eq!((pool.stats().parked, pool.stats().driver_frees), (96 * MIB, 0));
-    take_and_give(&mut pool, [56 * MIB, 40 * MIB]);
+    alloc_and_release(&mut pool, [56 * MIB, 40 * MIB]);
     assert_eq!((pool.stats().hits, pool.stats().driver_allocations), (2, 2));
-    assert_eq!(pool.give_back_idle(0), 96 * MIB);
+    assert_eq!(pool.release_idle(0), 96 * MIB);
     assert_eq!(pool.driver().used().len(), 0);
 }
 
 #[test]
-fn what_is_kept_may_be_bounded_and_the_longest_unused_goes_first() {
+fn the_cache_limit_releases_the_least_recently_used_segment() {
     let mut pool = pool(1 << 30, Limits { parked: Some(50 * MIB), ..ALL });
-    take_and_give(&mut pool, [20 * MIB, 40 * MIB, 10 * MIB]);
+    alloc_and_release(&mut pool, [20 * MIB, 40 * MIB, 10 * MIB]);
     let stats = pool.stats();
     assert_eq!((stats.parked, stats.driver_frees), (50 * MIB, 1));
-    assert!(pool.take(40 * MIB).is_ok());
+    assert!(pool.alloc(40 * MIB).is_ok());
     assert_eq!(pool.stats().hits, 1);
 }
 
 #[test]
-fn what_is_idle_is_given_back_before_memory_runs_out() {
+fn idle_memory_is_released_before_memory_runs_out() {
     let mut pool = pool(100 * MIB, ALL);
-    take_and_give(&mut pool, [60 * MIB]);
-    assert!(pool.take(80 * MIB).is_ok());
+    alloc_and_release(&mut pool, [60 * MIB]);
+    assert!(pool.alloc(80 * MIB).is_ok());
     assert_eq!(pool.stats().driver_frees, 1);
-    // What is enough stays: of two, the larger goes.
+    // If there are two idle segments and the larger is enough, only that one is released.
     let mut two = self::pool(100 * MIB, ALL);
-    take_and_give(&mut two, [30 * MIB, 48 * MIB]);
-    assert!(two.take(60 * MIB).is_ok());
+    alloc_and_release(&mut two, [30 * MIB, 48 * MIB]);
+    assert!(two.alloc(60 * MIB).is_ok());
     assert_eq!((two.stats().driver_frees, two.stats().parked), (1, 30 * MIB));
     assert_eq!(
-        pool.take(30 * MIB),
-        Err(Refusal::OutOfMemory { requested: 30 * MIB, free: 20 * MIB, total: 100 * MIB })
+        pool.alloc(30 * MIB),
+        Err(AllocError::OutOfMemory { requested: 30 * MIB, free: 20 * MIB, total: 100 * MIB })
     );
 }
 
 #[test]
 fn a_large_segment_is_split_for_small_blocks_only_under_pressure() {
     let mut pool = pool(200 * MIB, ALL);
-    take_and_give(&mut pool, [96 * MIB]);
-    let first = pool.take(40 * MIB).unwrap();
+    alloc_and_release(&mut pool, [96 * MIB]);
+    let first = pool.alloc(40 * MIB).unwrap();
     assert_eq!(pool.driver().used(), [96 * MIB, 40 * MIB]);
-    let second = pool.take(48 * MIB).unwrap();
+    let second = pool.alloc(48 * MIB).unwrap();
     assert_eq!(pool.driver().used(), [96 * MIB, 40 * MIB, 48 * MIB]);
-    // No room for another of its own: the large one serves, and nothing is given back.
-    let third = pool.take(40 * MIB).unwrap();
+    // There is no memory for a new segment, so the large one is split and none is released.
+    let third = pool.alloc(40 * MIB).unwrap();
     assert_eq!((pool.driver().used().len(), pool.stats().driver_frees), (3, 0));
     assert!(third.address < first.address && first.address < second.address);
     assert_eq!(pool.stats().live, 128 * MIB);
 }
 
 #[test]
-fn a_shared_segment_shrinks_to_what_is_there() {
+fn a_shared_segment_shrinks_to_the_free_memory() {
     let mut pool = pool(10 * MIB, ALL);
-    assert!(pool.take(2 * MIB).is_ok());
+    assert!(pool.alloc(2 * MIB).is_ok());
     assert_eq!(pool.driver().info(), Ok((8 * MIB, 10 * MIB)));
 }
 
 #[test]
-fn a_block_shrinks_to_what_is_there_and_is_found_again() {
+fn a_block_shrinks_to_the_free_memory_and_is_reused() {
     let mut pool = pool(100 * MIB, ALL);
     for _ in 0..3 {
-        // Rounded up it would be 104 MiB.
-        take_and_give(&mut pool, [99 * MIB]);
+        // Rounding up would give 104 MiB.
+        alloc_and_release(&mut pool, [99 * MIB]);
     }
     let stats = pool.stats();
     assert_eq!((stats.driver_allocations, stats.driver_frees, stats.parked), (1, 0, 99 * MIB));
 }
 
 #[test]
-fn a_driver_that_refuses_is_asked_again_and_believed() {
+fn a_failed_driver_allocation_is_out_of_memory() {
     let mut pool = pool(1 << 30, ALL);
-    pool.driver().refuses_above.set(16 * MIB);
-    assert!(pool.take(4 * MIB).is_ok());
-    assert!(matches!(pool.take(20 * MIB), Err(Refusal::OutOfMemory { .. })));
-    assert!(pool.take(4 * MIB).is_ok());
+    pool.driver().max_allocation.set(16 * MIB);
+    assert!(pool.alloc(4 * MIB).is_ok());
+    assert!(matches!(pool.alloc(20 * MIB), Err(AllocError::OutOfMemory { .. })));
+    assert!(pool.alloc(4 * MIB).is_ok());
 }
 
 #[test]
-fn the_reserve_stays_free_over_all_requests_together() {
+fn the_reserve_stays_free_over_all_requests() {
     let mut pool = pool(100 * MIB, Limits { reserve: 20 * MIB, ..ALL });
-    let first = take(&mut pool, 40 * MIB);
-    assert!(pool.take(36 * MIB).is_ok());
-    let refusal = |requested, free| {
-        Err(Refusal::BeyondReserve { requested, reserve: 20 * MIB, free, total: 100 * MIB })
+    let first = alloc(&mut pool, 40 * MIB);
+    assert!(pool.alloc(36 * MIB).is_ok());
+    let beyond_reserve = |requested, free| {
+        Err(AllocError::BeyondReserve { requested, reserve: 20 * MIB, free, total: 100 * MIB })
     };
-    assert_eq!(pool.take(10 * MIB), refusal(10 * MIB, 24 * MIB));
-    // What is idle goes back before the reserve is touched.
-    pool.give(first);
-    assert!(pool.take(44 * MIB).is_ok());
-    assert_eq!(pool.take(17 * MIB), refusal(17 * MIB, 20 * MIB));
-    assert!(matches!(pool.take(21 * MIB), Err(Refusal::OutOfMemory { .. })));
+    assert_eq!(pool.alloc(10 * MIB), beyond_reserve(10 * MIB, 24 * MIB));
+    // Idle memory is released before the reserve is used.
+    pool.release(first);
+    assert!(pool.alloc(44 * MIB).is_ok());
+    assert_eq!(pool.alloc(17 * MIB), beyond_reserve(17 * MIB, 20 * MIB));
+    assert!(matches!(pool.alloc(21 * MIB), Err(AllocError::OutOfMemory { .. })));
     pool.limits.reserve = 0;
-    assert!(pool.take(20 * MIB).is_ok());
+    assert!(pool.alloc(20 * MIB).is_ok());
 }
 
 #[test]
-fn the_share_advises_and_refuses_nothing() {
+fn the_share_is_only_a_recommendation() {
     let mut pool = pool(100 * MIB, Limits { share: 70, ..ALL });
     assert_eq!(pool.allowed(), Ok(70 * MIB));
-    take_and_give(&mut pool, [60 * MIB]);
+    alloc_and_release(&mut pool, [60 * MIB]);
     assert_eq!(pool.allowed(), Ok(70 * MIB));
     pool.limits.reserve = 40 * MIB;
     assert_eq!(pool.allowed(), Ok(60 * MIB));
     pool.limits.reserve = 0;
-    let taken = take(&mut pool, 80 * MIB);
+    let taken = alloc(&mut pool, 80 * MIB);
     assert_eq!(pool.allowed(), Ok(14 * MIB));
-    pool.give(taken);
+    pool.release(taken);
 }
 
 #[test]
-fn idle_memory_goes_back_after_its_time() {
+fn idle_memory_is_released_after_the_idle_time() {
     let mut pool = pool(1 << 30, ALL);
     let (time, second) = (Duration::from_secs(60), Duration::from_secs(1));
-    let kept = take(&mut pool, 1000);
-    take_and_give(&mut pool, [40 * MIB, 1000]);
-    assert_eq!(pool.give_back_idle_for(time, 100 * second), 0);
-    assert_eq!(pool.give_back_idle_for(time, 159 * second), 0);
-    assert_eq!(pool.give_back_idle_for(time, 160 * second), 40 * MIB);
-    // The rest shares a segment with what is in use.
-    assert_eq!(pool.give_back_idle_for(time, 1000 * second), 0);
-    pool.give(kept);
-    assert_eq!(pool.give_back_idle_for(time, 1001 * second), 0);
-    assert_eq!(pool.give_back_idle_for(time, 1061 * second), 2 * MIB);
+    let kept = alloc(&mut pool, 1000);
+    alloc_and_release(&mut pool, [40 * MIB, 1000]);
+    assert_eq!(pool.release_idle_for(time, 100 * second), 0);
+    assert_eq!(pool.release_idle_for(time, 159 * second), 0);
+    assert_eq!(pool.release_idle_for(time, 160 * second), 40 * MIB);
+    // The remaining memory shares a segment with a block in use.
+    assert_eq!(pool.release_idle_for(time, 1000 * second), 0);
+    pool.release(kept);
+    assert_eq!(pool.release_idle_for(time, 1001 * second), 0);
+    assert_eq!(pool.release_idle_for(time, 1061 * second), 2 * MIB);
     assert_eq!((pool.stats().parked, pool.stats().driver_frees), (0, 2));
 }
 
 #[test]
-fn a_gap_stays_behind_each_request() {
-    let mut pool = Pool::new(card(1 << 30), ALL, 256);
-    let taken: Vec<Allocation> = [256, 256, 1024, 1000].map(|bytes| pool.take(bytes).unwrap()).to_vec();
+fn a_gap_follows_each_allocation() {
+    let mut pool = Pool::new(gpu(1 << 30), ALL, 256);
+    let taken: Vec<Allocation> = [256, 256, 1024, 1000].map(|bytes| pool.alloc(bytes).unwrap()).to_vec();
     for (pair, bytes) in taken.windows(2).zip([256, 256, 1024]) {
         assert!(pair[0].address + bytes + 256 <= pair[1].address);
     }
@@ -266,61 +266,61 @@ fn a_gap_stays_behind_each_request() {
 }
 
 #[test]
-fn without_reuse_every_request_is_the_drivers() {
+fn without_reuse_every_request_goes_to_the_driver() {
     let mut pool = pool(1 << 20, Limits { parked: Some(0), ..ALL });
-    let [a, b] = [1000, 24].map(|bytes| take(&mut pool, bytes));
+    let [a, b] = [1000, 24].map(|bytes| alloc(&mut pool, bytes));
     assert_eq!(pool.driver().used(), [1000, 24]);
     assert_eq!(pool.stats().live, 1024);
-    pool.give(a);
-    pool.give(b);
+    pool.release(a);
+    pool.release(b);
     assert_eq!((pool.stats().live, pool.stats().parked, pool.driver().used().len()), (0, 0, 0));
 }
 
 #[test]
-fn reuse_may_be_turned_off_and_on_between() {
+fn reuse_can_be_switched_off_and_on() {
     let mut pool = pool(1 << 30, ALL);
-    let shared = take(&mut pool, 1000);
+    let shared = alloc(&mut pool, 1000);
     pool.limits.parked = Some(0);
-    let single = take(&mut pool, 1000);
-    pool.give(shared);
+    let single = alloc(&mut pool, 1000);
+    pool.release(shared);
     pool.limits.parked = None;
-    pool.give(single);
+    pool.release(single);
     assert_eq!(pool.stats().parked, 1000);
-    // Too short for the size that the request is rounded up to.
-    assert!(pool.take(1000).is_ok());
+    // The cached block is shorter than the rounded size of the request.
+    assert!(pool.alloc(1000).is_ok());
     assert_eq!(pool.driver().used(), [1000, 2 * MIB]);
-    assert_eq!(pool.give_back_idle(0), 1000);
+    assert_eq!(pool.release_idle(0), 1000);
 }
 
 #[test]
-#[should_panic(expected = "given back twice")]
-fn giving_back_twice_is_found() {
+#[should_panic(expected = "released twice")]
+fn a_double_release_panics() {
     let mut pool = pool(1 << 30, ALL);
-    let block = take(&mut pool, 1000);
-    pool.give(block);
-    pool.give(block);
+    let block = alloc(&mut pool, 1000);
+    pool.release(block);
+    pool.release(block);
 }
 
 #[test]
-fn what_lies_between_is_told_from_what_lies_beside() {
+fn only_memory_between_blocks_in_use_is_fragmented() {
     let mut pool = pool(1 << 30, ALL);
-    let [a, b, c, d] = [1000; 4].map(|bytes| take(&mut pool, bytes));
+    let [a, b, c, d] = [1000; 4].map(|bytes| alloc(&mut pool, bytes));
     let block = 1024;
     assert_eq!((pool.stats().held, pool.stats().fragmented), (2 * MIB - 4 * block, 0));
-    pool.give(a);
-    pool.give(c);
+    pool.release(a);
+    pool.release(c);
     assert_eq!((pool.stats().held, pool.stats().fragmented), (2 * MIB - 2 * block, 2 * block));
-    pool.give(b);
-    pool.give(d);
+    pool.release(b);
+    pool.release(d);
     assert_eq!((pool.stats().held, pool.stats().fragmented, pool.stats().parked), (0, 0, 2 * MIB));
 }
 
 #[test]
-fn a_stuck_device_keeps_what_would_be_given_back() {
+fn segments_of_a_hung_device_are_leaked() {
     let mut pool = pool(1 << 30, Limits { parked: Some(MIB), ..ALL });
-    let taken = take(&mut pool, 4 * MIB);
-    pool.driver().stuck.set(true);
-    pool.give(taken);
+    let taken = alloc(&mut pool, 4 * MIB);
+    pool.driver().hung.set(true);
+    pool.release(taken);
     let stats = pool.stats();
     assert_eq!((stats.driver_frees, stats.abandoned, stats.live, stats.parked), (0, 32 * MIB, 0, 0));
     assert_eq!(pool.driver().used().len(), 1);
@@ -329,5 +329,5 @@ fn a_stuck_device_keeps_what_would_be_given_back() {
 #[test]
 fn sizes_beyond_the_address_space_are_out_of_memory() {
     let mut pool = pool(1 << 30, ALL);
-    assert!(matches!(pool.take(usize::MAX), Err(Refusal::OutOfMemory { requested: usize::MAX, .. })));
+    assert!(matches!(pool.alloc(usize::MAX), Err(AllocError::OutOfMemory { requested: usize::MAX, .. })));
 }

@@ -1,10 +1,10 @@
-//! A pool that several threads use at once, and that makes room with others on the same GPU.
+//! A pool that several threads can use concurrently, and that can make other pools of the GPU release idle memory.
 use super::arena::BlockId;
-use super::pool::{Allocation, Driver, MemoryStats, Pool, Refusal};
+use super::pool::{AllocError, Allocation, Driver, MemoryStats, Pool};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
-/// Lock of a pool: the standard mutex, or one whose every schedule a test goes through.
+/// Lock of a pool: the standard mutex, or loom's mutex in tests.
 pub(super) trait Lock<T> {
     fn of(value: T) -> Self;
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R;
@@ -16,12 +16,12 @@ impl<T> Lock<T> for Mutex<T> {
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        // A pool is whole between any two calls of the driver, which are all that can fail in it.
+        // A pool is consistent before each call of the driver, so a panic there leaves it usable.
         work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A [`Pool`] under a lock. No call holds the lock of another pool at the same time.
+/// A [`Pool`] with a lock. No method holds the locks of two pools at the same time.
 pub(super) struct Shared<D: Driver, L: Lock<Pool<D>> = Mutex<Pool<D>>> {
     pool: L,
     driver: PhantomData<fn() -> D>,
@@ -32,38 +32,37 @@ impl<D: Driver, L: Lock<Pool<D>>> Shared<D, L> {
         Self { pool: L::of(pool), driver: PhantomData }
     }
 
-    /// Memory of at least `bytes` bytes. Where this pool finds none, also after giving back what is idle in it,
-    /// `siblings_give_back` is called once, without the lock: it has all other pools of the GPU give back what is idle
-    /// in them, and says whether any had something. If so, the request is tried once more before it is refused.
-    pub(super) fn take(
+    /// Allocates at least `bytes` bytes. If that fails even after this pool released its idle memory,
+    /// `release_siblings` is called once, without the lock. It must make all other pools of the GPU release their idle
+    /// memory and return true if there was any; the allocation is then tried once more.
+    pub(super) fn alloc(
         &self,
         bytes: usize,
-        siblings_give_back: impl FnOnce() -> bool,
-    ) -> Result<Allocation, Refusal<D::Error>> {
-        let outcome = self.pool.with(|pool| pool.take(bytes));
-        let short = matches!(outcome, Err(Refusal::OutOfMemory { .. } | Refusal::BeyondReserve { .. }));
-        if short && siblings_give_back() {
-            self.pool.with(|pool| pool.take(bytes))
+        release_siblings: impl FnOnce() -> bool,
+    ) -> Result<Allocation, AllocError<D::Error>> {
+        let outcome = self.pool.with(|pool| pool.alloc(bytes));
+        let short = matches!(outcome, Err(AllocError::OutOfMemory { .. } | AllocError::BeyondReserve { .. }));
+        if short && release_siblings() {
+            self.pool.with(|pool| pool.alloc(bytes))
         } else {
             outcome
         }
     }
 
-    /// Takes memory back that [`Self::take`] gave.
-    pub(super) fn give(&self, block: BlockId) {
-        self.pool.with(|pool| pool.give(block));
+    /// Releases memory allocated by [`Self::alloc`].
+    pub(super) fn release(&self, block: BlockId) {
+        self.pool.with(|pool| pool.release(block));
     }
 
-    /// Gives all idle segments back to the driver; returns how many bytes.
-    pub(super) fn give_back_idle(&self) -> usize {
-        self.pool.with(|pool| pool.give_back_idle(0))
+    /// Releases all idle segments to the driver. Returns the number of bytes.
+    pub(super) fn release_idle(&self) -> usize {
+        self.pool.with(|pool| pool.release_idle(0))
     }
 
     pub(super) fn stats(&self) -> MemoryStats {
         self.pool.with(|pool| pool.stats())
     }
 
-    /// For what is seldom done.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Pool<D>) -> R) -> R {
         self.pool.with(work)
     }
@@ -88,7 +87,7 @@ mod tests {
         }
     }
 
-    /// A GPU that two pools share: bytes in use, and the next address.
+    /// A GPU shared by several pools: bytes in use, and the next address.
     #[derive(Clone)]
     struct Gpu(Arc<(AtomicUsize, AtomicUsize)>);
 
@@ -136,7 +135,7 @@ mod tests {
         (gpu, pools)
     }
 
-    /// Goes through every order of the threads' steps with up to two preemptions.
+    /// Runs the test under every interleaving of its threads with up to two preemptions.
     fn model(test: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
@@ -149,72 +148,73 @@ mod tests {
             let (gpu, [pool]) = pools();
             let thread = |pool: Arc<LoomPool>| {
                 move || {
-                    let (a, b) = (pool.take(3 * MIB, || false).unwrap(), pool.take(1000, || false).unwrap());
-                    pool.give(a.block);
+                    let (a, b) =
+                        (pool.alloc(3 * MIB, || false).unwrap(), pool.alloc(1000, || false).unwrap());
+                    pool.release(a.block);
                     b
                 }
             };
             let other = loom::thread::spawn(thread(pool.clone()));
             let (mine, others) = (thread(pool.clone())(), other.join().unwrap());
             assert_ne!(mine.address, others.address);
-            pool.give(mine.block);
-            pool.give(others.block);
+            pool.release(mine.block);
+            pool.release(others.block);
             let stats = pool.stats();
             assert_eq!((stats.live, stats.held), (0, 0));
-            assert_eq!(pool.give_back_idle(), stats.parked);
+            assert_eq!(pool.release_idle(), stats.parked);
             assert_eq!(gpu.info(), Ok((TOTAL, TOTAL)));
         });
     }
 
     #[test]
-    fn pools_of_one_gpu_make_room_for_each_other() {
+    fn pools_of_one_gpu_release_idle_memory_for_each_other() {
         model(|| {
             let (gpu, pools) = pools::<2>();
-            // Either keeps more than the other leaves free.
-            let kept = pools[1].take(60 * MIB, || false).unwrap();
-            pools[1].give(kept.block);
+            // The idle memory of one pool is more than the other leaves free.
+            let kept = pools[1].alloc(60 * MIB, || false).unwrap();
+            pools[1].release(kept.block);
             let thread = |mine: Arc<LoomPool>, other: Arc<LoomPool>| {
                 move || {
-                    let taken = mine.take(45 * MIB, || other.give_back_idle() > 0);
-                    taken.map(|taken| mine.give(taken.block)).is_ok()
+                    let taken = mine.alloc(45 * MIB, || other.release_idle() > 0);
+                    taken.map(|taken| mine.release(taken.block)).is_ok()
                 }
             };
             let [first, second] = pools.clone();
             let other = loom::thread::spawn(thread(first, second));
             let [first, second] = pools.clone();
             let outcomes = [thread(second, first)(), other.join().unwrap()];
-            // Refused is only who came while the other was using what had been idle.
+            // A request may only fail while the other thread uses the memory that had been idle.
             assert!(outcomes.contains(&true));
             pools.iter().for_each(|pool| assert_eq!(pool.stats().live, 0));
-            let all = pools[0].take(90 * MIB, || pools[1].give_back_idle() > 0);
-            pools[0].give(all.unwrap().block);
+            let all = pools[0].alloc(90 * MIB, || pools[1].release_idle() > 0);
+            pools[0].release(all.unwrap().block);
             for pool in &pools {
-                pool.give_back_idle();
+                pool.release_idle();
             }
             assert_eq!(gpu.info(), Ok((TOTAL, TOTAL)));
         });
     }
 
     #[test]
-    fn all_siblings_give_back_before_a_refusal_and_are_asked_once() {
+    fn all_siblings_release_memory_once_before_a_request_fails() {
         model(|| {
             let (gpu, [mine, siblings @ ..]) = pools::<4>();
-            let kept: Vec<_> = siblings.iter().map(|pool| pool.take(30 * MIB, || false).unwrap()).collect();
-            siblings.iter().zip(kept).for_each(|(pool, taken)| pool.give(taken.block));
-            let mut asked = 0;
-            let taken = mine.take(100 * MIB, || {
-                asked += 1;
-                siblings.iter().map(|pool| pool.give_back_idle()).sum::<usize>() > 0
+            let kept: Vec<_> = siblings.iter().map(|pool| pool.alloc(30 * MIB, || false).unwrap()).collect();
+            siblings.iter().zip(kept).for_each(|(pool, taken)| pool.release(taken.block));
+            let mut calls = 0;
+            let taken = mine.alloc(100 * MIB, || {
+                calls += 1;
+                siblings.iter().map(|pool| pool.release_idle()).sum::<usize>() > 0
             });
-            mine.give(taken.unwrap().block);
-            assert_eq!((asked, gpu.info()), (1, Ok((0, TOTAL))));
-            let mut asked = 0;
-            let refused = mine.take(101 * MIB, || {
-                asked += 1;
+            mine.release(taken.unwrap().block);
+            assert_eq!((calls, gpu.info()), (1, Ok((0, TOTAL))));
+            let mut calls = 0;
+            let failed = mine.alloc(101 * MIB, || {
+                calls += 1;
                 false
             });
-            assert!(matches!(refused, Err(Refusal::OutOfMemory { free: TOTAL, .. })));
-            assert_eq!(asked, 1);
+            assert!(matches!(failed, Err(AllocError::OutOfMemory { free: TOTAL, .. })));
+            assert_eq!(calls, 1);
         });
     }
 }

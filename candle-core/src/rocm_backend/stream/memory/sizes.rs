@@ -1,58 +1,57 @@
-//! Sizes that memory is handed out in, and pieces that it is got in.
+//! Sizes of the blocks that are allocated, and of the segments that are requested from the driver.
 
-/// Every block starts at a multiple of this many bytes and is a multiple of it long. `hipMalloc` aligns as well.
+/// Alignment of the address and length of every block in bytes. `hipMalloc` has the same alignment.
 pub(super) const GRANULE: usize = 256;
 
-/// Rounding up never wastes more than this, nor more than an eighth of the size above eight granules.
-const MOST_WASTE: usize = 32 << 20;
+/// Maximum number of bytes lost by rounding up. Above eight granules, at most an eighth of the size is lost.
+const MAX_WASTE: usize = 32 << 20;
 
-/// Longer blocks are not handed out: no device has an address space for them.
-const LONGEST: usize = 1 << 47;
+/// Maximum length of a block, which exceeds the address space of every device.
+const MAX_BLOCK: usize = 1 << 47;
 
-/// Blocks up to these sizes share segments of [`SEGMENTS`] bytes, each kind its own: a small tensor that lives long
-/// would keep a large segment from being given back. Larger blocks get segments of their own size.
+/// Maximum sizes of blocks that share segments of [`SEGMENTS`] bytes. Each kind has separate segments, so that a small
+/// long-lived tensor does not keep a large segment in use. Larger blocks get a segment each.
 pub(super) const SHARED: [usize; 2] = [1 << 20, 8 << 20];
 const SEGMENTS: [usize; 2] = [2 << 20, 32 << 20];
 
-/// Number of kinds of segments.
 pub(super) const KINDS: usize = SHARED.len() + 1;
 
-/// The kind of the largest blocks: a segment is got for each of them.
+/// Kind of the largest blocks, which have a segment each.
 pub(super) const LARGE: usize = SHARED.len();
 
 /// Number of classes of lengths: eight for each power of two.
-pub(super) const CLASSES: usize = 8 * (LONGEST.ilog2() - GRANULE.ilog2() + 1) as usize;
+pub(super) const CLASSES: usize = 8 * (MAX_BLOCK.ilog2() - GRANULE.ilog2() + 1) as usize;
 
-/// The kind of segment that a block comes from.
+/// Returns the kind of segment for a block of this size.
 pub(super) fn kind(block: usize) -> usize {
     SHARED.iter().position(|&most| block <= most).unwrap_or(LARGE)
 }
 
-/// The size of the block for `bytes` bytes: a multiple of an eighth of the power of two below, so that sizes which
-/// drift a little meet the same blocks. `None` if there is none so long.
+/// Returns the size of the block for `bytes` bytes: rounded up to a multiple of an eighth of the next lower power of two, so
+/// that slightly different sizes use the same blocks. `None` if it would exceed the maximum length.
 pub(super) fn block(bytes: usize) -> Option<usize> {
     let granules = bytes.max(1).checked_next_multiple_of(GRANULE)?;
-    // A step is a power of two: no division on the way of every tensor.
+    // A step is a power of two, so that no division is needed.
     let step = step(granules);
     let block = granules.checked_add(step - 1)? & !(step - 1);
-    (block <= LONGEST).then_some(block)
+    (block <= MAX_BLOCK).then_some(block)
 }
 
-/// The distance from the size of a block to the next larger one.
+/// Returns the difference between the size of a block and the next larger size.
 pub(super) fn step(block: usize) -> usize {
-    ((1usize << block.max(1).ilog2()) / 8).clamp(GRANULE, MOST_WASTE)
+    ((1usize << block.max(1).ilog2()) / 8).clamp(GRANULE, MAX_WASTE)
 }
 
-/// The class of lengths that `len` belongs to: all of a class are at least as long as all of the class before. Up to
-/// 512 MiB a class has one block size, its shortest; beyond, several.
+/// Returns the class of lengths that contains `len`. Lengths of a class are greater than those of lower classes. Up to
+/// 512 MiB, a class has one block size, its smallest length; beyond, several.
 pub(super) fn class(len: usize) -> usize {
-    let len = len.clamp(GRANULE, LONGEST);
+    let len = len.clamp(GRANULE, MAX_BLOCK);
     let power = len.ilog2();
     let eighth = (len >> (power - 3)) & 7;
     8 * (power - GRANULE.ilog2()) as usize + eighth
 }
 
-/// Number of bytes to ask the driver for, where a block of `block` bytes is wanted and none is free.
+/// Returns the size of the segment to request from the driver for a block of `block` bytes.
 pub(super) fn segment(block: usize) -> usize {
     SEGMENTS.get(kind(block)).copied().unwrap_or(block)
 }
@@ -67,13 +66,13 @@ mod tests {
         for bytes in powers {
             let block = block(bytes).unwrap();
             assert!(block >= bytes && block.is_multiple_of(GRANULE), "{bytes}: {block}");
-            let most = (bytes / 8).clamp(GRANULE - 1, MOST_WASTE);
+            let most = (bytes / 8).clamp(GRANULE - 1, MAX_WASTE);
             assert!(block - bytes.max(1) <= most, "{bytes}: {block}");
         }
     }
 
     #[test]
-    fn a_block_is_its_own_size() {
+    fn rounding_a_block_size_does_not_change_it() {
         for bytes in (0..100_000).step_by(97) {
             let rounded = block(bytes).unwrap();
             assert_eq!(block(rounded), Some(rounded));
@@ -81,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_addressed_has_no_size() {
+    fn sizes_beyond_the_maximum_return_none() {
         assert_eq!(block(usize::MAX), None);
         assert_eq!(block(usize::MAX - GRANULE), None);
-        assert_eq!((block(LONGEST), block(LONGEST + 1)), (Some(LONGEST), None));
+        assert_eq!((block(MAX_BLOCK), block(MAX_BLOCK + 1)), (Some(MAX_BLOCK), None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Steps that repeat, as in training: from the third on they ask the driver for nothing.
+//! Tests that repeated steps, as in training, do not call the driver from the third step on.
 use super::arena::BlockId;
 use super::pool::Pool;
-use super::pool_tests::{pool, Card, ALL};
+use super::pool_tests::{pool, MockGpu, ALL};
 use super::sizes;
 
 const MIB: usize = 1 << 20;
@@ -14,7 +14,7 @@ impl Random {
         (self.0 >> 33) as usize % end
     }
 
-    /// From 256 bytes to `most`, all magnitudes alike.
+    /// Returns a size from 256 bytes to `most`, log-uniformly distributed.
     fn size(&mut self, most: usize) -> usize {
         let top = 256usize << self.below((most / 256).ilog2() as usize + 1);
         (top + self.below(top)).min(most)
@@ -23,18 +23,18 @@ impl Random {
 
 #[derive(Clone, Copy)]
 enum Event {
-    Take { slot: usize, bytes: usize },
-    Give { slot: usize },
+    Alloc { slot: usize, bytes: usize },
+    Release { slot: usize },
 }
 
-/// What a step does: tensors of some shapes come and go in any order; some live to its end, where those that the step
-/// before left behind go.
+/// Allocations of a step: tensors of some shapes are allocated and released in any order. Some outlive the step and are
+/// released at the end of the next.
 struct Step {
     events: Vec<Event>,
     slots: usize,
     /// The slots that outlive the step.
     kept: Vec<usize>,
-    /// The most that is in use at once, in blocks.
+    /// Maximum number of bytes in use, in whole blocks.
     peak: usize,
 }
 
@@ -47,23 +47,23 @@ impl Step {
         let at_once = 2 + random.below(40);
         for _ in 0..100 + random.below(500) {
             if open.len() >= at_once || !open.is_empty() && random.below(5) < 2 {
-                // Mostly the latest goes first.
+                // Mostly, recent tensors are released first.
                 let at = open.len() - 1 - random.below(open.len()).min(random.below(open.len()));
-                events.push(Event::Give { slot: open.remove(at) });
+                events.push(Event::Release { slot: open.remove(at) });
             } else {
-                events.push(Event::Take { slot: slots, bytes: shapes[random.below(shapes.len())] });
+                events.push(Event::Alloc { slot: slots, bytes: shapes[random.below(shapes.len())] });
                 open.push(slots);
                 slots += 1;
             }
         }
         let kept = open.split_off(open.len() - random.below(open.len() + 1).min(4));
-        events.extend(open.into_iter().map(|slot| Event::Give { slot }));
+        events.extend(open.into_iter().map(|slot| Event::Release { slot }));
         let mut step = Self { events, slots, kept, peak: 0 };
         step.peak = step.measure();
         step
     }
 
-    /// By a count of its own: the most that two steps, one after the other, have in use at once.
+    /// Computes the maximum number of bytes in use over two consecutive steps, independently of the pool.
     fn measure(&self) -> usize {
         let mut sizes = vec![0; self.slots];
         let (mut live, mut peak) = (0, 0);
@@ -71,11 +71,11 @@ impl Step {
             let before: usize = self.kept.iter().map(|&slot| sizes[slot]).sum();
             for event in &self.events {
                 match *event {
-                    Event::Take { slot, bytes } => {
+                    Event::Alloc { slot, bytes } => {
                         sizes[slot] = sizes::block(bytes).unwrap();
                         live += sizes[slot];
                     }
-                    Event::Give { slot } => live -= sizes[slot],
+                    Event::Release { slot } => live -= sizes[slot],
                 }
                 peak = peak.max(live);
             }
@@ -84,21 +84,21 @@ impl Step {
         peak
     }
 
-    fn run(&self, pool: &mut Pool<Card>, before: &mut Vec<BlockId>) {
+    fn run(&self, pool: &mut Pool<MockGpu>, before: &mut Vec<BlockId>) {
         let mut blocks = vec![None; self.slots];
         for event in &self.events {
             match *event {
-                Event::Take { slot, bytes } => blocks[slot] = Some(pool.take(bytes).unwrap().block),
-                Event::Give { slot } => pool.give(blocks[slot].unwrap()),
+                Event::Alloc { slot, bytes } => blocks[slot] = Some(pool.alloc(bytes).unwrap().block),
+                Event::Release { slot } => pool.release(blocks[slot].unwrap()),
             }
         }
-        before.drain(..).for_each(|block| pool.give(block));
+        before.drain(..).for_each(|block| pool.release(block));
         before.extend(self.kept.iter().map(|&slot| blocks[slot].unwrap()));
     }
 }
 
-/// Calls of the driver up to the end of each of `steps` steps, on a card that has `tenths` tenths of what a step needs,
-/// and room for the segments that are shared.
+/// Returns the number of driver calls up to the end of each step, on a GPU with `tenths` tenths of the memory that a step
+/// needs plus some for shared segments.
 fn calls(step: &Step, tenths: usize, steps: usize) -> Vec<u64> {
     let mut pool = pool(step.peak / 10 * tenths + 100 * MIB, ALL);
     let mut before = Vec::new();
@@ -109,13 +109,13 @@ fn calls(step: &Step, tenths: usize, steps: usize) -> Vec<u64> {
     });
     let calls = calls.collect();
     let stats = pool.stats();
-    // Blocks may be longer than asked for by less than a step.
+    // Blocks may exceed the requested size by less than a step.
     assert!(stats.peak <= step.peak + step.peak / 8, "{stats:?}");
     calls
 }
 
 #[test]
-fn from_the_third_step_on_the_driver_is_asked_for_nothing() {
+fn from_the_third_step_on_the_driver_is_not_called() {
     for seed in 0..300 {
         let step = Step::random(seed);
         for tenths in [20, 40, 1000] {
@@ -126,23 +126,23 @@ fn from_the_third_step_on_the_driver_is_asked_for_nothing() {
 }
 
 #[test]
-fn memory_that_is_hardly_enough_is_used() {
+fn scarce_memory_is_used_fully() {
     for seed in 0..300 {
-        // Each request is met: `calls` demands it.
+        // `calls` panics if a request fails.
         calls(&Step::random(seed), 14, 4);
     }
 }
 
 #[test]
-fn segments_grow_to_three_times_what_is_in_use_at_most() {
-    // Sizes that never repeat.
+fn segments_grow_to_at_most_three_times_the_peak() {
+    // Random sizes, which hardly repeat.
     let mut random = Random(3);
     let mut pool = pool(1 << 40, ALL);
     let mut open = Vec::new();
     for _ in 0..20_000 {
-        open.push(pool.take(random.size(8 * MIB)).unwrap().block);
+        open.push(pool.alloc(random.size(8 * MIB)).unwrap().block);
         if open.len() > 100 {
-            pool.give(open.swap_remove(random.below(open.len())));
+            pool.release(open.swap_remove(random.below(open.len())));
         }
     }
     let stats = pool.stats();

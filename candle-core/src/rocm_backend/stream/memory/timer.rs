@@ -1,20 +1,20 @@
-//! Work that a thread does again and again.
+//! A thread that does work periodically.
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A thread that does its work every so often. Dropping it ends the thread, once work in progress is done: never drop it
-/// from within the work.
+/// A thread that does work periodically. Dropping the timer waits for work in progress and ends the thread, so it must not
+/// be dropped by the work itself.
 pub(super) struct Timer {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Timer {
-    /// Starts a thread that waits `period` before each call of `work` and ends when that returns false.
+    /// Starts a thread that waits `period` before each call of `work` and ends when `work` returns false.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the thread cannot be started.
     pub(super) fn start(
         period: Duration,
         mut work: impl FnMut() -> bool + Send + 'static,
@@ -38,7 +38,7 @@ impl Drop for Timer {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic in the work was reported when it happened.
+            // A panic of the work has already been printed.
             let _ = thread.join();
         }
     }
@@ -50,7 +50,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn it_works_until_there_is_nothing_to_do() {
+    fn the_thread_ends_when_work_returns_false() {
         let (sender, receiver) = mpsc::channel();
         let mut left = 3;
         let timer = Timer::start(Duration::ZERO, move || {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_ends_a_long_wait() {
+    fn dropping_the_timer_ends_a_long_wait() {
         let (sender, receiver) = mpsc::channel();
         drop(Timer::start(Duration::from_secs(1 << 40), move || sender.send(()).is_ok()).unwrap());
         assert!(receiver.recv().is_err());

@@ -1,28 +1,28 @@
-//! The launches that are held back, and the memory that they need.
+//! Deferred launches, and the memory that they need.
 use crate::rocm_backend::ops::quantized_row::MAX_MATRICES;
 use crate::rocm_backend::stream::{Allocation, Buffer, Stream};
 use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId};
 use std::ops::Range;
 
-/// Memory that a held launch writes, unless its tensor was dropped.
+/// Result of a deferred launch. It is no longer needed if its tensor was dropped.
 #[derive(Clone, Copy)]
 pub(super) struct Output {
     pub(super) ptr: DevicePtr,
-    pub(super) is_wanted: bool,
+    pub(super) is_needed: bool,
 }
 
 impl Output {
     pub(super) fn at(ptr: DevicePtr) -> Self {
-        Self { ptr, is_wanted: true }
+        Self { ptr, is_needed: true }
     }
 
     /// Returns true if a tensor at `ptr` is this result.
     pub(super) fn is(&self, ptr: DevicePtr) -> bool {
-        self.is_wanted && self.ptr.0 == ptr.0
+        self.is_needed && self.ptr.0 == ptr.0
     }
 }
 
-/// `out = silu(x)` of dense f32.
+/// `out = silu(x)` on dense f32.
 #[derive(Clone, Copy)]
 pub(super) struct Silu {
     pub(super) x: DevicePtr,
@@ -30,7 +30,7 @@ pub(super) struct Silu {
     pub(super) numel: usize,
 }
 
-/// `out = silu * gate`.
+/// `out = silu * gate` on dense f32.
 #[derive(Clone, Copy)]
 pub(super) struct Gated {
     pub(super) silu: Silu,
@@ -38,7 +38,7 @@ pub(super) struct Gated {
     pub(super) out: Output,
 }
 
-/// A matrix of `n` rows of blocks, and its product.
+/// A quantized matrix of `n` rows, and the result of its product.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub(super) blocks: DevicePtr,
@@ -46,24 +46,24 @@ pub(super) struct Matrix {
     pub(super) out: Output,
 }
 
-/// Products of one row of `k` f32 with matrices of one format.
+/// Products of one row of `k` elements of f32 with matrices of one format.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
     pub(super) format: BlockFormat,
     pub(super) k: usize,
     pub(super) x: DevicePtr,
-    /// The launch that makes the row, merged into this one; `x` is then its result.
+    /// The launch that computes the row `x`, fused into this one.
     pub(super) gated: Option<Gated>,
     pub(super) matrices: [Option<Matrix>; MAX_MATRICES],
-    /// Added to the only product, and where the sum goes.
+    /// Summand that is added to the only product, and the result of the sum.
     pub(super) sum: Option<(DevicePtr, Output)>,
-    /// The activation of one of the products.
+    /// SiLU of one of the products.
     pub(super) silu: Option<Silu>,
 }
 
 impl Products {
-    /// The only product, if no other held launch uses it yet.
-    pub(super) fn alone(&self) -> Option<&Matrix> {
+    /// Returns the product if it is the only one and no deferred launch uses it yet.
+    pub(super) fn single(&self) -> Option<&Matrix> {
         match &self.matrices {
             [Some(matrix), None, ..] if self.sum.is_none() && self.silu.is_none() => Some(matrix),
             _ => None,
@@ -77,7 +77,7 @@ pub(super) enum Work {
     Nothing,
     Products(Products),
     Gated(Gated),
-    /// Nothing to enqueue: quantized activations, for further products with what lies at `from` and has not changed.
+    /// Nothing to enqueue. Quantized activations, which later products with the unchanged rows at `from` can reuse.
     Activations {
         from: DevicePtr,
         quantizer: KernelId,
@@ -87,11 +87,11 @@ pub(super) enum Work {
     },
 }
 
-// SAFETY: the pointers are addresses in device memory, which no thread reads through.
+// SAFETY: the pointers are addresses of device memory, which the host does not dereference.
 unsafe impl Send for Work {}
 
 impl Work {
-    /// Returns true if a held launch reads from memory, or leaves a result there that no other held launch uses.
+    /// Returns true if a deferred launch reads from `range`, or writes a result there that no other deferred launch uses.
     fn needs(&self, range: &Range<usize>) -> bool {
         let at = |ptr: DevicePtr| range.contains(&ptr.0.addr());
         let of_gated = |gated: &Gated| at(gated.silu.x) || at(gated.gate);
@@ -109,7 +109,7 @@ impl Work {
         }
     }
 
-    /// Results that other held launches use: they need not be computed for themselves.
+    /// Returns the results that other deferred launches use, so that they need not be written to memory.
     fn intermediate(&mut self) -> impl Iterator<Item = &mut Output> {
         let (gated, sum) = match self {
             Work::Products(group) => {
@@ -124,25 +124,24 @@ impl Work {
     }
 }
 
-/// Launches that a device holds back.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct Deferred {
     pub(super) work: Work,
-    /// Memory that was given back while a held launch still needs it.
+    /// Memory that was released while a deferred launch still needs it.
     retained: Vec<(Allocation, Range<usize>)>,
-    /// Given back when the lock is open again.
+    /// Buffer to drop after the lock is released.
     pub(super) retired: Option<Buffer<u8>>,
     /// An error that could not be returned where it occurred.
     pub(super) failure: Option<crate::Error>,
 }
 
-impl Held {
-    /// Returns true if the stream must enqueue held launches before anything else.
+impl Deferred {
+    /// Returns true if the stream must call `enqueue` before it enqueues other work.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self.work, Work::Nothing) || self.failure.is_some()
     }
 
-    /// Returns the memory, unless a held launch needs it. Results in it are not wanted any more.
+    /// Returns the memory, unless a deferred launch needs it. Intermediate results in it are no longer needed.
     pub(super) fn retain(&mut self, memory: Allocation, bytes: usize) -> Option<Allocation> {
         let range = memory.address..memory.address + bytes;
         if self.work.needs(&range) {
@@ -150,16 +149,16 @@ impl Held {
             return None;
         }
         for output in self.work.intermediate() {
-            output.is_wanted &= output.ptr.0.addr() != memory.address;
+            output.is_needed &= output.ptr.0.addr() != memory.address;
         }
         Some(memory)
     }
 
-    /// Gives back the memory that no held launch needs any more.
+    /// Releases retained memory that no deferred launch needs any more.
     pub(super) fn release(&mut self, stream: &Stream) {
-        let Held { work, retained, .. } = self;
+        let Deferred { work, retained, .. } = self;
         while let Some(at) = retained.iter().position(|(_, range)| !work.needs(range)) {
-            stream.release_memory(retained.swap_remove(at).0);
+            stream.return_memory(retained.swap_remove(at).0);
         }
     }
 }
