@@ -94,8 +94,7 @@ attention! {
 }
 
 attention! {
-    /// Like [`flash_attn_alibi_windowed`], with optional slopes, and with the score replaced by
-    /// `softcap` · tanh(score / `softcap`). A softcap of 0 or less disables this.
+    /// Like [`flash_attn_alibi_windowed`], with optional slopes and softcap · tanh(score / softcap) unless `softcap` <= 0.
     flash_attn_alibi_windowed_softcap(
         alibi_slopes: Option<&Tensor>, softmax_scale: f32, window_size_left: Option<usize>,
         window_size_right: Option<usize>, softcap: f32

@@ -103,20 +103,20 @@ fn by_heads(layout: &Layout) -> Result<Layout> {
 }
 
 /// A locked storage and its layout.
-type StorageGuard<'a> = (StorageRef<'a>, &'a Layout);
+type Guard<'a> = (StorageRef<'a>, &'a Layout);
 
-fn rocm<'a>(name: &str, (storage, layout): &'a StorageGuard) -> Result<AttentionOperand<'a>> {
+fn rocm<'a>(name: &str, (storage, layout): &'a Guard) -> Result<AttentionOperand<'a>> {
     match &**storage {
         Storage::Rocm(storage) => Ok((storage, layout)),
         _ => bail!("{name} must be a rocm tensor"),
     }
 }
 
-fn lock(tensor: Option<&Tensor>) -> Option<StorageGuard<'_>> {
+fn lock(tensor: Option<&Tensor>) -> Option<Guard<'_>> {
     tensor.map(Tensor::storage_and_layout)
 }
 
-fn optional<'a>(name: &str, held: &'a Option<StorageGuard>) -> Result<Option<AttentionOperand<'a>>> {
+fn optional<'a>(name: &str, held: &'a Option<Guard>) -> Result<Option<AttentionOperand<'a>>> {
     held.as_ref().map(|held| rocm(name, held)).transpose()
 }
 
@@ -154,12 +154,7 @@ fn check_heads(heads: usize, key_heads: usize, widths: [usize; 2]) -> Result<()>
 
 impl FlashAttn {
     /// Returns the score parameters for `keys` keys.
-    fn attention<'a>(
-        &self,
-        slopes: &'a Option<StorageGuard>,
-        heads: usize,
-        keys: usize,
-    ) -> Result<Attention<'a>> {
+    fn attention<'a>(&self, slopes: &'a Option<Guard>, heads: usize, keys: usize) -> Result<Attention<'a>> {
         let slopes = optional("alibi_slopes", slopes)?;
         if let Some((storage, layout)) = slopes {
             let (dtype, expected) = (storage.dtype(), DType::F32);
@@ -286,11 +281,7 @@ impl FlashAttnVarLen {
         })
     }
 
-    fn ranges<'a>(
-        &self,
-        held: &'a Option<StorageGuard>,
-        sequences: usize,
-    ) -> Result<Option<AttentionOperand<'a>>> {
+    fn ranges<'a>(&self, held: &'a Option<Guard>, sequences: usize) -> Result<Option<AttentionOperand<'a>>> {
         let Some((storage, layout)) = optional("mm_prefix_ranges", held)? else { return Ok(None) };
         if storage.dtype() != DType::I32 {
             bail!("mm_prefix_ranges must be i32, got {:?}", storage.dtype())

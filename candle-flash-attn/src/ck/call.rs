@@ -129,9 +129,7 @@ impl Problem {
         let max_width = Instance::width_for(width.max(value_width))
             .filter(|_| width % ALIGNMENT == 0 && value_width % ALIGNMENT == 0 && width * value_width > 0)
             .ok_or_else(|| {
-                Unsupported(format!(
-                    "head widths {width} and {value_width}; supported are multiples of 8 up to 256"
-                ))
+                Unsupported(format!("head widths {width} and {value_width}, not multiples of 8 up to 256"))
             })?;
         if self.key_heads == 0 || !self.heads.is_multiple_of(self.key_heads) {
             return Err(Unsupported(format!("{} heads for {} key heads", self.heads, self.key_heads)));
@@ -140,19 +138,14 @@ impl Problem {
         if !(self.scale > 0.0 && self.scale.is_finite()) {
             return Err(Unsupported(format!("a scale of {}", self.scale)));
         }
-        self.check_operand("queries", self.q, self.queries)?;
-        self.check_operand("keys", self.k, self.keys)?;
-        self.check_operand("values", self.v, self.keys)?;
+        self.check("queries", self.q, self.queries)?;
+        self.check("keys", self.k, self.keys)?;
+        self.check("values", self.v, self.keys)?;
         let (varlen, masked) = (self.starts.is_some(), self.left.is_some() || self.right.is_some());
         Ok(Instance { element: self.element, width: max_width, varlen, masked })
     }
 
-    fn check_operand(
-        &self,
-        name: &str,
-        operand: Operand,
-        rows: usize,
-    ) -> std::result::Result<(), Unsupported> {
+    fn check(&self, name: &str, operand: Operand, rows: usize) -> std::result::Result<(), Unsupported> {
         let Operand { address, row, head, batch } = operand;
         let strides = [row, head, if self.starts.is_some() { 0 } else { batch }];
         if address % 16 != 0 || strides.iter().any(|stride| stride % ALIGNMENT != 0) {
@@ -161,9 +154,7 @@ impl Problem {
             )));
         }
         if row.saturating_mul(rows).saturating_mul(2) >= MAX_HEAD_BYTES {
-            return Err(Unsupported(format!(
-                "{rows} rows of {name} with a stride of {row} elements, 2 GiB or more"
-            )));
+            return Err(Unsupported(format!("{rows} rows of {name} {row} elements apart, 2 GiB or more")));
         }
         Ok(())
     }
@@ -174,13 +165,12 @@ impl Problem {
     /// Like [`Self::instance`].
     pub fn call(&self) -> std::result::Result<Call, Unsupported> {
         let instance = self.instance()?;
-        self.check_operand("results", self.o, self.queries)?;
+        self.check("results", self.o, self.queries)?;
         let tiles = self.queries.div_ceil(instance.tile().queries);
         let count = |n: usize| u32::try_from(n).map_err(|_| Unsupported(format!("{n} workgroups")));
         let grid = (count(self.heads)?, count(tiles)?, count(self.batch)?);
-        let arguments = self
-            .arguments(instance.masked)
-            .map_err(|n| Unsupported(format!("{n} as a length or a stride")))?;
+        let too_large = |n| Unsupported(format!("{n} as a length or a stride"));
+        let arguments = self.arguments(instance.masked).map_err(too_large)?;
         Ok(Call { instance, arguments, grid })
     }
 
@@ -277,8 +267,7 @@ impl Call {
 mod tests {
     use super::*;
 
-    /// Returns a problem of 2 x 300 queries of 8 heads and 2 x 500 keys of 2 heads, with widths 96 and 80 and Candle's
-    /// layout (batch, row, head, width).
+    /// Returns a problem of 2 x 300 queries of 8 heads and 2 x 500 keys of 2 heads, with widths 96 and 80.
     fn problem() -> Problem {
         let operand = |address, rows, heads, width| Operand {
             address,

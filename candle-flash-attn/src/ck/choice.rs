@@ -56,8 +56,7 @@ const fn row(arch: &'static str, element: Element, width: usize) -> TableRow {
 /// bf16 is not listed because the instances round it with several vector instructions. On gfx90a, both kernels are bound by
 /// the matrix units from width 128 on, and Candle's kernel skips more of a causal mask; the same holds for width 256.
 pub const TABLE: &[TableRow] = &[
-    // Thousands of clocks per compute unit for matrix + vector + LDS, 2 x 512 x 512 causal: 82 + 64 + 33 instead of
-    // 70 + 112 + 31.
+    // Kiloclocks of a compute unit, matrix + vector + LDS, 2 x 512 x 512 causal: 82 + 64 + 33, not 70 + 112 + 31.
     row("gfx90a", Element::F16, 64),
     // 41 + 64 + 33 instead of 35 + 111 + 31.
     row("gfx942", Element::F16, 64),
@@ -65,8 +64,7 @@ pub const TABLE: &[TableRow] = &[
     row("gfx942", Element::F16, 128),
 ];
 
-/// Returns true if [`TABLE`] selects Composable Kernel. Variable-length sequences are left to Candle's kernels, which
-/// check their start offsets.
+/// Returns true if [`TABLE`] selects Composable Kernel, for dense batches only: it does not check start offsets.
 pub(super) fn is_in_table(arch: &str, problem: &Problem, instance: Instance) -> bool {
     let is_of =
         |row: &&TableRow| (row.arch, row.element, row.width) == (arch, instance.element, instance.width);

@@ -84,8 +84,7 @@ pub(crate) fn try_forward(
         q.0.order_after(storage)?;
     }
     let call = problem.call().map_err(Error::wrap)?;
-    // SAFETY: layouts were checked against their storages; `Choice::ComposableKernel` makes the caller responsible for
-    // sequence lengths.
+    // SAFETY: layouts were checked. `Choice::ComposableKernel` makes the user responsible for sequence lengths.
     unsafe { call.run(device, library)? };
     let statistics = attention.statistics.then_some(log_sums);
     Ok(Some(Attended { out: made, statistics }))

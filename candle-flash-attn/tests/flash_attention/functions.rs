@@ -10,7 +10,7 @@ pub struct Function {
     pub name: &'static str,
     pub pages: bool,
     dense: bool,
-    /// Whether it takes ALiBi slopes.
+    /// Support of ALiBi slopes.
     slopes: Slopes,
     /// True if it takes any window, false if only a causal mask.
     windows: bool,

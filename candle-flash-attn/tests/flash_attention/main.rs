@@ -94,7 +94,7 @@ fn every_width() -> Result<()> {
 }
 
 const FORMS: [Form; 3] = [Form::Dense, Form::Sequences, Form::Pages(32)];
-/// Whether slopes are used, and the softcap.
+/// Use of slopes, and the softcap.
 const SCORES: [(bool, Option<f32>); 5] =
     [(false, None), (true, None), (false, Some(4.0)), (true, Some(4.0)), (false, Some(0.0))];
 const WINDOWS: [(Option<usize>, Option<usize>); 8] = [

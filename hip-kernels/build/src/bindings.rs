@@ -101,11 +101,7 @@ fn rust(families: &[Family]) -> TokenStream {
         .iter()
         .map(|module| (camel_case(module.name), module.name, module.meaning.to_owned()))
         .collect();
-    text.extend(enumeration(
-        "Module",
-        " A kernel module: one source file, one code object per target.",
-        &modules,
-    ));
+    text.extend(enumeration("Module", " A kernel module: one source, one code object per target.", &modules));
     let elements = names("element", ELEMENTS);
     text.extend(axis_enumeration("Element", " Element type, named by its dtype.", &elements));
     text.extend(formats());
@@ -191,11 +187,7 @@ fn formats() -> TokenStream {
         ("ggml_type", " Returns GGML's type number, as in GGUF files.", |format| format.ggml_type),
         ("weights", " Returns the number of weights per block.", |format| format.weights),
         ("bytes", " Returns the number of bytes per block.", |format| format.bytes),
-        (
-            "quantizer_threads",
-            " Returns the number of threads that quantize a block; 0 without a quantizer.",
-            |format| format.quantizer_threads,
-        ),
+        ("quantizer_threads", " Returns the threads per block.", |format| format.quantizer_threads),
     ];
     for (name, meaning, column) in columns {
         let (name, values) = (format_ident!("{name}"), FORMATS.iter().map(column));

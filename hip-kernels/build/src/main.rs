@@ -40,9 +40,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match (&arguments.source, &arguments.out) {
-        (Some(source), Some(out)) => {
-            compile_source(&arguments, source, out).map_err(|error| error.to_string())
-        }
+        (Some(source), Some(out)) => own_source(&arguments, source, out).map_err(|error| error.to_string()),
         _ => run(&arguments),
     };
     match outcome {
@@ -59,7 +57,7 @@ fn targets(arguments: &Arguments) -> Result<Vec<Target>, BuildError> {
     target::choose(arguments.archs.as_deref().or(from_environment.as_deref()))
 }
 
-fn compile_source(arguments: &Arguments, source: &Path, out: &Path) -> Result<(), BuildError> {
+fn own_source(arguments: &Arguments, source: &Path, out: &Path) -> Result<(), BuildError> {
     for (path, size) in compile_own(source, &targets(arguments)?, out, &arguments.work_dir)? {
         println!("{}: {size} bytes", path.display());
     }
@@ -137,7 +135,6 @@ fn print_objects(report: &Report) {
 }
 
 fn print_progress(step: Progress<'_>) {
-    let status =
-        step.compiled_in.map_or("unchanged".to_owned(), |time| format!("{:.1} s", time.as_secs_f32()));
-    eprintln!("[{}/{}] {} for {}: {status}", step.done, step.total, step.module, step.target);
+    let time = step.compiled_in.map_or("unchanged".to_owned(), |time| format!("{:.1} s", time.as_secs_f32()));
+    eprintln!("[{}/{}] {} for {}: {time}", step.done, step.total, step.module, step.target);
 }

@@ -159,13 +159,8 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
         .into_iter()
         .flat_map(|module| options.targets.iter().map(move |target| (module, target)))
         .collect();
-    let context = JobContext {
-        compiler: &compiler,
-        tree: &tree,
-        options,
-        families: families(),
-        library: library.into(),
-    };
+    let context =
+        Context { compiler: &compiler, tree: &tree, options, families: families(), library: library.into() };
 
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
@@ -209,7 +204,7 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
 type Outcome = Result<BuiltObject, Failure>;
 
 /// State shared by all jobs.
-struct JobContext<'a> {
+struct Context<'a> {
     compiler: &'a Compiler,
     tree: &'a Tree,
     options: &'a Options,
@@ -218,7 +213,7 @@ struct JobContext<'a> {
     library: [u8; 32],
 }
 
-impl JobContext<'_> {
+impl Context<'_> {
     fn build_object(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
         let source = self.tree.source(module);
         let include = [self.options.include_dir.as_path(), self.tree.dir()];
