@@ -1,12 +1,11 @@
-// out = inp * mul + add in the tensor's dtype. The product is rounded before the sum, as on the CPU device; integers
-// wrap.
+// out = inp * mul + add in the tensor's dtype. The product is rounded before the sum; integers wrap.
 #include "pack.cuh"
 
 #pragma clang fp contract(off)
 
 template <typename T>
 __device__ __forceinline__ T affine(T x, T mul, T add) {
-    typedef typename Ring<T>::type R;
+    typedef typename WrappingType<T>::type R;
     const R product = (R)x * (R)mul;
     return (T)(product + (R)add);
 }

@@ -1,97 +1,97 @@
-// Scaled dot product attention with an online softmax: scores never leave registers. Rows of queries, those of all heads
-// that share a key head behind each other, meet tiles of keys on the machine's matrix units.
+// Scaled dot product attention with an online softmax: scores stay in registers. The query rows of all heads that
+// share a key head are concatenated and multiplied with tiles of keys on the matrix units.
 //
-// attention_rows: the waves of a workgroup have rows of their own, and walk over the keys together. attention_keys: they
-// have the same few rows, and keys of their own; workgroups may have parts of the keys, which attention_parts puts together.
+// attention_rows: each wave has its own query rows, and all waves of the workgroup iterate over the same keys.
+// attention_keys (split-KV): the waves share a few query rows and divide the keys. The keys may also be split
+// between workgroups, whose partial results attention_parts combines.
 #include "attention.cuh"
 
-// What a workgroup's rows and tiles are like. Rows and threads are the same everywhere.
+// Tile sizes and memory layout of a workgroup. The numbers of rows and threads are the same on every GPU.
 template <typename T, unsigned int WIDTH, bool SPLIT>
 struct Plan {
     static constexpr unsigned int THREADS = SPLIT ? CANDLE_ATTENTION_SPLIT_THREADS : CANDLE_BLOCK;
     static constexpr unsigned int ROWS = SPLIT ? TILE_SIDE : CANDLE_ATTENTION_ROWS, WAVES = THREADS / WAVE;
     static constexpr unsigned int QUERY_TILES = SPLIT ? 1 : ROWS / WAVES / TILE_SIDE;
-    // Columns of values of a workgroup: heads are computed in pieces where registers cannot hold the whole.
-    static constexpr unsigned int WHOLE = BY_LANES<T> || sizeof(T) == 4 ? CANDLE_ATTENTION_COLUMNS : 256;
-    static constexpr unsigned int VALUES = WIDTH > WHOLE ? CANDLE_ATTENTION_COLUMNS : WIDTH;
-    // Keys of a tile: as many as LDS has room for, and registers for their scores.
-    static constexpr unsigned int FIT = (SPLIT || BY_LANES<T> ? 8192 : 16384) / (WIDTH * sizeof(T));
+    // Value columns of a workgroup: a head is computed in pieces if its accumulators do not fit into registers.
+    static constexpr unsigned int MAX_VALUES = BY_LANES<T> || sizeof(T) == 4 ? CANDLE_ATTENTION_COLUMNS : 256;
+    static constexpr unsigned int VALUES = WIDTH > MAX_VALUES ? CANDLE_ATTENTION_COLUMNS : WIDTH;
+    // Keys of a tile, limited by the size of LDS and by the registers for their scores.
+    static constexpr unsigned int KEYS_IN_LDS = (SPLIT || BY_LANES<T> ? 8192 : 16384) / (WIDTH * sizeof(T));
 #if defined(TILES_BY_MMA)
-    static constexpr unsigned int MOST = SPLIT || BY_LANES<T> || WIDTH < 128 ? 32 : 64;
+    static constexpr unsigned int MAX_KEYS = SPLIT || BY_LANES<T> || WIDTH < 128 ? 32 : 64;
 #else
-    static constexpr unsigned int MOST = SPLIT ? TILE_SIDE : BY_LANES<T> || WIDTH < 128 ? 32 : 64;
+    static constexpr unsigned int MAX_KEYS = SPLIT ? TILE_SIDE : BY_LANES<T> || WIDTH < 128 ? 32 : 64;
 #endif
-    static constexpr unsigned int KEYS = FIT < TILE_SIDE ? TILE_SIDE : FIT < MOST ? FIT : MOST;
-    // Registers that the queries' factors would take; where they are too many, queries are read again for each tile.
-    static constexpr unsigned int REGISTERS = QUERY_TILES * WIDTH / STEP<T> * Queries<T>::LINES * Queries<T>::WORDS;
+    static constexpr unsigned int KEYS = KEYS_IN_LDS < TILE_SIDE ? TILE_SIDE : KEYS_IN_LDS < MAX_KEYS ? KEYS_IN_LDS : MAX_KEYS;
+    // Registers for the query fragments. If they are too many, queries are read again for each tile of keys.
+    static constexpr unsigned int REGISTERS = QUERY_TILES * WIDTH / STEP<T> * QueryFragment<T>::LINES * QueryFragment<T>::WORDS;
 #if defined(TILES_BY_WMMA)
-    static constexpr bool QUERIES_STAY = REGISTERS <= 64 && WIDTH <= 128;
+    static constexpr bool QUERIES_IN_REGISTERS = REGISTERS <= 64 && WIDTH <= 128;
 #else
-    static constexpr bool QUERIES_STAY = REGISTERS <= 64 && WIDTH <= 256;
+    static constexpr bool QUERIES_IN_REGISTERS = REGISTERS <= 64 && WIDTH <= 256;
 #endif
-    // Threads that bring keys to LDS together.
-    static constexpr unsigned int TEAM = SPLIT ? WAVE : THREADS;
-
-    // Whether the next keys and values wait in registers while those in LDS are in use.
-    static constexpr bool AHEAD = SPLIT && WAVE == 64;
-    typedef typename Staged<T, KEYS, WIDTH, TEAM, false>::To Keys;
-    typedef typename Staged<T, KEYS, VALUES, TEAM, TURNED<T>>::To Values;
+    // Number of threads that load a tile of keys or values together.
+    static constexpr unsigned int LOAD_GROUP = SPLIT ? WAVE : THREADS;
+    // True if the next keys and values are prefetched into registers while those in LDS are in use.
+    static constexpr bool PREFETCH_NEXT = SPLIT && WAVE == 64;
+    typedef typename StagedTile<T, KEYS, WIDTH, LOAD_GROUP, false>::To Keys;
+    typedef typename StagedTile<T, KEYS, VALUES, LOAD_GROUP, VALUES_TRANSPOSED<T>>::To Values;
     struct Lds {
         Keys keys;
         Values values;
     };
     static constexpr unsigned int LDS_BYTES = 48 * 1024;
-    // Where there is no room for all, some waves have no keys.
-    static constexpr unsigned int TEAMS = !SPLIT                                 ? 1
-                                          : WAVES * (sizeof(Lds) + sizeof(Exchange<T>)) <= LDS_BYTES ? WAVES
-                                                                                 : LDS_BYTES / (sizeof(Lds) + sizeof(Exchange<T>));
+    // If LDS is too small for all waves, some waves have no keys.
+    static constexpr unsigned int LOAD_GROUPS = !SPLIT                                 ? 1
+                                          : WAVES * (sizeof(Lds) + sizeof(LaneExchange<T>)) <= LDS_BYTES ? WAVES
+                                                                                 : LDS_BYTES / (sizeof(Lds) + sizeof(LaneExchange<T>));
 };
 
-// Weights, and their sums, are greater by this power of 2: the least ones would lie below f16's normal numbers, which are
-// less precise, and zero to gfx90a's matrix units.
-template <typename T> constexpr float RAISED = 0;
-template <> constexpr float RAISED<__half> = 15;
+// Exponent of the power of two that scales weights and their sums. Without it, the smallest weights would be f16
+// subnormals, which are less precise and which gfx90a's matrix units flush to zero.
+template <typename T> constexpr float WEIGHT_EXPONENT_BIAS = 0;
+template <> constexpr float WEIGHT_EXPONENT_BIAS<__half> = 15;
 
-// A team's walk over keys, and what a lane has of its rows' sums.
+// Iterates over the tiles of keys and holds a lane's part of the softmax state and accumulators.
 template <typename T, typename P, unsigned int WIDTH>
-struct Walk {
+struct KvIterator {
     static constexpr unsigned int QUERY_TILES = P::QUERY_TILES, KEY_TILES = P::KEYS / TILE_SIDE, STEPS = WIDTH / STEP<T>;
     static constexpr unsigned int COLUMN_TILES = P::VALUES / TILE_SIDE;
-    static constexpr unsigned int I = HELD_QUERIES<T>, J = HELD_OTHERS<T>;
+    static constexpr unsigned int I = QUERIES_PER_LANE<T>, J = KEYS_PER_LANE<T>;
 
     const Sequence<T> &sequence;
-    const Sight &sight;
-    // The first of the wave's rows.
+    const MaskParams &mask_params;
+    // First query row of the wave.
     unsigned int first_row;
-    // What scores are multiplied by in the exponent of 2; 1 where they have been already.
+    // Factor of the scores in exp2; 1 if scale_scores() has applied it already.
     float factor;
     bool special;
-    // Where the lane's queries begin.
-    const T *lines[QUERY_TILES][Queries<T>::OWN];
-    Queries<T> queries[P::QUERIES_STAY ? QUERY_TILES : 1][P::QUERIES_STAY ? STEPS : 1];
+    // Start of each query row that the lane reads.
+    const T *lines[QUERY_TILES][QueryFragment<T>::OWN];
+    QueryFragment<T> queries[P::QUERIES_IN_REGISTERS ? QUERY_TILES : 1][P::QUERIES_IN_REGISTERS ? STEPS : 1];
     int positions[QUERY_TILES][I];
-    float tops[QUERY_TILES][I], sums[QUERY_TILES][I];
+    float row_max[QUERY_TILES][I], row_sum[QUERY_TILES][I];
     Scores<T> out[QUERY_TILES][COLUMN_TILES];
 
-    // Rows past the last are like it; what comes of them is not written.
+    // Rows past the end read the last row; their results are not written.
     __device__ __forceinline__ unsigned int row(unsigned int line) const { return min(first_row + line, sequence.rows - 1); }
 
-    __device__ __forceinline__ Queries<T> read_queries(unsigned int tile, unsigned int step) const {
-        return Queries<T>::gather(lines[tile], step * STEP<T>, sequence.width);
+    __device__ __forceinline__ QueryFragment<T> read_queries(unsigned int tile, unsigned int step) const {
+        return QueryFragment<T>::gather(lines[tile], step * STEP<T>, sequence.width);
     }
 
-    __device__ __forceinline__ Walk(const Sequence<T> &sequence, const Sight &sight, unsigned int first_row)
-        : sequence(sequence), sight(sight), first_row(first_row), out() {
-        special = sight.scale <= 0 || sight.softcap > 0 || sequence.slopes != nullptr || sequence.mask != nullptr;
-        factor = special ? 1.0f : sight.scale * LOG2_E;
+    __device__ __forceinline__ KvIterator(const Sequence<T> &sequence, const MaskParams &mask_params, unsigned int first_row)
+        : sequence(sequence), mask_params(mask_params), first_row(first_row), out() {
+        special = mask_params.scale <= 0 || mask_params.softcap > 0 || sequence.slopes != nullptr || sequence.mask != nullptr;
+        factor = special ? 1.0f : mask_params.scale * LOG2_E;
 #pragma unroll
-        for (unsigned int i = 0; i < QUERY_TILES * Queries<T>::OWN; ++i) {
-            const unsigned int tile = i / Queries<T>::OWN, own = i % Queries<T>::OWN;
-            const unsigned int at = row(tile * TILE_SIDE + Queries<T>::own_line(own));
+        for (unsigned int i = 0; i < QUERY_TILES * QueryFragment<T>::OWN; ++i) {
+            const unsigned int tile = i / QueryFragment<T>::OWN, own = i % QueryFragment<T>::OWN;
+            const unsigned int at = row(tile * TILE_SIDE + QueryFragment<T>::own_line(own));
             lines[tile][own] =
                 sequence.q + (size_t)sequence.head(at) * sequence.q_head + (size_t)sequence.query(at) * sequence.q_row;
         }
-        if constexpr (P::QUERIES_STAY) {
+        if constexpr (P::QUERIES_IN_REGISTERS) {
 #pragma unroll
             for (unsigned int i = 0; i < QUERY_TILES * STEPS; ++i) {
                 queries[i / STEPS][i % STEPS] = read_queries(i / STEPS, i % STEPS);
@@ -101,20 +101,20 @@ struct Walk {
         for (unsigned int t = 0; t < QUERY_TILES; ++t) {
 #pragma unroll
             for (unsigned int i = 0; i < I; ++i) {
-                positions[t][i] = (int)sequence.query(row(t * TILE_SIDE + query_line<T>(i))) + sight.keys - (int)sequence.queries;
-                tops[t][i] = -INFINITY;
-                sums[t][i] = 0;
+                positions[t][i] = (int)sequence.query(row(t * TILE_SIDE + lane_query<T>(i))) + mask_params.keys - (int)sequence.queries;
+                row_max[t][i] = -INFINITY;
+                row_sum[t][i] = 0;
             }
         }
     }
 
-    // Scores in the exponent of 2, of products with the keys from `first` on.
-    __device__ __forceinline__ void transform(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], unsigned int first) const {
+    // Applies scale, softcap, ALiBi and mask to the scores of the keys from `first` on, in units of log2(e).
+    __device__ __forceinline__ void scale_scores(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], unsigned int first) const {
 #pragma unroll
         for (unsigned int t = 0; t < QUERY_TILES; ++t) {
 #pragma unroll
             for (unsigned int i = 0; i < I; ++i) {
-                const unsigned int at = anew(row(t * TILE_SIDE + query_line<T>(i))), head = sequence.head(at);
+                const unsigned int at = opaque(row(t * TILE_SIDE + lane_query<T>(i))), head = sequence.head(at);
                 const float slope = sequence.slopes == nullptr ? 0 : sequence.slopes[head];
                 const T *mask = sequence.mask;
                 if (mask != nullptr) {
@@ -123,9 +123,10 @@ struct Walk {
 #pragma unroll
                 for (unsigned int j = 0; j < KEY_TILES * J; ++j) {
                     float &score = element<T>(scores[t][j / J], i, j % J);
-                    const unsigned int key = first + j / J * TILE_SIDE + other_line<T>(j % J);
-                    float value = sight.capped(score * sight.scale) - slope * fabsf((float)(positions[t][i] - (int)key));
-                    if (mask != nullptr && key < sight.keys) {
+                    const unsigned int key = first + j / J * TILE_SIDE + lane_key<T>(j % J);
+                    float value =
+                        mask_params.apply_softcap(score * mask_params.scale) - slope * fabsf((float)(positions[t][i] - (int)key));
+                    if (mask != nullptr && key < mask_params.keys) {
                         value += static_cast<float>(mask[(size_t)key * sequence.mask_key]);
                     }
                     score = value * LOG2_E;
@@ -137,25 +138,25 @@ struct Walk {
         }
     }
 
-    __device__ __forceinline__ void hide(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], unsigned int first) const {
+    __device__ __forceinline__ void apply_mask(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], unsigned int first) const {
 #pragma unroll
         for (unsigned int t = 0; t < QUERY_TILES; ++t) {
 #pragma unroll
             for (unsigned int i = 0; i < I; ++i) {
-                const uint32_t seen = sight.template seen<KEY_TILES * J>(positions[t][i], [&](unsigned int j) INLINE {
-                    return (int)(first + j / J * TILE_SIDE + other_line<T>(j % J));
+                const uint32_t visible = mask_params.template visible<KEY_TILES * J>(positions[t][i], [&](unsigned int j) INLINE {
+                    return (int)(first + j / J * TILE_SIDE + lane_key<T>(j % J));
                 });
 #pragma unroll
                 for (unsigned int j = 0; j < KEY_TILES * J; ++j) {
                     float &score = element<T>(scores[t][j / J], i, j % J);
-                    score = seen >> j & 1 ? score : -INFINITY;
+                    score = visible >> j & 1 ? score : -INFINITY;
                 }
             }
         }
     }
 
-    // Scores become weights relative to the highest score so far, and earlier sums are brought to it.
-    __device__ __forceinline__ void weigh(Scores<T> (&scores)[QUERY_TILES][KEY_TILES]) {
+    // Online softmax: turns scores into weights relative to the new row maximum and rescales earlier sums.
+    __device__ __forceinline__ void update_softmax(Scores<T> (&scores)[QUERY_TILES][KEY_TILES]) {
 #pragma unroll
         for (unsigned int t = 0; t < QUERY_TILES; ++t) {
 #pragma unroll
@@ -165,43 +166,43 @@ struct Walk {
                 for (unsigned int j = 0; j < KEY_TILES * J; ++j) {
                     highest = fmaxf(highest, element<T>(scores[t][j / J], i, j % J));
                 }
-                highest = across<QUERIES<T>, BY_LANES<T>>(highest, fmaxf);
-                const float top = fmaxf(tops[t][i], highest);
-                // Where no key was seen yet, any base makes all weights zero.
-                const float highest_finite = top == -INFINITY ? 0.0f : top, base = highest_finite * factor;
-                const float fade = candle_exp2(fmaf(tops[t][i], factor, -base));
-                const float raised = RAISED<T> - base;
-                tops[t][i] = top;
+                highest = reduce_over_lanes<QUERY_SIDE<T>, BY_LANES<T>>(highest, fmaxf);
+                const float max_score = fmaxf(row_max[t][i], highest);
+                // If no key has been visible yet, any finite base gives zero weights.
+                const float highest_finite = max_score == -INFINITY ? 0.0f : max_score, base = highest_finite * factor;
+                const float rescale = candle_exp2(fmaf(row_max[t][i], factor, -base));
+                const float exponent_offset = WEIGHT_EXPONENT_BIAS<T> - base;
+                row_max[t][i] = max_score;
                 float sum = 0;
 #pragma unroll
                 for (unsigned int j = 0; j < KEY_TILES * J; ++j) {
                     float &score = element<T>(scores[t][j / J], i, j % J);
-                    // Of few rows, which wait for memory, the highest score has a weight of exactly a power of 2.
-                    score = candle_exp2(P::TEAM == WAVE ? fmaf(score - highest_finite, factor, RAISED<T>)
-                                                        : fmaf(score, factor, raised));
+                    // With few rows, which are memory-bound, the weight of the highest score is an exact power of 2.
+                    score = candle_exp2(P::LOAD_GROUP == WAVE ? fmaf(score - highest_finite, factor, WEIGHT_EXPONENT_BIAS<T>)
+                                                        : fmaf(score, factor, exponent_offset));
                     sum += score;
                 }
-                sums[t][i] = fmaf(sums[t][i], fade, sum);
+                row_sum[t][i] = fmaf(row_sum[t][i], rescale, sum);
 #pragma unroll
                 for (unsigned int j = 0; j < COLUMN_TILES * J; ++j) {
-                    element<T>(out[t][j / J], i, j % J) *= fade;
+                    element<T>(out[t][j / J], i, j % J) *= rescale;
                 }
             }
         }
     }
 
-    // The products of queries with the keys in LDS.
+    // Multiplies the queries with the keys in LDS.
     __device__ __forceinline__ void score(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], const typename P::Keys &keys) const {
 #pragma unroll
         for (unsigned int i = 0; i < QUERY_TILES * KEY_TILES; ++i) {
             scores[i / KEY_TILES][i % KEY_TILES] = {};
         }
-        constexpr unsigned int UNROLL = P::QUERIES_STAY ? STEPS : 1;
-        const unsigned int lane = anew(P::Keys::template lane_place<Others<T>>());
+        constexpr unsigned int UNROLL = P::QUERIES_IN_REGISTERS ? STEPS : 1;
+        const unsigned int lane = opaque(P::Keys::template lane_place<KvFragment<T>>());
 #pragma unroll UNROLL
         for (unsigned int step = 0; step < STEPS; ++step) {
-            Queries<T> read[QUERY_TILES];
-            if constexpr (!P::QUERIES_STAY) {
+            QueryFragment<T> read[QUERY_TILES];
+            if constexpr (!P::QUERIES_IN_REGISTERS) {
 #pragma unroll
                 for (unsigned int t = 0; t < QUERY_TILES; ++t) {
                     read[t] = read_queries(t, step);
@@ -209,10 +210,10 @@ struct Walk {
             }
 #pragma unroll
             for (unsigned int tile = 0; tile < KEY_TILES; ++tile) {
-                const Others<T> key = keys.template read<Others<T>>(lane, tile * TILE_SIDE, step * STEP<T>);
+                const KvFragment<T> key = keys.template read<KvFragment<T>>(lane, tile * TILE_SIDE, step * STEP<T>);
 #pragma unroll
                 for (unsigned int t = 0; t < QUERY_TILES; ++t) {
-                    if constexpr (P::QUERIES_STAY) {
+                    if constexpr (P::QUERIES_IN_REGISTERS) {
                         accumulate<T>(scores[t][tile], queries[t][step], key);
                     } else {
                         accumulate<T>(scores[t][tile], read[t], key);
@@ -222,15 +223,15 @@ struct Walk {
                     asm volatile("" ::: "memory");
                 }
             }
-            // No more is read ahead than registers hold.
+            // Keeps the compiler from prefetching more than registers hold.
             asm volatile("" ::: "memory");
         }
     }
 
-    // Adds the values in LDS by their weights.
-    __device__ __forceinline__ void add(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], const typename P::Values &slab,
-                                        Exchange<T> &exchange) {
-        const unsigned int lane = anew(lane_of_columns<T, typename P::Values>());
+    // Adds the values in LDS, multiplied by their weights, to the accumulators.
+    __device__ __forceinline__ void add_values(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], const typename P::Values &tile_values,
+                                        LaneExchange<T> &exchange) {
+        const unsigned int lane = opaque(lane_of_columns<T, typename P::Values>());
 #pragma unroll
         for (unsigned int tile = 0; tile < KEY_TILES; ++tile) {
 #pragma unroll
@@ -239,9 +240,9 @@ struct Walk {
 #pragma unroll
                 for (unsigned int c = 0; c < COLUMN_TILES * Weights<T>::STEPS; ++c) {
                     const unsigned int column = c / Weights<T>::STEPS, step = c % Weights<T>::STEPS;
-                    const Others<T> values =
-                        read_columns<T>(slab, lane, column * TILE_SIDE, tile * TILE_SIDE + step * STEP<T>);
-                    accumulate<T>(out[t][column], weights.of[step], values);
+                    const KvFragment<T> values =
+                        read_columns<T>(tile_values, lane, column * TILE_SIDE, tile * TILE_SIDE + step * STEP<T>);
+                    accumulate<T>(out[t][column], weights.values[step], values);
                     if (BY_LANES<T> || c % 4 == 3) {
                         asm volatile("" ::: "memory");
                     }
@@ -250,230 +251,231 @@ struct Walk {
         }
     }
 
-    __device__ __forceinline__ static void wait() {
-        if constexpr (P::TEAM == WAVE) {
+    __device__ __forceinline__ static void sync_group() {
+        if constexpr (P::LOAD_GROUP == WAVE) {
             __syncwarp();
         } else {
             __syncthreads();
         }
     }
 
-    // Over the keys from `first` to before `end`, P::KEYS every `stride`. `low` and `high` are the least and the greatest of
-    // the wave's positions; a wave without rows has a greater low one. Values are on their way while scores are made, and the
-    // next keys while values are added; where each wave has tiles of its own, both are throughout.
-    __device__ __forceinline__ void run(typename P::Lds &lds, Exchange<T> &exchange, unsigned int first, unsigned int end,
+    // Iterates over the keys in [first, end), a tile of P::KEYS every `stride` keys. `low` and `high` are the
+    // smallest and largest position of the wave's rows; low > high if it has none. Values are loaded while scores
+    // are computed, and the next keys while values are added. With PREFETCH_NEXT, both loads are always in flight.
+    __device__ __forceinline__ void run(typename P::Lds &lds, LaneExchange<T> &exchange, unsigned int first, unsigned int end,
                                         unsigned int stride, unsigned int column, int low, int high) {
-        const unsigned int thread = threadIdx.x % P::TEAM, width = sequence.width;
+        const unsigned int thread = threadIdx.x % P::LOAD_GROUP, width = sequence.width;
         const unsigned int value_width = sequence.value_width - column;
         const KeyRows<T> &k = sequence.k;
         KeyRows<T> v = sequence.v;
         v.first += column;
-        const uint2 seen = low <= high ? sight.span(low, high) : uint2{0, 0};
-        Staged<T, P::KEYS, WIDTH, P::TEAM, false> keys;
-        Staged<T, P::KEYS, P::VALUES, P::TEAM, TURNED<T>> values;
+        const uint2 visible = low <= high ? mask_params.visible_range(low, high) : uint2{0, 0};
+        StagedTile<T, P::KEYS, WIDTH, P::LOAD_GROUP, false> keys;
+        StagedTile<T, P::KEYS, P::VALUES, P::LOAD_GROUP, VALUES_TRANSPOSED<T>> values;
         if (first < end) {
             keys.start(lds.keys, k, first, end, width, thread);
             keys.finish(lds.keys, k, first, end, width, thread);
-            if constexpr (P::AHEAD) {
+            if constexpr (P::PREFETCH_NEXT) {
                 values.start(lds.values, v, first, end, value_width, thread);
             }
-            wait();
+            sync_group();
         }
 #pragma unroll 1
         for (; first < end; first += stride) {
             const unsigned int next = first + stride;
             const bool last = next >= end;
-            if (!P::AHEAD) {
+            if (!P::PREFETCH_NEXT) {
                 values.start(lds.values, v, first, end, value_width, thread);
             } else if (!last) {
                 keys.start(lds.keys, k, next, end, width, thread);
             }
-            const bool some = P::AHEAD || (first < seen.y && first + P::KEYS > seen.x);
+            const bool has_visible_keys = P::PREFETCH_NEXT || (first < visible.y && first + P::KEYS > visible.x);
             Scores<T> scores[QUERY_TILES][KEY_TILES];
-            if (some) {
+            if (has_visible_keys) {
                 score(scores, lds.keys);
             }
             values.finish(lds.values, v, first, end, value_width, thread);
-            wait();
-            if (!P::AHEAD && !last) {
+            sync_group();
+            if (!P::PREFETCH_NEXT && !last) {
                 keys.start(lds.keys, k, next, end, width, thread);
             }
-            if (some) {
+            if (has_visible_keys) {
                 if (special) {
-                    transform(scores, first);
+                    scale_scores(scores, first);
                 }
-                if (!sight.clear(low, high, first, first + P::KEYS)) {
-                    hide(scores, first);
+                if (!mask_params.all_visible(low, high, first, first + P::KEYS)) {
+                    apply_mask(scores, first);
                 }
-                weigh(scores);
-                add(scores, lds.values, exchange);
+                update_softmax(scores);
+                add_values(scores, lds.values, exchange);
             }
             if (last) {
                 break;
             }
-            if constexpr (P::AHEAD) {
-                wait();
+            if constexpr (P::PREFETCH_NEXT) {
+                sync_group();
                 values.start(lds.values, v, next, end, value_width, thread);
             }
             keys.finish(lds.keys, k, next, end, width, thread);
-            wait();
+            sync_group();
         }
 #pragma unroll
         for (unsigned int i = 0; i < QUERY_TILES * I; ++i) {
-            float &sum = sums[i / I][i % I];
-            sum = across<QUERIES<T>, BY_LANES<T>>(sum, [](float a, float b) { return a + b; });
+            float &sum = row_sum[i / I][i % I];
+            sum = reduce_over_lanes<QUERY_SIDE<T>, BY_LANES<T>>(sum, [](float a, float b) { return a + b; });
         }
     }
 };
 
-// The logarithm of the sum of a query's exponents.
+// Returns the logarithm of the sum of exponentials of a query's scores.
 template <typename T>
-__device__ __forceinline__ float log_sum(float top, float sum, float factor) {
-    return sum == 0 ? -INFINITY : (top * factor - RAISED<T>) / LOG2_E + logf(sum);
+__device__ __forceinline__ float log_sum(float row_max, float row_sum, float factor) {
+    return row_sum == 0 ? -INFINITY : (row_max * factor - WEIGHT_EXPONENT_BIAS<T>) / LOG2_E + logf(row_sum);
 }
 __device__ __forceinline__ float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 template <typename T, unsigned int WIDTH>
 __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T)) {
     typedef Plan<T, WIDTH, false> P;
-    typedef Walk<T, P, WIDTH> W;
+    typedef KvIterator<T, P, WIDTH> W;
     __shared__ typename P::Lds lds;
-    __shared__ Exchange<T> exchange[P::WAVES];
+    __shared__ LaneExchange<T> exchange[P::WAVES];
     Task<T> task(TASK_ARGUMENTS);
-    task.take(P::ROWS, P::VALUES);
+    task.assign_rows(P::ROWS, P::VALUES);
     if (task.empty) {
         return;
     }
     const Sequence<T> &sequence = task.sequence;
     constexpr unsigned int ROWS = P::ROWS / P::WAVES;
     const unsigned int wave = candle_uniform(threadIdx.x / WAVE), first_row = task.first_row + wave * ROWS;
-    W walk(sequence, task.sight, first_row);
-    // A wave without rows sees nothing.
+    W kv_iterator(sequence, task.mask_params, first_row);
+    // An empty range for a wave without rows.
     int2 positions = {1, 0};
     if (first_row < sequence.rows) {
         positions = task.positions(first_row, min(first_row + ROWS, sequence.rows) - 1);
     }
-    walk.run(lds, exchange[wave], task.first_key, task.end_key, P::KEYS, task.column, positions.x, positions.y);
+    kv_iterator.run(lds, exchange[wave], task.first_key, task.end_key, P::KEYS, task.column, positions.x, positions.y);
 #pragma unroll
     for (unsigned int t = 0; t < P::QUERY_TILES; ++t) {
 #pragma unroll
         for (unsigned int i = 0; i < W::I; ++i) {
-            const unsigned int row = first_row + t * TILE_SIDE + query_line<T>(i);
+            const unsigned int row = first_row + t * TILE_SIDE + lane_query<T>(i);
             if (row >= sequence.rows) {
                 continue;
             }
             const unsigned int head = sequence.head(row), query = sequence.query(row);
             T *to = sequence.out + (size_t)head * sequence.out_head + (size_t)query * sequence.out_row + task.column;
-            const float factor = inverse(walk.sums[t][i]);
+            const float factor = inverse(kv_iterator.row_sum[t][i]);
 #pragma unroll
             for (unsigned int c = 0; c < W::COLUMN_TILES * W::J; c += RUN<T>) {
-                const unsigned int column = c / W::J * TILE_SIDE + other_line<T>(c % W::J);
+                const unsigned int column = c / W::J * TILE_SIDE + lane_key<T>(c % W::J);
                 Pack<T, RUN<T>> pack;
 #pragma unroll
                 for (unsigned int n = 0; n < RUN<T>; ++n) {
-                    pack.set(n, static_cast<T>(factor * element<T>(walk.out[t][c / W::J], i, c % W::J + n)));
+                    pack.set(n, static_cast<T>(factor * element<T>(kv_iterator.out[t][c / W::J], i, c % W::J + n)));
                 }
                 if (task.column + column < sequence.value_width) {
                     pack.write(to + column);
                 }
             }
-            if (sequence.statistics != nullptr && task.column == 0 && other_line<T>(0) == 0) {
+            if (sequence.statistics != nullptr && task.column == 0 && lane_key<T>(0) == 0) {
                 sequence.statistics[(size_t)head * sequence.statistics_head + query] =
-                    log_sum<T>(walk.tops[t][i], walk.sums[t][i], walk.factor);
+                    log_sum<T>(kv_iterator.row_max[t][i], kv_iterator.row_sum[t][i], kv_iterator.factor);
             }
         }
     }
 }
 
-// Sums of some of the keys, relative to the highest score, in the exponent of 2.
-struct Part {
-    float top, sum;
+// Softmax state over some of the keys: the row maximum in units of log2(e), and the sum of weights relative to it.
+struct SoftmaxState {
+    float row_max, row_sum;
 };
 
-// Where a workgroup's part of the keys leaves its sums: of values, then a Part for each row.
-__device__ __forceinline__ float *room_of(float *partial, unsigned int parts, unsigned int part, unsigned int columns) {
+// Returns the workspace of a split of the keys: the accumulators, followed by one SoftmaxState per row.
+__device__ __forceinline__ float *partial_of(float *partial, unsigned int parts, unsigned int part, unsigned int columns) {
     const size_t block = blockIdx.x * gridDim.y + blockIdx.y;
     return partial + (block * parts + part) * (CANDLE_ATTENTION_FEW * (columns + 2));
 }
 
 template <typename T>
-__device__ __forceinline__ void write_row(const Task<T> &task, unsigned int line, unsigned int column, Part all, float value) {
+__device__ __forceinline__ void write_row(const Task<T> &task, unsigned int line, unsigned int column, SoftmaxState all, float value) {
     const Sequence<T> &sequence = task.sequence;
     const unsigned int row = task.first_row + line, head = sequence.head(row), query = sequence.query(row);
     if (task.column + column < sequence.value_width) {
         T *to = sequence.out + (size_t)head * sequence.out_head + (size_t)query * sequence.out_row;
-        to[task.column + column] = static_cast<T>(value * inverse(all.sum));
+        to[task.column + column] = static_cast<T>(value * inverse(all.row_sum));
     }
     if (sequence.statistics != nullptr && task.column + column == 0) {
-        sequence.statistics[(size_t)head * sequence.statistics_head + query] = log_sum<T>(all.top, all.sum, 1.0f);
+        sequence.statistics[(size_t)head * sequence.statistics_head + query] = log_sum<T>(all.row_max, all.row_sum, 1.0f);
     }
 }
 
 template <typename T, unsigned int WIDTH>
 __device__ __forceinline__ void attention_keys(TASK_PARAMETERS(T), float *partial) {
     typedef Plan<T, WIDTH, true> P;
-    typedef Walk<T, P, WIDTH> W;
-    typedef Slab<float, TILE_SIDE, P::VALUES> Sums;
+    typedef KvIterator<T, P, WIDTH> W;
+    typedef SharedTile<float, TILE_SIDE, P::VALUES> Sums;
     union Memory {
-        typename P::Lds walk;
-        Sums sums;
+        typename P::Lds lds;
+        Sums values;
     };
-    __shared__ Memory memory[P::TEAMS];
-    __shared__ Exchange<T> exchange[P::TEAMS];
-    __shared__ Part of_teams[P::TEAMS][TILE_SIDE];
+    __shared__ Memory memory[P::LOAD_GROUPS];
+    __shared__ LaneExchange<T> exchange[P::LOAD_GROUPS];
+    __shared__ SoftmaxState group_states[P::LOAD_GROUPS][TILE_SIDE];
     Task<T> task(TASK_ARGUMENTS);
-    task.take(P::ROWS, P::VALUES);
+    task.assign_rows(P::ROWS, P::VALUES);
     if (task.empty) {
         return;
     }
     const Sequence<T> &sequence = task.sequence;
     const unsigned int rows = min(P::ROWS, sequence.rows - task.first_row);
     const unsigned int wave = candle_uniform(threadIdx.x / WAVE), parts = gridDim.z, part = blockIdx.z;
-    if (wave < P::TEAMS) {
-        W walk(sequence, task.sight, task.first_row);
+    if (wave < P::LOAD_GROUPS) {
+        W kv_iterator(sequence, task.mask_params, task.first_row);
         const int2 positions = task.positions(task.first_row, task.first_row + rows - 1);
         const unsigned int each = ((task.end_key - task.first_key + parts - 1) / parts + P::KEYS - 1) / P::KEYS * P::KEYS;
         const unsigned int first = task.first_key + part * each, end = min(first + each, task.end_key);
-        walk.run(memory[wave].walk, exchange[wave], first + wave * P::KEYS, end, P::TEAMS * P::KEYS, task.column,
+        kv_iterator.run(memory[wave].lds, exchange[wave], first + wave * P::KEYS, end, P::LOAD_GROUPS * P::KEYS, task.column,
                  positions.x, positions.y);
 #pragma unroll
         for (unsigned int i = 0; i < W::I; ++i) {
-            const unsigned int line = query_line<T>(i);
-            if (other_line<T>(0) == 0) {
-                const float top = walk.tops[0][i];
-                of_teams[wave][line] = Part{top == -INFINITY ? top : top * walk.factor, walk.sums[0][i]};
+            const unsigned int line = lane_query<T>(i);
+            if (lane_key<T>(0) == 0) {
+                const float max_score = kv_iterator.row_max[0][i];
+                group_states[wave][line] =
+                    SoftmaxState{max_score == -INFINITY ? max_score : max_score * kv_iterator.factor, kv_iterator.row_sum[0][i]};
             }
 #pragma unroll
             for (unsigned int c = 0; c < W::COLUMN_TILES * W::J; ++c) {
-                *memory[wave].sums.at(Sums::place(line, c / W::J * TILE_SIDE + other_line<T>(c % W::J))) =
-                    element<T>(walk.out[0][c / W::J], i, c % W::J);
+                *memory[wave].values.at(Sums::place(line, c / W::J * TILE_SIDE + lane_key<T>(c % W::J))) =
+                    element<T>(kv_iterator.out[0][c / W::J], i, c % W::J);
             }
         }
     }
     __syncthreads();
-    float *const room = room_of(partial, parts, part, P::VALUES);
+    float *const destination = partial_of(partial, parts, part, P::VALUES);
     for (unsigned int e = threadIdx.x; e < rows * P::VALUES; e += P::THREADS) {
         const unsigned int line = e / P::VALUES, column = e % P::VALUES;
-        Part all = {-INFINITY, 0};
+        SoftmaxState all = {-INFINITY, 0};
 #pragma unroll
-        for (unsigned int team = 0; team < P::TEAMS; ++team) {
-            all.top = fmaxf(all.top, of_teams[team][line].top);
+        for (unsigned int load_group = 0; load_group < P::LOAD_GROUPS; ++load_group) {
+            all.row_max = fmaxf(all.row_max, group_states[load_group][line].row_max);
         }
-        const float base = all.top == -INFINITY ? 0.0f : all.top;
+        const float base = all.row_max == -INFINITY ? 0.0f : all.row_max;
         float value = 0;
 #pragma unroll
-        for (unsigned int team = 0; team < P::TEAMS; ++team) {
-            const float weight = candle_exp2(of_teams[team][line].top - base);
-            all.sum = fmaf(of_teams[team][line].sum, weight, all.sum);
-            value = fmaf(*memory[team].sums.at(Sums::place(line, column)), weight, value);
+        for (unsigned int load_group = 0; load_group < P::LOAD_GROUPS; ++load_group) {
+            const float weight = candle_exp2(group_states[load_group][line].row_max - base);
+            all.row_sum = fmaf(group_states[load_group][line].row_sum, weight, all.row_sum);
+            value = fmaf(*memory[load_group].values.at(Sums::place(line, column)), weight, value);
         }
         if (parts == 1) {
             write_row(task, line, column, all, value);
             continue;
         }
-        room[line * P::VALUES + column] = value;
+        destination[line * P::VALUES + column] = value;
         if (column == 0) {
-            ((Part *)(room + P::ROWS * P::VALUES))[line] = all;
+            ((SoftmaxState *)(destination + P::ROWS * P::VALUES))[line] = all;
         }
     }
 }
@@ -484,27 +486,27 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), float *parti
     constexpr unsigned int ROWS = CANDLE_ATTENTION_FEW, THREADS = CANDLE_ATTENTION_PARTS;
     __shared__ float weights[THREADS];
     Task<T> task(TASK_ARGUMENTS);
-    task.take(ROWS, columns);
+    task.assign_rows(ROWS, columns);
     const unsigned int line = blockIdx.z, thread = threadIdx.x;
     if (task.empty || task.first_row + line >= task.sequence.rows) {
         return;
     }
-    Part own = {-INFINITY, 0};
+    SoftmaxState own = {-INFINITY, 0};
     if (thread < parts) {
-        own = ((const Part *)(room_of(partial, parts, thread, columns) + ROWS * columns))[line];
+        own = ((const SoftmaxState *)(partial_of(partial, parts, thread, columns) + ROWS * columns))[line];
     }
-    const float top = combined<THREADS>(own.top, THREADS, fmaxf);
-    const float weight = candle_exp2(own.top - (top == -INFINITY ? 0.0f : top));
-    const float sum = combined<THREADS>(own.sum * weight, THREADS, [](float a, float b) INLINE { return a + b; });
+    const float max_score = reduce_threads<THREADS>(own.row_max, THREADS, fmaxf);
+    const float weight = candle_exp2(own.row_max - (max_score == -INFINITY ? 0.0f : max_score));
+    const float sum = reduce_threads<THREADS>(own.row_sum * weight, THREADS, [](float a, float b) INLINE { return a + b; });
     weights[thread] = weight;
     __syncthreads();
     for (unsigned int column = thread; column < columns; column += THREADS) {
         float value = 0;
 #pragma unroll 8
         for (unsigned int p = 0; p < parts; ++p) {
-            value = fmaf(room_of(partial, parts, p, columns)[line * columns + column], weights[p], value);
+            value = fmaf(partial_of(partial, parts, p, columns)[line * columns + column], weights[p], value);
         }
-        write_row(task, line, column, Part{top, sum}, value);
+        write_row(task, line, column, SoftmaxState{max_score, sum}, value);
     }
 }
 

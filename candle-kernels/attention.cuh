@@ -1,43 +1,42 @@
-// What kernels of attention share: which keys a query sees, and what a workgroup works on.
+// Masking and work assignment shared by the attention kernels.
 #pragma once
 #include "faults.cuh"
 #include "slabs.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// What makes scores of products, and which keys a query sees. Positions are those of keys: the last query stands at the
-// last key.
-struct Sight {
+// Scale, softcap and visibility of the scores. The last query has the position of the last key.
+struct MaskParams {
     float scale, softcap;
     int left, right, keys;
-    // Of the batch: pairs of positions, from the first one to before the second, within which all see each other.
+    // Half-open ranges of positions of this batch; all positions within a range see each other.
     const int *ranges;
     unsigned int range_count;
 
-    // Which of the keys key(0) to key(COUNT - 1), at most 32, a query sees, as bits.
+    // Returns a bit mask of the keys key(0) to key(COUNT - 1), COUNT <= 32, that a query at `position` sees.
     template <unsigned int COUNT, typename K>
-    __device__ __forceinline__ uint32_t seen(int position, K key) const {
-        const auto among = [&](int from, int end) INLINE {
+    __device__ __forceinline__ uint32_t visible(int position, K key) const {
+        const auto bits_within = [&](int from, int end) INLINE {
             uint32_t bits = 0;
-            const unsigned int span = max(min(end, keys) - from, 0);
+            const unsigned int visible_range = max(min(end, keys) - from, 0);
 #pragma unroll
             for (unsigned int j = 0; j < COUNT; ++j) {
-                bits |= (uint32_t)((unsigned int)(key(j) - from) < span) << j;
+                bits |= (uint32_t)((unsigned int)(key(j) - from) < visible_range) << j;
             }
             return bits;
         };
-        uint32_t bits = among(position - left, position + right + 1);
+        uint32_t bits = bits_within(position - left, position + right + 1);
 #pragma unroll 1
         for (unsigned int i = 0; i < range_count; ++i) {
             const int start = ranges[2 * i], end = ranges[2 * i + 1];
             if (position >= start && position < end) {
-                bits |= among(max(start, 0), end);
+                bits |= bits_within(max(start, 0), end);
             }
         }
         return bits;
     }
-    // The keys that any query from `first` to `last` sees: from x to before y.
-    __device__ __forceinline__ uint2 span(int first, int last) const {
+    // Returns the half-open range [x, y) of keys that any query position in [first, last] sees.
+    __device__ __forceinline__ uint2 visible_range(int first, int last) const {
         int from = first - left, end = last + right + 1;
 #pragma unroll 1
         for (unsigned int i = 0; i < range_count; ++i) {
@@ -50,15 +49,15 @@ struct Sight {
         from = max(from, 0);
         return uint2{(unsigned int)from, (unsigned int)max(min(end, keys), from)};
     }
-    // Whether all of these see all keys from `key` to before `end`.
-    __device__ __forceinline__ bool clear(int first, int last, int key, int end) const {
+    // Returns true if every position in [first, last] sees every key in [key, end).
+    __device__ __forceinline__ bool all_visible(int first, int last, int key, int end) const {
         return key >= last - left && end <= first + right + 1 && end <= keys;
     }
-    __device__ __forceinline__ float capped(float score) const {
+    __device__ __forceinline__ float apply_softcap(float score) const {
         if (softcap <= 0) {
             return score;
         }
-        // The difference below loses the digits of small scores: their tanh is x - x^3/3 + 2x^5/15 - 17x^7/315 + 62x^9/2835.
+        // The difference below cancels for small scores, which use the Taylor series of tanh instead.
         const float x = score / softcap, square = x * x;
         const float series = fmaf(fmaf(fmaf(62.0f / 2835, square, -17.0f / 315), square, 2.0f / 15), square, -1.0f / 3);
         const float large = 1 - 2 * candle_reciprocal(1 + candle_exp2(x * (2 * LOG2_E)));
@@ -66,21 +65,21 @@ struct Sight {
     }
 };
 
-// Numbers and pointers that all lanes have the same, moved out of scalar registers: gfx9 has too few for all of them.
-__device__ __forceinline__ void park(unsigned int &number) {
+// Moves uniform numbers and pointers out of scalar registers, of which gfx9 has too few.
+__device__ __forceinline__ void move_to_vector_register(unsigned int &number) {
 #if defined(__GFX9__)
-    number = anew(number);
+    number = opaque(number);
 #endif
 }
 template <typename T>
-__device__ __forceinline__ void park(T *&pointer) {
+__device__ __forceinline__ void move_to_vector_register(T *&pointer) {
 #if defined(__GFX9__)
     const uint2 halves = candle_bits<uint2>(pointer);
-    pointer = candle_bits<T *>(uint2{anew(halves.x), anew(halves.y)});
+    pointer = candle_bits<T *>(uint2{opaque(halves.x), opaque(halves.y)});
 #endif
 }
 
-// One sequence's queries and keys.
+// Pointers, strides and sizes of one sequence.
 template <typename T>
 struct Sequence {
     const T *q;
@@ -92,28 +91,28 @@ struct Sequence {
     unsigned int q_head, q_row, out_head, out_row, mask_head, mask_row, mask_key, statistics_head;
     unsigned int first_head, queries, rows, width, value_width;
 
-    // Mostly there is one query when keys are shared out.
+    // Avoids the division for a single query, the usual case of split-KV.
     __device__ __forceinline__ unsigned int head(unsigned int row) const { return first_head + (queries == 1 ? row : row / queries); }
     __device__ __forceinline__ unsigned int query(unsigned int row) const { return queries == 1 ? 0 : row % queries; }
 };
 
-// What a workgroup works on.
+// The work of a workgroup.
 template <typename T>
 struct Task {
     Sequence<T> sequence;
-    Sight sight;
-    // Which of the sequence's tiles it has; rows from the first on, columns of values from this one on, and keys that any of
-    // the rows sees.
+    MaskParams mask_params;
+    // Index of the row tile in the sequence, its first row, the first value column, and the half-open range of keys
+    // that any of the rows sees.
     unsigned int tile, first_row, column, first_key, end_key;
-    // Where the sequence's rows and keys begin in dense operands.
+    // Batch index and first query and key of the sequence in dense operands.
     size_t batch, query_start, key_start;
     unsigned int key_head;
-    // Whether lengths are as they have to be, and whether there is nothing to do.
+    // `fits`: the sequence lengths are valid. `empty`: there is nothing to do.
     bool fits, empty;
 
-    // The least and the greatest position of rows from `first` to `last`.
+    // Returns the smallest and the largest position of the rows in [first, last].
     __device__ __forceinline__ int2 positions(unsigned int first, unsigned int last) const {
-        const int shift = sight.keys - (int)sequence.queries;
+        const int shift = mask_params.keys - (int)sequence.queries;
         const bool one_head = sequence.head(first) == sequence.head(last);
         const unsigned int low = one_head ? sequence.query(first) : 0;
         const unsigned int high = one_head ? sequence.query(last) : sequence.queries - 1;
@@ -124,7 +123,7 @@ struct Task {
                                     const float *slopes, const uint32_t *query_starts, const uint32_t *key_starts,
                                     const uint32_t *table, const int *ranges, const size_t *info, float scale,
                                     float softcap, unsigned int total_queries, unsigned int total_keys) {
-        // Each is less than 2^32: half of a word's bits.
+        // All words are below 2^32, so that their lower halves suffice.
         const auto word = [&](unsigned int i) INLINE { return ((const unsigned int *)info)[2 * i]; };
         const unsigned int heads = word(0), key_heads = word(1), pairs = key_heads * word(2);
         const unsigned int pair = blockIdx.x % pairs, number = pair / key_heads;
@@ -147,7 +146,7 @@ struct Task {
                    is_within(q_first, (uint64_t)q_end + 1, CANDLE_FAULT_SEQUENCE) &&
                    is_within(k_first, (uint64_t)k_end + 1, CANDLE_FAULT_SEQUENCE);
         }
-        // The last rows, which see most keys under a causal mask, come first.
+        // The last rows come first: they see the most keys under a causal mask and take longest.
         tile = gridDim.x / pairs - 1 - blockIdx.x / pairs;
         query_start = q_first;
         key_start = k_first;
@@ -183,32 +182,33 @@ struct Task {
         sequence.statistics = statistics == nullptr ? nullptr : statistics + batch * word(26) + q_first;
         sequence.statistics_head = word(27);
         const unsigned int range_count = ranges == nullptr ? 0 : word(30);
-        sight = Sight{scale, softcap, (int)word(28), (int)word(29), (int)keys, ranges + number * word(31), range_count};
-        // What is needed at the end, or seldom.
-        park(sequence.out);
-        park(sequence.out_head);
-        park(sequence.out_row);
-        park(sequence.statistics);
-        park(sequence.statistics_head);
-        park(sequence.mask);
-        park(sequence.slopes);
-        park(sequence.mask_head);
-        park(sequence.mask_row);
-        park(sequence.mask_key);
+        mask_params = MaskParams{scale, softcap, (int)word(28), (int)word(29), (int)keys, ranges + number * word(31), range_count};
+        // These are needed late or rarely.
+        move_to_vector_register(sequence.out);
+        move_to_vector_register(sequence.out_head);
+        move_to_vector_register(sequence.out_row);
+        move_to_vector_register(sequence.statistics);
+        move_to_vector_register(sequence.statistics_head);
+        move_to_vector_register(sequence.mask);
+        move_to_vector_register(sequence.slopes);
+        move_to_vector_register(sequence.mask_head);
+        move_to_vector_register(sequence.mask_row);
+        move_to_vector_register(sequence.mask_key);
     }
 
-    // So many rows and columns of values each.
-    __device__ __forceinline__ void take(unsigned int rows_each, unsigned int columns_each) {
+    // Assigns the workgroup its rows, value columns and keys; every workgroup has the same number of rows and
+    // columns.
+    __device__ __forceinline__ void assign_rows(unsigned int rows_each, unsigned int columns_each) {
         first_row = tile * rows_each;
         column = blockIdx.y * columns_each;
         empty = empty || first_row >= sequence.rows;
         if (empty) {
             return;
         }
-        const int2 seen_from = positions(first_row, min(first_row + rows_each, sequence.rows) - 1);
-        const uint2 seen = sight.span(seen_from.x, seen_from.y);
-        first_key = seen.x;
-        end_key = seen.y;
+        const int2 row_positions = positions(first_row, min(first_row + rows_each, sequence.rows) - 1);
+        const uint2 visible = mask_params.visible_range(row_positions.x, row_positions.y);
+        first_key = visible.x;
+        end_key = visible.y;
         if (sequence.k.table != nullptr) {
             const unsigned int page = sequence.k.page;
             for (unsigned int i = first_key / page + threadIdx.x; i * page < end_key; i += blockDim.x) {

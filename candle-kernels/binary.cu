@@ -1,7 +1,7 @@
 // Arithmetic and comparisons of two tensors for all dtypes.
-// Results are the CPU device's: every operation rounds once, integers wrap, and
+// Results are those of the CPU device: every operation rounds once, integers wrap, and
 //     minimum(x, y) = x > y ? y : x,    maximum(x, y) = x < y ? y : x,
-// so that a NaN on the left stays and one on the right gives way.
+// so that a NaN on the left is returned and a NaN on the right is ignored.
 #include "pack.cuh"
 
 #pragma clang fp contract(off)
@@ -9,8 +9,8 @@
 #define FUNCTION(NAME, EXPRESSION)                                      \
     struct NAME {                                                       \
         template <typename T>                                           \
-        static __device__ __forceinline__ T of(T x, T y) {              \
-            typedef typename Ring<T>::type R;                           \
+        static __device__ __forceinline__ T compute(T x, T y) {         \
+            typedef typename WrappingType<T>::type R;                   \
             return (T)(EXPRESSION);                                     \
         }                                                               \
     };
@@ -24,7 +24,7 @@ FUNCTION(Maximum, x < y ? y : x)
 #define COMPARISON(NAME, OP)                                                                    \
     struct NAME {                                                                               \
         template <typename T>                                                                   \
-        static __device__ __forceinline__ uint8_t of(T x, T y) { return x OP y; }               \
+        static __device__ __forceinline__ uint8_t compute(T x, T y) { return x OP y; }          \
     };
 COMPARISON(Eq, ==)
 COMPARISON(Ne, !=)
@@ -36,7 +36,7 @@ COMPARISON(Ge, >=)
 #define BINARY_OP(F, CHEAP, T, R, NAME)                                                                     \
     extern "C" __global__ void NAME(const size_t numel, const size_t num_dims, const size_t *info,          \
                                     const T *lhs, const T *rhs, R *out) {                                   \
-        map<CHEAP, false, true>(numel, num_dims, info, [](T x, T y) { return F::of(x, y); }, out, lhs, rhs); \
+        map<CHEAP, false, true>(numel, num_dims, info, [](T x, T y) { return F::compute(x, y); }, out, lhs, rhs); \
     }
 #define BINARY_OPS(T, NAME, CHEAP)                         \
     BINARY_OP(Add, CHEAP, T, T, badd_##NAME)         BINARY_OP(Sub, CHEAP, T, T, bsub_##NAME)        \

@@ -1,12 +1,11 @@
-// GGML's block formats: where the bits of a block's weights lie, and what numbers they stand for. A weight is
-// scale * (q - OFFSET), of formats with a MINIMUM less that.
+// GGML's block formats: layout and decoding. A weight is scale * (q - OFFSET), minus the minimum if MINIMUM.
 #pragma once
 #include "index.cuh"
 
-// What a lane reads and unpacks at once: RUNS runs of RUN neighbouring weights.
+// A lane reads and unpacks a piece at a time: RUNS runs of RUN consecutive weights.
 constexpr unsigned int RUN = 16, RUNS = 2, PIECE = RUN * RUNS;
 
-// A piece unpacked: its q as bytes, the block's scale and minimum, and what those of each run are of them.
+// An unpacked piece: q as bytes, the block's scale and minimum, and the integers that multiply them for each run.
 struct Piece {
     int q[RUNS][RUN / 4];
     float scale, minimum;
@@ -16,15 +15,14 @@ struct Piece {
     __device__ __forceinline__ float minimum_of(unsigned int run) const { return minimum * (float)minimums[run]; }
 };
 
-// Activations: rows of k bytes, then for every PIECE of them, in the same order, their scale and the sums of the
-// bytes of both runs: x = scale * q. Neighbouring pieces have one scale where what multiplies them asks for that. One
-// access reads it.
+// Quantized activations x = scale * q are rows of k bytes, followed by one Scale per PIECE in the same order: the
+// scale and the sums of the bytes of both runs. Neighbouring pieces may share a scale.
 struct alignas(8) Scale {
     float scale;
     int16_t sums[RUNS];
 };
 
-// N words at an address of this alignment: AMD GPUs read them in one access whatever it is.
+// N words at an address with this alignment. AMD GPUs read them in one access, aligned or not.
 template <unsigned int N, unsigned int ALIGNMENT>
 struct Words {
     typedef uint32_t Vector __attribute__((ext_vector_type(N)));
@@ -33,7 +31,7 @@ struct Words {
 
     __device__ __forceinline__ uint32_t operator[](unsigned int i) const { return words[i]; }
     __device__ __forceinline__ static Words read(const uint8_t *from) { return Words{*(const Unaligned *)from}; }
-    // At a half of a word: put together from the words around, whose other halves may be read as well.
+    // For an address aligned to 2 bytes: assembled from the surrounding words, whose other halves must be readable.
     __device__ __forceinline__ static Words read_around(const uint8_t *from) {
         const bool past = (uintptr_t)from % 4 > 0;
         const uint32_t *around = (const uint32_t *)(from - 2 * past);
@@ -51,18 +49,18 @@ struct Words {
 
 __device__ __forceinline__ float half_at(const uint8_t *from) { return (float)*(const __half *)from; }
 __device__ __forceinline__ float half_of(uint32_t bits) { return (float)candle_bits<__half>((uint16_t)bits); }
-// A f32 as it stands. Without, AMD's compiler makes of a product that becomes a half a fused operation, which rounds once
-// and adds a zero that takes the sign of -0.
+// Forces rounding to f32. Otherwise AMD's compiler fuses a product with its conversion to f16 (a * b + 0), which
+// rounds only once and turns -0 into +0.
 __device__ __forceinline__ float rounded(float value) {
     uint32_t bits = candle_bits<uint32_t>(value);
     asm volatile("" : CANDLE_IN_REGISTER(bits));
     return candle_bits<float>(bits);
 }
-// Four bits as bit 4 of four bytes.
+// Spreads four bits to bit 4 of four bytes.
 __device__ __forceinline__ uint32_t fifth_bits(uint32_t bits) { return ((bits & 15) * 0x00204081 & 0x01010101) << 4; }
 
-// What all formats say of themselves: weights and bytes of a block, the distance of a piece's runs, what is taken from
-// q, how many neighbours share a scale, and how blocks that follow each other are aligned.
+// Properties of a format: weights and bytes of a block, distance between a piece's runs, offset of q, number of
+// weights that share a scale, and the alignment of consecutive blocks.
 template <unsigned int WEIGHTS_, unsigned int BYTES_, unsigned int DISTANCE_, int OFFSET_, bool MINIMUM_,
           unsigned int SCALED_>
 struct Block {
@@ -70,15 +68,15 @@ struct Block {
     static constexpr unsigned int DISTANCE = DISTANCE_, ALIGNMENT = BYTES % 16 == 0 ? 16 : BYTES % 4 == 0 ? 4 : 2;
     static constexpr int OFFSET = OFFSET_;
     static constexpr bool MINIMUM = MINIMUM_;
-    // The first weight of a run of a piece.
+    // Returns the first weight of a run of a piece.
     __device__ __forceinline__ static constexpr unsigned int column(unsigned int piece, unsigned int run) {
-        constexpr unsigned int beside = DISTANCE / RUN;
-        return piece / beside * (2 * DISTANCE) + piece % beside * RUN + run * DISTANCE;
+        constexpr unsigned int runs_per_distance = DISTANCE / RUN;
+        return piece / runs_per_distance * (2 * DISTANCE) + piece % runs_per_distance * RUN + run * DISTANCE;
     }
     template <unsigned int N = 4>
     __device__ __forceinline__ static Words<N, ALIGNMENT> words(const uint8_t *from) {
 #if defined(__NVPTX__)
-        // Eight accesses otherwise. Of large blocks both ends lie within the matrix.
+        // Avoids eight narrow accesses. For large blocks the surrounding words lie within the matrix.
         if (WEIGHTS == 256 && ALIGNMENT == 2) {
             return Words<N, ALIGNMENT>::read_around(from);
         }
@@ -87,7 +85,7 @@ struct Block {
     }
 };
 
-// Blocks of 32 with BITS bits: a scale, a minimum unless q is centred, the fifth bits, and nibbles or bytes.
+// Blocks of 32 weights with BITS bits: a scale, an optional minimum, the fifth bits, and nibbles or bytes.
 template <unsigned int BITS, bool MINIMUM_>
 struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> {
     typedef Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> B;
@@ -130,8 +128,8 @@ typedef Plain<5, false> Q5_0;
 typedef Plain<5, true> Q5_1;
 typedef Plain<8, false> Q8_0;
 
-// Bytes behind a header, in blocks of 32 with a f16 scale (and the sum of the weights, of no use here), or of 256 with
-// a f32 scale (and sums behind).
+// Bytes after a header: blocks of 32 with an f16 scale (and the sum of the weights, which is ignored), or blocks of
+// 256 with an f32 scale (and trailing sums).
 template <unsigned int WEIGHTS_, unsigned int BYTES_>
 struct Bytes : Block<WEIGHTS_, BYTES_, 16, 0, false, 32> {
     typedef Block<WEIGHTS_, BYTES_, 16, 0, false, 32> B;
@@ -157,7 +155,7 @@ struct Bytes : Block<WEIGHTS_, BYTES_, 16, 0, false, 32> {
 typedef Bytes<32, 36> Q8_1;
 typedef Bytes<256, 292> Q8K;
 
-// 2 bits in planes, with 4 bits of scale and minimum for each run.
+// 2-bit planes, with a 4-bit scale and a 4-bit minimum for each run.
 struct Q2K : Block<256, 84, 32, 0, true, 16> {
     struct Raw {
         Words<4, 4> quants;
@@ -182,7 +180,7 @@ struct Q2K : Block<256, 84, 32, 0, true, 16> {
     }
 };
 
-// As Q2K with a third bit in planes of their own, and scales of 6 bits: four in nibbles, two in planes.
+// Like Q2K, with separate planes for a third bit, and 6-bit scales: four bits in nibbles, two in planes.
 struct Q3K : Block<256, 110, 32, 4, false, 16> {
     struct Raw {
         Words<4, 2> quants, third;
@@ -210,7 +208,7 @@ struct Q3K : Block<256, 110, 32, 4, false, 16> {
     }
 };
 
-// Nibbles in pairs of sub-blocks of 32, each with 6 bits of scale and minimum; FIFTH: a fifth bit in planes.
+// Nibbles of pairs of sub-blocks of 32, each with a 6-bit scale and minimum; with FIFTH, a fifth bit in planes.
 template <bool FIFTH>
 struct Nibbles : Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> {
     typedef Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> B;
@@ -229,7 +227,8 @@ struct Nibbles : Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> {
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
         Piece out{{}, half_of(raw.header[0]), half_of(raw.header[0] >> 16)};
         const unsigned int pair = piece / 2, half = pair % 2 * 16;
-        // Of the first four sub-blocks six bits lie together; of the others four, and two above those of the first.
+        // The first four sub-blocks have six contiguous bits; the others have four, plus two above those of the
+        // first.
         const uint32_t a = raw.header[1] >> half, b = raw.header[2] >> half, c = raw.header[3] >> half;
         const uint32_t scales = pair < 2 ? a & 0x3f3f : (c & 0x0f0f) | (a >> 2 & 0x3030);
         const uint32_t minimums = pair < 2 ? b & 0x3f3f : (c >> 4 & 0x0f0f) | (b >> 2 & 0x3030);
@@ -249,7 +248,7 @@ struct Nibbles : Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> {
 typedef Nibbles<false> Q4K;
 typedef Nibbles<true> Q5K;
 
-// Nibbles, two bits above them in planes, and a byte of scale for each run.
+// Nibbles, two upper bits in planes, and an 8-bit scale for each run.
 struct Q6K : Block<256, 210, 64, 32, false, 16> {
     struct Raw {
         Words<4, 2> quants, above;
@@ -274,7 +273,7 @@ struct Q6K : Block<256, 210, 64, 32, false, 16> {
     }
 };
 
-// Each format has a row in contract/formats.rs, which names the struct here.
+// Each format has a row in contract/formats.rs, which gives the name of its struct.
 #define IS_AS_IN_CONTRACT(F, NAME, WEIGHTS_, BYTES_, ...) \
     static_assert(F::WEIGHTS == WEIGHTS_ && F::BYTES == BYTES_, "blocks of " #NAME " have other sizes in the contract");
 CANDLE_EACH_FORMAT(IS_AS_IN_CONTRACT)

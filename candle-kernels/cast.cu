@@ -2,7 +2,7 @@
 // values to the nearest integer, NaN to 0.
 #include "pack.cuh"
 
-// In f64 or f32. The upper end of a range is rounded up to one beyond where it is not exact, as 2^63.
+// Saturates in f64 or f32. An inexact upper limit such as 2^63 - 1 rounds up to one past the range.
 template <typename To, typename From>
 __device__ __forceinline__ To float_to_integer(From value) {
     typedef ::cuda::std::numeric_limits<To> Limits;
@@ -22,7 +22,7 @@ template <> constexpr bool is_float<__half> = true;
 template <> constexpr bool is_float<__nv_bfloat16> = true;
 template <> constexpr bool is_float<__nv_fp8_e4m3> = true;
 
-// Narrow floats, and integers to narrow floats, go through f32.
+// Conversions from narrow floats, and from integers to narrow floats, go through f32.
 template <typename To, typename From>
 __device__ __forceinline__ To convert(From value) {
     if constexpr (is_float<From>) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ To convert(From value) {
     }
 }
 
-// f8e4m3 takes many instructions.
+// Conversions of f8e4m3 take many instructions.
 template <typename T> constexpr bool is_f8 = false;
 template <> constexpr bool is_f8<__nv_fp8_e4m3> = true;
 
@@ -53,7 +53,7 @@ template <> constexpr bool is_f8<__nv_fp8_e4m3> = true;
     CAST_OP(A, A_NAME, B, B_NAME)           \
     CAST_OP(B, B_NAME, A, A_NAME)
 
-// A dtype with all that stand before it: every pair once in each direction, and none with itself.
+// Each dtype with all dtypes before it: every pair in both directions, and none with itself.
 #define CAST_u32(T, NAME) CAST_BOTH(T, NAME, uint8_t, u8)
 #define CAST_i16(T, NAME) CAST_u32(T, NAME) CAST_BOTH(T, NAME, uint32_t, u32)
 #define CAST_i32(T, NAME) CAST_i16(T, NAME) CAST_BOTH(T, NAME, int16_t, i16)

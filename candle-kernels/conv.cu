@@ -1,21 +1,15 @@
-// Convolutions, transposed convolutions, pooling and resizing of (batch, channel, height, width): every dtype that the
-// CPU device has, and its results. One dimension is two with height 1. `info` holds the dims, then the strides of the
-// input. x of the grid covers the places of a plane, y channels, z images; channels and images are walked in steps of the
-// grid, so that what is known of a place is found once. A plane has at most 2^31 places, and 32 bits reach all of it.
+// Convolutions, transposed convolutions, pooling and resizing of (batch, channel, height, width), with the CPU
+// device's dtypes and results. One-dimensional operations have height 1. `info` holds the dims, then the strides of
+// the input. x of the grid numbers the places (elements) of an output plane, y channels and z images; y and z use a
+// grid stride, so that a thread computes the offsets of its place once. A plane has at most 2^31 elements and 32-bit
+// offsets.
 #include "cuda_utils.cuh"
 #include "index.cuh"
 #include "pack.cuh"
 
-// What a dtype is summed in: narrow floats in f32, rounded once; integers without a sign, so that overflow wraps.
-template <typename T>
-struct Sum {
-    typedef float type;
-};
-#define SUM_IN(T, WIDE)    \
-    template <>            \
-    struct Sum<T> {        \
-        typedef WIDE type; \
-    };
+// The type of sums: f32 for narrow floats, rounded once; unsigned for integers, whose overflow wraps.
+template <typename T> struct Sum { typedef float type; };
+#define SUM_IN(T, WIDE) template <> struct Sum<T> { typedef WIDE type; };
 SUM_IN(double, double)
 SUM_IN(uint8_t, uint32_t)
 SUM_IN(int16_t, uint32_t)
@@ -24,54 +18,40 @@ SUM_IN(uint32_t, uint32_t)
 SUM_IN(int64_t, uint64_t)
 
 template <typename T>
-__device__ __forceinline__ bool less(T a, T b) {
-    return a < b;
-}
+__device__ __forceinline__ bool less(T a, T b) { return a < b; }
 template <>
-__device__ __forceinline__ bool less(__nv_fp8_e4m3 a, __nv_fp8_e4m3 b) {
-    return (float)a < (float)b;
-}
+__device__ __forceinline__ bool less(__nv_fp8_e4m3 a, __nv_fp8_e4m3 b) { return (float)a < (float)b; }
 
 template <typename T>
-__device__ __forceinline__ double to_double(T value) {
-    return (double)value;
-}
+__device__ __forceinline__ double to_double(T value) { return (double)value; }
 template <>
-__device__ __forceinline__ double to_double(__nv_bfloat16 value) {
-    return (double)(float)value;
-}
+__device__ __forceinline__ double to_double(__nv_bfloat16 value) { return (double)(float)value; }
 template <>
-__device__ __forceinline__ double to_double(__nv_fp8_e4m3 value) {
-    return (double)(float)value;
-}
+__device__ __forceinline__ double to_double(__nv_fp8_e4m3 value) { return (double)(float)value; }
 
-// Of a value between two of type T; only int64_t has ones that f64 rounds up beyond its range.
+// Converts a value within the range of T. Only int64_t has values that f64 rounds up to outside of its range.
 template <typename T>
-__device__ __forceinline__ T from_double(double value) {
-    return (T)value;
-}
+__device__ __forceinline__ T from_double(double value) { return (T)value; }
 template <>
-__device__ __forceinline__ int64_t from_double(double value) {
-    return value >= 0x1p63 ? 0x7fffffffffffffffll : (int64_t)value;
-}
+__device__ __forceinline__ int64_t from_double(double value) { return value >= 0x1p63 ? 0x7fffffffffffffffll : (int64_t)value; }
 
 #define FOR_PLANES(image, images, channel, channels)                             \
     for (uint32_t image = blockIdx.z; image < images; image += gridDim.z)       \
         for (uint32_t channel = blockIdx.y; channel < channels; channel += gridDim.y)
 
-// A place that no tap brings back to one of the input.
-#define NOWHERE 0x80000000u
+// A coordinate that stays outside of the input for every tap.
+#define OUT_OF_RANGE 0x80000000u
 
-// An element of a plane that has any, or 0. Loads without a branch, so that several are under way.
+// Returns an element of a nonempty plane, or 0 outside. Loads without a branch, so that several are in flight.
 template <typename T>
-__device__ __forceinline__ T seen_at(const T *plane, bool inside, uint32_t at) {
+__device__ __forceinline__ T load_or_zero(const T *plane, bool inside, uint32_t at) {
     const T value = plane[inside ? at : 0];
     return inside ? value : static_cast<T>(0);
 }
 
-// dst[b, o, y, x] = sum over c and taps of src[b, c, source] * kernel[o, c, tap], over the channels c of o's group.
-// `info`: dims and strides of the input, then those of the kernel. Each thread has places of one plane, all with the same
-// weight at a time.
+// dst[b, o, y, x] = sum over the channels c of o's group and the taps of src[b, c, source] * kernel[o, c, tap].
+// `info` holds dims and strides of the input, then those of the kernel. Each thread computes several places of a
+// plane, and multiplies each weight with all of them.
 template <typename T>
 __device__ void convolve(const uint32_t places, const Divisor width, const uint32_t c_out, const uint32_t group_out,
                          const uint32_t stride,
@@ -87,7 +67,7 @@ __device__ void convolve(const uint32_t places, const Divisor width, const uint3
     for (uint32_t n = 0; n < N; ++n) {
         uint32_t column = thread_index(n, N);
         const bool inside = column < places;
-        y[n] = inside ? width.split(column) * stride - padding_y : NOWHERE;
+        y[n] = inside ? width.split(column) * stride - padding_y : OUT_OF_RANGE;
         x[n] = column * stride - padding_x;
         at[n] = y[n] * s_y + x[n] * s_x;
     }
@@ -100,17 +80,17 @@ __device__ void convolve(const uint32_t places, const Divisor width, const uint3
                 const uint32_t down = tap_y * dilation;
                 const T *weight = weights + tap_y * k[2];
                 for (uint32_t tap_x = 0; tap_x < k_w; ++tap_x) {
-                    const uint32_t right = tap_x * dilation, further = down * s_y + right * s_x;
+                    const uint32_t right = tap_x * dilation, offset = down * s_y + right * s_x;
                     const A factor = static_cast<A>(*weight);
-                    T seen[N];
+                    T inputs[N];
 #pragma unroll
                     for (uint32_t n = 0; n < N; ++n) {
-                        seen[n] = seen_at(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + further);
+                        inputs[n] = load_or_zero(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + offset);
                     }
                     weight += k[3];
 #pragma unroll
                     for (uint32_t n = 0; n < N; ++n) {
-                        sum[n] += static_cast<A>(seen[n]) * factor;
+                        sum[n] += static_cast<A>(inputs[n]) * factor;
                     }
                 }
             }
@@ -127,8 +107,8 @@ __device__ void convolve(const uint32_t places, const Divisor width, const uint3
     }
 }
 
-// The same for steps of 1: each thread has a pack of neighbouring places of a row, whose windows share most of what they
-// see. `packs` are those of a row; taps are taken some at a time.
+// Convolution with stride and dilation 1: each thread computes a pack of neighbouring places of a row, whose windows
+// overlap. `packs` is the number of packs of a row. TAPS taps are processed at a time.
 template <typename T>
 __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, const uint32_t c_out,
                               const uint32_t group_out, const uint32_t padding_y, const uint32_t padding_x,
@@ -155,14 +135,15 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
                 }
                 const T *line = plane + (y + tap_y) * s_y, *weight = weights + tap_y * k[2];
                 for (uint32_t first = 0; first < k_w; first += TAPS) {
-                    A seen[N + TAPS - 1];
-                    // Not known from the last row: there are not scalar registers enough to keep what is inside.
+                    A inputs[N + TAPS - 1];
+                    // Hides the origin of `left`, because scalar registers cannot hold the bounds checks of all
+                    // rows.
                     uint32_t left = x + first;
                     asm volatile("" : CANDLE_IN_REGISTER(left));
 #pragma unroll
                     for (uint32_t n = 0; n < N + TAPS - 1; ++n) {
                         const uint32_t at = left + n;
-                        seen[n] = static_cast<A>(seen_at(line, at < w_in, at * s_x));
+                        inputs[n] = static_cast<A>(load_or_zero(line, at < w_in, at * s_x));
                     }
 #pragma unroll
                     for (uint32_t tap = 0; tap < TAPS; ++tap) {
@@ -170,7 +151,7 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
                             const A factor = static_cast<A>(weight[(first + tap) * k[3]]);
 #pragma unroll
                             for (uint32_t n = 0; n < N; ++n) {
-                                sum[n] += seen[n + tap] * factor;
+                                sum[n] += inputs[n + tap] * factor;
                             }
                         }
                     }
@@ -179,21 +160,22 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
             plane += s[1];
             weights += k[1];
         }
-        Pack<T> made;
+        Pack<T> result;
 #pragma unroll
         for (uint32_t n = 0; n < N; ++n) {
-            made.set(n, static_cast<T>(sum[n]));
+            result.set(n, static_cast<T>(sum[n]));
         }
-        made.write(dst + image * dst_stride + ((size_t)o * h_out + row) * w_out + column * N, w_out - column * N);
+        result.write(dst + image * dst_stride + ((size_t)o * h_out + row) * w_out + column * N, w_out - column * N);
     }
 }
 
-// The taps of a transposed convolution that add to one place along a dimension: `tap` and what it is multiplied with,
-// then every tap `period` later, whose input is `back` places before. An input that is not less than the size is none.
-struct Taps {
+// Taps of a transposed convolution that contribute to one place along a dimension: `tap`, which reads input
+// `source`, then every tap `period` later, which reads the input `back` before. Inputs outside of the source
+// contribute nothing.
+struct TransposedTaps {
     uint32_t tap, source;
 
-    __device__ __forceinline__ Taps(uint32_t at, uint32_t taps, uint32_t dilation, const Divisor stride,
+    __device__ __forceinline__ TransposedTaps(uint32_t at, uint32_t taps, uint32_t dilation, const Divisor stride,
                                     uint32_t period, uint32_t back)
         : tap(0) {
         for (; tap < period && tap < taps; ++tap) {
@@ -209,13 +191,13 @@ struct Taps {
     }
 };
 
-// Goes through the taps of both dimensions that reach a place: `y` and `x` are the source's.
+// Iterates over the taps of both dimensions that contribute to a place; `y` and `x` are positions in the source.
 #define FOR_TAPS(h, w)                                                                       \
     for (uint32_t tap_y = h.tap, y = h.source; tap_y < k_h; tap_y += period, y -= back)      \
         for (uint32_t tap_x = w.tap, x = w.source; tap_x < k_w; tap_x += period, x -= back)  \
             if (y < h_in && x < w_in)
 
-// dst[b, o, y, x] = sum over c and the taps that reach the place of src[b, c, source] * kernel[c, o, tap].
+// dst[b, o, y, x] = sum over c and the contributing taps of src[b, c, source] * kernel[c, o, tap].
 template <typename T>
 __device__ void transposed(const uint32_t places, const Divisor width, const uint32_t c_out, const uint32_t group_out,
                            const Divisor stride, const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
@@ -234,8 +216,8 @@ __device__ void transposed(const uint32_t places, const Divisor width, const uin
     }
     uint32_t column = place;
     const uint32_t row = width.split(column);
-    const Taps h(row + padding_y, k_h, dilation, stride, period, back);
-    const Taps w(column + padding_x, k_w, dilation, stride, period, back);
+    const TransposedTaps h(row + padding_y, k_h, dilation, stride, period, back);
+    const TransposedTaps w(column + padding_x, k_w, dilation, stride, period, back);
     FOR_PLANES(image, (uint32_t)info[0], o, c_out) {
         const uint32_t group = o / group_out;
         const T *channels = src + image * s[0] + (size_t)group * c_in * s[1];
@@ -252,8 +234,8 @@ __device__ void transposed(const uint32_t places, const Divisor width, const uin
     }
 }
 
-// dst[b, o, y, x] = sum over the taps that reach the place of src[b, (o, tap), source]: products that were made before.
-// Neighbouring channels together, whose loads are under way at once.
+// col2im: dst[b, o, y, x] = sum over the contributing taps of src[b, (o, tap), source], which holds the products.
+// Sums several neighbouring channels at a time to have their loads in flight together.
 template <typename T>
 __device__ void fold(const uint32_t places, const Divisor width, const uint32_t channels, const Divisor stride,
                      const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
@@ -269,8 +251,8 @@ __device__ void fold(const uint32_t places, const Divisor width, const uint32_t 
     }
     uint32_t column = place;
     const uint32_t row = width.split(column);
-    const Taps h(row + padding_y, k_h, dilation, stride, period, back);
-    const Taps w(column + padding_x, k_w, dilation, stride, period, back);
+    const TransposedTaps h(row + padding_y, k_h, dilation, stride, period, back);
+    const TransposedTaps w(column + padding_x, k_w, dilation, stride, period, back);
     FOR_PLANES(image, (uint32_t)info[0], block, (channels + N - 1) / N) {
         const uint32_t first = block * N;
         const T *products = src + image * s[0] + (size_t)first * k_h * k_w * s[1];
@@ -279,7 +261,7 @@ __device__ void fold(const uint32_t places, const Divisor width, const uint32_t 
             const T *from = products + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
 #pragma unroll
             for (uint32_t n = 0; n < N; ++n) {
-                // Of the last channel again where there is none.
+                // Channels past the end repeat the last channel.
                 const uint32_t channel = first + n < channels ? n : channels - 1 - first;
                 sum[n] += static_cast<A>(from[((channel * k_h + tap_y) * k_w + tap_x) * s[1]]);
             }
@@ -293,10 +275,9 @@ __device__ void fold(const uint32_t places, const Divisor width, const uint32_t 
     }
 }
 
-// The input as a matrix that a kernel (c_out, columns) is multiplied with: dst[b, column, place] is what the tap and
-// channel `column` sees at the output places from `first` on; 0 in the padding. Each thread has neighbouring places; y of
-// the grid counts channels and rows of taps. Rows of the result are `pitch` elements apart, whole packs: what is beyond
-// the places is 0.
+// im2col: dst[b, column, place] is the input that channel and tap `column` reads for the output places from `first`
+// on, 0 in the padding. Each thread writes neighbouring places; y of the grid numbers channels and rows of taps.
+// Rows of the result are `pitch` elements apart, a multiple of the pack size; elements past the places are 0.
 template <typename T>
 __device__ void unfold(const uint32_t first, const uint32_t places, const size_t pitch, const uint32_t images,
                        const size_t image_stride, const Divisor width, const uint32_t k_h, const uint32_t k_w, const uint32_t stride,
@@ -313,7 +294,7 @@ __device__ void unfold(const uint32_t first, const uint32_t places, const size_t
     uint32_t y[N], x[N], at[N], column = first + place, row = width.split(column);
 #pragma unroll
     for (uint32_t n = 0; n < N; ++n) {
-        y[n] = place + n < places ? row * stride - padding_y : NOWHERE;
+        y[n] = place + n < places ? row * stride - padding_y : OUT_OF_RANGE;
         x[n] = column * stride - padding_x;
         at[n] = y[n] * s_y + x[n] * s_x;
         const bool ends = ++column == width.by;
@@ -325,19 +306,19 @@ __device__ void unfold(const uint32_t first, const uint32_t places, const size_t
         const T *plane = src + image * s[0] + c * s[1];
         T *to = dst + image * image_stride + (size_t)tap_row * k_w * pitch + place;
         for (uint32_t tap_x = 0; tap_x < k_w; ++tap_x) {
-            const uint32_t right = tap_x * dilation, further = down * s_y + right * s_x;
-            Pack<T> seen;
+            const uint32_t right = tap_x * dilation, offset = down * s_y + right * s_x;
+            Pack<T> inputs;
 #pragma unroll
             for (uint32_t n = 0; n < N; ++n) {
-                seen.set(n, seen_at(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + further));
+                inputs.set(n, load_or_zero(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + offset));
             }
-            seen.write(to);
+            inputs.write(to);
             to += pitch;
         }
     }
 }
 
-// For each channel and image: `at` is the first element of the thread's window.
+// Iterates over images and channels; `at` is the first element of the thread's window.
 #define FOR_WINDOWS                                                                                                  \
     const size_t *s = info + 4;                                                                                      \
     uint32_t column = thread_index();                                                                                \
@@ -349,7 +330,7 @@ __device__ void unfold(const uint32_t first, const uint32_t places, const size_t
     FOR_PLANES(image, info[0], channel, info[1])                                                                     \
     if (const T *at = src + image * s[0] + channel * s[1])
 
-// Sum times 1 / (k_h * k_w) in T, which is 0 for integers and windows of more than one element.
+// The sum times 1 / (k_h * k_w) in T. As on the CPU device, this factor is 0 or 1 for integers.
 template <typename T>
 __device__ void avg_pool2d(const uint32_t places, const Divisor width, const uint32_t k_h, const uint32_t k_w,
                            const size_t stride_h, const size_t stride_w, const size_t *info, const T *src, T *dst) {
@@ -366,7 +347,7 @@ __device__ void avg_pool2d(const uint32_t places, const Divisor width, const uin
     }
 }
 
-// A NaN stays only where it comes first.
+// The result is NaN only if the first element of the window is.
 template <typename T>
 __device__ void max_pool2d(const uint32_t places, const Divisor width, const uint32_t k_h, const uint32_t k_w,
                            const size_t stride_h, const size_t stride_w, const size_t *info, const T *src, T *dst) {
@@ -387,8 +368,7 @@ __device__ __forceinline__ uint32_t nearest(uint32_t at, double step, size_t siz
     return (uint32_t)(source < size ? source : size - 1);
 }
 
-// Each thread writes packs of neighbouring places, the same in all planes; single elements where planes are not made of
-// whole packs.
+// Each thread writes a pack of neighbouring places in every plane, or single elements if planes are not whole packs.
 template <typename T>
 __device__ void upsample_nearest2d(const uint32_t places, const Divisor width, const double h_step,
                                    const double w_step, const size_t *info, const T *src, T *dst) {
@@ -417,13 +397,13 @@ __device__ void upsample_nearest2d(const uint32_t places, const Divisor width, c
     }
 }
 
-// The two elements around a place along one dimension, and how much the second one weighs. One operation per
-// statement: a fused product and sum would round differently from the CPU device.
-struct Between {
+// The two neighbouring elements along one dimension and the weight of the second one. One operation per statement: a
+// fused multiply-add would round differently from the CPU device.
+struct Interpolation {
     size_t low, high;
     double weight;
 
-    __device__ __forceinline__ Between(uint32_t at, double step, bool align_corners, size_t size) {
+    __device__ __forceinline__ Interpolation(uint32_t at, double step, bool align_corners, size_t size) {
         double source = step * ((double)at + (align_corners ? 0.0 : 0.5));
         source -= align_corners ? 0.0 : 0.5;
         source = fmax(source, 0.0);
@@ -431,7 +411,7 @@ struct Between {
         high = min(low + 1, size - 1);
         weight = fmin(source - (double)low, 1.0);
     }
-    __device__ __forceinline__ double of(double first, double second) const {
+    __device__ __forceinline__ double interpolate(double first, double second) const {
         const double a = first * (1.0 - weight);
         const double b = second * weight;
         return a + b;
@@ -447,13 +427,13 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     if (column >= places) {
         return;
     }
-    const Between y(width.split(column), h_step, align_corners, info[2]), x(column, w_step, align_corners, info[3]);
+    const Interpolation y(width.split(column), h_step, align_corners, info[2]), x(column, w_step, align_corners, info[3]);
     FOR_PLANES(image, info[0], channel, info[1]) {
         const T *plane = src + image * s[0] + channel * s[1];
         const T *top = plane + y.low * s[2], *bottom = plane + y.high * s[2];
-        const double above = x.of(to_double(top[x.low * s[3]]), to_double(top[x.high * s[3]]));
-        const double below = x.of(to_double(bottom[x.low * s[3]]), to_double(bottom[x.high * s[3]]));
-        dst[(image * info[1] + channel) * places + thread_index()] = from_double<T>(y.of(above, below));
+        const double above = x.interpolate(to_double(top[x.low * s[3]]), to_double(top[x.high * s[3]]));
+        const double below = x.interpolate(to_double(bottom[x.low * s[3]]), to_double(bottom[x.high * s[3]]));
+        dst[(image * info[1] + channel) * places + thread_index()] = from_double<T>(y.interpolate(above, below));
     }
 }
 
@@ -516,7 +496,7 @@ OPS(int32_t, i32)
 OPS(int64_t, i64)
 OPS(__nv_fp8_e4m3, f8e4m3)
 
-// These only move elements: one kernel per size, named by the dtype that carries it.
+// Kernels that only move elements exist once per element size, named after one dtype of that size.
 #define UNFOLD(T, T_NAME)                                                                                             \
     extern "C" __global__ void unfold_##T_NAME(                                                                       \
         const size_t first, const size_t places, const size_t pitch, const size_t images, const size_t image_stride,  \

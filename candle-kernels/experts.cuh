@@ -1,5 +1,5 @@
-// Products that each choose a matrix of a stack, as mixtures of experts have them. Product i goes to row order[i] of the
-// output, or i, as often as `factors` says there, and is that of row order[i] / per of the activations.
+// Routing of mixtures of experts: each product selects a matrix of a stack. Product i multiplies row order[i] / per
+// of the activations and writes row order[i] of the output, times factors[order[i]]. Without `order`, order[i] is i.
 #pragma once
 #include "faults.cuh"
 
@@ -13,8 +13,8 @@ struct Routing {
     __device__ __forceinline__ float factor(unsigned int place) const { return factors == nullptr ? 1 : factors[place]; }
 };
 
-// `f(matrix, begin, end, there)` for neighbours with one matrix, up to ROWS of them, which read its weights once; y of the
-// grid is walked in steps of the grid. An expert that does not exist is reported, and matrix 0 takes its place.
+// Calls `f(matrix, begin, end, there)` for each run of up to ROWS consecutive products with the same matrix, whose
+// weights are read once. Iterates over y with a grid stride. An invalid expert is reported and has there = false.
 template <unsigned int ROWS, typename F>
 __device__ __forceinline__ void each_run(const Routing &routing, F f) {
     for (size_t chunk = (size_t)blockIdx.y * ROWS; chunk < routing.count; chunk += (size_t)gridDim.y * ROWS) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void each_run(const Routing &routing, F f) {
             }
             const bool there = is_within(expert, routing.stack, CANDLE_FAULT_EXPERT);
             f((size_t)(there ? expert : 0), begin, next, there);
-            // The next sums go through the same LDS.
+            // The next sums reuse the LDS.
             __syncthreads();
         }
     }

@@ -1,35 +1,35 @@
-// Weights with their whole-number scales folded in, as bytes, so that sums of products stay whole numbers to the end of a
-// block: of formats with blocks of 256, q - OFFSET times the scale of the run, as one byte or as two.
+// Folding of integer scales into weights, for formats with blocks of 256: (q - OFFSET) * scale of the run as one or
+// two bytes, so that sums of products stay integers over a whole block.
 #pragma once
 #include "blocks.cuh"
 
-// A folded weight is high << SHIFT plus low, in PARTS bytes, and stands for its opposite where NEGATED.
+// A folded weight is (high << SHIFT) + low in PARTS bytes; NEGATED if the bytes hold the negated weight.
 template <unsigned int PARTS_, unsigned int SHIFT_, bool NEGATED_ = false>
 struct Parts {
     static constexpr unsigned int PARTS = PARTS_, SHIFT = SHIFT_;
     static constexpr bool NEGATED = NEGATED_;
 };
-// Products of numbers below 32 or so and scales are cut after seven bits.
+// By default the product of weight and scale is split at bit 7.
 template <typename F> struct Folded : Parts<2, 7> {};
 template <> struct Folded<Q2K> : Parts<1, 0> {};
-// Scales are -32 to 31 and q - OFFSET -4 to 3: only their product's opposite is a byte.
+// Scales are -32 to 31 and q - OFFSET is -4 to 3: only the negated product fits into a signed byte.
 template <> struct Folded<Q3K> : Parts<1, 0, true> {};
-// Scales are cut, in three bits each.
+// The scale is split instead, into three bits each.
 template <> struct Folded<Q4K> : Parts<2, 3> {};
 template <> struct Folded<Q8K> : Parts<1, 0> {};
 
-// a * b + c of both halves of words, none of which leaves 16 bits.
+// Returns a * b + c for both 16-bit halves of a word; no result may exceed 16 bits.
 __device__ __forceinline__ uint32_t multiply_add_halves(uint32_t a, int b, int c) {
 #if defined(__NVPTX__)
     return a * b + c * 0x00010001u;
 #else
-    // One instruction, where a product of 32 bits takes the time of four.
+    // One packed instruction; a 32-bit product takes four times as long.
     typedef uint16_t Halves __attribute__((ext_vector_type(2)));
     return candle_bits<uint32_t>(candle_bits<Halves>(a) * (uint16_t)b + (uint16_t)c);
 #endif
 }
 
-// (q - OFFSET) * factor of four q, whose products are bytes.
+// Returns (q - OFFSET) * factor for four q whose products fit into bytes.
 template <int OFFSET>
 __device__ __forceinline__ uint32_t scaled_bytes(uint32_t q, int factor) {
     if (OFFSET == 0) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ uint32_t scaled_bytes(uint32_t q, int factor) {
     return multiply_add_halves(q, factor, (128 - OFFSET * factor) * 0x0101) ^ 0x80808080;
 }
 
-// Four q of a run: from the highest byte on.
+// Folds the scale into four q of a run; the highest part comes first.
 template <typename F>
 __device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Folded<F>::PARTS]) {
     if constexpr (Folded<F>::PARTS == 1) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Fo
         parts[0] = scaled_bytes<F::OFFSET>(q, scale >> Folded<F>::SHIFT);
         parts[1] = scaled_bytes<F::OFFSET>(q, scale & ((1 << Folded<F>::SHIFT) - 1));
     } else {
-        // Kept above 0 by what turns the sign of a high byte.
+        // A bias keeps the sum positive; the XOR below removes it again from the high byte.
         constexpr int ABOVE = F::OFFSET == 0 ? 0 : 128 << 7;
         const int sum = ABOVE - F::OFFSET * scale;
         const uint32_t even = multiply_add_halves(q & 0x00ff00ff, scale, sum);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Fo
     }
 }
 
-// The kernel that multiplies rows of activations with a matrix in format F.
+// Defines the kernel that multiplies rows of activations with a matrix in format F.
 #define PRODUCT_OP(KERNEL, F)                                                                                    \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) KERNEL(                                        \
         const uint8_t *blocks, const uint8_t *x, float *out, const unsigned int m, const unsigned int n,         \

@@ -1,12 +1,12 @@
-// How kernels number elements: in 32 bits, since a launch has at most 2^31 of them, and without dividing.
+// 32-bit element indices (a launch has at most 2^31 elements), and division by multiplication.
 #pragma once
 #include <stdint.h>
 
 constexpr uint32_t smaller(uint32_t x, uint32_t y) { return x < y ? x : y; }
 constexpr uint32_t larger(uint32_t x, uint32_t y) { return x < y ? y : x; }
 
-// Division of numbers below 2^31 by one that the host knows: its word holds the number below bit 32 and above it what to
-// multiply by instead (Granlund and Montgomery, "Division by invariant integers using multiplication").
+// Division of numbers below 2^31 by a divisor known to the host, which passes the divisor in the lower and a
+// multiplier in the upper 32 bits (Granlund and Montgomery, "Division by invariant integers using multiplication").
 struct Divisor {
     uint32_t by, multiplier, shift;
 
@@ -16,7 +16,7 @@ struct Divisor {
     __device__ __forceinline__ uint32_t quotient(uint32_t n) const {
         return ((uint32_t)(((uint64_t)n * multiplier) >> 32) + n) >> shift;
     }
-    // The quotient; what is left of it stays in `n`.
+    // Returns the quotient and leaves the remainder in `n`.
     __device__ __forceinline__ uint32_t split(uint32_t &n) const {
         const uint32_t whole = quotient(n);
         n -= whole * by;
@@ -24,7 +24,7 @@ struct Divisor {
     }
 };
 
-// Number `step` of those of this thread, when each of a workgroup's threads takes `of` of them: neighbours for neighbours.
+// Returns the index of element `step` of the `of` elements of this thread, interleaved with its neighbours.
 __device__ __forceinline__ uint32_t thread_index(uint32_t step = 0, uint32_t of = 1) {
     return (blockIdx.x * of + step) * blockDim.x + threadIdx.x;
 }

@@ -1,15 +1,17 @@
 // index_select, gather, scatter, scatter_add and index_add with the CPU device's results. The first three only move
-// elements: one kernel per size. index_select moves the widest units that its rows are made of. An index out of range stops nothing and touches no foreign memory: the kernel writes down the
-// first one in the module's fault record, yields 0 or skips the element, and goes on.
+// elements: one kernel per element size; index_select moves the widest units that divide its rows. For an index out
+// of range, the kernel reports the first one in the module's fault record, returns 0 or skips the element, and
+// continues.
 #include "cuda_utils.cuh"
 #include "faults.cuh"
 #include "index.cuh"
 
-// Elements are l, j, r of the dims before, along and after the indexed one. The `right` elements of a row are dense.
+// Indices l, j and r number the dims before, along and after the indexed dim. The `right` elements of a row are
+// contiguous.
 //
-// GATHER: out[l, j, r] = inp[l, ids[l, j, r], r], with the dims of the ids. Where those before or after `dim` are fewer
-// than the source's, l and r count through the source's first ones as on the CPU device.
-// Else: out[l, j, r] = inp[l, ids[j], r], in units of U; the ids may be strided.
+// GATHER: out[l, j, r] = inp[l, ids[l, j, r], r], with the dims of the ids. If these are smaller than the source's
+// before or after `dim`, l and r number the source's first elements, as on the CPU device. Otherwise: out[l, j, r] =
+// inp[l, ids[j], r], in units of type U; the ids may be strided.
 template <bool GATHER, typename U, typename I>
 __device__ __forceinline__ void take(const uint32_t numel, const I *ids, const U *inp, U *out, const size_t ids_stride,
                                      const size_t src_dim_size, const size_t src_right_size, const Divisor right,
@@ -51,17 +53,18 @@ __device__ __forceinline__ void take(const uint32_t numel, const I *ids, const U
     }
 }
 
-enum Written { SET, SCATTER_ADD, INDEX_ADD };
+enum WriteMode { SET, SCATTER_ADD, INDEX_ADD };
 
-// out[l, id, r] = inp[l, j, r], or += it; the id is ids[j] for INDEX_ADD, else ids[l, j, r]. There is a thread for each
-// place j of the dim, and they add atomically, or `runs` is 1 and each thread walks along all of them, alone with its l and
-// r. Or, where `order` has the places that sort the ids, the first of each id walks along all that have it, in their order.
-template <Written HOW, typename T, typename I>
+// out[l, id, r] = inp[l, j, r], or += with the ADD modes; the id is ids[j] for INDEX_ADD, otherwise ids[l, j, r].
+// There is a thread for each j, which adds atomically; or `runs` is 1, and one thread per (l, r) iterates over all
+// j. With `order`, the permutation that sorts the ids, the first thread of each id processes all places with this id
+// in order.
+template <WriteMode MODE, typename T, typename I>
 __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const uint32_t *order, const T *inp, T *out,
                                     const uint32_t size, const size_t dst_dim_size, const Divisor right,
                                     const Divisor runs) {
-    constexpr uint32_t op = HOW == SET           ? CANDLE_FAULT_SCATTER
-                            : HOW == SCATTER_ADD ? CANDLE_FAULT_SCATTER_ADD
+    constexpr uint32_t op = MODE == SET           ? CANDLE_FAULT_SCATTER
+                            : MODE == SCATTER_ADD ? CANDLE_FAULT_SCATTER_ADD
                                                  : CANDLE_FAULT_INDEX_ADD;
     uint32_t r = thread_index();
     if (r >= numel) {
@@ -71,10 +74,10 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const ui
     const uint32_t l = runs.split(j);
     out += l * dst_dim_size * right.by + r;
     inp += (size_t)l * size * right.by + r;
-    const size_t step = HOW == INDEX_ADD ? 1 : right.by;
-    ids += HOW == INDEX_ADD ? 0 : (size_t)l * size * right.by + r;
+    const size_t step = MODE == INDEX_ADD ? 1 : right.by;
+    ids += MODE == INDEX_ADD ? 0 : (size_t)l * size * right.by + r;
     if (order != nullptr) {
-        order += HOW == INDEX_ADD ? 0 : (size_t)l * size * right.by + r;
+        order += MODE == INDEX_ADD ? 0 : (size_t)l * size * right.by + r;
         uint32_t place = order[j * step];
         const I id = ids[place * step];
         if ((j > 0 && ids[order[(j - 1) * step] * step] == id) || !names_element(id, dst_dim_size, op)) {
@@ -83,14 +86,14 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const ui
         T value = out[(size_t)id * right.by];
         do {
             const T next = inp[(size_t)place * right.by];
-            value = HOW == SET ? next : value + next;
+            value = MODE == SET ? next : value + next;
             place = ++j < size ? order[j * step] : 0;
         } while (j < size && ids[place * step] == id);
         out[(size_t)id * right.by] = value;
         return;
     }
-    if constexpr (HOW == SET) {
-        // Some at a time, so that their loads are under way together; the last one again where there are fewer.
+    if constexpr (MODE == SET) {
+        // N at a time, to have their loads in flight together; indices past the end repeat the last one.
         constexpr uint32_t N = 8;
         for (; j < size; j += N) {
             I id[N];
@@ -109,13 +112,13 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const ui
             }
         }
     } else {
-        const bool alone = runs.by == 1;
-        for (const uint32_t end = alone ? size : j + 1; j < end; ++j) {
+        const bool is_sequential = runs.by == 1;
+        for (const uint32_t end = is_sequential ? size : j + 1; j < end; ++j) {
             const I id = ids[j * step];
             if (names_element(id, dst_dim_size, op)) {
                 T *dst = out + (size_t)id * right.by;
                 const T value = inp[(size_t)j * right.by];
-                if (alone) {
+                if (is_sequential) {
                     *dst = *dst + value;
                 } else {
                     candle_add(dst, value);
@@ -132,21 +135,21 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const ui
         take<GATHER>((uint32_t)numel, ids, inp, out, ids_stride, src_dim_size, src_right_size, Divisor(right_size),   \
                      Divisor(ids_dim_size));                                                                          \
     }
-#define PUT(KIND, HOW, T, T_NAME, I, I_NAME)                                                                          \
+#define PUT(KIND, MODE, T, T_NAME, I, I_NAME)                                                                         \
     extern "C" __global__ void KIND##_##I_NAME##_##T_NAME(                                                            \
         const size_t numel, const I *ids, const uint32_t *order, const T *inp, T *out, const size_t src_dim_size,     \
         const size_t dst_dim_size, const size_t right_size, const size_t runs) {                                      \
-        put<HOW>((uint32_t)numel, ids, order, inp, out, (uint32_t)src_dim_size, dst_dim_size, Divisor(right_size),    \
+        put<MODE>((uint32_t)numel, ids, order, inp, out, (uint32_t)src_dim_size, dst_dim_size, Divisor(right_size),   \
                  Divisor(runs));                                                                                      \
     }
-#define MOVING_IDS(OP, KIND, HOW, T, T_NAME)    \
-    OP(KIND, HOW, T, T_NAME, uint8_t, u8)       \
-    OP(KIND, HOW, T, T_NAME, uint32_t, u32)     \
-    OP(KIND, HOW, T, T_NAME, int64_t, i64)
-#define ADDING_IDS(OP, KIND, HOW, T, T_NAME)    \
-    MOVING_IDS(OP, KIND, HOW, T, T_NAME)        \
-    OP(KIND, HOW, T, T_NAME, int16_t, i16)      \
-    OP(KIND, HOW, T, T_NAME, int32_t, i32)
+#define MOVING_IDS(OP, KIND, MODE, T, T_NAME)   \
+    OP(KIND, MODE, T, T_NAME, uint8_t, u8)      \
+    OP(KIND, MODE, T, T_NAME, uint32_t, u32)    \
+    OP(KIND, MODE, T, T_NAME, int64_t, i64)
+#define ADDING_IDS(OP, KIND, MODE, T, T_NAME)   \
+    MOVING_IDS(OP, KIND, MODE, T, T_NAME)       \
+    OP(KIND, MODE, T, T_NAME, int16_t, i16)     \
+    OP(KIND, MODE, T, T_NAME, int32_t, i32)
 
 #define MOVING_OPS(T, T_NAME, UNIT)               \
     MOVING_IDS(TAKE, is, false, T, UNIT)          \
@@ -156,7 +159,7 @@ MOVING_OPS(uint8_t, u8, b1)
 MOVING_OPS(uint16_t, f16, b2)
 MOVING_OPS(uint32_t, u32, b4)
 MOVING_OPS(int64_t, i64, b8)
-// A vector, not a structure: the compiler keeps it in registers.
+// A vector instead of a struct, which the compiler keeps in registers.
 typedef uint32_t Wide __attribute__((ext_vector_type(4)));
 MOVING_IDS(TAKE, is, false, Wide, b16)
 

@@ -1,4 +1,4 @@
-// Elements in packs of one access, and the one template of all elementwise kernels.
+// Packs of elements that one access moves, and map(), the template of all elementwise kernels.
 #pragma once
 #include "index.cuh"
 
@@ -8,20 +8,20 @@ template <> struct Bits<2> { typedef uint16_t type; };
 template <> struct Bits<4> { typedef uint32_t type; };
 template <> struct Bits<8> { typedef uint64_t type; };
 
-// What sums, differences and products are computed in: integers that do not fit wrap, where signed ones would be
+// The type for sums, differences and products: unsigned for integers, whose overflow wraps instead of being
 // undefined.
 template <typename T>
-struct Ring { typedef T type; };
-template <> struct Ring<int16_t> { typedef uint32_t type; };
-template <> struct Ring<int32_t> { typedef uint32_t type; };
-template <> struct Ring<int64_t> { typedef uint64_t type; };
+struct WrappingType { typedef T type; };
+template <> struct WrappingType<int16_t> { typedef uint32_t type; };
+template <> struct WrappingType<int32_t> { typedef uint32_t type; };
+template <> struct WrappingType<int64_t> { typedef uint64_t type; };
 
-// What functions of floats are computed in.
+// The type in which functions of floats are computed.
 template <typename T> struct Wide { typedef float type; };
 template <> struct Wide<double> { typedef double type; };
 
-// N elements in registers, as many as one access moves or fewer. A vector of integers, because structs are loaded member
-// by member.
+// N elements in registers, at most as many as one access moves. A vector of integers, because structs would be
+// loaded member by member.
 template <typename T, unsigned int N = CANDLE_PACK_BYTES / sizeof(T)>
 struct Pack {
     typedef typename Bits<sizeof(T)>::type Word;
@@ -33,7 +33,7 @@ struct Pack {
     __device__ __forceinline__ static Pack read(const T *from) { return Pack{*(const Words *)from}; }
     __device__ __forceinline__ static Pack splat(T value) { return Pack{(Words)candle_bits<Word>(value)}; }
     __device__ __forceinline__ void write(T *to) const { *(Words *)to = words; }
-    // Single elements where a pack may not lie, here and below.
+    // Reads or writes single elements at unaligned addresses, here and below.
     __device__ __forceinline__ static Pack read_anywhere(const T *from) {
         if ((size_t)from % sizeof(Words) == 0) {
             return read(from);
@@ -45,7 +45,7 @@ struct Pack {
         }
         return pack;
     }
-    // The first `count` of the elements.
+    // Writes the first `count` elements.
     __device__ __forceinline__ void write(T *to, size_t count) const {
         if (count >= N && (size_t)to % sizeof(Words) == 0) {
             return write(to);
@@ -57,8 +57,8 @@ struct Pack {
             }
         }
     }
-    // What is known of the elements here is forgotten: nothing made of them is kept, nor made where they are read.
-    __device__ __forceinline__ void forget() {
+    // Hides the elements from the optimizer, so that derived values are computed here and not earlier.
+    __device__ __forceinline__ void make_opaque() {
         uint32_t registers[sizeof(Words) / 4];
         __builtin_memcpy(registers, &words, sizeof(Words));
 #pragma unroll
@@ -67,7 +67,7 @@ struct Pack {
         }
         __builtin_memcpy(&words, registers, sizeof(Words));
     }
-    // Whether a pack may lie at each of these: the pointer and all multiples of the strides but the innermost.
+    // Returns true if the pointer and all strides except the innermost are aligned to packs.
     __device__ __forceinline__ static bool fits(const T *at, unsigned int num_dims, const size_t *strides) {
         size_t bits = (size_t)at / sizeof(T) | (size_t)at % sizeof(T);
 #pragma unroll 1
@@ -78,13 +78,13 @@ struct Pack {
     }
 };
 
-// How far elements COUNT in row-major order lie from the first, in each of LISTS operands.
+// Offsets of COUNT elements, given by their row-major index, in each of LISTS operands.
 template <unsigned int COUNT, unsigned int LISTS>
-struct Places {
+struct ElementOffsets {
     unsigned int element[COUNT];
     size_t at[COUNT][LISTS + 1];
 
-    // From `element`, which is used up.
+    // Computes the offsets from `element`, which is overwritten.
     __device__ __forceinline__ void find(unsigned int num_dims, const size_t *info) {
         for (unsigned int i = 0; i < COUNT; ++i) {
             for (unsigned int list = 0; list < LISTS; ++list) {
@@ -106,7 +106,7 @@ struct Places {
     }
 };
 
-// A pack of each operand.
+// One pack of each operand.
 template <unsigned int W, typename... In>
 struct Packs {};
 template <unsigned int W, typename First, typename... Rest>
@@ -115,7 +115,7 @@ struct Packs<W, First, Rest...> {
     Packs<W, Rest...> rest;
 };
 
-// Reads packs at a place; `inner` has the innermost stride of each operand, 1 or 0 if W is not 1.
+// Reads a pack of each operand. `inner` holds their innermost strides, which are 0 or 1 unless W is 1.
 template <unsigned int W>
 __device__ __forceinline__ void read(Packs<W> &, const size_t *, const size_t *) {}
 template <unsigned int W, typename First, typename... Rest>
@@ -129,7 +129,7 @@ __device__ __forceinline__ void read(Packs<W, First, Rest...> &packs, const size
     read(packs.rest, at + 1, inner + 1, rest...);
 }
 
-// f of element i of each pack.
+// Applies f to element i of each pack.
 template <typename F, unsigned int W, typename... Done>
 __device__ __forceinline__ auto apply(const F &f, const Packs<W> &, unsigned int, Done... done) {
     return f(done...);
@@ -139,9 +139,9 @@ __device__ __forceinline__ auto apply(const F &f, const Packs<W, First, Rest...>
     return apply(f, packs.rest, i, done..., packs.first[i]);
 }
 
-// How packs are chosen; the host's `for_packs` counts threads likewise.
+// Selects the size of packs. The host's `for_packs` computes the number of threads in the same way.
 template <bool CHEAP, typename R, typename... In>
-struct Shape {
+struct PackShape {
     static constexpr unsigned int widest() {
         unsigned int size = sizeof(R);
         ((size = larger(size, sizeof(In))), ...);
@@ -153,20 +153,20 @@ struct Shape {
         return size;
     }
     static constexpr unsigned int read_bytes = (0 + ... + (unsigned int)sizeof(In));
-    // One access of the widest operand, and 4 bytes of the narrowest at least.
+    // One access of the widest operand, and at least 4 bytes of the narrowest.
     static constexpr unsigned int fitting = larger(CANDLE_PACK_BYTES / widest(), 4 / narrowest());
-    // Functions of f64 are so long that one at a time has work and registers enough.
+    // Functions of f64 are long enough to keep the GPU busy with one element at a time.
     static constexpr unsigned int costly = widest() == 8 ? 1 : CANDLE_COSTLY_PACK;
     static constexpr unsigned int width = CHEAP ? fitting : smaller(fitting, costly);
-    // Packs of a thread where there are more than the GPU has threads for: bytes enough in flight, but not too many.
+    // Packs per thread if there are more packs than threads, to have enough bytes in flight.
     static constexpr unsigned int in_flight(unsigned int width) {
         const unsigned int bytes = larger(1, read_bytes * width);
         return larger(1, smaller(CANDLE_PACKS_IN_FLIGHT, CANDLE_BYTES_IN_FLIGHT / bytes));
     }
 };
 
-// Elements from `first` on, in packs of W. DENSE: all lie at their number. A thread's packs are read before the first of
-// them is used. ROLLED: one copy of f serves them all.
+// Maps the elements from `first` on, in packs of W. DENSE: all operands are contiguous. A thread reads all of its
+// packs before it uses the first. ROLLED: the loop over them is not unrolled, so that the code contains f once.
 template <unsigned int W, bool DENSE, bool OUT, bool ROLLED, unsigned int IN_FLIGHT, typename F, typename R, typename... In>
 __device__ __forceinline__ void map_packs(unsigned int first, unsigned int numel, unsigned int num_dims,
                                           const size_t *info, const F &f, R *out, const In *...in) {
@@ -180,11 +180,11 @@ __device__ __forceinline__ void map_packs(unsigned int first, unsigned int numel
     for (size_t begin = (size_t)blockIdx.x * run; begin < packs; begin += (size_t)gridDim.x * run) {
         const unsigned int at = (unsigned int)begin + threadIdx.x, end = (unsigned int)min(begin + run, (size_t)packs);
         Packs<W, In...> x[IN_FLIGHT];
-        Places<IN_FLIGHT, lists> places;
+        ElementOffsets<IN_FLIGHT, lists> places;
         size_t to[IN_FLIGHT];
 #pragma unroll
         for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
-            // One beyond the end reads the last, so that no read waits for a branch.
+            // Packs past the end read the last one, so that loads need no branch.
             to[i] = places.element[i] = first + min(at + i * CANDLE_BLOCK, end - 1) * W;
         }
         places.find(DENSE ? 0 : num_dims, info);
@@ -212,12 +212,12 @@ __device__ __forceinline__ void map_packs(unsigned int first, unsigned int numel
     }
 }
 
-// out = f(in...) on all elements; `out` is dense, or has the last strides in `info` if OUT. CHEAP: a few instructions,
-// worth several copies in the code. ROWS: dense rows of strided operands are taken in packs, too.
+// Computes out = f(in...) for all elements. `out` is dense, or with OUT it has the last strides in `info`. CHEAP: f
+// is short enough to be unrolled. ROWS: dense rows of strided operands are also processed in packs.
 template <bool CHEAP, bool OUT, bool ROWS, typename F, typename R, typename... In>
 __device__ __forceinline__ void map(const size_t numel, const size_t dims, const size_t *info, const F &f, R *out,
                                     const In *...in) {
-    typedef Shape<CHEAP, R, In...> S;
+    typedef PackShape<CHEAP, R, In...> S;
     constexpr unsigned int W = S::width, costly = smaller(S::costly, 2);
     constexpr unsigned int packed = CHEAP ? S::in_flight(W) : costly, single = CHEAP ? S::in_flight(1) : costly;
     const unsigned int num_dims = (unsigned int)dims, count = (unsigned int)numel;

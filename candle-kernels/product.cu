@@ -1,5 +1,5 @@
-// Products of few rows with a matrix whose columns are dense, as a layer's weights are, in the time of reading it, summed in
-// f32; and plain ones of f64 through LDS, for GPUs that rocBLAS has no kernels for.
+// Memory-bound products of a few rows with a matrix whose columns are dense, such as a layer's weights, summed in
+// f32; and f64 products through LDS, for GPUs without rocBLAS kernels.
 #include "experts.cuh"
 #include "lanes.cuh"
 #include "pack.cuh"
@@ -7,13 +7,12 @@
 
 constexpr unsigned int TILE = CANDLE_PRODUCT_TILE;
 
-// A workgroup of TILE x TILE threads makes one tile of the result, an element per thread; y and z of the grid are walked
-// in steps of the grid.
+// A workgroup of TILE x TILE threads computes one tile of the result; y and z use a grid stride.
 __device__ void product(const double *a, const double *b, double *c, const unsigned int m, const unsigned int n, const unsigned int k,
                         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,
                         const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row,
                         const size_t c_batch) {
-    // A word more per row, so that a column does not lie in one bank.
+    // Padded by one element per row against bank conflicts.
     __shared__ double left[TILE][TILE + 1], right[TILE][TILE + 1];
     const unsigned int x = threadIdx.x, y = threadIdx.y;
     const size_t column = (size_t)blockIdx.x * TILE + x;
@@ -40,16 +39,16 @@ __device__ void product(const double *a, const double *b, double *c, const unsig
 }
 
 template <unsigned int ROWS, typename T>
-struct RowSums { typename Wide<T>::type of[ROWS]; };
+struct RowSums { typename Wide<T>::type values[ROWS]; };
 
-// The products of ROWS rows, `row(r)`, with a column, in all `width` threads that share it, each with a part of its packs.
+// Multiplies ROWS rows, `row(r)`, with a column. `width` threads divide its packs; all of them receive the sums.
 template <unsigned int ROWS, typename T, typename R>
 __device__ __forceinline__ RowSums<ROWS, T> row_sums(const T *from, const unsigned int k, const unsigned int width, R row) {
     typedef typename Wide<T>::type W;
     constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
     struct Packs { Pack<T, N> column, row[ROWS]; };
     RowSums<ROWS, T> sums = {};
-    in_flight<ROWS == 1 ? 4 : 2>(threadIdx.x & (width - 1), k / N, width, [=](unsigned int p) INLINE {
+    for_each_prefetched<ROWS == 1 ? 4 : 2>(threadIdx.x & (width - 1), k / N, width, [=](unsigned int p) INLINE {
         Packs packs = {Pack<T, N>::read(from + p * N), {}};
 #pragma unroll
         for (unsigned int r = 0; r < ROWS; ++r) {
@@ -59,25 +58,25 @@ __device__ __forceinline__ RowSums<ROWS, T> row_sums(const T *from, const unsign
     }, [&](const Packs &packs, unsigned int) INLINE {
 #pragma unroll
         for (unsigned int i = 0; i < ROWS * N; ++i) {
-            sums.of[i / N] += (W)packs.row[i / N][i % N] * (W)packs.column[i % N];
+            sums.values[i / N] += (W)packs.row[i / N][i % N] * (W)packs.column[i % N];
         }
     });
-    return combined<CANDLE_BLOCK>(sums, width, [](RowSums<ROWS, T> x, const RowSums<ROWS, T> &y) INLINE {
+    return reduce_threads<CANDLE_BLOCK>(sums, width, [](RowSums<ROWS, T> x, const RowSums<ROWS, T> &y) INLINE {
 #pragma unroll
         for (unsigned int r = 0; r < ROWS; ++r) {
-            x.of[r] += y.of[r];
+            x.values[r] += y.values[r];
         }
         return x;
     });
 }
 
-// The column of this thread's group, if the grid's x counts them.
+// Returns the column of this thread's group; x of the grid numbers the columns.
 __device__ __forceinline__ unsigned int group_column(unsigned int width) {
     const unsigned int shift = log2_of(width);
     return blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
 }
 
-// Up to ROWS rows; `width` threads share a column of b and what becomes of it.
+// Products of up to ROWS rows; `width` threads share a column of b.
 template <unsigned int ROWS, typename T>
 __device__ __forceinline__ void few_rows(const T *a, const T *b, T *c, const unsigned int m, const unsigned int n,
                                          const unsigned int k, const unsigned int batches, const size_t a_row,
@@ -93,16 +92,16 @@ __device__ __forceinline__ void few_rows(const T *a, const T *b, T *c, const uns
 #pragma unroll
             for (unsigned int r = 0; r < ROWS; ++r) {
                 if (r < m) {
-                    c[batch * c_batch + r * c_row + column] = (T)sums.of[r];
+                    c[batch * c_batch + r * c_row + column] = (T)sums.values[r];
                 }
             }
         }
-        // The next batch's sums go through the same LDS.
+        // The next batch reuses the LDS.
         __syncthreads();
     }
 }
 
-// Rows of x with the matrices (n, k) of a stack that each product chooses.
+// Multiplies rows of x with the matrices (n, k) of a stack that each product selects.
 template <typename T>
 __device__ __forceinline__ void experts_product(const T *x, const T *weights, const Routing &routing, T *out,
                                                 const unsigned int n, const unsigned int k, const unsigned int width) {
@@ -122,7 +121,7 @@ __device__ __forceinline__ void experts_product(const T *x, const T *weights, co
             for (unsigned int r = 0; r < ROWS; ++r) {
                 if (begin + r < end) {
                     const unsigned int place = routing.place(begin + r);
-                    out[(size_t)place * n + column] = (T)(there ? sums.of[r] * routing.factor(place) : 0);
+                    out[(size_t)place * n + column] = (T)(there ? sums.values[r] * routing.factor(place) : 0);
                 }
             }
         }

@@ -1,35 +1,35 @@
-// Products of a few rows of activations with a matrix in a format with blocks of 256 weights, on the machine's matrix units:
-// out[row][column] = sum of x[row][k] w[column][k]. A workgroup makes 16 columns of up to 16 rows, each wave the sums over
-// some of the blocks. What a lane unpacks of its columns is at once its part of the matrix units' factor: weights meet no
-// LDS, and none waits for another wave. Sums over a block are whole numbers; the activations have one scale for each block.
+// Products of a few rows of activations with a matrix in a format with blocks of 256 weights, on the matrix units:
+// out[row][column] = sum over k of x[row][k] w[column][k]. A workgroup computes 16 columns of up to 16 rows, and
+// each wave sums over some of the blocks. A lane unpacks its part of the fragment in registers, without LDS or
+// barriers. Sums over a block are integers, because the activations have one scale per block.
 #include "folded.cuh"
 #include "tiles.cuh"
 
 typedef uint32_t Four __attribute__((ext_vector_type(4)));
-typedef Lines<Side::ROWS> Columns;
-typedef Lines<Side::COLUMNS> Rows;
+typedef FragmentLayout<Side::ROWS> Columns;
+typedef FragmentLayout<Side::COLUMNS> Rows;
 
 typedef _Float16 Halves __attribute__((ext_vector_type(2)));
 __device__ __forceinline__ int as_halves(int a, int b) {
     return candle_bits<int>(Halves{(_Float16)(short)a, (_Float16)(short)b});
 }
-// Of numbers from 0 to 1023, which are the last bits of 1024 and more.
+// For integers from 0 to 1023: as the low mantissa bits of the f16 number 1024.
 __device__ __forceinline__ int small_as_halves(int a, int b) {
     return candle_bits<int>(candle_bits<Halves>(0x64006400 | a | b << 16) - (_Float16)1024);
 }
 
-// A lane's part of 16 columns of the matrix, and of so many PARTS of the rows of a tile.
+// A lane's part of 16 columns of the matrix, and of the first PARTS groups of a tile's rows.
 template <typename F, unsigned int PARTS>
 struct Product {
     static constexpr unsigned int BYTES = Folded<F>::PARTS, ROWS = Rows::COUNT / COLUMN_PARTS * PARTS;
-    // Pieces of a block that a lane has of each line, and words of them that are multiplied at once.
-    static constexpr unsigned int TURNS = F::PIECES / Columns::SHARES, WORDS = PIECE / 4 / Columns::SHARES;
+    // Pieces of a block per lane and line, and words of a piece per product.
+    static constexpr unsigned int PIECES_PER_LANE = F::PIECES / Columns::SHARES, WORDS = PIECE / 4 / Columns::SHARES;
 
     const uint8_t *columns[Columns::COUNT];
     const uint8_t *rows[ROWS];
     const Scale *scales[ROWS];
 
-    // Rows and columns past the end are read from the last; what they give is not written.
+    // Rows and columns past the end read the last one; their results are not written.
     __device__ __forceinline__ Product(const uint8_t *blocks, const uint8_t *x, unsigned int first_row,
                                        unsigned int first_column, unsigned int m, unsigned int n, unsigned int k) {
 #pragma unroll
@@ -46,21 +46,21 @@ struct Product {
 
     // Adds the products of a block.
     __device__ __forceinline__ void add(Tile<float> &sums, unsigned int block) const {
-        typename F::Raw raw[Columns::COUNT][TURNS];
+        typename F::Raw raw[Columns::COUNT][PIECES_PER_LANE];
 #pragma unroll
-        for (unsigned int i = 0; i < Columns::COUNT * TURNS; ++i) {
-            const unsigned int piece = Columns::share() + i % TURNS * Columns::SHARES;
-            raw[i / TURNS][i % TURNS] = F::read(columns[i / TURNS] + (size_t)block * F::BYTES, piece);
+        for (unsigned int i = 0; i < Columns::COUNT * PIECES_PER_LANE; ++i) {
+            const unsigned int piece = Columns::share() + i % PIECES_PER_LANE * Columns::SHARES;
+            raw[i / PIECES_PER_LANE][i % PIECES_PER_LANE] = F::read(columns[i / PIECES_PER_LANE] + (size_t)block * F::BYTES, piece);
         }
         Tile<int> products[BYTES] = {};
-        // The 16 runs of a block are what a product of halves takes at once.
-        Factor<__half, F::WEIGHTS / RUN, Side::ROWS> minimums;
-        Factor<__half, F::WEIGHTS / RUN, Side::COLUMNS> x_sums = {};
+        // The 16 runs of a block are the depth of one product of halves.
+        Fragment<__half, F::WEIGHTS / RUN, Side::ROWS> minimums;
+        Fragment<__half, F::WEIGHTS / RUN, Side::COLUMNS> x_sums = {};
         float scale[Columns::COUNT], minimum[Columns::COUNT], x_scale[Rows::COUNT] = {};
 #pragma unroll
-        for (unsigned int turn = 0; turn < TURNS; ++turn) {
-            const unsigned int piece = Columns::share() + turn * Columns::SHARES;
-            Factor<int8_t, PIECE, Side::COLUMNS> x[Columns::SHARES] = {};
+        for (unsigned int step = 0; step < PIECES_PER_LANE; ++step) {
+            const unsigned int piece = Columns::share() + step * Columns::SHARES;
+            Fragment<int8_t, PIECE, Side::COLUMNS> x[Columns::SHARES] = {};
 #pragma unroll
             for (unsigned int i = 0; i < ROWS; ++i) {
 #pragma unroll
@@ -74,25 +74,25 @@ struct Product {
                 }
                 const Scale *at = scales[i] + block * F::PIECES;
                 if constexpr (F::MINIMUM) {
-                    struct alignas(2 * sizeof(Scale)) Two { Scale of[RUNS]; };
+                    struct alignas(2 * sizeof(Scale)) Two { Scale values[RUNS]; };
                     static_assert(F::DISTANCE == PIECE, "sums of a piece's runs lie in neighbours");
                     const unsigned int first = F::column(piece, 0) / RUN;
                     const Two two = *(const Two *)(at + first / RUNS);
-                    const int16_t(&a)[RUNS] = two.of[0].sums, (&b)[RUNS] = two.of[1].sums;
+                    const int16_t(&a)[RUNS] = two.values[0].sums, (&b)[RUNS] = two.values[1].sums;
                     const bool second = first % RUNS == 1;
-                    Rows::set(x_sums, i, turn, second ? as_halves(a[1], b[1]) : as_halves(a[0], b[0]));
-                    x_scale[i] = two.of[0].scale;
+                    Rows::set(x_sums, i, step, second ? as_halves(a[1], b[1]) : as_halves(a[0], b[0]));
+                    x_scale[i] = two.values[0].scale;
                 } else {
                     x_scale[i] = at->scale;
                 }
             }
-            Factor<int8_t, PIECE, Side::ROWS> weights[BYTES][Columns::SHARES];
+            Fragment<int8_t, PIECE, Side::ROWS> weights[BYTES][Columns::SHARES];
 #pragma unroll
             for (unsigned int i = 0; i < Columns::COUNT; ++i) {
-                const Piece unpacked = F::unpack(raw[i][turn], piece);
+                const Piece unpacked = F::unpack(raw[i][step], piece);
                 scale[i] = Folded<F>::NEGATED ? -unpacked.scale : unpacked.scale;
                 minimum[i] = unpacked.minimum;
-                Columns::set(minimums, i, turn, small_as_halves(unpacked.minimums[0], unpacked.minimums[1]));
+                Columns::set(minimums, i, step, small_as_halves(unpacked.minimums[0], unpacked.minimums[1]));
 #pragma unroll
                 for (unsigned int word = 0; word < PIECE / 4; ++word) {
                     const unsigned int run = word / (RUN / 4);
@@ -113,23 +113,23 @@ struct Product {
         if constexpr (F::MINIMUM) {
             multiply<PARTS>(offsets, minimums, x_sums);
         }
-        float scales_held[HELD_ROWS], minimums_held[HELD_ROWS], x_held[HELD_COLUMNS];
-        Columns::spread(scale, scales_held);
-        Columns::spread(minimum, minimums_held);
-        Rows::spread(x_scale, x_held);
+        float lane_scales[LANE_ROWS], lane_minimums[LANE_ROWS], lane_x_scales[LANE_COLUMNS];
+        Columns::distribute(scale, lane_scales);
+        Columns::distribute(minimum, lane_minimums);
+        Rows::distribute(x_scale, lane_x_scales);
 #pragma unroll
-        for (unsigned int r = 0; r < HELD_ROWS; ++r) {
+        for (unsigned int r = 0; r < LANE_ROWS; ++r) {
 #pragma unroll
-            for (unsigned int c = 0; c < HELD_COLUMNS / COLUMN_PARTS * PARTS; ++c) {
-                int product = products[0].of[r][c];
+            for (unsigned int c = 0; c < LANE_COLUMNS / COLUMN_PARTS * PARTS; ++c) {
+                int product = products[0].values[r][c];
                 if constexpr (BYTES == 2) {
-                    product = (product << Folded<F>::SHIFT) + products[1].of[r][c];
+                    product = (product << Folded<F>::SHIFT) + products[1].values[r][c];
                 }
-                float sum = scales_held[r] * (float)product;
+                float sum = lane_scales[r] * (float)product;
                 if constexpr (F::MINIMUM) {
-                    sum -= minimums_held[r] * offsets.of[r][c];
+                    sum -= lane_minimums[r] * offsets.values[r][c];
                 }
-                sums.of[r][c] += x_held[c] * sum;
+                sums.values[r][c] += lane_x_scales[c] * sum;
             }
         }
     }
@@ -138,14 +138,14 @@ struct Product {
 template <typename F>
 __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x, float *out, const unsigned int m,
                                         const unsigned int n, const unsigned int k) {
-    constexpr unsigned int SIDE = CANDLE_QFEW_SIDE, MOST_WAVES = CANDLE_BLOCK / WAVE;
+    constexpr unsigned int SIDE = CANDLE_QFEW_SIDE, MAX_WAVES = CANDLE_BLOCK / WAVE;
     static_assert(SIDE == TILE_SIDE, "a workgroup makes a tile");
-    // Lanes that hold elements of neighbouring rows meet different banks.
-    __shared__ float shared[MOST_WAVES][SIDE][SIDE + 4];
+    // Padded against bank conflicts between neighbouring rows.
+    __shared__ float shared[MAX_WAVES][SIDE][SIDE + 4];
     const unsigned int first_row = blockIdx.y * SIDE, first_column = blockIdx.x * SIDE;
     const unsigned int wave = threadIdx.x / WAVE, waves = blockDim.x / WAVE, count = k / F::WEIGHTS;
     Tile<float> sums = {};
-    // Rows that are not there are left out by the half.
+    // Skips the second half of the rows if it is empty.
     if (COLUMN_PARTS == 1 || m - first_row > SIDE / COLUMN_PARTS) {
         const Product<F, COLUMN_PARTS> product(blocks, x, first_row, first_column, m, n, k);
 #pragma unroll 1
@@ -160,9 +160,9 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
         }
     }
 #pragma unroll
-    for (unsigned int e = 0; e < HELD_ROWS * HELD_COLUMNS; ++e) {
-        const unsigned int r = e / HELD_COLUMNS, c = e % HELD_COLUMNS;
-        shared[wave][Held<Side::COLUMNS>::at(c)][Held<Side::ROWS>::at(r)] = sums.of[r][c];
+    for (unsigned int e = 0; e < LANE_ROWS * LANE_COLUMNS; ++e) {
+        const unsigned int r = e / LANE_COLUMNS, c = e % LANE_COLUMNS;
+        shared[wave][LaneLayout<Side::COLUMNS>::at(c)][LaneLayout<Side::ROWS>::at(r)] = sums.values[r][c];
     }
     __syncthreads();
     for (unsigned int i = threadIdx.x; i < SIDE * SIDE; i += blockDim.x) {
@@ -170,7 +170,7 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
         if (first_row + r < m && first_column + c < n) {
             float sum = 0;
 #pragma unroll
-            for (unsigned int w = 0; w < MOST_WAVES; ++w) {
+            for (unsigned int w = 0; w < MAX_WAVES; ++w) {
                 sum += w < waves ? shared[w][r][c] : 0;
             }
             out[(size_t)(first_row + r) * n + first_column + c] = sum;

@@ -1,35 +1,35 @@
-// Products of many rows of activations with a matrix in GGML's block formats, on the machine's matrix units:
-// out[row][column] = sum of x[row][k] w[column][k]. A workgroup makes ROWS x COLUMNS of them. It unpacks DEPTH of its
-// columns' weights at a time into bytes in LDS, the activations' bytes beside them; tiles of sums of bytes are exact in
-// i32, and are scaled and added in f32.
+// Products of many rows of activations with a matrix in one of GGML's block formats, on the matrix units:
+// out[row][column] = sum over k of x[row][k] w[column][k]. A workgroup computes ROWS x COLUMNS elements. It unpacks
+// DEPTH weights of each column at a time into bytes in LDS, next to the activations' bytes. Products of bytes are
+// accumulated exactly in i32, then scaled and added in f32.
 #include "folded.cuh"
 #include "tiles.cuh"
 
 constexpr unsigned int ROWS = CANDLE_QTILE_ROWS, COLUMNS = CANDLE_QTILE_COLUMNS, DEPTH = CANDLE_QTILE_DEPTH;
-// Of a step: pieces of each row or column, and bytes from row to row in LDS.
+// Per step: pieces of each row or column, and the row pitch in LDS in bytes.
 constexpr unsigned int PIECES = DEPTH / PIECE, PITCH = DEPTH + TILE_PADDING;
-// What each thread brings to LDS.
+// Vectors of 16 bytes and scales that each thread stores to LDS per step.
 constexpr unsigned int FOURS = ROWS * DEPTH / 16 / CANDLE_BLOCK, SCALES = ROWS * PIECES / CANDLE_BLOCK;
 static_assert(COLUMNS * PIECES == CANDLE_BLOCK, "a thread unpacks one piece of a step");
 
-// The waves share the columns by halves, and the rows.
+// The waves divide the columns into halves, and the rows.
 constexpr unsigned int ROW_WAVES = CANDLE_BLOCK / WAVE / 2;
 constexpr unsigned int ROW_TILES = ROWS / ROW_WAVES / TILE_SIDE, COLUMN_TILES = COLUMNS / 2 / TILE_SIDE;
-// Scales of neighbouring groups lie in other banks.
+// Puts the scales of neighbouring groups into different banks.
 constexpr unsigned int GROUP_PADDING = 8;
 typedef Tile<float> Sums[ROW_TILES][COLUMN_TILES];
-constexpr unsigned int HELD = HELD_ROWS * HELD_COLUMNS;
+constexpr unsigned int LANE_ELEMENTS = LANE_ROWS * LANE_COLUMNS;
 
 typedef uint32_t Four __attribute__((ext_vector_type(4)));
 typedef Four FourInLds __attribute__((aligned(TILE_PADDING)));
 
-// q - OFFSET of four q below 128.
+// Subtracts OFFSET from four bytes below 128.
 template <int OFFSET>
-__device__ __forceinline__ uint32_t centred(uint32_t q) {
+__device__ __forceinline__ uint32_t subtract_offset(uint32_t q) {
     return OFFSET == 0 ? q : ((q | 0x80808080) - OFFSET * 0x01010101u) ^ 0x80808080;
 }
 
-// Of numbers of 24 bits, which AMD's multipliers take in a fourth of the time.
+// Product of 24-bit numbers, which AMD GPUs multiply four times as fast.
 __device__ __forceinline__ int product_of_24_bits(int a, int b) {
 #if defined(__NVPTX__)
     return a * b;
@@ -38,39 +38,40 @@ __device__ __forceinline__ int product_of_24_bits(int a, int b) {
 #endif
 }
 
-// Where a run of a step's piece lies in the step.
+// Returns the position of a run within the step.
 template <typename F>
 __device__ __forceinline__ constexpr unsigned int place(unsigned int piece, unsigned int run) {
     return F::PIECES > 1 ? F::column(piece, run) : piece * PIECE + run * RUN;
 }
 
-// What a lane has of a line's factors.
+// Scales of a lane's lines, and their minimums or sums.
 template <unsigned int COUNT>
-struct HeldFactors { float scale[COUNT], other[COUNT]; };
+struct LaneFactors { float scale[COUNT], other[COUNT]; };
 template <Side SIDE, bool MINIMUM, unsigned int LINES>
-__device__ __forceinline__ HeldFactors<Held<SIDE>::COUNT> held(const float (&of)[LINES][1 + MINIMUM], unsigned int first) {
-    HeldFactors<Held<SIDE>::COUNT> factors;
+__device__ __forceinline__ LaneFactors<LaneLayout<SIDE>::COUNT> lane_factors(const float (&values)[LINES][1 + MINIMUM],
+                                                                             unsigned int first) {
+    LaneFactors<LaneLayout<SIDE>::COUNT> factors;
 #pragma unroll
-    for (unsigned int i = 0; i < Held<SIDE>::COUNT; ++i) {
-        factors.scale[i] = of[first + Held<SIDE>::at(i)][0];
-        factors.other[i] = of[first + Held<SIDE>::at(i)][MINIMUM];
+    for (unsigned int i = 0; i < LaneLayout<SIDE>::COUNT; ++i) {
+        factors.scale[i] = values[first + LaneLayout<SIDE>::at(i)][0];
+        factors.other[i] = values[first + LaneLayout<SIDE>::at(i)][MINIMUM];
     }
     return factors;
 }
 
-// Bytes with scales beside them: sums of bytes are those of a group, which has one scale.
+// Scales sums of bytes in f32 after each group of weights that share a scale.
 template <typename F>
-struct Grouped {
+struct FloatScaled {
     static constexpr unsigned int GROUPS = DEPTH / F::SCALED;
-    // Activations have sums for each group, but one scale for a piece.
+    // Activations have a sum for each group, but one scale for each piece.
     static constexpr unsigned int X_GROUPS = F::MINIMUM ? GROUPS : PIECES;
-    // A scale of each group, and a minimum or sum where there are minimums.
+    // The scale of each group, and for formats with minimums its minimum or sum.
     float columns[GROUPS][COLUMNS + GROUP_PADDING][1 + F::MINIMUM];
     float rows[X_GROUPS][ROWS + GROUP_PADDING][1 + F::MINIMUM];
 
-    __device__ __forceinline__ static uint32_t bytes(uint32_t q, int) { return centred<F::OFFSET>(q); }
+    __device__ __forceinline__ static uint32_t bytes(uint32_t q, int) { return subtract_offset<F::OFFSET>(q); }
 
-    __device__ __forceinline__ void take(const Piece &weights, unsigned int column, unsigned int piece, bool there) {
+    __device__ __forceinline__ void store_scales(const Piece &weights, unsigned int column, unsigned int piece, bool there) {
 #pragma unroll
         for (unsigned int run = 0; run < RUNS; ++run) {
             const unsigned int at = place<F>(piece, run);
@@ -84,7 +85,7 @@ struct Grouped {
         }
     }
 
-    __device__ __forceinline__ void take(const Scale &scale, unsigned int row, unsigned int piece, bool there) {
+    __device__ __forceinline__ void store_scales(const Scale &scale, unsigned int row, unsigned int piece, bool there) {
         const float factor = there ? scale.scale : 0;
         constexpr unsigned int SUMS = X_GROUPS / PIECES;
 #pragma unroll
@@ -104,29 +105,29 @@ struct Grouped {
 #pragma unroll 1
         for (unsigned int group = 0; group < GROUPS; ++group) {
             const unsigned int at = group * F::SCALED;
-            Factor<int8_t, F::SCALED, Side::ROWS> a[ROW_TILES];
-            HeldFactors<HELD_ROWS> v[ROW_TILES];
+            Fragment<int8_t, F::SCALED, Side::ROWS> a[ROW_TILES];
+            LaneFactors<LANE_ROWS> v[ROW_TILES];
 #pragma unroll
             for (unsigned int i = 0; i < ROW_TILES; ++i) {
                 const unsigned int first = (row_tile + i) * TILE_SIDE;
-                a[i] = Factor<int8_t, F::SCALED, Side::ROWS>::read(x + first * PITCH + at, PITCH);
-                v[i] = held<Side::ROWS, F::MINIMUM>(rows[group * X_GROUPS / GROUPS], first);
+                a[i] = Fragment<int8_t, F::SCALED, Side::ROWS>::read(x + first * PITCH + at, PITCH);
+                v[i] = lane_factors<Side::ROWS, F::MINIMUM>(rows[group * X_GROUPS / GROUPS], first);
             }
 #pragma unroll
             for (unsigned int j = 0; j < COLUMN_TILES; ++j) {
                 const unsigned int first = (column_tile + j) * TILE_SIDE;
                 const auto b =
-                    Factor<int8_t, F::SCALED, Side::COLUMNS>::read(weights + first * PITCH + at, PITCH);
-                const auto w = held<Side::COLUMNS, F::MINIMUM>(columns[group], first);
+                    Fragment<int8_t, F::SCALED, Side::COLUMNS>::read(weights + first * PITCH + at, PITCH);
+                const auto w = lane_factors<Side::COLUMNS, F::MINIMUM>(columns[group], first);
 #pragma unroll
                 for (unsigned int i = 0; i < ROW_TILES; ++i) {
                     Tile<int> products = {};
                     multiply(products, a[i], b);
 #pragma unroll
-                    for (unsigned int e = 0; e < HELD; ++e) {
-                        const unsigned int r = e / HELD_COLUMNS, c = e % HELD_COLUMNS;
-                        float &sum = sums[i][j].of[r][c];
-                        sum += w.scale[c] * v[i].scale[r] * (float)products.of[r][c];
+                    for (unsigned int e = 0; e < LANE_ELEMENTS; ++e) {
+                        const unsigned int r = e / LANE_COLUMNS, c = e % LANE_COLUMNS;
+                        float &sum = sums[i][j].values[r][c];
+                        sum += w.scale[c] * v[i].scale[r] * (float)products.values[r][c];
                         if (F::MINIMUM) {
                             sum -= w.other[c] * v[i].other[r];
                         }
@@ -138,11 +139,11 @@ struct Grouped {
 };
 
 #if !defined(TILES_BY_LANES)
-// Of blocks of 256: activations have one scale for a block as well, so that sums of bytes times whole-number scales stay
-// whole numbers over a step. So do the products of minimums and the activations' sums, all of which halves hold.
+// For blocks of 256 weights: activations also have one scale per block, so that sums of bytes times integer scales
+// stay integers over a step. The same holds for minimums times the activations' sums, which are exact in f16.
 template <typename F>
-struct Whole {
-    // Where weights times scales are bytes, these lie in LDS, and all of a step has one scale.
+struct IntegerScaled {
+    // If weights times scales fit into bytes, LDS holds these products, and a step has one scale.
     static constexpr bool FOLDED = Folded<F>::PARTS == 1;
     static constexpr unsigned int GROUP = FOLDED ? PIECE : F::SCALED, GROUPS = DEPTH / GROUP, STEP_RUNS = DEPTH / RUN;
     alignas(16) __half minimums[F::MINIMUM ? COLUMNS : 1][STEP_RUNS];
@@ -157,10 +158,10 @@ struct Whole {
             fold<F>(q, scale, parts);
             return parts[0];
         }
-        return centred<F::OFFSET>(q);
+        return subtract_offset<F::OFFSET>(q);
     }
 
-    __device__ __forceinline__ void take(const Piece &weights, unsigned int column, unsigned int piece, bool) {
+    __device__ __forceinline__ void store_scales(const Piece &weights, unsigned int column, unsigned int piece, bool) {
         if (piece == 0) {
             columns[column][0] = FOLDED && Folded<F>::NEGATED ? -weights.scale : weights.scale;
             if (F::MINIMUM) {
@@ -179,7 +180,7 @@ struct Whole {
         }
     }
 
-    __device__ __forceinline__ void take(const Scale &scale, unsigned int row, unsigned int piece, bool) {
+    __device__ __forceinline__ void store_scales(const Scale &scale, unsigned int row, unsigned int piece, bool) {
         if (piece == 0) {
             rows[row][0] = scale.scale;
         }
@@ -188,14 +189,14 @@ struct Whole {
         }
     }
 
-    // A factor of which a step has one half; zeros stand for the other.
+    // Reads a fragment whose second half is zero, because a step fills only the first.
     template <Side SIDE>
-    __device__ __forceinline__ static Factor<__half, 16, SIDE> halves(const __half *first) {
-        const auto half = Factor<__half, STEP_RUNS, SIDE>::read(first, STEP_RUNS);
-        Factor<__half, 16, SIDE> whole = {};
+    __device__ __forceinline__ static Fragment<__half, 16, SIDE> halves(const __half *first) {
+        const auto half = Fragment<__half, STEP_RUNS, SIDE>::read(first, STEP_RUNS);
+        Fragment<__half, 16, SIDE> whole = {};
 #pragma unroll
         for (unsigned int i = 0; i < half.WORDS; ++i) {
-            // The words of mma's second eight columns come after all of the first.
+            // With mma, the words of the last eight columns follow those of the first.
             whole.words[0][SIDE == Side::COLUMNS ? i * COLUMN_PARTS : i] = half.words[0][i];
         }
         return whole;
@@ -207,27 +208,27 @@ struct Whole {
 #pragma unroll 1
         for (unsigned int group = 0; group < GROUPS; ++group) {
             const unsigned int at = group * GROUP;
-            Factor<int8_t, GROUP, Side::ROWS> a[ROW_TILES];
+            Fragment<int8_t, GROUP, Side::ROWS> a[ROW_TILES];
 #pragma unroll
             for (unsigned int i = 0; i < ROW_TILES; ++i) {
-                a[i] = Factor<int8_t, GROUP, Side::ROWS>::read(x + (row_tile + i) * TILE_SIDE * PITCH + at, PITCH);
+                a[i] = Fragment<int8_t, GROUP, Side::ROWS>::read(x + (row_tile + i) * TILE_SIDE * PITCH + at, PITCH);
             }
 #pragma unroll
             for (unsigned int j = 0; j < COLUMN_TILES; ++j) {
                 const unsigned int first = (column_tile + j) * TILE_SIDE;
-                const auto b = Factor<int8_t, GROUP, Side::COLUMNS>::read(weights + first * PITCH + at, PITCH);
+                const auto b = Fragment<int8_t, GROUP, Side::COLUMNS>::read(weights + first * PITCH + at, PITCH);
 #pragma unroll
                 for (unsigned int i = 0; i < ROW_TILES; ++i) {
                     if (FOLDED) {
                         multiply(products[i][j], a[i], b);
                     } else {
-                        Tile<int> of_group = {};
-                        multiply(of_group, a[i], b);
+                        Tile<int> group_products = {};
+                        multiply(group_products, a[i], b);
 #pragma unroll
-                        for (unsigned int e = 0; e < HELD; ++e) {
-                            const unsigned int r = e / HELD_COLUMNS, c = e % HELD_COLUMNS;
-                            const int scale = scales[group][first + Held<Side::COLUMNS>::at(c)];
-                            products[i][j].of[r][c] += product_of_24_bits(scale, of_group.of[r][c]);
+                        for (unsigned int e = 0; e < LANE_ELEMENTS; ++e) {
+                            const unsigned int r = e / LANE_COLUMNS, c = e % LANE_COLUMNS;
+                            const int scale = scales[group][first + LaneLayout<Side::COLUMNS>::at(c)];
+                            products[i][j].values[r][c] += product_of_24_bits(scale, group_products.values[r][c]);
                         }
                     }
                 }
@@ -236,44 +237,44 @@ struct Whole {
 #pragma unroll
         for (unsigned int i = 0; i < ROW_TILES; ++i) {
             const unsigned int first_row = (row_tile + i) * TILE_SIDE;
-            const auto v = held<Side::ROWS, false>(rows, first_row);
+            const auto v = lane_factors<Side::ROWS, false>(rows, first_row);
 #pragma unroll
             for (unsigned int j = 0; j < COLUMN_TILES; ++j) {
                 const unsigned int first = (column_tile + j) * TILE_SIDE;
-                const auto w = held<Side::COLUMNS, F::MINIMUM>(columns, first);
-                Tile<float> taken = {};
+                const auto w = lane_factors<Side::COLUMNS, F::MINIMUM>(columns, first);
+                Tile<float> minimum_products = {};
                 if constexpr (F::MINIMUM) {
-                    multiply(taken, halves<Side::ROWS>(x_sums[first_row]), halves<Side::COLUMNS>(minimums[first]));
+                    multiply(minimum_products, halves<Side::ROWS>(x_sums[first_row]), halves<Side::COLUMNS>(minimums[first]));
                 }
 #pragma unroll
-                for (unsigned int e = 0; e < HELD; ++e) {
-                    const unsigned int r = e / HELD_COLUMNS, c = e % HELD_COLUMNS;
-                    float value = w.scale[c] * (float)products[i][j].of[r][c];
+                for (unsigned int e = 0; e < LANE_ELEMENTS; ++e) {
+                    const unsigned int r = e / LANE_COLUMNS, c = e % LANE_COLUMNS;
+                    float value = w.scale[c] * (float)products[i][j].values[r][c];
                     if (F::MINIMUM) {
-                        value -= w.other[c] * taken.of[r][c];
+                        value -= w.other[c] * minimum_products.values[r][c];
                     }
-                    sums[i][j].of[r][c] += v.scale[r] * value;
+                    sums[i][j].values[r][c] += v.scale[r] * value;
                 }
             }
         }
     }
 };
-template <typename F, bool WHOLE = F::PIECES == 8> struct Way { typedef Grouped<F> Of; };
-template <typename F> struct Way<F, true> { typedef Whole<F> Of; };
+template <typename F, bool WHOLE = F::PIECES == 8> struct Scaling { typedef FloatScaled<F> Of; };
+template <typename F> struct Scaling<F, true> { typedef IntegerScaled<F> Of; };
 #else
-template <typename F> struct Way { typedef Grouped<F> Of; };
+template <typename F> struct Scaling { typedef FloatScaled<F> Of; };
 #endif
 
 template <typename F>
 struct Product {
-    typedef typename Way<F>::Of W;
+    typedef typename Scaling<F>::Of W;
     struct Shared {
         alignas(16) int8_t weights[COLUMNS * PITCH];
         alignas(16) int8_t x[ROWS * PITCH];
-        W way;
+        W scaling;
     };
 
-    // What a thread has read of a step.
+    // The data of a step that a thread has loaded.
     struct Read {
         typename F::Raw weights;
         Four x[FOURS];
@@ -285,14 +286,14 @@ struct Product {
     const Scale *scales;
     unsigned int last_row, last_column, k;
 
-    // Rows and columns past the end are read from the last; what they give is not written.
+    // Rows and columns past the end read the last one; their results are not written.
     __device__ __forceinline__ Product(const uint8_t *blocks, const uint8_t *x, unsigned int first_row,
                                        unsigned int first_column, unsigned int m, unsigned int n, unsigned int k)
         : columns(blocks + (size_t)first_column * (k / F::WEIGHTS * F::BYTES)), rows(x + (size_t)first_row * k),
           scales((const Scale *)(x + (size_t)m * k) + (size_t)first_row * (k / PIECE)),
           last_row(m - 1 - first_row), last_column(n - 1 - first_column), k(k) {}
 
-    // Rows of small blocks may end within a step.
+    // Rows of 32-weight blocks may end within a step.
     __device__ __forceinline__ bool is_there(unsigned int piece) const { return F::PIECES > 1 || piece < k / PIECE; }
     __device__ __forceinline__ unsigned int clamped(unsigned int piece) const {
         return F::PIECES > 1 ? piece : min(piece, k / PIECE - 1);
@@ -300,7 +301,7 @@ struct Product {
 
     __device__ __forceinline__ Read read(unsigned int step) const {
         Read read;
-        const unsigned int thread = anew(threadIdx.x);
+        const unsigned int thread = opaque(threadIdx.x);
         const unsigned int piece = clamped(step * PIECES + thread % PIECES);
         const unsigned int column = min(thread / PIECES, last_column);
         read.weights = F::read(columns + (column * (k / F::WEIGHTS) + piece / F::PIECES) * F::BYTES, piece % F::PIECES);
@@ -319,9 +320,9 @@ struct Product {
     }
 
     __device__ __forceinline__ void unpack(const Read &read, unsigned int step, Shared &shared) const {
-        const unsigned int thread = anew(threadIdx.x), piece = thread % PIECES, line = thread / PIECES;
+        const unsigned int thread = opaque(threadIdx.x), piece = thread % PIECES, line = thread / PIECES;
         const Piece weights = F::unpack(read.weights, (step * PIECES + piece) % F::PIECES);
-        shared.way.take(weights, line, piece, is_there(step * PIECES + piece));
+        shared.scaling.store_scales(weights, line, piece, is_there(step * PIECES + piece));
 #pragma unroll
         for (unsigned int run = 0; run < RUNS; ++run) {
             Four q;
@@ -329,7 +330,7 @@ struct Product {
             for (unsigned int i = 0; i < RUN / 4; ++i) {
                 q[i] = W::bytes(weights.q[run][i], weights.scales[run]);
             }
-            // Through a pointer: of an array's element the compiler knows no more than its own alignment.
+            // Through a pointer, because the compiler assumes the alignment of the array's elements.
             int8_t *to = shared.weights + line * PITCH + place<F>(piece, run);
             *(FourInLds *)to = q;
         }
@@ -342,7 +343,7 @@ struct Product {
 #pragma unroll
         for (unsigned int i = 0; i < SCALES; ++i) {
             const unsigned int at = thread + i * CANDLE_BLOCK;
-            shared.way.take(read.scales[i], at / PIECES, at % PIECES, is_there(step * PIECES + at % PIECES));
+            shared.scaling.store_scales(read.scales[i], at / PIECES, at % PIECES, is_there(step * PIECES + at % PIECES));
         }
     }
 };
@@ -360,27 +361,27 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
     for (unsigned int step = 0; step < steps; ++step) {
         tiles.unpack(read, step, shared);
         __syncthreads();
-        // The next step's reads are under way during this one's products.
+        // Prefetches the next step during the products of this one.
         if (step + 1 < steps) {
             read = tiles.read(step + 1);
         }
-        const unsigned int wave = anew(threadIdx.x) / WAVE;
+        const unsigned int wave = opaque(threadIdx.x) / WAVE;
         const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
-        shared.way.add(sums, shared.x, shared.weights, row_tile, column_tile);
+        shared.scaling.add(sums, shared.x, shared.weights, row_tile, column_tile);
         __syncthreads();
     }
-    const unsigned int wave = anew(threadIdx.x) / WAVE;
+    const unsigned int wave = opaque(threadIdx.x) / WAVE;
     const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
 #pragma unroll
-    for (unsigned int i = 0; i < ROW_TILES * COLUMN_TILES * HELD; ++i) {
-        const unsigned int tile = i / HELD, e = i % HELD;
-        const unsigned int r = e / HELD_COLUMNS, c = e % HELD_COLUMNS;
+    for (unsigned int i = 0; i < ROW_TILES * COLUMN_TILES * LANE_ELEMENTS; ++i) {
+        const unsigned int tile = i / LANE_ELEMENTS, e = i % LANE_ELEMENTS;
+        const unsigned int r = e / LANE_COLUMNS, c = e % LANE_COLUMNS;
         const unsigned int row =
-            first_row + (row_tile + tile / COLUMN_TILES) * TILE_SIDE + Held<Side::ROWS>::at(r);
+            first_row + (row_tile + tile / COLUMN_TILES) * TILE_SIDE + LaneLayout<Side::ROWS>::at(r);
         const unsigned int column =
-            first_column + (column_tile + tile % COLUMN_TILES) * TILE_SIDE + Held<Side::COLUMNS>::at(c);
+            first_column + (column_tile + tile % COLUMN_TILES) * TILE_SIDE + LaneLayout<Side::COLUMNS>::at(c);
         if (row < m && column < n) {
-            out[(size_t)row * n + column] = sums[tile / COLUMN_TILES][tile % COLUMN_TILES].of[r][c];
+            out[(size_t)row * n + column] = sums[tile / COLUMN_TILES][tile % COLUMN_TILES].values[r][c];
         }
     }
 }

@@ -1,12 +1,12 @@
-// Matrices in GGML's block formats: their values, whole or by rows, and their products with few rows of activations, which
-// take the time of reading the blocks. A product's activations are bytes with a scale for each 32: dot products of bytes
-// are exact, so that only the rounding of activations and a sum of f32 per run differ from the product of the values.
+// Matrices in GGML's block formats: dequantization of all or some rows, and memory-bound products with a few rows of
+// activations. Activations are quantized to bytes with a scale for each 32. Dot products of bytes are exact, so that
+// only the rounding of activations and one f32 sum per run differ from the product of the dequantized values.
 #include "blocks.cuh"
 #include "experts.cuh"
 #include "lanes.cuh"
 
-// A piece per thread, whose q wait in LDS in the order of the weights, so that neighbouring lanes write neighbours. With
-// `ids`, row i of the output is row ids[i] of the matrix.
+// Each thread unpacks a piece into LDS in the order of the weights, so that neighbouring lanes write neighbouring
+// values. With `ids`, row i of the output is row ids[i] of the matrix.
 template <typename F, typename T>
 __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t *ids, T *out, const unsigned int pieces,
                                            const size_t rows, const size_t row_pieces) {
@@ -57,12 +57,11 @@ __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t
     }
 }
 
-// Where RUN activations that are number `run` of a row lie in LDS: lanes that read those of neighbouring units meet each
-// bank once.
+// Swizzled position of run `run` of a row of activations in LDS, free of bank conflicts between neighbouring units.
 __device__ __forceinline__ unsigned int run_in_lds(unsigned int run) { return run ^ (run >> 3 & 3); }
 
-// Neighbouring activations per lane, FOURS of four, number `i` of such lanes in a dense array, as words of bytes; SPAN of
-// them have one scale. The first lane of a PIECE writes it. All lanes take part, those beyond the end without writing.
+// Quantizes 4 * FOURS consecutive activations per lane to bytes; `i` is the lane's index in a dense array. SPAN
+// activations share a scale, which the first lane of each PIECE writes. Lanes past the end must call this, too.
 template <unsigned int FOURS, unsigned int SPAN>
 __device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, bool inside, uint32_t *words_at,
                                          Scale *scales) {
@@ -72,7 +71,7 @@ __device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, 
     for (unsigned int k = 0; k < N; ++k) {
         largest = fmaxf(largest, fabsf(x[k]));
     }
-    largest = combined_by_lanes(largest, SPAN / N, [](float a, float b) INLINE { return fmaxf(a, b); });
+    largest = reduce_lanes(largest, SPAN / N, [](float a, float b) INLINE { return fmaxf(a, b); });
     const float inverse = largest > 0 ? 127 / largest : 0;
     typedef uint32_t Vector __attribute__((ext_vector_type(FOURS)));
     Vector words = 0;
@@ -83,7 +82,7 @@ __device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, 
         sum += q;
         words[k / 4] |= (uint32_t)(q & 255) << (k % 4 * 8);
     }
-    sum = combined_by_lanes(sum, RUN_LANES, [](int a, int b) INLINE { return a + b; });
+    sum = reduce_lanes(sum, RUN_LANES, [](int a, int b) INLINE { return a + b; });
     const int other = __shfl_xor_sync(~0u, sum, RUN_LANES, LANES);
     if (inside) {
         *(Vector *)words_at = words;
@@ -95,7 +94,7 @@ __device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, 
 
 template <typename T, unsigned int SPAN>
 __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const size_t numel) {
-    // The lanes of a span are combined by shuffles.
+    // A span must fit into the lanes that shuffles combine.
     constexpr unsigned int FOURS = SPAN > 4 * LANES ? SPAN / LANES / 4 : 1, N = 4 * FOURS;
     for (size_t first = (size_t)blockIdx.x * CANDLE_BLOCK; first < numel / N; first += (size_t)gridDim.x * CANDLE_BLOCK) {
         const size_t i = first + threadIdx.x;
@@ -113,11 +112,10 @@ __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const si
     }
 }
 
-// Rows of weights that a group of lanes goes through together, so that what it reads of the activations serves them all.
-constexpr unsigned int BESIDE = CANDLE_QUANTIZED_BESIDE;
+// Number of weight rows that a group of lanes processes together, to reuse the activations it reads.
+constexpr unsigned int ROWS_PER_LANE_GROUP = CANDLE_QUANTIZED_BESIDE;
 
-// What a lane multiplies at once: one piece, or of large blocks two neighbours, which have most of what is said of them in
-// common.
+// The unit of work of a lane: one piece, or for large blocks two neighbouring pieces.
 template <typename F>
 struct Unit {
     static constexpr unsigned int PIECES = F::PIECES > 1 ? 2 : 1;
@@ -133,8 +131,8 @@ struct Unit {
         }
         return unit;
     }
-    // Its reads are not left out, and wait no longer than until here.
-    __device__ __forceinline__ void hold() const {
+    // Keeps the loads from being removed or moved past this point.
+    __device__ __forceinline__ void keep_loaded() const {
         uint32_t words[sizeof(raw) / 4];
         __builtin_memcpy(words, raw, sizeof(words));
 #pragma unroll
@@ -145,34 +143,34 @@ struct Unit {
 };
 
 template <unsigned int ROWS>
-struct Sums { float of[BESIDE][ROWS]; };
+struct Sums { float elements[ROWS_PER_LANE_GROUP][ROWS]; };
 
-// Adds what units from `u` on in steps of `width` below `end` make of the products of BESIDE rows of blocks with ROWS of
-// activations, which lie in LDS from unit `begin` on, `pieces` of each row.
+// Adds the products of the weight rows with ROWS rows of activations over the units u, u + width, ... below `end`.
+// LDS holds `pieces` pieces of each row of activations, starting at unit `begin`.
 template <typename F, unsigned int ROWS>
-__device__ __forceinline__ void add_products(Sums<ROWS> &sums, const uint8_t *const (&rows)[BESIDE], unsigned int u,
+__device__ __forceinline__ void add_products(Sums<ROWS> &sums, const uint8_t *const (&rows)[ROWS_PER_LANE_GROUP], unsigned int u,
                                              unsigned int begin, unsigned int end, unsigned int width,
                                              const uint8_t *bytes, const Scale *scales, unsigned int pieces) {
     typedef uint32_t Four __attribute__((ext_vector_type(4)));
     constexpr unsigned int PIECES = Unit<F>::PIECES;
     for (; u < end; u += width) {
-        Unit<F> read[BESIDE];
+        Unit<F> read[ROWS_PER_LANE_GROUP];
 #pragma unroll
-        for (unsigned int b = 0; b < BESIDE; ++b) {
+        for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
             read[b] = Unit<F>::read(rows[b], u);
         }
         asm volatile("" ::: "memory");
         const unsigned int piece = u * PIECES % F::PIECES, at = (u - begin) * PIECES - piece;
-        Piece weights[BESIDE][PIECES];
+        Piece weights[ROWS_PER_LANE_GROUP][PIECES];
 #pragma unroll
-        for (unsigned int i = 0; i < BESIDE * PIECES; ++i) {
+        for (unsigned int i = 0; i < ROWS_PER_LANE_GROUP * PIECES; ++i) {
             weights[i / PIECES][i % PIECES] = F::unpack(read[i / PIECES].raw[i % PIECES], piece + i % PIECES);
         }
 #pragma unroll
         for (unsigned int r = 0; r < ROWS; ++r) {
 #pragma unroll
             for (unsigned int run = 0; run < RUNS; ++run) {
-                int product[BESIDE] = {}, all = 0;
+                int product[ROWS_PER_LANE_GROUP] = {}, all = 0;
 #pragma unroll
                 for (unsigned int i = 0; i < PIECES; ++i) {
                     const unsigned int column = at * PIECE + F::column(piece + i, run);
@@ -180,20 +178,20 @@ __device__ __forceinline__ void add_products(Sums<ROWS> &sums, const uint8_t *co
                     const Scale scale = scales[r * pieces + column / PIECE];
                     all += column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
 #pragma unroll
-                    for (unsigned int j = 0; j < BESIDE * (RUN / 4); ++j) {
+                    for (unsigned int j = 0; j < ROWS_PER_LANE_GROUP * (RUN / 4); ++j) {
                         int &sum = product[j / (RUN / 4)];
                         sum = __dp4a(weights[j / (RUN / 4)][i].q[run][j % (RUN / 4)], (int)x[j % (RUN / 4)], sum);
                     }
-                    // Neighbours with one scale are added as whole numbers.
+                    // Neighbouring pieces with one scale are added as integers.
                     if (F::SCALED == RUN || F::DISTANCE == RUN || i + 1 == PIECES) {
 #pragma unroll
-                        for (unsigned int b = 0; b < BESIDE; ++b) {
+                        for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
                             const int whole = product[b] - (F::OFFSET == 0 ? 0 : F::OFFSET * all);
                             float part = weights[b][i].scale_of(run) * (float)whole;
                             if (F::MINIMUM) {
                                 part -= weights[b][i].minimum_of(run) * (float)all;
                             }
-                            sums.of[b][r] += scale.scale * part;
+                            sums.elements[b][r] += scale.scale * part;
                             product[b] = 0;
                         }
                         all = 0;
@@ -204,15 +202,15 @@ __device__ __forceinline__ void add_products(Sums<ROWS> &sums, const uint8_t *co
     }
 }
 
-// The sums over `width` neighbouring threads of THREADS, in the first of them at least.
+// Sums over `width` neighbouring threads; the first of them receives the result.
 template <unsigned int ROWS, unsigned int THREADS>
 __device__ __forceinline__ void combine(Sums<ROWS> &sums, unsigned int width) {
     const unsigned int groups = width / LANES, group = threadIdx.x / LANES;
-    __shared__ float shared[THREADS / LANES][BESIDE * ROWS];
+    __shared__ float shared[THREADS / LANES][ROWS_PER_LANE_GROUP * ROWS];
 #pragma unroll
-    for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
-        float &sum = sums.of[i / ROWS][i % ROWS];
-        sum = combined_by_lanes(sum, width, [](float x, float y) INLINE { return x + y; });
+    for (unsigned int i = 0; i < ROWS_PER_LANE_GROUP * ROWS; ++i) {
+        float &sum = sums.elements[i / ROWS][i % ROWS];
+        sum = reduce_lanes(sum, width, [](float x, float y) INLINE { return x + y; });
         if (groups > 1 && threadIdx.x % LANES == 0) {
             shared[group][i] = sum;
         }
@@ -220,8 +218,8 @@ __device__ __forceinline__ void combine(Sums<ROWS> &sums, unsigned int width) {
     if (groups > 1) {
         __syncthreads();
 #pragma unroll
-        for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
-            float &sum = sums.of[i / ROWS][i % ROWS];
+        for (unsigned int i = 0; i < ROWS_PER_LANE_GROUP * ROWS; ++i) {
+            float &sum = sums.elements[i / ROWS][i % ROWS];
             sum = 0;
 #pragma unroll 1
             for (unsigned int g = 0; g < groups; ++g) {
@@ -231,16 +229,16 @@ __device__ __forceinline__ void combine(Sums<ROWS> &sums, unsigned int width) {
     }
 }
 
-// The first of the rows of this thread's group, of the workgroups before and itself.
+// Returns the first weight row of this thread's group.
 template <unsigned int THREADS>
 __device__ __forceinline__ unsigned int first_row(unsigned int width) {
     const unsigned int shift = log2_of(width);
-    return (blockIdx.x * (THREADS >> shift) + (threadIdx.x >> shift)) * BESIDE;
+    return (blockIdx.x * (THREADS >> shift) + (threadIdx.x >> shift)) * ROWS_PER_LANE_GROUP;
 }
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 
-// Bytes of a row of activations, or of silu(x) * gate, in LDS.
+// Quantizes a row of activations, or silu(x) * gate, into LDS.
 __device__ __forceinline__ void quantize_row(const float *x, const float *gate, unsigned int pieces, uint8_t *bytes,
                                              Scale *scales) {
     typedef Pack<float, 4> Four;
@@ -263,9 +261,9 @@ __device__ __forceinline__ void quantize_row(const float *x, const float *gate, 
     __syncthreads();
 }
 
-// One row of activations, or of silu(x) * gate, with up to three matrices, whose rows are counted through: they end at
-// `end0`, `end1` and `end2`. Each workgroup makes bytes of the activations for itself, so that no launch comes before this
-// one, and goes on in steps of the grid.
+// Multiplies one row of activations, or silu(x) * gate, with up to three matrices. Their rows are numbered
+// consecutively and end at `end0`, `end1` and `end2`. Each workgroup quantizes the activations itself, which saves a
+// launch, and iterates over the rows with a grid stride.
 template <typename F>
 __device__ __forceinline__ void row_product(const float *x, const float *gate, const float *summand, const uint8_t *w0,
                                             const uint8_t *w1, const uint8_t *w2, float *out0, float *out1, float *out2,
@@ -273,52 +271,52 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
                                             const unsigned int pieces, const unsigned int width) {
     constexpr unsigned int THREADS = CANDLE_QUANTIZED_ROW_BLOCK;
     extern __shared__ uint4 activations[];
-    // Runs change places within four.
-    const unsigned int room = (pieces + 1) / 2 * 2;
+    // The swizzle permutes groups of four runs.
+    const unsigned int padded_pieces = (pieces + 1) / 2 * 2;
     uint8_t *bytes = (uint8_t *)activations;
-    Scale *scales = (Scale *)(bytes + room * PIECE);
+    Scale *scales = (Scale *)(bytes + padded_pieces * PIECE);
     const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
     const auto matrix_row = [=](unsigned int row) INLINE {
         const unsigned int before = row < end0 ? 0 : row < end1 ? end0 : end1;
         return (row < end0 ? w0 : row < end1 ? w1 : w2) + (row - before) * row_bytes;
     };
     {
-        // The first blocks are on their way while the activations are made bytes.
-        const Unit<F> ahead = Unit<F>::read(matrix_row(min(first_row<THREADS>(width), end2 - 1)), threadIdx.x & (width - 1));
+        // Prefetches the first blocks while the activations are quantized.
+        const Unit<F> prefetched = Unit<F>::read(matrix_row(min(first_row<THREADS>(width), end2 - 1)), threadIdx.x & (width - 1));
         quantize_row(x, gate, pieces, bytes, scales);
-        ahead.hold();
+        prefetched.keep_loaded();
     }
-    // The threads of a workgroup take the same number of turns.
-    const unsigned int rows_of_block = (THREADS >> log2_of(width)) * BESIDE;
-    for (unsigned int turn = blockIdx.x * rows_of_block; turn < end2; turn += gridDim.x * rows_of_block) {
-        const unsigned int first = turn + (threadIdx.x >> log2_of(width)) * BESIDE;
-        const uint8_t *rows[BESIDE];
+    // All threads of a workgroup run the same number of iterations, as the barriers require.
+    const unsigned int rows_of_block = (THREADS >> log2_of(width)) * ROWS_PER_LANE_GROUP;
+    for (unsigned int block_first = blockIdx.x * rows_of_block; block_first < end2; block_first += gridDim.x * rows_of_block) {
+        const unsigned int first = block_first + (threadIdx.x >> log2_of(width)) * ROWS_PER_LANE_GROUP;
+        const uint8_t *rows[ROWS_PER_LANE_GROUP];
 #pragma unroll
-        for (unsigned int b = 0; b < BESIDE; ++b) {
+        for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
             rows[b] = matrix_row(min(first + b, end2 - 1));
         }
         Sums<1> sums = {};
-        add_products<F, 1>(sums, rows, threadIdx.x & (width - 1), 0, pieces / Unit<F>::PIECES, width, bytes, scales, room);
+        add_products<F, 1>(sums, rows, threadIdx.x & (width - 1), 0, pieces / Unit<F>::PIECES, width, bytes, scales, padded_pieces);
         combine<1, THREADS>(sums, width);
         if ((threadIdx.x & (width - 1)) == 0) {
 #pragma unroll
-            for (unsigned int b = 0; b < BESIDE; ++b) {
+            for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
                 const unsigned int row = first + b, before = row < end0 ? 0 : row < end1 ? end0 : end1;
                 float *out = row < end0 ? out0 : row < end1 ? out1 : out2;
                 if (row < end2) {
-                    out[row - before] = sums.of[b][0] + (summand == nullptr ? 0 : summand[row]);
+                    out[row - before] = sums.elements[b][0] + (summand == nullptr ? 0 : summand[row]);
                 }
             }
         }
         if (width > LANES) {
-            // The next sums go through the same LDS.
+            // The next sums reuse the LDS.
             __syncthreads();
         }
     }
 }
 
-// Rows of activations that quantize_rows has written, `all` of them in memory, with a matrix or with those of a stack. A
-// SEGMENT of the rows waits in LDS at a time.
+// Multiplies rows of activations written by quantize_rows, `all` of them in memory, with a matrix or the matrices of
+// a stack. LDS holds a SEGMENT of the rows at a time.
 template <typename F, unsigned int ROWS>
 __device__ __forceinline__ void rows_product(const uint8_t *activations, const uint8_t *weights, const Routing &routing,
                                              float *out, const size_t all, const unsigned int n,
@@ -331,9 +329,9 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
     const unsigned int first = first_row<THREADS>(width), lane = threadIdx.x & (width - 1);
     const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
     each_run<ROWS>(routing, [=](size_t matrix, unsigned int begin, unsigned int end, bool there) INLINE {
-        const uint8_t *rows[BESIDE];
+        const uint8_t *rows[ROWS_PER_LANE_GROUP];
 #pragma unroll
-        for (unsigned int b = 0; b < BESIDE; ++b) {
+        for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
             rows[b] = weights + (matrix * n + min(first + b, n - 1)) * row_bytes;
         }
         Sums<ROWS> sums = {};
@@ -342,7 +340,7 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
             for (unsigned int i = threadIdx.x; i < ROWS * SEGMENT * RUNS; i += THREADS) {
                 const unsigned int r = i / (SEGMENT * RUNS), run = i % (SEGMENT * RUNS);
                 if (run < count * RUNS) {
-                    // Rows that are not there are the last one.
+                    // Rows past the end repeat the last row.
                     const size_t at = (size_t)routing.line(min(begin + r, end - 1)) * pieces + from;
                     bytes[r * SEGMENT * RUNS + run_in_lds(run)] = Run::read(activations + at * PIECE + run * RUN);
                     if (run % RUNS == 0) {
@@ -360,11 +358,11 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
         combine<ROWS, THREADS>(sums, width);
         if (lane == 0) {
 #pragma unroll
-            for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
+            for (unsigned int i = 0; i < ROWS_PER_LANE_GROUP * ROWS; ++i) {
                 const unsigned int b = i / ROWS, r = i % ROWS;
                 if (first + b < n && begin + r < end) {
                     const unsigned int place = routing.place(begin + r);
-                    out[(size_t)place * n + first + b] = there ? sums.of[b][r] * routing.factor(place) : 0;
+                    out[(size_t)place * n + first + b] = there ? sums.elements[b][r] * routing.factor(place) : 0;
                 }
             }
         }

@@ -1,12 +1,12 @@
 // Uniform and normal random numbers from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3", 2011): element i depends only on the seed, the offset and i, so that every GPU gives the same ones.
+// 1, 2, 3", 2011): element i depends only on the seed, the offset and i, so that every GPU gives the same numbers.
 #include "pack.cuh"
 
 struct PhiloxBlock {
     uint32_t word[4];
 };
 
-// The block of four words with number `counter` in the stream `key`.
+// Returns block number `counter` (four words) of the stream `key`.
 __device__ __forceinline__ PhiloxBlock philox(uint64_t key, uint64_t counter) {
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -17,7 +17,7 @@ __device__ __forceinline__ PhiloxBlock philox(uint64_t key, uint64_t counter) {
         c1 = (uint32_t)p1;
         c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c3 = (uint32_t)p0;
-        // The golden ratio and the square root of 3, minus 1, as fractions of 2^32.
+        // The fractional parts of the golden ratio and of the square root of 3, times 2^32.
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
@@ -25,37 +25,37 @@ __device__ __forceinline__ PhiloxBlock philox(uint64_t key, uint64_t counter) {
 }
 
 // A uniform number in [0, 1): 24 bits for f32, 53 bits for f64.
-__device__ __forceinline__ float unit(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
-__device__ __forceinline__ double unit(uint32_t low, uint32_t high) {
+__device__ __forceinline__ float unit_interval(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+__device__ __forceinline__ double unit_interval(uint32_t low, uint32_t high) {
     return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53;
 }
 
-// A block gives four numbers, computed in f32, or two of f64. Box-Muller: two uniform numbers give two independent
-// normal ones; 1 - u is in (0, 1]: no log of 0.
+// A block yields four f32 or two f64 numbers. The Box-Muller transform turns two uniform numbers into two
+// independent normal ones; 1 - u is in (0, 1], which avoids log(0).
 __device__ __forceinline__ void uniform(const PhiloxBlock &block, float (&value)[4]) {
     for (int i = 0; i < 4; ++i) {
-        value[i] = unit(block.word[i]);
+        value[i] = unit_interval(block.word[i]);
     }
 }
 __device__ __forceinline__ void uniform(const PhiloxBlock &block, double (&value)[2]) {
-    value[0] = unit(block.word[0], block.word[1]);
-    value[1] = unit(block.word[2], block.word[3]);
+    value[0] = unit_interval(block.word[0], block.word[1]);
+    value[1] = unit_interval(block.word[2], block.word[3]);
 }
 __device__ __forceinline__ float radius(float u) { return candle_square_root(-2.0f * logf(1.0f - u)); }
 __device__ __forceinline__ double radius(double u) { return sqrt(-2.0 * log(1.0 - u)); }
-__device__ __forceinline__ void circle(float turns, float &x, float &y) { sincospif(2.0f * turns, &y, &x); }
-__device__ __forceinline__ void circle(double turns, double &x, double &y) { sincospi(2.0 * turns, &y, &x); }
+__device__ __forceinline__ void sine_and_cosine(float turns, float &x, float &y) { sincospif(2.0f * turns, &y, &x); }
+__device__ __forceinline__ void sine_and_cosine(double turns, double &x, double &y) { sincospi(2.0 * turns, &y, &x); }
 template <typename W, int COUNT>
 __device__ __forceinline__ void normal(W (&value)[COUNT]) {
     for (int i = 0; i < COUNT; i += 2) {
         const W r = radius(value[i]);
-        circle(value[i + 1], value[i], value[i + 1]);
+        sine_and_cosine(value[i + 1], value[i], value[i + 1]);
         value[i] *= r;
         value[i + 1] *= r;
     }
 }
 
-// What lies next below a value of type T.
+// Returns the largest value of type T below `high`.
 template <typename T>
 __device__ __forceinline__ T next_below(double high) {
     typedef typename Bits<sizeof(T)>::type B;
@@ -65,9 +65,8 @@ __device__ __forceinline__ T next_below(double high) {
     return candle_bits<T>(high > 0.0 ? (B)(bits - 1) : high < 0.0 ? (B)(bits + 1) : (B)(sign | 1));
 }
 
-// One pack of 16 bytes per thread and grid-stride step. Uniform numbers of [first, second): rounding to a narrow type,
-// or first + u * (second - first) itself, may reach the end, which then gives way to what lies next below it; that is
-// not less than `first`. Or normal numbers of mean `first` and deviation `second`.
+// Writes one pack of 16 bytes per thread and grid-stride step: normal numbers of mean `first` and standard deviation
+// `second`, or uniform numbers in [first, second). A result rounded up to `second` becomes the next value below.
 template <bool NORMAL, typename T>
 __device__ __forceinline__ void fill(const size_t numel, uint64_t seed, uint64_t offset, double first, double second,
                                      T *out) {

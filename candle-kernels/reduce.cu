@@ -1,10 +1,10 @@
-// Sums, variances, extrema and their places over any set of dims, for all dtypes.
+// Sums, variances, extrema and their places (indices) over any set of dims, for all dtypes.
 //
-// The layout has the dims that are kept first, then those that are reduced. `width` threads share a result (a power
-// of two), so a workgroup has blockDim.x / width of them; gridDim.y cuts each result's elements into parts that a
-// second launch reduces again. Threads are numbered along the reduced elements, or, if `across` is not 0, across the
-// results, of which each thread then has so many neighbouring ones: whichever lie closer together in memory. Part p of
-// result r is written to place p * results + r.
+// The layout lists the dims that are kept, then those that are reduced. `width` threads, a power of two, share a
+// result, so that a workgroup computes blockDim.x / width of them. gridDim.y splits each result's elements into
+// parts, which a second launch reduces. Threads are numbered along the reduced elements. If `across` is not 0, they
+// are numbered along the results instead, and each thread has `across` neighbouring ones: the host chooses the
+// contiguous direction. Part p of result r is written to p * results + r.
 #include "lanes.cuh"
 
 template <typename Acc, typename T>
@@ -12,16 +12,16 @@ struct Sum {
     Acc sum;
 
     static __device__ __forceinline__ Sum none(T) { return {0}; }
-    __device__ __forceinline__ void take(T x, uint32_t) { sum += (Acc)x; }
-    __device__ __forceinline__ void join(const Sum &other) { sum += other.sum; }
+    __device__ __forceinline__ void accumulate(T x, uint32_t) { sum += (Acc)x; }
+    __device__ __forceinline__ void merge(const Sum &other) { sum += other.sum; }
 };
 
-// Differences to the first element of the result, in f64. What the variance loses where they cancel is at most 2^-53 of it
-// for each element, as that one is among them.
+// Differences to the first element of the result, in f64. Because that element is one of the result's own,
+// cancellation costs the variance at most a relative error of 2^-53 per element.
 struct Moments {
     double sum, squares;
 
-    __device__ __forceinline__ void join(const Moments &other) {
+    __device__ __forceinline__ void merge(const Moments &other) {
         sum += other.sum;
         squares += other.squares;
     }
@@ -31,7 +31,7 @@ struct Differences : Moments {
     float first;
 
     static __device__ __forceinline__ Differences none(T first) { return {{0, 0}, (float)first}; }
-    __device__ __forceinline__ void take(T x, uint32_t) {
+    __device__ __forceinline__ void accumulate(T x, uint32_t) {
         const double difference = (double)(float)x - first;
         sum += difference;
         squares += difference * difference;
@@ -45,8 +45,8 @@ template <> struct Comparable<__half> { typedef float type; };
 template <> struct Comparable<__nv_bfloat16> { typedef float type; };
 template <> struct Comparable<__nv_fp8_e4m3> { typedef float type; };
 
-// The best element so far and its place, the first of equal ones; NaN is passed over. At first that is the worst there
-// is in place 0: it stays if no element is better, and then what lies in place 0 is no better either.
+// The best element so far and its place, the first among equals; NaN is skipped. It starts as the worst possible
+// value at place 0, which remains only if no element is better, so that element 0 equals it or is NaN.
 template <bool MAX, typename T>
 struct Extreme {
     typedef typename Comparable<T>::type C;
@@ -62,20 +62,20 @@ struct Extreme {
         }
     }
     static __device__ __forceinline__ bool is_better(C x, C y) { return MAX ? x > y : x < y; }
-    // Elements come in the order of their places.
-    __device__ __forceinline__ void take(T x, uint32_t at) {
+    // Must be called in the order of the places.
+    __device__ __forceinline__ void accumulate(T x, uint32_t at) {
         const bool better = is_better((C)x, value);
         value = better ? (C)x : value;
         place = better ? at : place;
     }
-    __device__ __forceinline__ void join(const Extreme &other) {
+    __device__ __forceinline__ void merge(const Extreme &other) {
         if (is_better(other.value, value) || (other.value == value && other.place < place)) {
             *this = other;
         }
     }
 };
 
-// An element and its place among those of its result.
+// An element and its place within the elements of a result.
 template <typename T>
 struct Placed { T value; uint32_t at; };
 
@@ -84,7 +84,7 @@ struct ReductionTask {
     size_t kept_dims, num_dims;
     const size_t *info;
 
-    // Where a result's first element lies, and where an element lies from there.
+    // base(): offset of a result's first element. offset(): offset of an element relative to it.
     __device__ __forceinline__ size_t base(unsigned int result) const { return place(result, 0, kept_dims); }
     __device__ __forceinline__ size_t offset(unsigned int element) const { return place(element, kept_dims, num_dims); }
     __device__ __forceinline__ size_t place(unsigned int index, size_t first, size_t end) const {
@@ -97,17 +97,17 @@ struct ReductionTask {
         }
         return at + index * (first == end ? 1 : info[num_dims + first]);
     }
-    // `walk` with where an element lies; for one dim that takes no division.
+    // Calls `visit` with the function that returns an element's offset; one dim needs no division.
     template <typename F>
-    __device__ __forceinline__ void along(F walk) const {
+    __device__ __forceinline__ void along(F visit) const {
         if (num_dims <= kept_dims + 1) {
             const size_t stride = num_dims == kept_dims ? 1 : info[num_dims + kept_dims];
-            walk([=](unsigned int e) INLINE { return e * stride; });
+            visit([=](unsigned int e) INLINE { return e * stride; });
         } else {
-            walk([=](unsigned int e) INLINE { return offset(e); });
+            visit([=](unsigned int e) INLINE { return offset(e); });
         }
     }
-    // Whether N elements from any multiple of N on lie next to each other, aligned if the first one is.
+    // Returns true if elements n * i to n * i + n - 1 are contiguous, and aligned if the first element is.
     __device__ __forceinline__ bool has_packs(unsigned int n) const {
         bool has = num_dims > kept_dims && info[2 * num_dims - 1] == 1 && info[num_dims - 1] % n == 0;
         for (size_t d = kept_dims; d + 1 < num_dims; ++d) {
@@ -117,9 +117,9 @@ struct ReductionTask {
     }
 };
 
-// P neighbouring results of each thread, or one. `candidates`: the places that parts have left, else all elements count.
-// What a thread keeps while it takes elements, Take, is also a Fold, which threads join.
-template <unsigned int P, typename Take, typename Fold, typename T, typename F>
+// Computes P neighbouring results per thread. `candidates` are the places that parts have found; null for all
+// elements. Accumulator, a thread's own state, derives from Fold, which threads merge.
+template <unsigned int P, typename Accumulator, typename Fold, typename T, typename F>
 __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigned int begin, unsigned int end,
                                               const T *src, const uint32_t *candidates, Fold *shared, F finish) {
     const unsigned int columns = blockDim.x >> log2_of(task.width), column = threadIdx.x & (columns - 1);
@@ -127,41 +127,41 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
     const bool within = first < task.results;
     const size_t base = within ? task.base(first) : 0;
     constexpr unsigned int LOADS = sizeof(T) <= 2 ? 2 : 4;
-    Take folds[P];
+    Accumulator folds[P];
     for (unsigned int j = 0; j < P; ++j) {
-        folds[j] = Take::none(src[base + j]);
+        folds[j] = Accumulator::none(src[base + j]);
     }
     end = within ? end : begin;
     if constexpr (P == 1) {
-        in_flight<4>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
+        for_each_prefetched<4>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
             const uint32_t at = candidates ? candidates[(size_t)e * task.results + first] : e;
             return Placed<T>{src[base + task.offset(at)], at};
-        }, [&](const Placed<T> &x, unsigned int) INLINE { folds[0].take(x.value, x.at); });
+        }, [&](const Placed<T> &x, unsigned int) INLINE { folds[0].accumulate(x.value, x.at); });
     } else {
         task.along([&](auto offset) INLINE {
-            in_flight<LOADS>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
+            for_each_prefetched<LOADS>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
                 return Pack<T, P>::read(src + base + offset(e));
             }, [&](const Pack<T, P> &pack, unsigned int e) INLINE {
 #pragma unroll
                 for (unsigned int j = 0; j < P; ++j) {
-                    folds[j].take(pack[j], e);
+                    folds[j].accumulate(pack[j], e);
                 }
             });
         });
     }
-    constexpr unsigned int AT_ONCE = P < 4 ? P : 4;
+    constexpr unsigned int RESULTS_AT_ONCE = P < 4 ? P : 4;
 #pragma unroll
-    for (unsigned int j = 0; j < P; j += AT_ONCE) {
+    for (unsigned int j = 0; j < P; j += RESULTS_AT_ONCE) {
         __syncthreads();
 #pragma unroll
-        for (unsigned int k = 0; k < AT_ONCE; ++k) {
+        for (unsigned int k = 0; k < RESULTS_AT_ONCE; ++k) {
             shared[k * CANDLE_BLOCK + threadIdx.x] = folds[j + k];
         }
         __syncthreads();
-        for (unsigned int k = lane; k < AT_ONCE; k += task.width) {
+        for (unsigned int k = lane; k < RESULTS_AT_ONCE; k += task.width) {
             Fold fold = shared[k * CANDLE_BLOCK + column];
             for (unsigned int other = 1; other < task.width; ++other) {
-                fold.join(shared[k * CANDLE_BLOCK + other * columns + column]);
+                fold.merge(shared[k * CANDLE_BLOCK + other * columns + column]);
             }
             if (within) {
                 finish(first + j + k, base + j + k, fold);
@@ -170,21 +170,21 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
     }
 }
 
-// `finish` gets each result's number, where its first element lies, and what its elements have become.
-template <typename Fold, typename Take = Fold, typename T, typename F>
+// Calls `finish` with each result's index, the offset of its first element, and the reduced value.
+template <typename Fold, typename Accumulator = Fold, typename T, typename F>
 __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, F finish) {
-    // As many neighbours as registers hold; the host has the same.
-    constexpr unsigned int HELD = sizeof(Take) > 16 ? 8 / sizeof(T) : CANDLE_NEIGHBOURS;
-    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < HELD ? N : HELD;
+    // As many neighbouring results as fit into registers; the host uses the same formula.
+    constexpr unsigned int MAX_NEIGHBOURS = sizeof(Accumulator) > 16 ? 8 / sizeof(T) : CANDLE_NEIGHBOURS;
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < MAX_NEIGHBOURS ? N : MAX_NEIGHBOURS;
     constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
     __shared__ Fold shared[CANDLE_BLOCK * (NEIGHBOURS < 4 ? NEIGHBOURS : 4)];
     const unsigned int part = (((task.per_result - 1) / gridDim.y + 1) + N - 1) / N * N;
     const unsigned int begin = min(blockIdx.y * part, task.per_result), end = min(begin + part, task.per_result);
     if (task.across > 1) {
-        return reduce_across<NEIGHBOURS, Take>(task, begin, end, src, candidates, shared, finish);
+        return reduce_across<NEIGHBOURS, Accumulator>(task, begin, end, src, candidates, shared, finish);
     }
     if (task.across == 1) {
-        return reduce_across<1, Take>(task, begin, end, src, candidates, shared, finish);
+        return reduce_across<1, Accumulator>(task, begin, end, src, candidates, shared, finish);
     }
     const unsigned int shift = log2_of(task.width), lane = threadIdx.x & (task.width - 1);
     const unsigned int result = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
@@ -192,35 +192,35 @@ __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, 
     const size_t base = within ? task.base(result) : 0;
     const unsigned int count = within ? end - begin : 0;
     const T *from = src + base;
-    Take fold = Take::none(*from);
+    Accumulator fold = Accumulator::none(*from);
     const bool is_row = task.num_dims == task.kept_dims + 1 && task.has_packs(1);
     if (!candidates && (is_row || (task.has_packs(N) && (uintptr_t)from % CANDLE_PACK_BYTES == 0))) {
-        // Packs, and in a row that does not begin or end with one, single elements around them.
-        const unsigned int head = is_row ? before_packs<N>(from + begin, count) : 0, packs = (count - head) / N;
+        // Packs, with single elements before and after them in unaligned rows.
+        const unsigned int head = is_row ? elements_before_packs<N>(from + begin, count) : 0, packs = (count - head) / N;
         for (unsigned int e = lane; e < head; e += task.width) {
-            fold.take(from[begin + e], begin + e);
+            fold.accumulate(from[begin + e], begin + e);
         }
         task.along([&](auto offset) INLINE {
-            in_flight<LOADS>(lane, packs, task.width, [&](unsigned int p) INLINE {
+            for_each_prefetched<LOADS>(lane, packs, task.width, [&](unsigned int p) INLINE {
                 return Pack<T>::read(from + offset(begin + head + p * N));
             }, [&](const Pack<T> &pack, unsigned int p) INLINE {
 #pragma unroll
                 for (unsigned int j = 0; j < N; ++j) {
-                    fold.take(pack[j], begin + head + p * N + j);
+                    fold.accumulate(pack[j], begin + head + p * N + j);
                 }
             });
         });
         for (unsigned int e = head + packs * N + lane; e < count; e += task.width) {
-            fold.take(from[begin + e], begin + e);
+            fold.accumulate(from[begin + e], begin + e);
         }
     } else {
-        in_flight<4>(begin + lane, begin + count, task.width, [&](unsigned int e) INLINE {
+        for_each_prefetched<4>(begin + lane, begin + count, task.width, [&](unsigned int e) INLINE {
             const uint32_t at = candidates ? candidates[(size_t)e * task.results + result] : e;
             return Placed<T>{from[task.offset(at)], at};
-        }, [&](const Placed<T> &x, unsigned int) INLINE { fold.take(x.value, x.at); });
+        }, [&](const Placed<T> &x, unsigned int) INLINE { fold.accumulate(x.value, x.at); });
     }
-    const Fold all = combined<CANDLE_ROW_BLOCK>((Fold)fold, task.width, [](Fold a, const Fold &b) INLINE {
-        a.join(b);
+    const Fold all = reduce_threads<CANDLE_ROW_BLOCK>((Fold)fold, task.width, [](Fold a, const Fold &b) INLINE {
+        a.merge(b);
         return a;
     });
     if (within && lane == 0) {
@@ -239,7 +239,7 @@ __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, 
             dst[blockIdx.y * results + result] = (OUT)(ACC)(all.sum * (ACC)scale);                                   \
         });                                                                                                          \
     }
-// Integers wrap. f32 is summed in f64, so that the result does not depend on how its elements are dealt out.
+// Integers wrap. f32 is summed in f64, so that the result hardly depends on the order of summation.
 REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8_u8)
 REDUCE_SUM(uint32_t, uint32_t, uint32_t, u32_u32)
 REDUCE_SUM(uint16_t, int16_t, int16_t, i16_i16)
@@ -247,7 +247,7 @@ REDUCE_SUM(uint32_t, int32_t, int32_t, i32_i32)
 REDUCE_SUM(uint64_t, int64_t, int64_t, i64_i64)
 REDUCE_SUM(double, float, float, f32_f32)
 REDUCE_SUM(double, double, double, f64_f64)
-// Narrow floats are summed in f32 and rounded once: sums of parts stay f32 between the launches.
+// Narrow floats are summed in f32 and rounded once: sums of parts stay in f32 between the launches.
 #define REDUCE_SUM_NARROW(T, NAME)             \
     REDUCE_SUM(float, T, T, NAME##_##NAME)     \
     REDUCE_SUM(float, T, float, NAME##_f32)    \
@@ -271,8 +271,8 @@ REDUCE_VARIANCE(__nv_bfloat16, bf16)
 REDUCE_VARIANCE(__half, f16)
 REDUCE_VARIANCE(float, f32)
 
-// As if the elements came one by one and each replaced the last if it was strictly better: a NaN in place 0 stays, any
-// other is passed over.
+// Like a sequential search that replaces the best element only by a strictly better one: a NaN at place 0 is the
+// result, and any other NaN is skipped.
 #define REDUCE_EXTREME(MAX, T, NAME)                                                                                 \
     extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME(                                             \
         const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \

@@ -1,23 +1,24 @@
-// Softmax and norms of dense rows, which are groups of channels where those are normalised together. `width` threads share a row, a power of two; a workgroup has several short rows. A
-// thread keeps up to 64 bytes of its row in registers (16 of f64): what is longer is read again. Computed in f32, or f64
-// for f64.
+// Softmax and norms of dense rows; a row of group norm is a group of channels. `width` threads, a power of two,
+// share a row, and a workgroup processes several short rows. A thread keeps up to 64 bytes of its row in registers
+// (16 of f64); longer rows are read again. Computed in f32, or in f64 for f64.
 //
-// Few long rows are cut into parts of `part` elements, counted by the grid's y dimension, in two launches: the first has
-// no `dst` and leaves what it knows of each part in `known`, the second reads that. Else `known` is null.
+// A few long rows are split into parts of `part` elements, numbered by y of the grid, and take two launches: the
+// first has no `dst` and writes the statistics of each part to `known`, which the second reads. Otherwise `known` is
+// null.
 #include "lanes.cuh"
 
-// What is known of a row, or of a part of it. Softmax: the largest element and the sum of the exponentials of the
-// distances to it. Norms: the mean, what it was rounded by, and the sum of squares of the distances to both.
+// Statistics of a row or a part of it. Softmax: the maximum and the sum of exponentials relative to it. Norms: an
+// estimate of the mean, the correction to the exact mean, and the sum of squared differences to the mean.
 template <typename W>
-struct Known { W base, rest, sum; };
+struct RowStatistics { W base, rest, sum; };
 
-// A sum of differences, and one of their squares.
+// Sum of differences, and sum of their squares.
 template <typename W>
 struct Moments { W first, second; };
 
-// A row or a part of one: elements before the first aligned pack, packs, and elements behind the last one. Thread
-// `lane` has every `width`th pack, of which it keeps the first ones, and one of the elements outside of packs. Places
-// count from the first pack.
+// A row or a part of one: elements before the first aligned pack, packs, and elements after the last one. Thread
+// `lane` processes every `width`th pack and keeps the first ones in registers, and one element outside of packs.
+// Positions are relative to the first pack.
 template <typename T>
 struct Row {
     typedef typename Wide<T>::type W;
@@ -28,11 +29,11 @@ struct Row {
     int single;
     bool has_single;
     Pack<T> kept[KEPT];
-    // What is made of elements once and used again.
-    W made[KEPT][N], edge;
+    // Values derived from the elements that are used again, such as exponentials.
+    W cached[KEPT][N], edge;
 
     __device__ __forceinline__ Row(const T *row, unsigned int elements, unsigned int number, unsigned int threads)
-        : lane(number), width(threads), head(before_packs<N>(row, elements)) {
+        : lane(number), width(threads), head(elements_before_packs<N>(row, elements)) {
         from = row + head;
         packs = (elements - head) / N;
         single = lane < head ? (int)(lane - head) : (int)(lane - head + packs * N);
@@ -41,7 +42,7 @@ struct Row {
         edge = has_single ? (W)from[single] : (W)0;
     }
 
-    // f of the number and the place of each pack that is kept, from number `first` on, COUNT at most.
+    // Calls f with the index and position of up to COUNT kept packs, starting at index `first`.
     template <unsigned int COUNT = KEPT, typename F>
     __device__ __forceinline__ void each_kept(F f, unsigned int first = 0) const {
 #pragma unroll
@@ -52,75 +53,74 @@ struct Row {
         }
     }
 
-    // f of the packs that are not kept and of their places.
+    // Calls f with each pack that is not kept and its position.
     template <typename F>
-    __device__ __forceinline__ void each_further(F f) const {
-        in_flight<sizeof(W) == 8 ? 1 : 2>(lane + KEPT * width, packs, width, [=](unsigned int p) INLINE {
+    __device__ __forceinline__ void each_remaining(F f) const {
+        for_each_prefetched<sizeof(W) == 8 ? 1 : 2>(lane + KEPT * width, packs, width, [=](unsigned int p) INLINE {
             return Pack<T>::read(from + p * N);
         }, [=](const Pack<T> &pack, unsigned int p) INLINE { f(pack, p * N); });
     }
 
-    // f of each element of a pack.
+    // Calls f with each element of a pack and its cached value.
     template <typename F>
-    static __device__ __forceinline__ void each_of(const Pack<T> &pack, W *making, F f) {
+    static __device__ __forceinline__ void each_of(const Pack<T> &pack, W *cached_value, F f) {
 #pragma unroll
         for (unsigned int j = 0; j < N; ++j) {
-            f((W)pack[j], making[j]);
+            f((W)pack[j], cached_value[j]);
         }
     }
 
-    // f of each element that is kept, and of what may be made of it.
+    // Calls f with each kept element and its cached value.
     template <typename F>
     __device__ __forceinline__ void each_held(F f) {
-        // Packs stay as they were read: all are under way together, and take few registers.
+        // Keeps packs in their packed form, which takes few registers and leaves all loads in flight.
 #pragma unroll
         for (unsigned int p = 0; p < KEPT; ++p) {
-            kept[p].forget();
+            kept[p].make_opaque();
         }
-        each_kept([&](unsigned int p, unsigned int) INLINE { each_of(kept[p], made[p], f); });
+        each_kept([&](unsigned int p, unsigned int) INLINE { each_of(kept[p], cached[p], f); });
         if (has_single) {
             f(edge, edge);
         }
     }
 
-    // f of each element, and of what may be made of one that is kept.
+    // Calls f with each element and its cached value, which is discarded for elements that are not kept.
     template <typename F>
     __device__ __forceinline__ void each(F f) {
         each_held(f);
-        each_further([&](const Pack<T> &read, unsigned int) INLINE {
+        each_remaining([&](const Pack<T> &read, unsigned int) INLINE {
             W unused[N];
             each_of(read, unused, f);
         });
     }
 
-    // The mean of the elements that all threads keep.
+    // Returns the mean of the elements that all threads keep.
     __device__ __forceinline__ W mean_held(unsigned int elements) {
         W sum = 0;
         each_held([&](W x, W &) INLINE { sum += x; });
         const unsigned int held = KEPT * width;
-        return added<0>(sum) / (W)(elements - (packs > held ? (packs - held) * N : 0));
+        return sum_threads<0>(sum) / (W)(elements - (packs > held ? (packs - held) * N : 0));
     }
 
     template <typename F>
     __device__ __forceinline__ W sum(F f) {
         W sum = 0;
-        each([&](W x, W &making) INLINE { sum += f(x, making); });
-        return added<0>(sum);
+        each([&](W x, W &cached_value) INLINE { sum += f(x, cached_value); });
+        return sum_threads<0>(sum);
     }
     template <unsigned int PLACE>
-    __device__ __forceinline__ W added(W value) const {
-        return combined<CANDLE_ROW_BLOCK, PLACE>(value, width, [](W a, W b) INLINE { return a + b; });
+    __device__ __forceinline__ W sum_threads(W value) const {
+        return reduce_threads<CANDLE_ROW_BLOCK, PLACE>(value, width, [](W a, W b) INLINE { return a + b; });
     }
-    __device__ __forceinline__ W largest(W value) const {
-        return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
+    __device__ __forceinline__ W max_threads(W value) const {
+        return reduce_threads<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
     }
 
-    // f of each element, or of what is made of it, its factor and summand as far as Op has COLUMNS, and whether it is
-    // kept, to dst.
+    // Writes f(element or cached value, alpha, beta, is_kept) to dst; Op::COLUMNS is the number of operands.
     template <typename Op, typename F>
     __device__ __forceinline__ void write(T *dst, const T *alpha, const T *beta, F f) {
         constexpr unsigned int COLUMNS = Op::COLUMNS;
-        // Registers are few: not all that is read of columns is under way at once.
+        // Limits the number of column packs in flight to save registers.
         constexpr unsigned int AT_ONCE = larger(KEPT >> COLUMNS, 1);
         struct Columns { Pack<T> pack[COLUMNS + 1]; };
         const T *const columns[] = {alpha + head, beta + head};
@@ -131,14 +131,14 @@ struct Row {
                 read.pack[c] = Pack<T>::read_anywhere(columns[c] + at);
             }
         };
-        const auto done = [&](W x, auto column, bool is_kept) INLINE {
+        const auto converted = [&](W x, auto column, bool is_kept) INLINE {
             return (T)f(x, COLUMNS > 0 ? (W)column(0) : (W)1, COLUMNS > 1 ? (W)column(1) : (W)0, is_kept);
         };
         const auto write_pack = [&](const Columns &read, unsigned int at, bool is_kept, auto element) INLINE {
             Pack<T> result;
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
-                result.set(j, done(element(j), [&](unsigned int c) INLINE { return read.pack[c][j]; }, is_kept));
+                result.set(j, converted(element(j), [&](unsigned int c) INLINE { return read.pack[c][j]; }, is_kept));
             }
             result.write(to + at, N);
         };
@@ -148,31 +148,31 @@ struct Row {
             each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE { read(some[p - first], at); }, first);
 #pragma unroll
             for (unsigned int p = 0; p < AT_ONCE; ++p) {
-                if (!Op::MAKES) {
-                    kept[first + p].forget();
+                if (!Op::CACHES_EXPONENTIALS) {
+                    kept[first + p].make_opaque();
                 }
 #pragma unroll
                 for (unsigned int c = 0; c < COLUMNS; ++c) {
-                    some[p].pack[c].forget();
+                    some[p].pack[c].make_opaque();
                 }
             }
             each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE {
                 write_pack(some[p - first], at, true, [&](unsigned int j) INLINE {
-                    return Op::MAKES ? made[p][j] : (W)kept[p][j];
+                    return Op::CACHES_EXPONENTIALS ? cached[p][j] : (W)kept[p][j];
                 });
             }, first);
         }
         if (has_single) {
-            to[single] = done(edge, [&](unsigned int c) INLINE { return columns[c][single]; }, true);
+            to[single] = converted(edge, [&](unsigned int c) INLINE { return columns[c][single]; }, true);
         }
-        each_further([&](const Pack<T> &pack, unsigned int at) INLINE {
+        each_remaining([&](const Pack<T> &pack, unsigned int at) INLINE {
             Columns some;
             read(some, at);
             write_pack(some, at, false, [&](unsigned int j) INLINE { return (W)pack[j]; });
         });
     }
 
-    // f of each element and of the weights of its channel, which `channels` has for a place, to dst.
+    // Writes f(weights)(element) to dst; `channels` returns the weights of the channel at a position.
     template <typename C, typename F>
     __device__ __forceinline__ void write_channels(T *dst, C channels, F f) {
         typedef decltype(channels(0)) Weights;
@@ -195,21 +195,21 @@ struct Row {
         };
         Weights some[KEPT];
         each_kept([&](unsigned int p, unsigned int at) INLINE { some[p] = channels(head + at); });
-        // No load is moved to where it is used, behind another.
+        // Keeps the compiler from moving loads to their uses.
         asm volatile("" ::: "memory");
 #pragma unroll
         for (unsigned int p = 0; p < KEPT; ++p) {
-            kept[p].forget();
+            kept[p].make_opaque();
         }
         each_kept([&](unsigned int p, unsigned int at) INLINE { write_pack(kept[p], some[p], at); });
         if (has_single) {
             to[single] = (T)f(channels(head + single))(edge);
         }
-        each_further([&](const Pack<T> &pack, unsigned int at) INLINE { write_pack(pack, channels(head + at), at); });
+        each_remaining([&](const Pack<T> &pack, unsigned int at) INLINE { write_pack(pack, channels(head + at), at); });
     }
 };
 
-// e^x, x up to 0. For a narrow float, by one instruction and to its precision.
+// Returns e^x for x <= 0. Narrow floats use one instruction of sufficient precision.
 template <typename T, typename W>
 __device__ __forceinline__ W exponential(W x) {
     if constexpr (sizeof(T) == 2) {
@@ -219,64 +219,63 @@ __device__ __forceinline__ W exponential(W x) {
     }
 }
 
-// A row of -INFINITY only gives NaN: the distance of two infinities is none. A part of a row may be so: it adds nothing.
-// Exponentials take the place of the elements that are held.
+// A row of only -INFINITY gives NaN; such a part contributes nothing. Exponentials are cached.
 template <bool LOG>
 struct Softmax {
     static constexpr unsigned int COLUMNS = 0;
-    static constexpr bool MAKES = !LOG;
+    static constexpr bool CACHES_EXPONENTIALS = !LOG;
 
     template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ Known<W> of(Row<T> &row, unsigned int, bool is_part) {
+    static __device__ __forceinline__ RowStatistics<W> statistics(Row<T> &row, unsigned int, bool is_part) {
         W top = -INFINITY;
         row.each([&](W x, W &) INLINE { top = maxg(top, x); });
-        top = row.largest(top);
+        top = row.max_threads(top);
         const W base = is_part && top == -INFINITY ? (W)0 : top;
-        const W sum = row.sum([&](W x, W &making) INLINE {
+        const W sum = row.sum([&](W x, W &cached_value) INLINE {
             const W e = exponential<T>(x - base);
-            if (MAKES) {
-                making = e;
+            if (CACHES_EXPONENTIALS) {
+                cached_value = e;
             }
             return e;
         });
         return {top, 0, sum};
     }
     template <typename T, typename W>
-    static __device__ __forceinline__ Known<W> of_parts(Row<T> &row, const Known<W> *parts, unsigned int count,
+    static __device__ __forceinline__ RowStatistics<W> merge_parts(Row<T> &row, const RowStatistics<W> *parts, unsigned int count,
                                                        unsigned int, unsigned int) {
         W top = -INFINITY, sum = 0;
         for (unsigned int i = row.lane; i < count; i += row.width) {
             top = maxg(top, parts[i].base);
         }
-        top = row.largest(top);
+        top = row.max_threads(top);
         for (unsigned int i = row.lane; i < count; i += row.width) {
             sum += parts[i].sum * expg(parts[i].base - top);
         }
-        if (MAKES) {
-            row.each([&](W x, W &making) INLINE { making = exponential<T>(x - top); });
+        if (CACHES_EXPONENTIALS) {
+            row.each([&](W x, W &cached_value) INLINE { cached_value = exponential<T>(x - top); });
         }
-        return {top, 0, row.template added<0>(sum)};
+        return {top, 0, row.template sum_threads<0>(sum)};
     }
     template <typename W>
-    static __device__ __forceinline__ W scale(const Known<W> &known, W, W) {
+    static __device__ __forceinline__ W scale(const RowStatistics<W> &known, W, W) {
         return LOG ? logg(known.sum) : (W)1 / known.sum;
     }
     template <typename T, typename W>
-    static __device__ __forceinline__ W element(W x, const Known<W> &known, W scale, W, W, bool is_kept) {
+    static __device__ __forceinline__ W element(W x, const RowStatistics<W> &known, W scale, W, W, bool is_kept) {
         return LOG ? (x - known.base) - scale : (is_kept ? x : exponential<T>(x - known.base)) * scale;
     }
 };
 
-// The variance is that of the differences to the mean: mean(x^2) - mean(x)^2 would lose most digits where the mean
-// is large. It is the mean of what is kept, so that the rest is read once; how far it is from that of all is known from
-// the same differences, and taken off. Without a mean, it is 0.
+// The variance is computed from differences to a mean, because mean(x^2) - mean(x)^2 cancels if the mean is large.
+// The mean of the kept elements is used, so that the rest is read only once; the differences also give the
+// correction to the exact mean. RMS norm (MEAN = false) uses a mean of 0.
 template <bool MEAN>
 struct Norm {
     static constexpr unsigned int COLUMNS = MEAN ? 2 : 1;
-    static constexpr bool MAKES = false;
+    static constexpr bool CACHES_EXPONENTIALS = false;
 
     template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ Known<W> of(Row<T> &row, unsigned int elements, bool) {
+    static __device__ __forceinline__ RowStatistics<W> statistics(Row<T> &row, unsigned int elements, bool) {
         if (!MEAN) {
             return {0, 0, row.sum([](W x, W &) INLINE { return x * x; })};
         }
@@ -287,38 +286,39 @@ struct Norm {
             moments.first += difference;
             moments.second += difference * difference;
         });
-        moments = combined<CANDLE_ROW_BLOCK>(moments, row.width, [](Moments<W> a, Moments<W> b) INLINE {
+        moments = reduce_threads<CANDLE_ROW_BLOCK>(moments, row.width, [](Moments<W> a, Moments<W> b) INLINE {
             return Moments<W>{a.first + b.first, a.second + b.second};
         });
         const W rest = moments.first / (W)elements;
         return {mean, rest, moments.second - moments.first * rest};
     }
     template <typename T, typename W>
-    static __device__ __forceinline__ Known<W> of_parts(Row<T> &row, const Known<W> *parts, unsigned int count,
+    static __device__ __forceinline__ RowStatistics<W> merge_parts(Row<T> &row, const RowStatistics<W> *parts, unsigned int count,
                                                        unsigned int columns, unsigned int part) {
         const W base = parts[0].base;
         W rest = 0, sum = 0;
         for (unsigned int i = row.lane; i < count; i += row.width) {
             rest += (W)min(part, columns - i * part) * ((parts[i].base - base) + parts[i].rest);
         }
-        rest = row.template added<0>(rest) / (W)columns;
+        rest = row.template sum_threads<0>(rest) / (W)columns;
         for (unsigned int i = row.lane; i < count; i += row.width) {
             const W difference = ((parts[i].base - base) + parts[i].rest) - rest;
             sum += parts[i].sum + (W)min(part, columns - i * part) * difference * difference;
         }
-        return {base, rest, row.template added<1>(sum)};
+        return {base, rest, row.template sum_threads<1>(sum)};
     }
     template <typename W>
-    static __device__ __forceinline__ W scale(const Known<W> &known, W columns, W eps) {
+    static __device__ __forceinline__ W scale(const RowStatistics<W> &known, W columns, W eps) {
         return (W)1 / sqrtg(known.sum / columns + eps);
     }
     template <typename T, typename W>
-    static __device__ __forceinline__ W element(W x, const Known<W> &known, W scale, W alpha, W beta, bool) {
+    static __device__ __forceinline__ W element(W x, const RowStatistics<W> &known, W scale, W alpha, W beta, bool) {
         return MEAN ? ((x - known.base) - known.rest) * scale * alpha + beta : x * scale * alpha;
     }
 };
 
-// `write` of each row or part, of what is known of the row, of its number, and of where the part begins in it.
+// Calls `write(row, statistics, row index, start of the part in the row, offset in the tensor)`, or stores
+// statistics.
 template <typename Op, typename T, typename F>
 __device__ __forceinline__ void each_row(const T *src, const bool writes, void *known, const unsigned int rows,
                                          const unsigned int columns, const unsigned int part, const unsigned int width,
@@ -329,42 +329,42 @@ __device__ __forceinline__ void each_row(const T *src, const bool writes, void *
     const unsigned int begin = blockIdx.y * part, count = is_row ? min(part, columns - begin) : 0;
     const size_t first = is_row ? (size_t)number * columns + begin : 0;
     Row<T> row(src + first, count, threadIdx.x & (width - 1), width);
-    Known<W> *parts = (Known<W> *)known + (is_row ? (size_t)number * gridDim.y : 0);
-    Known<W> whole;
+    RowStatistics<W> *parts = (RowStatistics<W> *)known + (is_row ? (size_t)number * gridDim.y : 0);
+    RowStatistics<W> row_statistics;
     if (known && writes) {
-        whole = Op::of_parts(row, (const Known<W> *)parts, gridDim.y, columns, part);
+        row_statistics = Op::merge_parts(row, (const RowStatistics<W> *)parts, gridDim.y, columns, part);
     } else {
-        whole = Op::of(row, count, known != nullptr);
+        row_statistics = Op::statistics(row, count, known != nullptr);
     }
     if (!writes) {
         if (is_row && row.lane == 0) {
-            parts[blockIdx.y] = whole;
+            parts[blockIdx.y] = row_statistics;
         }
         return;
     }
-    write(row, whole, number, begin, first);
+    write(row, row_statistics, number, begin, first);
 }
 
-// A factor and a summand for each column.
+// Rows with a factor and a summand for each column.
 template <typename Op, typename T>
 __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, const T *beta, void *known,
                                          const unsigned int rows, const unsigned int columns, const unsigned int part,
                                          const unsigned int width, const float eps) {
     typedef typename Wide<T>::type W;
-    const auto write = [=](Row<T> &row, const Known<W> &whole, unsigned int, unsigned int begin, size_t first) INLINE {
-        const W scale = Op::scale(whole, (W)columns, (W)eps);
+    const auto write = [=](Row<T> &row, const RowStatistics<W> &row_statistics, unsigned int, unsigned int begin, size_t first) INLINE {
+        const W scale = Op::scale(row_statistics, (W)columns, (W)eps);
         row.template write<Op>(dst + first, alpha + begin, beta + begin, [=](W x, W a, W b, bool is_kept) INLINE {
-            return Op::template element<T>(x, whole, scale, a, b, is_kept);
+            return Op::template element<T>(x, row_statistics, scale, a, b, is_kept);
         });
     };
     each_row<Op>(src, dst != nullptr, known, rows, columns, part, width, write);
 }
 
-// The weights of a channel, and how many elements from a place on are of it.
+// Weights of a channel, and the number of elements left in it.
 template <typename T>
 struct Channel { T alpha, beta; unsigned int left; };
 
-// Each row is a group of channels, of `size` elements each; the first row is the group of number `group`.
+// Rows that are groups of channels with `channel` elements each; the first row is group number `group`.
 template <typename T>
 __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha, const T *beta, void *known,
                                            const unsigned int rows, const unsigned int columns, const unsigned int part,
@@ -373,9 +373,9 @@ __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha,
     typedef typename Wide<T>::type W;
     typedef Norm<true> Op;
     const Divisor size(channel), groups(group_count);
-    const auto write = [=](Row<T> &row, const Known<W> &whole, unsigned int number, unsigned int begin,
+    const auto write = [=](Row<T> &row, const RowStatistics<W> &row_statistics, unsigned int number, unsigned int begin,
                            size_t first) INLINE {
-        const W scale = Op::scale(whole, (W)columns, (W)eps);
+        const W scale = Op::scale(row_statistics, (W)columns, (W)eps);
         unsigned int place = group + number;
         groups.split(place);
         place *= size.quotient(columns);
@@ -385,8 +385,8 @@ __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha,
             return Channel<T>{alpha[own], beta[own], size.by - past};
         };
         row.write_channels(dst + first, channels, [=](const Channel<T> &channel) INLINE {
-            const W factor = scale * (W)channel.alpha, summand = (W)channel.beta - whole.rest * factor;
-            return [=](W x) INLINE { return (x - whole.base) * factor + summand; };
+            const W factor = scale * (W)channel.alpha, summand = (W)channel.beta - row_statistics.rest * factor;
+            return [=](W x) INLINE { return (x - row_statistics.base) * factor + summand; };
         });
     };
     each_row<Op>(src, dst != nullptr, known, rows, columns, part, width, write);

@@ -1,22 +1,22 @@
-// Running sums along a dim of a dense tensor: `lines` of `length` elements that lie `inner` apart. Sums of narrow floats
-// are f32, those of f32 are f64. `width` threads share a line (a power of two), of which y of the grid counts parts; a
-// first launch, without `dst`, leaves the totals of all parts but the last, and the second one begins with them.
+// Cumulative sums along a dim of a dense tensor: `lines` lines of `length` elements with stride `inner`. Narrow
+// floats are summed in f32, and f32 in f64. `width` threads, a power of two, share a line, whose parts y of the grid
+// numbers. A first launch without `dst` writes the totals of the parts, which the second launch adds.
 #include "lanes.cuh"
 
-template <typename T> struct Running { typedef float type; };
-template <> struct Running<float> { typedef double type; };
-template <> struct Running<double> { typedef double type; };
+template <typename T> struct RunningSum { typedef float type; };
+template <> struct RunningSum<float> { typedef double type; };
+template <> struct RunningSum<double> { typedef double type; };
 
 struct Lines { unsigned int lines, length, inner, part, width; };
 
-template <typename T, typename A = typename Running<T>::type>
+template <typename T, typename A = typename RunningSum<T>::type>
 __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A *known) {
-    // What a thread has at once: two packs in line, or so many elements of neighbouring rows.
+    // Elements of a thread at a time: two packs of a contiguous line, or as many elements with a stride.
     constexpr unsigned int N = 2 * CANDLE_PACK_BYTES / sizeof(T), BYTES = N * sizeof(T);
     extern __shared__ double lds[];
     A *shared = (A *)lds;
     const bool is_row = all.inner == 1;
-    // Neighbouring threads are those of a row, or have neighbouring lines.
+    // Neighbouring threads share a contiguous line, or have neighbouring lines.
     const unsigned int columns = blockDim.x >> log2_of(all.width), shift = log2_of(is_row ? all.width : columns);
     const unsigned int low = threadIdx.x & ((1u << shift) - 1), high = threadIdx.x >> shift;
     const unsigned int lane = is_row ? low : high, distance = is_row ? 1 : columns, last = all.width - 1 - lane;
@@ -24,12 +24,12 @@ __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A
     const unsigned int begin = blockIdx.y * all.part, count = min(all.part, all.length - begin);
     const unsigned int outer = line / all.inner;
     const size_t start = ((size_t)outer * all.length + begin) * all.inner + (line - outer * all.inner);
-    // Packs are aligned: the first one begins before a row that does not begin with one. The same tiles serve all rows.
+    // Packs are aligned: for an unaligned line, the first pack starts before it.
     const unsigned int past = is_row ? (uintptr_t)(src + start) % BYTES / sizeof(T) : 0;
     const bool is_aligned = !is_row || (all.length % N == 0 && (uintptr_t)src % BYTES == 0);
     unsigned int slot = threadIdx.x;
-    // LDS has two numbers for each thread, so that one barrier parts writing from reading.
-    // The sum of what the lanes before this one have; `value` becomes that of all lanes.
+    // Returns the sum over the lanes before this one, and sets `value` to the sum over all. LDS is double-buffered,
+    // so that one barrier per step is enough.
     const auto before = [&](A &value) INLINE {
         for (unsigned int step = 1; step < all.width; step *= 2) {
             shared[slot] = value;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A
         } else {
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
-                // What lies outside of the part is read from its last place, and not used.
+                // Loads outside of the part read its last element, which is not used.
                 const T read = src[start + (size_t)min(at + j, count - 1) * all.inner];
                 x.set(j, at + j < count ? read : (T)0.0f);
             }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A
     extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) cumsum_##NAME(                                    \
         const unsigned int lines, const unsigned int length, const unsigned int inner, const unsigned int part,      \
         const unsigned int width, const T *src, T *dst, void *known) {                                               \
-        cumsum<T>({lines, length, inner, part, width}, src, dst, (typename Running<T>::type *)known);                \
+        cumsum<T>({lines, length, inner, part, width}, src, dst, (typename RunningSum<T>::type *)known);             \
     }
 CUMSUM(__nv_bfloat16, bf16)
 CUMSUM(__half, f16)

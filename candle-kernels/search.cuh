@@ -1,32 +1,33 @@
-// Scales, minimums and levels for a few numbers, as the CPU device finds them when it quantizes: sums run in its order,
-// every operation rounds, and whole numbers are Rust's: halves go away from zero, what is out of range to its end, NaN to
-// 0. Levels are whole numbers in floats.
+// Search for the scales, minimums and quantized levels of a few numbers, bit for bit like the CPU device: sums have
+// its order, every operation rounds, and conversions to integers are Rust's (ties away from zero, saturating, NaN to
+// 0). Levels are integers stored in floats.
 #pragma once
 #include "lanes.cuh"
 #pragma clang fp contract(off)
 
 constexpr int I32_MIN = -2147483648, I32_MAX = 2147483647;
 
-// v without its fraction, within [least, most], and never -0.
-__device__ __forceinline__ float cut(float v, float least, float most) {
+// Truncates v and clamps it to [least, most]; never returns -0.
+__device__ __forceinline__ float truncate_clamped(float v, float least, float most) {
     return isnan(v) ? 0.0f : truncf(fminf(fmaxf(v, least), most)) + 0.0f;
 }
-__device__ __forceinline__ float nearest(float v, float least, float most) { return cut(roundf(v), least, most); }
-// Among all of i32; the largest float below 2^31 is 2147483520.
-__device__ __forceinline__ int nearest_int(float v) {
-    return roundf(v) >= 2147483648.0f ? I32_MAX : (int)nearest(v, -2147483648.0f, 2147483520.0f);
+__device__ __forceinline__ float round_clamped(float v, float least, float most) { return truncate_clamped(roundf(v), least, most); }
+// Rounds and saturates to i32; the largest float below 2^31 is 2147483520.
+__device__ __forceinline__ int round_to_int(float v) {
+    return roundf(v) >= 2147483648.0f ? I32_MAX : (int)round_clamped(v, -2147483648.0f, 2147483520.0f);
 }
-// As a byte that takes the low bits of any i32.
-__device__ __forceinline__ float wrapped(float v) { return (float)(uint8_t)nearest_int(v); }
+// Rounds to i32 and keeps the low byte.
+__device__ __forceinline__ float round_to_byte(float v) { return (float)(uint8_t)round_to_int(v); }
 
-// w l^2, in either order.
+// Returns w l^2, evaluated in either order.
 template <bool SQUARE_FIRST>
-__device__ __forceinline__ float squared(float w, float l) { return SQUARE_FIRST ? w * (l * l) : w * l * l; }
+__device__ __forceinline__ float weighted_square(float w, float l) { return SQUARE_FIRST ? w * (l * l) : w * l * l; }
 
-// Moves single levels where that makes the weighted error smaller. `products` and `squares` are the sums of w x l and of
-// w l^2, whose ratio is the scale. POSITIVE: what is left without the level has to be so, rather than what it becomes.
+// Changes single levels as long as the weighted error decreases, and returns the scale: the ratio of `products`, the
+// sum of w x l, and `squares`, the sum of w l^2. With POSITIVE, the remaining square without the level must be
+// positive; otherwise the one with the changed level.
 template <bool SQUARE_FIRST, bool POSITIVE, unsigned int N, typename R>
-__device__ __forceinline__ float improved(const float (&x)[N], const float (&w)[N], float (&level)[N], float products,
+__device__ __forceinline__ float refine_levels(const float (&x)[N], const float (&w)[N], float (&level)[N], float products,
                                           float squares, R rounded) {
 #pragma unroll 1
     for (unsigned int round = 0; round < 5; ++round) {
@@ -34,11 +35,11 @@ __device__ __forceinline__ float improved(const float (&x)[N], const float (&w)[
 #pragma unroll
         for (unsigned int i = 0; i < N; ++i) {
             float product = products - w[i] * x[i] * level[i];
-            float square = squares - squared<SQUARE_FIRST>(w[i], level[i]);
+            float square = squares - weighted_square<SQUARE_FIRST>(w[i], level[i]);
             if (product > 0 && (!POSITIVE || square > 0)) {
                 const float moved = rounded(x[i] * square / product);
                 product += w[i] * x[i] * moved;
-                square += squared<SQUARE_FIRST>(w[i], moved);
+                square += weighted_square<SQUARE_FIRST>(w[i], moved);
                 if (moved != level[i] && (POSITIVE || square > 0) &&
                     product * product * squares > products * products * square) {
                     level[i] = moved;
@@ -55,10 +56,11 @@ __device__ __forceinline__ float improved(const float (&x)[N], const float (&w)[
     return products / squares;
 }
 
-// A scale, and levels from 0 to 2 STEPS - 1 with 0 at STEPS. REFINED: levels are also found anew for the scale they gave.
+// Returns a scale, and levels from 0 to 2 STEPS - 1 with zero at STEPS (candle's make_q3_quants). With REFINED,
+// levels are also recomputed from the resulting scale (make_qx_quants).
 template <int STEPS, bool REFINED, unsigned int N>
-__device__ __forceinline__ float centred(const float (&x)[N], const float (&w)[N], float (&level)[N]) {
-    const auto rounded = [](float v) INLINE { return nearest(v, -STEPS, STEPS - 1); };
+__device__ __forceinline__ float signed_levels(const float (&x)[N], const float (&w)[N], float (&level)[N]) {
+    const auto rounded = [](float v) INLINE { return round_clamped(v, -STEPS, STEPS - 1); };
     float top = 0;
 #pragma unroll
     for (unsigned int i = 0; i < N; ++i) {
@@ -73,7 +75,7 @@ __device__ __forceinline__ float centred(const float (&x)[N], const float (&w)[N
     for (unsigned int i = 0; i < N; ++i) {
         level[i] = rounded(inverse * x[i]);
         products += w[i] * x[i] * level[i];
-        squares += squared<!REFINED>(w[i], level[i]);
+        squares += weighted_square<!REFINED>(w[i], level[i]);
     }
 #pragma unroll 1
     for (unsigned int round = 0; REFINED && round < 3; ++round) {
@@ -86,7 +88,7 @@ __device__ __forceinline__ float centred(const float (&x)[N], const float (&w)[N
             candidate[i] = rounded(inverse * x[i]);
             changed |= candidate[i] != level[i];
             product += w[i] * x[i] * candidate[i];
-            square += squared<!REFINED>(w[i], candidate[i]);
+            square += weighted_square<!REFINED>(w[i], candidate[i]);
         }
         if (!changed || square == 0 || product * product <= best * square) {
             break;
@@ -98,7 +100,7 @@ __device__ __forceinline__ float centred(const float (&x)[N], const float (&w)[N
         products = product;
         squares = square;
     }
-    const float scale = improved<!REFINED, false>(x, w, level, products, squares, rounded);
+    const float scale = refine_levels<!REFINED, false>(x, w, level, products, squares, rounded);
 #pragma unroll
     for (unsigned int i = 0; i < N; ++i) {
         level[i] += STEPS;
@@ -106,9 +108,9 @@ __device__ __forceinline__ float centred(const float (&x)[N], const float (&w)[N
     return scale;
 }
 
-// A scale, and levels from 0 to `most`, of numbers that are not negative.
+// Returns a scale, and levels from 0 to `most`, for numbers that are not negative (candle's make_qp_quants).
 template <unsigned int N>
-__device__ __forceinline__ float positive(const float (&x)[N], const float (&w)[N], float (&level)[N], float most) {
+__device__ __forceinline__ float unsigned_levels(const float (&x)[N], const float (&w)[N], float (&level)[N], float most) {
     float top = 0;
 #pragma unroll
     for (unsigned int i = 0; i < N; ++i) {
@@ -123,7 +125,7 @@ __device__ __forceinline__ float positive(const float (&x)[N], const float (&w)[
         float sum = 0;
 #pragma unroll
         for (unsigned int i = 0; i < N; ++i) {
-            const float difference = x[i] - scale * fminf(wrapped(inverse * x[i]), limit);
+            const float difference = x[i] - scale * fminf(round_to_byte(inverse * x[i]), limit);
             sum += w[i] * difference * difference;
         }
         return sum;
@@ -140,23 +142,23 @@ __device__ __forceinline__ float positive(const float (&x)[N], const float (&w)[
     float products = 0, squares = 0;
 #pragma unroll
     for (unsigned int i = 0; i < N; ++i) {
-        level[i] = nearest(inverse * x[i], 0, most);
+        level[i] = round_clamped(inverse * x[i], 0, most);
         products += w[i] * x[i] * level[i];
-        squares += squared<true>(w[i], level[i]);
+        squares += weighted_square<true>(w[i], level[i]);
     }
-    return improved<true, true>(x, w, level, products, squares,
-                                [=](float v) INLINE { return fminf(wrapped(v), most); });
+    return refine_levels<true, true>(x, w, level, products, squares,
+                                [=](float v) INLINE { return fminf(round_to_byte(v), most); });
 }
 
-// A number x is scale * level - minimum.
+// x = scale * level - minimum.
 struct Range { float scale, minimum; };
 
-// Bits of floats as integers of the same order, -NaN first and NaN last, and back.
+// Maps a float's bits to an integer with the same order (-NaN first, NaN last), and back.
 __device__ __forceinline__ int ordered(int bits) { return bits ^ ((bits >> 31) & I32_MAX); }
 
-// For levels from 0 to STEPS: the scale is found from the levels and the minimum from both, until no level changes.
+// For levels from 0 to STEPS (candle's make_qkx1_quants): iterates until no level changes.
 template <int STEPS, unsigned int N>
-__device__ __forceinline__ Range range(const float (&x)[N]) {
+__device__ __forceinline__ Range range_levels(const float (&x)[N]) {
     int least = I32_MAX, most = I32_MIN;
     float level[N];
 #pragma unroll
@@ -179,7 +181,7 @@ __device__ __forceinline__ Range range(const float (&x)[N]) {
         bool changed = false;
 #pragma unroll
         for (unsigned int i = 0; i < N; ++i) {
-            const float above = x[i] - low, l = nearest(inverse * above, 0, STEPS);
+            const float above = x[i] - low, l = round_clamped(inverse * above, 0, STEPS);
             changed |= l != level[i];
             level[i] = l;
             products += above * l;
@@ -200,9 +202,9 @@ __device__ __forceinline__ Range range(const float (&x)[N]) {
     return {scale, -low};
 }
 
-// The same with weights: the best of 37 scales about that from the least so far to the largest number.
+// Weighted version (candle's make_qkx3_quants): keeps the best of 37 scales.
 template <int STEPS, unsigned int N>
-__device__ __forceinline__ Range weighted_range(const float (&x)[N], const float (&w)[N]) {
+__device__ __forceinline__ Range weighted_range_levels(const float (&x)[N], const float (&w)[N]) {
     float low = x[0], top = x[0], sum_w = w[0], sum_x = w[0] * x[0];
 #pragma unroll
     for (unsigned int i = 1; i < N; ++i) {
@@ -219,7 +221,7 @@ __device__ __forceinline__ Range weighted_range(const float (&x)[N], const float
     const auto levels = [&](float inverse) INLINE {
 #pragma unroll
         for (unsigned int i = 0; i < N; ++i) {
-            level[i] = nearest(inverse * (x[i] - low), 0, STEPS);
+            level[i] = round_clamped(inverse * (x[i] - low), 0, STEPS);
         }
     };
     const auto error = [&](float scale, float least) INLINE {

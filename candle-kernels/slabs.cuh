@@ -1,109 +1,109 @@
-// Keys and values of a workgroup: rows in memory, slabs in LDS, and the factors of tiles that lanes read there.
+// Tiles of keys and values: loading them from memory, their layout in LDS, and reading fragments from there.
 #pragma once
 #include "tiles.cuh"
 
-// Queries are the columns of tiles of scores where a lane's scores are then its part of the next product's factor; with
-// mma, and where lanes multiply, they are the rows.
+// Queries are the columns of a tile of scores if that makes a lane's scores its part of the next product's fragment.
+// With NVIDIA's mma, and where lanes multiply, they are the rows.
 #if defined(TILES_BY_MMA)
-template <typename T> constexpr Side QUERIES = Side::ROWS;
+template <typename T> constexpr Side QUERY_SIDE = Side::ROWS;
 #else
-template <typename T> constexpr Side QUERIES = BY_LANES<T> ? Side::ROWS : Side::COLUMNS;
+template <typename T> constexpr Side QUERY_SIDE = BY_LANES<T> ? Side::ROWS : Side::COLUMNS;
 #endif
-template <typename T> constexpr Side OTHERS = QUERIES<T> == Side::ROWS ? Side::COLUMNS : Side::ROWS;
-template <typename T> constexpr unsigned int HELD_QUERIES = Held<QUERIES<T>, BY_LANES<T>>::COUNT;
-template <typename T> constexpr unsigned int HELD_OTHERS = Held<OTHERS<T>, BY_LANES<T>>::COUNT;
-template <typename T> using Queries = Factor<T, STEP<T>, QUERIES<T>>;
-template <typename T> using Others = Factor<T, STEP<T>, OTHERS<T>>;
+template <typename T> constexpr Side KV_SIDE = QUERY_SIDE<T> == Side::ROWS ? Side::COLUMNS : Side::ROWS;
+template <typename T> constexpr unsigned int QUERIES_PER_LANE = LaneLayout<QUERY_SIDE<T>, BY_LANES<T>>::COUNT;
+template <typename T> constexpr unsigned int KEYS_PER_LANE = LaneLayout<KV_SIDE<T>, BY_LANES<T>>::COUNT;
+template <typename T> using QueryFragment = Fragment<T, STEP<T>, QUERY_SIDE<T>>;
+template <typename T> using KvFragment = Fragment<T, STEP<T>, KV_SIDE<T>>;
 template <typename T> using Scores = Tile<float, BY_LANES<T>>;
 
-// Neighbouring others that a lane has.
+// Number of consecutive keys (or value columns) of a lane.
 #if defined(TILES_BY_MMA)
 template <typename T> constexpr unsigned int RUN = BY_LANES<T> ? 1 : 2;
 #else
-template <typename T> constexpr unsigned int RUN = BY_LANES<T> ? 1 : HELD_OTHERS<T>;
+template <typename T> constexpr unsigned int RUN = BY_LANES<T> ? 1 : KEYS_PER_LANE<T>;
 #endif
 
-// The element of a lane's query i and other j.
+// Returns the element of a lane's query i and key j.
 template <typename T>
 __device__ __forceinline__ float &element(Scores<T> &tile, unsigned int i, unsigned int j) {
-    return QUERIES<T> == Side::ROWS ? tile.of[i][j] : tile.of[j][i];
+    return QUERY_SIDE<T> == Side::ROWS ? tile.values[i][j] : tile.values[j][i];
 }
 template <typename T>
-__device__ __forceinline__ unsigned int query_line(unsigned int i) { return Held<QUERIES<T>, BY_LANES<T>>::at(i); }
+__device__ __forceinline__ unsigned int lane_query(unsigned int i) { return LaneLayout<QUERY_SIDE<T>, BY_LANES<T>>::at(i); }
 template <typename T>
-__device__ __forceinline__ unsigned int other_line(unsigned int j) { return Held<OTHERS<T>, BY_LANES<T>>::at(j); }
+__device__ __forceinline__ unsigned int lane_key(unsigned int j) { return LaneLayout<KV_SIDE<T>, BY_LANES<T>>::at(j); }
 template <typename T>
-__device__ __forceinline__ void accumulate(Scores<T> &tile, const Queries<T> &queries, const Others<T> &others) {
-    if constexpr (QUERIES<T> == Side::ROWS) {
+__device__ __forceinline__ void accumulate(Scores<T> &tile, const QueryFragment<T> &queries, const KvFragment<T> &others) {
+    if constexpr (QUERY_SIDE<T> == Side::ROWS) {
         multiply(tile, queries, others);
     } else {
         multiply(tile, others, queries);
     }
 }
 
-// Lines of DEPTH elements in LDS. Where the granules of a line lie depends on the line, so that a wave meets each bank once:
-// at one place along k of neighbouring lines, and at one line along k. The place of the sum of two pairs (line, k) without
-// common bits is the combination of both places.
+// Lines of DEPTH elements in LDS, with swizzled granules: a wave accesses each bank once, whether it reads one k of
+// neighbouring lines or along one line. The offset of the sum of two pairs (line, k) without common bits is the XOR
+// of both offsets.
 template <typename T, unsigned int LINES, unsigned int DEPTH>
-struct alignas(16) Slab {
+struct alignas(16) SharedTile {
 #if defined(TILES_BY_MFMA)
     static constexpr unsigned int GRANULE = sizeof(T) == 2 ? 4 : 16 / sizeof(T);
 #else
     static constexpr unsigned int GRANULE = 16 / sizeof(T);
 #endif
-    // Granules that lie in different banks, and those of a line.
-    static constexpr unsigned int APART = 128 / sizeof(T) / GRANULE, GRANULES = DEPTH / GRANULE;
-    static_assert(GRANULES % APART == 0 || APART % GRANULES == 0, "granules change places within a line");
-    // Lines that lie in different banks change places, too.
-    static constexpr unsigned int BESIDE = GRANULES < APART ? APART / GRANULES : 1;
-    T of[LINES * DEPTH];
+    // Number of granules that cover all banks, and granules of a line.
+    static constexpr unsigned int GRANULES_PER_BANK_ROW = 128 / sizeof(T) / GRANULE, GRANULES = DEPTH / GRANULE;
+    static_assert(GRANULES % GRANULES_PER_BANK_ROW == 0 || GRANULES_PER_BANK_ROW % GRANULES == 0, "granules change places within a line");
+    // Number of lines that cover all banks; these lines are swizzled, too.
+    static constexpr unsigned int LINES_PER_BANK_ROW = GRANULES < GRANULES_PER_BANK_ROW ? GRANULES_PER_BANK_ROW / GRANULES : 1;
+    T values[LINES * DEPTH];
 
-    __device__ __forceinline__ static constexpr unsigned int turn(unsigned int line) {
-        const unsigned int all = APART == 16 ? (line ^ line / 16) % 16
+    __device__ __forceinline__ static constexpr unsigned int swizzle(unsigned int line) {
+        const unsigned int all = GRANULES_PER_BANK_ROW == 16 ? (line ^ line / 16) % 16
                                              : (line ^ line / 16) % 4 + (line / 4 ^ line / 8) % 2 * 4;
-        return all / BESIDE;
+        return all / LINES_PER_BANK_ROW;
     }
-    // In bytes, as all places.
+    // Returns the offset of an element, in bytes like all offsets here.
     __device__ __forceinline__ static constexpr unsigned int place(unsigned int line, unsigned int k) {
-        return ((line ^ line / 16 % BESIDE) * DEPTH + (k / GRANULE ^ turn(line)) * GRANULE + k % GRANULE) * sizeof(T);
+        return ((line ^ line / 16 % LINES_PER_BANK_ROW) * DEPTH + (k / GRANULE ^ swizzle(line)) * GRANULE + k % GRANULE) * sizeof(T);
     }
-    // What is combined with a place to come so many lines and elements along k further, and what is then added.
-    __device__ __forceinline__ static constexpr unsigned int combined_with(unsigned int lines, unsigned int k) {
-        return ((lines ^ lines / 16) % BESIDE * DEPTH + (k / GRANULE ^ turn(lines)) * GRANULE + k % GRANULE) * sizeof(T);
+    // Returns the value to XOR with an offset to advance by `lines` and `k`, and the value to add afterwards.
+    __device__ __forceinline__ static constexpr unsigned int xor_offset(unsigned int lines, unsigned int k) {
+        return ((lines ^ lines / 16) % LINES_PER_BANK_ROW * DEPTH + (k / GRANULE ^ swizzle(lines)) * GRANULE + k % GRANULE) * sizeof(T);
     }
-    __device__ __forceinline__ static constexpr unsigned int added(unsigned int lines) {
-        return lines / BESIDE * BESIDE * (DEPTH * sizeof(T));
+    __device__ __forceinline__ static constexpr unsigned int line_offset(unsigned int lines) {
+        return lines / LINES_PER_BANK_ROW * LINES_PER_BANK_ROW * (DEPTH * sizeof(T));
     }
-    // From `place` on so many lines and elements along k, which are constants.
+    // Returns the address `lines` and `k` beyond `place`; both are compile-time constants.
     __device__ __forceinline__ const T *at(unsigned int place, unsigned int lines = 0, unsigned int k = 0) const {
-        return (const T *)((const char *)of + (place ^ combined_with(lines, k)) + added(lines));
+        return (const T *)((const char *)values + (place ^ xor_offset(lines, k)) + line_offset(lines));
     }
     __device__ __forceinline__ T *at(unsigned int place, unsigned int lines = 0, unsigned int k = 0) {
-        return const_cast<T *>(static_cast<const Slab *>(this)->at(place, lines, k));
+        return const_cast<T *>(static_cast<const SharedTile *>(this)->at(place, lines, k));
     }
-    // The place where a lane reads factors, and the factor of 16 lines, a step along k.
+    // Returns the offset at which a lane reads fragments, and the fragment of 16 lines and one step along k.
     template <typename F>
     __device__ __forceinline__ static unsigned int lane_place() { return place(F::lane_line(), F::lane_k()); }
     template <typename F>
     __device__ __forceinline__ F read(unsigned int lane, unsigned int first, unsigned int k) const {
         return F::from([&](unsigned int line, unsigned int more) INLINE { return at(lane, first + line, k + more); });
     }
-    // 16 bytes of a line: one granule, or two whose places differ in their last bit, which says which one comes first.
+    // Writes 16 bytes of a line: one granule, or two whose order depends on the swizzle.
     __device__ __forceinline__ void write(unsigned int place, unsigned int lines, unsigned int k, Pack<T> pack) {
         if constexpr (GRANULE * sizeof(T) == 16) {
             *(Pack<T> *)at(place, lines, k) = pack;
         } else {
             constexpr unsigned int BYTES = GRANULE * sizeof(T);
-            const unsigned int first = place ^ combined_with(lines, k);
+            const unsigned int first = place ^ xor_offset(lines, k);
             const uint4 words = candle_bits<uint4>(pack);
-            const bool turned = (first & BYTES) != 0;
-            char *const to = (char *)of + (first & ~BYTES) + added(lines);
-            *(uint4 *)to = turned ? uint4{words.z, words.w, words.x, words.y} : words;
+            const bool read_transposed = (first & BYTES) != 0;
+            char *const to = (char *)values + (first & ~BYTES) + line_offset(lines);
+            *(uint4 *)to = read_transposed ? uint4{words.z, words.w, words.x, words.y} : words;
         }
     }
 };
 
-// Rows of keys or values: dense, or in pages that a table names. 64 rows are less than 4 GiB.
+// Rows of keys or values, dense or in the pages of a page table. 64 rows must be smaller than 4 GiB.
 template <typename T>
 struct KeyRows {
     const T *first;
@@ -111,63 +111,63 @@ struct KeyRows {
     const uint32_t *table;
     unsigned int page, pages;
 
-    // What lies at a column of the row that comes `more` rows after row `from`, which all lanes have the same.
+    // Returns the address of a column of row `from` + `more`; `from` is uniform over the wave.
     template <bool PAGED>
     __device__ __forceinline__ const T *at(unsigned int from, unsigned int more, unsigned int column) const {
         if (!PAGED) {
             return first + (size_t)from * stride + (more * stride + column);
         }
         const unsigned int key = from + more, which = key / page;
-        // One that does not exist was reported.
+        // A page number out of range has been reported already.
         const unsigned int number = min(table[which], pages - 1);
         return first + (size_t)number * page_stride + ((size_t)(key - which * page) * stride + column);
     }
 };
 
-// Whether values are turned in LDS, so that keys lie beside each other: matrix units of NVIDIA's read them turned.
+// True if values are transposed in LDS, so that keys are contiguous. NVIDIA's ldmatrix transposes while reading.
 #if defined(TILES_BY_MMA)
-template <typename T> constexpr bool TURNED = BY_LANES<T>;
+template <typename T> constexpr bool VALUES_TRANSPOSED = BY_LANES<T>;
 #else
-template <typename T> constexpr bool TURNED = true;
+template <typename T> constexpr bool VALUES_TRANSPOSED = true;
 #endif
 
-// Rows on their way from memory to LDS, by TEAM threads: COUNT keys from the first on, with zeros from column `width` on. After
-// `end`, which is after the first, the last key is there again: nothing weighs it.
-template <typename T, unsigned int COUNT, unsigned int WIDTH, unsigned int TEAM, bool TURN>
-struct Staged {
+// Copy of COUNT rows from memory to LDS by LOAD_GROUP threads, split into start() and finish() so that loads overlap
+// with products. Columns from `width` on are zero. Rows from `end` on repeat the last row.
+template <typename T, unsigned int COUNT, unsigned int WIDTH, unsigned int LOAD_GROUP, bool TRANSPOSE>
+struct StagedTile {
     static constexpr unsigned int N = 16 / sizeof(T);
-    // Keys whose packs a thread turns together.
-    static constexpr unsigned int KEYS = TURN ? 4 : 1;
-    static constexpr unsigned int CHUNKS = WIDTH / N, ALL = COUNT / KEYS * CHUNKS, UNITS = (ALL + TEAM - 1) / TEAM;
-    typedef Slab<T, TURN ? WIDTH : COUNT, TURN ? COUNT : WIDTH> To;
+    // Number of keys whose packs a thread transposes together.
+    static constexpr unsigned int KEYS = TRANSPOSE ? 4 : 1;
+    static constexpr unsigned int CHUNKS = WIDTH / N, ALL = COUNT / KEYS * CHUNKS, UNITS = (ALL + LOAD_GROUP - 1) / LOAD_GROUP;
+    typedef SharedTile<T, TRANSPOSE ? WIDTH : COUNT, TRANSPOSE ? COUNT : WIDTH> To;
 #if defined(TILES_BY_MMA)
-    static constexpr bool DIRECT = !TURN;
+    static constexpr bool ASYNC_COPY = !TRANSPOSE;
 #else
-    static constexpr bool DIRECT = false;
+    static constexpr bool ASYNC_COPY = false;
 #endif
-    // The bit of a thread that changes places with bit 3, if any: a step's 16 lanes then store fours of keys into different
-    // banks. These are halves of a granule, or granules that the turns of a width of 64 leave apart.
-    static constexpr unsigned int EXCHANGED = !TURN                                                            ? 0
-                                              : To::GRANULE == 2 * KEYS && CHUNKS > 8 && TEAM >= 2 * CHUNKS ? CHUNKS
+    // Bit of the thread index that is swapped with bit 3, or 0. It makes the 16 lanes of a step store groups of four
+    // keys into different banks.
+    static constexpr unsigned int SWAPPED_BIT = !TRANSPOSE                                                            ? 0
+                                              : To::GRANULE == 2 * KEYS && CHUNKS > 8 && LOAD_GROUP >= 2 * CHUNKS ? CHUNKS
                                               : To::GRANULE == KEYS && CHUNKS == 8 && To::GRANULES == 8     ? 16
                                                                                                              : 0;
-    // Units that registers hold.
-    static constexpr unsigned int HELD = DIRECT || UNITS * KEYS <= (WIDTH * sizeof(T) > 1024 ? 4 : 8) ? UNITS : 4 / KEYS;
-    Pack<T> packs[DIRECT ? 1 : HELD][KEYS];
+    // Number of units that are held in registers at a time.
+    static constexpr unsigned int UNITS_IN_REGISTERS = ASYNC_COPY || UNITS * KEYS <= (WIDTH * sizeof(T) > 1024 ? 4 : 8) ? UNITS : 4 / KEYS;
+    Pack<T> packs[ASYNC_COPY ? 1 : UNITS_IN_REGISTERS][KEYS];
 
-    // A thread's units from the first on: `use(key, column, more keys, more columns, i)`, the last three constants.
+    // Calls `use(key, column, more_keys, more_columns, i)` for each unit of a thread; the last three are constants.
     template <unsigned int FIRST, typename F>
     __device__ __forceinline__ static void units(unsigned int thread, F use) {
-        if constexpr (EXCHANGED != 0) {
-            thread ^= (thread / 8 ^ thread / EXCHANGED) % 2 * (8 | EXCHANGED);
+        if constexpr (SWAPPED_BIT != 0) {
+            thread ^= (thread / 8 ^ thread / SWAPPED_BIT) % 2 * (8 | SWAPPED_BIT);
         }
-        thread = anew(thread);
-        // In a register of each lane also where all have the same.
-        const unsigned int key = anew(thread / CHUNKS * KEYS);
+        thread = opaque(thread);
+        // In a vector register even if it is uniform.
+        const unsigned int key = opaque(thread / CHUNKS * KEYS);
 #pragma unroll
-        for (unsigned int i = 0; i < HELD && FIRST + i < UNITS; ++i) {
-            const unsigned int more = (FIRST + i) * TEAM;
-            if (ALL % TEAM != 0 && thread + more >= ALL) {
+        for (unsigned int i = 0; i < UNITS_IN_REGISTERS && FIRST + i < UNITS; ++i) {
+            const unsigned int more = (FIRST + i) * LOAD_GROUP;
+            if (ALL % LOAD_GROUP != 0 && thread + more >= ALL) {
                 break;
             }
             use(key, thread % CHUNKS * N, more / CHUNKS * KEYS, more % CHUNKS * N, i);
@@ -182,7 +182,7 @@ struct Staged {
 #pragma unroll
             for (unsigned int j = 0; j < KEYS; ++j) {
                 const unsigned int more = min(key + keys + j, last - first);
-                if constexpr (DIRECT) {
+                if constexpr (ASYNC_COPY) {
 #if defined(TILES_BY_MMA)
                     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                                      shared_address(to.at(To::place(key, column), keys, columns))),
@@ -206,32 +206,32 @@ struct Staged {
             read<FIRST, true>(to, rows, first, end - 1, width, thread);
         }
 #if defined(TILES_BY_MMA)
-        if constexpr (DIRECT) {
+        if constexpr (ASYNC_COPY) {
             asm volatile("cp.async.commit_group;" ::: "memory");
         }
 #endif
     }
 
-    // With what `start` was given; what was more than registers hold follows.
+    // Takes the same arguments as start(); loads and stores the units that did not fit into registers as well.
     template <unsigned int FIRST = 0>
     __device__ __forceinline__ void finish(To &to, const KeyRows<T> &rows, unsigned int first, unsigned int end,
                                            unsigned int width, unsigned int thread) {
 #if defined(TILES_BY_MMA)
-        if constexpr (DIRECT) {
+        if constexpr (ASYNC_COPY) {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
             return;
         }
 #endif
         units<FIRST>(thread, [&](unsigned int key, unsigned int column, unsigned int keys, unsigned int columns, unsigned int i) INLINE {
-            if constexpr (TURN) {
+            if constexpr (TRANSPOSE) {
                 const unsigned int place = To::place(column, key);
-                struct alignas(4 * sizeof(T)) Four { T of[4]; };
+                struct alignas(4 * sizeof(T)) Four { T values[4]; };
 #pragma unroll
                 for (unsigned int c = 0; c < N; ++c) {
                     Four four;
 #pragma unroll
                     for (unsigned int j = 0; j < KEYS; ++j) {
-                        four.of[j] = packs[i][j][c];
+                        four.values[j] = packs[i][j][c];
                     }
                     *(Four *)to.at(place, columns + c, keys) = four;
                 }
@@ -239,63 +239,64 @@ struct Staged {
                 to.write(To::place(key, column), keys, columns, packs[i][0]);
             }
         });
-        if constexpr (FIRST + HELD < UNITS) {
+        if constexpr (FIRST + UNITS_IN_REGISTERS < UNITS) {
             asm volatile("" ::: "memory");
-            start<FIRST + HELD>(to, rows, first, end, width, thread);
-            finish<FIRST + HELD>(to, rows, first, end, width, thread);
+            start<FIRST + UNITS_IN_REGISTERS>(to, rows, first, end, width, thread);
+            finish<FIRST + UNITS_IN_REGISTERS>(to, rows, first, end, width, thread);
         }
     }
 };
 
-// Where lanes multiply, weights change lanes through LDS that a wave has for itself.
-template <typename T, bool = BY_LANES<T>> struct Exchange {};
-template <typename T> struct Exchange<T, true> { Slab<T, TILE_SIDE, TILE_SIDE> slab; };
+// LDS of one wave for exchanging weights between lanes; empty if the matrix units make that unnecessary.
+template <typename T, bool = BY_LANES<T>> struct LaneExchange {};
+template <typename T> struct LaneExchange<T, true> { SharedTile<T, TILE_SIDE, TILE_SIDE> shared_tile; };
 
-// The tile as the queries' factors of a product along its other side, rounded to T.
+// A tile of weights as query fragments of the product with values, rounded to T.
 template <typename T>
 struct Weights {
     static constexpr unsigned int STEPS = TILE_SIDE / STEP<T>;
-    Queries<T> of[STEPS];
+    QueryFragment<T> values[STEPS];
 
-    __device__ __forceinline__ Weights(Scores<T> &tile, Exchange<T> &exchange) {
+    __device__ __forceinline__ Weights(Scores<T> &tile, LaneExchange<T> &exchange) {
         if constexpr (BY_LANES<T>) {
-            typedef Slab<T, TILE_SIDE, TILE_SIDE> Own;
+            typedef SharedTile<T, TILE_SIDE, TILE_SIDE> Own;
             __syncwarp();
 #pragma unroll
-            for (unsigned int e = 0; e < HELD_QUERIES<T> * HELD_OTHERS<T>; ++e) {
-                const unsigned int i = e / HELD_OTHERS<T>, j = e % HELD_OTHERS<T>;
-                *exchange.slab.at(Own::place(query_line<T>(i), other_line<T>(j))) = static_cast<T>(element<T>(tile, i, j));
+            for (unsigned int e = 0; e < QUERIES_PER_LANE<T> * KEYS_PER_LANE<T>; ++e) {
+                const unsigned int i = e / KEYS_PER_LANE<T>, j = e % KEYS_PER_LANE<T>;
+                *exchange.shared_tile.at(Own::place(lane_query<T>(i), lane_key<T>(j))) = static_cast<T>(element<T>(tile, i, j));
             }
             __syncwarp();
 #pragma unroll
             for (unsigned int step = 0; step < STEPS; ++step) {
-                of[step] = exchange.slab.template read<Queries<T>>(Own::template lane_place<Queries<T>>(), 0, step * STEP<T>);
+                values[step] = exchange.shared_tile.template read<QueryFragment<T>>(
+                    Own::template lane_place<QueryFragment<T>>(), 0, step * STEP<T>);
             }
         } else {
 #if !defined(TILES_BY_LANES)
-            of[0] = as_factor<T, QUERIES<T>>(tile);
+            values[0] = as_fragment<T, QUERY_SIDE<T>>(tile);
 #endif
         }
     }
 };
 
-// A slab whose lines are values' columns, or keys where matrix units read them turned: the place where a lane reads, and the
-// factor of 16 columns, a step along the keys.
+// Reading values from LDS, stored transposed or not: the offset at which a lane reads, and the fragment of 16
+// columns and one step along the keys.
 template <typename T, typename S>
 __device__ __forceinline__ unsigned int lane_of_columns() {
 #if defined(TILES_BY_MMA)
-    if constexpr (!TURNED<T>) {
-        return S::place(Others<T>::turned_line(), Others<T>::turned_k());
+    if constexpr (!VALUES_TRANSPOSED<T>) {
+        return S::place(KvFragment<T>::transposed_line(), KvFragment<T>::transposed_k());
     }
 #endif
-    return S::template lane_place<Others<T>>();
+    return S::template lane_place<KvFragment<T>>();
 }
 template <typename T, typename S>
-__device__ __forceinline__ Others<T> read_columns(const S &slab, unsigned int lane, unsigned int column, unsigned int key) {
+__device__ __forceinline__ KvFragment<T> read_columns(const S &shared_tile, unsigned int lane, unsigned int column, unsigned int key) {
 #if defined(TILES_BY_MMA)
-    if constexpr (!TURNED<T>) {
-        return Others<T>::turned(slab.at(lane, key, column));
+    if constexpr (!VALUES_TRANSPOSED<T>) {
+        return KvFragment<T>::read_transposed(shared_tile.at(lane, key, column));
     }
 #endif
-    return slab.template read<Others<T>>(lane, column, key);
+    return shared_tile.template read<KvFragment<T>>(lane, column, key);
 }

@@ -1,15 +1,15 @@
-// The order that sorts rows, by the bits of their elements. Stable in both directions; NaN is larger than any number, so
-// last in ascending order and first in descending order.
+// Argsort of rows, by the bits of their elements. Stable in both directions. NaN is larger than any number: last in
+// ascending order and first in descending order.
 //
-// Each element becomes an unsigned key whose order is the element's; equal keys keep the order of their places. A row that
-// fits a tile is sorted by one launch, as words that hold key and place. Longer ones are sorted by eight bits of the key at
-// a time, the lowest first: each tile counts its elements of each digit, the counts are summed up along the tiles, and each
-// tile's elements go where the counts say.
+// Each element is mapped to an unsigned key with the same order; equal keys keep the order of their places (indices
+// in the row). One launch sorts rows that fit into a tile, as words of key and place. Longer rows use an LSD radix
+// sort with 8-bit digits: each tile counts its digits, a prefix sum over the tiles gives the target positions, and
+// each tile moves its elements there.
 #include "index.cuh"
 #include "lanes.cuh"
 
-// Makes keys of bits. `sign` is the sign bit, 0 where there is none; `infinity` the bits of the largest value that is no
-// NaN, 0 for integers; `turned` is all ones for descending order. All are 0 for what is a key already.
+// Maps bits to keys. `sign` is the sign bit, 0 for unsigned types; `infinity` the bits of the largest value that is
+// not NaN, 0 for integers; `turned` is all ones for descending order. All are 0 if the elements are keys already.
 template <typename K>
 struct Keys {
     K sign, infinity, turned;
@@ -18,22 +18,22 @@ struct Keys {
         const K magnitude = bits & ~sign;
         K key = bits ^ sign;
         if (infinity != 0) {
-            // The two zeros are one, negative numbers turned over, and every NaN is the highest key.
+            // Both zeros have one key, negative numbers are inverted, and every NaN has the highest key.
             key = magnitude > infinity ? (K)~(K)0 : magnitude == 0 ? sign : bits & sign ? (K)~bits : key;
         }
         return key ^ turned;
     }
 };
 
-// A word for a key with 32 bits for the place below it; 16 bits where that makes it narrower.
-template <typename K> struct Keyed { typedef uint32_t type; static constexpr int shift = 16; };
-template <> struct Keyed<uint32_t> { typedef uint64_t type; static constexpr int shift = 32; };
-template <> struct Keyed<uint64_t> { typedef unsigned __int128 type; static constexpr int shift = 32; };
+// The word for a key and, in its lower 32 bits (16 for narrow keys), its place.
+template <typename K> struct KeyWithPlace { typedef uint32_t type; static constexpr int shift = 16; };
+template <> struct KeyWithPlace<uint32_t> { typedef uint64_t type; static constexpr int shift = 32; };
+template <> struct KeyWithPlace<uint64_t> { typedef unsigned __int128 type; static constexpr int shift = 32; };
 
-// Words of each thread, neighbours in the sorted row.
-constexpr unsigned int HELD = CANDLE_SORT_HELD;
+// Words per thread, consecutive in the sorted row.
+constexpr unsigned int KEYS_PER_THREAD = CANDLE_SORT_HELD;
 
-// What the thread whose number differs by `mask` passes. The wider ones have 32 bits above 64.
+// Returns the word of the lane whose index differs by `mask`. 128-bit words have 96 significant bits.
 template <typename V>
 __device__ __forceinline__ V from_lane(V word, unsigned int mask) {
     if constexpr (sizeof(V) == 16) {
@@ -44,11 +44,11 @@ __device__ __forceinline__ V from_lane(V word, unsigned int mask) {
     }
 }
 
-// Orders each pair of a thread's words whose numbers differ by `mask`.
+// Compares and swaps each pair of a thread's words whose indices differ by `mask`.
 template <typename V>
-__device__ __forceinline__ void order_held(V (&words)[HELD], unsigned int mask) {
+__device__ __forceinline__ void order_in_thread(V (&words)[KEYS_PER_THREAD], unsigned int mask) {
 #pragma unroll
-    for (unsigned int i = 0; i < HELD; ++i) {
+    for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
         if ((i ^ mask) > i) {
             const V a = words[i], b = words[i ^ mask];
             words[i] = b < a ? b : a;
@@ -57,82 +57,82 @@ __device__ __forceinline__ void order_held(V (&words)[HELD], unsigned int mask) 
     }
 }
 
-// Orders words of threads whose numbers differ by `bit`. FLIPPED: each with its mirror image in the run of both.
+// Compares and swaps words of threads whose indices differ by `bit`. FLIPPED: mirrored within the run.
 template <bool FLIPPED, typename V>
-__device__ __forceinline__ void order_across(V (&words)[HELD], unsigned int bit, V *shared) {
+__device__ __forceinline__ void order_across_threads(V (&words)[KEYS_PER_THREAD], unsigned int bit, V *shared) {
     const unsigned int mask = FLIPPED ? 2 * bit - 1 : bit;
     const bool lower = (threadIdx.x & bit) == 0;
-    V other[HELD];
+    V other[KEYS_PER_THREAD];
     if (bit < LANES) {
 #pragma unroll
-        for (unsigned int i = 0; i < HELD; ++i) {
-            other[i] = from_lane(words[FLIPPED ? HELD - 1 - i : i], mask);
+        for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
+            other[i] = from_lane(words[FLIPPED ? KEYS_PER_THREAD - 1 - i : i], mask);
         }
     } else {
         __syncthreads();
 #pragma unroll
-        for (unsigned int i = 0; i < HELD; ++i) {
+        for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
             shared[i * blockDim.x + threadIdx.x] = words[i];
         }
         __syncthreads();
 #pragma unroll
-        for (unsigned int i = 0; i < HELD; ++i) {
-            other[i] = shared[(FLIPPED ? HELD - 1 - i : i) * blockDim.x + (threadIdx.x ^ mask)];
+        for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
+            other[i] = shared[(FLIPPED ? KEYS_PER_THREAD - 1 - i : i) * blockDim.x + (threadIdx.x ^ mask)];
         }
     }
 #pragma unroll
-    for (unsigned int i = 0; i < HELD; ++i) {
+    for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
         words[i] = (other[i] < words[i]) == lower ? other[i] : words[i];
     }
 }
 
-// A bitonic network over the rows of a workgroup, of `width` threads each, a power of two.
+// Bitonic sort of the rows of a workgroup, each by `width` threads, a power of two.
 template <typename K>
 __device__ __forceinline__ void asort(const K *x, uint32_t *dst, const size_t rows, const unsigned int ncols, const unsigned int width,
                       const Keys<K> keys) {
-    typedef typename Keyed<K>::type V;
+    typedef typename KeyWithPlace<K>::type V;
     extern __shared__ unsigned __int128 sort_shared[];
     const unsigned int t = threadIdx.x & (width - 1);
     const size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / width, begin = row * ncols;
     const unsigned int count = row < rows ? ncols : 0;
-    V words[HELD];
+    V words[KEYS_PER_THREAD];
 #pragma unroll
-    for (unsigned int i = 0; i < HELD; ++i) {
-        // What is not there comes last: no element has so high a key and place.
+    for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
+        // Padding comes last: no element has such a high key and place.
         const unsigned int place = i * width + t;
         const K key = place < count ? keys(x[begin + place]) : (K)~(K)0;
-        words[i] = (V)key << Keyed<K>::shift | place;
+        words[i] = (V)key << KeyWithPlace<K>::shift | place;
     }
 #pragma unroll
-    for (unsigned int run = 2; run <= HELD; run *= 2) {
-        order_held(words, run - 1);
+    for (unsigned int run = 2; run <= KEYS_PER_THREAD; run *= 2) {
+        order_in_thread(words, run - 1);
 #pragma unroll
         for (unsigned int distance = run / 4; distance > 0; distance /= 2) {
-            order_held(words, distance);
+            order_in_thread(words, distance);
         }
     }
     for (unsigned int bit = 1; bit < width; bit *= 2) {
-        order_across<true>(words, bit, (V *)sort_shared);
+        order_across_threads<true>(words, bit, (V *)sort_shared);
         for (unsigned int distance = bit / 2; distance > 0; distance /= 2) {
-            order_across<false>(words, distance, (V *)sort_shared);
+            order_across_threads<false>(words, distance, (V *)sort_shared);
         }
 #pragma unroll
-        for (unsigned int distance = HELD / 2; distance > 0; distance /= 2) {
-            order_held(words, distance);
+        for (unsigned int distance = KEYS_PER_THREAD / 2; distance > 0; distance /= 2) {
+            order_in_thread(words, distance);
         }
     }
-    Pack<uint32_t, HELD> places;
+    Pack<uint32_t, KEYS_PER_THREAD> places;
 #pragma unroll
-    for (unsigned int i = 0; i < HELD; ++i) {
-        places.set(i, (uint32_t)words[i] & (uint32_t)((1ull << Keyed<K>::shift) - 1));
+    for (unsigned int i = 0; i < KEYS_PER_THREAD; ++i) {
+        places.set(i, (uint32_t)words[i] & (uint32_t)((1ull << KeyWithPlace<K>::shift) - 1));
     }
-    places.write(dst + begin + t * HELD, t * HELD < count ? count - t * HELD : 0);
+    places.write(dst + begin + t * KEYS_PER_THREAD, t * KEYS_PER_THREAD < count ? count - t * KEYS_PER_THREAD : 0);
 }
 
-// A thread for each value of a digit.
+// One thread per value of a digit.
 constexpr unsigned int DIGITS = CANDLE_BLOCK, GROUPS = CANDLE_BLOCK / LANES;
 
-// A tile of a row, of `ROUNDS` elements of each thread: those of a group of lanes follow each other.
+// A tile of a row with ROUNDS elements per thread; the elements of a group of lanes are consecutive.
 constexpr unsigned int ROUNDS = CANDLE_SORT_ROUNDS, SIZE = ROUNDS * CANDLE_BLOCK;
 template <typename K>
 struct Tile {
@@ -144,7 +144,7 @@ struct Tile {
     __device__ __forceinline__ static unsigned int at(unsigned int round) {
         return (threadIdx.x / LANES * ROUNDS + round) * LANES + threadIdx.x % LANES;
     }
-    // The keys of this thread's elements; of what is not there, the highest. `from` is the tile's first element.
+    // Reads the keys of this thread's elements, the highest key past the end. `from` is the tile's first element.
     __device__ __forceinline__ void read(const K *from, const Keys<K> keys, K (&read)[ROUNDS]) const {
 #pragma unroll
         for (unsigned int i = 0; i < ROUNDS; ++i) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ void count_digits(const K *x, uint32_t *counts, const
     counts[(tile.row * DIGITS + threadIdx.x) * tiles + tile.tile] = found[threadIdx.x];
 }
 
-// The sum of the values of the lanes before this one in its group.
+// Returns the sum of the values of the lanes before this one in its group (exclusive prefix sum).
 template <typename V>
 __device__ __forceinline__ V sum_before(V value) {
     V sum = value;
@@ -184,7 +184,8 @@ __device__ __forceinline__ V sum_before(V value) {
     return sum - value;
 }
 
-// How many elements each tile has before its own, for each digit of each row, which a group of lanes sums up.
+// Replaces counts by their exclusive prefix sums over the tiles; a group of lanes sums the list of one row and
+// digit.
 __device__ __forceinline__ void sum_counts(uint32_t *counts, uint32_t *totals, const size_t lists, const unsigned int tiles) {
     constexpr unsigned int COUNT = 8;
     const size_t list = (size_t)blockIdx.x * GROUPS + threadIdx.x / LANES;
@@ -213,15 +214,15 @@ __device__ __forceinline__ void sum_counts(uint32_t *counts, uint32_t *totals, c
     }
 }
 
-// Through LDS, so that elements of one digit are written side by side. `places` may be null: each element's own;
-// `keys_out` too: nobody wants them.
+// Moves elements through LDS, so that elements of one digit are written contiguously. A null `places` stands for
+// each element's own index. A null `keys_out` skips writing keys.
 template <typename K>
 __device__ __forceinline__ void move_by_digit(const K *x, const uint32_t *places, K *keys_out, uint32_t *places_out,
                               const uint32_t *counts, const uint32_t *totals, const unsigned int ncols,
                               const unsigned int tiles, const unsigned int shift, const Keys<K> keys) {
     __shared__ uint64_t area[SIZE * larger(sizeof(K), sizeof(uint32_t)) / sizeof(uint64_t)];
     __shared__ uint64_t sums[GROUPS];
-    // Where the tile's elements of a digit begin, in the tile and, less that, in the row.
+    // Per digit: start in the sorted tile, and offset from there to the position in the row.
     __shared__ uint32_t within[DIGITS], beyond[DIGITS];
     const Tile<K> tile(ncols, tiles);
     const size_t row = tile.row * ncols;
@@ -235,7 +236,7 @@ __device__ __forceinline__ void move_by_digit(const K *x, const uint32_t *places
     }
     __syncthreads();
     const auto digit = [shift] INLINE(K key) { return (unsigned int)(key >> shift) & (DIGITS - 1); };
-    // How many of the group's elements of the same digit come before each. What is not there comes after all.
+    // Ranks each element among those of its group with the same digit. Padding comes last.
 #pragma unroll
     for (unsigned int i = 0; i < ROUNDS; ++i) {
         uint32_t same = ~0u;
@@ -254,7 +255,7 @@ __device__ __forceinline__ void move_by_digit(const K *x, const uint32_t *places
         to[i] = __shfl_sync(~0u, earlier, leader, LANES) + __builtin_popcount(same & ((1u << lane) - 1));
     }
     __syncthreads();
-    // The elements of this thread's digit: those of the row above, those of the tile below bit 32.
+    // Counts of this thread's digit: of the row in the upper, of the tile in the lower 32 bits.
     uint32_t here = 0;
     for (unsigned int i = 0; i < GROUPS; ++i) {
         const uint32_t count = before[i * DIGITS + threadIdx.x];

@@ -1,5 +1,5 @@
-// out = condition ? t : f. Elements are only moved, so there is one kernel per size of element, and the backend uses it
-// for every dtype of that size.
+// out = condition ? t : f. Elements are only moved, so there is one kernel per element size, which the backend
+// uses for every dtype of that size.
 #include "pack.cuh"
 
 #define WHERE_OP(C, C_NAME, T, NAME)                                                                               \

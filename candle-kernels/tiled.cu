@@ -1,30 +1,30 @@
-// Products of matrices on tiles, C[m][n] = sum over k of A[m][k] B[k][n], added in f32 and rounded once; and convolutions as
-// such products, whose B is read where it lies in the input. A workgroup makes SIDE x SIDE of C. The lines of A and of B, 64
-// bytes along k of each at a time, lie in LDS, and the next ones are on their way there: their loads are under way, into
-// registers, while products are made.
+// Tiled matrix products C = A B, accumulated in f32 and rounded once, and convolutions as implicit GEMM, which read
+// B directly from the input. A workgroup computes SIDE x SIDE elements of C. LDS holds 64 bytes along k of each line
+// of A and B; the next step is prefetched into registers during the products (double buffering).
 #include "slabs.cuh"
 
 template <typename T, unsigned int SIDE_>
 struct Plan {
     static constexpr unsigned int SIDE = SIDE_;
-    // Of a step: elements along k of a line, those of a pack, and packs that a thread brings to LDS.
+    // Per step: elements of a line along k, elements of a pack, packs of a line, and packs loaded per thread
+    // (UNITS).
     static constexpr unsigned int DEPTH = 64 / sizeof(T), N = 16 / sizeof(T), PACKS = DEPTH / N;
     static constexpr unsigned int UNITS = SIDE * PACKS / CANDLE_BLOCK;
-    // The waves share the columns by halves, and the rows.
+    // The waves divide the columns into halves, and the rows.
     static constexpr unsigned int ROW_WAVES = CANDLE_BLOCK / WAVE / 2;
     static constexpr unsigned int ROWS = SIDE / ROW_WAVES, COLUMNS = SIDE / 2;
-    typedef Slab<T, SIDE, DEPTH> Lines;
+    typedef SharedTile<T, SIDE, DEPTH> Lines;
     struct Lds { Lines rows, columns; };
     typedef Scores<T> Sums[ROWS / TILE_SIDE][COLUMNS / TILE_SIDE];
 
-    // The lines and places along k of a thread's units: neighbours have packs of one line, where those lie beside each other,
-    // or else a pack of neighbouring lines, whose place along k a whole wave has then.
+    // Lines and k of a thread's units. "along": neighbouring threads load packs of one line, for operands contiguous
+    // along k. "across": they load packs of neighbouring lines, and k is uniform over the wave.
     __device__ __forceinline__ static unsigned int line_along(unsigned int i) {
         return threadIdx.x / PACKS + i * (CANDLE_BLOCK / PACKS);
     }
     __device__ __forceinline__ static unsigned int k_along() { return threadIdx.x % PACKS * N; }
     __device__ __forceinline__ static unsigned int line_across() {
-        // Where packs are two granules, bits 1 and 3 change places: eight lines that are written at once then lie apart.
+        // Packs of two granules: swaps bits 1 and 3, so that eight lines written at a time use different banks.
         const bool exchanged = Lines::GRANULE < N;
         return (exchanged ? threadIdx.x ^ (threadIdx.x / 2 ^ threadIdx.x / 8) % 2 * 10 : threadIdx.x) % SIDE;
     }
@@ -51,7 +51,7 @@ __device__ __forceinline__ T element_of(uint32_t word) {
     }
 }
 
-// Words without the first `count` elements of so many bytes, with zeros behind those that are left.
+// Removes the first `count` elements of BYTES bytes each, and fills up with zeros at the end.
 template <unsigned int BYTES, unsigned int N>
 __device__ __forceinline__ void drop_first(uint32_t (&words)[N], unsigned int count) {
 #pragma unroll
@@ -71,21 +71,21 @@ __device__ __forceinline__ void drop_first(uint32_t (&words)[N], unsigned int co
     }
 }
 
-// The lines of a matrix of any strides from the workgroup's first on. After the last, that one is there again: what it gives
-// is not written. From k = `end` on there are zeros.
+// Loads the workgroup's lines of a matrix of any strides. Lines past the end repeat the last line; their results are
+// not written. Elements from k = `end` on are zero.
 template <typename T, typename M, unsigned int SIDE>
-struct Matrix {
+struct MatrixLoader {
     typedef Plan<T, SIDE> P;
     static constexpr unsigned int PACKED = P::N * sizeof(M) / 4;
-    // The lines of the thread's units.
+    // Start of the line of each unit of the thread.
     const M *lines[P::UNITS];
     size_t stride;
     unsigned int end;
-    // Whether a thread reads packs along k.
+    // True if a thread reads packs along k.
     bool along;
     uint32_t words[P::UNITS][P::N];
 
-    __device__ __forceinline__ Matrix(const M *first, size_t line_stride, size_t stride, unsigned int last, unsigned int end)
+    __device__ __forceinline__ MatrixLoader(const M *first, size_t line_stride, size_t stride, unsigned int last, unsigned int end)
         : stride(stride), end(end), along(stride == 1 && end >= P::N) {
 #pragma unroll
         for (unsigned int i = 0; i < P::UNITS; ++i) {
@@ -95,7 +95,7 @@ struct Matrix {
 
     __device__ __forceinline__ void start(unsigned int first) {
         if (along) {
-            // Lines need not begin where packs do. The last pack ends where its line does.
+            // Lines may be unaligned. The last pack ends at the end of its line.
             typedef uint32_t Packed __attribute__((ext_vector_type(PACKED)));
             typedef Packed Anywhere __attribute__((aligned(sizeof(M))));
             const unsigned int k = min(first + P::k_along(), end - P::N);
@@ -128,7 +128,7 @@ struct Matrix {
                 uint32_t packed[PACKED];
 #pragma unroll
                 for (unsigned int j = 0; j < PACKED; ++j) {
-                    packed[j] = anew(words[i][j]);
+                    packed[j] = opaque(words[i][j]);
                 }
                 if (first + P::DEPTH > end) {
                     const unsigned int k = first + P::k_along();
@@ -144,7 +144,7 @@ struct Matrix {
                 const unsigned int k = first + P::k_across(i);
 #pragma unroll
                 for (unsigned int j = 0; j < P::N; ++j) {
-                    const uint32_t word = anew(words[i][j]);
+                    const uint32_t word = opaque(words[i][j]);
                     pack.set(j, element_of<T, M>(k + j < end ? word : 0));
                 }
                 P::write_across(to, i, pack);
@@ -153,26 +153,26 @@ struct Matrix {
     }
 };
 
-// How numbers count through groups of rows: what lies between neighbours, and from a row and a group to the next.
-struct Rows {
+// Layout of groups of `height` rows with `width` elements: the strides between groups, rows and elements.
+struct NestedLayout {
     uint32_t height, width;
-    uint32_t by_group, by_row, by_one;
+    uint32_t by_group, by_row, by_column;
 
-    __device__ __forceinline__ uint32_t to_row() const { return by_row - (width - 1) * by_one; }
-    __device__ __forceinline__ uint32_t to_group() const { return by_group - (height - 1) * by_row - (width - 1) * by_one; }
+    __device__ __forceinline__ uint32_t to_row() const { return by_row - (width - 1) * by_column; }
+    __device__ __forceinline__ uint32_t to_group() const { return by_group - (height - 1) * by_row - (width - 1) * by_column; }
 };
-struct Number {
+struct NestedIndex {
     uint32_t group, row, column;
 
-    Number() = default;
-    __device__ __forceinline__ Number(uint32_t of, const Rows &rows) {
+    NestedIndex() = default;
+    __device__ __forceinline__ NestedIndex(uint32_t of, const NestedLayout &rows) {
         const uint32_t above = of / rows.width;
         column = of - above * rows.width;
         group = above / rows.height;
         row = above - group * rows.height;
     }
-    // A number more.
-    __device__ __forceinline__ void add(const Number &more, const Rows &rows) {
+    // Advances by `more`.
+    __device__ __forceinline__ void add(const NestedIndex &more, const NestedLayout &rows) {
         column += more.column;
         const bool row_ends = column >= rows.width;
         column -= row_ends ? rows.width : 0;
@@ -181,47 +181,47 @@ struct Number {
         row -= group_ends ? rows.height : 0;
         group += more.group + group_ends;
     }
-    __device__ __forceinline__ uint32_t place(const Rows &rows) const {
-        return group * rows.by_group + row * rows.by_row + column * rows.by_one;
+    __device__ __forceinline__ uint32_t place(const NestedLayout &rows) const {
+        return group * rows.by_group + row * rows.by_row + column * rows.by_column;
     }
-    // One more; gives how much further that is.
-    __device__ __forceinline__ uint32_t next(const Rows &rows) {
+    // Advances by one and returns the distance in memory.
+    __device__ __forceinline__ uint32_t next(const NestedLayout &rows) {
         const bool row_ends = ++column == rows.width;
         const bool group_ends = row_ends & (row + 1 == rows.height);
         column = row_ends ? 0 : column;
         row = group_ends ? 0 : row + row_ends;
         group += group_ends;
-        return group_ends ? rows.to_group() : row_ends ? rows.to_row() : rows.by_one;
+        return group_ends ? rows.to_group() : row_ends ? rows.to_row() : rows.by_column;
     }
 };
 
-// Where the first tap of a line lies in an input, and how far a tap is from the next, in rows and columns. A place that
-// is not less than the sizes has no element.
+// Position of the first tap of a line in the input, and the distance between taps in rows and columns. Positions
+// outside of the input, which wrap to large numbers, are padding.
 struct Window {
     uint32_t height, width, down, right;
     uint32_t y, x;
 };
-#define NOWHERE 0x80000000u
+#define OUT_OF_RANGE 0x80000000u
 
-// Where a wave stands along k, which counts through channels, rows of taps and taps. Its lanes have a line each and all the same
-// places along k: a lane finds one of those for all.
+// Iterates along k, which numbers channels, then rows of taps, then taps. All lanes of a wave load the same values
+// of k for different lines, so each lane computes the offset of one k and the others read it from there.
 template <typename P>
-struct Walk {
+struct TapIterator {
     static constexpr unsigned int COUNT = P::UNITS * P::N;
     unsigned int k, end;
-    Number number, step;
+    NestedIndex number, step;
 
-    __device__ __forceinline__ Walk(const Rows &taps, unsigned int end) : end(end), step(P::DEPTH, taps) {
+    __device__ __forceinline__ TapIterator(const NestedLayout &taps, unsigned int end) : end(end), step(P::DEPTH, taps) {
         const unsigned int own = candle_lane() % COUNT;
         k = P::k_across(0) + own / P::N * (CANDLE_BLOCK / P::SIDE * P::N) + own % P::N;
-        number = Number(k, taps);
+        number = NestedIndex(k, taps);
     }
     __device__ __forceinline__ bool is_there() const { return k < end; }
-    __device__ __forceinline__ void advance(const Rows &taps) {
+    __device__ __forceinline__ void advance(const NestedLayout &taps) {
         k += P::DEPTH;
         number.add(step, taps);
     }
-    // What the lane has found that stands at place j of unit i.
+    // Returns `found` of the lane that computed element j of unit i.
     __device__ __forceinline__ static uint32_t at(uint32_t found, unsigned int i, unsigned int j) {
 #if defined(__NVPTX__)
         return __shfl_sync(~0u, found, i * P::N + j);
@@ -231,42 +231,43 @@ struct Walk {
     }
 };
 
-// Lines of an operand of a convolution. SEEN: through a window, else weights. Places are bytes from `first` on.
-template <typename T, unsigned int SIDE, bool SEEN>
-struct Taps {
+// Loads lines of a convolution's operand: windows of the input if WINDOWED, otherwise weights. Offsets are in bytes.
+template <typename T, unsigned int SIDE, bool WINDOWED>
+struct TapLoader {
     typedef Plan<T, SIDE> P;
     const char *first;
-    Rows taps;
+    NestedLayout taps;
     uint32_t line;
     Window window;
-    Walk<P> &walk;
+    TapIterator<P> &iterator;
     uint32_t words[P::UNITS][P::N];
     bool inside[P::UNITS][P::N];
 
-    __device__ __forceinline__ Taps(const T *first, const Rows &taps, uint32_t line, const Window &window, Walk<P> &walk)
-        : first((const char *)first), taps(taps), line(line), window(window), walk(walk) {}
+    __device__ __forceinline__ TapLoader(const T *first, const NestedLayout &taps, uint32_t line, const Window &window,
+                                         TapIterator<P> &iterator)
+        : first((const char *)first), taps(taps), line(line), window(window), iterator(iterator) {}
 
     __device__ __forceinline__ void start(unsigned int) {
-        const bool there = walk.is_there();
-        const uint32_t along = there ? walk.number.place(taps) : 0;
-        const uint32_t down = there ? walk.number.row * window.down : NOWHERE / 2, right = walk.number.column * window.right;
+        const bool there = iterator.is_there();
+        const uint32_t along = there ? iterator.number.place(taps) : 0;
+        const uint32_t down = there ? iterator.number.row * window.down : OUT_OF_RANGE / 2, right = iterator.number.column * window.right;
 #pragma unroll
         for (unsigned int i = 0; i < P::UNITS; ++i) {
 #pragma unroll
             for (unsigned int j = 0; j < P::N; ++j) {
-                const uint32_t at = line + walk.at(along, i, j);
-                if constexpr (SEEN) {
-                    const uint32_t y = window.y + walk.at(down, i, j), x = window.x + walk.at(right, i, j);
+                const uint32_t at = line + iterator.at(along, i, j);
+                if constexpr (WINDOWED) {
+                    const uint32_t y = window.y + iterator.at(down, i, j), x = window.x + iterator.at(right, i, j);
                     inside[i][j] = y < window.height & x < window.width;
                 } else {
                     inside[i][j] = true;
                 }
-                // In 32 bits, to which the scalar unit's address is added.
-                words[i][j] = word_of((const T *)(first + anew(inside[i][j] ? at : 0)));
+                // A 32-bit offset, so that the load adds the scalar base address.
+                words[i][j] = word_of((const T *)(first + opaque(inside[i][j] ? at : 0)));
             }
         }
-        if (SEEN) {
-            walk.advance(taps);
+        if (WINDOWED) {
+            iterator.advance(taps);
         }
     }
 
@@ -276,8 +277,8 @@ struct Taps {
             Pack<T> pack;
 #pragma unroll
             for (unsigned int j = 0; j < P::N; ++j) {
-                const bool is = SEEN ? inside[i][j] : step_first + P::k_across(i) + j < walk.end;
-                const uint32_t word = anew(words[i][j]);
+                const bool is = WINDOWED ? inside[i][j] : step_first + P::k_across(i) + j < iterator.end;
+                const uint32_t word = opaque(words[i][j]);
                 pack.set(j, element_of<T, T>(is ? word : 0));
             }
             P::write_across(to, i, pack);
@@ -285,9 +286,10 @@ struct Taps {
     }
 };
 
-// Sums are made here, and not where they are used. gfx908 has them in registers of their own, out of which they would be moved.
+// Keeps the compiler from moving products to where their sums are used. On gfx908 this would copy the accumulators
+// out of their own registers.
 template <typename S>
-__device__ __forceinline__ void settle(S &sums) {
+__device__ __forceinline__ void materialize(S &sums) {
 #if !defined(__gfx908__)
     constexpr unsigned int COUNT = sizeof(sums) / 4;
     uint32_t each[COUNT];
@@ -300,7 +302,7 @@ __device__ __forceinline__ void settle(S &sums) {
 #endif
 }
 
-// The workgroup's part of C.
+// The workgroup's tile of C.
 template <typename T, unsigned int SIDE>
 struct Product {
     typedef Plan<T, SIDE> P;
@@ -316,24 +318,24 @@ struct Product {
     __device__ __forceinline__ void add(const typename P::Lds &lds) {
         constexpr unsigned int ROW_TILES = P::ROWS / TILE_SIDE, COLUMN_TILES = P::COLUMNS / TILE_SIDE;
         typedef typename P::Lines Lines;
-        const unsigned int row_lane = Lines::place(first_row() + Queries<T>::lane_line(), Queries<T>::lane_k());
-        const unsigned int column_lane = Lines::place(first_column() + Others<T>::lane_line(), Others<T>::lane_k());
+        const unsigned int row_lane = Lines::place(first_row() + QueryFragment<T>::lane_line(), QueryFragment<T>::lane_k());
+        const unsigned int column_lane = Lines::place(first_column() + KvFragment<T>::lane_line(), KvFragment<T>::lane_k());
 #pragma unroll
         for (unsigned int k = 0; k < P::DEPTH; k += STEP<T>) {
-            Queries<T> rows[ROW_TILES];
+            QueryFragment<T> rows[ROW_TILES];
 #pragma unroll
             for (unsigned int i = 0; i < ROW_TILES; ++i) {
-                rows[i] = lds.rows.template read<Queries<T>>(row_lane, i * TILE_SIDE, k);
+                rows[i] = lds.rows.template read<QueryFragment<T>>(row_lane, i * TILE_SIDE, k);
             }
 #pragma unroll
             for (unsigned int j = 0; j < COLUMN_TILES; ++j) {
-                const auto column = lds.columns.template read<Others<T>>(column_lane, j * TILE_SIDE, k);
+                const auto column = lds.columns.template read<KvFragment<T>>(column_lane, j * TILE_SIDE, k);
 #pragma unroll
                 for (unsigned int i = 0; i < ROW_TILES; ++i) {
                     accumulate<T>(sums[i][j], rows[i], column);
-                    settle(sums[i][j]);
+                    materialize(sums[i][j]);
                 }
-                // So that not all factors of a step are read before the first is used.
+                // Keeps the compiler from reading all fragments of a step in advance.
                 if (BY_LANES<T> || j + 1 == COLUMN_TILES) {
                     asm volatile("" ::: "memory");
                 }
@@ -341,7 +343,7 @@ struct Product {
         }
     }
 
-    // One barrier a step: what is written is not what is read.
+    // One barrier per step: the buffers that are written and read differ.
     template <typename A, typename B>
     __device__ __forceinline__ void run(typename P::Lds (&lds)[2], A &a, B &b, unsigned int end) {
         if (end == 0) {
@@ -360,7 +362,7 @@ struct Product {
         for (unsigned int first = P::DEPTH; first < end; first += P::DEPTH) {
             a.start(first);
             b.start(first);
-            // Loads come before, and what is made of them after the products.
+            // Issues the loads before the products and uses their results afterwards.
             asm volatile("" ::: "memory");
             add(lds[which]);
             asm volatile("" ::: "memory");
@@ -370,13 +372,13 @@ struct Product {
         add(lds[which]);
     }
 
-    // `use(column)` gives what writes the pack of a row's neighbouring columns from there on.
+    // Calls `use(column)` for each run of columns; it returns the function that writes a row's pack there.
     template <typename M, typename F>
     __device__ __forceinline__ void write(F use) const {
-        constexpr unsigned int I = HELD_QUERIES<T>, J = HELD_OTHERS<T>;
+        constexpr unsigned int I = QUERIES_PER_LANE<T>, J = KEYS_PER_LANE<T>;
 #pragma unroll
         for (unsigned int c = 0; c < P::COLUMNS / TILE_SIDE * J; c += RUN<T>) {
-            const auto to = use(first_column() + c / J * TILE_SIDE + other_line<T>(c % J));
+            const auto to = use(first_column() + c / J * TILE_SIDE + lane_key<T>(c % J));
 #pragma unroll
             for (unsigned int r = 0; r < P::ROWS / TILE_SIDE * I; ++r) {
                 Pack<M, RUN<T>> pack;
@@ -385,13 +387,13 @@ struct Product {
                     Scores<T> tile = sums[r / I][c / J];
                     pack.set(n, static_cast<M>(element<T>(tile, r % I, c % J + n)));
                 }
-                to(first_row() + r / I * TILE_SIDE + query_line<T>(r % I), pack);
+                to(first_row() + r / I * TILE_SIDE + lane_query<T>(r % I), pack);
             }
         }
     }
 };
 
-// Numbers of the workgroup's first row and column: x of the grid counts parts of `rows` first.
+// Returns the workgroup's first row and column; x of the grid numbers the tiles of `rows` first.
 template <unsigned int SIDE>
 __device__ __forceinline__ uint2 part_of(unsigned int rows) {
     const unsigned int parts = (rows + SIDE - 1) / SIDE, column = blockIdx.x / parts;
@@ -410,8 +412,8 @@ __device__ __forceinline__ void tiled_product(const M *a, const M *b, M *c, cons
     const unsigned int row = part.x, column = part.y;
 #pragma unroll 1
     for (unsigned int batch = blockIdx.z; batch < batches; batch += gridDim.z) {
-        Matrix<T, M, SIDE> rows(a + batch * a_batch + row * a_row, a_row, a_column, m - 1 - row, k);
-        Matrix<T, M, SIDE> columns(b + batch * b_batch + column * b_column, b_column, b_row, n - 1 - column, k);
+        MatrixLoader<T, M, SIDE> rows(a + batch * a_batch + row * a_row, a_row, a_column, m - 1 - row, k);
+        MatrixLoader<T, M, SIDE> columns(b + batch * b_batch + column * b_column, b_column, b_row, n - 1 - column, k);
         P product;
         product.run(lds, rows, columns, k);
         M *const to = c + batch * c_batch + row * c_row + column;
@@ -422,13 +424,13 @@ __device__ __forceinline__ void tiled_product(const M *a, const M *b, M *c, cons
                 }
             };
         });
-        // The next product goes through the same LDS.
+        // The next product reuses the LDS.
         __syncthreads();
     }
 }
 
-// The taps of a transposed convolution that reach the places from `first` on, `stride` apart: the least of them, `period`
-// from one to the next, and `count`. The first sees input `source`, each following one `back` before that.
+// Taps of a transposed convolution that contribute to the outputs first, first + stride, ...: `count` taps from
+// `tap` on in steps of `period`. The first one reads input `source`, and each following one the input `back` before.
 struct Phase {
     uint32_t first, places, tap, period, count, source, back;
 
@@ -436,14 +438,14 @@ struct Phase {
                                      uint32_t padding)
         : first(first), places(first < size ? (size - first + stride - 1) / stride : 0) {
         const uint32_t reach = first + padding, step = dilation % stride;
-        // Tap t reaches these places if stride divides reach - t * dilation.
+        // Tap t contributes if stride divides reach - t * dilation.
         uint32_t rest = reach % stride;
         for (tap = 0; rest != 0 && tap < taps; ++tap) {
             rest = rest < step ? rest + stride - step : rest - step;
         }
         period = 1;
-        for (uint32_t walked = step; walked != 0; ++period) {
-            walked = walked + step < stride ? walked + step : walked + step - stride;
+        for (uint32_t step_sum = step; step_sum != 0; ++period) {
+            step_sum = step_sum + step < stride ? step_sum + step : step_sum + step - stride;
         }
         count = tap < taps && rest == 0 ? (taps - tap + period - 1) / period : 0;
         back = period * dilation / stride;
@@ -451,7 +453,7 @@ struct Phase {
     }
 };
 
-// `info`: dims and strides of the input, then those of the weights.
+// `info` holds dims and strides of the input, then those of the weights.
 template <bool TRANSPOSED, typename T, unsigned int SIDE>
 __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *dst, const size_t *info,
                                             const unsigned int h_out, const unsigned int w_out,
@@ -463,8 +465,8 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
     const auto word = [=](unsigned int i) INLINE { return (uint32_t)info[i]; };
     const uint32_t images = word(0), c_in = word(1), c_out = word(TRANSPOSED ? 9 : 8), group = blockIdx.z;
     const uint32_t s_y = word(6) * sizeof(T), s_x = word(7) * sizeof(T);
-    // Places are those of the whole output, or of a phase: so many, and so far apart.
-    Rows places, seen, weights;
+    // Places are the output elements, or with TRANSPOSED those of a phase.
+    NestedLayout places, tap_layout, weights;
     Window window;
     uint32_t taps;
     size_t first_place = 0, first_weight = 0;
@@ -472,21 +474,21 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
         const uint32_t phase_y = blockIdx.y / stride_x, phase_x = blockIdx.y - phase_y * stride_x;
         const Phase h(phase_y, h_out, word(10), stride_y, dilation_y, padding_y);
         const Phase w(phase_x, w_out, word(11), stride_x, dilation_x, padding_x);
-        places = Rows{h.places, w.places, 0, stride_y * w_out, stride_x};
+        places = NestedLayout{h.places, w.places, 0, stride_y * w_out, stride_x};
         first_place = (size_t)h.first * w_out + w.first;
-        // No taps at all are none of one.
+        // Sizes of at least 1 avoid a division by zero if no tap contributes.
         taps = h.count * w.count;
-        seen = Rows{max(h.count, 1u), max(w.count, 1u), 0, 0 - h.back * s_y, 0 - w.back * s_x};
+        tap_layout = NestedLayout{max(h.count, 1u), max(w.count, 1u), 0, 0 - h.back * s_y, 0 - w.back * s_x};
         window = Window{word(2), word(3), 0 - h.back, 0 - w.back, h.source, w.source};
-        weights = Rows{seen.height, seen.width, word(12), h.period * word(14), w.period * word(15)};
+        weights = NestedLayout{tap_layout.height, tap_layout.width, word(12), h.period * word(14), w.period * word(15)};
         first_weight = h.tap * word(14) + w.tap * word(15);
     } else {
-        places = Rows{h_out, w_out, 0, w_out, 1};
+        places = NestedLayout{h_out, w_out, 0, w_out, 1};
         taps = word(10) * word(11);
-        seen = Rows{word(10), word(11), 0, dilation_y * s_y, dilation_x * s_x};
+        tap_layout = NestedLayout{word(10), word(11), 0, dilation_y * s_y, dilation_x * s_x};
         window = Window{word(2), word(3), dilation_y, dilation_x, 0 - padding_y, 0 - padding_x};
     }
-    const uint32_t of_image = places.height * places.width, all = images * of_image;
+    const uint32_t places_per_image = places.height * places.width, all = images * places_per_image;
     const uint32_t end = c_in * taps;
     const uint2 part = part_of<SIDE>(c_out);
     const unsigned int row = part.x, column = part.y;
@@ -495,9 +497,9 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
     }
     const size_t channel = (size_t)h_out * w_out;
     places.by_group = gridDim.z * c_out * (uint32_t)channel;
-    seen.by_group = word(5) * sizeof(T);
+    tap_layout.by_group = word(5) * sizeof(T);
     const uint32_t line = column + P::P::line_across();
-    const Number place(min(line, all - 1), places);
+    const NestedIndex place(min(line, all - 1), places);
     if constexpr (TRANSPOSED) {
         window.y += place.row;
         window.x += place.column;
@@ -506,35 +508,35 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
         window.x += place.column * stride_x;
     }
     const uint32_t at = place.group * (word(4) * (uint32_t)sizeof(T)) + window.y * s_y + window.x * s_x;
-    window.y = line < all ? window.y : NOWHERE;
-    Walk<typename P::P> walk(seen, end);
-    Taps<T, SIDE, true> inputs(src + (size_t)group * c_in * info[5], seen, at, window, walk);
+    window.y = line < all ? window.y : OUT_OF_RANGE;
+    TapIterator<typename P::P> iterator(tap_layout, end);
+    TapLoader<T, SIDE, true> inputs(src + (size_t)group * c_in * info[5], tap_layout, at, window, iterator);
     P product;
     if constexpr (TRANSPOSED) {
         const uint32_t last = c_out - 1 - row;
         const T *from = kernel + (size_t)group * c_in * info[12] + first_weight + row * info[13];
         weights.by_group *= sizeof(T);
         weights.by_row *= sizeof(T);
-        weights.by_one *= sizeof(T);
-        Taps<T, SIDE, false> rows(from, weights, min(P::P::line_across(), last) * (word(13) * (uint32_t)sizeof(T)), window,
-                                  walk);
+        weights.by_column *= sizeof(T);
+        TapLoader<T, SIDE, false> rows(from, weights, min(P::P::line_across(), last) * (word(13) * (uint32_t)sizeof(T)), window,
+                                  iterator);
         product.run(lds, rows, inputs, end);
     } else {
         const T *from = kernel + ((size_t)group * c_out + row) * info[12];
-        Matrix<T, T, SIDE> rows(from, info[12], 1, c_out - 1 - row, end);
+        MatrixLoader<T, T, SIDE> rows(from, info[12], 1, c_out - 1 - row, end);
         product.run(lds, rows, inputs, end);
     }
     T *const to = dst + ((size_t)group * c_out + row) * channel + first_place;
     product.template write<T>([=](unsigned int x) INLINE {
         constexpr unsigned int N = RUN<T>;
-        Number number(column + x, places);
-        uint32_t further[N];
-        further[0] = 0;
-        T *const first = to + (size_t)number.group * places.by_group + (number.row * places.by_row + number.column * places.by_one);
-        const bool dense = !TRANSPOSED && number.row * places.width + number.column + N <= of_image;
+        NestedIndex number(column + x, places);
+        uint32_t offsets[N];
+        offsets[0] = 0;
+        T *const first = to + (size_t)number.group * places.by_group + (number.row * places.by_row + number.column * places.by_column);
+        const bool dense = !TRANSPOSED && number.row * places.width + number.column + N <= places_per_image;
 #pragma unroll
         for (unsigned int n = 1; n < N; ++n) {
-            further[n] = further[n - 1] + number.next(places);
+            offsets[n] = offsets[n - 1] + number.next(places);
         }
         return [=](unsigned int y, auto pack) INLINE {
             if (row + y >= c_out || column + x >= all) {
@@ -547,7 +549,7 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
 #pragma unroll
                 for (unsigned int n = 0; n < N; ++n) {
                     if (column + x + n < all) {
-                        line[further[n]] = pack[n];
+                        line[offsets[n]] = pack[n];
                     }
                 }
             }

@@ -1,11 +1,11 @@
-// Functions of one element for all dtypes. Results are the CPU device's: each operation rounds to the dtype (functions
-// of narrow floats are computed in f32), NaN and zeros as Rust's functions have them.
+// Functions of one element for all dtypes. Results are those of the CPU device: each operation rounds to the dtype
+// (functions of narrow floats are computed in f32), with NaN and signed zeros as in Rust's functions.
 #include "cuda_utils.cuh"
 #include "pack.cuh"
 
 #pragma clang fp contract(off)
 
-// A size that is not negative, and the sign of x. By bits: clang's product of two f32 that becomes an f16 loses that of a
+// Combines a magnitude with the sign of x, by bits: clang's product of two f32 converted to f16 loses the sign of
 // zero.
 template <typename T>
 __device__ __forceinline__ T with_sign_of(T x, float size) {
@@ -14,11 +14,11 @@ __device__ __forceinline__ T with_sign_of(T x, float size) {
     return candle_bits<T>((B)(candle_bits<B>((T)size) | (candle_bits<B>(x) & sign)));
 }
 
-// Of narrow floats, by fewer instructions than the library's, with an error that is small against the rounding
-// (relative 1e-5).
+// For narrow floats: fewer instructions than the library, with a relative error of 1e-5, far below the rounding
+// error.
 template <typename T>
 __device__ __forceinline__ T narrow_exp(T x) { return (T)exp2f((float)x * 1.44269504f); }
-// (1 - e) / (1 + e), e = exp(-2 |x|); where the difference would cancel, the first terms of its series.
+// (1 - e) / (1 + e) with e = exp(-2 |x|), or the Taylor series where the difference would cancel.
 template <typename T>
 __device__ __forceinline__ T narrow_tanh(T x) {
     const float a = fabsf((float)x), e = candle_exp2(a * -2.88539008f);
@@ -61,9 +61,9 @@ FUNCTION(Round, WIDE(roundg))
 FUNCTION(Abs, WIDE(absg))
 FUNCTION(Sqrt, WIDE(sqrtg))
 FUNCTION(Sqr, x * x)
-// x / y, y being at least 1: of narrow floats by a reciprocal, which must not become so small that it is 0.
+// Returns x / y for y >= 1. Narrow floats use a reciprocal, which must not underflow to 0.
 template <typename T>
-__device__ __forceinline__ T shared_out(T x, T y) {
+__device__ __forceinline__ T divide(T x, T y) {
     if constexpr (sizeof(T) == 2) {
         const float scale = (float)y > 0x1p64f ? 0x1p-64f : 1.0f;
         return (T)((float)x * scale * candle_reciprocal((float)y * scale));
@@ -71,21 +71,21 @@ __device__ __forceinline__ T shared_out(T x, T y) {
         return x / y;
     }
 }
-FUNCTION(Silu, shared_out(x, (T)1.0f + Exp<T>::of(-x)))
-FUNCTION(Sigmoid, shared_out((T)1.0f, Exp<T>::of(-x) + (T)1.0f))
+FUNCTION(Silu, divide(x, (T)1.0f + Exp<T>::of(-x)))
+FUNCTION(Sigmoid, divide((T)1.0f, Exp<T>::of(-x) + (T)1.0f))
 FUNCTION(Sign, (T)((float)(x > (T)0.0f) - (float)(x < (T)0.0f)))
 FUNCTION(Gelu, (T)0.5f * x * ((T)1.0f + Tanh<T>::of((T)0.79788456080286535588 * x *
                                                      ((T)1.0f + (T)0.044715 * x * x))))
 
-// max(x, 0): a NaN gives way to the number. The CPU's f32 and f64 make -0 positive, its narrow floats do not, and
-// its f8e4m3 keeps NaN.
+// max(x, 0), which is 0 for NaN. The CPU device turns -0 into +0 for f32 and f64 but not for narrow floats, and
+// returns NaN for f8e4m3.
 FUNCTION(Relu, sizeof(T) >= 4 ? (x > (T)0 ? x : (T)0) : ((sizeof(T) == 2 && x != x) || x < (T)0 ? (T)0 : x))
-// Integers: |x| of the lowest one wraps to itself.
+// For integers: |x| of the smallest one wraps to itself.
 FUNCTION(IntegerAbs, x < 0 ? (T)(0 - (uint64_t)x) : x)
 FUNCTION(IntegerSign, (T)((x > 0) - (x < 0)))
 
-// x times the normal distribution's function, within 2e-6 of itself, also where it is small: exp(-x * x / 2) times a
-// polynomial (a fit over 0 to 15) in t = 1 / (1 + |x| / 5), as in Abramowitz and Stegun 26.2.17, but relative.
+// x times the normal cumulative distribution function, with a relative error of 2e-6: exp(-x * x / 2) times a
+// polynomial (fitted over 0 to 15) in t = 1 / (1 + |x| / 5) (compare Abramowitz and Stegun 26.2.17).
 template <typename T>
 __device__ __forceinline__ T narrow_gelu(T x) {
     const float a = fabsf((float)x), t = candle_reciprocal(fmaf(0.2f, a, 1.0f));
@@ -98,8 +98,7 @@ __device__ __forceinline__ T narrow_gelu(T x) {
     const float tail = exp2f(a * a * -0.72134752f) * sum;
     return with_sign_of(x, a * (x > (T)0.0f ? 1.0f - tail : tail));
 }
-// x * (1 + erf(x / sqrt(2))) / 2. The CPU computes the 16-bit floats in f64; the distribution function is as exact
-// where the sum would cancel.
+// x * (1 + erf(x / sqrt(2))) / 2. The CPU device computes 16-bit floats in f64; narrow_gelu is as exact.
 template <typename W>
 __device__ __forceinline__ W wide_gelu(W x) { return (erfg(x * (W)M_SQRT1_2) + (W)1) * (W)0.5 * x; }
 NARROW_FUNCTION(GeluErf, wide_gelu, narrow_gelu)
@@ -119,7 +118,7 @@ struct Powf {
     }
 };
 
-// CHEAP: a few instructions.
+// CHEAP: the function takes only a few instructions.
 #define UNARY_OP(F, CHEAP, T, NAME)                                                                         \
     extern "C" __global__ void NAME(const size_t numel, const size_t num_dims, const size_t *info,          \
                                     const T *inp, T *out) {                                                 \
@@ -154,7 +153,7 @@ UNARY_OP(Sigmoid, false, __half, usigmoid_f16)
 UNARY_OP(Sigmoid, false, float, usigmoid_f32)
 UNARY_OP(Sigmoid, false, double, usigmoid_f64)
 
-// The product is rounded after silu has been.
+// silu is rounded before the product.
 #define SWIGLU(T, NAME)                                                                                     \
     extern "C" __global__ void swiglu_##NAME(const size_t numel, const size_t num_dims, const size_t *info, \
                                              const T *lhs, const T *rhs, T *out) {                          \
@@ -166,7 +165,7 @@ SWIGLU(float, f32)
 SWIGLU(double, f64)
 SWIGLU(__nv_fp8_e4m3, f8e4m3)
 
-// A copy only moves elements: one kernel per size, named by the dtype that carries it.
+// Copies exist once per element size, named after one dtype of that size.
 #define COPY_OP(T, NAME)                                                                                    \
     extern "C" __global__ void NAME(const size_t numel, const size_t num_dims, const size_t *info,          \
                                     const T *inp, T *out) {                                                 \

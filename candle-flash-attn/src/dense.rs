@@ -1,9 +1,9 @@
-//! A batch of sequences of one length.
+//! Attention of a batch of sequences with equal lengths.
 use candle::{Result, Tensor};
 
 use crate::op::{apply, attention, with_statistics};
 
-/// softmax(q kᵀ · scale + what else goes into the scores) v as an op of q, k and v.
+/// Custom op that computes softmax(q kᵀ · scale) v with optional ALiBi, window and softcap.
 ///
 /// ```no_run
 /// # use candle::{Device, DType, Tensor};
@@ -23,13 +23,13 @@ use crate::op::{apply, attention, with_statistics};
 pub struct FlashAttn {
     /// Factor of the scores, often 1 / √width.
     pub softmax_scale: f32,
-    /// f32 (heads): what is taken off a score for each position between query and key.
+    /// ALiBi slopes, f32 (heads): subtracted from a score for each position between query and key.
     pub alibi_slopes: Option<Tensor>,
-    /// How many keys before its own position a query sees; all if `None` or more than there are keys.
+    /// Number of keys that a query sees before its own position; all if `None` or more than there are keys.
     pub window_size_left: Option<usize>,
-    /// Likewise the keys behind it; with 0 and nothing to the left the mask is causal.
+    /// Number of keys that a query sees after its own position; `Some(0)` with `None` on the left is a causal mask.
     pub window_size_right: Option<usize>,
-    /// With c above 0, c tanh(score / c) takes the place of the score.
+    /// With c above 0, the score is replaced by c tanh(score / c).
     pub softcap: Option<f32>,
 }
 
@@ -56,7 +56,7 @@ impl FlashAttn {
 }
 
 attention! {
-    /// softmax(q kᵀ · `softmax_scale`) v. If `causal`, a query sees no key behind its position.
+    /// Computes softmax(q kᵀ · `softmax_scale`) v. If `causal`, a query does not see keys after its position.
     ///
     /// * `q` - (batch, queries, heads, width), f16, bf16 or f32
     /// * `k` - (batch, keys, key heads, width)
@@ -69,21 +69,21 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn`] where a query sees `window_size_left` keys before its position and `window_size_right` behind it.
+    /// Like [`flash_attn`], with a window of `window_size_left` keys before a query's position and `window_size_right` after it.
     flash_attn_windowed(softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>) apply -> Tensor {
         FlashAttn::scaled(softmax_scale).windowed(window_size_left, window_size_right)
     }
 }
 
 attention! {
-    /// [`flash_attn`] with ALiBi: `alibi_slopes`, f32 (heads), times the distance of query and key is taken off the score.
+    /// Like [`flash_attn`], with ALiBi: `alibi_slopes`, f32 (heads), times the distance is subtracted from the score.
     flash_attn_alibi(alibi_slopes: &Tensor, softmax_scale: f32, causal: bool) apply -> Tensor {
         FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes)).causal(causal)
     }
 }
 
 attention! {
-    /// [`flash_attn_windowed`] with the slopes of [`flash_attn_alibi`].
+    /// Like [`flash_attn_windowed`], with the slopes of [`flash_attn_alibi`].
     flash_attn_alibi_windowed(
         alibi_slopes: &Tensor, softmax_scale: f32, window_size_left: Option<usize>,
         window_size_right: Option<usize>
@@ -94,8 +94,7 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_alibi_windowed`], with slopes or without, where `softcap` · tanh(score / `softcap`) takes the place of the
-    /// score. A cap of 0 or less is none.
+    /// Like [`flash_attn_alibi_windowed`], with optional slopes and softcap · tanh(score / softcap) unless `softcap` <= 0.
     flash_attn_alibi_windowed_softcap(
         alibi_slopes: Option<&Tensor>, softmax_scale: f32, window_size_left: Option<usize>,
         window_size_right: Option<usize>, softcap: f32
@@ -106,9 +105,9 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_alibi_windowed_softcap`], with a cap or without, and the statistics of the softmax: f32 (batch, heads,
-    /// queries), the logarithm of the sum of exp(score) over the keys that a query sees, negative infinity if it sees none.
-    /// With them, the results of parts of the keys can be put together; the result has gradients, the statistics have none.
+    /// Like [`flash_attn_alibi_windowed_softcap`], with an optional softcap. Also returns the softmax statistics, f32 (batch,
+    /// heads, queries): the logarithm of the sum of exp(score) over the visible keys, negative infinity without any. They
+    /// allow combining the results of parts of the keys. The result has gradients, the statistics have none.
     flash_attn_with_statistics(
         alibi_slopes: Option<&Tensor>, softmax_scale: f32, window_size_left: Option<usize>,
         window_size_right: Option<usize>, softcap: Option<f32>

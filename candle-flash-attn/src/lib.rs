@@ -1,5 +1,5 @@
-//! Attention that never has its scores in memory, with the functions of upstream's candle-flash-attn 0.11.1 on
-//! `Device::Rocm`.
+//! Flash attention on `Device::Rocm` with the API of upstream's candle-flash-attn 0.11.1. Scores are never stored in
+//! memory.
 //!
 //! ```no_run
 //! use candle::{DType, Device, Tensor};
@@ -14,34 +14,34 @@
 //! # Ok::<(), candle::Error>(())
 //! ```
 //!
-//! Functions take the same arguments as upstream's and refuse the same inputs in the same words. Beyond upstream, f32 is
-//! taken, values may be of another width than keys, pages may have any multiple of 16 rows, and
-//! [`flash_attn_with_statistics`] and [`flash_attn_varlen_with_statistics`] also give the logarithms of the sums of
-//! exponents.
+//! Functions take the same arguments as upstream's and reject the same inputs with the same messages. Beyond upstream, this
+//! crate supports f32, values with a different width than keys, and pages of any multiple of 16 rows.
+//! [`flash_attn_with_statistics`] and [`flash_attn_varlen_with_statistics`] also return the logarithms of the sums of
+//! exponentials.
 //!
 //! | | |
 //! |---|---|
-//! | dtypes | f16, bf16, f32; q, k and v have the same. Everything is summed up in f32 |
-//! | widths of heads | multiples of 8 up to 512, of keys and of values |
-//! | heads | those of q are a multiple of those of k and v: grouped and multi-query attention |
-//! | strides | any, except that the last dim is dense; rows that do not lie at multiples of 16 bytes are copied first |
-//! | position | the last query stands at the last key, also where there are fewer or more queries than keys |
-//! | window | a query sees so many keys before its own position and behind it; `None`, or more than there are keys, is no limit; `(None, Some(0))` is a causal mask |
-//! | ALiBi | the slope of a head times the distance of query and key is taken off the score |
-//! | softcap | with c above 0, c tanh(score / c) takes the place of the score |
-//! | a query that sees no key | gives zeros, and negative infinity as its statistics |
+//! | dtypes | f16, bf16, f32; the same for q, k and v. Sums are computed in f32 |
+//! | head widths | multiples of 8 up to 512, for keys and for values |
+//! | heads | the number of q heads is a multiple of the number of k and v heads: grouped and multi-query attention |
+//! | strides | any, except that the last dim must be contiguous; rows that are not aligned to 16 bytes are copied first |
+//! | position | the last query is aligned with the last key, even if there are fewer or more queries than keys |
+//! | window | numbers of keys that a query sees before and after its own position; `None`, or more than there are keys, is no limit; `(None, Some(0))` is a causal mask |
+//! | ALiBi | the slope of a head times the distance between query and key is subtracted from the score |
+//! | softcap | with c above 0, the score is replaced by c tanh(score / c) |
+//! | query without visible keys | the result is zero and the statistic negative infinity |
 //!
 //! # Errors
-//! Every function refuses tensors of the CPU and of CUDA, ranks, shapes, dtypes and strides other than these, slopes that
-//! are not f32 or not as many as heads, and tensors on different devices. Cumulative lengths and pages lie on the GPU: where
-//! they are wrong, the next call that waits for the device returns the error.
+//! Every function returns an error for CPU and CUDA tensors; for other ranks, shapes, dtypes and strides; for slopes that
+//! are not f32 or do not match the number of heads; and for tensors on different devices. Cumulative lengths and page
+//! tables are checked on the GPU, and the next call that synchronizes the device returns the error.
 //!
 //! # Gradients
-//! Results have gradients for q, k and v, the same bits each time, of every dtype, score and window, of batches and of
-//! sequences. If one of the three is part of a graph, the forward pass keeps the statistics, four bytes for each query and
-//! head, and rows of no sequence are zeros; without a graph nothing is kept. [`FlashAttn`] as an op of its own makes them
-//! anew in the backward pass. There are no gradients with pages, of f32 heads wider than 256, of slopes, and of statistics:
-//! the first two are errors of the backward pass, the others are constants.
+//! Results have deterministic gradients for q, k and v, for every dtype, score option and window, for batches and for
+//! sequences. If one of the three is part of a graph, the forward pass keeps the statistics (four bytes per query and head)
+//! and sets rows outside of all sequences to zero. Without a graph nothing is kept. [`FlashAttn`], applied as a custom op,
+//! recomputes the statistics in the backward pass. Paged attention and f32 heads wider than 256 have no gradients: the
+//! backward pass returns an error. Slopes and statistics are treated as constants.
 #![deny(missing_docs)]
 #[cfg(feature = "ck")]
 pub mod ck;

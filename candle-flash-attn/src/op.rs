@@ -1,4 +1,4 @@
-//! What is computed, as a custom op of q, k and v, and the statistics of its softmax, which its gradients need.
+//! Custom ops of q, k and v, and the softmax statistics that their gradients need.
 use std::sync::{Arc, OnceLock};
 
 use candle::{bail, CustomOp3, Result, Tensor};
@@ -8,30 +8,30 @@ use crate::rocm::{Checked, Operands};
 use crate::varlen::FlashAttnVarLen;
 use crate::FlashAttn;
 
-/// What a tensor of CUDA is answered.
+/// Error for CUDA tensors.
 const NOT_ON_CUDA: &str =
-    "flash-attn: this crate computes on ROCm. For tensors of CUDA name the candle-flash-attn of \
-    crates.io in Cargo.toml, not patched, beside this one under another name: \
+    "flash-attn: this crate supports ROCm only. For CUDA tensors, depend on the unpatched \
+    candle-flash-attn of crates.io, and on this crate under another name: \
     `candle-flash-attn-rocm = { package = \"candle-flash-attn\", git = .. }`";
 
-/// Attention of a batch, or of sequences.
-pub(crate) trait Attend {
+/// Attention of a batch, or of variable-length sequences.
+pub(crate) trait AttentionOp {
     const NAME: &'static str;
 
-    /// Where a forward pass leaves its statistics, if they are wanted.
+    /// Returns the cell for the statistics of a forward pass, if they are to be kept.
     #[cfg_attr(not(feature = "rocm"), allow(dead_code, reason = "only the device computes them"))]
-    fn kept(&self) -> Option<&OnceLock<Tensor>> {
+    fn statistics(&self) -> Option<&OnceLock<Tensor>> {
         None
     }
 
-    /// Checks q, k and v, and has `compute` go on.
+    /// Checks q, k and v, and calls `compute` with the result.
     #[cfg(feature = "rocm")]
     fn checked<T>(&self, operands: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T>;
 }
 
-macro_rules! attend {
+macro_rules! attention_op {
     ($op:ty, $name:literal) => {
-        impl Attend for $op {
+        impl AttentionOp for $op {
             const NAME: &'static str = $name;
 
             #[cfg(feature = "rocm")]
@@ -41,20 +41,20 @@ macro_rules! attend {
         }
     };
 }
-attend!(FlashAttn, "flash-attn");
-attend!(FlashAttnVarLen, "flash-attn-varlen");
+attention_op!(FlashAttn, "flash-attn");
+attention_op!(FlashAttnVarLen, "flash-attn-varlen");
 
-/// An op that keeps its statistics: as long as a graph holds it, or until they are given away.
-pub(crate) struct Keeping<O> {
+/// An op that keeps its statistics for the backward pass or the caller.
+pub(crate) struct WithStatistics<O> {
     #[cfg_attr(not(feature = "rocm"), allow(dead_code, reason = "only the device computes it"))]
     op: O,
     statistics: Arc<OnceLock<Tensor>>,
 }
 
-impl<O: Attend> Attend for Keeping<O> {
+impl<O: AttentionOp> AttentionOp for WithStatistics<O> {
     const NAME: &'static str = O::NAME;
 
-    fn kept(&self) -> Option<&OnceLock<Tensor>> {
+    fn statistics(&self) -> Option<&OnceLock<Tensor>> {
         Some(&self.statistics)
     }
 
@@ -64,10 +64,10 @@ impl<O: Attend> Attend for Keeping<O> {
     }
 }
 
-/// The result. Statistics are computed only if something will ask for gradients.
+/// Applies an op. Statistics are computed only if an operand tracks gradients.
 pub(crate) fn apply<O>(op: O, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor>
 where
-    O: Attend + CustomOp3 + Send + Sync + 'static,
+    O: AttentionOp + CustomOp3 + Send + Sync + 'static,
 {
     if [q, k, v].iter().any(|tensor| tensor.track_op()) {
         return Ok(with_statistics(op, q, k, v)?.0);
@@ -75,21 +75,21 @@ where
     q.apply_op3(k, v, op)
 }
 
-/// The result, and for each query the logarithm of the sum of its exponents.
+/// Applies an op and returns its result and statistics.
 pub(crate) fn with_statistics<O>(op: O, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)>
 where
-    O: Attend + Send + Sync + 'static,
+    O: AttentionOp + Send + Sync + 'static,
 {
     let statistics = Arc::new(OnceLock::new());
-    let out = q.apply_op3(k, v, Keeping { op, statistics: statistics.clone() })?;
+    let out = q.apply_op3(k, v, WithStatistics { op, statistics: statistics.clone() })?;
     match statistics.get() {
         Some(statistics) => Ok((out, statistics.clone())),
-        None => bail!("{}: no softmax statistics on {:?}", O::NAME, out.device().location()),
+        None => bail!("{}: softmax statistics are not supported on {:?}", O::NAME, out.device().location()),
     }
 }
 
-/// A forward pass on a device that has no kernels.
-macro_rules! refusing {
+/// Defines the forward pass of an unsupported device, which returns an error.
+macro_rules! unsupported {
     ($name:ident, $storage:ty, $text:literal) => {
         fn $name(
             &self,
@@ -105,22 +105,22 @@ macro_rules! refusing {
     };
 }
 
-/// A function of upstream's API: its parameters after q, k and v, and the op that `$compute` applies to these.
+/// Defines a function of upstream's API: its parameters after q, k and v, and the op that `$compute` applies to them.
 macro_rules! attention {
-    ($(#[$about:meta])* $name:ident($($parameter:ident: $type:ty),*) $compute:ident -> $made:ty $op:block) => {
+    ($(#[$about:meta])* $name:ident($($parameter:ident: $type:ty),*) $compute:ident -> $result:ty $op:block) => {
         $(#[$about])*
         ///
         /// # Errors
-        /// As the [crate] says.
+        /// See the [crate] documentation.
         #[allow(clippy::too_many_arguments)]
-        pub fn $name(q: &Tensor, k: &Tensor, v: &Tensor, $($parameter: $type),*) -> Result<$made> {
+        pub fn $name(q: &Tensor, k: &Tensor, v: &Tensor, $($parameter: $type),*) -> Result<$result> {
             $compute($op, q, k, v)
         }
     };
 }
 pub(crate) use attention;
 
-/// A custom op whose storages of ROCm `rocm` computes; other devices have none.
+/// Implements `CustomOp3` for ROCm storages; other devices return an error.
 macro_rules! custom_op {
     ([$($of:tt)*] $op:ty) => {
         impl<$($of)*> CustomOp3 for $op {
@@ -128,8 +128,8 @@ macro_rules! custom_op {
                 Self::NAME
             }
 
-            refusing!(cpu_fwd, candle::CpuStorage, "no cpu support for flash-attn");
-            refusing!(cuda_fwd, candle::CudaStorage, "{NOT_ON_CUDA}");
+            unsupported!(cpu_fwd, candle::CpuStorage, "no cpu support for flash-attn");
+            unsupported!(cuda_fwd, candle::CudaStorage, "{NOT_ON_CUDA}");
 
             #[cfg(feature = "rocm")]
             fn rocm_fwd(
@@ -161,4 +161,4 @@ macro_rules! custom_op {
 }
 custom_op!([] FlashAttn);
 custom_op!([] FlashAttnVarLen);
-custom_op!([O: Attend] Keeping<O>);
+custom_op!([O: AttentionOp] WithStatistics<O>);

@@ -1,4 +1,4 @@
-//! Checks what upstream's ops check, in the same words, and has [`candle::rocm::Attention`] compute.
+//! Checks operands with upstream's error messages, and computes with [`candle::rocm::Attention`].
 use std::sync::OnceLock;
 
 use candle::backend::BackendStorage;
@@ -6,31 +6,31 @@ use candle::op::BackpropOp;
 use candle::rocm::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
 use candle::{bail, DType, Layout, Result, RocmStorage, Shape, Storage, StorageRef, Tensor};
 
-use crate::op::Attend;
+use crate::op::AttentionOp;
 use crate::varlen::{FlashAttnVarLen, Pages};
 use crate::FlashAttn;
 
-/// Widths of heads are multiples of this.
+/// Head widths must be a multiple of this.
 const WIDTH_STEP: usize = 8;
-/// Rows of a page are.
+/// The number of rows of a page must be a multiple of this.
 const PAGE_STEP: usize = 16;
 
 /// Storages and layouts of q, k and v.
 pub(crate) type Operands<'a> = [AttentionOperand<'a>; 3];
 
-/// Operands that were checked.
+/// Parameters derived from checked operands.
 pub(crate) struct Checked<'a> {
     attention: Attention<'a>,
     result: Shape,
     statistics: Shape,
 }
 
-/// The result of q, k and v. Statistics are computed if the op keeps them.
-pub(crate) fn forward<O: Attend>(op: &O, operands: Operands) -> Result<(RocmStorage, Shape)> {
+/// Computes the forward pass, and the statistics if the op keeps them.
+pub(crate) fn forward<O: AttentionOp>(op: &O, operands: Operands) -> Result<(RocmStorage, Shape)> {
     op.checked(operands, |Checked { attention, result, statistics }| {
-        let attention = Attention { statistics: op.kept().is_some(), ..attention };
+        let attention = Attention { statistics: op.statistics().is_some(), ..attention };
         let made = attend(O::NAME, &attention, operands, &result)?;
-        if let (Some(kept), Some(storage)) = (op.kept(), made.statistics) {
+        if let (Some(kept), Some(storage)) = (op.statistics(), made.statistics) {
             kept.get_or_init(|| tensor(storage, statistics));
         }
         Ok((made.out, result))
@@ -43,14 +43,14 @@ fn attend(op: &'static str, attention: &Attention, operands: Operands, result: &
     let out = by_heads(&Layout::contiguous(result))?;
     let [q, k, v] = [(q.0, &q_rows), (k.0, &k_rows), (v.0, &v_rows)];
     #[cfg(feature = "ck")]
-    if let Some(made) = crate::ck::instead(attention, op, [q, k, v], &out)? {
+    if let Some(made) = crate::ck::try_forward(attention, op, [q, k, v], &out)? {
         return Ok(made);
     }
     attention.forward(op, q, k, v, &out)
 }
 
-/// The gradients of those of q, k and v that are asked for.
-pub(crate) fn backward<O: Attend>(
+/// Computes the gradients of those of q, k and v that track gradients.
+pub(crate) fn backward<O: AttentionOp>(
     op: &O,
     arguments: [&Tensor; 3],
     result: &Tensor,
@@ -61,10 +61,10 @@ pub(crate) fn backward<O: Attend>(
     let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
     let made = op.checked(operands, |checked| {
         let attention = Attention { statistics: true, ..checked.attention };
-        let kept = op.kept().and_then(OnceLock::get).map(Tensor::storage_and_layout);
+        let kept = op.statistics().and_then(OnceLock::get).map(Tensor::storage_and_layout);
         let attended = match &kept {
             Some(_) => None,
-            // The op was applied without one of the functions of this crate.
+            // The op was applied directly, without keeping statistics.
             None => attend(O::NAME, &attention, operands, &checked.result)?.statistics,
         };
         let statistics = match (optional("statistics", &kept)?, &attended) {
@@ -94,7 +94,7 @@ fn tensor(storage: RocmStorage, shape: Shape) -> Tensor {
     Tensor::from_storage(Storage::Rocm(storage), shape, BackpropOp::none(), false)
 }
 
-/// (batch, rows, heads, width), or (rows, heads, width) as a batch of one, as (batch, heads, rows, width).
+/// Converts (batch, rows, heads, width), or (rows, heads, width) as a batch of one, to (batch, heads, rows, width).
 fn by_heads(layout: &Layout) -> Result<Layout> {
     let (&[rows, heads, width], &[row, head, column]) = (layout.dims(), layout.stride()) else {
         return layout.transpose(1, 2);
@@ -102,21 +102,21 @@ fn by_heads(layout: &Layout) -> Result<Layout> {
     Ok(Layout::new(Shape::from((1, heads, rows, width)), vec![0, head, row, column], layout.start_offset()))
 }
 
-/// A tensor's storage while it is read.
-type Held<'a> = (StorageRef<'a>, &'a Layout);
+/// A locked storage and its layout.
+type Guard<'a> = (StorageRef<'a>, &'a Layout);
 
-fn rocm<'a>(name: &str, (storage, layout): &'a Held) -> Result<AttentionOperand<'a>> {
+fn rocm<'a>(name: &str, (storage, layout): &'a Guard) -> Result<AttentionOperand<'a>> {
     match &**storage {
         Storage::Rocm(storage) => Ok((storage, layout)),
         _ => bail!("{name} must be a rocm tensor"),
     }
 }
 
-fn hold(tensor: Option<&Tensor>) -> Option<Held<'_>> {
+fn lock(tensor: Option<&Tensor>) -> Option<Guard<'_>> {
     tensor.map(Tensor::storage_and_layout)
 }
 
-fn optional<'a>(name: &str, held: &'a Option<Held>) -> Result<Option<AttentionOperand<'a>>> {
+fn optional<'a>(name: &str, held: &'a Option<Guard>) -> Result<Option<AttentionOperand<'a>>> {
     held.as_ref().map(|held| rocm(name, held)).transpose()
 }
 
@@ -153,8 +153,8 @@ fn check_heads(heads: usize, key_heads: usize, widths: [usize; 2]) -> Result<()>
 }
 
 impl FlashAttn {
-    /// What goes into the scores of so many keys.
-    fn attention<'a>(&self, slopes: &'a Option<Held>, heads: usize, keys: usize) -> Result<Attention<'a>> {
+    /// Returns the score parameters for `keys` keys.
+    fn attention<'a>(&self, slopes: &'a Option<Guard>, heads: usize, keys: usize) -> Result<Attention<'a>> {
         let slopes = optional("alibi_slopes", slopes)?;
         if let Some((storage, layout)) = slopes {
             let (dtype, expected) = (storage.dtype(), DType::F32);
@@ -176,7 +176,7 @@ impl FlashAttn {
         })
     }
 
-    /// Checks q, k and v, and has `compute` go on.
+    /// Checks q, k and v, and calls `compute` with the result.
     pub(crate) fn check<T>(&self, of: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T> {
         let [q, k, v] = of;
         check_dtype(q.0)?;
@@ -196,7 +196,7 @@ impl FlashAttn {
             bail!("shape mismatch q {:?} and v {:?}", q.1.shape(), v.1.shape())
         }
         check_heads(heads, key_heads, [width, value_width])?;
-        let slopes = hold(self.alibi_slopes.as_ref());
+        let slopes = lock(self.alibi_slopes.as_ref());
         compute(Checked {
             attention: self.attention(&slopes, heads, keys)?,
             result: Shape::from((batch, queries, heads, value_width)),
@@ -206,7 +206,7 @@ impl FlashAttn {
 }
 
 impl FlashAttnVarLen {
-    /// Checks q, k and v, and has `compute` go on.
+    /// Checks q, k and v, and calls `compute` with the result.
     pub(crate) fn check<T>(&self, of: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T> {
         let [q, k, v] = of;
         check_dtype(q.0)?;
@@ -249,9 +249,9 @@ impl FlashAttnVarLen {
         if key_starts != starts {
             bail!("seqlens_q and seqlens_k should have the same number of elements {starts} <> {key_starts}")
         }
-        let ranges = hold(self.mm_prefix_ranges.as_ref());
+        let ranges = lock(self.mm_prefix_ranges.as_ref());
         let ranges = self.ranges(&ranges, starts - 1)?;
-        let table = hold(self.pages.as_ref().map(|pages| &pages.block_table));
+        let table = lock(self.pages.as_ref().map(|pages| &pages.block_table));
         let table = optional("block_table", &table)?;
         if let Some((storage, layout)) = table {
             layout.shape().dims2()?;
@@ -262,7 +262,7 @@ impl FlashAttnVarLen {
                 bail!("block_table must be u32 or i32, got {:?}", storage.dtype())
             }
         }
-        let slopes = hold(self.scores.alibi_slopes.as_ref());
+        let slopes = lock(self.scores.alibi_slopes.as_ref());
         let attention = Attention {
             ranges,
             sequences: Some(AttentionSequences {
@@ -281,7 +281,7 @@ impl FlashAttnVarLen {
         })
     }
 
-    fn ranges<'a>(&self, held: &'a Option<Held>, sequences: usize) -> Result<Option<AttentionOperand<'a>>> {
+    fn ranges<'a>(&self, held: &'a Option<Guard>, sequences: usize) -> Result<Option<AttentionOperand<'a>>> {
         let Some((storage, layout)) = optional("mm_prefix_ranges", held)? else { return Ok(None) };
         if storage.dtype() != DType::I32 {
             bail!("mm_prefix_ranges must be i32, got {:?}", storage.dtype())
@@ -298,7 +298,7 @@ impl FlashAttnVarLen {
 }
 
 impl Pages {
-    /// Key heads and the width of values.
+    /// Checks the pages and returns the number of key heads and the width of values.
     fn check(&self, q: &Layout, k: &Layout, v: &Layout) -> Result<(usize, usize)> {
         let (pages, rows, key_heads, width) = k.shape().dims4()?;
         let (v_pages, v_rows, v_heads, value_width) = v.shape().dims4()?;

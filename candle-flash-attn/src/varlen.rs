@@ -1,10 +1,10 @@
-//! Sequences of different lengths behind each other, with keys and values likewise or in pages.
+//! Attention of packed sequences of different lengths, with packed or paged keys and values.
 use candle::{Result, Tensor};
 
 use crate::op::{apply, attention, with_statistics};
 use crate::FlashAttn;
 
-/// Where the sequences begin and end.
+/// Custom op for packed sequences: score parameters and sequence lengths.
 #[cfg_attr(not(feature = "rocm"), allow(dead_code, reason = "only the device reads them"))]
 pub(crate) struct FlashAttnVarLen {
     pub scores: FlashAttn,
@@ -16,7 +16,7 @@ pub(crate) struct FlashAttnVarLen {
     pub mm_prefix_ranges: Option<Tensor>,
 }
 
-/// Which pages of keys and values each sequence has.
+/// Page table of the keys and values.
 #[cfg_attr(not(feature = "rocm"), allow(dead_code, reason = "only the device reads them"))]
 pub(crate) struct Pages {
     pub block_table: Tensor,
@@ -31,15 +31,15 @@ impl FlashAttnVarLen {
 }
 
 attention! {
-    /// softmax(q kᵀ · `softmax_scale`) v within each sequence. If `causal`, a query sees no key behind its position.
+    /// Computes softmax(q kᵀ · `softmax_scale`) v in each sequence. If `causal`, a query does not see keys after its position.
     ///
     /// * `q` - (queries of all sequences, heads, width), f16, bf16 or f32
     /// * `k` - (keys of all sequences, key heads, width)
     /// * `v` - (keys of all sequences, key heads, value width)
     /// * `seqlens_q`, `seqlens_k` - u32 (sequences + 1): 0, the first sequence's length, the sum of the first two, and so on
-    /// * `max_seqlen_q`, `max_seqlen_k` - no sequence has more queries or keys
+    /// * `max_seqlen_q`, `max_seqlen_k` - maximum number of queries and keys of a sequence
     ///
-    /// The result is (queries of all sequences, heads, value width). Queries of no sequence are not computed.
+    /// The result is (queries of all sequences, heads, value width). Rows outside of all sequences are not computed.
     flash_attn_varlen(
         seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize,
         softmax_scale: f32, causal: bool
@@ -50,8 +50,8 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_varlen`] where a query sees `window_size_left` keys before its position and `window_size_right` behind it.
-    /// A window of more than `max_seqlen_k` is none.
+    /// Like [`flash_attn_varlen`], with a window of `window_size_left` keys before a query's position and
+    /// `window_size_right` after it. A size above `max_seqlen_k` is no limit.
     flash_attn_varlen_windowed(
         seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize,
         softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
@@ -62,17 +62,17 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_varlen_windowed`] with keys and values in pages of a cache.
+    /// Like [`flash_attn_varlen_windowed`], with keys and values in the pages of a cache.
     ///
     /// * `k` - (pages, `page_block_size`, key heads, width)
     /// * `v` - (pages, `page_block_size`, key heads, value width)
-    /// * `block_table` - u32 or i32 (sequences, most pages of one): the pages of each sequence, in their order
-    /// * `mm_prefix_ranges` - i32 (sequences, n, 2): positions from the first to before the second see each other, whatever
+    /// * `block_table` - u32 or i32 (sequences, maximum pages per sequence): the page numbers of each sequence in order
+    /// * `mm_prefix_ranges` - i32 (sequences, n, 2): half-open ranges of positions that see each other, regardless of
     ///   the window
     /// * `page_block_size` - a multiple of 16
-    /// * `softcap` - with c above 0, c tanh(score / c) takes the place of the score
+    /// * `softcap` - with c above 0, the score is replaced by c tanh(score / c)
     ///
-    /// A page that does not exist is an error of the next call that waits for the device.
+    /// For an invalid page number, the next call that synchronizes the device returns an error.
     flash_attn_varlen_paged_windowed(
         seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: &Tensor, mm_prefix_ranges: Option<&Tensor>,
         max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>,
@@ -88,8 +88,7 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_varlen`] with ALiBi: `alibi_slopes`, f32 (heads), times the distance of query and key is taken off the
-    /// score.
+    /// Like [`flash_attn_varlen`], with ALiBi: `alibi_slopes`, f32 (heads), times the distance is subtracted from the score.
     flash_attn_varlen_alibi(
         alibi_slopes: &Tensor, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize,
         max_seqlen_k: usize, softmax_scale: f32, causal: bool
@@ -100,7 +99,7 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_varlen_windowed`] with the slopes of [`flash_attn_varlen_alibi`].
+    /// Like [`flash_attn_varlen_windowed`], with the slopes of [`flash_attn_varlen_alibi`].
     flash_attn_varlen_alibi_windowed(
         alibi_slopes: &Tensor, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize,
         max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>,
@@ -113,8 +112,8 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_varlen_alibi_windowed`], with slopes or without, where `softcap` · tanh(score / `softcap`) takes the place
-    /// of the score. A cap of 0 or less is none.
+    /// Like [`flash_attn_varlen_alibi_windowed`], with optional slopes, and with the score replaced by
+    /// `softcap` · tanh(score / `softcap`). A softcap of 0 or less disables this.
     flash_attn_varlen_alibi_windowed_softcap(
         alibi_slopes: Option<&Tensor>, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize,
         max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>,
@@ -127,9 +126,9 @@ attention! {
 }
 
 attention! {
-    /// [`flash_attn_varlen_alibi_windowed_softcap`], with a cap or without, and the statistics of the softmax: f32 (heads,
-    /// queries of all sequences), the logarithm of the sum of exp(score) over the keys that a query sees, negative infinity if
-    /// it sees none, zero for queries of no sequence.
+    /// Like [`flash_attn_varlen_alibi_windowed_softcap`], with an optional softcap. Also returns the softmax statistics, f32
+    /// (heads, queries of all sequences): the logarithm of the sum of exp(score) over the visible keys, negative infinity
+    /// without any, zero for rows outside of all sequences.
     flash_attn_varlen_with_statistics(
         alibi_slopes: Option<&Tensor>, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize,
         max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>,

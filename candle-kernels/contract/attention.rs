@@ -11,40 +11,41 @@ subject! {
         gradients,
     }
     constants {
-        /// Rows of queries of a workgroup of attention_rows.
+        /// Query rows per workgroup of attention_rows.
         ATTENTION_ROWS = 128,
-        /// Columns of values of a workgroup where it cannot have all of a head's.
+        /// Value columns per workgroup if a head does not fit into one workgroup.
         ATTENTION_COLUMNS = 128,
-        /// Threads of a workgroup of attention_keys, which has ATTENTION_FEW rows.
+        /// Threads per workgroup of attention_keys.
         ATTENTION_SPLIT_THREADS = 64,
-        /// Maximum number of rows of queries for attention_keys.
+        /// Query rows per workgroup of attention_keys.
         ATTENTION_FEW = 16,
-        /// The most parts of the keys.
+        /// Maximum number of parts that the keys are split into (split-KV).
         ATTENTION_PARTS = 128,
     }
 }
 
 const QKV: &[Argument] = args![Pointer => q "queries", k "keys", v "values"];
 const OPTIONS: &[Argument] = args![Pointer =>
-    statistics "logarithms of the sums of exponents, as f32; may be null",
-    slopes "of each head, as f32: the score is less by slope times distance; may be null",
-    query_starts "of each sequence, as u32, and the end; null if all are as long", key_starts "likewise",
-    table "numbers of each sequence's pages, as u32; may be null",
-    ranges "of each batch, pairs of positions that see each other, as i32; may be null"];
+    statistics "logarithms of the sums of exponentials, as f32; may be null",
+    slopes "ALiBi slope of each head, as f32, times which the distance is subtracted; may be null",
+    query_starts "first query of each sequence and the end, as u32; null if all lengths are equal",
+    key_starts "the same for keys",
+    table "page numbers of each sequence, as u32; may be null",
+    ranges "half-open ranges per batch whose positions all see each other, as i32; may be null"];
 const SCORES: &[Argument] = args![
-    F32 => scale "factor of the scores", softcap "bound of the scores; 0 for none";
-    U32 => total_queries "where sequences of queries end at most", total_keys "likewise of keys"];
+    F32 => scale "factor of the scores", softcap "softcap of the scores; 0 for none";
+    U32 => total_queries "maximum end of a sequence of queries", total_keys "maximum end of a sequence of keys"];
 const GRADIENT: &[Argument] = args![Pointer =>
-    grad "the gradient of the result", statistics "logarithms of the sums of exponents, as f32",
-    means "what gradient_means wrote", slopes "as of attention; may be null", query_starts "likewise",
-    key_starts "likewise"];
+    grad "gradient of the result", statistics "logarithms of the sums of exponentials, as f32",
+    means "output of gradient_means", slopes "as for attention; may be null",
+    query_starts "as for attention; may be null", key_starts "as for attention; may be null"];
 
 fn families() -> Vec<Family> {
     const DTYPES: &[&str] = &["f32", "f16", "bf16"];
     const WIDTHS: &[&str] = &["64", "128", "256", "512"];
     let widths = |widths, of| -> [Axis; 2] { [names("width", widths), dtypes("dtype", of)] };
     let attention = |family: Family, last| {
-        let mask = args![Pointer => mask "summands of the scores; may be null"];
+        let mask = args![Pointer => mask "additive mask of the scores; may be null"];
         family.takes(&[QKV, mask, OUT, OPTIONS, INFO, SCORES, last])
     };
     let gradient = |name, kernels, meaning, out| {
@@ -57,25 +58,26 @@ fn families() -> Vec<Family> {
         "AttentionRows",
         "attention",
         "attention_rows_{width}_{dtype}",
-        "Attention of many queries: ATTENTION_ROWS rows a workgroup. x of the grid counts these, then key heads, then \
-         batches; y pieces of values.",
+        "Attention with many queries, ATTENTION_ROWS rows per workgroup. x of the grid numbers tiles of rows, key heads \
+         and batches; y numbers groups of value columns.",
     );
     let keys = family(
         "AttentionKeys",
         "attention",
         "attention_keys_{width}_{dtype}",
-        "Attention of few queries: likewise, with ATTENTION_FEW rows; z of the grid counts parts of the keys.",
+        "Attention with few queries, ATTENTION_FEW rows per workgroup. The grid is that of attention_rows, and z numbers \
+         parts of the keys (split-KV).",
     );
     let parts = family(
         "AttentionParts",
         "attention",
         "attention_parts_{dtype}",
-        "Combines what attention_keys left of parts of the keys: as many x and y in the grid, and its rows in z.",
+        "Combines the partial results of attention_keys. x and y of the grid are equal to its grid; z numbers its rows.",
     );
-    let partial = args![Pointer => partial "room for the sums of parts, if there are several"];
+    let partial = args![Pointer => partial "workspace for the partial results of several parts"];
     let sums = args![
-        Pointer => partial "the sums of parts";
-        U32 => parts "how many there are", columns "columns of values of a workgroup of attention_keys"];
+        Pointer => partial "partial results of attention_keys";
+        U32 => parts "number of parts", columns "value columns per workgroup of attention_keys"];
     vec![
         attention(rows.over(widths(WIDTHS, DTYPES)), &[]),
         attention(keys.over(widths(WIDTHS, DTYPES)), partial).block(ATTENTION_SPLIT_THREADS),
@@ -84,24 +86,24 @@ fn families() -> Vec<Family> {
             "GradientMeans",
             "gradients",
             "gradient_means_{dtype}",
-            "The gradient of attention's result times the result, summed up over each row; 32 lanes a row.",
+            "Dot product of the result and its gradient for each row; 32 lanes per row.",
         )
         .over([dtypes("dtype", DTYPES)])
         .takes(&[
             args![Pointer =>
-            grad "the gradient of the result", result "the result", means "f32, dense"],
+            grad "gradient of the result", result "the result", means "output, f32, dense"],
             INFO,
         ]),
         gradient(
             "GradientQueries",
             "gradient_queries_{width}_{dtype}",
-            "The gradient of attention's queries; the grid is that of attention_rows, but for pieces of columns.",
+            "Gradient of the queries; the grid is that of attention_rows with groups of query columns in y.",
             OUT,
         ),
         gradient(
             "GradientKeys",
             "gradient_keys_{width}_{dtype}",
-            "The gradients of attention's keys and values: ATTENTION_ROWS keys a workgroup, else likewise.",
+            "Gradients of keys and values, ATTENTION_ROWS keys per workgroup; the grid is like that of gradient_queries.",
             args![Pointer => out_keys "gradient of the keys", out_values "gradient of the values"],
         ),
     ]

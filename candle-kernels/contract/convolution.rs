@@ -5,13 +5,13 @@ use super::shared::{CARRIERS, ELEMENTS, INFO, TILED_FLOATS, WIDER_FLOATS, tile_s
 
 subject! {
     modules {
-        /// Convolutions, pooling, upsampling.
+        /// Direct convolutions, pooling and upsampling.
         conv,
     }
     constants {
-        /// Places of a plane whose windows a thread goes through together.
+        /// Output elements of a plane that a thread computes together.
         CONV_PLACES = 4,
-        /// Channels whose products a thread sums together.
+        /// Channels that a thread of fold sums together.
         FOLD_CHANNELS = 4,
     }
 }
@@ -19,12 +19,12 @@ subject! {
 const SRC: &[Argument] = args![Pointer => src "the input"];
 const DST: &[Argument] = args![Pointer => dst "the dense output"];
 const PLANE: &[Argument] = args![Usize =>
-    places "elements of a plane of the output", w_out "columns of the output", w_magic "of a division by that"];
+    places "elements of an output plane", w_out "columns of the output", w_magic "divisor word of w_out"];
 const STRIDE: &[Argument] = args![Usize => stride "stride of the window"];
 const STEPS: &[Argument] = args![Usize =>
-    dilation "distance of its taps", padding_y "padding above and below", padding_x "padding left and right"];
+    dilation "distance between taps", padding_y "padding above and below", padding_x "padding left and right"];
 const RESIZE: &[Argument] =
-    args![F64 => h_step "rows of the input per row of the output", w_step "columns likewise"];
+    args![F64 => h_step "rows of the input per row of the output", w_step "columns of the input per column"];
 const WINDOW: &[Argument] = args![Usize => k_h "rows of the window", k_w "columns of the window"];
 
 fn families() -> Vec<Family> {
@@ -33,33 +33,33 @@ fn families() -> Vec<Family> {
             "Convolution",
             "conv",
             "{kind}_{dtype}",
-            "A convolution, each thread walking the windows of its places, or of a pack of a row where steps are 1 \
-             (then places and w_out count packs); a transposed one of the taps that reach them; or the sum of what \
-             these taps' products are, which stand in the channels (output channel, tap).",
+            "Direct convolution (conv), convolution with stride and dilation 1 in packs of a row (conv_rows: places and \
+             w_out count packs), transposed convolution, or col2im (fold), which sums the products of the taps, given \
+             as channels (output channel, tap).",
         )
         .over([names("kind", &["conv", "conv_rows", "fold"]), dtypes("dtype", WIDER_FLOATS)])
         .over([names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)])
         .takes(&[PLANE, args![Usize =>
             channels "output channels", group_out "output channels of a group; not used by fold"]])
-        .takes(&[STRIDE, args![Usize => stride_magic "of a division by that"], STEPS])
+        .takes(&[STRIDE, args![Usize => stride_magic "divisor word of stride"], STEPS])
         .takes(&[args![Usize =>
-            period "from a tap that reaches a place to the next one", back "how far back the input of that is",
-            dst_stride "elements from image to image of the output"]])
+            period "distance between taps that contribute to an element", back "distance between their inputs",
+            dst_stride "elements between images of the output"]])
         .takes(&[INFO, SRC, args![Pointer => kernel "the weights; not used by fold"], DST]),
-        family("Unfold", "conv", "unfold_{carrier}", "The window of each output place, as the columns of a matrix.")
+        family("Unfold", "conv", "unfold_{carrier}", "im2col: the window of each output element, as the columns of a matrix.")
             .over([dtypes("carrier", &["f16", "u32", "i64"])])
             .takes(&[args![Usize =>
-                first "first output place", places "output places",
-                pitch "elements from row to row of the matrix, whole packs", images "images",
-                image_stride "elements from image to image of the matrix, whole packs"]])
+                first "first output element", places "number of output elements",
+                pitch "elements between rows of the matrix, whole packs", images "images",
+                image_stride "elements between images of the matrix, whole packs"]])
             .takes(&[&PLANE[1..], WINDOW, STRIDE, STEPS, INFO, SRC, DST])
             .in_packs(),
-        family("Pool", "conv", "{kind}_pool2d_{dtype}", "Pooling of windows.")
+        family("Pool", "conv", "{kind}_pool2d_{dtype}", "Average or maximum pooling.")
             .over([names("kind", &["avg", "max"]), dtypes("dtype", ELEMENTS)])
             .takes(&[PLANE, WINDOW, args![Usize =>
-                stride_h "rows from window to window", stride_w "columns from window to window"]])
+                stride_h "rows between windows", stride_w "columns between windows"]])
             .takes(&[INFO, SRC, DST]),
-        family("UpsampleNearest", "conv", "upsample_nearest2d_{carrier}", "The nearest element of each place.")
+        family("UpsampleNearest", "conv", "upsample_nearest2d_{carrier}", "Nearest-neighbour upsampling.")
             .over([dtypes("carrier", CARRIERS)])
             .takes(&[PLANE, RESIZE, INFO, SRC, DST])
             .in_packs(),
@@ -67,18 +67,18 @@ fn families() -> Vec<Family> {
             "UpsampleBilinear",
             "conv",
             "upsample_bilinear2d_{dtype}",
-            "The four nearest elements of each place, weighted.",
+            "Bilinear upsampling.",
         )
         .over([dtypes("dtype", ELEMENTS)])
-        .takes(&[PLANE, RESIZE, args![Bool => align_corners "whether the corners of input and output meet"]])
+        .takes(&[PLANE, RESIZE, args![Bool => align_corners "true to align the corners of input and output"]])
         .takes(&[INFO, SRC, DST]),
         family(
             "ConvolutionTiles",
             "tiled",
             "{kind}_{side}_{dtype}",
-            "A convolution as a product on tiles, of dense weights with the windows of the places of all images. x of \
-             the grid counts parts of `side` output channels of a group, then those of `side` places; z groups. The \
-             places of a transposed one are those of a phase; y of the grid counts the `stride_y * stride_x` phases.",
+            "Convolution as an implicit GEMM of dense weights with the windows of all images. x of the grid numbers \
+             tiles of `side` output channels of a group and of `side` output elements; z numbers groups. For \
+             transposed convolutions, y numbers the `stride_y * stride_x` phases of output elements.",
         )
         .over([
             names("kind", &["conv_tiles", "conv_transpose_tiles"]),
@@ -87,8 +87,8 @@ fn families() -> Vec<Family> {
         ])
         .takes(&[SRC, args![Pointer => kernel "the weights"], DST, INFO, args![U32 =>
             h_out "rows of the output", w_out "columns of the output",
-            stride_y "rows from window to window", stride_x "columns from window to window",
-            dilation_y "rows from tap to tap", dilation_x "columns from tap to tap",
+            stride_y "rows between windows", stride_x "columns between windows",
+            dilation_y "rows between taps", dilation_x "columns between taps",
             padding_y "padding above and below", padding_x "padding left and right"]]),
     ]
 }

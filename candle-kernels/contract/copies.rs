@@ -5,17 +5,17 @@ use super::shared::{CARRIERS, INFO, INP, NUM_DIMS, OUT, STRIDED, UNITS};
 
 subject! {
     modules {
-        /// Constants and two-dimensional copies.
+        /// Constant fill, two-dimensional copies and transpositions.
         fill,
     }
     constants {
-        /// The most sources that one launch copies to their places.
+        /// Maximum number of sources that one launch copies.
         COPIED = 8,
-        /// Bytes of a workgroup's part of a transposition.
+        /// Bytes of a workgroup's tile of a transposition.
         TILE_BYTES = 8192,
-        /// Of them, those that are contiguous where they are read.
+        /// Bytes of a tile's row, which is contiguous in the input.
         TILE_ROW_BYTES = 128,
-        /// The most rows of it.
+        /// Maximum number of elements of a tile's row.
         TILE_ROWS = 64,
     }
 }
@@ -30,27 +30,33 @@ fn families() -> Vec<Family> {
             "Copy2d",
             "fill",
             "copy2d_{unit}",
-            "Copies rows of up to COPIED sources to their places in the output, in units of so many bytes.",
+            "Copies rows of up to COPIED sources into the output, in units of 1 to 16 bytes.",
         )
         .over([names("unit", UNITS)])
-        .takes(&[INFO, args![Usize => out_pitch "units from row to row of `out`"], OUT])
+        .takes(&[INFO, args![Usize => out_pitch "units between rows of `out`"], OUT])
         .takes(&[args![Pointer =>
-            inp0 "a source, if there is one", inp1 "a source, if there is one", inp2 "a source, if there is one",
-            inp3 "a source, if there is one", inp4 "a source, if there is one", inp5 "a source, if there is one",
-            inp6 "a source, if there is one", inp7 "a source, if there is one"]]),
+            inp0 "a source; may be null", inp1 "a source; may be null", inp2 "a source; may be null",
+            inp3 "a source; may be null", inp4 "a source; may be null", inp5 "a source; may be null",
+            inp6 "a source; may be null", inp7 "a source; may be null"]]),
         family(
             "Transpose",
             "fill",
             "transpose_{carrier}",
-            "Exchanges rows and columns; the layout is that of the batches, with strides of `inp` and `out`.",
+            "Transposes matrices; `info` holds the batch dims, with strides of `inp` and `out`.",
         )
         .over([dtypes("carrier", CARRIERS)])
-        .takes(&[NUM_DIMS, INFO, INP, OUT, args![
-            U32 => batches "matrices", rows "elements that are contiguous in `inp`",
-                columns "elements that are contiguous in `out`";
-            Usize => in_stride "elements from column to column of `inp`",
-                out_stride "elements from row to row of `out`";
-            Bool => whole "whether packs fit everywhere"]])
+        .takes(&[
+            NUM_DIMS,
+            INFO,
+            INP,
+            OUT,
+            args![
+            U32 => batches "number of matrices", rows "elements of a contiguous run of `inp`",
+                columns "elements of a contiguous run of `out`";
+            Usize => in_stride "elements between columns of `inp`",
+                out_stride "elements between rows of `out`";
+            Bool => whole "true if everything is aligned to packs"],
+        ])
         .in_packs(),
     ]
 }

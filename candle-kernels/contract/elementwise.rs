@@ -1,4 +1,4 @@
-//! Operations of elements: of one tensor, of two, comparisons, conversions and `where`.
+//! Elementwise operations: unary, binary, comparisons, conversions and `where`.
 
 use super::schema::{Family, dtypes, family, names};
 use super::shared::{CARRIERS, ELEMENTS, FLOATS, INP, INTEGERS, LHS_RHS, OUT, STRIDED, WIDER_FLOATS};
@@ -7,21 +7,21 @@ subject! {
     modules {
         /// `x * mul + add`.
         affine,
-        /// Operations and comparisons of two tensors.
+        /// Binary operations and comparisons.
         binary,
         /// Conversions between dtypes.
         cast,
         /// `where`.
         ternary,
-        /// Operations of one tensor, and strided copies.
+        /// Unary operations and strided copies.
         unary,
     }
     constants {
-        /// The most elements of a pack where each costs many instructions.
+        /// Maximum number of elements of a pack for functions of many instructions.
         COSTLY_PACK = 8,
-        /// The most packs that a thread reads before it uses the first.
+        /// Maximum number of packs that a thread reads before it uses the first.
         PACKS_IN_FLIGHT = 4,
-        /// About as many bytes are read by then, at least one pack.
+        /// Maximum number of bytes that a thread reads before it uses the first; at least one pack.
         BYTES_IN_FLIGHT = 80,
     }
 }
@@ -31,7 +31,7 @@ const FUNCTIONS: &[&str] = &[
     "neg", "abs", "sqr", "relu", "sign", "recip", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf", "ceil",
     "floor", "round", "gelu", "gelu_erf", "silu",
 ];
-const OF_TWO: &[&str] =
+const BINARY_OPS: &[&str] =
     &["badd", "bsub", "bmul", "bdiv", "bminimum", "bmaximum", "eq", "ne", "lt", "le", "gt", "ge"];
 
 fn families() -> Vec<Family> {
@@ -50,24 +50,29 @@ fn families() -> Vec<Family> {
             .over([names("op", &["copy"]), dtypes("dtype", CARRIERS)])
             .takes(&[STRIDED, INP, OUT])
             .in_packs(),
-        family("UnaryWithParameter", "unary", "u{op}_{dtype}", "A function of each element and a parameter.")
-            .over([names("op", &["elu", "powf"]), dtypes("dtype", FLOATS)])
-            .takes(&[STRIDED, args![Element("dtype") => param "alpha or exponent"], INP, OUT])
-            .in_packs(),
+        family(
+            "UnaryWithParameter",
+            "unary",
+            "u{op}_{dtype}",
+            "A function of each element with a parameter.",
+        )
+        .over([names("op", &["elu", "powf"]), dtypes("dtype", FLOATS)])
+        .takes(&[STRIDED, args![Element("dtype") => param "alpha or exponent"], INP, OUT])
+        .in_packs(),
         family("Affine", "affine", "affine_{dtype}", "`inp * mul + add`.")
             .over([dtypes("dtype", ELEMENTS)])
-            .takes(&[STRIDED, INP, OUT, args![Element("dtype") => mul "factor", add "summand"]])
+            .takes(&[STRIDED, INP, OUT, args![Element("dtype") => mul "factor", add "offset"]])
             .in_packs(),
         family(
             "Binary",
             "binary",
             "{op}_{dtype}",
-            "Arithmetic of two tensors, or comparisons: 0 or 1 in u8.",
+            "Binary arithmetic, or comparisons with result 0 or 1 as u8.",
         )
-        .over([names("op", OF_TWO), dtypes("dtype", ELEMENTS)])
+        .over([names("op", BINARY_OPS), dtypes("dtype", ELEMENTS)])
         .takes(&[STRIDED, LHS_RHS, OUT])
         .in_packs(),
-        family("Swiglu", "unary", "swiglu_{dtype}", "`silu(lhs) * rhs`, each rounded.")
+        family("Swiglu", "unary", "swiglu_{dtype}", "`silu(lhs) * rhs`, with both operations rounded.")
             .over([dtypes("dtype", FLOATS)])
             .takes(&[STRIDED, LHS_RHS, OUT])
             .in_packs(),
@@ -77,7 +82,7 @@ fn families() -> Vec<Family> {
             .takes(&[
                 STRIDED,
                 args![Pointer =>
-                ids "the condition", t "taken where the condition is not 0", f "taken elsewhere"],
+                ids "the condition", t "result where the condition is not 0", f "result elsewhere"],
                 OUT,
             ])
             .in_packs(),

@@ -1,4 +1,4 @@
-//! Indices out of range that kernels report.
+//! Codes of the operations that report indices out of range.
 
 use super::Family;
 

@@ -1,23 +1,23 @@
-//! GGML's block formats: the one table of them, from which kernels, host and tests take their lists.
+//! Table of GGML's block formats, from which the lists in kernels, host and tests are derived.
 
 use super::schema::{Axis, names};
 
-/// A block format of GGML. Host, kernels and tests take all that they need to know of it from its row in [`FORMATS`].
+/// A block format of GGML: a row of [`FORMATS`].
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFormat {
-    /// The name in kernels.
+    /// Name of the format in kernel names.
     pub name: &'static str,
-    /// The struct in `blocks.cuh` that unpacks blocks.
+    /// Name of the struct in `blocks.cuh` that unpacks blocks.
     pub unpacker: &'static str,
-    /// GGML's number of the type, as GGUF files have it.
+    /// GGML's type number, as in GGUF files.
     pub ggml_type: u32,
-    /// Weights of a block.
+    /// Weights per block.
     pub weights: u32,
-    /// Bytes of a block.
+    /// Bytes per block.
     pub bytes: u32,
-    /// Threads that make a block together by the format's `Quantizer` in `quantize.cu`; 0 without one.
+    /// Threads per block of the format's `Quantizer` in `quantize.cu`; 0 if it has none.
     pub quantizer_threads: u32,
-    /// True if the quantizer can weight columns by their importance.
+    /// True if the quantizer supports an importance matrix.
     pub is_weighted: bool,
 }
 
@@ -28,7 +28,7 @@ impl BlockFormat {
     }
 }
 
-/// All block formats: name, unpacker, [GGML's number, weights, bytes, threads of the quantizer], whether it is weighted.
+/// All block formats: name, unpacker, [GGML's type number, weights, bytes, quantizer threads], importance matrix.
 #[rustfmt::skip]
 pub const FORMATS: &[BlockFormat] = &[
     BlockFormat::row("q4_0", "Q4_0", [ 2,  32,  18,  8], false),
@@ -52,14 +52,18 @@ pub const ALL: Condition = |_| true;
 /// Formats with blocks of 256 weights.
 pub const LARGE: Condition = |format| format.weights == 256;
 /// Formats with a quantizer.
-pub const MADE: Condition = |format| format.quantizer_threads > 0;
-/// Formats whose quantizer can weight columns.
+pub const QUANTIZABLE: Condition = |format| format.quantizer_threads > 0;
+/// Formats whose quantizer supports an importance matrix.
 pub const WEIGHTED: Condition = |format| format.is_weighted;
 
-/// The macros that write a kernel out for each format, as pairs of name and expansion.
+/// Returns the X-macros that list formats, as pairs of name and expansion.
 pub fn macros() -> Vec<(&'static str, String)> {
-    let lists =
-        [("FORMAT", ALL), ("LARGE_FORMAT", LARGE), ("MADE_FORMAT", MADE), ("WEIGHTED_FORMAT", WEIGHTED)];
+    let lists = [
+        ("FORMAT", ALL),
+        ("LARGE_FORMAT", LARGE),
+        ("QUANTIZABLE_FORMAT", QUANTIZABLE),
+        ("WEIGHTED_FORMAT", WEIGHTED),
+    ];
     let expansion = |condition: Condition| {
         let rows = FORMATS.iter().copied().filter(condition).map(|format| {
             let BlockFormat { name, unpacker, weights, bytes, quantizer_threads, .. } = format;
@@ -70,7 +74,7 @@ pub fn macros() -> Vec<(&'static str, String)> {
     lists.map(|(name, condition)| (name, expansion(condition))).into()
 }
 
-/// The axis of the formats that meet a condition.
+/// Returns the axis of the formats that meet a condition.
 pub fn formats(condition: Condition) -> Axis {
     let names_of: Vec<_> =
         FORMATS.iter().filter(|format| condition(format)).map(|format| format.name).collect();

@@ -1,4 +1,4 @@
-//! Elements that are read or written where indices say.
+//! Gather and scatter operations.
 
 use super::schema::{Argument, Family, dtypes, family, names};
 use super::shared::{CARRIERS, ELEMENTS, INP, INTEGERS, NUMEL, OUT, UNITS};
@@ -9,20 +9,20 @@ subject! {
         indexing,
     }
     constants {
-        /// The most units that each thread of an index_select or gather moves.
+        /// Maximum number of units that a thread of index_select or gather moves.
         TAKEN = 4,
-        /// The most bytes, likewise.
+        /// Maximum number of bytes that a thread of index_select or gather moves.
         TAKEN_BYTES = 32,
     }
 }
 
-/// Ids of operations that move elements; those that add take all integers.
+/// Index dtypes of operations that move elements; operations that add take all integers.
 const MOVING_IDS: &[&str] = &["u8", "u32", "i64"];
 const IDS: &[Argument] = args![Pointer => ids "the indices"];
 const STRIDES: &[Argument] = args![Usize =>
-    ids_stride "elements from index to index; not used by gather", src_dim_size "the indexed dim of the source"];
+    ids_stride "elements between indices; not used by gather", src_dim_size "size of the source's indexed dim"];
 const RIGHT: &[Argument] =
-    args![Usize => right_size "elements of the dims after the indexed one, as a dim's word"];
+    args![Usize => right_size "number of elements after the indexed dim, as a divisor word"];
 
 fn families() -> Vec<Family> {
     vec![
@@ -30,26 +30,26 @@ fn families() -> Vec<Family> {
             "Take",
             "indexing",
             "{kind}_{ids}_{unit}",
-            "`out[l, j, r] = inp[l, id, r]`: the id is `ids[j]`, or of gather `ids[l, j, r]`. All elements and sizes \
-             are units of so many bytes.",
+            "`out[l, j, r] = inp[l, id, r]`: the id is `ids[j]` for index_select and `ids[l, j, r]` for gather. Sizes are \
+             in units of 1 to 16 bytes.",
         )
         .over([names("kind", &["is"]), dtypes("ids", MOVING_IDS), names("unit", UNITS)])
         .over([names("kind", &["gather"]), dtypes("ids", MOVING_IDS), names("unit", &UNITS[..4])])
         .takes(&[NUMEL, IDS, INP, OUT, STRIDES])
-        .takes(&[args![Usize => src_right_size "those of the source, as they are"], RIGHT])
-        .takes(&[args![Usize => ids_dim_size "ids along the dim, as a dim's word"]]),
+        .takes(&[args![Usize => src_right_size "number of the source's elements after the indexed dim"], RIGHT])
+        .takes(&[args![Usize => ids_dim_size "number of ids along the dim, as a divisor word"]]),
         family(
             "Put",
             "indexing",
             "{kind}_{ids}_{dtype}",
-            "`out[l, id, r] = inp[l, j, r]` or `+=`: the id is `ids[l, j, r]`, or of index_add `ids[j]`.",
+            "`out[l, id, r] = inp[l, j, r]` or `+=`: the id is `ids[j]` for index_add, otherwise `ids[l, j, r]`.",
         )
         .over([names("kind", &["s"]), dtypes("ids", MOVING_IDS), dtypes("dtype", CARRIERS)])
         .over([names("kind", &["sa", "ia"]), dtypes("ids", INTEGERS), dtypes("dtype", ELEMENTS)])
         .takes(&[NUMEL, IDS])
-        .takes(&[args![Pointer => order "the places that sort the ids along the dim, as u32; may be null"]])
+        .takes(&[args![Pointer => order "permutation that sorts the ids along the dim, as u32; may be null"]])
         .takes(&[INP, OUT, &STRIDES[1..]])
-        .takes(&[args![Usize => dst_dim_size "the indexed dim of the destination"], RIGHT])
-        .takes(&[args![Usize => runs "threads along the dim, its size or 1, as a dim's word"]]),
+        .takes(&[args![Usize => dst_dim_size "size of the destination's indexed dim"], RIGHT])
+        .takes(&[args![Usize => runs "threads along the dim, its size or 1, as a divisor word"]]),
     ]
 }

@@ -1,10 +1,10 @@
-//! The contract between the kernels in this folder and the host: every kernel that ships, with its arguments, and
-//! the constants that both sides use. Each subject has a file; a module of its own is a row in the file of its subject.
+//! The contract between the kernels in this folder and the host: all kernels with their arguments, and the constants
+//! that both sides share. There is one file per subject.
 //!
-//! The build reads this table (crate `hip-kernels-build`) and makes three things of it: the header
-//! `candle_contract.h` with the constants, the Rust side of each family (crate `hip-kernels`, module `contract`: a
-//! struct of its arguments, the numbers of its kernels), and a check of every compiled code object: a kernel that is
-//! missing, one that is not in here, or an argument of another name, place, size or kind fails the build.
+//! From this table the build (crate `hip-kernels-build`) generates the header `candle_contract.h` with the constants,
+//! and the Rust side of each family (crate `hip-kernels`, module `contract`): a struct of its arguments and the IDs of
+//! its kernels. It also checks every compiled code object. A missing kernel, a kernel that is not listed here, or an
+//! argument with a different name, offset, size or kind fails the build.
 
 #[macro_use]
 mod schema;
@@ -25,7 +25,7 @@ pub mod sort;
 
 pub use schema::{Argument, Axis, Constant, Family, Module, Pass, Subject, names};
 
-/// All subjects. Constants stand in the header, and kernels are numbered, in this order.
+/// All subjects, in the order of the constants in the header and of kernel IDs.
 pub const SUBJECTS: [Subject; 13] = [
     shared::SUBJECT,
     elementwise::SUBJECT,
@@ -42,19 +42,19 @@ pub const SUBJECTS: [Subject; 13] = [
     quantized::SUBJECT,
 ];
 
-/// All modules, sorted by name.
+/// Returns all modules, sorted by name.
 pub fn modules() -> Vec<Module> {
     let mut modules: Vec<_> = SUBJECTS.iter().flat_map(|subject| subject.modules).copied().collect();
     modules.sort_unstable_by_key(|module| module.name);
     modules
 }
 
-/// All constants.
+/// Returns all constants.
 pub fn constants() -> impl Iterator<Item = &'static Constant> {
     SUBJECTS.iter().flat_map(|subject| subject.constants)
 }
 
-/// All families.
+/// Returns all families.
 pub fn families() -> Vec<Family> {
     SUBJECTS.iter().flat_map(|subject| (subject.families)()).collect()
 }

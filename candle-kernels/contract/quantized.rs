@@ -1,47 +1,47 @@
-//! The kernels that make, unpack and multiply blocks of GGML's formats.
+//! Kernels that quantize, dequantize and multiply blocks of GGML's formats.
 
-use super::formats::{ALL, LARGE, MADE, WEIGHTED, formats};
+use super::formats::{ALL, LARGE, QUANTIZABLE, WEIGHTED, formats};
 use super::product::{ROUTED, ROUTES};
 use super::schema::{Argument, Family, dtypes, family, names};
 use super::shared::{INP, NUMEL, OUT, TILED_FLOATS};
 
 subject! {
     modules {
-        /// Products of few rows with matrices in GGML's block formats, on matrix units.
+        /// Products of a few rows with quantized matrices, on matrix units.
         qfew,
-        /// Large products with matrices in GGML's block formats.
+        /// Products of many rows with quantized matrices, on matrix units.
         qtiles,
-        /// Making GGML's blocks.
+        /// Quantization to GGML's block formats.
         quantize,
-        /// Matrices in GGML's block formats: their values and their products with few rows.
+        /// Dequantization, and memory-bound products of few rows with quantized matrices.
         quantized,
     }
     constants {
-        /// Threads that share the bytes of one row of activations.
+        /// Threads per workgroup of the quantized_row and quantized_rows kernels.
         QUANTIZED_ROW_BLOCK = 512,
-        /// Activations of each row that wait in LDS at a time.
+        /// Activations of each row that are held in LDS at a time.
         QUANTIZED_SEGMENT = 4096,
-        /// Rows of blocks that a group of lanes multiplies together.
+        /// Rows of weights that a group of lanes multiplies together.
         QUANTIZED_BESIDE = 2,
-        /// Weights that one lane unpacks at once, and activations that share a scale.
+        /// Weights that a lane unpacks at a time, and activations that share a scale.
         QUANTIZED_PIECE = 32,
-        /// Rows and columns of a workgroup's part of a product of few rows with blocks.
+        /// Rows and columns of a workgroup's tile of qfew.
         QFEW_SIDE = 16,
-        /// Rows of activations of a workgroup's part of a large product with blocks.
+        /// Rows of activations of a workgroup's tile of qtiles.
         QTILE_ROWS = 128,
-        /// Rows of blocks of it.
+        /// Rows of weights of a workgroup's tile of qtiles.
         QTILE_COLUMNS = 64,
-        /// Weights of each of these that it unpacks at once.
+        /// Weights of each row that a workgroup of qtiles unpacks at a time.
         QTILE_DEPTH = 128,
     }
 }
 
 const PRODUCT: &[Argument] = args![
-    Pointer => blocks "the matrix", x "what quantize_rows wrote", out "the dense output";
-    U32 => m "rows of the result", n "its columns, rows of the matrix", k "columns of the matrix, whole blocks"];
+    Pointer => blocks "the matrix", x "output of quantize_rows", out "the dense output";
+    U32 => m "rows of the result", n "columns of the result, rows of the matrix", k "columns of the matrix, whole blocks"];
 const GROUPS: &[Argument] = args![U32 =>
-    pieces "runs of QUANTIZED_PIECE weights in a row",
-    width "threads that share QUANTIZED_BESIDE rows of weights, `pieces` at most"];
+    pieces "pieces of QUANTIZED_PIECE weights per row",
+    width "threads that share QUANTIZED_BESIDE rows of weights, at most `pieces`"];
 
 fn families() -> Vec<Family> {
     vec![
@@ -49,20 +49,20 @@ fn families() -> Vec<Family> {
             "Dequantize",
             "quantized",
             "dequantize_{format}_{dtype}",
-            "The values of blocks, of all rows or of those with given numbers.",
+            "Dequantizes all rows of a matrix, or selected rows.",
         )
         .over([formats(ALL), dtypes("dtype", TILED_FLOATS)])
         .takes(&[args![Pointer =>
-            blocks "the matrix", ids "numbers of its rows, as u32; null for all in order"], OUT])
+            blocks "the matrix", ids "indices of the selected rows, as u32; null for all rows"], OUT])
         .takes(&[args![
-            U32 => pieces "runs of QUANTIZED_PIECE weights of the output";
-            Usize => rows "rows of the matrix", row_pieces "pieces of a row, as a dim's word"]]),
+            U32 => pieces "pieces of QUANTIZED_PIECE weights of the output";
+            Usize => rows "rows of the matrix", row_pieces "pieces of a row, as a divisor word"]]),
         family(
             "QuantizeRows",
             "quantized",
             "quantize_rows_{span}_{dtype}",
-            "Activations as bytes, a whole number of spans; behind them a scale and two sums for each \
-             QUANTIZED_PIECE, the scale that of its span.",
+            "Quantizes activations to bytes, followed by a scale and two sums for each QUANTIZED_PIECE. The scale is \
+             that of the span of 32 or 256 activations.",
         )
         .over([names("span", &["32", "256"]), dtypes("dtype", TILED_FLOATS)])
         .takes(&[args![Pointer => x "the activations"], OUT, NUMEL]),
@@ -70,36 +70,36 @@ fn families() -> Vec<Family> {
             "QuantizedRow",
             "quantized",
             "quantized_row_{format}",
-            "The products of one row of f32 with up to three matrices, whose rows are counted through.",
+            "Products of one f32 row with up to three matrices, whose rows are numbered consecutively.",
         )
         .over([formats(ALL)])
         .takes(&[args![
-            Pointer => x "the row", gate "may be null; else the row is silu(x) * gate",
+            Pointer => x "the row", gate "if not null, the row is silu(x) * gate",
                 summand "added to the product with the first matrix; may be null",
-                w0 "blocks of the first matrix", w1 "those of the second, if there is one",
-                w2 "those of the third, if there is one",
-                out0 "product with the first", out1 "with the second", out2 "with the third";
-            U32 => end0 "where rows of the first end", end1 "where those of the second end",
-                end2 "where those of the third end"], GROUPS])
+                w0 "blocks of the first matrix", w1 "blocks of the second matrix, if any",
+                w2 "blocks of the third matrix, if any", out0 "product with the first matrix",
+                out1 "product with the second matrix", out2 "product with the third matrix";
+            U32 => end0 "end of the first matrix's rows", end1 "end of the second matrix's rows",
+                end2 "end of the third matrix's rows"], GROUPS])
         .block(QUANTIZED_ROW_BLOCK)
         .with_dynamic_lds(),
         family(
             "QuantizedRows",
             "quantized",
             "quantized_rows_{count}_{format}",
-            "The products of up to so many rows of activations at a time with a matrix, or with one of a stack each.",
+            "Products of rows of activations, up to `count` at a time, with a matrix, or with one of a stack each.",
         )
         .over([names("count", &["1", "8"]), formats(ALL)])
         .takes(&[args![Pointer =>
-            activations "what quantize_rows wrote", weights "blocks of the matrix, or of a stack of them"]])
-        .takes(&[ROUTES, OUT, args![Usize => all "rows of activations"], ROUTED, GROUPS])
+            activations "output of quantize_rows", weights "blocks of the matrix, or of a stack of matrices"]])
+        .takes(&[ROUTES, OUT, args![Usize => all "number of rows of activations"], ROUTED, GROUPS])
         .block(QUANTIZED_ROW_BLOCK),
         family(
             "QuantizedTiles",
             "qtiles",
             "qtiles_{format}",
-            "The products of many rows of activations with a matrix, on matrix units; x of the grid counts parts of \
-             QTILE_ROWS rows, y those of QTILE_COLUMNS columns.",
+            "Products of many rows of activations with a matrix, on matrix units. x of the grid numbers tiles of \
+             QTILE_ROWS rows, y tiles of QTILE_COLUMNS columns.",
         )
         .over([formats(ALL)])
         .takes(&[PRODUCT]),
@@ -107,8 +107,8 @@ fn families() -> Vec<Family> {
             "QuantizedFew",
             "qfew",
             "qfew_{format}",
-            "The products of a few rows of activations with a matrix, on matrix units; x of the grid counts parts of \
-             QFEW_SIDE columns, y those of as many rows.",
+            "Products of a few rows of activations with a matrix, on matrix units. x of the grid numbers tiles of \
+             QFEW_SIDE columns, y tiles of QFEW_SIDE rows.",
         )
         .over([formats(LARGE)])
         .takes(&[PRODUCT]),
@@ -116,12 +116,12 @@ fn families() -> Vec<Family> {
             "Quantize",
             "quantize",
             "{kind}_{format}",
-            "Blocks of f32, as the CPU device makes them; weighted: by how important each column is.",
+            "Quantizes f32 to the CPU device's blocks, optionally weighted by an importance matrix.",
         )
-        .over([names("kind", &["quantize"]), formats(MADE)])
+        .over([names("kind", &["quantize"]), formats(QUANTIZABLE)])
         .over([names("kind", &["quantize_weighted"]), formats(WEIGHTED)])
-        .takes(&[INP, args![Pointer => weights "the importance of the columns, as f32; null if not weighted"]])
+        .takes(&[INP, args![Pointer => weights "importance of the columns, as f32; null if not weighted"]])
         .takes(&[OUT, args![Usize =>
-            blocks "blocks in all", row_blocks "blocks of a row; 0 if not weighted"]]),
+            blocks "number of blocks", row_blocks "blocks of a row; 0 if not weighted"]]),
     ]
 }

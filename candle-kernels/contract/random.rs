@@ -13,7 +13,7 @@ subject! {
 
 fn families() -> Vec<Family> {
     let numbers = args![
-        Usize => seed "key of the sequence", offset "first counter block";
+        Usize => seed "key of the Philox stream", offset "index of the first counter block";
         F64 => first "lower bound, or mean", second "upper bound, or standard deviation"];
     vec![
         family("Random", "random", "rand_{kind}_{dtype}", "Random numbers from Philox counter blocks.")

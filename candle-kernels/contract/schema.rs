@@ -1,6 +1,6 @@
-//! The types of the contract: modules, constants, and families of kernels with their arguments.
+//! Types of the contract: modules, constants, and families of kernels with their arguments.
 
-/// How an argument is passed.
+/// Type with which an argument is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// `size_t`, `uint64_t`.
@@ -15,91 +15,91 @@ pub enum Pass {
     Bool,
     /// Dims and strides by value: `const size_t *` in the sources, `CandleLayout` after hipify.
     Layout,
-    /// A pointer into device memory. May be null where the argument's text says so.
+    /// A pointer into device memory. It may be null only if the argument's documentation says so.
     Pointer,
-    /// One element of the dtype that the axis of this name has.
+    /// One element of the dtype given by the axis of this name.
     Element(&'static str),
 }
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
-    /// Its name in the sources, and of the field in Rust.
+    /// Name of the parameter in the sources and of the field in Rust.
     pub name: &'static str,
-    /// The way in which it is passed.
+    /// Type with which it is passed.
     pub pass: Pass,
-    /// The documentation of the field.
+    /// Documentation of the field.
     pub meaning: &'static str,
 }
 
-/// A part of a kernel's name, with the values that it may have.
+/// A variable part of a kernel's name, with its possible values.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// The name in braces.
+    /// Name of the axis, which stands in braces in [`Family::kernels`].
     pub name: &'static str,
-    /// True for dtypes, of the type `Element` in Rust; false for names, of an enumeration of their own.
+    /// True for dtypes (`Element` in Rust); false for names, which have their own enumeration.
     pub is_dtype: bool,
-    /// The values, as they stand in the name.
+    /// Values as they appear in the kernel's name.
     pub values: Vec<&'static str>,
-    /// The enumeration in Rust, of names that several families have; else each family has its own.
+    /// Rust enumeration shared by several families; `None` if the family has its own.
     pub shared: Option<&'static str>,
 }
 
-/// Kernels that differ only in the values of their axes.
+/// A family of kernels that differ only in the values of their axes.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// The name of its struct in Rust.
+    /// Name of the struct of its arguments in Rust.
     pub name: &'static str,
-    /// The source file without its ending.
+    /// Name of the source file without extension.
     pub module: &'static str,
-    /// Names of the kernels, each axis in braces.
+    /// Pattern of the kernels' names, with each axis in braces.
     pub kernels: &'static str,
-    /// Each is a set of axes, in the order of the name, all combinations of which exist; together they are the family.
+    /// Sets of axes in the order of the name. A kernel exists for every combination of the values of each set.
     pub variants: Vec<Vec<Axis>>,
-    /// The arguments in the order of the kernel's parameters.
+    /// Arguments in the order of the kernel's parameters.
     pub arguments: Vec<Argument>,
-    /// The most threads of a workgroup. Kernels of single elements are launched with just as many.
+    /// Maximum number of threads per workgroup. Elementwise kernels are launched with exactly this number.
     pub block: u32,
-    /// Bytes of dense elements that a thread moves at once; 0 where it takes one element at a time.
+    /// Bytes of contiguous elements that a thread moves per access; 0 if it moves one element at a time.
     pub pack_bytes: u32,
-    /// True if the launch sets the size of LDS.
+    /// True if the launch sets the size of dynamic LDS.
     pub dynamic_lds: bool,
-    /// The documentation of the struct: what the kernels compute.
+    /// Documentation of the struct: what the kernels compute.
     pub meaning: &'static str,
 }
 
-/// A number that kernels and host share: `CANDLE_NAME` in C, `NAME` in Rust.
+/// A number shared by kernels and host: `CANDLE_NAME` in C, `NAME` in Rust.
 #[derive(Clone, Copy, Debug)]
 pub struct Constant {
-    /// Its name.
+    /// Name in Rust.
     pub name: &'static str,
-    /// Its value.
+    /// Value.
     pub value: u32,
-    /// Its documentation.
+    /// Documentation.
     pub meaning: &'static str,
 }
 
-/// A source file, which becomes one code object per target.
+/// A source file, which is compiled to one code object per target.
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
-    /// The file's name without its ending.
+    /// Name of the file without extension.
     pub name: &'static str,
-    /// The documentation of its variant in Rust.
+    /// Documentation of its variant in Rust.
     pub meaning: &'static str,
 }
 
-/// A file of the contract.
+/// Contents of one file of the contract.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
-    /// The sources that it describes.
+    /// The modules that it describes.
     pub modules: &'static [Module],
-    /// The numbers that these share with the host.
+    /// The constants that these modules share with the host.
     pub constants: &'static [Constant],
-    /// Their kernels.
+    /// Returns the families of the modules' kernels.
     pub families: fn() -> Vec<Family>,
 }
 
-/// A family without variants and arguments, one element per thread, in workgroups of 256.
+/// Returns a family without variants and arguments: one element per thread, in workgroups of 256 threads.
 pub fn family(
     name: &'static str,
     module: &'static str,
@@ -112,7 +112,7 @@ pub fn family(
 }
 
 impl Family {
-    /// Adds kernels for all combinations of the axes' values.
+    /// Adds kernels for all combinations of the values of `axes`.
     pub fn over<const N: usize>(mut self, axes: [Axis; N]) -> Self {
         self.variants.push(axes.into());
         self
@@ -124,33 +124,33 @@ impl Family {
         self
     }
 
-    /// Sets the most threads of a workgroup.
+    /// Sets the maximum number of threads per workgroup.
     pub fn block(self, threads: u32) -> Self {
         Self { block: threads, ..self }
     }
 
-    /// Has each thread move 16 bytes of dense elements at once.
+    /// Declares that each thread moves 16 bytes of contiguous elements per access.
     pub fn in_packs(self) -> Self {
         Self { pack_bytes: 16, ..self }
     }
 
-    /// Has the launch set the size of LDS.
+    /// Declares that the launch sets the size of dynamic LDS.
     pub fn with_dynamic_lds(self) -> Self {
         Self { dynamic_lds: true, ..self }
     }
 }
 
-/// An axis of names that only one family has.
+/// Returns an axis of names that belongs to one family.
 pub fn names(name: &'static str, values: &[&'static str]) -> Axis {
     Axis { name, is_dtype: false, values: values.to_vec(), shared: None }
 }
 
-/// An axis of dtypes.
+/// Returns an axis of dtypes.
 pub fn dtypes(name: &'static str, values: &[&'static str]) -> Axis {
     Axis { is_dtype: true, ..names(name, values) }
 }
 
-/// A list of arguments: how they are passed, then their names with the text of the field.
+/// Builds a list of arguments from their types, names and documentation.
 macro_rules! args {
     ($($pass:expr => $($name:ident $meaning:literal),+);+ $(;)?) => {
         &[$($($crate::contract::schema::Argument {
@@ -161,14 +161,14 @@ macro_rules! args {
     };
 }
 
-/// Defines the modules and constants of a subject, each after its documentation, and `SUBJECT`; `families` is a
-/// function of the file.
+/// Defines the documented modules and constants of a subject, and `SUBJECT`, which refers to the function `families` of
+/// the file.
 macro_rules! subject {
     (modules { $($(#[doc = $about:literal])+ $module:ident,)* }
      constants { $($(#[doc = $meaning:literal])+ $name:ident = $value:expr,)* }) => {
         $($(#[doc = $meaning])+ pub const $name: u32 = $value;)*
 
-        /// The modules, constants and families of this file.
+        /// Modules, constants and families of this file.
         pub const SUBJECT: $crate::contract::schema::Subject = $crate::contract::schema::Subject {
             modules: &[$($crate::contract::schema::Module {
                 name: stringify!($module),

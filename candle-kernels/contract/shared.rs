@@ -1,15 +1,15 @@
-//! Lists of dtypes, arguments and constants that several subjects have.
+//! Lists of dtypes, arguments and constants used by several subjects.
 
 use super::schema::{Argument, Axis, Family, names};
 
 subject! {
     modules {}
     constants {
-        /// Words of a by-value layout: dims, then the strides of each operand.
+        /// Maximum number of words of a by-value layout: dims, then the strides of each operand.
         LAYOUT_WORDS = 32,
-        /// Threads of a workgroup, where nothing else is said.
+        /// Default number of threads per workgroup.
         BLOCK = 256,
-        /// The most bytes that one access of a lane moves.
+        /// Maximum number of bytes that one access of a lane moves.
         PACK_BYTES = 16,
     }
 }
@@ -18,28 +18,28 @@ fn families() -> Vec<Family> {
     Vec::new()
 }
 
-/// Every dtype that computes, named as `DType::as_str` names it.
+/// All dtypes with arithmetic, named as by `DType::as_str`.
 pub const ELEMENTS: &[&str] = &["u8", "u32", "i16", "i32", "i64", "bf16", "f16", "f32", "f64", "f8e4m3"];
-/// All floats.
+/// All float dtypes.
 pub const FLOATS: &[&str] = &["bf16", "f16", "f32", "f64", "f8e4m3"];
-/// The floats of upstream's fused layers and products.
+/// Float dtypes of upstream's fused layers and matrix products.
 pub const WIDER_FLOATS: &[&str] = &["bf16", "f16", "f32", "f64"];
-/// The floats that matrix units multiply, or lanes in their place.
+/// Float dtypes of tiled products.
 pub const TILED_FLOATS: &[&str] = &["bf16", "f16", "f32"];
-/// All integers.
+/// All integer dtypes.
 pub const INTEGERS: &[&str] = &["u8", "u32", "i16", "i32", "i64"];
-/// Elements that are only moved: one dtype of each size stands for all of it.
+/// One dtype of each element size, for kernels that only move elements.
 pub const CARRIERS: &[&str] = &["u8", "f16", "u32", "i64"];
-/// Units of bytes that are only moved.
+/// Units of 1 to 16 bytes, for kernels that only move bytes.
 pub const UNITS: &[&str] = &["b1", "b2", "b4", "b8", "b16"];
 
-/// The first arguments of a kernel that follows a layout.
+/// First arguments of a kernel with strided operands.
 pub const STRIDED: &[Argument] = args![
-    Usize => numel "elements in all", num_dims "dims in `info`; 0 if everything is contiguous";
+    Usize => numel "number of elements", num_dims "number of dims in `info`; 0 if everything is contiguous";
     Layout => info "dims, then the strides of each operand"];
-/// The first argument of a kernel that counts elements.
+/// The number of elements.
 pub const NUMEL: &[Argument] = &[STRIDED[0]];
-/// The number of dims of a layout that follows.
+/// The number of dims of the following layout.
 pub const NUM_DIMS: &[Argument] = &[STRIDED[1]];
 /// A layout.
 pub const INFO: &[Argument] = &[STRIDED[2]];
@@ -50,7 +50,7 @@ pub const OUT: &[Argument] = args![Pointer => out "the dense output"];
 /// Both operands.
 pub const LHS_RHS: &[Argument] = args![Pointer => lhs "left operand", rhs "right operand"];
 
-/// Rows and columns of a workgroup's part of a product on tiles.
+/// Returns the axis of the number of rows and columns of a workgroup's tile.
 pub fn tile_sides() -> Axis {
     Axis { shared: Some("TileSide"), ..names("side", &["64", "128"]) }
 }

@@ -1,7 +1,7 @@
-// The CUDA dialect that our kernel sources are written in, for AMD GPUs: qualifiers, types, built-in
-// variables and functions under their CUDA names, made of clang builtins and the ROCm device libraries.
-// What differs between machines stands in amdgcn.h and, for measuring on an NVIDIA GPU, in nvptx.h.
-// Included before the first line of every hipified module. No HIP or C library header is needed.
+// The CUDA dialect of our kernel sources for AMD GPUs: qualifiers, types, built-in variables and functions
+// under their CUDA names, implemented by clang builtins and the ROCm device libraries. The target-specific
+// parts are in amdgcn.h and, for measurements on NVIDIA GPUs, in nvptx.h. Included before the first line of
+// every hipified module. No HIP or C library header is needed.
 #pragma once
 
 #include "candle_contract.h"

@@ -1,7 +1,7 @@
-//! The host's side of the kernels: the arguments of each family as a struct, and the numbers of its kernels.
+//! Host side of the kernels: a struct of the arguments of each family, and the IDs of its kernels.
 //!
-//! Most of this module is generated from the tables in `candle-kernels/contract`, against which the build also holds every
-//! compiled code object: an argument that is passed here is one that the kernel has.
+//! Most of this module is generated from the tables in `candle-kernels/contract`. The build also checks every compiled code
+//! object against them, so that the arguments passed here are those that the kernel has.
 //!
 //! ```
 //! use hip_kernels::contract::{Element, KernelFamily, Unary, UnaryOp};
@@ -22,17 +22,17 @@ use std::marker::PhantomData;
 pub struct DevicePtr(pub *mut c_void);
 
 impl DevicePtr {
-    /// No address.
+    /// The null address.
     pub const NULL: Self = Self(std::ptr::null_mut());
 }
 
-/// Dims, then the strides of each operand, packed: an argument that kernels take by value.
+/// Dims followed by the strides of each operand, packed; kernels take it by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelLayout(pub [usize; LAYOUT_WORDS]);
 
-/// The word of a dim in a [`KernelLayout`] for the kernels that divide by none: the size, and above bit 32 what to
-/// multiply by instead (`Divisor` in `candle-kernels/index.cuh`). Sizes above 2^31 stay as they are.
+/// Returns the divisor word of a dim: the size in the lower and a multiplier in the upper 32 bits, which replaces divisions
+/// in kernels (`Divisor` in `candle-kernels/index.cuh`). Returns sizes above 2^31 unchanged.
 #[inline]
 pub const fn dim_word(size: usize) -> usize {
     if size == 0 || size > 1 << 31 {
@@ -42,41 +42,41 @@ pub const fn dim_word(size: usize) -> usize {
     ((((1 << shift) - size) << 32) / size + 1) << 32 | size
 }
 
-/// The bits of one element of any dtype, in the low bytes. The device reads as many bytes as the dtype has.
+/// The bits of one element of any dtype, in the low bytes. The device reads only the bytes of the dtype.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits(pub u64);
 
-/// The number of a kernel, below [`KernelId::COUNT`].
+/// ID of a kernel: a number below [`KernelId::COUNT`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelId(u16);
 
 impl KernelId {
-    /// How many kernels there are.
+    /// Number of kernels.
     pub const COUNT: usize = COUNT;
 
-    /// The number.
+    /// Returns the ID as an index.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// The name in the code object.
+    /// Returns the kernel's name in the code object.
     pub fn name(self) -> &'static str {
         KERNELS[self.index()].0
     }
 
-    /// The module whose code object has it.
+    /// Returns the module whose code object contains the kernel.
     pub fn module(self) -> Module {
         FAMILIES[KERNELS[self.index()].1].1
     }
 
-    /// The name of its family.
+    /// Returns the name of the kernel's family.
     pub fn family(self) -> &'static str {
         FAMILIES[KERNELS[self.index()].1].0
     }
 
-    /// Every kernel, by number.
+    /// Returns all kernels in order of their IDs.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).take(COUNT).map(Self)
     }
@@ -88,35 +88,35 @@ impl fmt::Debug for KernelId {
     }
 }
 
-/// Kernels that take the same arguments, which are the fields of the implementing struct.
+/// A family of kernels with the same arguments, which are the fields of the implementing struct.
 pub trait KernelFamily {
-    /// The family's name.
+    /// Name of the family.
     const NAME: &'static str;
-    /// The most threads of a workgroup; kernels of single elements are launched with just as many.
+    /// Maximum number of threads per workgroup; elementwise kernels are launched with exactly this number.
     const BLOCK: u32;
-    /// Bytes of dense elements that a thread moves at once; 0 where it takes one element at a time.
+    /// Bytes of contiguous elements that a thread moves per access; 0 if it moves one element at a time.
     const PACK_BYTES: usize;
-    /// Whether the launch sets the size of LDS.
+    /// True if the launch sets the size of dynamic LDS.
     const DYNAMIC_LDS: bool;
-    /// The family itself, whatever its arguments borrow.
+    /// The family with a `'static` lifetime, independent of what its arguments borrow.
     type Any: 'static;
-    /// The address of each argument.
+    /// Array of the addresses of the arguments.
     type Arguments: AsRef<[*const c_void]>;
-    /// The addresses of the arguments in the kernel's order, valid as long as `self` is borrowed.
+    /// Returns the addresses of the arguments in the kernel's order, valid while `self` is borrowed.
     fn arguments(&self) -> Self::Arguments;
 }
 
-/// A kernel that takes the arguments `F`.
+/// A kernel of the family `F`.
 pub struct KernelOf<F>(KernelId, PhantomData<fn(F)>);
 
 impl<F> KernelOf<F> {
-    /// Which kernel it is.
+    /// Returns the kernel's ID.
     #[inline]
     pub fn id(self) -> KernelId {
         self.0
     }
 
-    /// The kernel of an entry of a family's table.
+    /// Converts an entry of a family's table.
     #[inline]
     fn of(number: u16) -> Option<Self> {
         (number != NONE).then_some(Self(KernelId(number), PhantomData))
@@ -143,10 +143,10 @@ impl fmt::Display for Module {
     }
 }
 
-/// What a family's table holds where there is no kernel.
+/// Entry of a family's table for a combination without a kernel.
 const NONE: u16 = u16::MAX;
 
-/// Whether two names are the same, at compile time too.
+/// Compares two names; usable at compile time.
 const fn same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut at = 0;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_found_by_the_values_of_their_axes() {
+    fn kernels_are_found_by_axis_values() {
         assert_eq!(name(Unary::kernel(UnaryOp::GeluErf, Element::Bf16)), Some("ugelu_erf_bf16"));
         assert_eq!(name(Cast::kernel(Element::F8e4m3, Element::U8)), Some("cast_f8e4m3_u8"));
         assert_eq!(name(Take::kernel(TakeKind::Gather, Element::I64, TakeUnit::B2)), Some("gather_i64_b2"));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_do_not_exist_are_none() {
+    fn missing_combinations_are_none() {
         assert_eq!(name(Unary::kernel(UnaryOp::Sigmoid, Element::F8e4m3)), None);
         assert_eq!(name(Unary::kernel(UnaryOp::Exp, Element::U8)), None);
         assert_eq!(name(Cast::kernel(Element::F32, Element::F32)), None);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_dense_and_names_unique() {
+    fn ids_are_dense_and_names_unique() {
         let ids: Vec<KernelId> = KernelId::all().collect();
         assert!(ids.iter().enumerate().all(|(at, id)| id.index() == at));
         assert_eq!(ids.len(), KernelId::COUNT);
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(unary.arguments(), expected);
     }
 
-    /// A quotient as the kernels compute it.
+    /// Computes a quotient like the kernels.
     fn divided(n: usize, word: usize) -> usize {
         let (size, factor) = (word & 0xffff_ffff, word >> 32);
         let shift = usize::BITS - (size - 1).leading_zeros();
@@ -238,7 +238,7 @@ mod tests {
         for size in sizes.into_iter().filter(|size| (1..=END).contains(size)) {
             let word = dim_word(size);
             assert_eq!(word as u32 as usize, size);
-            // A quotient is wrong first where it changes: around multiples of the size.
+            // Errors would first appear where the quotient changes: around multiples of the size.
             let last = (END - 1) / size;
             let some = (0..=last.min(50)).chain(last.saturating_sub(50)..=last);
             let spread = (0..64).map(|part| last / 64 * part);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back_to_their_values() {
+    fn values_are_found_by_name() {
         const GELU: Option<UnaryOp> = UnaryOp::of("gelu");
         assert_eq!(GELU, Some(UnaryOp::Gelu));
         for op in UnaryOp::ALL {

@@ -1,5 +1,5 @@
-//! Candle's kernels as AMD code objects: compiled when this crate is built, embedded compressed, and found
-//! by module and GPU architecture.
+//! Candle's kernels as AMD code objects. They are compiled when this crate is built, embedded compressed, and looked up by
+//! module and GPU architecture.
 //!
 //! ```
 //! use hip_kernels::{Module, archs, code_object};
@@ -14,7 +14,7 @@
 pub mod contract;
 mod lookup;
 
-/// The kernels of any code object, with their arguments.
+/// Reads the kernels of any code object, with their arguments.
 pub use amdgpu_code_object as metadata;
 pub use contract::Module;
 pub use lookup::{CodeObject, KernelError, archs, best_target, code_object};

@@ -2,19 +2,18 @@
 
 use crate::Module;
 
-/// A code object as the build script left it.
+/// A compressed code object, embedded by the build script.
 struct Embedded {
     module: &'static str,
     target: &'static str,
-    /// Bytes after decompression.
+    /// Size in bytes after decompression.
     size: usize,
     compressed: &'static [u8],
 }
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
-/// Generic targets and the architectures that their objects run on (LLVM's AMDGPUUsage, "Generic
-/// Processor Versioning").
+/// Generic targets and the architectures that run their objects (LLVM's AMDGPUUsage, "Generic Processor Versioning").
 const GENERIC: &[(&str, &[&str])] = &[
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
     ("gfx9-4-generic", &["gfx940", "gfx941", "gfx942", "gfx950"]),
@@ -25,24 +24,24 @@ const GENERIC: &[(&str, &[&str])] = &[
         &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"],
     ),
     ("gfx12-generic", &["gfx1200", "gfx1201"]),
-    // NVIDIA's objects run on later chips of their generation (CUDA C++ Programming Guide, "Binary Compatibility").
+    // NVIDIA objects run on later chips of the same generation (CUDA C++ Programming Guide, "Binary Compatibility").
     ("sm_80", &["sm_86", "sm_87", "sm_89"]),
     ("sm_86", &["sm_87", "sm_89"]),
 ];
 
-/// A code object, ready to load.
+/// A decompressed code object, ready to load.
 #[derive(Debug, Clone)]
 pub struct CodeObject {
-    /// The target that it was compiled for: the GPU's own, or a generic one.
+    /// The target that it was compiled for: the GPU's architecture, or a generic one.
     pub target: &'static str,
     /// The ELF file.
     pub bytes: Vec<u8>,
 }
 
-/// Why there is no code object for a GPU.
+/// Error of looking up a code object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// Nothing in this binary runs on the GPU.
+    /// This binary has no code object for the GPU.
     #[error(
         "this binary has no kernels for {arch}: it was built for {held}. \
          Rebuild with CANDLE_ROCM_ARCHS={fitting} in the environment ({choices} would fit)"
@@ -50,36 +49,35 @@ pub enum KernelError {
     NoCodeObject {
         /// The GPU's architecture.
         arch: String,
-        /// What the binary holds, comma-separated.
+        /// The targets in the binary, comma-separated.
         held: String,
-        /// A value for `CANDLE_ROCM_ARCHS` that keeps what there is and adds what fits.
+        /// A value for `CANDLE_ROCM_ARCHS` with the binary's targets and the GPU's architecture.
         fitting: String,
-        /// The targets that fit.
+        /// The targets that run on the GPU.
         choices: String,
     },
 
-    /// The embedded bytes cannot be unpacked.
+    /// The embedded bytes cannot be decompressed.
     #[error(
-        "the code object of module {module} for {target} in this binary is damaged: {detail}. Build it again"
+        "the code object of module {module} for {target} in this binary is damaged: {detail}. Rebuild the binary"
     )]
     Damaged {
         /// The module.
         module: &'static str,
         /// The target.
         target: &'static str,
-        /// What the decompressor said.
+        /// The decompressor's error.
         detail: String,
     },
 }
 
-/// The targets that this binary has kernels for.
+/// Returns the targets that this binary has kernels for.
 pub fn archs() -> &'static [&'static str] {
     TARGETS
 }
 
-/// The code object of `module` for a GPU of architecture `arch`, which may carry feature suffixes as HIP
-/// reports them (`gfx90a:sramecc+:xnack-`). An object for exactly this architecture comes before a
-/// generic one.
+/// Returns the code object of `module` for a GPU of architecture `arch`, with or without the feature suffixes that HIP
+/// reports (`gfx90a:sramecc+:xnack-`). Prefers an object for exactly this architecture over a generic one.
 ///
 /// # Errors
 /// [`KernelError::NoCodeObject`] if nothing in the binary fits the GPU.
@@ -99,7 +97,7 @@ fn unpack(embedded: &Embedded) -> Result<CodeObject, KernelError> {
     let bytes = zstd::bulk::decompress(embedded.compressed, embedded.size)
         .map_err(|error| damaged(error.to_string()))?;
     if bytes.len() != embedded.size {
-        return Err(damaged(format!("{} of {} bytes", bytes.len(), embedded.size)));
+        return Err(damaged(format!("{} bytes instead of {}", bytes.len(), embedded.size)));
     }
     Ok(CodeObject { target: embedded.target, bytes })
 }
@@ -108,15 +106,15 @@ fn without_features(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
 }
 
-/// The targets that run on `arch`, best first.
+/// Returns the targets whose objects run on `arch`, best first.
 fn fitting(arch: &str) -> impl Iterator<Item = &str> {
     let generic =
         GENERIC.iter().filter(move |(_, members)| members.contains(&arch)).map(|(generic, _)| *generic);
     std::iter::once(arch).chain(generic)
 }
 
-/// The one of the targets `held` whose code objects run on a GPU of architecture `arch` (with or without
-/// feature suffixes), an exact one before a generic one. For code objects of your own:
+/// Returns the best of the targets `held` for a GPU of architecture `arch` (with or without feature suffixes), preferring an
+/// exact one over a generic one. Use it to select among your own code objects:
 ///
 /// ```
 /// assert_eq!(hip_kernels::best_target("gfx1102", &["gfx90a", "gfx11-generic"]), Some("gfx11-generic"));
@@ -139,23 +137,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exact_comes_before_generic() {
+    fn an_exact_target_is_preferred() {
         assert_eq!(best_target("gfx1100", &["gfx11-generic", "gfx1100"]), Some("gfx1100"));
         assert_eq!(best_target("gfx1102", &["gfx11-generic", "gfx1100"]), Some("gfx11-generic"));
         assert_eq!(best_target("gfx942", &["gfx90a", "gfx9-4-generic"]), Some("gfx9-4-generic"));
-        // The same generation is not enough.
+        // Other architectures of the same generation do not run the object.
         assert_eq!(best_target("gfx90a", &["gfx908", "gfx9-4-generic"]), None);
         assert_eq!(best_target("gfx1010", &["gfx10-3-generic"]), None);
     }
 
     #[test]
-    fn features_are_not_part_of_the_name() {
+    fn feature_suffixes_are_ignored() {
         assert_eq!(without_features("gfx90a:sramecc+:xnack-"), "gfx90a");
         assert_eq!(without_features("gfx1100"), "gfx1100");
     }
 
     #[test]
-    fn the_error_says_what_there_is_and_what_to_set() {
+    fn the_error_lists_targets_and_the_remedy() {
         let text = no_code_object("gfx1036", &["gfx90a", "gfx11-generic"]).to_string();
         for part in [
             "no kernels for gfx1036",
@@ -168,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn an_architecture_that_does_not_exist_fits_nothing() {
+    fn an_unknown_architecture_is_an_error() {
         let error = code_object(Module::Unary, "gfx000:xnack+").unwrap_err();
         assert!(matches!(error, KernelError::NoCodeObject { arch, .. } if arch == "gfx000"));
     }
 
     #[test]
-    fn every_module_is_there_for_every_target() {
+    fn every_module_is_embedded_for_every_target() {
         for target in archs() {
             for module in Module::ALL {
                 let object = code_object(module, target).unwrap();

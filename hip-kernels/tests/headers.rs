@@ -1,4 +1,4 @@
-//! The compatibility headers, on the software GPU, against the host's formulas.
+//! Compares the compatibility headers on the software GPU with formulas on the host.
 mod software_gpu;
 
 use std::fmt::Debug;
@@ -33,7 +33,7 @@ fn convert<I: Element, O: Element>(kernel: &str, inputs: &[I]) -> Vec<O> {
     results.read()
 }
 
-/// Bits must be equal, but any NaN is as good as another.
+/// Asserts that bits are equal; all NaNs count as equal.
 fn same<I: Debug, B: PartialEq + Debug + Copy>(
     inputs: &[I],
     got: &[B],
@@ -70,7 +70,7 @@ fn f32_samples() -> Vec<u32> {
     (0..=u16::MAX).flat_map(|upper| lower.map(|lower| (u32::from(upper) << 16) | lower)).collect()
 }
 
-/// f64 values that lie on, or by one f64 bit beside, an f32: rounding twice would go wrong on them.
+/// f64 values on or one f64 bit next to an f32, for which rounding twice would be wrong.
 fn f64_samples() -> Vec<u64> {
     let near = |bits: u32| {
         let exact = f64::from(f32::from_bits(bits)).to_bits();
@@ -80,7 +80,7 @@ fn f64_samples() -> Vec<u64> {
         .flat_map(|upper| [0u32, 0x1000, 0x8000].map(|lower| (u32::from(upper) << 16) | lower))
         .flat_map(near)
         .collect();
-    // Beyond the range of f32, and below it.
+    // Values above and below the range of f32.
     samples
         .extend([1e300f64, -1e300, 1e-300, -1e-300, f64::MAX, f64::MIN_POSITIVE, 5e-324].map(f64::to_bits));
     samples
@@ -178,7 +178,7 @@ fn e4m3_conversions() {
     same(&inputs, &convert::<_, u8>("f64_to_e4m3", &inputs), wanted, e4m3_nan);
 }
 
-/// Launches a kernel that takes pairs and gives `per_pair` results for each.
+/// Launches a kernel on pairs, with `per_pair` results for each.
 fn on_pairs(kernel: &str, left: &[u16], right: &[u16], per_pair: usize) -> Vec<u16> {
     let count = left.len() as u32;
     let (a, b) = (Buffer::new(left), Buffer::new(right));
@@ -219,7 +219,7 @@ fn bf16_arithmetic_rounds_once() {
     );
 }
 
-// f32 has more than twice the bits of f16 plus two: rounding its rounded result once more is exact.
+// f32 has more than twice the bits of f16 plus two, so rounding its rounded result again is correct.
 #[test]
 fn f16_arithmetic_rounds_once() {
     check_arithmetic(
@@ -230,8 +230,8 @@ fn f16_arithmetic_rounds_once() {
     );
 }
 
-/// A number wins over a NaN in max and min; a NaN wins in the `_nan` forms. NaNs are made quiet: IEEE 754-2008
-/// lets maxNum give a NaN for a signalling one, which no operation yields.
+/// max and min return the other operand if one is NaN; the `_nan` variants return NaN. Only quiet NaNs are tested: for a
+/// signalling one, which no operation produces, IEEE 754-2008 allows maxNum to return NaN.
 fn check_extrema(kernel: &str, specials: &[u16], to_f32: fn(u16) -> f32, quiet: u16) {
     let (mut left, mut right) = pairs(specials);
     for bits in left.iter_mut().chain(&mut right).filter(|bits| to_f32(**bits).is_nan()) {
@@ -247,7 +247,7 @@ fn check_extrema(kernel: &str, specials: &[u16], to_f32: fn(u16) -> f32, quiet: 
             0 => a.max(b),
             _ => a.min(b),
         };
-        // Either zero may stand for the other here.
+        // Zeros of either sign count as equal here.
         let equal = got == wanted || (got.is_nan() && wanted.is_nan());
         assert!(equal, "form {} of {a} and {b} gave {got}, wanted {wanted}", index % 4);
     }
@@ -259,7 +259,7 @@ fn extrema_treat_nan_as_cuda_does() {
     check_extrema("extrema_bf16", &BF16_SPECIALS, |bits| bf16::from_bits(bits).to_f32(), 0x0040);
 }
 
-/// Many threads add small whole numbers to few cells; the cells between them must not change.
+/// Many threads add small integers to a few cells; the cells between them must not change.
 fn check_atomic_add(kernel: &str, to_bits: fn(f32) -> u16) {
     // Odd and even cells, a pair in one 32-bit word, and one in the last word.
     let used = [1usize, 4, 5, 10];
@@ -298,7 +298,7 @@ fn atomic_addition_of_16_bits_leaves_the_neighbours() {
 fn a_16_bit_compare_and_swap_has_one_winner() {
     let free = 0xffffu16;
     let count = 512;
-    // Cells 1 to 7 are contended for; 0 and 8 are not, nor is cell 3 free.
+    // Threads compete for cells 1 to 7, of which cell 3 is not free; cells 0 and 8 must not change.
     let mut memory = vec![free; 9];
     memory[3] = 0x1234;
     let cells: Vec<u32> = (0..count).map(|thread| 1 + thread % 7).collect();
@@ -319,7 +319,7 @@ fn a_16_bit_compare_and_swap_has_one_winner() {
     assert_eq!([after[0], after[3], after[8]], [free, 0x1234, free]);
     for cell in [1u32, 2, 4, 5, 6, 7] {
         let winner = after[cell as usize];
-        assert_ne!(winner, free, "nobody took cell {cell}");
+        assert_ne!(winner, free, "no thread claimed cell {cell}");
         assert_eq!(cells[usize::from(winner) - 1], cell, "cell {cell} holds another's mark");
         for (thread, _) in cells.iter().enumerate().filter(|(_, taken)| **taken == cell) {
             let wanted = if thread + 1 == usize::from(winner) { free } else { winner };
@@ -444,7 +444,7 @@ fn saturated_difference_of_bytes() {
 }
 
 #[test]
-fn threads_know_their_place_and_layouts_arrive_by_value() {
+fn thread_indices_and_by_value_layouts_are_correct() {
     let (grid, block) = ([3u32, 2, 2], [5u32, 4, 3]);
     let threads = (grid.iter().product::<u32>() * block.iter().product::<u32>()) as usize;
     let layout: [usize; 32] = std::array::from_fn(|i| 1000 + i);
@@ -468,7 +468,7 @@ fn threads_know_their_place_and_layouts_arrive_by_value() {
     assert_eq!(sum.read(), [(0..32).map(|i| (i + 1) * (1000 + i)).sum::<u64>()]);
 }
 
-/// All (z, y, x) below `size`, x fastest.
+/// Returns all (z, y, x) below `size`, with x varying fastest.
 fn coordinates(size: [u32; 3]) -> impl Iterator<Item = (u32, u32, u32)> {
     (0..size[2]).flat_map(move |z| (0..size[1]).flat_map(move |y| (0..size[0]).map(move |x| (z, y, x))))
 }

@@ -1,4 +1,4 @@
-//! Our own kernels (indexing, random, cast), on the software GPU, against the host's formulas.
+//! Compares kernels (indexing, random, cast) on the software GPU with formulas on the host.
 mod software_gpu;
 
 use float8::F8E4M3;
@@ -57,7 +57,7 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
         out.read()
     };
     let row = |id: usize| (0..3).map(move |column| 100 + (id * 3 + column) as u32);
-    // The largest i64 stands for no row.
+    // The largest i64 means "no row".
     assert_eq!(run(&[3, i64::MAX as u64, 0]), row(3).chain([0, 0, 0]).chain(row(0)).collect::<Vec<_>>());
     assert_eq!(record.read(), [0, 0, 0]);
     assert_eq!(run(&[1, 4, 2]), row(1).chain([0, 0, 0]).chain(row(2)).collect::<Vec<_>>());
@@ -65,7 +65,7 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
     // The first fault stays until the host clears it; negative indices are faults too.
     assert_eq!(run(&[-1i64 as u64, 0]), [0, 0, 0].into_iter().chain(row(0)).collect::<Vec<_>>());
     assert_eq!(record.read(), [1, 4, 4]);
-    // Cleared without the next turn nothing is written, for a lane may still be about to; with it the next one is.
+    // If the host clears the record without advancing the turn, no fault is written; after advancing it, the next one is.
     record.write(&[0, 0, 0]);
     run(&[5]);
     assert_eq!(record.read(), [0, 0, 0]);
@@ -74,7 +74,7 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
     assert_eq!(record.read(), [1 << 32 | 1, 6, 4]);
 }
 
-/// To callers such an index is an error: only here is it seen that nothing else is read or written.
+/// Callers get an error for such an index; this checks that nothing else is read or written.
 #[test]
 fn gather_and_scatter_skip_what_is_out_of_range() {
     let (module, record) = indexing();
@@ -131,7 +131,7 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
     assert_eq!(record.read(), [4, 3, 3]);
 }
 
-/// Philox4x32-10, written from the paper's description: the round function, then the key schedule.
+/// Philox4x32-10 as described in the paper: the round function, then the key schedule.
 fn philox(seed: u64, block: u64) -> [u32; 4] {
     let split = |value: u64| [value as u32, (value >> 32) as u32];
     let ([c0, c1], [mut k0, mut k1]) = (split(block), split(seed));
@@ -148,7 +148,7 @@ fn philox(seed: u64, block: u64) -> [u32; 4] {
 
 #[test]
 fn the_host_formula_is_philox() {
-    // Known answers of the authors' Random123 library.
+    // Known answers from the authors' Random123 library.
     assert_eq!(philox(0, 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
 }
 
@@ -196,7 +196,7 @@ fn normal_numbers_are_box_muller() {
     }
 }
 
-/// Casts a column of a two-column matrix, so that the strided path runs too.
+/// Casts a column of a two-column matrix, to test the strided path as well.
 fn cast<I: software_gpu::Element, O: software_gpu::Element>(
     module: &Module,
     kernel: &str,
@@ -269,7 +269,7 @@ fn floats() -> Vec<f64> {
 }
 
 #[test]
-fn floats_become_integers_as_in_rust() {
+fn float_to_integer_casts_match_rust() {
     let module = load(KernelModule::Cast);
     let doubles = floats();
     let singles: Vec<f32> = doubles.iter().map(|&value| value as f32).collect();

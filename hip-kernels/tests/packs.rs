@@ -1,4 +1,4 @@
-//! The elementwise template on the software GPU: packs and what they do not fit, and grids smaller than the work.
+//! The elementwise template on the software GPU: aligned and unaligned packs, and grids smaller than the work.
 mod software_gpu;
 
 use std::ffi::c_void;
@@ -11,12 +11,12 @@ fn load(module: KernelModule) -> Module {
     Module::load(&code_object(module, ARCH).unwrap().bytes)
 }
 
-/// Elements that are their own numbers, as long as these fit.
+/// Returns elements equal to their index, truncated to 16 bits.
 fn numbers(count: usize) -> Vec<u16> {
     (0..count).map(|i| i as u16).collect()
 }
 
-/// Dims with the strides of each operand.
+/// Returns a layout of dims and the strides of each operand.
 fn layout(dims: &[usize], strides: &[&[usize]]) -> [usize; LAYOUT_WORDS] {
     let words = dims.iter().map(|&size| dim_word(size)).chain(strides.concat());
     let mut layout = [0; LAYOUT_WORDS];
@@ -24,7 +24,7 @@ fn layout(dims: &[usize], strides: &[&[usize]]) -> [usize; LAYOUT_WORDS] {
     layout
 }
 
-/// Where the elements of a layout lie, in order.
+/// Returns the offsets of a layout's elements, in order.
 fn places(dims: &[usize], strides: &[usize]) -> Vec<usize> {
     (0..dims.iter().product())
         .map(|mut i| {
@@ -38,12 +38,12 @@ fn places(dims: &[usize], strides: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// A place `elements` beyond the beginning of a buffer.
+/// Returns the address `elements` elements after the start of a buffer.
 fn beyond(buffer: &Buffer<u16>, elements: usize) -> *mut c_void {
     buffer.address().wrapping_byte_add(2 * elements)
 }
 
-/// Sizes around packs and workgroups, with grids from one workgroup to more than there is work for.
+/// Sizes around those of packs and workgroups, with grids from one workgroup to more than needed.
 fn sizes() -> impl Iterator<Item = (usize, u32)> {
     [1, 7, 8, 9, 255, 2047, 2048, 2056, 8192, 9001, 20_000]
         .into_iter()
@@ -51,7 +51,7 @@ fn sizes() -> impl Iterator<Item = (usize, u32)> {
 }
 
 #[test]
-fn dense_elements_are_all_copied_wherever_they_begin() {
+fn dense_elements_are_copied_at_any_alignment() {
     let (unary, fill) = (load(KernelModule::Unary), load(KernelModule::Fill));
     for (size, grid) in sizes() {
         for (from, to) in [(0, 0), (8, 0), (1, 0), (0, 4), (3, 5)] {
@@ -71,7 +71,7 @@ fn dense_elements_are_all_copied_wherever_they_begin() {
             let wanted = numbers(size + 16)[from..from + size].to_vec();
             let copied = [argument(&inp), argument(&out)];
             assert_eq!(run(&unary, "ucopy_f16", &copied), wanted, "{size} {grid} {from} {to}");
-            // A costly function, which takes its packs one after the other: sqrt(x) of small bits is not 0.
+            // A costly function, which processes packs one by one: sqrt(x) of small bit patterns is not 0.
             let roots = run(&unary, "usqrt_bf16", &copied);
             let root = |x: u16| {
                 let root = f32::from_bits(u32::from(x) << 16).sqrt();
@@ -89,20 +89,20 @@ fn dense_elements_are_all_copied_wherever_they_begin() {
 }
 
 #[test]
-fn rows_are_read_in_packs_where_they_fit() {
+fn aligned_rows_are_read_in_packs() {
     let binary = load(KernelModule::Binary);
-    // Dims, strides of both sides, where the left side begins.
+    // Dims, strides of both operands, and offset of the left operand.
     type Case<'a> = (&'a [usize], &'a [usize], &'a [usize], usize);
     let cases: [Case; 9] = [
-        // A row and a column that are repeated, and a scalar.
+        // A broadcast row, a broadcast column, and a scalar.
         (&[40, 64], &[64, 1], &[0, 1], 0),
         (&[40, 64], &[64, 1], &[1, 0], 0),
         (&[2560], &[1], &[0], 0),
-        // Part of a wider matrix, at each kind of address.
+        // Part of a wider matrix, at aligned and unaligned addresses.
         (&[40, 64], &[80, 1], &[64, 1], 8),
         (&[40, 64], &[80, 1], &[64, 1], 3),
         (&[40, 64], &[83, 1], &[64, 1], 0),
-        // Rows of no whole number of packs, transposed ones, and many dims.
+        // Rows that are not whole packs, transposed rows, and many dims.
         (&[40, 63], &[64, 1], &[0, 1], 0),
         (&[40, 64], &[1, 40], &[64, 1], 0),
         (&[3, 5, 2, 7, 8], &[560, 8, 40, 80, 1], &[0, 8, 0, 40, 1], 0),

@@ -1,5 +1,5 @@
-//! Products of few rows with dense columns, and plain ones of f64, on the software GPU of every architecture that was
-//! built, against sums in f64.
+//! Compares products of a few rows with dense columns, and f64 products, with sums in f64, on the software GPU of every
+//! architecture that was built.
 mod software_gpu;
 
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use hip_kernels::contract::{BLOCK, PACK_BYTES, PRODUCT_TILE, Product, ProductKin
 use software_gpu::numbers::{Dtype, Numbers, launch, on_each_device};
 use software_gpu::products::{self, Strides, arguments};
 
-/// The arguments of kernels that are told how many threads share a column.
+/// Returns arguments with the number of threads that share a column.
 fn with_width(of: TiledProduct, width: u32) -> Product {
     let TiledProduct { a, b, c, m, n, k, batches, a_row, a_column, a_batch, .. } = of;
     let TiledProduct { b_row, b_column, b_batch, c_row, c_batch, .. } = of;
@@ -17,7 +17,7 @@ fn with_width(of: TiledProduct, width: u32) -> Product {
     };
 }
 
-/// A product of `(batches, m, k)` with one `(k, n)` for all batches, into rows apart by more than they have.
+/// Checks a product of `(batches, m, k)` with one `(k, n)` for all batches, into rows with gaps.
 fn check<T: Dtype>(
     arch: &str,
     kind: ProductKind,
@@ -36,13 +36,13 @@ fn check<T: Dtype>(
         operands,
         [a_len, b_len, 3],
         |of| launch(Product::kernel(kind, T::ELEMENT), &with_width(of, width), arch, grid, block),
-        // One rounding of the result, and the sum in f32.
+        // Tolerance: one rounding of the result, and the sum in f32.
         |wanted| T::EPSILON * (1.0 + wanted.abs()) + f64::from(f32::EPSILON) * k as f64,
         &format!("{kind:?} {sizes:?} on {arch}"),
     );
 }
 
-/// The left side stored by columns, the right one by rows.
+/// The left operand is stored by columns, the right one by rows.
 #[test]
 fn plain_products() {
     on_each_device(|arch| {
@@ -53,19 +53,19 @@ fn plain_products() {
         };
         plain([3, 17, 33, 20], [3, 2, 3]);
         plain([1, 16, 16, 16], [1, 1, 1]);
-        // Fewer workgroups than tiles of rows and batches: each takes several.
+        // Fewer workgroups than tiles of rows and batches, so each computes several.
         plain([5, 50, 20, 9], [2, 2, 2]);
-        // An empty sum is 0.
+        // The result of an empty sum is 0.
         plain([1, 4, 4, 0], [1, 1, 1]);
     });
 }
 
-/// Rows of the left side and columns of the right one are dense.
+/// Strides with dense rows of the left and dense columns of the right operand.
 fn along(m: usize, k: usize) -> Strides {
     Strides { a: [m * k, k, 1], b: [1, k] }
 }
 
-/// Threads of a part of a wave, of a wave and of several waves share a column; some workgroups have columns left over.
+/// A column is shared by a part of a wave, a wave, or several waves; some workgroups have unused threads.
 #[test]
 fn products_of_one_and_few_rows() {
     const THREADS: [u32; 3] = [BLOCK as u32, 1, 1];
@@ -75,7 +75,7 @@ fn products_of_one_and_few_rows() {
             let grid = |n: usize, batches: u32| ([(n as u32).div_ceil(columns), 1, batches], THREADS);
             check::<f32>(arch, ProductKind::Row, [1, 1, 37, 64], &along(1, 64), grid(37, 1), width);
             check::<f16>(arch, ProductKind::Rows, [2, 3, 37, 264], &along(3, 264), grid(37, 2), width);
-            // Fewer workgroups than batches: each takes several.
+            // Fewer workgroups than batches, so each computes several.
             check::<bf16>(arch, ProductKind::Rows, [3, 4, 5, 72], &along(4, 72), grid(5, 2), width);
         }
     });
@@ -88,12 +88,12 @@ fn check_thin<T: Dtype>(arch: &str) {
         check::<T>(arch, ProductKind::Thin, [batches, m, n, packs * pack], operands, shape, 0);
     };
     for (m, n, packs) in
-        // One pack; what one product takes and a pack more; several rounds of each wave, whole and not.
+        // One pack; the depth of one product plus a pack; several iterations of each wave, complete and incomplete.
         [(16, 16, 1), (5, 33, 9), (9, 17, 64), (16, 40, 200), (7, 1, 257), (1, 5, 31)]
     {
         thin([1, m, n, packs], &along(m, packs * pack), 1, BLOCK as u32);
     }
-    // Fewer waves, rows and columns apart, and fewer workgroups than batches: each takes several.
+    // Fewer waves, rows and columns with gaps, and fewer workgroups than batches.
     let k = 23 * pack;
     let apart = Strides { a: [11 * (k + pack) + pack, k + pack, 1], b: [1, k + 2 * pack] };
     thin([3, 11, 20, 23], &apart, 2, 64);
@@ -108,9 +108,9 @@ fn thin_products() {
     });
 }
 
-/// What lies behind the end of a line is read by no product, even if it is no number.
+/// Memory after the end of a line does not affect products, even if it contains NaN.
 #[test]
-fn numbers_behind_a_line_do_not_count() {
+fn memory_after_a_line_is_ignored() {
     on_each_device(|arch| {
         let (m, n, k, pitch) = (6, 3, 8, 512);
         let lines = |lines: usize| {

@@ -1,4 +1,4 @@
-//! Softmax, norms and rotary embeddings, on the software GPU in both wave sizes, against formulas in f64.
+//! Compares softmax, norms and rotary embeddings with formulas in f64, on the software GPU with both wave sizes.
 mod software_gpu;
 
 use half::{bf16, f16};
@@ -6,7 +6,7 @@ use hip_kernels::contract::{DevicePtr, Element, LayerNorm, RmsNorm, Rope, RopePa
 use software_gpu::Buffer;
 use software_gpu::numbers::{Dtype, Numbers, launch, noise, on_each_device};
 
-/// Within 16 of the dtype's steps, at the size of the wanted number or of `least`.
+/// Asserts an error of at most 16 ulps of the dtype, at the magnitude of the expected number or of `least`.
 fn assert_close<T: Dtype>(got: &[f64], wanted: &[f64], least: f64, what: &str) {
     assert_eq!(got.len(), wanted.len());
     for (index, (got, wanted)) in got.iter().zip(wanted).enumerate() {
@@ -15,7 +15,7 @@ fn assert_close<T: Dtype>(got: &[f64], wanted: &[f64], least: f64, what: &str) {
     }
 }
 
-/// Rows that strain: any numbers, and a large mean with a small variance.
+/// Returns two cases: random numbers, and a large mean with a small variance.
 fn cases(columns: usize) -> [Vec<f64>; 2] {
     let any: Vec<f64> = noise(ROWS * columns, 1).iter().map(|x| 4.0 * x).collect();
     let far: Vec<f64> = noise(ROWS * columns, 2).iter().map(|x| 1e4 + x).collect();
@@ -26,7 +26,7 @@ const ROWS: usize = 3;
 const COLUMNS: [usize; 5] = [1, 2, 31, 1000, 5000];
 const EPS: f32 = 1e-5;
 
-/// How the threads of a launch share rows.
+/// Distribution of rows over the threads of a launch.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     rows: u32,
@@ -42,8 +42,8 @@ impl Shares {
     }
 }
 
-/// Runs rows of every length with several sizes of workgroup, one or more rows in each, and in parts. `run` gets a
-/// source, a result and what is known of parts.
+/// Runs rows of every length with several workgroup sizes, with one or more rows per workgroup, and split into parts.
+/// `run` receives a source, a result and the statistics of parts.
 fn check_rows<T: Dtype>(
     arch: &str,
     what: &str,
@@ -55,7 +55,7 @@ fn check_rows<T: Dtype>(
         for values in cases(columns) {
             let source = Numbers::<T>::new(&values);
             let wanted: Vec<f64> = source.read().chunks(columns).flat_map(&wanted).collect();
-            // Widths, workgroups and parts.
+            // Width, workgroup size and number of parts.
             let sizes: &[[u32; 3]] = match columns {
                 1000 => &[[32, 32, 1], [64, 64, 1], [16, 64, 1], [64, 128, 1], [1024, 1024, 1]],
                 5000 => &[[256, 256, 1], [16, 32, 4], [128, 128, 3]],
@@ -66,7 +66,7 @@ fn check_rows<T: Dtype>(
                 let shares = Shares { rows, columns, part: columns.div_ceil(parts), width, block };
                 let result = Numbers::<T>::new(&vec![0.0; values.len()]);
                 let mut known = DevicePtr::NULL;
-                // Three numbers for each part, of 8 bytes at most.
+                // Three numbers of at most 8 bytes for each part.
                 let memory = Buffer::<u64>::zeroed(3 * ROWS * parts as usize);
                 if parts > 1 {
                     known = DevicePtr(memory.address());
@@ -80,7 +80,7 @@ fn check_rows<T: Dtype>(
     }
 }
 
-/// What each addition rounds off is added at the end: as exact as if the sum were rounded once.
+/// Compensated summation: adds the rounding errors at the end.
 fn sum(values: impl Iterator<Item = f64>) -> f64 {
     let (total, rest) = values.fold((0.0f64, 0.0), |(total, rest), x| {
         let next = total + x;
@@ -107,7 +107,7 @@ fn check_all_rows<T: Dtype>(arch: &str) {
         let kernel = Softmax::kernel(SoftmaxOp::Softmax, T::ELEMENT);
         launch(kernel, &arguments, arch, shares.grid(), [block, 1, 1]);
     };
-    // f16 has fewer digits below 6e-5.
+    // f16 is less precise below 6e-5.
     check_rows::<T>(arch, "softmax", run, softmax, 1e-4);
 
     let longest = COLUMNS[COLUMNS.len() - 1];
@@ -133,14 +133,14 @@ fn check_all_rows<T: Dtype>(arch: &str) {
         launch(LayerNorm::kernel(T::ELEMENT), &arguments, arch, shares.grid(), [block, 1, 1]);
     };
     let wanted = |row: &[f64]| {
-        // Seen from the first element, so that the mean's own rounding does not count.
+        // Relative to the first element, to avoid rounding of the mean.
         let row: Vec<f64> = row.iter().map(|x| x - row[0]).collect();
         let mean = self::mean(row.iter().copied());
         let root = (self::mean(row.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
         let affine = |((x, alpha), beta): ((&f64, &f64), &f64)| (x - mean) / root * alpha + beta;
         row.iter().zip(&factors).zip(&summands).map(affine).collect()
     };
-    // The sum with beta may cancel.
+    // Adding beta may cancel.
     check_rows::<T>(arch, "layernorm", run, wanted, 1.0);
 }
 
@@ -155,7 +155,7 @@ fn rows_in_f64_are_the_formulas() {
 }
 
 #[test]
-fn rows_in_narrow_floats_are_the_formulas() {
+fn rows_of_narrow_floats_match_the_formulas() {
     on_each_device(|arch| {
         check_all_rows::<f16>(arch);
         check_all_rows::<bf16>(arch);
@@ -182,7 +182,7 @@ fn softmax_of_infinities_and_of_single_elements() {
     });
 }
 
-/// What `pairs` of rows become: the places of both elements of pair `column` of a row.
+/// Returns the indices of both elements of pair `column` of a row.
 fn places(pairs: RopePairs, half: usize, row: usize, column: usize) -> (usize, usize) {
     let start = row * 2 * half;
     match pairs {
@@ -200,7 +200,7 @@ fn check_rotary<T: Dtype>(arch: &str, turn: impl Fn(f64, f64, f64, f64) -> (f64,
     let cos = Numbers::<T>::new(&angles.iter().map(|angle| angle.cos()).collect::<Vec<_>>());
     let sin = Numbers::<T>::new(&angles.iter().map(|angle| angle.sin()).collect::<Vec<_>>());
     let (values, cosines, sines) = (source.read(), cos.read(), sin.read());
-    // Heads before positions, or after them; angles for each batch, or shared by all.
+    // Heads before or after positions; angles per batch, or shared by all batches.
     let strides = [(1, positions), (heads, 1)].map(|rows| [0, positions * half].map(|angles| (rows, angles)));
     for (pairs, in_packs) in RopePairs::ALL.into_iter().flat_map(|pairs| [(pairs, false), (pairs, true)]) {
         for ((position_rows, head_rows), batch_angles) in strides.into_iter().flatten() {
@@ -219,7 +219,7 @@ fn check_rotary<T: Dtype>(arch: &str, turn: impl Fn(f64, f64, f64, f64) -> (f64,
                 sin: sin.pointer(),
                 dst: result.pointer(),
             };
-            // Fewer threads than heads and batches: each takes several.
+            // Fewer workgroups than heads and batches, so each processes several.
             launch(Rope::kernel(pairs, T::ELEMENT), &arguments, arch, [1, 2, 1], [64, 1, 1]);
             let mut wanted = vec![0.0; 2 * numel];
             for batch in 0..batches {

@@ -1,4 +1,4 @@
-//! What the software GPU's coverage report counts as shipped is what the embedded code objects hold.
+//! Checks that the software GPU's list of shipped instructions matches the embedded code objects.
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use hip_kernels::{Module, archs, code_object};
 use rocm_emulator::code_object::CodeObject;
 use rocm_emulator::isa::{Family, decode, format};
 
-/// Set by `cargo xtask isa-coverage --write`: the lists are written anew.
+/// Environment variable set by `cargo xtask isa-coverage --write` to update the lists.
 const WRITE: &str = "CANDLE_SHIPPED_WRITE";
 
 fn family(target: &str) -> Option<Family> {
@@ -29,28 +29,28 @@ fn list(target: &str) -> PathBuf {
     folder.join(format!("{target}.txt"))
 }
 
-/// The mnemonic of an instruction, both of a dual one.
+/// Returns the mnemonic of an instruction, or both mnemonics of a dual one.
 fn mnemonics(text: &str) -> impl Iterator<Item = &str> {
     text.split(" :: ").filter_map(|half| half.split(' ').next())
 }
 
-/// What ends an operand, or a part of one.
+/// Characters that end an operand or a part of one.
 const ENDS: [char; 7] = [',', ' ', '[', ']', '|', '(', ')'];
 
-/// An instruction without what differs between two of the same form: register numbers and values.
+/// Returns the form of an instruction, which does not contain register numbers and values.
 fn form(text: &str) -> String {
     let name = text.split(' ').next().unwrap_or_default();
     let counts = ["s_wait", "s_delay_alu", "s_clause", "s_nop", "s_branch", "s_cbranch", "s_set_inst"];
     if counts.iter().any(|start| name.starts_with(start)) {
         return name.to_owned();
     }
-    // Which halves and signs a packed operation takes is part of its form.
+    // The half and sign modifiers of a packed operation are part of its form.
     let choices = [" op_sel", " neg_"].iter().filter_map(|word| text.find(word)).min().unwrap_or(text.len());
     let operands = text[name.len()..choices].split_inclusive(ENDS).map(class).collect::<String>();
     name.to_owned() + &operands + &text[choices..]
 }
 
-/// A word with registers and values replaced by what they are.
+/// Replaces registers and values in a word by their class.
 fn class(word: &str) -> String {
     let (core, rest) = word.split_at(word.find(ENDS).unwrap_or(word.len()));
     let parts: Vec<String> = core.split(':').map(part_class).collect();
@@ -69,7 +69,7 @@ fn part_class(part: &str) -> String {
     if unsigned.split_once('.').is_some_and(|(whole, fraction)| digits(whole) && digits(fraction)) {
         return "float".to_owned();
     }
-    // The file and the half of a register stay, and its sign.
+    // Keeps the register file, the half, and the sign.
     let (register, half) = match unsigned.split_once('.') {
         Some((register, half @ ("l" | "h"))) => (register, half),
         _ => (unsigned, ""),
@@ -79,7 +79,7 @@ fn part_class(part: &str) -> String {
     if matches!(file, "v" | "s" | "a" | "ttmp") { format!("{sign}{file}{half}") } else { part.to_owned() }
 }
 
-/// Code words and text of an instruction of each form, by form.
+/// Returns the code words and text of one instruction of each form, by form.
 fn forms(target: &'static str, family: Family) -> Result<BTreeMap<String, String>, Box<dyn Error>> {
     let mut found = BTreeMap::new();
     for module in Module::ALL {
@@ -87,7 +87,7 @@ fn forms(target: &'static str, family: Family) -> Result<BTreeMap<String, String
         let code = &object.text().ok_or("no text")?.data;
         let mut offset = 0;
         while offset < code.len() {
-            // Between functions and behind the last one.
+            // Padding between functions and after the last one.
             if code[offset..].starts_with(&[0; 4]) {
                 offset += 4;
                 continue;

@@ -1,4 +1,4 @@
-//! Products and convolutions on tiles, on the software GPU of every architecture that was built, against sums in f64.
+//! Compares tiled products and convolutions with sums in f64, on the software GPU of every architecture that was built.
 mod software_gpu;
 
 use float8::F8E4M3;
@@ -18,31 +18,31 @@ fn length(side: TileSide) -> usize {
     }
 }
 
-/// The grid of `rows` x `columns` of a result.
+/// Returns the number of tiles of a result of `rows` x `columns`.
 fn parts(side: TileSide, rows: usize, columns: usize) -> u32 {
     (rows.div_ceil(length(side)) * columns.div_ceil(length(side))) as u32
 }
 
-/// The largest error: one rounding of the result, and the sums of `terms` in f32.
+/// Returns the maximum error: one rounding of the result, and f32 sums of `terms` terms.
 fn bound<T: Dtype>(wanted: f64, terms: usize) -> f64 {
     T::EPSILON * wanted.abs() + f64::from(f32::EPSILON) * terms as f64 + T::EPSILON / 64.0
 }
 
-/// How an operand lies in memory.
+/// Memory layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
-    /// Elements along k beside each other, lines packed.
+    /// Contiguous along k, lines packed.
     Along,
-    /// The same with lines so far apart that packs are not aligned.
+    /// Contiguous along k, with a line stride that makes packs unaligned.
     AlongApart,
-    /// Lines beside each other.
+    /// Contiguous across lines.
     Across,
-    /// One line for all.
+    /// One line, broadcast.
     Same,
 }
 
 impl Order {
-    /// From line to line, from element to element along k, and in all.
+    /// Returns the stride between lines, the stride along k, and the total number of elements.
     fn strides(self, lines: usize, k: usize) -> [usize; 3] {
         match self {
             Self::Along => [k, 1, lines * k],
@@ -74,9 +74,9 @@ fn check_products<T: Dtype>(arch: &str) {
         check_product::<T>(arch, side, [1, 70, 130, 64], [Along, Along], 1);
         check_product::<T>(arch, side, [1, 129, 67, 77], [AlongApart, Across], 1);
         check_product::<T>(arch, side, [1, 33, 65, 45], [Across, AlongApart], 1);
-        // Fewer workgroups than batches: each takes several.
+        // Fewer workgroups than batches, so each computes several.
         check_product::<T>(arch, side, [3, 9, 17, 40], [Across, Same], 2);
-        // Fewer elements along k than a pack has, and none: an empty sum is 0.
+        // Fewer elements along k than a pack, and none: an empty sum is 0.
         check_product::<T>(arch, side, [2, 1, 3, 1], [Along, Along], 2);
         check_product::<T>(arch, side, [1, 5, 4, 0], [Along, Across], 1);
     }
@@ -92,7 +92,7 @@ fn products_of_any_strides() {
     });
 }
 
-/// Along one dimension.
+/// Parameters of a convolution along one dimension.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: usize,
@@ -116,7 +116,7 @@ impl Axis {
         }
     }
 
-    /// The input that a tap brings to a place, if there is one.
+    /// Returns the input that a tap reads for an output place, if it exists.
     fn source(self, transposed: bool, place: usize, tap: usize) -> Option<usize> {
         let [place, tap, stride, dilation, padding] =
             [place, tap, self.stride, self.dilation, self.padding].map(|x| x as i64);
@@ -131,7 +131,7 @@ impl Axis {
     }
 }
 
-/// `channels` are those of a group: of the input, of the output.
+/// `channels` are the input and output channels of a group.
 fn check_conv<T: Dtype>(
     arch: &str,
     side: TileSide,
@@ -141,7 +141,7 @@ fn check_conv<T: Dtype>(
 ) {
     let transposed = kind == ConvolutionTilesKind::ConvTransposeTiles;
     let (h_out, w_out) = (h.out(transposed), w.out(transposed));
-    // Columns of the input lie further apart than rows, and everything has gaps.
+    // The input's column stride is larger than its row stride, and all strides have gaps.
     let strides =
         [groups * c_in * (h.size + 1) * (w.size + 1) + 3, (h.size + 1) * (w.size + 1), 1, h.size + 1];
     let (s_image, s_channel, s_x) = (strides[0], strides[1], strides[3]);
@@ -206,15 +206,15 @@ fn check_conv<T: Dtype>(
 fn check_convs<T: Dtype>(arch: &str) {
     for side in TileSide::ALL {
         let check = |sizes, axes| check_conv::<T>(arch, side, ConvolutionTilesKind::ConvTiles, sizes, axes);
-        // Places whose runs are packs, of several workgroups.
+        // Runs of places that are whole packs, with several workgroups.
         check([2, 1, 16, 70], [axis(8, 3, 1, 1, 1), axis(16, 3, 1, 1, 1)]);
-        // Planes smaller than a tile, which end within runs of places.
+        // Planes smaller than a tile that end within a run of places.
         check([9, 1, 5, 65], [axis(4, 2, 1, 1, 0), axis(5, 3, 2, 1, 1)]);
         check([5, 1, 40, 3], [axis(1, 1, 1, 1, 0), axis(1, 1, 1, 1, 0)]);
         check([1, 2, 3, 9], [axis(13, 3, 3, 2, 2), axis(11, 4, 2, 3, 5)]);
         // One dimension, in groups.
         check([2, 3, 6, 5], [axis(1, 1, 1, 1, 0), axis(40, 7, 1, 2, 3)]);
-        // No more columns than a part of a pack.
+        // Fewer columns than a pack.
         check([1, 1, 1, 2], [axis(3, 1, 1, 1, 0), axis(7, 2, 1, 1, 0)]);
     }
 }
@@ -224,7 +224,7 @@ fn check_transposed_convs<T: Dtype>(arch: &str) {
         let check =
             |sizes, axes| check_conv::<T>(arch, side, ConvolutionTilesKind::ConvTransposeTiles, sizes, axes);
         check([2, 1, 16, 70], [axis(6, 4, 2, 1, 1), axis(5, 4, 2, 1, 1)]);
-        // Taps that do not reach every place, and more of them.
+        // Taps that do not contribute to every place, and more taps.
         check([1, 1, 7, 3], [axis(4, 2, 3, 1, 0), axis(5, 1, 2, 1, 0)]);
         check([1, 1, 9, 66], [axis(7, 5, 1, 1, 2), axis(9, 3, 1, 2, 1)]);
         // Strides and dilations with and without a common divisor.

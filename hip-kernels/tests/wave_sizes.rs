@@ -1,4 +1,4 @@
-//! The shipped kernels compiled for waves of 64 lanes against the same kernels with waves of 32, bit by bit.
+//! Compares kernels compiled for waves of 64 lanes with the same kernels for waves of 32, bit by bit.
 mod software_gpu;
 
 use std::path::Path;
@@ -11,10 +11,10 @@ use hip_kernels_build::target::Target;
 use rocm_emulator::code_object::{CodeObject, ValueKind};
 use software_gpu::{ARCH, Buffer, Module};
 
-/// A module for both wave sizes.
+/// A module compiled for both wave sizes.
 struct Both {
     modules: [Module; 2],
-    /// Kernels with the sizes of their arguments.
+    /// Names of the kernels with the sizes of their arguments.
     kernels: Vec<(String, Vec<u32>)>,
 }
 
@@ -22,7 +22,7 @@ struct Both {
 enum Argument {
     Value(Vec<u8>),
     In(Vec<u8>),
-    /// So many bytes, of which the kernel writes some.
+    /// An output of this many bytes.
     Out(usize),
     Null,
 }
@@ -40,7 +40,7 @@ fn int(value: u32) -> Argument {
     self::value(value.to_le_bytes())
 }
 
-/// Dims, then strides, as kernels take them by value.
+/// Returns dims and strides as a by-value argument.
 fn layout(dims: &[usize], strides: &[usize]) -> Argument {
     let words = dims
         .iter()
@@ -51,7 +51,7 @@ fn layout(dims: &[usize], strides: &[usize]) -> Argument {
     Argument::Value(words.flat_map(usize::to_le_bytes).collect())
 }
 
-/// How a kernel is launched.
+/// Grid and workgroup size of a launch.
 struct Shape {
     grid: [u32; 3],
     block: [u32; 3],
@@ -92,7 +92,7 @@ impl Both {
         Self { modules: [Module::load(&narrow), Module::load(&wide)], kernels: kernels.collect() }
     }
 
-    /// Kernels whose names start so and that take arguments of these sizes.
+    /// Returns the kernels with this prefix and these sizes of arguments.
     fn kernels(&self, prefix: &str, sizes: &[u32]) -> Vec<&str> {
         let fits = |(name, found): &&(String, Vec<u32>)| name.starts_with(prefix) && found == sizes;
         let names: Vec<&str> = self.kernels.iter().filter(fits).map(|(name, _)| name.as_str()).collect();
@@ -100,7 +100,7 @@ impl Both {
         names
     }
 
-    /// Runs a kernel with both wave sizes; whatever it writes must be the same.
+    /// Runs a kernel with both wave sizes and asserts equal outputs.
     fn compare(&self, kernel: &str, shape: &Shape, arguments: &[Argument]) {
         const UNTOUCHED: u8 = 0xa5;
         let [narrow, wide] = self.modules.each_ref().map(|module| {
@@ -134,7 +134,7 @@ impl Both {
     }
 }
 
-/// Bytes without a pattern.
+/// Returns pseudo-random bytes.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x853c_49e6_748f_ea9bu64;
     let mut next = || {
@@ -144,10 +144,10 @@ fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Elements of a dtype: floats of magnitudes from 1/8 to 1, any integers.
+/// Returns random elements of a dtype: floats with magnitudes from 1/8 to 1, or any integers.
 fn elements(dtype: &str, count: usize) -> Vec<u8> {
     let (width, top): (usize, &[(u8, u8)]) = match dtype {
-        // What the highest byte and the one before it keep and get.
+        // Masks and values of the two highest bytes.
         "f64" => (8, &[(0x80, 0x3f), (0x1f, 0xc0)]),
         "f32" | "bf16" => (if dtype == "f32" { 4 } else { 2 }, &[(0x80, 0x3f), (0x7f, 0x00)]),
         "f16" => (2, &[(0x83, 0x38)]),
@@ -166,7 +166,7 @@ fn elements(dtype: &str, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The dtype at the end of a kernel's name.
+/// Returns the dtype at the end of a kernel's name.
 fn dtype(kernel: &str) -> &str {
     kernel.rsplit('_').next().unwrap_or_default()
 }
@@ -211,7 +211,7 @@ fn rows_are_normalised() {
     for (block, width) in [(32, 16), (64, 64), (256, 32), (1024, 1024)] {
         let shape = rows(count.div_ceil(block as usize / width as usize), block);
         let compare = |name: &str, head: Vec<Argument>, eps: Option<f32>| {
-            // Whole rows: nothing is known of parts.
+            // Rows are not split, so there are no statistics of parts.
             let shares = [count as u32, columns as u32, columns as u32, width].map(int);
             let tail = [Null].into_iter().chain(shares).chain(eps.map(|eps| value(eps.to_le_bytes())));
             both.compare(name, &shape, &head.into_iter().chain(tail).collect::<Vec<_>>());
@@ -233,7 +233,7 @@ fn rows_are_normalised() {
 #[test]
 fn sorting() {
     let both = Both::load(hip_kernels::Module::Sort);
-    // Of 32-bit floats, whatever the elements are.
+    // Key parameters of 32-bit floats for all dtypes.
     let keys = || [1 << 31, 0x7f80_0000, 0].map(size);
     for (columns, width) in [(5, 2), (100, 32), (600, 256)] {
         let (count, block) = (9, 256);
@@ -255,7 +255,7 @@ fn sorting() {
         let arguments = [In(noise(4 * lists * tiles)), Out(4 * lists), size(lists), int(tiles as u32)];
         both.compare("asort_sum", &linear(32 * lists), &arguments);
     }
-    // One tile, whose counts are none and whose totals are those of its elements: all of one digit.
+    // One tile: counts of zero, and totals for elements that all have the same digit.
     for kernel in both.kernels("asort_move_", &[8, 8, 8, 8, 8, 8, 4, 4, 4, 8, 8, 8]) {
         let total = |digit: usize| (if digit == 0xa5 { 1500u32 } else { 0 }).to_le_bytes();
         let head = [In(vec![0xa5; 8 * 1500]), Null, Out(8 * 1500), Out(4 * 1500), In(vec![0; 1024])];
@@ -271,7 +271,7 @@ fn indexing() {
     let both = Both::load(hip_kernels::Module::Indexing);
     let record = Buffer::<u64>::zeroed(3);
     both.modules.iter().for_each(|module| module.set_pointer("candle_fault", &record));
-    // Left, dim of the source, indices, right.
+    // Sizes: left, source dim, indices, right.
     let (left, dim, count, right) = (3, 19, 11, 5);
     let places = |kernel: &str, total: usize, bound: usize| {
         let width = match kernel.split('_').nth(1).unwrap_or_default() {
@@ -287,7 +287,7 @@ fn indexing() {
     let numel = left * count * right;
     for (prefix, ids) in [("is_", count), ("gather_", numel)] {
         for kernel in both.kernels(prefix, &[8; 9]) {
-            // Rows of at most as many units of 16 bytes.
+            // Rows in units of 16 bytes.
             let head = [size(numel), places(kernel, ids, dim), In(noise(16 * left * dim * right))];
             let tail = [1, dim, right, dim_word(right), dim_word(count)].map(size);
             let arguments: Vec<_> = head.into_iter().chain([Out(16 * numel)]).chain(tail).collect();
@@ -296,7 +296,7 @@ fn indexing() {
     }
     for (prefix, ids) in [("s", numel), ("ia_", count)] {
         for kernel in both.kernels(prefix, &[8; 9]) {
-            // In the order of the places, one thread for each place outside of the dim.
+            // Sequentially, with one thread for each place outside of the dim.
             let head = [size(left * right), places(kernel, ids, dim), Null, numbers(numel)];
             let tail = [count, dim, dim_word(right), dim_word(1)].map(size);
             let out = [Out(8 * left * dim * right)];

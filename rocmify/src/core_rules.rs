@@ -1,14 +1,14 @@
-//! The special rules for candle-core.
+//! Special rules for candle-core.
 
 use crate::operation_rules::OPERATION_RULES;
 use crate::reader_rules::READER_RULES;
 use crate::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule, after, before, replace};
 
-/// All that is special in candle-core.
+/// Rules of candle-core.
 pub const CANDLE_CORE: CrateRules = CrateRules {
     name: "candle-core",
     cuda_only: &["cuda_backend/", "quantized/cuda.rs", "quantized/fast_mmq.rs", "quantized/fast_mmvq.rs"],
-    // `test_device!` (the rules below see to it), and an error of the Metal stub that names CUDA.
+    // `test_device!`, which the rules below handle, and an error of the Metal stub that names CUDA.
     left_alone: 4,
     rules: RULES,
     mending_rules: &[READER_RULES, OPERATION_RULES],
@@ -40,7 +40,7 @@ const RULES: &[Rule] = &[
         "#[cfg(not(feature = \"rocm\"))]\nmod rocm {",
         "#[cfg(feature = \"rocm\")]\npub mod rocm {\n    pub use crate::quantized_rocm::*;\n}\n",
     ),
-    // What products of candle-nn take.
+    // candle-nn's quantized products need the storage.
     before(
         "quantized-storage-for-layers",
         "quantized/mod.rs",
@@ -98,14 +98,14 @@ const RULES: &[Rule] = &[
             body: "crate::rocm_backend::arg_sort(storage, layout, self.asc, self.last_dim)",
         },
     },
-    // A scan instead of a product with a triangular matrix, where nothing tracks gradients.
+    // A scan instead of a product with a triangular matrix, unless gradients are tracked.
     before(
         "cumsum",
         "tensor.rs",
         "        let n_axis = self.dim(dim)?;\n        let triu = Tensor::triu2(",
         "        #[cfg(feature = \"rocm\")]\n        if let Some(sums) = crate::rocm_backend::cumsum(self, dim)? {\n            return Ok(sums);\n        }\n",
     ),
-    // Sums are scaled before they are rounded, in one launch: f16 overflows only where the result does.
+    // Scales sums before rounding, in one launch: f16 overflows only if the result does.
     before(
         "mean-keepdim",
         "tensor.rs",
@@ -136,7 +136,7 @@ const RULES: &[Rule] = &[
         "        self.sqr().and_then(|x| x.sum_all()).and_then(|x| x.sqrt())\n",
         "        #[cfg(feature = \"rocm\")]\n        if let Some(norm) = crate::rocm_backend::norm(self)? {\n            return Ok(norm);\n        }\n",
     ),
-    // One launch instead of one and a copy for each group.
+    // One launch instead of a launch and a copy for each group.
     before(
         "groups-of-conv1d",
         "conv.rs",
@@ -177,7 +177,7 @@ const RULES: &[Rule] = &[
         "    ($fn_name: ident, $test_cpu: ident, $test_cuda: ident, $test_metal: ident) => {\n        #[test]\n",
         TEST_DEVICE,
     ),
-    // Our own modules reach the macro by this path in either form of the tree.
+    // Our own modules import the macro by this path in both forms of the tree.
     before(
         "reach-bail",
         "error.rs",
@@ -186,7 +186,7 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-/// ROCm makes f16 and bf16 themselves: one launch, and rounding cannot reach the upper end.
+/// ROCm generates f16 and bf16 directly: one launch, and rounding never reaches the upper bound.
 const UNIFORM_BY_WAY_OF_F32: &str = r"                if dtype == DType::F16 || dtype == DType::BF16 {
                     let storage = device.rand_uniform(shape, DType::F32, lo, up)?;
                     Storage::Rocm(storage).to_dtype(&crate::Layout::contiguous(shape), dtype)
@@ -211,15 +211,15 @@ const NORMAL: &str = r"                let storage = device.rand_normal(shape, d
                 Ok(Storage::Rocm(storage))
 ";
 
-const IS_ROCM_AVAILABLE: &str = r"    /// Whether a ROCm device can be used now: false without a driver, a device or the runtime. Makes no context.
+const IS_ROCM_AVAILABLE: &str = r"    /// Returns true if a ROCm device is usable: it needs a driver, a device and the runtime. Creates no context.
     pub fn is_rocm_available() -> bool {
         crate::utils::rocm_is_available()
     }
 
 ";
 
-const ASK_THE_LOADER: &str = r#"/// Whether a ROCm device can be used now. Unlike its twins for CUDA and Metal this asks the machine,
-/// not only whether the feature is compiled in.
+const ASK_THE_LOADER: &str = r#"/// Returns true if a ROCm device is usable. Unlike its counterparts for CUDA and Metal, this also checks the machine, not
+/// only whether the feature is compiled in.
 pub fn rocm_is_available() -> bool {
     #[cfg(feature = "rocm")]
     let available = rocm_loader::is_available();
@@ -229,7 +229,7 @@ pub fn rocm_is_available() -> bool {
 }
 "#;
 
-/// Between two kinds of GPU the data goes through the host.
+/// Copies between two kinds of GPU go through the host.
 const COPY_BETWEEN_KINDS_OF_GPU: &str = r"                (Storage::Rocm(storage), Device::Cuda(cuda)) => {
                     Storage::Cuda(cuda.storage_from_cpu_storage_owned(storage.to_cpu_storage()?)?)
                 }
@@ -244,8 +244,8 @@ const COPY_BETWEEN_KINDS_OF_GPU: &str = r"                (Storage::Rocm(storage
                 }
 ";
 
-/// Unmodified test files call the macro with four names: a macro cannot make a fifth one up, but it
-/// can make a module, so their ROCm test is `name::rocm`.
+/// Unmodified test files call the macro with four names. A macro cannot create a fifth identifier, but it can create a
+/// module, so the ROCm test is `name::rocm`.
 const TEST_DEVICE: &str = r#"    ($fn_name: ident, $test_cpu: ident, $test_cuda: ident, $test_metal: ident, $test_rocm: ident) => {
         $crate::test_device!(@other_devices $fn_name, $test_cpu, $test_cuda, $test_metal);
 
@@ -272,8 +272,8 @@ const TEST_DEVICE: &str = r#"    ($fn_name: ident, $test_cpu: ident, $test_cuda:
         #[test]
 "#;
 
-/// Macros that an included tree exports may not be named from the crate's root; these rules give them
-/// a path through the module that defines them.
+/// Macros exported by an included tree cannot be named from the crate's root. These rules give them a path through the
+/// module that defines them.
 const INCLUDED_RULES: &[Rule] = &[
     replace("call-bail", EVERY_FILE, 257, " crate::bail!", " crate::error::bail!"),
     replace("import-bail", EVERY_FILE, 2, "use crate::{bail, ", "use crate::error::bail;\nuse crate::{"),

@@ -1,4 +1,4 @@
-//! Writes the whole fork out as plain crates that build by themselves.
+//! Writes the fork as plain crates without build scripts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use crate::rules::CrateRules;
 use crate::tree::{Form, Tree, TreeError};
 use crate::upstream::{self, LocateError};
 
-/// Why the fork could not be written.
+/// Error of writing the fork.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts say what each is")]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum ForkError {
     #[error(transparent)]
     Locate(#[from] LocateError),
@@ -20,22 +20,21 @@ pub enum ForkError {
     Io { path: String, source: std::io::Error },
 }
 
-/// Wholly ours, but written out too: it uses crates that are, and one of them uses it.
+/// Written as well, although it has no upstream sources: it depends on written crates, and one of them depends on it.
 const FLASH_ATTN: &str = "candle-flash-attn";
 
-/// The crates that lie beside each other in the written fork.
-fn beside() -> impl Iterator<Item = &'static str> {
+/// Returns the names of the crates in the written fork.
+fn fork_crates() -> impl Iterator<Item = &'static str> {
     CRATES.iter().map(|rules| rules.name).chain([FLASH_ATTN])
 }
 
-/// Writes each of [`CRATES`] to `out/`, a workspace around them, and the settings they need.
+/// Writes each of [`CRATES`] to `out/`, with a workspace manifest and cargo's settings.
 ///
-/// `workspace` is this repository: our own modules are copied from it, and the crates that are wholly
-/// ours (the loader, the kernels) stay there and are named by absolute path.
-/// `work_dir` is for [`upstream::locate`].
+/// `workspace` is this repository: our own modules are copied from it, and our own crates (such as the loader and the
+/// kernels) are referenced by absolute path. `work_dir` is for [`upstream::locate`].
 ///
 /// # Errors
-/// When upstream cannot be found, a rule does not fit, or a file cannot be read or written.
+/// If upstream cannot be found, a rule does not match, or a file cannot be read or written.
 pub fn write_fork(workspace: &Path, out: &Path, work_dir: &Path) -> Result<(), ForkError> {
     for rules in &CRATES {
         for upstream in upstream::locate(&[rules.name], upstream::VERSION, work_dir)? {
@@ -44,11 +43,11 @@ pub fn write_fork(workspace: &Path, out: &Path, work_dir: &Path) -> Result<(), F
     }
     copy(&workspace.join(FLASH_ATTN).join("src"), &out.join(FLASH_ATTN).join("src"))?;
     write_manifest(FLASH_ATTN, workspace, out)?;
-    let members: Vec<_> = beside().map(|name| format!("\"{name}\"")).collect();
+    let members: Vec<_> = fork_crates().map(|name| format!("\"{name}\"")).collect();
     let manifest = format!("[workspace]\nresolver = \"2\"\nmembers = [{}]\n", members.join(", "));
     write(&out.join("Cargo.toml"), &manifest)?;
     copy(&workspace.join(".cargo/config.toml"), &out.join(".cargo/config.toml"))?;
-    // The versions that this repository was tested with.
+    // Uses the dependency versions that this repository was tested with.
     copy(&workspace.join("Cargo.lock"), &out.join("Cargo.lock"))
 }
 
@@ -77,8 +76,8 @@ fn write_manifest(name: &str, workspace: &Path, out: &Path) -> Result<(), ForkEr
     write(&out.join(name).join("Cargo.toml"), &plain_manifest(&text, workspace))
 }
 
-/// The manifest of a crate without a build script: upstream's sources are in place, so nothing has to
-/// be rewritten, and what is not beside it is named by absolute path.
+/// Returns the manifest of a crate without a build script, which the written sources do not need. Crates outside of the fork
+/// are referenced by absolute path.
 fn plain_manifest(text: &str, workspace: &Path) -> String {
     let mut plain = String::new();
     let mut in_build_dependencies = false;
@@ -89,10 +88,10 @@ fn plain_manifest(text: &str, workspace: &Path) -> String {
         if in_build_dependencies {
             continue;
         }
-        if beside().any(|name| line.contains(&format!("\"../{name}\""))) {
+        if fork_crates().any(|name| line.contains(&format!("\"../{name}\""))) {
             plain.push_str(line);
         } else {
-            // Forward slashes are paths on Windows too, and need no escape in TOML.
+            // Forward slashes also work on Windows, and need no escape in TOML.
             let root = workspace.display().to_string().replace('\\', "/");
             plain.push_str(&line.replace("path = \"../", &format!("path = \"{root}/")));
         }
@@ -103,7 +102,7 @@ fn plain_manifest(text: &str, workspace: &Path) -> String {
     plain
 }
 
-/// Copies a file, or a folder with all that is in it.
+/// Copies a file, or a folder recursively.
 fn copy(from: &Path, to: &Path) -> Result<(), ForkError> {
     if from.is_dir() {
         for entry in fs::read_dir(from).map_err(|source| io(from, source))? {
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_manifest_has_no_build_script_and_no_path_into_nowhere() {
+    fn a_plain_manifest_has_no_build_dependencies_and_absolute_paths() {
         let text = "[dependencies]\n\
                     candle = { path = \"../candle-core\", package = \"candle-core\" }\n\
                     rocm-loader = { path = \"../rocm-loader\", optional = true }\n\n\

@@ -1,9 +1,8 @@
-//! Gives every place in Candle that names CUDA a ROCm twin.
+//! Adds a ROCm counterpart ("twin") to every use of CUDA in Candle.
 //!
-//! Upstream's sources are not in this repository: [`upstream`] finds the published crates at build
-//! time, [`twins`] holds the general rule, [`core_rules`], [`nn_rules`] and [`transformers_rules`] the
-//! places that need more than that, and [`tree`] rewrites a crate as a whole. [`build_script`] is all that
-//! the build scripts of [`CRATES`] call. [`suites`] does the same for upstream's own tests.
+//! Upstream's sources are not in this repository: [`upstream`] finds the published crates at build time. [`twins`] contains
+//! the general rule, and [`core_rules`], [`nn_rules`] and [`transformers_rules`] the special rules. [`tree`] rewrites a whole
+//! crate. The build scripts of [`CRATES`] call [`build_script`]. [`suites`] rewrites upstream's tests.
 
 pub mod build_script;
 pub mod core_rules;
@@ -23,6 +22,6 @@ mod unpacked;
 pub mod upstream;
 mod words;
 
-/// What is rewritten, each crate after those that it depends on.
+/// Crates that are rewritten, each after its dependencies.
 pub const CRATES: [rules::CrateRules; 3] =
     [core_rules::CANDLE_CORE, nn_rules::CANDLE_NN, transformers_rules::CANDLE_TRANSFORMERS];

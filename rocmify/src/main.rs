@@ -1,4 +1,4 @@
-//! The command `rocmify`: shows what the rules do to upstream, and writes the fork out.
+//! The command `rocmify`: checks the rules against upstream, and writes the fork as plain crates.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use rocmify::suites::rocmify_suites;
 use rocmify::tree::{Form, Tree};
 use rocmify::upstream;
 
-/// Gives every place in Candle that names CUDA a ROCm twin.
+/// Adds a ROCm counterpart to every use of CUDA in Candle
 #[derive(Parser)]
 #[command(arg_required_else_help = true)]
 struct Arguments {
-    /// Print every rule with its sites and counts; fail if one does not fit.
+    /// Print every rule with its matches; fail if a rule does not match as expected
     #[arg(long)]
     check: bool,
-    /// Write the whole fork out as plain crates.
+    /// Write the fork to DIR as plain crates
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The repository that holds candle-core/src/rocm_backend and its kin.
+    /// This repository, which contains candle-core/src/rocm_backend
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     workspace: PathBuf,
 }

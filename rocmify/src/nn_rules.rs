@@ -1,9 +1,9 @@
-//! The special rules for candle-nn.
+//! Special rules for candle-nn.
 
 use crate::operation_rules::LAYER_RULES;
 use crate::rules::{CrateRules, Edit, OwnModule, Rule, after, before, replace};
 
-/// All that is special in candle-nn.
+/// Rules of candle-nn.
 pub const CANDLE_NN: CrateRules = CrateRules {
     name: "candle-nn",
     cuda_only: &["moe/cutile.rs"],
@@ -14,17 +14,17 @@ pub const CANDLE_NN: CrateRules = CrateRules {
     own_modules: &[OwnModule { name: "rocm", public: false, rocm_only: true }],
 };
 
-/// The fused operations: their ROCm bodies are functions of `candle-nn/src/rocm/`.
+/// Fused operations, whose ROCm bodies are functions of `candle-nn/src/rocm/`.
 const RULES: &[Rule] = &[
     delegate("sigmoid", "ops.rs", "Sigmoid", "crate::rocm::sigmoid(storage, layout)"),
-    // Over any dim, where nothing tracks gradients: upstream composes them of five operations.
+    // Any dim, unless gradients are tracked; upstream composes five operations.
     after(
         "softmax-of-any-dim",
         "ops.rs",
         "    let dim = dim.to_index(xs.shape(), \"softmax\")?;\n",
         "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::softmax(xs, dim)? {\n        return Ok(fused);\n    }\n",
     ),
-    // The bias is added where the result lies: the activations of a decoder are half a gigabyte.
+    // Adds the bias in place, because the activations of a decoder take half a gigabyte.
     before(
         "conv1d-with-bias",
         "conv.rs",
@@ -37,7 +37,7 @@ const RULES: &[Rule] = &[
         "        let x = x.conv2d_with_algo(\n",
         "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv2d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
     ),
-    // One call of a library where it has one: upstream adds the bias in a launch of its own.
+    // One library call if available; upstream adds the bias in a separate launch.
     before(
         "linear-with-bias",
         "linear.rs",
@@ -56,7 +56,7 @@ const RULES: &[Rule] = &[
         "    &xs[0].silu()? * &xs[1]\n",
         "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::swiglu(&xs[0], &xs[1])? {\n        return Ok(fused);\n    }\n",
     ),
-    // Behind upstream's checks of the shape: its single operations make five tensors of the size of the input.
+    // After upstream's shape checks. Its single operations allocate five tensors of the input's size.
     before(
         "group-norm",
         "group_norm.rs",
@@ -73,10 +73,10 @@ const RULES: &[Rule] = &[
     ),
     delegate("rope-i", "rotary_emb.rs", "RotaryEmbI", "crate::rocm::rope_i(s1, l1, s2, l2, s3, l3)"),
     delegate("rope", "rotary_emb.rs", "RotaryEmb", "crate::rocm::rope(s1, l1, s2, l2, s3, l3)"),
-    // Upstream has this one for Metal only, so there is no method to make a twin of.
+    // Upstream implements this for Metal only, so there is no CUDA method to copy.
     after("sdpa", "ops.rs", "candle::bail!(\"SDPA has no cpu impl\")\n    }\n", SDPA),
     before("sdpa-docs", "ops.rs", "/// ## On Metal:\n/// - If `seq` == 1:\n", SDPA_DOCS),
-    // Products of experts, by whichever of the two backends the input is on.
+    // Mixture-of-experts products, dispatched by the input's device.
     before("moe-gemm", "moe.rs", "    fn cuda_fwd<\n        T: candle::cuda_backend::CudaDType", MOE_GEMM),
     before(
         "moe-gemm-gguf",
@@ -155,11 +155,11 @@ const SDPA: &str = r#"
 
 const SDPA_DOCS: &str = "\
 /// ## On ROCm:
-/// - f16, bf16 and f32, summed up in f32; one launch for any `seq` and `kv_seq`
-/// - Strides are arbitrary; any `hidden` and `v_hidden` up to 512
+/// - f16, bf16 and f32, accumulated in f32; one launch for any `seq` and `kv_seq`
+/// - Arbitrary strides; any `hidden` and `v_hidden` up to 512
 /// - The mask has the dtype of `q` and is broadcast to its full shape
-/// - Masking, causal masking and softcapping combine
-/// - Causal: the last query sees every key, each one before it one key less
-/// - A query that may look at no key gives zeros
+/// - Masking, causal masking and softcapping can be combined
+/// - Causal: the last query sees every key, and each earlier query one key less
+/// - The result of a query without visible keys is zero
 ///
 ";

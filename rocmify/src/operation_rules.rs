@@ -1,11 +1,11 @@
-//! The rules that mend upstream's operations for every device: the CPU device is the reference of everything.
+//! Rules that fix upstream's operations on every device. The CPU device is the reference for all tests.
 
 use crate::rules::{Rule, after, before, replace};
 
-/// The rules for candle-core. What they insert calls `candle-core/src/sizes.rs`.
+/// Rules for candle-core. The inserted code calls `candle-core/src/sizes.rs`.
 pub const OPERATION_RULES: &[Rule] = &[
-    // Layouts that the CPU device reads wrongly. Upstream takes batches that follow each other for rows that do, even where
-    // each batch is transposed: of a linear layer of such rows all but the first batch came out wrong.
+    // Fixes layouts that the CPU device misreads. Upstream treats consecutive batches as consecutive rows even if each batch
+    // is transposed, so that a linear layer computes wrong results for all but the first batch.
     replace(
         "stack-batches-of-rows",
         CPU,
@@ -13,9 +13,9 @@ pub const OPERATION_RULES: &[Rule] = &[
         "if b_skip == 0 && a_skip == m * k {",
         "if b_skip == 0 && a_skip == m * lhs_rs {",
     ),
-    // The copy is what has to be multiplied: upstream multiplied the kernel as it lies.
+    // Upstream makes a contiguous copy of the kernel but multiplies the original.
     replace("conv1d-of-strided-kernels", CPU, 1, STRIDED_KERNEL, DENSE_KERNEL),
-    // At the same size, upstream returned the elements as they lie, those beyond the view among them.
+    // For an unchanged size, upstream returns the whole storage, including elements outside of the view.
     replace(
         "bilinear-to-the-same-size",
         CPU,
@@ -23,7 +23,7 @@ pub const OPERATION_RULES: &[Rule] = &[
         "return Ok(src.to_vec());",
         "return Ok(unary_map(src, layout, |v| v));",
     ),
-    // Sizes that upstream subtracts and divides before a device sees them: a window that does not fit is an error.
+    // Checks sizes before upstream subtracts and divides them: a window larger than the input is an error.
     before(
         "conv1d-sizes",
         CONV,
@@ -48,7 +48,7 @@ pub const OPERATION_RULES: &[Rule] = &[
         "        let params = ParamsConvTranspose2D {\n",
         "        let (sizes, steps) = ([(i_h, k_h), (i_w, k_w)], [padding, output_padding, stride, dilation]);\n        crate::sizes::check_transposed(\"conv_transpose2d\", &sizes, steps, c_in, 1)?;\n",
     ),
-    // The padding is subtracted last, so that it may be larger than what the stride alone makes.
+    // Subtracts the padding last, because the intermediate result may be smaller than the padding.
     replace("conv-transpose1d-padding", CONV, 1, PADDING_FIRST, PADDING_LAST),
     replace("pooling-sizes", TENSOR, 2, WINDOW_BEYOND_INPUT, POOLING_SIZES),
     before(
@@ -81,11 +81,11 @@ pub const OPERATION_RULES: &[Rule] = &[
         "        let dim = dim.to_index(self.shape(), \"unfold\")?;\n",
         "        if step == 0 {\n            bail!(\"unfold: the step must be at least 1\")\n        }\n",
     ),
-    // The method of the trait hides the type's own, and calls itself until the stack is full.
+    // The trait's method hides the type's own method and calls itself recursively until the stack overflows.
     replace("f8e4m3-to-f64", "dtype.rs", 1, "|v: f8e4m3| v.to_f64()", "|v: f8e4m3| f8e4m3::to_f64(&v)"),
 ];
 
-/// The rules for candle-nn.
+/// Rules for candle-nn.
 pub const LAYER_RULES: &[Rule] = &[
     before(
         "pixel-shuffle-factor",

@@ -1,12 +1,11 @@
-//! The rules that mend upstream's readers of model files, for every device: a length, count or offset is
-//! held against the file before it is believed, and an error names the tensor and the field. What they
-//! insert calls `candle-core/src/model_files/`.
+//! Rules that fix upstream's readers of model files: a length, count or offset is validated against the file, and an error
+//! names the tensor and the field. The inserted code calls `candle-core/src/model_files/`.
 
 use crate::rules::{Rule, after, before, replace};
 
-/// All of them.
+/// All rules for readers of model files.
 pub const READER_RULES: &[Rule] = &[
-    // GGUF: a reader that knows the field, and what is left of the file.
+    // GGUF: a reader that tracks the current field and the remaining bytes of the file.
     after(
         "gguf-read-fields",
         GGUF,
@@ -81,7 +80,7 @@ pub const READER_RULES: &[Rule] = &[
         "        tensor_info.read(reader, self.tensor_data_offset, device)\n",
         "            .map_err(|error| crate::model_files::in_tensor(name, error))\n",
     ),
-    // A merge that is longer than every token was a panic of the tokenizer.
+    // Without this, a merge that is longer than every token makes the tokenizer panic.
     before(
         "gguf-merges",
         "quantized/tokenizer.rs",
@@ -164,7 +163,7 @@ pub const READER_RULES: &[Rule] = &[
         "            tensors.insert(name, tensor);\n",
         "            reader.first(&tensors, &name)?;\n",
     ),
-    // Blocks that a caller hands over: fewer than the shape takes were read beyond, an odd address was a panic.
+    // Blocks from a caller: too few for the shape would be read out of bounds, and an unaligned address would panic.
     before(
         "blocks-of-tensor",
         GGML,
@@ -202,7 +201,7 @@ pub const READER_RULES: &[Rule] = &[
         "        let mut data = Vec::with_capacity(nval);\n",
         "        cursor.holds(nval, 4).map_err(|e| e.context(format!(\"values of `{name}`\")))?;\n",
     ),
-    // Safetensors: the crate refuses what is wrong, but does not always say where.
+    // Safetensors: the crate detects invalid files, but its errors do not always name the location.
     replace(
         "safetensors-header",
         SAFETENSORS,

@@ -1,17 +1,17 @@
-//! The renaming itself: what a CUDA name is called on the ROCm side.
+//! Renames CUDA identifiers and text to ROCm.
 
-/// Whether text names CUDA in any of its spellings.
+/// Returns true if the text contains CUDA in any spelling.
 pub fn names_cuda(text: &str) -> bool {
     text.contains("cuda") || text.contains("Cuda") || text.contains("CUDA")
 }
 
-/// Whether text names ROCm as the renaming spells it: then it was renamed before.
+/// Returns true if the text contains ROCm as spelled by the renaming, which means that it was renamed before.
 pub fn names_rocm(text: &str) -> bool {
     text.contains("rocm") || text.contains("Rocm")
 }
 
 /// Renames every mention of CUDA: `Cuda` to `Rocm`, `cuda` to `rocm`, and `CUDA` to `ROCm` in prose
-/// but to `ROCM` inside an identifier. All else stays byte for byte.
+/// but to `ROCM` inside an identifier. The rest is unchanged, byte for byte.
 pub fn to_rocm(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -43,14 +43,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_has_its_own_twin() {
+    fn every_spelling_is_renamed() {
         assert_eq!(to_rocm("CudaDevice::new_cuda // on CUDA"), "RocmDevice::new_rocm // on ROCm");
         assert_eq!(to_rocm("HAS_CUDA CUDA_OK"), "HAS_ROCM ROCM_OK");
         assert_eq!(to_rocm("no device"), "no device");
     }
 
     #[test]
-    fn text_around_the_name_stays_as_it_is() {
+    fn surrounding_text_is_unchanged() {
         assert_eq!(to_rocm("é Cuda\t\"ü\"\r\n"), "é Rocm\t\"ü\"\r\n");
         assert_eq!(to_rocm("cUDA"), "cUDA");
     }

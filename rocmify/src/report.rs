@@ -1,4 +1,4 @@
-//! What `rocmify --check` prints.
+//! Report of `rocmify --check`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -6,13 +6,13 @@ use std::fmt::{self, Display, Formatter};
 use crate::rules::CrateRules;
 use crate::tree::{FileSite, Tree};
 
-/// Every rule of a crate with its sites and counts, one site a line.
+/// Lists the rules of a crate with their matches, one per line.
 pub struct Report<'a> {
-    /// The crate's rules.
+    /// Rules of the crate.
     pub rules: &'a CrateRules,
-    /// What they made of it.
+    /// The rewritten crate.
     pub tree: &'a Tree,
-    /// Upstream's version.
+    /// Version of upstream.
     pub version: &'a str,
 }
 

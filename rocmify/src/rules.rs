@@ -1,21 +1,21 @@
-//! What a special rule is: a named edit that must match exactly as often as it says.
+//! Special rules: named edits that must match exactly the expected number of times.
 
-/// A place that the general rule cannot get right alone.
+/// An edit of code that the general rule cannot handle.
 ///
-/// Rules are applied in the order of their list, after the general rule made its twins.
+/// Rules are applied in the order of their list, after the general rule.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
-    /// Names the rule in reports and errors.
+    /// Name of the rule in reports and errors.
     pub name: &'static str,
     /// The file below upstream's `src/`, or [`EVERY_FILE`].
     pub file: &'static str,
-    /// How many places the rule must find, over all of its files.
+    /// Expected number of matches in all of its files.
     pub expect: usize,
-    /// What it does there.
+    /// The edit at each match.
     pub edit: Edit,
 }
 
-/// A rule that inserts text after an anchor that the file has once.
+/// Returns a rule that inserts text after an anchor that occurs once in the file.
 pub const fn after(
     name: &'static str,
     file: &'static str,
@@ -25,7 +25,7 @@ pub const fn after(
     Rule { name, file, expect: 1, edit: Edit::After { anchor, insert } }
 }
 
-/// A rule that inserts text before an anchor that the file has once.
+/// Returns a rule that inserts text before an anchor that occurs once in the file.
 pub const fn before(
     name: &'static str,
     file: &'static str,
@@ -35,7 +35,7 @@ pub const fn before(
     Rule { name, file, expect: 1, edit: Edit::Before { anchor, insert } }
 }
 
-/// A rule that replaces a text at as many places as expected.
+/// Returns a rule that replaces a text, which must occur `expect` times.
 pub const fn replace(
     name: &'static str,
     file: &'static str,
@@ -46,66 +46,66 @@ pub const fn replace(
     Rule { name, file, expect, edit: Edit::Replace { from, to } }
 }
 
-/// The `file` of a rule that looks at all of upstream's files.
+/// Value of [`Rule::file`] for rules that apply to all of upstream's files.
 pub const EVERY_FILE: &str = "*";
 
-/// What a special rule does at the places it finds.
+/// The edit of a special rule.
 #[derive(Debug, Clone, Copy)]
-#[allow(missing_docs, reason = "the fields are what the sentences of the variants name")]
+#[allow(missing_docs, reason = "the variants' documentation describes their fields")]
 pub enum Edit {
-    /// The whole file has a renamed twin of this name, beside it.
+    /// Adds a renamed copy of the whole file with this name.
     TwinFile(&'static str),
-    /// In the impl of `owner`, the twin of a method that only exists with the feature `cuda`
-    /// gets this body: its CUDA body is an implementation, not a dispatch.
+    /// Sets the body of a method's twin in the impl of `owner`. The method exists only with the feature `cuda`, and its CUDA
+    /// body is an implementation instead of a dispatch.
     MethodBody { owner: &'static str, method: &'static str, body: &'static str },
-    /// The twin of a match arm that only exists with the feature `cuda` gets this body.
-    /// The pattern is compared without white space.
+    /// Sets the body of the twin of a match arm that exists only with the feature `cuda`. The pattern is compared without
+    /// white space.
     ArmBody { pattern: &'static str, body: &'static str },
-    /// This text follows the anchor.
+    /// Inserts the text after the anchor.
     After { anchor: &'static str, insert: &'static str },
-    /// This text precedes the anchor.
+    /// Inserts the text before the anchor.
     Before { anchor: &'static str, insert: &'static str },
-    /// The text is replaced.
+    /// Replaces the text.
     Replace { from: &'static str, to: &'static str },
 }
 
-/// All that rocmify must know of one upstream crate.
+/// Rules of one upstream crate.
 #[derive(Debug, Clone, Copy)]
 pub struct CrateRules {
-    /// The crate's name in the registry.
+    /// Name of the crate in the registry.
     pub name: &'static str,
-    /// Files, or folders with a trailing `/`, that upstream compiles with the feature `cuda` only:
-    /// they implement CUDA, and what they do is written by hand for ROCm.
+    /// Files, or folders with a trailing `/`, that upstream compiles only with the feature `cuda`. They implement CUDA, and
+    /// their ROCm counterparts are written by hand.
     pub cuda_only: &'static [&'static str],
-    /// How many mentions of CUDA outside of those files may stay without a twin. More means that
-    /// upstream names CUDA in a place that no rule knows.
+    /// Expected number of mentions of CUDA without a twin outside of these files. More means that no rule handles a new use
+    /// of CUDA in upstream.
     pub left_alone: usize,
-    /// The special rules.
+    /// Special rules.
     pub rules: &'static [Rule],
-    /// Lists of special rules that have nothing to do with ROCm: they mend upstream for every device.
+    /// Lists of special rules that fix upstream on every device, independent of ROCm.
     pub mending_rules: &'static [&'static [Rule]],
-    /// Further rules for a tree that comes in by `include!`, where exported macros may not be
-    /// named by their absolute path.
+    /// Additional rules for a tree that is included with `include!`, where exported macros cannot be named by their absolute
+    /// path.
     pub included_rules: &'static [Rule],
-    /// The modules that are written by hand in this repository, in the crate's own `src/`.
+    /// Modules written by hand in this repository, in the crate's own `src/`.
     pub own_modules: &'static [OwnModule],
 }
 
 impl CrateRules {
-    /// The special rules, those of an included tree last.
+    /// Returns all special rules, with those of an included tree last.
     pub fn every_rule(&self) -> impl Iterator<Item = &'static Rule> {
         let mending = self.mending_rules.iter().copied().flatten();
         self.rules.iter().chain(mending).chain(self.included_rules)
     }
 }
 
-/// A module of ours.
+/// A module written by hand in this repository.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnModule {
-    /// Its name.
+    /// Name of the module.
     pub name: &'static str,
-    /// Whether it is `pub`.
+    /// True if it is `pub`.
     pub public: bool,
-    /// Whether it exists with the feature `rocm` only.
+    /// True if it exists only with the feature `rocm`.
     pub rocm_only: bool,
 }

@@ -1,12 +1,12 @@
-//! The special rules for candle-transformers: the models that choose their way by the device.
+//! Special rules for candle-transformers: models that dispatch on the device.
 
 use crate::rules::{CrateRules, Rule, after, before, replace};
 
-/// All that is special in candle-transformers.
+/// Rules of candle-transformers.
 pub const CANDLE_TRANSFORMERS: CrateRules = CrateRules {
     name: "candle-transformers",
     cuda_only: &[],
-    // The two words of z_image's dispatch that `z-image-dispatch` repeats for ROCm.
+    // The two identifiers of z_image's dispatch, for which `z-image-dispatch` adds ROCm.
     left_alone: 2,
     rules: RULES,
     mending_rules: &[],
@@ -21,14 +21,14 @@ const RULES: &[Rule] = &[
         "        } else if device.is_metal() {\n            self.attention_metal(",
         "        } else if device.is_rocm() {\n            self.attention_rocm(q, k, v, mask, scale)\n",
     ),
-    // Where flash attention is not compiled in or does not take the mask, ROCm has the `sdpa` that Metal has.
+    // If flash attention is not compiled in or does not support the mask, ROCm uses `sdpa` like Metal.
     after(
         "z-image-sdpa",
         "models/z_image/transformer.rs",
         "    fn attention_rocm(\n        &self,\n        q: &Tensor,\n        k: &Tensor,\n        v: &Tensor,\n        mask: Option<&Tensor>,\n        scale: f64,\n    ) -> Result<Tensor> {\n",
         "        if mask.is_some() || cfg!(not(feature = \"flash-attn\")) {\n            return self.attention_metal(q, k, v, mask, scale);\n        }\n",
     ),
-    // Keys and values that heads share are not copied for each of them.
+    // Avoids a copy of shared keys and values for each head.
     replace(
         "quantized-llama-sdpa",
         "models/quantized_llama.rs",
@@ -36,7 +36,7 @@ const RULES: &[Rule] = &[
         "if q.device().is_metal() && seq_len == 1 {",
         "if (q.device().is_metal() || q.device().is_rocm()) && seq_len == 1 {",
     ),
-    // What a step was computed of is dropped before the next: a decoder's activations are half a gigabyte.
+    // Drops each step's input before the next step, because a decoder's activations take half a gigabyte.
     replace(
         "stable-diffusion-resnet-memory",
         "models/stable_diffusion/resnet.rs",
@@ -44,8 +44,8 @@ const RULES: &[Rule] = &[
         "        let xs = self.norm1.forward(xs)?;\n        let xs = self.conv1.forward(&nn::ops::silu(&xs)?)?;\n",
         "        let activated = self.norm1.forward(xs).and_then(|xs| nn::ops::silu(&xs))?;\n        let xs = self.conv1.forward(&activated)?;\n        drop(activated);\n",
     ),
-    // The scores of a decoder's places with each other are two gigabytes at 1024 x 1024. Where nothing tracks gradients,
-    // which the fused attention does not give.
+    // At 1024 x 1024, a decoder's attention scores would take two gigabytes. The fused attention has no gradients, so it is
+    // used only if none are tracked.
     before(
         "stable-diffusion-attention-fused",
         "models/stable_diffusion/attention.rs",
@@ -59,8 +59,8 @@ const RULES: &[Rule] = &[
         "        let xs = xs.to_dtype(in_dtype)?;\n",
         "            xs.to_dtype(in_dtype)?\n        };\n",
     ),
-    // By the device and not by the feature, so that the CPU device computes its models in the same program; and in the
-    // dtypes that `moe_gemm` takes.
+    // Decides by the device instead of the feature, so that the CPU device works in the same program, and by the dtypes that
+    // `moe_gemm` supports.
     replace(
         "qwen3-moe-fused",
         "models/qwen3_moe.rs",
@@ -70,7 +70,7 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-/// The one exported macro, by the module that it lies in.
+/// Gives the only exported macro a path through its module.
 const INCLUDED_RULES: &[Rule] = &[
     before(
         "reach-serde-default-fn",

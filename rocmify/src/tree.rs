@@ -1,5 +1,4 @@
-//! Rewrites a whole crate: reads upstream's `src/`, applies the general and the special rules, and
-//! writes the result.
+//! Rewrites a whole crate: reads upstream's `src/`, applies the general and the special rules, and writes the result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,38 +8,38 @@ use crate::rename::{names_cuda, names_rocm, to_rocm};
 use crate::rules::{CrateRules, EVERY_FILE, Edit, Rule};
 use crate::twins::{Site, TwinError, add_twins};
 
-/// How the rewritten crate is used.
+/// Form of the rewritten crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// `lib.rs` comes in by `include!` from a build script's `OUT_DIR`.
+    /// `lib.rs` is included with `include!` from a build script's `OUT_DIR`.
     Included,
-    /// A plain crate of its own, to be read, debugged or sent upstream.
+    /// A plain crate, for reading, debugging or contributing upstream.
     Plain,
 }
 
-/// A site and the file that it lies in, below upstream's `src/`.
+/// A site and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSite {
-    /// The file's path.
+    /// Path of the file below upstream's `src/`.
     pub file: String,
-    /// The place in it.
+    /// The site in the file.
     pub site: Site,
 }
 
-/// The rewritten crate, not yet written anywhere.
+/// A rewritten crate in memory.
 #[derive(Debug)]
 pub struct Tree {
-    /// Text by path below `src/`, with `/` between folders.
+    /// Texts by path below `src/`, with `/` as separator.
     pub files: BTreeMap<String, String>,
-    /// Every place that a rule changed.
+    /// All places changed by rules.
     pub sites: Vec<FileSite>,
     /// Mentions of CUDA without a twin.
     pub left: Vec<FileSite>,
 }
 
-/// Why a crate could not be rewritten.
+/// Error of rewriting a crate.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts say what each is")]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum TreeError {
     #[error("{path}: {source}")]
     Io { path: String, source: std::io::Error },
@@ -48,26 +47,24 @@ pub enum TreeError {
     Twin { name: String, version: String, file: String, source: TwinError },
     #[error(
         "rule `{rule}` of {name} must match {expect} times in {file} but matched {found} times in version \
-         {version}: upstream changed there, look at the rule"
+         {version}: upstream changed; update the rule"
     )]
     Count { rule: String, name: String, file: String, version: String, expect: usize, found: usize },
-    #[error(
-        "{name} {version} names CUDA in {found} places that no rule knows, {expect} were expected:\n{places}"
-    )]
+    #[error("{name} {version} names CUDA in {found} places without a rule, expected {expect}:\n{places}")]
     Left { name: String, version: String, expect: usize, found: usize, places: String },
-    #[error("{name} {version}, {file}: names ROCm already, so its twins would be there twice")]
+    #[error("{name} {version}, {file}: names ROCm already, so its twins would be duplicates")]
     NamesRocm { name: String, version: String, file: String },
-    #[error("{name} {version}: lib.rs starts with an inner attribute, which an included file may not")]
+    #[error("{name} {version}: lib.rs starts with an inner attribute, which an included file must not have")]
     InnerAttribute { name: String, version: String },
 }
 
 impl Tree {
-    /// Rewrites the crate whose folder (with `Cargo.toml` and `src/`) is `upstream`.
+    /// Rewrites the crate in the folder `upstream`, which contains `Cargo.toml` and `src/`.
     ///
-    /// `version` only serves the error texts.
+    /// `version` is used only in error messages.
     ///
     /// # Errors
-    /// When a file cannot be read or parsed, or a rule matches another number of times than it says.
+    /// If a file cannot be read or parsed, or a rule does not match the expected number of times.
     pub fn rewrite(
         rules: &CrateRules,
         upstream: &Path,
@@ -80,7 +77,7 @@ impl Tree {
         Self::rewrite_files(rules, files, version, form)
     }
 
-    /// As [`Tree::rewrite`], on files that are already in memory.
+    /// Like [`Tree::rewrite`], for files in memory.
     pub fn rewrite_files(
         rules: &CrateRules,
         files: BTreeMap<String, String>,
@@ -168,7 +165,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The text edits, and the count of every rule.
+    /// Applies the text edits, and checks the number of matches of every rule.
     fn special_rules(&mut self, rules: &CrateRules, list: &[Rule], version: &str) -> Result<(), TreeError> {
         for rule in list {
             let found = match rule.edit {
@@ -214,7 +211,7 @@ impl Tree {
         found
     }
 
-    /// An included file may not start with inner docs: the crate's own `lib.rs` has its own.
+    /// Removes the inner docs of `lib.rs`, which an included file must not have.
     fn strip_inner_docs(&mut self, rules: &CrateRules, version: &str) -> Result<(), TreeError> {
         let Some(text) = self.files.get_mut("lib.rs") else { return Ok(()) };
         let kept: Vec<&str> =
@@ -229,11 +226,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes the tree below `dir` and removes files that no longer belong to it. Files that would not
-    /// change are left alone, so that their time stamps stay.
+    /// Writes the tree below `dir` and removes files that do not belong to it. Unchanged files are not written, so that they
+    /// keep their time stamps.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), TreeError> {
         let mut old = BTreeMap::new();
         if dir.is_dir() {

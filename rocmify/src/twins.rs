@@ -1,7 +1,7 @@
-//! The general rule: wherever Candle dispatches on a device, the CUDA place gets a ROCm twin.
+//! The general rule: adds a ROCm twin wherever Candle dispatches to CUDA.
 //!
-//! The twin is upstream's own text with the names changed, put beside the original at the place
-//! that `syn` reports; nothing is printed anew, so comments and formatting stay.
+//! The twin is upstream's text with renamed identifiers, inserted after the original at the position reported by `syn`. No
+//! code is reprinted, so comments and formatting are preserved.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,39 +19,39 @@ use crate::rules::{Edit, Rule};
 pub struct Site {
     /// Line in upstream's file, from 1.
     pub line: usize,
-    /// The kind of twin, or the name of the special rule.
+    /// Kind of twin, or name of the special rule.
     pub rule: &'static str,
-    /// The start of what was found there.
+    /// First line of the changed code.
     pub text: String,
 }
 
-/// What the general rule made of one file.
+/// Result of the general rule for one file.
 #[derive(Debug)]
 pub struct Twinned {
-    /// The file with its twins.
+    /// Text of the file with its twins.
     pub text: String,
-    /// Where they are.
+    /// Places of the twins.
     pub sites: Vec<Site>,
-    /// Identifiers that name CUDA and got no twin.
+    /// Identifiers that name CUDA and have no twin.
     pub left: Vec<Site>,
 }
 
-/// Why the general rule stopped.
+/// Error of the general rule.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts say what each is")]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum TwinError {
     #[error("line {line} does not parse: {reason}")]
     Parse { line: usize, reason: String },
-    #[error("line {line}: {what} exists with the feature cuda only, and no rule says what ROCm does there")]
+    #[error("line {line}: {what} exists only with the feature cuda, and no rule gives its ROCm body")]
     NoBody { line: usize, what: String },
     #[error("line {line}: the alternatives of one pattern name CUDA, and so does the arm's body")]
     MixedPattern { line: usize },
 }
 
-/// Applies the general rule to a file, with the bodies that the special rules of this file give.
+/// Applies the general rule to a file, with the bodies given by its special rules.
 ///
 /// # Errors
-/// When the source does not parse, or names CUDA in a way that no twin can be made of.
+/// If the source does not parse, or names CUDA in a way that does not allow a twin.
 pub fn add_twins(source: &str, rules: &[&Rule]) -> Result<Twinned, TwinError> {
     let file = syn::parse_file(source)
         .map_err(|error| TwinError::Parse { line: error.span().start().line, reason: error.to_string() })?;
@@ -60,7 +60,7 @@ pub fn add_twins(source: &str, rules: &[&Rule]) -> Result<Twinned, TwinError> {
     if let Some(error) = twins.error {
         return Err(error);
     }
-    // What is left: identifiers outside of the places that were treated.
+    // Collects identifiers outside of the places that were processed.
     let mut left = Vec::new();
     collect_left(file_tokens(source), &twins.treated, source, &mut left);
     let mut text = String::with_capacity(source.len() * 5 / 4);
@@ -75,12 +75,12 @@ pub fn add_twins(source: &str, rules: &[&Rule]) -> Result<Twinned, TwinError> {
 }
 
 fn file_tokens(source: &str) -> TokenStream {
-    // The file parsed a moment ago, so this cannot fail; an empty stream would only hide leftovers.
+    // The file has been parsed before, so this cannot fail. An empty stream would only hide leftovers.
     source.parse().unwrap_or_default()
 }
 
 fn collect_left(tokens: TokenStream, treated: &[Range<usize>], source: &str, left: &mut Vec<Site>) {
-    // Positions are counted from the start of `source` by its own parse, as in `treated`.
+    // Positions are relative to the start of `source`, as in `treated`.
     for token in tokens {
         match token {
             TokenTree::Group(group) => collect_left(group.stream(), treated, source, left),
@@ -97,16 +97,16 @@ fn collect_left(tokens: TokenStream, treated: &[Range<usize>], source: &str, lef
     }
 }
 
-/// How an item depends on the feature `cuda`.
+/// Dependence of an item on the feature `cuda`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
-    /// Not at all.
+    /// Independent of the feature.
     Open,
     /// `#[cfg(feature = "cuda")]`: an implementation.
     Cuda,
     /// `#[cfg(not(feature = "cuda"))]`: a stub.
     NotCuda,
-    /// Some other condition that names CUDA, or a feature that implies it.
+    /// Another condition that names CUDA, or a feature that implies it.
     Other,
 }
 
@@ -129,9 +129,9 @@ fn gate(attributes: &[Attribute]) -> Gate {
 struct Twins<'a> {
     source: &'a str,
     rules: &'a [&'a Rule],
-    /// What to insert, by byte offset.
+    /// Texts to insert, by byte offset.
     inserts: BTreeMap<usize, Vec<String>>,
-    /// Places that need no further look: they have a twin, or are CUDA's implementation.
+    /// Processed places: they have a twin, or implement CUDA.
     treated: Vec<Range<usize>>,
     sites: Vec<Site>,
     /// The type whose impl block is being visited.
@@ -163,22 +163,22 @@ impl<'a> Twins<'a> {
         self.source[..at].matches('\n').count() + 1
     }
 
-    /// The white space before `at` on its line, or `None` when something else stands there.
+    /// Returns the white space before `at` on its line, or `None` if there is other text.
     fn indent(&self, at: usize) -> Option<&'a str> {
         let start = self.source[..at].rfind('\n').map_or(0, |newline| newline + 1);
         let before = &self.source[start..at];
         before.chars().all(char::is_whitespace).then_some(before)
     }
 
-    /// Where the line of `at` ends if only a comment follows there, else `at`.
+    /// Returns the end of the line of `at` if only a comment follows, otherwise `at`.
     fn after_comment(&self, at: usize) -> usize {
         let rest = &self.source[at..];
         let line = rest.lines().next().unwrap_or_default();
         if line.trim_start().starts_with("//") { at + line.len() } else { at }
     }
 
-    /// Puts `twin` behind the node, on lines of its own if the node has its own.
-    fn insert_behind(&mut self, node: &Range<usize>, comma: &str, blank_line: bool, twin: &str) {
+    /// Inserts `twin` after the node, on separate lines if the node is on separate lines.
+    fn insert_after(&mut self, node: &Range<usize>, comma: &str, blank_line: bool, twin: &str) {
         let separator = match self.indent(node.start) {
             Some(indent) => format!("{comma}{}\n{indent}", if blank_line { "\n" } else { "" }),
             None => format!("{comma} "),
@@ -190,11 +190,11 @@ impl<'a> Twins<'a> {
     fn clone_whole(&mut self, rule: &'static str, node: Span, comma: &str, blank_line: bool) {
         let node = node.byte_range();
         let twin = to_rocm(self.text(&node));
-        self.insert_behind(&node, comma, blank_line, &twin);
+        self.insert_after(&node, comma, blank_line, &twin);
         self.record(rule, &node);
     }
 
-    /// Clones up to the body, which a special rule gives.
+    /// Copies the node with the body given by a special rule.
     fn clone_with_body(
         &mut self,
         rule: &'static str,
@@ -206,11 +206,11 @@ impl<'a> Twins<'a> {
         let indent = self.indent(node.start).unwrap_or_default();
         let head = to_rocm(self.source[node.start..head_end].trim_end());
         let twin = format!("{head} {{\n{indent}    {body}\n{indent}}}");
-        self.insert_behind(&node, "", blank, &twin);
+        self.insert_after(&node, "", blank, &twin);
         self.record(rule, &node);
     }
 
-    /// A method of a trait or an impl. Returns whether it was dealt with.
+    /// Processes a method of a trait or an impl. Returns false if its body must be visited.
     fn method(&mut self, node: Span, attributes: &[Attribute], name: &str, block: Option<Span>) -> bool {
         let range = node.byte_range();
         match (gate(attributes), names_cuda(name)) {
@@ -267,7 +267,7 @@ impl<'a> Twins<'a> {
         }
     }
 
-    /// Twins inside a `use` list; whole-item twins are made by the caller.
+    /// Adds twins inside a `use` list; the caller adds twins of whole items.
     fn use_leaves(&mut self, tree: &UseTree) {
         match tree {
             UseTree::Path(path) => self.use_leaves(&path.tree),
@@ -293,7 +293,7 @@ impl<'a> Twins<'a> {
     }
 }
 
-/// Whether a `use` names CUDA in its path, so that its twin is a `use` of its own.
+/// Returns true if a `use` names CUDA in its path, so that its twin is a separate `use`.
 fn path_names_cuda(tree: &UseTree) -> bool {
     match tree {
         UseTree::Path(path) => names_cuda(&path.ident.to_string()) || path_names_cuda(&path.tree),
@@ -310,7 +310,7 @@ impl<'ast> Visit<'ast> for Twins<'_> {
         match item {
             Item::Use(item) => match gate(&item.attrs) {
                 Gate::Other => self.treated.push(range),
-                // A private import under the feature serves an implementation; a re-export is Candle's face.
+                // A private import under the feature belongs to an implementation; a re-export is public API.
                 Gate::Cuda if matches!(item.vis, syn::Visibility::Inherited) => self.treated.push(range),
                 _ if path_names_cuda(&item.tree) => self.clone_whole("re-export", node, "", false),
                 _ => self.use_leaves(&item.tree),
@@ -391,7 +391,7 @@ impl<'ast> Visit<'ast> for Twins<'_> {
             return;
         }
         if let Pat::Or(alternatives) = &arm.pat {
-            // Cloning the arm would repeat the other alternatives, so only CUDA's is doubled.
+            // Copying the arm would repeat the other alternatives, so only CUDA's is copied.
             if names_cuda(self.text(&arm.body.span().byte_range())) {
                 let line = self.line(pattern.start);
                 self.fail(TwinError::MixedPattern { line });
@@ -407,7 +407,7 @@ impl<'ast> Visit<'ast> for Twins<'_> {
             }
             return;
         }
-        // A last arm may lack the comma that its twin needs before it.
+        // The last arm may lack a comma, which its twin needs before it.
         let braced = matches!(*arm.body, syn::Expr::Block(_));
         let comma = if arm.comma.is_none() && !braced { "," } else { "" };
         self.clone_whole("arm", arm.span(), comma, false);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_behind_an_arm_stays_with_it() {
+    fn a_comment_after_an_arm_stays_with_it() {
         let source =
             "fn f() {\n    match d {\n        D::Cuda(x) => b(x), // fast\n        _ => c(),\n    }\n}\n";
         let expected = "fn f() {\n    match d {\n        D::Cuda(x) => b(x), // fast\n        D::Rocm(x) => b(x),\n        _ => c(),\n    }\n}\n";
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn of_alternatives_only_the_cuda_one_is_doubled() {
+    fn only_the_cuda_alternative_is_doubled() {
         let source = "fn f() -> bool {\n    match d {\n        D::Cuda(_) | D::Metal(_) => true,\n        D::Cpu => false,\n    }\n}\n";
         let expected = "fn f() -> bool {\n    match d {\n        D::Cuda(_) | D::Rocm(_) | D::Metal(_) => true,\n        D::Cpu => false,\n    }\n}\n";
         assert_eq!(twinned(source), expected);
@@ -629,7 +629,7 @@ pub use rocm::{RocmDevice, RocmStorage};
     }
 
     #[test]
-    fn what_implements_cuda_stays_alone() {
+    fn cuda_implementations_have_no_twin() {
         let source = "#[cfg(feature = \"cuda\")]
 mod cuda {
     fn cuda_fwd(c: Cuda) {}
@@ -663,7 +663,7 @@ impl Q {
 ";
 
     #[test]
-    fn a_body_that_only_cuda_has_comes_from_a_rule() {
+    fn a_rule_gives_the_body_of_a_cuda_only_method() {
         let rule = Rule {
             name: "norm",
             file: "ops.rs",
@@ -689,7 +689,7 @@ impl Q {
     }
 
     #[test]
-    fn a_body_that_only_cuda_has_and_no_rule_names_is_an_error() {
+    fn a_cuda_only_body_without_a_rule_is_an_error() {
         let error = add_twins(FUSED, &[]).unwrap_err();
         assert!(matches!(&error, TwinError::NoBody { line: 2, what } if what == "Norm::cuda_fwd"), "{error}");
         let arm = "fn f() {\n    match d {\n        #[cfg(feature = \"cuda\")]\n        D::Cuda(c) => c.go(),\n        _ => {}\n    }\n}\n";
@@ -701,7 +701,7 @@ impl Q {
     }
 
     #[test]
-    fn an_arm_that_only_cuda_has_gets_the_body_of_a_rule() {
+    fn a_rule_gives_the_body_of_a_cuda_only_arm() {
         let source = "fn f() {\n    match d {\n        #[cfg(feature = \"cuda\")]\n        D::Cuda(c) => {\n            c.go()\n        }\n        _ => {}\n    }\n}\n";
         let edit = Edit::ArmBody { pattern: "D::Cuda(c)", body: "c.walk()" };
         let rule = Rule { name: "go", file: "f.rs", expect: 1, edit };
@@ -719,14 +719,14 @@ impl Q {
     }
 
     #[test]
-    fn text_beyond_ascii_does_not_shift_the_places() {
+    fn non_ascii_text_does_not_shift_positions() {
         let source = "// naïve – 日本\nenum D {\n    Cuda(u8), // ü\n    Cpu,\n}\n";
         let expected = "// naïve – 日本\nenum D {\n    Cuda(u8),\n    Rocm(u8), // ü\n    Cpu,\n}\n";
         assert_eq!(twinned(source), expected);
     }
 
     #[test]
-    fn a_file_without_cuda_stays_byte_for_byte() {
+    fn a_file_without_cuda_is_unchanged() {
         let source = "  fn  f ( )->u8{1}//x\r\n\n\n";
         assert_eq!(twinned(source), source);
     }

@@ -1,4 +1,4 @@
-//! Crates that cargo or `cargo vendor` has unpacked already: found by their folders, without running cargo.
+//! Finds crates that cargo or `cargo vendor` has already unpacked, without running cargo.
 
 use std::env;
 use std::fs;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// Where unpacked crates may lie.
+/// Folders that may contain unpacked crates.
 pub(crate) struct Places {
-    /// Cargo's own folder, with its registry and its configuration.
+    /// Cargo's home folder, with its registry and configuration.
     pub(crate) cargo_home: Option<PathBuf>,
-    /// Folders that cargo's configuration is looked for in and above.
+    /// Folders in and above which cargo's configuration is searched.
     pub(crate) inside: Vec<PathBuf>,
 }
 
 impl Places {
-    /// Those of this build. Cargo does not tell a build script where it was started: the shell's folder, the
-    /// package's and the one that the build writes to stand for it.
+    /// Returns the folders of this build. A build script does not know where cargo was started, so this uses the shell's
+    /// folder, the package's folder and the folder that the build writes to.
     pub(crate) fn of_this_build(work_dir: &Path) -> Self {
         let named =
             |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -29,12 +29,12 @@ impl Places {
         }
     }
 
-    /// The folder of a crate of exactly this version: from the registry's unpacked crates, whichever registry that
-    /// is, else from a directory source, whether or not the configuration makes use of it.
+    /// Returns the folder of a crate of exactly this version: among the unpacked crates of any registry, or in a directory
+    /// source, even if the configuration does not use it.
     pub(crate) fn find(&self, name: &str, version: &str) -> Option<PathBuf> {
         let versioned = format!("{name}-{version}");
         let registries = self.cargo_home.iter().flat_map(|home| folders(&home.join("registry/src")));
-        // Cargo leaves the mark when all of the crate is there.
+        // Cargo writes this file after it has unpacked the whole crate.
         let unpacked = registries
             .map(|registry| registry.join(&versioned))
             .filter(|path| path.join(".cargo-ok").exists());
@@ -43,7 +43,7 @@ impl Places {
         unpacked.chain(vendored).find(|path| is_package(path, name, version))
     }
 
-    /// Cargo's configuration files, nearest first.
+    /// Returns cargo's configuration files, nearest first.
     fn configurations(&self) -> Vec<PathBuf> {
         let above =
             self.inside.iter().flat_map(|folder| folder.ancestors()).map(|folder| folder.join(".cargo"));
@@ -66,8 +66,8 @@ fn folders(folder: &Path) -> std::vec::IntoIter<PathBuf> {
     paths.into_iter()
 }
 
-/// Folders that `directory` keys in `[source.*]` of a configuration file name. Such paths begin at the folder that holds
-/// the file's own folder.
+/// Returns the folders given by `directory` keys in `[source.*]` of a configuration file. Their paths are relative to the
+/// parent of the file's folder.
 fn directory_sources(file: &Path) -> Vec<PathBuf> {
     let Some(base) = file.parent().and_then(Path::parent) else { return Vec::new() };
     let config = table(file);
@@ -75,14 +75,14 @@ fn directory_sources(file: &Path) -> Vec<PathBuf> {
     sources.filter_map(|source| Some(base.join(source.get("directory")?.as_str()?))).collect()
 }
 
-/// Returns true if a folder's manifest is that of a published package of this name and version.
+/// Returns true if a folder contains the manifest of a published package with this name and version.
 fn is_package(folder: &Path, name: &str, version: &str) -> bool {
     let manifest = table(&folder.join("Cargo.toml"));
     let field = |key: &str| manifest.get("package")?.get(key)?.as_str();
     field("name") == Some(name) && field("version") == Some(version)
 }
 
-/// The TOML of a file; empty where there is none.
+/// Parses a TOML file; returns an empty table if there is none.
 fn table(file: &Path) -> Table {
     fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
@@ -99,7 +99,7 @@ mod tests {
         fs::write(path, text).expect("a file");
     }
 
-    /// A published crate's folder.
+    /// Creates the folder of a published crate.
     fn package(folder: &Path, version: &str) {
         let text = format!(
             "# made by cargo\n[package]\nedition = \"2021\"\nname = \"{NAME}\"\nversion = \"{version}\"\n\n[dependencies.x]\nversion = \"1\"\n"
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_the_registry_unpacked_is_used_when_it_is_whole() {
+    fn an_unpacked_crate_is_used_if_it_is_complete() {
         let root = tempfile::tempdir().expect("a folder");
         let places = places(root.path());
         assert_eq!(places.find(NAME, VERSION), None);
@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn a_vendored_crate_is_found_by_the_configuration_above_the_build() {
-        let ways = [
+        let configurations = [
             "[source.the-registry]\nreplace-with = \"vendored\"\n\n[source.vendored]\ndirectory = \"third_party\"\n",
             "source.vendored.directory = 'third_party'\n",
             "[source]\nvendored = { directory = \"third_party\" }\n",
         ];
-        for text in ways {
+        for text in configurations {
             for folder in [NAME, "candle-kernels-0.11.1"] {
                 let root = tempfile::tempdir().expect("a folder");
                 write(&root.path().join("work/.cargo/config.toml"), text);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_homes_configuration_counts_and_other_versions_do_not() {
+    fn cargo_homes_configuration_is_used_and_other_versions_are_not() {
         let root = tempfile::tempdir().expect("a folder");
         let vendor = root.path().join("vendor");
         let config = format!("[source.vendored]\n# directory = \"nowhere\"\ndirectory = {:?}\n", vendor);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_section_is_no_source() {
+    fn a_directory_key_of_another_section_is_ignored() {
         let root = tempfile::tempdir().expect("a folder");
         write(&root.path().join("work/.cargo/config.toml"), "[build]\ndirectory = \"third_party\"\n");
         package(&root.path().join("work/third_party").join(NAME), VERSION);

@@ -1,9 +1,9 @@
 //! Finds the sources of upstream's published crates.
 //!
-//! The order is: the folder named by `CANDLE_UPSTREAM_DIR`; a crate that cargo or `cargo vendor` has unpacked
-//! already; else whatever cargo fetches for a stub manifest that pins the exact version. Cargo does the
-//! fetching, so mirrors and proxies keep working, and the stub stays outside the caller's dependency graph,
-//! so that a `[patch.crates-io]` downstream cannot point upstream at the fork itself.
+//! They are searched in this order: the folder in `CANDLE_UPSTREAM_DIR`; crates that cargo or `cargo vendor` has already
+//! unpacked; and the crate that cargo fetches for a stub manifest with the exact version. Because cargo fetches it, mirrors
+//! and proxies work. The stub is outside of the caller's dependency graph, so that a downstream `[patch.crates-io]` cannot
+//! replace upstream by the fork itself.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,32 +15,32 @@ use serde_json::Value;
 
 use crate::unpacked::Places;
 
-/// The release of Candle that the rules are written for.
+/// Candle's release that the rules are written for.
 pub const VERSION: &str = "0.11.1";
 
-/// Names a Candle checkout, or a folder of unpacked crates, to take upstream's sources from.
+/// Environment variable with a Candle checkout or a folder of unpacked crates that contains upstream's sources.
 pub const DIR_VARIABLE: &str = "CANDLE_UPSTREAM_DIR";
 
-/// Why upstream's sources could not be found, and what to do.
+/// Error of finding upstream's sources.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts say what each is")]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum LocateError {
     #[error(
-        "{DIR_VARIABLE} is {dir}, but neither {dir}/{name} nor {dir}/{name}-{version} holds a Cargo.toml: \
-         name a Candle checkout or a folder of unpacked crates, or unset the variable"
+        "{DIR_VARIABLE} is {dir}, but neither {dir}/{name} nor {dir}/{name}-{version} contains a Cargo.toml; \
+         set it to a Candle checkout or a folder of unpacked crates, or unset it"
     )]
     NotInDir { dir: String, name: String, version: String },
 
     #[error(
-        "{path} is {name} {found}, but {wanted} is needed: check out that release, or unset {DIR_VARIABLE}"
+        "{path} is {name} {found}, but {wanted} is needed; check out that release, or unset {DIR_VARIABLE}"
     )]
     WrongVersion { path: String, name: String, found: String, wanted: String },
 
     #[error(
         "cargo could not fetch {name} {version}:\n{stderr}\n\
-         Nor is it unpacked in cargo's registry or in a folder that cargo's configuration names as a source. \
-         Go online once, or vendor the crates (docs/offline.md), or set {DIR_VARIABLE} to a Candle {version} \
-         checkout or a folder of unpacked crates."
+         It is not unpacked in cargo's registry or in a source folder of cargo's configuration either. \
+         Build once with network access, vendor the crates (docs/offline.md), or set {DIR_VARIABLE} to a Candle \
+         {version} checkout or a folder of unpacked crates."
     )]
     Fetch { name: String, version: String, stderr: String },
 
@@ -48,7 +48,7 @@ pub enum LocateError {
     Cargo { command: String, detail: String },
 
     #[error(
-        "cargo resolved {name} to {path}, which does not come from a registry: \
+        "cargo resolved {name} to {path}, which is not from a registry; \
          remove the [patch] of {name} from cargo's configuration files"
     )]
     Patched { name: String, path: String },
@@ -57,14 +57,14 @@ pub enum LocateError {
     Write { path: String, source: std::io::Error },
 }
 
-/// Returns the folder of each named upstream crate (the one that holds its `Cargo.toml`).
+/// Returns the folder of each named upstream crate, which contains its `Cargo.toml`.
 ///
-/// `version` is exact, for instance `"0.11.1"`. `work_dir` is a folder that the stub manifests may
-/// be written to, normally a build script's `OUT_DIR`; it is created when missing.
-/// Once the crates were fetched or vendored, this needs no network and runs no cargo.
+/// `version` is exact, for example `"0.11.1"`. `work_dir` is a folder for stub manifests, normally a build script's
+/// `OUT_DIR`; it is created if necessary. If the crates have been fetched or vendored before, this needs no network and
+/// does not run cargo.
 ///
 /// # Errors
-/// When a crate cannot be found or fetched, or has another version; the text says what to do.
+/// If a crate cannot be found or fetched, or has another version; the message describes the remedy.
 pub fn locate(names: &[&str], version: &str, work_dir: &Path) -> Result<Vec<PathBuf>, LocateError> {
     if let Some(dir) = env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
         return names.iter().map(|name| locate_in_dir(name, version, Path::new(&dir))).collect();
@@ -77,7 +77,7 @@ pub fn locate(names: &[&str], version: &str, work_dir: &Path) -> Result<Vec<Path
     names.iter().map(locate).collect()
 }
 
-/// Prints the `cargo::rerun-if-*` lines that a build script needs after [`locate`].
+/// Prints the `cargo::rerun-if-*` lines for a build script that calls [`locate`].
 pub fn print_rerun_lines() {
     println!("cargo::rerun-if-env-changed={DIR_VARIABLE}");
     if let Some(dir) = env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
@@ -94,7 +94,7 @@ fn locate_in_dir(name: &str, version: &str, dir: &Path) -> Result<PathBuf, Locat
             version: version.to_owned(),
         });
     };
-    // Cargo itself reads the version: in a checkout it is inherited from the workspace.
+    // Cargo determines the version, because in a checkout it is inherited from the workspace.
     let manifest = found.join("Cargo.toml");
     let mut command = cargo();
     command.args(["metadata", "--format-version=1", "--no-deps", "--offline", "--manifest-path"]);
@@ -119,7 +119,7 @@ fn locate_in_dir(name: &str, version: &str, dir: &Path) -> Result<PathBuf, Locat
 fn locate_with_cargo(name: &str, version: &str, work_dir: &Path) -> Result<PathBuf, LocateError> {
     let stub = work_dir.join("upstream-stub").join(name);
     let manifest = stub.join("Cargo.toml");
-    // The empty [workspace] keeps the stub out of a workspace that work_dir may lie in.
+    // The empty [workspace] excludes the stub from a workspace around work_dir.
     write(
         &manifest,
         &format!(
@@ -130,7 +130,7 @@ fn locate_with_cargo(name: &str, version: &str, work_dir: &Path) -> Result<PathB
     )?;
     write(&stub.join("src").join("lib.rs"), "")?;
 
-    // What was fetched before is enough and costs no index update; only then ask the registry.
+    // Tries crates that were fetched before, which needs no index update, and then the registry.
     let mut stdout = Err(String::new());
     let mut command = cargo();
     for offline in [true, false] {
@@ -142,7 +142,7 @@ fn locate_with_cargo(name: &str, version: &str, work_dir: &Path) -> Result<PathB
         if let Some(host) = host_triple() {
             command.arg("--filter-platform").arg(host);
         }
-        // From the stub's own folder, so that work_dir may be relative.
+        // Runs in the stub's folder, so that work_dir may be relative.
         command.args(["--manifest-path", "Cargo.toml"]);
         command.current_dir(&stub);
         stdout = output(&mut command)?;
@@ -174,12 +174,12 @@ fn package<'a>(metadata: &'a Value, name: &str) -> Option<&'a Value> {
 
 fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    // The stub is a package of its own: a target or a manifest of the outer build must not leak in.
+    // The outer build's target and manifest must not affect the stub.
     command.env_remove("CARGO_BUILD_TARGET").env_remove("CARGO_MANIFEST_DIR");
     command
 }
 
-/// The machine that builds: crates for other platforms need not be fetched. `None` costs only downloads.
+/// Returns the host's target triple, to avoid fetching crates for other platforms. `None` only causes more downloads.
 fn host_triple() -> Option<String> {
     if let Ok(host) = env::var("HOST") {
         return Some(host);
@@ -190,7 +190,7 @@ fn host_triple() -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
 }
 
-/// Runs to the end; the inner result is stdout, or stderr when the exit status says failure.
+/// Runs a command; the inner result is stdout, or stderr if the command failed.
 fn output(command: &mut Command) -> Result<Result<Vec<u8>, String>, LocateError> {
     let output = command.output().map_err(|error| failed(command, &format!("did not start: {error}")))?;
     Ok(if output.status.success() {
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relative_work_dir_serves_as_well() {
+    fn a_relative_work_dir_works() {
         let here = std::env::current_dir().unwrap();
         let up = here.components().skip(1).map(|_| "..").collect::<PathBuf>();
         let place = std::env::temp_dir().join(format!("rocmify-relative-{}", std::process::id()));

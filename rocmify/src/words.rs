@@ -1,6 +1,6 @@
-//! The words of a test file: where it names the CPU device, and what it calls.
+//! Tokens of a test file: finds uses of the CPU device and called functions.
 //!
-//! Macros keep their arguments as tokens, so `assert_eq!(f(&Device::Cpu), …)` is only found there.
+//! Macro arguments are not parsed by `syn`, so `assert_eq!(f(&Device::Cpu), …)` is found only at the token level.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::Item;
 use syn::spanned::Spanned;
 
-/// A token that is no group: an identifier, a literal, one character of punctuation, or a delimiter.
+/// A token that is not a group: an identifier, a literal, one character of punctuation, or a delimiter.
 #[derive(Debug, Clone)]
 pub struct Word {
     pub text: String,
@@ -36,7 +36,7 @@ pub fn words(text: &str) -> Vec<Word> {
         }
     }
     let mut out = Vec::new();
-    // The text parsed a moment ago, so this cannot fail.
+    // The text has been parsed before, so this cannot fail.
     flatten(text.parse().unwrap_or_default(), &mut out);
     out
 }
@@ -45,7 +45,7 @@ pub fn path_follows(words: &[Word]) -> bool {
     words.len() > 2 && words[0].text == ":" && words[1].text == ":"
 }
 
-/// Whether a `use` among these words brings the name `Cpu` in.
+/// Returns true if a `use` among these words imports the name `Cpu`.
 fn names_cpu_in_use(words: &[Word]) -> bool {
     let mut in_use = false;
     words.windows(4).any(|word| {
@@ -60,7 +60,7 @@ pub fn imports_cpu(items: &[Item], text: &str) -> bool {
         .any(|item| matches!(item, Item::Use(_)) && names_cpu_in_use(&words(&text[item.span().byte_range()])))
 }
 
-/// The places where an expression is the CPU device. Patterns and imports are none.
+/// Returns the ranges of expressions that are the CPU device, without patterns and imports.
 pub fn cpu_places(words: &[Word], mut bare: bool) -> Vec<Range<usize>> {
     bare |= names_cpu_in_use(words);
     let mut places = Vec::new();
@@ -88,7 +88,7 @@ pub fn cpu_places(words: &[Word], mut bare: bool) -> Vec<Range<usize>> {
     places
 }
 
-/// Which of these functions the words call by their plain name.
+/// Returns those of `functions` that the words call by their unqualified name.
 pub fn called(words: &[Word], functions: &BTreeSet<String>) -> Vec<String> {
     let mut names = Vec::new();
     for (at, word) in words.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The written-out fork builds by itself.
+//! Builds the written fork.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn written_fork(name: &str) -> PathBuf {
 }
 
 fn check(fork: &Path, features: &str) {
-    // One target folder for all runs, so that only the first one builds the dependencies.
+    // All runs share a target folder, so that only the first one builds the dependencies.
     let output = Command::new(env!("CARGO"))
         .args(["check", "--quiet", "--workspace", "--features", features, "--manifest-path"])
         .arg(fork.join("Cargo.toml"))

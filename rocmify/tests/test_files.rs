@@ -1,4 +1,4 @@
-//! Upstream's test files: what becomes of each kind of test, and the counts of the real files.
+//! Rewriting of each kind of test in upstream's test files, and the numbers of tests of the real files.
 
 use std::fs;
 
@@ -98,7 +98,7 @@ fn plain() {
 }
 
 #[test]
-fn twins_lie_in_the_module_of_the_test() {
+fn twins_are_in_the_module_of_the_test() {
     let source = "mod tests {\n    #[test]\n    fn a() {\n        f(&Device::Cpu);\n    }\n}\n";
     let (text, tests) = rewritten(source);
     assert!(text.contains("mod on_rocm {") && text.ends_with("}\n}\n"), "{text}");
@@ -106,7 +106,7 @@ fn twins_lie_in_the_module_of_the_test() {
 }
 
 #[test]
-fn device_macros_are_found_and_a_macro_around_one_counts_once() {
+fn device_macros_are_found_and_a_wrapping_macro_counts_once() {
     let source = "test_device!(add, add_cpu, add_gpu, add_metal);
 macro_rules! products {
     ($f: ident, $cpu: ident) => {
@@ -177,7 +177,7 @@ fn a() {
 }
 
 #[test]
-fn what_is_said_of_cuda_is_said_of_rocm() {
+fn cuda_checks_are_extended_to_rocm() {
     let source = "fn f(d: &Device) {
     if d.is_cuda() || d.is_metal() {
         match d {
@@ -196,7 +196,7 @@ fn what_is_said_of_cuda_is_said_of_rocm() {
 }
 
 #[test]
-fn the_crates_root_is_the_suite() {
+fn crate_paths_start_at_the_suite() {
     let macro_rules = "macro_rules! m {\n    () => {\n        $crate::c()\n    };\n}\n";
     let (text, _) =
         rewritten(&format!("use crate::a;\npub(crate) fn f() {{\n    crate::b();\n}}\n{macro_rules}"));
@@ -205,7 +205,7 @@ fn the_crates_root_is_the_suite() {
 }
 
 #[test]
-fn the_lists_are_kept_to() {
+fn the_lists_are_applied() {
     let listed = |tests| [Listed { suite: "suite", tests, reason: "so" }];
     let (text, tests) = rocmify_suite("suite", CPU_TEST, &not_twinned(&listed(&["add"]))).unwrap();
     assert_eq!((text.as_str(), tests.len()), (CPU_TEST, 0));
@@ -214,7 +214,7 @@ fn the_lists_are_kept_to() {
     assert_eq!(tests[0].skipped, Some("so"));
     for (alone, skipped, list) in [
         (&["gone"] as &[&str], &[] as &[&str], "NOT_TWINNED"),
-        // It names no device, so it has no twin in any case.
+        // It names no device, so it never has a twin.
         (&["parses"], &[], "NOT_TWINNED"),
         (&[], &["gone"], "SKIPPED"),
     ] {
@@ -225,7 +225,7 @@ fn the_lists_are_kept_to() {
 }
 
 #[test]
-fn a_twin_may_say_something_else_in_a_place_that_upstream_has_once() {
+fn text_that_occurs_once_can_be_replaced_in_a_twin() {
     let place = |test, from| Reworded { suite: "suite", test, from, to: "assert_ne!", reason: "so" };
     let rewritten = |place| {
         let lists = Lists { reworded: &[place], ..Lists::default() };
@@ -245,7 +245,7 @@ fn a_twin_may_say_something_else_in_a_place_that_upstream_has_once() {
 }
 
 #[test]
-fn a_function_of_test_device_may_say_something_else() {
+fn text_can_be_replaced_in_a_function_of_test_device() {
     let source = "fn sums(d: &Device) {\n    assert_eq!(sum(d), 2);\n}\ntest_device!(sums, a, b, c);\n";
     let place = Reworded { suite: "suite", test: "sums", from: "assert_eq!", to: "assert_ne!", reason: "so" };
     let lists = Lists { reworded: &[place], ..Lists::default() };
@@ -263,7 +263,7 @@ fn a_test_for_cuda_only_must_be_listed() {
 }
 
 #[test]
-fn upstreams_files_have_the_tests_that_the_list_says() {
+fn upstreams_files_have_the_listed_tests() {
     let work_dir = tempfile::tempdir().unwrap();
     for (name, device, all) in
         [("candle-core", 97, 150), ("candle-nn", 10, 47), ("candle-transformers", 0, 4)]
@@ -277,7 +277,7 @@ fn upstreams_files_have_the_tests_that_the_list_says() {
 }
 
 #[test]
-fn a_file_that_is_not_listed_is_an_error() {
+fn an_unlisted_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("tests")).unwrap();
     for suite in SUITES.iter().filter(|suite| suite.crate_name == "candle-nn") {

@@ -1,4 +1,4 @@
-//! Whole crates: the counts of the special rules, the forms, and writing.
+//! Rewriting of whole crates: match counts of special rules, forms, and writing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ fn rewrite(rules: &CrateRules, list: &[(&str, &str)]) -> Result<Tree, TreeError>
 }
 
 #[test]
-fn a_rule_with_another_count_fails_by_name_file_and_version() {
+fn an_unexpected_match_count_is_an_error_with_rule_file_and_version() {
     let rules = CrateRules {
         rules: &[Rule {
             name: "raise-limit",
@@ -53,7 +53,7 @@ fn a_rule_with_another_count_fails_by_name_file_and_version() {
 }
 
 #[test]
-fn a_body_rule_that_finds_nothing_fails_too() {
+fn a_body_rule_without_a_match_is_an_error() {
     const GONE: Rule = Rule {
         name: "gone",
         file: "ops.rs",
@@ -89,7 +89,7 @@ fn rules_apply_in_order_and_after_the_twins() {
 }
 
 #[test]
-fn a_mention_that_no_rule_knows_fails_with_its_place() {
+fn a_use_of_cuda_without_a_rule_is_an_error_with_its_place() {
     let text = "fn f() {}\nstatic X: Cuda = Cuda;\n";
     let error = rewrite(&PLAIN, &[("x.rs", text)]).unwrap_err();
     assert!(matches!(error, TreeError::Left { found: 2, expect: 0, .. }), "{error}");
@@ -97,7 +97,7 @@ fn a_mention_that_no_rule_knows_fails_with_its_place() {
 }
 
 #[test]
-fn files_that_implement_cuda_stay_and_stubs_get_a_twin_file() {
+fn cuda_implementations_are_unchanged_and_stubs_get_a_twin_file() {
     let rules = CrateRules {
         rules: &[Rule {
             name: "stub",
@@ -119,7 +119,7 @@ fn files_that_implement_cuda_stay_and_stubs_get_a_twin_file() {
 }
 
 #[test]
-fn an_included_lib_has_no_inner_docs_and_a_plain_one_names_our_modules() {
+fn an_included_lib_has_no_inner_docs_and_a_plain_one_declares_our_modules() {
     let lib = "//! Docs.\n//!\n\nmod a;\n// Stays.\n";
     let list = files(&[("lib.rs", lib)]);
     let included = Tree::rewrite_files(&PLAIN, list.clone(), VERSION, Form::Included).unwrap();
@@ -132,7 +132,7 @@ fn an_included_lib_has_no_inner_docs_and_a_plain_one_names_our_modules() {
 }
 
 #[test]
-fn writing_again_touches_nothing_and_removes_what_is_stale() {
+fn writing_again_keeps_unchanged_files_and_removes_stale_ones() {
     let dir = tempfile::tempdir().unwrap();
     let tree = rewrite(&PLAIN, &[("a.rs", "// a\n"), ("m/b.rs", "// b\n")]).unwrap();
     tree.write(dir.path()).unwrap();
@@ -151,7 +151,7 @@ fn upstream_tree(rules: &CrateRules, form: Form) -> Tree {
 }
 
 #[test]
-fn upstream_itself_fits_every_rule() {
+fn every_rule_matches_upstream() {
     for rules in CRATES {
         let tree = upstream_tree(&rules, Form::Included);
         let report = Report { rules: &rules, tree: &tree, version: VERSION }.to_string();
@@ -164,8 +164,8 @@ fn upstream_itself_fits_every_rule() {
 }
 
 #[test]
-fn upstream_loses_no_line_of_its_own() {
-    // Where no rule replaces text, the twins only add lines: upstream's are all there, in order.
+fn no_line_of_upstream_is_removed() {
+    // Without rules that replace text, twins only add lines: all of upstream's lines are kept in order.
     let work_dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let dirs = locate(&["candle-core"], VERSION, work_dir).unwrap();
     let tree = upstream_tree(&CANDLE_CORE, Form::Plain);
@@ -173,7 +173,7 @@ fn upstream_loses_no_line_of_its_own() {
         let original = fs::read_to_string(dirs[0].join("src").join(file)).unwrap();
         let mut ours = tree.files[file].lines();
         for line in original.lines() {
-            // Imports and alternatives are widened in place.
+            // Imports and alternatives are extended in place.
             let kept = |candidate: &str| {
                 candidate == line
                     || (names_cuda(line)
@@ -185,14 +185,14 @@ fn upstream_loses_no_line_of_its_own() {
 }
 
 #[test]
-fn a_tree_that_was_rewritten_is_not_rewritten_again() {
+fn rewriting_a_rewritten_tree_is_an_error() {
     let once = rewrite(&PLAIN, &[("e.rs", "enum E {\n    Cuda,\n}\n")]).unwrap();
     let error = Tree::rewrite_files(&PLAIN, once.files, VERSION, Form::Plain).unwrap_err();
     assert!(matches!(&error, TreeError::NamesRocm { file, .. } if file == "e.rs"), "{error}");
 }
 
 #[test]
-fn a_crate_that_is_not_there_is_an_error_that_says_what_to_do() {
+fn a_missing_crate_is_an_error_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let error = locate(&["candle-core"], "999.0.0", dir.path()).unwrap_err();
     let text = error.to_string();

@@ -1,4 +1,4 @@
-//! From a problem to the launch of an instance.
+//! Selects an instance of Composable Kernel for an attention problem, and launches it.
 use candle::rocm::{KernelArg, LaunchConfig, RocmDevice};
 use candle::Result;
 
@@ -8,70 +8,70 @@ use super::interface::{
 };
 use super::library::Library;
 
-/// CK's `GenericAttentionMaskEnum::MASK_FROM_BOTTOM_RIGHT`: the last query sees the last key.
+/// CK's `GenericAttentionMaskEnum::MASK_FROM_BOTTOM_RIGHT`: the last query is aligned with the last key.
 const FROM_BOTTOM_RIGHT: i32 = 2;
-/// Vectors of 16 bytes are loaded.
+/// Required alignment of strides, in elements: the kernels load vectors of 16 bytes.
 const ALIGNMENT: usize = 8;
-/// Buffers are addressed by 31 bits within one head.
-const MOST_BYTES: usize = 1 << 31;
+/// Maximum bytes of one head, which the kernels address with 31 bits.
+const MAX_HEAD_BYTES: usize = 1 << 31;
 
-/// Queries, keys, values or the result in device memory: rows of elements without gaps within.
+/// Queries, keys, values or the result in device memory. Rows are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Of the first element.
+    /// Device address of the first element.
     pub address: u64,
-    /// Elements from a row to that of the next query or key.
+    /// Stride between rows, in elements.
     pub row: usize,
-    /// Elements from a head to the next.
+    /// Stride between heads, in elements.
     pub head: usize,
-    /// Elements from a batch to the next; unused where sequences have their own lengths.
+    /// Stride between batches, in elements; unused for variable-length sequences.
     pub batch: usize,
 }
 
-/// Logarithms of the sums of exponentials, f32: of each head those of all queries, one after the other.
+/// Logarithms of the sums of exponentials (LSE) as f32; the queries of a head are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogSums {
-    /// Of the first.
+pub struct LogSumExp {
+    /// Device address of the first element.
     pub address: u64,
-    /// Elements from a head to the next.
+    /// Stride between heads, in elements.
     pub head: usize,
-    /// Elements from a batch to the next; unused where sequences have their own lengths.
+    /// Stride between batches, in elements; unused for variable-length sequences.
     pub batch: usize,
 }
 
-/// Where sequences of their own lengths begin: device addresses of `batch + 1` i32 each.
+/// Start offsets of variable-length sequences: device addresses of `batch + 1` i32 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Starts {
-    /// Of queries.
+pub struct SequenceStarts {
+    /// Start offsets of the queries.
     pub queries: u64,
-    /// Of keys and values.
+    /// Start offsets of the keys and values.
     pub keys: u64,
 }
 
 /// One call of attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
-    /// Of all operands.
+    /// Element type of all operands.
     pub element: Element,
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Of keys and values; `heads` is a multiple of it.
+    /// Number of key and value heads; `heads` must be a multiple of it.
     pub key_heads: usize,
-    /// Of each sequence, or of the longest.
+    /// Queries per sequence, or of the longest sequence.
     pub queries: usize,
-    /// Of each sequence, or of the longest.
+    /// Keys per sequence, or of the longest sequence.
     pub keys: usize,
-    /// Of a query or key.
+    /// Head width of queries and keys.
     pub width: usize,
-    /// Of a value.
+    /// Head width of values.
     pub value_width: usize,
-    /// Of products of queries and keys.
+    /// Factor of the scores.
     pub scale: f32,
-    /// Keys that are seen before the one that lies diagonally below; all if there is no number.
+    /// Number of keys visible before the diagonal; `None` for all.
     pub left: Option<usize>,
-    /// The same behind it: 0 is causal.
+    /// Number of keys visible after the diagonal; `None` for all, 0 for a causal mask.
     pub right: Option<usize>,
     /// Queries.
     pub q: Operand,
@@ -81,101 +81,101 @@ pub struct Problem {
     pub v: Operand,
     /// The result.
     pub o: Operand,
-    /// Written besides.
-    pub log_sums: LogSums,
-    /// Where sequences begin that have their own lengths.
-    pub starts: Option<Starts>,
+    /// Second output: the log-sum-exp of each query.
+    pub log_sums: LogSumExp,
+    /// Start offsets of variable-length sequences; `None` for a dense batch.
+    pub starts: Option<SequenceStarts>,
 }
 
-/// Why no instance covers a problem.
+/// Reason why no instance supports a problem.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Composable Kernel's attention does not cover this: {0}")]
-pub struct Uncovered(String);
+pub struct Unsupported(String);
 
-/// A launch: what, with what, of how many workgroups.
+/// A prepared kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
-    /// The kernel.
+    /// The instance to launch.
     pub instance: Instance,
-    /// What it is passed.
-    pub passed: Passed,
-    /// Workgroups in x, y and z: heads, tiles of queries, sequences.
+    /// Arguments of the kernel.
+    pub arguments: KernelArguments,
+    /// Number of workgroups in x, y and z: heads, tiles of queries, sequences.
     pub grid: (u32, u32, u32),
 }
 
-/// The argument of each kind of instance.
+/// Arguments of each kind of instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Passed {
+pub enum KernelArguments {
     /// A dense batch.
     Dense(Arguments<Unmasked, Dense>),
-    /// A dense batch with a window.
+    /// A dense batch with a window or causal mask.
     DenseMasked(Arguments<Window, Dense>),
-    /// Sequences of their own lengths.
+    /// Variable-length sequences.
     Varlen(Arguments<Unmasked, Sequences>),
-    /// Sequences of their own lengths with a window.
+    /// Variable-length sequences with a window or causal mask.
     VarlenMasked(Arguments<Window, Sequences>),
 }
 
-// SAFETY: it is `repr(C)` as its parts are, and `cargo xtask ck` has the compiler assert size and offsets of CK's structure.
+// SAFETY: it and its parts are `repr(C)`. `cargo xtask ck` makes the compiler assert the size and offsets of CK's struct.
 unsafe impl<M: Part, S: Part> KernelArg for Arguments<M, S> {}
 
 impl Problem {
-    /// The instance that takes it; where results go does not matter.
+    /// Returns the instance for this problem, without checking the output operand.
     ///
     /// # Errors
-    /// [`Uncovered`] says which size, stride or address no instance takes.
-    pub fn instance(&self) -> std::result::Result<Instance, Uncovered> {
+    /// [`Unsupported`] names the size, stride or address that no instance supports.
+    pub fn instance(&self) -> std::result::Result<Instance, Unsupported> {
         let (width, value_width) = (self.width, self.value_width);
-        let most = Instance::width_for(width.max(value_width))
+        let max_width = Instance::width_for(width.max(value_width))
             .filter(|_| width % ALIGNMENT == 0 && value_width % ALIGNMENT == 0 && width * value_width > 0)
             .ok_or_else(|| {
-                Uncovered(format!("head widths {width} and {value_width}, multiples of 8 up to 256 are"))
+                Unsupported(format!("head widths {width} and {value_width}, not multiples of 8 up to 256"))
             })?;
         if self.key_heads == 0 || !self.heads.is_multiple_of(self.key_heads) {
-            return Err(Uncovered(format!("{} heads for {} of keys", self.heads, self.key_heads)));
+            return Err(Unsupported(format!("{} heads for {} key heads", self.heads, self.key_heads)));
         }
-        // The kernels take the largest product before they multiply.
+        // The kernels find the row maximum before they scale, which is only valid for a positive scale.
         if !(self.scale > 0.0 && self.scale.is_finite()) {
-            return Err(Uncovered(format!("a scale of {}", self.scale)));
+            return Err(Unsupported(format!("a scale of {}", self.scale)));
         }
-        self.placed("queries", self.q, self.queries)?;
-        self.placed("keys", self.k, self.keys)?;
-        self.placed("values", self.v, self.keys)?;
+        self.check("queries", self.q, self.queries)?;
+        self.check("keys", self.k, self.keys)?;
+        self.check("values", self.v, self.keys)?;
         let (varlen, masked) = (self.starts.is_some(), self.left.is_some() || self.right.is_some());
-        Ok(Instance { element: self.element, width: most, varlen, masked })
+        Ok(Instance { element: self.element, width: max_width, varlen, masked })
     }
 
-    fn placed(&self, name: &str, operand: Operand, rows: usize) -> std::result::Result<(), Uncovered> {
+    fn check(&self, name: &str, operand: Operand, rows: usize) -> std::result::Result<(), Unsupported> {
         let Operand { address, row, head, batch } = operand;
         let strides = [row, head, if self.starts.is_some() { 0 } else { batch }];
         if address % 16 != 0 || strides.iter().any(|stride| stride % ALIGNMENT != 0) {
-            return Err(Uncovered(format!(
-                "{name} at 0x{address:x} with strides {strides:?}, not of 16 bytes"
+            return Err(Unsupported(format!(
+                "{name} at 0x{address:x} with strides {strides:?}, which are not aligned to 16 bytes"
             )));
         }
-        if row.saturating_mul(rows).saturating_mul(2) >= MOST_BYTES {
-            return Err(Uncovered(format!("{rows} rows of {name} that lie {row} elements apart")));
+        if row.saturating_mul(rows).saturating_mul(2) >= MAX_HEAD_BYTES {
+            return Err(Unsupported(format!("{rows} rows of {name} {row} elements apart, 2 GiB or more")));
         }
         Ok(())
     }
 
-    /// The launch that solves it.
+    /// Prepares the launch.
     ///
     /// # Errors
-    /// As [`Self::instance`].
-    pub fn call(&self) -> std::result::Result<Call, Uncovered> {
+    /// Like [`Self::instance`].
+    pub fn call(&self) -> std::result::Result<Call, Unsupported> {
         let instance = self.instance()?;
-        self.placed("results", self.o, self.queries)?;
+        self.check("results", self.o, self.queries)?;
         let tiles = self.queries.div_ceil(instance.tile().queries);
-        let count = |n: usize| u32::try_from(n).map_err(|_| Uncovered(format!("{n} workgroups")));
+        let count = |n: usize| u32::try_from(n).map_err(|_| Unsupported(format!("{n} workgroups")));
         let grid = (count(self.heads)?, count(tiles)?, count(self.batch)?);
-        let passed =
-            self.passed(instance.masked).map_err(|n| Uncovered(format!("{n} as a length or a stride")))?;
-        Ok(Call { instance, passed, grid })
+        let too_large = |n| Unsupported(format!("{n} as a length or a stride"));
+        let arguments = self.arguments(instance.masked).map_err(too_large)?;
+        Ok(Call { instance, arguments, grid })
     }
 
-    /// The argument; what does not fit into CK's 32-bit numbers is the error.
-    fn passed(&self, masked: bool) -> std::result::Result<Passed, usize> {
+    /// Builds the kernel's arguments. The error is a number that does not fit into CK's 32-bit fields.
+    fn arguments(&self, masked: bool) -> std::result::Result<KernelArguments, usize> {
         let int = |n: usize| i32::try_from(n).map_err(|_| n);
         let common = Common {
             q_ptr: self.q.address,
@@ -188,7 +188,7 @@ impl Problem {
             hdim_v: int(self.value_width)?,
             num_head_q: int(self.heads)?,
             nhead_ratio_qk: int(self.heads / self.key_heads)?,
-            // The kernels compute powers of two.
+            // The kernels use exp2.
             scale_s: self.scale * std::f32::consts::LOG2_E,
             stride_q: int(self.q.row)?,
             stride_k: int(self.k.row)?,
@@ -210,12 +210,12 @@ impl Problem {
             nhead_stride_lse: int(self.log_sums.head)?,
             batch_stride_lse: 0,
         };
-        if let Some(Starts { queries, keys }) = self.starts {
+        if let Some(SequenceStarts { queries, keys }) = self.starts {
             let place = Sequences { seqstart_q_ptr: queries, seqstart_k_ptr: keys, seqlen_k_ptr: 0 };
             return Ok(if masked {
-                Passed::VarlenMasked(Arguments { common, mask: window, statistics, place })
+                KernelArguments::VarlenMasked(Arguments { common, mask: window, statistics, place })
             } else {
-                Passed::Varlen(Arguments { common, mask: Unmasked {}, statistics, place })
+                KernelArguments::Varlen(Arguments { common, mask: Unmasked {}, statistics, place })
             });
         }
         statistics.batch_stride_lse = int(self.log_sums.batch)?;
@@ -226,38 +226,38 @@ impl Problem {
             batch_stride_o: int(self.o.batch)?,
         };
         Ok(if masked {
-            Passed::DenseMasked(Arguments { common, mask: window, statistics, place })
+            KernelArguments::DenseMasked(Arguments { common, mask: window, statistics, place })
         } else {
-            Passed::Dense(Arguments { common, mask: Unmasked {}, statistics, place })
+            KernelArguments::Dense(Arguments { common, mask: Unmasked {}, statistics, place })
         })
     }
 }
 
 impl Call {
-    /// Enqueues the kernel on the device's stream; without any query or sequence nothing happens.
+    /// Enqueues the kernel on the device's stream.
     ///
     /// # Errors
-    /// If `library` lacks the instance, or HIP refuses the code object or the launch.
+    /// If `library` lacks the instance, or HIP rejects the code object or the launch.
     ///
     /// # Safety
-    /// The problem's addresses must be the device's, and cover all rows that its sizes and strides describe.
+    /// All addresses must belong to `device` and cover the rows that the problem's sizes and strides describe.
     pub unsafe fn run(&self, device: &RocmDevice, library: &Library) -> Result<()> {
         let Some(object) = library.object(self.instance) else {
             let (name, arch) = (self.instance.name(), library.arch());
             candle::bail!(
-                "Composable Kernel's {name} was not built for {arch}: cargo xtask ck --arch {arch} --instances {name}"
+                "Composable Kernel's {name} was not built for {arch}; run `cargo xtask ck --arch {arch} --instances {name}`"
             );
         };
         let config = LaunchConfig { grid: self.grid, block: (THREADS, 1, 1), lds_bytes: 0 };
         let launch = device.custom_kernel(&object.name, &object.bytes, KERNEL)?.launch(config);
-        // SAFETY: the argument is the instance's, whose layout was asserted when it was compiled; the caller vouches for
-        // the addresses.
+        // SAFETY: the arguments match the instance, whose layout was asserted at compile time; the caller guarantees the
+        // addresses.
         unsafe {
-            match &self.passed {
-                Passed::Dense(passed) => launch.arg(passed).run(),
-                Passed::DenseMasked(passed) => launch.arg(passed).run(),
-                Passed::Varlen(passed) => launch.arg(passed).run(),
-                Passed::VarlenMasked(passed) => launch.arg(passed).run(),
+            match &self.arguments {
+                KernelArguments::Dense(arguments) => launch.arg(arguments).run(),
+                KernelArguments::DenseMasked(arguments) => launch.arg(arguments).run(),
+                KernelArguments::Varlen(arguments) => launch.arg(arguments).run(),
+                KernelArguments::VarlenMasked(arguments) => launch.arg(arguments).run(),
             }
         }
     }
@@ -267,7 +267,7 @@ impl Call {
 mod tests {
     use super::*;
 
-    /// 2 x 300 queries of 8 heads, 2 x 500 keys of 2 heads, width 96 and 80, as Candle's shape (batch, row, head, width).
+    /// Returns a problem of 2 x 300 queries of 8 heads and 2 x 500 keys of 2 heads, with widths 96 and 80.
     fn problem() -> Problem {
         let operand = |address, rows, heads, width| Operand {
             address,
@@ -291,17 +291,17 @@ mod tests {
             k: operand(0x2000, 500, 2, 96),
             v: operand(0x3000, 500, 2, 80),
             o: operand(0x4000, 300, 8, 80),
-            log_sums: LogSums { address: 0x5000, head: 300, batch: 2400 },
+            log_sums: LogSumExp { address: 0x5000, head: 300, batch: 2400 },
             starts: None,
         }
     }
 
-    /// The 32-bit words of an argument; those of `padding` count as zero.
-    fn words<T>(passed: &T, padding: &[usize]) -> Vec<u32> {
-        let at = std::ptr::from_ref(passed).cast::<u32>();
+    /// Returns the 32-bit words of an argument, with zeros for the words in `padding`.
+    fn words<T>(arguments: &T, padding: &[usize]) -> Vec<u32> {
+        let at = std::ptr::from_ref(arguments).cast::<u32>();
         let word = |n: usize| match padding.contains(&n) {
             true => 0,
-            // SAFETY: it lies within the argument, which is aligned to eight bytes, and is no padding.
+            // SAFETY: the word is initialized, lies within the argument, and is aligned.
             false => unsafe { at.add(n).read() },
         };
         (0..size_of::<T>() / 4).map(word).collect()
@@ -311,21 +311,21 @@ mod tests {
     fn a_dense_causal_call_is_laid_out_as_ck_does() {
         let call = problem().call().unwrap();
         assert_eq!(call.instance.name(), "bf16-128-dense-masked");
-        // One workgroup for each head, 128 queries and sequence.
+        // One workgroup per head, tile of 128 queries, and sequence.
         assert_eq!(call.grid, (8, 3, 2));
-        let Passed::DenseMasked(passed) = call.passed else { panic!("{:?}", call.passed) };
-        // After the first two bases.
-        let words = words(&passed, &[23, 27]);
+        let KernelArguments::DenseMasked(arguments) = call.arguments else { panic!("{:?}", call.arguments) };
+        // Words 23 and 27 are padding after the first two bases.
+        let words = words(&arguments, &[23, 27]);
         assert_eq!(words.len() * 4, 144);
         let expected = [
             [0x1000, 0, 0x2000, 0],
             [0x3000, 0, 0x4000, 0],
             [300, 500, 96, 80],
-            // Heads, queries' heads for one of keys, scale, then strides of rows.
+            // Heads, query heads per key head, scale, then row strides.
             [8, 4, (0.5 * std::f32::consts::LOG2_E).to_bits(), 768],
             [192, 160, 640, 96],
             [96, 80, 80, 0],
-            // All on the left, none on the right, from the bottom right.
+            // Window: all on the left, none on the right, from the bottom right.
             [u32::MAX, 0, 2, 0],
             [0x5000, 0, 300, 2400],
             [230_400, 96_000, 80_000, 192_000],
@@ -334,18 +334,18 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_their_own_lengths_have_no_batch_strides() {
-        let starts = Some(Starts { queries: 0x6000, keys: 0x7000 });
+    fn variable_length_calls_have_no_batch_strides() {
+        let starts = Some(SequenceStarts { queries: 0x6000, keys: 0x7000 });
         let call = Problem { starts, right: None, width: 64, value_width: 8, ..problem() }.call().unwrap();
         assert_eq!(call.instance.name(), "bf16-64-varlen-full");
-        let Passed::Varlen(passed) = call.passed else { panic!("{:?}", call.passed) };
-        let words = words(&passed, &[23]);
+        let KernelArguments::Varlen(arguments) = call.arguments else { panic!("{:?}", call.arguments) };
+        let words = words(&arguments, &[23]);
         assert_eq!(words[24..], [0x5000, 0, 300, 0, 0x6000, 0, 0x7000, 0, 0, 0]);
     }
 
     #[test]
     fn sizes_are_those_of_the_compiled_kernels() {
-        // What the metadata of objects say that clang-22 made of flash-attn 2.8.3.
+        // From the metadata of objects compiled by clang-22 from flash-attn 2.8.3.
         let sizes =
             |masked, varlen| Instance { element: Element::F16, width: 64, varlen, masked }.layout().bytes;
         assert_eq!(
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_instance_takes_is_said() {
+    fn unsupported_problems_are_explained() {
         let q = problem().q;
         for (problem, part) in [
             (Problem { width: 264, ..problem() }, "head widths 264 and 80"),

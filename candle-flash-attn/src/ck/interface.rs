@@ -1,62 +1,62 @@
-//! What `cargo xtask ck` and the crate agree on: which instances there are, what a kernel of each is passed, and what
-//! stands beside the code objects. No other crate of the project is needed, so that both compile it.
+//! Interface between `cargo xtask ck` and this crate: the instances, the arguments of their kernels, and the manifest of
+//! the code objects. It depends on no other crate of the project, so that both can compile it.
 use std::mem::offset_of;
 
 use serde::{Deserialize, Serialize};
 
-/// Changes whenever objects that were built before would be launched wrongly.
+/// Version of this interface; it changes whenever existing objects would be launched incorrectly.
 pub const INTERFACE: u32 = 1;
-/// The kernel of every code object.
+/// Name of the kernel in every code object.
 pub const KERNEL: &str = "attention_forward";
-/// Beside the code objects of an architecture.
+/// Name of the manifest in the folder of an architecture's code objects.
 pub const MANIFEST: &str = "manifest.json";
-/// What has the matrix instructions of the kernels, and enough registers beside them.
+/// Architectures that have the matrix instructions of the kernels and enough registers.
 pub const ARCHS: [&str; 2] = ["gfx90a", "gfx942"];
-/// Threads of a workgroup: four waves.
+/// Threads per workgroup: four waves.
 pub const THREADS: u32 = 256;
 
-/// The elements of queries, keys, values and result.
+/// Element type of queries, keys, values and result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
     /// IEEE half precision.
     F16,
-    /// The upper half of an f32.
+    /// bfloat16, the upper half of an f32.
     Bf16,
 }
 
-/// One compiled form of the forward kernel.
+/// One compiled variant of the forward kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Of all operands.
+    /// Element type of all operands.
     pub element: Element,
-    /// The widest heads that it takes; narrower ones are padded in registers.
+    /// Maximum head width; narrower heads are padded in registers.
     pub width: usize,
-    /// Sequences of their own lengths, one after the other (CK's group mode), instead of a dense batch.
+    /// True for packed variable-length sequences (CK's group mode), false for a dense batch.
     pub varlen: bool,
-    /// With a window on either side of the diagonal, so also causal.
+    /// True with a window around the diagonal, including causal masks.
     pub masked: bool,
 }
 
-/// How an instance cuts its problem: the numbers of CK's `TileFmhaShape` and of the generator's table for 16-bit
+/// Tile sizes of an instance: the numbers of CK's `TileFmhaShape` and of the generator's table for 16-bit
 /// elements (`example/ck_tile/01_fmha/codegen/ops/fmha_fwd.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Queries of a workgroup (`kM0`).
+    /// Queries per workgroup (`kM0`).
     pub queries: usize,
-    /// Keys of a step (`kN0`).
+    /// Keys per step (`kN0`).
     pub keys: usize,
-    /// Of the width of queries and keys, in a step of the first product (`kK0`).
+    /// Elements of the head width per step of the first product (`kK0`).
     pub width_step: usize,
-    /// Keys in a step of the second product (`kK1`).
+    /// Keys per step of the second product (`kK1`).
     pub key_step: usize,
 }
 
-/// The widths that are compiled for.
+/// Maximum head widths of the instances.
 const WIDTHS: [usize; 3] = [64, 128, 256];
 
 impl Instance {
-    /// Every instance, narrow ones first.
+    /// Returns all instances, narrow ones first.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_width =
             |width| {
@@ -68,7 +68,7 @@ impl Instance {
         WIDTHS.into_iter().flat_map(of_width)
     }
 
-    /// As `f16-128-varlen-masked`.
+    /// Returns the name, such as `f16-128-varlen-masked`.
     pub fn name(&self) -> String {
         let element = match self.element {
             Element::F16 => "f16",
@@ -79,18 +79,18 @@ impl Instance {
         format!("{element}-{}-{batch}-{mask}", self.width)
     }
 
-    /// The least width that heads of `width` fit in.
+    /// Returns the smallest instance width for heads of `width`; `None` if they are too wide.
     pub fn width_for(width: usize) -> Option<usize> {
         WIDTHS.into_iter().find(|most| width <= *most)
     }
 
-    /// How it cuts its problem.
+    /// Returns the tile sizes.
     pub fn tile(&self) -> Tile {
         let keys = if self.width == 64 { 64 } else { 128 };
         Tile { queries: 128, keys, width_step: 32, key_step: 32 }
     }
 
-    /// What its kernel is passed.
+    /// Returns the layout of the kernel's argument.
     pub fn layout(&self) -> Layout {
         match (self.masked, self.varlen) {
             (false, false) => Arguments::<Unmasked, Dense>::layout(),
@@ -101,25 +101,25 @@ impl Instance {
     }
 }
 
-/// Where the fields of a kernel's argument lie.
+/// Layout of a kernel's argument.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Of the whole.
+    /// Size in bytes.
     pub bytes: usize,
-    /// CK's name of each field, and its offset.
+    /// CK's name and the offset of each field.
     pub fields: Vec<(&'static str, usize)>,
 }
 
-/// A base or the members of CK's structure of arguments.
+/// A base class or the own members of CK's struct of arguments.
 ///
 /// # Safety
-/// It must be `repr(C)`, and hold numbers and device addresses only.
+/// The type must be `repr(C)` and contain only numbers and device addresses.
 pub unsafe trait Part {
-    /// Names and offsets.
+    /// Names and offsets of the fields.
     const FIELDS: &'static [(&'static str, usize)];
 }
 
-/// Declares a part with CK's names.
+/// Declares a part with CK's field names.
 macro_rules! part {
     ($(#[$doc:meta])* $part:ident { $($field:ident: $kind:ty),* $(,)? }) => {
         $(#[$doc])*
@@ -138,7 +138,7 @@ macro_rules! part {
 
 part! {
     /// `FmhaFwdKernel::FmhaFwdCommonKargs` (`ck_tile/ops/fmha/kernel/fmha_fwd_kernel.hpp`): addresses, lengths, widths,
-    /// heads, strides in elements. Of a variable-length call the lengths are ignored.
+    /// heads, and strides in elements. The lengths are ignored by variable-length instances.
     Common {
         q_ptr: u64,
         k_ptr: u64,
@@ -162,15 +162,15 @@ part! {
     }
 }
 part! {
-    /// `FmhaFwdKernel::FmhaFwdMaskKargs`: keys that a query sees on either side, -1 for all, and where the diagonal is.
+    /// `FmhaFwdKernel::FmhaFwdMaskKargs`: number of visible keys on either side, -1 for all, and the position of the diagonal.
     Window { window_size_left: i32, window_size_right: i32, mask_type: i32 }
 }
 part! {
-    /// `FmhaFwdKernel::FmhaFwdEmptyKargs`.
+    /// `FmhaFwdKernel::FmhaFwdEmptyKargs`: no mask.
     Unmasked {}
 }
 part! {
-    /// `FmhaFwdKernel::FmhaFwdCommonLSEKargs`: where the logarithm of the sum of exponentials goes, f32.
+    /// `FmhaFwdKernel::FmhaFwdCommonLSEKargs`: output of the logarithms of the sums of exponentials, f32.
     Statistics { lse_ptr: u64, nhead_stride_lse: i32, batch_stride_lse: i32 }
 }
 part! {
@@ -178,20 +178,20 @@ part! {
     Dense { batch_stride_q: i32, batch_stride_k: i32, batch_stride_v: i32, batch_stride_o: i32 }
 }
 part! {
-    /// The members of `FmhaFwdKernel::FmhaFwdGroupModeKargs`: i32 in device memory, where each sequence begins and the
-    /// last one ends; and the lengths of keys, or null for those between the beginnings.
+    /// The members of `FmhaFwdKernel::FmhaFwdGroupModeKargs`: start offsets of the sequences and the end, as i32 in device
+    /// memory; and the numbers of keys, or null to derive them from the offsets.
     Sequences { seqstart_q_ptr: u64, seqstart_k_ptr: u64, seqlen_k_ptr: u64 }
 }
 
-/// What a kernel is passed, by value: CK's bases in their order, then its members.
+/// The argument of a kernel, passed by value: CK's base classes in order, then its own members.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arguments<M, S> {
-    /// The first base.
+    /// Operands, sizes and strides.
     pub common: Common,
     /// [`Window`] or [`Unmasked`].
     pub mask: M,
-    /// Every instance stores them.
+    /// Output of the softmax statistics, which every instance writes.
     pub statistics: Statistics,
     /// [`Dense`] or [`Sequences`].
     pub place: S,
@@ -213,33 +213,33 @@ impl<M: Part, S: Part> Arguments<M, S> {
     }
 }
 
-/// What was built for an architecture.
+/// Manifest of the code objects built for an architecture.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`INTERFACE`] of the builder.
+    /// The builder's [`INTERFACE`].
     pub interface: u32,
-    /// Whose sources they are.
+    /// Origin and version of the sources.
     pub sources: String,
-    /// The compiler's line about itself.
+    /// Version line of the compiler.
     pub compiler: String,
-    /// SHA-256 of flags and of what was added to the sources, in hexadecimal.
+    /// SHA-256 of the flags and of the code added to the sources, in hexadecimal.
     pub recipe: String,
-    /// As the compiler spells it.
+    /// Architecture, as spelled by the compiler.
     pub arch: String,
-    /// What there is.
+    /// The code objects.
     pub instances: Vec<Built>,
 }
 
-/// One code object.
+/// A code object in the manifest.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Built {
-    /// Which it is.
+    /// The instance that it contains.
     #[serde(flatten)]
     pub instance: Instance,
-    /// Its name in the manifest's folder.
+    /// File name in the manifest's folder.
     pub file: String,
-    /// Of its bytes, in hexadecimal.
+    /// SHA-256 of the file, in hexadecimal.
     pub sha256: String,
-    /// Bytes of the kernel's argument.
+    /// Size of the kernel's argument in bytes.
     pub argument_bytes: usize,
 }

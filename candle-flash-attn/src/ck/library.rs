@@ -1,4 +1,4 @@
-//! The folder of built code objects.
+//! Loads and checks the folder of built code objects.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 
 use super::interface::{Built, Instance, Manifest, ARCHS, INTERFACE, MANIFEST};
 
-/// Names the folder with a folder of code objects for each architecture.
+/// Environment variable with the folder that contains one folder of code objects per architecture.
 pub const FOLDER_VARIABLE: &str = "CANDLE_ROCM_CK";
 
-/// Why a folder of code objects cannot be used.
+/// Error of loading a folder of code objects.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// Nothing was built for this architecture, or it cannot be read.
+    /// A file is missing, because nothing was built for this architecture, or cannot be read.
     #[error(
         "cannot read {}: {source}; build it with `cargo xtask ck --arch {arch} --out FOLDER`, or unset {FOLDER_VARIABLE}",
         path.display()
@@ -21,24 +21,24 @@ pub enum LibraryError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The device's.
+        /// The device's architecture.
         arch: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The files are not what they should be.
-    #[error("{}: {reason}; build it anew with `cargo xtask ck --arch {arch}`", path.display())]
+    /// A file has unexpected contents.
+    #[error("{}: {reason}; rebuild it with `cargo xtask ck --arch {arch}`", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// The device's.
+        /// The device's architecture.
         arch: String,
-        /// What is wrong.
+        /// Description of the difference.
         reason: String,
     },
 }
 
-/// One code object.
+/// A loaded code object.
 #[derive(Debug)]
 pub(super) struct Object {
     instance: Instance,
@@ -46,22 +46,22 @@ pub(super) struct Object {
     pub(super) bytes: Box<[u8]>,
 }
 
-/// The code objects for one architecture, read and checked.
+/// The loaded and checked code objects of one architecture.
 #[derive(Debug)]
 pub struct Library {
     arch: String,
     objects: Vec<Object>,
 }
 
-/// For each architecture what the variable named when it was first asked for.
+/// Library of each architecture, loaded on first use.
 static LIBRARIES: [OnceLock<Option<Library>>; ARCHS.len()] = [const { OnceLock::new() }; ARCHS.len()];
 
 impl Library {
-    /// What [`FOLDER_VARIABLE`] names: `None` if it is unset or empty, and for architectures that nothing can be built
-    /// for. Files are read once in a process.
+    /// Returns the library in the folder of [`FOLDER_VARIABLE`]: `None` if it is unset or empty, or if the architecture is
+    /// unsupported. Files are read once per process.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Like [`Self::open`].
     pub fn from_environment(arch: &str) -> Result<Option<&'static Self>, LibraryError> {
         let base = base(arch);
         let Some(known) = ARCHS.iter().position(|known| *known == base) else { return Ok(None) };
@@ -74,11 +74,11 @@ impl Library {
         Ok(library.get_or_init(|| read).as_ref())
     }
 
-    /// Reads what was built for `arch` below `folder`. Modes that follow a colon (`gfx90a:sramecc+`) do not matter.
+    /// Reads the code objects for `arch` below `folder`. Features after a colon (`gfx90a:sramecc+`) are ignored.
     ///
     /// # Errors
-    /// [`LibraryError::Unreadable`]; [`LibraryError::Unusable`] if the files are for another architecture, were built
-    /// by another version, or are damaged.
+    /// [`LibraryError::Unreadable`]; [`LibraryError::Unusable`] if the files are for another architecture, were built by
+    /// another version, or are damaged.
     pub fn open(folder: &Path, arch: &str) -> Result<Self, LibraryError> {
         let arch = base(arch);
         let folder = folder.join(arch);
@@ -110,7 +110,7 @@ impl Library {
             let bytes = read(&path)?;
             let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
             if digest != sha256 {
-                return Err(unusable(&path, format!("it has SHA-256 {digest}, {sha256} was built")));
+                return Err(unusable(&path, format!("it has SHA-256 {digest}, expected {sha256}")));
             }
             let passed = instance.layout().bytes;
             if argument_bytes != passed {
@@ -122,17 +122,17 @@ impl Library {
         Ok(Self { arch: arch.into(), objects })
     }
 
-    /// What the code objects are for.
+    /// Returns the architecture of the code objects.
     pub fn arch(&self) -> &str {
         &self.arch
     }
 
-    /// What there is.
+    /// Returns the instances that were built.
     pub fn instances(&self) -> impl Iterator<Item = Instance> + '_ {
         self.objects.iter().map(|object| object.instance)
     }
 
-    /// The code object of an instance, if it was built.
+    /// Returns the code object of an instance, if it was built.
     pub fn code_object(&self, wanted: Instance) -> Option<&[u8]> {
         self.object(wanted).map(|object| &*object.bytes)
     }
@@ -142,7 +142,7 @@ impl Library {
     }
 }
 
-/// Without the modes that follow a colon.
+/// Removes the features after a colon.
 fn base(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
 }
@@ -151,7 +151,7 @@ fn base(arch: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// A folder with an object of `bytes` for gfx90a, whose manifest was changed.
+    /// Creates a folder with an object of `bytes` for gfx90a and a modified manifest.
     fn folder(bytes: &[u8], change: impl Fn(&mut Manifest)) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("gfx90a");
@@ -164,7 +164,7 @@ mod tests {
             instances: vec![Built {
                 instance,
                 file: "a.hsaco".into(),
-                // Of the four bytes "code".
+                // SHA-256 of the four bytes "code".
                 sha256: "5694d08a2e53ffcae0c3103e5ad6f6076abd960eb1f8a56577040bc1028f702b".into(),
                 argument_bytes: 144,
             }],
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_folder_is_read() {
+    fn a_valid_folder_is_read() {
         let folder = folder(b"code", |_| ());
         let library = Library::open(folder.path(), "gfx90a:sramecc+:xnack-").unwrap();
         let instances: Vec<_> = library.instances().collect();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_file_and_the_cause() {
         let open = |bytes: &[u8], change: fn(&mut Manifest)| {
             let folder = folder(bytes, change);
             Library::open(folder.path(), "gfx90a").unwrap_err().to_string()
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_architecture_that_was_not_built_is_named() {
+    fn the_error_names_an_architecture_that_was_not_built() {
         let folder = folder(b"code", |_| ());
         let text = Library::open(folder.path(), "gfx942").unwrap_err().to_string();
         assert!(text.contains("cargo xtask ck --arch gfx942"), "{text}");

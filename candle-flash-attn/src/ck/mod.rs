@@ -1,16 +1,16 @@
-//! Attention by AMD's Composable Kernel (CK), where the user built it: `cargo xtask ck` compiles instances of CK's
+//! Attention with AMD's Composable Kernel (CK), if the user has built it. `cargo xtask ck` compiles instances of CK's
 //! forward kernel to code objects outside of the project, and [`FOLDER_VARIABLE`] names their folder. [`Library`] reads and
-//! checks them; this crate's functions launch them instead of Candle's kernels where [`TABLE`] or [`choose`] says so
-//! and an instance covers what is asked for. docs/composable-kernel.md has the whole.
+//! checks them. This crate's functions launch them instead of Candle's kernels if [`TABLE`] or [`choose`] selects them and
+//! an instance supports the call. See docs/composable-kernel.md.
 
 mod call;
 mod choice;
-mod instead;
+mod dispatch;
 pub mod interface;
 mod library;
 
-pub use call::{Call, LogSums, Operand, Passed, Problem, Starts, Uncovered};
-pub use choice::{choice, choose, Choice, Row, TABLE};
-pub(crate) use instead::instead;
+pub use call::{Call, KernelArguments, LogSumExp, Operand, Problem, SequenceStarts, Unsupported};
+pub use choice::{choice, choose, Choice, TableRow, TABLE};
+pub(crate) use dispatch::try_forward;
 pub use interface::{Element, Instance};
 pub use library::{Library, LibraryError, FOLDER_VARIABLE};

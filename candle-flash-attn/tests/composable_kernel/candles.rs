@@ -1,4 +1,4 @@
-//! The same calls of this crate's functions by Composable Kernel's instances and by Candle's kernels.
+//! Compares Composable Kernel's instances with Candle's kernels for the same calls of this crate's functions.
 use candle::{DType, Device, Result, Tensor};
 use candle_flash_attn::ck::{choose, Choice, Element, Instance, TABLE};
 use candle_flash_attn::{
@@ -11,7 +11,7 @@ use serial_test::serial;
 use crate::built;
 use crate::formula::{cases, reference, Case, Float, Values, SCALE};
 
-/// How often Composable Kernel's kernels and Candle's were launched in this process.
+/// Returns how often Composable Kernel's and Candle's kernels were launched in this process.
 fn launches() -> [u64; 2] {
     let counters = rocm_emulator::counters();
     let of = |start: &str| {
@@ -20,7 +20,7 @@ fn launches() -> [u64; 2] {
     [of("attention_forward"), of("attention_rows_") + of("attention_keys_")]
 }
 
-/// Has `made` computed by one of both, and asserts that it was.
+/// Computes `made` with the chosen kernels, and asserts that these were launched.
 fn by<T>(choice: Choice, made: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = launches();
     choose(choice);
@@ -36,7 +36,7 @@ fn by<T>(choice: Choice, made: impl FnOnce() -> Result<T>) -> Result<T> {
     Ok(made)
 }
 
-/// What a public function is passed.
+/// Arguments of a public function.
 struct Inputs<T> {
     host: [Values<T>; 3],
     device: [Tensor; 3],
@@ -83,7 +83,7 @@ impl<T: Float> Inputs<T> {
         Ok(Self { host, device: on_device, starts })
     }
 
-    /// (rows, heads, value width) of all sequences, and (heads, rows) or (batch, heads, rows).
+    /// Returns results (rows, heads, value width) of all sequences, and statistics (heads, rows) or (batch, heads, rows).
     fn attend(&self, case: &Case) -> Result<(Vec<f64>, Vec<f32>)> {
         let [q, k, v] = &self.device;
         let (left, right, scale) = (case.left, case.right, SCALE as f32);
@@ -102,7 +102,7 @@ impl<T: Float> Inputs<T> {
     }
 }
 
-/// Compares one case; how many numbers, and the largest part of what was allowed that was needed.
+/// Compares one case. Returns the number of compared values and the largest used fraction of the tolerance.
 fn compare<T: Float>(case: &Case, device: &Device) -> Result<(usize, f64)> {
     let inputs = Inputs::<T>::of(case, device)?;
     let (ck, ck_sums) = by(Choice::ComposableKernel, || inputs.attend(case))?;
@@ -113,7 +113,7 @@ fn compare<T: Float>(case: &Case, device: &Device) -> Result<(usize, f64)> {
     for (sequence, (queries, _)) in case.lengths.iter().enumerate() {
         for query in 0..*queries {
             for head in 0..case.heads {
-                // Each may be off by its own roundings of probabilities and results, so they differ by twice that at most.
+                // Each rounds its probabilities and results, so they differ by at most twice the tolerance of one.
                 let (expected, _) = reference(case, [q, k, v], sequence, head, query);
                 for (d, (_, tolerance)) in expected.into_iter().enumerate() {
                     let at = (row * case.heads + head) * case.value_width + d;
@@ -140,7 +140,7 @@ fn compare<T: Float>(case: &Case, device: &Device) -> Result<(usize, f64)> {
 #[test]
 #[serial]
 #[ignore = "needs code objects that `cargo xtask ck` builds"]
-fn every_instance_equals_candles_kernels() -> Result<()> {
+fn every_instance_agrees_with_candles_kernels() -> Result<()> {
     let (rocm, library) = built()?;
     let device = Device::Rocm(rocm);
     let instances: Vec<Instance> = library.instances().collect();
@@ -162,11 +162,11 @@ fn every_instance_equals_candles_kernels() -> Result<()> {
     Ok(())
 }
 
-/// What no instance covers, Candle's kernels compute, whatever was chosen.
+/// Candle's kernels compute unsupported problems, whatever was chosen.
 #[test]
 #[serial]
 #[ignore = "needs code objects that `cargo xtask ck` builds"]
-fn what_no_instance_covers_is_candles() -> Result<()> {
+fn unsupported_problems_use_candles_kernels() -> Result<()> {
     let device = Device::Rocm(built()?.0);
     let random = |width: usize, dtype| Tensor::randn(0f32, 1.0, (1, 20, 2, width), &device)?.to_dtype(dtype);
     let slopes = Tensor::new(&[0.5f32, 0.25], &device)?;
@@ -177,7 +177,7 @@ fn what_no_instance_covers_is_candles() -> Result<()> {
         (random(64, DType::F16)?, Some(&slopes), 0.1, 0.0),
         (random(64, DType::F16)?, None, 0.1, 5.0),
         (random(64, DType::F16)?, None, -0.1, 0.0),
-        // Rows that begin between multiples of 16 bytes.
+        // Rows that are not aligned to 16 bytes.
         (whole.narrow(3, 4, 64)?, None, 0.1, 0.0),
     ] {
         let [before, _] = launches();
@@ -198,11 +198,11 @@ fn what_no_instance_covers_is_candles() -> Result<()> {
     Ok(())
 }
 
-/// Unless something is chosen, dense calls of so many queries as the table has go to Composable Kernel, and no others.
+/// By default, dense calls with at least the table's number of queries use Composable Kernel, and no others do.
 #[test]
 #[serial]
 #[ignore = "needs code objects that `cargo xtask ck` builds"]
-fn the_table_is_followed() -> Result<()> {
+fn the_default_choice_follows_the_table() -> Result<()> {
     let (rocm, library) = built()?;
     let device = Device::Rocm(rocm);
     for instance in library.instances().filter(|instance| !instance.varlen && instance.masked) {
@@ -225,11 +225,11 @@ fn the_table_is_followed() -> Result<()> {
     Ok(())
 }
 
-/// Gradients are computed of what a pass with statistics makes.
+/// The backward pass reads all rows of a forward pass with statistics.
 #[test]
 #[serial]
 #[ignore = "needs code objects that `cargo xtask ck` builds"]
-fn with_statistics_rows_of_no_sequence_are_zeros() -> Result<()> {
+fn rows_outside_of_sequences_are_zero_with_statistics() -> Result<()> {
     let device = Device::Rocm(built()?.0);
     let x = Tensor::ones((5, 2, 64), DType::F16, &device)?;
     let starts = Tensor::new(&[0u32, 3], &device)?;
@@ -238,7 +238,7 @@ fn with_statistics_rows_of_no_sequence_are_zeros() -> Result<()> {
     })?;
     let out = out.to_dtype(DType::F32)?.mean((1, 2))?.to_vec1::<f32>()?;
     assert_eq!(out, [1.0, 1.0, 1.0, 0.0, 0.0]);
-    // Three scores of 0.1 * 64 each.
+    // Three scores of 0.1 * 64 = 6.4 each.
     let expected = 6.4 + 3f32.ln();
     for sums in sums.to_vec2::<f32>()? {
         assert!(

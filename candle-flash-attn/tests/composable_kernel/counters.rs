@@ -1,5 +1,5 @@
-//! What both kernels execute for the same call, and whether the table of `candle_flash_attn::ck` follows from it. Needs the
-//! software GPU's profile: `CANDLE_ROCM_EMULATOR=profile=FILE`.
+//! Counts the instructions of both kernels for the same calls, and checks that the table of `candle_flash_attn::ck` follows
+//! from the counts. Needs the software GPU's profile: `CANDLE_ROCM_EMULATOR=profile=FILE`.
 use candle::{DType, Device, Result, Tensor};
 use candle_flash_attn::ck::{choose, Choice, Element, TABLE};
 use candle_flash_attn::flash_attn;
@@ -8,12 +8,12 @@ use serial_test::serial;
 
 use crate::built;
 
-/// One workgroup after the other does the same, so few tell as much as many.
+/// All workgroups do the same work, so a few heads suffice.
 const HEADS: usize = 2;
-/// Queries, and whether there is a causal mask.
+/// Number of queries, and whether the mask is causal.
 const CALLS: [(usize, bool); 4] = [(512, true), (512, false), (128, true), (16, true)];
 
-/// The kernel that does most of what was executed, and the sums of all.
+/// Counters summed over all kernels, and resources of the kernel with the most instructions.
 struct Counters {
     instructions: u64,
     matrix: u64,
@@ -21,14 +21,14 @@ struct Counters {
     conflicts: u64,
     vgprs: u64,
     lds_bytes: u64,
-    /// Of a SIMD, by registers and LDS.
+    /// Waves per SIMD, limited by registers and LDS.
     waves: u64,
-    /// Clocks of a compute unit: of its matrix units, its vector units, and LDS.
+    /// Clocks of a compute unit's matrix units, vector units, and LDS.
     clocks: [u64; 3],
 }
 
 impl Counters {
-    /// Of what `call` launches, whose matrix instructions multiply so many pairs.
+    /// Counts the kernels that `call` launches; each of their matrix instructions multiplies `pairs` pairs.
     fn of(device: &Device, arch: &str, pairs: u64, call: impl FnOnce() -> Result<Tensor>) -> Result<Self> {
         device.synchronize()?;
         rocm_emulator::take_profile();
@@ -44,13 +44,13 @@ impl Counters {
             (number(first, "resources", "vgprs"), number(first, "resources", "lds_bytes"));
         let waves =
             first["waves"].as_u64().expect("waves") / first["workgroups"].as_u64().expect("workgroups");
-        // 512 registers of each lane in steps of 8, and 64 KiB of LDS for four SIMDs.
+        // 512 registers per lane, allocated in steps of 8, and 64 KiB of LDS for four SIMDs.
         let workgroups = 65536 / lds_bytes.max(1);
         let (matrix, quarter) = (sum("rates", "products"), sum("rates", "quarter_rate"));
         let conflicts = sum("lds", "bank_conflicts");
-        // Products in a clock of a compute unit, by AMD's peaks for f16 and bf16.
+        // Products per clock of a compute unit, from AMD's peak rates for f16 and bf16.
         let peak = if arch == "gfx90a" { 512 } else { 1024 };
-        // Four vector units take four clocks for 64 lanes; LDS serves 32 dwords in one.
+        // Four vector units take four clocks for 64 lanes; LDS serves 32 dwords per clock.
         let vector = sum("instructions", "vector") - matrix + 3 * quarter;
         Ok(Self {
             instructions: sum("instructions", "total"),
@@ -64,7 +64,7 @@ impl Counters {
         })
     }
 
-    /// If all units work at once, and if one waits for the other.
+    /// Returns the clocks if all units overlap, and if none do.
     fn bounds(&self) -> [u64; 2] {
         [self.clocks.into_iter().max().unwrap_or(0), self.clocks.iter().sum()]
     }
@@ -107,7 +107,7 @@ fn the_table_follows_the_counters() -> Result<()> {
                     choose(Choice::Table);
                     counters
                 };
-                // v_mfma_f32_32x32x8 and v_mfma_f32_16x16x16.
+                // Pairs of v_mfma_f32_32x32x8 and v_mfma_f32_16x16x16.
                 let ck = count(Choice::ComposableKernel, 32 * 32 * 8)?;
                 let candles = count(Choice::Candle, 16 * 16 * 16)?;
                 let mask = if causal { ", causal" } else { "" };

@@ -1,21 +1,21 @@
-//! Code objects against the formula in f64.
+//! Compares Composable Kernel's code objects with the formula in f64.
 use candle::rocm::{Buffer, DeviceElement, RocmDevice};
 use candle::{Result, WithDType};
-use candle_flash_attn::ck::{Element, Instance, Library, LogSums, Operand, Problem, Starts};
+use candle_flash_attn::ck::{Element, Instance, Library, LogSumExp, Operand, Problem, SequenceStarts};
 use half::{bf16, f16};
 use serial_test::serial;
 
 use crate::built;
 
-/// 16-bit floats, as numbers and as what a device holds.
+/// 16-bit float types and their rounding errors.
 pub trait Float: DeviceElement + WithDType {
     const ELEMENT: Element;
-    /// The largest relative error of a probability, which the kernels round to this type before the second product: f16
-    /// is truncated.
+    /// Maximum relative error of a probability, which the kernels round to this type before the second product. f16 is
+    /// truncated.
     const OF_PROBABILITIES: f64;
-    /// The same of the result.
+    /// Maximum relative rounding error of a result.
     const OF_RESULTS: f64;
-    /// The smallest normal number. gfx90a's matrix instructions take less for zero.
+    /// Smallest normal number. gfx90a's matrix instructions flush smaller numbers to zero.
     const SMALLEST: f64;
     fn of(value: f64) -> Self;
     fn value(self) -> f64;
@@ -47,7 +47,7 @@ impl Float for bf16 {
     }
 }
 
-/// What is computed: queries and keys of each sequence, heads, widths, windows.
+/// A test case: queries and keys of each sequence, heads, widths, and window.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub lengths: Vec<(usize, usize)>,
@@ -57,12 +57,12 @@ pub struct Case {
     pub value_width: usize,
     pub left: Option<usize>,
     pub right: Option<usize>,
-    /// Heads are the outer dimension of dense operands, as after Candle's `transpose`.
+    /// True if heads are an outer dimension of dense operands, as after Candle's `transpose`.
     pub heads_first: bool,
     pub varlen: bool,
 }
 
-/// One operand on the host: `heads` of `width` for each row of each sequence.
+/// One operand on the host: `heads` times `width` values for each row of each sequence.
 pub struct Values<T> {
     pub values: Vec<T>,
     starts: Vec<usize>,
@@ -89,7 +89,7 @@ impl<T: Float> Values<T> {
         Self { values, starts, varlen: case.varlen, place }
     }
 
-    /// Where a row of a head of a sequence begins.
+    /// Returns the index of the first value of a row of a head of a sequence.
     pub fn at(&self, sequence: usize, head: usize, row: usize) -> usize {
         let place = self.place;
         let before = if self.varlen { self.starts[sequence] * place.row } else { sequence * place.batch };
@@ -97,7 +97,7 @@ impl<T: Float> Values<T> {
     }
 }
 
-/// The result of one query, how far from it a kernel may be, and the logarithm of its sum of exponentials.
+/// Returns the values and tolerances of a query's result, and the logarithm of its sum of exponentials.
 pub fn reference<T: Float>(
     case: &Case,
     [q, k, v]: [&Values<T>; 3],
@@ -136,8 +136,8 @@ pub fn reference<T: Float>(
                 lost += term.abs();
             }
         }
-        // Half the distance to the next number of the type, on top of the probabilities' and of the f32 steps' errors;
-        // values and results may be too small, too.
+        // Half an ulp of the result, plus the errors of the probabilities and of the f32 steps, plus values and results
+        // that are flushed to zero.
         let half = T::OF_RESULTS * f64::abs(value).log2().floor().exp2();
         (value, 1.05 * T::OF_PROBABILITIES * size + half + lost + 2.0 * T::SMALLEST + 1e-5)
     });
@@ -146,7 +146,7 @@ pub fn reference<T: Float>(
 
 pub const SCALE: f64 = 0.3;
 
-/// Runs the case on the instance that takes it; how many numbers were compared, or `None` without that instance.
+/// Runs the case. Returns the number of compared values, or `None` if its instance was not built.
 fn run<T: Float>(device: &RocmDevice, library: &Library, case: &Case) -> Result<Option<usize>> {
     let Case { lengths, heads, key_heads, width, value_width, varlen, .. } = case.clone();
     let queries: Vec<usize> = lengths.iter().map(|(queries, _)| *queries).collect();
@@ -187,15 +187,21 @@ fn run<T: Float>(device: &RocmDevice, library: &Library, case: &Case) -> Result<
         k: Operand { address: address(&on_k), ..k.place },
         v: Operand { address: address(&on_v), ..v.place },
         o: Operand { address: address(&on_o), ..o.place },
-        log_sums: LogSums { address: log_sums.ptr().0 as u64, head: dense_heads, batch: heads * queries[0] },
-        starts: varlen
-            .then(|| Starts { queries: query_starts.ptr().0 as u64, keys: key_starts.ptr().0 as u64 }),
+        log_sums: LogSumExp {
+            address: log_sums.ptr().0 as u64,
+            head: dense_heads,
+            batch: heads * queries[0],
+        },
+        starts: varlen.then(|| SequenceStarts {
+            queries: query_starts.ptr().0 as u64,
+            keys: key_starts.ptr().0 as u64,
+        }),
     };
     let call = problem.call().map_err(candle::Error::wrap)?;
     if library.code_object(call.instance).is_none() {
         return Ok(None);
     }
-    // SAFETY: the buffers hold all sequences.
+    // SAFETY: the buffers cover all sequences.
     unsafe { call.run(device, library)? };
     o.values = device.clone_dtoh(&on_o)?;
     let log_sums = device.clone_dtoh(&log_sums)?;
@@ -228,11 +234,11 @@ fn run<T: Float>(device: &RocmDevice, library: &Library, case: &Case) -> Result<
     Ok(Some(compared))
 }
 
-/// Lengths around the edges of tiles, of queries and keys.
+/// Numbers of queries and keys around the edges of tiles.
 const LENGTHS: [(usize, usize); 9] =
     [(1, 1), (1, 129), (63, 64), (65, 63), (127, 128), (128, 127), (129, 129), (130, 257), (200, 5)];
 
-/// What instances of a width take, in the order of [`LENGTHS`].
+/// Returns cases for an instance, in the order of [`LENGTHS`].
 pub fn cases(instance: Instance) -> impl Iterator<Item = Case> {
     let Instance { width, varlen, masked, .. } = instance;
     let windows: &[_] = match masked {
@@ -250,7 +256,7 @@ pub fn cases(instance: Instance) -> impl Iterator<Item = Case> {
             lengths,
             heads: 4,
             key_heads: [1, 2, 4][n % 3],
-            // Heads that fill the instance, and narrower ones.
+            // Heads of the instance's full width, and narrower ones.
             width: width - [0, 8, 24][n % 3],
             value_width: width - [0, 40, 8][n / 3],
             left,
@@ -261,7 +267,7 @@ pub fn cases(instance: Instance) -> impl Iterator<Item = Case> {
     })
 }
 
-/// Runs what instances of a width take, and says how many numbers of each were compared.
+/// Runs the cases of all instances of a width, and prints the number of compared values.
 fn run_all<T: Float>(width: usize, varlen: bool) -> Result<()> {
     let (device, library) = built()?;
     for masked in [false, true] {

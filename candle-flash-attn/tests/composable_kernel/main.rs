@@ -1,4 +1,4 @@
-//! Attention by Composable Kernel's code objects. CI has none and runs what is said of wrong folders; with a folder of them:
+//! Tests of Composable Kernel's code objects. CI has none and runs only the tests of invalid folders. With a folder:
 //! `CANDLE_ROCM_DRIVER=emulator:gfx90a CANDLE_ROCM_CK=$PWD/.cache/ck cargo test -p candle-flash-attn --features
 //! ck,rocm-emulator --test composable_kernel -- --ignored --nocapture`
 mod candles;
@@ -10,11 +10,14 @@ use candle::rocm::RocmDevice;
 use candle::{bail, Device, Error, Result};
 use candle_flash_attn::ck::{Library, FOLDER_VARIABLE};
 
-/// The device and what was built for it.
+/// Returns the device and the library built for it.
 fn built() -> Result<(RocmDevice, &'static Library)> {
     let device = Device::new_rocm(0)?.as_rocm_device()?.clone();
     match Library::from_environment(device.arch()).map_err(Error::wrap)? {
         Some(library) => Ok((device, library)),
-        None => bail!("{FOLDER_VARIABLE} must name what `cargo xtask ck` has built for {}", device.arch()),
+        None => bail!(
+            "{FOLDER_VARIABLE} must name the folder that `cargo xtask ck` has built for {}",
+            device.arch()
+        ),
     }
 }

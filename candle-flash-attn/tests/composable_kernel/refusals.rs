@@ -1,4 +1,4 @@
-//! Folders that cannot be used, each in a process of its own: a folder that was read is not read again.
+//! Tests of invalid folders, each in a separate process, because a process reads the folder only once.
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -9,11 +9,11 @@ use candle_flash_attn::ck::{choose, Choice, Instance, FOLDER_VARIABLE};
 use candle_flash_attn::flash_attn;
 use sha2::{Digest, Sha256};
 
-/// Has a process of this test make the call, and says whose kernels it chooses.
+/// Environment variable that makes a process of this test run the call, with the choice of kernels as its value.
 const CALL: &str = "CK_TEST_CALLS_WITH";
 const OBJECT: &str = "f16-64-dense-masked.hsaco";
 
-/// A folder with an object of `bytes` for gfx90a, and what its manifest says of it changed.
+/// Fills a folder with an object of `bytes` for gfx90a and a modified manifest.
 fn fill(folder: &Path, bytes: &[u8], change: fn(&mut Manifest)) {
     let below = folder.join("gfx90a");
     fs::create_dir_all(&below).unwrap();
@@ -36,7 +36,7 @@ fn fill(folder: &Path, bytes: &[u8], change: fn(&mut Manifest)) {
     fs::write(below.join(MANIFEST), serde_json::to_string(&manifest).unwrap()).unwrap();
 }
 
-/// In the process: a causal call that the instance covers.
+/// Makes a causal call that the instance supports, in the separate process.
 fn call(choice: &str) -> Result<Tensor> {
     choose(if choice == "ck" { Choice::ComposableKernel } else { Choice::Table });
     let device = Device::new_rocm(0)?;
@@ -49,13 +49,13 @@ fn call(choice: &str) -> Result<Tensor> {
 #[test]
 fn a_folder_that_cannot_be_used_is_named() {
     if let Ok(choice) = std::env::var(CALL) {
-        println!("it said: {}", call(&choice).map(|_| "nothing").unwrap_err());
+        println!("error: {}", call(&choice).map(|_| "nothing").unwrap_err());
         return;
     }
     let keep: fn(&mut Manifest) = |_| ();
     let whole = Path::new("gfx90a").join(OBJECT).display().to_string();
     let manifest = Path::new("gfx90a").join(MANIFEST).display().to_string();
-    // What the file has, how the manifest differs, whose kernels are chosen, and what the error says.
+    // Contents of the file, change of the manifest, choice of kernels, and parts of the error.
     type Wrong<'a> = (Option<&'a [u8]>, fn(&mut Manifest), &'a str, [&'a str; 3]);
     let table: [Wrong; 7] = [
         (None, keep, "ck", [&manifest, "cannot read", "cargo xtask ck --arch gfx90a"]),
@@ -69,7 +69,7 @@ fn a_folder_that_cannot_be_used_is_named() {
             "ck",
             [&manifest, "it is for gfx942", "the device is gfx90a"],
         ),
-        // As it was built, and yet no code object.
+        // The digest matches, but the file is not a code object.
         (Some(b"code"), keep, "ck", ["f16-64-dense-masked", "no AMD code object", "rocm:0"]),
     ];
     for (bytes, change, choice, parts) in table {
@@ -77,12 +77,12 @@ fn a_folder_that_cannot_be_used_is_named() {
         if let Some(bytes) = bytes {
             fill(folder.path(), bytes, change);
         }
-        assert_said(Some(folder.path()), choice, &parts);
+        assert_error_contains(Some(folder.path()), choice, &parts);
     }
-    assert_said(None, "ck", &[FOLDER_VARIABLE, "is not set", "cargo xtask ck --arch"]);
+    assert_error_contains(None, "ck", &[FOLDER_VARIABLE, "is not set", "cargo xtask ck --arch"]);
 }
 
-fn assert_said(folder: Option<&Path>, choice: &str, parts: &[&str]) {
+fn assert_error_contains(folder: Option<&Path>, choice: &str, parts: &[&str]) {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "refusals::a_folder_that_cannot_be_used_is_named", "--nocapture"]);
     program.env(CALL, choice).env("CANDLE_ROCM_DRIVER", "emulator:gfx90a").env_remove(FOLDER_VARIABLE);
@@ -90,11 +90,11 @@ fn assert_said(folder: Option<&Path>, choice: &str, parts: &[&str]) {
         program.env(FOLDER_VARIABLE, folder);
     }
     let output = program.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     for part in parts {
         assert!(
-            said.contains(part),
-            "{part:?} is missing in: {said}\n{}",
+            output_text.contains(part),
+            "{part:?} is missing in: {output_text}\n{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }

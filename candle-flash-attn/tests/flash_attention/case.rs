@@ -1,4 +1,4 @@
-//! One case: what is computed, its tensors, and how the result is judged.
+//! A test case: its parameters, its tensors, and the comparison with the formula.
 use candle::{DType, Device, Result, Tensor};
 use rand::seq::SliceRandom;
 use rand::{rngs::StdRng, Rng, SeedableRng};
@@ -7,26 +7,26 @@ use crate::attention_formula::wide;
 use crate::formula;
 use crate::functions::{Function, FUNCTIONS};
 
-/// How sequences lie in memory.
+/// Memory layout of sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
     /// A batch of sequences of one length.
     Dense,
-    /// Behind each other.
+    /// Packed variable-length sequences.
     Sequences,
-    /// Keys and values in pages of so many rows.
+    /// Packed queries, with keys and values in pages of this many rows.
     Pages(usize),
 }
 
-/// How an operand lies in its storage.
+/// Memory layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum View {
     Plain,
-    /// Heads before positions.
+    /// Heads are an outer dim of positions.
     Heads,
-    /// Rows that begin between multiples of 16 bytes.
+    /// Rows that are not aligned to 16 bytes.
     Offset,
-    /// Parts of one tensor with the heads of all three.
+    /// Views of one tensor with the heads of q, k and v.
     Fused,
 }
 
@@ -34,24 +34,24 @@ pub enum View {
 pub struct Case {
     pub dtype: DType,
     pub form: Form,
-    /// Queries and keys of each.
+    /// Number of queries and keys of each sequence.
     pub sequences: Vec<(usize, usize)>,
-    /// Of queries, and of keys.
+    /// Number of query heads and of key heads.
     pub heads: (usize, usize),
-    /// Of keys, and of values.
+    /// Head width of keys and of values.
     pub widths: (usize, usize),
     pub window: (Option<usize>, Option<usize>),
     pub softcap: Option<f32>,
     pub alibi: bool,
-    /// Pairs of positions that see each other, for each sequence as many.
+    /// Half-open ranges of positions that see each other, the same number for each sequence.
     pub ranges: Vec<Vec<(i32, i32)>>,
     pub view: View,
-    /// Which of the functions that can say this.
+    /// Index among the functions that support this case.
     pub function: usize,
     pub seed: u64,
 }
 
-/// Values as rounded to the dtype: (all queries, heads, width) and so on.
+/// Host values, rounded to the dtype: (all queries, heads, width) etc.
 pub struct Host {
     pub q: Vec<f32>,
     pub k: Vec<f32>,
@@ -59,9 +59,9 @@ pub struct Host {
     pub slopes: Vec<f32>,
 }
 
-/// Arguments on the device.
+/// Arguments of the functions, on the device.
 pub struct Inputs {
-    /// What q, k and v are parts of.
+    /// Tensors of which q, k and v are views.
     pub bases: Vec<Tensor>,
     pub q: Tensor,
     pub k: Tensor,
@@ -91,9 +91,9 @@ impl Default for Case {
     }
 }
 
-/// How far results are off.
+/// Maximum and mean square error of results.
 #[derive(Clone, Copy, Debug)]
-pub struct Off {
+pub struct ErrorSize {
     pub most: f64,
     pub mean_square: f64,
 }
@@ -102,8 +102,8 @@ pub struct Off {
 pub struct Errors {
     pub function: &'static str,
     pub largest: f64,
-    pub ours: Off,
-    pub plain: Off,
+    pub ours: ErrorSize,
+    pub plain: ErrorSize,
 }
 
 impl Case {
@@ -120,7 +120,7 @@ impl Case {
         [queries, keys].map(|lengths| lengths.into_iter().max().unwrap_or(0))
     }
 
-    /// Whether a query at a position sees a key. A window of more than the most keys is none.
+    /// Returns true if a query at a position sees a key. A window above the maximum number of keys is no limit.
     pub fn sees(&self, sequence: usize, position: i64, key: i64) -> bool {
         let within = |window: Option<usize>, distance: i64| {
             window.filter(|size| *size <= self.most()[1]).is_none_or(|size| distance <= size as i64)
@@ -134,10 +134,10 @@ impl Case {
     }
 
     pub fn functions(&self) -> Vec<&'static Function> {
-        FUNCTIONS.iter().filter(|function| function.says(self)).collect()
+        FUNCTIONS.iter().filter(|function| function.supports(self)).collect()
     }
 
-    /// What the software GPU has to multiply.
+    /// Returns the number of multiplications on the software GPU.
     pub fn products(&self) -> usize {
         let pairs: usize =
             self.sequences.iter().map(|(queries, keys)| queries.next_multiple_of(16) * keys).sum();
@@ -163,7 +163,7 @@ impl Case {
         Ok(Host { q, k, v, slopes })
     }
 
-    /// (rows, heads, width), or with the first dim split in two.
+    /// Returns a tensor (rows, heads, width), or with the first dim split in two.
     fn tensor(&self, values: &[f32], split: Option<usize>, heads: usize, width: usize) -> Result<Tensor> {
         let rows = values.len() / (heads * width);
         let t =
@@ -174,7 +174,7 @@ impl Case {
         }
     }
 
-    /// Tensors with the same values, of which q, k and v are views.
+    /// Returns the tensors with the same values, of which q, k and v are views.
     fn bases(&self, operands: [&Tensor; 3]) -> Result<Vec<Tensor>> {
         let heads = |t: &Tensor| t.rank() - 2;
         let bases = operands.into_iter().map(|t| match self.view {
@@ -194,7 +194,7 @@ impl Case {
         }
     }
 
-    /// q, k and v.
+    /// Returns q, k and v as views of `bases`.
     pub fn views(&self, bases: &[Tensor]) -> Result<[Tensor; 3]> {
         if let [all] = bases {
             let (heads, key_heads) = self.heads;
@@ -212,7 +212,7 @@ impl Case {
         Ok([view(&bases[0])?, view(&bases[1])?, view(&bases[2])?])
     }
 
-    /// Packed rows in pages of a random order; what no sequence has is NaN.
+    /// Copies packed rows to pages in random order; rows outside of all sequences are NaN.
     fn in_pages(
         &self,
         rows: &[f32],
@@ -249,7 +249,7 @@ impl Case {
                 let tables: Vec<Vec<u32>> =
                     each.iter().map(|count| order.split_off(order.len() - count)).collect();
                 for of in &tables {
-                    // What is behind a sequence's pages does not exist, and nobody looks.
+                    // Invalid page numbers after those of a sequence, which must not be read.
                     entries.extend(of.iter().copied().chain(std::iter::repeat(u32::MAX)).take(most));
                 }
                 table = Some(Tensor::from_vec(entries, (tables.len(), most), device)?);
@@ -289,7 +289,7 @@ impl Case {
         Ok(Inputs { bases, q, k, v, slopes, starts: [starts(|s| s.0)?, starts(|s| s.1)?], table, ranges })
     }
 
-    /// Half the distance to the next number of the dtype.
+    /// Returns half an ulp of the dtype at x.
     fn half_ulp(&self, x: f64) -> f64 {
         let digits = match self.dtype {
             DType::F16 => 11,
@@ -303,10 +303,10 @@ impl Case {
         }
     }
 
-    /// Computes it on the device and by the formula.
+    /// Computes the case on the device and with the formula, and compares.
     pub fn run(&self, device: &Device) -> Result<Errors> {
         let functions = self.functions();
-        assert!(!functions.is_empty(), "no function says {self:?}");
+        assert!(!functions.is_empty(), "no function supports {self:?}");
         let function = functions[self.function % functions.len()];
         let mut rng = StdRng::seed_from_u64(self.seed);
         let host = self.host(&mut rng)?;
@@ -325,9 +325,9 @@ impl Case {
             Tensor::from_vec(plain, got.len(), &Device::Cpu)?.to_dtype(DType::F32)?.to_dtype(self.dtype)?;
         let [ours, plain] = [off(&got, &right.out), off(&wide(&plain)?, &right.out)];
         let fits = match self.dtype {
-            // The scores are sums of up to 512 products of up to 6 in f32, and what they are off goes into the exponent.
+            // Scores are f32 sums of up to 512 products of up to 6; their error enters the exponent.
             DType::F32 => ours.most <= 1e-5 * largest,
-            // Weights are rounded before they meet the values: a single element may meet half a unit more.
+            // Weights are rounded before the second product, which may cost an element half an ulp more.
             _ => ours.most <= 1.5 * plain.most + self.half_ulp(largest),
         };
         assert!(fits, "{what}: {ours:?}, plain formula {plain:?}, largest {largest}");
@@ -343,8 +343,8 @@ impl Case {
                 _ => statistics,
             };
             for (got, right) in wide(&statistics)?.iter().zip(&right.statistics) {
-                // Scores are sums of up to 512 products of up to 6, and matrix units may cut each sum short.
-                // gfx90a's matrix units take an f16 below 2^-14 for zero, which a score of few products shows.
+                // Scores are sums of up to 512 products of up to 6, and matrix units may truncate each sum. gfx90a's
+                // matrix units flush f16 subnormals (below 2^-14) to zero, which affects scores of few products.
                 let same = got == right || (got - right).abs() <= 1e-4 * (1.0 + right.abs());
                 assert!(same, "{what}: statistics {got}, not {right}");
             }
@@ -353,11 +353,11 @@ impl Case {
     }
 }
 
-/// The differences; infinite if anything is not a number.
-fn off(got: &[f64], right: &[f64]) -> Off {
+/// Returns the errors; infinite if any value is NaN.
+fn off(got: &[f64], right: &[f64]) -> ErrorSize {
     assert_eq!(got.len(), right.len());
     let each =
         || got.iter().zip(right).map(|(a, b)| if a.is_finite() { (a - b).abs() } else { f64::INFINITY });
     let squares: f64 = each().map(|x| x * x).sum();
-    Off { most: each().fold(0.0, f64::max), mean_square: squares / got.len().max(1) as f64 }
+    ErrorSize { most: each().fold(0.0, f64::max), mean_square: squares / got.len().max(1) as f64 }
 }

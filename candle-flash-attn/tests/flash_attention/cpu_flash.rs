@@ -1,4 +1,4 @@
-//! Against candle-nn's flash attention for the CPU device, which shares nothing with ours.
+//! Comparison with candle-nn's flash attention for the CPU device, an independent implementation.
 use candle::{DType, Device, Result, Tensor};
 use candle_flash_attn::{
     flash_attn_alibi_windowed_softcap, flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_windowed,
@@ -10,10 +10,10 @@ use rand::{Rng, SeedableRng};
 
 use super::device;
 
-/// Scores are sums of up to 128 products in f32, and what they are off goes into the exponent.
+/// Relative tolerance: scores are f32 sums of up to 128 products, whose error enters the exponent.
 const ROUNDING: f32 = 1e-5;
 
-/// The same numbers in every run.
+/// Returns the same random numbers in every run.
 fn random(dims: &[usize], seed: u64) -> Result<Tensor> {
     let mut numbers = StdRng::seed_from_u64(seed);
     let count = dims.iter().product::<usize>();
@@ -41,7 +41,7 @@ fn a_batch_of_one() -> Result<()> {
         let [k, v] = [random(&[1, keys, key_heads, width], 2)?, random(&[1, keys, key_heads, width], 3)?];
         let on = |tensor: &Tensor| tensor.to_device(&device);
         for (causal, softcap) in [(false, None), (true, None), (true, Some(3.0)), (false, Some(0.5))] {
-            // For one query with a cap theirs takes the distance of a key off its score, without being asked for ALiBi.
+            // For one query with a softcap, candle-nn subtracts the distance of a key even without ALiBi.
             if (queries, causal) == (1, true) && softcap.is_some() {
                 continue;
             }
@@ -119,7 +119,7 @@ fn sequences() -> Result<()> {
     Ok(())
 }
 
-/// Halves: no more than the roundings of both results apart.
+/// f16 results differ by at most the rounding errors of both.
 #[test]
 fn halves() -> Result<()> {
     let device = device();
@@ -131,7 +131,7 @@ fn halves() -> Result<()> {
     let ours = candle_flash_attn::flash_attn(&on(&q)?, &on(&k)?, &on(&v)?, 0.125, true)?;
     let ours = ours.transpose(1, 2)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
     let off = (ours - theirs.to_dtype(DType::F32)?)?.abs()?.max_all()?.to_scalar::<f32>()?;
-    // Results are below 4: half an ulp of each, and weights that ours rounds to f16.
+    // Results are below 4: half an ulp of each, plus our rounding of weights to f16.
     assert!(off <= 2.0 * 4.0 / 2048.0, "off by {off:.1e}");
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! Cases drawn over all axes. `CANDLE_FLASH_ATTN_CASES` and `CANDLE_FLASH_ATTN_SEED` draw more, and others.
+//! Random cases over all parameters. `CANDLE_FLASH_ATTN_CASES` and `CANDLE_FLASH_ATTN_SEED` set their number and seed.
 use rand::seq::IndexedRandom;
 use rand::{rngs::StdRng, Rng, SeedableRng};
 
 use crate::case::{Case, Form, View};
 use crate::{DTYPES, LENGTHS};
 
-/// Few enough for seconds on the software GPU.
+/// Default number of cases, which takes seconds on the software GPU.
 const CASES: usize = 300;
-/// Products of one case that it gets through in a fraction of a second.
+/// Maximum number of multiplications per case, a fraction of a second on the software GPU.
 const MOST_PRODUCTS: usize = 20_000_000;
 const WIDTHS: [usize; 12] = [32, 40, 64, 64, 72, 96, 128, 128, 160, 192, 256, 512];
 
@@ -28,7 +28,7 @@ fn length(rng: &mut StdRng) -> usize {
     }
 }
 
-/// The same for the same seed; drawn again until the software GPU can do it quickly.
+/// Returns the case of a seed, drawn repeatedly until it is small enough.
 fn case(seed: u64) -> Case {
     let mut rng = StdRng::seed_from_u64(seed);
     loop {

@@ -1,7 +1,7 @@
-//! The formula in plain loops, in f64 as what is right, and in f32 as what its rounding costs.
+//! The formula in plain loops: in f64 as the reference, and in f32 to measure its rounding error.
 use crate::case::{Case, Host};
 
-/// What the loops compute in.
+/// Number type of the loops.
 pub trait Real: Copy + PartialOrd + std::iter::Sum {
     fn from(x: f32) -> Self;
     fn wide(self) -> f64;

@@ -1,4 +1,4 @@
-//! Every function of the crate: what it can say, and how it is called.
+//! Table of the crate's functions: the cases that each supports, and how to call it.
 use candle::{Result, Tensor};
 use candle_flash_attn::*;
 
@@ -10,9 +10,9 @@ pub struct Function {
     pub name: &'static str,
     pub pages: bool,
     dense: bool,
-    /// Whether it takes slopes: never, always, or as one likes.
+    /// Support of ALiBi slopes.
     slopes: Slopes,
-    /// Any window, or a causal mask at most.
+    /// True if it takes any window, false if only a causal mask.
     windows: bool,
     softcap: bool,
     pub call: fn(&Case, &Inputs) -> Made,
@@ -26,7 +26,7 @@ enum Slopes {
 }
 
 impl Function {
-    pub fn says(&self, case: &Case) -> bool {
+    pub fn supports(&self, case: &Case) -> bool {
         let pages = matches!(case.form, Form::Pages(_));
         let slopes = match self.slopes {
             Slopes::Never => !case.alibi,
@@ -69,7 +69,7 @@ fn slopes(inputs: &Inputs) -> &Tensor {
     inputs.slopes.as_ref().expect("a case with slopes")
 }
 
-/// Where sequences start, and the most queries and keys of one: what all functions of sequences take.
+/// Calls a function of sequences with the start offsets and the maximum numbers of queries and keys.
 macro_rules! of_sequences {
     ($function:ident($($before:expr),*; $($after:expr),*), $case:ident, $inputs:ident) => {{
         let ([starts, key_starts], [queries, keys]) = (&$inputs.starts, $case.most());

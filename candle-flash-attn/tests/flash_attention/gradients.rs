@@ -1,5 +1,5 @@
-//! Gradients of every function that has them: against those of Candle's own operations on the CPU device in f64, and
-//! against finite differences of the formula in plain loops.
+//! Gradients of every function, compared with those of Candle's own operations on the CPU device in f64, and with finite
+//! differences of the formula.
 use candle::{CustomOp3, DType, Device, Result, Tensor, Var};
 use candle_flash_attn::*;
 use rand::{rngs::StdRng, Rng, SeedableRng};
@@ -9,8 +9,8 @@ use crate::case::{Case, Form, Host, Inputs, View};
 use crate::functions::{Function, FUNCTIONS};
 use crate::{device, formula, CAUSAL, DTYPES, SCORES, WINDOWS};
 
-/// A case's values, the gradient of its result, and what the device makes of them: the result and the gradients of q, k and
-/// v, (rows, heads, width) each.
+/// A case's values, the gradient of its result, and the device's outputs: the result and the gradients of q, k and v, each
+/// (rows, heads, width).
 struct Differentiated {
     function: &'static Function,
     host: Host,
@@ -20,7 +20,7 @@ struct Differentiated {
 
 fn differentiate(case: &Case, device: &Device) -> Result<Differentiated> {
     let functions = case.functions();
-    assert!(!functions.is_empty(), "no function says {case:?}");
+    assert!(!functions.is_empty(), "no function supports {case:?}");
     let function = functions[case.function % functions.len()];
     let mut rng = StdRng::seed_from_u64(case.seed);
     let host = case.host(&mut rng)?;
@@ -39,13 +39,13 @@ fn differentiate(case: &Case, device: &Device) -> Result<Differentiated> {
     Ok(Differentiated { function, host, grad, made: [wide(&out)?, wide(&q)?, wide(&k)?, wide(&v)?] })
 }
 
-/// What Candle's graph gives, and what it gives where values are rounded on the way.
+/// Returns the reference from Candle's graph, without and with rounding of intermediate values.
 fn expected(case: &Case, host: &Host, grad: &[f32]) -> Result<[[Vec<f64>; 4]; 2]> {
     let ((heads, key_heads), (width, value_width)) = (case.heads, case.widths);
     let (mut right, mut rounded): ([Vec<f64>; 4], [Vec<f64>; 4]) = Default::default();
     let (mut first_query, mut first_key) = (0, 0);
     for (sequence, &(queries, keys)) in case.sequences.iter().enumerate() {
-        // (1, heads, rows, width) of (rows, heads, width).
+        // Converts (rows, heads, width) to (1, heads, rows, width).
         let operand = |values: &[f32], first: usize, rows: usize, heads: usize, width: usize| {
             let part = &values[first * heads * width..][..rows * heads * width];
             let part: Vec<f64> = part.iter().map(|x| f64::from(*x)).collect();
@@ -87,7 +87,7 @@ fn expected(case: &Case, host: &Host, grad: &[f32]) -> Result<[[Vec<f64>; 4]; 2]
     Ok([right, rounded])
 }
 
-/// Holds them all against Candle's graph; gives back the names of the functions called.
+/// Compares all cases with Candle's graph. Returns the names of the functions called.
 #[track_caller]
 fn check(cases: impl IntoIterator<Item = Case>) -> Result<Vec<&'static str>> {
     let (device, mut called, mut most) = (device(), Vec::new(), [0f64; 3]);
@@ -106,7 +106,7 @@ fn check(cases: impl IntoIterator<Item = Case>) -> Result<Vec<&'static str>> {
     Ok(called)
 }
 
-/// The forms that have gradients.
+/// Forms that support gradients.
 const FORMS: [Form; 2] = [Form::Dense, Form::Sequences];
 
 #[test]
@@ -215,7 +215,7 @@ fn gradients_of_operands_of_any_strides() -> Result<()> {
     check(cases).map(|_| ())
 }
 
-/// Σ result · grad, differentiated by moving single elements of q, k and v.
+/// Differentiates Σ result · grad by changing single elements of q, k and v.
 #[test]
 fn gradients_are_the_limits_of_finite_differences() -> Result<()> {
     let device = device();
@@ -261,7 +261,7 @@ fn gradients_are_the_limits_of_finite_differences() -> Result<()> {
 }
 
 #[test]
-fn gradients_have_the_same_bits_each_time() -> Result<()> {
+fn gradients_are_deterministic() -> Result<()> {
     let device = device();
     for (i, dtype) in DTYPES.into_iter().enumerate() {
         let form = FORMS[i % 2];
@@ -281,9 +281,9 @@ fn gradients_have_the_same_bits_each_time() -> Result<()> {
     Ok(())
 }
 
-/// Rows before the first sequence and behind the last one are NaN, and nobody looks; their own gradients are zeros.
+/// Rows before the first sequence and after the last are NaN and must not be read; their gradients are zero.
 #[test]
-fn rows_of_no_sequence_have_no_gradients() -> Result<()> {
+fn rows_outside_of_sequences_have_zero_gradients() -> Result<()> {
     let device = device();
     for dtype in DTYPES {
         let of = |rows: usize, seed: usize| {
@@ -318,10 +318,10 @@ fn rows_of_no_sequence_have_no_gradients() -> Result<()> {
     Ok(())
 }
 
-/// The op itself, without one of the functions: statistics are computed when they are needed. The gradient of its result may
-/// have any strides.
+/// The op, applied directly, recomputes the statistics in the backward pass. The gradient of its result may have any
+/// strides.
 #[test]
-fn the_op_has_gradients_of_its_own() -> Result<()> {
+fn the_op_recomputes_statistics_in_the_backward_pass() -> Result<()> {
     let device = device();
     let case = Case { sequences: vec![(20, 33); 2], heads: (4, 2), window: CAUSAL, ..Case::default() };
     let mut rng = StdRng::seed_from_u64(1);
@@ -330,7 +330,7 @@ fn the_op_has_gradients_of_its_own() -> Result<()> {
     let op = FlashAttn { softmax_scale: case.scale(), window_size_right: Some(0), ..FlashAttn::default() };
     let of_function = flash_attn(&q, &k, &v, case.scale(), true)?;
     let of_op = q.apply_op3(&k, &v, op.clone())?;
-    // One row for all heads, of which every third column counts, from the second on.
+    // One row for all heads, using every third column from the second on.
     let row =
         Tensor::arange(0u32, 2 * 20 * 64 * 3, &device)?.to_dtype(DType::F32)?.sin()?.to_dtype(DType::F16)?;
     let row = row.reshape((2, 20, 1, 64, 3))?.narrow(4, 1, 1)?.squeeze(4)?;
@@ -348,7 +348,7 @@ fn the_op_has_gradients_of_its_own() -> Result<()> {
 }
 
 #[test]
-fn only_what_is_asked_for_has_a_gradient() -> Result<()> {
+fn only_variables_have_gradients() -> Result<()> {
     let device = device();
     let constant = Tensor::ones((1, 8, 2, 64), DType::F16, &device)?;
     for asked in 0..3 {
@@ -362,16 +362,16 @@ fn only_what_is_asked_for_has_a_gradient() -> Result<()> {
     Ok(())
 }
 
-/// In inference there is the result and nothing else.
+/// Inference allocates only the result.
 #[test]
 fn statistics_are_kept_for_gradients_only() -> Result<()> {
     const ROWS: usize = 256;
     const HEADS: usize = 8;
     device();
-    // A stream of its own: no other test's memory counts.
+    // A separate stream, so that other tests' memory does not count.
     let device = Device::new_rocm_with_stream(0)?;
     let x = Tensor::zeros((1, ROWS, HEADS, 8), DType::F16, &device)?;
-    // Bytes in use, and requests for memory, of a result.
+    // Returns the bytes and the number of allocations of a call.
     let taken = |device: &Device, attend: &dyn Fn() -> Result<Tensor>| -> Result<(usize, u64)> {
         let before = device.as_rocm_device()?.memory_stats();
         let out = attend()?;
@@ -386,7 +386,7 @@ fn statistics_are_kept_for_gradients_only() -> Result<()> {
         Box::new(|x, _| flash_attn(x, x, x, 0.1, true)),
         Box::new(|_, rows| flash_attn_varlen(rows, rows, rows, &starts, &starts, ROWS, ROWS, 0.1, true)),
     ];
-    // Sizes are rounded up, at most by an eighth.
+    // Allocations are rounded up by at most an eighth.
     let is_about = |bytes: usize, expected: usize| (expected..=expected + expected / 8).contains(&bytes);
     for attend in functions {
         let (plain, requests) = taken(&device, &|| attend(&x, &rows))?;
@@ -405,7 +405,7 @@ fn statistics_are_kept_for_gradients_only() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_gradients_says_so_when_they_are_asked_for() -> Result<()> {
+fn unsupported_gradients_are_errors() -> Result<()> {
     let device = device();
     let var = |dims: &[usize], dtype| Tensor::ones(dims, dtype, &device).and_then(|t| Var::from_tensor(&t));
     let starts = Tensor::new(&[0u32, 8], &device)?;
@@ -424,7 +424,7 @@ fn what_has_no_gradients_says_so_when_they_are_asked_for() -> Result<()> {
         let Err(error) = out.sum_all()?.backward() else { panic!("not refused, though {text}") };
         assert!(error.to_string().contains(text), "{error}\nlacks: {text}");
     }
-    // Statistics are no part of any graph.
+    // Statistics are not part of the graph.
     let x = var(&[1, 4, 2, 64], DType::F16)?;
     let (out, statistics) = flash_attn_with_statistics(&x, &x, &x, None, 0.1, None, None, None)?;
     assert!(out.track_op() && !statistics.track_op());

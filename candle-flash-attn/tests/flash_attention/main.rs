@@ -1,4 +1,4 @@
-//! Every function against the formula in f64, on the GPU at hand or the software GPU.
+//! Compares every function with the formula in f64, on this machine's GPU or the software GPU.
 #![cfg(feature = "rocm-emulator")]
 #[path = "../../../candle-core/tests/rocm_backend/attention_formula.rs"]
 mod attention_formula;
@@ -19,7 +19,7 @@ use case::{Case, Errors, Form, View};
 
 const DTYPES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 
-/// The device under test: of the driver that the environment names, this machine's GPU, or the software GPU.
+/// Returns the device under test: that of the driver set in the environment, this machine's GPU, or the software GPU.
 fn device() -> Device {
     if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
         candle::rocm::select_driver("emulator:gfx1100").unwrap();
@@ -27,7 +27,7 @@ fn device() -> Device {
     Device::new_rocm(0).unwrap()
 }
 
-/// Runs them all and says how far the worst is off; gives back the names of the functions called.
+/// Runs all cases and prints the largest errors. Returns the names of the functions called.
 #[track_caller]
 fn run(cases: impl IntoIterator<Item = Case>) -> Result<BTreeSet<&'static str>> {
     let device = device();
@@ -52,7 +52,7 @@ fn run(cases: impl IntoIterator<Item = Case>) -> Result<BTreeSet<&'static str>> 
          {mean:.2} times in the mean of {} cases",
         ratios.len()
     );
-    // Elements of a small case share their weights' rounding; all cases together do not.
+    // Rounding errors are correlated within a small case, but not over all cases.
     assert!(mean <= 1.5, "{mean} times the plain formula's error");
     Ok(called)
 }
@@ -66,7 +66,7 @@ fn every_length_at_the_edges_of_tiles() -> Result<()> {
     let mut cases = Vec::new();
     for (i, &length) in LENGTHS.iter().enumerate() {
         let form = [Form::Dense, Form::Sequences, Form::Pages(16)][i % 3];
-        // Few queries and many, and many with few keys.
+        // Few and many queries, also with few keys.
         for (queries, keys) in [(1, length), (length.min(129), length.min(129)), (17, length), (length, 16)] {
             let window = if queries <= keys { CAUSAL } else { (None, None) };
             let (dtype, heads) = (DTYPES[cases.len() % 3], (1, 1));
@@ -94,7 +94,7 @@ fn every_width() -> Result<()> {
 }
 
 const FORMS: [Form; 3] = [Form::Dense, Form::Sequences, Form::Pages(32)];
-/// Slopes and softcap.
+/// Use of slopes, and the softcap.
 const SCORES: [(bool, Option<f32>); 5] =
     [(false, None), (true, None), (false, Some(4.0)), (true, Some(4.0)), (false, Some(0.0))];
 const WINDOWS: [(Option<usize>, Option<usize>); 8] = [
@@ -108,7 +108,7 @@ const WINDOWS: [(Option<usize>, Option<usize>); 8] = [
     (Some(999), Some(999)),
 ];
 
-/// All that a function can say, in every function that can say it.
+/// Every combination of options, with every function that supports it.
 #[test]
 fn every_function() -> Result<()> {
     let mut cases = Vec::new();
@@ -185,7 +185,7 @@ fn empty_sequences_and_queries_without_keys() -> Result<()> {
     let sequences = [
         vec![(0, 5), (3, 3), (0, 0)],
         vec![(4, 0), (1, 2)],
-        // Queries before the first key see nothing with a causal mask.
+        // With a causal mask, queries before the first key see no keys.
         vec![(40, 7)],
         vec![(150, 20), (2, 1)],
     ];
@@ -194,7 +194,7 @@ fn empty_sequences_and_queries_without_keys() -> Result<()> {
     for (i, sequences) in sequences.into_iter().enumerate() {
         for (j, form) in forms.into_iter().enumerate() {
             let (sequences, dtype) = (sequences.clone(), DTYPES[(i + j) % 3]);
-            // The last of the functions for sequences gives the statistics.
+            // The last function for sequences returns the statistics.
             cases.push(Case { form, sequences, dtype, window: CAUSAL, function: 3, ..Case::default() });
         }
     }
@@ -228,7 +228,7 @@ fn operands_of_any_strides() -> Result<()> {
     run(cases).map(|_| ())
 }
 
-/// Many keys for few queries are shared out over workgroups, whose parts are put together.
+/// Few queries with many keys use split-KV: several workgroups whose partial results are combined.
 #[test]
 fn few_queries_of_many_keys() -> Result<()> {
     let mut cases = Vec::new();

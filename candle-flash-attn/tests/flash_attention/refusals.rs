@@ -1,4 +1,4 @@
-//! Wrong inputs: what is refused at once, and what the GPU finds.
+//! Invalid inputs: errors of the call, and errors found by the GPU.
 use candle::{DType, Device, Result, Tensor};
 use candle_flash_attn::*;
 
@@ -17,11 +17,11 @@ fn assert_refused<T>(made: Result<T>, text: &str) {
 }
 
 #[test]
-fn a_batch_that_does_not_fit() -> Result<()> {
+fn invalid_batches_are_rejected() -> Result<()> {
     let device = device();
     let (f16, f32) = (DType::F16, DType::F32);
     let fits = [1, 4, 2, 64];
-    // Dims of q, k and v, their dtype, and what is said of them.
+    // Dims of q, k and v, their dtype, and the expected error.
     type Refused<'a> = ([&'a [usize]; 3], DType, &'a str);
     let table: [Refused; 11] = [
         ([&[4, 2, 64], &fits, &fits], f16, "flash-attn expects input tensors of rank 4 (q: 3, k: 4, v: 4"),
@@ -80,7 +80,7 @@ fn a_batch_that_does_not_fit() -> Result<()> {
 }
 
 #[test]
-fn sequences_that_do_not_fit() -> Result<()> {
+fn invalid_sequences_are_rejected() -> Result<()> {
     let device = device();
     let rows = zeros(&[8, 2, 64], DType::F16, &device);
     let starts = Tensor::new(&[0u32, 3, 8], &device)?;
@@ -115,7 +115,7 @@ fn sequences_that_do_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// A paged call with one thing changed.
+/// Arguments of a paged call, of which a test changes one.
 struct Paged {
     q: Tensor,
     k: Tensor,
@@ -164,7 +164,7 @@ impl Paged {
 }
 
 #[test]
-fn pages_that_do_not_fit() -> Result<()> {
+fn invalid_pages_are_rejected() -> Result<()> {
     let device = device();
     let (right, f16) = (|| Paged::of(&device), DType::F16);
     right()?.call()?;
@@ -215,10 +215,10 @@ fn pages_that_do_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// The next wait says what is wrong, and afterwards the device computes as before.
+/// The next synchronization returns the error, and afterwards the device works as before.
 #[test]
-fn what_lies_on_the_gpu_and_is_wrong_comes_back_from_the_next_wait() -> Result<()> {
-    // A stream of its own: the errors are no other test's.
+fn invalid_device_data_is_an_error_of_the_next_synchronization() -> Result<()> {
+    // A separate stream, so that other tests do not see the errors.
     device();
     let device = Device::new_rocm_with_stream(0)?;
     let right = || Paged::of(&device);

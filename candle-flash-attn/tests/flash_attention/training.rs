@@ -1,4 +1,4 @@
-//! A layer of attention that learns, beside the same layer of Candle's own operations on the CPU device.
+//! Trains an attention layer, and compares it with the same layer of Candle's own operations on the CPU device.
 use candle::{DType, Device, Result, Tensor, Var, D};
 use candle_flash_attn::{flash_attn, flash_attn_varlen};
 use rand::{rngs::StdRng, Rng, SeedableRng};
@@ -34,7 +34,7 @@ fn written_out(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
     weights.matmul(&by_heads(v)?)?.transpose(1, 2)
 }
 
-/// The losses of a few steps of gradient descent: from inputs to targets through projections and attention.
+/// Returns the losses of a few steps of gradient descent on a layer with projections and attention.
 fn losses(device: &Device, attend: Attend) -> Result<Vec<f32>> {
     let mut rng = StdRng::seed_from_u64(5);
     let mut random = |rows: usize, columns: usize, limit: f32| {
@@ -64,7 +64,7 @@ fn losses(device: &Device, attend: Attend) -> Result<Vec<f32>> {
 }
 
 #[test]
-fn a_layer_learns_as_without_flash_attention() -> Result<()> {
+fn training_matches_attention_without_this_crate() -> Result<()> {
     let device = device();
     let plain = losses(&Device::Cpu, &written_out)?;
     assert!(plain.windows(2).all(|pair| pair[1] < pair[0]) && plain[STEPS - 1] < 0.7 * plain[0], "{plain:?}");
@@ -82,7 +82,7 @@ fn a_layer_learns_as_without_flash_attention() -> Result<()> {
         let made = flash_attn_varlen(&q, &k, &v, &starts, &starts, POSITIONS, POSITIONS, SCALE, true)?;
         made.reshape((BATCH, POSITIONS, HEADS, WIDTH))
     };
-    // Losses are means of errors: what rounding costs an element of the result is more than what it costs them.
+    // Losses are means of errors, so rounding affects them less than single elements.
     let ways: [(&str, Attend, f32); 4] = [
         ("f32", &single, 1e-4),
         ("sequences of f32", &sequences, 1e-4),

@@ -1,4 +1,4 @@
-//! Generates from the contract the header of the kernels and the Rust side of the host.
+//! Generates the kernels' header and the host's Rust bindings from the contract.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::contract::formats::{BlockFormat, FORMATS, macros};
 use crate::contract::shared::ELEMENTS;
 use crate::contract::{Argument, Axis, Family, Pass, constants, families, modules, names};
 
-/// The generated header, read before the first line of every kernel source.
+/// Name of the generated header, included before the first line of every kernel source.
 pub const HEADER_FILE: &str = "candle_contract.h";
 
-/// The generated Rust source, a part of `hip_kernels::contract`.
+/// Name of the generated Rust source, included in `hip_kernels::contract`.
 pub const RUST_FILE: &str = "contract.rs";
 
 /// One kernel of a family.
@@ -22,11 +22,11 @@ pub const RUST_FILE: &str = "contract.rs";
 pub struct Kernel {
     /// Name by which it is launched.
     pub name: String,
-    /// Each axis and its value, in the order of the family's axes.
+    /// Name and value of each axis, in the order of the family's axes.
     pub values: Vec<(&'static str, &'static str)>,
 }
 
-/// The kernels of a family, in the order of their numbers.
+/// Returns the kernels of a family in the order of their IDs.
 pub fn kernels_of(family: &Family) -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for axes in &family.variants {
@@ -47,7 +47,7 @@ pub fn kernels_of(family: &Family) -> Vec<Kernel> {
     kernels
 }
 
-/// The axes of all variants together: each once, with every value that it has in any of them.
+/// Merges the axes of all variants: each axis once, with all of its values.
 fn axes_of(family: &Family) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     for axis in family.variants.iter().flatten() {
@@ -63,7 +63,7 @@ fn axes_of(family: &Family) -> Vec<Axis> {
     axes
 }
 
-/// The text of [`HEADER_FILE`].
+/// Returns the text of [`HEADER_FILE`].
 pub fn header() -> String {
     let constant = |name: &str, value: &dyn std::fmt::Display, meaning: &str| {
         format!("//{meaning}\n#define CANDLE_{name} {value}\n")
@@ -74,7 +74,7 @@ pub fn header() -> String {
         constant(&format!("EACH_{name}(X)"), &expansion, meaning)
     });
     let lines: String = constants.chain(lists).collect();
-    format!("// Made from candle-kernels/contract.\n#pragma once\n\n{lines}")
+    format!("// Generated from candle-kernels/contract.\n#pragma once\n\n{lines}")
 }
 
 /// Writes [`RUST_FILE`] into `out_dir`.
@@ -89,7 +89,7 @@ pub fn write_rust(out_dir: &Path) -> Result<(), BuildError> {
     written.map_err(BuildError::io("cannot write", &path))
 }
 
-/// The text of [`RUST_FILE`] for a table.
+/// Returns the text of [`RUST_FILE`] for a table.
 fn rust(families: &[Family]) -> TokenStream {
     let mut text = TokenStream::new();
     for constant in constants() {
@@ -103,7 +103,7 @@ fn rust(families: &[Family]) -> TokenStream {
         .collect();
     text.extend(enumeration("Module", " A kernel module: one source, one code object per target.", &modules));
     let elements = names("element", ELEMENTS);
-    text.extend(axis_enumeration("Element", " The type of an element, by the name of its dtype.", &elements));
+    text.extend(axis_enumeration("Element", " Element type, named by its dtype.", &elements));
     text.extend(formats());
     let mut first = 0;
     let (mut kernels, mut shared) = (Vec::new(), vec![Some("BlockFormat")]);
@@ -112,8 +112,8 @@ fn rust(families: &[Family]) -> TokenStream {
         for axis in axes_of(family).iter().filter(|axis| !axis.is_dtype) {
             if axis.shared.is_none() || !shared.contains(&axis.shared) {
                 let meaning = match axis.shared {
-                    Some(_) => format!(" The `{}` of several families.", axis.name),
-                    None => format!(" The `{}` of [`{}`].", axis.name, family.name),
+                    Some(_) => format!(" Values of the axis `{}` of several families.", axis.name),
+                    None => format!(" Values of the axis `{}` of [`{}`].", axis.name, family.name),
                 };
                 text.extend(axis_enumeration(&axis_type(family, axis), &meaning, axis));
                 shared.push(axis.shared);
@@ -137,14 +137,14 @@ fn rust(families: &[Family]) -> TokenStream {
     text
 }
 
-/// The enumeration of an axis that is no dtype.
+/// Generates the enumeration of an axis that is not a dtype.
 fn axis_enumeration(name: &str, meaning: &str, axis: &Axis) -> TokenStream {
     let variants: Vec<_> =
         axis.values.iter().map(|value| (variant(axis, value), *value, format!(" `{value}`."))).collect();
     enumeration(name, meaning, &variants)
 }
 
-/// An enumeration of names; each variant with its name and its documentation.
+/// Generates an enumeration from the variants' identifiers, names and documentation.
 fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -> TokenStream {
     let (name, count) = (format_ident!("{name}"), variants.len());
     let names: Vec<_> = variants.iter().map(|(variant, ..)| format_ident!("{variant}")).collect();
@@ -155,15 +155,15 @@ fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -
         pub enum #name { #(#[doc = #meanings] #names),* }
 
         impl #name {
-            /// All of them.
+            /// All variants.
             pub const ALL: [Self; #count] = [#(Self::#names),*];
 
-            /// The name, as it stands in the names of kernels and files.
+            /// Returns the name as used in kernel and file names.
             pub const fn name(self) -> &'static str {
                 match self { #(Self::#names => #values),* }
             }
 
-            /// The one of this name.
+            /// Returns the variant with this name.
             pub const fn of(name: &str) -> Option<Self> {
                 let mut at = 0;
                 while at < Self::ALL.len() {
@@ -178,16 +178,16 @@ fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -
     }
 }
 
-/// The enumeration of GGML's block formats, with the columns of their table.
+/// Generates the enumeration of GGML's block formats, with a method for each column of their table.
 fn formats() -> TokenStream {
     let axis = names("format", &FORMATS.iter().map(|format| format.name).collect::<Vec<_>>());
     let mut text = axis_enumeration("BlockFormat", " A block format of GGML.", &axis);
     type Column = fn(&BlockFormat) -> u32;
     let columns: [(&str, &str, Column); 4] = [
-        ("ggml_type", " GGML's number of the type, as GGUF files have it.", |format| format.ggml_type),
-        ("weights", " Weights of a block.", |format| format.weights),
-        ("bytes", " Bytes of a block.", |format| format.bytes),
-        ("quantizer_threads", " Threads that make a block together.", |format| format.quantizer_threads),
+        ("ggml_type", " Returns GGML's type number, as in GGUF files.", |format| format.ggml_type),
+        ("weights", " Returns the number of weights per block.", |format| format.weights),
+        ("bytes", " Returns the number of bytes per block.", |format| format.bytes),
+        ("quantizer_threads", " Returns the threads per block.", |format| format.quantizer_threads),
     ];
     for (name, meaning, column) in columns {
         let (name, values) = (format_ident!("{name}"), FORMATS.iter().map(column));
@@ -203,7 +203,7 @@ fn formats() -> TokenStream {
     text
 }
 
-/// The struct of a family's arguments.
+/// Generates the struct of a family's arguments.
 fn arguments(family: &Family) -> TokenStream {
     let Family { block, dynamic_lds, .. } = family;
     let (name, text, pack_bytes) =
@@ -241,7 +241,7 @@ fn arguments(family: &Family) -> TokenStream {
     }
 }
 
-/// The values of an axis in Rust: of a shared enumeration, a family may have kernels for some only.
+/// Returns the Rust values of an axis. A family may have kernels for only some values of a shared enumeration.
 fn places(axis: &Axis) -> Vec<&'static str> {
     let first = || families().iter().flat_map(axes_of).find(|other| other.shared == axis.shared);
     match axis.shared {
@@ -251,7 +251,7 @@ fn places(axis: &Axis) -> Vec<&'static str> {
     }
 }
 
-/// The number of a family's kernel for each combination of axis values, which begin at `first`.
+/// Returns the ID of a family's kernel for each combination of axis values; IDs start at `first`.
 fn table(family: &Family, kernels: &[Kernel], first: usize) -> Vec<Option<usize>> {
     let axes = axes_of(family);
     let mut table = vec![None; axes.iter().map(|axis| places(axis).len()).product()];
@@ -266,7 +266,7 @@ fn table(family: &Family, kernels: &[Kernel], first: usize) -> Vec<Option<usize>
     table
 }
 
-/// The function that finds a kernel in the family's [`table`].
+/// Generates the function that looks up a kernel in the family's [`table`].
 fn lookup(family: &Family, kernels: &[Kernel], first: usize) -> TokenStream {
     let axes = axes_of(family);
     let table = table(family, kernels, first);
@@ -282,7 +282,7 @@ fn lookup(family: &Family, kernels: &[Kernel], first: usize) -> TokenStream {
     let elided = lifetime(family, quote!('_));
     quote! {
         impl #name #elided {
-            /// The kernel for these, if there is one.
+            /// Returns the kernel for these axis values, if it exists.
             #[inline]
             pub fn kernel(#(#names: #types),*) -> Option<KernelOf<#name #any>> {
                 static TABLE: [u16; #size] = [#(#numbers),*];
@@ -300,7 +300,7 @@ fn axis_type(family: &Family, axis: &Axis) -> String {
     }
 }
 
-/// The variant of an enumeration; a value that begins with a digit gets the axis' initial.
+/// Returns the variant's identifier; a value that starts with a digit is prefixed with the axis' initial.
 fn variant(axis: &Axis, value: &str) -> String {
     let initial = if value.starts_with(|c: char| c.is_ascii_digit()) { &axis.name[..1] } else { "" };
     camel_case(&format!("{initial}{value}"))
@@ -319,13 +319,13 @@ fn rust_type(argument: &Argument) -> TokenStream {
     }
 }
 
-/// The lifetime in brackets, for families that borrow a layout.
+/// Returns the lifetime in angle brackets for families that borrow a layout.
 fn lifetime(family: &Family, name: TokenStream) -> Option<TokenStream> {
     let has_layout = family.arguments.iter().any(|argument| argument.pass == Pass::Layout);
     has_layout.then(|| quote!(<#name>))
 }
 
-/// `gelu_erf` as `GeluErf`.
+/// Converts `gelu_erf` to `GeluErf`.
 fn camel_case(name: &str) -> String {
     name.split('_').map(capital).collect()
 }
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_whole_and_its_own() {
+    fn kernel_names_are_complete_and_unique() {
         let names: Vec<String> = families().iter().flat_map(kernels_of).map(|kernel| kernel.name).collect();
         assert!(names.iter().all(|name| !name.contains(['{', '}'])), "{names:?}");
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_has_the_axes_of_the_name() {
+    fn every_variant_has_the_axes_of_its_pattern() {
         for family in families() {
             for axes in &family.variants {
                 let pattern: Vec<&str> =
@@ -372,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn names_become_rusts() {
+    fn names_are_converted_to_rust() {
         assert_eq!(camel_case("gelu_erf"), "GeluErf");
         let axis = names("columns", &["64"]);
         assert_eq!(variant(&axis, "64"), "C64");
     }
 
     #[test]
-    fn kernels_for_some_values_of_an_enumeration_have_its_places() {
+    fn tables_cover_all_values_of_a_shared_enumeration() {
         let families = families();
         let some = families.iter().find(|family| family.name == "QuantizedFew").unwrap();
         let own = table(some, &kernels_of(some), 0);

@@ -1,4 +1,4 @@
-//! Whether compiled kernels are those of the table: each of them, no other, with its arguments.
+//! Checks that compiled code objects contain exactly the kernels of the contract, with their arguments.
 
 use std::fmt;
 
@@ -9,47 +9,47 @@ use crate::bindings::{Kernel, kernels_of};
 use crate::contract::shared::LAYOUT_WORDS;
 use crate::contract::{Argument, Family, Pass};
 
-/// Where a code object and the table differ.
+/// A difference between a code object and the contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The module: `candle-kernels/MODULE.cu`.
+    /// Name of the module `candle-kernels/MODULE.cu`.
     pub module: String,
-    /// What it was compiled for.
+    /// Target of the code object.
     pub target: Target,
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
-    /// How they differ.
+    /// Kind of difference.
     pub difference: Difference,
 }
 
-/// How a kernel and the table differ.
+/// Kinds of differences between a kernel and the contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
-    /// The code object lacks the kernel.
+    /// The kernel is missing in the code object.
     Missing,
-    /// The table lacks the kernel.
+    /// The kernel is missing in the contract.
     Unused,
-    /// The kernel takes more arguments, or fewer.
+    /// The number of arguments differs.
     Count {
-        /// The names in the table.
+        /// Argument names in the contract.
         expected: String,
-        /// The names in the code object.
+        /// Argument names in the code object.
         found: String,
     },
-    /// An argument has another name, place, size or kind.
+    /// The name, offset, size or kind of an argument differs.
     Argument {
-        /// Its number, from 1.
+        /// Number of the argument, from 1.
         number: usize,
-        /// What the table says.
+        /// Description in the contract.
         expected: String,
-        /// What the code object says.
+        /// Description in the code object.
         found: String,
     },
     /// The kernel was compiled for smaller workgroups than it is launched with.
     Workgroup {
-        /// Threads that the table says.
+        /// Number of threads in the contract.
         expected: u32,
-        /// Threads that the code object allows.
+        /// Maximum number of threads in the code object.
         found: u32,
     },
 }
@@ -74,7 +74,7 @@ impl fmt::Display for Disagreement {
     }
 }
 
-/// Compares the kernels of a compiled module with those that `families` have in it.
+/// Compares the kernels of a compiled module with those of `families`.
 pub fn disagreements(
     families: &[Family],
     module: &str,
@@ -125,15 +125,15 @@ fn differences(family: &Family, kernel: &Kernel, metadata: &KernelMetadata) -> V
             Pass::Pointer => ArgumentKind::Pointer,
             _ => ArgumentKind::ByValue,
         };
-        // Arguments lie one after the other, each at a multiple of its own size; a layout is made of words.
+        // Arguments are consecutive, each aligned to its size; a layout consists of words.
         offset = offset_of(offset, size);
-        // AMD's compiler drops the name of a struct that is passed as a whole; NVIDIA's objects name none.
-        let unsaid = found.kind == ArgumentKind::Unsaid;
+        // AMD's compiler omits the name of a struct passed by value; NVIDIA objects contain no names.
+        let is_unknown = found.kind == ArgumentKind::Unknown;
         let named = match name(found) {
             Some(name) => name == argument.name,
-            None => unsaid || argument.pass == Pass::Layout,
+            None => is_unknown || argument.pass == Pass::Layout,
         };
-        let fits = (found.offset, found.size) == (offset, size) && (unsaid || found.kind == kind);
+        let fits = (found.offset, found.size) == (offset, size) && (is_unknown || found.kind == kind);
         if !named || !fits {
             differences.push(Difference::Argument {
                 number: index + 1,
@@ -146,7 +146,7 @@ fn differences(family: &Family, kernel: &Kernel, metadata: &KernelMetadata) -> V
     differences
 }
 
-/// The name without what the compiler appends where it passes a struct's or pointer's content: `inp.coerce`.
+/// Returns the name without the suffix that the compiler appends to coerced arguments, such as `inp.coerce`.
 fn name(argument: &ArgumentMetadata) -> Option<&str> {
     argument.name.as_deref().map(|name| name.split('.').next().unwrap_or(name))
 }
@@ -161,7 +161,7 @@ fn description(name: Option<&str>, offset: u32, size: u32, kind: ArgumentKind) -
         ArgumentKind::ByValue => "by value",
         ArgumentKind::Pointer => "a pointer",
         ArgumentKind::Other => "neither a value nor a pointer",
-        ArgumentKind::Unsaid => "of unsaid kind",
+        ArgumentKind::Unknown => "of unknown kind",
     };
     format!("{name} ({size} bytes at {offset}, {kind})")
 }

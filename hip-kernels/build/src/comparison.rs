@@ -1,6 +1,6 @@
-//! The committed table of what every kernel costs, and whether a build costs more.
+//! The committed table of each kernel's resources, and its comparison with a build.
 //!
-//! A line per kernel, a column per target, in each the figures of [`FIGURES`] joined by `/`.
+//! The table has a line per kernel and a column per target; a cell contains the figures of [`FIGURES`], joined by `/`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use crate::bindings::kernels_of;
 use crate::contract::families;
 use crate::resources::{KernelResources, ResourceTable};
 
-/// The targets of the table: one of each family that code is made for.
+/// Targets of the table: one of each supported GPU family.
 pub const TARGETS: [&str; 6] = ["gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"];
 
-/// What the figures are, in their order.
+/// Names of the figures, in order.
 pub const FIGURES: &str = "vgprs/agprs/sgprs/lds/scratch/spills/waves";
 
 /// The figures of a kernel on a target, in the order of [`FIGURES`].
@@ -21,22 +21,22 @@ const SCRATCH: usize = 4;
 const SPILLS: usize = 5;
 const WAVES: usize = 6;
 
-/// By kernel and target.
+/// Figures by kernel and target.
 type Table = BTreeMap<(String, String), Figures>;
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// What must not be, a line each with the old and the new figures.
+    /// Unacceptable differences, one line each with the old and the new figures.
     pub failures: Vec<String>,
-    /// Figures that another compiler made differently, none of them worse.
+    /// Number of kernels whose figures differ, without being worse, because of another compiler.
     pub tolerated: usize,
 }
 
-/// The text of the committed table for a build, which must have all of [`TARGETS`]; others are left out.
+/// Returns the text of the committed table for a build, which must have all of [`TARGETS`]; others are ignored.
 ///
 /// # Errors
-/// A message that names the targets, if one of them is missing.
+/// A message that names the missing target.
 pub fn render(compiler: &str, resources: &ResourceTable) -> Result<String, String> {
     let table = figures(resources);
     let mut text = format!(
@@ -61,11 +61,11 @@ pub fn render(compiler: &str, resources: &ResourceTable) -> Result<String, Strin
 
 /// Compares a build with the committed table, on the targets that both have.
 ///
-/// A spill, scratch, or fewer waves than in the table is a failure, and a kernel that only one of both has. With the
-/// compiler that the table was made by, so is any other difference.
+/// More spills, more scratch or fewer waves are failures, and so are kernels that only one side has. If the compiler is that
+/// of the table, any other difference is a failure, too.
 ///
 /// # Errors
-/// A message that names the line, if `committed` is no such table.
+/// A message that names the line if `committed` cannot be parsed.
 pub fn compare(committed: &str, compiler: &str, resources: &ResourceTable) -> Result<Comparison, String> {
     let (made_by, old) = parse(committed)?;
     let new = figures(resources);
@@ -93,15 +93,15 @@ fn is_worse(old: &Figures, new: &Figures) -> bool {
     new[SPILLS] > old[SPILLS] || new[SCRATCH] > old[SCRATCH] || new[WAVES] < old[WAVES]
 }
 
-/// The compiler and the figures of a committed table.
+/// Parses the compiler and the figures of a committed table.
 fn parse(text: &str) -> Result<(&str, Table), String> {
     let compiler = text.lines().find_map(|line| line.strip_prefix("# compiler: ")).unwrap_or_default();
     let mut rows = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
-    let (_, columns) = rows.next().ok_or("the table of resources is empty")?;
+    let (_, columns) = rows.next().ok_or("the resource table is empty")?;
     let targets: Vec<&str> = columns.split('\t').skip(1).collect();
     let mut table = Table::new();
     for (number, line) in rows {
-        let wrong = || format!("line {} of the table of resources is no row: {line}", number + 1);
+        let wrong = || format!("line {} of the resource table is not a row: {line}", number + 1);
         let mut cells = line.split('\t');
         let kernel = cells.next().ok_or_else(wrong)?;
         let cells: Vec<&str> = cells.collect();
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// All kernels of the table on all targets, each with the same figures.
+    /// Returns a build of all kernels for all targets, each with the same figures.
     fn build() -> ResourceTable {
         let kernel = |name: String| KernelMetadata {
             name,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worse_fails_with_any_compiler() {
+    fn worse_figures_fail_with_any_compiler() {
         type Change = fn(&mut KernelResources);
         let worse: [(Change, &str); 3] = [
             (|row| row.kernel.sgpr_spills = 2, "20/0/30/64/0/2/16"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_one_side_fail() {
+    fn kernels_that_only_one_side_has_fail() {
         let comparison = compared("clang 23", |row| row.kernel.name = "uneg_f33".to_owned());
         assert_eq!(comparison.failures.len(), 2, "{comparison:?}");
         assert!(comparison.failures[0].contains("uneg_f32 on gfx1100: was 20/0/30/64/0/0/16, is missing"));

@@ -1,5 +1,5 @@
-//! Finds a clang that compiles for AMD GPUs, and runs it. NVIDIA targets take the same clang and what
-//! [`crate::nvidia`] has.
+//! Finds a clang that compiles for AMD GPUs, and runs it. NVIDIA targets use the same clang and the toolkit of
+//! [`crate::nvidia`].
 
 use std::env;
 use std::ffi::OsString;
@@ -10,25 +10,25 @@ use std::process::Command;
 use crate::nvidia::{self, Toolkit};
 use crate::{BuildError, Target};
 
-/// Path of the clang (or amdclang++) to use.
+/// Environment variable with the path of the clang (or amdclang++) to use.
 pub const CLANG_VARIABLE: &str = "CANDLE_ROCM_CLANG";
-/// Folder that holds `ocml.bc`.
+/// Environment variable with the folder that contains `ocml.bc`.
 pub const DEVICE_LIBS_VARIABLE: &str = "CANDLE_ROCM_DEVICE_LIBS";
-/// Folder of a ROCm installation.
+/// Environment variable with the folder of a ROCm installation.
 pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 
-/// The oldest plain clang that knows the generic targets. ROCm's own is taken as it is.
+/// Oldest upstream clang that supports the generic targets. ROCm's clang is used regardless of its version.
 const OLDEST_CLANG: u32 = 19;
 const NEWEST_CLANG: u32 = 24;
 
-/// Every flag that decides what the machine code is, apart from the target's own.
+/// All flags that affect the machine code, except those of the target.
 ///
-/// * `-ffp-contract=on`: a product and a sum in one expression may become one fused operation, as with
-///   nvcc; across expressions and statements every operation rounds.
-/// * No flag of the fast-math family: infinities, NaN and subnormals are what IEEE 754 says, division and
-///   square root are correctly rounded. Workgroups may have up to 1024 threads (clang's default).
+/// * `-ffp-contract=on`: a product and a sum in one expression may be fused, as with nvcc. Across expressions and
+///   statements every operation rounds.
+/// * No fast-math flags: infinities, NaN and subnormals follow IEEE 754, and division and square root are correctly
+///   rounded. Workgroups may have up to 1024 threads (clang's default).
 /// * Arguments keep their names, which the build checks.
-/// * Neither HIP's nor the system's headers are read.
+/// * Neither HIP's nor the system's headers are included.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "--cuda-device-only",
@@ -42,24 +42,24 @@ const FLAGS: &[&str] = &[
     "-Wno-unused-command-line-argument",
 ];
 
-/// What AMD's targets take besides.
+/// Additional flags for AMD targets.
 const AMD_FLAGS: &[&str] = &["-x", "hip", "--no-gpu-bundle-output"];
 
-/// A compiler that was found to be usable, with the device libraries of the targets that it was found for.
+/// A usable compiler, with the device libraries for the targets that it was discovered for.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     path: PathBuf,
     version: String,
-    /// There if AMD's targets are compiled for.
+    /// Device library for AMD targets.
     ocml: PathBuf,
-    /// There if NVIDIA's are.
+    /// NVIDIA's toolkit, if there are NVIDIA targets.
     toolkit: Option<Toolkit>,
 }
 
 impl Compiler {
-    /// Finds a compiler: [`CLANG_VARIABLE`], else ROCm's ([`ROCM_VARIABLE`], `/opt/rocm`), else a plain
-    /// clang on `PATH`, newest first. And `ocml.bc`: [`DEVICE_LIBS_VARIABLE`], else in ROCm, beside the
-    /// compiler, or where distributions put it. For NVIDIA's among `targets` a toolkit, too.
+    /// Finds a compiler: [`CLANG_VARIABLE`], ROCm's ([`ROCM_VARIABLE`], `/opt/rocm`), or a clang on `PATH`, newest first.
+    /// Also finds `ocml.bc`: in [`DEVICE_LIBS_VARIABLE`], in ROCm, next to the compiler, or in the distributions' folders;
+    /// and NVIDIA's toolkit if `targets` include NVIDIA GPUs.
     ///
     /// # Errors
     /// [`BuildError::NoCompiler`], [`BuildError::UnusableCompiler`], [`BuildError::NoDeviceLibraries`],
@@ -83,30 +83,30 @@ impl Compiler {
         Ok(Self { path, version, ocml, toolkit })
     }
 
-    /// The first line that the compiler says of itself.
+    /// Returns the compiler's version line.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Where the compiler lies.
+    /// Returns the path of the compiler.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The device library that kernels for AMD are linked with.
+    /// Returns the path of the device library that kernels for AMD GPUs are linked with.
     pub fn ocml(&self) -> &Path {
         &self.ocml
     }
 
-    /// The toolkit for NVIDIA's targets.
+    /// Returns the toolkit for NVIDIA targets.
     fn toolkit(&self) -> Result<&Toolkit, BuildError> {
         self.toolkit.as_ref().ok_or_else(Toolkit::missing)
     }
 
-    /// Everything that decides the machine code besides the preprocessed source and libraries: to be hashed.
+    /// Returns everything that affects the machine code except the preprocessed source and the libraries, for hashing.
     ///
     /// # Errors
-    /// [`BuildError::NoNvidiaTools`] if it was found for other targets.
+    /// [`BuildError::NoNvidiaTools`] if the compiler was discovered without NVIDIA targets.
     pub fn fingerprint(&self, target: &Target) -> Result<String, BuildError> {
         if target.is_nvidia() {
             let flags = nvidia::flags(target);
@@ -123,10 +123,10 @@ impl Compiler {
         ))
     }
 
-    /// Compiles and links one source to one code object. `include` are the folders of headers,
-    /// `prelude` is the header read before the first line.
+    /// Compiles and links one source to one code object. `include` are the folders of headers, and `prelude` is the header
+    /// that is included before the first line.
     ///
-    /// The inner error is what the compiler said.
+    /// The inner error contains the compiler's messages.
     ///
     /// # Errors
     /// [`BuildError::Io`] if the compiler does not start or a file cannot be written.
@@ -159,7 +159,7 @@ impl Compiler {
 
     /// Returns a source as [`Self::compile`] sees it: with the headers that it includes, without comments.
     ///
-    /// The inner error is what the compiler said.
+    /// The inner error contains the compiler's messages.
     ///
     /// # Errors
     /// [`BuildError::Io`] if the compiler does not start.
@@ -175,7 +175,7 @@ impl Compiler {
         run(command)
     }
 
-    /// The compiler with the flags of a target and the folders of headers.
+    /// Returns a command of the compiler with the flags of a target and the folders of headers.
     fn command(&self, target: &Target, include: &[&Path], prelude: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(FLAGS);
@@ -196,8 +196,8 @@ impl Compiler {
         command
     }
 
-    /// The constants by which the device library is set up, as bitcode beside `object`. ROCm ships them as
-    /// one file per setting; which files there are differs between releases, so they are written here.
+    /// Compiles the constants that configure the device library to bitcode next to `object`. ROCm ships them as one file per
+    /// setting, but the set of files differs between releases, so they are generated here.
     fn settings_bitcode(
         &self,
         target: &Target,
@@ -213,8 +213,8 @@ impl Compiler {
     }
 }
 
-/// LLVM IR of the settings (names and meaning: ROCm device libraries, `doc/OCML.md` and `oclc/inc/oclc.h`):
-/// IEEE semantics throughout.
+/// Returns LLVM IR of the device library's settings, with IEEE semantics throughout. For their names and meaning see the ROCm
+/// device libraries, `doc/OCML.md` and `oclc/inc/oclc.h`.
 fn device_library_settings(target: &Target) -> String {
     let settings = [
         ("ISA_version", "i32", target.isa_version()),
@@ -234,7 +234,7 @@ fn device_library_settings(target: &Target) -> String {
     text
 }
 
-/// Runs a compiler and returns its output. The inner error is what it said.
+/// Runs a compiler and returns its output. The inner error contains its messages.
 pub(crate) fn run(mut command: Command) -> Result<Result<Vec<u8>, String>, BuildError> {
     let program = PathBuf::from(command.get_program());
     let output = command.output().map_err(BuildError::io("cannot start", &program))?;
@@ -243,13 +243,13 @@ pub(crate) fn run(mut command: Command) -> Result<Result<Vec<u8>, String>, Build
     }
     let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Ok(Err(if text.is_empty() {
-        format!("{} ended with {}", program.display(), output.status)
+        format!("{} failed with {}", program.display(), output.status)
     } else {
         text
     }))
 }
 
-/// The value of an environment variable; an empty one counts as unset.
+/// Returns the value of an environment variable; an empty value counts as unset.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -258,7 +258,7 @@ fn rocm_dirs(chosen: Option<OsString>) -> Vec<PathBuf> {
     chosen.map(PathBuf::from).into_iter().chain([PathBuf::from("/opt/rocm")]).collect()
 }
 
-/// Compilers to try, best first.
+/// Returns the compilers to try, best first.
 fn candidates(rocm: &[PathBuf]) -> Vec<PathBuf> {
     let in_rocm = ["bin/amdclang++", "lib/llvm/bin/clang++", "llvm/bin/clang++", "bin/hipcc"];
     let mut candidates: Vec<PathBuf> =
@@ -280,9 +280,9 @@ fn first_usable(candidates: &[PathBuf]) -> Result<(PathBuf, String), BuildError>
     Err(BuildError::NoCompiler { tried: tried.join(", ") })
 }
 
-/// The compiler's version line, or why it cannot be used.
+/// Returns the compiler's version line, or the reason why it cannot be used.
 fn probe(path: &Path) -> Result<String, String> {
-    let ask = |arguments: &[&str]| -> Result<String, String> {
+    let query = |arguments: &[&str]| -> Result<String, String> {
         let output = Command::new(path).args(arguments).output().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => "not found".to_owned(),
             _ => error.to_string(),
@@ -292,24 +292,24 @@ fn probe(path: &Path) -> Result<String, String> {
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let version = ask(&["--version"])?;
+    let version = query(&["--version"])?;
     let line =
-        version.lines().find(|line| line.contains("clang version")).ok_or("is no clang")?.trim().to_owned();
-    // Vendors' clang (AMD, Apple) count differently; AMD's is built for this.
+        version.lines().find(|line| line.contains("clang version")).ok_or("not a clang")?.trim().to_owned();
+    // AMD's and Apple's clang have other version numbers; AMD's always supports AMD GPUs.
     if !line.starts_with("AMD") && clang_major(&line).is_none_or(|major| major < OLDEST_CLANG) {
         return Err(format!("{line}: clang {OLDEST_CLANG} or later is needed"));
     }
-    if !ask(&["--print-targets"])?.contains("amdgcn") {
+    if !query(&["--print-targets"])?.contains("amdgcn") {
         return Err("has no AMDGPU target".to_owned());
     }
-    let linker = ask(&["--print-prog-name=ld.lld"])?;
+    let linker = query(&["--print-prog-name=ld.lld"])?;
     if !Path::new(linker.trim()).is_file() && !on_path("ld.lld") {
         return Err("its linker ld.lld is missing: install lld".to_owned());
     }
     Ok(line)
 }
 
-/// `22` of "Debian clang version 22.1.8 ...".
+/// Returns the major version, such as 22 for "Debian clang version 22.1.8 ...".
 fn clang_major(line: &str) -> Option<u32> {
     let (_, version) = line.split_once("clang version ")?;
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -319,7 +319,7 @@ fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// Folders that may hold `ocml.bc`, best first.
+/// Returns folders that may contain `ocml.bc`, best first.
 fn library_dirs(rocm: &[PathBuf], compiler: &Path) -> Vec<PathBuf> {
     if let Some(dir) = variable(DEVICE_LIBS_VARIABLE) {
         return vec![PathBuf::from(dir)];
@@ -333,7 +333,7 @@ fn library_dirs(rocm: &[PathBuf], compiler: &Path) -> Vec<PathBuf> {
     dirs.extend(
         ["/usr/lib/amdgcn/bitcode", "/usr/lib64/amdgcn/bitcode", "/usr/amdgcn/bitcode"].map(PathBuf::from),
     );
-    // Debian's multiarch folders, and the clang that Fedora built the library for.
+    // Debian's multiarch folders, and the folders of Fedora's clang.
     for (parent, below) in [
         ("/usr/lib", "amdgcn/bitcode"),
         ("/usr/lib/clang", "amdgcn/bitcode"),
@@ -363,19 +363,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_from_every_vendors_line() {
+    fn major_versions_are_parsed_for_every_vendor() {
         assert_eq!(clang_major("Debian clang version 22.1.8 (++2026)"), Some(22));
         assert_eq!(clang_major("clang version 19.0.0git"), Some(19));
         assert_eq!(clang_major("gcc (Debian) 12"), None);
     }
 
     #[test]
-    fn without_a_compiler_the_error_says_what_to_install() {
+    fn the_error_without_a_compiler_names_the_packages() {
         let missing = [PathBuf::from("/nonexistent/clang"), PathBuf::from("/bin/true")];
         let text = first_usable(&missing).unwrap_err().to_string();
         for part in [
             "/nonexistent/clang (not found)",
-            "/bin/true (is no clang)",
+            "/bin/true (not a clang)",
             "apt-get install clang-22 lld-22 rocm-device-libs",
             "dnf install clang lld rocm-device-libs",
             CLANG_VARIABLE,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_device_library_the_error_says_what_to_install() {
+    fn the_error_without_the_device_library_names_the_packages() {
         let text = find_ocml(&[PathBuf::from("/nonexistent")]).unwrap_err().to_string();
         for part in ["/nonexistent", "apt-get install rocm-device-libs", DEVICE_LIBS_VARIABLE] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn rocm_comes_before_the_distributions_clang() {
+    fn rocms_clang_is_preferred() {
         let list = candidates(&rocm_dirs(Some("/r".into())));
         assert_eq!(list[0], Path::new("/r/bin/amdclang++"));
         assert_eq!(list[4], Path::new("/opt/rocm/bin/amdclang++"));

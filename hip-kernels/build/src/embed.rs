@@ -1,4 +1,4 @@
-//! Puts code objects where a crate can take them in with `include_bytes!`.
+//! Copies code objects to a folder from which a crate embeds them with `include_bytes!`.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{BuildError, BuiltObject, Target};
 
-/// The generated source, to be included by the crate that embeds.
+/// Name of the generated source, which the embedding crate includes.
 pub const TABLE_FILE: &str = "embedded.rs";
 
 /// Copies the compressed objects to `out_dir` and writes [`TABLE_FILE`] there, which defines

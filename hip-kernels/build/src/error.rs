@@ -1,8 +1,8 @@
-//! What can go wrong on the way from sources to code objects, each with what to do about it.
+//! Errors of building code objects, each with its remedy.
 
 use std::path::{Path, PathBuf};
 
-/// Why the kernels could not be built.
+/// Error of building the kernels.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// No clang with the AMDGPU target was found.
@@ -15,11 +15,11 @@ pub enum BuildError {
          (or amdclang++), or ROCM_PATH to the folder of a ROCm installation (default /opt/rocm)."
     )]
     NoCompiler {
-        /// Every candidate with the reason for refusing it.
+        /// Every candidate with the reason for rejecting it.
         tried: String,
     },
 
-    /// The compiler that was asked for by name cannot be used.
+    /// The compiler named by an environment variable cannot be used.
     #[error(
         "{variable} names {path}, which cannot compile for AMD GPUs: {reason}.\n\
          It must be clang 19 or later (or ROCm's clang) with the AMDGPU target, with ld.lld next to it or on PATH."
@@ -29,39 +29,39 @@ pub enum BuildError {
         variable: &'static str,
         /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason for rejecting it.
         reason: String,
     },
 
-    /// The mathematical functions for AMD GPUs were not found.
+    /// The device library for AMD GPUs was not found.
     #[error(
         "the ROCm device library ocml.bc was not found.\n\
-         Looked in: {tried}\n\
+         Searched: {tried}\n\
          Debian/Ubuntu: apt-get install rocm-device-libs\n\
          Fedora:        dnf install rocm-device-libs\n\
-         If it is elsewhere, set CANDLE_ROCM_DEVICE_LIBS to the folder that holds ocml.bc."
+         If it is elsewhere, set CANDLE_ROCM_DEVICE_LIBS to the folder that contains ocml.bc."
     )]
     NoDeviceLibraries {
         /// The folders that were searched.
         tried: String,
     },
 
-    /// NVIDIA targets were asked for, and NVIDIA's assembler or device library is missing.
+    /// NVIDIA's assembler or device library, needed for NVIDIA targets, is missing.
     #[error(
-        "compiling for NVIDIA targets (CANDLE_ROCM_ARCHS) needs {missing}, which is in none of: {tried}.\n\
+        "compiling for NVIDIA targets (CANDLE_ROCM_ARCHS) needs {missing}, which was not found in: {tried}.\n\
          Run `cargo xtask nvidia-tools`, or set CUDA_HOME to a CUDA 12 or 13 toolkit."
     )]
     NoNvidiaTools {
-        /// The file, relative to a toolkit's folder.
+        /// The missing file, relative to a toolkit's folder.
         missing: &'static str,
         /// The folders that were searched.
         tried: String,
     },
 
-    /// An entry of the target list is no GPU architecture that kernels can be built for.
+    /// An entry of the target list is not a supported GPU architecture.
     #[error(
-        "{name:?} is no AMD GPU target. CANDLE_ROCM_ARCHS is a comma-separated list such as \
-         gfx90a,gfx1100,gfx11-generic (for measuring on NVIDIA also sm_80, sm_86, sm_89, sm_90)"
+        "{name:?} is not a supported GPU target. CANDLE_ROCM_ARCHS is a comma-separated list such as \
+         gfx90a,gfx1100,gfx11-generic (or sm_80, sm_86, sm_89, sm_90 for measurements on NVIDIA GPUs)"
     )]
     UnknownTarget {
         /// The entry as written.
@@ -69,51 +69,51 @@ pub enum BuildError {
     },
 
     /// Upstream's kernel sources could not be found.
-    #[error("upstream's kernel sources: {0}")]
+    #[error("cannot find upstream's kernel sources: {0}")]
     Upstream(#[from] rocmify::upstream::LocateError),
 
-    /// A source has a construct that the translation has no rule for.
+    /// A source contains a construct that hipify has no rule for.
     #[error("{file}:{line}: {message}")]
     Hipify {
         /// The file, relative to its source folder.
         file: String,
         /// Line number, from 1.
         line: usize,
-        /// What was found and what was expected.
+        /// The unsupported construct.
         message: String,
     },
 
-    /// The compiler refused a module.
+    /// The compiler rejected a module.
     #[error("{}", display_failures(.0))]
     Compile(Vec<crate::Failure>),
 
-    /// Kernels differ from the table.
+    /// Kernels differ from the contract.
     #[error("{}", display_disagreements(.0))]
     Contract(Vec<crate::check::Disagreement>),
 
-    /// A compiled code object is not what it should be.
+    /// A compiled code object cannot be read.
     #[error("code object {path}: {message}")]
     CodeObject {
-        /// Where it lies.
+        /// Path of the code object.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         message: String,
     },
 
-    /// A file or a process failed.
+    /// Accessing a file or starting a process failed.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// With which file or program.
+        /// The file or program.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl BuildError {
-    /// For `map_err`: keeps what was being done, and with what.
+    /// Returns a closure for `map_err` that adds the action and the path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> BuildError {
         let path = path.to_owned();
         move |source| BuildError::Io { action, path, source }
@@ -129,7 +129,7 @@ fn display_failures(failures: &[crate::Failure]) -> String {
 }
 
 fn display_disagreements(disagreements: &[crate::check::Disagreement]) -> String {
-    let mut text = String::from("kernels differ from the table candle-kernels/contract:");
+    let mut text = String::from("kernels differ from candle-kernels/contract:");
     for disagreement in disagreements {
         text.push_str(&format!("\n{disagreement}"));
     }

@@ -1,40 +1,39 @@
-//! The translation of CUDA kernel sources for our compatibility headers.
+//! Translates CUDA kernel sources for our compatibility headers.
 //!
-//! The headers in `hip-kernels/include` give CUDA's names a meaning on AMD GPUs, so only this much has
-//! to change in the sources: which headers are read, the names in [`NAMES`], and how kernels receive dims
-//! and strides. Comments and literals are never touched.
+//! The headers in `hip-kernels/include` define CUDA's names for AMD GPUs. Only the `#include` directives, the names in
+//! [`NAMES`], and the parameters for dims and strides change in the sources. Comments and literals are left unchanged.
 
 use crate::BuildError;
 use crate::lexer::{Kind, Token, tokens};
 
-/// Headers of CUDA and of the C and C++ libraries that sources may include. All that the kernels
-/// use of them is in `candle_hip.h`, which is included before the first line, so the directive is dropped.
-/// Quoted `.cuh` headers are hipified like the kernels and stay. Any other header is an error.
+/// Headers of CUDA and of the C and C++ libraries that sources may include. Their directives are removed, because
+/// `candle_hip.h`, which is included before the first line, provides everything that the kernels use of them. Quoted `.cuh`
+/// headers are hipified like the kernels and kept. Any other header is an error.
 pub const PROVIDED_HEADERS: &[&str] =
     &["cuda.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cuda/std/limits", "cmath", "math.h", "stdint.h"];
 
-/// CUDA's name, and what stands for it.
+/// CUDA names and their replacements.
 pub const NAMES: &[(&str, &str)] = &[
-    // The compute capability: clang must not define it for AMD GPUs, our headers do under their own name.
+    // The compute capability, which clang must not define for AMD GPUs. Our headers define it under another name.
     ("__CUDA_ARCH__", "CANDLE_CUDA_ARCH"),
 ];
 
-/// The by-value struct that takes the place of a kernel's `const size_t *` parameter. It converts to
-/// `const size_t *`, so that kernel bodies stay as they are.
+/// The by-value struct that replaces a kernel's `const size_t *` parameter. It converts to `const size_t *`, so that kernel
+/// bodies need no change.
 pub const LAYOUT_TYPE: &str = "CandleLayout";
 
-/// How often each kind of change was made in a source.
+/// Number of changes of each kind in a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// `#include` directives dropped.
+    /// Removed `#include` directives.
     pub headers: usize,
-    /// Names replaced from [`NAMES`].
+    /// Replaced names of [`NAMES`].
     pub names: usize,
-    /// Kernel parameters passed by value.
+    /// Kernel parameters converted to by-value layouts.
     pub layouts: usize,
 }
 
-/// Translates one source. `file` is its name for error messages.
+/// Translates one source. `file` is the name used in error messages.
 ///
 /// # Errors
 /// [`BuildError::Hipify`] for an unknown header, or for a kernel parameter that points to `size_t` in
@@ -86,7 +85,7 @@ pub fn hipify(file: &str, source: &str) -> Result<(String, Changes), BuildError>
                     return Err(error(
                         &tokens[significant[0]],
                         format!(
-                            "the kernel parameter `{}` is no `const size_t *NAME`: how to pass it is not known",
+                            "the kernel parameter `{}` is not supported: a pointer to size_t must be `const size_t *NAME`",
                             texts.join(" ")
                         ),
                     ));
@@ -104,16 +103,16 @@ pub fn hipify(file: &str, source: &str) -> Result<(String, Changes), BuildError>
     Ok((text, changes))
 }
 
-/// For every `__global__ ... NAME(`: its parameters, each as the range of its tokens.
+/// Returns the parameters of every `__global__ ... NAME(`, each as a range of tokens.
 fn kernel_parameter_lists(tokens: &[Token<'_>]) -> Vec<Vec<std::ops::Range<usize>>> {
     let kernels = tokens.iter().enumerate().filter(|(_, token)| token.text == "__global__");
     kernels.filter_map(|(at, _)| Some(split_at_commas(tokens, parameter_list(tokens, at)?))).collect()
 }
 
-/// Attributes whose parentheses may stand before a kernel's name.
+/// Attributes with parentheses that may precede a kernel's name.
 const ATTRIBUTES: &[&str] = &["__launch_bounds__", "__attribute__"];
 
-/// The opening parenthesis after the kernel's name: the first that follows an identifier, attributes apart.
+/// Finds the opening parenthesis after the kernel's name: the first one that follows an identifier, except attributes.
 fn parameter_list(tokens: &[Token<'_>], global: usize) -> Option<usize> {
     let mut depth = 0;
     let mut name: Option<&str> = None;
@@ -130,7 +129,7 @@ fn parameter_list(tokens: &[Token<'_>], global: usize) -> Option<usize> {
     None
 }
 
-/// The ranges between the parenthesis at `open`, the commas on its level, and its end.
+/// Splits the tokens within the parenthesis at `open` at the commas of its level.
 fn split_at_commas(tokens: &[Token<'_>], open: usize) -> Vec<std::ops::Range<usize>> {
     let mut depth = 0;
     let mut start = open + 1;
@@ -161,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_strings_stay() {
+    fn comments_and_strings_are_unchanged() {
         let source = "// __CUDA_ARCH__\n/* __CUDA_ARCH__ */ const char *s = \"__CUDA_ARCH__\";";
         assert_eq!(translated(source), source);
     }
 
     #[test]
-    fn whole_names_are_replaced_not_parts() {
+    fn only_whole_names_are_replaced() {
         assert_eq!(
             translated("#if __CUDA_ARCH__ >= 800 && MY__CUDA_ARCH__"),
             "#if CANDLE_CUDA_ARCH >= 800 && MY__CUDA_ARCH__"
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_toolkit_are_dropped_and_ours_stay() {
+    fn toolkit_headers_are_removed_and_ours_kept() {
         let source = "#include<cmath>\n# include <cuda_fp16.h> // f16\n#include \"cuda_utils.cuh\"\n";
         assert_eq!(translated(source), "\n // f16\n#include \"cuda_utils.cuh\"\n");
     }
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn launch_bounds_are_no_parameter_list() {
+    fn launch_bounds_are_not_a_parameter_list() {
         assert_eq!(
             translated("__global__ void __launch_bounds__(N, 2) k(const size_t *a, int b)"),
             "__global__ void __launch_bounds__(N, 2) k(const CandleLayout a, int b)"

@@ -1,6 +1,6 @@
-//! Cuts C and CUDA source into tokens. Joined again, the tokens are the source, byte by byte.
+//! Splits C and CUDA source into tokens, which concatenate to the source, byte by byte.
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A name or keyword.
@@ -13,7 +13,7 @@ pub enum Kind {
     Header,
     /// One character of punctuation.
     Punctuation,
-    /// Blanks, line ends, and backslashes that continue a line.
+    /// Blanks, line ends, and line continuations.
     Space,
     /// `// ...` or `/* ... */`.
     Comment,
@@ -22,22 +22,22 @@ pub enum Kind {
 /// A piece of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// What it is.
+    /// Kind of the token.
     pub kind: Kind,
-    /// Its characters.
+    /// Text of the token.
     pub text: &'a str,
-    /// The line that it starts on, from 1.
+    /// Line on which it starts, from 1.
     pub line: usize,
 }
 
 impl Token<'_> {
-    /// Whether a compiler sees it at all.
+    /// Returns true unless it is white space or a comment.
     pub fn is_significant(&self) -> bool {
         !matches!(self.kind, Kind::Space | Kind::Comment)
     }
 }
 
-/// All tokens of a source. Unterminated comments and literals reach to the end of the source or line.
+/// Splits a source into tokens. Unterminated comments and literals extend to the end of the source or line.
 pub fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let mut line = 1;
@@ -98,7 +98,7 @@ fn space_length(rest: &str) -> usize {
     length
 }
 
-/// Up to the end of the line; a backslash before it takes in the next line.
+/// Returns the length of a line comment, including continued lines.
 fn line_comment_length(rest: &str) -> usize {
     let mut from = 0;
     while let Some(end) = rest[from..].find('\n').map(|end| from + end) {
@@ -110,7 +110,7 @@ fn line_comment_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// A string, character or raw string, with its prefix (`L`, `u8`, `R` ...), or `None`.
+/// Returns the length of a string, character or raw string with its prefix (`L`, `u8`, `R` ...), or `None`.
 fn literal_length(rest: &str) -> Option<usize> {
     let prefix = rest.find(['"', '\'']).filter(|&at| {
         matches!(&rest[..at], "" | "L" | "u" | "U" | "u8" | "R" | "LR" | "uR" | "UR" | "u8R")
@@ -135,7 +135,7 @@ fn literal_length(rest: &str) -> Option<usize> {
     Some(rest.len())
 }
 
-/// C's preprocessing number: digits, letters, dots, and signs after an exponent letter.
+/// Returns the length of a C preprocessing number: digits, letters, dots, and signs after an exponent letter.
 fn number_length(rest: &str) -> usize {
     let mut previous = ' ';
     for (at, c) in rest.char_indices() {
@@ -149,7 +149,7 @@ fn number_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// Whether the last significant tokens are `# include` on the line that is being read.
+/// Returns true if the last significant tokens are `# include` on the current line.
 fn follows_include(tokens: &[Token<'_>]) -> bool {
     let mut back = tokens.iter().rev();
     let mut previous = || back.by_ref().find(|token| token.kind != Kind::Comment && !is_blank(token));
@@ -157,7 +157,7 @@ fn follows_include(tokens: &[Token<'_>]) -> bool {
         && previous().is_some_and(|token| token.text == "#")
 }
 
-/// Blanks within a line.
+/// Returns true for white space within a line.
 fn is_blank(token: &Token<'_>) -> bool {
     token.kind == Kind::Space && !token.text.replace("\\\n", "").contains('\n')
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_strings_are_whole() {
+    fn comments_and_strings_are_single_tokens() {
         assert_eq!(
             tokens("a/*b*/\"//c\"//d").iter().map(|t| (t.kind, t.text)).collect::<Vec<_>>(),
             [

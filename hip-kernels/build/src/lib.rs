@@ -1,8 +1,8 @@
-//! From CUDA sources to AMD code objects: translates the kernels of `candle-kernels` ([`hipify`]), compiles
-//! every module for every target with a clang that has the AMDGPU target ([`compiler`]), and
-//! reads back what each kernel costs ([`resources`]).
+//! Compiles CUDA sources to AMD code objects: translates the kernels of `candle-kernels` ([`hipify`]), compiles every module
+//! for every target with a clang that supports AMDGPU ([`compiler`]), and reads the resource usage of each kernel
+//! ([`resources`]).
 //!
-//! Used by the build script of `hip-kernels`, and by hand:
+//! The build script of `hip-kernels` uses it. To run it manually:
 //! `cargo run -p hip-kernels-build -- --archs gfx90a,gfx11-generic`.
 
 pub mod bindings;

@@ -1,4 +1,4 @@
-//! Builds the kernels for any targets and prints what each kernel costs; or one source of the caller's own.
+//! Builds the kernels for any targets and prints each kernel's resource usage, or compiles a single source file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,24 +12,24 @@ use hip_kernels_build::resources::ResourceTable;
 use hip_kernels_build::{BuildError, Options, Progress, Report, Target, build, target};
 
 #[derive(Parser)]
-#[command(about = "Builds the kernels for any targets and prints what each kernel costs")]
+#[command(about = "Builds the kernels for any targets and prints each kernel's resource usage")]
 struct Arguments {
-    /// Targets, comma-separated [default: CANDLE_ROCM_ARCHS, else this machine's GPUs, else the default set]
+    /// Targets, comma-separated [default: CANDLE_ROCM_ARCHS, or this machine's GPUs, or the default set]
     #[arg(long)]
     archs: Option<String>,
-    /// Folder for hipified sources and, without CANDLE_ROCM_KERNEL_CACHE, the code objects
+    /// Folder for hipified sources and, if CANDLE_ROCM_KERNEL_CACHE is not set, code objects
     #[arg(long, default_value = "target/hip-kernels")]
     work_dir: PathBuf,
-    /// Leave the resource table out
+    /// Do not print the resource table
     #[arg(long)]
     quiet: bool,
-    /// Fail where kernels cost more than in this table, or differ from it under the compiler that it was made by
+    /// Fail if kernels use more resources than in this table, or differ from it with the same compiler
     #[arg(long)]
     compare: Option<PathBuf>,
-    /// Write that table anew instead
+    /// Update the table of --compare instead
     #[arg(long, requires = "compare")]
     write: bool,
-    /// Compile this file of your own instead, with candle_hip.h included before its first line
+    /// Compile this source file instead, with candle_hip.h included before its first line
     #[arg(long, requires = "out")]
     source: Option<PathBuf>,
     /// Folder for the code objects of --source: NAME-TARGET.hsaco
@@ -94,7 +94,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     compared
 }
 
-/// Compares the figures with the table of a file, or writes it.
+/// Compares the figures with the table in a file, or writes the file.
 fn compare(path: &Path, write: bool, report: &Report, resources: &ResourceTable) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     if write {
@@ -104,7 +104,7 @@ fn compare(path: &Path, write: bool, report: &Report, resources: &ResourceTable)
     let compared = comparison::compare(&table, &report.compiler, resources)?;
     if compared.tolerated > 0 {
         println!(
-            "{} figures differ from {}, none is worse: another compiler",
+            "{} kernels differ from {} because of another compiler; none is worse",
             compared.tolerated,
             path.display()
         );
@@ -113,7 +113,7 @@ fn compare(path: &Path, write: bool, report: &Report, resources: &ResourceTable)
         return Ok(());
     }
     Err(format!(
-        "{}\n{} figures differ from {}. If that is meant: cargo xtask kernels --write-table",
+        "{}\n{} figures differ from {}. If this is intended, run `cargo xtask kernels --write-table`",
         compared.failures.join("\n"),
         compared.failures.len(),
         path.display()
@@ -135,6 +135,6 @@ fn print_objects(report: &Report) {
 }
 
 fn print_progress(step: Progress<'_>) {
-    let what = step.compiled_in.map_or("unchanged".to_owned(), |time| format!("{:.1} s", time.as_secs_f32()));
-    eprintln!("[{}/{}] {} for {}: {what}", step.done, step.total, step.module, step.target);
+    let time = step.compiled_in.map_or("unchanged".to_owned(), |time| format!("{:.1} s", time.as_secs_f32()));
+    eprintln!("[{}/{}] {} for {}: {time}", step.done, step.total, step.module, step.target);
 }

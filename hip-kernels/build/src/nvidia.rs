@@ -1,5 +1,5 @@
-//! NVIDIA's targets: clang writes PTX, NVIDIA's own assembler makes the object (a "cubin") of it. Only for running and
-//! measuring the kernels where there is no AMD GPU.
+//! NVIDIA targets: clang writes PTX, which NVIDIA's assembler converts to an object ("cubin"). They are used only to run and
+//! measure the kernels on machines without an AMD GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use std::process::Command;
 use crate::compiler::{run, variable};
 use crate::{BuildError, Target};
 
-/// Folders of a CUDA toolkit, the first that is set.
+/// Environment variables with the folder of a CUDA toolkit, in order of precedence.
 pub const TOOLKIT_VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 
-/// Where NVIDIA's packages install it.
+/// Installation folder of NVIDIA's packages.
 const DEFAULT_TOOLKIT: &str = "/usr/local/cuda";
 const ASSEMBLER: &str = "bin/ptxas";
 const DEVICE_LIBRARY: &str = "nvvm/libdevice/libdevice.10.bc";
 
-/// Where `cargo xtask nvidia-tools` puts a toolkit: in this repository, where downloads are kept.
+/// Returns the folder of the toolkit that `cargo xtask nvidia-tools` downloads into this repository.
 pub fn fetched_toolkit() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/nvidia-tools/nvidia/cu13")
 }
 
-/// What clang takes for one of these targets besides the flags of all. PTX 8.0 is the first that knows each of
-/// [`crate::target::NVIDIA`]; drivers see only what is assembled of it.
+/// Returns clang's additional flags for an NVIDIA target. PTX 8.0 is the first version that supports all of
+/// [`crate::target::NVIDIA`]. Drivers load only the assembled object, so the PTX version does not restrict them.
 pub(crate) fn flags(target: &Target) -> Vec<String> {
     let arch = format!("--cuda-gpu-arch={target}");
     ["-x", "cuda", "-S", "--cuda-feature=+ptx80", &arch].map(str::to_owned).to_vec()
@@ -37,7 +37,7 @@ pub(crate) struct Toolkit {
 }
 
 impl Toolkit {
-    /// Finds one: [`TOOLKIT_VARIABLES`], else [`fetched_toolkit`], else where NVIDIA's packages install it.
+    /// Finds a toolkit: in [`TOOLKIT_VARIABLES`], in [`fetched_toolkit`], or in the installation folder of NVIDIA's packages.
     ///
     /// # Errors
     /// [`BuildError::NoNvidiaTools`]; [`BuildError::Io`] if the assembler does not start.
@@ -45,7 +45,7 @@ impl Toolkit {
         Self::in_one_of(&folders())
     }
 
-    /// The error of a build that did not look for a toolkit.
+    /// Returns the error of a build for which no toolkit was discovered.
     pub(crate) fn missing() -> BuildError {
         missing(ASSEMBLER, &folders())
     }
@@ -65,13 +65,13 @@ impl Toolkit {
         Ok(Self { assembler, device_library, version })
     }
 
-    /// What the assembler calls its build.
+    /// Returns the assembler's version line.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    /// Lets `clang`, which has the [`flags`] of the target, write PTX, and assembles it to `object`.
-    /// The inner error is what either of them said.
+    /// Runs `clang`, which has the [`flags`] of the target, to write PTX, and assembles it to `object`. The inner error
+    /// contains the messages of the program that failed.
     pub(crate) fn compile(
         &self,
         mut clang: Command,
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_toolkit_the_error_says_what_is_missing_and_how_to_get_it() {
+    fn the_error_without_a_toolkit_names_the_file_and_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let looked_in = [folder.path().to_owned()];
         let text = Toolkit::in_one_of(&looked_in).unwrap_err().to_string();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn clang_is_told_the_target() {
+    fn flags_name_the_target() {
         let flags = flags(&Target::parse("sm_80").unwrap());
         assert!(flags.contains(&"--cuda-gpu-arch=sm_80".to_owned()), "{flags:?}");
     }

@@ -1,4 +1,4 @@
-//! Compiles every module for every target: in parallel, and only what changed.
+//! Compiles every module for every target, in parallel and only after changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,32 +16,32 @@ use crate::resources::{KernelResources, ResourceTable};
 use crate::sources::{PRELUDE, Tree, modules, write_header};
 use crate::{BuildError, Target};
 
-/// Folder that keeps compiled code objects between builds, shared by all that name it.
+/// Environment variable with the folder in which compiled code objects are cached; several builds may share it.
 pub const CACHE_VARIABLE: &str = "CANDLE_ROCM_KERNEL_CACHE";
 
-/// Level 19 of zstd: the objects are packed once per change and unpacked in milliseconds.
+/// zstd's level 19: objects are compressed once per change and decompressed in milliseconds.
 const COMPRESSION_LEVEL: i32 = 19;
 
-/// What to build, and where.
+/// Options of a build.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The targets.
+    /// Targets to build for.
     pub targets: Vec<Target>,
-    /// Our kernel sources (`candle-kernels/` of this repository).
+    /// Folder of our kernel sources (`candle-kernels/` of this repository).
     pub kernels_dir: PathBuf,
-    /// The compatibility headers (`hip-kernels/include/`).
+    /// Folder of the compatibility headers (`hip-kernels/include/`).
     pub include_dir: PathBuf,
-    /// Where hipified sources are written.
+    /// Folder for hipified sources.
     pub work_dir: PathBuf,
-    /// Where code objects are kept by the hash of all that they are made of.
+    /// Folder for cached code objects, named by the hash of their inputs.
     pub cache_dir: PathBuf,
-    /// Compilers to run at once.
+    /// Maximum number of concurrent compilers.
     pub jobs: usize,
 }
 
 impl Options {
-    /// For the sources of this repository, with the cache at [`CACHE_VARIABLE`] or else in `shared_dir`, and
-    /// as many jobs as cargo has (`NUM_JOBS`) or the machine has cores.
+    /// Returns the options for the sources of this repository. The cache is in [`CACHE_VARIABLE`] or `shared_dir`, and the
+    /// number of jobs is cargo's (`NUM_JOBS`) or the number of cores.
     pub fn new(targets: Vec<Target>, work_dir: &Path, shared_dir: &Path) -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let cache = std::env::var_os(CACHE_VARIABLE).filter(|dir| !dir.is_empty());
@@ -57,71 +57,71 @@ impl Options {
     }
 }
 
-/// One step forward, for a progress display.
+/// A finished code object, for a progress display.
 #[derive(Debug, Clone)]
 pub struct Progress<'a> {
-    /// Code objects finished, this one included.
+    /// Number of finished code objects, including this one.
     pub done: usize,
-    /// Code objects in all.
+    /// Total number of code objects.
     pub total: usize,
-    /// The module just finished.
+    /// Module of the code object.
     pub module: &'a str,
-    /// Its target.
+    /// Target of the code object.
     pub target: &'a str,
-    /// How long the compiler ran; `None` if nothing had changed.
+    /// Duration of the compilation; `None` if nothing had changed.
     pub compiled_in: Option<Duration>,
 }
 
 /// A code object that was built.
 #[derive(Debug, Clone)]
 pub struct BuiltObject {
-    /// Its module.
+    /// Name of the module.
     pub module: &'static str,
-    /// Its target.
+    /// Target of the code object.
     pub target: Target,
-    /// The code object.
+    /// Path of the code object.
     pub path: PathBuf,
-    /// The same, compressed with zstd.
+    /// Path of the code object compressed with zstd.
     pub compressed: PathBuf,
     /// Size of the code object in bytes.
     pub size: u64,
     /// Size after compression in bytes.
     pub compressed_size: u64,
-    /// How long the compiler ran; `None` if it was in the cache.
+    /// Duration of the compilation; `None` if the object was cached.
     pub compiled_in: Option<Duration>,
-    /// What its kernels cost.
+    /// Resource usage of the kernels.
     pub kernels: Vec<KernelResources>,
-    /// Where it differs from the table.
+    /// Differences from the contract.
     pub disagreements: Vec<Disagreement>,
 }
 
 /// A module that did not compile for a target.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The module.
+    /// Name of the module.
     pub module: &'static str,
-    /// The target.
+    /// Target of the compilation.
     pub target: Target,
-    /// What the compiler said.
+    /// The compiler's messages.
     pub message: String,
 }
 
-/// The outcome of a build.
+/// Result of a build.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The compiler's version line.
     pub compiler: String,
-    /// What was built, by module and target in the order asked for.
+    /// Built code objects, sorted by module, then in the requested order of targets.
     pub objects: Vec<BuiltObject>,
-    /// What was not.
+    /// Modules that did not compile.
     pub failures: Vec<Failure>,
 }
 
 impl Report {
-    /// The objects, if all were built.
+    /// Returns the objects if all of them were built.
     ///
     /// # Errors
-    /// [`BuildError::Compile`] with every failure; [`BuildError::Contract`] with every difference to the table.
+    /// [`BuildError::Compile`] with every failure; [`BuildError::Contract`] with every difference from the contract.
     pub fn into_objects(self) -> Result<Vec<BuiltObject>, BuildError> {
         if !self.failures.is_empty() {
             return Err(BuildError::Compile(self.failures));
@@ -130,23 +130,23 @@ impl Report {
         if disagreements.is_empty() { Ok(self.objects) } else { Err(BuildError::Contract(disagreements)) }
     }
 
-    /// Where the objects differ from the table.
+    /// Returns the differences between the objects and the contract.
     pub fn disagreements(&self) -> impl Iterator<Item = &Disagreement> {
         self.objects.iter().flat_map(|object| &object.disagreements)
     }
 
-    /// What every kernel costs on every target.
+    /// Returns the resource usage of every kernel on every target.
     pub fn resources(&self) -> ResourceTable {
         ResourceTable(self.objects.iter().flat_map(|object| object.kernels.iter().cloned()).collect())
     }
 }
 
-/// Builds all modules for all targets; calls `progress` after each code object, from any thread.
+/// Builds all modules for all targets. Calls `progress` after each code object, from any thread.
 ///
-/// A module that does not compile is in [`Report::failures`]; the others are built all the same.
+/// Modules that do not compile are listed in [`Report::failures`], and the others are still built.
 ///
 /// # Errors
-/// When there is no compiler, the sources cannot be found or translated, or a file cannot be written.
+/// If there is no compiler, the sources cannot be found or translated, or a file cannot be written.
 pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<Report, BuildError> {
     let compiler = Compiler::discover(&options.targets)?;
     let tree = Tree::create(&options.kernels_dir, &options.work_dir)?;
@@ -154,13 +154,13 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
 
     let library =
         Sha256::digest(fs::read(compiler.ocml()).map_err(BuildError::io("cannot read", compiler.ocml()))?);
-    // Module by module, so that the long ones of every target come first.
+    // Module by module, so that the slowest modules of every target start first.
     let jobs: Vec<(&'static str, &Target)> = modules()
         .into_iter()
         .flat_map(|module| options.targets.iter().map(move |target| (module, target)))
         .collect();
-    let workshop =
-        Workshop { compiler: &compiler, tree: &tree, options, families: families(), library: library.into() };
+    let context =
+        Context { compiler: &compiler, tree: &tree, options, families: families(), library: library.into() };
 
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
@@ -170,7 +170,7 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
         while let Some((index, &(module, target))) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, jobs.get(index)?)))
         {
-            let result = workshop.make(module, target);
+            let result = context.build_object(module, target);
             let compiled_in = match &result {
                 Ok(Ok(object)) => object.compiled_in,
                 _ => None,
@@ -203,22 +203,22 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
 
 type Outcome = Result<BuiltObject, Failure>;
 
-/// What all jobs share.
-struct Workshop<'a> {
+/// State shared by all jobs.
+struct Context<'a> {
     compiler: &'a Compiler,
     tree: &'a Tree,
     options: &'a Options,
     families: Vec<Family>,
-    /// The hash of the device library.
+    /// SHA-256 of the device library.
     library: [u8; 32],
 }
 
-impl Workshop<'_> {
-    fn make(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
+impl Context<'_> {
+    fn build_object(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
         let source = self.tree.source(module);
         let include = [self.options.include_dir.as_path(), self.tree.dir()];
         let failure = |message| Ok(Err(Failure { module, target: target.clone(), message }));
-        // A comment, or a constant of another module, changes nothing here.
+        // The preprocessed text does not depend on comments or on unused constants.
         let text = match self.compiler.preprocess(&source, target, &include, PRELUDE)? {
             Ok(text) => text,
             Err(message) => return failure(message),
@@ -232,7 +232,7 @@ impl Workshop<'_> {
         let mut compiled_in = None;
         if !path.is_file() || !compressed.is_file() {
             let started = Instant::now();
-            // Other builds may share the cache: files appear whole or not at all.
+            // Other builds may share the cache, so files must appear atomically.
             let unfinished = path.with_extension(format!("{}.part", std::process::id()));
             let outcome = self.compiler.compile(&source, target, &include, PRELUDE, &unfinished)?;
             if let Err(message) = outcome {
@@ -272,10 +272,10 @@ impl Workshop<'_> {
     }
 }
 
-/// Compiles one source that is no module (a test's kernels) for one target into `work_dir`.
+/// Compiles one source that is not a module, such as a test's kernels, for one target into `work_dir`.
 ///
 /// # Errors
-/// As [`build`]; [`BuildError::Compile`] if the compiler refuses it.
+/// Like [`build`]; [`BuildError::Compile`] if the compiler rejects the source.
 pub fn compile_one(
     name: &'static str,
     source: &Path,
@@ -294,11 +294,11 @@ pub fn compile_one(
     }
 }
 
-/// Compiles a source of the caller's own for every target into `out/NAME-TARGET.hsaco`, NAME being its file
-/// name without the ending. Gives back the files and their sizes.
+/// Compiles a user's source for every target into `out/NAME-TARGET.hsaco`, where NAME is its file name without extension.
+/// Returns the files and their sizes.
 ///
 /// # Errors
-/// As [`compile_one`].
+/// Like [`compile_one`].
 pub fn compile_own(
     source: &Path,
     targets: &[Target],

@@ -1,4 +1,4 @@
-//! What each kernel costs on each target, as a table.
+//! Resource usage of each kernel on each target, as a table.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use amdgpu_code_object::{KernelMetadata, kernels};
 
 use crate::Target;
 
-/// The registers of one SIMD unit: sizes in registers per lane, or per wave for scalar ones.
+/// Register file of one SIMD unit: sizes in registers per lane, or per wave for scalar registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RegisterFile {
     vgprs: u32,
     vgpr_granule: u32,
-    /// Scalar registers shared by the waves; 0 where every wave has its own full set.
+    /// Scalar registers shared by the waves; 0 if every wave has a full set.
     sgprs: u32,
     sgpr_granule: u32,
     max_waves: u32,
 }
 
-/// Register files in the compiler's default wave size (LLVM's AMDGPUUsage and GCNSubtarget; the ISA guides'
-/// "vector register allocation"). Generic targets count with the smallest member of their family.
+/// Returns the register file for the compiler's default wave size (LLVM's AMDGPUUsage and GCNSubtarget; the ISA guides'
+/// "vector register allocation"). A generic target has that of the smallest member of its family.
 fn register_file(target: &Target) -> RegisterFile {
     let rdna =
         |vgprs, vgpr_granule| RegisterFile { vgprs, vgpr_granule, sgprs: 0, sgpr_granule: 1, max_waves: 16 };
     match (target.major(), target.name()) {
-        // A quarter of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+        // One quarter of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
         _ if target.is_nvidia() => {
             RegisterFile { vgprs: 512, vgpr_granule: 8, sgprs: 0, sgpr_granule: 1, max_waves: 16 }
         }
@@ -38,24 +38,25 @@ fn register_file(target: &Target) -> RegisterFile {
     }
 }
 
-/// One kernel on one target.
+/// Resource usage of one kernel on one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelResources {
-    /// Its module.
+    /// Name of the module.
     pub module: String,
-    /// The target.
+    /// Name of the target.
     pub target: String,
     /// The compiler's figures.
     pub kernel: KernelMetadata,
-    /// How many waves of it one SIMD unit can hold, as far as registers decide (LDS and the workgroup's
-    /// shape, which the host chooses, may lower it).
+    /// Maximum number of waves per SIMD unit, limited by registers. LDS and the size of the workgroup, which the host
+    /// chooses, may lower it.
     pub max_waves: u32,
 }
 
 impl KernelResources {
-    /// The figures of all kernels in one code object.
+    /// Reads the figures of all kernels in one code object.
     ///
-    /// The error is a message about the code object.
+    /// # Errors
+    /// A message about the code object.
     pub fn read(module: &str, target: &Target, code_object: &[u8]) -> Result<Vec<Self>, String> {
         let file = register_file(target);
         Ok(kernels(code_object)?
@@ -69,13 +70,13 @@ impl KernelResources {
             .collect())
     }
 
-    /// The columns of the table.
+    /// Returns the columns of the table.
     pub(crate) fn figures(&self) -> [u32; 7] {
         let KernelMetadata { vgprs, agprs, sgprs, lds, scratch, .. } = self.kernel;
         [vgprs, agprs, sgprs, lds, scratch, self.spills(), self.max_waves]
     }
 
-    /// Registers that had to be saved to memory.
+    /// Returns the number of registers that are spilled to memory.
     pub fn spills(&self) -> u32 {
         self.kernel.vgpr_spills + self.kernel.sgpr_spills
     }
@@ -91,7 +92,7 @@ fn max_waves(kernel: &KernelMetadata, file: RegisterFile) -> u32 {
     by_vgprs.min(by_sgprs).min(file.max_waves)
 }
 
-/// All kernels of a build; [`fmt::Display`] writes one line per kernel and target.
+/// Resource usage of all kernels of a build; [`fmt::Display`] writes one line per kernel and target.
 #[derive(Debug, Clone, Default)]
 pub struct ResourceTable(pub Vec<KernelResources>);
 

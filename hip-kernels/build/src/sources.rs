@@ -1,4 +1,4 @@
-//! Which source each module is compiled from, and the folder of hipified sources.
+//! The modules, and the folder of their hipified sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::bindings::{self, kernels_of};
 use crate::contract::{self, families};
 use crate::hipify::hipify;
 
-/// Upstream's crate that holds the kernels.
+/// Upstream's crate of kernels.
 const UPSTREAM_CRATE: &str = "candle-kernels";
 
-/// What our sources include of it.
+/// Upstream's headers that our sources include.
 const UPSTREAM_HEADERS: [&str; 2] = ["cuda_utils.cuh", "compatibility.cuh"];
 
 /// The header that is included before the first line of every module.
 pub const PRELUDE: &str = "candle_hip.h";
 
-/// The modules of the table, those with most kernels first: they take longest to compile, and must not begin last.
+/// Returns the modules of the contract, those with the most kernels first, because they take longest to compile.
 pub fn modules() -> Vec<&'static str> {
     let families = families();
     let kernels = |module: &str| -> usize {
@@ -31,17 +31,17 @@ pub fn modules() -> Vec<&'static str> {
     modules
 }
 
-/// A folder of hipified sources, ready to compile.
+/// A folder of hipified sources.
 #[derive(Debug)]
 pub struct Tree(PathBuf);
 
 impl Tree {
-    /// Hipifies all sources into `work_dir/hipified`, and writes the header of the table's constants there.
+    /// Hipifies all sources into `work_dir/hipified`, and writes the header of the contract's constants there.
     ///
     /// `ours` is our `candle-kernels` folder, whose .cuh files are headers.
     ///
     /// # Errors
-    /// When upstream's crate cannot be located, a source cannot be translated, or a file cannot be
+    /// If upstream's crate cannot be located, a source cannot be translated, or a file cannot be
     /// read or written.
     pub fn create(ours: &Path, work_dir: &Path) -> Result<Self, BuildError> {
         let crates = upstream::locate(&[UPSTREAM_CRATE], upstream::VERSION, work_dir)?;
@@ -64,24 +64,24 @@ impl Tree {
         Ok(Self(dir))
     }
 
-    /// The folder with `MODULE.cu` and the hipified headers.
+    /// Returns the folder of `MODULE.cu` and the hipified headers.
     pub fn dir(&self) -> &Path {
         &self.0
     }
 
-    /// The hipified source of a module.
+    /// Returns the path of a module's hipified source.
     pub fn source(&self, module: &str) -> PathBuf {
         self.0.join(format!("{module}.cu"))
     }
 }
 
-/// Writes the header of the table's constants into `dir`, which is created if it is missing.
+/// Writes the header of the contract's constants into `dir`, which is created if necessary.
 pub(crate) fn write_header(dir: &Path) -> Result<(), BuildError> {
     fs::create_dir_all(dir).map_err(BuildError::io("cannot create", dir))?;
     write_if_changed(&dir.join(bindings::HEADER_FILE), &bindings::header())
 }
 
-/// Hipifies `source` into `dir` under its own name.
+/// Hipifies `source` into `dir`, keeping its file name.
 fn translate(source: &Path, dir: &Path) -> Result<(), BuildError> {
     let name = source.file_name().unwrap_or_default();
     let text = fs::read_to_string(source).map_err(BuildError::io("cannot read", source))?;

@@ -1,4 +1,4 @@
-//! The GPU architectures that code objects are compiled for.
+//! GPU architectures that code objects are compiled for.
 
 use std::fmt;
 use std::fs;
@@ -6,22 +6,22 @@ use std::path::Path;
 
 use crate::BuildError;
 
-/// Names the targets to build for, comma-separated.
+/// Environment variable with the comma-separated targets to build for.
 pub const ARCHS_VARIABLE: &str = "CANDLE_ROCM_ARCHS";
 
-/// What is built when [`ARCHS_VARIABLE`] is not set and this machine has no AMD GPU: few objects that
-/// reach every GPU of the last generations.
+/// Targets if [`ARCHS_VARIABLE`] is not set and this machine has no AMD GPU: a few objects that cover all GPUs of recent
+/// generations.
 pub const DEFAULT: &[&str] =
     &["gfx908", "gfx90a", "gfx9-4-generic", "gfx10-3-generic", "gfx11-generic", "gfx12-generic"];
 
-/// Where the Linux driver lists the GPUs of this machine.
+/// Folder in which the Linux driver lists the GPUs of this machine.
 const TOPOLOGY: &str = "/sys/class/kfd/kfd/topology/nodes";
 
-/// NVIDIA's architectures that kernels can be built for, to run and measure them where there is no AMD GPU. An object
-/// runs on later ones of its generation.
+/// Supported NVIDIA architectures, used to run and measure kernels on machines without an AMD GPU. An object also runs on
+/// later architectures of the same generation.
 pub const NVIDIA: &[&str] = &["sm_80", "sm_86", "sm_89", "sm_90"];
 
-/// One GPU architecture: AMD's, exact (`gfx90a`) or generic (`gfx11-generic`), or NVIDIA's (`sm_90`).
+/// A GPU architecture: AMD's, exact (`gfx90a`) or generic (`gfx11-generic`), or NVIDIA's (`sm_90`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     name: String,
@@ -32,7 +32,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads a name as the compiler spells it.
+    /// Parses a name as spelled by the compiler.
     ///
     /// # Errors
     /// [`BuildError::UnknownTarget`].
@@ -47,7 +47,7 @@ impl Target {
                 let (major, minor) = family.split_once('-').unwrap_or((family, "0"));
                 (major.parse().ok(), minor.parse().ok(), Some(0))
             }
-            // The last two digits are minor version and stepping, in hexadecimal.
+            // The last two digits are the hexadecimal minor version and stepping.
             None if version.len() >= 3 && version.is_ascii() => {
                 let (rest, stepping) = version.split_at(version.len() - 1);
                 let (major, minor) = rest.split_at(rest.len() - 1);
@@ -67,42 +67,42 @@ impl Target {
         }
     }
 
-    /// The name as the compiler spells it.
+    /// Returns the name as spelled by the compiler.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is NVIDIA's.
+    /// Returns true for NVIDIA architectures.
     pub fn is_nvidia(&self) -> bool {
         self.name.starts_with("sm_")
     }
 
-    /// AMD's generation: 9 (GCN, CDNA), 10 to 12 (RDNA 1/2, 3, 4). 0 for NVIDIA's.
+    /// Returns AMD's generation: 9 (GCN, CDNA), 10 to 12 (RDNA 1/2, 3, 4). Returns 0 for NVIDIA.
     pub fn major(&self) -> u32 {
         self.major
     }
 
-    /// Whether one object runs on a whole family.
+    /// Returns true for generic targets, whose objects run on a family of GPUs.
     pub fn is_generic(&self) -> bool {
         self.name.ends_with("-generic")
     }
 
-    /// The same processor with waves of 64 lanes, which gfx10 and later have besides their native 32.
+    /// Returns this target with waves of 64 lanes, which gfx10 and later support besides their native 32.
     pub fn with_wave64(self) -> Self {
         Self { wave64: true, ..self }
     }
 
-    /// Lanes per wave: those of the compiler's default mode, unless [`Self::with_wave64`] says otherwise.
+    /// Returns the lanes per wave: the compiler's default, unless changed by [`Self::with_wave64`].
     pub fn wave_size(&self) -> u32 {
         if self.wave64 { 64 } else { 32 }
     }
 
-    /// Generic targets came with version 6; version 5 is what older ROCm releases can load.
+    /// Returns the code object version: 6 for generic targets, which need it, and otherwise 5, which older ROCm releases load.
     pub fn code_object_version(&self) -> u32 {
         if self.is_generic() { 6 } else { 5 }
     }
 
-    /// The number by which the device libraries know the ISA (`__oclc_ISA_version`).
+    /// Returns the device libraries' number of the ISA (`__oclc_ISA_version`).
     pub fn isa_version(&self) -> u32 {
         self.major * 1000 + self.minor * 100 + self.stepping
     }
@@ -114,10 +114,10 @@ impl fmt::Display for Target {
     }
 }
 
-/// Reads a comma-separated list; repetitions count once.
+/// Parses a comma-separated list and removes duplicates.
 ///
 /// # Errors
-/// [`BuildError::UnknownTarget`] for an entry that is none; also for an empty list.
+/// [`BuildError::UnknownTarget`] for an unknown entry or an empty list.
 pub fn parse_list(list: &str) -> Result<Vec<Target>, BuildError> {
     let mut targets = Vec::new();
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -132,8 +132,8 @@ pub fn parse_list(list: &str) -> Result<Vec<Target>, BuildError> {
     Ok(targets)
 }
 
-/// The targets to build for: `list` (the value of [`ARCHS_VARIABLE`]) if given and not blank, else the
-/// GPUs of this machine, else [`DEFAULT`].
+/// Returns the targets to build for: `list` (the value of [`ARCHS_VARIABLE`]) if it is not blank, otherwise the GPUs of this
+/// machine, otherwise [`DEFAULT`].
 ///
 /// # Errors
 /// [`BuildError::UnknownTarget`].
@@ -151,7 +151,7 @@ pub fn choose(list: Option<&str>) -> Result<Vec<Target>, BuildError> {
     }
 }
 
-/// The GPUs that the driver lists below `topology`, each architecture once; empty without a driver.
+/// Returns the architectures of the GPUs that the driver lists below `topology`; empty without a driver.
 fn detect(topology: &Path) -> Vec<Target> {
     let Ok(nodes) = fs::read_dir(topology) else { return Vec::new() };
     let mut targets: Vec<Target> = nodes
@@ -167,7 +167,7 @@ fn detect(topology: &Path) -> Vec<Target> {
     targets
 }
 
-/// The driver writes major, minor and stepping as two decimal digits each: 90010 is gfx90a. CPUs have 0.
+/// Converts the driver's version, two decimal digits each for major, minor and stepping: 90010 is gfx90a. CPUs have 0.
 fn from_kfd_version(version: u32) -> Option<Target> {
     let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
     Target::parse(&format!("gfx{major}{minor:x}{stepping:x}")).ok()
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn invalid_targets_are_rejected() {
         for name in ["", "gfx", "sm_", "sm_50", "gfx9", "gfx-generic", "gfxabc", "gfx803", "gfx1 1"] {
             assert!(Target::parse(name).is_err(), "{name}");
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nvidias_are_known_by_name_and_never_a_default() {
+    fn nvidia_targets_are_parsed_but_never_a_default() {
         let target = Target::parse("sm_90").unwrap();
         assert!(target.is_nvidia() && target.wave_size() == 32 && target.name() == "sm_90");
         assert!(!Target::parse("gfx90a").unwrap().is_nvidia());

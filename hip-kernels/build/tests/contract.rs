@@ -1,4 +1,4 @@
-//! Every kind of difference between a compiled source and the table is found, and says where it is.
+//! Every kind of difference between a compiled source and the contract is found and located.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ fn compiled(source: &str) -> Vec<KernelMetadata> {
     kernels(&object).unwrap()
 }
 
-/// The table of [`SOURCE`].
+/// Returns the contract of [`SOURCE`].
 fn family() -> Family {
     let argument = |name, pass| Argument { name, pass, meaning: "" };
     Family {
@@ -63,7 +63,7 @@ fn found(family: Family, compiled: &[KernelMetadata]) -> Vec<Disagreement> {
     disagreements(&[family], "scale", &target(), compiled)
 }
 
-/// Both kernels differ, and the error says where and how.
+/// Asserts that both kernels differ and the error contains `parts`.
 fn assert_both(disagreements: Vec<Disagreement>, parts: &[&str]) {
     assert_eq!(disagreements.len(), 2, "{disagreements:?}");
     let text = BuildError::Contract(disagreements).to_string();
@@ -74,14 +74,14 @@ fn assert_both(disagreements: Vec<Disagreement>, parts: &[&str]) {
 }
 
 #[test]
-fn what_agrees_is_no_difference() {
+fn matching_kernels_have_no_differences() {
     assert_eq!(found(family(), &compiled(SOURCE)), []);
 }
 
 #[test]
-fn other_arguments_in_the_source_are_named() {
+fn differing_arguments_are_named() {
     let cases: [(&str, &str, &[&str]); 5] = [
-        // Another order.
+        // Different order.
         (
             "const T *inp, T *out",
             "T *out, const T *inp",
@@ -89,9 +89,9 @@ fn other_arguments_in_the_source_are_named() {
                 "argument 4: expected `inp` (8 bytes at 272, a pointer), found `out` (8 bytes at 272, a pointer)",
             ],
         ),
-        // Another name.
+        // Different name.
         ("const T *inp, T *out", "const T *src, T *out", &["argument 4: expected `inp`", "found `src`"]),
-        // Another size: what follows lies elsewhere.
+        // Different size, which changes the following offsets.
         (
             "const size_t numel,",
             "const unsigned int numel,",
@@ -99,7 +99,7 @@ fn other_arguments_in_the_source_are_named() {
                 "argument 1: expected `numel` (8 bytes at 0, by value), found `numel` (4 bytes at 0, by value)",
             ],
         ),
-        // Another kind.
+        // Different kind.
         (
             "const T factor,",
             "const T *factor,",
@@ -116,7 +116,7 @@ fn other_arguments_in_the_source_are_named() {
         ),
     ];
     for (from, to, parts) in cases {
-        // The kernels' parameters, not the function's.
+        // Replaces the kernels' parameters, but not the function's.
         let at = SOURCE.find("#define SCALE").unwrap();
         let (function, kernels) = SOURCE.split_at(at);
         let kernels = kernels.replacen(from, to, 1);
@@ -130,7 +130,7 @@ fn other_arguments_in_the_source_are_named() {
     }
 }
 
-/// The kernels without the call of the function, which takes the arguments as they were.
+/// Removes the call of the function, whose parameters are unchanged.
 fn without_body(kernels: &str) -> String {
     kernels.replace("scale(numel, info, factor, inp, out);", ";")
 }
@@ -171,7 +171,7 @@ fn too_small_workgroups_are_named() {
 }
 
 #[test]
-fn the_table_of_another_module_is_not_looked_at() {
+fn families_of_other_modules_are_ignored() {
     let other = Family { module: "other", ..family() };
     let unused = found(other, &compiled(SOURCE));
     assert!(unused.iter().all(|found| found.difference == Difference::Unused) && unused.len() == 2);

@@ -1,4 +1,4 @@
-//! Kernels that users compile by themselves.
+//! Kernels compiled by users.
 use std::fs;
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn a_source_becomes_a_code_object_per_target() {
         assert_eq!(path, &out.path().join(format!("softsign-{target}.hsaco")));
         let object = fs::read(path).unwrap();
         assert_eq!(object.len(), *size);
-        // The example's own files have the same kernels.
+        // The committed code objects have the same kernels.
         let committed = fs::read(example().join(format!("softsign-{target}.hsaco"))).unwrap();
         for object in [&object, &committed] {
             assert_eq!(names(target, object), ["softsign_f16", "softsign_f32"], "{target}");
@@ -35,7 +35,7 @@ fn a_source_becomes_a_code_object_per_target() {
 }
 
 #[test]
-fn what_the_compiler_refuses_is_shown() {
+fn compiler_errors_are_reported() {
     let out = tempfile::tempdir().unwrap();
     let source = out.path().join("wrong.cu");
     fs::write(&source, "extern \"C\" __global__ void wrong(float *x) { x[0] = missing; }\n").unwrap();

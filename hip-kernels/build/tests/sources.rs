@@ -1,4 +1,4 @@
-//! The translation of the real sources.
+//! Translation of the real sources.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,13 @@ fn folder(path: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn every_layout_of_a_kernel_is_passed_by_value_and_nothing_else() {
+fn exactly_the_layouts_of_kernels_are_passed_by_value() {
     let mut kernels_with_layout = 0;
     for module in modules() {
         let name = format!("{module}.cu");
         let source = fs::read_to_string(folder("../../candle-kernels").join(&name)).unwrap();
         let (text, changes) = hipify(&name, &source).unwrap();
-        // No parenthesis within the parameters; those of launch bounds come before.
+        // Parameters contain no parentheses; those of launch bounds come before.
         let wanted = source
             .split("__global__")
             .skip(1)
@@ -38,7 +38,7 @@ fn every_layout_of_a_kernel_is_passed_by_value_and_nothing_else() {
 }
 
 #[test]
-fn a_tree_has_every_module_and_what_they_include() {
+fn a_tree_has_every_module_and_header() {
     let work_dir = tempfile::tempdir().unwrap();
     let ours = folder("../../candle-kernels");
     let tree = Tree::create(&ours, work_dir.path()).unwrap_or_else(|error| panic!("{error}"));
@@ -55,7 +55,7 @@ fn a_tree_has_every_module_and_what_they_include() {
 }
 
 #[test]
-fn comments_and_constants_of_other_modules_compile_nothing_again() {
+fn comments_and_unused_constants_do_not_cause_recompilation() {
     let work_dir = tempfile::tempdir().unwrap();
     let tree = Tree::create(&folder("../../candle-kernels"), work_dir.path()).unwrap();
     let target = Target::parse("gfx90a").unwrap();

@@ -1,4 +1,4 @@
-//! The files that code objects come in: ELF, and clang's offload bundles of ELF files.
+//! File formats of code objects: ELF, and clang's offload bundles of ELF files.
 
 use object::LittleEndian;
 use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB};
@@ -12,16 +12,16 @@ const COMPRESSED: &[u8] = b"CCOB";
 
 const CUT_OFF: &str = "it is cut off";
 
-/// Checks that every segment and section lies within the bytes. `hipModuleLoadData` gets no length: it reads as far
-/// as the headers say.
+/// Checks that every segment and section lies within the bytes. `hipModuleLoadData` receives no length and relies on the
+/// headers.
 ///
 /// # Errors
-/// What is wrong, as a clause.
+/// A description of the defect, as a clause.
 pub fn check(bytes: &[u8]) -> Result<(), &'static str> {
     elf_files(bytes).map(|_| ())
 }
 
-/// Returns whether a code object has a symbol of this name: a kernel, or a global that the host can write to.
+/// Returns true if a code object has a symbol of this name: a kernel, or a global that the host can write to.
 pub fn has_symbol(bytes: &[u8], name: &str) -> bool {
     let has = |file, kind| -> Option<bool> {
         let sections = Header::parse(file).ok()?.sections(LittleEndian, file).ok()?;
@@ -33,7 +33,7 @@ pub fn has_symbol(bytes: &[u8], name: &str) -> bool {
     files.into_iter().any(|file| [SHT_DYNSYM, SHT_SYMTAB].iter().any(|kind| has(file, *kind) == Some(true)))
 }
 
-/// The ELF files within the bytes, each of them whole: the bytes themselves, or the entries of a bundle.
+/// Returns the complete ELF files within the bytes: the bytes themselves, or the entries of a bundle.
 pub(crate) fn elf_files(bytes: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     let files = if bytes.starts_with(ELF) {
         vec![bytes]
@@ -47,7 +47,7 @@ pub(crate) fn elf_files(bytes: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     files.iter().all(|file| is_whole(file) == Some(true)).then_some(files).ok_or(CUT_OFF)
 }
 
-/// `None` where headers cannot be read.
+/// Returns true if the file is complete; `None` if headers cannot be read.
 fn is_whole(file: &[u8]) -> Option<bool> {
     let header = Header::parse(file).ok()?;
     let segments = header.program_headers(LittleEndian, file).ok()?;
@@ -58,8 +58,8 @@ fn is_whole(file: &[u8]) -> Option<bool> {
     )
 }
 
-/// The entries of a bundle that are ELF files (clang's "Offload Bundler": for each its offset, size, and the length of
-/// the target's name, which follows). The host's is empty.
+/// Returns the entries of a bundle that are ELF files. Each entry of the table holds an offset, a size, and the length of the
+/// target's name, which follows (clang's "Offload Bundler"). The host's entry is empty.
 fn entries(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let number = |at: usize| -> Option<usize> {
         let word = bytes.get(at..at.checked_add(8)?)?.first_chunk::<8>()?;

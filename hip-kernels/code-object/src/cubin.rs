@@ -1,6 +1,6 @@
-//! What an NVIDIA object says of its kernels: a section `.nv.info.KERNEL` each, of entries (format, attribute, value or
-//! size, payload), and one `.nv.info` for what the assembler counted. NVIDIA documents none of it; the attributes and
-//! their layout are as its own `cuobjdump -elf` prints them.
+//! Reads the kernels of an NVIDIA object. Each has a section `.nv.info.KERNEL` of entries (format, attribute, value or size,
+//! payload), and one `.nv.info` contains the assembler's statistics. NVIDIA does not document this format; attributes and
+//! layout are those that `cuobjdump -elf` prints.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,12 @@ const OF_ALL: &[u8] = b".nv.info";
 const OF_KERNEL: &str = ".nv.info.";
 const STATIC_LDS: &str = ".nv.shared.";
 
-/// An entry with a payload of its own size; others hold their value in place of the size.
+/// Format of entries with a payload; other entries contain a value instead of the size.
 const SIZED: u8 = 4;
-/// Bytes per entry before its payload.
+/// Bytes of an entry before its payload.
 const HEAD: usize = 4;
 
-/// Attributes with (symbol, number).
+/// Attributes with a payload of (symbol, number).
 const FRAME_SIZE: u8 = 0x11;
 const REGISTERS: u8 = 0x2f;
 /// Attributes of one kernel.
@@ -28,10 +28,10 @@ const MAX_THREADS: u8 = 0x05;
 const ARGUMENT: u8 = 0x17;
 
 const WAVE_SIZE: u32 = 32;
-/// What CUDA allows where a kernel names no limit.
+/// CUDA's limit for kernels without launch bounds.
 const MAX_WORKGROUP: u32 = 1024;
 
-/// Whether these are the bytes of an object for an NVIDIA GPU.
+/// Returns true if the file is an object for an NVIDIA GPU.
 pub fn is_cubin(file: &[u8]) -> bool {
     Header::parse(file).is_ok_and(|header| header.e_machine(LittleEndian) == EM_CUDA)
 }
@@ -85,10 +85,10 @@ fn kernel_of(name: &str, info: &[u8]) -> Result<KernelMetadata, String> {
         match attribute {
             MAX_THREADS => max_workgroup = number(0)?.saturating_mul(number(4)?).saturating_mul(number(8)?),
             ARGUMENT => {
-                // Number and offset share a word; the size lies above what is said of its memory.
+                // The index and the offset share a word. The size is in the upper bits of the description.
                 let (place, description) = (number(4)?, number(8)?);
                 let (offset, size) = (place >> 16, description >> 18);
-                let kind = ArgumentKind::Unsaid;
+                let kind = ArgumentKind::Unknown;
                 arguments.push((place & 0xffff, ArgumentMetadata { name: None, offset, size, kind }));
             }
             _ => {}
@@ -112,7 +112,7 @@ fn kernel_of(name: &str, info: &[u8]) -> Result<KernelMetadata, String> {
     })
 }
 
-/// Attribute and payload of each entry, up to the end or to what is cut off.
+/// Returns the attribute and payload of each complete entry.
 fn entries(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
@@ -133,8 +133,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_read_in_their_order() {
-        // As the assembler wrote them for k(size_t, struct of 96 bytes, float *) in workgroups of 256.
+    fn arguments_are_sorted_by_index() {
+        // Entries that the assembler wrote for k(size_t, struct of 96 bytes, float *) in workgroups of 256.
         let mut info = Vec::new();
         for (number, offset, description) in
             [(2u16, 0x68u16, 0x0021_f500u32), (1, 8, 0x0181_f000), (0, 0, 0x0021_f000)]
@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn cut_off_entries_end_the_list() {
+    fn truncated_entries_end_the_list() {
         assert_eq!(entries(&[4, ARGUMENT, 12, 0, 1, 2]).count(), 0);
         assert_eq!(entries(&[3, 1]).count(), 0);
         assert!(kernel_of("k", &[4, MAX_THREADS, 4, 0, 1, 0, 0, 0]).unwrap_err().contains("kernel k"));
     }
 
     #[test]
-    fn amds_objects_are_none() {
+    fn amd_objects_are_not_cubins() {
         assert!(!is_cubin(b"\x7fELF"));
     }
 }

@@ -1,56 +1,56 @@
-//! The description of a kernel, whichever vendor's object it is from.
+//! Description of a kernel, independent of the vendor.
 
 /// The compiler's figures for one kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelMetadata {
     /// Name by which it is launched.
     pub name: String,
-    /// Vector registers per lane, accumulation registers included where they are a part of the same file.
+    /// Vector registers per lane, including accumulation registers if both share a register file.
     pub vgprs: u32,
     /// Accumulation registers per lane (CDNA).
     pub agprs: u32,
     /// Scalar registers per wave.
     pub sgprs: u32,
-    /// Vector registers saved to memory for lack of room.
+    /// Vector registers spilled to memory.
     pub vgpr_spills: u32,
-    /// Scalar registers saved for lack of room.
+    /// Spilled scalar registers.
     pub sgpr_spills: u32,
-    /// LDS bytes per workgroup, dynamic ones not counted.
+    /// Static LDS bytes per workgroup.
     pub lds: u32,
     /// Scratch bytes per lane.
     pub scratch: u32,
-    /// Kernel argument bytes, hidden arguments included.
+    /// Kernel argument bytes, including hidden arguments.
     pub arguments: u32,
     /// Lanes per wave.
     pub wave_size: u32,
-    /// The most threads that a workgroup may have.
+    /// Maximum number of threads per workgroup.
     pub max_workgroup: u32,
-    /// The arguments that a launch passes, in their order; hidden ones left out.
+    /// Explicit arguments in order, without hidden ones.
     pub explicit: Vec<ArgumentMetadata>,
 }
 
 /// An argument of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentMetadata {
-    /// Its name in the source, where the compiler left it.
+    /// Name in the source, if the compiler kept it.
     pub name: Option<String>,
-    /// Where it lies in the kernel argument segment, in bytes.
+    /// Offset in the kernel argument segment, in bytes.
     pub offset: u32,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u32,
-    /// Its kind.
+    /// Kind of the argument.
     pub kind: ArgumentKind,
 }
 
-/// The kinds of arguments.
+/// Kind of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentKind {
-    /// A number or struct that is copied.
+    /// A number or struct passed by value.
     ByValue,
     /// An address in device memory.
     Pointer,
     /// Anything else: an address in LDS, an image, a sampler, a pipe, a queue.
     Other,
-    /// The object does not say (NVIDIA's).
-    Unsaid,
+    /// Unknown, because NVIDIA objects do not contain it.
+    Unknown,
 }

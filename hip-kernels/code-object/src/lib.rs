@@ -1,6 +1,6 @@
-//! Reads AMD code objects: whether the bytes are all of one, which kernels it has, what they cost and what arguments
-//! they take. NVIDIA's objects ("cubins"), which the same kernels are compiled to for measuring, are read likewise.
-//! Any bytes may be given: what is cut off or hostile is an error.
+//! Reads AMD code objects: checks that they are complete, and lists their kernels with resource usage and arguments. NVIDIA
+//! objects ("cubins"), to which the same kernels are compiled for measurements, are supported as well. The input may be
+//! untrusted: truncated or malicious bytes are an error.
 //!
 //! ```
 //! let error = amdgpu_code_object::kernels(b"not a code object").unwrap_err();

@@ -1,5 +1,5 @@
-//! What a code object says of its kernels: the `NT_AMDGPU_METADATA` note, MessagePack inside ELF
-//! (LLVM's AMDGPUUsage, "Code Object Metadata").
+//! Reads the kernel metadata of a code object: the ELF note `NT_AMDGPU_METADATA`, encoded as MessagePack (LLVM's AMDGPUUsage,
+//! "Code Object Metadata").
 
 use object::LittleEndian;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -9,19 +9,19 @@ use crate::container::{Header, elf_files};
 use crate::cubin;
 use crate::kernel::{ArgumentKind, ArgumentMetadata, KernelMetadata};
 
-/// Type of the note, under the name `AMDGPU`.
+/// Type of the note with the name `AMDGPU`.
 const NT_AMDGPU_METADATA: u32 = 32;
 
-/// Reads every kernel in a code object, sorted by name. A kernel that a bundle has for several targets is there once.
+/// Reads the kernels of a code object, sorted by name. A kernel that a bundle contains for several targets is listed once.
 ///
 /// # Errors
-/// What is missing or wrong, as a clause; also what [`check`](crate::check) says.
+/// A description of what is missing or invalid, as a clause; also the errors of [`check`](crate::check).
 pub fn kernels(code_object: &[u8]) -> Result<Vec<KernelMetadata>, String> {
     let mut kernels = Vec::new();
     for file in elf_files(code_object)? {
         kernels.extend(kernels_of(file)?);
     }
-    // Stable: of the same name the first stays.
+    // The sort is stable, so the first kernel of each name is kept.
     kernels.sort_by(|a: &KernelMetadata, b| a.name.cmp(&b.name));
     kernels.dedup_by(|a, b| a.name == b.name);
     Ok(kernels)
@@ -82,7 +82,7 @@ fn kernel(kernel: &ValueRef<'_>) -> Result<KernelMetadata, String> {
     })
 }
 
-/// `Some(None)` for a hidden argument, which the runtime fills in.
+/// Returns `Some(None)` for a hidden argument, which the runtime sets.
 fn argument(entry: &ValueRef<'_>) -> Option<Option<ArgumentMetadata>> {
     let kind = match text(entry, ".value_kind")? {
         kind if kind.starts_with("hidden_") => return Some(None),

@@ -1,10 +1,9 @@
-// What an AMD GPU calls the things that CUDA's dialect has names for: the place of a thread, the barrier, lanes of
-// a wave, the dot product of bytes, and the ROCm device library ocml.
+// AMD implementation of CUDA's dialect: thread indices, barriers, lanes of a wave, the dot product of bytes, and the
+// ROCm device library ocml.
 #pragma once
 
-// The implicit arguments of code object version 5 and later, in the kernel argument segment after the
-// explicit ones (LLVM's AMDGPUUsage, "Code Object V5 Kernel Argument Metadata"): the number of workgroups
-// per dimension, then the workgroup size per dimension.
+// Implicit arguments of code object version 5 and later, which follow the explicit ones (LLVM's AMDGPUUsage, "Code
+// Object V5 Kernel Argument Metadata"): number of workgroups and workgroup size per dimension.
 struct CandleImplicitArguments {
     uint32_t block_count[3];
     uint16_t group_size[3];
@@ -30,45 +29,45 @@ CANDLE_PLACE(block_count_y, candle_implicit_arguments()->block_count[1])
 CANDLE_PLACE(block_count_z, candle_implicit_arguments()->block_count[2])
 #undef CANDLE_PLACE
 
-// Memory of the workgroup written before the barrier is seen after it.
+// Writes of the workgroup before the barrier are visible after it.
 CANDLE_DEVICE void __syncthreads() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-// What this thread has written is seen by the host and other devices before what it writes from here on.
+// Earlier writes of this thread become visible to the host and other devices before later ones.
 CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
-// What a lane has written is seen by the other lanes of its wave, which run in lockstep, and the other way round.
+// Makes writes of all lanes of the wave, which run in lockstep, visible to each other.
 CANDLE_DEVICE void __syncwarp() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
     __builtin_amdgcn_wave_barrier();
 }
 
-// A number that all lanes of a wave have, known to be one.
+// Marks a number as uniform over the wave, so that it is held in a scalar register.
 CANDLE_DEVICE unsigned int candle_uniform(unsigned int number) { return __builtin_amdgcn_readfirstlane(number); }
 
-// Lanes of a wave: 32 or 64.
+// Returns the number of lanes of a wave: 32 or 64.
 CANDLE_DEVICE unsigned int candle_wave_size() { return __builtin_amdgcn_wavefrontsize(); }
 
-// Index of this lane in its wave.
+// Returns the index of this lane in its wave.
 CANDLE_DEVICE unsigned int candle_lane() {
     const unsigned int low = __builtin_amdgcn_mbcnt_lo(~0u, 0u);
     return candle_wave_size() == 64 ? __builtin_amdgcn_mbcnt_hi(~0u, low) : low;
 }
 
-// The word that lane `source` of the wave holds. Lanes run in lockstep: who takes part need not be said.
+// Returns the word of lane `source` of the wave. Lanes run in lockstep, so the mask of participants is ignored.
 CANDLE_DEVICE int candle_read_lane_word(unsigned long long, int word, unsigned int source) {
     return __builtin_amdgcn_ds_bpermute((int)(source * 4), word);
 }
 
-// A bit for each lane of the wave where `predicate` holds.
+// Returns a mask of the lanes of the wave for which `predicate` is true.
 CANDLE_DEVICE unsigned long long candle_ballot(unsigned long long, bool predicate) {
     return __builtin_amdgcn_ballot_w64(predicate);
 }
 
-// c plus the dot product of the signed bytes of a and b, modulo 2^32.
+// Returns c plus the dot product of the signed bytes of a and b, modulo 2^32.
 CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 #if defined(__GFX11__) || defined(__GFX12__)
     return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
@@ -83,7 +82,7 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 #endif
 }
 
-// Additions to pairs of f16 or bf16 in global memory, where the machine has them.
+// Atomic additions to pairs of f16 or bf16 in global memory, on GPUs that support them.
 #define CANDLE_GLOBAL __attribute__((address_space(1)))
 #define CANDLE_ADD_PAIR(NAME, T)                                                           \
     CANDLE_DEVICE void candle_add_pair_##NAME(CANDLE_GLOBAL void *at, unsigned int pair) { \
@@ -100,13 +99,13 @@ CANDLE_ADD_PAIR(f16, _Float16)
 #endif
 #undef CANDLE_ADD_PAIR
 
-// 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
+// 2^x and 1 / x within one ulp; results below 2^-126 are flushed to 0.
 CANDLE_DEVICE float candle_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
-// Of a normal number, within an ulp.
+// Square root of a normal number, within one ulp.
 CANDLE_DEVICE float candle_square_root(float x) { return __builtin_amdgcn_sqrtf(x); }
 
-// Sine and cosine of x half turns, with one reduction of x.
+// Sine and cosine of pi * x, with one argument reduction.
 extern "C" __device__ float __ocml_sincospi_f32(float, __attribute__((address_space(5))) float *);
 extern "C" __device__ double __ocml_sincospi_f64(double, __attribute__((address_space(5))) double *);
 CANDLE_DEVICE void sincospif(float x, float *sine, float *cosine) {
@@ -120,10 +119,10 @@ CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) {
     *cosine = other;
 }
 
-// The constraint of an assembler's operand that is read and written in a register of 32 bits.
+// Inline assembly constraint of an operand that is read and written in a 32-bit vector register.
 #define CANDLE_IN_REGISTER "+v"
 
-// How the device library spells a function of one and of two arguments.
+// The device library's names of functions with one and with two arguments.
 #define CANDLE_LIBRARY1(NAME)                                                      \
     extern "C" __device__ __attribute__((const)) float __ocml_##NAME##_f32(float); \
     extern "C" __device__ __attribute__((const)) double __ocml_##NAME##_f64(double);

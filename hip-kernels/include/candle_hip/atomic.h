@@ -1,7 +1,7 @@
 // Atomic operations on global and LDS memory: relaxed, visible to the whole device, returning the old value.
 //
-// Additions are left to the compiler, which takes the machine's instruction only where that is exact (it rounds and
-// keeps subnormals like the plain addition), else a compare-and-swap loop; for narrow types, of the word around them.
+// The compiler uses an atomic add instruction only if it is exact (rounding and subnormals as in a plain addition).
+// Otherwise it generates a compare-and-swap loop, for narrow types on the surrounding word.
 #pragma once
 
 #define CANDLE_ATOMIC(NAME, BUILTIN, T)                                                         \
@@ -40,8 +40,8 @@ CANDLE_ATOMIC_CAS(unsigned int)
 CANDLE_ATOMIC_CAS(unsigned long long)
 #undef CANDLE_ATOMIC_CAS
 
-// The machine has no 16-bit compare-and-swap: it is done on the aligned 32-bit word around the value, whose
-// other half is written back as it was read.
+// GPUs have no 16-bit compare-and-swap, so it uses the surrounding aligned 32-bit word, whose other half is written
+// back unchanged.
 CANDLE_DEVICE unsigned short atomicCAS(unsigned short *address, unsigned short expected, unsigned short desired) {
     const uintptr_t location = (uintptr_t)address;
     unsigned int *word = (unsigned int *)(location & ~(uintptr_t)3);
@@ -61,12 +61,12 @@ CANDLE_DEVICE unsigned short atomicCAS(unsigned short *address, unsigned short e
     }
 }
 
-// Of the compiler's own type, which rounds every sum likewise.
+// Uses the compiler's __bf16, which rounds every sum in the same way.
 CANDLE_DEVICE __nv_bfloat16 atomicAdd(__nv_bfloat16 *address, __nv_bfloat16 value) {
     return candle_bits<__nv_bfloat16>(__scoped_atomic_fetch_add((__bf16 *)address, candle_bits<__bf16>(value),
                                                                 __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE));
 }
-// E4M3 has no arithmetic of its own. Bits are compared, so that a NaN does not loop for ever.
+// E4M3 has no native arithmetic. The loop compares bits, so that it terminates for NaN.
 CANDLE_DEVICE __nv_fp8_e4m3 atomicAdd(__nv_fp8_e4m3 *address, __nv_fp8_e4m3 value) {
     unsigned char *bits = (unsigned char *)address;
     unsigned char old = __scoped_atomic_load_n(bits, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
@@ -77,8 +77,8 @@ CANDLE_DEVICE __nv_fp8_e4m3 atomicAdd(__nv_fp8_e4m3 *address, __nv_fp8_e4m3 valu
     return candle_bits<__nv_fp8_e4m3>(old);
 }
 
-// Additions to global memory whose old value nobody wants: as atomicAdd, or the machine's own, which for f16 and bf16 add
-// to the pair around one, whose other half -0 leaves as it is.
+// Atomic addition to global memory without returning the old value: atomicAdd, or an instruction. Those for f16 and
+// bf16 add to the surrounding pair; adding -0 leaves its other half unchanged.
 template <typename T>
 CANDLE_DEVICE void candle_add(T *address, T value) {
 #ifdef CANDLE_ADDS_WORDS

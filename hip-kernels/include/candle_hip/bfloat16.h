@@ -1,6 +1,5 @@
-// bfloat16 under CUDA's names: the upper half of an f32. Arithmetic is done in f32 and rounded to nearest
-// even after every operation. Clang's __bf16 only converts here: it keeps intermediate results in f32 and so rounds
-// differently.
+// bfloat16 under CUDA's names: the upper half of an f32. Arithmetic is done in f32 and rounded to nearest even after
+// every operation. Clang's __bf16 is used only for conversions, because it keeps intermediate results in f32.
 #pragma once
 
 struct __nv_bfloat16 {
@@ -21,11 +20,11 @@ struct __nv_bfloat16 {
     __device__ __forceinline__ operator float() const { return (float)candle_bits<__bf16>(__x); }
 
   private:
-    // Round to nearest even; a NaN stays one. One instruction where the machine has it (gfx950, gfx12.5, sm_80).
+    // Rounds to nearest even and keeps NaN. A single instruction on gfx950, gfx12.5 and sm_80.
     static __device__ __forceinline__ unsigned short round(float value) {
         return candle_bits<unsigned short>((__bf16)value);
     }
-    // Round to odd: an inexact result keeps a set last bit, so that rounding it again rounds the original.
+    // Rounds to odd: an inexact result has its last bit set, so that rounding it again rounds the original correctly.
     static __device__ __forceinline__ float to_odd(double value) {
         const float nearest = (float)value;
         if ((double)nearest == value || isnan(value)) {
@@ -74,7 +73,7 @@ CANDLE_DEVICE bool __hisnan(__nv_bfloat16 x) { return (x.__x & 0x7fff) > 0x7f80;
 CANDLE_DEVICE __nv_bfloat16 __habs(__nv_bfloat16 x) { return __ushort_as_bfloat16(x.__x & 0x7fff); }
 CANDLE_DEVICE __nv_bfloat16 __hmax(__nv_bfloat16 x, __nv_bfloat16 y) { return fmaxf((float)x, (float)y); }
 CANDLE_DEVICE __nv_bfloat16 __hmin(__nv_bfloat16 x, __nv_bfloat16 y) { return fminf((float)x, (float)y); }
-// A NaN on either side gives CUDA's canonical NaN.
+// Returns CUDA's canonical NaN if either operand is NaN.
 CANDLE_DEVICE __nv_bfloat16 __hmax_nan(__nv_bfloat16 x, __nv_bfloat16 y) {
     return __hisnan(x) || __hisnan(y) ? __ushort_as_bfloat16(0x7fff) : __hmax(x, y);
 }

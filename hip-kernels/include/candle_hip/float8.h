@@ -9,7 +9,7 @@ struct __nv_fp8_e4m3 {
 
     __nv_fp8_e4m3() = default;
     __device__ __forceinline__ explicit __nv_fp8_e4m3(double value) : __x(encode(value)) {}
-    // Every type below is exact in f64, or rounds as on the CPU device when it goes through f32.
+    // These types are exact in f64, or round as on the CPU device when converted through f32.
     __device__ __forceinline__ explicit __nv_fp8_e4m3(float value) : __x(encode(value)) {}
     __device__ __forceinline__ explicit __nv_fp8_e4m3(__half value) : __x(encode((float)value)) {}
     __device__ __forceinline__ explicit __nv_fp8_e4m3(__nv_bfloat16 value) : __x(encode((float)value)) {}
@@ -26,7 +26,7 @@ struct __nv_fp8_e4m3 {
         if (magnitude == 0x7f) {
             return candle_bits<float>(sign | 0x7fc00000);
         }
-        // Normal numbers: move the exponent's bias from 7 to 127. Subnormals: multiples of 2^-9.
+        // Normal numbers: changes the exponent bias from 7 to 127. Subnormals are multiples of 2^-9.
         const float value = magnitude >= 8 ? candle_bits<float>((magnitude << 20) + ((127 - 7) << 23))
                                            : (float)magnitude * 0.001953125f;
         return candle_bits<float>(candle_bits<unsigned int>(value) | sign);
@@ -40,13 +40,13 @@ struct __nv_fp8_e4m3 {
         if (magnitude > 0x7f800000) {
             return sign | 0x7f;
         }
-        // 464 is half way between 448 and the 480 that the format does not have.
+        // 464 is halfway between 448 and 480, which the format cannot represent.
         if (magnitude >= 0x43e80000) {
             return sign | 0x7e;
         }
         if (magnitude < 0x3c800000) {
-            // Below 2^-6 results are multiples of 2^-9: adding 2^14 leaves those in the last mantissa bits,
-            // rounded to nearest even by the addition itself.
+            // Below 2^-6, results are multiples of 2^-9: adding 2^14 puts them into the last mantissa bits, rounded to
+            // nearest even by the addition.
             const float shifted = candle_bits<float>(magnitude) + 16384.0f;
             return sign | (unsigned char)(candle_bits<unsigned int>(shifted) & 0xf);
         }
@@ -54,7 +54,7 @@ struct __nv_fp8_e4m3 {
         return sign | (unsigned char)((rounded >> 20) - ((127 - 7) << 3));
     }
     static __device__ __forceinline__ unsigned char encode(double value) {
-        // Round to odd in f32 first, so that the second rounding sees what the first one dropped.
+        // Rounds to odd in f32 first, which makes the second rounding correct.
         const float nearest = (float)value;
         unsigned int bits = candle_bits<unsigned int>(nearest);
         if ((double)nearest != value && !isnan(value)) {
@@ -67,7 +67,7 @@ struct __nv_fp8_e4m3 {
     }
 };
 
-// Exact: every E4M3 value is a half.
+// Exact, because every E4M3 value is representable as a half.
 CANDLE_DEVICE __half_raw __nv_cvt_fp8_to_halfraw(unsigned char bits, __nv_fp8_interpretation_t) {
     return __half_raw{__half_as_ushort((__half)(float)candle_bits<__nv_fp8_e4m3>(bits))};
 }

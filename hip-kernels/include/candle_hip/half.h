@@ -1,4 +1,4 @@
-// IEEE binary16 under CUDA's names. `_Float16` is the machine's own type: every operation rounds once.
+// IEEE binary16 under CUDA's names. `_Float16` is native: every operation rounds once.
 #pragma once
 
 typedef _Float16 __half;
@@ -23,17 +23,17 @@ CANDLE_DEVICE __half __ushort_as_half(unsigned short x) { return candle_bits<__h
 
 CANDLE_DEVICE bool __hisnan(__half x) { return x != x; }
 CANDLE_DEVICE __half __habs(__half x) { return candle_bits<__half>((unsigned short)(__half_as_ushort(x) & 0x7fff)); }
-// A number wins over a NaN; of the zeros, +0 is the larger.
+// If one operand is NaN, returns the other one; +0 is larger than -0.
 CANDLE_DEVICE __half __hmax(__half x, __half y) { return (__half)fmaxf((float)x, (float)y); }
 CANDLE_DEVICE __half __hmin(__half x, __half y) { return (__half)fminf((float)x, (float)y); }
-// A NaN on either side gives CUDA's canonical NaN.
+// Returns CUDA's canonical NaN if either operand is NaN.
 CANDLE_DEVICE __half __hmax_nan(__half x, __half y) {
     return __hisnan(x) || __hisnan(y) ? __ushort_as_half(0x7fff) : __hmax(x, y);
 }
 CANDLE_DEVICE __half __hmin_nan(__half x, __half y) {
     return __hisnan(x) || __hisnan(y) ? __ushort_as_half(0x7fff) : __hmin(x, y);
 }
-// Computed in f32 and rounded once more.
+// Computed in f32 and rounded again.
 CANDLE_DEVICE __half hsqrt(__half x) { return (__half)sqrtf((float)x); }
 CANDLE_DEVICE __half hcos(__half x) { return (__half)cosf((float)x); }
 CANDLE_DEVICE __half hsin(__half x) { return (__half)sinf((float)x); }

@@ -8,19 +8,19 @@
 #define __constant__ __attribute__((constant))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
-// CUDA's second argument (blocks per multiprocessor) has no counterpart on AMD: the compiler picks the occupancy.
+// CUDA's second argument (blocks per multiprocessor) has no counterpart on AMD; the compiler chooses the occupancy.
 #if defined(__AMDGCN__)
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #else
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 #endif
 
-// What our own headers put before a function.
+// Qualifiers of the functions in our own headers.
 #define CANDLE_DEVICE static __device__ __forceinline__
 
-// The compute capability that hipified sources see in place of __CUDA_ARCH__: every dtype is there.
+// Compute capability in place of __CUDA_ARCH__ in hipified sources; it enables every dtype.
 #define CANDLE_CUDA_ARCH 890
 
-// No host side is compiled, so a failed assertion could only stop the whole GPU: bad input is reported
-// through fault records instead (candle-kernels/indexing.cu).
+// Disabled, because a failed assertion would stop the whole GPU. Invalid input is reported through fault records
+// instead (candle-kernels/faults.cuh).
 #define assert(condition) ((void)0)

@@ -1,4 +1,4 @@
-// Where a thread stands in its launch, and dims and strides passed by value.
+// Thread and workgroup indices, and dims and strides passed by value.
 #pragma once
 
 #define CANDLE_COORDINATES(NAME, X, Y, Z)                             \
@@ -16,21 +16,21 @@ CANDLE_COORDINATES(CandleBlockDim, candle_block_size_x(), candle_block_size_y(),
 CANDLE_COORDINATES(CandleGridDim, candle_block_count_x(), candle_block_count_y(), candle_block_count_z())
 #undef CANDLE_COORDINATES
 
-// Objects without storage: `extern` declarations that only their inline getters are ever used of.
+// Declarations without storage; only their inline getters are used.
 extern const __device__ __attribute__((weak)) CandleThreadIdx threadIdx;
 extern const __device__ __attribute__((weak)) CandleBlockIdx blockIdx;
 extern const __device__ __attribute__((weak)) CandleBlockDim blockDim;
 extern const __device__ __attribute__((weak)) CandleGridDim gridDim;
 
-// Dims and strides of one launch, in the kernel argument segment instead of a buffer that the host would
-// have to upload first: what a kernel's `const size_t *info` points to upstream, in the same order.
+// Dims and strides of one launch, in the kernel argument segment instead of a buffer that the host would have to
+// upload. Same contents as upstream's `const size_t *info`.
 struct CandleLayout {
     size_t v[CANDLE_LAYOUT_WORDS];
     __device__ __forceinline__ operator const size_t *() const { return v; }
 };
 
-// Where element `index` in row-major order lies, in elements. Indices and dims are below 2^32, so that the
-// divisions need not be 64 bits wide; the outermost dim needs none. No dims stand for contiguous data.
+// Returns the offset of element `index` in row-major order, in elements. Indices and dims are below 2^32, so that
+// 32-bit divisions suffice; the outermost dim needs none. num_dims = 0 means contiguous data.
 CANDLE_DEVICE size_t candle_offset(unsigned int index, size_t num_dims, const size_t *dims, const size_t *strides) {
     size_t offset = 0;
     for (int d = (int)num_dims - 1; d > 0; --d) {

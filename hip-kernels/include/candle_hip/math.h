@@ -1,5 +1,5 @@
-// Mathematical functions under their CUDA names, from the machine's device library. Accuracy is the library's
-// (1 to 4 ulp); division and square root are correctly rounded.
+// Mathematical functions under their CUDA names, from the target's device library. Their error is 1 to 4 ulp; division
+// and square root are correctly rounded.
 #pragma once
 
 CANDLE_LIBRARY1(cos) CANDLE_LIBRARY1(sin) CANDLE_LIBRARY1(tan) CANDLE_LIBRARY1(cospi) CANDLE_LIBRARY1(sinpi)
@@ -21,7 +21,7 @@ CANDLE_OCML1(erf) CANDLE_OCML1(exp) CANDLE_OCML1(exp2) CANDLE_OCML1(log) CANDLE_
 CANDLE_MATH1(normcdff, normcdf, CANDLE_LIBRARY_F32(ncdf), CANDLE_LIBRARY_F64(ncdf)) CANDLE_OCML1(rsqrt)
 CANDLE_BUILTIN1(sqrt) CANDLE_BUILTIN1(ceil) CANDLE_BUILTIN1(floor) CANDLE_BUILTIN1(round) CANDLE_BUILTIN1(rint)
 CANDLE_BUILTIN1(trunc) CANDLE_BUILTIN1(fabs) CANDLE_MATH2(powf, pow, CANDLE_LIBRARY_F32(pow), CANDLE_LIBRARY_F64(pow))
-// As in CUDA and IEEE 754-2008 maxNum: a NaN gives way to a number.
+// As in CUDA and IEEE 754-2008 maxNum: if one operand is NaN, returns the other one.
 CANDLE_BUILTIN2(fmax) CANDLE_BUILTIN2(fmin) CANDLE_BUILTIN2(copysign)
 #undef CANDLE_OCML1
 #undef CANDLE_BUILTIN1
@@ -68,8 +68,8 @@ CANDLE_DEVICE float max(float x, float y) { return fmaxf(x, y); }
 CANDLE_DEVICE double min(double x, double y) { return fmin(x, y); }
 CANDLE_DEVICE double max(double x, double y) { return fmax(x, y); }
 
-// Upstream's own names for extrema, of the integers that its cuda_utils.cuh leaves out. They stand here
-// because its templates look them up where they are defined.
+// Upstream's extrema for the integer types that its cuda_utils.cuh omits. They must be declared before its templates,
+// which look them up at their definition.
 CANDLE_DEVICE int16_t ming(int16_t x, int16_t y) { return y < x ? y : x; }
 CANDLE_DEVICE int16_t maxg(int16_t x, int16_t y) { return x < y ? y : x; }
 CANDLE_DEVICE int32_t ming(int32_t x, int32_t y) { return min(x, y); }

@@ -1,5 +1,5 @@
-// What an NVIDIA GPU calls the same things as amdgcn.h, for running and measuring these kernels where there is no
-// AMD GPU; the mathematical functions are those of NVIDIA's libdevice.
+// NVIDIA counterpart of amdgcn.h, to run and measure these kernels on machines without an AMD GPU. The mathematical
+// functions are those of NVIDIA's libdevice.
 #pragma once
 
 #define CANDLE_PLACE(NAME, REGISTER) \
@@ -20,29 +20,29 @@ CANDLE_PLACE(wave_size, warpsize)
 CANDLE_PLACE(lane, laneid)
 #undef CANDLE_PLACE
 
-// __syncthreads is a builtin of the compiler here.
+// For NVIDIA targets, __syncthreads is a compiler builtin.
 CANDLE_DEVICE void __threadfence_system() { __nvvm_membar_sys(); }
 CANDLE_DEVICE void __syncwarp() { __nvvm_bar_warp_sync(~0u); }
 CANDLE_DEVICE unsigned int candle_uniform(unsigned int number) { return number; }
 
-// The word that lane `source` of the wave holds; `lanes` is the mask of those that take part.
+// Returns the word of lane `source` of the wave; `lanes` is the mask of participating lanes.
 CANDLE_DEVICE int candle_read_lane_word(unsigned long long lanes, int word, unsigned int source) {
     return __nvvm_shfl_sync_idx_i32((unsigned int)lanes, word, (int)source, 31);
 }
 
-// A bit for each lane of the wave where `predicate` holds.
+// Returns a mask of the lanes of the wave for which `predicate` is true.
 CANDLE_DEVICE unsigned long long candle_ballot(unsigned long long lanes, bool predicate) {
     return (unsigned int)__nvvm_vote_ballot_sync((unsigned int)lanes, predicate);
 }
 
-// c plus the dot product of the signed bytes of a and b, modulo 2^32.
+// Returns c plus the dot product of the signed bytes of a and b, modulo 2^32.
 CANDLE_DEVICE int __dp4a(int a, int b, int c) {
     int sum;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
     return sum;
 }
 
-// Additions to global memory whose old value nobody wants: another instruction, which the compiler does not find.
+// Atomic additions to global memory without the old value, by an instruction that the compiler does not select itself.
 #define CANDLE_GLOBAL __attribute__((address_space(1)))
 #define CANDLE_REDUCTION(NAME, T, PTX, REGISTER)                                                                \
     CANDLE_DEVICE void NAME(CANDLE_GLOBAL void *at, T value) {                                                  \
@@ -62,22 +62,22 @@ CANDLE_REDUCTION(candle_add_pair_bf16, unsigned int, "noftz.bf16x2", "r")
 #endif
 #undef CANDLE_REDUCTION
 
-// 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
+// 2^x and 1 / x within one ulp; results below 2^-126 are flushed to 0.
 CANDLE_DEVICE float candle_exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
-// Of a normal number, within an ulp.
+// Square root of a normal number, within one ulp.
 CANDLE_DEVICE float candle_square_root(float x) { return __nvvm_sqrt_approx_ftz_f(x); }
 
-// Sine and cosine of x half turns, with one reduction of x.
+// Sine and cosine of pi * x, with one argument reduction.
 extern "C" __device__ void __nv_sincospif(float, float *, float *);
 extern "C" __device__ void __nv_sincospi(double, double *, double *);
 CANDLE_DEVICE void sincospif(float x, float *sine, float *cosine) { __nv_sincospif(x, sine, cosine); }
 CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) { __nv_sincospi(x, sine, cosine); }
 
-// The constraint of an assembler's operand that is read and written in a register of 32 bits.
+// Inline assembly constraint of an operand that is read and written in a 32-bit register.
 #define CANDLE_IN_REGISTER "+r"
 
-// How the device library spells a function of one and of two arguments.
+// The device library's names of functions with one and with two arguments.
 #define CANDLE_LIBRARY1(NAME)                                                  \
     extern "C" __device__ __attribute__((const)) float __nv_##NAME##f(float);  \
     extern "C" __device__ __attribute__((const)) double __nv_##NAME(double);
@@ -86,6 +86,6 @@ CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) { __nv_sinco
     extern "C" __device__ __attribute__((const)) double __nv_##NAME(double, double);
 #define CANDLE_LIBRARY_F32(NAME) __nv_##NAME##f
 #define CANDLE_LIBRARY_F64(NAME) __nv_##NAME
-// Its name of the normal distribution's function is not ocml's.
+// libdevice's name of the normal cumulative distribution function differs from ocml's.
 #define __nv_ncdff __nv_normcdff
 #define __nv_ncdf __nv_normcdf

@@ -1,7 +1,7 @@
 // Operations on the four bytes of a 32-bit word.
 #pragma once
 
-// Per byte: a - b as signed numbers, saturated to [-128, 127].
+// Returns a - b for each signed byte, saturated to [-128, 127].
 CANDLE_DEVICE int __vsubss4(int a, int b) {
     unsigned int result = 0;
     for (int byte = 0; byte < 4; ++byte) {

@@ -29,7 +29,7 @@ static __attribute__((device)) inline __attribute__((always_inline)) To candle_b
     return __builtin_bit_cast(To, value);
 }
 
-// Alignment as in CUDA: a float4 may be loaded by one 16-byte access.
+// Alignment as in CUDA, so that one 16-byte access can load a float4.
 #define CANDLE_VECTOR2(NAME, SCALAR) struct alignas(2 * sizeof(SCALAR)) NAME { SCALAR x, y; };
 #define CANDLE_VECTOR3(NAME, SCALAR) struct NAME { SCALAR x, y, z; };
 #define CANDLE_VECTOR4(NAME, SCALAR, ALIGN) struct alignas(ALIGN) NAME { SCALAR x, y, z, w; };
@@ -54,7 +54,7 @@ CANDLE_DEVICE float2 make_float2(float x, float y) { return float2{x, y}; }
 CANDLE_DEVICE float4 make_float4(float x, float y, float z, float w) { return float4{x, y, z, w}; }
 CANDLE_DEVICE int2 make_int2(int x, int y) { return int2{x, y}; }
 
-// cuda::std::numeric_limits, for the types that reductions start from.
+// cuda::std::numeric_limits, for the initial values of reductions.
 namespace cuda {
 namespace std {
 template <typename T>

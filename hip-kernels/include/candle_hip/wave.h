@@ -1,17 +1,17 @@
 // Shuffles between the lanes of a wave.
 //
-// CUDA's warps have 32 lanes. A wave has 32 or 64: without an explicit width a shuffle works within aligned
-// groups of 32 lanes on both, so that kernels written for warps stay right; a kernel that means the whole wave
-// names a width of 64. AMD's lanes run in lockstep and need no mask; the mask names all lanes that are there.
-// A lane that is switched off must not be read from (CUDA leaves that undefined; here it reads as zero).
+// CUDA's warps have 32 lanes, AMD's waves 32 or 64. Without an explicit width, a shuffle works within aligned groups
+// of 32 lanes on both, so that kernels written for warps remain correct; a width of 64 selects the whole wave. AMD's
+// lanes run in lockstep and ignore the mask, which must name all active lanes. Reading from an inactive lane is
+// undefined in CUDA and gives zero here.
 #pragma once
 
-// No group is wider than the wave.
+// Limits a group to the width of the wave.
 CANDLE_DEVICE unsigned int candle_group_width(int width) {
     return min((unsigned int)width, candle_wave_size());
 }
 
-// The value that lane `source` of the wave holds, moved in words of 32 bits.
+// Returns the value of lane `source` of the wave, moved in 32-bit words.
 template <typename T>
 CANDLE_DEVICE T candle_read_lane(unsigned long long lanes, T value, unsigned int source) {
     static_assert(sizeof(T) <= 16, "a shuffle moves at most 16 bytes");
@@ -31,7 +31,7 @@ CANDLE_DEVICE T __shfl_sync(unsigned long long lanes, T value, int source, int w
     return candle_read_lane(lanes, value, (candle_lane() & ~mask) | ((unsigned int)source & mask));
 }
 
-// A source outside of the group leaves a lane its own value, here and below.
+// If the source is outside of the group, a lane keeps its own value, here and below.
 template <typename T>
 CANDLE_DEVICE T __shfl_xor_sync(unsigned long long lanes, T value, int lane_mask, int width = 32) {
     const unsigned int lane = candle_lane();
@@ -54,7 +54,7 @@ CANDLE_DEVICE T __shfl_down_sync(unsigned long long lanes, T value, unsigned int
     return candle_read_lane(lanes, value, delta > last - lane ? lane : lane + delta);
 }
 
-// A bit for each lane of the group of 32 where `predicate` holds.
+// Returns a mask of the lanes of the group of 32 for which `predicate` is true.
 CANDLE_DEVICE unsigned int __ballot_sync(unsigned long long lanes, bool predicate) {
     return (unsigned int)(candle_ballot(lanes, predicate) >> (candle_lane() & 32));
 }

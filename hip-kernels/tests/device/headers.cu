@@ -1,5 +1,5 @@
-// Kernels that put the compatibility headers through their paces: tests/headers.rs launches them and
-// compares with the host's own formulas. One thread per element, unless said otherwise.
+// Kernels that test the compatibility headers: tests/headers.rs launches them and compares the results with
+// formulas on the host. One thread per element unless noted otherwise.
 
 #define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
 
@@ -22,7 +22,7 @@ CONVERSION(f64_to_e4m3, double, uint64_t, uint8_t, __nv_fp8_e4m3(x))
 CONVERSION(e4m3_to_f32, __nv_fp8_e4m3, uint8_t, uint32_t, (float)x)
 CONVERSION(e4m3_to_f16, __nv_fp8_e4m3, uint8_t, uint16_t, (__half)__nv_cvt_fp8_to_halfraw(x.__x, __NV_E4M3))
 
-// results[COUNT * i ..]: numbers that are made of elements i of both.
+// results[COUNT * i ..]: values computed from elements i of both operands.
 #define BITS(X) candle_bits<uint16_t>((decltype(a))(X))
 #define OF_PAIRS(NAME, T, COUNT, ...)                                                                        \
     extern "C" __global__ void NAME(unsigned int count, const uint16_t *as, const uint16_t *bs,              \
@@ -43,7 +43,7 @@ ARITHMETIC(arithmetic_bf16, __nv_bfloat16)
 EXTREMA(extrema_f16, __half)
 EXTREMA(extrema_bf16, __nv_bfloat16)
 
-// Every thread adds its value to the 16-bit cell that it is told, all at once.
+// All threads concurrently add their values to the given 16-bit cells.
 #define ATOMIC_ADD(NAME, T)                                                                                  \
     extern "C" __global__ void NAME(unsigned int count, const uint32_t *cells, const uint16_t *values,       \
                                     uint16_t *memory) {                                                      \
@@ -93,8 +93,7 @@ extern "C" __global__ void subtract_bytes(unsigned int count, const int *as, con
     }
 }
 
-// What a thread knows of its place: for every thread its block index, block size and grid size, then the sum of a
-// layout passed by value.
+// Writes for every thread its block index, block size and grid size, followed by the sum of a by-value layout.
 extern "C" __global__ void where_am_i(CandleLayout layout, unsigned int words, uint32_t *places, uint64_t *sum) {
     const unsigned int row = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
     const unsigned int lane = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);

@@ -1,4 +1,4 @@
-//! Launches kernels on the software GPU through its HIP functions.
+//! Launches kernels on the software GPU through its HIP API.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
@@ -8,16 +8,16 @@ use rocm_emulator::api;
 pub mod numbers;
 pub mod products;
 
-/// The architecture that the tests run on.
+/// Architecture that the tests run on.
 pub const ARCH: &str = "gfx1100";
-/// Its lanes per wave.
+/// Lanes per wave of [`ARCH`].
 pub const WAVE: usize = 32;
-/// The devices, one of each kind of matrix unit and one without; the first is that of every thread that selects none.
+/// Devices: one with each kind of matrix unit and one without. The first one is the default device of a thread.
 pub const DEVICES: [&str; 6] = [ARCH, "gfx90a", "gfx908", "gfx942", "gfx1030", "gfx1201"];
 
 /// Numbers that may be copied byte by byte.
 pub trait Element: Copy + Default {
-    /// The bytes in memory.
+    /// Returns the bytes in memory.
     fn to_bytes(self) -> Vec<u8>;
 }
 
@@ -32,16 +32,16 @@ macro_rules! elements {
 }
 elements!(u8, u16, u32, i32, u64, usize);
 
-/// Asks for the device; every call after the first changes nothing.
+/// Configures the devices; only the first call has an effect.
 fn configure() {
     rocm_emulator::configure(&DEVICES).unwrap();
 }
 
-/// Has this thread's modules and buffers be those of the device of an architecture.
+/// Selects the device of an architecture for this thread.
 pub fn select(arch: &str) {
     configure();
     let device = DEVICES.iter().position(|known| *known == arch).unwrap();
-    // SAFETY: it takes a number and checks it.
+    // SAFETY: the function takes a number and checks it.
     check(unsafe { api::hipSetDevice(device as i32) }, "hipSetDevice");
 }
 
@@ -71,12 +71,12 @@ impl Module {
         Self(module)
     }
 
-    /// Launches and waits. `arguments` are addresses of the kernel's arguments, in order.
+    /// Launches a kernel and waits for it. `arguments` are the addresses of its arguments, in order.
     pub fn launch(&self, kernel: &str, grid: [u32; 3], block: [u32; 3], arguments: &mut [*mut c_void]) {
         self.launch_with_lds(kernel, grid, block, 0, arguments);
     }
 
-    /// The same with so many bytes of dynamic LDS.
+    /// Like [`Self::launch`], with dynamic LDS.
     pub fn launch_with_lds(
         &self,
         kernel: &str,
@@ -91,8 +91,7 @@ impl Module {
         check(unsafe { api::hipModuleGetFunction(&mut function, self.0, name.as_ptr()) }, kernel);
         let (stream, none) = (std::ptr::null_mut(), std::ptr::null_mut());
         let ([x, y, z], [x_threads, y_threads, z_threads], values) = (grid, block, arguments.as_mut_ptr());
-        // SAFETY: every argument pointer is valid for the size that the kernel's metadata states: the caller's
-        // promise, checked by reading the results.
+        // SAFETY: every argument pointer is valid for the size in the kernel's metadata, as the caller guarantees.
         #[rustfmt::skip]
         let code = unsafe {
             api::hipModuleLaunchKernel(
@@ -176,12 +175,12 @@ impl<T: Element> Buffer<T> {
         check(code, "hipMemcpy");
     }
 
-    /// Where it lies.
+    /// Returns the address in device memory.
     pub fn address(&self) -> *mut c_void {
         self.address
     }
 
-    /// As a kernel argument.
+    /// Returns the buffer as a kernel argument.
     pub fn argument(&self) -> *mut c_void {
         (&raw const self.address).cast_mut().cast()
     }
@@ -194,7 +193,7 @@ impl<T> Drop for Buffer<T> {
     }
 }
 
-/// A value as a kernel argument.
+/// Returns a value as a kernel argument.
 pub fn argument<T: Copy>(value: &T) -> *mut c_void {
     (&raw const *value).cast_mut().cast()
 }

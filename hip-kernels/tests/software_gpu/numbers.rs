@@ -6,17 +6,17 @@ use hip_kernels::{archs, code_object};
 
 use super::{Buffer, DEVICES, Module, select};
 
-/// A dtype of floats.
+/// A float dtype.
 pub trait Dtype {
-    /// Its name.
+    /// Element type of kernels.
     const ELEMENT: Element;
-    /// The distance from 1 to the next number.
+    /// Distance from 1 to the next number.
     const EPSILON: f64;
-    /// What it is stored as.
+    /// Storage type.
     type Bits: super::Element;
-    /// Rounded.
+    /// Rounds a value and returns its bits.
     fn bits(value: f64) -> Self::Bits;
-    /// Exact.
+    /// Converts bits to their exact value.
     fn value(bits: Self::Bits) -> f64;
 }
 
@@ -41,27 +41,27 @@ dtype!(f16, F16, u16, f16::from_f64, f64::from, 1.0 / 1024.0);
 dtype!(bf16, Bf16, u16, bf16::from_f64, f64::from, 1.0 / 128.0);
 dtype!(F8E4M3, F8e4m3, u8, F8E4M3::from_f64, |value: F8E4M3| value.to_f64(), 1.0 / 8.0);
 
-/// The numbers of a device buffer.
+/// A device buffer of floats.
 pub struct Numbers<T: Dtype>(Buffer<T::Bits>);
 
 impl<T: Dtype> Numbers<T> {
-    /// Rounded to the dtype.
+    /// Creates a buffer with values rounded to the dtype.
     pub fn new(values: &[f64]) -> Self {
         Self(Buffer::new(&values.iter().map(|value| T::bits(*value)).collect::<Vec<_>>()))
     }
 
-    /// What the values are after rounding to the dtype.
+    /// Reads the values.
     pub fn read(&self) -> Vec<f64> {
         self.0.read().into_iter().map(T::value).collect()
     }
 
-    /// As a kernel argument.
+    /// Returns the buffer as a kernel argument.
     pub fn pointer(&self) -> DevicePtr {
         DevicePtr(self.0.address())
     }
 }
 
-/// Launches a kernel of a family, and waits.
+/// Launches a kernel of a family and waits for it.
 pub fn launch<F: KernelFamily>(
     kernel: Option<KernelOf<F::Any>>,
     arguments: &F,
@@ -77,7 +77,7 @@ pub fn launch<F: KernelFamily>(
     module.launch(id.name(), grid, block, &mut addresses);
 }
 
-/// Calls `check` with each architecture that there are kernels for, selected on this thread.
+/// Calls `check` for each architecture that has kernels, after selecting its device.
 pub fn on_each_device(check: impl Fn(&'static str)) {
     let held: Vec<_> = DEVICES.into_iter().filter(|arch| archs().contains(arch)).collect();
     assert!(!held.is_empty(), "none of {DEVICES:?} was built");
@@ -87,7 +87,7 @@ pub fn on_each_device(check: impl Fn(&'static str)) {
     }
 }
 
-/// Numbers from -1 to 1 without a pattern.
+/// Returns pseudo-random numbers from -1 to 1.
 pub fn noise(count: usize, seed: u32) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {

@@ -1,16 +1,16 @@
-//! A product of strided operands, against sums in f64.
+//! Compares products of strided operands with sums in f64.
 use hip_kernels::contract::{DevicePtr, TiledProduct};
 
 use super::numbers::{Dtype, Numbers, noise};
 
-/// Elements from batch to batch, row to row and column to column of the left side, and from row to row and column to
-/// column of the right side, which all batches share.
+/// Batch, row and column strides of the left operand, and row and column strides of the right operand, which all batches
+/// share.
 pub struct Strides {
     pub a: [usize; 3],
     pub b: [usize; 2],
 }
 
-/// The arguments of a product of `(batches, m, k)` with `(k, n)`, into rows that are `c_row` elements apart.
+/// Returns the arguments of a product of `(batches, m, k)` with `(k, n)`, into rows that are `c_row` elements apart.
 pub fn arguments(
     [a, b, c]: [DevicePtr; 3],
     [batches, m, n, k]: [usize; 4],
@@ -26,8 +26,8 @@ pub fn arguments(
     };
 }
 
-/// Checks what `launch` makes of operands of these lengths, in rows that are `gap` elements longer than the result.
-/// `bound` is the largest error of a sum.
+/// Checks the result of `launch` for operands of these sizes, with `gap` unused elements after each row of the result.
+/// `bound` is the maximum error of a sum.
 pub fn check<T: Dtype>(
     [batches, m, n, k]: [usize; 4],
     strides: &Strides,

@@ -1,16 +1,16 @@
-//! From what this crate's functions are asked for to a launch of Composable Kernel.
+//! Dispatches attention calls of this crate to Composable Kernel.
 use candle::backend::{BackendDevice, BackendStorage};
 use candle::rocm::{Attended, Attention, AttentionOperand, RocmStorage};
 use candle::{bail, DType, Error, Layout, Result, Shape};
 
-use super::choice::{choice, wins, Choice};
+use super::choice::{choice, is_in_table, Choice};
 use super::interface::{Element, ARCHS};
 use super::library::{Library, FOLDER_VARIABLE};
-use super::{LogSums, Operand, Problem, Starts};
+use super::{LogSumExp, Operand, Problem, SequenceStarts};
 
-/// What `attention` makes of operands of fitting shapes, if Composable Kernel is to compute it; `None` leaves it to Candle's
-/// kernels, which also refuse what does not fit. `out` is as [`Attention::forward`] takes it.
-pub(crate) fn instead(
+/// Computes `attention` with Composable Kernel if the choice and an instance allow it. `None` leaves the call to Candle's
+/// kernels, which also report errors. `out` is the layout that [`Attention::forward`] takes.
+pub(crate) fn try_forward(
     attention: &Attention,
     op: &'static str,
     [q, k, v]: [AttentionOperand; 3],
@@ -39,7 +39,7 @@ pub(crate) fn instead(
     }
     let address = |(storage, layout): AttentionOperand| Ok::<_, Error>(storage.ptr(layout, op)?.0 as u64);
     let starts = match starts {
-        Some([queries, keys]) => Some(Starts { queries: address(queries)?, keys: address(keys)? }),
+        Some([queries, keys]) => Some(SequenceStarts { queries: address(queries)?, keys: address(keys)? }),
         None => None,
     };
     let (left, right) = attention.window;
@@ -59,20 +59,21 @@ pub(crate) fn instead(
         k: operand(address(k)?, k.1),
         v: operand(address(v)?, v.1),
         o: operand(0, out),
-        log_sums: LogSums { address: 0, head: rows, batch: heads * rows },
+        log_sums: LogSumExp { address: 0, head: rows, batch: heads * rows },
         starts,
     };
     let Ok(call) = problem.call() else { return Ok(None) };
-    let is_wanted = choice() == Choice::ComposableKernel || wins(library.arch(), &problem, call.instance);
+    let is_wanted =
+        choice() == Choice::ComposableKernel || is_in_table(library.arch(), &problem, call.instance);
     if !is_wanted || library.code_object(call.instance).is_none() {
         return Ok(None);
     }
     let all_rows = outer * heads * rows;
-    // As of Candle's kernels, rows of no sequence are zeros where statistics are kept: gradients are computed of them.
+    // As with Candle's kernels, rows outside of all sequences are zero if statistics are kept: the backward pass reads them.
     let as_zeros = attention.statistics && attention.sequences.is_some();
     let fresh = |dtype, elements: usize| match as_zeros {
         true => device.zeros_impl(&Shape::from(elements), dtype),
-        // SAFETY: every element is written by the kernel, or of no sequence.
+        // SAFETY: the kernel writes every element, except in rows outside of all sequences.
         false => unsafe { RocmStorage::alloc(device, dtype, elements, op) },
     };
     let (made, log_sums) = (fresh(q.0.dtype(), all_rows * value_width)?, fresh(DType::F32, all_rows)?);
@@ -83,13 +84,13 @@ pub(crate) fn instead(
         q.0.order_after(storage)?;
     }
     let call = problem.call().map_err(Error::wrap)?;
-    // SAFETY: layouts were held against their storages; who chose Composable Kernel vouches for where sequences lie.
+    // SAFETY: layouts were checked. `Choice::ComposableKernel` makes the user responsible for sequence lengths.
     unsafe { call.run(device, library)? };
     let statistics = attention.statistics.then_some(log_sums);
     Ok(Some(Attended { out: made, statistics }))
 }
 
-/// The code objects for an architecture, if any are to be used.
+/// Returns the code objects for an architecture, if they are to be used.
 fn library(arch: &str) -> Result<Option<&'static Library>> {
     if choice() == Choice::Candle {
         return Ok(None);
@@ -100,17 +101,17 @@ fn library(arch: &str) -> Result<Option<&'static Library>> {
         && ARCHS.iter().any(|known| arch.starts_with(known))
     {
         bail!(
-            "Composable Kernel was chosen for attention on {arch}, but {FOLDER_VARIABLE} is not set: it names the folder \
-             that `cargo xtask ck --arch ARCH --out FOLDER` has filled"
+            "Composable Kernel was chosen for attention on {arch}, but {FOLDER_VARIABLE} is not set; set it to the \
+             folder that `cargo xtask ck --arch ARCH --out FOLDER` has filled"
         )
     }
     Ok(library)
 }
 
-/// That of all operands, if instances know all that goes into the scores.
+/// Returns the element type of all operands, or `None` if a feature of the call is unsupported.
 fn element(attention: &Attention, [q, k, v]: [AttentionOperand; 3]) -> Option<Element> {
-    let more = [attention.slopes, attention.mask, attention.ranges, attention.pages];
-    let is_plain = more.iter().all(Option::is_none) && !attention.softcap.is_some_and(|cap| cap > 0.0);
+    let unsupported = [attention.slopes, attention.mask, attention.ranges, attention.pages];
+    let is_plain = unsupported.iter().all(Option::is_none) && !attention.softcap.is_some_and(|cap| cap > 0.0);
     let are_same = [k, v].iter().all(|(storage, _)| storage.dtype() == q.0.dtype());
     let are_starts = |s: &candle::rocm::AttentionSequences| {
         [s.queries, s.keys].iter().all(|(starts, _)| matches!(starts.dtype(), DType::U32 | DType::I32))
@@ -125,7 +126,7 @@ fn element(attention: &Attention, [q, k, v]: [AttentionOperand; 3]) -> Option<El
     }
 }
 
-/// (batch, heads, rows, width) with dense rows. Strides of dims of one do not matter, and may be anything.
+/// Converts a layout (batch, heads, rows, width) with dense rows. Strides of dims of size 1 are ignored.
 fn operand(address: u64, layout: &Layout) -> Operand {
     let stride = |dim: usize| if layout.dims()[dim] > 1 { layout.stride()[dim] } else { 0 };
     Operand { address, row: stride(2), head: stride(1), batch: stride(0) }
