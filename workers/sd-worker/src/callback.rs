@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use worker_core::auth::Token;
-use worker_core::lifecycle::Work;
+use worker_core::lifecycle::WorkGuard;
 use worker_core::post::Poster;
 
 /// Outcomes that may wait to be sent.
@@ -38,7 +38,7 @@ struct Outcome {
     job_id: String,
     body: Vec<u8>,
     /// The worker's end waits until it is sent.
-    _work: Work,
+    _work: WorkGuard,
 }
 
 /// A handle to the thread that sends; it ends with the last handle.
@@ -57,7 +57,7 @@ impl Callback {
     }
 
     /// Sends an outcome after those before it; does not wait for it. Where too many wait, it is dropped, and logged.
-    pub fn send(&self, job_id: &str, outcome: &impl Serialize, work: Work) {
+    pub fn send(&self, job_id: &str, outcome: &impl Serialize, work: WorkGuard) {
         let queued = serde_json::to_vec(outcome).map_err(|error| error.to_string()).and_then(|body| {
             let outcome = Outcome { job_id: job_id.to_owned(), body, _work: work };
             self.0.try_send(outcome).map_err(|_| format!("{WAITING} others wait to be sent"))

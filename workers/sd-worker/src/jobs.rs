@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Serialize;
 use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
-use worker_core::lifecycle::Work;
+use worker_core::lifecycle::WorkGuard;
 use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
 use crate::callback::Callback;
@@ -144,8 +144,8 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
     options.name = Some(name);
     // One who listens by name has no use for it, and the last event says that it is.
     options.done = false;
-    options.log_bytes = log_bytes(limits);
-    options.kept_bytes = options.kept_bytes.max(options.log_bytes.saturating_mul(KEPT));
+    options.max_log_bytes = max_log_bytes(limits);
+    options.max_ended_bytes = options.max_ended_bytes.max(options.max_log_bytes.saturating_mul(KEPT));
     let jobs = Jobs::new(options, &api.lifecycle);
     let unfollowed = Unfollowed::default();
     let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), come));
@@ -165,7 +165,7 @@ async fn come(
 }
 
 /// As much as the largest job writes: noise does not get smaller as PNG, and base64 makes four bytes of three.
-fn log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
+fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
     let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + OTHER);
     let steps = bounds.steps.saturating_mul(bounds.pictures);
     // A preview has a pixel for each cell of latents, which is of 16 pixels at least.
@@ -204,7 +204,7 @@ async fn create(
         // A job that is not known any more needs no end.
         state.unfollowed.watch(&job_id, move |job_id| drop(state.jobs.cancel(job_id)));
     }
-    let callback = callback.map(|callback| (callback, state.api.lifecycle.work()));
+    let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
     let reporter =
         Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
     tokio::spawn(follow(reporter, images, format.unwrap_or_default(), seed));
@@ -259,7 +259,7 @@ struct Reporter {
     api: Api,
     worker_id: Arc<str>,
     /// The worker's end waits until it is told.
-    callback: Option<(Callback, Work)>,
+    callback: Option<(Callback, WorkGuard)>,
     unfollowed: Unfollowed,
 }
 
@@ -268,7 +268,7 @@ impl Reporter {
         let (status, event) = match outcome {
             Ok(event) => ("complete", event),
             // Whatever came of the cut: its log says so already.
-            Err(_) if self.api.lifecycle.is_cut() => {
+            Err(_) if self.api.lifecycle.is_aborted() => {
                 let message = "the worker stopped before the job was done".to_owned();
                 ("error", JobEvent::Error { code: "worker_ended".to_owned(), message })
             }

@@ -105,7 +105,7 @@ async fn the_end_of_the_worker_is_told() {
     let running = worker.begin(&job(json!({}))).await.0;
     worker.until("its first step waits", |worker| worker.gate.is_holding()).await;
     let waiting = worker.begin(&job(json!({}))).await.0;
-    worker.lifecycle.cut();
+    worker.lifecycle.abort();
     worker.gate.open();
     let mut ids = Vec::new();
     for _ in 0..2 {

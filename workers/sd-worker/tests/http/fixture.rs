@@ -220,7 +220,7 @@ impl Worker {
     pub async fn idle(&self) {
         let idle = |worker: &Self| {
             let status = worker.served.queue.status();
-            status.running == 0 && status.waiting == 0 && worker.lifecycle.working() == 0
+            status.running == 0 && status.waiting == 0 && worker.lifecycle.active_work() == 0
         };
         self.until("idle", idle).await;
     }

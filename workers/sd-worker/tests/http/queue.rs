@@ -164,7 +164,7 @@ async fn the_end_of_the_worker_is_told_once() {
     for (_, sse_url) in &streams {
         open.push(worker.send(get(sse_url)).await);
     }
-    worker.lifecycle.cut();
+    worker.lifecycle.abort();
     worker.gate.open();
     for stream in open {
         assert_eq!(error(&read(stream).await.events()), "worker_ended");
