@@ -32,7 +32,7 @@ fn cuda_is_out_of_memory(error: &candle_core::cuda::CudaError) -> bool {
     }
 }
 
-/// Returns the first line of an error's text, without the backtrace that Candle appends and clients should not see.
+/// Returns the first line of an error's text, without the backtrace that Candle appends.
 pub fn error_summary(error: &dyn Display) -> String {
     format!("{error:#}").lines().next().unwrap_or_default().to_owned()
 }

@@ -1,5 +1,5 @@
-//! Owner thread of a model and its device, shared by all workers. It can be joined within a time limit, panics are
-//! returned as errors, and device errors are classified by type.
+//! Owner thread of a model and its device, shared by all workers. It can be joined within a time limit.
+//! Panics are returned as errors, and device errors are classified by type.
 mod failure;
 
 pub use failure::{error_summary, is_out_of_memory};
@@ -44,8 +44,8 @@ impl ModelThread {
         }
     }
 
-    /// Waits until the thread has ended, but no longer than `limit`. Returns false if it is still running, because
-    /// a hung device call cannot be interrupted.
+    /// Waits until the thread has ended, but no longer than `limit`. Returns false if it is still running: a
+    /// hung device call cannot be interrupted.
     pub fn join_within(&self, limit: Duration) -> bool {
         let ended = self.ended.lock().recv_timeout(limit);
         if ended == Err(RecvTimeoutError::Timeout) {

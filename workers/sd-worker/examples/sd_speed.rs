@@ -3,13 +3,13 @@
 //! ```sh
 //! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15    # sizes of version 1.5, random weights
 //! cargo build --release --package sd-worker --features rocm --example sd_speed
-//! for part in text unet vae picture; do                    # peak memory is per process: run one process per part and side
+//! for part in text unet vae picture; do                    # one process per part and side, for peak memory
 //!     target/release/examples/sd_speed --model /tmp/sd15 --device rocm --part $part --sides 512
 //! done
 //! python3 workers/sd-worker/benches/diffusers_speed.py --model /tmp/sd15    # for comparison: diffusers on CUDA
 //! ```
 //!
-//! On an NVIDIA GPU, set `CANDLE_ROCM_DRIVER=nvidia`. The program prints one line of JSON per part and image side.
+//! On an NVIDIA GPU, set `CANDLE_ROCM_DRIVER=nvidia`. Prints one line of JSON per part and image side.
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;

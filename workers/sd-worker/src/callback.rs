@@ -56,13 +56,11 @@ impl Callback {
         Ok(Self(sender))
     }
 
-    /// Queues a result without waiting for it to be sent. If the queue is full, the result is dropped with a log message.
+    /// Queues a result to be sent. If the queue is full, the result is dropped with a log message.
     pub fn send(&self, job_id: &str, outcome: &impl Serialize, work: WorkGuard) {
         let queued = serde_json::to_vec(outcome).map_err(|error| error.to_string()).and_then(|body| {
             let outcome = Outcome { job_id: job_id.to_owned(), body, _work: work };
-            self.0
-                .try_send(outcome)
-                .map_err(|_| format!("{MAX_QUEUED} results are already waiting to be sent"))
+            self.0.try_send(outcome).map_err(|_| format!("{MAX_QUEUED} results are waiting"))
         });
         if let Err(error) = queued {
             tracing::error!(job_id, error, "callback dropped");

@@ -24,8 +24,7 @@ impl ModelFiles for ImageModel {
         let index = snapshot.get(INDEX, "", report)?;
         let text =
             std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
-        let parts: Value =
-            serde_json::from_str(&text).with_context(|| format!("{INDEX} is not valid JSON"))?;
+        let parts: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is not JSON"))?;
         snapshot.get_all(&files(snapshot.files(), &parts, self.half), report)?;
         Ok(index.parent().context("the path of a cached file has no parent folder")?.to_owned())
     }
@@ -35,7 +34,7 @@ impl ModelFiles for ImageModel {
     }
 }
 
-/// Returns the required files of a repository: for each component of the index its small files and one set of weights.
+/// Returns the required files: for each component of the index its small files and one set of weights.
 fn files(all: &BTreeSet<String>, index: &Value, half: bool) -> Vec<String> {
     const COMPONENTS: [&str; 7] =
         ["scheduler", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2", "unet", "vae"];

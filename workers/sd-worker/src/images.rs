@@ -14,7 +14,7 @@ use crate::picture::Picture;
 
 /// JPEG quality, 1 to 100.
 const JPEG_QUALITY: u8 = 92;
-const BASE64_ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
+const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
@@ -92,9 +92,7 @@ impl Source {
         if data.is_empty() {
             return Err("is empty".to_owned());
         }
-        BASE64_ANY_PADDING
-            .decode(data.as_bytes())
-            .map_err(|error| format!("is neither base64 nor a data URL: {error}"))
+        BASE64.decode(data.as_bytes()).map_err(|error| format!("is neither base64 nor a data URL: {error}"))
     }
 }
 

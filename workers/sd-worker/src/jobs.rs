@@ -20,13 +20,12 @@ use crate::queue::{Event, Failure, ImageJob};
 use crate::served::{Api, api_error};
 use crate::unfollowed::Unfollowed;
 
-/// Names of the size fields of a job.
 const SIZE_FIELDS: SizeNames = ["width", "height"];
 /// Maximum size in bytes of the JSON around an image, and of a progress event.
-const JSON_OVERHEAD_BYTES: usize = 4 << 10;
+const JSON_BYTES: usize = 4 << 10;
 const PROGRESS_EVENT_BYTES: usize = 256;
 /// Number of logs of maximum size that are kept for finished jobs.
-const MIN_KEPT_LOGS: usize = 2;
+const MIN_LOGS: usize = 2;
 
 fields! {
     /// Fields of a job besides [`Parameters`].
@@ -137,16 +136,15 @@ struct JobsApi {
     unfollowed: Unfollowed,
 }
 
-/// Returns the routes under `/v1/jobs`. `worker_id` is the name of this worker; `limits` are the limits of requests and
-/// the number of steps between previews, which together determine the maximum size of the log of a job.
+/// Returns the routes under `/v1/jobs`. `worker_id` is the name of this worker; `limits` are the limits of
+/// requests and the number of steps between previews, which determine the maximum size of the log of a job.
 pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bounds, usize)) -> Router {
     let mut options = Options::new(|error| JobEvent::from(error));
     options.name = Some(name);
     // Events are named, and `complete` and `error` already mark the end of the stream.
     options.done = false;
     options.max_log_bytes = max_log_bytes(limits);
-    options.max_ended_bytes =
-        options.max_ended_bytes.max(options.max_log_bytes.saturating_mul(MIN_KEPT_LOGS));
+    options.max_ended_bytes = options.max_ended_bytes.max(options.max_log_bytes.saturating_mul(MIN_LOGS));
     let jobs = Jobs::new(options, &api.lifecycle);
     let unfollowed = Unfollowed::default();
     let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), mark_followed));
@@ -167,13 +165,11 @@ async fn mark_followed(
 
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
 fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
-    let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_OVERHEAD_BYTES);
+    let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_BYTES);
     let steps = bounds.steps.saturating_mul(bounds.pictures);
     // A preview has one pixel per cell of the latents, which covers at least 16 pixels.
-    let previews = steps
-        .checked_div(preview_every)
-        .unwrap_or_default()
-        .saturating_mul(picture / 16 + JSON_OVERHEAD_BYTES);
+    let previews =
+        steps.checked_div(preview_every).unwrap_or_default().saturating_mul(picture / 16 + JSON_BYTES);
     // The first image is sent twice.
     let pictures = picture.saturating_mul(bounds.pictures + 1);
     pictures.saturating_add(previews).saturating_add(steps.saturating_mul(PROGRESS_EVENT_BYTES))
@@ -235,10 +231,8 @@ async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: 
             Event::Failed(failure) => return reporter.end(Err(api_error(failure))),
         };
         if !reporter.job.push(&event) {
-            let failure = Failure {
-                code: "log_full",
-                message: "the job exceeded the size limit of its event log".to_owned(),
-            };
+            let failure =
+                Failure { code: "log_full", message: "the job exceeded its log size limit".to_owned() };
             return reporter.end(Err(api_error(failure)));
         }
     }

@@ -1,13 +1,13 @@
-//! Image generation with Stable Diffusion 1.5, 2.1, XL and their Turbo versions, from folders in the layout of diffusers,
-//! and an HTTP worker.
+//! Image generation with Stable Diffusion 1.5, 2.1, XL and their Turbo versions, from folders in the layout
+//! of diffusers, and an HTTP worker.
 //!
 //! * [`model`]: loading of tokenizers, text encoders, UNet and VAE
 //! * [`schedulers`]: denoising schedules and solvers, with coefficients computed in f64 on the host
 //! * [`pipeline`]: text-to-image, image-to-image and inpainting
 //! * [`picture`]: RGB images and masks, decoded from PNG, JPEG and WebP
 //!
-//! Networks are built from blocks of candle-transformers. Modules that replace one of its networks state the reason.
-//! All random numbers are generated on the host from the seed, so that a seed yields the same image on all devices.
+//! Networks are built from blocks of candle-transformers. Modules that replace one of its networks say why.
+//! Random numbers are generated on the host from the seed, so that a seed yields the same image on all devices.
 //!
 //! Files of the worker:
 //!

@@ -15,9 +15,7 @@ pub fn register(metrics: &Metrics, model: &str, queue: Queue, device: Device) {
 const GAUGES: [Figure<Status, f64>; 3] = [
     ("sd_requests_waiting", "Waiting requests", |status| status.waiting as f64),
     ("sd_requests_running", "Running requests: 0 or 1", |status| status.running as f64),
-    ("sd_steps_per_second", "Speed of the last request with at least two steps", |status| {
-        status.steps_per_second
-    }),
+    ("sd_steps_per_second", "Steps per second of the last request", |status| status.steps_per_second),
 ];
 
 const COUNTERS: [Figure<Status, f64>; 6] = [

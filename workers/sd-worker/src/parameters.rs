@@ -143,10 +143,7 @@ impl Parameters {
             request.height = height.unwrap_or(defaults.height);
             if request.width.saturating_mul(request.height) > bounds.pixels {
                 let (width, height, most) = (request.width, request.height, bounds.pixels);
-                return invalid(
-                    names[0],
-                    format!("is too large: {width} x {height} exceeds the maximum of {most} pixels"),
-                );
+                return invalid(names[0], format!("makes {width} x {height}: at most {most} pixels"));
             }
         }
         let limits = Limits { bytes: MAX_FILE_BYTES, side: bounds.side as u32, pixels: bounds.pixels as u64 };

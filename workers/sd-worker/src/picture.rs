@@ -47,19 +47,16 @@ impl Picture {
     pub fn new(width: usize, height: usize, rgb: Vec<u8>) -> Result<Self> {
         let wanted = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(3));
         if wanted != Some(rgb.len()) || rgb.is_empty() {
-            return Err(Error::request(format!(
-                "{} bytes do not match an RGB image of {width} x {height}",
-                rgb.len()
-            )));
+            return Err(Error::request(format!("{} bytes for an image of {width} x {height}", rgb.len())));
         }
         Ok(Self { width, height, rgb })
     }
 
-    /// Decodes a PNG, JPEG or WebP file and applies its orientation. Transparency is ignored, and only the first frame of
-    /// an animation is used.
+    /// Decodes a PNG, JPEG or WebP file and applies its orientation. Transparency is ignored, and only the
+    /// first frame of an animation is used.
     ///
     /// # Errors
-    /// The format is not supported, the file is damaged, or it exceeds `limits`, which is checked before decoding.
+    /// The format is not supported, or the file is damaged or exceeds `limits`, which is checked first.
     pub fn decode(bytes: &[u8], limits: Limits) -> Result<Self> {
         let decoded = decode(bytes, limits)?.into_rgb8();
         Self::new(decoded.width() as usize, decoded.height() as usize, decoded.into_raw())
@@ -89,8 +86,7 @@ impl Picture {
         let (width, height) = (self.width as u32, self.height as u32);
         let written =
             PngEncoder::new(&mut file).write_image(&self.rgb, width, height, ExtendedColorType::Rgb8);
-        written
-            .map_err(|e| Error::request(format!("cannot encode a PNG of {width} x {height} pixels: {e}")))?;
+        written.map_err(|e| Error::request(format!("cannot encode {width} x {height} as PNG: {e}")))?;
         Ok(file)
     }
 
@@ -111,9 +107,7 @@ impl Picture {
     pub fn from_tensor(pictures: &Tensor) -> Result<Vec<Self>> {
         let (n, channels, height, width) = pictures.dims4()?;
         if channels != 3 {
-            return Err(Error::model(format!(
-                "cannot convert {channels} channels to an RGB image; expected 3"
-            )));
+            return Err(Error::model(format!("an RGB image has 3 channels, got {channels}")));
         }
         let values = pictures.to_dtype(DType::F32)?.permute((0, 2, 3, 1))?.flatten_all()?.to_vec1::<f32>()?;
         if let Some(bad) = values.iter().find(|value| !value.is_finite()) {
@@ -173,8 +167,8 @@ impl Mask {
         Ok(Self { width, height, inpaint })
     }
 
-    /// Decodes a PNG, JPEG or WebP file. If any pixel is transparent, the transparent part is regenerated, as in OpenAI's
-    /// API; otherwise the light part.
+    /// Decodes a PNG, JPEG or WebP file. If any pixel is transparent, the transparent part is regenerated, as
+    /// in OpenAI's API; otherwise the light part.
     ///
     /// # Errors
     /// Returns the errors of [`Picture::decode`].
@@ -201,8 +195,8 @@ impl Mask {
         &self.inpaint
     }
 
-    /// Returns an f32 tensor (1, 1, height / factor, width / factor) that is 1 for cells with any masked pixel, else 0.
-    /// Sides must be multiples of `factor`.
+    /// Returns an f32 tensor (1, 1, height / factor, width / factor) that is 1 for cells with any masked
+    /// pixel and 0 elsewhere. Sides must be multiples of `factor`.
     pub(crate) fn cells(&self, factor: usize, device: &Device) -> Result<Tensor> {
         let (width, height) = (self.width / factor, self.height / factor);
         let mut cells = vec![0f32; width * height];
@@ -216,11 +210,7 @@ impl Mask {
 
 fn decode(bytes: &[u8], limits: Limits) -> Result<DynamicImage> {
     if bytes.len() > limits.bytes {
-        return Err(Error::request(format!(
-            "the image has {} bytes; at most {} are allowed",
-            bytes.len(),
-            limits.bytes
-        )));
+        return Err(Error::request(format!("file of {} bytes: at most {}", bytes.len(), limits.bytes)));
     }
     let bad = |e: image::ImageError| Error::request(format!("cannot decode the image: {e}"));
     let format = image::guess_format(bytes).ok();
@@ -241,7 +231,7 @@ fn decode(bytes: &[u8], limits: Limits) -> Result<DynamicImage> {
     let pixels = u64::from(width) * u64::from(height);
     if width.max(height) > limits.side || pixels > limits.pixels {
         return Err(Error::request(format!(
-            "the image has {width} x {height} pixels; at most {} per side and {} in total are allowed",
+            "image of {width} x {height} pixels: at most {} per side and {} in total allowed",
             limits.side, limits.pixels
         )));
     }

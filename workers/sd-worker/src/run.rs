@@ -29,7 +29,6 @@ pub fn main(kind: DeviceKind) -> ExitCode {
     process::main::<SdWorker>(kind)
 }
 
-/// Implementation of [`Worker`] for image generation.
 struct SdWorker;
 
 impl Worker for SdWorker {

@@ -16,7 +16,7 @@ use crate::schedulers::{Method, SchedulerConfig};
 /// Maximum number of images that are decoded concurrently, which bounds memory.
 const MAX_CONCURRENT_DECODES: usize = 4;
 /// Retry interval sent to clients when the queue is closed.
-const CLOSED_RETRY_AFTER: Duration = Duration::from_secs(10);
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Description of the model, which itself is owned by the generator thread.
 #[derive(Clone, Debug)]
@@ -98,14 +98,13 @@ impl Served {
     }
 }
 
-fn submit_error(submit_error: SubmitError) -> ApiError {
-    match submit_error {
+fn submit_error(error: SubmitError) -> ApiError {
+    match error {
         SubmitError::Full { waiting, after } => {
-            ApiError::too_many(format!("the queue is full: {waiting} requests are waiting"), after)
-                .with_code("queue_full")
+            ApiError::too_many(format!("queue full: {waiting} waiting"), after).with_code("queue_full")
         }
-        SubmitError::Closed(failure) => {
-            ApiError::unavailable(failure.message, CLOSED_RETRY_AFTER).with_code("not_ready")
+        SubmitError::Closed(cause) => {
+            ApiError::unavailable(cause.message, RETRY_AFTER).with_code("not_ready")
         }
     }
 }
@@ -116,7 +115,7 @@ pub fn api_error(failure: Failure) -> ApiError {
     let error = match code {
         "invalid_request" => ApiError::invalid(message),
         "cancelled" => ApiError::conflict(message),
-        "device_lost" | "worker_ended" => ApiError::unavailable(message, CLOSED_RETRY_AFTER),
+        "device_lost" | "worker_ended" => ApiError::unavailable(message, RETRY_AFTER),
         _ => ApiError::internal(message),
     };
     error.with_code(code)

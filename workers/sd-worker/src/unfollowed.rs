@@ -1,7 +1,6 @@
 //! Cancellation of jobs that are never followed.
 //!
-//! A job is cancelled when its last reader disconnects. A client that never connects may not have received the id, so the
-//! job is cancelled after a timeout.
+//! A job is cancelled when its last reader disconnects, or after a timeout if it never had a reader.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

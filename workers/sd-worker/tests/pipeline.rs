@@ -1,4 +1,4 @@
-//! Pipeline tests with random weights: comparison with candle-transformers, and properties that hold for any model.
+//! Pipeline tests with random weights: comparison with candle-transformers, and properties of all models.
 mod tiny_model;
 
 use std::ops::ControlFlow;

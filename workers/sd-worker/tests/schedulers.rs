@@ -232,7 +232,7 @@ fn second_order_unipc_matches_the_paper() -> Outcome {
         for i in 0..steps {
             let m = exact_x0(levels[i], x);
             if i > 0 {
-                // UniC uses the previous sample and the predictions at both ends and, from the third level on, before.
+                // UniC uses the previous sample and the predictions at both ends and, if available, before.
                 let h = lambda(i) - lambda(i - 1);
                 let b = if kind == UniPcKind::Bh2 { (-h).exp_m1() } else { -h };
                 let m0 = x0s[i - 1];
@@ -411,7 +411,7 @@ fn invalid_configurations_are_rejected() {
     assert!("plms".parse::<Method>().expect_err("no such method").to_string().contains("dpm++2m"));
     for method in Method::ALL {
         assert_eq!(method.name().parse::<Method>().expect("its own name"), method);
-        // With the maximum number of steps, levels must stay distinct, because multistep methods divide by differences.
+        // With the maximum number of steps, levels must stay distinct: multistep methods divide by differences.
         let most = if matches!(method, Method::DpmSolver2M | Method::UniPc) { 999 } else { 1000 };
         let last = sample_path(&default, method, most, 1.0).expect("the most steps");
         assert!(last[most].is_finite(), "{method:?}");

@@ -1,4 +1,4 @@
-//! Soak test with random jobs, cancellations and disconnections: memory must not grow. It needs a separate process.
+//! Soak test with random jobs, cancellations and disconnections: memory must not grow. Needs its own process.
 #[path = "http/fixture.rs"]
 mod fixture;
 #[path = "http/images.rs"]

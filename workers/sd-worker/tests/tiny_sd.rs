@@ -58,8 +58,8 @@ fn circle_and_background_have_the_requested_colours() -> Outcome {
     Ok(())
 }
 
-/// In f32, all channels differ from the CPU image by at most one of 255 levels; in f16, by at most `HALF` levels on
-/// average.
+/// In f32, all channels differ from the CPU image by at most one of 255 levels; in f16, by at most `HALF`
+/// levels on average.
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn all_archs_generate_the_same_image() -> Outcome {

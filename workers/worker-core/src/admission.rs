@@ -17,7 +17,6 @@ use std::time::Duration;
 /// Monitoring routes. They are served in every state and count neither as requests of a client nor as work.
 const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
-/// Number of slots in use by each client.
 #[derive(Clone, Debug, Default)]
 struct SlotCounts {
     /// Maximum per client; 0 disables the limit.
@@ -57,10 +56,10 @@ impl Drop for Place {
     }
 }
 
-/// Sender of a request. Handlers take it as an extractor argument and acquire slots from it for the work they start.
+/// Sender of a request. Handlers extract it and acquire slots from it for the work they start.
 ///
-/// A request is open until its response has been sent. The work it starts may be several texts, or a job that outlives
-/// the request, and is counted separately. A client at its limit may still follow or cancel its own work.
+/// A request is open until its response has been sent. The work it starts, such as several texts or a job, is
+/// counted separately. A client at its limit may still follow or cancel its own work.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: IpAddr,
@@ -68,16 +67,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Acquires `count` slots, one for each text or image; `param` is the request field that determines the count.
+    /// Acquires `count` slots, one per text or image; `param` is the request field that sets the count.
     ///
     /// # Errors
     /// 400 if `count` exceeds the limit itself, 429 if it exceeds the slots that are free now.
     pub fn begin(&self, count: usize, param: &str) -> Result<Place, ApiError> {
         let limit = self.work.limit;
         if limit > 0 && count > limit {
-            let message = format!(
-                "asks for {count} concurrent outputs; the per-client limit is {limit} (--streams-per-client)"
-            );
+            let message =
+                format!("requests {count} outputs; the per-client limit is {limit} (--streams-per-client)");
             return Err(ApiError::field(param, message));
         }
         self.work.try_acquire(self.address, count).ok_or_else(|| {
@@ -114,7 +112,7 @@ impl ClientLimits {
         ClientLimits { proxies, requests: slots(), work: slots() }
     }
 
-    /// Returns the peer, or the address reported by the outermost trusted proxy in `X-Forwarded-For`.
+    /// Returns the peer or, if it is a trusted proxy, the last address in `X-Forwarded-For` that is not one.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         // Proxies append on the right; entries further left may have been forged by the client.
@@ -159,10 +157,7 @@ pub(crate) async fn admit(State(admission): State<Admission>, mut request: Reque
     let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
     let address = clients.client(peer, request.headers());
     let Some(slot) = clients.requests.try_acquire(address, 1) else {
-        let limit = clients.requests.limit;
-        let message = format!(
-            "per-client limit of {limit} open requests exceeded; wait for one to finish or raise --streams-per-client"
-        );
+        let message = format!("limit of {} open requests per client exceeded", clients.requests.limit);
         return ApiError::too_many(message, Duration::from_secs(1)).into_response();
     };
     request.extensions_mut().insert(Client { address, work: clients.work });

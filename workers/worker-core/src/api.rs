@@ -27,7 +27,7 @@ pub trait Served: Send + Sync + 'static {
     /// Returns the number of running and of waiting requests.
     fn requests(&self) -> [usize; 2];
 
-    /// Stops its thread and waits for it, but no longer than `limit`. Returns false if the thread is still running.
+    /// Stops its thread and waits for it, at most for `limit`. Returns false if it is still running.
     fn stop_within(&self, limit: Duration) -> bool;
 }
 

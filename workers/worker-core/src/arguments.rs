@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Arguments for networking, access control, monitoring and shutdown. Flatten them into the worker's own arguments.
+/// Arguments for networking, access control, monitoring and shutdown, to be flattened into other arguments.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArguments {
     /// Name of this worker in heartbeats and logs [default: random]
@@ -55,8 +55,8 @@ pub struct ServerArguments {
     #[arg(long, env, default_value_t = 32 << 10, value_parser = RangedU64ValueParser::<usize>::new().range(1024..=256 << 10))]
     pub header_limit: usize,
 
-    /// Seconds allowed to receive a request head, including on an idle kept-alive connection; should exceed the
-    /// keep-alive timeout of proxies
+    /// Seconds allowed to receive a request head, including on an idle kept-alive connection; should exceed
+    /// the keep-alive timeout of proxies
     #[arg(long, env, default_value_t = 75, value_parser = seconds(1))]
     pub header_timeout: u64,
 
@@ -101,14 +101,14 @@ impl ServerArguments {
         Duration::from_secs(self.drain_seconds)
     }
 
-    /// Returns the time that shutdown waits for the current step and for outstanding reports of finished jobs, so that
-    /// a hung device does not keep the process alive.
+    /// Returns the time that shutdown waits for the current step and for reports of finished jobs. It is
+    /// limited, so that a hung device does not keep the process alive.
     pub fn shutdown(&self) -> Duration {
         Duration::from_secs(self.shutdown_seconds)
     }
 }
 
-/// Parses the command line and the environment into `T`, where `defaults` overrides defaults of [`ServerArguments`]
+/// Parses the command line and the environment into `T`; `defaults` overrides defaults of [`ServerArguments`]
 /// (see [`command`]). Exits the process if the arguments are invalid or help is requested.
 pub fn parse<T: CommandFactory + FromArgMatches>(defaults: &[(&'static str, &'static str)]) -> T {
     let mut command = command::<T>(defaults);
@@ -116,8 +116,8 @@ pub fn parse<T: CommandFactory + FromArgMatches>(defaults: &[(&'static str, &'st
     T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// Returns the clap command of `T` with the given defaults, such as `("port", "8081")`. The first element of each
-/// pair is a field name; clap panics if there is no such field.
+/// Returns the clap command of `T` with the given defaults, such as `("port", "8081")`. The first element of
+/// each pair is a field name; clap panics if there is no such field.
 pub fn command<T: CommandFactory>(defaults: &[(&'static str, &'static str)]) -> Command {
     defaults.iter().fold(T::command(), |command, &(argument, default)| {
         command.mut_arg(argument, |argument| argument.default_value(default))

@@ -52,7 +52,6 @@ pub(crate) struct TokenPolicy {
     pub open: Arc<[&'static str]>,
 }
 
-/// Middleware that rejects requests without a valid token.
 pub(crate) async fn require_token(
     State(guard): State<TokenPolicy>,
     request: Request,
@@ -65,9 +64,7 @@ pub(crate) async fn require_token(
     let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()).and_then(bearer);
     match given {
         Some(given) if token.matches(given) => Ok(next.run(request).await),
-        Some(_) => Err(ApiError::unauthorized(
-            "invalid token; use the token this worker was started with (--api-token)",
-        )),
+        Some(_) => Err(ApiError::unauthorized("invalid token; it must equal the worker's --api-token")),
         None => Err(ApiError::unauthorized("missing token; send it as `Authorization: Bearer TOKEN`")),
     }
 }

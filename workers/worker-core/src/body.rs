@@ -16,7 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-/// A group of fields of a request body. Groups shared by several bodies are combined as tuples and read in one pass.
+/// A group of fields of a request body. Groups can be combined as tuples and are read in one pass.
 ///
 /// [`fields!`](crate::fields) declares such a group.
 pub trait Fields: Default {
@@ -35,13 +35,13 @@ pub trait Fields: Default {
 pub enum Others {
     /// All unknown fields are rejected with `invalid_value`.
     Invalid,
-    /// Unknown fields are rejected with `unsupported_parameter`, unless the tables list the field with this value.
+    /// Unknown fields are rejected with `unsupported_parameter`, unless a table lists this value.
     Unsupported(&'static [Table]),
     /// Unknown fields are ignored. Fields in the table are rejected unless it lists the value.
     Ignored(Table),
 }
 
-/// Unsupported fields, each with the values that have no effect, written as JSON or as a string; `*` matches any value.
+/// Unsupported fields, each with its values without effect, as JSON or as a string; `*` matches any value.
 pub type Table = &'static [(&'static str, &'static [&'static str])];
 
 impl Others {
@@ -115,8 +115,8 @@ pub fn required<T>(value: Option<T>, name: &str) -> Result<T, ApiError> {
     value.ok_or_else(|| ApiError::field(name, "is missing"))
 }
 
-/// Range check of a number: field name, value, permitted range, and unit in the plural (may be empty). A range that
-/// starts at `f64::MIN_POSITIVE` excludes 0; one that ends at infinity has no upper limit.
+/// Range check of a number: field name, value, permitted range, and unit in the plural (may be empty). A
+/// range that starts at `f64::MIN_POSITIVE` excludes 0; one that ends at infinity has no upper limit.
 #[derive(Clone, Debug)]
 pub struct Limit<'a>(pub &'a str, pub f64, pub RangeInclusive<f64>, pub &'a str);
 
@@ -157,9 +157,7 @@ impl<T: Fields, S: Send + Sync> FromRequest<S> for Body<T> {
                 StatusCode::PAYLOAD_TOO_LARGE => {
                     ApiError::too_large("the body exceeds the size limit of this worker (--body-limit)")
                 }
-                _ => ApiError::invalid(
-                    "the body is incomplete: the connection failed while it was being received",
-                ),
+                _ => ApiError::invalid("the body was not received completely"),
             }
         })?;
         parse(&bytes).map(Body)
@@ -173,8 +171,7 @@ impl<T: Fields, S: Send + Sync> FromRequest<S> for Body<T> {
 pub fn parse<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
-        ApiError::invalid(format!("the body is not valid UTF-8: first invalid byte at offset {at}"))
-            .with_code("invalid_utf8")
+        ApiError::invalid(format!("the body is not UTF-8: invalid byte {at}")).with_code("invalid_utf8")
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
     let object = read::<T, _>(&mut json)?;
@@ -213,8 +210,7 @@ impl<T> Object<T> {
         } else {
             "is not supported by this server"
         };
-        Err(ApiError::field(name.chars().take(MAX_ECHOED_NAME_CHARS).collect::<String>(), why)
-            .with_code(code))
+        Err(ApiError::field(name.chars().take(MAX_NAME_CHARS).collect::<String>(), why).with_code(code))
     }
 }
 
@@ -257,7 +253,7 @@ fn data_error(at: &Path, error: &serde_json::Error) -> ApiError {
     }
     let message = truncated(error.to_string());
     let mut param = path(at);
-    // For missing and duplicate fields the path may end at the enclosing object; only serde's text names the field.
+    // For missing and duplicate fields the path may end at the enclosing object; serde's text has the name.
     let named = NAMED.iter().find_map(|start| Some((start, message.strip_prefix(start)?.split_once('`')?.0)));
     if let Some((start, name)) = named {
         let last = matches!(at.iter().next_back(), Some(Segment::Map { key }) if key == name);
@@ -274,7 +270,7 @@ const MISSING: &str = "missing field `";
 const NAMED: [&str; 2] = [MISSING, "duplicate field `"];
 
 /// Maximum number of characters of a field name in an error.
-const MAX_ECHOED_NAME_CHARS: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 /// Maximum number of characters of client input in an error.
 const MAX_ECHOED_CHARS: usize = 400;
 

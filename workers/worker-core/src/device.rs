@@ -72,7 +72,7 @@ pub fn describe(device: &Device) -> String {
     }
 }
 
-/// Returns the device memory in bytes that this process has allocated, or 0 if it is unknown or the device is a CPU.
+/// Returns the device memory that this process has allocated, in bytes; 0 if unknown, or for the CPU.
 pub fn vram_bytes(device: &Device) -> u64 {
     match device {
         #[cfg(feature = "rocm")]

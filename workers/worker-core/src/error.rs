@@ -34,7 +34,7 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
-    /// Creates an error 400 about one field. The message follows the name of the field, as in "must be 1 or more".
+    /// Creates an error 400 about one field. The message follows the field name: "must be 1 or more".
     pub fn field(name: impl Into<String>, message: impl AsRef<str>) -> ApiError {
         let name = name.into();
         let message = format!("`{name}` {}", message.as_ref());

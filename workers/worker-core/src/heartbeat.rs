@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Status of the worker, as sent to the hive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct HeartbeatReport {
+pub struct Report {
     /// Name of the worker.
     pub worker_id: String,
     /// Name of its program, such as `llm-worker-rocm`.
@@ -34,7 +34,7 @@ pub struct HeartbeatReport {
 /// Destination and timing of heartbeats.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// URL to which a [`HeartbeatReport`] is sent by POST.
+    /// URL to which a [`Report`] is sent by POST.
     pub url: String,
     /// Bearer token to send.
     pub token: Option<Token>,
@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns options with an interval of 30 seconds, at most 5 minutes between attempts, and a timeout of 5 seconds.
+    /// Returns options with an interval of 30 s, at most 5 minutes between attempts, and a timeout of 5 s.
     pub fn new(url: impl Into<String>) -> Options {
         Options {
             url: url.into(),
@@ -66,15 +66,12 @@ pub struct Heartbeat {
     thread: JoinHandle<()>,
 }
 
-/// Starts a thread that sends the result of `beat` immediately and then at every interval. After each failed attempt
+/// Starts a thread that sends the result of `beat` immediately and then at every interval. After each failure
 /// the interval doubles, with a random deviation of up to 25%.
 ///
 /// # Errors
 /// The system cannot start a thread.
-pub fn start(
-    options: Options,
-    mut beat: impl FnMut() -> HeartbeatReport + Send + 'static,
-) -> io::Result<Heartbeat> {
+pub fn start(options: Options, mut beat: impl FnMut() -> Report + Send + 'static) -> io::Result<Heartbeat> {
     let (stop, stopped) = channel();
     let thread = std::thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
         let poster = Poster::new(&options.url, options.token.as_ref(), options.timeout);
@@ -115,7 +112,7 @@ pub struct PendingHeartbeat(Receiver<Heartbeat>);
 pub fn attach(
     app: App,
     arguments: &ServerArguments,
-    beat: impl Fn(SocketAddr) -> HeartbeatReport + Send + 'static,
+    beat: impl Fn(SocketAddr) -> Report + Send + 'static,
 ) -> (App, PendingHeartbeat) {
     let (sender, beating) = channel();
     let Some(url) = arguments.hive_url.clone() else { return (app, PendingHeartbeat(beating)) };

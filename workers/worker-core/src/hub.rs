@@ -12,8 +12,8 @@ const RETRIES: usize = 3;
 /// Callback that receives the completed fraction of a download, 0 to 1, and its description.
 pub type Report<'a> = &'a mut dyn FnMut(f32, &str);
 
-/// Source of models that are not local paths. By default the environment variables HF_ENDPOINT, HF_HOME and HF_TOKEN
-/// apply, as in other Hub clients.
+/// Source of models that are not local paths. By default the environment variables HF_ENDPOINT, HF_HOME and
+/// HF_TOKEN apply, as in other Hub clients.
 #[derive(Clone, Debug, Default)]
 pub struct Hub {
     /// Base URL of the Hub.
@@ -31,7 +31,7 @@ impl Hub {
         let repo = |revision: &str| named(repository, revision);
         let label = format!("{repository} at {revision}");
         let info = self.api()?.repo(repo(revision)).info().map_err(|error| explain(&error, &label))?;
-        // Requests use the commit, so that all files are of one version. The reference makes it available offline.
+        // Request files by commit, so that all are of one version. The reference makes them available offline.
         let (remote, local) = (self.api()?.repo(repo(&info.sha)), self.local(repository, revision));
         local.create_ref(&info.sha).context("cannot write to the model cache (HF_HOME)")?;
         let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
@@ -96,7 +96,7 @@ pub trait ModelFiles {
 }
 
 impl Hub {
-    /// Returns the path of a model: `model` itself if it is a path, otherwise the model is downloaded to the shared Hub
+    /// Returns the path of a model: `model` itself if it is a path, otherwise the downloaded copy in the Hub
     /// cache. If the Hub is unreachable, a cached copy is used.
     ///
     /// # Errors
@@ -110,10 +110,7 @@ impl Hub {
     ) -> Result<PathBuf> {
         let path = Path::new(model);
         if path.exists() {
-            ensure!(
-                revision.is_none(),
-                "--model-ref applies only to models on the Hub, and {model} is a local path"
-            );
+            ensure!(revision.is_none(), "--model-ref requires a model on the Hub; {model} is a local path");
             return Ok(path.to_owned());
         }
         let name = HubName::parse(model).filter(|name| files.accepts(name));
@@ -152,7 +149,7 @@ impl Snapshot {
         &self.files
     }
 
-    /// Returns the local path of a file, which is downloaded unless cached; `note` is appended to its name in reports.
+    /// Downloads a file unless it is cached, and returns its path; `note` follows its name in reports.
     ///
     /// # Errors
     /// The file does not exist or cannot be downloaded.
@@ -217,9 +214,7 @@ fn explain(error: &ApiError, label: &str) -> anyhow::Error {
     match status {
         // The Hub also returns 401 for repositories that do not exist.
         Some(401 | 403) => {
-            anyhow!(
-                "{label} is gated, private or does not exist; check the name, accept its terms on the Hub, and set HF_TOKEN"
-            )
+            anyhow!("{label} is gated, private or missing; accept its terms on the Hub, and set HF_TOKEN")
         }
         Some(404) => anyhow!("the Hub has no {label}; check the model's name and --model-ref"),
         _ => anyhow!("cannot download {label}: {error}; without a network, pass a local path"),

@@ -57,8 +57,8 @@ struct Shared {
 
 /// Handle to the state of the worker. Clones share the state.
 ///
-/// The initial state is [`State::Loading`]. [`State::Draining`] is final. A failed worker becomes ready again only after
-/// [`Lifecycle::loading`].
+/// The initial state is [`State::Loading`], and [`State::Draining`] is final. A failed worker becomes ready
+/// again only after [`Lifecycle::loading`].
 #[derive(Clone)]
 pub struct Lifecycle(Arc<Shared>);
 
@@ -106,7 +106,7 @@ impl Lifecycle {
         self.transition(State::Failed { reason }, |_| true);
     }
 
-    /// Reports a permanent failure: the worker is marked as failed, and [`crate::serve`] returns `reason` as its error a
+    /// Reports a permanent failure: the worker is marked as failed, and [`crate::serve`] returns `reason` a
     /// few seconds later, so that a supervisor restarts the process. Later calls keep the first reason.
     pub fn fail(&self, reason: impl Into<String>) {
         let reason = reason.into();
@@ -130,8 +130,8 @@ impl Lifecycle {
         self.transition(State::Draining, |_| true);
     }
 
-    /// Aborts running work: streams end with an error event and jobs are cancelled. [`crate::serve`] calls it at the
-    /// shutdown deadline.
+    /// Aborts running work: streams end with an error event and jobs are cancelled. [`crate::serve`] calls it
+    /// at the shutdown deadline.
     pub fn abort(&self) {
         self.drain();
         self.0.aborted.send_replace(true);

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// nginx's status for requests whose client disconnected before the response.
-const CLIENT_CLOSED_REQUEST: u16 = 499;
+const CLIENT_CLOSED: u16 = 499;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RouteLabels {
@@ -41,8 +41,8 @@ struct ResponseLabels {
     status: u16,
 }
 
-/// Metrics of the worker; clones share them. They contain the requests by route and status, their durations and the
-/// number of open streams. A worker can register further metrics.
+/// Metrics of the worker; clones share them. They include requests by route and status, their durations and
+/// the number of open streams. A worker can register further metrics.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
@@ -174,7 +174,7 @@ pub(crate) async fn get_metrics(State(metrics): State<Metrics>) -> Result<Respon
 }
 
 /// Measurement of one request. It is dropped after the last byte of the response or when the client disconnects.
-struct RequestMeasurement {
+struct RequestTimer {
     metrics: Metrics,
     route: RouteLabels,
     start: Instant,
@@ -182,7 +182,7 @@ struct RequestMeasurement {
     stream: bool,
 }
 
-impl Drop for RequestMeasurement {
+impl Drop for RequestTimer {
     fn drop(&mut self) {
         let RouteLabels { method, route } = self.route.clone();
         self.metrics.requests.get_or_create(&ResponseLabels { method, route, status: self.status }).inc();
@@ -199,8 +199,7 @@ pub(crate) async fn measure(State(metrics): State<Metrics>, request: Request, ne
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let route = RouteLabels { method: method(request.method()), route };
     let start = Instant::now();
-    let mut measured =
-        RequestMeasurement { metrics, route, start, status: CLIENT_CLOSED_REQUEST, stream: false };
+    let mut measured = RequestTimer { metrics, route, start, status: CLIENT_CLOSED, stream: false };
     let response = next.run(request).await;
     measured.status = response.status().as_u16();
     measured.stream = response.status() == StatusCode::OK

@@ -1,8 +1,8 @@
-//! Main program of a worker: arguments, model loading in the background, serving, and shutdown within a time limit.
+//! Main program of a worker: arguments, background loading, serving, and shutdown within a time limit.
 
 use crate::api::{Api, Served};
 use crate::device::{self, DeviceKind};
-use crate::heartbeat::{self, HeartbeatReport};
+use crate::heartbeat::{self, Report};
 use crate::progress::Progress;
 use crate::{App, Lifecycle, Metrics, ServerArguments, arguments, logging, serve};
 use anyhow::{Context, Result, ensure};
@@ -49,7 +49,7 @@ pub trait Worker: 'static {
     ) -> Result<Self::Served>;
 }
 
-/// Runs a worker until it stops. Returns 0 after a requested shutdown; otherwise prints a one-line error and returns 1.
+/// Runs a worker. Returns 0 after a requested shutdown; otherwise prints a one-line error and returns 1.
 pub fn main<W: Worker>(kind: DeviceKind) -> ExitCode {
     let arguments: W::Arguments = arguments::parse(W::DEFAULTS);
     match run::<W>(kind, arguments) {
@@ -126,11 +126,10 @@ fn load<W: Worker>(
     Ok(())
 }
 
-/// Returns the content of a heartbeat.
-fn beat<S: Served>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> HeartbeatReport {
+fn beat<S: Served>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> Report {
     let served = api.served().ok();
     let [running, waiting] = served.as_ref().map(|served| served.requests()).unwrap_or_default();
-    HeartbeatReport {
+    Report {
         worker_id: worker_id.to_owned(),
         kind: program.to_owned(),
         models: served.iter().map(|served| served.name().as_str().to_owned()).collect(),

@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Resolution of the progress bar.
 const BAR_STEPS: u64 = 1000;
 /// Minimum time between two reports of the same activity.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(100);

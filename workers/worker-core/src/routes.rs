@@ -50,17 +50,17 @@ impl App {
         App { router, doctor: None, open, lifecycle, metrics, bound: None, drain: None }
     }
 
-    /// Sets the function that returns the report for `GET /doctor`. It may block, because it runs on a separate thread.
+    /// Sets the function that returns the report for `GET /doctor`. It may block.
     pub fn doctor(self, doctor: impl Fn() -> String + Send + Sync + 'static) -> App {
         App { doctor: Some(Arc::new(doctor)), ..self }
     }
 
-    /// Enables `GET /doctor`, which reports on this machine and its device; `package` is the name of the worker's package.
+    /// Enables `GET /doctor` with a report on this machine and device; `package` is the worker's Cargo package.
     pub fn doctor_of(self, kind: DeviceKind, package: &'static str) -> App {
         self.doctor(move || device::doctor(kind, &kind.binary(package)))
     }
 
-    /// Exempts a path from authentication, in addition to `/health` and `/ready`. A web page that asks for the token needs this.
+    /// Exempts a path from authentication, such as a page that asks for the token.
     pub fn open(mut self, path: &'static str) -> App {
         self.open.push(path);
         self

@@ -43,19 +43,17 @@ impl<E> Default for Options<E> {
     }
 }
 
-/// Returns a response that streams events as JSON. An error is sent as `{"error": {...}}` and ends the stream, as does
-/// the shutdown deadline of the worker. `events` is dropped when the client disconnects, so that their producer can
-/// stop.
+/// Returns a response that streams events as JSON. An error, or the shutdown deadline of the worker, is sent
+/// as `{"error": {...}}` and ends the stream. `events` is dropped when the client disconnects, which notifies
+/// their producer.
 pub fn response<E, S>(events: S, lifecycle: &Lifecycle, options: Options<E>) -> Response
 where
     E: Serialize + 'static,
     S: Stream<Item = Result<E, ApiError>> + Send + 'static,
 {
-    let lifecycle = lifecycle.clone();
-    let events = UntilAborted {
-        source: Some(Box::pin(events)),
-        aborted: Box::pin(async move { lifecycle.aborted().await }),
-    };
+    let worker = lifecycle.clone();
+    let aborted = Box::pin(async move { worker.aborted().await });
+    let events = UntilAborted { source: Some(Box::pin(events)), aborted };
     let frames = events.map(move |event| {
         let event = event.and_then(|event| Frame::new(&event, options.name.and_then(|name| name(&event))));
         event.unwrap_or_else(|error| Frame::error(&error, options.name.map(|_| "error")))

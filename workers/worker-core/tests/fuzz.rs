@@ -79,7 +79,7 @@ fn worker() -> (Runtime, Router) {
     (tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(), router)
 }
 
-/// Sends a request and checks that the response is a success or a 4xx error in OpenAI's format. Returns its status.
+/// Sends a request, checks that it succeeds or fails with a 4xx in OpenAI's format, and returns its status.
 fn check((runtime, router): &(Runtime, Router), request: Request<Bytes>) -> Result<u16, TestCaseError> {
     runtime.block_on(async {
         let head = request.method() == "HEAD";

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use worker_core::heartbeat::{HeartbeatReport, Options, start};
+use worker_core::heartbeat::{Options, Report, start};
 
-fn beat(running: usize) -> HeartbeatReport {
-    HeartbeatReport {
+fn beat(running: usize) -> Report {
+    Report {
         worker_id: "w".into(),
         kind: "llm-worker-cpu".into(),
         models: vec!["tiny".into()],

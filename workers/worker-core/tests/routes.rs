@@ -327,7 +327,7 @@ fn workers_can_register_metrics() {
     assert!(metrics.text().unwrap().contains("\nqueue 5\n"));
 }
 
-/// Texts and requests are counted separately. A job holds its slot until it ends and can be read and cancelled meanwhile.
+/// Texts and requests are counted separately. A job at the limit can still be read and cancelled.
 #[tokio::test]
 async fn a_job_holds_its_slot_until_it_ends() {
     let lifecycle = ready();

@@ -55,10 +55,10 @@ impl Module for LayerNorm {
     }
 }
 
-/// Computes softmax(q kᵀ / √width) v for inputs (batch, positions, heads, width); returns (batch, positions, heads · width).
+/// Computes softmax(q kᵀ / √width) v of (batch, positions, heads, width) as (batch, positions, heads · width).
 ///
-/// Scores are computed in f32, by the flash-attention kernel on ROCm and in chunks of queries elsewhere. Training computes
-/// all scores at once. `causal` requires as many queries as keys.
+/// Scores are computed in f32, by the flash-attention kernel on ROCm and in chunks of queries elsewhere.
+/// Training computes all scores at once. `causal` requires as many queries as keys.
 pub(super) fn attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Result<Tensor> {
     let (batch, queries, heads, width) = q.dims4()?;
     let scale = 1.0 / (width as f64).sqrt();

@@ -96,8 +96,8 @@ pub struct ClipText {
 }
 
 impl ClipText {
-    /// Loads weights with the names of CLIPTextModel in transformers, or of CLIPTextModelWithProjection if `projection`.
-    /// The prefix `text_model.` is optional, because transformers 5.6 and later omit it in CLIPTextModel.
+    /// Loads weights with the names of CLIPTextModel, or of CLIPTextModelWithProjection if `projection`. The
+    /// prefix `text_model.` is optional, because transformers 5.6 and later omit it in CLIPTextModel.
     ///
     /// # Errors
     /// A weight is missing or has the wrong shape.

@@ -7,7 +7,7 @@
 //! unet/          config.json, diffusion_pytorch_model.safetensors
 //! vae/           config.json, diffusion_pytorch_model.safetensors
 //! scheduler/     scheduler_config.json
-//! preview.json   {"factors": [[r, g, b], ...], "bias": [r, g, b]}, factors per latent channel; optional, not part of diffusers
+//! preview.json   {"factors": [[r, g, b], ...], "bias": [r, g, b]}, per latent channel; optional extension
 //! ```
 //!
 //! Weights may be split into several files and may be named `.fp16.safetensors`.
@@ -49,7 +49,7 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Dtype of the VAE; `None` selects that of the UNet, except f32 for VAEs of XL that overflow in f16.
     pub vae_dtype: Option<DType>,
-    /// If true, the UNet uses the tanh approximation of GELU like upstream, although the models were trained without it.
+    /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
     pub upstream_gelu: bool,
 }
 
@@ -198,11 +198,9 @@ impl Model {
             _ => PreviewMap::of(version),
         };
         if let Some(map) = preview.as_ref().filter(|map| map.factors.len() != vae_config.latent_channels) {
-            let channels = map.factors.len();
+            let (found, expected, path) = (map.factors.len(), vae_config.latent_channels, folder.display());
             return Err(Error::model(format!(
-                "{}/preview.json: got factors of {channels} channels, expected {}",
-                folder.display(),
-                vae_config.latent_channels
+                "{path}/preview.json has {found} factors, expected {expected}"
             )));
         }
         Ok(Self {
@@ -260,8 +258,8 @@ impl Model {
     }
 }
 
-/// Returns true if a model is a Turbo model, which only its scheduler shows. Models with v-prediction or a zero terminal
-/// SNR (Lin et al. 2024) have the same scheduler, but need many steps and guidance.
+/// Returns true for Turbo models, which only their scheduler shows. Models with v-prediction or a zero
+/// terminal SNR (Lin et al. 2024) have the same scheduler, but need many steps and guidance.
 fn is_turbo(scheduler: &SchedulerConfig) -> bool {
     matches!(scheduler.method, Method::Euler | Method::EulerAncestral)
         && scheduler.spacing(scheduler.method) == Spacing::Trailing

@@ -73,9 +73,7 @@ impl ClipTokenizer {
         let (start, end) = (id(START)?, id(END)?);
         let pad = pad.map_or(Ok(end), |token| id(&token))?;
         if length < 2 {
-            return Err(Error::model(format!(
-                "a text encoder with {length} positions is not supported; at least 2 are required"
-            )));
+            return Err(Error::model(format!("a text encoder needs at least 2 positions, got {length}")));
         }
         Ok(Self { tokenizer, start, end, pad, length })
     }

@@ -1,5 +1,4 @@
-//! Transformer blocks of the UNet. The upstream blocks cannot be trained (norm and softmax lack gradients) and materialize
-//! all attention scores.
+//! Transformer blocks of the UNet. Upstream ones lack gradients (norm, softmax) and store all attention scores.
 use candle_core::{D, Result, Tensor};
 use candle_nn::{GroupNorm, Linear, Module, VarBuilder, group_norm, linear, linear_no_bias};
 

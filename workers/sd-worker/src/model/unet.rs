@@ -1,7 +1,7 @@
 //! UNet built from the residual blocks of candle-transformers.
 //!
-//! The UNet of candle-transformers lacks the pooled prompt and sizes that XL requires, computes the sinusoidal embedding
-//! in half precision, and ignores the configured number of groups in some norms.
+//! The UNet of candle-transformers lacks the pooled prompt and sizes that XL requires, computes sinusoids in
+//! half precision, and ignores the configured number of groups in some norms.
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Linear, Module, VarBuilder, conv2d, group_norm, linear};
 use candle_transformers::models::stable_diffusion::resnet::{ResnetBlock2D, ResnetBlock2DConfig};
@@ -170,14 +170,14 @@ impl UNet {
             candle_core::bail!("this UNet does not take a pooled prompt and sizes")
         };
         let sizes = sizes.map(|size| size as f64);
-        let sizes = self.sinusoidal_embedding(&sizes, width, pooled.device())?.flatten_all()?;
+        let sizes = self.sinusoids(&sizes, width, pooled.device())?.flatten_all()?;
         let sizes = sizes.unsqueeze(0)?.repeat((pooled.dim(0)?, 1))?;
         added.forward(&Tensor::cat(&[&pooled.to_dtype(self.dtype)?, &sizes], D::Minus1)?)
     }
 
     /// Computes the prediction for `latents` (batch, in_channels, height, width) and `text` (batch, tokens,
-    /// cross_attention_dim), all in the dtype of the weights. `timesteps` has one element or one per batch element.
-    /// `added` is the result of [`UNet::added`].
+    /// cross_attention_dim), in the dtype of the weights. `timesteps` has one element or one per batch
+    /// element. `added` is the result of [`UNet::added`].
     ///
     /// # Errors
     /// Shapes or dtypes do not match, `added` is missing or not supported, or the device fails.
@@ -189,13 +189,10 @@ impl UNet {
         added: Option<&Tensor>,
     ) -> Result<Tensor> {
         if added.is_some() != self.added.is_some() {
-            candle_core::bail!(
-                "the additional embedding of pooled prompts and sizes is required by XL and not supported by other UNets"
-            )
+            candle_core::bail!("pooled prompt and sizes are required by XL and not supported by other UNets")
         }
         let width = self.config.block_out_channels[0];
-        let mut time =
-            self.time.forward(&self.sinusoidal_embedding(timesteps, width, latents.device())?)?;
+        let mut time = self.time.forward(&self.sinusoids(timesteps, width, latents.device())?)?;
         if let Some(added) = added {
             time = added.broadcast_add(&time)?;
         }
@@ -219,9 +216,7 @@ impl UNet {
         x = self.mid.resnets[1].forward(&x, Some(&time))?;
         for level in &self.up {
             for i in 0..level.resnets.len() {
-                let Some(skip) = skips.pop() else {
-                    candle_core::bail!("the UNet has more up layers than down layers")
-                };
+                let Some(skip) = skips.pop() else { candle_core::bail!("more up than down layers") };
                 x = level.forward_layer(i, &Tensor::cat(&[&x, &skip], 1)?, &time, text)?;
             }
             if let (Some(conv), Some(skip)) = (&level.resample, skips.last()) {
@@ -234,19 +229,19 @@ impl UNet {
     }
 
     /// Returns sinusoidal embeddings of numbers: (numbers, width), computed in f32 as in training.
-    fn sinusoidal_embedding(&self, numbers: &[f64], width: usize, device: &Device) -> Result<Tensor> {
+    fn sinusoids(&self, numbers: &[f64], width: usize, device: &Device) -> Result<Tensor> {
         let half = width / 2;
         let base = -(10_000f64.ln()) as f32;
         let part = (1.0 / (half as f64 - self.config.freq_shift)) as f32;
         let mut values = Vec::with_capacity(numbers.len() * width);
         for number in numbers {
             let angle = |i: usize| *number as f32 * (i as f32 * base * part).exp();
-            let sinusoidal_embedding = (0..half).map(|i| angle(i).sin());
+            let sines = (0..half).map(|i| angle(i).sin());
             let cosines = (0..half).map(|i| angle(i).cos());
             if self.config.flip_sin_to_cos {
-                values.extend(cosines.chain(sinusoidal_embedding));
+                values.extend(cosines.chain(sines));
             } else {
-                values.extend(sinusoidal_embedding.chain(cosines));
+                values.extend(sines.chain(cosines));
             }
             values.resize(values.len() + width % 2, 0.0);
         }

@@ -6,7 +6,7 @@ use super::attention::Activation;
 use crate::{Error, Result};
 
 /// Side of the latents of Stable Diffusion 1, the smallest of all versions.
-const MIN_LEGACY_SAMPLE_SIZE: usize = 64;
+const MIN_SAMPLE_SIZE: usize = 64;
 
 /// A value shared by all blocks, or one value per block.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -71,7 +71,7 @@ pub struct UNetConfig {
     pub addition_time_embed_dim: Option<usize>,
     /// Width of pooled prompt and embedded sizes together (XL).
     pub projection_class_embeddings_input_dim: Option<usize>,
-    /// Activation of the feed-forward layers, which is not part of the file. Upstream uses [`Activation::GeluTanh`].
+    /// Activation of the feed-forward layers, not part of the file. Upstream uses [`Activation::GeluTanh`].
     #[serde(skip)]
     pub activation: Activation,
 }
@@ -159,12 +159,10 @@ impl UNetConfig {
         }
         let old = is_older_than_0_9(json["_diffusers_version"].as_str().unwrap_or("0.9"));
         let mut config: Self = serde_json::from_value(json).map_err(bad)?;
-        if old && config.sample_size < MIN_LEGACY_SAMPLE_SIZE {
+        if old && config.sample_size < MIN_SAMPLE_SIZE {
             let size = config.sample_size;
-            tracing::warn!(
-                "the UNet's config.json: replacing sample_size {size} of an old file by {MIN_LEGACY_SAMPLE_SIZE}"
-            );
-            config.sample_size = MIN_LEGACY_SAMPLE_SIZE;
+            tracing::warn!("the UNet's config.json: sample_size {size} raised to {MIN_SAMPLE_SIZE}");
+            config.sample_size = MIN_SAMPLE_SIZE;
         }
         config.check().map_err(|what| Error::model(format!("the UNet's config.json: {what}")))?;
         Ok(config)
@@ -202,7 +200,7 @@ impl UNetConfig {
         }
     }
 
-    /// Returns the widths of the additional embedding of XL: of each size, and of all sizes with the pooled prompt.
+    /// Returns the widths of XL's additional embedding: of each size, and of all sizes with the pooled prompt.
     pub(super) fn added_widths(&self) -> Option<(usize, usize)> {
         self.addition_embed_type.as_ref()?;
         Some((self.addition_time_embed_dim?, self.projection_class_embeddings_input_dim?))

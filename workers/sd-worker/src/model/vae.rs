@@ -1,4 +1,4 @@
-//! VAE built from the blocks of candle-transformers, whose own VAE samples on the device and does not expose the mean.
+//! VAE built from blocks of candle-transformers, whose VAE samples on the device and does not expose the mean.
 use candle_core::{Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module, VarBuilder, conv2d, group_norm};
 use candle_transformers::models::stable_diffusion::unet_2d_blocks::{
@@ -76,9 +76,7 @@ impl VaeConfig {
         let groups = config.norm_num_groups.max(1);
         if config.block_out_channels.is_empty() || config.block_out_channels.iter().any(|w| w % groups != 0) {
             let widths = &config.block_out_channels;
-            return Err(Error::model(format!(
-                "the VAE's config.json: widths {widths:?} must not be empty and must be multiples of {groups} groups"
-            )));
+            return Err(Error::model(format!("VAE config.json: {groups} groups do not divide {widths:?}")));
         }
         Ok(config)
     }
@@ -193,8 +191,8 @@ impl Vae {
         &self.config
     }
 
-    /// Encodes images (n, channels, height, width) in [-1, 1], whose sides are multiples of [`VaeConfig::factor`]. Returns
-    /// mean and log variance of their latents: (n, 2 · latent_channels, height / factor, width / factor).
+    /// Encodes images (n, channels, height, width) in [-1, 1], whose sides are multiples of [`VaeConfig::factor`].
+    /// Returns mean and log variance of their latents: (n, 2 · latent_channels, height / factor, width / factor).
     ///
     /// # Errors
     /// Shapes or dtypes do not match, or the device fails.
@@ -206,8 +204,8 @@ impl Vae {
         apply_optional(&self.quant, self.encoder.out(&self.encoder.mid.forward(&x, None)?)?)
     }
 
-    /// Decodes latents (n, latent_channels, height, width) to images in approximately [-1, 1]. The latents must not be
-    /// multiplied by the scaling factor.
+    /// Decodes latents (n, latent_channels, height, width) to images in approximately [-1, 1]. The latents
+    /// must not be multiplied by the scaling factor.
     ///
     /// # Errors
     /// Shapes or dtypes do not match, or the device fails.

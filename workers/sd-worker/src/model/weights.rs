@@ -13,7 +13,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use crate::{Error, Result};
 
 /// File name stems of weights.
-const FILE_STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
+const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
 /// Maximum header size in bytes according to the safetensors format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
@@ -34,7 +34,7 @@ pub(super) fn files(folder: &Path, half: bool) -> Result<Vec<PathBuf>> {
         return Err(Error::model(format!(
             "{} holds no safetensors named {}",
             folder.display(),
-            FILE_STEMS.map(|stem| format!("{stem}.safetensors or {stem}.fp16.safetensors")).join(", ")
+            STEMS.map(|stem| format!("{stem}.safetensors or {stem}.fp16.safetensors")).join(", ")
         )));
     };
     let (stem, of) = (first.stem, first.of);
@@ -60,8 +60,7 @@ struct ShardName {
 
 fn part(path: &Path) -> Option<ShardName> {
     let name = path.file_name()?.to_str()?.strip_suffix(".safetensors")?;
-    let (stem, rest) =
-        FILE_STEMS.iter().enumerate().find_map(|(i, stem)| Some((i, name.strip_prefix(stem)?)))?;
+    let (stem, rest) = STEMS.iter().enumerate().find_map(|(i, stem)| Some((i, name.strip_prefix(stem)?)))?;
     let half = rest.contains(".fp16");
     let rest = rest.replacen(".fp16", "", 1);
     if rest.is_empty() {

@@ -121,9 +121,7 @@ fn size(text: &str) -> Result<Option<(usize, usize)>, ApiError> {
     let side =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     let sides = text.split_once('x').and_then(|(width, height)| Some((side(width)?, side(height)?)));
-    sides
-        .map(Some)
-        .ok_or_else(|| ApiError::field("size", "must be auto, or width and height such as 512x512"))
+    sides.map(Some).ok_or_else(|| ApiError::field("size", "must be auto or a size such as 512x512"))
 }
 
 #[cfg(test)]

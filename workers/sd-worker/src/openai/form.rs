@@ -33,13 +33,12 @@ pub struct Form {
 /// 415 if the body is not a form, 413 if it is too large, 400 if it is malformed, with the field if known.
 pub async fn read(form: Result<Multipart, MultipartRejection>) -> Result<Form, ApiError> {
     let mut form = form.map_err(|_| {
-        let message =
-            "the body must be a form, with the header `Content-Type: multipart/form-data; boundary=...`";
+        let message = "send a form, with the header `Content-Type: multipart/form-data; boundary=...`";
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     })?;
     let mut read = Form::default();
     for _ in 0..MAX_PARTS {
-        let Some(part) = form.next_field().await.map_err(|error| form_error(&error))? else {
+        let Some(part) = form.next_field().await.map_err(|error| reject(&error))? else {
             return Ok(read);
         };
         let Some(name) = part.name().map(str::to_owned) else {
@@ -53,7 +52,7 @@ pub async fn read(form: Result<Multipart, MultipartRejection>) -> Result<Form, A
         };
         match file {
             Some(file) => {
-                let bytes = part.bytes().await.map_err(|error| form_error(&error))?;
+                let bytes = part.bytes().await.map_err(|error| reject(&error))?;
                 if file.replace(bytes.to_vec()).is_some() {
                     return Err(duplicate());
                 }
@@ -72,7 +71,7 @@ pub async fn read(form: Result<Multipart, MultipartRejection>) -> Result<Form, A
 
 async fn text(mut part: Field<'_>, name: &str) -> Result<Value, ApiError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = part.chunk().await.map_err(|error| form_error(&error))? {
+    while let Some(chunk) = part.chunk().await.map_err(|error| reject(&error))? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > MAX_TEXT_BYTES {
             return Err(ApiError::field(truncated(name), format!("exceeds {MAX_TEXT_BYTES} bytes")));
@@ -93,12 +92,11 @@ fn truncated(name: &str) -> String {
     name.chars().take(64).collect()
 }
 
-fn form_error(error: &MultipartError) -> ApiError {
+fn reject(error: &MultipartError) -> ApiError {
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::too_large("the body exceeds the size limit of this worker (--body-limit)")
         }
-        _ => ApiError::invalid(format!("the form is malformed: {}", error.body_text()))
-            .with_code("invalid_form"),
+        _ => ApiError::invalid(format!("malformed form: {}", error.body_text())).with_code("invalid_form"),
     }
 }

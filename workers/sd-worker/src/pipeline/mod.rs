@@ -52,12 +52,12 @@ pub struct Pipeline {
     pub bounds: Bounds,
     /// Tiling of the VAE.
     pub tiling: Tiling,
-    /// Maximum size of a UNet batch in cells of latents, before guidance doubles it. A batch has at least one image.
+    /// Maximum size of a UNet batch in cells of latents, before guidance doubles it; at least one image.
     pub batch_cells: usize,
 }
 
 /// Inputs of the UNet that are constant over the steps of a batch.
-struct Conditioning {
+struct BatchInputs {
     texts: Texts,
     /// Additional embedding of XL, in the order of the batch.
     added: Option<Tensor>,
@@ -105,7 +105,7 @@ impl Pipeline {
         let group = (self.batch_cells / cells.max(1)).max(1);
         let mut parts = Vec::new();
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
-            let conditioning = self.conditioning(request, seeds)?;
+            let inputs = self.inputs(request, seeds)?;
             let groups = request.seeds.len().div_ceil(group);
             let (before, total) = (i * scheduler.steps(), groups * scheduler.steps());
             let mut report = |step: usize, x0: &Tensor| {
@@ -116,7 +116,7 @@ impl Pipeline {
                     ControlFlow::Break(()) => Err(Error::Cancelled { step: before + step, total }),
                 }
             };
-            parts.push(self.denoise(request, seeds, scheduler.clone(), &conditioning, &mut report)?);
+            parts.push(self.denoise(request, seeds, scheduler.clone(), &inputs, &mut report)?);
         }
         Ok(Tensor::cat(&parts, 0)?)
     }
@@ -134,8 +134,8 @@ impl Pipeline {
         pictures.pop().ok_or_else(|| Error::model("the VAE returned no image"))
     }
 
-    /// Encodes an image to f32 latents (seeds, channels, height, width), multiplied by the scaling factor. Each seed yields
-    /// a separate sample of the distribution that the VAE predicts.
+    /// Encodes an image to f32 latents (seeds, channels, height, width), multiplied by the scaling factor.
+    /// Each seed yields a separate sample of the distribution that the VAE predicts.
     ///
     /// # Errors
     /// The sides are not multiples of the factor of the VAE, or the device fails.
@@ -157,7 +157,7 @@ impl Pipeline {
         Ok((sample * vae.config().scaling_factor)?)
     }
 
-    fn conditioning(&self, request: &Request, seeds: &[u64]) -> Result<Conditioning> {
+    fn inputs(&self, request: &Request, seeds: &[u64]) -> Result<BatchInputs> {
         let model = &self.model;
         let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0);
         let prompts: &[&str] = match guidance {
@@ -170,7 +170,7 @@ impl Pipeline {
             texts.pooled = texts.pooled.as_ref().map(zero_first_row).transpose()?;
         }
         // The rows of the negative prompt precede those of the prompt.
-        let repeat_rows = |x: &Tensor| -> Result<Tensor> {
+        let repeat = |x: &Tensor| -> Result<Tensor> {
             let rows: Vec<Tensor> = (0..x.dim(0)?)
                 .map(|i| {
                     let row = x.narrow(0, i, 1)?;
@@ -179,28 +179,25 @@ impl Pipeline {
                 .collect::<candle_core::Result<_>>()?;
             Ok(Tensor::cat(&rows, 0)?)
         };
-        texts.context = repeat_rows(&texts.context)?;
+        texts.context = repeat(&texts.context)?;
         let (width, height) = (request.width, request.height);
         let added = match &texts.pooled {
-            Some(pooled) => {
-                Some(model.unet.added(&repeat_rows(pooled)?, [height, width, 0, 0, height, width])?)
-            }
+            Some(pooled) => Some(model.unet.added(&repeat(pooled)?, [height, width, 0, 0, height, width])?),
             None => None,
         };
-        let mut conditioning =
-            Conditioning { texts, added, start: None, mask: None, inpaint: None, guidance };
-        let Some(start) = &request.start else { return Ok(conditioning) };
+        let mut inputs = BatchInputs { texts, added, start: None, mask: None, inpaint: None, guidance };
+        let Some(start) = &request.start else { return Ok(inputs) };
         if start.strength < 1.0 || start.mask.is_some() {
-            conditioning.start = Some(self.encode(&start.picture, seeds)?);
+            inputs.start = Some(self.encode(&start.picture, seeds)?);
         }
         if let Some(mask) = &start.mask {
             let cells = mask.cells(model.vae.config().factor(), &model.device)?;
             if model.is_inpainting() {
-                conditioning.inpaint = Some(self.inpaint(&start.picture, mask, &cells, seeds)?);
+                inputs.inpaint = Some(self.inpaint(&start.picture, mask, &cells, seeds)?);
             }
-            conditioning.mask = Some(cells);
+            inputs.mask = Some(cells);
         }
-        Ok(conditioning)
+        Ok(inputs)
     }
 
     /// Returns the additional input channels of inpainting UNets: (seeds, 5, height, width).
@@ -218,7 +215,7 @@ impl Pipeline {
         request: &Request,
         seeds: &[u64],
         mut scheduler: Scheduler,
-        conditioning: &Conditioning,
+        inputs: &BatchInputs,
         report: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
         let device = &self.model.device;
@@ -228,22 +225,20 @@ impl Pipeline {
         let noise = normal_batch(seeds, Purpose::Start, shape, device)?;
         // At full strength the regenerated part starts from pure noise, as without an input image.
         let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0);
-        let mut latents = match &conditioning.start {
+        let mut latents = match &inputs.start {
             Some(start) if !whole => scheduler.add_noise(start, &noise, 0)?,
             _ => (&noise * scheduler.init_sigma())?,
         };
         let skipped = request.skipped();
         for step in 0..scheduler.steps() {
             let timestep = scheduler.timestep(step).unwrap_or_default();
-            let output = self.predict(&latents, timestep, conditioning)?;
+            let output = self.predict(&latents, timestep, inputs)?;
             let mut fresh = || normal_batch(seeds, Purpose::Step(skipped + step), shape, device);
             let stepped = scheduler.step(&output, &latents, &mut fresh)?;
             latents = stepped.sample;
             let mut x0 = stepped.x0;
             // For UNets without mask input, restore the unmasked part of the input image after each step.
-            if let (Some(mask), Some(start), None) =
-                (&conditioning.mask, &conditioning.start, &conditioning.inpaint)
-            {
+            if let (Some(mask), Some(start), None) = (&inputs.mask, &inputs.start, &inputs.inpaint) {
                 // The final sample has no noise.
                 let kept = match step + 1 == scheduler.steps() {
                     true => start.clone(),
@@ -258,23 +253,19 @@ impl Pipeline {
     }
 
     /// Returns the prediction of the UNet after guidance, in f32.
-    fn predict(&self, latents: &Tensor, timestep: f64, conditioning: &Conditioning) -> Result<Tensor> {
+    fn predict(&self, latents: &Tensor, timestep: f64, inputs: &BatchInputs) -> Result<Tensor> {
         let n = latents.dim(0)?;
         let mut input = latents.to_dtype(self.model.dtype)?;
-        if let Some(inpaint) = &conditioning.inpaint {
+        if let Some(inpaint) = &inputs.inpaint {
             input = Tensor::cat(&[&input, &inpaint.to_dtype(self.model.dtype)?], 1)?;
         }
-        if conditioning.guidance.is_some() {
+        if inputs.guidance.is_some() {
             input = Tensor::cat(&[&input, &input], 0)?;
         }
-        let output = self.model.unet.forward(
-            &input,
-            &[timestep],
-            &conditioning.texts.context,
-            conditioning.added.as_ref(),
-        )?;
+        let output =
+            self.model.unet.forward(&input, &[timestep], &inputs.texts.context, inputs.added.as_ref())?;
         let output = output.to_dtype(DType::F32)?;
-        let Some(guidance) = conditioning.guidance else { return Ok(output) };
+        let Some(guidance) = inputs.guidance else { return Ok(output) };
         let (without, with) = (output.narrow(0, 0, n)?, output.narrow(0, n, n)?);
         Ok((&without + ((with - &without)? * guidance)?)?)
     }

@@ -20,7 +20,7 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// Returns limits of 2048 pixels per side, 1536 · 1536 pixels, 150 steps, 16 images and 10000 bytes per prompt.
+    /// Returns limits of 2048 per side, 1536 · 1536 pixels, 150 steps, 16 images and 10000 bytes per prompt.
     fn default() -> Self {
         Self { side: 2048, pixels: 1536 * 1536, steps: 150, pictures: 16, prompt: 10_000 }
     }
@@ -63,8 +63,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns a request with the defaults of `model`: its size, 30 steps and guidance 7.5, or 4 steps without guidance for
-    /// Turbo models.
+    /// Returns the defaults of `model`: 30 steps with guidance 7.5, or 4 steps without guidance for Turbo.
     pub fn of(model: &Model, prompt: impl Into<String>) -> Self {
         let side = model.side();
         let (steps, guidance) = if model.turbo { (4, 0.0) } else { (30, 7.5) };
@@ -91,16 +90,12 @@ impl Request {
         let (width, height) = (self.width, self.height);
         let multiple = model.vae.config().factor().max(8);
         if width == 0 || height == 0 || width % multiple != 0 || height % multiple != 0 {
-            return invalid(format!(
-                "size {width} x {height}: width and height must be multiples of {multiple}"
-            ));
+            return invalid(format!("size {width} x {height}: sides must be multiples of {multiple}"));
         }
         let pixels = width.saturating_mul(height);
         if width.max(height) > bounds.side || pixels > bounds.pixels {
             let (side, pixels) = (bounds.side, bounds.pixels);
-            return invalid(format!(
-                "size {width} x {height}: at most {side} pixels per side and {pixels} in total are allowed"
-            ));
+            return invalid(format!("size {width} x {height}: at most {side} per side, {pixels} in total"));
         }
         if self.steps == 0 || self.steps > bounds.steps {
             return invalid(format!("{} steps: must be 1 to {}", self.steps, bounds.steps));
@@ -113,11 +108,7 @@ impl Request {
         }
         for (name, text) in [("prompt", &self.prompt), ("negative prompt", &self.negative)] {
             if text.len() > bounds.prompt {
-                return invalid(format!(
-                    "{name} of {} bytes: must be at most {} bytes",
-                    text.len(),
-                    bounds.prompt
-                ));
+                return invalid(format!("{name} of {} bytes: at most {} allowed", text.len(), bounds.prompt));
             }
         }
         if let Some(start) = &self.start {
@@ -126,16 +117,11 @@ impl Request {
             }
             let size = (start.picture.width(), start.picture.height());
             if size != (width, height) {
-                return invalid(format!(
-                    "image of {} x {}: must have the requested size of {width} x {height}",
-                    size.0, size.1
-                ));
+                return invalid(format!("image of {} x {}: expected {width} x {height}", size.0, size.1));
             }
             if let Some(mask) = start.mask.as_ref().filter(|m| (m.width(), m.height()) != (width, height)) {
                 let (w, h) = (mask.width(), mask.height());
-                return invalid(format!(
-                    "mask of {w} x {h}: must have the size of the image, {width} x {height}"
-                ));
+                return invalid(format!("mask of {w} x {h}: expected {width} x {height}"));
             }
         }
         let masked = self.start.as_ref().is_some_and(|start| start.mask.is_some());

@@ -28,7 +28,7 @@ pub(super) struct Scale {
 
 /// Evaluates `apply` on `input` (1, channels, height, width), in tiles if it is large. Returns f32 on the CPU.
 ///
-/// Overlapping tiles are blended linearly. Results differ slightly from untiled ones, because norms are computed per tile.
+/// Overlapping tiles are blended linearly. Results differ slightly, because norms are computed per tile.
 pub(super) fn tiled(
     input: &Tensor,
     tiling: Tiling,
@@ -47,8 +47,8 @@ pub(super) fn tiled(
     let mut channels = 0;
     let mut total: Vec<f32> = Vec::new();
     let mut weights = vec![0f32; out_height * out_width];
-    for (top, tall) in tile_ranges(height, side, overlap) {
-        for (left, wide) in tile_ranges(width, side, overlap) {
+    for (top, tall) in tiles(height, side, overlap) {
+        for (left, wide) in tiles(width, side, overlap) {
             let s = scale.input;
             let tile = input.narrow(2, top * s, tall * s)?.narrow(3, left * s, wide * s)?.contiguous()?;
             let tile = host(&apply(&tile)?)?;
@@ -85,7 +85,7 @@ pub(super) fn tiled(
 }
 
 /// Returns start and length of the tiles along one dimension. The last tile is aligned with the end.
-fn tile_ranges(length: usize, side: usize, overlap: usize) -> Vec<(usize, usize)> {
+fn tiles(length: usize, side: usize, overlap: usize) -> Vec<(usize, usize)> {
     if length <= side {
         return vec![(0, length)];
     }
@@ -94,7 +94,7 @@ fn tile_ranges(length: usize, side: usize, overlap: usize) -> Vec<(usize, usize)
     (0..count).map(|i| ((i * stride).min(length - side), side)).collect()
 }
 
-/// Returns blend weights along one dimension of a tile: linear ramps over the overlap, except at the edges of the image.
+/// Returns blend weights along a tile: linear ramps over the overlap, except at the edges of the image.
 fn blend_weights(length: usize, overlap: usize, first: bool, last: bool) -> Vec<f32> {
     let part = |distance: usize| ((distance as f32 + 0.5) / overlap.max(1) as f32).min(1.0);
     (0..length)
@@ -127,14 +127,11 @@ mod tests {
     #[test]
     fn cuts_cover_a_side_and_overlap() {
         for length in 1..60 {
-            let tile_ranges = tile_ranges(length, 8, 3);
-            assert_eq!(tile_ranges[0].0, 0);
-            let (start, size) = tile_ranges[tile_ranges.len() - 1];
+            let all = tiles(length, 8, 3);
+            assert_eq!(all[0].0, 0);
+            let (start, size) = all[all.len() - 1];
             assert_eq!(start + size, length);
-            assert!(
-                tile_ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 >= pair[1].0 + 3),
-                "{length}: {tile_ranges:?}"
-            );
+            assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 >= pair[1].0 + 3), "{length}: {all:?}");
         }
     }
 }

@@ -55,8 +55,8 @@ pub enum Event {
 /// Error that ended a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Machine-readable code: `cancelled`, `invalid_request`, `out_of_memory`, `device_error`, `device_lost`, `model_failed`,
-    /// `internal_error`, `worker_ended`.
+    /// Machine-readable code: `cancelled`, `invalid_request`, `out_of_memory`, `device_error`, `device_lost`,
+    /// `model_failed`, `internal_error`, `worker_ended`.
     pub code: &'static str,
     /// Human-readable message.
     pub message: String,

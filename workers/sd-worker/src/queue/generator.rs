@@ -29,7 +29,7 @@ impl ImageGenerator for Pipeline {
     fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let device = self.model.device.clone();
         let mut failed = None;
-        // Devices execute steps asynchronously. Without a wait, all steps would be reported before the first is complete.
+        // Devices execute steps asynchronously. Without a wait, steps would be reported before they are complete.
         let images = self.run(request, &mut |progress| match device.synchronize() {
             Ok(()) => on_step(progress),
             Err(error) => {

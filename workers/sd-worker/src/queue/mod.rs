@@ -13,22 +13,22 @@ use tokio::sync::mpsc::UnboundedReceiver;
 pub use events::{Event, Failure, Options, SubmitError};
 pub use generator::ImageGenerator;
 pub use shared::Status;
-use shared::{QueuedRequest, SharedQueue};
+use shared::{QueueEntry, Shared};
 
 use crate::pipeline::Request;
 
-/// Handle to the queue; clones share it. When the last handle is dropped, waiting requests fail and the thread ends.
+/// Handle to the queue; clones share it. When the last one is dropped, requests fail and the thread ends.
 #[derive(Clone)]
 pub struct Queue(Arc<Handle>);
 
 struct Handle {
-    queue: Arc<SharedQueue>,
+    queue: Arc<Shared>,
     thread: ModelThread,
 }
 
 impl Queue {
-    /// Starts the thread that owns `generator`. If the device fails, `on_failure` is called and further requests are
-    /// rejected.
+    /// Starts the thread that owns `generator`. If the device fails, `on_failure` is called and further
+    /// requests are rejected.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -37,7 +37,7 @@ impl Queue {
         options: Options,
         on_failure: impl FnOnce(&str) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let queue = Arc::new(SharedQueue::new(options));
+        let queue = Arc::new(Shared::new(options));
         let own = queue.clone();
         let thread = ModelThread::spawn("image-generator", move || thread::run(&own, generator, on_failure))?;
         Ok(Self(Arc::new(Handle { queue, thread })))
@@ -49,8 +49,8 @@ impl Queue {
     /// The queue is full or closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, SubmitError> {
         let queue = &self.0.queue;
-        let (queued, events) = queue.push(request)?;
-        Ok(ImageJob { events, canceller: Canceller { queued, queue: queue.clone() } })
+        let (entry, events) = queue.push(request)?;
+        Ok(ImageJob { events, canceller: Canceller { entry, queue: queue.clone() } })
     }
 
     /// Checks that a request would be accepted now.
@@ -72,8 +72,8 @@ impl Queue {
         self.0.thread.join();
     }
 
-    /// Like [`Self::stop`], but waits no longer than `limit`. Returns false if the thread is still running, for example
-    /// because the device hangs; the thread is then detached.
+    /// Like [`Self::stop`], but waits no longer than `limit`. Returns false if the thread is still running,
+    /// for example because the device hangs; the thread is then detached.
     pub fn stop_within(&self, limit: Duration) -> bool {
         self.0.close();
         self.0.thread.join_within(limit)
@@ -82,8 +82,7 @@ impl Queue {
 
 impl Handle {
     fn close(&self) {
-        self.queue
-            .close(&Failure::new("worker_ended", "the worker stopped before the request was completed"));
+        self.queue.close(&Failure::new("worker_ended", "the worker stopped before completion"));
     }
 }
 
@@ -102,14 +101,14 @@ pub struct ImageJob {
 /// Handle that cancels a request.
 #[derive(Clone)]
 pub struct Canceller {
-    queued: Arc<QueuedRequest>,
-    queue: Arc<SharedQueue>,
+    entry: Arc<QueueEntry>,
+    queue: Arc<Shared>,
 }
 
 impl Canceller {
-    /// Cancels the request: immediately if it is waiting, otherwise after the current step. Its last event is still sent.
+    /// Cancels the request: immediately if it waits, otherwise after the current step. Its last event is sent.
     pub fn cancel(&self) {
-        self.queue.cancel(&self.queued);
+        self.queue.cancel(&self.entry);
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Status {
 }
 
 /// A request in the queue.
-pub(super) struct QueuedRequest {
+pub(super) struct QueueEntry {
     request: Mutex<Option<Request>>,
     /// Sender of events; `None` after the last one.
     events: Mutex<Option<UnboundedSender<Event>>>,
@@ -46,7 +46,7 @@ pub(super) struct QueuedRequest {
     cancelled: AtomicBool,
 }
 
-impl QueuedRequest {
+impl QueueEntry {
     /// Takes the request; the first call returns it.
     pub fn take(&self) -> Option<Request> {
         self.request.lock().take()
@@ -79,8 +79,8 @@ impl QueuedRequest {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Arc<QueuedRequest>>,
-    running: Option<Arc<QueuedRequest>>,
+    waiting: VecDeque<Arc<QueueEntry>>,
+    running: Option<Arc<QueueEntry>>,
     closed: Option<Failure>,
     counters: Status,
 }
@@ -92,40 +92,37 @@ impl State {
 
     fn send_positions(&self) {
         let running = usize::from(self.running.is_some());
-        self.waiting.iter().enumerate().for_each(|(i, queued)| queued.set_position(i + running));
+        self.waiting.iter().enumerate().for_each(|(i, entry)| entry.set_position(i + running));
     }
 }
 
 /// Queue shared by handlers and the generator thread. Its lock is not held during computation.
-pub(super) struct SharedQueue {
+pub(super) struct Shared {
     pub options: Options,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl SharedQueue {
+impl Shared {
     pub fn new(options: Options) -> Self {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    pub fn push(
-        &self,
-        request: Request,
-    ) -> Result<(Arc<QueuedRequest>, UnboundedReceiver<Event>), SubmitError> {
+    pub fn push(&self, request: Request) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
         self.check_state(&state)?;
         let (events, receiver) = unbounded_channel();
         let position = state.pending();
-        let queued = Arc::new(QueuedRequest {
+        let entry = Arc::new(QueueEntry {
             request: Mutex::new(Some(request)),
             events: Mutex::new(Some(events)),
             position: Mutex::new(position),
             cancelled: AtomicBool::new(false),
         });
-        queued.send(Event::Queued { position });
-        state.waiting.push_back(queued.clone());
+        entry.send(Event::Queued { position });
+        state.waiting.push_back(entry.clone());
         self.changed.notify_all();
-        Ok((queued, receiver))
+        Ok((entry, receiver))
     }
 
     pub fn check_capacity(&self) -> Result<(), SubmitError> {
@@ -144,44 +141,44 @@ impl SharedQueue {
     }
 
     /// Finishes the running request and waits for the next one. Returns `None` once the queue is closed.
-    pub fn next(&self) -> Option<Arc<QueuedRequest>> {
+    pub fn next(&self) -> Option<Arc<QueueEntry>> {
         let mut state = self.state.lock();
         state.running = None;
         loop {
             if state.closed.is_some() {
                 return None;
             }
-            if let Some(queued) = state.waiting.pop_front() {
-                state.running = Some(queued.clone());
-                queued.set_position(0);
+            if let Some(entry) = state.waiting.pop_front() {
+                state.running = Some(entry.clone());
+                entry.set_position(0);
                 state.send_positions();
-                return Some(queued);
+                return Some(entry);
             }
             self.changed.wait(&mut state);
         }
     }
 
-    /// Removes the running request. This comes before its last event, so that the client can submit another one then.
+    /// Removes the running request. Its last event follows, so that the client can then submit another one.
     pub fn finish_running(&self) {
         self.state.lock().running = None;
     }
 
     /// Cancels a request. A waiting request is removed immediately.
-    pub fn cancel(&self, queued: &Arc<QueuedRequest>) {
-        queued.cancelled.store(true, Relaxed);
+    pub fn cancel(&self, entry: &Arc<QueueEntry>) {
+        entry.cancelled.store(true, Relaxed);
         let mut state = self.state.lock();
-        let Some(index) = state.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, queued)) else {
+        let Some(index) = state.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, entry)) else {
             return;
         };
         state.waiting.remove(index);
         state.counters.cancelled += 1;
         state.send_positions();
         drop(state);
-        drop(queued.take());
-        queued.finish(Event::Failed(Failure::new("cancelled", "cancelled while waiting in the queue")));
+        drop(entry.take());
+        entry.finish(Event::Failed(Failure::new("cancelled", "cancelled while waiting in the queue")));
     }
 
-    /// Closes the queue: waiting requests fail with `failure`, the running one is cancelled. Later calls keep the first failure.
+    /// Closes the queue: waiting requests fail, the running one is cancelled. Later calls keep the first failure.
     pub fn close(&self, failure: &Failure) {
         let mut state = self.state.lock();
         let failure = state.closed.get_or_insert_with(|| failure.clone()).clone();
@@ -193,8 +190,8 @@ impl SharedQueue {
         drop(state);
         self.changed.notify_all();
         for queued in waiting {
-            drop(queued.take());
-            queued.finish(Event::Failed(failure.clone()));
+            drop(entry.take());
+            entry.finish(Event::Failed(failure.clone()));
         }
     }
 

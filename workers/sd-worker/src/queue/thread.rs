@@ -6,37 +6,33 @@ use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
 use super::events::{Event, Failure};
 use super::generator::ImageGenerator;
-use super::shared::{QueuedRequest, SharedQueue};
+use super::shared::{QueueEntry, Shared};
 use crate::Error;
 use crate::picture::Picture;
 use crate::pipeline::{Progress, Request};
 
 /// Processes requests until the queue is closed or the device fails.
-pub(super) fn run(
-    queue: &SharedQueue,
-    mut generator: Box<dyn ImageGenerator>,
-    on_failure: impl FnOnce(&str),
-) {
+pub(super) fn run(queue: &Shared, mut generator: Box<dyn ImageGenerator>, on_failure: impl FnOnce(&str)) {
     let mut on_failure = Some(on_failure);
-    while let Some(queued) = queue.next() {
-        let Some(failure) = serve(queue, &mut *generator, &queued) else { continue };
+    while let Some(entry) = queue.next() {
+        let Some(failure) = serve(queue, &mut *generator, &entry) else { continue };
         tracing::error!(code = failure.code, "{}", failure.message);
         // Mark the worker as failed before clients receive the error.
         if let Some(on_failure) = on_failure.take() {
             on_failure(&failure.message);
         }
         queue.close(&failure);
-        queued.finish(Event::Failed(failure));
+        entry.finish(Event::Failed(failure));
     }
 }
 
 /// Processes one request. Returns a failure only if the device failed, which affects all waiting requests.
-fn serve(queue: &SharedQueue, generator: &mut dyn ImageGenerator, queued: &QueuedRequest) -> Option<Failure> {
-    let request = queued.take()?;
+fn serve(queue: &Shared, generator: &mut dyn ImageGenerator, entry: &QueueEntry) -> Option<Failure> {
+    let request = entry.take()?;
     let begin = Instant::now();
     let generated = catch_panic(|| {
         let truncated = generator.truncates(&request);
-        (generate(queue, generator, queued, &request), truncated)
+        (generate(queue, generator, entry, &request), truncated)
     });
     let (generated, truncated) =
         generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
@@ -48,7 +44,7 @@ fn serve(queue: &SharedQueue, generator: &mut dyn ImageGenerator, queued: &Queue
                 status.last = begin.elapsed();
             });
             queue.finish_running();
-            queued.finish(Event::Done { pictures, truncated });
+            entry.finish(Event::Done { pictures, truncated });
             return None;
         }
         Err(failure) => failure,
@@ -60,13 +56,13 @@ fn serve(queue: &SharedQueue, generator: &mut dyn ImageGenerator, queued: &Queue
     if failure.code == "cancelled" {
         // If the queue was closed, report its cause instead.
         queue.finish_running();
-        queued.finish(Event::Failed(queue.closed().unwrap_or(failure)));
+        entry.finish(Event::Failed(queue.closed().unwrap_or(failure)));
         return None;
     }
     let why = match catch_panic(|| generator.check()) {
         Ok(Ok(())) => {
             queue.finish_running();
-            queued.finish(Event::Failed(failure));
+            entry.finish(Event::Failed(failure));
             return None;
         }
         Ok(Err(error)) => {
@@ -81,12 +77,12 @@ fn serve(queue: &SharedQueue, generator: &mut dyn ImageGenerator, queued: &Queue
 }
 
 fn generate(
-    queue: &SharedQueue,
+    queue: &Shared,
     generator: &mut dyn ImageGenerator,
-    queued: &QueuedRequest,
+    entry: &QueueEntry,
     request: &Request,
 ) -> Result<Vec<Picture>, Failure> {
-    if queued.is_cancelled() {
+    if entry.is_cancelled() {
         return Err(Failure::new("cancelled", "cancelled before the first step"));
     }
     let every = queue.options.preview_every;
@@ -106,12 +102,12 @@ fn generate(
                 status.steps_per_second = steps as f64 / time.as_secs_f64().max(1e-9);
             }
         });
-        if queued.is_cancelled() {
+        if entry.is_cancelled() {
             return ControlFlow::Break(());
         }
-        queued.send(Event::Progress { step, total });
+        entry.send(Event::Progress { step, total });
         if every > 0 && step % every == 0 {
-            preview(queued, progress);
+            preview(entry, progress);
         }
         ControlFlow::Continue(())
     });
@@ -133,11 +129,11 @@ fn generate(
     })
 }
 
-fn preview(queued: &QueuedRequest, progress: &Progress) {
+fn preview(entry: &QueueEntry, progress: &Progress) {
     match progress.previews() {
         Ok(pictures) => {
             if let Some(picture) = pictures.into_iter().next() {
-                queued.send(Event::Preview { step: progress.step, picture });
+                entry.send(Event::Preview { step: progress.step, picture });
             }
         }
         // The cause is reported when the image itself fails.

@@ -83,7 +83,7 @@ pub struct SchedulerConfig {
     pub spacing: Option<Spacing>,
     /// Added to the timesteps of [`Spacing::Leading`].
     pub steps_offset: usize,
-    /// Whether the last step of DDIM ends without noise instead of at the first ᾱ; `None` selects the default, true.
+    /// If false, the last step of DDIM ends at the first ᾱ, otherwise without noise. `None` means true.
     pub set_alpha_to_one: Option<bool>,
     /// If true, all methods except DDIM use the noise levels of Karras et al. (2022).
     #[serde(rename = "use_karras_sigmas")]
@@ -136,8 +136,8 @@ const UNSUPPORTED: [&str; 7] = [
     "variance_type",
 ];
 
-/// Scheduler class, key, and supported values. Some values belong to other classes; diffusers replaces them by defaults
-/// of the class.
+/// Scheduler class, key, and supported values. Some values belong to other classes; diffusers replaces them
+/// by defaults of the class.
 const SUPPORTED: [(&str, &str, &[&str]); 7] = [
     ("DPMSolverMultistepScheduler", "algorithm_type", &["dpmsolver++", "deis"]),
     ("DPMSolverMultistepScheduler", "solver_order", &["2"]),
@@ -152,8 +152,8 @@ const SUPPORTED: [(&str, &str, &[&str]); 7] = [
 const NON_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 impl SchedulerConfig {
-    /// Parses scheduler_config.json of a model whose pipeline class in diffusers is `pipeline`. DDIM replaces classes
-    /// without a corresponding method, such as PNDM and DDPM, because it uses the same timesteps.
+    /// Parses scheduler_config.json of a model whose pipeline class in diffusers is `pipeline`. DDIM replaces
+    /// classes without a corresponding method, such as PNDM and DDPM, because it uses the same timesteps.
     ///
     /// # Errors
     /// The text is not valid JSON, a value has the wrong type, or a setting is not supported.
@@ -232,8 +232,8 @@ fn fix_legacy_config(keys: &mut Map<String, Value>) {
     }
 }
 
-/// Replaces non-standard number literals by null. diffusers writes `-Infinity` for `lambda_min_clipped`, which has no
-/// effect.
+/// Replaces non-standard number literals by null. diffusers writes `-Infinity` for `lambda_min_clipped`,
+/// which has no effect.
 fn replace_non_finite(text: &str) -> String {
     let mut finite = String::with_capacity(text.len());
     let (mut rest, mut quoted, mut escaped) = (text, false, false);

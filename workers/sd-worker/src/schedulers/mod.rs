@@ -1,9 +1,9 @@
 //! Schedulers: noise levels of the sampling steps, and the solver for each step.
 //!
-//! Definitions follow diffusers. The schedulers of candle-transformers (DDIM, ancestral Euler, UniPC) are not used: the
-//! last two draw device-dependent noise on the device, and its UniPC uses the noise levels of EDM instead of those of
-//! the training. All five methods are expressed by one table of coefficients ([`Scheduler`]), so that they handle
-//! spacing, final noise level and prediction type identically.
+//! Definitions follow diffusers. The schedulers of candle-transformers (DDIM, ancestral Euler, UniPC) are not
+//! used: the last two draw noise on the device, and UniPC uses the noise levels of EDM instead of those of
+//! the training. All five methods are expressed by one table of coefficients ([`Scheduler`]), so that they
+//! handle spacing, final noise level and prediction type identically.
 mod config;
 mod method;
 mod noise;
@@ -43,7 +43,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler with `steps` steps. The first `skip` steps are omitted, for requests with an input image.
+    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image.
     ///
     /// # Errors
     /// All steps are skipped, or there are more steps than training timesteps.
@@ -51,12 +51,10 @@ impl Scheduler {
         let eta = if method == Method::EulerAncestral { 1.0 } else { 0.0 };
         let grid = schedule::grid(config, method, steps)?;
         if skip >= steps {
-            return Err(Error::request(format!(
-                "cannot skip {skip} of {steps} steps; at least one must remain"
-            )));
+            return Err(Error::request(format!("cannot skip {skip} of {steps} steps")));
         }
         let end = grid.levels[steps];
-        // Euler's methods start at the noise of their first level. With leading spacing, diffusers starts at variance 1.
+        // Euler's methods start at the noise of their first level, but with leading spacing at variance 1.
         let exact = method.has_fractional_timesteps() && config.spacing(method) != Spacing::Leading;
         let init_sigma = if exact { grid.levels[skip].sigma } else { 1.0 };
         let steps = solver::steps(config, method, eta, &grid, skip);
@@ -92,8 +90,8 @@ impl Scheduler {
         Ok(linear_combination(&[(alpha, x0), (sigma, noise)])?)
     }
 
-    /// Computes one step. `output` is the prediction of the network for `sample`. `noise` returns noise of unit variance in
-    /// the same shape and is called only by methods that add noise.
+    /// Computes one step. `output` is the prediction of the network for `sample`. `noise` returns noise of
+    /// unit variance in the same shape and is called only by methods that add noise.
     ///
     /// # Errors
     /// All steps have been computed, shapes differ, or the device fails.

@@ -1,8 +1,8 @@
 //! Coefficients of the sampling steps, in f64.
 //!
-//! In all methods the next sample is a linear combination of the current sample, recent predictions of x0, and noise.
-//! Samples are α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α, which is equivalent, but would
-//! require scaling of the network input and exceed the range of f16.
+//! The next sample is a linear combination of the current sample, recent predictions of x0, and noise.
+//! Samples are α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α, which is
+//! equivalent, but would require scaling of the network input and exceed the range of f16.
 use super::config::{Prediction, SchedulerConfig, UniPcKind};
 use super::method::Method;
 use super::schedule::{Grid, Level};
@@ -108,8 +108,7 @@ fn midpoint(before: Level, from: Level, to: Level) -> Coefficients {
     Coefficients { sample, x0: vec![x0[0] * (1.0 + 0.5 / r), x0[0] * -0.5 / r] }
 }
 
-/// UniPC step from level `i` to the next: the predictor UniP, or the corrector UniC, whose first x0 is at the end of
-/// the step.
+/// UniPC step from level `i` to the next: predictor UniP, or corrector UniC with the x0 at the end first.
 fn uni_pc(levels: &[Level], i: usize, order: usize, kind: UniPcKind, corrector: bool) -> Coefficients {
     let (from, to) = (levels[i], levels[i + 1]);
     let h = to.lambda() - from.lambda();

@@ -27,7 +27,6 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub(super) struct Entry {
     pub id: Uuid,
     log: Mutex<Log>,
-    /// Notifies readers of changes of the log.
     changed: watch::Sender<()>,
     cancel: watch::Sender<bool>,
     hook: Mutex<Option<Hook>>,

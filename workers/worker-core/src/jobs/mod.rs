@@ -1,7 +1,7 @@
 //! Jobs: work that is started by one request and followed by others.
 //!
-//! Each job has a log of its events. Readers read the log, so that a late reader receives all events from the start
-//! and a slow reader delays neither the job nor other readers.
+//! Each job has a log of its events. Readers read the log, so that a late reader receives all events, and a
+//! slow reader delays neither the job nor other readers.
 
 mod entry;
 mod request;
@@ -49,8 +49,8 @@ pub struct Options<E> {
 }
 
 impl<E> Options<E> {
-    /// Returns options with unnamed events, `[DONE]` at the end and logs of at most 16 MiB. Up to 256 finished jobs of
-    /// together 128 MiB are kept for 5 minutes.
+    /// Returns options with unnamed events, `[DONE]` at the end and logs of at most 16 MiB. Up to 256
+    /// finished jobs with logs of 128 MiB in total are kept for 5 minutes.
     pub fn new(error: fn(&ApiError) -> E) -> Options<E> {
         Options {
             error,
@@ -143,7 +143,7 @@ impl<E: Serialize + 'static> Jobs<E> {
         Ok(runs)
     }
 
-    /// Returns a stream of the events of a job, from the start or after the event named by the Last-Event-ID header.
+    /// Streams the events of a job, from the start or after the event named by the Last-Event-ID header.
     ///
     /// # Errors
     /// 404 if the id is unknown or the job has been removed.
@@ -218,12 +218,12 @@ impl<E: Serialize> Job<E> {
         self.entry.id.to_string()
     }
 
-    /// Appends an event. Returns false if the job is closed (worker aborted, log full, event not serializable) and its
-    /// producer must stop. A cancelled job may still append its final event.
+    /// Appends an event. Returns false if the job is closed (worker aborted, log full, event not
+    /// serializable) and its producer must stop. A cancelled job may still append its final event.
     pub fn push(&self, event: &E) -> bool {
         let written = self.shared.frame(event).and_then(|frame| {
             let fits = self.entry.push(frame, self.shared.options.max_log_bytes);
-            let full = || ApiError::internal("the job exceeded the size limit of its event log");
+            let full = || ApiError::internal("the job exceeded its log size limit");
             fits.then_some(()).ok_or_else(|| full().with_code("log_full"))
         });
         let Err(error) = written else { return true };
@@ -258,7 +258,7 @@ impl<E: Serialize> Job<E> {
         async move { entry.cancelled().await }
     }
 
-    /// Registers a hook that is called once on cancellation, or immediately if cancellation has been requested. It
+    /// Registers a hook that is called once on cancellation, or immediately if the job has been cancelled. It
     /// replaces an earlier hook.
     pub fn on_cancel(&self, hook: impl FnOnce() + Send + 'static) {
         self.entry.on_cancel(Box::new(hook));
@@ -268,10 +268,7 @@ impl<E: Serialize> Job<E> {
 impl<E: Serialize> Drop for Job<E> {
     fn drop(&mut self) {
         // Only the first close has an effect, so this does nothing after `end`.
-        self.shared.close(
-            &self.entry,
-            Some(&ApiError::internal("the job ended unexpectedly; see the worker's log")),
-        );
+        self.shared.close(&self.entry, Some(&ApiError::internal("the job ended unexpectedly; see the log")));
     }
 }
 

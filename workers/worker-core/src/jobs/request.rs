@@ -28,10 +28,7 @@ impl Target {
     pub fn check(&self, served: &impl Served, worker_id: &str) -> Result<(), ApiError> {
         served.name().check(self.model.as_deref())?;
         if self.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
-            return Err(ApiError::field(
-                "worker_id",
-                format!("does not match this worker, which is {worker_id:?}"),
-            ));
+            return Err(ApiError::field("worker_id", format!("must be {worker_id:?}")));
         }
         match (self.device, served.device().ordinal) {
             (Some(meant), Some(own)) if meant != own => {

@@ -231,9 +231,8 @@ async fn finished_jobs_are_evicted_after_the_retention_time() {
 #[tokio::test]
 async fn finished_jobs_are_evicted_above_count_and_size_limits() {
     let size = Frame::new(&Event::Token { i: 0 }, None).unwrap().size();
-    for (max_ended, max_ended_bytes) in [(3, usize::MAX), (usize::MAX, 3 * size)] {
-        let (jobs, _) =
-            jobs(|options| (options.max_ended, options.max_ended_bytes) = (max_ended, max_ended_bytes));
+    for (count, bytes) in [(3, usize::MAX), (usize::MAX, 3 * size)] {
+        let (jobs, _) = jobs(|options| (options.max_ended, options.max_ended_bytes) = (count, bytes));
         let running = jobs.create(OnDisconnect::Continue);
         let ids: Vec<_> = (0..10)
             .map(|_| {

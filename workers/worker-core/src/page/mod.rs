@@ -27,7 +27,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Creates a page. Each section in `sections` begins with `<!-- NAME -->` and replaces this marker in the shared frame.
+    /// Creates a page. Each section begins with `<!-- NAME -->` and replaces this marker in the shared frame.
     /// `style` and `script`, an ES module, are appended to the shared ones.
     pub fn new(sections: &str, style: &str, script: &str) -> Page {
         let (style, script) = ([COMMON_STYLE, style].concat(), [COMMON_SCRIPT, script].concat());
