@@ -28,7 +28,7 @@ const PROGRESS_EVENT_BYTES: usize = 256;
 const MIN_LOGS: usize = 2;
 
 fields! {
-    /// Fields of a job besides [`Parameters`].
+    /// Fields of a job, in addition to [`Parameters`].
     pub struct JobRequest => {
         /// Width in pixels.
         width: usize,

@@ -45,7 +45,7 @@ async fn start_streaming(more: &[&str]) -> (support::Running, mpsc::UnboundedRec
 }
 
 #[tokio::test]
-async fn clients_with_incomplete_heads_are_closed_and_block_nobody() {
+async fn clients_with_incomplete_heads_do_not_block_others() {
     let worker = start(|_| Router::new(), &["--header-timeout=3600"]).await;
     let mut slow = Vec::new();
     for i in 0..100 {

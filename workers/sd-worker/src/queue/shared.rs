@@ -189,7 +189,7 @@ impl Shared {
         }
         drop(state);
         self.changed.notify_all();
-        for queued in waiting {
+        for entry in waiting {
             drop(entry.take());
             entry.finish(Event::Failed(failure.clone()));
         }

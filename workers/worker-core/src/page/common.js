@@ -8,7 +8,7 @@ const element = (name, properties = {}, ...children) => {
 };
 const stored = (storage, key, fallback) => { try { return JSON.parse(storage.getItem(key)) ?? fallback; } catch { return fallback; } };
 const store = (storage, key, value) => { try { storage.setItem(key, JSON.stringify(value)); } catch { /* storage may be unavailable in private windows */ } };
-const say = text => { at("said").textContent = text; };
+const say = text => { at("announcement").textContent = text; };
 
 let token = stored(sessionStorage, "api-token", "");
 let model = null; // the entry of GET /v1/models, once the model is loaded
