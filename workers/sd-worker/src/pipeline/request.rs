@@ -56,7 +56,7 @@ pub struct Request {
     pub seeds: Vec<u64>,
     /// Sampling method; `None` selects that of the model.
     pub method: Option<Method>,
-    /// Whether Karras noise levels are used; `None` selects the setting of the model.
+    /// Use of Karras noise levels; `None` selects the setting of the model.
     pub karras: Option<bool>,
     /// Input image; `None` starts from noise.
     pub start: Option<Start>,
