@@ -1,11 +1,11 @@
-"""Counts the answers that are as they should be, and ends the program at the first that is not."""
+"""Checks for client tests: counts successful checks and exits at the first failure."""
 import sys
 
 COUNT = 0
 
 
 def check(what, condition, seen=""):
-    """One answer that is as it should be."""
+    """Counts a successful check, or exits with a message."""
     global COUNT
     if not condition:
         sys.exit(f"{what}: {seen}")
@@ -13,15 +13,15 @@ def check(what, condition, seen=""):
 
 
 def refused(what, kind, param, work):
-    """A request that must be refused with this error of the package, naming the field."""
+    """Checks that a request raises an error of type `kind` that names the field `param`."""
     try:
         seen = work()
     except kind as error:
         check(what, error.param == param, error)
     else:
-        sys.exit(f"{what} was answered: {seen}")
+        sys.exit(f"{what}: expected an error, got {seen}")
 
 
 def report(name):
-    """The last line of a client."""
+    """Prints the number of successful checks, as the last line of output."""
     print(f"{name}={COUNT}")

@@ -1,5 +1,5 @@
-"""Pictures of the tiny Stable Diffusion by the `openai` package, which nobody here wrote; prints how many requests were
-answered as they should be.
+"""Tests image generation with the tiny Stable Diffusion model through the official `openai` package, and prints the
+number of successful checks.
 
     python3 openai_pictures.py http://127.0.0.1:8082
 """
@@ -22,13 +22,13 @@ check("models", len(models) == 1, models)
 MODEL = models[0].id
 
 
-def paint(prompt, steps=STEPS, seed=1, extra={}, **fields):
+def generate(prompt, steps=STEPS, seed=1, extra={}, **fields):
     extra = dict(steps=steps, seed=seed, guidance=4.0) | extra
     return client.images.generate(model=MODEL, prompt=prompt, extra_body=extra, **fields)
 
 
-def refuses(what, param, **fields):
-    refused(what, openai.BadRequestError, param, lambda: paint("a red circle on blue", **fields))
+def check_refused(what, param, **fields):
+    refused(what, openai.BadRequestError, param, lambda: generate("a red circle on blue", **fields))
 
 
 def picture(image):
@@ -40,7 +40,7 @@ def near(pixel):
 
 
 def colours(image):
-    """The colour of most of the edge, and that of most which is none of it."""
+    """Returns the most frequent colour other than the background, and the background, the most frequent one at the edge."""
     width, height = image.size
     pixels = {(x, y): near(image.getpixel((x, y))) for x in range(width) for y in range(height)}
     most = lambda names: max(COLOURS, key=list(names).count)
@@ -48,27 +48,27 @@ def colours(image):
     return most(name for name in pixels.values() if name != ground), ground
 
 
-one = paint("a red circle on blue")
-check("a picture", picture(one.data[0]).size == (64, 64), picture(one.data[0]).size)
+one = generate("a red circle on blue")
+check("one image", picture(one.data[0]).size == (64, 64), picture(one.data[0]).size)
 check("red on blue", colours(picture(one.data[0])) == ("red", "blue"), colours(picture(one.data[0])))
-check("the same seed", paint("a red circle on blue").data[0].b64_json == one.data[0].b64_json)
-other = paint("a white star on green", size="64x64", n=2)
-check("two pictures", len(other.data) == 2 and other.data[0].b64_json != other.data[1].b64_json)
+check("same seed", generate("a red circle on blue").data[0].b64_json == one.data[0].b64_json)
+other = generate("a white star on green", size="64x64", n=2)
+check("two images", len(other.data) == 2 and other.data[0].b64_json != other.data[1].b64_json)
 for image in other.data:
     check("white on green", colours(picture(image)) == ("white", "green"), colours(picture(image)))
-check("JPEG", base64.b64decode(paint("a red ring on white", steps=1, output_format="jpeg").data[0].b64_json)[:2] == b"\xff\xd8")
+check("JPEG", base64.b64decode(generate("a red ring on white", steps=1, output_format="jpeg").data[0].b64_json)[:2] == b"\xff\xd8")
 for scheduler in ("euler", "euler-a", "dpm++2m", "unipc"):
-    seen = colours(picture(paint("a big red square on blue", extra=dict(scheduler=scheduler)).data[0]))
+    seen = colours(picture(generate("a big red square on blue", extra=dict(scheduler=scheduler)).data[0]))
     check(scheduler, seen == ("red", "blue"), seen)
 
-# What the mask leaves out stays, bit for bit; it is transparent where something new may be.
+# Pixels outside the mask stay bit-identical. Transparent pixels of the mask are regenerated.
 given, mask = picture(one.data[0]), Image.new("RGBA", (64, 64), (0, 0, 0, 255))
 mask.paste((0, 0, 0, 0), (32, 0, 64, 64))
 files = []
 for image in (given, mask):
     file = io.BytesIO()
     image.save(file, "PNG")
-    files.append(("picture.png", file.getvalue(), "image/png"))
+    files.append(("image.png", file.getvalue(), "image/png"))
 extra = dict(steps=STEPS, seed=3, guidance=4.0)
 edited = client.images.edit(model=MODEL, image=files[0], mask=files[1], prompt="a white star on green", extra_body=extra)
 edited = picture(edited.data[0])
@@ -77,10 +77,10 @@ check("a mask", edited.crop(left).tobytes() == given.crop(left).tobytes() and ed
 changed = client.images.edit(model=MODEL, image=files[0], prompt="a green circle on blue", extra_body=extra | {"strength": 0.9})
 check("image to image", picture(changed.data[0]) != given)
 
-refuses("a size that is no multiple of eight", "size", size="60x64")
-refuses("a huge size", "size", size="65536x65536")
-refuses("no steps", "steps", steps=0)
-refuses("a negative guidance", "guidance", extra=dict(guidance=-1))
-refuses("a URL", "response_format", response_format="url")
-refuses("transparency", "background", background="transparent")
+check_refused("size not a multiple of 8", "size", size="60x64")
+check_refused("oversized image", "size", size="65536x65536")
+check_refused("zero steps", "steps", steps=0)
+check_refused("negative guidance", "guidance", extra=dict(guidance=-1))
+check_refused("response as URL", "response_format", response_format="url")
+check_refused("transparent background", "background", background="transparent")
 report("openai_pictures")

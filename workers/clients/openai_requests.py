@@ -1,4 +1,4 @@
-"""Requests of every kind by the `openai` package, which nobody here wrote; prints how many were answered as they should be.
+"""Tests all kinds of requests through the official `openai` package, and prints the number of successful checks.
 
     python3 openai_requests.py http://127.0.0.1:8081
 """
@@ -31,8 +31,8 @@ check("two prompts", [choice.text for choice in both.choices] == [TEXT, TEXT], b
 word = TEXT.split()[2]
 stopped = client.completions.create(**greedy, stop=[word])
 check("stop", word not in stopped.choices[0].text and TEXT.startswith(stopped.choices[0].text), stopped)
-told = client.completions.create(**greedy, logprobs=3)
-probabilities = told.choices[0].logprobs
+logged = client.completions.create(**greedy, logprobs=3)
+probabilities = logged.choices[0].logprobs
 check("logprobs", all(value <= 0 for value in probabilities.token_logprobs), probabilities)
 check("alternatives", all(len(top) >= 3 for top in probabilities.top_logprobs), probabilities)
 drawn = dict(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=1.2, top_p=0.9, seed=7)
@@ -48,8 +48,8 @@ check("chat", answer.choices[0].message.content and answer.choices[0].message.ro
 parts = list(client.chat.completions.create(**chat, stream=True))
 joined = "".join(part.choices[0].delta.content or "" for part in parts)
 check("streamed chat", joined == answer.choices[0].message.content, parts)
-told = client.chat.completions.create(**chat, logprobs=True, top_logprobs=2)
-content = told.choices[0].logprobs.content
+logged = client.chat.completions.create(**chat, logprobs=True, top_logprobs=2)
+content = logged.choices[0].logprobs.content
 check("chat logprobs", all(len(token.top_logprobs) == 2 for token in content), content)
 SCHEMA = {
     "type": "object",
@@ -76,6 +76,6 @@ refused("no messages", openai.BadRequestError, "messages",
 refused("long prompt", openai.BadRequestError, "prompt",
         lambda: client.completions.create(**{**greedy, "prompt": "story " * 20000}))
 
-with client.completions.create(**{**greedy, "max_tokens": 200}, stream=True) as left:
-    check("left in the middle", next(iter(left)).choices, left)
+with client.completions.create(**{**greedy, "max_tokens": 200}, stream=True) as abandoned:
+    check("abandoned stream", next(iter(abandoned)).choices, abandoned)
 report("openai_requests")

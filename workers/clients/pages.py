@@ -1,4 +1,4 @@
-"""A worker's page in headless Chromium."""
+"""Helpers for tests of web pages in headless Chromium."""
 import sys
 from pathlib import Path
 
@@ -19,22 +19,22 @@ def browser():
     return webdriver.Chrome(options=options, service=service)
 
 
-def picture(page, name):
-    """Leaves pictures of the page in both sizes, light and dark."""
+def screenshot(page, name):
+    """Saves screenshots of the page in both sizes, in light and dark mode."""
     for size, (width, height) in SIZES.items():
         page.set_window_size(width, height)
         for scheme in ("light", "dark"):
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            check(f"picture {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
+            check(f"screenshot {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
     page.set_window_size(*SIZES["wide"])
 
 
 def check_logs(page, expected="\0"):
-    """The console has no errors, except those with the text `expected`, and nothing was asked elsewhere."""
-    said = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
-    said = [entry for entry in said if expected not in entry["message"]]
-    check("the console is silent", not said, said)
-    asked = [entry["message"] for entry in page.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
-    elsewhere = [text[:300] for text in asked if '"url":"http' in text and f'"url":"{BASE}' not in text]
-    check("nothing from elsewhere", not elsewhere, elsewhere)
+    """Checks that the console has no errors, except those that contain `expected`, and that only the worker was contacted."""
+    errors = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
+    errors = [entry for entry in errors if expected not in entry["message"]]
+    check("no console errors", not errors, errors)
+    requests = [entry["message"] for entry in page.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
+    external = [text[:300] for text in requests if '"url":"http' in text and f'"url":"{BASE}' not in text]
+    check("no external requests", not external, external)

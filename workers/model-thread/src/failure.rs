@@ -1,10 +1,10 @@
-//! Failures of a device, told apart by type.
+//! Classification of device errors by type.
 use std::fmt::Display;
 use std::io::ErrorKind;
 
 use candle_core::Error;
 
-/// Returns true if a device or the host ran out of memory: later work may still succeed.
+/// Returns true if a device or the host ran out of memory; later work may still succeed.
 pub fn is_out_of_memory(error: &Error) -> bool {
     match error {
         Error::Context { inner, .. } | Error::WithPath { inner, .. } | Error::WithBacktrace { inner, .. } => {
@@ -32,7 +32,7 @@ fn cuda_is_out_of_memory(error: &candle_core::cuda::CudaError) -> bool {
     }
 }
 
-/// First line of an error's text. Candle appends a backtrace, which is for logs and not for clients.
+/// Returns the first line of an error's text, without the backtrace that Candle appends.
 pub fn error_summary(error: &dyn Display) -> String {
     format!("{error:#}").lines().next().unwrap_or_default().to_owned()
 }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_by_type_and_not_by_words() {
+    fn out_of_memory_is_detected_by_type_and_not_by_text() {
         let short = || Error::Io(ErrorKind::OutOfMemory.into());
         for error in [short(), short().context("a step"), short().with_path("x"), short().bt()] {
             assert!(is_out_of_memory(&error), "{error}");

@@ -1,5 +1,5 @@
-//! The thread that owns a model and its device, for every worker: it can be stopped within a time limit, a panic on it
-//! becomes an error, and its failures are told apart by type.
+//! Owner thread of a model and its device, shared by all workers. It can be joined within a time limit.
+//! Panics are returned as errors, and device errors are classified by type.
 mod failure;
 
 pub use failure::{error_summary, is_out_of_memory};
@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// A named thread that can be waited for within a time limit. Dropping it detaches the thread.
+/// A named thread that can be joined within a time limit. Dropping it detaches the thread.
 #[derive(Debug)]
 pub struct ModelThread {
     handle: Mutex<Option<JoinHandle<()>>>,
-    /// Disconnected when the thread has ended.
+    /// Channel that is disconnected when the thread ends.
     ended: Mutex<Receiver<()>>,
 }
 
 impl ModelThread {
-    /// Starts `run` on a thread called `name`.
+    /// Spawns a thread called `name` that executes `run`.
     ///
     /// # Errors
-    /// The system cannot start a thread.
+    /// Returns the error of the operating system if it cannot start a thread.
     pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let (running, ended) = channel::<()>();
         let run = move || {
@@ -39,13 +39,13 @@ impl ModelThread {
     /// Waits until the thread has ended.
     pub fn join(&self) {
         if let Some(handle) = self.handle.lock().take() {
-            // A panic that `run` did not catch has been printed by the panic hook.
+            // The panic hook has already printed a panic that `run` did not catch.
             let _ = handle.join();
         }
     }
 
-    /// Waits until the thread has ended, at most for `limit`. Returns false if it still runs: a device that hangs
-    /// cannot be interrupted.
+    /// Waits until the thread has ended, but no longer than `limit`. Returns false if it is still running: a
+    /// hung device call cannot be interrupted.
     pub fn join_within(&self, limit: Duration) -> bool {
         let ended = self.ended.lock().recv_timeout(limit);
         if ended == Err(RecvTimeoutError::Timeout) {
@@ -56,12 +56,12 @@ impl ModelThread {
     }
 }
 
-/// Runs `work` and returns the message of its panic as the error.
+/// Runs `work` and returns its result, or the panic message if it panics.
 pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_message(&*panic).to_owned())
 }
 
-/// Message of a caught panic.
+/// Returns the message of a caught panic, or "no message" if its payload is not a string.
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_waited_for_within_its_limit() {
+    fn join_returns_at_the_time_limit() {
         let (permit, permits) = channel::<()>();
         let thread = ModelThread::spawn("held", move || {
             let _ = permits.recv();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_become_messages() {
+    fn panics_are_returned_as_messages() {
         assert_eq!(catch_panic(|| 3), Ok(3));
         assert_eq!(catch_panic(|| panic!("a bug")), Err::<(), _>("a bug".to_owned()));
         assert_eq!(catch_panic(|| panic!("bug {}", 1)), Err::<(), _>("bug 1".to_owned()));

@@ -1,11 +1,11 @@
-"""A Stable Diffusion of version 1.5's sizes with random weights, and how long its parts take by Hugging Face's diffusers.
+"""Benchmarks the parts of a Stable Diffusion 1.5 model with Hugging Face diffusers, and writes such a model with random weights.
 
     python3 diffusers_speed.py --write /tmp/sd15 --tokenizer examples/tiny_sd/model/tokenizer
     python3 diffusers_speed.py --model /tmp/sd15
 
-f16, attention by scaled_dot_product_attention (diffusers' default). Prints a line of JSON for each part and side, as the
-example sd_speed does; peaks of memory are each part's own. Text is encoded from words, and a picture's noise drawn on
-the host, as there.
+Uses f16 and scaled_dot_product_attention, the default of diffusers. Prints one line of JSON per part and image side, in the
+format of the example sd_speed. Peak memory is measured per part. Text encoding includes tokenization, and the noise of an
+image is generated on the host, as in sd_speed.
 """
 import argparse
 import json
@@ -61,7 +61,7 @@ if args.write:
         scheduler=["diffusers", "DDIMScheduler"],
     )
     json.dump({"_class_name": "StableDiffusionPipeline"} | parts, open(f"{args.write}/model_index.json", "w"))
-    # As older files have it.
+    # Older versions of transformers write all keys.
     path = f"{args.write}/text_encoder/config.json"
     config = TEXT | json.load(open(path))
     json.dump(config, open(path, "w"))

@@ -1,15 +1,15 @@
-//! How long the parts of a Stable Diffusion 1 or 2 take on a device, and how much memory beside the weights.
+//! Measures time and memory (without weights) of the parts of a Stable Diffusion 1 or 2 model on a device.
 //!
 //! ```sh
-//! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15    # version 1.5's sizes, random weights
+//! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15    # sizes of version 1.5, random weights
 //! cargo build --release --package sd-worker --features rocm --example sd_speed
-//! for part in text unet vae picture; do                    # the peak is of a whole process: one process a part and side
+//! for part in text unet vae picture; do                    # one process per part and side, for peak memory
 //!     target/release/examples/sd_speed --model /tmp/sd15 --device rocm --part $part --sides 512
 //! done
-//! python3 workers/sd-worker/benches/diffusers_speed.py --model /tmp/sd15    # the same by diffusers on CUDA
+//! python3 workers/sd-worker/benches/diffusers_speed.py --model /tmp/sd15    # for comparison: diffusers on CUDA
 //! ```
 //!
-//! On an NVIDIA card, `CANDLE_ROCM_DRIVER=nvidia` goes before it. Prints a line of JSON for each part and side.
+//! On an NVIDIA GPU, set `CANDLE_ROCM_DRIVER=nvidia`. Prints one line of JSON per part and image side.
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -21,29 +21,29 @@ use sd_worker::model::{LoadOptions, Model};
 use sd_worker::pipeline::{Pipeline, Request};
 use serde_json::json;
 
-/// Tokens of a prompt.
+/// Number of tokens of a prompt.
 const TOKENS: usize = 77;
 const PROMPT: &str = "a red circle on blue";
 
-/// Times text encoder, UNet, decoder, and whole pictures.
+/// Benchmarks text encoder, UNet, VAE decoder and complete images.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Folder in diffusers' layout; not XL's.
+    /// Model folder in the layout of diffusers; XL is not supported.
     #[arg(long)]
     model: PathBuf,
-    /// cpu, rocm or rocm:N.
+    /// Device: cpu, rocm or rocm:N.
     #[arg(long, default_value = "cpu", value_parser = device)]
     device: Device,
-    /// What is measured; a peak of memory is told where it is one part at one side.
+    /// Part to measure. Peak memory is reported only for a single part and side.
     #[arg(long, value_enum, default_value_t = Part::All)]
     part: Part,
-    /// Sides of pictures, in pixels.
+    /// Sides of the images in pixels.
     #[arg(long, value_delimiter = ',', default_value = "512,1024")]
     sides: Vec<usize>,
-    /// Times that each part is measured.
+    /// Number of measurements per part.
     #[arg(long, default_value_t = 10)]
     times: usize,
-    /// Steps of a whole picture.
+    /// Number of steps of a complete image.
     #[arg(long, default_value_t = 20)]
     steps: usize,
 }
@@ -62,11 +62,11 @@ fn device(name: &str) -> Result<Device> {
         ("cpu", _) => Ok(Device::Cpu),
         #[cfg(feature = "rocm")]
         ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
-        _ => bail!("no device {name:?} in this program: cpu, or rocm:N with the feature rocm"),
+        _ => bail!("device {name:?} is not supported; use cpu, or rocm:N in a build with the feature rocm"),
     }
 }
 
-/// Bytes of tensors: now, and the most so far; 0 where it is not counted.
+/// Returns current and peak size of tensors in bytes; 0 if the device does not report them.
 fn memory(device: &Device) -> (usize, usize) {
     match device {
         #[cfg(feature = "rocm")]
@@ -84,16 +84,16 @@ fn main() -> Result<()> {
     let model = Model::load(&arguments.model, device, LoadOptions::default(), |_| ())?;
     ensure!(
         model.unet.config().addition_embed_type.is_none(),
-        "{} is an XL, which this example does not measure: give it a Stable Diffusion 1 or 2",
+        "{} is a Stable Diffusion XL model, which is not supported; pass a Stable Diffusion 1 or 2 model",
         arguments.model.display()
     );
     let (weights, _) = memory(device);
     println!("{}", json!({"weights_bytes": weights, "dtype": format!("{:?}", model.dtype)}));
     let wanted = |part: Part| [part, Part::All].contains(&arguments.part);
-    // What was measured before in the same process has its share of the peak.
+    // Peak memory includes all previous measurements of the process.
     let alone = arguments.part == Part::Text || (arguments.part != Part::All && sides.len() == 1);
     let measure = |part: &str, side: usize, work: &dyn Fn() -> sd_worker::Result<()>| -> Result<()> {
-        // Kernels are loaded, shapes met.
+        // Warm up: load kernels and tune for the shapes.
         for _ in 0..2 {
             work()?;
         }
@@ -139,8 +139,8 @@ fn main() -> Result<()> {
         for &side in sides {
             let (width, height, steps) = (side, side, arguments.steps);
             let request = Request { width, height, steps, ..Request::of(&pipeline.model, PROMPT) };
-            let paint = || pipeline.run(&request, &mut |_| ControlFlow::Continue(())).map(drop);
-            measure(&format!("picture of {steps} steps"), side, &paint)?;
+            let generate = || pipeline.run(&request, &mut |_| ControlFlow::Continue(())).map(drop);
+            measure(&format!("picture of {steps} steps"), side, &generate)?;
         }
     }
     Ok(())

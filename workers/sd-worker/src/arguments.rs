@@ -1,4 +1,4 @@
-//! The command line; each argument is also a variable of the same name in capitals.
+//! Command-line arguments. Each can also be set by an environment variable in upper case.
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
@@ -10,11 +10,11 @@ use crate::model::{LoadOptions, Model, Version};
 use crate::pipeline::Bounds;
 use crate::queue;
 
-/// Serves pictures by Stable Diffusion.
+/// Image generation server for Stable Diffusion.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 pub struct Arguments {
-    /// Folder in diffusers' layout, or name on the Hub: org/name
+    /// Folder in the layout of diffusers, or name on the Hugging Face Hub: org/name
     #[arg(long, env)]
     pub model_path: String,
 
@@ -22,62 +22,62 @@ pub struct Arguments {
     #[arg(long, env)]
     pub model_ref: Option<String>,
 
-    /// What the model must be; auto takes any
+    /// Required version of the model; auto accepts all
     #[arg(long, env, value_enum, default_value_t)]
     pub sd_version: SdVersion,
 
-    /// Number of the AMD card [default: the first that works]
+    /// Ordinal of the AMD GPU [default: the first usable one]
     #[arg(long, env)]
     pub rocm_device: Option<usize>,
 
-    /// Compute in half precision [default: on cards, not on the CPU]
+    /// Compute in half precision [default: true on GPUs, false on the CPU]
     #[arg(long, env, num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub use_f16: Option<bool>,
 
-    /// URL that gets the outcome of every job by POST
+    /// URL to which the result of every job is sent by POST
     #[arg(long, env, value_parser = worker_core::arguments::http_url)]
     pub callback_url: Option<String>,
 
-    /// Token that the callback URL is sent as `Authorization: Bearer TOKEN`
+    /// Token sent to the callback URL as `Authorization: Bearer TOKEN`
     #[arg(long, env, hide_env_values = true)]
     pub callback_token: Option<Token>,
 
-    /// Requests that wait before others are refused
+    /// Maximum number of waiting requests
     #[arg(long, env, default_value_t = queue::Options::default().max_waiting)]
     pub max_waiting: usize,
 
-    /// Pixels of a picture's side at most
-    #[arg(long, env, default_value_t = Bounds::default().side, value_parser = between(64, 1 << 14))]
+    /// Maximum width and height of an image in pixels
+    #[arg(long, env, default_value_t = Bounds::default().side, value_parser = range(64, 1 << 14))]
     pub max_side: usize,
 
-    /// Pixels of a picture at most
-    #[arg(long, env, default_value_t = Bounds::default().pixels, value_parser = between(1 << 12, 1 << 28))]
+    /// Maximum number of pixels of an image
+    #[arg(long, env, default_value_t = Bounds::default().pixels, value_parser = range(1 << 12, 1 << 28))]
     pub max_pixels: usize,
 
-    /// Steps of a picture at most
-    #[arg(long, env, default_value_t = Bounds::default().steps, value_parser = between(1, 1000))]
+    /// Maximum number of steps of an image
+    #[arg(long, env, default_value_t = Bounds::default().steps, value_parser = range(1, 1000))]
     pub max_steps: usize,
 
-    /// Pictures of a request at most
-    #[arg(long, env, default_value_t = 4, value_parser = between(1, 64))]
+    /// Maximum number of images of a request
+    #[arg(long, env, default_value_t = 4, value_parser = range(1, 64))]
     pub max_images: usize,
 
-    /// Steps from one preview to the next; 0 shows none
+    /// Number of steps between previews; 0 disables previews
     #[arg(long, env, default_value_t = queue::Options::default().preview_every)]
     pub preview_every: usize,
 
-    /// What all workers have.
+    /// Arguments shared by all workers.
     #[command(flatten)]
     pub server: ServerArguments,
 }
 
-/// This worker's own defaults of [`ServerArguments`].
+/// Defaults that replace those of [`ServerArguments`].
 pub const DEFAULTS: [(&str, &str); 2] = [("port", "8082"), ("body_limit", "33554432")];
 
-/// The kinds of models that may be asked for.
+/// Required version of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SdVersion {
-    /// Any.
+    /// Any version.
     #[default]
     Auto,
     /// Stable Diffusion 1.
@@ -88,13 +88,13 @@ pub enum SdVersion {
     V2,
     /// Stable Diffusion XL.
     Xl,
-    /// Made for few steps, of either kind.
+    /// Distilled Turbo model of any version.
     Turbo,
 }
 
 impl SdVersion {
-    /// Whether a model is what was asked for.
-    pub fn is(self, model: &Model) -> bool {
+    /// Returns true if `model` is of this version.
+    pub fn matches(self, model: &Model) -> bool {
         match self {
             Self::Auto => true,
             Self::V1 => model.version == Version::V1,
@@ -106,7 +106,7 @@ impl SdVersion {
 }
 
 impl Arguments {
-    /// As the pipeline takes them.
+    /// Returns the limits of the pipeline.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             side: self.max_side,
@@ -117,25 +117,25 @@ impl Arguments {
         }
     }
 
-    /// Who is told how jobs ended. The worker's own token is for its clients alone.
+    /// Returns the callback options, if there is a callback URL. The API token of the worker is not sent there.
     pub fn callback(&self) -> Option<callback::Options> {
         let token = self.callback_token.clone();
         Some(callback::Options { token, ..callback::Options::new(self.callback_url.clone()?) })
     }
 
-    /// As the queue takes them.
+    /// Returns the options of the queue.
     pub fn queue(&self) -> queue::Options {
         queue::Options { max_waiting: self.max_waiting, preview_every: self.preview_every }
     }
 
-    /// As the model's loader takes them.
+    /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let dtype = self.use_f16.map(|half| if half { DType::F16 } else { DType::F32 });
         LoadOptions { dtype, ..LoadOptions::default() }
     }
 }
 
-fn between(least: u64, most: u64) -> RangedU64ValueParser<usize> {
+fn range(least: u64, most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=most)
 }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn half_precision_is_asked_for_forbidden_or_left_open() {
+    fn use_f16_selects_the_dtype() {
         for (line, expected) in [
             ("", None),
             ("--use-f16", Some(DType::F16)),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_have_their_usual_names() {
+    fn versions_are_parsed() {
         let table = [
             ("auto", SdVersion::Auto),
             ("1.5", SdVersion::V1),
@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn the_callback_has_a_token_of_its_own() {
+    fn the_callback_has_a_separate_token() {
         let url = "--callback-url http://127.0.0.1:1/done";
-        for (line, told, token) in [
+        for (line, expected_url, token) in [
             ("--api-token ours", None, None),
             ("--callback-token theirs", None, None),
             (url, Some("http://127.0.0.1:1/done"), None),
@@ -190,7 +190,7 @@ mod tests {
             ),
         ] {
             let callback = parsed(line).unwrap().callback();
-            assert_eq!(callback.as_ref().map(|options| options.url.as_str()), told, "{line}");
+            assert_eq!(callback.as_ref().map(|options| options.url.as_str()), expected_url, "{line}");
             let sent = callback.as_ref().and_then(|options| Some(options.token.as_ref()?.reveal()));
             assert_eq!(sent, token, "{line}");
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_checked_and_passed_on() {
+    fn limits_are_validated_and_passed_on() {
         let arguments =
             parsed("--max-side 512 --max-pixels 4096 --max-steps 9 --max-images 2 --preview-every 0")
                 .unwrap();

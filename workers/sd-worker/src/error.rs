@@ -1,28 +1,28 @@
-//! What can go wrong, by who is to mend it.
+//! Errors of image generation, classified by cause.
 
-/// Why there is no picture.
+/// Errors of image generation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request asks for what cannot be: the one who asked has to change it.
+    /// The request is invalid.
     #[error("{0}")]
     Request(String),
-    /// The model's folder is incomplete, damaged or of a kind that is not supported.
+    /// The model is incomplete, damaged or not supported.
     #[error("{0}")]
     Model(String),
-    /// The callback said to stop.
+    /// The step callback requested cancellation.
     #[error("cancelled after step {step} of {total}")]
     Cancelled {
-        /// Steps done.
+        /// Number of completed steps.
         step: usize,
-        /// Steps asked for.
+        /// Number of requested steps.
         total: usize,
     },
-    /// The device failed, or has no memory left.
+    /// The device failed or is out of memory.
     #[error(transparent)]
     Device(#[from] candle_core::Error),
 }
 
-/// A result with this crate's [`enum@Error`].
+/// Result with the [`enum@Error`] of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -1,4 +1,4 @@
-//! The files of an image model.
+//! Download of image models from the Hub.
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use worker_core::hub::{HubName, ModelFiles, Report, Snapshot};
 
 const INDEX: &str = "model_index.json";
 
-/// The files of an image model; `half` prefers weights in half precision where there are two.
+/// Selection of the files of an image model.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageModel {
-    /// Prefer half precision.
+    /// If true, weights in half precision are preferred if both are available.
     pub half: bool,
 }
 
@@ -24,17 +24,17 @@ impl ModelFiles for ImageModel {
         let index = snapshot.get(INDEX, "", report)?;
         let text =
             std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
-        let parts: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is no JSON"))?;
+        let parts: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is not JSON"))?;
         snapshot.get_all(&files(snapshot.files(), &parts, self.half), report)?;
-        Ok(index.parent().context("a file of the Hub's cache lies nowhere")?.to_owned())
+        Ok(index.parent().context("the path of a cached file has no parent folder")?.to_owned())
     }
 
-    fn find(&self, _: &HubName, kept: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-        Some(kept(INDEX)?.parent()?.to_owned())
+    fn find(&self, _: &HubName, cached: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+        Some(cached(INDEX)?.parent()?.to_owned())
     }
 }
 
-/// What is needed of a repository: of each component of the index what is small, and one set of its weights.
+/// Returns the required files: for each component of the index its small files and one set of weights.
 fn files(all: &BTreeSet<String>, index: &Value, half: bool) -> Vec<String> {
     const COMPONENTS: [&str; 7] =
         ["scheduler", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2", "unet", "vae"];
@@ -59,7 +59,7 @@ mod tests {
     use worker_core::hub::Hub;
 
     #[test]
-    fn one_set_of_weights_is_fetched_and_nothing_else() {
+    fn one_set_of_weights_is_selected() {
         let all: BTreeSet<String> = [
             "README.md",
             "model_index.json",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_taken_as_they_are() {
+    fn local_paths_are_not_resolved_on_the_hub() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
         let files = ImageModel { half: false };

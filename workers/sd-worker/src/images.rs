@@ -1,4 +1,4 @@
-//! Pictures as requests and answers carry them.
+//! Images in requests and responses: file formats and base64.
 use std::borrow::Cow;
 
 use base64::Engine;
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::picture::Picture;
 
-/// Of JPEG, where 100 is the best.
-const QUALITY: u8 = 92;
-const LENIENT: GeneralPurpose = GeneralPurpose::new(
+/// JPEG quality, 1 to 100.
+const JPEG_QUALITY: u8 = 92;
+const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// How pictures are sent.
+/// File format of images in responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Every pixel as it was made.
+    /// PNG, lossless.
     #[default]
     Png,
-    /// Smaller.
+    /// JPEG, lossy and smaller.
     #[serde(alias = "jpg")]
     Jpeg,
 }
 
 impl Format {
-    /// A picture as base64 of a file.
+    /// Encodes an image as a base64 string of a file.
     ///
     /// # Errors
     /// The encoder fails.
@@ -48,26 +48,26 @@ impl Format {
 fn jpeg(picture: &Picture) -> crate::Result<Vec<u8>> {
     let mut file = Vec::new();
     let (width, height) = (picture.width() as u32, picture.height() as u32);
-    JpegEncoder::new_with_quality(&mut file, QUALITY)
+    JpegEncoder::new_with_quality(&mut file, JPEG_QUALITY)
         .write_image(picture.rgb(), width, height, ExtendedColorType::Rgb8)
-        .map_err(|e| Error::Request(format!("no JPEG of {width} x {height}: {e}")))?;
+        .map_err(|e| Error::Request(format!("cannot encode a JPEG of {width} x {height} pixels: {e}")))?;
     Ok(file)
 }
 
-/// A picture that a request holds.
+/// An image file in a request.
 #[derive(Debug)]
 pub enum Source {
-    /// base64, with or without `data:image/png;base64,` before it.
+    /// Base64 text or a base64 data URL.
     Text(String),
-    /// A file.
+    /// Binary file.
     File(Vec<u8>),
 }
 
 impl Source {
-    /// The file.
+    /// Returns the binary file.
     ///
     /// # Errors
-    /// What is wrong with the text, as the end of a sentence about it.
+    /// Returns a message about the text that follows the name of the field, as in "is empty".
     pub fn file(self) -> Result<Vec<u8>, String> {
         let text = match self {
             Self::File(file) => return Ok(file),
@@ -75,16 +75,16 @@ impl Source {
         };
         let text = text.trim();
         if text.starts_with("http://") || text.starts_with("https://") {
-            return Err("is a URL: nothing is fetched, send base64 or a data URL".to_owned());
+            return Err("is an HTTP URL, which is not supported; send base64 or a data URL".to_owned());
         }
         let data = match text.strip_prefix("data:") {
             None => text,
             Some(url) => match url.split_once(',') {
                 Some((kind, data)) if kind.ends_with(";base64") => data,
-                _ => return Err("is no data URL of base64: data:image/png;base64,...".to_owned()),
+                _ => return Err("is not a base64 data URL (data:image/png;base64,...)".to_owned()),
             },
         };
-        // Programs for mail and terminals break lines.
+        // Base64 text may contain line breaks.
         let data = match data.contains(|c: char| c.is_ascii_whitespace()) {
             true => Cow::Owned(data.split_ascii_whitespace().collect::<String>()),
             false => Cow::Borrowed(data),
@@ -92,7 +92,7 @@ impl Source {
         if data.is_empty() {
             return Err("is empty".to_owned());
         }
-        LENIENT.decode(data.as_bytes()).map_err(|error| format!("is neither base64 nor a data URL: {error}"))
+        BASE64.decode(data.as_bytes()).map_err(|error| format!("is neither base64 nor a data URL: {error}"))
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use crate::picture::Limits;
 
     #[test]
-    fn files_come_as_base64_or_data_urls() {
+    fn base64_and_data_urls_are_decoded() {
         let text = |text: &str| Source::Text(text.to_owned()).file();
         for good in [
             "aGVsbG8=",
@@ -119,7 +119,7 @@ mod tests {
             ("data:image/png;base64,", "empty"),
             ("data:image/png,hello", "data URL"),
             ("data:nothing", "data URL"),
-            ("https://example.org/x.png", "nothing is fetched"),
+            ("https://example.org/x.png", "not supported"),
             ("a b c ?", "neither"),
             ("aGVsbG8==", "neither"),
             ("a", "neither"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_survive_their_files() {
+    fn encoded_images_can_be_decoded() {
         let rgb: Vec<u8> = (0..16 * 8).flat_map(|i| [i as u8, 128, 255 - i as u8]).collect();
         let picture = Picture::new(16, 8, rgb).unwrap();
         let read = |format: Format| {

@@ -1,4 +1,4 @@
-//! Jobs: pictures asked for in one request and followed in others.
+//! Job API: image generation that is started by one request and followed by others.
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Serialize;
 use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
-use worker_core::lifecycle::Work;
+use worker_core::lifecycle::WorkGuard;
 use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
 use crate::callback::Callback;
@@ -17,88 +17,87 @@ use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::picture::Picture;
 use crate::pipeline::Bounds;
 use crate::queue::{Event, Failure, ImageJob};
-use crate::served::{Api, failed};
+use crate::served::{Api, api_error};
 use crate::unfollowed::Unfollowed;
 
-/// What the fields of a size are called here.
-const SIZE: SizeNames = ["width", "height"];
-/// Bytes of what stands around a picture, and of an event about a step.
-const OTHER: usize = 4 << 10;
-const STEP: usize = 256;
-/// Logs of ended jobs that are kept at least, be they as large as can be.
-const KEPT: usize = 2;
+const SIZE_FIELDS: SizeNames = ["width", "height"];
+/// Maximum size in bytes of the JSON around an image, and of a progress event.
+const JSON_BYTES: usize = 4 << 10;
+const PROGRESS_EVENT_BYTES: usize = 256;
+/// Number of logs of maximum size that are kept for finished jobs.
+const MIN_LOGS: usize = 2;
 
 fields! {
-    /// Fields of a job besides [`Parameters`].
+    /// Fields of a job, in addition to [`Parameters`].
     pub struct JobRequest => {
-        /// In pixels.
+        /// Width in pixels.
         width: usize,
-        /// In pixels.
+        /// Height in pixels.
         height: usize,
-        /// An image to begin with: base64 or a data URL.
+        /// Input image: base64 or a data URL.
         image: String,
-        /// The part of it that is generated anew: what is light, or transparent.
+        /// Mask of the part to regenerate: its light or transparent pixels.
         mask: String,
-        /// png or jpeg.
+        /// File format of the images: png or jpeg.
         format: Format,
-        /// If false, the end is not reported to the worker's callback URL.
+        /// If false, the result is not sent to the callback URL.
         callback: bool,
     }
 }
 
-/// What a job tells; the event's name says which it is.
+/// Event of a job. The SSE name of the event identifies the variant.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum JobEvent {
-    /// It waits, or begins.
+    /// The job waits, or starts if its position is 0.
     Queued {
-        /// Jobs that come first; 0 where it begins.
+        /// Number of jobs ahead of it.
         position: usize,
     },
-    /// A step is done.
+    /// A step has been computed.
     Progress {
-        /// Steps done.
+        /// Number of completed steps.
         step: usize,
-        /// Steps to do.
+        /// Total number of steps.
         total: usize,
-        /// Steps done of a hundred.
+        /// Completed percentage of the steps.
         percent: f64,
     },
-    /// How it looks by now.
+    /// Preview of the first image of the current batch.
     Preview {
-        /// Steps done.
+        /// Number of completed steps.
         step: usize,
-        /// A small PNG in base64.
+        /// A small PNG as base64.
         image: String,
     },
-    /// The pictures.
+    /// The job has completed.
     Complete(Complete),
-    /// Nothing more comes.
+    /// The job has failed.
     Error {
-        /// A short name.
+        /// Machine-readable code.
         code: String,
-        /// What happened.
+        /// Human-readable message.
         message: String,
     },
 }
 
-/// What a job made.
+/// Result of a job.
 #[derive(Debug, Serialize)]
 pub struct Complete {
-    /// The first picture in base64.
+    /// The first image as base64.
     image: String,
-    /// png or jpeg.
+    /// File format of the images.
     format: Format,
-    /// All of them, where there are several; each has the seed behind the one before.
+    /// All images if there are several; seeds increase by 1 from image to image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<String>,
-    /// Of the first.
+    /// Seed of the first image.
     seed: u64,
-    /// In pixels.
+    /// Width in pixels.
     width: usize,
-    /// In pixels.
+    /// Height in pixels.
     height: usize,
-    /// The prompt was longer than the model reads: its end did not count.
+    /// True if the prompt was longer than the model supports and has been truncated.
     truncated: bool,
 }
 
@@ -118,7 +117,7 @@ impl From<&ApiError> for JobEvent {
     }
 }
 
-/// What the callback URL is told.
+/// Body of a callback.
 #[derive(Serialize)]
 struct Outcome<'a> {
     job_id: &'a str,
@@ -137,42 +136,43 @@ struct JobsApi {
     unfollowed: Unfollowed,
 }
 
-/// `POST /v1/jobs`, and below it streams and their ends. `worker_id` is this worker's name; `limits` are what a
-/// request may ask, and the steps from one preview to the next: they say how large a job's log may be.
+/// Returns the routes under `/v1/jobs`. `worker_id` is the name of this worker; `limits` are the limits of
+/// requests and the number of steps between previews, which determine the maximum size of the log of a job.
 pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bounds, usize)) -> Router {
     let mut options = Options::new(|error| JobEvent::from(error));
     options.name = Some(name);
-    // One who listens by name has no use for it, and the last event says that it is.
+    // Events are named, and `complete` and `error` already mark the end of the stream.
     options.done = false;
-    options.log_bytes = log_bytes(limits);
-    options.kept_bytes = options.kept_bytes.max(options.log_bytes.saturating_mul(KEPT));
+    options.max_log_bytes = max_log_bytes(limits);
+    options.max_ended_bytes = options.max_ended_bytes.max(options.max_log_bytes.saturating_mul(MIN_LOGS));
     let jobs = Jobs::new(options, &api.lifecycle);
     let unfollowed = Unfollowed::default();
-    let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), come));
+    let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), mark_followed));
     let state = JobsApi { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
     Router::new().route("/v1/jobs", post(create)).with_state(state).nest("/v1/jobs", routes)
 }
 
-/// Somebody knows the job: follows it, or ends it.
-async fn come(
+/// Middleware that records that a client follows or cancels a job.
+async fn mark_followed(
     State(unfollowed): State<Unfollowed>,
     Path(job_id): Path<String>,
     request: Request,
     next: Next,
 ) -> Response {
-    unfollowed.forget(&job_id);
+    unfollowed.stop_watching(&job_id);
     next.run(request).await
 }
 
-/// As much as the largest job writes: noise does not get smaller as PNG, and base64 makes four bytes of three.
-fn log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
-    let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + OTHER);
+/// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
+fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
+    let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_BYTES);
     let steps = bounds.steps.saturating_mul(bounds.pictures);
-    // A preview has a pixel for each cell of latents, which is of 16 pixels at least.
-    let previews = steps.checked_div(preview_every).unwrap_or_default().saturating_mul(picture / 16 + OTHER);
-    // The first picture is there twice.
+    // A preview has one pixel per cell of the latents, which covers at least 16 pixels.
+    let previews =
+        steps.checked_div(preview_every).unwrap_or_default().saturating_mul(picture / 16 + JSON_BYTES);
+    // The first image is sent twice.
     let pictures = picture.saturating_mul(bounds.pictures + 1);
-    pictures.saturating_add(previews).saturating_add(steps.saturating_mul(STEP))
+    pictures.saturating_add(previews).saturating_add(steps.saturating_mul(PROGRESS_EVENT_BYTES))
 }
 
 /// Handles `POST /v1/jobs`.
@@ -188,34 +188,34 @@ async fn create(
         return Err(ApiError::field("callback", "requires --callback-url"));
     }
     let canvas = Canvas { width, height, image: image.map(Source::Text), mask: mask.map(Source::Text) };
-    let request = parameters::check(&served, parameters, canvas, SIZE).await?;
+    let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let place = client.begin(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();
     let images = served.submit(request)?;
     let job = state.jobs.create(OnDisconnect::Cancel);
     job.hold(place);
     let job_id = job.id();
-    // The queue's last event still reaches the log.
+    // The last event of the queue is still written to the log.
     let canceller = images.canceller();
     job.on_cancel(move || canceller.cancel());
-    tracing::debug!(hive = target.hive_id, job_id, "a job is queued");
+    tracing::debug!(hive = target.hive_id, job_id, "job queued");
     let callback = state.callback.filter(|_| callback != Some(false));
     if callback.is_none() {
-        // A job that is not known any more needs no end.
+        // Cancellation fails only if the job has already been removed.
         state.unfollowed.watch(&job_id, move |job_id| drop(state.jobs.cancel(job_id)));
     }
-    let callback = callback.map(|callback| (callback, state.api.lifecycle.work()));
+    let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
     let reporter =
         Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
     tokio::spawn(follow(reporter, images, format.unwrap_or_default(), seed));
     Ok(accepted(&job_id))
 }
 
-/// Writes a job's log while its pictures are made.
+/// Copies the events of the queue to the log of a job.
 async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: u64) {
     while let Some(event) = images.next().await {
         let event = match event {
-            Event::Queued { before } => JobEvent::Queued { position: before },
+            Event::Queued { position } => JobEvent::Queued { position },
             Event::Progress { step, total } => {
                 let percent = (1000 * step / total.max(1)) as f64 / 10.0;
                 JobEvent::Progress { step, total, percent }
@@ -228,15 +228,15 @@ async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: 
                 let made = blocking(move || complete(&pictures, format, seed, truncated)).await;
                 return reporter.end(made.map(JobEvent::Complete));
             }
-            Event::Failed(failure) => return reporter.end(Err(failed(failure))),
+            Event::Failed(failure) => return reporter.end(Err(api_error(failure))),
         };
         if !reporter.job.push(&event) {
             let failure =
-                Failure { code: "log_full", message: "the job wrote more than its log may hold".to_owned() };
-            return reporter.end(Err(failed(failure)));
+                Failure { code: "log_full", message: "the job exceeded its log size limit".to_owned() };
+            return reporter.end(Err(api_error(failure)));
         }
     }
-    reporter.end(Err(ApiError::internal("the queue stopped unexpectedly: see the worker's log")));
+    reporter.end(Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log")));
 }
 
 fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) -> Result<Complete, ApiError> {
@@ -245,7 +245,7 @@ fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) ->
         pictures.iter().map(|picture| format.base64(picture)).collect::<Result<_, _>>().map_err(failed)?;
     let (image, size) = match (images.first(), pictures.first()) {
         (Some(image), Some(picture)) => (image.clone(), (picture.width(), picture.height())),
-        _ => return Err(ApiError::internal("the model made no picture")),
+        _ => return Err(ApiError::internal("the model returned no image")),
     };
     if images.len() == 1 {
         images.clear();
@@ -253,13 +253,13 @@ fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) ->
     Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated })
 }
 
-/// A job's log, and who else hears of its end.
+/// Writer of the result of a job, to its log and the callback URL.
 struct Reporter {
     job: Job<JobEvent>,
     api: Api,
     worker_id: Arc<str>,
-    /// The worker's end waits until it is told.
-    callback: Option<(Callback, Work)>,
+    /// Delays shutdown of the worker until the callback has been sent.
+    callback: Option<(Callback, WorkGuard)>,
     unfollowed: Unfollowed,
 }
 
@@ -267,15 +267,15 @@ impl Reporter {
     fn end(self, outcome: Result<JobEvent, ApiError>) {
         let (status, event) = match outcome {
             Ok(event) => ("complete", event),
-            // Whatever came of the cut: its log says so already.
-            Err(_) if self.api.lifecycle.is_cut() => {
-                let message = "the worker stopped before the job was done".to_owned();
+            // After an abort the log already contains this error.
+            Err(_) if self.api.lifecycle.is_aborted() => {
+                let message = "the worker stopped before the job was completed".to_owned();
                 ("error", JobEvent::Error { code: "worker_ended".to_owned(), message })
             }
             Err(error) => ("error", JobEvent::from(&error)),
         };
         let job_id = self.job.id();
-        self.unfollowed.forget(&job_id);
+        self.unfollowed.stop_watching(&job_id);
         if let Some((callback, work)) = self.callback {
             let outcome = Outcome { job_id: &job_id, worker_id: &self.worker_id, status, event: &event };
             callback.send(&job_id, &outcome, work);

@@ -1,31 +1,31 @@
-//! Pictures by Stable Diffusion: 1.5, 2.1, XL and their Turbo versions, from folders in diffusers' layout, and the worker
-//! that serves them.
+//! Image generation with Stable Diffusion 1.5, 2.1, XL and their Turbo versions, from folders in the layout
+//! of diffusers, and an HTTP worker.
 //!
-//! * [`model`]: a folder's tokenizers, text encoders, UNet and VAE on a device
-//! * [`schedulers`]: the steps from noise to a picture, their coefficients computed in f64 on the host
-//! * [`pipeline`]: text to image, image to image, inpainting
-//! * [`picture`]: RGB pictures and masks, to and from PNG, JPEG and WebP
+//! * [`model`]: loading of tokenizers, text encoders, UNet and VAE
+//! * [`schedulers`]: denoising schedules and solvers, with coefficients computed in f64 on the host
+//! * [`pipeline`]: text-to-image, image-to-image and inpainting
+//! * [`picture`]: RGB images and masks, decoded from PNG, JPEG and WebP
 //!
-//! Building blocks are candle-transformers'. What is put together from them here, and not taken whole, says why.
-//! All random numbers are drawn on the host from the seed, so that one seed means one picture on every device.
+//! Networks are built from blocks of candle-transformers. Modules that replace one of its networks say why.
+//! Random numbers are generated on the host from the seed, so that a seed yields the same image on all devices.
 //!
-//! Of the worker:
+//! Files of the worker:
 //!
 //! | file or folder | subject |
 //! |---|---|
-//! | `run` | the life of the process, and from arguments to a model that is warm |
-//! | `arguments` | the command line |
-//! | `fetch` | the files of a model on the Hub |
-//! | `queue/` | who waits, and the thread that makes pictures |
-//! | `served` | the model as handlers know it |
-//! | `parameters` | what clients ask for, checked |
-//! | `images` | pictures in requests and answers |
-//! | `routes` | everything that is answered |
-//! | `jobs`, `callback` | the API of jobs, and where their ends are reported |
-//! | `unfollowed` | jobs that nobody has begun to follow |
-//! | `openai/` | OpenAI's API |
-//! | `page/` | the page |
-//! | `metrics` | what Prometheus reads |
+//! | `run` | main program: loading and warm-up of the model |
+//! | `arguments` | command-line arguments |
+//! | `fetch` | download of models from the Hub |
+//! | `queue/` | request queue and generator thread |
+//! | `served` | the loaded model, as used by handlers |
+//! | `parameters` | validation of request parameters |
+//! | `images` | images in requests and responses |
+//! | `routes` | HTTP routes |
+//! | `jobs`, `callback` | job API, and callbacks with the results of jobs |
+//! | `unfollowed` | cancellation of jobs without readers |
+//! | `openai/` | OpenAI's image API |
+//! | `page/` | web page |
+//! | `metrics` | Prometheus metrics |
 
 pub mod arguments;
 pub mod callback;

@@ -1,11 +1,11 @@
-//! What Prometheus reads of a model.
+//! Prometheus metrics of the model.
 use candle_core::Device;
 use worker_core::Metrics;
 use worker_core::metrics::{Figure, Figures};
 
 use crate::queue::{Queue, Status};
 
-/// Adds a model's metrics to the worker's, under the label `model`.
+/// Registers the metrics of a model with the label `model`.
 pub fn register(metrics: &Metrics, model: &str, queue: Queue, device: Device) {
     let status = Box::new(move || queue.status());
     let figures = Figures { status, gauges: &GAUGES, counters: &COUNTERS, memory: "sd_vram_bytes", device };
@@ -13,18 +13,18 @@ pub fn register(metrics: &Metrics, model: &str, queue: Queue, device: Device) {
 }
 
 const GAUGES: [Figure<Status, f64>; 3] = [
-    ("sd_requests_waiting", "Requests that wait", |status| status.waiting as f64),
-    ("sd_requests_running", "Requests being made: 0 or 1", |status| status.running as f64),
-    ("sd_steps_per_second", "Speed of the last request that had two steps", |status| status.steps_per_second),
+    ("sd_requests_waiting", "Waiting requests", |status| status.waiting as f64),
+    ("sd_requests_running", "Running requests: 0 or 1", |status| status.running as f64),
+    ("sd_steps_per_second", "Steps per second of the last request", |status| status.steps_per_second),
 ];
 
 const COUNTERS: [Figure<Status, f64>; 6] = [
-    ("sd_requests_complete", "Requests that have their pictures", |status| status.complete as f64),
-    ("sd_requests_cancelled", "Requests that were cancelled", |status| status.cancelled as f64),
-    ("sd_requests_failed", "Requests that failed", |status| status.failed as f64),
-    ("sd_pictures", "Pictures made", |status| status.pictures as f64),
-    ("sd_steps", "Steps made", |status| status.steps as f64),
-    ("sd_step_seconds", "Time from the first step of each request to its end", |status| {
+    ("sd_requests_complete", "Completed requests", |status| status.complete as f64),
+    ("sd_requests_cancelled", "Cancelled requests", |status| status.cancelled as f64),
+    ("sd_requests_failed", "Failed requests", |status| status.failed as f64),
+    ("sd_pictures", "Generated images", |status| status.pictures as f64),
+    ("sd_steps", "Computed steps", |status| status.steps as f64),
+    ("sd_step_seconds", "Time from the end of the first step of each request to its end", |status| {
         status.step_time.as_secs_f64()
     }),
 ];

@@ -1,4 +1,4 @@
-//! What a client asks for, checked field by field against the model.
+//! Request parameters and their validation against the model.
 use std::sync::Arc;
 
 use worker_core::body::{self, Limit};
@@ -10,31 +10,31 @@ use crate::pipeline::{Request, Start};
 use crate::schedulers::Method;
 use crate::served::{ModelInfo, Served};
 
-/// Bytes of a file that holds a picture.
-const FILE: usize = 20 << 20;
-/// Strength of a given picture's change, without and with a mask: behind a mask nothing need be kept.
-const STRENGTHS: [f64; 2] = [0.8, 1.0];
+/// Maximum size of an image file in bytes.
+const MAX_FILE_BYTES: usize = 20 << 20;
+/// Default strength without and with a mask. With a mask, nothing of the masked part needs to be preserved.
+const DEFAULT_STRENGTHS: [f64; 2] = [0.8, 1.0];
 
 fields! {
-    /// Parameters of the images; those left out are as the model has them.
+    /// Parameters of image generation. Missing ones have the defaults of the model.
     pub struct Parameters => {
         /// Description of the images.
         prompt: String,
-        /// Description of what the images must not show.
+        /// Description of what the images should not show.
         negative_prompt: String,
-        /// Number of steps from noise to image.
+        /// Number of denoising steps.
         steps: usize,
-        /// How strongly the prompt counts.
+        /// Classifier-free guidance scale.
         guidance: f64,
-        /// Seed of the first image; those of the others follow it. `None` draws one.
+        /// Seed of the first image; seeds increase by 1 from image to image. Random by default.
         seed: u64,
         /// Number of images.
         n: usize,
         /// ddim, euler, euler-a, dpm++2m or unipc.
         scheduler: String,
-        /// Use Karras' noise levels, with all schedulers except ddim; as the model has it unless given.
+        /// If true, Karras noise levels are used, except by ddim.
         karras: bool,
-        /// How much of a given image is changed, above 0 to 1.
+        /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,
     }
 }
@@ -42,31 +42,31 @@ fields! {
 /// The size and the images of a request.
 #[derive(Debug, Default)]
 pub struct Canvas {
-    /// In pixels.
+    /// Width in pixels.
     pub width: Option<usize>,
-    /// In pixels.
+    /// Height in pixels.
     pub height: Option<usize>,
-    /// An image to begin with.
+    /// Input image.
     pub image: Option<Source>,
-    /// The part of it that is generated anew.
+    /// Mask of the part to regenerate.
     pub mask: Option<Source>,
 }
 
-/// Names of width and height in the API that a request came by.
+/// Names of the width and height fields in the API of the request.
 pub type SizeNames = [&'static str; 2];
 
-/// Checks on a thread that may take its time: images are decoded.
+/// Validates parameters and decodes images on the blocking thread pool.
 ///
 /// # Errors
-/// As [`Parameters::request`]; 429 or 503 before any work where the queue is full or closed.
+/// Returns the errors of [`Parameters::request`], or 429 or 503 if the queue is full or closed.
 pub async fn check(
     served: &Arc<Served>,
     parameters: Parameters,
     canvas: Canvas,
     names: SizeNames,
 ) -> Result<Request, ApiError> {
-    served.check_room()?;
-    // Only the worker's end closes the semaphore, and nothing does that.
+    served.check_capacity()?;
+    // Acquiring cannot fail, because the semaphore is never closed.
     let permit = match canvas.image.is_some() || canvas.mask.is_some() {
         true => served.decoders.clone().acquire_owned().await.ok(),
         false => None,
@@ -79,15 +79,15 @@ pub async fn check(
     .await
 }
 
-fn wrong<T>(name: &str, why: String) -> Result<T, ApiError> {
+fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
     Err(ApiError::field(name, why))
 }
 
 impl Parameters {
-    /// The request, if the model can make it.
+    /// Validates the parameters and returns the request for the pipeline.
     ///
     /// # Errors
-    /// 400 that names the field.
+    /// 400 that names the invalid field.
     pub fn request(self, canvas: Canvas, info: &ModelInfo, names: SizeNames) -> Result<Request, ApiError> {
         let ModelInfo { bounds, defaults, .. } = info;
         let Canvas { width, height, image, mask } = canvas;
@@ -96,7 +96,7 @@ impl Parameters {
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
         let n = self.n.unwrap_or(1);
-        let strength = self.strength.unwrap_or(STRENGTHS[usize::from(mask.is_some())]);
+        let strength = self.strength.unwrap_or(DEFAULT_STRENGTHS[usize::from(mask.is_some())]);
         body::check(&[
             Limit("prompt", prompt.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("negative_prompt", negative.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
@@ -111,18 +111,18 @@ impl Parameters {
                 Ok(method) => Some(method),
                 Err(_) => {
                     let names = Method::ALL.map(Method::name).join(", ");
-                    return wrong("scheduler", format!("must be one of {names}"));
+                    return invalid("scheduler", format!("must be one of {names}"));
                 }
             },
         };
         for (name, given) in [("mask", mask.is_some()), ("strength", self.strength.is_some())] {
             if given && image.is_none() {
-                return wrong(name, "requires an `image`".to_owned());
+                return invalid(name, "requires an `image`".to_owned());
             }
         }
         if info.is_inpainting && mask.is_none() {
             let name = if image.is_none() { "image" } else { "mask" };
-            return wrong(name, "is missing: an inpainting model requires an image and a mask".to_owned());
+            return invalid(name, "is missing: an inpainting model requires an image and a mask".to_owned());
         }
 
         let seed = self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
@@ -136,38 +136,38 @@ impl Parameters {
             karras: self.karras,
             ..defaults.clone()
         };
-        // What was asked for is checked before a picture costs anything.
+        // Check the requested size before decoding images.
         check_sides(info, [(width, names[0]), (height, names[1])])?;
         if image.is_none() {
             request.width = width.unwrap_or(defaults.width);
             request.height = height.unwrap_or(defaults.height);
             if request.width.saturating_mul(request.height) > bounds.pixels {
                 let (width, height, most) = (request.width, request.height, bounds.pixels);
-                return wrong(names[0], format!("makes {width} x {height}: the maximum is {most} pixels"));
+                return invalid(names[0], format!("makes {width} x {height}: at most {most} pixels"));
             }
         }
-        let limits = Limits { bytes: FILE, side: bounds.side as u32, pixels: bounds.pixels as u64 };
+        let limits = Limits { bytes: MAX_FILE_BYTES, side: bounds.side as u32, pixels: bounds.pixels as u64 };
         if let Some(source) = image {
-            let file = source.file().or_else(|why| wrong("image", why))?;
+            let file = source.file().or_else(|why| invalid("image", why))?;
             let picture =
-                Picture::decode(&file, limits).or_else(|error| wrong("image", unreadable(&error)))?;
+                Picture::decode(&file, limits).or_else(|error| invalid("image", decode_error(&error)))?;
             let size = (picture.width(), picture.height());
             check_sides(info, [(Some(size.0), "image"), (Some(size.1), "image")])?;
             let wanted = (width.unwrap_or(size.0), height.unwrap_or(size.1));
             if wanted != size {
                 let why =
                     format!("is {} x {}, but {} x {} was requested", size.0, size.1, wanted.0, wanted.1);
-                return wrong("image", why);
+                return invalid("image", why);
             }
             (request.width, request.height) = size;
             request.start = Some(Start { picture, strength, mask: None });
         }
         if let (Some(source), Some(start)) = (mask, &mut request.start) {
-            let file = source.file().or_else(|why| wrong("mask", why))?;
-            let mask = Mask::decode(&file, limits).or_else(|error| wrong("mask", unreadable(&error)))?;
+            let file = source.file().or_else(|why| invalid("mask", why))?;
+            let mask = Mask::decode(&file, limits).or_else(|error| invalid("mask", decode_error(&error)))?;
             let (own, of) = ((mask.width(), mask.height()), (request.width, request.height));
             if own != of {
-                return wrong(
+                return invalid(
                     "mask",
                     format!("is {} x {}, but the image is {} x {}", own.0, own.1, of.0, of.1),
                 );
@@ -175,14 +175,14 @@ impl Parameters {
             start.mask = Some(mask);
         }
         if let Err(error) = request.scheduler(&info.scheduler) {
-            return wrong("steps", format!("cannot be made: {error}"));
+            return invalid("steps", format!("are not supported: {error}"));
         }
         Ok(request)
     }
 }
 
-fn unreadable(error: &crate::Error) -> String {
-    format!("cannot be read: {error}")
+fn decode_error(error: &crate::Error) -> String {
+    format!("is invalid: {error}")
 }
 
 fn check_sides(info: &ModelInfo, sides: [(Option<usize>, &'static str); 2]) -> Result<(), ApiError> {
@@ -190,13 +190,13 @@ fn check_sides(info: &ModelInfo, sides: [(Option<usize>, &'static str); 2]) -> R
     for (side, name) in sides {
         let Some(side) = side else { continue };
         if side == 0 || side > most {
-            return wrong(name, format!("has a side of {side}, but must be 1 to {most} pixels"));
+            return invalid(name, format!("has a side of {side}, but must be 1 to {most} pixels"));
         }
         if side % info.multiple != 0 {
             let near = side.div_ceil(info.multiple) * info.multiple;
             let why =
                 format!("has a side of {side}, but must be a multiple of {}, such as {near}", info.multiple);
-            return wrong(name, why);
+            return invalid(name, why);
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Everything that is answered.
+//! HTTP routes of the worker.
 use axum::Router;
 use worker_core::device::DeviceKind;
 use worker_core::{App, Metrics, api as shared};
@@ -8,22 +8,22 @@ use crate::pipeline::Bounds;
 use crate::served::Api;
 use crate::{jobs, openai, page};
 
-/// Describes the worker before there is a model.
+/// Settings of the worker that are known before the model is loaded.
 #[derive(Clone)]
 pub struct Worker {
-    /// Its name.
+    /// Name of the worker.
     pub id: String,
-    /// Its device.
+    /// Kind of device.
     pub kind: DeviceKind,
-    /// Where the ends of jobs are reported.
+    /// Callback for results of jobs.
     pub callback: Option<Callback>,
-    /// What a request may ask at most.
+    /// Limits of a request.
     pub bounds: Bounds,
-    /// Steps from one preview to the next; 0: none.
+    /// Number of steps between previews; 0 disables previews.
     pub preview_every: usize,
 }
 
-/// The worker as it is served. The model may come later.
+/// Creates the application. The model can be set later.
 pub fn app(api: &Api, metrics: Metrics, worker: Worker) -> App {
     let Worker { id, kind, callback, bounds, preview_every } = worker;
     let package = env!("CARGO_PKG_NAME");

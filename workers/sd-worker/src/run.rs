@@ -1,4 +1,4 @@
-//! The life of the process, and from the command line to a model that is warm.
+//! Main program: loads and warms up the model.
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,15 +21,14 @@ use crate::queue::{ImageGenerator, Queue};
 use crate::routes;
 use crate::served::{Api, ModelInfo, Served};
 
-/// Side of the first image on the CPU, which has no kernels to load and takes its time.
-const SMALL: usize = 64;
+/// Side in pixels of the warm-up image on the CPU, which is slow and has no kernels to load.
+const CPU_WARM_UP_SIDE: usize = 64;
 
-/// Runs a worker from its command line to its end.
+/// Parses the command line and runs the worker until it stops.
 pub fn main(kind: DeviceKind) -> ExitCode {
     process::main::<SdWorker>(kind)
 }
 
-/// The worker of this crate.
 struct SdWorker;
 
 impl Worker for SdWorker {
@@ -47,7 +46,7 @@ impl Worker for SdWorker {
         let worker = routes::Worker {
             id: arguments.server.worker_id.clone(),
             kind,
-            callback: callback.context("the system cannot start threads")?,
+            callback: callback.context("the operating system cannot start threads")?,
             bounds: arguments.bounds(),
             preview_every: arguments.preview_every,
         };
@@ -60,22 +59,22 @@ impl Worker for SdWorker {
         metrics: &Metrics,
         progress: &Progress,
     ) -> Result<Served> {
-        let device = device::open(kind, arguments.rocm_device).context("the device cannot be opened")?;
+        let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
         progress.report(0.0, "finding the model");
         let options = arguments.load();
         let half = options.dtype.map_or(!device.device.is_cpu(), |dtype| dtype != DType::F32);
         let report = &mut |share: f32, activity: &str| progress.report(share, activity);
-        let given = &arguments.model_path;
+        let requested = &arguments.model_path;
         let path =
-            Hub::default().model(given, arguments.model_ref.as_deref(), &ImageModel { half }, report)?;
+            Hub::default().model(requested, arguments.model_ref.as_deref(), &ImageModel { half }, report)?;
         let reading = progress.clone();
         let model = Model::load(&path, &device.device, options, move |share| {
             reading.report(share, "reading the weights")
         })
-        .context("the model cannot be loaded")?;
+        .context("cannot load the model")?;
         ensure!(
-            arguments.sd_version.is(&model),
-            "{} is {:?}{}, not what --sd-version asks for; leave it out to take any",
+            arguments.sd_version.matches(&model),
+            "{} has version {:?}{}, which does not match --sd-version; omit the option to accept any version",
             path.display(),
             model.version,
             if model.turbo { ", turbo" } else { "" }
@@ -86,33 +85,33 @@ impl Worker for SdWorker {
         let (side, bounds) = (info.defaults.width, info.bounds);
         ensure!(
             side <= bounds.side && side * side <= bounds.pixels,
-            "the model's own images have {side} x {side} pixels: --max-side {} and --max-pixels {} are too few",
+            "the default image size of {side} x {side} exceeds --max-side {} or --max-pixels {}; raise them",
             bounds.side,
             bounds.pixels
         );
         progress.report(1.0, "warming up");
-        let warm = if device.device.is_cpu() { side.min(SMALL) } else { side };
-        warm_up(&mut pipeline, &info, warm).context("the first image failed")?;
+        let warm = if device.device.is_cpu() { side.min(CPU_WARM_UP_SIDE) } else { side };
+        warm_up(&mut pipeline, &info, warm).context("the warm-up failed")?;
         let lifecycle = progress.lifecycle().clone();
         let queue = Queue::start(Box::new(pipeline), arguments.queue(), move |reason| lifecycle.fail(reason))
-            .context("the system cannot start threads")?;
-        let name = names(given, &path);
-        tracing::info!(version = ?info.version, side, "the model is in memory");
+            .context("the operating system cannot start threads")?;
+        let name = names(requested, &path);
+        tracing::info!(version = ?info.version, side, "model loaded");
         Ok(Served::new(queue, info, name, device, metrics))
     }
 }
 
-/// The model's name on the Hub, or its folder's.
-fn names(given: &str, path: &Path) -> ModelName {
+/// Returns the name of the model on the Hub, or of its folder.
+fn names(requested: &str, path: &Path) -> ModelName {
     let folder = std::path::absolute(path).ok();
     let folder = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     match folder {
-        Some(folder) if Path::new(given) == path => ModelName::new(folder, vec![given.to_owned()]),
-        _ => ModelName::new(given, Vec::new()),
+        Some(folder) if Path::new(requested) == path => ModelName::new(folder, vec![requested.to_owned()]),
+        _ => ModelName::new(requested, Vec::new()),
     }
 }
 
-/// Computes one step, so that kernels are loaded and buffers made before the first request.
+/// Computes one step, which loads kernels and allocates buffers before the first request.
 fn warm_up(pipeline: &mut Pipeline, info: &ModelInfo, side: usize) -> Result<()> {
     let side = side.next_multiple_of(info.multiple);
     let mut request = Request {
@@ -128,6 +127,6 @@ fn warm_up(pipeline: &mut Pipeline, info: &ModelInfo, side: usize) -> Result<()>
         request.start = Some(Start { picture, strength: 1.0, mask });
     }
     let images = pipeline.generate(&request, &mut |_| ControlFlow::Continue(()))?;
-    ensure!(images.len() == 1, "one image was asked for, {} came", images.len());
+    ensure!(images.len() == 1, "expected 1 image, got {}", images.len());
     Ok(())
 }

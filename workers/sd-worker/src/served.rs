@@ -1,4 +1,4 @@
-//! The model as handlers know it.
+//! The loaded model, as used by handlers.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use worker_core::{ApiError, Metrics, ModelName};
 use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
-use crate::queue::{Failure, ImageJob, Queue, Refused};
+use crate::queue::{Failure, ImageJob, Queue, SubmitError};
 use crate::schedulers::{Method, SchedulerConfig};
 
-/// Given pictures that are decoded at once: each may take as much memory as its limits allow.
-const DECODERS: usize = 4;
-/// When to come again where nothing is made.
-const CLOSED: Duration = Duration::from_secs(10);
+/// Maximum number of images that are decoded concurrently, which bounds memory.
+const MAX_CONCURRENT_DECODES: usize = 4;
+/// Retry interval sent to clients when the queue is closed.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// Describes a model that a thread owns.
+/// Description of the model, which itself is owned by the generator thread.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The family.
+    /// Model family.
     pub version: Version,
-    /// Made for few steps without guidance.
+    /// True for models made for few steps without guidance.
     pub turbo: bool,
-    /// True for an inpainting model, which requires an image and a mask.
+    /// True for inpainting models, which require an image and a mask.
     pub is_inpainting: bool,
-    /// Sides are multiples of it.
+    /// Width and height of images must be multiples of this.
     pub multiple: usize,
-    /// What a request is where it says nothing.
+    /// Default values of a request.
     pub defaults: Request,
-    /// How it was trained.
+    /// Noise schedule of the training.
     pub scheduler: SchedulerConfig,
-    /// What a request may ask at most.
+    /// Limits of a request.
     pub bounds: Bounds,
 }
 
 impl ModelInfo {
-    /// Describes the model of a pipeline.
+    /// Returns the description of the model of a pipeline.
     pub fn of(pipeline: &Pipeline) -> Self {
         let model = &pipeline.model;
         Self {
@@ -53,22 +53,22 @@ impl ModelInfo {
     }
 }
 
-/// A model that takes requests.
+/// A loaded model that accepts requests.
 pub struct Served {
     /// The queue of requests.
     pub queue: Queue,
-    /// Its names.
+    /// Name and aliases.
     pub name: ModelName,
-    /// Its description.
+    /// Description.
     pub info: ModelInfo,
-    /// Where it runs.
+    /// Device of the model.
     pub device: OpenDevice,
-    /// Permits to decode images.
+    /// Permits for decoding images.
     pub decoders: Arc<Semaphore>,
 }
 
 impl Served {
-    /// A model behind its queue.
+    /// Creates the handle and registers the metrics of the queue.
     pub fn new(
         queue: Queue,
         info: ModelInfo,
@@ -77,43 +77,45 @@ impl Served {
         metrics: &Metrics,
     ) -> Self {
         metrics::register(metrics, name.as_str(), queue.clone(), device.device.clone());
-        let decoders = Arc::new(Semaphore::new(DECODERS));
+        let decoders = Arc::new(Semaphore::new(MAX_CONCURRENT_DECODES));
         Self { queue, name, info, device, decoders }
     }
 
-    /// Whether a request would be taken now.
+    /// Checks that a request would be accepted now.
     ///
     /// # Errors
-    /// 429 or 503.
-    pub fn check_room(&self) -> Result<(), ApiError> {
-        self.queue.has_room().map_err(refused)
+    /// 429 if the queue is full, 503 if it is closed.
+    pub fn check_capacity(&self) -> Result<(), ApiError> {
+        self.queue.check_capacity().map_err(submit_error)
     }
 
-    /// Puts a request into the queue.
+    /// Appends a request to the queue.
     ///
     /// # Errors
-    /// 429 or 503.
+    /// 429 if the queue is full, 503 if it is closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, ApiError> {
-        self.queue.submit(request).map_err(refused)
+        self.queue.submit(request).map_err(submit_error)
     }
 }
 
-fn refused(refused: Refused) -> ApiError {
-    match refused {
-        Refused::Full { waiting, after } => {
-            ApiError::too_many(format!("{waiting} requests wait already"), after).with_code("queue_full")
+fn submit_error(error: SubmitError) -> ApiError {
+    match error {
+        SubmitError::Full { waiting, after } => {
+            ApiError::too_many(format!("queue full: {waiting} waiting"), after).with_code("queue_full")
         }
-        Refused::Closed(failure) => ApiError::unavailable(failure.message, CLOSED).with_code("not_ready"),
+        SubmitError::Closed(cause) => {
+            ApiError::unavailable(cause.message, RETRY_AFTER).with_code("not_ready")
+        }
     }
 }
 
-/// A failure as an error of HTTP.
-pub fn failed(failure: Failure) -> ApiError {
+/// Converts a failure to an HTTP error.
+pub fn api_error(failure: Failure) -> ApiError {
     let Failure { code, message } = failure;
     let error = match code {
         "invalid_request" => ApiError::invalid(message),
         "cancelled" => ApiError::conflict(message),
-        "device_lost" | "worker_ended" => ApiError::unavailable(message, CLOSED),
+        "device_lost" | "worker_ended" => ApiError::unavailable(message, RETRY_AFTER),
         _ => ApiError::internal(message),
     };
     error.with_code(code)
@@ -135,7 +137,7 @@ impl worker_core::Served for Served {
         json!({
             "version": version,
             "turbo": turbo,
-            "paints_in": is_inpainting,
+            "is_inpainting": is_inpainting,
             "multiple": multiple,
             "max_side": bounds.side,
             "max_pixels": bounds.pixels,

@@ -1,4 +1,4 @@
-//! Pipelines on a model of random weights: against upstream's modules, and by what must hold of any model.
+//! Pipeline tests with random weights: comparison with candle-transformers, and properties of all models.
 mod tiny_model;
 
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ use tiny_model::{Kind, Outcome, difference, pipeline};
 
 const SIDE: usize = 32;
 
-fn go_on(_: &Progress) -> ControlFlow<()> {
+fn no_cancel(_: &Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -24,24 +24,24 @@ fn request(pipeline: &Pipeline) -> Request {
     Request { steps: 4, guidance: 3.0, seeds: vec![1], ..Request::of(&pipeline.model, "a red circle") }
 }
 
-fn given() -> Outcome<Picture> {
+fn input_image() -> Outcome<Picture> {
     let rgb = (0..SIDE * SIDE * 3).map(|i| (i * 7 % 251) as u8).collect();
     Ok(Picture::new(SIDE, SIDE, rgb)?)
 }
 
-/// The right half.
+/// Returns a mask of the right half.
 fn half() -> Outcome<Mask> {
     Ok(Mask::new(SIDE, SIDE, (0..SIDE * SIDE).map(|i| i % SIDE >= SIDE / 2).collect())?)
 }
 
 #[test]
-fn one_seed_is_one_picture() -> Outcome {
+fn the_seed_determines_the_image() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     for method in Method::ALL {
         let request = Request { method: Some(method), ..request(&pipeline) };
-        let first = pipeline.run(&request, &mut go_on)?;
+        let first = pipeline.run(&request, &mut no_cancel)?;
         assert_eq!((first.len(), first[0].width(), first[0].height()), (1, SIDE, SIDE));
-        assert_eq!(first, pipeline.run(&request, &mut go_on)?, "{method:?}");
+        assert_eq!(first, pipeline.run(&request, &mut no_cancel)?, "{method:?}");
         for other in [
             Request { seeds: vec![2], ..request.clone() },
             Request { prompt: "a blue square".into(), ..request.clone() },
@@ -49,14 +49,14 @@ fn one_seed_is_one_picture() -> Outcome {
             Request { guidance: 6.0, ..request.clone() },
             Request { steps: 5, ..request.clone() },
         ] {
-            assert_ne!(first, pipeline.run(&other, &mut go_on)?, "{method:?} {other:?}");
+            assert_ne!(first, pipeline.run(&other, &mut no_cancel)?, "{method:?} {other:?}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn latents_are_those_of_upstreams_modules() -> Outcome {
+fn latents_match_candle_transformers() -> Outcome {
     let (folder, pipeline) = pipeline(Kind::Plain)?;
     drop(pipeline);
     let options = LoadOptions { upstream_gelu: true, ..Default::default() };
@@ -78,7 +78,7 @@ fn latents_are_those_of_upstreams_modules() -> Outcome {
         ..Default::default()
     };
     let unet = unet_2d::UNet2DConditionModel::new(weights("unet")?, 4, 4, false, config)?;
-    // Not square, and not a power of two.
+    // Neither square nor powers of two.
     let request = Request { width: 40, height: 24, steps: 5, ..request(&pipeline) };
     let text = pipeline.model.encode(&["", &request.prompt])?.context;
     let mut scheduler = ddim::DDIMSchedulerConfig::default().build(request.steps)?;
@@ -88,7 +88,7 @@ fn latents_are_those_of_upstreams_modules() -> Outcome {
         let guided = (&both[0] + ((&both[1] - &both[0])? * request.guidance)?)?;
         x = scheduler.step(&guided, timestep, &x)?;
     }
-    let ours = pipeline.latents(&request, &mut go_on)?;
+    let ours = pipeline.latents(&request, &mut no_cancel)?;
     let far = difference(&ours, &x)?;
     assert!(far < 1e-4, "latents differ by {far}");
 
@@ -98,7 +98,7 @@ fn latents_are_those_of_upstreams_modules() -> Outcome {
         norm_num_groups: 8,
         ..Default::default()
     };
-    // Upstream keeps the mean of latents to itself: without deviation its samples are the mean.
+    // The upstream VAE returns samples only. With zero variance they equal the mean.
     let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
     let mut narrow = candle_core::safetensors::load(path, &device)?;
     let mean_rows = narrow["quant_conv.weight"].narrow(0, 0, 4)?;
@@ -110,24 +110,24 @@ fn latents_are_those_of_upstreams_modules() -> Outcome {
     let vae = vae::AutoEncoderKL::new(VarBuilder::from_tensors(narrow, DType::F32, &device), 3, 3, config)?;
     let theirs = vae.decode(&(&x / 0.5)?)?;
     assert!(difference(&pipeline.model.vae.decode(&(ours / 0.5)?)?, &theirs)? < 1e-3);
-    let picture = given()?.to_tensor(&device)?;
+    let picture = input_image()?.to_tensor(&device)?;
     let moments = pipeline.model.vae.encode(&picture)?;
     let (mean, variance) = (moments.narrow(1, 0, 4)?, moments.narrow(1, 4, 4)?.exp()?);
     assert!(difference(&mean, &vae.encode(&picture)?.sample()?)? < 1e-4);
     let noise = normal_batch(&[1], Purpose::Encode, (4, 8, 8), &device)?;
     let sample = ((mean + (variance.sqrt()? * noise)?)? * 0.5)?;
-    assert!(difference(&pipeline.encode(&given()?, &[1])?, &sample)? < 1e-4);
+    assert!(difference(&pipeline.encode(&input_image()?, &[1])?, &sample)? < 1e-4);
     Ok(())
 }
 
 #[test]
-fn pictures_made_together_are_those_made_alone() -> Outcome {
+fn batched_images_equal_single_images() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     for method in Method::ALL {
         let request = Request { method: Some(method), seeds: vec![3, 9], ..request(&pipeline) };
-        let both = pipeline.latents(&request, &mut go_on)?;
+        let both = pipeline.latents(&request, &mut no_cancel)?;
         for (i, seed) in [3, 9].into_iter().enumerate() {
-            let one = pipeline.latents(&Request { seeds: vec![seed], ..request.clone() }, &mut go_on)?;
+            let one = pipeline.latents(&Request { seeds: vec![seed], ..request.clone() }, &mut no_cancel)?;
             let far = difference(&both.narrow(0, i, 1)?, &one)?;
             assert!(far < 1e-4, "{method:?} seed {seed}: {far}");
         }
@@ -136,9 +136,9 @@ fn pictures_made_together_are_those_made_alone() -> Outcome {
 }
 
 #[test]
-fn groups_of_pictures_are_reported_as_one_row_of_steps() -> Outcome {
+fn progress_counts_steps_over_all_batches() -> Outcome {
     let (_folder, mut pipeline) = pipeline(Kind::Plain)?;
-    pipeline.cells = 130;
+    pipeline.batch_cells = 130;
     let request = Request { steps: 1, seeds: vec![1, 2, 3], ..request(&pipeline) };
     let mut seen = Vec::new();
     let latents = pipeline.latents(&request, &mut |p| {
@@ -147,16 +147,16 @@ fn groups_of_pictures_are_reported_as_one_row_of_steps() -> Outcome {
     })?;
     assert_eq!(seen, [(1, 2, 0, 2), (2, 2, 2, 1)]);
     assert_eq!(latents.dims(), [3, 4, 8, 8]);
-    pipeline.cells = 0;
-    assert!(difference(&pipeline.latents(&request, &mut go_on)?, &latents)? < 1e-4);
+    pipeline.batch_cells = 0;
+    assert!(difference(&pipeline.latents(&request, &mut no_cancel)?, &latents)? < 1e-4);
     Ok(())
 }
 
 #[test]
-fn guidance_up_to_one_is_the_prompt_alone() -> Outcome {
+fn guidance_up_to_1_ignores_the_negative_prompt() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     let base = Request { negative: "blue".into(), ..request(&pipeline) };
-    let of = |guidance| pipeline.latents(&Request { guidance, ..base.clone() }, &mut go_on);
+    let of = |guidance| pipeline.latents(&Request { guidance, ..base.clone() }, &mut no_cancel);
     let (none, one, little) = (of(0.0)?, of(1.0)?, of(1.0 + 1e-9)?);
     assert_eq!(difference(&none, &one)?, 0.0);
     assert!(difference(&one, &little)? < 1e-4);
@@ -164,16 +164,16 @@ fn guidance_up_to_one_is_the_prompt_alone() -> Outcome {
 }
 
 #[test]
-fn full_strength_is_fresh_noise() -> Outcome {
+fn full_strength_ignores_the_input_image() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     let plain = request(&pipeline);
     let from = |strength| -> Outcome<Request> {
-        let start = Some(Start { picture: given()?, strength, mask: None });
+        let start = Some(Start { picture: input_image()?, strength, mask: None });
         Ok(Request { start, ..plain.clone() })
     };
-    let fresh = pipeline.latents(&plain, &mut go_on)?;
-    assert_eq!(difference(&pipeline.latents(&from(1.0)?, &mut go_on)?, &fresh)?, 0.0);
-    let encoded = pipeline.encode(&given()?, &[1])?;
+    let fresh = pipeline.latents(&plain, &mut no_cancel)?;
+    assert_eq!(difference(&pipeline.latents(&from(1.0)?, &mut no_cancel)?, &fresh)?, 0.0);
+    let encoded = pipeline.encode(&input_image()?, &[1])?;
     let mut last = f32::INFINITY;
     for (strength, steps) in [(0.8, 3), (0.5, 2), (0.3, 1), (0.01, 1)] {
         let mut count = 0;
@@ -191,38 +191,38 @@ fn full_strength_is_fresh_noise() -> Outcome {
 }
 
 #[test]
-fn a_mask_keeps_what_it_does_not_cover() -> Outcome {
+fn pixels_outside_the_mask_are_preserved() -> Outcome {
     for kind in [Kind::Plain, Kind::Inpaint] {
         let (_folder, pipeline) = pipeline(kind)?;
         for strength in [1.0, 0.6] {
-            let paint = |mask| -> Outcome<Picture> {
-                let start = Some(Start { picture: given()?, strength, mask: Some(mask) });
+            let generate = |mask| -> Outcome<Picture> {
+                let start = Some(Start { picture: input_image()?, strength, mask: Some(mask) });
                 let request = Request { start, ..request(&pipeline) };
-                Ok(pipeline.run(&request, &mut go_on)?.remove(0))
+                Ok(pipeline.run(&request, &mut no_cancel)?.remove(0))
             };
-            let painted = paint(half()?)?;
+            let generated = generate(half()?)?;
             let mut changed = 0;
-            for (i, (new, old)) in painted.rgb().iter().zip(given()?.rgb()).enumerate() {
+            for (i, (new, old)) in generated.rgb().iter().zip(input_image()?.rgb()).enumerate() {
                 let right = i / 3 % SIDE >= SIDE / 2;
-                assert!(right || new == old, "{kind:?}: a kept pixel changed");
+                assert!(right || new == old, "{kind:?}: an unmasked pixel changed");
                 changed += usize::from(new != old);
             }
             assert!(changed > SIDE * SIDE, "{kind:?}: {changed} values changed");
             let none = Mask::new(SIDE, SIDE, vec![false; SIDE * SIDE])?;
-            assert_eq!(paint(none)?, given()?);
+            assert_eq!(generate(none)?, input_image()?);
         }
     }
     Ok(())
 }
 
 #[test]
-fn latents_outside_of_a_mask_are_the_pictures() -> Outcome {
+fn latents_outside_the_mask_are_preserved() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     for method in Method::ALL {
-        let start = Some(Start { picture: given()?, strength: 0.8, mask: Some(half()?) });
+        let start = Some(Start { picture: input_image()?, strength: 0.8, mask: Some(half()?) });
         let request = Request { start, method: Some(method), ..request(&pipeline) };
-        let latents = pipeline.latents(&request, &mut go_on)?;
-        let encoded = pipeline.encode(&given()?, &[1])?;
+        let latents = pipeline.latents(&request, &mut no_cancel)?;
+        let encoded = pipeline.encode(&input_image()?, &[1])?;
         let cells = SIDE / tiny_model::FACTOR;
         let half = |x: &Tensor, from| x.narrow(3, from, cells / 2);
         assert!(difference(&half(&latents, 0)?, &half(&encoded, 0)?)? < 1e-6, "{method:?}");
@@ -232,9 +232,9 @@ fn latents_outside_of_a_mask_are_the_pictures() -> Outcome {
 }
 
 #[test]
-fn tiles_give_nearly_the_whole() -> Outcome {
+fn tiled_decoding_approximates_untiled_decoding() -> Outcome {
     let (_folder, mut pipeline) = pipeline(Kind::Plain)?;
-    // The same everywhere, so that the norms see in a tile about what they see in the whole.
+    // Homogeneous latents, so that norms have similar statistics in a tile and in the whole image.
     let latents = normal_batch(&[4], Purpose::Start, (4, 40, 40), &Device::Cpu)?;
     let whole = pipeline.decode(&latents)?;
     let encoded = pipeline.encode(&whole, &[1])?;
@@ -244,7 +244,7 @@ fn tiles_give_nearly_the_whole() -> Outcome {
     let other = pipeline.decode(&normal_batch(&[5], Purpose::Start, (4, 40, 40), &Device::Cpu)?)?;
     let apart = mean(other.rgb(), whole.rgb());
     for (side, overlap) in [(24, 8), (40, 0)] {
-        pipeline.tiling = Tiling { whole: 0, side, overlap };
+        pipeline.tiling = Tiling { untiled_cells: 0, side, overlap };
         let tiled = pipeline.decode(&latents)?;
         assert_eq!((tiled.width(), tiled.height()), (160, 160));
         let far = mean(tiled.rgb(), whole.rgb());
@@ -261,7 +261,7 @@ fn tiles_give_nearly_the_whole() -> Outcome {
 }
 
 #[test]
-fn a_callback_cancels_and_sees_previews() -> Outcome {
+fn the_callback_receives_previews_and_can_cancel() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     let request = Request { seeds: vec![1, 2], ..request(&pipeline) };
     let mut seen = Vec::new();
@@ -273,17 +273,17 @@ fn a_callback_cancels_and_sees_previews() -> Outcome {
     let stopped = pipeline.run(&request, on_step);
     assert!(matches!(stopped, Err(Error::Cancelled { step: 2, total: 4 })), "{stopped:?}");
     assert_eq!(seen, [(1, vec![(8, 8); 2]), (2, vec![(8, 8); 2])]);
-    // The next request is not disturbed.
-    assert_eq!(pipeline.run(&request, &mut go_on)?.len(), 2);
+    // The next request is not affected.
+    assert_eq!(pipeline.run(&request, &mut no_cancel)?.len(), 2);
     Ok(())
 }
 
 #[test]
-fn xl_hears_the_pooled_prompt_and_the_size() -> Outcome {
+fn xl_uses_the_pooled_prompt_and_sizes() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Xl)?;
     let request = request(&pipeline);
-    let pictures = pipeline.run(&request, &mut go_on)?;
-    assert_eq!(pictures, pipeline.run(&request, &mut go_on)?);
+    let pictures = pipeline.run(&request, &mut no_cancel)?;
+    assert_eq!(pictures, pipeline.run(&request, &mut no_cancel)?);
     let unet = &pipeline.model.unet;
     let texts = pipeline.model.encode(&["a red circle", "blue"])?;
     let pooled = texts.pooled.as_ref().ok_or("XL without a pooled prompt")?;
@@ -296,16 +296,16 @@ fn xl_hears_the_pooled_prompt_and_the_size() -> Outcome {
     assert!(difference(&base, &of(&pooled.zeros_like()?, [32, 32, 0, 0, 32, 32])?)? > 1e-3);
     assert!(difference(&base, &of(pooled, [64, 32, 0, 0, 32, 32])?)? > 1e-4);
     assert!(unet.forward(&x, &[500.0], &texts.context, None).is_err());
-    // An empty negative prompt stands for zeros there, not for what the encoders say of nothing.
-    let zeros = pipeline.latents(&request, &mut go_on)?;
+    // XL replaces an empty negative prompt by zeros instead of its embedding.
+    let zeros = pipeline.latents(&request, &mut no_cancel)?;
     let (_folder, mut other) = tiny_model::pipeline(Kind::Xl)?;
     other.model.zeros_for_empty = false;
-    assert!(difference(&zeros, &other.latents(&request, &mut go_on)?)? > 1e-4);
+    assert!(difference(&zeros, &other.latents(&request, &mut no_cancel)?)? > 1e-4);
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_before_any_work() -> Outcome {
+fn invalid_requests_are_rejected_before_any_step() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     let (_other, inpaint) = tiny_model::pipeline(Kind::Inpaint)?;
     let base = request(&pipeline);
@@ -325,16 +325,16 @@ fn what_cannot_be_asked_is_refused_before_any_work() -> Outcome {
         ("guidance NaN", Request { guidance: f64::NAN, ..base.clone() }),
         ("guidance inf", Request { guidance: f64::INFINITY, ..base.clone() }),
         ("guidance -1", Request { guidance: -1.0, ..base.clone() }),
-        ("0 pictures", Request { seeds: vec![], ..base.clone() }),
-        ("17 pictures", Request { seeds: vec![0; 17], ..base.clone() }),
+        ("0 images", Request { seeds: vec![], ..base.clone() }),
+        ("17 images", Request { seeds: vec![0; 17], ..base.clone() }),
         ("prompt of 20000", Request { prompt: "x".repeat(20_000), ..base.clone() }),
         ("strength 0", Request { start: start(0.0, None, SIDE)?, ..base.clone() }),
         ("strength 1.5", Request { start: start(1.5, None, SIDE)?, ..base.clone() }),
         ("strength NaN", Request { start: start(f64::NAN, None, SIDE)?, ..base.clone() }),
-        ("picture of 24 x 24", Request { start: start(0.5, None, 24)?, ..base.clone() }),
+        ("image of 24 x 24", Request { start: start(0.5, None, 24)?, ..base.clone() }),
         ("mask of 16 x 16", Request { start: start(0.5, Some(small), SIDE)?, ..base.clone() }),
     ];
-    let never: &mut OnStep = &mut |_| panic!("a step was made");
+    let never: &mut OnStep = &mut |_| panic!("a step was computed");
     for (named, request) in cases {
         match pipeline.run(&request, never) {
             Err(Error::Request(message)) => assert!(message.contains(named), "{named}: {message}"),

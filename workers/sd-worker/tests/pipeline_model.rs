@@ -1,4 +1,4 @@
-//! Loading of folders, tokenizer and text encoder.
+//! Tests of model loading, tokenizer and text encoder.
 mod tiny_model;
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tiny_model::{Kind, Outcome, TOKENS, difference};
 
 #[test]
-fn the_text_encoder_is_upstreams_at_stable_diffusions_size() -> Outcome {
+fn the_text_encoder_matches_candle_transformers() -> Outcome {
     let config = ClipConfig {
         vocab_size: 49408,
         hidden_size: 768,
@@ -74,12 +74,12 @@ fn the_text_encoder_is_upstreams_at_stable_diffusions_size() -> Outcome {
 }
 
 #[test]
-fn prompts_are_framed_cut_and_padded() -> Outcome {
+fn prompts_are_framed_truncated_and_padded() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Xl)?;
     let plain = ClipTokenizer::from_folder(&folder.path().join("tokenizer"), TOKENS)?;
     let padded = ClipTokenizer::from_folder(&folder.path().join("tokenizer_2"), TOKENS)?;
-    // Letters from 0, '!' 26, ',' 27; at a word's end 28 more; "red" 57, start 58, end 59.
+    // Token ids: letters from 0, '!' 26, ',' 27; plus 28 at the end of a word; "red" 57, start 58, end 59.
     let (start, end, red) = (58, 59, 57);
     let cases: [(&str, &[u32]); 6] = [
         ("", &[]),
@@ -108,7 +108,7 @@ fn prompts_are_framed_cut_and_padded() -> Outcome {
 }
 
 #[test]
-fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
+fn tokenizer_json_is_equivalent_to_vocab_and_merges() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Plain)?;
     let path = folder.path().join("tokenizer");
@@ -126,11 +126,11 @@ fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
             "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": ["r e", "re d</w>"]},
     });
     let long = "red ".repeat(40);
-    // With what a tokenizer was last used with, and without.
-    for kept in [false, true] {
+    // With and without stored padding and truncation.
+    for stored in [false, true] {
         whole["padding"] = Value::Null;
         whole["truncation"] = Value::Null;
-        if kept {
+        if stored {
             whole["padding"] = json!({"strategy": {"Fixed": 6}, "direction": "Right", "pad_to_multiple_of": null,
                 "pad_id": 3, "pad_type_id": 0, "pad_token": "d"});
             whole["truncation"] =
@@ -139,19 +139,19 @@ fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
         fs::write(path.join("tokenizer.json"), whole.to_string())?;
         let single = ClipTokenizer::from_folder(&path, TOKENS)?;
         for text in ["", "a red circle", "Red,  blue!", "don't", "über 7", &long] {
-            assert_eq!(single.encode(text)?, merged.encode(text)?, "{text:?} {kept}");
+            assert_eq!(single.encode(text)?, merged.encode(text)?, "{text:?} {stored}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn folders_say_what_they_hold() -> Outcome {
+fn models_are_loaded_with_their_properties() -> Outcome {
     for (kind, is_inpainting) in [(Kind::Plain, false), (Kind::Inpaint, true), (Kind::Xl, false)] {
         let folder = tempfile::tempdir()?;
         tiny_model::write(folder.path(), kind)?;
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let listener = heard.clone();
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let listener = reported.clone();
         let model = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), move |part| {
             listener.lock().expect("no panic").push(part);
         })?;
@@ -160,16 +160,16 @@ fn folders_say_what_they_hold() -> Outcome {
             (Version::Other, false, is_inpainting)
         );
         assert_eq!((model.side(), model.dtype, model.zeros_for_empty), (32, DType::F32, kind == Kind::Xl));
-        let heard = heard.lock().expect("no panic");
-        assert!(heard.windows(2).all(|pair| pair[0] <= pair[1]), "{kind:?}");
-        assert!(heard.last().is_some_and(|part| *part > 0.9), "{kind:?}: {:?}", heard.last());
+        let reported = reported.lock().expect("no panic");
+        assert!(reported.windows(2).all(|pair| pair[0] <= pair[1]), "{kind:?}");
+        assert!(reported.last().is_some_and(|part| *part > 0.9), "{kind:?}: {:?}", reported.last());
         let request = Request::of(&model, "");
         assert_eq!((request.width, request.height, request.steps), (32, 32, 30));
     }
     Ok(())
 }
 
-/// Writes `changes` over the members of a file of JSON.
+/// Sets members of a JSON file.
 fn edit(path: &Path, changes: &Value) -> Outcome {
     let mut json: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
     for (key, value) in changes.as_object().ok_or("no object")? {
@@ -179,7 +179,7 @@ fn edit(path: &Path, changes: &Value) -> Outcome {
 }
 
 #[test]
-fn turbo_models_are_told_by_how_they_walk() -> Outcome {
+fn turbo_models_are_detected_by_their_scheduler() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Plain)?;
     let path = folder.path().join("scheduler/scheduler_config.json");
@@ -205,7 +205,7 @@ fn turbo_models_are_told_by_how_they_walk() -> Outcome {
 }
 
 #[test]
-fn text_encoders_are_read_with_and_without_their_prefix() -> Outcome {
+fn text_encoders_load_with_and_without_prefix() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Xl)?;
     let load = || Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ());
@@ -228,9 +228,9 @@ fn text_encoders_are_read_with_and_without_their_prefix() -> Outcome {
 }
 
 #[test]
-fn old_unets_are_of_64_cells_at_least() -> Outcome {
+fn sample_size_of_old_unets_is_at_least_64() -> Outcome {
     let mut config = tiny_model::unet_config(Kind::Plain);
-    for (version, said, expected) in [
+    for (version, sample_size, expected) in [
         (json!(null), 8, 8),
         (json!("0.9.0"), 32, 32),
         (json!("0.9.0.dev0"), 32, 32),
@@ -241,14 +241,18 @@ fn old_unets_are_of_64_cells_at_least() -> Outcome {
         (json!("0.8"), 96, 96),
     ] {
         config["_diffusers_version"] = version.clone();
-        config["sample_size"] = said.into();
-        assert_eq!(UNetConfig::from_json(&config.to_string())?.sample_size, expected, "{version} {said}");
+        config["sample_size"] = sample_size.into();
+        assert_eq!(
+            UNetConfig::from_json(&config.to_string())?.sample_size,
+            expected,
+            "{version} {sample_size}"
+        );
     }
     Ok(())
 }
 
 #[test]
-fn half_files_and_parts_are_found() -> Outcome {
+fn half_precision_and_split_weights_are_found() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Plain)?;
     let base = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?;
@@ -263,7 +267,7 @@ fn half_files_and_parts_are_found() -> Outcome {
         let model = Model::load(folder.path(), &Device::Cpu, options, |_| ())?;
         Ok(model.unet.forward(&x.to_dtype(dtype)?, &[10.0], &text.to_dtype(dtype)?, None)?)
     };
-    // In parts.
+    // Weights split into two files.
     let (first, second): (HashMap<_, _>, HashMap<_, _>) =
         weights.clone().into_iter().partition(|(name, _)| name.len() % 2 == 0);
     fs::remove_file(&whole)?;
@@ -273,7 +277,7 @@ fn half_files_and_parts_are_found() -> Outcome {
     assert!(missing.is_err_and(|e| e.to_string().contains("1 of 2 parts")));
     candle_core::safetensors::save(&second, part(2))?;
     assert_eq!(difference(&forward(DType::F32)?, &expected)?, 0.0);
-    // In half precision, which is taken where it is asked for, and where there is nothing else.
+    // Half-precision weights are used if requested, or if there are no others.
     let half: Result<HashMap<String, Tensor>, candle_core::Error> =
         weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F16)?))).collect();
     candle_core::safetensors::save(&half?, unet.join("diffusion_pytorch_model.fp16.safetensors"))?;
@@ -288,7 +292,7 @@ fn half_files_and_parts_are_found() -> Outcome {
 }
 
 #[test]
-fn damaged_and_other_folders_are_refused() -> Outcome {
+fn damaged_and_unsupported_models_are_rejected() -> Outcome {
     type Damage = fn(&Path) -> Outcome;
     let cases: [(&str, Damage); 19] = [
         ("model_index.json", |f| Ok(fs::remove_file(f.join("model_index.json"))?)),
@@ -332,7 +336,7 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
         };
         assert!(error.contains(named), "{named}: {error}");
     }
-    // A file that ends early.
+    // A truncated file.
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Plain)?;
     let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
@@ -343,7 +347,7 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
 }
 
 #[test]
-fn all_parts_can_be_trained() -> Outcome {
+fn all_networks_have_gradients() -> Outcome {
     use candle_nn::VarMap;
     let weights = VarMap::new();
     let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);

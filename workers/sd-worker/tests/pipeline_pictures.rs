@@ -1,4 +1,4 @@
-//! Pictures and masks: to tensors and back, and what files must not do.
+//! Images and masks: conversion to tensors, and rejection of malicious files.
 use candle_core::{Device, Tensor};
 use image::{DynamicImage, ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
 use sd_worker::picture::{Limits, Mask, Picture};
@@ -19,12 +19,12 @@ fn gradient() -> RgbImage {
 }
 
 #[test]
-fn files_are_read_and_written() -> Outcome {
+fn files_are_decoded_and_encoded() -> Outcome {
     let pixels = gradient();
     for format in [ImageFormat::Png, ImageFormat::WebP, ImageFormat::Jpeg] {
         let picture = Picture::decode(&encoded(pixels.clone(), format)?, Limits::default())?;
         assert_eq!((picture.width(), picture.height()), (20, 12));
-        // JPEG is not exact.
+        // JPEG is lossy.
         let bound = if format == ImageFormat::Jpeg { 24 } else { 0 };
         let far = picture.rgb().iter().zip(pixels.as_raw()).map(|(a, b)| a.abs_diff(*b)).max();
         assert!(far.is_some_and(|far| far <= bound), "{format:?}: {far:?}");
@@ -34,7 +34,7 @@ fn files_are_read_and_written() -> Outcome {
 }
 
 #[test]
-fn tensors_are_channels_first_and_keep_every_value() -> Outcome {
+fn tensors_are_channels_first_and_preserve_values() -> Outcome {
     let rgb: Vec<u8> = (0..=255).flat_map(|v| [v, 255 - v, v / 2]).collect();
     let picture = Picture::new(16, 16, rgb)?;
     let x = picture.to_tensor(&Device::Cpu)?;
@@ -59,20 +59,20 @@ fn tensors_are_channels_first_and_keep_every_value() -> Outcome {
 }
 
 #[test]
-fn masks_are_by_transparency_or_by_light() -> Outcome {
+fn masks_use_transparency_or_brightness() -> Outcome {
     let light = RgbImage::from_fn(4, 2, |x, _| if x < 2 { Rgb([250; 3]) } else { Rgb([5; 3]) });
     let mask = Mask::decode(&encoded(light, ImageFormat::Png)?, Limits::default())?;
-    assert_eq!(mask.repaint(), [true, true, false, false, true, true, false, false]);
+    assert_eq!(mask.inpaint(), [true, true, false, false, true, true, false, false]);
     let clear = RgbaImage::from_fn(4, 1, |x, _| Rgba([255, 255, 255, if x == 1 { 0 } else { 255 }]));
     let mask = Mask::decode(&encoded(clear, ImageFormat::Png)?, Limits::default())?;
-    assert_eq!(mask.repaint(), [false, true, false, false]);
+    assert_eq!(mask.inpaint(), [false, true, false, false]);
     assert!(Mask::new(2, 2, vec![true; 3]).is_err() && Mask::new(0, 2, vec![]).is_err());
     assert!(Picture::new(2, 2, vec![0; 11]).is_err() && Picture::new(usize::MAX, 2, vec![0; 6]).is_err());
     Ok(())
 }
 
-/// A PNG whose header claims a size, the rest as it was.
-fn claiming(width: u32, height: u32) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+/// Returns a PNG whose header has a different size than its data.
+fn png_with_size(width: u32, height: u32) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut file = encoded(gradient(), ImageFormat::Png)?;
     file[16..20].copy_from_slice(&width.to_be_bytes());
     file[20..24].copy_from_slice(&height.to_be_bytes());
@@ -88,27 +88,27 @@ fn claiming(width: u32, height: u32) -> Result<Vec<u8>, Box<dyn std::error::Erro
 }
 
 #[test]
-fn bombs_and_other_files_are_refused() -> Outcome {
+fn bombs_and_unsupported_files_are_rejected() -> Outcome {
     assert!(
-        Picture::decode(&claiming(20, 12)?, Limits::default()).is_ok(),
-        "the claim itself is well-formed"
+        Picture::decode(&png_with_size(20, 12)?, Limits::default()).is_ok(),
+        "the modified header is well-formed"
     );
     let png = encoded(gradient(), ImageFormat::Png)?;
     let flat = encoded(RgbImage::new(5000, 5000), ImageFormat::Png)?;
     let small = Limits { bytes: 10, ..Limits::default() };
     let default = Limits::default();
     let cases: [(&str, &[u8], Limits); 11] = [
-        ("100000 x 100000", &claiming(100_000, 100_000)?, default),
-        ("8193 x 1", &claiming(8193, 1)?, default),
-        ("8192 x 8192", &claiming(8192, 8192)?, default),
+        ("100000 x 100000", &png_with_size(100_000, 100_000)?, default),
+        ("8193 x 1", &png_with_size(8193, 1)?, default),
+        ("8192 x 8192", &png_with_size(8192, 8192)?, default),
         ("5000 x 5000", &flat, default),
-        ("cannot be read", &claiming(20, 4000)?, default),
+        ("cannot decode", &png_with_size(20, 4000)?, default),
         ("at most 10", &png, small),
-        ("cannot be read", &png[..png.len() / 2], default),
-        ("cannot be read", &png[..20], default),
-        ("no PNG, JPEG or WebP", b"GIF89a\x01\x00\x01\x00", default),
-        ("no PNG, JPEG or WebP", b"", default),
-        ("no PNG, JPEG or WebP", b"<svg></svg>", default),
+        ("cannot decode", &png[..png.len() / 2], default),
+        ("cannot decode", &png[..20], default),
+        ("expected PNG, JPEG or WebP", b"GIF89a\x01\x00\x01\x00", default),
+        ("expected PNG, JPEG or WebP", b"", default),
+        ("expected PNG, JPEG or WebP", b"<svg></svg>", default),
     ];
     for (named, bytes, limits) in cases {
         for error in [Picture::decode(bytes, limits).err(), Mask::decode(bytes, limits).err()] {

@@ -1,4 +1,4 @@
-//! The worker as a process: from its command line to its end.
+//! The worker as a process: command line, startup and shutdown.
 mod tiny_model;
 
 use std::io::{Read, Write};
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tiny_model::{Kind, Outcome};
 
-const PATIENCE: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A process that is killed if the test ends first.
+/// A process that is killed when dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -31,13 +31,13 @@ impl Process {
         Ok(Self(command.spawn()?))
     }
 
-    /// What it says last, and how it ends.
+    /// Waits for the end of the process; returns its exit code and standard error.
     fn end(mut self) -> Outcome<(Option<i32>, String)> {
-        let mut said = String::new();
+        let mut stderr_text = String::new();
         if let Some(mut stderr) = self.0.stderr.take() {
-            stderr.read_to_string(&mut said)?;
+            stderr.read_to_string(&mut stderr_text)?;
         }
-        Ok((self.0.wait()?.code(), said))
+        Ok((self.0.wait()?.code(), stderr_text))
     }
 }
 
@@ -47,20 +47,20 @@ fn model() -> Outcome<TempDir> {
     Ok(folder)
 }
 
-/// Asks until there is an answer to be had.
+/// Polls `get` until it returns a value.
 fn until<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(got) = get() {
             return got;
         }
-        assert!(begin.elapsed() < PATIENCE, "no {what}");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "no {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_worker_loads_paints_and_ends_when_told() -> Outcome {
+fn a_worker_loads_generates_and_shuts_down() -> Outcome {
     let folder = model()?;
     let worker =
         Process::start(folder.path(), &["--worker-id", "w", "--sd-version", "auto", "--use-f16", "false"])?;
@@ -77,13 +77,13 @@ fn a_worker_loads_paints_and_ends_when_told() -> Outcome {
     assert!(events.contains("event: complete"), "{events}");
     let ended = Command::new("kill").arg(worker.0.id().to_string()).status()?;
     assert!(ended.success());
-    let (code, said) = worker.end()?;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr_text) = worker.end()?;
+    assert_eq!(code, Some(0), "{stderr_text}");
     Ok(())
 }
 
-/// The next request, head and body, which gets `status`.
-fn heard(listener: &TcpListener, status: &str) -> Outcome<String> {
+/// Receives the next request, returns `status` to the client, and returns head and body.
+fn receive_request(listener: &TcpListener, status: &str) -> Outcome<String> {
     listener.set_nonblocking(true)?;
     let (mut stream, _) = until("request", || listener.accept().ok());
     stream.set_nonblocking(false)?;
@@ -106,38 +106,38 @@ fn heard(listener: &TcpListener, status: &str) -> Outcome<String> {
 }
 
 #[test]
-fn the_callback_hears_of_a_job_that_the_workers_end_cuts() -> Outcome {
+fn aborted_jobs_are_reported_to_the_callback_url() -> Outcome {
     let folder = model()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/done", listener.local_addr()?);
     let tokens = ["--callback-token", "theirs", "--api-token", "ours"];
-    // The step that is cut may take as long as it needs.
+    // The aborted step may take long on a slow machine.
     let times = ["--drain-seconds", "0", "--shutdown-seconds", "600"];
     let more = [&["--callback-url", &url], &tokens[..], &times].concat();
     let worker = Process::start(folder.path(), &more)?;
     let port = until("port", || std::fs::read_to_string(folder.path().join("port")).ok());
     let url = format!("http://127.0.0.1:{}", port.trim());
     until("readiness", || ureq::get(&format!("{url}/ready")).call().ok());
-    // More than is done before the signal comes.
+    // A job that cannot finish before the signal.
     let body = json!({"prompt": "a red circle", "steps": 150, "n": 4, "width": 96, "height": 96});
     let asked = ureq::post(&format!("{url}/v1/jobs")).set("Authorization", "Bearer ours").send_json(body)?;
     let job: Value = asked.into_json()?;
     let ended = Command::new("kill").arg(worker.0.id().to_string()).status()?;
     assert!(ended.success());
-    // The second try comes after a pause that the end of the worker waits for.
-    heard(&listener, "503 Service Unavailable")?;
-    let told = heard(&listener, "200 OK")?;
-    let (head, body) = told.split_once("\r\n\r\n").ok_or("no body")?;
-    assert!(head.contains("Bearer theirs") && !told.contains("ours"), "{told}");
+    // Shutdown waits for the pause before the second attempt.
+    receive_request(&listener, "503 Service Unavailable")?;
+    let received = receive_request(&listener, "200 OK")?;
+    let (head, body) = received.split_once("\r\n\r\n").ok_or("no body")?;
+    assert!(head.contains("Bearer theirs") && !received.contains("ours"), "{received}");
     let body: Value = serde_json::from_str(body)?;
     assert_eq!((&body["job_id"], &body["code"]), (&job["job_id"], &json!("worker_ended")), "{body}");
-    let (code, said) = worker.end()?;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr_text) = worker.end()?;
+    assert_eq!(code, Some(0), "{stderr_text}");
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_served_is_said_in_one_line() -> Outcome {
+fn startup_errors_are_printed_in_one_line() -> Outcome {
     let folder = model()?;
     for (more, words) in [
         (&["--sd-version", "xl"][..], "--sd-version"),
@@ -145,16 +145,16 @@ fn what_cannot_be_served_is_said_in_one_line() -> Outcome {
         (&["--callback-url", "nothing"], "--callback-url"),
         (&["--host", "192.0.2.1"], "--host"),
     ] {
-        let (code, said) = Process::start(folder.path(), more)?.end()?;
-        assert!(code.is_some_and(|code| code != 0), "{more:?}: {code:?} {said}");
+        let (code, stderr_text) = Process::start(folder.path(), more)?.end()?;
+        assert!(code.is_some_and(|code| code != 0), "{more:?}: {code:?} {stderr_text}");
         assert!(
-            said.lines().any(|line| line.starts_with("error:") && line.contains(words)),
-            "{more:?}: {said}"
+            stderr_text.lines().any(|line| line.starts_with("error:") && line.contains(words)),
+            "{more:?}: {stderr_text}"
         );
     }
     std::fs::remove_dir_all(folder.path().join("model/vae"))?;
-    let (code, said) = Process::start(folder.path(), &[])?.end()?;
-    let last = said.lines().last().unwrap_or_default();
-    assert!(code == Some(1) && last.starts_with("error:") && last.contains("vae"), "{code:?} {said}");
+    let (code, stderr_text) = Process::start(folder.path(), &[])?.end()?;
+    let last = stderr_text.lines().last().unwrap_or_default();
+    assert!(code == Some(1) && last.starts_with("error:") && last.contains("vae"), "{code:?} {stderr_text}");
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! scheduler_config.json: published files, what they leave out, old ones, and what is refused.
+//! Parsing of scheduler_config.json: published files, defaults, old files and unsupported settings.
 use sd_worker::schedulers::{Level, Method, Prediction, Scheduler, SchedulerConfig, Spacing, UniPcKind};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A file that names what it must and `more`, of `class`.
+/// Returns a file of `class` with the required keys and `more`.
 fn file(class: &str, more: &str) -> String {
     format!(
         r#"{{"_class_name": "{class}", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085{more}}}"#
@@ -11,7 +11,7 @@ fn file(class: &str, more: &str) -> String {
 }
 
 #[test]
-fn published_files_are_read() -> Outcome {
+fn published_files_are_parsed() -> Outcome {
     let v1 = SchedulerConfig::from_json(
         r#"{"_class_name": "PNDMScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
             "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true, "steps_offset": 1,
@@ -27,7 +27,7 @@ fn published_files_are_read() -> Outcome {
         "StableDiffusionXLPipeline",
     )?;
     assert_eq!((turbo.method, turbo.spacing), (Method::EulerAncestral, Some(Spacing::Trailing)));
-    // As Python writes it, which has numbers that JSON has not.
+    // A file written by Python, with a number literal that is not valid JSON.
     let dpm = SchedulerConfig::from_json(
         r#"{"_class_name": "DPMSolverMultistepScheduler", "_diffusers_version": "0.21.4",
             "algorithm_type": "dpmsolver++", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
@@ -53,7 +53,7 @@ fn published_files_are_read() -> Outcome {
 }
 
 #[test]
-fn numbers_that_json_has_not_are_none_and_words_stay() -> Outcome {
+fn non_standard_numbers_are_null_and_strings_unchanged() -> Outcome {
     let read = |more: &str| SchedulerConfig::from_json(&file("DDIMScheduler", more), "");
     let plain = read("")?;
     for same in [
@@ -72,7 +72,7 @@ fn numbers_that_json_has_not_are_none_and_words_stay() -> Outcome {
 }
 
 #[test]
-fn what_a_file_leaves_out_is_as_the_method_has_it() -> Outcome {
+fn missing_settings_have_the_defaults_of_the_method() -> Outcome {
     let methods = [
         (Method::Ddim, Spacing::Leading),
         (Method::Euler, Spacing::Linspace),
@@ -85,7 +85,7 @@ fn what_a_file_leaves_out_is_as_the_method_has_it() -> Outcome {
         let more = r#", "timestep_spacing": "trailing", "set_alpha_to_one": false"#;
         let named = SchedulerConfig::from_json(&file(class, more), "")?;
         for (method, spacing) in methods {
-            let walked = |config: &SchedulerConfig| -> sd_worker::Result<Vec<(Option<f64>, Level)>> {
+            let levels = |config: &SchedulerConfig| -> sd_worker::Result<Vec<(Option<f64>, Level)>> {
                 let scheduler = Scheduler::new(config, method, 7, 0)?;
                 Ok((0..=7).map(|step| (scheduler.timestep(step), scheduler.level(step))).collect())
             };
@@ -94,18 +94,18 @@ fn what_a_file_leaves_out_is_as_the_method_has_it() -> Outcome {
                 set_alpha_to_one: Some(one),
                 ..silent.clone()
             };
-            assert_eq!(walked(&silent)?, walked(&with(spacing, true))?, "{class} {method:?}");
-            // What the file names holds for every method.
-            let walked_as_named = walked(&named)?;
-            assert_eq!(walked_as_named, walked(&with(Spacing::Trailing, false))?, "{class} {method:?}");
-            assert_eq!(walked_as_named[7].1.sigma > 0.0, method == Method::Ddim, "{class} {method:?}");
+            assert_eq!(levels(&silent)?, levels(&with(spacing, true))?, "{class} {method:?}");
+            // Settings in the file apply to every method.
+            let named_levels = levels(&named)?;
+            assert_eq!(named_levels, levels(&with(Spacing::Trailing, false))?, "{class} {method:?}");
+            assert_eq!(named_levels[7].1.sigma > 0.0, method == Method::Ddim, "{class} {method:?}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn old_files_are_put_right_as_diffusers_does() -> Outcome {
+fn old_files_are_corrected_like_in_diffusers() -> Outcome {
     let old = [
         "",
         r#", "steps_offset": 0, "clip_sample": true"#,
@@ -127,7 +127,7 @@ fn old_files_are_put_right_as_diffusers_does() -> Outcome {
 }
 
 #[test]
-fn what_is_not_here_is_refused_by_name() {
+fn unsupported_settings_are_named_in_the_error() {
     let files = [
         ("", "EOF"),
         ("[]", "invalid type"),
@@ -159,7 +159,7 @@ fn what_is_not_here_is_refused_by_name() {
         let error =
             SchedulerConfig::from_json(&text, "StableDiffusionPipeline").expect_err(&text).to_string();
         assert!(error.contains(&format!("{key} = ")) && error.contains("not supported"), "{text}: {error}");
-        // Another class has no use for the key.
+        // Other classes ignore the key.
         assert!(
             SchedulerConfig::from_json(&file("DDIMScheduler", &format!(r#", "{key}": {value}"#)), "").is_ok()
         );

@@ -1,4 +1,4 @@
-//! Schedulers against published values, against each method's textbook form in f64, and against an exact solution.
+//! Scheduler tests: comparison with published values, textbook formulas in f64, and an exact solution.
 use candle_core::{Device, Result as CandleResult, Tensor};
 use candle_transformers::models::stable_diffusion::ddim::DDIMSchedulerConfig;
 use candle_transformers::models::stable_diffusion::schedulers::SchedulerConfig as _;
@@ -13,7 +13,7 @@ fn scalar(value: f64) -> CandleResult<Tensor> {
     Tensor::new(value, &Device::Cpu)
 }
 
-/// Data of mean M and deviation S: what a perfect network says of a sample is known.
+/// Mean and standard deviation of Gaussian data, for which the ideal prediction is known.
 const M: f64 = 0.3;
 const S: f64 = 0.5;
 
@@ -25,7 +25,7 @@ fn exact_x0(level: Level, x: f64) -> f64 {
     M + level.alpha * S * S / spread(level).powi(2) * (x - level.alpha * M)
 }
 
-/// Where the flow that begins `z` deviations from the mean is at a level.
+/// Returns the exact solution at a level, for a sample `z` standard deviations from the mean.
 fn exact(level: Level, z: f64) -> f64 {
     level.alpha * M + spread(level) * z
 }
@@ -42,8 +42,8 @@ fn output(prediction: Prediction, level: Level, x: f64) -> f64 {
 
 const NOISE: [f64; 5] = [0.7, -1.1, 0.2, 1.9, -0.4];
 
-/// Samples at every level, the first given.
-fn walk(
+/// Returns the samples at all levels, starting with `first`.
+fn sample_path(
     config: &SchedulerConfig,
     method: Method,
     steps: usize,
@@ -66,7 +66,7 @@ fn close(a: f64, b: f64, bound: f64, what: &str) {
 }
 
 #[test]
-fn the_training_of_stable_diffusion_has_its_published_noise() -> Outcome {
+fn alphas_match_published_values() -> Outcome {
     let config = SchedulerConfig::default();
     let bars = alphas_cumprod(&config)?;
     close(bars[0], 0.99915, 1e-12, "first");
@@ -80,7 +80,7 @@ fn the_training_of_stable_diffusion_has_its_published_noise() -> Outcome {
         beta_schedule: BetaSchedule::Linear,
         ..config.clone()
     };
-    // The end of DDPM's own schedule.
+    // The last value of the schedule of DDPM.
     close(alphas_cumprod(&linear)?[999], 4.036e-5, 1e-3, "DDPM");
     let cosine = SchedulerConfig { beta_schedule: BetaSchedule::SquaredcosCapV2, ..config.clone() };
     let f = |t: f64| ((t + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2);
@@ -94,14 +94,14 @@ fn the_training_of_stable_diffusion_has_its_published_noise() -> Outcome {
     for method in Method::ALL {
         let scheduler = Scheduler::new(&rescaled, method, 10, 0)?;
         close(scheduler.level(0).ratio(), 4096.0, 1e-6, method.name());
-        let last = *walk(&rescaled, method, 10, 1.0)?.last().ok_or("no steps")?;
+        let last = *sample_path(&rescaled, method, 10, 1.0)?.last().ok_or("no steps")?;
         assert!(last.is_finite(), "{method:?}");
     }
     Ok(())
 }
 
 #[test]
-fn timesteps_are_those_of_diffusers() -> Outcome {
+fn timesteps_match_diffusers() -> Outcome {
     let cases: [(Method, Spacing, usize, &[f64]); 11] = [
         (Method::Ddim, Spacing::Leading, 5, &[801.0, 601.0, 401.0, 201.0, 1.0]),
         (Method::Ddim, Spacing::Trailing, 4, &[999.0, 749.0, 499.0, 249.0]),
@@ -131,7 +131,7 @@ fn timesteps_are_those_of_diffusers() -> Outcome {
 }
 
 #[test]
-fn noise_levels_of_karras_follow_the_paper() -> Outcome {
+fn karras_noise_levels_match_the_paper() -> Outcome {
     for (method, spacing) in [(Method::DpmSolver2M, Spacing::Leading), (Method::Euler, Spacing::Linspace)] {
         let config = SchedulerConfig { karras: true, spacing: Some(spacing), ..Default::default() };
         let scheduler = Scheduler::new(&config, method, 10, 0)?;
@@ -141,7 +141,7 @@ fn noise_levels_of_karras_follow_the_paper() -> Outcome {
         for i in 0..10 {
             let root = high.powf(1.0 / 7.0) + i as f64 / 9.0 * (low.powf(1.0 / 7.0) - high.powf(1.0 / 7.0));
             close(scheduler.level(i).ratio(), root.powi(7), 1e-9, "level");
-            // The network is asked at a timestep of about that noise.
+            // The timestep corresponds approximately to the noise level.
             let t = scheduler.timestep(i).ok_or("no step")? as usize;
             let around = [bars[t.saturating_sub(1)], bars[(t + 1).min(999)]].map(ratio);
             assert!(around[0] <= root.powi(7) * 1.001 && root.powi(7) <= around[1] * 1.001, "{method:?} {i}");
@@ -151,12 +151,12 @@ fn noise_levels_of_karras_follow_the_paper() -> Outcome {
     Ok(())
 }
 
-/// One method's textbook form: from x at level i to x at level i + 1, given x0 as seen at all levels so far.
+/// Textbook formula of a method: from x at level i to x at level i + 1, given all predictions of x0 so far.
 type Reference = fn(levels: &[Level], i: usize, x: f64, x0s: &[f64]) -> f64;
 
 #[test]
-fn steps_are_the_textbooks() -> Outcome {
-    // k-diffusion's samplers work on x / α.
+fn steps_match_textbook_formulas() -> Outcome {
+    // The samplers of k-diffusion use x / α.
     let euler: Reference = |levels, i, x, x0s| {
         let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
         let x = x / levels[i].alpha;
@@ -196,7 +196,7 @@ fn steps_are_the_textbooks() -> Outcome {
         let steps = 20;
         let scheduler = Scheduler::new(&config, method, steps, 0)?;
         let levels: Vec<Level> = (0..=steps).map(|i| scheduler.level(i)).collect();
-        let xs = walk(&config, method, steps, 1.3)?;
+        let xs = sample_path(&config, method, steps, 1.3)?;
         let mut x = 1.3;
         let mut x0s = Vec::new();
         for i in 0..steps {
@@ -220,19 +220,19 @@ fn phi(k: usize, z: f64) -> f64 {
 }
 
 #[test]
-fn unipc_of_order_two_is_the_papers() -> Outcome {
+fn second_order_unipc_matches_the_paper() -> Outcome {
     for (kind, steps) in [(UniPcKind::Bh2, 12), (UniPcKind::Bh1, 17)] {
         let config = SchedulerConfig { spacing: Some(Spacing::Linspace), uni_pc: kind, ..Default::default() };
         let scheduler = Scheduler::new(&config, Method::UniPc, steps, 0)?;
         let levels: Vec<Level> = (0..=steps).map(|i| scheduler.level(i)).collect();
         let lambda = |i: usize| (levels[i].alpha / levels[i].sigma).ln();
-        let walked = walk(&config, Method::UniPc, steps, 1.3)?;
+        let walked = sample_path(&config, Method::UniPc, steps, 1.3)?;
         let (mut x, mut before) = (1.3, 0.0);
         let mut x0s: Vec<f64> = Vec::new();
         for i in 0..steps {
             let m = exact_x0(levels[i], x);
             if i > 0 {
-                // UniC: from the sample before, with what is known at both ends and, from the third level on, before.
+                // UniC uses the previous sample and the predictions at both ends and, if available, before.
                 let h = lambda(i) - lambda(i - 1);
                 let b = if kind == UniPcKind::Bh2 { (-h).exp_m1() } else { -h };
                 let m0 = x0s[i - 1];
@@ -266,7 +266,7 @@ fn unipc_of_order_two_is_the_papers() -> Outcome {
 }
 
 #[test]
-fn ddim_is_upstreams() -> Outcome {
+fn ddim_matches_candle_transformers() -> Outcome {
     let config = SchedulerConfig::default();
     for steps in [1, 7, 50] {
         let mut upstream = DDIMSchedulerConfig::default().build(steps)?;
@@ -284,8 +284,8 @@ fn ddim_is_upstreams() -> Outcome {
 }
 
 #[test]
-fn errors_fall_with_each_methods_order() -> Outcome {
-    // Karras' levels end where the training began, so that nothing but the steps' own error is left.
+fn errors_decrease_with_the_order_of_the_method() -> Outcome {
+    // The levels end at the lowest noise of the training, so that only the discretization error remains.
     let base = SchedulerConfig {
         karras: true,
         spacing: Some(Spacing::Linspace),
@@ -303,7 +303,7 @@ fn errors_fall_with_each_methods_order() -> Outcome {
         let config = SchedulerConfig { solver_order, ..base.clone() };
         let error = |steps: usize| -> Result<f64, Box<dyn std::error::Error>> {
             let scheduler = Scheduler::new(&config, method, steps, 0)?;
-            let xs = walk(&config, method, steps, exact(scheduler.level(0), 1.2))?;
+            let xs = sample_path(&config, method, steps, exact(scheduler.level(0), 1.2))?;
             Ok((xs[steps] - exact(scheduler.level(steps), 1.2)).abs())
         };
         let (coarse, fine) = (error(60)?, error(120)?);
@@ -315,9 +315,10 @@ fn errors_fall_with_each_methods_order() -> Outcome {
 }
 
 #[test]
-fn what_the_network_predicts_does_not_matter() -> Outcome {
+fn results_are_independent_of_the_prediction_type() -> Outcome {
     for method in Method::ALL {
-        let of = |prediction| walk(&SchedulerConfig { prediction, ..Default::default() }, method, 12, 1.1);
+        let of =
+            |prediction| sample_path(&SchedulerConfig { prediction, ..Default::default() }, method, 12, 1.1);
         let epsilon = of(Prediction::Epsilon)?;
         for prediction in [Prediction::VPrediction, Prediction::Sample] {
             for (a, b) in of(prediction)?.iter().zip(&epsilon) {
@@ -329,7 +330,7 @@ fn what_the_network_predicts_does_not_matter() -> Outcome {
 }
 
 #[test]
-fn the_last_step_gives_what_the_network_sees() -> Outcome {
+fn the_last_step_returns_the_prediction() -> Outcome {
     let config = SchedulerConfig { set_alpha_to_one: Some(true), ..Default::default() };
     for method in Method::ALL {
         for steps in [1, 2, 9, 30] {
@@ -351,7 +352,7 @@ fn the_last_step_gives_what_the_network_sees() -> Outcome {
 }
 
 #[test]
-fn a_picture_enters_in_the_middle() -> Outcome {
+fn skipped_steps_start_at_a_lower_noise_level() -> Outcome {
     let config = SchedulerConfig::default();
     for method in Method::ALL {
         let whole = Scheduler::new(&config, method, 10, 0)?;
@@ -363,7 +364,7 @@ fn a_picture_enters_in_the_middle() -> Outcome {
         let level = part.level(0);
         let x = part.add_noise(&scalar(2.0)?, &scalar(-1.0)?, 0)?;
         close(x.to_scalar()?, 2.0 * level.alpha - level.sigma, 1e-12, method.name());
-        // Nothing is known of earlier steps: the first is of order one, as DDIM's is.
+        // The first computed step has order 1 like DDIM, because there are no earlier predictions.
         let out = 0.4;
         let stepped = part.step(&scalar(out)?, &x, &mut || scalar(0.0))?;
         if method != Method::EulerAncestral {
@@ -376,7 +377,7 @@ fn a_picture_enters_in_the_middle() -> Outcome {
 }
 
 #[test]
-fn fresh_pictures_begin_as_diffusers_has_it() -> Outcome {
+fn init_sigma_matches_diffusers() -> Outcome {
     for (method, spacing, whole) in [
         (Method::Ddim, Spacing::Trailing, true),
         (Method::Euler, Spacing::Leading, true),
@@ -393,7 +394,7 @@ fn fresh_pictures_begin_as_diffusers_has_it() -> Outcome {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_configurations_are_rejected() {
     let default = SchedulerConfig::default();
     let bad = SchedulerConfig { beta_end: 1.5, ..default.clone() };
     let few = SchedulerConfig { trained_betas: Some(vec![0.1; 3]), ..default.clone() };
@@ -410,18 +411,18 @@ fn what_cannot_be_is_refused() {
     assert!("plms".parse::<Method>().expect_err("no such method").to_string().contains("dpm++2m"));
     for method in Method::ALL {
         assert_eq!(method.name().parse::<Method>().expect("its own name"), method);
-        // As many steps as the training had: no two levels may be the same one for those that divide by distances.
+        // With the maximum number of steps, levels must stay distinct: multistep methods divide by differences.
         let most = if matches!(method, Method::DpmSolver2M | Method::UniPc) { 999 } else { 1000 };
-        let last = walk(&default, method, most, 1.0).expect("the most steps");
+        let last = sample_path(&default, method, most, 1.0).expect("the most steps");
         assert!(last[most].is_finite(), "{method:?}");
     }
 }
 
 #[test]
-fn noise_is_the_seeds_alone() -> Outcome {
+fn noise_depends_on_the_seed_only() -> Outcome {
     let numbers = normal(7, Purpose::Start, 100_000);
     let mean = |power: i32| numbers.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / 1e5;
-    // Five standard errors of the first four moments of a normal distribution.
+    // Bounds are five standard errors of the first four moments of a normal distribution.
     for (power, expected, bound) in [(1, 0.0, 0.016), (2, 1.0, 0.023), (3, 0.0, 0.062), (4, 3.0, 0.16)] {
         assert!((mean(power) - expected).abs() < bound, "moment {power}: {}", mean(power));
     }

@@ -1,4 +1,4 @@
-//! Random jobs, cancels and clients that leave, for long: nothing stays. In a process of its own, whose memory is measured.
+//! Soak test with random jobs, cancellations and disconnections: memory must not grow. Needs its own process.
 #[path = "http/fixture.rs"]
 mod fixture;
 #[path = "http/images.rs"]
@@ -16,10 +16,10 @@ use worker_core::device::resident_bytes;
 use fixture::{Ask, Worker, get, with};
 use images::{base64, mask, png};
 
-/// Jobs before memory is looked at, and after; CANDLE_SOAK_JOBS says another number of the latter.
+/// Number of jobs before and after the first memory measurement; CANDLE_SOAK_JOBS overrides the latter.
 const BEFORE: usize = 150;
 const AFTER: usize = 300;
-/// What may come on top: an allocator's own.
+/// Maximum growth in bytes, for overhead of the allocator.
 const GROWTH: u64 = 24 << 20;
 
 fn job(rng: &mut StdRng) -> Value {
@@ -36,7 +36,7 @@ fn job(rng: &mut StdRng) -> Value {
     body
 }
 
-/// Asks for a job and does with it what clients do.
+/// Sends one random request and follows, cancels or abandons it.
 async fn one(worker: &Worker, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     if rng.random_bool(0.2) {
@@ -53,7 +53,7 @@ async fn one(worker: &Worker, seed: u64) {
     let body = job(&mut rng);
     let mut answer = worker.post("/v1/jobs", &body).await;
     while answer.status == 429 {
-        worker.until("a place is free", |worker| worker.served.queue.has_room().is_ok()).await;
+        worker.until("the queue has room", |worker| worker.served.queue.check_capacity().is_ok()).await;
         answer = worker.post("/v1/jobs", &body).await;
     }
     assert_eq!(answer.status, 202, "{}", answer.text);

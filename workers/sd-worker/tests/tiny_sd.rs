@@ -1,4 +1,4 @@
-//! The small model that this repository trained: what is asked for is to be seen, and the same on every device.
+//! Tests of the tiny trained model: images match their prompts and are the same on all devices.
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use sd_worker::schedulers::Method;
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// Shares of the pixels, of all and of those along the edges, whose `channel` is well above the other two.
+/// Returns the fractions of all pixels and of edge pixels whose `channel` clearly exceeds the other two.
 fn shares(rgb: &[u8], side: usize, channel: usize) -> [f64; 2] {
     let (mut counts, mut of) = ([0.0; 2], [0.0; 2]);
     for (i, pixel) in rgb.chunks(3).enumerate() {
@@ -30,7 +30,7 @@ fn model(device: &Device, options: LoadOptions) -> Outcome<Model> {
 }
 
 #[test]
-fn a_circle_has_its_colour_and_its_ground_has_another() -> Outcome {
+fn circle_and_background_have_the_requested_colours() -> Outcome {
     let model = model(&Device::Cpu, LoadOptions::default())?;
     assert_eq!((model.side(), model.version, model.turbo), (64, Version::Other, false));
     let pipeline = Pipeline::new(model);
@@ -49,7 +49,7 @@ fn a_circle_has_its_colour_and_its_ground_has_another() -> Outcome {
             assert_eq!((picture.width(), picture.height()), (64, 64));
             let [all, edge] = shares(picture.rgb(), 64, ground);
             assert!(all > 0.5 && edge > 0.95, "{prompt} by {method:?}: ground {all}, at the edges {edge}");
-            // Circles that it learned from have radii of 9.5 to 22 pixels.
+            // Circles in the training data have radii of 9.5 to 22 pixels.
             let [all, edge] = shares(picture.rgb(), 64, circle);
             assert!((0.05..0.4).contains(&all), "{prompt} by {method:?}: circle {all}");
             assert!(edge < 0.05, "{prompt} by {method:?}: circle at the edges {edge}");
@@ -58,16 +58,16 @@ fn a_circle_has_its_colour_and_its_ground_has_another() -> Outcome {
     Ok(())
 }
 
-/// One seed, one picture: in f32 no channel of a pixel is further than one level of 255 from the CPU device's, in f16 they are
-/// so many levels away on average at most.
+/// In f32, all channels differ from the CPU image by at most one of 255 levels; in f16, by at most `HALF`
+/// levels on average.
 #[cfg(feature = "rocm-emulator")]
 #[test]
-fn every_arch_paints_the_same_picture() -> Outcome {
+fn all_archs_generate_the_same_image() -> Outcome {
     use candle_core::DType;
     use candle_core::rocm::{hip_kernels, rocm_loader};
 
     const HALF: f64 = 0.25;
-    let paint = |device: &Device, dtype: DType| -> Outcome<Vec<u8>> {
+    let generate = |device: &Device, dtype: DType| -> Outcome<Vec<u8>> {
         let pipeline =
             Pipeline::new(model(device, LoadOptions { dtype: Some(dtype), ..Default::default() })?);
         let request =
@@ -80,14 +80,14 @@ fn every_arch_paints_the_same_picture() -> Outcome {
         .filter(|arch| arch.starts_with("gfx") && !arch.contains("generic"))
         .map(|arch| (*arch).to_owned())
         .collect();
-    assert!(!archs.is_empty(), "no kernels are built in: CANDLE_ROCM_ARCHS");
+    assert!(!archs.is_empty(), "no kernels are built in; set CANDLE_ROCM_ARCHS");
     rocm_loader::select(&format!("emulator:{}", archs.join(",")))?;
-    let expected = paint(&Device::Cpu, DType::F32)?;
+    let expected = generate(&Device::Cpu, DType::F32)?;
     for (ordinal, arch) in archs.iter().enumerate() {
         let device = Device::new_rocm(ordinal)?;
         for dtype in [DType::F32, DType::F16] {
-            let painted = paint(&device, dtype)?;
-            let levels = painted.iter().zip(&expected).map(|(a, b)| f64::from(a.abs_diff(*b)));
+            let generated = generate(&device, dtype)?;
+            let levels = generated.iter().zip(&expected).map(|(a, b)| f64::from(a.abs_diff(*b)));
             let most = levels.clone().fold(0.0, f64::max);
             let mean = levels.sum::<f64>() / expected.len() as f64;
             println!("{arch} {dtype:?}: {most} levels at most, {mean:.4} on average");

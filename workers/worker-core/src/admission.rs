@@ -1,4 +1,4 @@
-//! What may begin: not too much for one client, and no work when the worker is not ready.
+//! Admission control: per-client limits, and rejection of new work while the worker is not ready.
 
 use crate::guarded::guard;
 use crate::{ApiError, Lifecycle};
@@ -14,72 +14,71 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Routes of machines that watch: they are answered in every state, need no place, and are no work.
+/// Monitoring routes. They are served in every state and count neither as requests of a client nor as work.
 const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
-/// How many places each client has taken.
 #[derive(Clone, Debug, Default)]
-struct Places {
-    /// 0 sets no limit.
+struct SlotCounts {
+    /// Maximum per client; 0 disables the limit.
     limit: usize,
-    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    in_use: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl Places {
-    fn take(&self, client: IpAddr, count: usize) -> Option<Place> {
-        let mut taken = self.taken.lock();
-        let sum = taken.get(&client).map_or(count, |before| before.saturating_add(count));
+impl SlotCounts {
+    fn try_acquire(&self, client: IpAddr, count: usize) -> Option<Place> {
+        let mut in_use = self.in_use.lock();
+        let sum = in_use.get(&client).map_or(count, |before| before.saturating_add(count));
         if self.limit > 0 && sum > self.limit {
             return None;
         }
-        taken.insert(client, sum);
-        Some(Place { places: self.clone(), client, count })
+        in_use.insert(client, sum);
+        Some(Place { counts: self.clone(), client, count })
     }
 }
 
-/// Places of a client, until dropped.
+/// Slots held by a client. Dropping the value releases them.
 #[derive(Debug)]
 pub struct Place {
-    places: Places,
+    counts: SlotCounts,
     client: IpAddr,
     count: usize,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
-        if let Some(sum) = taken.get_mut(&self.client) {
+        let mut in_use = self.counts.in_use.lock();
+        if let Some(sum) = in_use.get_mut(&self.client) {
             *sum -= self.count;
             if *sum == 0 {
-                taken.remove(&self.client);
+                in_use.remove(&self.client);
             }
         }
     }
 }
 
-/// Who sends a request: handlers take it as an argument, and from it the places of the work that they begin.
+/// Sender of a request. Handlers extract it and acquire slots from it for the work they start.
 ///
-/// A request is open until its answer has ended; what it asks for may be several texts, or a job that goes on without it.
-/// Both are counted, each for itself. A client at its limit may still follow or cancel its own work.
+/// A request is open until its response has been sent. The work it starts, such as several texts or a job, is
+/// counted separately. A client at its limit may still follow or cancel its own work.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: IpAddr,
-    work: Places,
+    work: SlotCounts,
 }
 
 impl Client {
-    /// Places for so many texts or pictures at once; `param` is the field that asks for so many.
+    /// Acquires `count` slots, one per text or image; `param` is the request field that sets the count.
     ///
     /// # Errors
-    /// 400 for more than one client may ever have, 429 where too many of his run.
+    /// 400 if `count` exceeds the limit itself, 429 if it exceeds the slots that are free now.
     pub fn begin(&self, count: usize, param: &str) -> Result<Place, ApiError> {
         let limit = self.work.limit;
         if limit > 0 && count > limit {
             let message =
-                format!("asks for {count} at once; the per-client limit is {limit} (--streams-per-client)");
+                format!("requests {count} outputs; the per-client limit is {limit} (--streams-per-client)");
             return Err(ApiError::field(param, message));
         }
-        self.work.take(self.address, count).ok_or_else(|| {
+        self.work.try_acquire(self.address, count).ok_or_else(|| {
             let message = format!(
                 "per-client limit of {limit} running requests exceeded; wait for one to finish or raise --streams-per-client"
             );
@@ -91,32 +90,32 @@ impl Client {
 impl<S: Sync> FromRequestParts<S> for Client {
     type Rejection = Infallible;
 
-    /// Without [`crate::App`] around, nothing is limited.
+    /// Returns a client without limits if [`crate::App`] has not processed the request.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let unknown = || Client { address: Ipv6Addr::UNSPECIFIED.into(), work: Places::default() };
+        let unknown = || Client { address: Ipv6Addr::UNSPECIFIED.into(), work: SlotCounts::default() };
         Ok(parts.extensions.get().cloned().unwrap_or_else(unknown))
     }
 }
 
-/// What each client has: open requests, and work.
+/// Open requests and running work of each client.
 #[derive(Clone)]
-pub(crate) struct Clients {
+pub(crate) struct ClientLimits {
     proxies: Arc<[IpAddr]>,
-    open: Places,
-    work: Places,
+    requests: SlotCounts,
+    work: SlotCounts,
 }
 
-impl Clients {
-    pub fn new(limit: usize, proxies: &[IpAddr]) -> Clients {
+impl ClientLimits {
+    pub fn new(limit: usize, proxies: &[IpAddr]) -> ClientLimits {
         let proxies = proxies.iter().map(|proxy| proxy.to_canonical()).collect();
-        let places = || Places { limit, ..Places::default() };
-        Clients { proxies, open: places(), work: places() }
+        let slots = || SlotCounts { limit, ..SlotCounts::default() };
+        ClientLimits { proxies, requests: slots(), work: slots() }
     }
 
-    /// The client: the peer, or whom the last proxy that is trusted had as its peer.
+    /// Returns the peer or, if it is a trusted proxy, the last address in `X-Forwarded-For` that is not one.
     fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
-        // What the client itself wrote stands left of what the proxies added.
+        // Proxies append on the right; entries further left may have been forged by the client.
         let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         let mut hops = lines.iter().rev().flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
         while self.proxies.contains(&client) {
@@ -126,7 +125,7 @@ impl Clients {
             }
         }
         match client {
-            // One household has 2^64 of them.
+            // A single subscriber usually owns a whole /64.
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (!0 << 64)).into(),
             address => address,
         }
@@ -136,19 +135,19 @@ impl Clients {
 #[derive(Clone)]
 pub(crate) struct Admission {
     pub lifecycle: Lifecycle,
-    pub clients: Clients,
-    /// How long an answer may take to begin.
+    pub clients: ClientLimits,
+    /// Maximum time until the response starts.
     pub timeout: Option<Duration>,
 }
 
-/// Lets a request in, counts it while it runs, and ends it at the deadline of either.
+/// Middleware that admits a request, counts it while it runs, and ends it at the request or shutdown deadline.
 pub(crate) async fn admit(State(admission): State<Admission>, mut request: Request, next: Next) -> Response {
     if PROBES.contains(&request.uri().path()) {
         return next.run(request).await;
     }
     let Admission { lifecycle, clients, timeout } = admission;
-    let work = lifecycle.work();
-    // Readers may follow what runs, and stop it, to the last; only POST asks for more.
+    let work = lifecycle.start_work();
+    // Only POST starts work; other methods may still follow and cancel it while the worker drains.
     if request.method() == Method::POST
         && let Some((why, after)) = lifecycle.state().refusal()
     {
@@ -157,12 +156,12 @@ pub(crate) async fn admit(State(admission): State<Admission>, mut request: Reque
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
     let address = clients.client(peer, request.headers());
-    let Some(place) = clients.open.take(address, 1) else {
-        let message = format!("per-client limit of {} open requests exceeded", clients.open.limit);
+    let Some(slot) = clients.requests.try_acquire(address, 1) else {
+        let message = format!("limit of {} open requests per client exceeded", clients.requests.limit);
         return ApiError::too_many(message, Duration::from_secs(1)).into_response();
     };
     request.extensions_mut().insert(Client { address, work: clients.work });
-    let late = async {
+    let timed_out = async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
             None => std::future::pending().await,
@@ -171,18 +170,18 @@ pub(crate) async fn admit(State(admission): State<Admission>, mut request: Reque
     let response = tokio::select! {
         biased;
         response = next.run(request) => response,
-        () = late => ApiError::timeout(format!(
-            "no answer within {} s (--request-timeout): ask for less, or for a stream",
+        () = timed_out => ApiError::timeout(format!(
+            "no response within {} s (--request-timeout); request less output, or use streaming",
             timeout.unwrap_or_default().as_secs()
         )).into_response(),
-        () = lifecycle.cut_off() => cut_error().into_response(),
+        () = lifecycle.aborted() => worker_stopped_error().into_response(),
     };
-    guard(response, (place, work))
+    guard(response, (slot, work))
 }
 
-/// What running work is told when the worker ends before it.
-pub(crate) fn cut_error() -> ApiError {
-    ApiError::unavailable("the worker stopped before this was done", Duration::from_secs(10))
+/// Returns the error for work that is still running when the worker stops.
+pub(crate) fn worker_stopped_error() -> ApiError {
+    ApiError::unavailable("the worker stopped before the request was completed", Duration::from_secs(10))
         .with_code("worker_ended")
 }
 
@@ -195,43 +194,44 @@ mod tests {
     }
 
     #[test]
-    fn places_are_counted_by_client_and_given_back() {
-        let clients = Clients::new(3, &[]);
+    fn slots_are_counted_per_client_and_released() {
+        let clients = ClientLimits::new(3, &[]);
         let (one, two): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let first = clients.open.take(one, 2).unwrap();
-        let _second = clients.open.take(one, 1).unwrap();
-        assert!(clients.open.take(one, 1).is_none());
-        assert!(clients.open.take(two, 3).is_some());
+        let first = clients.requests.try_acquire(one, 2).unwrap();
+        let _second = clients.requests.try_acquire(one, 1).unwrap();
+        assert!(clients.requests.try_acquire(one, 1).is_none());
+        assert!(clients.requests.try_acquire(two, 3).is_some());
         drop(first);
-        assert!(clients.open.take(one, 3).is_none());
-        assert!(clients.open.take(one, 2).is_some());
-        assert_eq!(clients.open.taken.lock().len(), 1, "clients without requests are forgotten");
+        assert!(clients.requests.try_acquire(one, 3).is_none());
+        assert!(clients.requests.try_acquire(one, 2).is_some());
+        assert_eq!(clients.requests.in_use.lock().len(), 1, "clients without requests are removed");
     }
 
     #[test]
-    fn none_is_unlimited() {
-        let clients = Clients::new(0, &[]);
-        let places: Vec<_> = (0..1000).map(|_| clients.open.take([1, 2, 3, 4].into(), 9).unwrap()).collect();
-        assert_eq!(places.len(), 1000);
+    fn zero_disables_the_limit() {
+        let clients = ClientLimits::new(0, &[]);
+        let slots: Vec<_> =
+            (0..1000).map(|_| clients.requests.try_acquire([1, 2, 3, 4].into(), 9).unwrap()).collect();
+        assert_eq!(slots.len(), 1000);
     }
 
     #[test]
-    fn work_is_counted_beside_requests() {
-        let clients = Clients::new(2, &[]);
+    fn work_and_requests_are_counted_separately() {
+        let clients = ClientLimits::new(2, &[]);
         let client = Client { address: [1, 2, 3, 4].into(), work: clients.work.clone() };
         let refused = |count| client.begin(count, "n").unwrap_err();
         assert_eq!((refused(3).status().as_u16(), refused(3).param()), (400, Some("n")));
         let two = client.begin(2, "n").unwrap();
         assert_eq!(refused(1).status().as_u16(), 429);
-        assert!(clients.open.take(client.address, 1).is_some(), "what runs can be followed");
+        assert!(clients.requests.try_acquire(client.address, 1).is_some(), "running work can be followed");
         drop(two);
         assert!(client.begin(1, "n").is_ok());
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn x_forwarded_for_is_read_from_trusted_proxies_only() {
         let proxies = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-        let clients = Clients::new(1, &proxies);
+        let clients = ClientLimits::new(1, &proxies);
         let table: &[(&str, &[&'static str], &str)] = &[
             ("1.1.1.1", &["2.2.2.2"], "1.1.1.1"),
             ("10.0.0.1", &["2.2.2.2"], "2.2.2.2"),

@@ -1,4 +1,4 @@
-//! State of the handlers of any worker: the model, once it is loaded, and its place in the API.
+//! State shared by the handlers of all workers: the model, once loaded, and its routes under `/v1/models`.
 
 use crate::device::OpenDevice;
 use crate::error::ApiError;
@@ -10,28 +10,28 @@ use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// When to come again where nothing says how long loading takes.
+/// Retry interval sent to clients while the model is loading.
 const LOADING: Duration = Duration::from_secs(5);
 
-/// A model that takes requests.
+/// A loaded model that accepts requests.
 pub trait Served: Send + Sync + 'static {
-    /// Its names.
+    /// Returns its names.
     fn name(&self) -> &ModelName;
 
-    /// An object with the fields of `GET /v1/models` besides name and owner.
+    /// Returns a JSON object with the fields of `GET /v1/models` that are specific to this kind of model.
     fn card(&self) -> Value;
 
-    /// The device that it runs on.
+    /// Returns the device that it runs on.
     fn device(&self) -> &OpenDevice;
 
-    /// Requests that run, and requests that wait.
+    /// Returns the number of running and of waiting requests.
     fn requests(&self) -> [usize; 2];
 
-    /// Stops its thread, and waits for that at most for `limit`. Returns false if the thread still runs.
+    /// Stops its thread and waits for it, at most for `limit`. Returns false if it is still running.
     fn stop_within(&self, limit: Duration) -> bool;
 }
 
-/// The names of a model.
+/// Name and aliases of a model.
 #[derive(Clone, Debug)]
 pub struct ModelName {
     name: String,
@@ -40,24 +40,24 @@ pub struct ModelName {
 }
 
 impl ModelName {
-    /// `name` is the one that answers have; the model is also found by its `aliases`.
+    /// Creates a name. Responses contain `name`; requests may also use one of the `aliases`.
     pub fn new(name: impl Into<String>, aliases: Vec<String>) -> Self {
         Self { name: name.into(), aliases, created: unix_seconds() }
     }
 
-    /// The name that answers have.
+    /// Returns the name that responses contain.
     pub fn as_str(&self) -> &str {
         &self.name
     }
 
-    /// Checks that a request means this model; one without a name does.
+    /// Checks that the model name of a request, if there is one, refers to this model.
     ///
     /// # Errors
-    /// 404 for another name.
+    /// 404 if the name is unknown.
     pub fn check(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
             Some(name) if name != self.name && !self.aliases.iter().any(|alias| alias == name) => {
-                let message = format!("there is no model {name:?} here, only {:?}", self.name);
+                let message = format!("model {name:?} not found; this worker serves {:?}", self.name);
                 Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
             }
             _ => Ok(()),
@@ -65,11 +65,11 @@ impl ModelName {
     }
 }
 
-/// The model `S`, once it is loaded, and the worker's state; clones share both.
+/// Handle to the model `S`, once it is loaded, and to the worker's state. Clones share both.
 #[derive(Debug)]
 pub struct Api<S> {
     served: Arc<OnceLock<Arc<S>>>,
-    /// The state of the worker.
+    /// State of the worker.
     pub lifecycle: Lifecycle,
 }
 
@@ -80,20 +80,20 @@ impl<S> Clone for Api<S> {
 }
 
 impl<S> Api<S> {
-    /// Without a model yet.
+    /// Creates a handle without a model.
     pub fn new(lifecycle: Lifecycle) -> Self {
         Self { served: Arc::default(), lifecycle }
     }
 
-    /// Sets the model; the first stays.
+    /// Sets the model and returns it. Later calls keep the first model.
     pub fn serve(&self, served: S) -> &Arc<S> {
         self.served.get_or_init(|| Arc::new(served))
     }
 
-    /// The model.
+    /// Returns the model.
     ///
     /// # Errors
-    /// 503 until it is loaded.
+    /// 503 until the model is loaded.
     pub fn served(&self) -> Result<Arc<S>, ApiError> {
         self.served.get().cloned().ok_or_else(|| {
             let refusal = self.lifecycle.state().refusal();
@@ -103,7 +103,7 @@ impl<S> Api<S> {
     }
 }
 
-/// The model as `GET /v1/models` has it.
+/// Returns the entry of the model in `GET /v1/models`.
 fn model(served: &impl Served, owner: &str) -> Value {
     let ModelName { name, created, .. } = served.name();
     let mut model = served.card();
@@ -117,7 +117,7 @@ fn model(served: &impl Served, owner: &str) -> Value {
     model
 }
 
-/// The routes of `GET /v1/models`, and below it of the model by its name; `owner` is the worker's package.
+/// Returns the routes `GET /v1/models` and `GET /v1/models/{name}`; `owner` is the name of the worker's package.
 pub fn models<S: Served>(api: &Api<S>, owner: &'static str) -> Router {
     let router = Router::new().route("/v1/models", get(list::<S>)).route("/v1/models/{*name}", get(one::<S>));
     router.with_state((api.clone(), owner))
@@ -138,18 +138,18 @@ async fn one<S: Served>(
     Ok(Json(model(&*served, owner)))
 }
 
-/// Runs work of a processor on a thread where nothing else waits for it.
+/// Runs CPU-bound work on the blocking thread pool, so that it does not delay other requests.
 ///
 /// # Errors
-/// The errors of the work, or 500 where it panics.
+/// Returns the error of `work`, or 500 if it panics.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(ApiError::internal("the worker has a bug here: its log says more")))
+    done.unwrap_or_else(|_| Err(ApiError::internal("internal error in the worker; see its log")))
 }
 
-/// Seconds since 1970.
+/// Returns the current Unix time in seconds.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,4 +1,4 @@
-//! The bearer token.
+//! Authentication by a bearer token.
 
 use crate::ApiError;
 use axum::extract::{Request, State};
@@ -10,17 +10,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// A token that clients must know. It never shows in logs: its `Debug` hides it.
+/// A secret bearer token. Its `Debug` output is redacted, so that it does not appear in logs.
 #[derive(Clone)]
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// Whether `given` is the token. How long this takes tells the token's length at most.
+    /// Returns true if `given` is the token. The comparison takes constant time for a given length.
     pub fn matches(&self, given: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(given).into()
     }
 
-    /// The token itself, for those who have to send it on.
+    /// Returns the token in plain text, to be sent to another server.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -30,9 +30,9 @@ impl FromStr for Token {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // An empty variable is more likely a secret that got lost than a wish for none.
+        // An empty environment variable is more likely a missing secret than a deliberate choice.
         if text.trim().is_empty() {
-            return Err("is empty: give it a value, or leave it out for a worker without a token");
+            return Err("is empty; set a value, or omit the option to run without a token");
         }
         Ok(Token(text.trim().into()))
     }
@@ -44,16 +44,16 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a request is held against.
+/// Token that requests must present, and the paths that are exempt.
 #[derive(Clone)]
-pub(crate) struct Guard {
+pub(crate) struct TokenPolicy {
     pub token: Option<Token>,
-    /// Paths that need no token.
+    /// Paths that do not require a token.
     pub open: Arc<[&'static str]>,
 }
 
-pub(crate) async fn require(
-    State(guard): State<Guard>,
+pub(crate) async fn require_token(
+    State(guard): State<TokenPolicy>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
@@ -64,12 +64,12 @@ pub(crate) async fn require(
     let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()).and_then(bearer);
     match given {
         Some(given) if token.matches(given) => Ok(next.run(request).await),
-        Some(_) => Err(ApiError::unauthorized("the token is not this worker's")),
-        None => Err(ApiError::unauthorized("send the worker's token as `Authorization: Bearer TOKEN`")),
+        Some(_) => Err(ApiError::unauthorized("invalid token; it must equal the worker's --api-token")),
+        None => Err(ApiError::unauthorized("missing token; send it as `Authorization: Bearer TOKEN`")),
     }
 }
 
-/// The token of an Authorization header; the scheme may be written in any case.
+/// Returns the token of an Authorization header. The scheme is case-insensitive.
 fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = header.split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_bearer_scheme_in_any_case_and_no_other() {
+    fn the_bearer_scheme_is_case_insensitive() {
         assert_eq!(bearer(b"Bearer abc"), Some(&b"abc"[..]));
         assert_eq!(bearer(b"bEARER  abc "), Some(&b"abc"[..]));
         assert_eq!(bearer(b"Bearer "), Some(&b""[..]));

@@ -1,4 +1,4 @@
-//! Bodies of requests: read once, into typed parts that are passed on by value.
+//! Parsing of request bodies: one pass over the JSON, into typed parts that are passed on by value.
 
 use crate::ApiError;
 use axum::extract::{FromRequest, Request};
@@ -16,36 +16,36 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-/// Some of the fields of a body. Parts that several bodies share are put together as tuples, and read in one pass.
+/// A group of fields of a request body. Groups can be combined as tuples and are read in one pass.
 ///
-/// [`fields!`](crate::fields) makes a part of a list of fields.
+/// [`fields!`](crate::fields) declares such a group.
 pub trait Fields: Default {
-    /// The treatment of fields that no part has; the first part of a tuple decides.
+    /// Treatment of unknown fields; that of the first group of a tuple applies.
     const OTHERS: Others = Others::Invalid;
 
-    /// Reads the value of the field `name` if this part has it.
+    /// Reads the value of the field `name` and returns true if this group has the field.
     ///
     /// # Errors
-    /// The value is of another type.
+    /// The value has the wrong type.
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, values: &mut A) -> Result<bool, A::Error>;
 }
 
-/// The treatment of fields that a body does not have. Null is never refused, except by [`Others::Invalid`].
+/// Treatment of unknown fields. Null values are accepted, except by [`Others::Invalid`].
 #[derive(Clone, Copy, Debug)]
 pub enum Others {
-    /// All are refused with `invalid_value`.
+    /// All unknown fields are rejected with `invalid_value`.
     Invalid,
-    /// They are refused with `unsupported_parameter`, except values that these tables list.
+    /// Unknown fields are rejected with `unsupported_parameter`, unless a table lists this value.
     Unsupported(&'static [Table]),
-    /// They are ignored, except those that the table names, with other values than it lists.
+    /// Unknown fields are ignored. Fields in the table are rejected unless it lists the value.
     Ignored(Table),
 }
 
-/// Fields that are not supported, and the values that change nothing, as JSON or as a string; `*` is any value.
+/// Unsupported fields, each with its values without effect, as JSON or as a string; `*` matches any value.
 pub type Table = &'static [(&'static str, &'static [&'static str])];
 
 impl Others {
-    /// The code of the refusal, if this field is refused.
+    /// Returns the error code if this field is rejected.
     fn refuse(self, name: &str, value: &Value) -> Option<&'static str> {
         let (tables, unlisted): (&[Table], bool) = match &self {
             Others::Invalid => return Some("invalid_value"),
@@ -68,7 +68,7 @@ macro_rules! tuple {
         impl<$first: Fields, $($part: Fields),*> Fields for ($first, $($part),*) {
             const OTHERS: Others = $first::OTHERS;
 
-            #[allow(non_snake_case, reason = "the parts are named as their types")]
+            #[allow(non_snake_case, reason = "variables are named after type parameters")]
             fn read<'de, Values: MapAccess<'de>>(&mut self, name: &str, values: &mut Values) -> Result<bool, Values::Error> {
                 let ($first, $($part),*) = self;
                 Ok($first.read(name, values)? $(|| $part.read(name, values)?)*)
@@ -79,7 +79,7 @@ macro_rules! tuple {
 tuple!(One, Two);
 tuple!(One, Two, Three);
 
-/// Declares a part of a body: a struct whose fields are options, `None` where the body has none or null.
+/// Declares a group of body fields: a struct of options, which are `None` if the field is missing or null.
 #[macro_export]
 macro_rules! fields {
     ($(#[$meta:meta])* $visibility:vis struct $name:ident $(, others: $others:expr)? => {
@@ -107,23 +107,23 @@ macro_rules! fields {
     };
 }
 
-/// A field that has to be there.
+/// Returns the value of a required field.
 ///
 /// # Errors
-/// 400 that names it.
+/// 400 that names the field if it is missing.
 pub fn required<T>(value: Option<T>, name: &str) -> Result<T, ApiError> {
     value.ok_or_else(|| ApiError::field(name, "is missing"))
 }
 
-/// A number in a body: the field's name, its value, the range that it must lie in, and its unit in the plural, or nothing. A
-/// range from `f64::MIN_POSITIVE` is one above 0, and one to infinity has no upper end.
+/// Range check of a number: field name, value, permitted range, and unit in the plural (may be empty). A
+/// range that starts at `f64::MIN_POSITIVE` excludes 0; one that ends at infinity has no upper limit.
 #[derive(Clone, Debug)]
 pub struct Limit<'a>(pub &'a str, pub f64, pub RangeInclusive<f64>, pub &'a str);
 
 /// Checks numbers against their ranges.
 ///
 /// # Errors
-/// 400 for the first that lies outside of its range: its name, its value and the range.
+/// 400 with the name, value and range of the first number that is out of range.
 pub fn check(limits: &[Limit]) -> Result<(), ApiError> {
     let Some(Limit(name, value, range, unit)) = limits.iter().find(|limit| !limit.2.contains(&limit.1))
     else {
@@ -139,7 +139,7 @@ pub fn check(limits: &[Limit]) -> Result<(), ApiError> {
     Err(ApiError::field(*name, message.trim_end()))
 }
 
-/// The JSON body of a request, read once into its parts; whatever is wrong with it becomes a 4xx that names the field.
+/// Extractor for a JSON request body. Every defect of the body becomes a 4xx error that names the field.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<T>(pub T);
 
@@ -149,29 +149,29 @@ impl<T: Fields, S: Send + Sync> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let kind = request.headers().get(CONTENT_TYPE);
         if !kind.is_some_and(|kind| is_json(kind.as_bytes())) {
-            let message = "send JSON, with the header `Content-Type: application/json`";
+            let message = "the body must be JSON, with the header `Content-Type: application/json`";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message));
         }
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             match rejection.into_response().status() {
                 StatusCode::PAYLOAD_TOO_LARGE => {
-                    ApiError::too_large("the body is larger than this worker takes (--body-limit)")
+                    ApiError::too_large("the body exceeds the size limit of this worker (--body-limit)")
                 }
-                _ => ApiError::invalid("the body did not arrive whole"),
+                _ => ApiError::invalid("the body was not received completely"),
             }
         })?;
         parse(&bytes).map(Body)
     }
 }
 
-/// Parses JSON as [`Body`] does, where it comes by another way.
+/// Parses JSON like [`Body`], from bytes.
 ///
 /// # Errors
-/// 400 for bytes that are not UTF-8, for what is not JSON, and for values of other types than the fields have.
+/// 400 if the bytes are not UTF-8 or not JSON, or if a value has the wrong type.
 pub fn parse<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
-        ApiError::invalid(format!("the body is not UTF-8 from byte {at} on")).with_code("invalid_utf8")
+        ApiError::invalid(format!("the body is not UTF-8: invalid byte {at}")).with_code("invalid_utf8")
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
     let object = read::<T, _>(&mut json)?;
@@ -179,10 +179,10 @@ pub fn parse<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     object.accepted()
 }
 
-/// Reads the parts from fields that are no JSON text, such as those of a form.
+/// Parses fields that do not come from JSON text, such as those of a form.
 ///
 /// # Errors
-/// As [`parse`].
+/// 400 if a value has the wrong type or a field is not accepted.
 pub fn from_fields<T: Fields>(fields: Map<String, Value>) -> Result<T, ApiError> {
     read::<T, _>(Value::Object(fields))?.accepted()
 }
@@ -192,11 +192,11 @@ fn read<'de, T: Fields, D: Deserializer<'de, Error = serde_json::Error>>(
 ) -> Result<Object<T>, ApiError> {
     serde_path_to_error::deserialize(from).map_err(|error| {
         let path = error.path().clone();
-        refuse(&path, &error.into_inner())
+        data_error(&path, &error.into_inner())
     })
 }
 
-/// A body as it was read, and the first field that is refused.
+/// Parsed fields, and name and error code of the first rejected field.
 struct Object<T> {
     parts: T,
     refused: Option<(String, &'static str)>,
@@ -206,11 +206,11 @@ impl<T> Object<T> {
     fn accepted(self) -> Result<T, ApiError> {
         let Some((name, code)) = self.refused else { return Ok(self.parts) };
         let why = if code == "invalid_value" {
-            "is no field of this body"
+            "is not a field of this request body"
         } else {
             "is not supported by this server"
         };
-        Err(ApiError::field(name.chars().take(NAME).collect::<String>(), why).with_code(code))
+        Err(ApiError::field(name.chars().take(MAX_NAME_CHARS).collect::<String>(), why).with_code(code))
     }
 }
 
@@ -247,13 +247,13 @@ impl<'de, T: Fields> Deserialize<'de> for Object<T> {
     }
 }
 
-fn refuse(at: &Path, error: &serde_json::Error) -> ApiError {
+fn data_error(at: &Path, error: &serde_json::Error) -> ApiError {
     if error.classify() != Category::Data {
         return not_json(error);
     }
-    let message = short(error.to_string());
+    let message = truncated(error.to_string());
     let mut param = path(at);
-    // The path may end at the object around a field that is missing or twice there; serde names it in its text alone.
+    // For missing and duplicate fields the path may end at the enclosing object; serde's text has the name.
     let named = NAMED.iter().find_map(|start| Some((start, message.strip_prefix(start)?.split_once('`')?.0)));
     if let Some((start, name)) = named {
         let last = matches!(at.iter().next_back(), Some(Segment::Map { key }) if key == name);
@@ -261,21 +261,21 @@ fn refuse(at: &Path, error: &serde_json::Error) -> ApiError {
             param = if param.is_empty() { name.to_owned() } else { format!("{param}.{name}") };
         }
     }
-    let place = if param.is_empty() { "the body" } else { param.as_str() };
-    let error = ApiError::invalid(format!("{place}: {message}")).with_code("invalid_value");
+    let location = if param.is_empty() { "the body" } else { param.as_str() };
+    let error = ApiError::invalid(format!("{location}: {message}")).with_code("invalid_value");
     if param.is_empty() { error } else { error.with_param(param) }
 }
 
 const MISSING: &str = "missing field `";
 const NAMED: [&str; 2] = [MISSING, "duplicate field `"];
 
-/// Characters of a field's name that are sent back.
-const NAME: usize = 64;
-/// Characters of what a client wrote that are sent back to it.
-const ECHO: usize = 400;
+/// Maximum number of characters of a field name in an error.
+const MAX_NAME_CHARS: usize = 64;
+/// Maximum number of characters of client input in an error.
+const MAX_ECHOED_CHARS: usize = 400;
 
-fn short(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(ECHO) {
+fn truncated(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_ECHOED_CHARS) {
         text.truncate(end);
         text.push_str(" ...");
     }
@@ -286,13 +286,13 @@ fn not_json(error: &serde_json::Error) -> ApiError {
     ApiError::invalid(format!("the body is not JSON: {error}")).with_code("invalid_json")
 }
 
-/// The path as OpenAI writes it, `messages[0].content`; empty for the body itself.
+/// Returns the path in OpenAI's notation, `messages[0].content`; empty for the body itself.
 fn path(at: &Path) -> String {
     let text = at.to_string();
-    if text == "." || text == "?" { String::new() } else { short(text) }
+    if text == "." || text == "?" { String::new() } else { truncated(text) }
 }
 
-/// Whether a content type is application/json or something+json; parameters do not matter.
+/// Returns true for `application/json` and `application/*+json`; parameters of the content type are ignored.
 fn is_json(kind: &[u8]) -> bool {
     let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
     let kind = kind.to_ascii_lowercase();
@@ -306,7 +306,7 @@ mod tests {
 
     fields! {
         /// A body.
-        struct Ask => {
+        struct Sample => {
             max_tokens: u32,
             messages: Vec<Message>,
         }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_names_its_field() {
+    fn errors_name_the_field() {
         let table: &[(&[u8], &str, Option<&str>)] = &[
             (br#"{"messages": [{"role": 1}]}"#, "invalid_value", Some("messages[0].role")),
             (br#"{"messages": [{"role": "a"}, {}]}"#, "invalid_value", Some("messages[1].role")),
@@ -337,14 +337,14 @@ mod tests {
             (b"{\"messages\": [{\"role\": \"\xff\"}]}", "invalid_utf8", None),
         ];
         for &(body, code, param) in table {
-            let error = parse::<Ask>(body).expect_err(&String::from_utf8_lossy(body));
+            let error = parse::<Sample>(body).expect_err(&String::from_utf8_lossy(body));
             let found = (error.status().as_u16(), error.code(), error.param());
             assert_eq!(found, (400, code, param), "{}: {error}", String::from_utf8_lossy(body));
         }
     }
 
     #[test]
-    fn a_field_inside_one_of_the_same_name_is_told_apart() {
+    fn a_missing_field_has_the_full_path() {
         fields! {
             struct Outer => { role: Message, }
         }
@@ -353,16 +353,16 @@ mod tests {
     }
 
     #[test]
-    fn little_of_a_large_field_is_sent_back() {
-        let error = parse::<Ask>(format!("{{\"{}\": 1}}", "é".repeat(100_000)).as_bytes()).unwrap_err();
+    fn large_input_is_truncated_in_errors() {
+        let error = parse::<Sample>(format!("{{\"{}\": 1}}", "é".repeat(100_000)).as_bytes()).unwrap_err();
         assert!(error.body().to_string().len() < 5000);
         let text = format!(r#"{{"messages": [], "max_tokens": "{}"}}"#, "é".repeat(100_000));
-        let error = parse::<Ask>(text.as_bytes()).unwrap_err();
+        let error = parse::<Sample>(text.as_bytes()).unwrap_err();
         assert!(error.message().len() < 1000 && error.param() == Some("max_tokens"));
     }
 
     #[test]
-    fn only_what_would_change_the_answer_is_refused() {
+    fn values_without_effect_are_accepted() {
         const TABLES: &[Table] = &[&[("user", &["*"])], &[("best_of", &["1", "1.0"]), ("echo", &["false"])]];
         let of = |others: Others, body: &str| {
             let body: Map<String, Value> = serde_json::from_str(body).unwrap();
@@ -384,25 +384,25 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_read_in_one_pass() {
+    fn tuples_of_groups_are_read_in_one_pass() {
         fields! {
             struct Own, others: Others::Ignored(&[]) => { text: String, }
         }
         let body = br#"{"max_tokens": 3, "other": [], "text": "x", "messages": null}"#;
-        let (own, ask): (Own, Ask) = parse(body).unwrap();
+        let (own, ask): (Own, Sample) = parse(body).unwrap();
         assert_eq!(
             (own.text.as_deref(), ask.max_tokens, ask.messages.is_some()),
             (Some("x"), Some(3), false)
         );
-        let error = parse::<(Own, Ask)>(br#"{"max_tokens": "x"}"#).unwrap_err();
+        let error = parse::<(Own, Sample)>(br#"{"max_tokens": "x"}"#).unwrap_err();
         assert_eq!(error.param(), Some("max_tokens"));
         let fields = serde_json::from_str(r#"{"max_tokens": -3}"#).unwrap();
-        assert_eq!(from_fields::<(Own, Ask)>(fields).unwrap_err().param(), Some("max_tokens"));
+        assert_eq!(from_fields::<(Own, Sample)>(fields).unwrap_err().param(), Some("max_tokens"));
         assert_eq!(required(ask.messages, "messages").unwrap_err().param(), Some("messages"));
     }
 
     #[test]
-    fn numbers_outside_of_their_range_are_refused_with_it() {
+    fn out_of_range_numbers_are_rejected_with_the_range() {
         let strength = |value| Limit("strength", value, f64::MIN_POSITIVE..=1.0, "");
         assert!(check(&[strength(0.5), strength(1.0), Limit("n", 3.0, 1.0..=3.0, "texts")]).is_ok());
         for (limit, message) in [
@@ -416,16 +416,16 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_refused_before_the_stack_ends() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         let deep = "[".repeat(1_000_000);
         assert_eq!(
-            parse::<Ask>([b"{\"x\": ", deep.as_bytes()].concat().as_slice()).unwrap_err().code(),
+            parse::<Sample>([b"{\"x\": ", deep.as_bytes()].concat().as_slice()).unwrap_err().code(),
             "invalid_json"
         );
     }
 
     #[test]
-    fn knows_json_by_its_content_type() {
+    fn json_content_types_are_recognized() {
         for yes in ["application/json", "Application/JSON; charset=utf-8", "application/ld+json"] {
             assert!(is_json(yes.as_bytes()), "{yes}");
         }

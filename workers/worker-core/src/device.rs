@@ -1,22 +1,22 @@
-//! Where the model runs, and what there is to say about it.
+//! The device that the model runs on: selection, description, memory use and diagnostics.
 use std::fmt::Write;
 
 use anyhow::Result;
 use candle_core::Device;
 
-/// The kinds of devices, one to a binary.
+/// Kind of device. Each binary supports one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// The processor.
+    /// CPU.
     Cpu,
-    /// An AMD card.
+    /// AMD GPU, through ROCm.
     Rocm,
-    /// An NVIDIA card.
+    /// NVIDIA GPU, through CUDA.
     Cuda,
 }
 
 impl DeviceKind {
-    /// The name of a package's binary for it: of `llm-worker` that is `llm-worker-rocm`.
+    /// Returns the name of a package's binary for this kind of device, such as `llm-worker-rocm`.
     pub fn binary(self, package: &str) -> String {
         let device = match self {
             Self::Cpu => "cpu",
@@ -27,19 +27,19 @@ impl DeviceKind {
     }
 }
 
-/// A device that was opened.
+/// An open device.
 #[derive(Clone, Debug)]
 pub struct OpenDevice {
     /// The device.
     pub device: Device,
-    /// Its number, where it has one.
+    /// Its ordinal; `None` for the CPU.
     pub ordinal: Option<usize>,
 }
 
-/// Opens the device; `ordinal` is the number of the AMD card, or none for the first that works.
+/// Opens a device. `ordinal` selects an AMD GPU; `None` selects the first usable one.
 ///
 /// # Errors
-/// Says what is missing: the device, its driver, or the feature that this binary was not built with.
+/// The device or its driver is missing, or the binary was built without the required Cargo feature.
 pub fn open(kind: DeviceKind, ordinal: Option<usize>) -> Result<OpenDevice> {
     match kind {
         DeviceKind::Cpu => Ok(OpenDevice { device: Device::Cpu, ordinal: None }),
@@ -59,10 +59,10 @@ fn rocm(ordinal: Option<usize>) -> Result<OpenDevice> {
 
 #[cfg(not(feature = "rocm"))]
 fn rocm(_ordinal: Option<usize>) -> Result<OpenDevice> {
-    anyhow::bail!("this binary was built without ROCm: build it with `--features rocm`")
+    anyhow::bail!("this binary was built without ROCm support; rebuild it with `--features rocm`")
 }
 
-/// What the device is, in a few words.
+/// Returns a short description of the device.
 pub fn describe(device: &Device) -> String {
     match device {
         #[cfg(feature = "rocm")]
@@ -72,7 +72,7 @@ pub fn describe(device: &Device) -> String {
     }
 }
 
-/// Bytes of a card's memory that this process holds; 0 where there is no card, or it does not say.
+/// Returns the device memory that this process has allocated, in bytes; 0 if unknown, or for the CPU.
 pub fn vram_bytes(device: &Device) -> u64 {
     match device {
         #[cfg(feature = "rocm")]
@@ -81,7 +81,7 @@ pub fn vram_bytes(device: &Device) -> u64 {
     }
 }
 
-/// Bytes of the host's memory that this process holds; 0 where the system does not say.
+/// Returns the resident set size of this process in bytes, or 0 if the system does not report it.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -89,7 +89,7 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-/// Returns a report about this machine; `binary` is the program's name.
+/// Returns a diagnostic report about this machine; `binary` is the name of the program.
 pub fn doctor(kind: DeviceKind, binary: &str) -> String {
     let mut text = format!("{binary} {}\n", env!("CARGO_PKG_VERSION"));
     #[cfg(feature = "rocm")]
@@ -101,7 +101,7 @@ pub fn doctor(kind: DeviceKind, binary: &str) -> String {
     let _ = writeln!(text, "{} on {}, {threads} threads", std::env::consts::OS, std::env::consts::ARCH);
     if kind == DeviceKind::Cuda {
         let found = match Device::new_cuda(0) {
-            Ok(_) => "it opens".to_owned(),
+            Ok(_) => "available".to_owned(),
             Err(error) => error.to_string(),
         };
         let _ = writeln!(text, "CUDA device 0: {found}");

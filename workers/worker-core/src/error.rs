@@ -1,4 +1,4 @@
-//! Errors in OpenAI's shape.
+//! HTTP errors in OpenAI's format.
 
 use axum::Json;
 use axum::body::to_bytes;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::any::Any;
 use std::time::Duration;
 
-/// An error of the API: a status and OpenAI's body, `{"error": {"message", "type", "param", "code"}}`.
+/// An API error: an HTTP status and OpenAI's body, `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -24,100 +24,100 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error of any status. `code` is for programs: lower case, with underscores.
+    /// Creates an error. `code` is machine-readable, in lower case with underscores.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> ApiError {
         ApiError { status, code, message: message.into(), param: None, retry_after: None }
     }
 
-    /// 400: the request is wrong as a whole.
+    /// Creates an error 400 about the request as a whole.
     pub fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
-    /// 400: one field is wrong. The message goes on from the field's name: "must be 1 or more".
+    /// Creates an error 400 about one field. The message follows the field name: "must be 1 or more".
     pub fn field(name: impl Into<String>, message: impl AsRef<str>) -> ApiError {
         let name = name.into();
         let message = format!("`{name}` {}", message.as_ref());
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message).with_param(name)
     }
 
-    /// 401, with the challenge that HTTP asks for.
+    /// Creates an error 401. The response has the `WWW-Authenticate` header that HTTP requires.
     pub fn unauthorized(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
     }
 
-    /// 404.
+    /// Creates an error 404.
     pub fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// 408: the answer, or the request itself, took too long.
+    /// Creates an error 408: the request or its response took too long.
     pub fn timeout(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
-    /// 409: it does not fit the state that things are in.
+    /// Creates an error 409: the request conflicts with the current state.
     pub fn conflict(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// 413.
+    /// Creates an error 413.
     pub fn too_large(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    /// 429: come again after `retry_after`.
+    /// Creates an error 429 with a `Retry-After` header.
     pub fn too_many(message: impl Into<String>, retry_after: Duration) -> ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", message)
             .with_retry_after(retry_after)
     }
 
-    /// 500.
+    /// Creates an error 500.
     pub fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
     }
 
-    /// 503: come again after `retry_after`, to this worker or another.
+    /// Creates an error 503 with a `Retry-After` header.
     pub fn unavailable(message: impl Into<String>, retry_after: Duration) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message).with_retry_after(retry_after)
     }
 
-    /// Names the field that is wrong, as a path: `messages[0].role`.
+    /// Sets the path of the field in error, such as `messages[0].role`.
     pub fn with_param(self, param: impl Into<String>) -> ApiError {
         ApiError { param: Some(param.into()), ..self }
     }
 
-    /// Another code for programs.
+    /// Replaces the machine-readable code.
     pub fn with_code(self, code: &'static str) -> ApiError {
         ApiError { code, ..self }
     }
 
-    /// Says when to come again, in whole seconds, rounded up.
+    /// Sets the `Retry-After` header, in seconds rounded up.
     pub fn with_retry_after(self, retry_after: Duration) -> ApiError {
         ApiError { retry_after: Some(retry_after), ..self }
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The code for programs.
+    /// Returns the machine-readable code.
     pub fn code(&self) -> &'static str {
         self.code
     }
 
-    /// The message for people.
+    /// Returns the human-readable message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The field that is wrong.
+    /// Returns the path of the field in error, if there is one.
     pub fn param(&self) -> Option<&str> {
         self.param.as_deref()
     }
 
-    /// The body, `{"error": {...}}`: of a response, or of an event when a stream has begun.
+    /// Returns the JSON body, `{"error": {...}}`, for a response or for an event of a stream that has started.
     pub fn body(&self) -> Value {
         json!({ "error": {
             "message": self.message,
@@ -127,7 +127,7 @@ impl ApiError {
         }})
     }
 
-    /// OpenAI's `type`, which the status decides.
+    /// Returns OpenAI's `type`, which depends on the status.
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -152,28 +152,28 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// What answers where no route is.
-pub(crate) async fn no_route(request: Request) -> ApiError {
-    ApiError::not_found(format!("there is no {}", request.uri().path())).with_code("unknown_url")
+/// Handles requests for unknown paths.
+pub(crate) async fn route_not_found(request: Request) -> ApiError {
+    ApiError::not_found(format!("no route for {}", request.uri().path())).with_code("unknown_url")
 }
 
-/// What answers where the route has other methods.
-pub(crate) async fn no_method(request: Request) -> ApiError {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
+/// Handles requests with a method that the route does not support.
+pub(crate) async fn method_not_allowed(request: Request) -> ApiError {
+    let message = format!("method {} is not allowed for {}", request.method(), request.uri().path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }
 
-/// The answer of a handler that panicked.
-pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Response {
+/// Returns the response for a handler that panicked.
+pub(crate) fn handler_panicked(panic: Box<dyn Any + Send>) -> Response {
     tracing::error!(panic = panic_message(&*panic), "a handler panicked");
-    ApiError::internal("the worker has a bug here: its log says more").into_response()
+    ApiError::internal("internal error in the worker; see its log").into_response()
 }
 
-/// Bytes of a plain error text that are kept.
-const TEXT: usize = 4096;
+/// Maximum number of bytes of a plain-text error that are included in the JSON error.
+const MAX_PLAIN_TEXT_BYTES: usize = 4096;
 
-/// Gives the plain texts in which extractors and layers refuse a request the shape of all other errors.
-pub(crate) async fn shape(request: Request, next: Next) -> Response {
+/// Middleware that converts the plain-text errors of axum's extractors and layers to [`ApiError`] bodies.
+pub(crate) async fn normalize_errors(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let status = response.status();
     let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
@@ -182,9 +182,9 @@ pub(crate) async fn shape(request: Request, next: Next) -> Response {
         return response;
     }
     let (parts, body) = response.into_parts();
-    let text = to_bytes(body, TEXT).await.unwrap_or_default();
+    let text = to_bytes(body, MAX_PLAIN_TEXT_BYTES).await.unwrap_or_default();
     let text = match String::from_utf8_lossy(&text) {
-        text if text.is_empty() => status.canonical_reason().unwrap_or("refused").into(),
+        text if text.is_empty() => status.canonical_reason().unwrap_or("request rejected").into(),
         text => text,
     };
     let code = match status {
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_follows_from_the_status() {
+    fn the_status_determines_the_type() {
         let second = Duration::from_secs(1);
         let table = [
             (ApiError::invalid("x"), 400, "invalid_request_error"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_named_in_message_and_param() {
+    fn field_errors_have_message_and_param() {
         let body = ApiError::field("top_p", "must lie in (0, 1]").body();
         assert_eq!(
             body,

@@ -1,4 +1,4 @@
-//! A response's body that holds something until it has ended or its reader has left.
+//! A response body that owns a guard until it has been sent or the client disconnects.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -6,20 +6,20 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-struct Guarded<G> {
+struct GuardedBody<G> {
     body: Body,
     guard: Option<G>,
 }
 
-/// Drops `guard` when the last byte of the response is taken, or the response is dropped.
+/// Returns a response that drops `guard` when its last byte has been read or the response is dropped.
 pub(crate) fn guard<G: Send + Unpin + 'static>(response: Response, guard: G) -> Response {
     response.map(|body| match body.is_end_stream() {
         true => body,
-        false => Body::new(Guarded { body, guard: Some(guard) }),
+        false => Body::new(GuardedBody { body, guard: Some(guard) }),
     })
 }
 
-impl<G: Unpin> HttpBody for Guarded<G> {
+impl<G: Unpin> HttpBody for GuardedBody<G> {
     type Data = Bytes;
     type Error = axum::Error;
 

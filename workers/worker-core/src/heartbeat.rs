@@ -1,4 +1,4 @@
-//! Tells the hive how the worker does.
+//! Periodic status reports to the hive, the server that coordinates workers.
 
 use crate::auth::Token;
 use crate::post::Poster;
@@ -10,68 +10,68 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How the worker does.
+/// Status of the worker, as sent to the hive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Beat {
-    /// Its name.
+pub struct Report {
+    /// Name of the worker.
     pub worker_id: String,
-    /// What kind of worker it is: `llm-worker-rocm`.
+    /// Name of its program, such as `llm-worker-rocm`.
     pub kind: String,
-    /// Names of the models it serves.
+    /// Names of the models that it serves.
     pub models: Vec<String>,
-    /// Where it listens: `127.0.0.1:8080`.
+    /// Address that it listens on, such as `127.0.0.1:8080`.
     pub address: String,
-    /// Whether it takes work.
+    /// True if it accepts work.
     pub ready: bool,
-    /// Requests that run.
+    /// Number of running requests.
     pub running: usize,
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub waiting: usize,
-    /// Bytes of the card's memory that it holds.
+    /// Device memory in bytes that it has allocated.
     pub vram_bytes: u64,
 }
 
-/// Where and how often the hive is told.
+/// Destination and timing of heartbeats.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// URL that takes a POST of a [`Beat`].
+    /// URL to which a [`Report`] is sent by POST.
     pub url: String,
-    /// Token that is sent as a bearer's.
+    /// Bearer token to send.
     pub token: Option<Token>,
-    /// Time between two beats.
+    /// Time between two heartbeats.
     pub interval: Duration,
-    /// Time between two tries at most, however many have failed.
-    pub longest: Duration,
-    /// How long the hive may take to answer.
+    /// Maximum time between two attempts after failures.
+    pub max_interval: Duration,
+    /// Timeout of one request.
     pub timeout: Duration,
 }
 
 impl Options {
-    /// Every 30 seconds; up to 5 minutes between tries; 5 seconds for the answer.
+    /// Returns options with an interval of 30 s, at most 5 minutes between attempts, and a timeout of 5 s.
     pub fn new(url: impl Into<String>) -> Options {
         Options {
             url: url.into(),
             token: None,
             interval: Duration::from_secs(30),
-            longest: Duration::from_secs(300),
+            max_interval: Duration::from_secs(300),
             timeout: Duration::from_secs(5),
         }
     }
 }
 
-/// The thread that tells the hive. Dropping it stops the thread without waiting for it.
+/// Handle of the heartbeat thread. Dropping it stops the thread without waiting for it.
 #[derive(Debug)]
 pub struct Heartbeat {
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// Starts telling the hive what `beat` says, now and then every interval. Where the hive does not answer with
-/// success, the time between tries doubles, give or take a quarter.
+/// Starts a thread that sends the result of `beat` immediately and then at every interval. After each failure
+/// the interval doubles, with a random deviation of up to 25%.
 ///
 /// # Errors
-/// The system has no thread to give.
-pub fn start(options: Options, mut beat: impl FnMut() -> Beat + Send + 'static) -> io::Result<Heartbeat> {
+/// The system cannot start a thread.
+pub fn start(options: Options, mut beat: impl FnMut() -> Report + Send + 'static) -> io::Result<Heartbeat> {
     let (stop, stopped) = channel();
     let thread = std::thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
         let poster = Poster::new(&options.url, options.token.as_ref(), options.timeout);
@@ -82,10 +82,10 @@ pub fn start(options: Options, mut beat: impl FnMut() -> Beat + Send + 'static) 
                 Ok(()) => failures = 0,
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(url = options.url, failures, error, "the heartbeat was not delivered");
+                    tracing::warn!(url = options.url, failures, error, "cannot deliver the heartbeat");
                 }
             }
-            let wait = pause(&options, failures, rand::random_range(-1.0..1.0));
+            let wait = retry_delay(&options, failures, rand::random_range(-1.0..1.0));
             match stopped.recv_timeout(wait) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -96,36 +96,36 @@ pub fn start(options: Options, mut beat: impl FnMut() -> Beat + Send + 'static) 
 }
 
 impl Heartbeat {
-    /// Stops, and waits for the thread: as long as the hive may take to answer, at most.
+    /// Stops the thread and waits for it. This takes at most the timeout of one request.
     pub fn stop(self) {
-        // A thread that is gone already, of a panic of `beat`, needs no stopping.
+        // Sending fails if `beat` panicked and the thread has already ended.
         let _ = self.stop.send(());
         let _ = self.thread.join();
     }
 }
 
-/// The heartbeat of an [`App`], which begins once the app is bound.
+/// Heartbeat of an [`App`], which starts once the app is listening.
 #[derive(Debug)]
-pub struct Beating(Receiver<Heartbeat>);
+pub struct PendingHeartbeat(Receiver<Heartbeat>);
 
-/// Tells the hive what `beat` says of the address that `app` is bound to, where the arguments name a hive.
-pub fn of_app(
+/// Starts a heartbeat when `app` begins to listen, if the arguments have a hive URL. `beat` receives the address.
+pub fn attach(
     app: App,
     arguments: &ServerArguments,
-    beat: impl Fn(SocketAddr) -> Beat + Send + 'static,
-) -> (App, Beating) {
+    beat: impl Fn(SocketAddr) -> Report + Send + 'static,
+) -> (App, PendingHeartbeat) {
     let (sender, beating) = channel();
-    let Some(url) = arguments.hive_url.clone() else { return (app, Beating(beating)) };
+    let Some(url) = arguments.hive_url.clone() else { return (app, PendingHeartbeat(beating)) };
     let options = Options { token: arguments.hive_token.clone(), ..Options::new(url) };
     let app = app.on_bound(move |address| match start(options, move || beat(address)) {
         Ok(heartbeat) => drop(sender.send(heartbeat)),
-        Err(error) => tracing::warn!(%error, "the hive will not be told"),
+        Err(error) => tracing::warn!(%error, "cannot start the heartbeat thread"),
     });
-    (app, Beating(beating))
+    (app, PendingHeartbeat(beating))
 }
 
-impl Beating {
-    /// As [`Heartbeat::stop`], if it has begun.
+impl PendingHeartbeat {
+    /// Stops the heartbeat like [`Heartbeat::stop`], if it has started.
     pub fn stop(self) {
         if let Ok(heartbeat) = self.0.try_recv() {
             heartbeat.stop();
@@ -133,13 +133,13 @@ impl Beating {
     }
 }
 
-/// Time until the next try; `jitter` lies in -1..1.
-fn pause(options: &Options, failures: u32, jitter: f64) -> Duration {
+/// Returns the time until the next attempt; `jitter` is in the range -1 to 1.
+fn retry_delay(options: &Options, failures: u32, jitter: f64) -> Duration {
     if failures == 0 {
         return options.interval;
     }
     let doubled = options.interval.saturating_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX));
-    doubled.min(options.longest).mul_f64(1.0 + jitter / 4.0).min(options.longest)
+    doubled.min(options.max_interval).mul_f64(1.0 + jitter / 4.0).min(options.max_interval)
 }
 
 #[cfg(test)]
@@ -147,14 +147,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_longer_after_each_failure_up_to_the_longest() {
+    fn the_delay_doubles_after_each_failure_up_to_the_maximum() {
         let options = Options::new("http://hive");
         let table = [(0, 30.0), (1, 60.0), (2, 120.0), (3, 240.0), (4, 300.0), (31, 300.0), (1000, 300.0)];
         for (failures, seconds) in table {
-            assert_eq!(pause(&options, failures, 0.0).as_secs_f64(), seconds, "{failures}");
+            assert_eq!(retry_delay(&options, failures, 0.0).as_secs_f64(), seconds, "{failures}");
         }
-        assert_eq!(pause(&options, 1, -1.0).as_secs_f64(), 45.0);
-        assert_eq!(pause(&options, 1, 1.0).as_secs_f64(), 75.0);
-        assert_eq!(pause(&options, 9, 1.0).as_secs_f64(), 300.0);
+        assert_eq!(retry_delay(&options, 1, -1.0).as_secs_f64(), 45.0);
+        assert_eq!(retry_delay(&options, 1, 1.0).as_secs_f64(), 75.0);
+        assert_eq!(retry_delay(&options, 9, 1.0).as_secs_f64(), 300.0);
     }
 }

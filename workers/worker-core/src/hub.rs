@@ -1,4 +1,4 @@
-//! Files of models that are named as on the Hub.
+//! Download of model files from the Hugging Face Hub.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use hf_hub::api::Progress;
@@ -9,33 +9,33 @@ use std::path::{Path, PathBuf};
 
 const RETRIES: usize = 3;
 
-/// Told how far a download is, 0 to 1, and of what.
+/// Callback that receives the completed fraction of a download, 0 to 1, and its description.
 pub type Report<'a> = &'a mut dyn FnMut(f32, &str);
 
-/// Where models come from that are no paths. The default is what the Hub's own programs take: HF_ENDPOINT, HF_HOME and
-/// HF_TOKEN of the environment.
+/// Source of models that are not local paths. By default the environment variables HF_ENDPOINT, HF_HOME and
+/// HF_TOKEN apply, as in other Hub clients.
 #[derive(Clone, Debug, Default)]
 pub struct Hub {
-    /// Its address.
+    /// Base URL of the Hub.
     pub endpoint: Option<String>,
-    /// The folder where models are kept.
+    /// Cache folder.
     pub cache: Option<PathBuf>,
 }
 
 impl Hub {
-    /// The files of a repository at a branch, tag or commit, as they are now.
+    /// Resolves a branch, tag or commit of a repository and lists its files.
     ///
     /// # Errors
-    /// Says whether the name is wrong, a token is missing (HF_TOKEN), or the Hub cannot be reached.
+    /// The name is wrong, a token is required (HF_TOKEN), or the Hub is unreachable.
     fn snapshot(&self, repository: &str, revision: &str) -> Result<Snapshot> {
         let repo = |revision: &str| named(repository, revision);
-        let whose = format!("{repository} at {revision}");
-        let info = self.api()?.repo(repo(revision)).info().map_err(|error| explain(&error, &whose))?;
-        // The commit, so that files of two never mix; the cache finds it by the revision's name, without a network too.
+        let label = format!("{repository} at {revision}");
+        let info = self.api()?.repo(repo(revision)).info().map_err(|error| explain(&error, &label))?;
+        // Request files by commit, so that all are of one version. The reference makes them available offline.
         let (remote, local) = (self.api()?.repo(repo(&info.sha)), self.local(repository, revision));
-        local.create_ref(&info.sha).context("the cache of models cannot be written (HF_HOME)")?;
+        local.create_ref(&info.sha).context("cannot write to the model cache (HF_HOME)")?;
         let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        Ok(Snapshot { remote, local, whose, files })
+        Ok(Snapshot { remote, local, label, files })
     }
 
     fn local(&self, repository: &str, revision: &str) -> CacheRepo {
@@ -54,16 +54,16 @@ impl Hub {
         if let Some(folder) = &self.cache {
             builder = builder.with_cache_dir(folder.clone());
         }
-        builder.build().context("cannot make a client of the Hub")
+        builder.build().context("cannot create a client of the Hub")
     }
 }
 
 /// A model's name on the Hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubName {
-    /// Organisation and repository, with a slash between.
+    /// Organisation and repository, separated by a slash.
     pub repository: String,
-    /// One file of it.
+    /// A single file of the repository.
     pub file: Option<String>,
 }
 
@@ -80,27 +80,27 @@ impl HubName {
     }
 }
 
-/// The files of one kind of model.
+/// Selection of the files of one kind of model.
 pub trait ModelFiles {
-    /// Returns true if a name is of this kind.
+    /// Returns true if the name can refer to a model of this kind.
     fn accepts(&self, name: &HubName) -> bool;
 
-    /// Fetches what is missing of them, and returns the path of the model.
+    /// Downloads the files that are not cached and returns the path of the model.
     ///
     /// # Errors
-    /// A file is missing, broken or does not arrive.
+    /// A file does not exist, is invalid, or cannot be downloaded.
     fn fetch(&self, name: &HubName, snapshot: &Snapshot, report: Report) -> Result<PathBuf>;
 
-    /// The path of a model that was fetched before, if it seems to be whole; `kept` finds files.
-    fn find(&self, name: &HubName, kept: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf>;
+    /// Returns the path of a model in the cache if it seems to be complete; `cached` looks up a file.
+    fn find(&self, name: &HubName, cached: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf>;
 }
 
 impl Hub {
-    /// The path of a model: `model` itself if it exists, otherwise fetched from the Hub into the cache that other programs
-    /// share. Where the Hub cannot be reached, what was fetched before is used.
+    /// Returns the path of a model: `model` itself if it is a path, otherwise the downloaded copy in the Hub
+    /// cache. If the Hub is unreachable, a cached copy is used.
     ///
     /// # Errors
-    /// Says whether the path or the name is wrong, a token is missing (HF_TOKEN), or the Hub cannot be reached.
+    /// The path or name is wrong, a token is required (HF_TOKEN), or the Hub is unreachable and there is no copy.
     pub fn model(
         &self,
         model: &str,
@@ -110,25 +110,25 @@ impl Hub {
     ) -> Result<PathBuf> {
         let path = Path::new(model);
         if path.exists() {
-            ensure!(revision.is_none(), "--model-ref is for models on the Hub; {model} is a path");
+            ensure!(revision.is_none(), "--model-ref requires a model on the Hub; {model} is a local path");
             return Ok(path.to_owned());
         }
         let name = HubName::parse(model).filter(|name| files.accepts(name));
         let name =
-            name.with_context(|| format!("there is no {model}, and it is no name on the Hub (org/name)"))?;
+            name.with_context(|| format!("{model} does not exist, and it is no name on the Hub (org/name)"))?;
         let revision = revision.unwrap_or("main");
         let error = match self.snapshot(&name.repository, revision) {
             Ok(snapshot) => return files.fetch(&name, &snapshot, report),
             Err(error) => error,
         };
-        let kept = |file: &str| self.local(&name.repository, revision).get(file);
-        let Some(known) = files.find(&name, &kept) else { return Err(error) };
-        tracing::warn!(error = format!("{error:#}"), path = %known.display(), "using the copy fetched before");
+        let cached = |file: &str| self.local(&name.repository, revision).get(file);
+        let Some(known) = files.find(&name, &cached) else { return Err(error) };
+        tracing::warn!(error = format!("{error:#}"), path = %known.display(), "using the cached copy");
         Ok(known)
     }
 }
 
-/// Whether a text can be a name on the Hub's: letters, digits, `-`, `_` and `.`, and no dot first.
+/// Returns true if `part` is a valid name on the Hub: letters, digits, `-`, `_` and `.`, not starting with a dot.
 pub fn is_name(part: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
@@ -139,36 +139,36 @@ pub fn is_name(part: &str) -> bool {
 pub struct Snapshot {
     remote: ApiRepo,
     local: CacheRepo,
-    whose: String,
+    label: String,
     files: BTreeSet<String>,
 }
 
 impl Snapshot {
-    /// Names of its files: `unet/config.json`.
+    /// Returns the paths of its files, such as `unet/config.json`.
     pub fn files(&self) -> &BTreeSet<String> {
         &self.files
     }
 
-    /// A file's path, after it was fetched if it had to be; `note` is said behind its name.
+    /// Downloads a file unless it is cached, and returns its path; `note` follows its name in reports.
     ///
     /// # Errors
-    /// There is no such file, or it does not arrive.
+    /// The file does not exist or cannot be downloaded.
     pub fn get(&self, file: &str, note: &str, report: Report) -> Result<PathBuf> {
-        ensure!(self.files.contains(file), "{} has no {file}", self.whose);
+        ensure!(self.files.contains(file), "{} has no {file}", self.label);
         if let Some(path) = self.local.get(file) {
             return Ok(path);
         }
         let download = Download { report, what: format!("fetching {file}{note}"), size: 0, done: 0 };
         let fetched = self.remote.download_with_progress(file, download);
-        fetched.map_err(|error| explain(&error, &self.whose).context(format!("fetching {file}")))
+        fetched.map_err(|error| explain(&error, &self.label).context(format!("fetching {file}")))
     }
 }
 
 impl Snapshot {
-    /// Fetches `files`, numbered in the report.
+    /// Downloads `files`; reports contain the number of each file.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// A file does not exist or cannot be downloaded.
     pub fn get_all<'a>(&self, files: impl IntoIterator<Item = &'a String>, report: Report) -> Result<()> {
         let files: Vec<&String> = files.into_iter().collect();
         for (i, file) in files.iter().enumerate() {
@@ -203,7 +203,7 @@ impl Progress for Download<'_> {
     fn finish(&mut self) {}
 }
 
-fn explain(error: &ApiError, whose: &str) -> anyhow::Error {
+fn explain(error: &ApiError, label: &str) -> anyhow::Error {
     let status = match error {
         ApiError::RequestError(error) => match &**error {
             ureq::Error::Status(status, _) => Some(*status),
@@ -212,12 +212,12 @@ fn explain(error: &ApiError, whose: &str) -> anyhow::Error {
         _ => None,
     };
     match status {
-        // The Hub says 401 of what is not there, too.
+        // The Hub also returns 401 for repositories that do not exist.
         Some(401 | 403) => {
-            anyhow!("{whose} is gated, private or not there: accept its terms on the Hub, and set HF_TOKEN")
+            anyhow!("{label} is gated, private or missing; accept its terms on the Hub, and set HF_TOKEN")
         }
-        Some(404) => anyhow!("the Hub has no {whose}: check the model's name and --model-ref"),
-        _ => anyhow!("{whose} cannot be fetched: {error}; give a folder where there is no network"),
+        Some(404) => anyhow!("the Hub has no {label}; check the model's name and --model-ref"),
+        _ => anyhow!("cannot download {label}: {error}; without a network, pass a local path"),
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_on_the_hub_are_told_from_paths() {
+    fn names_on_the_hub_are_distinguished_from_paths() {
         let name = |repository: &str, file: Option<&str>| {
             Some(HubName { repository: repository.to_owned(), file: file.map(str::to_owned) })
         };

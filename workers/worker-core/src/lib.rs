@@ -1,7 +1,7 @@
 //! The shared parts of the workers: HTTP, jobs, streams, metrics, devices, shutdown.
 //!
-//! It knows no kind of model. A worker makes an [`App`] of its routes, parses [`ServerArguments`] among
-//! its own, and calls [`serve`]:
+//! This crate is independent of the kind of model. A worker builds an [`App`] from its routes, parses
+//! [`ServerArguments`] together with its own arguments, and calls [`serve`]:
 //!
 //! ```no_run
 //! use axum::{Json, Router, routing::post};
@@ -15,11 +15,11 @@
 //! }
 //!
 //! fields! {
-//!     struct Ask => { text: String, }
+//!     struct LengthRequest => { text: String, }
 //! }
 //!
-//! async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
-//!     Ok(Json(required(ask.text, "text")?.len()))
+//! async fn length(Body(request): Body<LengthRequest>) -> Result<Json<usize>, ApiError> {
+//!     Ok(Json(required(request.text, "text")?.len()))
 //! }
 //!
 //! #[tokio::main]

@@ -1,4 +1,4 @@
-//! The states of a worker from its start to its end.
+//! State machine of a worker from startup to shutdown.
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -7,37 +7,37 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// What the worker does now.
+/// State of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum State {
-    /// It prepares itself and takes no work.
+    /// The worker is loading and rejects work.
     Loading {
-        /// How far it is, 0 to 1.
+        /// Completed fraction, 0 to 1.
         progress: f32,
-        /// What it does: "reading the weights".
+        /// Current activity, such as "reading the weights".
         what: String,
     },
-    /// It takes work.
+    /// The worker accepts work.
     Ready,
-    /// It ends: running work goes on, no other is taken.
+    /// The worker is shutting down: running work continues, new work is rejected.
     Draining,
-    /// It cannot work.
+    /// The worker has failed and rejects work.
     Failed {
-        /// Why, and what to do.
+        /// Cause and remedy.
         reason: String,
     },
 }
 
 impl State {
-    /// Why no work is taken now, and when to ask again; `None` where work is taken.
+    /// Returns why work is rejected and when to retry, or `None` if work is accepted.
     pub fn refusal(&self) -> Option<(String, Duration)> {
         match self {
             State::Ready => None,
             State::Loading { progress, what } => {
                 Some((format!("loading, {:.0}%: {what}", progress * 100.0), Duration::from_secs(5)))
             }
-            State::Draining => Some(("the worker is ending".to_owned(), Duration::from_secs(10))),
+            State::Draining => Some(("the worker is shutting down".to_owned(), Duration::from_secs(10))),
             State::Failed { reason } => Some((reason.clone(), Duration::from_secs(60))),
         }
     }
@@ -48,17 +48,17 @@ type Hook = Box<dyn FnOnce() + Send>;
 struct Shared {
     started: Instant,
     state: watch::Sender<State>,
-    /// Why the worker can never work again.
+    /// Cause of a permanent failure.
     failure: watch::Sender<Option<String>>,
-    cut: watch::Sender<bool>,
+    aborted: watch::Sender<bool>,
     work: watch::Sender<usize>,
-    at_cut: Mutex<Vec<Hook>>,
+    on_abort: Mutex<Vec<Hook>>,
 }
 
-/// A handle to the worker's state; clones share it.
+/// Handle to the state of the worker. Clones share the state.
 ///
-/// It begins as loading. [`Lifecycle::drain`] is final. A failed worker works again only by way of
-/// [`Lifecycle::loading`].
+/// The initial state is [`State::Loading`], and [`State::Draining`] is final. A failed worker becomes ready
+/// again only after [`Lifecycle::loading`].
 #[derive(Clone)]
 pub struct Lifecycle(Arc<Shared>);
 
@@ -75,39 +75,39 @@ impl fmt::Debug for Lifecycle {
 }
 
 impl Lifecycle {
-    /// A worker that has just begun to load.
+    /// Creates a handle in the state [`State::Loading`].
     pub fn new() -> Lifecycle {
         let state = State::Loading { progress: 0.0, what: "starting".to_owned() };
         Lifecycle(Arc::new(Shared {
             started: Instant::now(),
             state: watch::Sender::new(state),
             failure: watch::Sender::new(None),
-            cut: watch::Sender::new(false),
+            aborted: watch::Sender::new(false),
             work: watch::Sender::new(0),
-            at_cut: Mutex::new(Vec::new()),
+            on_abort: Mutex::new(Vec::new()),
         }))
     }
 
-    /// Says how far loading is (0 to 1), and what is being done.
+    /// Reports the completed fraction of loading (0 to 1) and the current activity.
     pub fn loading(&self, progress: f32, what: impl Into<String>) {
         let progress = if progress.is_nan() { 0.0 } else { progress.clamp(0.0, 1.0) };
-        self.go(State::Loading { progress, what: what.into() }, |_| true);
+        self.transition(State::Loading { progress, what: what.into() }, |_| true);
     }
 
-    /// The worker takes work from now on, unless it has failed or is ending.
+    /// Sets the state to ready, unless the worker has failed or is draining.
     pub fn ready(&self) {
-        self.go(State::Ready, |now| !matches!(now, State::Failed { .. }));
+        self.transition(State::Ready, |current| !matches!(current, State::Failed { .. }));
     }
 
-    /// The worker cannot work until it is loaded anew. `reason` is for people, and says what to do.
-    pub fn suspend(&self, reason: impl Into<String>) {
+    /// Marks the worker as failed until it is loaded again. `reason` is for users: cause and remedy.
+    pub fn mark_failed(&self, reason: impl Into<String>) {
         let reason = reason.into();
         tracing::error!(reason, "the worker failed");
-        self.go(State::Failed { reason }, |_| true);
+        self.transition(State::Failed { reason }, |_| true);
     }
 
-    /// The worker can never work again: it is suspended, and [`crate::serve`] ends a few seconds later with `reason` as its
-    /// error, so that whatever supervises the process restarts it. The first reason stays.
+    /// Reports a permanent failure: the worker is marked as failed, and [`crate::serve`] returns `reason` a
+    /// few seconds later, so that a supervisor restarts the process. Later calls keep the first reason.
     pub fn fail(&self, reason: impl Into<String>) {
         let reason = reason.into();
         let first = self.0.failure.send_if_modified(|failure| {
@@ -116,99 +116,99 @@ impl Lifecycle {
             first
         });
         if first {
-            self.suspend(reason);
+            self.mark_failed(reason);
         }
     }
 
-    /// Why the worker can never work again, if that is so.
+    /// Returns the cause of a permanent failure, if one was reported.
     pub fn failure(&self) -> Option<String> {
         self.0.failure.borrow().clone()
     }
 
-    /// Begins the end, as SIGTERM does.
+    /// Starts a graceful shutdown, like SIGTERM.
     pub fn drain(&self) {
-        self.go(State::Draining, |_| true);
+        self.transition(State::Draining, |_| true);
     }
 
-    /// Ends what still runs: streams get an error event, jobs are cancelled. [`crate::serve`] calls it at the
-    /// deadline.
-    pub fn cut(&self) {
+    /// Aborts running work: streams end with an error event and jobs are cancelled. [`crate::serve`] calls it
+    /// at the shutdown deadline.
+    pub fn abort(&self) {
         self.drain();
-        self.0.cut.send_replace(true);
-        let hooks = std::mem::take(&mut *self.0.at_cut.lock());
+        self.0.aborted.send_replace(true);
+        let hooks = std::mem::take(&mut *self.0.on_abort.lock());
         hooks.into_iter().for_each(|hook| hook());
     }
 
-    /// The state now.
+    /// Returns the current state.
     pub fn state(&self) -> State {
         self.0.state.borrow().clone()
     }
 
-    /// Whether work is taken.
+    /// Returns true if work is accepted.
     pub fn is_ready(&self) -> bool {
         *self.0.state.borrow() == State::Ready
     }
 
-    /// How long the worker lives.
-    pub fn age(&self) -> Duration {
+    /// Returns the time since the worker was started.
+    pub fn uptime(&self) -> Duration {
         self.0.started.elapsed()
     }
 
-    /// Tells of every change of the state.
+    /// Returns a receiver that is notified of every change of the state.
     pub fn watch(&self) -> watch::Receiver<State> {
         self.0.state.subscribe()
     }
 
-    /// Waits until the worker begins to end.
+    /// Waits until the worker is draining.
     pub async fn draining(&self) {
         wait(&self.0.state, |state| *state == State::Draining).await;
     }
 
-    /// Waits until [`Lifecycle::fail`].
+    /// Waits until [`Lifecycle::fail`] is called.
     pub(crate) async fn failed(&self) {
         wait(&self.0.failure, |failure| failure.is_some()).await;
     }
 
-    /// Waits until [`Lifecycle::cut`].
-    pub async fn cut_off(&self) {
-        wait(&self.0.cut, |cut| *cut).await;
+    /// Waits until [`Lifecycle::abort`] is called.
+    pub async fn aborted(&self) {
+        wait(&self.0.aborted, |aborted| *aborted).await;
     }
 
-    /// Waits until no [`Work`] is left.
+    /// Waits until all [`WorkGuard`]s have been dropped.
     pub async fn idle(&self) {
         wait(&self.0.work, |work| *work == 0).await;
     }
 
-    /// Something that the end of the worker waits for while it lives: a request, a job.
-    pub fn work(&self) -> Work {
+    /// Registers running work, such as a request or a job. Shutdown waits until the guard is dropped.
+    pub fn start_work(&self) -> WorkGuard {
         self.0.work.send_modify(|work| *work += 1);
-        Work(self.clone())
+        WorkGuard(self.clone())
     }
 
-    /// Whether [`Lifecycle::cut`] has been.
-    pub fn is_cut(&self) -> bool {
-        *self.0.cut.borrow()
+    /// Returns true if [`Lifecycle::abort`] has been called.
+    pub fn is_aborted(&self) -> bool {
+        *self.0.aborted.borrow()
     }
 
-    /// How many [`Work`] there are.
-    pub fn working(&self) -> usize {
+    /// Returns the number of [`WorkGuard`]s.
+    pub fn active_work(&self) -> usize {
         *self.0.work.borrow()
     }
 
-    /// Calls `hook` at [`Lifecycle::cut`], or now if that has been.
-    pub fn at_cut(&self, hook: impl FnOnce() + Send + 'static) {
-        let mut hooks = self.0.at_cut.lock();
-        if *self.0.cut.borrow() {
+    /// Registers a hook for [`Lifecycle::abort`]. It is called immediately if the worker has been aborted.
+    pub fn on_abort(&self, hook: impl FnOnce() + Send + 'static) {
+        let mut hooks = self.0.on_abort.lock();
+        if *self.0.aborted.borrow() {
             drop(hooks);
             return hook();
         }
         hooks.push(Box::new(hook));
     }
 
-    fn go(&self, next: State, may: impl FnOnce(&State) -> bool) {
+    fn transition(&self, next: State, allowed: impl FnOnce(&State) -> bool) {
         self.0.state.send_if_modified(|now| {
-            // Loading after a failure is a try anew; nothing comes after the end.
-            let changes = *now != State::Draining && *now != next && may(now);
+            // Loading may follow a failure as another attempt, but draining is final.
+            let changes = *now != State::Draining && *now != next && allowed(now);
             if changes {
                 *now = next;
             }
@@ -218,15 +218,15 @@ impl Lifecycle {
 }
 
 async fn wait<T>(sender: &watch::Sender<T>, until: impl FnMut(&T) -> bool) {
-    // The sender lives as long as this borrow of it, so that the wait cannot fail.
+    // This cannot fail, because the sender is borrowed during the wait.
     let _ = sender.subscribe().wait_for(until).await;
 }
 
-/// Work that runs, until it is dropped.
+/// Registration of running work, which ends when the guard is dropped.
 #[derive(Debug)]
-pub struct Work(Lifecycle);
+pub struct WorkGuard(Lifecycle);
 
-impl Drop for Work {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         self.0.0.work.send_modify(|work| *work -= 1);
     }
@@ -238,38 +238,38 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn goes_the_way_from_loading_to_draining() {
+    fn the_state_changes_from_loading_to_draining() {
         let lifecycle = Lifecycle::new();
         assert!(!lifecycle.is_ready());
         lifecycle.loading(7.0, "weights");
         assert_eq!(lifecycle.state(), State::Loading { progress: 1.0, what: "weights".into() });
         lifecycle.ready();
         assert!(lifecycle.is_ready() && lifecycle.state().refusal().is_none());
-        lifecycle.suspend("the card is lost");
+        lifecycle.mark_failed("the device failed");
         lifecycle.ready();
-        assert_eq!(lifecycle.state(), State::Failed { reason: "the card is lost".into() });
+        assert_eq!(lifecycle.state(), State::Failed { reason: "the device failed".into() });
         lifecycle.loading(0.0, "again");
         lifecycle.ready();
         assert!(lifecycle.is_ready());
         lifecycle.drain();
         lifecycle.ready();
         lifecycle.loading(0.5, "again");
-        lifecycle.suspend("late");
+        lifecycle.mark_failed("late");
         assert_eq!(lifecycle.state(), State::Draining);
     }
 
     #[test]
-    fn progress_that_is_no_number_is_none() {
+    fn nan_progress_is_zero() {
         let lifecycle = Lifecycle::new();
         lifecycle.loading(f32::NAN, "x");
         assert_eq!(lifecycle.state(), State::Loading { progress: 0.0, what: "x".into() });
     }
 
     #[tokio::test]
-    async fn is_idle_when_the_last_work_ends() {
+    async fn idle_completes_when_the_last_guard_is_dropped() {
         let lifecycle = Lifecycle::new();
         lifecycle.idle().await;
-        let (one, two) = (lifecycle.work(), lifecycle.work());
+        let (one, two) = (lifecycle.start_work(), lifecycle.start_work());
         let idle = tokio::spawn({
             let lifecycle = lifecycle.clone();
             async move { lifecycle.idle().await }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hooks_run_once_at_the_cut_and_at_once_after_it() {
+    async fn abort_hooks_run_once_and_immediately_after_an_abort() {
         let (lifecycle, count) = (Lifecycle::new(), Arc::new(AtomicUsize::new(0)));
         let hook = || {
             let count = count.clone();
@@ -290,14 +290,14 @@ mod tests {
                 let _ = count.fetch_add(1, Ordering::Relaxed);
             }
         };
-        lifecycle.at_cut(hook());
+        lifecycle.on_abort(hook());
         assert_eq!(count.load(Ordering::Relaxed), 0);
-        lifecycle.cut();
-        lifecycle.cut();
+        lifecycle.abort();
+        lifecycle.abort();
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        lifecycle.at_cut(hook());
+        lifecycle.on_abort(hook());
         assert_eq!(count.load(Ordering::Relaxed), 2);
-        lifecycle.cut_off().await;
+        lifecycle.aborted().await;
         lifecycle.draining().await;
     }
 }

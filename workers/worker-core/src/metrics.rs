@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them.
+//! Prometheus metrics.
 
 use crate::device;
 use crate::error::ApiError;
@@ -25,29 +25,29 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What nginx counts as closed by the client: no answer was given.
-const CLIENT_LEFT: u16 = 499;
+/// nginx's status for requests whose client disconnected before the response.
+const CLIENT_CLOSED: u16 = 499;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Route {
+struct RouteLabels {
     method: &'static str,
     route: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Answer {
+struct ResponseLabels {
     method: &'static str,
     route: String,
     status: u16,
 }
 
-/// The worker's metrics; clones share them. They hold requests by route and status, how long they took, and
-/// the streams open; a worker registers its own beside.
+/// Metrics of the worker; clones share them. They include requests by route and status, their durations and
+/// the number of open streams. A worker can register further metrics.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
-    requests: Family<Answer, Counter>,
-    durations: Family<Route, Histogram, fn() -> Histogram>,
+    requests: Family<ResponseLabels, Counter>,
+    durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
     streams: Gauge,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Those of HTTP alone.
+    /// Creates a registry with the HTTP metrics.
     pub fn new() -> Metrics {
         // 5 ms to 3 minutes.
         let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(0.005, 2.0, 16));
@@ -77,26 +77,26 @@ impl Metrics {
         metrics.register(|registry| {
             registry.register(
                 "http_requests",
-                "Requests answered, by route and status; 499 where the client left first",
+                "Completed requests by route and status; 499 if the client disconnected before the response",
                 metrics.requests.clone(),
             );
             registry.register_with_unit(
                 "http_request_duration",
-                "Time until the last byte of an answer, by route",
+                "Time until the last byte of the response, by route",
                 Unit::Seconds,
                 metrics.durations.clone(),
             );
-            registry.register("http_streams_open", "Event streams being sent", metrics.streams.clone());
+            registry.register("http_streams_open", "Open event streams", metrics.streams.clone());
         });
         metrics
     }
 
-    /// Adds the worker's own: `metrics.register(|registry| registry.register("queue", "Waiting", gauge))`.
+    /// Registers further metrics: `metrics.register(|registry| registry.register("queue", "Waiting", gauge))`.
     pub fn register<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
         add(&mut self.registry.lock())
     }
 
-    /// Adds a model's figures and more, under the label `model`.
+    /// Registers the figures of a model, and further metrics added by `more`, with the label `model`.
     pub fn register_model(&self, model: &str, figures: impl Collector, more: impl FnOnce(&mut Registry)) {
         self.register(|registry| {
             let registry = registry.sub_registry_with_label(("model".into(), model.to_owned().into()));
@@ -105,37 +105,37 @@ impl Metrics {
         });
     }
 
-    /// All of them as OpenMetrics text.
+    /// Encodes all metrics as OpenMetrics text.
     ///
     /// # Errors
-    /// 500 where a collector of the worker fails.
+    /// 500 if a collector fails.
     pub fn text(&self) -> Result<String, ApiError> {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock())
-            .map_err(|error| ApiError::internal(format!("the metrics cannot be written: {error}")))?;
+            .map_err(|error| ApiError::internal(format!("cannot encode the metrics: {error}")))?;
         Ok(text)
     }
 
-    /// Event streams being sent now.
+    /// Returns the number of open event streams.
     pub fn streams_open(&self) -> i64 {
         self.streams.get()
     }
 }
 
-/// A figure of a model: its name, its description, and how the number is read of the model's status.
+/// A metric of a model: its name, its help text, and a function that reads its value from the model's status.
 pub type Figure<S, N> = (&'static str, &'static str, fn(&S) -> N);
 
-/// The figures of a model, read when Prometheus asks for them.
+/// Collector of the metrics of a model, which reads its status at each scrape.
 pub struct Figures<S: 'static, N: 'static> {
-    /// Reads the status.
+    /// Returns the status of the model.
     pub status: Box<dyn Fn() -> S + Send + Sync>,
-    /// Figures that rise and fall.
+    /// Metrics that can increase and decrease.
     pub gauges: &'static [Figure<S, N>],
-    /// Figures that only rise.
+    /// Metrics that only increase.
     pub counters: &'static [Figure<S, N>],
-    /// Name of the figure for the memory that is held on the device.
+    /// Name of the metric for allocated device memory.
     pub memory: &'static str,
-    /// The device.
+    /// Device of the model.
     pub device: Device,
 }
 
@@ -149,8 +149,8 @@ impl<S: 'static, N: EncodeGaugeValue + EncodeCounterValue + 'static> Collector f
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let status = (self.status)();
         let memory = [
-            (self.memory, "Memory held on the device", device::vram_bytes(&self.device)),
-            ("process_resident_memory_bytes", "Memory held on the host", device::resident_bytes()),
+            (self.memory, "Allocated device memory in bytes", device::vram_bytes(&self.device)),
+            ("process_resident_memory_bytes", "Resident host memory in bytes", device::resident_bytes()),
         ];
         for (name, help, bytes) in memory {
             let gauge = ConstGauge::new(bytes);
@@ -168,24 +168,24 @@ impl<S: 'static, N: EncodeGaugeValue + EncodeCounterValue + 'static> Collector f
     }
 }
 
-pub(crate) async fn answer(State(metrics): State<Metrics>) -> Result<Response, ApiError> {
+pub(crate) async fn get_metrics(State(metrics): State<Metrics>) -> Result<Response, ApiError> {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(CONTENT_TYPE, kind)], metrics.text()?).into_response())
 }
 
-/// One request being measured; dropped when its last byte is sent or its client has left.
-struct Measured {
+/// Measurement of one request. It is dropped after the last byte of the response or when the client disconnects.
+struct RequestTimer {
     metrics: Metrics,
-    route: Route,
+    route: RouteLabels,
     start: Instant,
     status: u16,
     stream: bool,
 }
 
-impl Drop for Measured {
+impl Drop for RequestTimer {
     fn drop(&mut self) {
-        let Route { method, route } = self.route.clone();
-        self.metrics.requests.get_or_create(&Answer { method, route, status: self.status }).inc();
+        let RouteLabels { method, route } = self.route.clone();
+        self.metrics.requests.get_or_create(&ResponseLabels { method, route, status: self.status }).inc();
         self.metrics.durations.get_or_create(&self.route).observe(self.start.elapsed().as_secs_f64());
         if self.stream {
             self.metrics.streams.dec();
@@ -193,13 +193,13 @@ impl Drop for Measured {
     }
 }
 
-/// Measures every request that passes.
+/// Middleware that records metrics of every request.
 pub(crate) async fn measure(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
-    // The route as it is declared: ids in paths must not become metrics of their own.
+    // Use the route pattern as the label, because each id in a path would create another time series.
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
-    let route = Route { method: method(request.method()), route };
+    let route = RouteLabels { method: method(request.method()), route };
     let start = Instant::now();
-    let mut measured = Measured { metrics, route, start, status: CLIENT_LEFT, stream: false };
+    let mut measured = RequestTimer { metrics, route, start, status: CLIENT_CLOSED, stream: false };
     let response = next.run(request).await;
     measured.status = response.status().as_u16();
     measured.stream = response.status() == StatusCode::OK
@@ -213,7 +213,7 @@ pub(crate) async fn measure(State(metrics): State<Metrics>, request: Request, ne
     guard(response, measured)
 }
 
-/// The method as a label; clients may invent any.
+/// Returns the method as a label; unknown methods share one label.
 fn method(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",

@@ -1,18 +1,18 @@
-//! JSON that is sent to another server by POST: heartbeats, and the ends of jobs.
+//! Client for POST requests with JSON, used for heartbeats and job callbacks.
 
 use crate::auth::Token;
 use std::time::Duration;
 
-/// Why a server did not take what was sent.
+/// Error of a request that was not delivered.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct PostError {
     message: String,
-    /// True if another try may succeed: the server did not answer, or answered 408, 429 or 5xx.
+    /// True if a retry may succeed: the server did not respond, or responded with 408, 429 or 5xx.
     pub is_temporary: bool,
 }
 
-/// Sends JSON to one URL.
+/// Client that sends JSON to one URL.
 #[derive(Clone, Debug)]
 pub struct Poster {
     agent: ureq::Agent,
@@ -21,17 +21,17 @@ pub struct Poster {
 }
 
 impl Poster {
-    /// `token` is sent as a bearer's; `timeout` bounds the answer.
+    /// Creates a client. `token` is sent as a bearer token; `timeout` applies to each request.
     pub fn new(url: &str, token: Option<&Token>, timeout: Duration) -> Self {
         let agent = ureq::AgentBuilder::new().timeout(timeout).redirects(0).build();
         let authorization = token.map(|token| format!("Bearer {}", token.reveal()));
         Self { agent, url: url.to_owned(), authorization }
     }
 
-    /// Sends `body`, which is JSON.
+    /// Sends `body`, which must be JSON.
     ///
     /// # Errors
-    /// The server does not answer, or with another status than 2xx.
+    /// The server does not respond, or responds with a status other than 2xx.
     pub fn send(&self, body: &[u8]) -> Result<(), PostError> {
         let request = self.agent.post(&self.url).set("Content-Type", "application/json");
         let request = match &self.authorization {
@@ -40,9 +40,9 @@ impl Poster {
         };
         let (message, is_temporary) = match request.send_bytes(body) {
             Ok(response) if response.status() < 300 => return Ok(()),
-            Ok(response) => (format!("it answered {}", response.status()), false),
+            Ok(response) => (format!("server returned status {}", response.status()), false),
             Err(ureq::Error::Status(status, _)) => {
-                (format!("it answered {status}"), status >= 500 || status == 408 || status == 429)
+                (format!("server returned status {status}"), status >= 500 || status == 408 || status == 429)
             }
             Err(ureq::Error::Transport(error)) => (error.to_string(), true),
         };

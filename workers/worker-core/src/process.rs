@@ -1,8 +1,8 @@
-//! The life of a worker's process: arguments, loading beside the server, and an end within a time limit.
+//! Main program of a worker: arguments, background loading, serving, and shutdown within a time limit.
 
 use crate::api::{Api, Served};
 use crate::device::{self, DeviceKind};
-use crate::heartbeat::{self, Beat};
+use crate::heartbeat::{self, Report};
 use crate::progress::Progress;
 use crate::{App, Lifecycle, Metrics, ServerArguments, arguments, logging, serve};
 use anyhow::{Context, Result, ensure};
@@ -12,21 +12,21 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::runtime::Builder;
 
-/// The parts that a worker adds to the life of a process.
+/// Worker-specific parts of the main program.
 pub trait Worker: 'static {
-    /// Its command line.
+    /// Command-line arguments.
     type Arguments: CommandFactory + FromArgMatches + Send + 'static;
-    /// Its model.
+    /// Loaded model.
     type Served: Served;
-    /// Name of its package.
+    /// Name of the Cargo package.
     const PACKAGE: &'static str;
-    /// Its own defaults of [`ServerArguments`].
+    /// Defaults that replace those of [`ServerArguments`].
     const DEFAULTS: &'static [(&'static str, &'static str)];
 
-    /// The arguments that every worker has.
+    /// Returns the arguments shared by all workers.
     fn server(arguments: &Self::Arguments) -> &ServerArguments;
 
-    /// The worker as it is served. The model comes later.
+    /// Creates the application. The model is added to `api` later.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -37,10 +37,10 @@ pub trait Worker: 'static {
         metrics: Metrics,
     ) -> Result<App>;
 
-    /// Fetches the model, loads it and computes something with it, so that it is ready. Takes its time.
+    /// Downloads, loads and warms up the model. This function blocks.
     ///
     /// # Errors
-    /// Says which step failed and what to do.
+    /// Names the step that failed and the remedy.
     fn load(
         arguments: &Self::Arguments,
         kind: DeviceKind,
@@ -49,13 +49,13 @@ pub trait Worker: 'static {
     ) -> Result<Self::Served>;
 }
 
-/// Runs a worker to its end. Returns 0 where it was told to end, and 1, with a line that says why, where it could not work.
+/// Runs a worker. Returns 0 after a requested shutdown; otherwise prints a one-line error and returns 1.
 pub fn main<W: Worker>(kind: DeviceKind) -> ExitCode {
     let arguments: W::Arguments = arguments::parse(W::DEFAULTS);
     match run::<W>(kind, arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One line: logs of containers are read by lines.
+            // Print a single line, because container logs are processed line by line.
             eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
             ExitCode::FAILURE
         }
@@ -67,37 +67,37 @@ fn run<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()> {
     logging::init(server)?;
     let limit = server.shutdown();
     let runtime = Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.context("the system cannot start threads")?;
-    let ended = runtime.block_on(live::<W>(kind, arguments));
+    let runtime = runtime.context("the operating system cannot start threads")?;
+    let ended = runtime.block_on(serve_until_shutdown::<W>(kind, arguments));
     runtime.shutdown_timeout(limit);
     ended
 }
 
-async fn live<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()> {
+async fn serve_until_shutdown<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()> {
     let (api, metrics) = (Api::<W::Served>::new(Lifecycle::new()), Metrics::new());
     let server = W::server(&arguments).clone();
     let app = W::app(&arguments, kind, &api, metrics.clone())?;
-    let (watched, worker_id) = (api.clone(), server.worker_id.clone());
+    let (watched_api, worker_id) = (api.clone(), server.worker_id.clone());
     let program = kind.binary(W::PACKAGE);
-    let beat = move |address| beat(&watched, &worker_id, &program, address);
-    let (app, beating) = heartbeat::of_app(app, &server, beat);
+    let beat = move |address| beat(&watched_api, &worker_id, &program, address);
+    let (app, heartbeat) = heartbeat::attach(app, &server, beat);
     load::<W>(kind, arguments, api.clone(), metrics)?;
     let served = serve(app, &server).await;
-    beating.stop();
+    heartbeat.stop();
     let stopped = api.served().map_or(true, |served| served.stop_within(server.shutdown()));
     if tokio::time::timeout(server.shutdown(), api.lifecycle.idle()).await.is_err() {
-        tracing::warn!("the worker ends before the ends of all jobs were reported");
+        tracing::warn!("shutdown: not all finished jobs could be reported in time");
     }
     served?;
     let limit = server.shutdown_seconds;
     ensure!(
         stopped,
-        "a step did not end within {limit} s of shutdown (--shutdown-seconds): check the device"
+        "the current step did not finish within {limit} s of shutdown (--shutdown-seconds); check the device"
     );
     Ok(())
 }
 
-/// Loads on a thread; a worker that cannot load has failed for good.
+/// Starts loading on another thread. If loading fails, the worker fails permanently.
 fn load<W: Worker>(
     kind: DeviceKind,
     arguments: W::Arguments,
@@ -109,8 +109,8 @@ fn load<W: Worker>(
         match W::load(&arguments, kind, &metrics, &progress) {
             Ok(served) => {
                 progress.finish();
-                let on = device::describe(&served.device().device);
-                tracing::info!(model = served.name().as_str(), on, "loaded");
+                let device = device::describe(&served.device().device);
+                tracing::info!(model = served.name().as_str(), device, "loaded");
                 api.serve(served);
                 api.lifecycle.ready();
             }
@@ -122,15 +122,14 @@ fn load<W: Worker>(
         }
     };
     let thread = std::thread::Builder::new().name("loading".to_owned()).spawn(load);
-    thread.context("the system cannot start threads")?;
+    thread.context("the operating system cannot start threads")?;
     Ok(())
 }
 
-/// Returns the report for the hive.
-fn beat<S: Served>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> Beat {
+fn beat<S: Served>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> Report {
     let served = api.served().ok();
     let [running, waiting] = served.as_ref().map(|served| served.requests()).unwrap_or_default();
-    Beat {
+    Report {
         worker_id: worker_id.to_owned(),
         kind: program.to_owned(),
         models: served.iter().map(|served| served.name().as_str().to_owned()).collect(),

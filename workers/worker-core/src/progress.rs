@@ -1,4 +1,4 @@
-//! How far loading is, on the terminal and at `/ready`.
+//! Progress of loading, shown on the terminal and at `/ready`.
 
 use crate::Lifecycle;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -6,12 +6,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Parts of the bar on the terminal.
-const PARTS: u64 = 1000;
-/// Shortest time between two reports of one activity.
-const PAUSE: Duration = Duration::from_millis(100);
+const BAR_STEPS: u64 = 1000;
+/// Minimum time between two reports of the same activity.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Reports how far loading is; clones share the report.
+/// Reporter of loading progress. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Progress {
     lifecycle: Lifecycle,
@@ -20,25 +19,25 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Reports to the terminal and to `lifecycle`.
+    /// Creates a reporter that updates the terminal and `lifecycle`.
     pub fn new(lifecycle: &Lifecycle) -> Self {
-        let bar = ProgressBar::new(PARTS);
+        let bar = ProgressBar::new(BAR_STEPS);
         if let Ok(style) = ProgressStyle::with_template("{msg} [{wide_bar}] {percent}% ({eta})") {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { lifecycle: lifecycle.clone(), bar, last: Arc::default() }
     }
 
-    /// The state of the worker.
+    /// Returns the state of the worker.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
 
-    /// Reports the share of `activity` that is done, 0 to 1.
+    /// Reports the completed fraction of `activity`, 0 to 1.
     pub fn report(&self, share: f32, activity: &str) {
         let mut last = self.last.lock();
         let continues = self.bar.message() == activity;
-        if share < 1.0 && continues && last.is_some_and(|last| last.elapsed() < PAUSE) {
+        if share < 1.0 && continues && last.is_some_and(|last| last.elapsed() < MIN_REPORT_INTERVAL) {
             return;
         }
         *last = Some(Instant::now());
@@ -47,10 +46,10 @@ impl Progress {
             tracing::info!("{activity}");
             self.bar.set_message(activity.to_owned());
         }
-        self.bar.set_position((share * PARTS as f32) as u64);
+        self.bar.set_position((share * BAR_STEPS as f32) as u64);
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,9 +1,9 @@
-//! The worker's routes among those that every worker has, and the layers around them.
+//! Router of a worker: its own routes, the routes shared by all workers, and the middleware.
 
-use crate::admission::{Admission, Clients, admit};
-use crate::auth::{Guard, require};
+use crate::admission::{Admission, ClientLimits, admit};
+use crate::auth::{TokenPolicy, require_token};
 use crate::device::{self, DeviceKind};
-use crate::error::{no_method, no_route, panicked, shape};
+use crate::error::{handler_panicked, method_not_allowed, normalize_errors, route_not_found};
 use crate::lifecycle::State as Phase;
 use crate::metrics::measure;
 use crate::{ApiError, Lifecycle, Metrics, ServerArguments, metrics};
@@ -26,7 +26,7 @@ use tracing::Span;
 
 type Doctor = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A worker as it is served: its routes, its state, its metrics.
+/// Application of a worker: routes, state and metrics.
 pub struct App {
     router: Router,
     doctor: Option<Doctor>,
@@ -44,64 +44,64 @@ impl fmt::Debug for App {
 }
 
 impl App {
-    /// `router` has the worker's own routes; it must have no `/health`, `/ready`, `/metrics` and `/doctor`.
+    /// Creates an application. `router` must not contain `/health`, `/ready`, `/metrics` and `/doctor`.
     pub fn new(router: Router, lifecycle: Lifecycle, metrics: Metrics) -> App {
         let open = vec!["/health", "/ready"];
         App { router, doctor: None, open, lifecycle, metrics, bound: None, drain: None }
     }
 
-    /// Answers `GET /doctor` with what `doctor` writes. It may take its time: it runs on a thread of its own.
+    /// Sets the function that returns the report for `GET /doctor`. It may block.
     pub fn doctor(self, doctor: impl Fn() -> String + Send + Sync + 'static) -> App {
         App { doctor: Some(Arc::new(doctor)), ..self }
     }
 
-    /// Answers `GET /doctor` with a report about this machine and the device of this worker, whose package is `package`.
+    /// Enables `GET /doctor` with a report on this machine and device; `package` is the worker's Cargo package.
     pub fn doctor_of(self, kind: DeviceKind, package: &'static str) -> App {
         self.doctor(move || device::doctor(kind, &kind.binary(package)))
     }
 
-    /// A path that needs no token, beside `/health` and `/ready`: a page that asks for it.
+    /// Exempts a path from authentication, such as a page that asks for the token.
     pub fn open(mut self, path: &'static str) -> App {
         self.open.push(path);
         self
     }
 
-    /// Called with the address once the worker listens.
+    /// Sets a hook that is called with the address once the worker is listening.
     pub fn on_bound(self, hook: impl FnOnce(SocketAddr) + Send + 'static) -> App {
         App { bound: Some(Box::new(hook)), ..self }
     }
 
-    /// Called when the worker begins to end, before it waits for what runs.
+    /// Sets a hook that is called at the start of shutdown, before the worker waits for running requests.
     pub fn on_drain(self, hook: impl FnOnce() + Send + 'static) -> App {
         App { drain: Some(Box::new(hook)), ..self }
     }
 
-    /// All routes with all layers, as [`crate::serve`] serves them; for tests without a socket.
+    /// Returns the complete router that [`crate::serve`] uses. Tests can call it without a socket.
     pub fn router(&self, arguments: &ServerArguments) -> Router {
         let mut router = self
             .router
             .clone()
             .route("/health", get(health).with_state(self.lifecycle.clone()))
             .route("/ready", get(ready).with_state(self.lifecycle.clone()))
-            .route("/metrics", get(metrics::answer).with_state(self.metrics.clone()));
+            .route("/metrics", get(metrics::get_metrics).with_state(self.metrics.clone()));
         if let Some(doctor) = &self.doctor {
-            router = router.route("/doctor", get(examine).with_state(doctor.clone()));
+            router = router.route("/doctor", get(get_doctor).with_state(doctor.clone()));
         }
-        let guard = Guard { token: arguments.api_token.clone(), open: self.open.as_slice().into() };
+        let guard = TokenPolicy { token: arguments.api_token.clone(), open: self.open.as_slice().into() };
         let admission = Admission {
             lifecycle: self.lifecycle.clone(),
-            clients: Clients::new(arguments.streams_per_client, &arguments.trusted_proxy),
+            clients: ClientLimits::new(arguments.streams_per_client, &arguments.trusted_proxy),
             timeout: arguments.request_timeout(),
         };
         let mut router = router
-            .fallback(no_route)
-            .method_not_allowed_fallback(no_method)
-            // The last one is the outermost.
+            .fallback(route_not_found)
+            .method_not_allowed_fallback(method_not_allowed)
+            // The last layer is the outermost.
             .layer(DefaultBodyLimit::max(arguments.body_limit))
             .layer(from_fn_with_state(admission, admit))
-            .layer(from_fn_with_state(guard, require))
-            .layer(CatchPanicLayer::custom(panicked))
-            .layer(from_fn(shape));
+            .layer(from_fn_with_state(guard, require_token))
+            .layer(CatchPanicLayer::custom(handler_panicked))
+            .layer(from_fn(normalize_errors));
         if !arguments.cors_origin.is_empty() {
             router = router.layer(cors(arguments));
         }
@@ -124,15 +124,15 @@ fn cors(arguments: &ServerArguments) -> CorsLayer {
 }
 
 fn span(request: &Request) -> Span {
-    // Without the query: it is for clients to choose what they put there.
+    // The query is omitted, because it may contain private data of clients.
     tracing::info_span!("http", method = %request.method(), path = request.uri().path())
 }
 
 fn log(response: &Response, latency: Duration, _span: &Span) {
     let (status, ms) = (response.status().as_u16(), latency.as_millis());
     match status {
-        503 | ..=499 => tracing::debug!(status, ms, "answered"),
-        _ => tracing::warn!(status, ms, "answered"),
+        503 | ..=499 => tracing::debug!(status, ms, "request completed"),
+        _ => tracing::warn!(status, ms, "request failed"),
     }
 }
 
@@ -140,7 +140,7 @@ async fn health(State(lifecycle): State<Lifecycle>) -> Response {
     let body = json!({
         "status": "ok",
         "lifecycle": lifecycle.state(),
-        "uptime_seconds": lifecycle.age().as_secs(),
+        "uptime_seconds": lifecycle.uptime().as_secs(),
     });
     Json(body).into_response()
 }
@@ -162,7 +162,7 @@ async fn ready(State(lifecycle): State<Lifecycle>) -> Response {
     }
 }
 
-async fn examine(State(doctor): State<Doctor>) -> Result<String, ApiError> {
+async fn get_doctor(State(doctor): State<Doctor>) -> Result<String, ApiError> {
     let report = tokio::task::spawn_blocking(move || doctor()).await;
     report.map_err(|error| ApiError::internal(format!("diagnostics failed: {error}; see the worker's log")))
 }

@@ -1,4 +1,4 @@
-//! Listens, serves, and ends in order.
+//! HTTP server with graceful shutdown.
 
 use crate::{App, Lifecycle, ServerArguments};
 use axum::body::Body;
@@ -17,48 +17,48 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-/// Time that the last bytes have to leave after the deadline.
-const FLUSH: Duration = Duration::from_secs(2);
+/// Time allowed for sending the remaining bytes after the shutdown deadline.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time during which `/ready` reports why the worker failed, and streams receive the error, before the end begins.
+/// Time for which `/ready` reports the cause of a failure, and streams receive the error, before shutdown starts.
 const FAILURE_NOTICE: Duration = Duration::from_secs(2);
 
-/// Why the worker could not be served.
+/// Errors of [`serve`].
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Nobody can listen there.
+    /// The address cannot be bound.
     #[error(
-        "cannot listen at {address}: {source}; is the port taken (--port), is the address this machine's (--host)?"
+        "cannot listen on {address}: {source}; check that the port is free (--port) and the address is local (--host)"
     )]
     Bind {
-        /// The address asked for.
+        /// Requested address.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The file for the port cannot be written.
+    /// The port file cannot be written.
     #[error("cannot write the port to {}: {source}", path.display())]
     PortFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It can never work again: [`Lifecycle::fail`].
+    /// The worker failed permanently ([`Lifecycle::fail`]).
     #[error("{0}")]
     Failed(String),
-    /// SIGTERM and SIGINT cannot be heard.
-    #[error("cannot listen to signals: {0}")]
+    /// The handlers for SIGTERM and SIGINT cannot be installed.
+    #[error("cannot install signal handlers: {0}")]
     Signals(io::Error),
 }
 
-/// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::fail`]; prints the address it listens at.
+/// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::fail`], and prints the address to stdout.
 ///
-/// Then readiness is off, POST gets 503, and what runs goes on until it is done or the time to drain is over;
-/// what runs still is cut with an error. A second signal cuts at once.
+/// During shutdown the worker is not ready, POST requests receive 503, and running requests may finish within
+/// the drain time. Those still running then end with an error. A second signal aborts them immediately.
 ///
 /// # Errors
-/// Before it serves: the address, the file for the port, the signals. At the end: the reason of [`Lifecycle::fail`].
+/// The address, port file or signal handlers cannot be set up, or [`Lifecycle::fail`] was called.
 pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), ServeError> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     let bind = |source| ServeError::Bind { address, source };
@@ -70,9 +70,9 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
             .map_err(|source| ServeError::PortFile { path: path.clone(), source })?;
     }
     if !address.ip().is_loopback() && arguments.api_token.is_none() {
-        tracing::warn!(%address, "anyone who can reach this address can use the worker: set --api-token");
+        tracing::warn!(%address, "the worker is reachable from other machines without authentication; set --api-token");
     }
-    // Nobody may be reading; that is no reason to end.
+    // Standard output may be closed, which is not an error.
     let _ = writeln!(io::stdout(), "{} listens at http://{address}", arguments.worker_id);
     tracing::info!(%address, worker_id = arguments.worker_id, "listening");
     if let Some(bound) = app.bound.take() {
@@ -82,7 +82,7 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
     let lifecycle = app.lifecycle.clone();
     run(listener, app, arguments).await;
     signals.abort();
-    tracing::info!("ended");
+    tracing::info!("stopped");
     match lifecycle.failure() {
         Some(reason) => Err(ServeError::Failed(reason)),
         None => Ok(()),
@@ -98,15 +98,15 @@ async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArgument
     let mut connections = JoinSet::new();
     let graceful = GracefulShutdown::new();
     let drain = app.drain.take();
-    let end = end(&app.lifecycle, drain, arguments.drain());
-    tokio::pin!(end);
+    let shutdown = wait_for_shutdown(&app.lifecycle, drain, arguments.drain());
+    tokio::pin!(shutdown);
     loop {
         let (stream, peer) = tokio::select! {
             accepted = Listener::accept(&mut listener) => accepted,
-            () = &mut end => break,
+            () = &mut shutdown => break,
         };
         while connections.try_join_next().is_some() {}
-        // Tokens are small and each is awaited.
+        // Tokens are small and must not be delayed.
         let _ = stream.set_nodelay(true);
         let router = router.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -117,19 +117,19 @@ async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArgument
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         connections.spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%peer, %error, "a connection broke");
+                tracing::debug!(%peer, %error, "connection failed");
             }
         });
     }
     drop(listener);
-    // Idle connections close at once; the others when their last byte, perhaps of an error, is out.
-    if tokio::time::timeout(FLUSH, graceful.shutdown()).await.is_err() {
-        tracing::warn!("connections that did not take their last bytes are dropped");
+    // Idle connections close immediately; the others after their last byte, which may belong to an error event.
+    if tokio::time::timeout(FLUSH_TIMEOUT, graceful.shutdown()).await.is_err() {
+        tracing::warn!("closing connections whose clients did not read the remaining bytes");
     }
 }
 
-/// Waits for the begin of the end, then for what runs, at most until the deadline.
-async fn end(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce() + Send>>, time: Duration) {
+/// Waits for the start of shutdown and then for running work, at most until the deadline.
+async fn wait_for_shutdown(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce() + Send>>, time: Duration) {
     tokio::select! {
         () = lifecycle.draining() => {}
         () = lifecycle.failed() => {
@@ -143,14 +143,14 @@ async fn end(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce() + Send>>, tim
     }
     tokio::select! {
         () = lifecycle.idle() => return,
-        () = lifecycle.cut_off() => {}
+        () = lifecycle.aborted() => {}
         () = tokio::time::sleep(time) => {}
     }
-    tracing::warn!("running requests are cut");
-    lifecycle.cut();
+    tracing::warn!("shutdown deadline reached: aborting running requests");
+    lifecycle.abort();
 }
 
-/// Begins to listen to SIGTERM and SIGINT; the future acts on them.
+/// Installs handlers for SIGTERM and SIGINT. The returned future processes the signals.
 fn signals(lifecycle: Lifecycle) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     #[cfg(unix)]
     let mut next = {
@@ -170,14 +170,14 @@ fn signals(lifecycle: Lifecycle) -> io::Result<impl Future<Output = ()> + Send +
         next().await;
         lifecycle.drain();
         next().await;
-        lifecycle.cut();
+        lifecycle.abort();
     })
 }
 
-/// Writes beside and renames, so that nobody reads half a number.
+/// Writes the port atomically, through a temporary file that is renamed.
 fn write_port(path: &Path, port: u16) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
-    std::fs::write(&beside, format!("{port}\n"))?;
-    std::fs::rename(&beside, path)
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".part");
+    std::fs::write(&temporary, format!("{port}\n"))?;
+    std::fs::rename(&temporary, path)
 }

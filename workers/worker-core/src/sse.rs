@@ -1,6 +1,6 @@
-//! Server-sent events.
+//! Streams of server-sent events (SSE).
 
-use crate::admission::cut_error;
+use crate::admission::worker_stopped_error;
 use crate::{ApiError, Lifecycle};
 use axum::http::HeaderValue;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -14,17 +14,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_stream::{Stream, StreamExt};
 
-/// Gives an event its name; `None` where it has none.
-pub type Name<E> = fn(&E) -> Option<&'static str>;
+/// Function that returns the SSE name of an event, if it has one.
+pub type EventName<E> = fn(&E) -> Option<&'static str>;
 
-/// How a stream of events is written.
+/// Format of an event stream.
 #[derive(Debug)]
 pub struct Options<E> {
-    /// Names of events, for those who listen by name. Errors are named `error` where this is given.
-    pub name: Option<Name<E>>,
-    /// Whether `data: [DONE]` comes last.
+    /// Returns the SSE names of events. If set, errors are sent as events named `error`.
+    pub name: Option<EventName<E>>,
+    /// If true, the stream ends with `data: [DONE]`.
     pub done: bool,
-    /// Time of silence after which a comment is sent, so that proxies keep the connection.
+    /// Idle time after which a comment is sent, so that proxies keep the connection open.
     pub keep_alive: Duration,
 }
 
@@ -37,23 +37,23 @@ impl<E> Clone for Options<E> {
 impl<E> Copy for Options<E> {}
 
 impl<E> Default for Options<E> {
-    /// No names, `[DONE]` at the end, a comment every 15 seconds.
+    /// Returns options with unnamed events, `[DONE]` at the end, and comments after 15 idle seconds.
     fn default() -> Self {
         Options { name: None, done: true, keep_alive: Duration::from_secs(15) }
     }
 }
 
-/// Answers with a stream of events, each as JSON. An error is sent as its body, `{"error": {...}}`, and is the
-/// last; so it is when the worker's time to drain is over. `events` is dropped when the client leaves: what
-/// makes them is to stop then.
+/// Returns a response that streams events as JSON. An error, or the shutdown deadline of the worker, is sent
+/// as `{"error": {...}}` and ends the stream. `events` is dropped when the client disconnects, which notifies
+/// their producer.
 pub fn response<E, S>(events: S, lifecycle: &Lifecycle, options: Options<E>) -> Response
 where
     E: Serialize + 'static,
     S: Stream<Item = Result<E, ApiError>> + Send + 'static,
 {
-    let cut = lifecycle.clone();
-    let events =
-        UntilCut { source: Some(Box::pin(events)), cut: Box::pin(async move { cut.cut_off().await }) };
+    let worker = lifecycle.clone();
+    let aborted = Box::pin(async move { worker.aborted().await });
+    let events = UntilAborted { source: Some(Box::pin(events)), aborted };
     let frames = events.map(move |event| {
         let event = event.and_then(|event| Frame::new(&event, options.name.and_then(|name| name(&event))));
         event.unwrap_or_else(|error| Frame::error(&error, options.name.map(|_| "error")))
@@ -61,7 +61,7 @@ where
     respond(frames, options.done, options.keep_alive)
 }
 
-/// One event as it is sent.
+/// A serialized event.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub id: Option<usize>,
@@ -72,11 +72,11 @@ pub(crate) struct Frame {
 impl Frame {
     pub fn new<E: Serialize>(event: &E, name: Option<&'static str>) -> Result<Frame, ApiError> {
         let data = serde_json::to_string(event)
-            .map_err(|error| ApiError::internal(format!("an event is no JSON: {error}")))?;
+            .map_err(|error| ApiError::internal(format!("cannot serialize an event: {error}")))?;
         Ok(Frame { id: None, name, data: data.into() })
     }
 
-    /// Bytes of memory, nearly.
+    /// Returns the approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         size_of::<Frame>() + self.data.len()
     }
@@ -94,7 +94,7 @@ impl From<Frame> for Event {
     }
 }
 
-/// Answers with the frames, then `[DONE]` if asked.
+/// Returns a response that streams frames, followed by `[DONE]` if `done` is true.
 pub(crate) fn respond(
     frames: impl Stream<Item = Frame> + Send + 'static,
     done: bool,
@@ -104,26 +104,26 @@ pub(crate) fn respond(
     let events = frames.chain(tokio_stream::iter(done)).map(|frame| Ok::<_, Infallible>(frame.into()));
     let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(keep_alive).text("keep-alive"));
     let mut response = sse.into_response();
-    // Proxies of nginx's kind hold a stream back otherwise.
+    // Disables response buffering in nginx.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// The events of a source until it ends, fails, or the worker's time is over.
-struct UntilCut<S> {
+/// Stream that ends with its source, after an error, or when the worker is aborted.
+struct UntilAborted<S> {
     source: Option<Pin<Box<S>>>,
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+    aborted: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl<E, S: Stream<Item = Result<E, ApiError>>> Stream for UntilCut<S> {
+impl<E, S: Stream<Item = Result<E, ApiError>>> Stream for UntilAborted<S> {
     type Item = Result<E, ApiError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         let Some(source) = &mut this.source else { return Poll::Ready(None) };
-        // The cut comes first: a source that always has more must not outlive it.
-        let event = match this.cut.as_mut().poll(context) {
-            Poll::Ready(()) => Some(Err(cut_error())),
+        // Check this first, because a source that is always ready would never be aborted.
+        let event = match this.aborted.as_mut().poll(context) {
+            Poll::Ready(()) => Some(Err(worker_stopped_error())),
             Poll::Pending => match source.as_mut().poll_next(context) {
                 Poll::Ready(event) => event,
                 Poll::Pending => return Poll::Pending,

@@ -1,23 +1,23 @@
-//! The command line.
+//! Parsing of the command line.
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use worker_core::ServerArguments;
 use worker_core::arguments::command;
 
 #[derive(Parser)]
-struct Only {
+struct TestArguments {
     #[command(flatten)]
     server: ServerArguments,
 }
 
 fn parse(more: &[&str]) -> Result<ServerArguments, String> {
     let all = std::iter::once("worker").chain(more.iter().copied());
-    Only::try_parse_from(all).map(|only| only.server).map_err(|error| error.to_string())
+    TestArguments::try_parse_from(all).map(|arguments| arguments.server).map_err(|error| error.to_string())
 }
 
 #[test]
-fn each_flag_is_a_variable_of_the_same_name_in_capitals() {
-    let command = Only::command();
+fn each_flag_has_an_environment_variable() {
+    let command = TestArguments::command();
     let flags: Vec<_> = command.get_arguments().filter(|flag| flag.get_id() != "help").collect();
     assert!(flags.len() >= 16);
     for flag in flags {
@@ -27,25 +27,25 @@ fn each_flag_is_a_variable_of_the_same_name_in_capitals() {
 }
 
 #[test]
-fn the_token_is_shown_nowhere() {
+fn the_token_is_redacted() {
     let arguments = parse(&["--api-token=hunter2"]).unwrap();
     assert!(!format!("{arguments:?}").contains("hunter2"));
     assert!(arguments.api_token.unwrap().matches(b"hunter2"));
     assert!(
-        Only::command()
+        TestArguments::command()
             .get_arguments()
             .any(|flag| flag.get_id() == "api_token" && flag.is_hide_env_values_set())
     );
 }
 
 #[test]
-fn lists_have_commas() {
+fn lists_are_separated_by_commas() {
     let arguments = parse(&["--cors-origin=http://a,http://b", "--trusted-proxy=10.0.0.1,::1"]).unwrap();
     assert_eq!((arguments.cors_origin.len(), arguments.trusted_proxy.len()), (2, 2));
 }
 
 #[test]
-fn wrong_values_are_refused() {
+fn invalid_values_are_rejected() {
     let wrong = [
         "--host=nowhere",
         "--port=65536",
@@ -76,18 +76,18 @@ fn wrong_values_are_refused() {
 }
 
 #[test]
-fn a_worker_has_a_name_and_may_be_given_another() {
+fn the_worker_id_is_random_unless_given() {
     let id = parse(&[]).unwrap().worker_id;
     assert!(id.len() == "worker-".len() + 8 && id.starts_with("worker-"), "{id}");
     assert_eq!(parse(&["--worker-id=mine"]).unwrap().worker_id, "mine");
 }
 
 #[test]
-fn a_worker_may_have_other_defaults() {
+fn defaults_can_be_overridden() {
     let parse = |more: &[&str]| {
-        let command = command::<Only>(&[("port", "9000"), ("body_limit", "5")]);
+        let command = command::<TestArguments>(&[("port", "9000"), ("body_limit", "5")]);
         let matches = command.get_matches_from(["worker"].iter().chain(more));
-        let server = Only::from_arg_matches(&matches).unwrap().server;
+        let server = TestArguments::from_arg_matches(&matches).unwrap().server;
         (server.port, server.body_limit, server.streams_per_client)
     };
     assert_eq!(parse(&[]), (9000, 5, 32));

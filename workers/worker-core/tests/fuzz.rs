@@ -1,4 +1,4 @@
-//! Whatever clients send, the worker answers, and never with 5xx.
+//! Fuzz tests: the worker responds to every request, and never with 5xx.
 
 mod support;
 
@@ -18,7 +18,7 @@ use worker_core::jobs::{Jobs, Options};
 use worker_core::{App, Body, Lifecycle, Metrics};
 
 worker_core::fields! {
-    struct Ask => {
+    struct ChatRequest => {
         model: String,
         messages: Vec<Message>,
         max_tokens: u32,
@@ -73,14 +73,14 @@ fn worker() -> (Runtime, Router) {
     lifecycle.ready();
     let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
     let router = Router::new()
-        .route("/ask", post(async |Body(_): Body<Ask>| Json("fine")))
+        .route("/ask", post(async |Body(_): Body<ChatRequest>| Json("fine")))
         .nest("/jobs", jobs.routes());
     let router = App::new(router, lifecycle, Metrics::new()).router(&arguments(&["--body-limit=4096"]));
     (tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(), router)
 }
 
-/// Sends a request; the answer is a success, or a 4xx in OpenAI's shape.
-fn holds((runtime, router): &(Runtime, Router), request: Request<Bytes>) -> Result<u16, TestCaseError> {
+/// Sends a request, checks that it succeeds or fails with a 4xx in OpenAI's format, and returns its status.
+fn check((runtime, router): &(Runtime, Router), request: Request<Bytes>) -> Result<u16, TestCaseError> {
     runtime.block_on(async {
         let head = request.method() == "HEAD";
         let response = router.clone().oneshot(request).await.unwrap();
@@ -105,20 +105,20 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 #[test]
-fn the_valid_body_is_taken() {
-    assert_eq!(holds(&worker(), json(VALID.into())).unwrap(), 200);
+fn the_valid_body_is_accepted() {
+    assert_eq!(check(&worker(), json(VALID.into())).unwrap(), 200);
 }
 
 #[test]
-fn bodies_of_any_bytes_are_answered() {
+fn arbitrary_bytes_do_not_cause_5xx() {
     let worker = worker();
     proptest!(cases(4000), |(body in vec(any::<u8>(), 0..5000))| {
-        holds(&worker, json(body))?;
+        check(&worker, json(body))?;
     });
 }
 
 #[test]
-fn bodies_that_were_valid_are_answered() {
+fn mutated_bodies_do_not_cause_5xx() {
     let worker = worker();
     let cut = (0..VALID.len(), 0..40usize, vec(prop::sample::select(&PIECES[..]), 0..4));
     proptest!(cases(20_000), |(cuts in vec(cut, 1..4))| {
@@ -128,12 +128,12 @@ fn bodies_that_were_valid_are_answered() {
             let end = (at + length).min(body.len());
             body.splice(at..end, pieces.concat().into_bytes());
         }
-        holds(&worker, json(body))?;
+        check(&worker, json(body))?;
     });
 }
 
 #[test]
-fn any_method_path_and_header_is_answered() {
+fn arbitrary_methods_paths_and_headers_do_not_cause_5xx() {
     let worker = worker();
     let methods =
         prop::sample::select(&["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "X"][..]);
@@ -143,12 +143,12 @@ fn any_method_path_and_header_is_answered() {
         vec(prop::sample::select(pieces.to_vec()), 0..6).prop_map(|pieces| format!("/{}", pieces.concat()));
     let header =
         (prop::sample::select(&["content-type", "authorization", "last-event-id", "origin"][..]), ".{0,20}");
-    let asks = (methods, path, vec(header, 0..3));
-    proptest!(cases(4000), |((method, path, headers) in asks)| {
+    let requests = (methods, path, vec(header, 0..3));
+    proptest!(cases(4000), |((method, path, headers) in requests)| {
         let Ok(uri) = path.parse::<Uri>() else { return Ok(()) };
         let request = headers.iter().fold(Request::builder().method(method).uri(uri), |request, (name, value)| {
             request.header(*name, value.replace(|c: char| c.is_control(), "~").into_bytes())
         });
-        holds(&worker, request.body(Bytes::empty()).unwrap())?;
+        check(&worker, request.body(Bytes::empty()).unwrap())?;
     });
 }

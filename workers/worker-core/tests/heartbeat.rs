@@ -1,4 +1,4 @@
-//! Beats against a hive that takes them, refuses them, or is not there.
+//! Heartbeats to a hive that accepts them, rejects them, or is unreachable.
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use worker_core::heartbeat::{Beat, Options, start};
+use worker_core::heartbeat::{Options, Report, start};
 
-fn beat(running: usize) -> Beat {
-    Beat {
+fn beat(running: usize) -> Report {
+    Report {
         worker_id: "w".into(),
         kind: "llm-worker-cpu".into(),
         models: vec!["tiny".into()],
@@ -24,13 +24,13 @@ fn beat(running: usize) -> Beat {
     }
 }
 
-/// A hive that answers with `statuses` in turn, the last one for ever, and tells what it got.
+/// Starts a hive that returns `statuses` in order, repeating the last, and forwards the received heartbeats.
 async fn hive(statuses: &[u16]) -> (String, mpsc::UnboundedReceiver<(Option<String>, Value)>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let statuses = Arc::new(Mutex::new(statuses.to_vec()));
-    let take = move |headers: HeaderMap, Json(body): Json<Value>| async move {
+    let receive = move |headers: HeaderMap, Json(body): Json<Value>| async move {
         let token = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
-        // Nobody listens any more when the test is over.
+        // The receiver may be gone at the end of the test.
         let _ = sender.send((token, body));
         let mut statuses = statuses.lock();
         let next = if statuses.len() > 1 { statuses.remove(0) } else { statuses[0] };
@@ -38,17 +38,17 @@ async fn hive(statuses: &[u16]) -> (String, mpsc::UnboundedReceiver<(Option<Stri
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/beat", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, Router::new().route("/beat", post(take))).await });
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/beat", post(receive))).await });
     (url, receiver)
 }
 
 fn quick(url: String) -> Options {
-    let (interval, longest) = (Duration::from_millis(5), Duration::from_millis(20));
-    Options { interval, longest, timeout: Duration::from_secs(600), ..Options::new(url) }
+    let (interval, max_interval) = (Duration::from_millis(5), Duration::from_millis(20));
+    Options { interval, max_interval, timeout: Duration::from_secs(600), ..Options::new(url) }
 }
 
 #[tokio::test]
-async fn tells_at_once_and_again_until_stopped() {
+async fn sends_immediately_and_repeatedly_until_stopped() {
     let (url, mut beats) = hive(&[200]).await;
     let options = Options { token: Some("secret".parse().unwrap()), ..quick(url) };
     let mut count = 0;
@@ -68,7 +68,7 @@ async fn tells_at_once_and_again_until_stopped() {
 }
 
 #[tokio::test]
-async fn goes_on_after_refusals_and_redirects() {
+async fn continues_after_errors_and_redirects() {
     let (url, mut beats) = hive(&[500, 404, 302, 503, 204]).await;
     let heartbeat = start(quick(url), || beat(0)).unwrap();
     for _ in 0..8 {
@@ -79,18 +79,18 @@ async fn goes_on_after_refusals_and_redirects() {
 }
 
 #[tokio::test]
-async fn a_hive_that_is_away_does_no_harm_and_stopping_does_not_wait_for_the_pause() {
-    // A port that was just closed could be another test's by now.
+async fn an_unreachable_hive_does_not_delay_stopping() {
+    // A port that was just closed may already be in use by another test.
     let url = "http://127.0.0.1:1";
-    let (asked, mut asks) = mpsc::unbounded_channel();
+    let (called, mut calls) = mpsc::unbounded_channel();
     let hour = Duration::from_secs(3600);
-    let options = Options { interval: hour, longest: hour, ..Options::new(url) };
+    let options = Options { interval: hour, max_interval: hour, ..Options::new(url) };
     let heartbeat = start(options, move || {
-        asked.send(()).unwrap();
+        called.send(()).unwrap();
         beat(0)
     })
     .unwrap();
-    asks.recv().await.unwrap();
+    calls.recv().await.unwrap();
     tokio::task::spawn_blocking(move || heartbeat.stop()).await.unwrap();
-    assert!(asks.recv().await.is_none(), "the thread has let go of everything");
+    assert!(calls.recv().await.is_none(), "the thread has dropped its closure");
 }

@@ -1,4 +1,4 @@
-//! All routes and layers, without a socket.
+//! Routes and middleware, tested without a socket.
 
 mod support;
 
@@ -19,18 +19,18 @@ use worker_core::jobs::{Jobs, OnDisconnect, Options};
 use worker_core::{ApiError, App, Body, Client, Lifecycle, Metrics};
 
 worker_core::fields! {
-    struct Ask => { text: String, }
+    struct LengthRequest => { text: String, }
 }
 
-async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
-    match required(ask.text, "text")?.len() {
+async fn length(Body(request): Body<LengthRequest>) -> Result<Json<usize>, ApiError> {
+    match required(request.text, "text")?.len() {
         0 => Err(ApiError::field("text", "is empty")),
         length => Ok(Json(length)),
     }
 }
 
 async fn panics() -> &'static str {
-    panic!("with {}", "words")
+    panic!("formatted {}", "message")
 }
 
 fn app(lifecycle: &Lifecycle) -> App {
@@ -43,7 +43,7 @@ fn app(lifecycle: &Lifecycle) -> App {
         .route("/number/{n}", get(async |Path(n): Path<u8>| n.to_string()))
         .route("/query", get(async |Query(query): Query<HashMap<String, u8>>| query.len().to_string()))
         .nest("/inner", inner);
-    App::new(router, lifecycle.clone(), Metrics::new()).doctor(|| "well".to_owned()).open("/")
+    App::new(router, lifecycle.clone(), Metrics::new()).doctor(|| "healthy".to_owned()).open("/")
 }
 
 fn ready() -> Lifecycle {
@@ -76,8 +76,8 @@ async fn text(response: Response<Bytes>) -> (u16, String) {
     (status, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
-/// Status and code of an error, which has OpenAI's shape.
-async fn refusal(router: &Router, request: Request<Bytes>) -> (u16, String) {
+/// Sends a request that must be rejected and returns status and code of the error, after checking its format.
+async fn rejection(router: &Router, request: Request<Bytes>) -> (u16, String) {
     let response = router.clone().oneshot(request).await.unwrap();
     assert_eq!(response.headers()["content-type"], "application/json");
     let (status, text) = text(response).await;
@@ -91,7 +91,7 @@ async fn refusal(router: &Router, request: Request<Bytes>) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn every_refusal_has_the_same_shape() {
+async fn all_errors_have_the_same_format() {
     let router = worker(&["--body-limit=64"]);
     let table = [
         (ask("GET", "/nowhere"), 404, "unknown_url"),
@@ -119,14 +119,14 @@ async fn every_refusal_has_the_same_shape() {
     ];
     for (request, status, code) in table {
         let name = format!("{} {}", request.method(), request.uri());
-        assert_eq!(refusal(&router, request).await, (status, code.to_owned()), "{name}");
+        assert_eq!(rejection(&router, request).await, (status, code.to_owned()), "{name}");
     }
     let answer = router.oneshot(json("/length", r#"{"text": "abc"}"#)).await.unwrap();
     assert_eq!(text(answer).await, (200, "3".into()));
 }
 
 #[tokio::test]
-async fn a_wrong_method_is_told_the_right_ones() {
+async fn a_wrong_method_returns_the_allowed_methods() {
     let router = worker(&[]);
     for (path, allow) in [("/length", "POST"), ("/inner/one", "GET,HEAD,POST"), ("/health", "GET,HEAD")] {
         let response = router.clone().oneshot(ask("PUT", path)).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_wrong_method_is_told_the_right_ones() {
 }
 
 #[tokio::test]
-async fn the_token_is_asked_of_all_but_the_open_paths() {
+async fn all_paths_except_public_ones_require_the_token() {
     let router = worker(&["--api-token=secret"]);
     for path in ["/health", "/ready", "/"] {
         let response = router.clone().oneshot(ask("GET", path)).await.unwrap();
@@ -144,10 +144,10 @@ async fn the_token_is_asked_of_all_but_the_open_paths() {
     }
     for path in ["/metrics", "/doctor", "/inner/one", "/nowhere", "/panic", "/health/x", "//"] {
         let request = || ask("GET", path);
-        assert_eq!(refusal(&router, request()).await, (401, "invalid_api_key".into()), "{path}");
+        assert_eq!(rejection(&router, request()).await, (401, "invalid_api_key".into()), "{path}");
         for wrong in ["secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "Basic secret"] {
             let request = with(request(), "authorization", wrong);
-            assert_eq!(refusal(&router, request).await.0, 401, "{path} {wrong}");
+            assert_eq!(rejection(&router, request).await.0, 401, "{path} {wrong}");
         }
         let right = with(request(), "authorization", "bearer secret");
         let response = router.clone().oneshot(right).await.unwrap();
@@ -158,14 +158,14 @@ async fn the_token_is_asked_of_all_but_the_open_paths() {
 }
 
 #[tokio::test]
-async fn health_ready_and_work_follow_the_lifecycle() {
+async fn health_readiness_and_work_follow_the_lifecycle() {
     type Change = fn(&Lifecycle);
     let table: [(Change, &str, bool, Option<&str>); 5] = [
         (|lifecycle| lifecycle.loading(0.25, "weights"), "loading", false, Some("loading, 25%: weights")),
         (|lifecycle| lifecycle.ready(), "ready", true, None),
-        (|lifecycle| lifecycle.suspend("the card is lost"), "failed", false, Some("the card is lost")),
+        (|lifecycle| lifecycle.mark_failed("the device failed"), "failed", false, Some("the device failed")),
         (|lifecycle| lifecycle.loading(0.0, "again"), "loading", false, Some("loading, 0%: again")),
-        (|lifecycle| lifecycle.drain(), "draining", false, Some("the worker is ending")),
+        (|lifecycle| lifecycle.drain(), "draining", false, Some("the worker is shutting down")),
     ];
     let lifecycle = Lifecycle::new();
     let router = app(&lifecycle).router(&arguments(&[]));
@@ -186,13 +186,13 @@ async fn health_ready_and_work_follow_the_lifecycle() {
         assert_eq!(response.status().as_u16(), status, "{state}");
         assert_eq!(response.headers().contains_key("retry-after"), !is_ready, "{state}");
         let response = router.clone().oneshot(ask("GET", "/inner/one")).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK, "reading goes on: {state}");
+        assert_eq!(response.status(), StatusCode::OK, "GET requests are still accepted: {state}");
     }
-    assert_eq!(lifecycle.working(), 0);
+    assert_eq!(lifecycle.active_work(), 0);
 }
 
 #[tokio::test]
-async fn loading_says_how_far_it_is() {
+async fn ready_reports_the_loading_progress() {
     let lifecycle = Lifecycle::new();
     lifecycle.loading(0.5, "warming up");
     let router = app(&lifecycle).router(&arguments(&[]));
@@ -205,23 +205,23 @@ async fn loading_says_how_far_it_is() {
 }
 
 #[tokio::test]
-async fn the_doctor_writes_text() {
+async fn the_doctor_returns_text() {
     let router = worker(&[]);
-    assert_eq!(text(router.oneshot(ask("GET", "/doctor")).await.unwrap()).await, (200, "well".into()));
-    let sick = App::new(Router::new(), ready(), Metrics::new()).doctor(|| panic!("ill"));
-    assert_eq!(refusal(&sick.router(&arguments(&[])), ask("GET", "/doctor")).await.0, 500);
+    assert_eq!(text(router.oneshot(ask("GET", "/doctor")).await.unwrap()).await, (200, "healthy".into()));
+    let failing = App::new(Router::new(), ready(), Metrics::new()).doctor(|| panic!("a bug"));
+    assert_eq!(rejection(&failing.router(&arguments(&[])), ask("GET", "/doctor")).await.0, 500);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_takes_too_long_is_408() {
+async fn a_slow_response_is_408() {
     let router = worker(&["--request-timeout=600"]);
     let start = tokio::time::Instant::now();
-    assert_eq!(refusal(&router, ask("GET", "/wait")).await, (408, "timeout".into()));
+    assert_eq!(rejection(&router, ask("GET", "/wait")).await, (408, "timeout".into()));
     assert_eq!(start.elapsed().as_secs(), 600);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_is_not_cut_by_the_time_of_a_request() {
+async fn the_request_timeout_does_not_apply_to_started_streams() {
     let lifecycle = ready();
     let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
     let job = jobs.create(OnDisconnect::Cancel);
@@ -237,8 +237,8 @@ async fn a_stream_is_not_cut_by_the_time_of_a_request() {
     let (_, body) =
         text(router.clone().oneshot(ask("DELETE", path.trim_end_matches("/stream"))).await.unwrap()).await;
     assert!(body.contains("\"ended\""), "{body}");
-    assert_eq!(refusal(&router, ask("GET", "/x/stream")).await, (404, "job_not_found".into()));
-    assert_eq!(refusal(&router, ask("DELETE", "/%ff")).await.0, 400);
+    assert_eq!(rejection(&router, ask("GET", "/x/stream")).await, (404, "job_not_found".into()));
+    assert_eq!(rejection(&router, ask("DELETE", "/%ff")).await.0, 400);
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn delete_cancels_a_job() {
 }
 
 #[tokio::test]
-async fn cors_is_off_unless_asked_for() {
+async fn cors_is_disabled_by_default() {
     let preflight = || {
         let request = with(ask("OPTIONS", "/length"), "origin", "http://a.test");
         let request = with(request, "access-control-request-headers", "authorization,content-type");
@@ -276,11 +276,15 @@ async fn cors_is_off_unless_asked_for() {
 
     let router = worker(&["--cors-origin=http://a.test", "--api-token=secret"]);
     let response = router.clone().oneshot(preflight()).await.unwrap();
-    assert_eq!(response.status(), StatusCode::OK, "browsers send no token to ask");
+    assert_eq!(response.status(), StatusCode::OK, "preflight requests have no token");
     let refused = with(json("/length", "{}"), "origin", "http://a.test");
     let response = router.oneshot(refused).await.unwrap();
     assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
-    assert_eq!(response.headers()["access-control-allow-origin"], "http://a.test", "pages may read why");
+    assert_eq!(
+        response.headers()["access-control-allow-origin"],
+        "http://a.test",
+        "pages can read the error"
+    );
 }
 
 #[tokio::test]
@@ -315,7 +319,7 @@ async fn metrics_count_requests_by_route_and_status() {
 }
 
 #[test]
-fn a_worker_registers_its_own_metrics() {
+fn workers_can_register_metrics() {
     let (metrics, gauge) =
         (Metrics::new(), worker_core::metrics::prometheus_client::metrics::gauge::Gauge::<i64>::default());
     metrics.register(|registry| registry.register("queue", "Waiting", gauge.clone()));
@@ -323,9 +327,9 @@ fn a_worker_registers_its_own_metrics() {
     assert!(metrics.text().unwrap().contains("\nqueue 5\n"));
 }
 
-/// Texts count beside requests, and a job's place is its own until it ends: it can be read and ended all the while.
+/// Texts and requests are counted separately. A job at the limit can still be read and cancelled.
 #[tokio::test]
-async fn a_job_holds_its_place_until_it_ends() {
+async fn a_job_holds_its_slot_until_it_ends() {
     let lifecycle = ready();
     let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
     let made = Arc::new(Mutex::new(Vec::new()));

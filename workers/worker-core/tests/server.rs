@@ -1,4 +1,4 @@
-//! A worker on a real socket, with clients that are slow, large, or gone.
+//! A worker on a real socket, with clients that are slow, disconnect, or send too much.
 
 mod support;
 
@@ -18,13 +18,13 @@ use worker_core::{ApiError, App, Lifecycle, Metrics, serve};
 
 type Events = mpsc::UnboundedSender<Result<u32, ApiError>>;
 
-/// A route whose stream gives what is sent; each request hands its sender out.
+/// Creates a route that streams events, and a receiver that yields the event sender of each request.
 fn streaming(lifecycle: &Lifecycle) -> (Router, mpsc::UnboundedReceiver<Events>) {
-    let (hand_out, senders) = mpsc::unbounded_channel();
+    let (new_senders, senders) = mpsc::unbounded_channel();
     let lifecycle = lifecycle.clone();
     let stream = move || async move {
         let (sender, events) = mpsc::unbounded_channel();
-        hand_out.send(sender).unwrap();
+        new_senders.send(sender).unwrap();
         response(UnboundedReceiverStream::new(events), &lifecycle, Options::default())
     };
     (Router::new().route("/stream", post(stream)), senders)
@@ -45,7 +45,7 @@ async fn start_streaming(more: &[&str]) -> (support::Running, mpsc::UnboundedRec
 }
 
 #[tokio::test]
-async fn clients_that_never_end_their_head_are_closed_and_stall_nobody() {
+async fn clients_with_incomplete_heads_do_not_block_others() {
     let worker = start(|_| Router::new(), &["--header-timeout=3600"]).await;
     let mut slow = Vec::new();
     for i in 0..100 {
@@ -55,7 +55,7 @@ async fn clients_that_never_end_their_head_are_closed_and_stall_nobody() {
     }
     let answer = Client::ask(worker.address, "GET", "/health", "").await.rest().await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // The hour passes once all others are served.
+    // Advance the clock only after the other client has been served.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(3601)).await;
     for client in slow {
@@ -64,7 +64,7 @@ async fn clients_that_never_end_their_head_are_closed_and_stall_nobody() {
 }
 
 #[tokio::test]
-async fn heads_that_are_too_large_are_431() {
+async fn oversized_heads_are_431() {
     let worker = start(|_| Router::new(), &["--header-limit=2048"]).await;
     let ask = async |length: usize| {
         let mut client = Client::connect(worker.address).await;
@@ -81,7 +81,7 @@ async fn heads_that_are_too_large_are_431() {
 }
 
 #[tokio::test]
-async fn a_small_head_with_a_large_body_is_none_too_large() {
+async fn the_header_limit_does_not_apply_to_the_body() {
     let router = Router::new().route("/", post(async |body: String| body.len().to_string()));
     let worker = start(|_| router, &["--header-limit=1024"]).await;
     let answer = Client::ask(worker.address, "POST", "/", &"a".repeat(1 << 20)).await.rest().await;
@@ -89,19 +89,19 @@ async fn a_small_head_with_a_large_body_is_none_too_large() {
 }
 
 #[tokio::test]
-async fn nonsense_is_400() {
+async fn malformed_requests_are_400() {
     let worker = start(|_| Router::new(), &[]).await;
-    for nonsense in
+    for malformed in
         ["hello\r\n\r\n", "\0\0\0\0\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /\u{1} HTTP/1.1\r\n\r\n"]
     {
         let mut client = Client::connect(worker.address).await;
-        client.send(nonsense).await;
-        assert!(client.rest().await.starts_with("HTTP/1.1 400"), "{nonsense:?}");
+        client.send(malformed).await;
+        assert!(client.rest().await.starts_with("HTTP/1.1 400"), "{malformed:?}");
     }
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_its_stream() {
+async fn disconnection_ends_a_stream() {
     let (worker, mut senders) = start_streaming(&[]).await;
     let mut client = Client::ask(worker.address, "POST", "/stream", "").await;
     let events = senders.recv().await.unwrap();
@@ -116,28 +116,28 @@ async fn a_client_that_leaves_ends_its_stream() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_what_it_waits_for() {
-    let (began, begins) = oneshot::channel();
-    let (held, ends) = oneshot::channel::<()>();
-    let once = Arc::new(Mutex::new(Some((began, held))));
+async fn disconnection_drops_the_handler() {
+    let (started_sender, started) = oneshot::channel();
+    let (held, dropped) = oneshot::channel::<()>();
+    let once = Arc::new(Mutex::new(Some((started_sender, held))));
     let wait = move || async move {
-        let (began, _held) = once.lock().take().unwrap();
-        began.send(()).unwrap();
+        let (started_sender, _held) = once.lock().take().unwrap();
+        started_sender.send(()).unwrap();
         std::future::pending::<()>().await
     };
     let worker = start(|_| Router::new().route("/", get(wait)), &[]).await;
     let client = Client::ask(worker.address, "GET", "/", "").await;
-    begins.await.unwrap();
+    started.await.unwrap();
     drop(client);
-    assert!(ends.await.is_err(), "the handler is dropped");
+    assert!(dropped.await.is_err(), "the handler is dropped");
     worker.lifecycle.idle().await;
     assert!(worker.metrics.text().unwrap().contains("status=\"499\"} 1"));
 }
 
 #[tokio::test]
-async fn streams_end_before_the_worker_does() {
+async fn shutdown_waits_for_streams() {
     let (worker, mut senders) = start_streaming(&[]).await;
-    // A connection that is kept and idle holds nobody.
+    // An idle kept-alive connection does not delay shutdown.
     let mut idle = Client::connect(worker.address).await;
     idle.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").await;
     idle.until("}").await;
@@ -146,7 +146,7 @@ async fn streams_end_before_the_worker_does() {
     let events = senders.recv().await.unwrap();
     events.send(Ok(1)).unwrap();
     client.until("data: 1\n\n").await;
-    // The last bytes have as long as they need.
+    // Stop the clock, so that the flush timeout does not expire.
     let _clock = stop_clock();
     worker.lifecycle.drain();
     let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
@@ -163,7 +163,7 @@ async fn streams_end_before_the_worker_does() {
 }
 
 #[tokio::test]
-async fn what_runs_at_the_deadline_is_cut_with_an_error() {
+async fn running_work_is_aborted_at_the_deadline() {
     let mut senders = None;
     let mut job = None;
     let worker = start(
@@ -189,8 +189,8 @@ async fn what_runs_at_the_deadline_is_cut_with_an_error() {
     job_client.until("data: 1\n").await;
     let mut waiting = Client::connect(worker.address).await;
     waiting.send("GET /wait HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
-    // The two streams, the job, and the request that waits.
-    while worker.lifecycle.working() < 4 {
+    // Two streams, one job and one pending request.
+    while worker.lifecycle.active_work() < 4 {
         tokio::task::yield_now().await;
     }
     let _clock = stop_clock();
@@ -209,7 +209,7 @@ async fn what_runs_at_the_deadline_is_cut_with_an_error() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_stalls_neither_job_nor_others_nor_the_end() {
+async fn a_stalled_reader_blocks_neither_jobs_nor_readers_nor_shutdown() {
     let mut made: Option<(Jobs<String>, Job<String>)> = None;
     let worker = start(
         |lifecycle| {
@@ -236,7 +236,7 @@ async fn a_reader_that_takes_nothing_stalls_neither_job_nor_others_nor_the_end()
 }
 
 #[tokio::test]
-async fn one_client_has_so_many_streams_and_gets_them_back() {
+async fn the_stream_limit_applies_per_client_and_is_released() {
     let (worker, mut senders) = start_streaming(&["--streams-per-client=2"]).await;
     let mut open = Vec::new();
     for _ in 0..2 {
@@ -247,7 +247,7 @@ async fn one_client_has_so_many_streams_and_gets_them_back() {
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("retry-after: 1"), "{refused}");
     assert!(refused.contains("rate_limit_error"), "{refused}");
     let health = Client::ask(worker.address, "GET", "/health", "").await.rest().await;
-    assert!(health.starts_with("HTTP/1.1 200"), "probes need no place");
+    assert!(health.starts_with("HTTP/1.1 200"), "probes are not limited");
     let (events, client) = open.remove(0);
     drop(events);
     client.rest().await;
@@ -256,7 +256,7 @@ async fn one_client_has_so_many_streams_and_gets_them_back() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_is_408() {
+async fn an_incomplete_body_is_408() {
     let router = Router::new().route("/", post(async |body: String| body));
     let worker = start(|_| router, &["--request-timeout=1"]).await;
     let mut client = Client::connect(worker.address).await;
@@ -266,7 +266,7 @@ async fn a_body_that_does_not_arrive_is_408() {
 }
 
 #[tokio::test]
-async fn the_port_is_told_and_taken_ports_are_named() {
+async fn the_port_file_is_written_and_bind_errors_name_the_address() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("port");
     let worker = start(|_| Router::new(), &["--port-file", file.to_str().unwrap()]).await;
@@ -285,45 +285,45 @@ async fn the_port_is_told_and_taken_ports_are_named() {
 }
 
 #[tokio::test]
-async fn the_hook_of_the_end_is_called_before_it_waits() {
+async fn the_drain_hook_is_called_before_waiting() {
     let lifecycle = Lifecycle::new();
-    let work = lifecycle.work();
-    let (told, tell) = oneshot::channel();
+    let work = lifecycle.start_work();
+    let (called, call) = oneshot::channel();
     let app =
-        App::new(Router::new(), lifecycle.clone(), Metrics::new()).on_drain(move || told.send(()).unwrap());
+        App::new(Router::new(), lifecycle.clone(), Metrics::new()).on_drain(move || called.send(()).unwrap());
     let arguments = support::arguments(&[]);
     let task = tokio::spawn(async move { serve(app, &arguments).await });
     lifecycle.drain();
-    tell.await.unwrap();
+    call.await.unwrap();
     assert!(!task.is_finished());
     drop(work);
     task.await.unwrap().unwrap();
 }
 
-/// The clock is moved by hand: the few seconds for last words pass at once.
+/// The clock is paused, so that the failure notice period passes immediately.
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_is_lost_ends_with_its_reason() {
-    for told_to_end in [false, true] {
+async fn serve_returns_the_reason_of_a_failure() {
+    for drain_first in [false, true] {
         let lifecycle = Lifecycle::new();
         lifecycle.ready();
         let app = App::new(Router::new(), lifecycle.clone(), Metrics::new());
         let arguments = support::arguments(&[]);
-        let work = lifecycle.work();
+        let work = lifecycle.start_work();
         let task = tokio::spawn(async move { serve(app, &arguments).await });
-        if told_to_end {
+        if drain_first {
             lifecycle.drain();
         }
-        lifecycle.fail("the card is lost");
-        lifecycle.fail("and lost again");
+        lifecycle.fail("the device failed");
+        lifecycle.fail("it failed again");
         lifecycle.draining().await;
-        assert!(!task.is_finished(), "streams get their end first");
+        assert!(!task.is_finished(), "streams end first");
         drop(work);
-        assert_eq!(task.await.unwrap().unwrap_err().to_string(), "the card is lost");
+        assert_eq!(task.await.unwrap().unwrap_err().to_string(), "the device failed");
     }
 }
 
 #[tokio::test]
-async fn silence_is_filled_with_comments() {
+async fn idle_streams_receive_comments() {
     let (lifecycle, options) =
         (Lifecycle::new(), Options { keep_alive: Duration::from_millis(1), ..Options::default() });
     let silent = tokio_stream::pending::<Result<u32, ApiError>>();
@@ -340,11 +340,11 @@ async fn first_frame(response: Response) -> (String, impl Stream) {
 #[tokio::test]
 async fn an_error_is_the_last_event_of_a_stream() {
     let lifecycle = Lifecycle::new();
-    let events = tokio_stream::iter([Ok(1), Err(ApiError::internal("lost")), Ok(2)]);
+    let events = tokio_stream::iter([Ok(1), Err(ApiError::internal("failed")), Ok(2)]);
     let options = Options { name: Some(|_: &u32| Some("number")), ..Options::default() };
     let body = response(events, &lifecycle, options).into_body();
     let text = String::from_utf8(axum::body::to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap();
-    let error = ApiError::internal("lost").body();
+    let error = ApiError::internal("failed").body();
     let expected = format!("data: 1\nevent: number\n\ndata: {error}\nevent: error\n\ndata: [DONE]\n\n");
     assert_eq!(text, expected);
 }

@@ -1,4 +1,4 @@
-//! SIGTERM to the real process; alone in its file because of that.
+//! SIGTERM to the test process itself. No other test may run in this process.
 
 #![cfg(unix)]
 
@@ -9,19 +9,19 @@ use std::process::Command;
 use support::{Client, start};
 
 #[tokio::test]
-async fn sigterm_drains_and_a_second_one_cuts() {
+async fn sigterm_drains_and_a_second_one_aborts() {
     let terminate = || {
         let pid = std::process::id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     };
     let worker = start(|_| Router::new(), &["--drain-seconds=3600"]).await;
-    let work = worker.lifecycle.work();
+    let work = worker.lifecycle.start_work();
     terminate();
     worker.lifecycle.draining().await;
     let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
     assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
-    worker.lifecycle.at_cut(move || drop(work));
+    worker.lifecycle.on_abort(move || drop(work));
     terminate();
-    worker.lifecycle.cut_off().await;
+    worker.lifecycle.aborted().await;
     worker.task.await.unwrap().unwrap();
 }

@@ -1,20 +1,20 @@
-//! Attention and normalisation as text encoder and UNet need them.
+//! Attention, layer normalization and activations shared by text encoder and UNet.
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Module, VarBuilder, ops};
 
-/// Bytes that the scores of one piece may take.
-const SCORES: usize = 128 << 20;
+/// Maximum size in bytes of the attention scores computed at a time.
+const MAX_SCORE_BYTES: usize = 128 << 20;
 
-/// What is between two linear layers.
+/// Activation function of a feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub enum Activation {
-    /// x · sigmoid(1.702 x): CLIP's.
+    /// x · sigmoid(1.702 x), used by CLIP.
     #[serde(rename = "quick_gelu")]
     QuickGelu,
-    /// x · Φ(x).
+    /// x · Φ(x), the exact GELU.
     #[serde(rename = "gelu")]
     Gelu,
-    /// The same by the hyperbolic tangent; what upstream's UNet computes.
+    /// GELU in the tanh approximation, used by the upstream UNet.
     #[serde(rename = "gelu_new", alias = "gelu_pytorch_tanh")]
     GeluTanh,
 }
@@ -29,7 +29,7 @@ impl Module for Activation {
     }
 }
 
-/// A layer norm that can be trained: the fused one has no gradient.
+/// Layer norm that supports training, because the fused operation has no gradient.
 #[derive(Debug, Clone)]
 pub(super) struct LayerNorm {
     weight: Tensor,
@@ -55,10 +55,10 @@ impl Module for LayerNorm {
     }
 }
 
-/// softmax(q kᵀ / √width) v of (batch, positions, heads, width); the result is (batch, positions, heads · width).
+/// Computes softmax(q kᵀ / √width) v of (batch, positions, heads, width) as (batch, positions, heads · width).
 ///
-/// Scores are f32 and never whole in memory: by the flash kernel on ROCm, elsewhere in pieces, except in training.
-/// `causal` needs as many queries as keys.
+/// Scores are computed in f32, by the flash-attention kernel on ROCm and in chunks of queries elsewhere.
+/// Training computes all scores at once. `causal` requires as many queries as keys.
 pub(super) fn attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Result<Tensor> {
     let (batch, queries, heads, width) = q.dims4()?;
     let scale = 1.0 / (width as f64).sqrt();
@@ -73,22 +73,22 @@ pub(super) fn attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Res
     let k = k.t()?;
     let mask = if causal { Some(causal_mask(queries, q.device())?) } else { None };
     let training = q.track_op() || k.track_op();
-    let piece = match training {
+    let chunk = match training {
         true => queries,
-        false => (SCORES / (4 * batch * heads * keys)).clamp(1, queries),
+        false => (MAX_SCORE_BYTES / (4 * batch * heads * keys)).clamp(1, queries),
     };
-    let mut pieces = Vec::with_capacity(queries.div_ceil(piece));
-    for start in (0..queries).step_by(piece) {
-        let count = piece.min(queries - start);
+    let mut chunks = Vec::with_capacity(queries.div_ceil(chunk));
+    for start in (0..queries).step_by(chunk) {
+        let count = chunk.min(queries - start);
         let mut scores = q.narrow(2, start, count)?.contiguous()?.matmul(&k)?;
         if let Some(mask) = &mask {
             scores = scores.broadcast_add(&mask.narrow(0, start, count)?)?;
         }
         let weights =
             if training { ops::softmax(&scores, D::Minus1)? } else { ops::softmax_last_dim(&scores)? };
-        pieces.push(weights.matmul(&v)?.to_dtype(dtype)?);
+        chunks.push(weights.matmul(&v)?.to_dtype(dtype)?);
     }
-    let out = if pieces.len() == 1 { pieces.swap_remove(0) } else { Tensor::cat(&pieces, 2)? };
+    let out = if chunks.len() == 1 { chunks.swap_remove(0) } else { Tensor::cat(&chunks, 2)? };
     out.transpose(1, 2)?.reshape((batch, queries, heads * width))
 }
 

@@ -1,31 +1,31 @@
-//! CLIP's text encoder. Upstream's has configurations of a few models only, and no projection, which XL needs.
+//! CLIP text encoder. The upstream encoder supports few configurations and lacks the projection that XL requires.
 use candle_core::{IndexOp, Result, Tensor};
 use candle_nn::{Embedding, Linear, Module, VarBuilder, embedding, linear, linear_no_bias};
 use serde::Deserialize;
 
 use super::attention::{Activation, LayerNorm, attention};
 
-/// config.json of a text encoder.
+/// Contents of config.json of a text encoder.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct ClipConfig {
-    /// Tokens.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Width.
+    /// Width of the hidden states.
     pub hidden_size: usize,
-    /// Width inside of the feed-forward layers.
+    /// Inner width of the feed-forward layers.
     pub intermediate_size: usize,
-    /// Length of a prompt in tokens, its ends included.
+    /// Length of a prompt in tokens, including start and end tokens.
     pub max_position_embeddings: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Heads of attention.
+    /// Number of attention heads.
     pub num_attention_heads: usize,
-    /// In the feed-forward layers.
+    /// Activation of the feed-forward layers.
     pub hidden_act: Activation,
-    /// Of the layer norms.
+    /// Epsilon of the layer norms.
     #[serde(default = "layer_norm_eps")]
     pub layer_norm_eps: f64,
-    /// Width of the pooled embedding, where there is one.
+    /// Width of the pooled embedding, if there is one.
     #[serde(default)]
     pub projection_dim: usize,
 }
@@ -34,14 +34,14 @@ fn layer_norm_eps() -> f64 {
     1e-5
 }
 
-/// What the encoder says of prompts.
+/// Embeddings of prompts.
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// After the last layer and the final norm: (prompts, tokens, width).
+    /// Output of the last layer after the final norm: (prompts, tokens, width).
     pub last: Tensor,
-    /// Before the last layer, without a norm: what XL takes.
+    /// Input of the last layer, without norm, which XL uses.
     pub penultimate: Tensor,
-    /// The last token's, projected: (prompts, projection_dim); None of an encoder without projection.
+    /// Projected output at the end token: (prompts, projection_dim); `None` if the encoder has no projection.
     pub pooled: Option<Tensor>,
 }
 
@@ -85,7 +85,7 @@ impl Layer {
     }
 }
 
-/// The text encoder.
+/// CLIP text encoder.
 #[derive(Debug)]
 pub struct ClipText {
     tokens: Embedding,
@@ -96,15 +96,15 @@ pub struct ClipText {
 }
 
 impl ClipText {
-    /// Weights under the names of transformers' CLIPTextModel, or of CLIPTextModelWithProjection if `projection`; the former
-    /// has no `text_model.` before them since transformers 5.6.
+    /// Loads weights with the names of CLIPTextModel, or of CLIPTextModelWithProjection if `projection`. The
+    /// prefix `text_model.` is optional, because transformers 5.6 and later omit it in CLIPTextModel.
     ///
     /// # Errors
-    /// A weight is missing or of another shape.
+    /// A weight is missing or has the wrong shape.
     pub fn new(vb: VarBuilder, c: &ClipConfig, projection: bool) -> Result<Self> {
         let (width, heads) = (c.hidden_size, c.num_attention_heads);
         if heads == 0 || width % heads != 0 {
-            candle_core::bail!("a text encoder of width {width} with {heads} heads: they do not divide it")
+            candle_core::bail!("text encoder: width {width} is not a multiple of its {heads} heads")
         }
         let flat = vb.contains_tensor("embeddings.token_embedding.weight");
         let text = if flat { vb.clone() } else { vb.pp("text_model") };
@@ -123,14 +123,14 @@ impl ClipText {
         })
     }
 
-    /// Encodes `tokens`, u32 (prompts, tokens); `ends` says where each prompt's end token stands.
+    /// Encodes `tokens`, u32 (prompts, tokens); `ends` contains the index of the end token of each prompt.
     ///
     /// # Errors
-    /// There are more tokens than positions, as many ends as prompts are not there, or the device fails.
+    /// There are more tokens than positions, the length of `ends` is wrong, or the device fails.
     pub fn forward(&self, tokens: &Tensor, ends: &[usize]) -> Result<Encoded> {
         let (prompts, length) = tokens.dims2()?;
         if ends.len() != prompts {
-            candle_core::bail!("{} ends of {prompts} prompts", ends.len())
+            candle_core::bail!("got {} end positions for {prompts} prompts", ends.len())
         }
         let positions = self.positions.narrow(0, 0, length)?;
         let mut x = self.tokens.forward(tokens)?.broadcast_add(&positions)?;

@@ -1,4 +1,4 @@
-//! A model: what a folder in diffusers' layout holds, on a device.
+//! Loading of models from folders in the layout of diffusers.
 //!
 //! ```text
 //! model_index.json
@@ -7,10 +7,10 @@
 //! unet/          config.json, diffusion_pytorch_model.safetensors
 //! vae/           config.json, diffusion_pytorch_model.safetensors
 //! scheduler/     scheduler_config.json
-//! preview.json   {"factors": [[r, g, b], ...], "bias": [r, g, b]}, for each channel of the latents; not diffusers', may be missing
+//! preview.json   {"factors": [[r, g, b], ...], "bias": [r, g, b]}, per latent channel; optional extension
 //! ```
 //!
-//! Weights may be of several parts, and `.fp16.safetensors`.
+//! Weights may be split into several files and may be named `.fp16.safetensors`.
 mod attention;
 mod clip;
 mod preview;
@@ -42,23 +42,23 @@ pub use version::Version;
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Error, Result};
 
-/// How a model is loaded.
+/// Options for loading a model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
-    /// Of the weights; None: f32 on the CPU, f16 elsewhere.
+    /// Dtype of text encoders and UNet; `None` selects f32 on the CPU and f16 elsewhere.
     pub dtype: Option<DType>,
-    /// Of the VAE's; None: the others', but f32 for XL's in f16, which would overflow.
+    /// Dtype of the VAE; `None` selects that of the UNet, except f32 for VAEs of XL that overflow in f16.
     pub vae_dtype: Option<DType>,
-    /// Computes the UNet's GELU by the hyperbolic tangent, as upstream, not as the models were trained.
+    /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
     pub upstream_gelu: bool,
 }
 
-/// What text encoders say of prompts.
+/// Text embeddings of prompts, as input for the UNet.
 #[derive(Debug, Clone)]
 pub struct Texts {
-    /// (prompts, tokens, width), in the UNet's dtype.
+    /// Embedding of each token: (prompts, tokens, width), in the dtype of the UNet.
     pub context: Tensor,
-    /// (prompts, width); XL's only.
+    /// Pooled embedding of each prompt: (prompts, width); only for XL.
     pub pooled: Option<Tensor>,
 }
 
@@ -68,37 +68,37 @@ struct TextEncoder {
     clip: ClipText,
 }
 
-/// A model on a device.
+/// A loaded model on a device.
 #[derive(Debug)]
 pub struct Model {
     texts: Vec<TextEncoder>,
-    /// Predicts noise.
+    /// Denoising network.
     pub unet: UNet,
-    /// Pictures and latents.
+    /// Autoencoder between images and latents.
     pub vae: Vae,
-    /// How it was trained.
+    /// Noise schedule of the training.
     pub scheduler: SchedulerConfig,
-    /// Which family it is of.
+    /// Model family.
     pub version: Version,
-    /// Made for one to four steps without guidance.
+    /// True for models made for one to four steps without guidance.
     pub turbo: bool,
-    /// An empty negative prompt stands for zeros.
+    /// If true, an empty negative prompt is replaced by zero embeddings.
     pub zeros_for_empty: bool,
-    /// Latents as small pictures, where known.
+    /// Map from latents to previews, if known.
     pub preview: Option<PreviewMap>,
-    /// Where it is.
+    /// Device of the model.
     pub device: Device,
-    /// Of text encoders and UNet.
+    /// Dtype of text encoders and UNet.
     pub dtype: DType,
-    /// Of the VAE.
+    /// Dtype of the VAE.
     pub vae_dtype: DType,
 }
 
 impl Model {
-    /// Loads a folder; `progress` hears from 0 to 1 how much was read.
+    /// Loads a model from a folder; `progress` receives the completed fraction, 0 to 1.
     ///
     /// # Errors
-    /// A file is missing or damaged, the model is of a kind that is not supported, or the device has no memory left.
+    /// A file is missing or invalid, the model is not supported, or the device is out of memory.
     pub fn load(
         folder: &Path,
         device: &Device,
@@ -111,7 +111,7 @@ impl Model {
         for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {
             if !has(component) {
                 return Err(Error::model(format!(
-                    "{}: {class} without {component} is not supported; Stable Diffusion 1, 2 and XL are",
+                    "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2 and XL",
                     folder.display()
                 )));
             }
@@ -123,7 +123,7 @@ impl Model {
         let xl = unet_config.addition_embed_type.is_some();
         if xl != has("text_encoder_2") {
             return Err(Error::model(format!(
-                "{}: a UNet with additions and a second text encoder go together",
+                "{}: a second text encoder requires a UNet with addition_embed_type, and vice versa",
                 folder.display()
             )));
         }
@@ -150,25 +150,25 @@ impl Model {
         }
         if widths.0 != unet_config.cross_attention_dim {
             return Err(Error::model(format!(
-                "{}: text encoders of width {}, the UNet takes {}",
+                "{}: the text encoders have width {}, but the UNet takes {}",
                 folder.display(),
                 widths.0,
                 unet_config.cross_attention_dim
             )));
         }
-        // Of a refiner or an inpainting variant with other additions.
+        // Refiners have additions of a different width.
         if let Some((sizes, all)) =
             unet_config.added_widths().filter(|(sizes, all)| 6 * sizes + widths.1 != *all)
         {
             return Err(Error::model(format!(
-                "{}: additions of width {all} are not six sizes of {sizes} and a prompt of {}: XL's base is supported, its refiner is not",
+                "{}: additions have width {all}, expected 6 x {sizes} + {} (the XL base model is supported, its refiner is not)",
                 folder.display(),
                 widths.1
             )));
         }
         if vae_config.latent_channels != unet_config.out_channels {
             return Err(Error::model(format!(
-                "{}: latents of {} channels, the UNet gives {}",
+                "{}: the VAE has latents of {} channels, but the UNet returns {}",
                 folder.display(),
                 vae_config.latent_channels,
                 unet_config.out_channels
@@ -177,7 +177,7 @@ impl Model {
         let channels = vae_config.latent_channels;
         if ![channels, 2 * channels + 1].contains(&unet_config.in_channels) {
             return Err(Error::model(format!(
-                "{}: a UNet that takes {} channels: supported are {channels}, and {} for inpainting",
+                "{}: the UNet takes {} channels; supported are {channels}, and {} for inpainting",
                 folder.display(),
                 unet_config.in_channels,
                 2 * channels + 1
@@ -198,8 +198,10 @@ impl Model {
             _ => PreviewMap::of(version),
         };
         if let Some(map) = preview.as_ref().filter(|map| map.factors.len() != vae_config.latent_channels) {
-            let channels = map.factors.len();
-            return Err(Error::model(format!("{}/preview.json: {channels} channels", folder.display())));
+            let (found, expected, path) = (map.factors.len(), vae_config.latent_channels, folder.display());
+            return Err(Error::model(format!(
+                "{path}/preview.json has {found} factors, expected {expected}"
+            )));
         }
         Ok(Self {
             texts,
@@ -216,10 +218,10 @@ impl Model {
         })
     }
 
-    /// What the text encoders say of prompts; too long ones lose their end.
+    /// Encodes prompts. Prompts that are too long are truncated.
     ///
     /// # Errors
-    /// A prompt cannot be read, or the device fails.
+    /// A prompt cannot be tokenized, or the device fails.
     pub fn encode(&self, prompts: &[&str]) -> Result<Texts> {
         let mut contexts = Vec::new();
         let mut pooled = None;
@@ -235,29 +237,29 @@ impl Model {
         Ok(Texts { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
     }
 
-    /// Whether a prompt is longer than the text encoders read.
+    /// Returns true if a prompt is longer than the text encoders support.
     ///
     /// # Errors
-    /// The prompt cannot be read.
+    /// The prompt cannot be tokenized.
     pub fn truncates(&self, prompt: &str) -> Result<bool> {
         let prompts: Result<Vec<Prompt>> =
             self.texts.iter().map(|text| text.tokenizer.encode(prompt)).collect();
         Ok(prompts?.iter().any(|prompt| prompt.truncated))
     }
 
-    /// Whether the UNet sees a mask and the masked picture beside the latents.
+    /// Returns true if the UNet takes a mask and the latents of the masked image as additional channels.
     pub fn is_inpainting(&self) -> bool {
         self.unet.config().in_channels == 2 * self.vae.config().latent_channels + 1
     }
 
-    /// The side of the pictures that it was trained on.
+    /// Returns the side in pixels of the square images that it was trained on.
     pub fn side(&self) -> usize {
         self.unet.config().sample_size * self.vae.config().factor()
     }
 }
 
-/// Whether a model's own steps are few: nothing in the files says so but how it walks. Models of v and of no signal at
-/// the end (trained anew after Lin et al. 2024) walk the same way with many steps and guidance.
+/// Returns true for Turbo models, which only their scheduler shows. Models with v-prediction or a zero
+/// terminal SNR (Lin et al. 2024) have the same scheduler, but need many steps and guidance.
 fn is_turbo(scheduler: &SchedulerConfig) -> bool {
     matches!(scheduler.method, Method::Euler | Method::EulerAncestral)
         && scheduler.spacing(scheduler.method) == Spacing::Trailing
@@ -265,7 +267,7 @@ fn is_turbo(scheduler: &SchedulerConfig) -> bool {
         && !scheduler.rescale_betas_zero_snr
 }
 
-/// Files of weights, and who hears that they are read.
+/// Weight files of a component, and the callback for bytes that are read.
 struct Component {
     files: Vec<PathBuf>,
     read: Arc<dyn Fn(usize) + Send + Sync>,

@@ -1,4 +1,4 @@
-//! Latents as small pictures without the VAE: a linear map of their channels.
+//! Previews: a linear map from latent channels to RGB, without the VAE.
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 
@@ -6,17 +6,17 @@ use super::version::Version;
 use crate::Result;
 use crate::picture::Picture;
 
-/// RGB in [-1, 1] of a latent's channels.
+/// Linear map from latent channels to RGB in [-1, 1].
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct PreviewMap {
-    /// Of each channel.
+    /// RGB factors of each latent channel.
     pub factors: Vec<[f32; 3]>,
-    /// Of none.
+    /// RGB value for zero latents.
     #[serde(default)]
     pub bias: [f32; 3],
 }
 
-// Fits to what the VAEs decode, as they are in common use.
+// Linear fits to the output of the published VAEs.
 const V1: [[f32; 3]; 4] = [
     [0.3512, 0.2297, 0.3227],
     [0.3250, 0.4974, 0.2350],
@@ -31,7 +31,7 @@ const XL: [[f32; 3]; 4] = [
 ];
 
 impl PreviewMap {
-    /// The map of a published VAE.
+    /// Returns the map for the VAE of a model family, if known.
     pub(crate) fn of(version: Version) -> Option<Self> {
         let factors = match version {
             Version::V1 | Version::V2 => V1,
@@ -41,7 +41,7 @@ impl PreviewMap {
         Some(Self { factors: factors.to_vec(), bias: [0.0; 3] })
     }
 
-    /// Pictures of latents (n, channels, height, width), of their size.
+    /// Returns previews of latents (n, channels, height, width), with one pixel per cell.
     pub(crate) fn pictures(&self, latents: &Tensor) -> Result<Vec<Picture>> {
         let (n, channels, height, width) = latents.dims4()?;
         let device = latents.device();

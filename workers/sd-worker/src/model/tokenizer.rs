@@ -1,4 +1,4 @@
-//! CLIP's tokenizer: prompts of a fixed length.
+//! CLIP tokenizer, which pads prompts to a fixed length.
 use std::path::Path;
 
 use serde_json::Value;
@@ -14,22 +14,22 @@ use crate::{Error, Result};
 
 const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
-/// What CLIP takes for a word.
+/// Pattern of the pre-tokenizer of CLIP.
 const WORDS: &str =
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
-/// A prompt as the text encoder takes it.
+/// A tokenized prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// As many as the encoder has positions.
+    /// Token ids, as many as the encoder has positions.
     pub tokens: Vec<u32>,
-    /// Where the end token stands.
+    /// Index of the end token.
     pub end: usize,
-    /// The text was longer and its end is left out.
+    /// True if the text was too long and has been truncated.
     pub truncated: bool,
 }
 
-/// A tokenizer and the tokens that frame a prompt.
+/// Tokenizer with the start, end and padding tokens of prompts.
 #[derive(Debug)]
 pub struct ClipTokenizer {
     tokenizer: Tokenizer,
@@ -40,10 +40,10 @@ pub struct ClipTokenizer {
 }
 
 impl ClipTokenizer {
-    /// Reads tokenizer.json, or vocab.json and merges.txt, for prompts of `length` tokens.
+    /// Loads tokenizer.json, or vocab.json and merges.txt; prompts will have `length` tokens.
     ///
     /// # Errors
-    /// A file is missing or damaged, or the vocabulary lacks the tokens of start and end.
+    /// A file is missing or invalid, or the vocabulary lacks the start or end token.
     pub fn from_folder(folder: &Path, length: usize) -> Result<Self> {
         let bad = |e: tokenizers::Error| Error::model(format!("tokenizer in {}: {e}", folder.display()));
         let whole = folder.join("tokenizer.json");
@@ -60,39 +60,39 @@ impl ClipTokenizer {
             false => from_merges(folder),
         };
         let mut tokenizer = tokenizer.map_err(bad)?;
-        // Files keep what a tokenizer was last used with; the ends of prompts are made here.
+        // Discard stored padding and truncation, because `encode` does both.
         tokenizer.with_padding(None).with_truncation(None).map_err(bad)?;
         let id = |token: &str| {
             let id = tokenizer.token_to_id(token);
             id.ok_or_else(|| Error::model(format!("tokenizer in {}: no token {token}", folder.display())))
         };
-        // Stable Diffusion 2 and XL pad with another token than the end, and the older file is the one that counts.
+        // Stable Diffusion 2 and XL have a separate padding token. The older file takes precedence.
         let pad = ["special_tokens_map.json", "tokenizer_config.json"]
             .iter()
             .find_map(|name| pad_token(&folder.join(name)));
         let (start, end) = (id(START)?, id(END)?);
         let pad = pad.map_or(Ok(end), |token| id(&token))?;
         if length < 2 {
-            return Err(Error::model(format!("a text encoder of {length} positions has no place for words")));
+            return Err(Error::model(format!("a text encoder needs at least 2 positions, got {length}")));
         }
         Ok(Self { tokenizer, start, end, pad, length })
     }
 
-    /// Start, the text's tokens as far as there is room, end, and padding.
+    /// Encodes a text as start token, tokens of the text (truncated if necessary), end token and padding.
     ///
     /// # Errors
-    /// The tokenizer cannot read the text.
+    /// The tokenizer rejects the text.
     pub fn encode(&self, text: &str) -> Result<Prompt> {
         let encoding = self.tokenizer.encode(text, false);
-        let encoding = encoding.map_err(|e| Error::request(format!("the prompt cannot be read: {e}")))?;
-        let room = self.length - 2;
+        let encoding = encoding.map_err(|e| Error::request(format!("cannot tokenize the prompt: {e}")))?;
+        let limit = self.length - 2;
         let words = encoding.get_ids();
-        let kept = words.len().min(room);
+        let kept = words.len().min(limit);
         let mut tokens = vec![self.start];
         tokens.extend(&words[..kept]);
         tokens.push(self.end);
         tokens.resize(self.length, self.pad);
-        Ok(Prompt { tokens, end: kept + 1, truncated: words.len() > room })
+        Ok(Prompt { tokens, end: kept + 1, truncated: words.len() > limit })
     }
 }
 
@@ -102,7 +102,7 @@ fn pad_token(path: &Path) -> Option<String> {
     token.as_str().or_else(|| token["content"].as_str()).map(str::to_string)
 }
 
-/// The tokenizer that two files of merges stand for.
+/// Builds the tokenizer from vocab.json and merges.txt.
 fn from_merges(folder: &Path) -> tokenizers::Result<Tokenizer> {
     let path = |name| folder.join(name).to_string_lossy().into_owned();
     let bpe = BPE::from_file(&path("vocab.json"), &path("merges.txt"))
@@ -115,7 +115,7 @@ fn from_merges(folder: &Path) -> tokenizers::Result<Tokenizer> {
     let words = Split::new(SplitPattern::Regex(WORDS.into()), SplitDelimiterBehavior::Removed, true)?;
     let bytes = ByteLevel::new(false, true, false);
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(vec![words.into(), bytes.into()])));
-    // Tokens that the vocabulary lacks would be added behind it, where the text encoder has no weights.
+    // The tokenizer would append missing tokens to the vocabulary, for which the text encoder has no weights.
     if let Some(missing) = [START, END].iter().find(|token| tokenizer.token_to_id(token).is_none()) {
         return Err(format!("no token {missing}").into());
     }

@@ -1,4 +1,4 @@
-//! The UNet's transformers. Upstream's have no gradient (its norm and softmax have none) and hold all scores at once.
+//! Transformer blocks of the UNet. Upstream ones lack gradients (norm, softmax) and store all attention scores.
 use candle_core::{D, Result, Tensor};
 use candle_nn::{GroupNorm, Linear, Module, VarBuilder, group_norm, linear, linear_no_bias};
 
@@ -40,11 +40,11 @@ impl Attention {
 #[derive(Debug)]
 struct Block {
     norms: [LayerNorm; 3],
-    itself: Attention,
-    text: Attention,
-    /// Twice the inner width: values and their gates.
-    up: Linear,
-    down: Linear,
+    self_attention: Attention,
+    cross_attention: Attention,
+    /// Projection to twice the inner width: values and gates.
+    ff_in: Linear,
+    ff_out: Linear,
     activation: Activation,
 }
 
@@ -53,38 +53,38 @@ impl Block {
         let norm = |name| LayerNorm::new(width, 1e-5, vb.pp(name));
         Ok(Self {
             norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
-            itself: Attention::new(width, width, heads, vb.pp("attn1"))?,
-            text: Attention::new(width, c.cross_attention_dim, heads, vb.pp("attn2"))?,
-            up: linear(width, 8 * width, vb.pp("ff.net.0.proj"))?,
-            down: linear(4 * width, width, vb.pp("ff.net.2"))?,
+            self_attention: Attention::new(width, width, heads, vb.pp("attn1"))?,
+            cross_attention: Attention::new(width, c.cross_attention_dim, heads, vb.pp("attn2"))?,
+            ff_in: linear(width, 8 * width, vb.pp("ff.net.0.proj"))?,
+            ff_out: linear(4 * width, width, vb.pp("ff.net.2"))?,
             activation: c.activation,
         })
     }
 
     fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let normed = self.norms[0].forward(x)?;
-        let x = (self.itself.forward(&normed, &normed)? + x)?;
-        let x = (self.text.forward(&self.norms[1].forward(&x)?, text)? + x)?;
-        let inner = self.up.forward(&self.norms[2].forward(&x)?)?;
+        let x = (self.self_attention.forward(&normed, &normed)? + x)?;
+        let x = (self.cross_attention.forward(&self.norms[1].forward(&x)?, text)? + x)?;
+        let inner = self.ff_in.forward(&self.norms[2].forward(&x)?)?;
         let half = inner.dim(D::Minus1)? / 2;
         let gate = inner.narrow(D::Minus1, half, half)?.apply(&self.activation)?;
-        (inner.narrow(D::Minus1, 0, half)? * gate)?.apply(&self.down)? + x
+        (inner.narrow(D::Minus1, 0, half)? * gate)?.apply(&self.ff_out)? + x
     }
 }
 
-/// Transformer blocks over the cells of an image (diffusers' Transformer2DModel).
+/// Transformer blocks over the cells of the latents (Transformer2DModel in diffusers).
 #[derive(Debug)]
 pub(super) struct SpatialTransformer {
     norm: GroupNorm,
-    enter: Linear,
+    proj_in: Linear,
     blocks: Vec<Block>,
-    leave: Linear,
+    proj_out: Linear,
 }
 
 impl SpatialTransformer {
     pub fn new(width: usize, heads: usize, depth: usize, c: &UNetConfig, vb: VarBuilder) -> Result<Self> {
-        // A convolution of one cell is a linear layer.
-        let end = |vb: VarBuilder| {
+        // A 1x1 convolution is equivalent to a linear layer.
+        let projection = |vb: VarBuilder| {
             let weight = match c.use_linear_projection {
                 true => {
                     vb.get_with_hints((width, width), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?
@@ -97,23 +97,23 @@ impl SpatialTransformer {
         };
         Ok(Self {
             norm: group_norm(c.norm_num_groups, width, 1e-6, vb.pp("norm"))?,
-            enter: end(vb.pp("proj_in"))?,
+            proj_in: projection(vb.pp("proj_in"))?,
             blocks: (0..depth)
                 .map(|i| Block::new(width, heads, c, vb.pp("transformer_blocks").pp(i)))
                 .collect::<Result<_>>()?,
-            leave: end(vb.pp("proj_out"))?,
+            proj_out: projection(vb.pp("proj_out"))?,
         })
     }
 
-    /// `x` (batch, channels, height, width), `text` (batch, tokens, context).
+    /// Computes the output for `x` (batch, channels, height, width) and `text` (batch, tokens, context).
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let (batch, channels, height, width) = x.dims4()?;
         let cells = self.norm.forward(x)?.flatten_from(2)?.transpose(1, 2)?.contiguous()?;
-        let mut cells = self.enter.forward(&cells)?;
+        let mut cells = self.proj_in.forward(&cells)?;
         for block in &self.blocks {
             cells = block.forward(&cells, text)?;
         }
-        let cells = self.leave.forward(&cells)?.transpose(1, 2)?;
+        let cells = self.proj_out.forward(&cells)?.transpose(1, 2)?;
         cells.reshape((batch, channels, height, width))? + x
     }
 }

@@ -1,7 +1,7 @@
-//! The UNet, put together from upstream's residual blocks.
+//! UNet built from the residual blocks of candle-transformers.
 //!
-//! Upstream's own knows no pooled prompt and no sizes (XL needs them), computes the timestep's sines in half precision,
-//! and has 32 groups in some norms whatever the configuration says.
+//! The UNet of candle-transformers lacks the pooled prompt and sizes that XL requires, computes sinusoids in
+//! half precision, and ignores the configured number of groups in some norms.
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Linear, Module, VarBuilder, conv2d, group_norm, linear};
 use candle_transformers::models::stable_diffusion::resnet::{ResnetBlock2D, ResnetBlock2DConfig};
@@ -9,17 +9,17 @@ use candle_transformers::models::stable_diffusion::resnet::{ResnetBlock2D, Resne
 use super::transformer::SpatialTransformer;
 use super::unet_config::UNetConfig;
 
-/// Residual blocks at one resolution, and the way to the next.
+/// Residual blocks at one resolution, and the convolution that changes the resolution.
 #[derive(Debug)]
-struct Level {
+struct ResolutionLevel {
     resnets: Vec<ResnetBlock2D>,
-    /// As many as there are residual blocks, or none.
+    /// One per residual block, or empty.
     transformers: Vec<SpatialTransformer>,
     resample: Option<Conv2d>,
 }
 
-impl Level {
-    fn pass(&self, i: usize, x: &Tensor, time: &Tensor, text: &Tensor) -> Result<Tensor> {
+impl ResolutionLevel {
+    fn forward_layer(&self, i: usize, x: &Tensor, time: &Tensor, text: &Tensor) -> Result<Tensor> {
         let x = self.resnets[i].forward(x, Some(time))?;
         match self.transformers.get(i) {
             Some(transformer) => transformer.forward(&x, text),
@@ -28,7 +28,7 @@ impl Level {
     }
 }
 
-/// Two linear layers that make an embedding of the width of the timestep's.
+/// Two linear layers that compute an embedding of the same width as that of the timestep.
 #[derive(Debug)]
 struct Embedding([Linear; 2]);
 
@@ -44,15 +44,15 @@ impl Module for Embedding {
     }
 }
 
-/// Predicts noise (or what the scheduler's configuration says) in latents.
+/// Denoising network. It predicts the noise, or the quantity that the scheduler configuration names.
 #[derive(Debug)]
 pub struct UNet {
     conv_in: Conv2d,
     time: Embedding,
     added: Option<Embedding>,
-    down: Vec<Level>,
-    mid: Level,
-    up: Vec<Level>,
+    down: Vec<ResolutionLevel>,
+    mid: ResolutionLevel,
+    up: Vec<ResolutionLevel>,
     norm_out: GroupNorm,
     conv_out: Conv2d,
     config: UNetConfig,
@@ -60,15 +60,15 @@ pub struct UNet {
 }
 
 impl UNet {
-    /// Weights under the names of diffusers' UNet2DConditionModel.
+    /// Loads weights with the names of UNet2DConditionModel in diffusers.
     ///
     /// # Errors
-    /// A weight is missing or of another shape.
+    /// A weight is missing or has the wrong shape.
     pub fn new(vb: VarBuilder, config: &UNetConfig) -> Result<Self> {
         let c = config;
         let widths = &c.block_out_channels;
         let (Some(first), Some(last)) = (widths.first().copied(), widths.last().copied()) else {
-            candle_core::bail!("a UNet without blocks")
+            candle_core::bail!("the UNet has no blocks")
         };
         let time_width = 4 * first;
         let same = Conv2dConfig { padding: 1, ..Default::default() };
@@ -87,13 +87,13 @@ impl UNet {
             SpatialTransformer::new(widths[block], c.heads(block), c.depth(block), c, vb)
         };
 
-        // Widths of what the way up finds of the way down.
+        // Widths of the skip connections from the encoder to the decoder.
         let mut skips = vec![first];
         let mut width = first;
         let mut down = Vec::new();
         for (block, kind) in c.down_block_types.iter().enumerate() {
             let vb = vb.pp("down_blocks").pp(block);
-            let mut level = Level { resnets: Vec::new(), transformers: Vec::new(), resample: None };
+            let mut level = ResolutionLevel { resnets: Vec::new(), transformers: Vec::new(), resample: None };
             for i in 0..c.layers_per_block {
                 level.resnets.push(resnet(width, widths[block], 1.0, vb.pp("resnets").pp(i))?);
                 if kind.starts_with("CrossAttn") {
@@ -111,7 +111,7 @@ impl UNet {
         }
         let vb_mid = vb.pp("mid_block");
         let scale = c.mid_block_scale_factor;
-        let mid = Level {
+        let mid = ResolutionLevel {
             resnets: vec![
                 resnet(last, last, scale, vb_mid.pp("resnets.0"))?,
                 resnet(last, last, scale, vb_mid.pp("resnets.1"))?,
@@ -123,7 +123,7 @@ impl UNet {
         for (i, kind) in c.up_block_types.iter().enumerate() {
             let block = widths.len() - 1 - i;
             let vb = vb.pp("up_blocks").pp(i);
-            let mut level = Level { resnets: Vec::new(), transformers: Vec::new(), resample: None };
+            let mut level = ResolutionLevel { resnets: Vec::new(), transformers: Vec::new(), resample: None };
             for i in 0..=c.layers_per_block {
                 let skip = skips.pop().unwrap_or(0);
                 level.resnets.push(resnet(width + skip, widths[block], 1.0, vb.pp("resnets").pp(i))?);
@@ -155,32 +155,32 @@ impl UNet {
         })
     }
 
-    /// Its configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &UNetConfig {
         &self.config
     }
 
-    /// XL's addition to the timestep, the same in all steps: of the pooled prompts (batch, width) and of six numbers,
-    /// height and width of the picture it is to look like, top and left of its cut, height and width of this one.
+    /// Computes the additional embedding of XL, which does not depend on the timestep, from the pooled prompts
+    /// (batch, width) and `sizes`: original height and width, crop top and left, target height and width.
     ///
     /// # Errors
-    /// The network takes none, widths differ, or the device fails.
+    /// The network has no additional embedding, widths differ, or the device fails.
     pub fn added(&self, pooled: &Tensor, sizes: [usize; 6]) -> Result<Tensor> {
         let (Some(added), Some((width, _))) = (&self.added, self.config.added_widths()) else {
-            candle_core::bail!("this UNet takes no pooled prompt and no sizes")
+            candle_core::bail!("this UNet does not take a pooled prompt and sizes")
         };
         let sizes = sizes.map(|size| size as f64);
-        let sizes = self.sines(&sizes, width, pooled.device())?.flatten_all()?;
+        let sizes = self.sinusoids(&sizes, width, pooled.device())?.flatten_all()?;
         let sizes = sizes.unsqueeze(0)?.repeat((pooled.dim(0)?, 1))?;
         added.forward(&Tensor::cat(&[&pooled.to_dtype(self.dtype)?, &sizes], D::Minus1)?)
     }
 
-    /// What is in `latents` (batch, in_channels, height, width), in the weights' dtype as the result and `text`
-    /// (batch, tokens, cross_attention_dim). `timesteps` are one for all or one for each; `added` comes from
-    /// [`UNet::added`].
+    /// Computes the prediction for `latents` (batch, in_channels, height, width) and `text` (batch, tokens,
+    /// cross_attention_dim), in the dtype of the weights. `timesteps` has one element or one per batch
+    /// element. `added` is the result of [`UNet::added`].
     ///
     /// # Errors
-    /// Shapes or dtypes do not fit, `added` is missing or too much, or the device fails.
+    /// Shapes or dtypes do not match, `added` is missing or not supported, or the device fails.
     pub fn forward(
         &self,
         latents: &Tensor,
@@ -189,10 +189,10 @@ impl UNet {
         added: Option<&Tensor>,
     ) -> Result<Tensor> {
         if added.is_some() != self.added.is_some() {
-            candle_core::bail!("this UNet takes pooled prompts and sizes, or does not; given is the other")
+            candle_core::bail!("pooled prompt and sizes are required by XL and not supported by other UNets")
         }
         let width = self.config.block_out_channels[0];
-        let mut time = self.time.forward(&self.sines(timesteps, width, latents.device())?)?;
+        let mut time = self.time.forward(&self.sinusoids(timesteps, width, latents.device())?)?;
         if let Some(added) = added {
             time = added.broadcast_add(&time)?;
         }
@@ -200,11 +200,11 @@ impl UNet {
         let mut skips = vec![x.clone()];
         for level in &self.down {
             for i in 0..level.resnets.len() {
-                x = level.pass(i, &x, &time, text)?;
+                x = level.forward_layer(i, &x, &time, text)?;
                 skips.push(x.clone());
             }
             if let Some(conv) = &level.resample {
-                // Without padding of the convolution diffusers pads right and bottom only.
+                // If the convolution has no padding, diffusers pads only the right and bottom edges.
                 if self.config.downsample_padding == 0 {
                     x = x.pad_with_zeros(2, 0, 1)?.pad_with_zeros(3, 0, 1)?;
                 }
@@ -212,15 +212,15 @@ impl UNet {
                 skips.push(x.clone());
             }
         }
-        x = self.mid.pass(0, &x, &time, text)?;
+        x = self.mid.forward_layer(0, &x, &time, text)?;
         x = self.mid.resnets[1].forward(&x, Some(&time))?;
         for level in &self.up {
             for i in 0..level.resnets.len() {
-                let Some(skip) = skips.pop() else { candle_core::bail!("the UNet's ways differ in length") };
-                x = level.pass(i, &Tensor::cat(&[&x, &skip], 1)?, &time, text)?;
+                let Some(skip) = skips.pop() else { candle_core::bail!("more up than down layers") };
+                x = level.forward_layer(i, &Tensor::cat(&[&x, &skip], 1)?, &time, text)?;
             }
             if let (Some(conv), Some(skip)) = (&level.resample, skips.last()) {
-                // To the other way's size: twice this one's, or one less.
+                // Upsample to the size of the skip connection: twice the current size, or one less.
                 let (_, _, height, width) = skip.dims4()?;
                 x = conv.forward(&x.upsample_nearest2d(height, width)?)?;
             }
@@ -228,8 +228,8 @@ impl UNet {
         self.norm_out.forward(&x)?.silu()?.apply(&self.conv_out)
     }
 
-    /// Sines and cosines of numbers: (numbers, width), f32 until the end as in training.
-    fn sines(&self, numbers: &[f64], width: usize, device: &Device) -> Result<Tensor> {
+    /// Returns sinusoidal embeddings of numbers: (numbers, width), computed in f32 as in training.
+    fn sinusoids(&self, numbers: &[f64], width: usize, device: &Device) -> Result<Tensor> {
         let half = width / 2;
         let base = -(10_000f64.ln()) as f32;
         let part = (1.0 / (half as f64 - self.config.freq_shift)) as f32;

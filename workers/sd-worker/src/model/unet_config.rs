@@ -1,20 +1,20 @@
-//! config.json of a UNet.
+//! Contents of config.json of a UNet.
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::attention::Activation;
 use crate::{Error, Result};
 
-/// Latents' side of Stable Diffusion 1, the least of all versions.
-const SIDE: usize = 64;
+/// Side of the latents of Stable Diffusion 1, the smallest of all versions.
+const MIN_SAMPLE_SIZE: usize = 64;
 
-/// One for all blocks, or one for each.
+/// A value shared by all blocks, or one value per block.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum PerBlock {
-    /// For all.
+    /// Value shared by all blocks.
     All(usize),
-    /// For each.
+    /// One value per block.
     Each(Vec<usize>),
 }
 
@@ -27,57 +27,57 @@ impl PerBlock {
     }
 }
 
-/// A UNet2DConditionModel.
+/// Configuration of a UNet2DConditionModel.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct UNetConfig {
-    /// Height and width of latents that it was trained on.
+    /// Height and width of the latents that it was trained on.
     pub sample_size: usize,
-    /// 4 of the latents; for inpainting 9: latents, mask, latents of the masked picture.
+    /// Number of input channels: 4 for latents, or 9 for inpainting (latents, mask, latents of the masked image).
     pub in_channels: usize,
-    /// Of what it predicts.
+    /// Number of output channels.
     pub out_channels: usize,
-    /// Widths of the blocks, the first at full resolution.
+    /// Width of each block, starting at full resolution.
     pub block_out_channels: Vec<usize>,
-    /// CrossAttnDownBlock2D or DownBlock2D each.
+    /// Type of each down block: CrossAttnDownBlock2D or DownBlock2D.
     pub down_block_types: Vec<String>,
-    /// CrossAttnUpBlock2D or UpBlock2D each, the first at the lowest resolution.
+    /// Type of each up block, starting at the lowest resolution: CrossAttnUpBlock2D or UpBlock2D.
     pub up_block_types: Vec<String>,
-    /// Residual blocks on the way down; one more on the way up.
+    /// Number of residual blocks per down block; up blocks have one more.
     pub layers_per_block: usize,
-    /// Heads of attention (diffusers' name is an old mistake).
+    /// Number of attention heads. The name is a historical mistake of diffusers.
     pub attention_head_dim: PerBlock,
-    /// Transformer blocks behind each residual block.
+    /// Number of transformer blocks after each residual block.
     pub transformer_layers_per_block: PerBlock,
-    /// Width of what the text encoders say.
+    /// Width of the text embeddings.
     pub cross_attention_dim: usize,
-    /// The transformers' ends are stored as linear layers, not as convolutions.
+    /// If true, projections before and after the transformer blocks are linear layers, otherwise convolutions.
     pub use_linear_projection: bool,
-    /// Groups of the norms.
+    /// Number of groups of the group norms.
     pub norm_num_groups: usize,
-    /// Of the norms.
+    /// Epsilon of the norms.
     pub norm_eps: f64,
-    /// The timestep's cosines come first.
+    /// If true, cosines precede sines in the embedding of the timestep.
     pub flip_sin_to_cos: bool,
-    /// Shift of the timestep's frequencies.
+    /// Shift of the frequencies in the embedding of the timestep.
     pub freq_shift: f64,
-    /// Padding of the convolutions that halve.
+    /// Padding of the downsampling convolutions.
     pub downsample_padding: usize,
-    /// Divides what the middle block gives.
+    /// Divisor of the output of the middle block.
     pub mid_block_scale_factor: f64,
-    /// "text_time": XL's pooled prompt and sizes of the picture are added to the timestep.
+    /// Type of the additional embedding: "text_time" adds pooled prompt and image sizes (XL).
     pub addition_embed_type: Option<String>,
-    /// Frequencies of each of XL's sizes.
+    /// Width of the embedding of each size (XL).
     pub addition_time_embed_dim: Option<usize>,
-    /// Width of pooled prompt and sizes together.
+    /// Width of pooled prompt and embedded sizes together (XL).
     pub projection_class_embeddings_input_dim: Option<usize>,
-    /// In the feed-forward layers. Files do not say; upstream has [`Activation::GeluTanh`].
+    /// Activation of the feed-forward layers, not part of the file. Upstream uses [`Activation::GeluTanh`].
     #[serde(skip)]
     pub activation: Activation,
 }
 
 impl Default for UNetConfig {
-    /// Stable Diffusion 1.5.
+    /// Returns the configuration of Stable Diffusion 1.5.
     fn default() -> Self {
         let types =
             |first: &str, rest: &str| (0..4).map(|i| if i == 0 { first } else { rest }.to_string()).collect();
@@ -109,7 +109,7 @@ impl Default for UNetConfig {
     }
 }
 
-/// Keys that change what the network computes, and the values with which it is the one here; null is always one.
+/// Returns keys that change the architecture, each with the values that are supported besides null.
 fn supported() -> [(&'static str, Vec<Value>); 16] {
     let off = || vec![Value::Bool(false)];
     [
@@ -132,17 +132,17 @@ fn supported() -> [(&'static str, Vec<Value>); 16] {
     ]
 }
 
-/// Whether a version of diffusers is older than 0.9, whose files could say nothing of `sample_size`.
-fn before_0_9(version: &str) -> bool {
+/// Returns true for versions of diffusers before 0.9, which may have written a wrong `sample_size`.
+fn is_older_than_0_9(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) < (0, 9)
 }
 
 impl UNetConfig {
-    /// Reads config.json.
+    /// Parses config.json.
     ///
     /// # Errors
-    /// The text is no JSON, or the network is of a kind that is not supported.
+    /// The text is not valid JSON, or the architecture is not supported.
     pub fn from_json(text: &str) -> Result<Self> {
         let bad = |e: serde_json::Error| Error::model(format!("the UNet's config.json: {e}"));
         let mut json: Value = serde_json::from_str(text).map_err(bad)?;
@@ -157,12 +157,12 @@ impl UNetConfig {
         if let Value::Object(keys) = &mut json {
             keys.retain(|_, value| !value.is_null());
         }
-        let old = before_0_9(json["_diffusers_version"].as_str().unwrap_or("0.9"));
+        let old = is_older_than_0_9(json["_diffusers_version"].as_str().unwrap_or("0.9"));
         let mut config: Self = serde_json::from_value(json).map_err(bad)?;
-        if old && config.sample_size < SIDE {
-            let said = config.sample_size;
-            tracing::warn!("the UNet's config.json: sample_size {said} of an old file is taken to be {SIDE}");
-            config.sample_size = SIDE;
+        if old && config.sample_size < MIN_SAMPLE_SIZE {
+            let size = config.sample_size;
+            tracing::warn!("the UNet's config.json: sample_size {size} raised to {MIN_SAMPLE_SIZE}");
+            config.sample_size = MIN_SAMPLE_SIZE;
         }
         config.check().map_err(|what| Error::model(format!("the UNet's config.json: {what}")))?;
         Ok(config)
@@ -171,7 +171,7 @@ impl UNetConfig {
     fn check(&self) -> std::result::Result<(), String> {
         let blocks = self.block_out_channels.len();
         if blocks == 0 || self.down_block_types.len() != blocks || self.up_block_types.len() != blocks {
-            return Err(format!("{blocks} widths need as many down and up blocks"));
+            return Err(format!("{blocks} widths require {blocks} down blocks and {blocks} up blocks"));
         }
         for name in self.down_block_types.iter().chain(&self.up_block_types) {
             if !["CrossAttnDownBlock2D", "DownBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"]
@@ -186,7 +186,7 @@ impl UNetConfig {
             if heads == 0 || width % heads != 0 || width % self.norm_num_groups.max(1) != 0 || depth.is_none()
             {
                 return Err(format!(
-                    "block {block} of width {width}: {heads} heads and {} groups do not divide it, or its depth is missing",
+                    "block {block}: width {width} must be a multiple of {heads} heads and {} groups, and the depth must be given",
                     self.norm_num_groups
                 ));
             }
@@ -200,7 +200,7 @@ impl UNetConfig {
         }
     }
 
-    /// Widths of XL's additions: of each size's frequencies, and of all with the pooled prompt.
+    /// Returns the widths of XL's additional embedding: of each size, and of all sizes with the pooled prompt.
     pub(super) fn added_widths(&self) -> Option<(usize, usize)> {
         self.addition_embed_type.as_ref()?;
         Some((self.addition_time_embed_dim?, self.projection_class_embeddings_input_dim?))

@@ -1,4 +1,4 @@
-//! The VAE, put together from upstream's blocks: upstream's own draws on the device and keeps the mean to itself.
+//! VAE built from blocks of candle-transformers, whose VAE samples on the device and does not expose the mean.
 use candle_core::{Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module, VarBuilder, conv2d, group_norm};
 use candle_transformers::models::stable_diffusion::unet_2d_blocks::{
@@ -12,34 +12,34 @@ use crate::Error;
 
 const EPS: f64 = 1e-6;
 
-/// config.json of an AutoencoderKL.
+/// Contents of config.json of an AutoencoderKL.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct VaeConfig {
-    /// Of pictures.
+    /// Number of channels of input images.
     pub in_channels: usize,
-    /// Of pictures.
+    /// Number of channels of output images.
     pub out_channels: usize,
-    /// Of latents.
+    /// Number of channels of the latents.
     pub latent_channels: usize,
-    /// Widths, the first at the picture's resolution; each but the last halves it.
+    /// Width of each block, starting at full resolution; each block except the last halves the resolution.
     pub block_out_channels: Vec<usize>,
-    /// Residual blocks of the encoder; the decoder has one more.
+    /// Number of residual blocks per encoder block; decoder blocks have one more.
     pub layers_per_block: usize,
-    /// Groups of the norms.
+    /// Number of groups of the group norms.
     pub norm_num_groups: usize,
-    /// Latents are multiplied with it.
+    /// Factor by which latents are scaled for the UNet.
     pub scaling_factor: f64,
-    /// XL's does not stand f16.
+    /// True if the VAE overflows in f16.
     pub force_upcast: bool,
-    /// A convolution behind the encoder.
+    /// True if a 1x1 convolution follows the encoder.
     pub use_quant_conv: bool,
-    /// A convolution before the decoder.
+    /// True if a 1x1 convolution precedes the decoder.
     pub use_post_quant_conv: bool,
 }
 
 impl Default for VaeConfig {
-    /// Stable Diffusion's, as far as files leave something out.
+    /// Returns the configuration of Stable Diffusion 1.5, used for keys that are missing in a file.
     fn default() -> Self {
         Self {
             in_channels: 3,
@@ -57,10 +57,10 @@ impl Default for VaeConfig {
 }
 
 impl VaeConfig {
-    /// Reads config.json.
+    /// Parses config.json.
     ///
     /// # Errors
-    /// The text is no JSON, or the VAE is of a kind that is not supported.
+    /// The text is not valid JSON, or the VAE is not supported.
     pub fn from_json(text: &str) -> crate::Result<Self> {
         let bad = |e: serde_json::Error| Error::model(format!("the VAE's config.json: {e}"));
         let mut json: Value = serde_json::from_str(text).map_err(bad)?;
@@ -76,26 +76,26 @@ impl VaeConfig {
         let groups = config.norm_num_groups.max(1);
         if config.block_out_channels.is_empty() || config.block_out_channels.iter().any(|w| w % groups != 0) {
             let widths = &config.block_out_channels;
-            return Err(Error::model(format!("the VAE's config.json: widths {widths:?} in {groups} groups")));
+            return Err(Error::model(format!("VAE config.json: {groups} groups do not divide {widths:?}")));
         }
         Ok(config)
     }
 
-    /// Pixels of a latent's side.
+    /// Returns the side of a latent cell in pixels.
     pub fn factor(&self) -> usize {
         1 << self.block_out_channels.len().saturating_sub(1)
     }
 }
 
 #[derive(Debug)]
-struct Ends {
+struct EndLayers {
     conv_in: Conv2d,
     mid: UNetMidBlock2D,
     norm_out: GroupNorm,
     conv_out: Conv2d,
 }
 
-impl Ends {
+impl EndLayers {
     fn new(
         c: &VaeConfig,
         [from, first, last, to]: [usize; 4],
@@ -122,29 +122,29 @@ impl Ends {
     }
 }
 
-/// Pictures to latents and back.
+/// Autoencoder between images and latents.
 #[derive(Debug)]
 pub struct Vae {
-    encoder: Ends,
+    encoder: EndLayers,
     down: Vec<DownEncoderBlock2D>,
     quant: Option<Conv2d>,
     post_quant: Option<Conv2d>,
-    decoder: Ends,
+    decoder: EndLayers,
     up: Vec<UpDecoderBlock2D>,
     config: VaeConfig,
 }
 
 impl Vae {
-    /// Weights under the names of diffusers' AutoencoderKL, the older names of its attention included.
+    /// Loads weights with the names of AutoencoderKL in diffusers, including the older names of its attention.
     ///
     /// # Errors
-    /// A weight is missing or of another shape.
+    /// A weight is missing or has the wrong shape.
     pub fn new(vb: VarBuilder, config: &VaeConfig) -> Result<Self> {
         let c = config;
         let widths = &c.block_out_channels;
         let blocks = widths.len();
         let (Some(first), Some(last)) = (widths.first().copied(), widths.last().copied()) else {
-            candle_core::bail!("a VAE without blocks")
+            candle_core::bail!("the VAE has no blocks")
         };
         let (moments, latents) = (2 * c.latent_channels, c.latent_channels);
         let (vb_in, vb_out) = (vb.pp("encoder"), vb.pp("decoder"));
@@ -171,46 +171,46 @@ impl Vae {
             let (from, to) = (widths[(blocks - i).min(blocks - 1)], widths[blocks - 1 - i]);
             UpDecoderBlock2D::new(vb_out.pp("up_blocks").pp(i), from, to, config)
         });
-        let point = |is_there: bool, width: usize, name: &str| match is_there {
+        let point = |present: bool, width: usize, name: &str| match present {
             true => conv2d(width, width, 1, Default::default(), vb.pp(name)).map(Some),
             false => Ok(None),
         };
         Ok(Self {
             down: down.collect::<Result<_>>()?,
             up: up.collect::<Result<_>>()?,
-            encoder: Ends::new(c, [c.in_channels, first, last, moments], last, &vb_in)?,
-            decoder: Ends::new(c, [latents, last, first, c.out_channels], last, &vb_out)?,
+            encoder: EndLayers::new(c, [c.in_channels, first, last, moments], last, &vb_in)?,
+            decoder: EndLayers::new(c, [latents, last, first, c.out_channels], last, &vb_out)?,
             quant: point(c.use_quant_conv, moments, "quant_conv")?,
             post_quant: point(c.use_post_quant_conv, latents, "post_quant_conv")?,
             config: config.clone(),
         })
     }
 
-    /// Its configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &VaeConfig {
         &self.config
     }
 
-    /// Mean and logarithm of the variance of a picture's latents: pictures (n, channels, height, width) in [-1, 1],
-    /// sides multiples of [`VaeConfig::factor`]; the result (n, 2 · latent_channels, height / factor, width / factor).
+    /// Encodes images (n, channels, height, width) in [-1, 1], whose sides are multiples of [`VaeConfig::factor`].
+    /// Returns mean and log variance of their latents: (n, 2 · latent_channels, height / factor, width / factor).
     ///
     /// # Errors
-    /// Shapes or dtypes do not fit, or the device fails.
+    /// Shapes or dtypes do not match, or the device fails.
     pub fn encode(&self, pictures: &Tensor) -> Result<Tensor> {
         let mut x = self.encoder.conv_in.forward(pictures)?;
         for block in &self.down {
             x = block.forward(&x)?;
         }
-        through(&self.quant, self.encoder.out(&self.encoder.mid.forward(&x, None)?)?)
+        apply_optional(&self.quant, self.encoder.out(&self.encoder.mid.forward(&x, None)?)?)
     }
 
-    /// Pictures of latents (n, latent_channels, height, width), in about [-1, 1]. Latents are those of the
-    /// distribution, without the scaling factor.
+    /// Decodes latents (n, latent_channels, height, width) to images in approximately [-1, 1]. The latents
+    /// must not be multiplied by the scaling factor.
     ///
     /// # Errors
-    /// Shapes or dtypes do not fit, or the device fails.
+    /// Shapes or dtypes do not match, or the device fails.
     pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
-        let x = through(&self.post_quant, latents.clone())?;
+        let x = apply_optional(&self.post_quant, latents.clone())?;
         let mut x = self.decoder.mid.forward(&self.decoder.conv_in.forward(&x)?, None)?;
         for block in &self.up {
             x = block.forward(&x)?;
@@ -219,7 +219,7 @@ impl Vae {
     }
 }
 
-fn through(layer: &Option<Conv2d>, x: Tensor) -> Result<Tensor> {
+fn apply_optional(layer: &Option<Conv2d>, x: Tensor) -> Result<Tensor> {
     match layer {
         Some(layer) => layer.forward(&x),
         None => Ok(x),

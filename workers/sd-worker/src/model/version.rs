@@ -1,6 +1,6 @@
-//! The families of models.
+//! Model families.
 
-/// A family of models.
+/// Model family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// Stable Diffusion 1.x.
@@ -9,6 +9,6 @@ pub enum Version {
     V2,
     /// Stable Diffusion XL.
     Xl,
-    /// The same architecture in another size.
+    /// A model of the same architecture with other sizes.
     Other,
 }

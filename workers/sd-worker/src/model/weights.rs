@@ -1,4 +1,4 @@
-//! Weights of a component, read from safetensors one tensor at a time: the host never holds more than one.
+//! Weights of a component, loaded from safetensors files one tensor at a time to limit host memory.
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,22 +12,22 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::{Error, Result};
 
-/// What the weights of a component may be called.
+/// File name stems of weights.
 const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
-/// As much as the format allows.
-const HEADER_LIMIT: u64 = 100_000_000;
+/// Maximum header size in bytes according to the safetensors format.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The files of a component's weights.
+/// Returns the weight files of a component.
 ///
 /// # Errors
-/// There are none, or some of several parts are missing.
+/// There are no weight files, or some of several parts are missing.
 pub(super) fn files(folder: &Path, half: bool) -> Result<Vec<PathBuf>> {
     let cannot = |e| Error::model(format!("cannot list {}: {e}", folder.display()));
     let entries = std::fs::read_dir(folder).map_err(cannot)?;
-    let mut found: Vec<(Part, PathBuf)> =
+    let mut found: Vec<(ShardName, PathBuf)> =
         entries.flatten().filter_map(|entry| Some((part(&entry.path())?, entry.path()))).collect();
     found.sort();
-    // Both where both are there: the one that needs no conversion.
+    // If both precisions are available, use the one that needs no conversion.
     let wanted = [half, !half].into_iter().find(|half| found.iter().any(|(part, _)| part.half == *half));
     found.retain(|(part, _)| Some(part.half) == wanted);
     let Some((first, _)) = found.first() else {
@@ -49,31 +49,31 @@ pub(super) fn files(folder: &Path, half: bool) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// What a file's name says: `stem[.fp16][-00001-of-00002][.fp16].safetensors`.
+/// Parsed file name: `stem[.fp16][-00001-of-00002][.fp16].safetensors`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+struct ShardName {
     half: bool,
     stem: usize,
     of: usize,
     number: usize,
 }
 
-fn part(path: &Path) -> Option<Part> {
+fn part(path: &Path) -> Option<ShardName> {
     let name = path.file_name()?.to_str()?.strip_suffix(".safetensors")?;
     let (stem, rest) = STEMS.iter().enumerate().find_map(|(i, stem)| Some((i, name.strip_prefix(stem)?)))?;
     let half = rest.contains(".fp16");
     let rest = rest.replacen(".fp16", "", 1);
     if rest.is_empty() {
-        return Some(Part { half, stem, of: 1, number: 1 });
+        return Some(ShardName { half, stem, of: 1, number: 1 });
     }
     let (number, of) = rest.strip_prefix('-')?.split_once("-of-")?;
-    Some(Part { half, stem, of: of.parse().ok()?, number: number.parse().ok()? })
+    Some(ShardName { half, stem, of: of.parse().ok()?, number: number.parse().ok()? })
 }
 
-/// Opens a component's weights; they are converted to `dtype` as they are asked for.
+/// Opens the weights of a component. Each tensor is converted to `dtype` when it is loaded.
 ///
 /// # Errors
-/// A file is missing or no safetensors.
+/// A file is missing or is not a safetensors file.
 pub(super) fn open(
     files: &[PathBuf],
     dtype: DType,
@@ -87,8 +87,8 @@ pub(super) fn open(
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(|e| bad(&e))?;
         let length = u64::from_le_bytes(length);
-        if length > HEADER_LIMIT {
-            return Err(bad(&"no safetensors: a header of so many bytes cannot be"));
+        if length > MAX_HEADER_BYTES {
+            return Err(bad(&"not a safetensors file: its header exceeds 100000000 bytes"));
         }
         let mut header = Vec::new();
         file.by_ref().take(length).read_to_end(&mut header).map_err(|e| bad(&e))?;
@@ -102,10 +102,10 @@ pub(super) fn open(
 }
 
 struct Weights {
-    /// Path, where the data begin, the open file.
+    /// Path, offset of the data, and open file.
     files: Vec<(PathBuf, u64, Mutex<File>)>,
     tensors: HashMap<String, (usize, TensorInfo)>,
-    /// Is told how many bytes were read.
+    /// Callback that receives the number of bytes after each read.
     read: Box<dyn Fn(usize) + Send + Sync>,
 }
 
@@ -122,7 +122,7 @@ impl SimpleBackend for Weights {
             && info.shape != shape.dims()
         {
             candle_core::bail!(
-                "{}: {name} has shape {:?}, the configuration asks for {shape:?}",
+                "{}: {name} has shape {:?}, but the configuration requires {shape:?}",
                 self.files[*file].0.display(),
                 info.shape
             )
@@ -141,14 +141,14 @@ impl SimpleBackend for Weights {
         let size = info.shape.iter().try_fold(stored.size_in_bytes(), |size, dim| size.checked_mul(*dim));
         let Some(size) = size.filter(|size| from.checked_add(*size) == Some(to)) else {
             candle_core::bail!(
-                "{}: {name} has bytes {from} to {to}, which are not {:?} of {stored:?}",
+                "{}: {name} has bytes {from} to {to}, which do not match shape {:?} of {stored:?}",
                 path.display(),
                 info.shape
             )
         };
         let mut bytes = vec![0; size];
         {
-            // Whatever panicked while it held the file: the next read begins with a seek.
+            // A poisoned lock is harmless, because each read starts with a seek.
             let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let read =
                 file.seek(SeekFrom::Start(start + from as u64)).and_then(|_| file.read_exact(&mut bytes));

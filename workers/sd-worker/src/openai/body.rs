@@ -1,4 +1,4 @@
-//! What requests for images share, and the answer.
+//! Body and response of image requests.
 use std::sync::Arc;
 
 use axum::Json;
@@ -10,12 +10,12 @@ use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
 use crate::images::{Format, Source};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::queue::{Event, ImageJob};
-use crate::served::{Served, failed};
+use crate::served::{Served, api_error};
 
-/// Both sides are one field here.
-const SIZE: SizeNames = ["size", "size"];
+/// OpenAI's API has one field for width and height.
+const SIZE_FIELDS: SizeNames = ["size", "size"];
 
-/// Fields that would change an image and are not supported, and the values that change nothing.
+/// Unsupported fields that would change the images, each with the values that have no effect.
 const UNSUPPORTED: Table = &[
     ("background", &["auto", "opaque"]),
     ("input_fidelity", &["low"]),
@@ -29,33 +29,33 @@ const UNSUPPORTED: Table = &[
 ];
 
 fields! {
-    /// OpenAI's fields, besides those that [`Parameters`] has.
+    /// OpenAI's fields, in addition to those of [`Parameters`].
     pub struct Images, others: Others::Ignored(UNSUPPORTED) => {
-        /// The model's name.
+        /// Name of the model.
         model: String,
-        /// Width and height, or auto.
+        /// Width and height, such as 512x512, or auto.
         size: String,
-        /// b64_json.
+        /// Must be b64_json.
         response_format: String,
-        /// png or jpeg.
+        /// File format of the images: png or jpeg.
         output_format: Format,
-        /// An image, which only forms may have.
+        /// Input image. It is rejected here, because files are accepted in forms only.
         image: Value,
-        /// A mask, which only forms may have.
+        /// Mask. It is rejected here, because files are accepted in forms only.
         mask: Value,
     }
 }
 
-/// A body of a request for images.
+/// Body of an image request.
 pub type ImagesBody = (Images, Parameters);
 
-/// The answer.
+/// Response of an image request.
 #[derive(Debug, Serialize)]
 pub struct Answer {
     created: u64,
     output_format: Format,
     size: String,
-    /// Of the first picture; the others' follow.
+    /// Seed of the first image; seeds increase by 1 from image to image.
     seed: u64,
     data: Vec<Image>,
 }
@@ -65,10 +65,10 @@ struct Image {
     b64_json: String,
 }
 
-/// Generates the images that a body asks for, from `files`, an image and a mask, if they are given.
+/// Generates images. `files` contains the input image and the mask, if there are any.
 ///
 /// # Errors
-/// Says what is wrong with the request, or why there are no images.
+/// The request is invalid or rejected, or generation failed.
 pub async fn answer(
     served: Arc<Served>,
     client: &Client,
@@ -77,23 +77,23 @@ pub async fn answer(
 ) -> Result<Json<Answer>, ApiError> {
     served.name.check(asked.model.as_deref())?;
     if asked.response_format.as_deref().is_some_and(|format| format != "b64_json") {
-        let why = "must be b64_json: images are not kept here to be fetched by a URL";
+        let why = "must be b64_json; responses with URLs are not supported";
         return Err(ApiError::field("response_format", why));
     }
     let size = asked.size.as_deref().map(size).transpose()?.flatten();
     let format = asked.output_format.unwrap_or_default();
     let [image, mask] = files.map(|file| file.map(Source::File));
     let canvas = Canvas { width: size.map(|size| size.0), height: size.map(|size| size.1), image, mask };
-    let request = parameters::check(&served, parameters, canvas, SIZE).await?;
+    let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let _place = client.begin(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
-    let data = made(served.submit(request)?, format).await?;
+    let data = wait_for_images(served.submit(request)?, format).await?;
     Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, data }))
 }
 
-/// Waits for the images.
-async fn made(mut images: ImageJob, format: Format) -> Result<Vec<Image>, ApiError> {
+/// Waits until the images are complete and encodes them.
+async fn wait_for_images(mut images: ImageJob, format: Format) -> Result<Vec<Image>, ApiError> {
     while let Some(event) = images.next().await {
         match event {
             Event::Done { pictures, .. } => {
@@ -106,14 +106,14 @@ async fn made(mut images: ImageJob, format: Format) -> Result<Vec<Image>, ApiErr
                 })
                 .await;
             }
-            Event::Failed(failure) => return Err(failed(failure)),
+            Event::Failed(failure) => return Err(api_error(failure)),
             Event::Queued { .. } | Event::Progress { .. } | Event::Preview { .. } => {}
         }
     }
-    Err(ApiError::internal("the queue stopped unexpectedly: see the worker's log"))
+    Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log"))
 }
 
-/// Width and height of `512x768`; none of `auto`.
+/// Parses a size such as `512x768`. Returns `None` for `auto`.
 fn size(text: &str) -> Result<Option<(usize, usize)>, ApiError> {
     if text == "auto" {
         return Ok(None);
@@ -121,7 +121,7 @@ fn size(text: &str) -> Result<Option<(usize, usize)>, ApiError> {
     let side =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     let sides = text.split_once('x').and_then(|(width, height)| Some((side(width)?, side(height)?)));
-    sides.map(Some).ok_or_else(|| ApiError::field("size", "must be auto, or width and height as 512x512"))
+    sides.map(Some).ok_or_else(|| ApiError::field("size", "must be auto or a size such as 512x512"))
 }
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_would_change_the_picture_is_refused() {
+    fn values_without_effect_are_accepted() {
         for (fields, expected) in [
             (json!({"quality": "standard", "user": "x", "moderation": "low", "style": null}), None),
             (json!({"quality": "hd"}), Some("quality")),

@@ -1,9 +1,9 @@
-//! OpenAI's API of images.
+//! OpenAI's image API.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `body` | what requests for images share, and the answer |
-//! | `form` | forms as JSON and files |
+//! | `body` | body and response of image requests |
+//! | `form` | multipart forms |
 mod body;
 mod form;
 
@@ -18,7 +18,7 @@ use crate::served::Api;
 use body::{Answer, ImagesBody, answer};
 use form::Form;
 
-/// The routes under `/v1`, except those of jobs and models.
+/// Returns the routes under `/v1/images`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/images/generations", post(generate))
@@ -34,7 +34,7 @@ async fn generate(
 ) -> Result<Json<Answer>, ApiError> {
     for (name, given) in [("image", &body.0.image), ("mask", &body.0.mask)] {
         if given.is_some() {
-            return Err(ApiError::field(name, "is for /v1/images/edits and /v1/jobs"));
+            return Err(ApiError::field(name, "is supported by /v1/images/edits and /v1/jobs only"));
         }
     }
     answer(api.served()?, &client, body, [None, None]).await
@@ -47,8 +47,8 @@ async fn edit(
     form: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
-    // Nobody sends megabytes to a full queue in vain.
-    served.check_room()?;
+    // Check this before the upload, which may take long.
+    served.check_capacity()?;
     let Form { fields, image, mask } = form::read(form).await?;
     let image = required(image, "image")?;
     answer(served, &client, from_fields(fields)?, [Some(image), mask]).await

@@ -1,8 +1,8 @@
-//! The page that generates images.
+//! Web page for image generation.
 use worker_core::page::Page;
 
-/// The page that generates images.
+/// Returns the web page.
 pub fn page() -> Page {
-    let script = concat!(include_str!("given.js"), include_str!("paint.js"));
+    let script = concat!(include_str!("input_image.js"), include_str!("generate.js"));
     Page::new(include_str!("page.html"), include_str!("style.css"), script)
 }

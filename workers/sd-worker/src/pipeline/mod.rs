@@ -1,4 +1,4 @@
-//! From a request to pictures: text to image, image to image, and inpainting.
+//! Generation pipeline: text-to-image, image-to-image and inpainting.
 mod request;
 mod tiles;
 
@@ -14,71 +14,71 @@ pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
 
-/// Four pictures of 512 x 512, one of 1024 x 1024.
-const CELLS: usize = 4 * 64 * 64;
+/// Default batch size in cells of latents: four images of 512 x 512 pixels, or one of 1024 x 1024.
+const DEFAULT_BATCH_CELLS: usize = 4 * 64 * 64;
 
-/// A step is done.
+/// Progress of a request after a step.
 pub struct Progress<'a> {
-    /// Steps done, of all pictures together.
+    /// Number of completed steps of all images.
     pub step: usize,
-    /// Steps to do, of all pictures together.
+    /// Total number of steps of all images.
     pub total: usize,
-    /// The first of the pictures that this step is of.
+    /// Index of the first image of the current batch.
     pub first: usize,
-    /// How the UNet sees the pictures now: f32 (pictures, channels, height, width).
+    /// Current prediction of the final latents: f32 (images, channels, height, width).
     pub x0: &'a Tensor,
     map: Option<&'a PreviewMap>,
 }
 
 impl Progress<'_> {
-    /// Small pictures of [`Progress::x0`], cheap to make; none if it is not known what the channels mean.
+    /// Returns low-resolution previews of [`Progress::x0`], or none if the model has no preview map.
     ///
     /// # Errors
-    /// The device fails, or the numbers are none.
+    /// The device fails, or values are not finite.
     pub fn previews(&self) -> Result<Vec<Picture>> {
         self.map.map_or(Ok(Vec::new()), |map| map.pictures(self.x0))
     }
 }
 
-/// Is told of each step; [`ControlFlow::Break`] cancels.
+/// Callback after each step. [`ControlFlow::Break`] cancels the request.
 pub type OnStep<'a> = dyn FnMut(&Progress) -> ControlFlow<()> + 'a;
 
-/// A model, and what may be asked of it.
+/// A model with the limits and batch sizes of its requests.
 #[derive(Debug)]
 pub struct Pipeline {
     /// The model.
     pub model: Model,
-    /// What a request may ask at most.
+    /// Limits of a request.
     pub bounds: Bounds,
-    /// When the VAE works in tiles.
+    /// Tiling of the VAE.
     pub tiling: Tiling,
-    /// Cells of latents that go through the UNet at once, if there are several pictures; guidance doubles them.
-    pub cells: usize,
+    /// Maximum size of a UNet batch in cells of latents, before guidance doubles it; at least one image.
+    pub batch_cells: usize,
 }
 
-/// What stays the same in all steps of a request.
-struct Fixed {
+/// Inputs of the UNet that are constant over the steps of a batch.
+struct BatchInputs {
     texts: Texts,
-    /// XL's, in the order of the batch.
+    /// Additional embedding of XL, in the order of the batch.
     added: Option<Tensor>,
-    /// Latents of the given picture, scaled; the mask's cells.
+    /// Scaled latents of the input image.
     start: Option<Tensor>,
     mask: Option<Tensor>,
-    /// Of a UNet with nine channels: mask and latents of the masked picture.
+    /// Mask and latents of the masked image, for UNets with nine channels.
     inpaint: Option<Tensor>,
     guidance: Option<f64>,
 }
 
 impl Pipeline {
-    /// A pipeline with the default bounds and tiling, four pictures of 512 x 512 at once.
+    /// Creates a pipeline with default limits, tiling and batch size.
     pub fn new(model: Model) -> Self {
-        Self { model, bounds: Bounds::default(), tiling: Tiling::default(), cells: CELLS }
+        Self { model, bounds: Bounds::default(), tiling: Tiling::default(), batch_cells: DEFAULT_BATCH_CELLS }
     }
 
-    /// Makes the pictures, one a seed. Where a mask keeps pixels, they are the given picture's, bit for bit.
+    /// Generates one image per seed. Pixels outside a mask are bit-identical to the input image.
     ///
     /// # Errors
-    /// [`Error::Request`] before any work, [`Error::Cancelled`] if `on_step` said so, or what the device says.
+    /// Returns [`Error::Request`] before any work, [`Error::Cancelled`] if `on_step` breaks, or a device error.
     pub fn run(&self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let latents = self.latents(request, on_step)?;
         let given = request.start.as_ref().and_then(|start| Some((&start.picture, start.mask.as_ref()?)));
@@ -86,26 +86,26 @@ impl Pipeline {
             .map(|i| {
                 let picture = self.decode(&latents.narrow(0, i, 1)?)?;
                 Ok(match given {
-                    Some((given, mask)) => picture.over(given, mask),
+                    Some((given, mask)) => picture.composite(given, mask),
                     None => picture,
                 })
             })
             .collect()
     }
 
-    /// The latents of the pictures: f32 (seeds, channels, height, width), scaled as the UNet knows them.
+    /// Generates latents: f32 (seeds, channels, height, width), multiplied by the scaling factor.
     ///
     /// # Errors
-    /// As [`Pipeline::run`].
+    /// Returns the errors of [`Pipeline::run`].
     pub fn latents(&self, request: &Request, on_step: &mut OnStep) -> Result<Tensor> {
         request.check(&self.bounds, &self.model)?;
         let scheduler = request.scheduler(&self.model.scheduler)?;
         let factor = self.model.vae.config().factor();
         let cells = request.width * request.height / (factor * factor);
-        let group = (self.cells / cells.max(1)).max(1);
+        let group = (self.batch_cells / cells.max(1)).max(1);
         let mut parts = Vec::new();
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
-            let fixed = self.fixed(request, seeds)?;
+            let inputs = self.inputs(request, seeds)?;
             let groups = request.seeds.len().div_ceil(group);
             let (before, total) = (i * scheduler.steps(), groups * scheduler.steps());
             let mut report = |step: usize, x0: &Tensor| {
@@ -116,29 +116,29 @@ impl Pipeline {
                     ControlFlow::Break(()) => Err(Error::Cancelled { step: before + step, total }),
                 }
             };
-            parts.push(self.denoise(request, seeds, scheduler.clone(), &fixed, &mut report)?);
+            parts.push(self.denoise(request, seeds, scheduler.clone(), &inputs, &mut report)?);
         }
         Ok(Tensor::cat(&parts, 0)?)
     }
 
-    /// A picture of latents (1, channels, height, width), scaled as the UNet knows them.
+    /// Decodes latents (1, channels, height, width) that are multiplied by the scaling factor.
     ///
     /// # Errors
-    /// Another shape, numbers that are none, or what the device says.
+    /// The shape is wrong, values are not finite, or the device fails.
     pub fn decode(&self, latents: &Tensor) -> Result<Picture> {
         let vae = &self.model.vae;
         let latents = (latents / vae.config().scaling_factor)?.to_dtype(self.model.vae_dtype)?;
         let scale = Scale { input: 1, output: vae.config().factor() };
         let rgb = tiled(&latents, self.tiling, scale, &|tile| vae.decode(tile))?;
         let mut pictures = Picture::from_tensor(&rgb)?;
-        pictures.pop().ok_or_else(|| Error::model("the VAE made no picture"))
+        pictures.pop().ok_or_else(|| Error::model("the VAE returned no image"))
     }
 
-    /// Latents of a picture as f32 (seeds, channels, height, width), scaled as the UNet knows them: for each seed
-    /// another sample of what the VAE takes for possible.
+    /// Encodes an image to f32 latents (seeds, channels, height, width), multiplied by the scaling factor.
+    /// Each seed yields a separate sample of the distribution that the VAE predicts.
     ///
     /// # Errors
-    /// Sides that the VAE cannot halve, or what the device says.
+    /// The sides are not multiples of the factor of the VAE, or the device fails.
     pub fn encode(&self, picture: &Picture, seeds: &[u64]) -> Result<Tensor> {
         self.encode_tensor(&picture.to_tensor(&self.model.device)?, seeds)
     }
@@ -157,7 +157,7 @@ impl Pipeline {
         Ok((sample * vae.config().scaling_factor)?)
     }
 
-    fn fixed(&self, request: &Request, seeds: &[u64]) -> Result<Fixed> {
+    fn inputs(&self, request: &Request, seeds: &[u64]) -> Result<BatchInputs> {
         let model = &self.model;
         let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0);
         let prompts: &[&str] = match guidance {
@@ -166,11 +166,11 @@ impl Pipeline {
         };
         let mut texts = model.encode(prompts)?;
         if guidance.is_some() && request.negative.is_empty() && model.zeros_for_empty {
-            texts.context = without_first(&texts.context)?;
-            texts.pooled = texts.pooled.as_ref().map(without_first).transpose()?;
+            texts.context = zero_first_row(&texts.context)?;
+            texts.pooled = texts.pooled.as_ref().map(zero_first_row).transpose()?;
         }
-        // The negative prompt's pictures come first.
-        let each = |x: &Tensor| -> Result<Tensor> {
+        // The rows of the negative prompt precede those of the prompt.
+        let repeat = |x: &Tensor| -> Result<Tensor> {
             let rows: Vec<Tensor> = (0..x.dim(0)?)
                 .map(|i| {
                     let row = x.narrow(0, i, 1)?;
@@ -179,28 +179,28 @@ impl Pipeline {
                 .collect::<candle_core::Result<_>>()?;
             Ok(Tensor::cat(&rows, 0)?)
         };
-        texts.context = each(&texts.context)?;
+        texts.context = repeat(&texts.context)?;
         let (width, height) = (request.width, request.height);
         let added = match &texts.pooled {
-            Some(pooled) => Some(model.unet.added(&each(pooled)?, [height, width, 0, 0, height, width])?),
+            Some(pooled) => Some(model.unet.added(&repeat(pooled)?, [height, width, 0, 0, height, width])?),
             None => None,
         };
-        let mut fixed = Fixed { texts, added, start: None, mask: None, inpaint: None, guidance };
-        let Some(start) = &request.start else { return Ok(fixed) };
+        let mut inputs = BatchInputs { texts, added, start: None, mask: None, inpaint: None, guidance };
+        let Some(start) = &request.start else { return Ok(inputs) };
         if start.strength < 1.0 || start.mask.is_some() {
-            fixed.start = Some(self.encode(&start.picture, seeds)?);
+            inputs.start = Some(self.encode(&start.picture, seeds)?);
         }
         if let Some(mask) = &start.mask {
             let cells = mask.cells(model.vae.config().factor(), &model.device)?;
             if model.is_inpainting() {
-                fixed.inpaint = Some(self.inpaint(&start.picture, mask, &cells, seeds)?);
+                inputs.inpaint = Some(self.inpaint(&start.picture, mask, &cells, seeds)?);
             }
-            fixed.mask = Some(cells);
+            inputs.mask = Some(cells);
         }
-        Ok(fixed)
+        Ok(inputs)
     }
 
-    /// What a UNet with nine channels sees beside the latents: (seeds, 5, height, width).
+    /// Returns the additional input channels of inpainting UNets: (seeds, 5, height, width).
     fn inpaint(&self, picture: &Picture, mask: &Mask, cells: &Tensor, seeds: &[u64]) -> Result<Tensor> {
         let device = &self.model.device;
         let keep = (1.0 - mask.cells(1, device)?)?;
@@ -215,7 +215,7 @@ impl Pipeline {
         request: &Request,
         seeds: &[u64],
         mut scheduler: Scheduler,
-        fixed: &Fixed,
+        inputs: &BatchInputs,
         report: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
         let device = &self.model.device;
@@ -223,23 +223,23 @@ impl Pipeline {
         let channels = self.model.vae.config().latent_channels;
         let shape = (channels, request.height / factor, request.width / factor);
         let noise = normal_batch(seeds, Purpose::Start, shape, device)?;
-        // At full strength there is nothing of the picture where it is painted anew, as without one.
+        // At full strength the regenerated part starts from pure noise, as without an input image.
         let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0);
-        let mut latents = match &fixed.start {
+        let mut latents = match &inputs.start {
             Some(start) if !whole => scheduler.add_noise(start, &noise, 0)?,
             _ => (&noise * scheduler.init_sigma())?,
         };
         let skipped = request.skipped();
         for step in 0..scheduler.steps() {
             let timestep = scheduler.timestep(step).unwrap_or_default();
-            let output = self.predict(&latents, timestep, fixed)?;
+            let output = self.predict(&latents, timestep, inputs)?;
             let mut fresh = || normal_batch(seeds, Purpose::Step(skipped + step), shape, device);
             let stepped = scheduler.step(&output, &latents, &mut fresh)?;
             latents = stepped.sample;
             let mut x0 = stepped.x0;
-            // A UNet that knows of masks needs no help; any other gets the picture back after each step.
-            if let (Some(mask), Some(start), None) = (&fixed.mask, &fixed.start, &fixed.inpaint) {
-                // What comes out last has no noise left.
+            // For UNets without mask input, restore the unmasked part of the input image after each step.
+            if let (Some(mask), Some(start), None) = (&inputs.mask, &inputs.start, &inputs.inpaint) {
+                // The final sample has no noise.
                 let kept = match step + 1 == scheduler.steps() {
                     true => start.clone(),
                     false => scheduler.add_noise(start, &noise, step + 1)?,
@@ -252,32 +252,32 @@ impl Pipeline {
         Ok(latents)
     }
 
-    /// What the UNet predicts, guided, in f32.
-    fn predict(&self, latents: &Tensor, timestep: f64, fixed: &Fixed) -> Result<Tensor> {
+    /// Returns the prediction of the UNet after guidance, in f32.
+    fn predict(&self, latents: &Tensor, timestep: f64, inputs: &BatchInputs) -> Result<Tensor> {
         let n = latents.dim(0)?;
         let mut input = latents.to_dtype(self.model.dtype)?;
-        if let Some(inpaint) = &fixed.inpaint {
+        if let Some(inpaint) = &inputs.inpaint {
             input = Tensor::cat(&[&input, &inpaint.to_dtype(self.model.dtype)?], 1)?;
         }
-        if fixed.guidance.is_some() {
+        if inputs.guidance.is_some() {
             input = Tensor::cat(&[&input, &input], 0)?;
         }
         let output =
-            self.model.unet.forward(&input, &[timestep], &fixed.texts.context, fixed.added.as_ref())?;
+            self.model.unet.forward(&input, &[timestep], &inputs.texts.context, inputs.added.as_ref())?;
         let output = output.to_dtype(DType::F32)?;
-        let Some(guidance) = fixed.guidance else { return Ok(output) };
+        let Some(guidance) = inputs.guidance else { return Ok(output) };
         let (without, with) = (output.narrow(0, 0, n)?, output.narrow(0, n, n)?);
         Ok((&without + ((with - &without)? * guidance)?)?)
     }
 }
 
-/// `x` with zeros as its first row.
-fn without_first(x: &Tensor) -> candle_core::Result<Tensor> {
+/// Returns `x` with zeros in the first row.
+fn zero_first_row(x: &Tensor) -> candle_core::Result<Tensor> {
     let rest = x.narrow(0, 1, x.dim(0)? - 1)?;
     Tensor::cat(&[&x.narrow(0, 0, 1)?.zeros_like()?, &rest], 0)
 }
 
-/// `x` where the mask is one, `kept` where it is zero.
+/// Returns `x` where the mask is 1 and `kept` where it is 0.
 fn blend(x: &Tensor, kept: &Tensor, mask: &Tensor) -> candle_core::Result<Tensor> {
     (x - kept)?.broadcast_mul(mask)? + kept
 }

@@ -1,69 +1,69 @@
-//! What is asked of a pipeline, and whether it can be.
+//! Requests to a pipeline and their validation.
 use crate::model::Model;
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
-/// What a request may ask at most.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Of one side, in pixels.
+    /// Maximum width and height in pixels.
     pub side: usize,
-    /// Of one picture.
+    /// Maximum number of pixels of an image.
     pub pixels: usize,
-    /// Of one picture.
+    /// Maximum number of steps of an image.
     pub steps: usize,
-    /// Of one request.
+    /// Maximum number of images.
     pub pictures: usize,
-    /// Of a prompt, in bytes.
+    /// Maximum length of a prompt in bytes.
     pub prompt: usize,
 }
 
 impl Default for Bounds {
-    /// 2048 a side, 1536 · 1536 pixels, 150 steps, 16 pictures, 10000 bytes.
+    /// Returns limits of 2048 per side, 1536 · 1536 pixels, 150 steps, 16 images and 10000 bytes per prompt.
     fn default() -> Self {
         Self { side: 2048, pixels: 1536 * 1536, steps: 150, pictures: 16, prompt: 10_000 }
     }
 }
 
-/// A picture to begin with.
+/// Input image of a request.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// Of the request's size.
+    /// Image of the size of the request.
     pub picture: Picture,
-    /// In (0, 1]: the part of the steps that is made; at 1 nothing is left of what is painted anew.
+    /// Fraction of the steps that are computed, in (0, 1]. At 1, nothing of the regenerated part is preserved.
     pub strength: f64,
-    /// What is painted anew, of the request's size; None: all.
+    /// Mask of the part to regenerate, of the size of the request; `None` regenerates the whole image.
     pub mask: Option<Mask>,
 }
 
-/// Pictures to make.
+/// Request for one or more images.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What is to be seen.
+    /// Description of the image.
     pub prompt: String,
-    /// What is not.
+    /// Negative prompt: description of what the image should not show.
     pub negative: String,
-    /// A multiple of 8.
+    /// Width in pixels, a multiple of 8.
     pub width: usize,
-    /// A multiple of 8.
+    /// Height in pixels, a multiple of 8.
     pub height: usize,
-    /// From noise to picture.
+    /// Number of denoising steps.
     pub steps: usize,
-    /// How strongly the prompt counts; up to 1 the negative prompt does not count and the UNet has half the work.
+    /// Classifier-free guidance scale. Up to 1, the negative prompt is ignored and the UNet batch is halved.
     pub guidance: f64,
-    /// One picture each.
+    /// Seeds, one per image.
     pub seeds: Vec<u64>,
-    /// None: the model's.
+    /// Sampling method; `None` selects that of the model.
     pub method: Option<Method>,
-    /// Karras' noise levels; None: as the model has it.
+    /// Use of Karras noise levels; `None` selects the setting of the model.
     pub karras: Option<bool>,
-    /// None: from noise.
+    /// Input image; `None` starts from noise.
     pub start: Option<Start>,
 }
 
 impl Request {
-    /// A request as `model` is meant to be asked: its size, 30 steps and guidance 7.5, or 4 steps and none of a Turbo.
+    /// Returns the defaults of `model`: 30 steps with guidance 7.5, or 4 steps without guidance for Turbo.
     pub fn of(model: &Model, prompt: impl Into<String>) -> Self {
         let side = model.side();
         let (steps, guidance) = if model.turbo { (4, 0.0) } else { (30, 7.5) };
@@ -81,70 +81,70 @@ impl Request {
         }
     }
 
-    /// Says what cannot be about the request.
+    /// Validates the request.
     ///
     /// # Errors
-    /// [`Error::Request`], with what is allowed.
+    /// Returns [`Error::Request`] with the permitted values.
     pub fn check(&self, bounds: &Bounds, model: &Model) -> Result<()> {
-        let no = |message: String| Err(Error::Request(message));
+        let invalid = |message: String| Err(Error::Request(message));
         let (width, height) = (self.width, self.height);
         let multiple = model.vae.config().factor().max(8);
         if width == 0 || height == 0 || width % multiple != 0 || height % multiple != 0 {
-            return no(format!("size {width} x {height}: sides are multiples of {multiple}"));
+            return invalid(format!("size {width} x {height}: sides must be multiples of {multiple}"));
         }
         let pixels = width.saturating_mul(height);
         if width.max(height) > bounds.side || pixels > bounds.pixels {
             let (side, pixels) = (bounds.side, bounds.pixels);
-            return no(format!("size {width} x {height}: at most {side} a side and {pixels} pixels in all"));
+            return invalid(format!("size {width} x {height}: at most {side} per side, {pixels} in total"));
         }
         if self.steps == 0 || self.steps > bounds.steps {
-            return no(format!("{} steps: 1 to {}", self.steps, bounds.steps));
+            return invalid(format!("{} steps: must be 1 to {}", self.steps, bounds.steps));
         }
         if !(self.guidance.is_finite() && (0.0..=100.0).contains(&self.guidance)) {
-            return no(format!("guidance {}: 0 to 100", self.guidance));
+            return invalid(format!("guidance {}: must be 0 to 100", self.guidance));
         }
         if self.seeds.is_empty() || self.seeds.len() > bounds.pictures {
-            return no(format!("{} pictures: 1 to {}", self.seeds.len(), bounds.pictures));
+            return invalid(format!("{} images: must be 1 to {}", self.seeds.len(), bounds.pictures));
         }
         for (name, text) in [("prompt", &self.prompt), ("negative prompt", &self.negative)] {
             if text.len() > bounds.prompt {
-                return no(format!("{name} of {} bytes: at most {}", text.len(), bounds.prompt));
+                return invalid(format!("{name} of {} bytes: at most {} allowed", text.len(), bounds.prompt));
             }
         }
         if let Some(start) = &self.start {
             if !(start.strength > 0.0 && start.strength <= 1.0) {
-                return no(format!("strength {}: above 0, at most 1", start.strength));
+                return invalid(format!("strength {}: must be above 0 and at most 1", start.strength));
             }
             let size = (start.picture.width(), start.picture.height());
             if size != (width, height) {
-                return no(format!("picture of {} x {}, asked for {width} x {height}", size.0, size.1));
+                return invalid(format!("image of {} x {}: expected {width} x {height}", size.0, size.1));
             }
             if let Some(mask) = start.mask.as_ref().filter(|m| (m.width(), m.height()) != (width, height)) {
                 let (w, h) = (mask.width(), mask.height());
-                return no(format!("mask of {w} x {h}, picture of {width} x {height}"));
+                return invalid(format!("mask of {w} x {h}: expected {width} x {height}"));
             }
         }
         let masked = self.start.as_ref().is_some_and(|start| start.mask.is_some());
         if model.is_inpainting() && !masked {
-            return no("this is an inpainting model: an image and a mask are required".into());
+            return invalid("this is an inpainting model: an image and a mask are required".into());
         }
         Ok(())
     }
 
-    /// Its steps, as `config` has them where it does not say.
+    /// Creates the scheduler of the request; `config` provides the defaults.
     ///
     /// # Errors
-    /// As [`Scheduler::new`].
+    /// Returns the errors of [`Scheduler::new`].
     pub fn scheduler(&self, config: &SchedulerConfig) -> Result<Scheduler> {
         let karras = self.karras.unwrap_or(config.karras);
         let config = SchedulerConfig { karras, ..config.clone() };
         Scheduler::new(&config, self.method.unwrap_or(config.method), self.steps, self.skipped())
     }
 
-    /// How many of the steps a given picture leaves out.
+    /// Returns the number of steps that are skipped because of an input image.
     pub fn skipped(&self) -> usize {
         let strength = self.start.as_ref().map_or(1.0, |start| start.strength);
-        let made = (self.steps as f64 * strength) as usize;
-        self.steps - made.clamp(1, self.steps)
+        let computed = (self.steps as f64 * strength) as usize;
+        self.steps - computed.clamp(1, self.steps)
     }
 }

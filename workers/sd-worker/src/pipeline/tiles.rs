@@ -1,34 +1,34 @@
-//! The VAE in overlapping tiles, so that memory does not grow with the picture.
+//! Tiled evaluation of the VAE with overlapping tiles, which bounds memory for large images.
 use candle_core::{DType, Device, Result, Tensor};
 
-/// When and how pictures are cut, in cells of latents.
+/// Tile sizes, in cells of latents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiling {
-    /// Latents of at most so many cells are taken whole.
-    pub whole: usize,
-    /// Side of a tile.
+    /// Maximum number of cells of latents that are processed without tiling.
+    pub untiled_cells: usize,
+    /// Width and height of a tile.
     pub side: usize,
-    /// What neighbours share, less than half a side.
+    /// Overlap of adjacent tiles, less than half a side.
     pub overlap: usize,
 }
 
 impl Default for Tiling {
-    /// Whole up to 768 x 768 pixels, then tiles of 512 that share 128.
+    /// Returns tiles of 512 x 512 pixels that overlap by 128, for images of more than 768 x 768 pixels.
     fn default() -> Self {
-        Self { whole: 96 * 96, side: 64, overlap: 16 }
+        Self { untiled_cells: 96 * 96, side: 64, overlap: 16 }
     }
 }
 
-/// What one cell of latents is on either side of `apply`.
+/// Number of input and output elements per cell of latents, in each dimension.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub input: usize,
     pub output: usize,
 }
 
-/// `apply` on `input` (1, channels, height, width), in tiles if it is too large; f32 on the CPU.
+/// Evaluates `apply` on `input` (1, channels, height, width), in tiles if it is large. Returns f32 on the CPU.
 ///
-/// Where tiles overlap, each counts less towards its edge. Norms see a tile only, therefore results differ a little.
+/// Overlapping tiles are blended linearly. Results differ slightly, because norms are computed per tile.
 pub(super) fn tiled(
     input: &Tensor,
     tiling: Tiling,
@@ -39,7 +39,7 @@ pub(super) fn tiled(
     let (_, _, height, width) = input.dims4()?;
     let (height, width) = (height / scale.input, width / scale.input);
     let side = tiling.side.max(1);
-    if height * width <= tiling.whole || (height <= side && width <= side) {
+    if height * width <= tiling.untiled_cells || (height <= side && width <= side) {
         return host(&apply(input)?);
     }
     let overlap = tiling.overlap.min(side.saturating_sub(1) / 2);
@@ -47,8 +47,8 @@ pub(super) fn tiled(
     let mut channels = 0;
     let mut total: Vec<f32> = Vec::new();
     let mut weights = vec![0f32; out_height * out_width];
-    for (top, tall) in cuts(height, side, overlap) {
-        for (left, wide) in cuts(width, side, overlap) {
+    for (top, tall) in tiles(height, side, overlap) {
+        for (left, wide) in tiles(width, side, overlap) {
             let s = scale.input;
             let tile = input.narrow(2, top * s, tall * s)?.narrow(3, left * s, wide * s)?.contiguous()?;
             let tile = host(&apply(&tile)?)?;
@@ -56,7 +56,7 @@ pub(super) fn tiled(
             let (_, c, th, tw) = tile.dims4()?;
             if (th, tw) != (tall * s, wide * s) {
                 candle_core::bail!(
-                    "a tile of {tall} x {wide} cells became {th} x {tw}, not {s} times as much"
+                    "a tile of {tall} x {wide} cells has output size {th} x {tw}, expected a scale of {s}"
                 )
             }
             if total.is_empty() {
@@ -64,8 +64,8 @@ pub(super) fn tiled(
                 total = vec![0.0; c * weights.len()];
             }
             let values = tile.flatten_all()?.to_vec1::<f32>()?;
-            let rows = ramp(tall * s, overlap * s, top == 0, top + tall == height);
-            let columns = ramp(wide * s, overlap * s, left == 0, left + wide == width);
+            let rows = blend_weights(tall * s, overlap * s, top == 0, top + tall == height);
+            let columns = blend_weights(wide * s, overlap * s, left == 0, left + wide == width);
             for (y, row) in rows.iter().enumerate() {
                 let to = (top * s + y) * out_width + left * s;
                 for (x, column) in columns.iter().enumerate() {
@@ -84,8 +84,8 @@ pub(super) fn tiled(
     Tensor::from_vec(total, (1, channels, out_height, out_width), &Device::Cpu)
 }
 
-/// Beginnings and lengths of tiles along a side; the last one reaches back as far as it must.
-fn cuts(length: usize, side: usize, overlap: usize) -> Vec<(usize, usize)> {
+/// Returns start and length of the tiles along one dimension. The last tile is aligned with the end.
+fn tiles(length: usize, side: usize, overlap: usize) -> Vec<(usize, usize)> {
     if length <= side {
         return vec![(0, length)];
     }
@@ -94,8 +94,8 @@ fn cuts(length: usize, side: usize, overlap: usize) -> Vec<(usize, usize)> {
     (0..count).map(|i| ((i * stride).min(length - side), side)).collect()
 }
 
-/// Weights along a tile: rising and falling over the overlap, except at the picture's own edges.
-fn ramp(length: usize, overlap: usize, first: bool, last: bool) -> Vec<f32> {
+/// Returns blend weights along a tile: linear ramps over the overlap, except at the edges of the image.
+fn blend_weights(length: usize, overlap: usize, first: bool, last: bool) -> Vec<f32> {
     let part = |distance: usize| ((distance as f32 + 0.5) / overlap.max(1) as f32).min(1.0);
     (0..length)
         .map(|i| {
@@ -111,12 +111,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_of_a_local_function_are_the_whole() -> Result<()> {
+    fn tiling_does_not_change_a_local_function() -> Result<()> {
         for (height, width, side, overlap) in [(13, 9, 4, 1), (8, 8, 8, 2), (5, 21, 6, 2), (7, 3, 5, 9)] {
             let x = Tensor::arange(0f32, (2 * height * width) as f32, &Device::Cpu)?
                 .reshape((1, 2, height, width))?;
             let twice = |x: &Tensor| x.upsample_nearest2d(2 * x.dim(2)?, 2 * x.dim(3)?)? * 2.0;
-            let tiling = Tiling { whole: 0, side, overlap };
+            let tiling = Tiling { untiled_cells: 0, side, overlap };
             let up = tiled(&x, tiling, Scale { input: 1, output: 2 }, &twice)?;
             let difference = (up - twice(&x)?)?.abs()?.max_all()?.to_scalar::<f32>()?;
             assert!(difference < 1e-3, "{height} x {width}: {difference}");
@@ -127,11 +127,11 @@ mod tests {
     #[test]
     fn cuts_cover_a_side_and_overlap() {
         for length in 1..60 {
-            let cuts = cuts(length, 8, 3);
-            assert_eq!(cuts[0].0, 0);
-            let (start, size) = cuts[cuts.len() - 1];
+            let all = tiles(length, 8, 3);
+            assert_eq!(all[0].0, 0);
+            let (start, size) = all[all.len() - 1];
             assert_eq!(start + size, length);
-            assert!(cuts.windows(2).all(|pair| pair[0].0 + pair[0].1 >= pair[1].0 + 3), "{length}: {cuts:?}");
+            assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 >= pair[1].0 + 3), "{length}: {all:?}");
         }
     }
 }

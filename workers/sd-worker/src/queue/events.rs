@@ -1,19 +1,19 @@
-//! Options of the queue, events of a request, refusals and failures.
+//! Options of the queue, events of a request, and errors.
 use std::time::Duration;
 
 use crate::picture::Picture;
 
-/// How much is taken on, and what is told of it.
+/// Options of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Requests that wait beyond the one being made before others are refused.
+    /// Maximum number of waiting requests, not counting the running one.
     pub max_waiting: usize,
-    /// Steps from one preview to the next; 0: none.
+    /// Number of steps between previews; 0 disables previews.
     pub preview_every: usize,
 }
 
 impl Default for Options {
-    /// 32 wait, a preview every 5 steps.
+    /// Returns options with 32 waiting requests and a preview every 5 steps.
     fn default() -> Self {
         Self { max_waiting: 32, preview_every: 5 }
     }
@@ -22,43 +22,43 @@ impl Default for Options {
 /// Event of a request. The last is always [`Event::Done`] or [`Event::Failed`].
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// How many requests come first; at 0 its own begins.
+    /// Position in the queue. Position 0 means that the request starts.
     Queued {
-        /// Number of requests before it, with the running one.
-        before: usize,
+        /// Number of requests ahead of it, including the running one.
+        position: usize,
     },
-    /// A step is done.
+    /// A step has been computed.
     Progress {
-        /// Steps done, of all pictures together.
+        /// Number of completed steps of all images.
         step: usize,
-        /// Steps to do, of all pictures together.
+        /// Total number of steps of all images.
         total: usize,
     },
-    /// The first picture that the step is of, small and rough.
+    /// A low-resolution preview of the first image of the current batch.
     Preview {
-        /// Steps done.
+        /// Number of completed steps.
         step: usize,
-        /// The picture.
+        /// The preview.
         picture: Picture,
     },
-    /// The pictures, one a seed.
+    /// The request has completed.
     Done {
-        /// In the order of the seeds.
+        /// One image per seed, in the order of the seeds.
         pictures: Vec<Picture>,
-        /// The prompt was longer than the model reads.
+        /// True if the prompt was longer than the model supports and has been truncated.
         truncated: bool,
     },
-    /// There will be none.
+    /// The request has failed.
     Failed(Failure),
 }
 
-/// Why there will be no pictures.
+/// Error that ended a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// For programs: `cancelled`, `invalid_request`, `out_of_memory`, `device_error`, `device_lost`, `model_failed`,
-    /// `internal_error`, `worker_ended`.
+    /// Machine-readable code: `cancelled`, `invalid_request`, `out_of_memory`, `device_error`, `device_lost`,
+    /// `model_failed`, `internal_error`, `worker_ended`.
     pub code: &'static str,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
 }
 
@@ -68,16 +68,16 @@ impl Failure {
     }
 }
 
-/// Why a request was not taken.
+/// Reason why a request was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Too many wait.
+pub enum SubmitError {
+    /// The queue is full.
     Full {
-        /// So many.
+        /// Number of waiting requests.
         waiting: usize,
-        /// About when there may be a place.
+        /// Estimated time until a request can be accepted.
         after: Duration,
     },
-    /// Nothing is made any more.
+    /// The queue is closed.
     Closed(Failure),
 }

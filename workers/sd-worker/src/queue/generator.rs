@@ -1,4 +1,4 @@
-//! The generator of images.
+//! Interface between the queue and the pipeline.
 use std::ops::ControlFlow;
 
 use candle_core::{Device, Tensor};
@@ -9,19 +9,19 @@ use crate::pipeline::{OnStep, Pipeline, Request};
 
 /// Generates images, one request at a time.
 pub trait ImageGenerator: Send {
-    /// Returns the images of a request; `on_step` is called after each step.
+    /// Generates the images of a request; `on_step` is called after each step.
     ///
     /// # Errors
-    /// As [`Pipeline::run`].
+    /// Returns the errors of [`Pipeline::run`].
     fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>>;
 
-    /// Whether the prompt is longer than the model reads.
+    /// Returns true if the prompt is longer than the model supports.
     fn truncates(&self, request: &Request) -> bool;
 
-    /// Checks that the device still computes, after a request failed.
+    /// Checks after a failed request that the device still works.
     ///
     /// # Errors
-    /// It does not.
+    /// The device fails or computes wrong results.
     fn check(&self) -> candle_core::Result<()>;
 }
 
@@ -29,7 +29,7 @@ impl ImageGenerator for Pipeline {
     fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let device = self.model.device.clone();
         let mut failed = None;
-        // Steps are only enqueued on a device: without a wait all would be reported before the first is done.
+        // Devices execute steps asynchronously. Without a wait, steps would be reported before they are complete.
         let images = self.run(request, &mut |progress| match device.synchronize() {
             Ok(()) => on_step(progress),
             Err(error) => {
@@ -53,7 +53,7 @@ impl ImageGenerator for Pipeline {
     }
 }
 
-/// Checks that the device doubles three numbers.
+/// Checks the device by a multiplication of three numbers.
 fn computes(device: &Device) -> candle_core::Result<()> {
     let doubled = (Tensor::new(&[1f32, 2.0, 3.0], device)? * 2.0)?.to_vec1::<f32>()?;
     if doubled != [2.0, 4.0, 6.0] {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_computes() {
+    fn the_cpu_passes_the_self_test() {
         computes(&Device::Cpu).unwrap();
     }
 }

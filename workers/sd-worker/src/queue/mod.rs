@@ -1,7 +1,7 @@
-//! Requests in the order in which they came, and the one thread that makes their pictures.
+//! First-in, first-out queue of requests, and the thread that generates their images.
 mod events;
 mod generator;
-mod line;
+mod shared;
 mod thread;
 
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use std::time::Duration;
 use model_thread::ModelThread;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub use events::{Event, Failure, Options, Refused};
+pub use events::{Event, Failure, Options, SubmitError};
 pub use generator::ImageGenerator;
-pub use line::Status;
-use line::{Line, Ticket};
+pub use shared::Status;
+use shared::{QueueEntry, Shared};
 
 use crate::pipeline::Request;
 
-/// A handle to the queue; clones share it. When the last is dropped, waiting requests fail and the thread ends.
+/// Handle to the queue; clones share it. When the last one is dropped, requests fail and the thread ends.
 #[derive(Clone)]
 pub struct Queue(Arc<Handle>);
 
 struct Handle {
-    line: Arc<Line>,
+    queue: Arc<Shared>,
     thread: ModelThread,
 }
 
 impl Queue {
-    /// Starts the thread that owns `generator`. If the device fails, `on_failure` is called and nothing is accepted any
-    /// more.
+    /// Starts the thread that owns `generator`. If the device fails, `on_failure` is called and further
+    /// requests are rejected.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -37,43 +37,43 @@ impl Queue {
         options: Options,
         on_failure: impl FnOnce(&str) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let line = Arc::new(Line::new(options));
-        let own = line.clone();
+        let queue = Arc::new(Shared::new(options));
+        let own = queue.clone();
         let thread = ModelThread::spawn("image-generator", move || thread::run(&own, generator, on_failure))?;
-        Ok(Self(Arc::new(Handle { line, thread })))
+        Ok(Self(Arc::new(Handle { queue, thread })))
     }
 
-    /// Puts a request at the end.
+    /// Appends a request.
     ///
     /// # Errors
-    /// Too many wait, or the queue is closed.
-    pub fn submit(&self, request: Request) -> Result<ImageJob, Refused> {
-        let line = &self.0.line;
-        let (ticket, events) = line.enter(request)?;
-        Ok(ImageJob { events, canceller: Canceller { ticket, line: line.clone() } })
+    /// The queue is full or closed.
+    pub fn submit(&self, request: Request) -> Result<ImageJob, SubmitError> {
+        let queue = &self.0.queue;
+        let (entry, events) = queue.push(request)?;
+        Ok(ImageJob { events, canceller: Canceller { entry, queue: queue.clone() } })
     }
 
-    /// Whether a request would be taken now.
+    /// Checks that a request would be accepted now.
     ///
     /// # Errors
-    /// As [`Queue::submit`].
-    pub fn has_room(&self) -> Result<(), Refused> {
-        self.0.line.has_room()
+    /// The queue is full or closed.
+    pub fn check_capacity(&self) -> Result<(), SubmitError> {
+        self.0.queue.check_capacity()
     }
 
-    /// How it does.
+    /// Returns current length and counters.
     pub fn status(&self) -> Status {
-        self.0.line.status()
+        self.0.queue.status()
     }
 
-    /// Ends all requests, the running one after its step, and waits for the thread.
+    /// Closes the queue and waits for the thread, which finishes its current step. All requests fail.
     pub fn stop(&self) {
         self.0.close();
         self.0.thread.join();
     }
 
-    /// Like [`Self::stop`], but waits at most for `limit`. Returns false if the thread still runs, because the device
-    /// hangs; it is then left to itself.
+    /// Like [`Self::stop`], but waits no longer than `limit`. Returns false if the thread is still running,
+    /// for example because the device hangs; the thread is then detached.
     pub fn stop_within(&self, limit: Duration) -> bool {
         self.0.close();
         self.0.thread.join_within(limit)
@@ -82,7 +82,7 @@ impl Queue {
 
 impl Handle {
     fn close(&self) {
-        self.line.close(&Failure::new("worker_ended", "the worker stopped before this was done"));
+        self.queue.close(&Failure::new("worker_ended", "the worker stopped before completion"));
     }
 }
 
@@ -92,33 +92,33 @@ impl Drop for Handle {
     }
 }
 
-/// A request that was accepted. Dropping it cancels it.
+/// An accepted request. Dropping it cancels the request.
 pub struct ImageJob {
     events: UnboundedReceiver<Event>,
     canceller: Canceller,
 }
 
-/// Ends a request from elsewhere.
+/// Handle that cancels a request.
 #[derive(Clone)]
 pub struct Canceller {
-    ticket: Arc<Ticket>,
-    line: Arc<Line>,
+    entry: Arc<QueueEntry>,
+    queue: Arc<Shared>,
 }
 
 impl Canceller {
-    /// Ends it: at once if it waits, otherwise after the step. Its last event is still sent.
+    /// Cancels the request: immediately if it waits, otherwise after the current step. Its last event is sent.
     pub fn cancel(&self) {
-        self.line.cancel(&self.ticket);
+        self.queue.cancel(&self.entry);
     }
 }
 
 impl ImageJob {
-    /// What happens next; none behind the last.
+    /// Waits for the next event. Returns `None` after the last one.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
-    /// What ends it.
+    /// Returns a handle that cancels the request.
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
     }

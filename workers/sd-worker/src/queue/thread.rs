@@ -1,4 +1,4 @@
-//! The thread that owns the model.
+//! The generator thread, which owns the model.
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -6,63 +6,63 @@ use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
 use super::events::{Event, Failure};
 use super::generator::ImageGenerator;
-use super::line::{Line, Ticket};
+use super::shared::{QueueEntry, Shared};
 use crate::Error;
 use crate::picture::Picture;
 use crate::pipeline::{Progress, Request};
 
-/// Serves until the queue is closed or the device fails.
-pub(super) fn run(line: &Line, mut generator: Box<dyn ImageGenerator>, on_failure: impl FnOnce(&str)) {
+/// Processes requests until the queue is closed or the device fails.
+pub(super) fn run(queue: &Shared, mut generator: Box<dyn ImageGenerator>, on_failure: impl FnOnce(&str)) {
     let mut on_failure = Some(on_failure);
-    while let Some(ticket) = line.next() {
-        let Some(failure) = serve(line, &mut *generator, &ticket) else { continue };
+    while let Some(entry) = queue.next() {
+        let Some(failure) = serve(queue, &mut *generator, &entry) else { continue };
         tracing::error!(code = failure.code, "{}", failure.message);
-        // Not ready before anybody hears why.
+        // Mark the worker as failed before clients receive the error.
         if let Some(on_failure) = on_failure.take() {
             on_failure(&failure.message);
         }
-        line.close(&failure);
-        ticket.end(Event::Failed(failure));
+        queue.close(&failure);
+        entry.finish(Event::Failed(failure));
     }
 }
 
-/// Serves one request. A failure is of the device, and of all that wait; any other is told here.
-fn serve(line: &Line, generator: &mut dyn ImageGenerator, ticket: &Ticket) -> Option<Failure> {
-    let request = ticket.take()?;
+/// Processes one request. Returns a failure only if the device failed, which affects all waiting requests.
+fn serve(queue: &Shared, generator: &mut dyn ImageGenerator, entry: &QueueEntry) -> Option<Failure> {
+    let request = entry.take()?;
     let begin = Instant::now();
     let generated = catch_panic(|| {
         let truncated = generator.truncates(&request);
-        (generate(line, generator, ticket, &request), truncated)
+        (generate(queue, generator, entry, &request), truncated)
     });
     let (generated, truncated) =
         generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
     let failure = match generated {
         Ok(pictures) => {
-            line.count(|status| {
+            queue.update_status(|status| {
                 status.complete += 1;
                 status.pictures += pictures.len() as u64;
                 status.last = begin.elapsed();
             });
-            line.over();
-            ticket.end(Event::Done { pictures, truncated });
+            queue.finish_running();
+            entry.finish(Event::Done { pictures, truncated });
             return None;
         }
         Err(failure) => failure,
     };
-    line.count(|status| match failure.code {
+    queue.update_status(|status| match failure.code {
         "cancelled" => status.cancelled += 1,
         _ => status.failed += 1,
     });
     if failure.code == "cancelled" {
-        // Whoever closed the queue has said why.
-        line.over();
-        ticket.end(Event::Failed(line.closed().unwrap_or(failure)));
+        // If the queue was closed, report its cause instead.
+        queue.finish_running();
+        entry.finish(Event::Failed(queue.closed().unwrap_or(failure)));
         return None;
     }
     let why = match catch_panic(|| generator.check()) {
         Ok(Ok(())) => {
-            line.over();
-            ticket.end(Event::Failed(failure));
+            queue.finish_running();
+            entry.finish(Event::Failed(failure));
             return None;
         }
         Ok(Err(error)) => {
@@ -72,20 +72,20 @@ fn serve(line: &Line, generator: &mut dyn ImageGenerator, ticket: &Ticket) -> Op
         Err(panic) => panicked(&panic),
     };
     let first = failure.message;
-    let message = if first == why { first } else { format!("{first}; and then: {why}") };
+    let message = if first == why { first } else { format!("{first}; the device check then failed: {why}") };
     Some(Failure::new("device_lost", format!("{message}; check the device and restart the worker")))
 }
 
 fn generate(
-    line: &Line,
+    queue: &Shared,
     generator: &mut dyn ImageGenerator,
-    ticket: &Ticket,
+    entry: &QueueEntry,
     request: &Request,
 ) -> Result<Vec<Picture>, Failure> {
-    if ticket.is_cancelled() {
-        return Err(Failure::new("cancelled", "cancelled before its first step"));
+    if entry.is_cancelled() {
+        return Err(Failure::new("cancelled", "cancelled before the first step"));
     }
-    let every = line.options.preview_every;
+    let every = queue.options.preview_every;
     let mut first: Option<Instant> = None;
     let generated = generator.generate(request, &mut |progress: &Progress| {
         let &Progress { step, total, .. } = progress;
@@ -96,23 +96,23 @@ fn generate(
             }
             Some(first) => Some((step - 1, first.elapsed())),
         };
-        line.count(|status| {
+        queue.update_status(|status| {
             status.steps += 1;
             if let Some((steps, time)) = steps {
                 status.steps_per_second = steps as f64 / time.as_secs_f64().max(1e-9);
             }
         });
-        if ticket.is_cancelled() {
+        if entry.is_cancelled() {
             return ControlFlow::Break(());
         }
-        ticket.tell(Event::Progress { step, total });
+        entry.send(Event::Progress { step, total });
         if every > 0 && step % every == 0 {
-            preview(ticket, progress);
+            preview(entry, progress);
         }
         ControlFlow::Continue(())
     });
     if let Some(first) = first {
-        line.count(|status| status.step_time += first.elapsed());
+        queue.update_status(|status| status.step_time += first.elapsed());
     }
     generated.map_err(|error| {
         let code = match &error {
@@ -129,15 +129,15 @@ fn generate(
     })
 }
 
-fn preview(ticket: &Ticket, progress: &Progress) {
+fn preview(entry: &QueueEntry, progress: &Progress) {
     match progress.previews() {
         Ok(pictures) => {
             if let Some(picture) = pictures.into_iter().next() {
-                ticket.tell(Event::Preview { step: progress.step, picture });
+                entry.send(Event::Preview { step: progress.step, picture });
             }
         }
-        // The picture itself will say what is wrong.
-        Err(error) => tracing::debug!(%error, step = progress.step, "no preview"),
+        // The cause is reported when the image itself fails.
+        Err(error) => tracing::debug!(%error, step = progress.step, "cannot create a preview"),
     }
 }
 

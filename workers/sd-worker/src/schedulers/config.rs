@@ -1,11 +1,11 @@
-//! scheduler_config.json as diffusers writes it.
+//! Contents of scheduler_config.json, as written by diffusers.
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::method::Method;
 use crate::{Error, Result};
 
-/// What the network predicts.
+/// Quantity that the network predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prediction {
@@ -13,41 +13,41 @@ pub enum Prediction {
     Epsilon,
     /// v = α ε - σ x0.
     VPrediction,
-    /// The picture x0.
+    /// The denoised sample x0.
     Sample,
 }
 
-/// How β grows from step to step of the training.
+/// Schedule of β over the training timesteps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BetaSchedule {
-    /// Evenly.
+    /// Linear in β.
     Linear,
-    /// Its square root evenly: Stable Diffusion.
+    /// Linear in √β, used by Stable Diffusion.
     ScaledLinear,
-    /// From ᾱ as a squared cosine.
+    /// ᾱ is a squared cosine.
     SquaredcosCapV2,
 }
 
-/// Which of the training's timesteps are visited.
+/// Selection of the training timesteps for sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Spacing {
-    /// Multiples of a whole number, from the lowest.
+    /// Multiples of an integer stride, starting at the lowest timestep.
     Leading,
-    /// Even parts, from the highest.
+    /// Evenly spaced, starting at the highest timestep.
     Trailing,
-    /// Evenly from the lowest to the highest.
+    /// Evenly spaced from the lowest to the highest timestep.
     Linspace,
 }
 
-/// Where the last step ends, except for DDIM, which has [`SchedulerConfig::set_alpha_to_one`].
+/// Noise level after the last step. DDIM uses [`SchedulerConfig::set_alpha_to_one`] instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinalSigma {
-    /// Without noise.
+    /// No noise.
     Zero,
-    /// At the lowest noise of the training.
+    /// The lowest noise level of the training.
     SigmaMin,
 }
 
@@ -56,54 +56,54 @@ pub enum FinalSigma {
 pub enum UniPcKind {
     /// B(h) = h.
     Bh1,
-    /// B(h) = exp(h) - 1: the better one for guided sampling.
+    /// B(h) = exp(h) - 1, recommended for guided sampling.
     #[default]
     Bh2,
 }
 
-/// The noise schedule of a model's training and how to walk it.
+/// Noise schedule of the training, and settings for sampling.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SchedulerConfig {
-    /// Steps of the training.
+    /// Number of training timesteps.
     pub num_train_timesteps: usize,
-    /// β of the first step.
+    /// β of the first timestep.
     pub beta_start: f64,
-    /// β of the last step.
+    /// β of the last timestep.
     pub beta_end: f64,
-    /// Between them.
+    /// Schedule of β between them.
     pub beta_schedule: BetaSchedule,
-    /// Every β, instead of the three above.
+    /// Explicit values of β, which replace the three fields above.
     pub trained_betas: Option<Vec<f64>>,
-    /// What the network predicts.
+    /// Quantity that the network predicts.
     #[serde(rename = "prediction_type")]
     pub prediction: Prediction,
-    /// Which timesteps are visited; None: those of the method's class.
+    /// Selection of timesteps; `None` selects the default of the method.
     #[serde(rename = "timestep_spacing")]
     pub spacing: Option<Spacing>,
     /// Added to the timesteps of [`Spacing::Leading`].
     pub steps_offset: usize,
-    /// DDIM's last step ends without noise, not at the first ᾱ; None: as its class has it.
+    /// If false, the last step of DDIM ends at the first ᾱ, otherwise without noise. `None` means true.
     pub set_alpha_to_one: Option<bool>,
-    /// Noise levels after Karras et al. (2022), for all methods but DDIM.
+    /// If true, all methods except DDIM use the noise levels of Karras et al. (2022).
     #[serde(rename = "use_karras_sigmas")]
     pub karras: bool,
-    /// β are changed so that the last timestep has no signal left.
+    /// If true, β is rescaled to a zero SNR at the last timestep.
     pub rescale_betas_zero_snr: bool,
-    /// Where the last step ends.
+    /// Noise level after the last step.
     pub final_sigmas_type: FinalSigma,
     /// Order of UniPC, 1 to 3.
     pub solver_order: usize,
-    /// UniPC's B(h).
+    /// Function B(h) of UniPC.
     #[serde(skip)]
     pub uni_pc: UniPcKind,
-    /// What the file is made for.
+    /// Sampling method of the scheduler class in the file.
     #[serde(skip)]
     pub method: Method,
 }
 
 impl Default for SchedulerConfig {
-    /// Stable Diffusion's.
+    /// Returns the configuration of Stable Diffusion 1.5.
     fn default() -> Self {
         Self {
             num_train_timesteps: 1000,
@@ -125,7 +125,7 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Keys whose other values would need steps that are not here.
+/// Keys of features that are not supported.
 const UNSUPPORTED: [&str; 7] = [
     "clip_sample",
     "thresholding",
@@ -136,8 +136,8 @@ const UNSUPPORTED: [&str; 7] = [
     "variance_type",
 ];
 
-/// A class, a key of its files, and the values with which its steps are the ones here. Some of them are other classes',
-/// for which diffusers takes the class's own.
+/// Scheduler class, key, and supported values. Some values belong to other classes; diffusers replaces them
+/// by defaults of the class.
 const SUPPORTED: [(&str, &str, &[&str]); 7] = [
     ("DPMSolverMultistepScheduler", "algorithm_type", &["dpmsolver++", "deis"]),
     ("DPMSolverMultistepScheduler", "solver_order", &["2"]),
@@ -148,25 +148,25 @@ const SUPPORTED: [(&str, &str, &[&str]); 7] = [
     ("UniPCMultistepScheduler", "predict_x0", &["true"]),
 ];
 
-/// What Python's JSON has for numbers, and no other.
-const NO_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+/// Non-standard number literals that Python's json module writes.
+const NON_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 impl SchedulerConfig {
-    /// Reads scheduler_config.json of a folder whose pipeline is of diffusers' class `pipeline`. Classes without a method
-    /// here (PNDM, DDPM, ...) get DDIM, which walks the same timesteps.
+    /// Parses scheduler_config.json of a model whose pipeline class in diffusers is `pipeline`. DDIM replaces
+    /// classes without a corresponding method, such as PNDM and DDPM, because it uses the same timesteps.
     ///
     /// # Errors
-    /// The text is no JSON, has values of another type, or asks for what is not supported.
+    /// The text is not valid JSON, a value has the wrong type, or a setting is not supported.
     pub fn from_json(text: &str, pipeline: &str) -> Result<Self> {
         let bad = |e: serde_json::Error| Error::model(format!("scheduler_config.json: {e}"));
         let unsupported = |key: &str, value: &Value| {
             Err(Error::model(format!("scheduler_config.json: {key} = {value} is not supported")))
         };
-        let mut keys: Map<String, Value> = serde_json::from_str(&finite(text)).map_err(bad)?;
+        let mut keys: Map<String, Value> = serde_json::from_str(&replace_non_finite(text)).map_err(bad)?;
         keys.retain(|_, value| !value.is_null());
         let class = keys.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_string();
         if pipeline.starts_with("StableDiffusion") && !pipeline.starts_with("StableDiffusionXL") {
-            mend(&mut keys);
+            fix_legacy_config(&mut keys);
         }
         for key in UNSUPPORTED {
             let value = keys.get(key).unwrap_or(&Value::Null);
@@ -185,7 +185,7 @@ impl SchedulerConfig {
         if ["LCM", "TCD", "EDM", "FlowMatch", "Cosine"].iter().any(|other| class.starts_with(other)) {
             return Err(Error::model(format!("scheduler_config.json: {class} is not supported")));
         }
-        // What all of diffusers' classes take where a file says nothing; what they differ in is the method's.
+        // Defaults shared by all classes in diffusers. Null selects the default of the method.
         let silent: [(&str, Value); 6] = [
             ("beta_start", 0.0001.into()),
             ("beta_end", 0.02.into()),
@@ -204,19 +204,19 @@ impl SchedulerConfig {
         Ok(config)
     }
 
-    /// Which timesteps `method` visits.
+    /// Returns the selection of timesteps for `method`.
     pub fn spacing(&self, method: Method) -> Spacing {
         self.spacing.unwrap_or(if method == Method::Ddim { Spacing::Leading } else { Spacing::Linspace })
     }
 
-    /// Whether DDIM's last step ends without noise.
+    /// Returns true if the last step of DDIM ends without noise.
     pub(super) fn ends_at_one(&self) -> bool {
         self.set_alpha_to_one.unwrap_or(true)
     }
 }
 
-/// Puts right what diffusers' Stable Diffusion puts right of old files.
-fn mend(keys: &mut Map<String, Value>) {
+/// Corrects settings of old files in the same way as the Stable Diffusion pipeline of diffusers.
+fn fix_legacy_config(keys: &mut Map<String, Value>) {
     let steps_offset = keys.get("steps_offset").and_then(Value::as_u64).unwrap_or_default();
     let clip_sample = keys.get("clip_sample") == Some(&Value::Bool(true));
     for (key, wrong, right) in [
@@ -225,20 +225,20 @@ fn mend(keys: &mut Map<String, Value>) {
     ] {
         if wrong {
             tracing::warn!(
-                "scheduler_config.json: {key} is taken to be {right}, as Stable Diffusion needs it"
+                "scheduler_config.json: replacing {key} by {right}, which Stable Diffusion requires"
             );
             keys.insert(key.to_owned(), right);
         }
     }
 }
 
-/// `text` with null for what JSON does not have as numbers. diffusers writes the infinity behind `lambda_min_clipped`,
-/// which clips nothing.
-fn finite(text: &str) -> String {
+/// Replaces non-standard number literals by null. diffusers writes `-Infinity` for `lambda_min_clipped`,
+/// which has no effect.
+fn replace_non_finite(text: &str) -> String {
     let mut finite = String::with_capacity(text.len());
     let (mut rest, mut quoted, mut escaped) = (text, false, false);
     while let Some(first) = rest.chars().next() {
-        let word = NO_NUMBERS.iter().find(|word| !quoted && rest.starts_with(**word));
+        let word = NON_FINITE.iter().find(|word| !quoted && rest.starts_with(**word));
         let (taken, behind) = rest.split_at(word.map_or(first.len_utf8(), |word| word.len()));
         finite.push_str(if word.is_some() { "null" } else { taken });
         quoted ^= first == '"' && !escaped;

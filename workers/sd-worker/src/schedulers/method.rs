@@ -1,15 +1,15 @@
-//! The methods by which steps are made, and their names.
+//! Sampling methods and their names.
 use crate::{Error, Result};
 
-/// How steps are made.
+/// Sampling method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
-    /// Song et al. 2020, without noise.
+    /// DDIM, Song et al. 2020, with η = 0.
     #[default]
     Ddim,
-    /// Euler's method as in k-diffusion: DDIM's step on other timesteps.
+    /// Euler's method as in k-diffusion: the step of DDIM with other timesteps.
     Euler,
-    /// Euler's method with the posterior's noise.
+    /// Euler's method with ancestral noise.
     EulerAncestral,
     /// DPM-Solver++(2M), Lu et al. 2022.
     DpmSolver2M,
@@ -17,7 +17,7 @@ pub enum Method {
     UniPc,
 }
 
-/// Name, name of diffusers' class, method.
+/// Name, scheduler class in diffusers, and method.
 const METHODS: [(&str, &str, Method); 5] = [
     ("ddim", "DDIMScheduler", Method::Ddim),
     ("euler", "EulerDiscreteScheduler", Method::Euler),
@@ -27,16 +27,16 @@ const METHODS: [(&str, &str, Method); 5] = [
 ];
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 5] =
         [Self::Ddim, Self::Euler, Self::EulerAncestral, Self::DpmSolver2M, Self::UniPc];
 
-    /// ddim, euler, euler-a, dpm++2m or unipc.
+    /// Returns the name: ddim, euler, euler-a, dpm++2m or unipc.
     pub fn name(self) -> &'static str {
         METHODS.iter().find(|(_, _, method)| *method == self).map_or("", |(name, _, _)| name)
     }
 
-    /// The method of diffusers' class; DDIM for those without one.
+    /// Returns the method of a scheduler class in diffusers, or DDIM for unknown classes.
     pub(super) fn of_class(class: &str) -> Self {
         METHODS.iter().find(|(_, other, _)| *other == class).map_or(Self::Ddim, |(_, _, method)| *method)
     }
@@ -57,7 +57,7 @@ impl std::str::FromStr for Method {
         let found = METHODS.iter().find(|(own, _, _)| *own == name);
         found.map(|(_, _, method)| *method).ok_or_else(|| {
             let names: Vec<&str> = METHODS.iter().map(|(own, _, _)| *own).collect();
-            Error::request(format!("no scheduler {name:?}; there are {}", names.join(", ")))
+            Error::request(format!("unknown scheduler {name:?}; expected one of {}", names.join(", ")))
         })
     }
 }

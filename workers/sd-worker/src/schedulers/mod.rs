@@ -1,9 +1,9 @@
-//! Schedulers: which noise levels a picture passes, and how each step goes down to the next.
+//! Schedulers: noise levels of the sampling steps, and the solver for each step.
 //!
-//! Definitions are diffusers'. Upstream has DDIM, Euler's ancestral method and UniPC; they are not used here: the last
-//! two draw noise on the device, where it depends on the device, and upstream's UniPC walks the noise levels of EDM,
-//! not those of the model's training. So that all methods agree about spacing, end and prediction, all five are one
-//! table of coefficients ([`Scheduler`]).
+//! Definitions follow diffusers. The schedulers of candle-transformers (DDIM, ancestral Euler, UniPC) are not
+//! used: the last two draw noise on the device, and UniPC uses the noise levels of EDM instead of those of
+//! the training. All five methods are expressed by one table of coefficients ([`Scheduler`]), so that they
+//! handle spacing, final noise level and prediction type identically.
 mod config;
 mod method;
 mod noise;
@@ -18,18 +18,18 @@ pub use method::Method;
 pub use noise::{Purpose, normal, normal_batch};
 pub use schedule::{Level, alphas_cumprod};
 
-/// What a step gives, both of the sample's shape and dtype.
+/// Result of a step. Both tensors have shape and dtype of the sample.
 #[derive(Debug, Clone)]
-pub struct Stepped {
+pub struct StepOutput {
     /// The sample at the next noise level.
     pub sample: Tensor,
-    /// The picture as the network sees it now.
+    /// Prediction of the denoised sample.
     pub x0: Tensor,
 }
 
-/// The steps of one picture, or of pictures that go together.
+/// Sampling steps of one image, or of a batch of images.
 ///
-/// Samples are α x0 + σ ε with α² + σ² = 1, for every method: nothing has to be scaled before the network sees it.
+/// For all methods, samples are α x0 + σ ε with α² + σ² = 1, so the input of the network needs no scaling.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     steps: Vec<solver::Step>,
@@ -37,74 +37,74 @@ pub struct Scheduler {
     init_sigma: f64,
     total: usize,
     done: usize,
-    /// Predictions of x0, the newest first.
+    /// Recent predictions of x0, the newest first.
     x0s: Vec<Tensor>,
     last_sample: Option<Tensor>,
 }
 
 impl Scheduler {
-    /// Plans `steps` steps, of which the first `skip` are left out: a given picture begins in the middle.
+    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image.
     ///
     /// # Errors
-    /// No step is left, or there are more than the training had.
+    /// All steps are skipped, or there are more steps than training timesteps.
     pub fn new(config: &SchedulerConfig, method: Method, steps: usize, skip: usize) -> Result<Self> {
         let eta = if method == Method::EulerAncestral { 1.0 } else { 0.0 };
         let grid = schedule::grid(config, method, steps)?;
         if skip >= steps {
-            return Err(Error::request(format!("{skip} of {steps} steps left out: none is left")));
+            return Err(Error::request(format!("cannot skip {skip} of {steps} steps")));
         }
         let end = grid.levels[steps];
-        // Euler's methods begin at their first level, unless a row with an offset stands for all of the training.
+        // Euler's methods start at the noise of their first level, but with leading spacing at variance 1.
         let exact = method.has_fractional_timesteps() && config.spacing(method) != Spacing::Leading;
         let init_sigma = if exact { grid.levels[skip].sigma } else { 1.0 };
         let steps = solver::steps(config, method, eta, &grid, skip);
         Ok(Self { total: steps.len(), steps, end, init_sigma, done: 0, x0s: Vec::new(), last_sample: None })
     }
 
-    /// How many steps there are.
+    /// Returns the number of steps.
     pub fn steps(&self) -> usize {
         self.total
     }
 
-    /// The timestep at which the network is asked in step `step`, as the training counts them.
+    /// Returns the training timestep at which the network is evaluated in step `step`.
     pub fn timestep(&self, step: usize) -> Option<f64> {
         self.steps.get(step).map(|step| step.timestep)
     }
 
-    /// The noise level before step `step`; behind the last step: that of the result.
+    /// Returns the noise level before step `step`, or that of the result after the last step.
     pub fn level(&self, step: usize) -> Level {
         self.steps.get(step).map_or(self.end, |step| step.level)
     }
 
-    /// What noise of variance one is multiplied with to begin from nothing but noise.
+    /// Returns the factor by which noise of unit variance is multiplied to obtain the initial sample.
     pub fn init_sigma(&self) -> f64 {
         self.init_sigma
     }
 
-    /// `x0` at the noise level before step `step`.
+    /// Returns `x0` with noise at the level before step `step`.
     ///
     /// # Errors
     /// Shapes, dtypes or devices differ, or the device fails.
     pub fn add_noise(&self, x0: &Tensor, noise: &Tensor, step: usize) -> Result<Tensor> {
         let Level { alpha, sigma } = self.level(step);
-        Ok(sum(&[(alpha, x0), (sigma, noise)])?)
+        Ok(linear_combination(&[(alpha, x0), (sigma, noise)])?)
     }
 
-    /// Goes one step: `output` is what the network said of `sample`; `noise` gives numbers of variance one in its
-    /// shape, and is asked by the methods that add noise only.
+    /// Computes one step. `output` is the prediction of the network for `sample`. `noise` returns noise of
+    /// unit variance in the same shape and is called only by methods that add noise.
     ///
     /// # Errors
-    /// All steps are done, shapes differ, or the device fails.
+    /// All steps have been computed, shapes differ, or the device fails.
     pub fn step(
         &mut self,
         output: &Tensor,
         sample: &Tensor,
         noise: &mut dyn FnMut() -> candle_core::Result<Tensor>,
-    ) -> Result<Stepped> {
+    ) -> Result<StepOutput> {
         let Some(step) = self.steps.get(self.done) else {
-            return Err(Error::request(format!("all {} steps are done", self.total)));
+            return Err(Error::request(format!("all {} steps have already been computed", self.total)));
         };
-        let x0 = sum(&[(step.x0[0], sample), (step.x0[1], output)])?;
+        let x0 = linear_combination(&[(step.x0[0], sample), (step.x0[1], output)])?;
         self.x0s.insert(0, x0.clone());
         let corrected = match (&step.correct, &self.last_sample) {
             (Some(correct), Some(last)) => Some(apply(correct, last, &self.x0s)?),
@@ -113,23 +113,23 @@ impl Scheduler {
         let sample = corrected.as_ref().unwrap_or(sample);
         let mut next = apply(&step.predict, sample, &self.x0s)?;
         if step.noise > 0.0 {
-            next = sum(&[(1.0, &next), (step.noise, &noise()?)])?;
+            next = linear_combination(&[(1.0, &next), (step.noise, &noise()?)])?;
         }
         self.last_sample = Some(sample.clone());
         self.x0s.truncate(3);
         self.done += 1;
-        Ok(Stepped { sample: next, x0 })
+        Ok(StepOutput { sample: next, x0 })
     }
 }
 
-fn apply(of: &solver::Sum, sample: &Tensor, x0s: &[Tensor]) -> candle_core::Result<Tensor> {
+fn apply(of: &solver::Coefficients, sample: &Tensor, x0s: &[Tensor]) -> candle_core::Result<Tensor> {
     let mut terms = vec![(of.sample, sample)];
     terms.extend(of.x0.iter().copied().zip(x0s));
-    sum(&terms)
+    linear_combination(&terms)
 }
 
-/// Σ factor · tensor, without the terms that are zero.
-fn sum(terms: &[(f64, &Tensor)]) -> candle_core::Result<Tensor> {
+/// Computes Σ factor · tensor, skipping terms with factor 0.
+fn linear_combination(terms: &[(f64, &Tensor)]) -> candle_core::Result<Tensor> {
     let mut total: Option<Tensor> = None;
     for (factor, tensor) in terms.iter().filter(|(factor, _)| *factor != 0.0) {
         let term = if *factor == 1.0 { (*tensor).clone() } else { (*tensor * *factor)? };
@@ -141,6 +141,6 @@ fn sum(terms: &[(f64, &Tensor)]) -> candle_core::Result<Tensor> {
     match (total, terms) {
         (Some(total), _) => Ok(total),
         (None, [(_, first), ..]) => first.zeros_like(),
-        (None, []) => candle_core::bail!("a sum of nothing"),
+        (None, []) => candle_core::bail!("linear combination without terms"),
     }
 }

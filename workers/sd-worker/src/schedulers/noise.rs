@@ -1,20 +1,20 @@
-//! Normal numbers from a seed, the same on every machine and device.
+//! Reproducible normally distributed noise, independent of machine and device.
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// What numbers are drawn for: each has its own stream, so that none depends on how many others were drawn.
+/// Purpose of random numbers. Each purpose has a separate stream, independent of the use of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The noise that a picture begins as.
+    /// Initial noise of an image.
     Start,
-    /// Where in the VAE's distribution the latents of a given picture lie.
+    /// Sampling of the latents of an input image from the distribution of the VAE.
     Encode,
-    /// What a method adds in a step.
+    /// Noise that a method adds in a step.
     Step(usize),
 }
 
-/// `count` independent normal numbers of variance one.
+/// Returns `count` independent, normally distributed numbers of unit variance.
 pub fn normal(seed: u64, purpose: Purpose, count: usize) -> Vec<f32> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -27,7 +27,7 @@ pub fn normal(seed: u64, purpose: Purpose, count: usize) -> Vec<f32> {
     let mut uniform = || (bits.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
     let mut numbers = Vec::with_capacity(count + 1);
     while numbers.len() < count {
-        // Box and Muller; 1 - u is never zero.
+        // Box-Muller transform; 1 - u is never 0.
         let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
         let (sin, cos) = (uniform() * std::f64::consts::TAU).sin_cos();
         numbers.extend([(radius * cos) as f32, (radius * sin) as f32]);
@@ -36,10 +36,10 @@ pub fn normal(seed: u64, purpose: Purpose, count: usize) -> Vec<f32> {
     numbers
 }
 
-/// Noise of pictures, one a seed: f32 (seeds, channels, height, width) on `device`.
+/// Returns noise for one image per seed: f32 (seeds, channels, height, width) on `device`.
 ///
 /// # Errors
-/// The device has no memory left.
+/// The device is out of memory.
 pub fn normal_batch(
     seeds: &[u64],
     purpose: Purpose,

@@ -1,29 +1,29 @@
-//! Noise levels: of the training, and of the steps that are made.
+//! Noise levels of the training and of the sampling steps.
 use super::config::{BetaSchedule, FinalSigma, SchedulerConfig, Spacing};
 use super::method::Method;
 use crate::{Error, Result};
 
-/// ᾱ of a last timestep without signal: not zero, so that its logarithm exists.
-const NO_SIGNAL: f64 = 1.0 / 16_777_216.0;
-/// The exponent of Karras et al.
-const RHO: f64 = 7.0;
+/// ᾱ of a last timestep with zero SNR. It is not 0, because its logarithm must exist.
+const ZERO_SNR_ALPHA_BAR: f64 = 1.0 / 16_777_216.0;
+/// Exponent ρ of Karras et al.
+const KARRAS_RHO: f64 = 7.0;
 
-/// A noise level: a sample is `alpha` x0 + `sigma` ε, the squares of both adding up to one.
+/// A noise level: samples are `alpha` x0 + `sigma` ε, where alpha² + sigma² = 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// What is left of the picture.
+    /// Factor of the signal.
     pub alpha: f64,
-    /// How much noise there is.
+    /// Factor of the noise.
     pub sigma: f64,
 }
 
 impl Level {
-    /// Noise over signal: the σ of k-diffusion.
+    /// Returns the ratio of noise to signal, the σ of k-diffusion.
     pub fn ratio(self) -> f64 {
         self.sigma / self.alpha
     }
 
-    /// Half the logarithm of the signal to noise ratio.
+    /// Returns half the logarithm of the signal-to-noise ratio.
     pub(super) fn lambda(self) -> f64 {
         -self.ratio().ln()
     }
@@ -38,17 +38,17 @@ impl Level {
     }
 }
 
-/// The timesteps that are visited, falling, and the levels there and behind the last.
+/// Timesteps in decreasing order, their noise levels, and the final noise level.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Grid {
     pub timesteps: Vec<f64>,
     pub levels: Vec<Level>,
 }
 
-/// Π (1 - β) up to every timestep of the training.
+/// Returns the cumulative products Π (1 - β) for all training timesteps.
 ///
 /// # Errors
-/// β outside of (0, 1), or none.
+/// There are fewer than two values of β, or one is outside of (0, 1).
 pub fn alphas_cumprod(config: &SchedulerConfig) -> Result<Vec<f64>> {
     let n = config.num_train_timesteps;
     let (start, end) = (config.beta_start, config.beta_end);
@@ -67,7 +67,7 @@ pub fn alphas_cumprod(config: &SchedulerConfig) -> Result<Vec<f64>> {
     };
     if betas.len() < 2 || betas.len() != n || !betas.iter().all(|beta| *beta > 0.0 && *beta < 1.0) {
         return Err(Error::model(format!(
-            "scheduler: {n} timesteps with {} betas from {start} to {end}; needed are two or more in (0, 1)",
+            "scheduler: {n} timesteps with {} betas from {start} to {end}; at least two in (0, 1) are required",
             betas.len()
         )));
     }
@@ -82,17 +82,17 @@ pub fn alphas_cumprod(config: &SchedulerConfig) -> Result<Vec<f64>> {
     if config.rescale_betas_zero_snr {
         let (first, last) = (bars[0].sqrt(), bars[n - 1].sqrt());
         bars.iter_mut().for_each(|bar| *bar = ((bar.sqrt() - last) * first / (first - last)).powi(2));
-        bars[n - 1] = NO_SIGNAL;
+        bars[n - 1] = ZERO_SNR_ALPHA_BAR;
     }
     Ok(bars)
 }
 
 pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Result<Grid> {
     let bars = alphas_cumprod(config)?;
-    // The multistep methods lay one more point than they visit.
+    // Multistep methods divide the range by one more point than they use.
     let most = bars.len() - usize::from(method.is_multistep());
     if steps == 0 || steps > most {
-        return Err(Error::request(format!("{steps} steps: {} makes 1 to {most}", method.name())));
+        return Err(Error::request(format!("{steps} steps: {} supports 1 to {most}", method.name())));
     }
     let mut timesteps = timesteps(config, method, steps);
     if method == Method::Ddim {
@@ -102,7 +102,7 @@ pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Re
         return Ok(Grid { timesteps, levels });
     }
     let ratios: Vec<f64> = bars.iter().map(|bar| Level::of_alpha_bar(*bar).ratio()).collect();
-    let mut visited: Vec<f64> = timesteps.iter().map(|t| at(&ratios, *t)).collect();
+    let mut visited: Vec<f64> = timesteps.iter().map(|t| interpolate(&ratios, *t)).collect();
     if config.karras {
         let (high, low) = match method.is_multistep() {
             true => (ratios[ratios.len() - 1], ratios[0]),
@@ -127,7 +127,7 @@ fn timesteps(config: &SchedulerConfig, method: Method, steps: usize) -> Vec<f64>
     let points = steps + usize::from(method.is_multistep());
     let spacing = config.spacing(method);
     let mut rising: Vec<f64> = match spacing {
-        // One step has to begin at the noise; an even row of one point would be the other end.
+        // A single step must start at the highest noise level, not at the lowest.
         Spacing::Linspace if points == 1 => vec![last],
         Spacing::Linspace => linspace(0.0, last, points),
         Spacing::Leading => {
@@ -156,19 +156,19 @@ fn linspace(start: f64, end: f64, points: usize) -> Vec<f64> {
     (0..points).map(|i| start + (end - start) * (i as f64 / parts)).collect()
 }
 
-/// `values` between whole positions, on a line.
-fn at(values: &[f64], position: f64) -> f64 {
+/// Interpolates `values` linearly at a fractional index.
+fn interpolate(values: &[f64], position: f64) -> f64 {
     let low = (position.floor() as usize).min(values.len() - 2);
     let part = position - low as f64;
     values[low] * (1.0 - part) + values[low + 1] * part
 }
 
 fn karras(high: f64, low: f64, steps: usize) -> Vec<f64> {
-    let (high, low) = (high.powf(1.0 / RHO), low.powf(1.0 / RHO));
-    linspace(0.0, 1.0, steps).iter().map(|part| (high + part * (low - high)).powf(RHO)).collect()
+    let (high, low) = (high.powf(1.0 / KARRAS_RHO), low.powf(1.0 / KARRAS_RHO));
+    linspace(0.0, 1.0, steps).iter().map(|part| (high + part * (low - high)).powf(KARRAS_RHO)).collect()
 }
 
-/// The timestep that has a level, on a line between the logarithms.
+/// Returns the fractional timestep with the given noise ratio, by interpolation of the logarithms.
 fn timestep_of(ratio: f64, ratios: &[f64]) -> f64 {
     let above = ratios.partition_point(|other| *other <= ratio);
     let low = above.saturating_sub(1).min(ratios.len() - 2);

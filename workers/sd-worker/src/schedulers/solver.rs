@@ -1,33 +1,33 @@
-//! The coefficients of every step, in f64.
+//! Coefficients of the sampling steps, in f64.
 //!
-//! All methods here are sums: the next sample is a multiple of this one, of the last predictions of x0, and of fresh
-//! noise. Samples are kept as α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α; this is the
-//! same, the network's input needs no scaling, and half floats hold it.
+//! The next sample is a linear combination of the current sample, recent predictions of x0, and noise.
+//! Samples are α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α, which is
+//! equivalent, but would require scaling of the network input and exceed the range of f16.
 use super::config::{Prediction, SchedulerConfig, UniPcKind};
 use super::method::Method;
 use super::schedule::{Grid, Level};
 
-/// A sum of a sample and predictions of x0, the newest first.
+/// Coefficients of the sample and of the predictions of x0, the newest first.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Sum {
+pub(super) struct Coefficients {
     pub sample: f64,
     pub x0: Vec<f64>,
 }
 
-/// One step.
+/// Coefficients of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Step {
     pub timestep: f64,
     pub level: Level,
-    /// x0 as a multiple of the sample and one of what the network said.
+    /// Coefficients of sample and network output in the prediction of x0.
     pub x0: [f64; 2],
-    /// This step's sample made anew, from the last step's and from what the network said here.
-    pub correct: Option<Sum>,
-    pub predict: Sum,
+    /// Corrector, which recomputes the current sample from the previous one and the current prediction.
+    pub correct: Option<Coefficients>,
+    pub predict: Coefficients,
     pub noise: f64,
 }
 
-/// The steps from `start` on; methods that look back begin there at order one.
+/// Returns the steps from `start` on. Multistep methods start with order 1.
 pub(super) fn steps(
     config: &SchedulerConfig,
     method: Method,
@@ -83,33 +83,33 @@ fn x0(prediction: Prediction, Level { alpha, sigma }: Level) -> [f64; 2] {
     }
 }
 
-/// The noise of the ancestral step: the deviation of the posterior (DDIM's with η = 1).
+/// Returns the noise of an ancestral step: the standard deviation of the posterior (DDIM with η = 1).
 fn fresh_noise(from: Level, to: Level) -> f64 {
     let (a, b) = (from.ratio(), to.ratio());
     to.alpha * (b * b * (a * a - b * b) / (a * a)).max(0.0).sqrt()
 }
 
-/// α' x0 + sqrt(σ'² - s²) ε: DDIM, and Euler's step, which is the same one.
-fn first_order(from: Level, to: Level, noise: f64) -> Sum {
+/// Computes α' x0 + sqrt(σ'² - s²) ε, the step of both DDIM and Euler's method.
+fn first_order(from: Level, to: Level, noise: f64) -> Coefficients {
     let sample = (to.sigma * to.sigma - noise * noise).max(0.0).sqrt() / from.sigma;
-    Sum { sample, x0: vec![to.alpha - sample * from.alpha] }
+    Coefficients { sample, x0: vec![to.alpha - sample * from.alpha] }
 }
 
-/// The first order of DPM-Solver++ and UniPC: x0 held fast over the step.
-fn exponential(from: Level, to: Level) -> Sum {
+/// First-order step of DPM-Solver++ and UniPC, with constant x0 over the step.
+fn exponential(from: Level, to: Level) -> Coefficients {
     let h = to.lambda() - from.lambda();
-    Sum { sample: to.sigma / from.sigma, x0: vec![-to.alpha * (-h).exp_m1()] }
+    Coefficients { sample: to.sigma / from.sigma, x0: vec![-to.alpha * (-h).exp_m1()] }
 }
 
-/// DPM-Solver++(2M): x0 at the middle of the step, from the last two.
-fn midpoint(before: Level, from: Level, to: Level) -> Sum {
-    let Sum { sample, x0 } = exponential(from, to);
+/// Step of DPM-Solver++(2M): x0 at the midpoint is extrapolated from the last two predictions.
+fn midpoint(before: Level, from: Level, to: Level) -> Coefficients {
+    let Coefficients { sample, x0 } = exponential(from, to);
     let r = (from.lambda() - before.lambda()) / (to.lambda() - from.lambda());
-    Sum { sample, x0: vec![x0[0] * (1.0 + 0.5 / r), x0[0] * -0.5 / r] }
+    Coefficients { sample, x0: vec![x0[0] * (1.0 + 0.5 / r), x0[0] * -0.5 / r] }
 }
 
-/// UniPC's step from level `i` to the next: UniP, or UniC, which knows x0 at the end of the step too and names it first.
-fn uni_pc(levels: &[Level], i: usize, order: usize, kind: UniPcKind, corrector: bool) -> Sum {
+/// UniPC step from level `i` to the next: predictor UniP, or corrector UniC with the x0 at the end first.
+fn uni_pc(levels: &[Level], i: usize, order: usize, kind: UniPcKind, corrector: bool) -> Coefficients {
     let (from, to) = (levels[i], levels[i + 1]);
     let h = to.lambda() - from.lambda();
     let phi = (-h).exp_m1();
@@ -118,14 +118,14 @@ fn uni_pc(levels: &[Level], i: usize, order: usize, kind: UniPcKind, corrector: 
         UniPcKind::Bh1 => -h,
         UniPcKind::Bh2 => phi,
     };
-    // Where x0 is known, in parts of the step from its beginning.
+    // Positions of the predictions of x0, as fractions of the step.
     let mut at: Vec<f64> = (1..order).map(|k| (levels[i - k].lambda() - from.lambda()) / h).collect();
     if corrector {
         at.push(1.0);
     }
     let weights = match (corrector, order) {
         (_, 1) => vec![0.5; at.len()],
-        // As published: the rule's own solution without the term that vanishes for small steps.
+        // As published: the solution without the term that vanishes for small steps.
         (false, 2) => vec![0.5],
         _ => moments(&at, h, b_h),
     };
@@ -141,7 +141,7 @@ fn uni_pc(levels: &[Level], i: usize, order: usize, kind: UniPcKind, corrector: 
     sum
 }
 
-/// ρ with Σ ρ_k r_k^(j-1) = j! φ_(j+1)(-h) (-h) / B(h) for j = 1, 2, ...
+/// Solves for ρ with Σ ρ_k r_k^(j-1) = j! φ_(j+1)(-h) (-h) / B(h) for j = 1, 2, ...
 fn moments(at: &[f64], h: f64, b_h: f64) -> Vec<f64> {
     let n = at.len();
     let mut rows: Vec<Vec<f64>> = Vec::with_capacity(n);
@@ -156,7 +156,7 @@ fn moments(at: &[f64], h: f64, b_h: f64) -> Vec<f64> {
     solve(rows)
 }
 
-/// Gauss' elimination of a small system, the right side in the last column.
+/// Solves a small linear system by Gaussian elimination; the last column is the right-hand side.
 fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for i in 0..n {

@@ -1,10 +1,10 @@
-//! What is refused, and how it is told.
+//! Rejected requests and their errors.
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, built, form_body, form_request, json_request, with, worker};
-use crate::images::{base64, lies, mask, png};
+use crate::fixture::{Ask, form_body, form_request, json_request, with, worker, worker_of};
+use crate::images::{base64, invalid_images, mask, png};
 use crate::tiny_model::Kind;
 
 const JOBS: &str = "/v1/jobs";
@@ -17,14 +17,14 @@ fn changed(change: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn every_bad_value_names_its_field() {
+async fn invalid_values_name_their_field() {
     let worker =
         with(&["--max-side", "128", "--max-pixels", "8192", "--max-steps", "20", "--max-images", "3"]);
     let image = base64(&png(32, 32));
     let both = [JOBS, GENERATIONS];
     let jobs = [JOBS].as_slice();
     let generations = [GENERATIONS].as_slice();
-    // Where, what is put into a valid body, the code, the param.
+    // Paths, change of a valid body, expected code and param.
     let table: &[(&[&str], Value, &str, &str)] = &[
         (&both, json!({"prompt": null}), "invalid_value", "prompt"),
         (&both, json!({"prompt": 3}), "invalid_value", "prompt"),
@@ -107,10 +107,10 @@ async fn every_bad_value_names_its_field() {
 }
 
 #[tokio::test]
-async fn files_that_lie_are_refused_wherever_they_come() {
+async fn invalid_images_are_rejected_in_all_apis() {
     let worker = worker();
     let good = png(32, 32);
-    for (what, file) in lies() {
+    for (what, file) in invalid_images() {
         for param in ["image", "mask"] {
             let (image, cover) = if param == "image" { (&file, &good) } else { (&good, &file) };
             let body = changed(&json!({"image": base64(image), "mask": base64(cover)}));
@@ -144,8 +144,8 @@ async fn files_that_lie_are_refused_wherever_they_come() {
 }
 
 #[tokio::test]
-async fn a_model_that_paints_into_pictures_says_so() {
-    let worker = built(Kind::Inpaint, &[], None);
+async fn inpainting_models_require_image_and_mask() {
+    let worker = worker_of(Kind::Inpaint, &[], None);
     let image = base64(&png(32, 32));
     for (change, param) in [(json!({}), "image"), (json!({"image": image}), "mask")] {
         let error = worker.post(JOBS, &changed(&change)).await.error();
@@ -154,7 +154,7 @@ async fn a_model_that_paints_into_pictures_says_so() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_json_are_4xx() {
+async fn invalid_json_is_4xx() {
     let worker = worker();
     for (bytes, code) in [
         (&b"{\"prompt\": "[..], "invalid_json"),
@@ -167,7 +167,7 @@ async fn bodies_that_are_no_json_are_4xx() {
         (b"{\"prompt\": \"x\", \"guidance\": NaN}", "invalid_json"),
     ] {
         for path in [JOBS, GENERATIONS] {
-            // A job is an object with a prompt before anything behind it is seen.
+            // Trailing data is tested with the generations API only.
             if path == JOBS && bytes == b"{} {}" {
                 continue;
             }
@@ -189,7 +189,7 @@ async fn bodies_that_are_no_json_are_4xx() {
 }
 
 #[tokio::test]
-async fn forms_that_are_none_are_4xx() {
+async fn invalid_forms_are_4xx() {
     let worker = worker();
     let file = png(32, 32);
     let image = ("image", Some("a.png"), file.as_slice());

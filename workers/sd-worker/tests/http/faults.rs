@@ -1,7 +1,7 @@
-//! What breaks beneath the worker.
+//! Failures of the model and the device.
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, Way, Worker, json_request, worker};
+use crate::fixture::{Ask, Behavior, Worker, json_request, worker};
 
 const GENERATIONS: &str = "/v1/images/generations";
 
@@ -9,7 +9,7 @@ fn job() -> Value {
     json!({"prompt": "a red circle", "steps": 4, "seed": 1})
 }
 
-async fn held(worker: &Worker, count: usize) -> Vec<String> {
+async fn start_blocked_jobs(worker: &Worker, count: usize) -> Vec<String> {
     worker.gate.hold();
     let mut jobs = Vec::new();
     for _ in 0..count {
@@ -19,38 +19,38 @@ async fn held(worker: &Worker, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn short_memory_and_bugs_end_one_job_and_no_other() {
+async fn out_of_memory_and_panics_fail_one_job_only() {
     let worker = worker();
-    let well = worker.made(&job()).await;
-    for (way, code) in [(Way::Short, "out_of_memory"), (Way::Panics, "internal_error")] {
-        worker.gate.set(way);
+    let expected = worker.complete(&job()).await;
+    for (behavior, code) in [(Behavior::OutOfMemory, "out_of_memory"), (Behavior::Panics, "internal_error")] {
+        worker.gate.set(behavior);
         let events = worker.job(&job()).await;
         let (name, data) = events.last().unwrap();
         assert_eq!((name.as_str(), &data["code"]), ("error", &json!(code)), "{data}");
-        // It was in the middle.
+        // The failure was in the second step.
         assert_eq!(events.iter().filter(|(name, _)| name == "progress").count(), 1);
         let error = worker.post(GENERATIONS, &job()).await.error();
         assert_eq!((error.0, error.1.as_str()), (500, code));
         worker.gate.open();
         assert_eq!(worker.get("/ready").await.status, 200);
-        assert_eq!(worker.made(&job()).await, well);
+        assert_eq!(worker.complete(&job()).await, expected);
     }
     let status = worker.served.queue.status();
     assert_eq!((status.failed, status.complete), (4, 3));
 }
 
 #[tokio::test]
-async fn a_lost_device_is_one_error_for_each_who_waits_and_no_readiness() {
+async fn device_failure_fails_all_requests_and_readiness() {
     let worker = worker();
-    let jobs = held(&worker, 4).await;
-    let waits = worker.send(json_request(GENERATIONS, job().to_string().into_bytes()));
-    let waits = async { crate::fixture::read(waits.await).await };
+    let jobs = start_blocked_jobs(&worker, 4).await;
+    let response = worker.send(json_request(GENERATIONS, job().to_string().into_bytes()));
+    let response = async { crate::fixture::read(response.await).await };
     let break_down = async {
-        worker.until("all wait", |worker| worker.served.queue.status().waiting == 4).await;
+        worker.until("all requests are waiting", |worker| worker.served.queue.status().waiting == 4).await;
         assert_eq!(worker.get("/ready").await.status, 200);
-        worker.gate.set(Way::Gone);
+        worker.gate.set(Behavior::DeviceFailed);
     };
-    let (answer, ()) = tokio::join!(waits, break_down);
+    let (answer, ()) = tokio::join!(response, break_down);
     let error = answer.error();
     assert_eq!((error.0, error.1.as_str()), (503, "device_lost"));
     for sse_url in &jobs {

@@ -1,4 +1,4 @@
-//! A worker without a socket, whose model can be held and broken.
+//! A worker without a socket, whose model can be blocked or made to fail.
 #![allow(dead_code)]
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
@@ -25,40 +25,40 @@ use worker_core::device::{DeviceKind, OpenDevice};
 use worker_core::{Lifecycle, Metrics, ModelName};
 
 use crate::shared::delete;
-#[allow(unused_imports, reason = "not every test that has the fixture uses all")]
+#[allow(unused_imports, reason = "not every test uses every item")]
 pub use crate::shared::{Answer, Ask, Gate, MODEL, WORKER, get, json_request, read};
 use crate::tiny_model::{self, Kind};
 
-/// The model's own side.
+/// Default side of the images in pixels.
 pub const SIDE: usize = 32;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Way {
+pub enum Behavior {
     Open,
-    /// Steps wait.
+    /// Steps are blocked.
     Held,
-    /// Memory is short from the second step on; the device is well.
-    Short,
+    /// Steps run out of memory from the second one on; the device works.
+    OutOfMemory,
     /// The pipeline panics in the second step.
     Panics,
-    /// The device is gone.
-    Gone,
+    /// The device has failed.
+    DeviceFailed,
 }
 
-impl Gate<Way> {
+impl Gate<Behavior> {
     pub fn hold(&self) {
-        self.set(Way::Held);
+        self.set(Behavior::Held);
     }
 
     pub fn open(&self) {
-        self.set(Way::Open);
+        self.set(Behavior::Open);
     }
 }
 
 struct Gated {
     pipeline: Pipeline,
-    gate: Gate<Way>,
+    gate: Gate<Behavior>,
 }
 
 fn device(message: &str) -> Error {
@@ -69,19 +69,19 @@ impl ImageGenerator for Gated {
     fn generate(&mut self, request: &pipeline::Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let mut failed = None;
         let gate = self.gate.clone();
-        let painted = self.pipeline.generate(request, &mut |progress| {
-            let error = match gate.pass(Way::Held) {
-                Way::Gone => device("the device was pulled out"),
-                Way::Short if progress.step > 1 => {
+        let images = self.pipeline.generate(request, &mut |progress| {
+            let error = match gate.pass(Behavior::Held) {
+                Behavior::DeviceFailed => device("the device was pulled out"),
+                Behavior::OutOfMemory if progress.step > 1 => {
                     Error::Device(candle_core::Error::Io(ErrorKind::OutOfMemory.into()))
                 }
-                Way::Panics if progress.step > 1 => panic!("a bug"),
+                Behavior::Panics if progress.step > 1 => panic!("a bug"),
                 _ => return on_step(progress),
             };
             failed = Some(error);
             ControlFlow::Break(())
         });
-        failed.map_or(painted, Err)
+        failed.map_or(images, Err)
     }
 
     fn truncates(&self, request: &pipeline::Request) -> bool {
@@ -89,8 +89,8 @@ impl ImageGenerator for Gated {
     }
 
     fn check(&self) -> candle_core::Result<()> {
-        match self.gate.pass(Way::Held) {
-            Way::Gone => candle_core::bail!("the device is nowhere"),
+        match self.gate.pass(Behavior::Held) {
+            Behavior::DeviceFailed => candle_core::bail!("the device is nowhere"),
             _ => self.pipeline.check(),
         }
     }
@@ -102,28 +102,28 @@ pub struct Worker {
     pub api: Api,
     pub served: Arc<Served>,
     pub lifecycle: Lifecycle,
-    pub gate: Gate<Way>,
+    pub gate: Gate<Behavior>,
     _folder: TempDir,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The generator's thread may be waiting.
+        // The generator thread may be blocked.
         self.gate.open();
     }
 }
 
-/// A worker as it is by default.
+/// Creates a worker with default arguments.
 pub fn worker() -> Worker {
-    built(Kind::Plain, &[], None)
+    worker_of(Kind::Plain, &[], None)
 }
 
-/// A worker with more of the command line.
+/// Creates a worker with additional arguments.
 pub fn with(more: &[&str]) -> Worker {
-    built(Kind::Plain, more, None)
+    worker_of(Kind::Plain, more, None)
 }
 
-pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
+pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_model::write(folder.path(), kind).unwrap();
     let limit = DEFAULTS.iter().find(|(name, _)| *name == "body_limit").unwrap().1;
@@ -135,7 +135,7 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let mut pipeline = tiny_model::load(folder.path(), LoadOptions::default()).unwrap();
     pipeline.bounds = arguments.bounds();
     let info = ModelInfo::of(&pipeline);
-    let gate = Gate::new(Way::Open);
+    let gate = Gate::new(Behavior::Open);
     let generator = Box::new(Gated { pipeline, gate: gate.clone() });
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let failing = lifecycle.clone();
@@ -158,7 +158,7 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
 }
 
 impl Answer {
-    /// Names and data of the events; a last event must be the last, and only once.
+    /// Returns names and data of the events. Panics unless exactly the last one is `complete` or `error`.
     pub fn events(&self) -> Vec<(String, Value)> {
         assert_eq!(self.status, 200, "{}", self.text);
         let blocks = self.text.split("\n\n").filter(|block| !block.trim().is_empty());
@@ -183,19 +183,19 @@ impl Ask for Worker {
 }
 
 impl Worker {
-    /// Begins a job; gives its id and where it is followed.
+    /// Starts a job and returns its id and stream path.
     pub async fn begin(&self, body: &Value) -> (String, String) {
         self.post("/v1/jobs", body).await.job()
     }
 
-    /// All events of a job.
+    /// Runs a job and returns its events.
     pub async fn job(&self, body: &Value) -> Vec<(String, Value)> {
         let (_, sse_url) = self.begin(body).await;
         self.get(&sse_url).await.events()
     }
 
-    /// What a job made.
-    pub async fn made(&self, body: &Value) -> Value {
+    /// Runs a job that must complete and returns its result.
+    pub async fn complete(&self, body: &Value) -> Value {
         let (name, data) = self.job(body).await.pop().unwrap();
         assert_eq!(name, "complete", "{data}");
         data
@@ -205,22 +205,22 @@ impl Worker {
         self.read(delete(job_id)).await
     }
 
-    /// Waits until something is so.
-    pub async fn until(&self, what: &str, mut so: impl FnMut(&Self) -> bool) {
-        // By the system's clock: tokio's may be paused, and would run on while the queue's thread works.
+    /// Waits until `condition` is true.
+    pub async fn until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        // Use the system clock, because tokio's clock may be paused and would auto-advance.
         let begin = Instant::now();
-        while !so(self) {
+        while !condition(self) {
             assert!(begin.elapsed() < TIMEOUT, "not {what}: {:?}", self.served.queue.status());
             let pause = || std::thread::sleep(Duration::from_millis(1));
             tokio::task::spawn_blocking(pause).await.unwrap();
         }
     }
 
-    /// Waits until the queue has nothing to do, and nothing is being answered.
+    /// Waits until the queue is empty and no request is open.
     pub async fn idle(&self) {
         let idle = |worker: &Self| {
             let status = worker.served.queue.status();
-            status.running == 0 && status.waiting == 0 && worker.lifecycle.working() == 0
+            status.running == 0 && status.waiting == 0 && worker.lifecycle.active_work() == 0
         };
         self.until("idle", idle).await;
     }
@@ -228,10 +228,10 @@ impl Worker {
 
 const BOUNDARY: &str = "between-the-parts";
 
-/// A part of a form: its name, the name of its file if it is one, its bytes.
+/// A part of a form: name, optional file name, and content.
 pub type Part<'a> = (&'a str, Option<&'a str>, &'a [u8]);
 
-/// The body of a form.
+/// Returns the body of a form.
 pub fn form_body(parts: &[Part]) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, file, bytes) in parts {
@@ -246,7 +246,7 @@ pub fn form_body(parts: &[Part]) -> Vec<u8> {
     body
 }
 
-/// A request with the body of a form, or of what was one.
+/// Returns a request with a form body, which may be malformed.
 pub fn form_request(body: Vec<u8>) -> Request<Body> {
     let kind = format!("multipart/form-data; boundary={BOUNDARY}");
     Request::post("/v1/images/edits").header("content-type", kind).body(Body::from(body)).unwrap()

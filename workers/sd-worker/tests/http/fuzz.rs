@@ -1,19 +1,19 @@
-//! Bodies that nobody would send: no answer is 5xx, and every refusal has the shape of errors.
+//! Fuzz tests: no request causes a 5xx, and all errors have OpenAI's format.
 use axum::body::Body;
 use axum::http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, Worker, form_body, form_request, json_request, with};
-use crate::images::{base64, lies, mask, png};
+use crate::images::{base64, invalid_images, mask, png};
 use crate::shared::fuzz::{self, Change, Seed, changed, edited};
 
-/// How many bodies; CANDLE_FUZZ_CASES says another number.
+/// Default number of test cases, overridden by CANDLE_FUZZ_CASES.
 const CASES: u32 = 1000;
 const JOBS: &str = "/v1/jobs";
 const EDITS: &str = "/v1/images/edits";
 
-/// Where, and the members of a valid body. Of a form, files are base64 here.
+/// Returns paths and valid bodies. Files of forms are base64 strings.
 fn seeds() -> Vec<Seed> {
     let (image, cover) = (base64(&png(16, 16)), base64(&mask(16, 16)));
     vec![
@@ -41,9 +41,9 @@ fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// Values in place of others.
+/// Strategy for replacement values.
 fn value() -> impl Strategy<Value = Value> {
-    let files = lies()
+    let files = invalid_images()
         .into_iter()
         .filter(|(_, file)| file.len() < 10_000)
         .map(|(_, file)| base64(&file).into())
@@ -113,7 +113,7 @@ async fn check(worker: &Worker, request: Request<Body>) -> Result<(), TestCaseEr
 }
 
 #[test]
-fn no_body_makes_a_5xx() {
+fn mutated_bodies_do_not_cause_5xx() {
     let cases = fuzz::cases(CASES);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let limits = ["--max-side", "64", "--max-pixels", "4096", "--max-steps", "4", "--max-images", "2"];
@@ -125,5 +125,5 @@ fn no_body_makes_a_5xx() {
     runtime.block_on(worker.idle());
     let status = worker.served.queue.status();
     assert_eq!((status.failed, status.cancelled), (0, 0));
-    assert!(status.complete >= u64::from(cases / 20), "{status:?}: too few bodies are good ones");
+    assert!(status.complete >= u64::from(cases / 20), "{status:?}: too few valid bodies");
 }

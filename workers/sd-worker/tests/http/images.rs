@@ -1,16 +1,16 @@
-//! Files of pictures, honest ones and others.
+//! Valid and invalid image files.
 #![allow(dead_code)]
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sd_worker::picture::{Limits, Picture};
 
-/// A picture of stripes as PNG.
+/// Returns a striped image as PNG.
 pub fn png(width: usize, height: usize) -> Vec<u8> {
     let rgb = (0..width * height * 3).map(|i| (i * 7 % 251) as u8).collect();
     Picture::new(width, height, rgb).unwrap().png().unwrap()
 }
 
-/// A mask whose right half is painted anew, as PNG.
+/// Returns a mask of the right half as PNG.
 pub fn mask(width: usize, height: usize) -> Vec<u8> {
     let light = |i: usize| if i % width >= width / 2 { 255 } else { 0 };
     let rgb = (0..width * height).flat_map(|i| [light(i); 3]).collect();
@@ -21,7 +21,7 @@ pub fn base64(file: &[u8]) -> String {
     BASE64_STANDARD.encode(file)
 }
 
-/// The picture of an answer.
+/// Decodes the image of a response.
 pub fn picture(base64: &serde_json::Value) -> Picture {
     let file = BASE64_STANDARD.decode(base64.as_str().unwrap()).unwrap();
     Picture::decode(&file, Limits::default()).unwrap()
@@ -38,17 +38,17 @@ fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
     [&(data.len() as u32).to_be_bytes()[..], &named, &checksum(&named).to_be_bytes()].concat()
 }
 
-/// A file that says it is a PNG of this size, with `data` in it.
-pub fn claims(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
+/// Returns a PNG whose header has the given size, with `data` as its image data.
+pub fn png_with_size(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
     let size = [width.to_be_bytes(), height.to_be_bytes()].concat();
     let head = [&size[..], &[8, 2, 0, 0, 0]].concat();
     [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), chunk(b"IDAT", data), chunk(b"IEND", b"")].concat()
 }
 
-/// Files that are no pictures to be taken, by what is wrong with them.
-pub fn lies() -> Vec<(&'static str, Vec<u8>)> {
+/// Returns invalid image files with descriptions.
+pub fn invalid_images() -> Vec<(&'static str, Vec<u8>)> {
     let good = png(32, 32);
-    // So many zeros in so few bytes: a PNG of 16384 x 16384, all black.
+    // A decompression bomb: a small file that decodes to 4096 x 4096 black pixels.
     let bomb = Picture::new(4096, 4096, vec![0; 4096 * 4096 * 3]).unwrap().png().unwrap();
     assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
     let mut flipped = good.clone();
@@ -59,10 +59,10 @@ pub fn lies() -> Vec<(&'static str, Vec<u8>)> {
         ("no picture", b"hello, I am a picture".to_vec()),
         ("a GIF", b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01".to_vec()),
         ("a BMP", b"BM\x3a\x00\x00\x00\x00\x00\x00\x00\x36\x00\x00\x00\x28\x00\x00\x00".to_vec()),
-        ("a PNG that claims 60000 x 60000", claims(60_000, 60_000, b"x")),
-        ("a PNG that claims 2^31 x 2^31", claims(1 << 31, 1 << 31, b"")),
-        ("a PNG of no pixels", claims(0, 32, b"")),
-        ("a PNG whose data are none", claims(32, 32, b"not deflated")),
+        ("a PNG that claims 60000 x 60000", png_with_size(60_000, 60_000, b"x")),
+        ("a PNG that claims 2^31 x 2^31", png_with_size(1 << 31, 1 << 31, b"")),
+        ("a PNG of no pixels", png_with_size(0, 32, b"")),
+        ("a PNG whose data are none", png_with_size(32, 32, b"not deflated")),
         ("a PNG cut in the middle", good[..good.len() / 2].to_vec()),
         ("a PNG with a damaged byte", flipped),
         ("the head of a PNG", good[..8].to_vec()),

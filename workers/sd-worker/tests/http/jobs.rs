@@ -1,7 +1,7 @@
-//! The API of jobs: events, pictures, seeds.
+//! The job API: events, images and seeds.
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, MODEL, SIDE, WORKER, built, with, worker};
+use crate::fixture::{Ask, MODEL, SIDE, WORKER, with, worker, worker_of};
 use crate::images::{base64, mask, picture, png};
 use crate::tiny_model::Kind;
 
@@ -12,7 +12,7 @@ fn job(more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_job_tells_its_place_its_steps_previews_and_the_picture() {
+async fn a_job_sends_position_progress_previews_and_image() {
     let worker = worker();
     let full = json!({"negative_prompt": "blue", "width": 40, "height": 24, "steps": 11, "guidance": 3.5, "n": 1,
         "scheduler": "euler", "format": "png", "worker_id": WORKER, "model": MODEL, "hive_id": "h", "callback": false});
@@ -38,7 +38,7 @@ async fn a_job_tells_its_place_its_steps_previews_and_the_picture() {
     }
     for (i, data) in of("preview").into_iter().enumerate() {
         assert_eq!(data["step"], 5 * (i + 1));
-        // A pixel for each cell of the latents.
+        // A preview has one pixel per cell of the latents.
         let small = picture(&data["image"]);
         assert_eq!((small.width(), small.height()), (10, 6));
     }
@@ -50,16 +50,16 @@ async fn a_job_tells_its_place_its_steps_previews_and_the_picture() {
         assert_eq!(&made[name], value, "{name}");
     }
     assert!(made.get("images").is_none());
-    // One who comes late, or again, gets all of it.
+    // Later readers receive all events.
     assert_eq!(worker.get(&sse_url).await.text, answer.text);
     assert!(!answer.text.contains("[DONE]"));
 }
 
 #[tokio::test]
-async fn the_same_seed_is_the_same_picture() {
+async fn the_same_seed_generates_the_same_image() {
     let worker = worker();
-    let first = worker.made(&job(json!({}))).await;
-    assert_eq!(worker.made(&job(json!({}))).await, first);
+    let first = worker.complete(&job(json!({}))).await;
+    assert_eq!(worker.complete(&job(json!({}))).await, first);
     for other in [
         json!({"seed": 8}),
         json!({"prompt": "a blue circle"}),
@@ -68,60 +68,62 @@ async fn the_same_seed_is_the_same_picture() {
         json!({"guidance": 2}),
         json!({"scheduler": "euler-a"}),
     ] {
-        assert_ne!(worker.made(&job(other.clone())).await["image"], first["image"], "{other}");
+        assert_ne!(worker.complete(&job(other.clone())).await["image"], first["image"], "{other}");
     }
-    // Without a seed each is another, and says which.
-    let [a, b] =
-        [worker.made(&job(json!({"seed": null}))).await, worker.made(&job(json!({"seed": null}))).await];
+    // Without a seed, each job has a random seed and reports it.
+    let [a, b] = [
+        worker.complete(&job(json!({"seed": null}))).await,
+        worker.complete(&job(json!({"seed": null}))).await,
+    ];
     assert_ne!(a["image"], b["image"]);
-    assert_eq!(worker.made(&job(json!({"seed": a["seed"]}))).await["image"], a["image"]);
+    assert_eq!(worker.complete(&job(json!({"seed": a["seed"]}))).await["image"], a["image"]);
 }
 
 #[tokio::test]
-async fn the_noise_levels_of_karras_are_asked_for() {
+async fn karras_selects_other_noise_levels() {
     let worker = worker();
     for scheduler in ["ddim", "euler", "euler-a", "dpm++2m", "unipc"] {
         let [silent, without, with] = [json!(null), json!(false), json!(true)]
             .map(|karras| job(json!({"scheduler": scheduler, "karras": karras})));
-        let without = worker.made(&without).await["image"].clone();
-        assert_eq!(worker.made(&silent).await["image"], without, "{scheduler}");
-        // DDIM has no other levels than the training's.
-        assert_eq!(worker.made(&with).await["image"] == without, scheduler == "ddim", "{scheduler}");
+        let without = worker.complete(&without).await["image"].clone();
+        assert_eq!(worker.complete(&silent).await["image"], without, "{scheduler}");
+        // DDIM does not support Karras noise levels.
+        assert_eq!(worker.complete(&with).await["image"] == without, scheduler == "ddim", "{scheduler}");
     }
 }
 
 #[tokio::test]
-async fn several_pictures_have_seeds_in_a_row() {
+async fn several_images_have_consecutive_seeds() {
     let worker = worker();
-    let made = worker.made(&job(json!({"n": 3, "seed": u64::MAX}))).await;
+    let made = worker.complete(&job(json!({"n": 3, "seed": u64::MAX}))).await;
     let images = made["images"].as_array().unwrap();
     assert_eq!((images.len(), &images[0], &made["seed"]), (3, &made["image"], &json!(u64::MAX)));
     assert!(images[0] != images[1] && images[1] != images[2]);
-    // The seed behind the largest is 0; computed alone, sums may be in another order.
-    let alone = picture(&worker.made(&job(json!({"seed": 0}))).await["image"]);
+    // Seeds wrap around to 0. The batch size may change the order of summation, so results differ slightly.
+    let alone = picture(&worker.complete(&job(json!({"seed": 0}))).await["image"]);
     let together = picture(&images[1]);
     let differ = alone.rgb().iter().zip(together.rgb()).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
     assert!(differ <= 2, "{differ}");
 }
 
 #[tokio::test]
-async fn pictures_come_as_asked() {
+async fn format_and_previews_follow_the_request() {
     let worker = with(&["--preview-every", "0"]);
     let events = worker.job(&job(json!({"format": "jpeg", "steps": 10}))).await;
     assert!(events.iter().all(|(name, _)| name != "preview"));
     let made = &events.last().unwrap().1;
     assert_eq!(made["format"], "jpeg");
     let near = picture(&made["image"]);
-    let exact = picture(&worker.made(&job(json!({"format": "png", "steps": 10}))).await["image"]);
+    let exact = picture(&worker.complete(&job(json!({"format": "png", "steps": 10}))).await["image"]);
     assert_ne!(near, exact);
     assert_eq!((near.width(), near.height()), (exact.width(), exact.height()));
-    // More words than the model reads.
-    let made = worker.made(&job(json!({"prompt": "red ".repeat(40)}))).await;
+    // A prompt longer than the model supports.
+    let made = worker.complete(&job(json!({"prompt": "red ".repeat(40)}))).await;
     assert_eq!(made["truncated"], true);
 }
 
 #[tokio::test]
-async fn a_given_picture_is_changed_by_its_strength() {
+async fn strength_controls_the_change_of_an_input_image() {
     let worker = worker();
     let given = picture(&json!(base64(&png(SIDE, SIDE))));
     let distance = |made: &Value| -> u64 {
@@ -133,24 +135,24 @@ async fn a_given_picture_is_changed_by_its_strength() {
     for strength in [0.1, 0.5, 1.0] {
         let body = job(json!({"image": url, "strength": strength, "steps": 10, "guidance": 1.0}));
         let events = worker.job(&body).await;
-        // A weaker change has fewer steps.
+        // Lower strength computes fewer steps.
         let steps = events.iter().filter(|(name, _)| name == "progress").count();
         assert_eq!(steps, (10.0 * strength) as usize);
         distances.push(distance(&events.last().unwrap().1));
     }
     assert!(distances[0] < distances[2], "{distances:?}");
-    // The size is the picture's.
-    let made = worker.made(&job(json!({"image": base64(&png(48, 24))}))).await;
+    // The size defaults to that of the image.
+    let made = worker.complete(&job(json!({"image": base64(&png(48, 24))}))).await;
     assert_eq!((&made["width"], &made["height"]), (&json!(48), &json!(24)));
 }
 
 #[tokio::test]
 async fn what_the_mask_keeps_is_kept_bit_for_bit() {
     for kind in [Kind::Plain, Kind::Inpaint] {
-        let worker = built(kind, &[], None);
+        let worker = worker_of(kind, &[], None);
         let (given, cover) = (png(SIDE, SIDE), mask(SIDE, SIDE));
         let body = job(json!({"image": base64(&given), "mask": base64(&cover)}));
-        let made = picture(&worker.made(&body).await["image"]);
+        let made = picture(&worker.complete(&body).await["image"]);
         let given = picture(&json!(base64(&given)));
         let differ = |right: bool| {
             let pixels = made.rgb().chunks(3).zip(given.rgb().chunks(3)).enumerate();
@@ -162,10 +164,10 @@ async fn what_the_mask_keeps_is_kept_bit_for_bit() {
 }
 
 #[tokio::test]
-async fn two_text_encoders_and_all_schedulers_paint() {
-    let worker = built(Kind::Xl, &[], None);
+async fn xl_supports_all_schedulers() {
+    let worker = worker_of(Kind::Xl, &[], None);
     for scheduler in ["ddim", "euler", "euler-a", "dpm++2m", "unipc"] {
-        let made = worker.made(&job(json!({"scheduler": scheduler, "steps": 3}))).await;
+        let made = worker.complete(&job(json!({"scheduler": scheduler, "steps": 3}))).await;
         assert_eq!(picture(&made["image"]).width(), SIDE, "{scheduler}");
     }
 }

@@ -1,4 +1,4 @@
-//! The whole surface of HTTP over a tiny random model on the CPU.
+//! Tests of the complete HTTP API with a tiny random model on the CPU.
 mod callback;
 mod errors;
 mod faults;

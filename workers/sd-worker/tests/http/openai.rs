@@ -1,4 +1,4 @@
-//! OpenAI's API of images, and what watches.
+//! OpenAI's image API, metrics and health routes.
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ async fn generated(worker: &Worker, more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn generations_answer_with_base64() {
+async fn generations_return_base64() {
     let worker = worker();
     let answer = generated(&worker, json!({})).await;
     assert!(answer["created"].as_u64().unwrap() > 1_600_000_000);
@@ -27,10 +27,10 @@ async fn generations_answer_with_base64() {
     assert_eq!(answer["data"].as_array().unwrap().len(), 1);
     let first = &answer["data"][0]["b64_json"];
     assert_eq!(picture(first).width(), SIDE);
-    // The same picture as a job of the same seed.
-    let job = worker.made(&json!({"prompt": "a red circle", "steps": 3, "seed": 5})).await;
+    // A job with the same seed generates the same image.
+    let job = worker.complete(&json!({"prompt": "a red circle", "steps": 3, "seed": 5})).await;
     assert_eq!(job["image"], *first);
-    // All of OpenAI's fields that change nothing, and those of the model.
+    // All OpenAI fields without effect, and the parameters of the model.
     let more = json!({"model": "org/tiny", "n": 2, "size": "40x24", "response_format": "b64_json", "user": "x",
         "quality": "auto", "moderation": "low", "background": null, "output_format": "jpeg", "negative_prompt": "blue",
         "guidance": 2.5, "scheduler": "unipc", "karras": true});
@@ -44,7 +44,7 @@ async fn generations_answer_with_base64() {
 }
 
 #[tokio::test]
-async fn edits_take_forms() {
+async fn edits_accept_forms() {
     let worker = worker();
     let (given, cover) = (png(SIDE, SIDE), mask(SIDE, SIDE));
     let body = form_body(&[
@@ -65,14 +65,14 @@ async fn edits_take_forms() {
     assert_eq!(answer.status, 200, "{}", answer.text);
     let answer = answer.json();
     assert_eq!((&answer["size"], answer["data"].as_array().unwrap().len()), (&json!("32x32"), 2));
-    // The same as a job.
+    // A job generates the same images.
     let job = json!({"prompt": "a red circle", "n": 2, "seed": 3, "steps": 3, "guidance": 2.5,
         "scheduler": "euler", "karras": true, "image": base64(&given), "mask": base64(&cover)});
-    let images = worker.made(&job).await["images"].clone();
+    let images = worker.complete(&job).await["images"].clone();
     for (i, image) in answer["data"].as_array().unwrap().iter().enumerate() {
         assert_eq!(image["b64_json"], images[i]);
     }
-    // Clients of later versions send lists.
+    // Newer clients send lists of images.
     let body = form_body(&[
         ("image[]", Some("a.png"), &given),
         ("prompt", None, b"x"),
@@ -83,7 +83,7 @@ async fn edits_take_forms() {
 }
 
 #[tokio::test]
-async fn the_model_says_what_it_takes() {
+async fn models_describe_their_parameters() {
     let worker = worker();
     let list = worker.get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
@@ -105,7 +105,7 @@ async fn the_model_says_what_it_takes() {
 }
 
 #[tokio::test]
-async fn figures_are_counted() {
+async fn metrics_count_requests_images_and_steps() {
     let worker = worker();
     generated(&worker, json!({"n": 2, "steps": 4})).await;
     worker.idle().await;

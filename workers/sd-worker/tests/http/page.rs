@@ -1,8 +1,8 @@
-//! The page as it is sent.
+//! The web page.
 use crate::fixture::worker;
 use crate::shared::check_page;
 
 #[tokio::test]
-async fn the_page_may_load_nothing_from_elsewhere() {
+async fn the_page_is_self_contained() {
     check_page(&worker(), "function ready_words").await;
 }

@@ -1,4 +1,4 @@
-//! Places, cancels, clients that leave, full queues, ends.
+//! The queue: positions, cancellation, disconnecting clients, limits and shutdown.
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -28,30 +28,30 @@ fn positions(events: &[(String, Value)]) -> Vec<u64> {
         .collect()
 }
 
-async fn begun(worker: &Worker) -> (String, String) {
+async fn started(worker: &Worker) -> (String, String) {
     let job = worker.begin(&job()).await;
-    worker.until("its first step waits", |worker| worker.gate.is_holding()).await;
+    worker.until("the first step is blocked", |worker| worker.gate.is_holding()).await;
     job
 }
 
 #[tokio::test]
-async fn those_who_wait_are_told_their_places() {
+async fn waiting_jobs_receive_their_positions() {
     let worker = worker();
     worker.gate.hold();
-    let first = begun(&worker).await;
+    let first = started(&worker).await;
     let mut jobs = vec![first];
     for _ in 0..3 {
         jobs.push(worker.begin(&job()).await);
     }
-    // The second leaves; those behind it move up.
+    // The second job is cancelled, and the following ones move up.
     assert_eq!(worker.delete(&jobs[1].0).await.json()["status"], "cancelled");
     worker.gate.open();
     let mut seen = Vec::new();
     for (_, sse_url) in &jobs {
         seen.push(worker.get(sse_url).await.events());
     }
-    let places: Vec<Vec<u64>> = seen.iter().map(|events| positions(events)).collect();
-    assert_eq!(places, [vec![0], vec![1], vec![2, 1, 0], vec![3, 2, 1, 0]]);
+    let seen_positions: Vec<Vec<u64>> = seen.iter().map(|events| positions(events)).collect();
+    assert_eq!(seen_positions, [vec![0], vec![1], vec![2, 1, 0], vec![3, 2, 1, 0]]);
     assert_eq!(error(&seen[1]), "cancelled");
     assert_eq!(seen[1].len(), 2, "{:?}", seen[1]);
     for done in [0, 2, 3] {
@@ -61,10 +61,10 @@ async fn those_who_wait_are_told_their_places() {
 }
 
 #[tokio::test]
-async fn a_job_that_runs_ends_after_its_step() {
+async fn a_running_job_is_cancelled_after_its_step() {
     let worker = worker();
     worker.gate.hold();
-    let (job_id, sse_url) = begun(&worker).await;
+    let (job_id, sse_url) = started(&worker).await;
     assert_eq!(worker.delete(&job_id).await.json()["status"], "cancelled");
     worker.gate.open();
     let events = worker.get(&sse_url).await.events();
@@ -72,32 +72,32 @@ async fn a_job_that_runs_ends_after_its_step() {
     worker.idle().await;
     let status = worker.served.queue.status();
     assert_eq!((status.steps, status.cancelled, status.complete), (1, 1, 0));
-    // Another time it has ended; and others never were.
+    // A second cancellation has no effect. Unknown jobs are rejected.
     assert_eq!(worker.delete(&job_id).await.json()["status"], "ended");
     assert_eq!(worker.delete("no-such-job").await.error().1, "job_not_found");
     assert_eq!(worker.get("/v1/jobs/no-such-job/stream").await.error().0, 404);
 }
 
 #[tokio::test]
-async fn clients_that_leave_cancel() {
+async fn disconnection_cancels_requests() {
     let worker = worker();
     worker.gate.hold();
-    // One who follows a job that runs, one who follows a job that waits, one who waits for an answer.
-    let (_, running) = begun(&worker).await;
+    // Readers of a running and of a waiting job, and a client that waits for a response.
+    let (_, running) = started(&worker).await;
     let (_, waiting) = worker.begin(&job()).await;
     for sse_url in [&running, &waiting] {
         let mut body = worker.send(get(sse_url)).await.into_body().into_data_stream();
         assert!(body.next().await.unwrap().is_ok());
     }
-    worker.until("who waited is gone", |worker| worker.served.queue.status().waiting == 0).await;
+    worker.until("the waiting job is removed", |worker| worker.served.queue.status().waiting == 0).await;
     let body = job();
-    let waits = worker.post(GENERATIONS, &body);
+    let response = worker.post(GENERATIONS, &body);
     tokio::select! {
         biased;
-        answer = waits => panic!("answered while the model is held: {}", answer.text),
-        () = worker.until("it waits", |worker| worker.served.queue.status().waiting > 0) => {}
+        answer = response => panic!("answered while the model is held: {}", answer.text),
+        () = worker.until("the request is waiting", |worker| worker.served.queue.status().waiting > 0) => {}
     }
-    worker.until("it is gone", |worker| worker.served.queue.status().waiting == 0).await;
+    worker.until("the request is removed", |worker| worker.served.queue.status().waiting == 0).await;
     worker.gate.open();
     worker.idle().await;
     let status = worker.served.queue.status();
@@ -105,10 +105,10 @@ async fn clients_that_leave_cancel() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_429_with_the_time_to_come_again() {
+async fn a_full_queue_is_429_with_retry_after() {
     let worker = with(&["--max-waiting", "1"]);
     worker.gate.hold();
-    let (_, first) = begun(&worker).await;
+    let (_, first) = started(&worker).await;
     let (second_id, second) = worker.begin(&job()).await;
     let form = form_body(&[("prompt", None, b"x"), ("image", Some("x.png"), &png(32, 32))]);
     for request in [
@@ -120,7 +120,7 @@ async fn a_full_queue_is_429_with_the_time_to_come_again() {
         assert_eq!(full.error(), (429, "queue_full".into(), None));
         assert!(full.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
     }
-    // A place is free as soon as one who waited is gone.
+    // Cancelling a waiting job makes room in the queue.
     worker.delete(&second_id).await;
     let (_, third) = worker.begin(&job()).await;
     worker.gate.open();
@@ -130,21 +130,21 @@ async fn a_full_queue_is_429_with_the_time_to_come_again() {
 }
 
 #[tokio::test]
-async fn none_wait_where_none_may() {
+async fn max_waiting_0_rejects_waiting_requests() {
     let worker = with(&["--max-waiting", "0"]);
     assert_eq!(worker.post(GENERATIONS, &job()).await.status, 200);
     worker.gate.hold();
-    let (_, sse_url) = begun(&worker).await;
+    let (_, sse_url) = started(&worker).await;
     assert_eq!(worker.post("/v1/jobs", &job()).await.status, 429);
     worker.gate.open();
     assert_eq!(worker.get(&sse_url).await.events().last().unwrap().0, "complete");
 }
 
 #[tokio::test]
-async fn a_draining_worker_ends_what_it_has_and_takes_nothing() {
+async fn a_draining_worker_finishes_jobs_and_rejects_new_ones() {
     let worker = worker();
     worker.gate.hold();
-    let jobs = [begun(&worker).await, worker.begin(&job()).await];
+    let jobs = [started(&worker).await, worker.begin(&job()).await];
     worker.lifecycle.drain();
     assert_eq!(worker.get("/ready").await.status, 503);
     assert_eq!(worker.post("/v1/jobs", &job()).await.error(), (503, "not_ready".into(), None));
@@ -156,15 +156,15 @@ async fn a_draining_worker_ends_what_it_has_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_worker_is_told_once() {
+async fn abort_sends_one_error_per_job() {
     let worker = worker();
     worker.gate.hold();
-    let streams = [begun(&worker).await, worker.begin(&job()).await];
+    let streams = [started(&worker).await, worker.begin(&job()).await];
     let mut open = Vec::new();
     for (_, sse_url) in &streams {
         open.push(worker.send(get(sse_url)).await);
     }
-    worker.lifecycle.cut();
+    worker.lifecycle.abort();
     worker.gate.open();
     for stream in open {
         assert_eq!(error(&read(stream).await.events()), "worker_ended");
@@ -173,13 +173,13 @@ async fn the_end_of_the_worker_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_stopped_queue_tells_who_waits_and_takes_nothing() {
+async fn a_stopped_queue_fails_all_requests() {
     let worker = worker();
     worker.gate.hold();
-    let jobs = [begun(&worker).await, worker.begin(&job()).await];
+    let jobs = [started(&worker).await, worker.begin(&job()).await];
     let (queue, gate) = (worker.served.queue.clone(), worker.gate.clone());
     let stop = tokio::task::spawn_blocking(move || queue.stop());
-    worker.until("those who wait are told", |worker| worker.served.queue.status().waiting == 0).await;
+    worker.until("the waiting jobs have failed", |worker| worker.served.queue.status().waiting == 0).await;
     gate.open();
     stop.await.unwrap();
     for (_, sse_url) in &jobs {
@@ -189,10 +189,10 @@ async fn a_stopped_queue_tells_who_waits_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn pictures_of_one_client_are_counted() {
+async fn the_client_limit_counts_images() {
     let worker = with(&["--streams-per-client", "2"]);
     worker.gate.hold();
-    let mut jobs = vec![begun(&worker).await];
+    let mut jobs = vec![started(&worker).await];
     jobs.push(worker.begin(&job()).await);
     assert_eq!(worker.post("/v1/jobs", &job()).await.status, 429);
     let mut three = job();
@@ -210,10 +210,10 @@ async fn pictures_of_one_client_are_counted() {
 }
 
 #[tokio::test]
-async fn a_step_that_hangs_is_not_waited_for_for_ever() {
+async fn stop_within_does_not_wait_for_a_hung_step() {
     let worker = worker();
     worker.gate.hold();
-    let (_, sse_url) = begun(&worker).await;
+    let (_, sse_url) = started(&worker).await;
     assert!(!worker.served.queue.stop_within(Duration::from_millis(10)));
     worker.gate.open();
     assert_eq!(error(&worker.get(&sse_url).await.events()), "worker_ended");

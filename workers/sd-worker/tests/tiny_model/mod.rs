@@ -1,4 +1,4 @@
-//! Writes models of random weights in diffusers' layout, small enough for tests.
+//! Small test models with random weights in the layout of diffusers.
 #![allow(dead_code)]
 use std::fs;
 use std::path::Path;
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// Which architecture is made small.
+/// Architecture of a test model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Text to image.
+    /// Text-to-image.
     Plain,
-    /// Nine channels.
+    /// Inpainting, with nine input channels.
     Inpaint,
-    /// Two text encoders and additions.
+    /// XL, with two text encoders and additional embedding.
     Xl,
 }
 
-/// Pixels of a latent's side.
+/// Side of a latent cell in pixels.
 pub const FACTOR: usize = 4;
-/// Tokens of a prompt.
+/// Number of tokens of a prompt.
 pub const TOKENS: usize = 16;
 
 pub fn unet_config(kind: Kind) -> Value {
@@ -63,7 +63,7 @@ pub fn clip_config(vocabulary: usize) -> Value {
     })
 }
 
-/// Letters, letters at the end of a word, what "red" is joined from, and the ends of a prompt.
+/// Returns letters, letters at the end of a word, the merges of "red", and the start and end tokens.
 fn vocabulary() -> Vec<String> {
     let letters = || ('a'..='z').chain(['!', ',']);
     let mut tokens: Vec<String> = letters().map(String::from).collect();
@@ -72,7 +72,7 @@ fn vocabulary() -> Vec<String> {
     tokens
 }
 
-/// Fills weights in the order of their names: norms near one, biases near zero, all else by its inputs.
+/// Initializes weights in the order of their names: norms near 1, biases near 0, others scaled by fan-in.
 fn fill(weights: &VarMap, seed: u64) -> Outcome {
     let data = weights.data().lock().map_err(|_| "weights are locked")?;
     let mut names: Vec<&String> = data.keys().collect();
@@ -109,7 +109,7 @@ fn component(
     Ok(fs::write(folder.join("config.json"), text)?)
 }
 
-/// Writes a model of `kind` to `folder`.
+/// Writes a model of the given kind to `folder`.
 pub fn write(folder: &Path, kind: Kind) -> Outcome {
     let suffixes: &[&str] = if kind == Kind::Xl { &["", "_2"] } else { &[""] };
     let mut index = json!({
@@ -154,12 +154,12 @@ pub fn write(folder: &Path, kind: Kind) -> Outcome {
     Ok(fs::write(folder.join("model_index.json"), index.to_string())?)
 }
 
-/// Loads a folder on the CPU.
+/// Loads a model on the CPU.
 pub fn load(folder: &Path, options: LoadOptions) -> Outcome<Pipeline> {
     Ok(Pipeline::new(Model::load(folder, &Device::Cpu, options, |_| ())?))
 }
 
-/// A pipeline of a model of `kind`, and its folder.
+/// Returns a pipeline with a model of the given kind, and its folder.
 pub fn pipeline(kind: Kind) -> Outcome<(tempfile::TempDir, Pipeline)> {
     let folder = tempfile::tempdir()?;
     write(folder.path(), kind)?;
@@ -167,7 +167,7 @@ pub fn pipeline(kind: Kind) -> Outcome<(tempfile::TempDir, Pipeline)> {
     Ok((folder, pipeline))
 }
 
-/// The largest difference of two tensors.
+/// Returns the maximum absolute difference of two tensors.
 pub fn difference(a: &Tensor, b: &Tensor) -> Outcome<f32> {
     Ok((a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.max_all()?.to_scalar()?)
 }

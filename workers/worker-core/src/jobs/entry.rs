@@ -1,6 +1,6 @@
-//! One job: its log, who reads it, and whether it is to stop.
+//! A single job: its event log, its readers and its cancellation.
 
-use crate::lifecycle::Work;
+use crate::lifecycle::WorkGuard;
 use crate::sse::Frame;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -16,9 +16,9 @@ use uuid::Uuid;
 struct Log {
     frames: Vec<Frame>,
     bytes: usize,
-    /// Keeps the worker alive until the log has its end.
-    work: Option<Work>,
-    /// Dropped when the log has its end.
+    /// Delays shutdown of the worker until the log is closed.
+    work: Option<WorkGuard>,
+    /// Values that are dropped when the log is closed.
     held: Vec<Box<dyn Any + Send>>,
 }
 
@@ -27,17 +27,16 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub(super) struct Entry {
     pub id: Uuid,
     log: Mutex<Log>,
-    /// Tells readers that the log has changed.
     changed: watch::Sender<()>,
     cancel: watch::Sender<bool>,
     hook: Mutex<Option<Hook>>,
     readers: AtomicUsize,
-    /// Whether the last reader who leaves cancels the job.
-    cancel_unread: bool,
+    /// If true, the job is cancelled when its last reader disconnects.
+    cancel_when_unread: bool,
 }
 
 impl Entry {
-    pub fn new(id: Uuid, cancel_unread: bool, work: Work) -> Entry {
+    pub fn new(id: Uuid, cancel_when_unread: bool, work: WorkGuard) -> Entry {
         Entry {
             id,
             log: Mutex::new(Log { frames: Vec::new(), bytes: 0, work: Some(work), held: Vec::new() }),
@@ -45,11 +44,11 @@ impl Entry {
             cancel: watch::Sender::new(false),
             hook: Mutex::new(None),
             readers: AtomicUsize::new(0),
-            cancel_unread,
+            cancel_when_unread,
         }
     }
 
-    /// Adds to the log; `false` where it has ended, or would hold more than `limit` bytes.
+    /// Appends a frame. Returns false if the log is closed or would exceed `limit` bytes.
     pub fn push(&self, frame: Frame, limit: usize) -> bool {
         let mut log = self.log.lock();
         let bytes = log.bytes.saturating_add(frame.size());
@@ -62,9 +61,9 @@ impl Entry {
         true
     }
 
-    /// Ends the log, with a last frame if there is one. The bytes of the log, at the first call only.
+    /// Closes the log, after an optional last frame. The first call returns the size of the log in bytes.
     pub fn close(&self, last: Option<Frame>) -> Option<usize> {
-        // Gone before anybody reads the end: who asks again then finds his place free.
+        // Release the slots before readers see the end, so that the client can immediately start another job.
         let held = std::mem::take(&mut self.log.lock().held);
         drop(held);
         let mut log = self.log.lock();
@@ -73,13 +72,13 @@ impl Entry {
         let (bytes, late) = (log.bytes, std::mem::take(&mut log.held));
         drop(log);
         self.changed.send_replace(());
-        // What the hook holds is of no more use; it goes outside the lock, for it may call back.
+        // Drop the hook outside the lock, because its destructor may access the job.
         let hook = self.hook.lock().take();
         drop((hook, work, late));
         Some(bytes)
     }
 
-    /// Keeps something until the log has its end.
+    /// Keeps a value until the log is closed.
     pub fn hold(&self, held: Box<dyn Any + Send>) {
         let mut log = self.log.lock();
         if log.work.is_some() {
@@ -102,13 +101,13 @@ impl Entry {
     }
 
     pub async fn cancelled(&self) {
-        // The sender lives as long as this entry, so that the wait cannot fail.
+        // This cannot fail, because the entry owns the sender.
         let _ = self.cancel.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
     pub fn on_cancel(&self, hook: Hook) {
         *self.hook.lock() = Some(hook);
-        // Whoever cancelled meanwhile has either called the hook or not seen it.
+        // A concurrent cancellation may have missed the hook, so check again.
         if self.is_cancelled() {
             self.cancel();
         }
@@ -123,7 +122,7 @@ impl Log {
     }
 }
 
-/// Reads a log from a place on, and waits for more until it ends.
+/// Stream of the frames of a log from a given index; waits for more until the log is closed.
 pub(super) struct Reader {
     entry: Arc<Entry>,
     next: usize,
@@ -153,7 +152,7 @@ impl Stream for Reader {
             if ended {
                 return Poll::Ready(None);
             }
-            // It is told of every change since it was last asked, so that none is missed between.
+            // The watch stream reports changes since the last poll, so no change is missed in between.
             match Pin::new(&mut self.changed).poll_next(context) {
                 Poll::Ready(Some(())) => {}
                 Poll::Ready(None) => return Poll::Ready(None),
@@ -166,7 +165,7 @@ impl Stream for Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let last = self.entry.readers.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last && self.entry.cancel_unread && !self.entry.ended() {
+        if last && self.entry.cancel_when_unread && !self.entry.ended() {
             self.entry.cancel();
         }
     }

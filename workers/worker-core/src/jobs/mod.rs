@@ -1,7 +1,7 @@
-//! Jobs: work that is asked for in one request and followed in others.
+//! Jobs: work that is started by one request and followed by others.
 //!
-//! A job's events are kept in a log. Readers read from the log and not from the job, so that one who comes
-//! late gets everything from the start, and one who is slow holds nobody up.
+//! Each job has a log of its events. Readers read the log, so that a late reader receives all events, and a
+//! slow reader delays neither the job nor other readers.
 
 mod entry;
 mod request;
@@ -9,9 +9,9 @@ mod table;
 
 pub use request::{Target, accepted};
 
-use crate::admission::cut_error;
+use crate::admission::worker_stopped_error;
 use crate::lifecycle::Lifecycle;
-use crate::sse::{Frame, Name, respond};
+use crate::sse::{EventName, Frame, respond};
 use crate::{ApiError, sse};
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
@@ -27,50 +27,50 @@ use std::time::Duration;
 use table::Table;
 use uuid::Uuid;
 
-/// How jobs of one kind are kept and read.
+/// Event format and retention of jobs.
 #[derive(Debug)]
 pub struct Options<E> {
-    /// Makes the event that tells of an error: the job's own, or the end of the worker.
+    /// Creates the event that reports an error.
     pub error: fn(&ApiError) -> E,
-    /// Names of events, for those who listen by name.
-    pub name: Option<Name<E>>,
-    /// Whether `data: [DONE]` comes last.
+    /// Returns the SSE name of an event.
+    pub name: Option<EventName<E>>,
+    /// If true, streams end with `data: [DONE]`.
     pub done: bool,
-    /// Time of silence after which a reader gets a comment.
+    /// Idle time after which an SSE comment is sent.
     pub keep_alive: Duration,
-    /// Bytes of memory that the log of one job may have; a job that writes more fails.
-    pub log_bytes: usize,
-    /// How long an ended job can still be read.
-    pub keep: Duration,
-    /// Ended jobs that are kept at most; the oldest go first.
-    pub kept: usize,
-    /// Bytes that the logs of ended jobs may have together.
-    pub kept_bytes: usize,
+    /// Maximum size of the log of one job in bytes; a job that exceeds it fails.
+    pub max_log_bytes: usize,
+    /// Time for which a finished job can still be read.
+    pub retention: Duration,
+    /// Maximum number of finished jobs that are kept; the oldest are removed first.
+    pub max_ended: usize,
+    /// Maximum total size in bytes of the logs of finished jobs.
+    pub max_ended_bytes: usize,
 }
 
 impl<E> Options<E> {
-    /// No names, `[DONE]` at the end, logs of 16 MiB; ended jobs are kept for 5 minutes, 256 of them, in
-    /// 128 MiB.
+    /// Returns options with unnamed events, `[DONE]` at the end and logs of at most 16 MiB. Up to 256
+    /// finished jobs with logs of 128 MiB in total are kept for 5 minutes.
     pub fn new(error: fn(&ApiError) -> E) -> Options<E> {
         Options {
             error,
             name: None,
             done: true,
             keep_alive: sse::Options::<E>::default().keep_alive,
-            log_bytes: 16 << 20,
-            keep: Duration::from_secs(300),
-            kept: 256,
-            kept_bytes: 128 << 20,
+            max_log_bytes: 16 << 20,
+            retention: Duration::from_secs(300),
+            max_ended: 256,
+            max_ended_bytes: 128 << 20,
         }
     }
 }
 
-/// What becomes of a job when its last reader leaves before the end.
+/// Behaviour of a job when its last reader disconnects before the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDisconnect {
-    /// It goes on.
+    /// The job continues.
     Continue,
-    /// It is cancelled.
+    /// The job is cancelled.
     Cancel,
 }
 
@@ -80,7 +80,7 @@ struct Shared<E> {
     table: Mutex<Table>,
 }
 
-/// The jobs of a worker, whose events are `E`; clones share them.
+/// The jobs of a worker, with events of type `E`. Clones share the jobs.
 pub struct Jobs<E>(Arc<Shared<E>>);
 
 impl<E> Clone for Jobs<E> {
@@ -96,44 +96,44 @@ impl<E> std::fmt::Debug for Jobs<E> {
 }
 
 impl<E: Serialize + 'static> Jobs<E> {
-    /// No jobs yet. When `lifecycle` is cut, those that run end with an error event.
+    /// Creates an empty set of jobs. When `lifecycle` is aborted, running jobs end with an error event.
     pub fn new(options: Options<E>, lifecycle: &Lifecycle) -> Jobs<E> {
-        let table = Mutex::new(Table::new(options.keep, options.kept, options.kept_bytes));
+        let table = Mutex::new(Table::new(options.retention, options.max_ended, options.max_ended_bytes));
         let jobs = Jobs(Arc::new(Shared { options, lifecycle: lifecycle.clone(), table }));
         let weak = Arc::downgrade(&jobs.0);
-        lifecycle.at_cut(move || {
+        lifecycle.on_abort(move || {
             let Some(shared) = weak.upgrade() else { return };
             let running = shared.table.lock().all();
             for entry in running {
-                shared.close(&entry, Some(&cut_error()));
+                shared.close(&entry, Some(&worker_stopped_error()));
                 entry.cancel();
             }
         });
         jobs
     }
 
-    /// Begins a job, with an id that nobody can guess.
+    /// Creates a job with a random UUID.
     pub fn create(&self, on_disconnect: OnDisconnect) -> Job<E> {
-        let work = self.0.lifecycle.work();
+        let work = self.0.lifecycle.start_work();
         let entry = Arc::new(Entry::new(Uuid::new_v4(), on_disconnect == OnDisconnect::Cancel, work));
         self.0.table.lock().insert(entry.clone());
-        // The worker may have been cut between the request and here.
-        if self.0.lifecycle.is_cut() {
-            self.0.close(&entry, Some(&cut_error()));
+        // The worker may have been aborted since the request arrived.
+        if self.0.lifecycle.is_aborted() {
+            self.0.close(&entry, Some(&worker_stopped_error()));
             entry.cancel();
         }
         Job { shared: self.0.clone(), entry }
     }
 
-    /// Jobs that have not ended.
+    /// Returns the number of unfinished jobs.
     pub fn running(&self) -> usize {
         self.0.table.lock().running()
     }
 
-    /// Asks a job to stop; `false` where it has ended already.
+    /// Requests cancellation of a job. Returns false if it has already ended.
     ///
     /// # Errors
-    /// 404 for an id that is not known, or no more.
+    /// 404 if the id is unknown or the job has been removed.
     pub fn cancel(&self, id: &str) -> Result<bool, ApiError> {
         let entry = self.0.find(id)?;
         let runs = !entry.ended();
@@ -143,17 +143,17 @@ impl<E: Serialize + 'static> Jobs<E> {
         Ok(runs)
     }
 
-    /// Answers with the events of a job, from the start, or after the one that the header Last-Event-ID names.
+    /// Streams the events of a job, from the start or after the event named by the Last-Event-ID header.
     ///
     /// # Errors
-    /// 404 for an id that is not known, or no more.
+    /// 404 if the id is unknown or the job has been removed.
     pub fn stream(&self, id: &str, headers: &HeaderMap) -> Result<Response, ApiError> {
         let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<usize>().ok());
         let reader = Reader::new(self.0.find(id)?, last.map_or(0, |last| last.saturating_add(1)));
         Ok(respond(reader, self.0.options.done, self.0.options.keep_alive))
     }
 
-    /// `GET /{id}/stream` and `DELETE /{id}`, to be nested where the worker takes its jobs.
+    /// Returns the routes `GET /{id}/stream` and `DELETE /{id}`, to be nested under the route that creates jobs.
     pub fn routes(&self) -> Router {
         Router::new()
             .route("/{id}/stream", get(Self::get_stream))
@@ -179,7 +179,7 @@ impl<E: Serialize> Shared<E> {
     fn find(&self, id: &str) -> Result<Arc<Entry>, ApiError> {
         let found = Uuid::try_parse(id).ok().and_then(|id| self.table.lock().find(id));
         found.ok_or_else(|| {
-            let why = "there is no such job, or it ended long ago and is forgotten";
+            let why = "job not found; finished jobs are removed after a few minutes";
             ApiError::not_found(why).with_code("job_not_found")
         })
     }
@@ -188,19 +188,19 @@ impl<E: Serialize> Shared<E> {
         Frame::new(event, self.options.name.and_then(|name| name(event)))
     }
 
-    /// Ends a job, with an event about `error` if there is one.
+    /// Closes a job, after an event that reports `error` if there is one.
     fn close(&self, entry: &Entry, error: Option<&ApiError>) {
         let last = error.map(|error| {
             let event = (self.options.error)(error);
             self.frame(&event).unwrap_or_else(|broken| Frame::error(&broken, None))
         });
         if let Some(bytes) = entry.close(last) {
-            self.table.lock().ended(entry.id, bytes);
+            self.table.lock().mark_ended(entry.id, bytes);
         }
     }
 }
 
-/// A job as its maker holds it. Dropping it without [`Job::end`] or [`Job::fail`] fails it.
+/// Producer handle of a job. If it is dropped without [`Job::end`] or [`Job::fail`], the job fails.
 pub struct Job<E: Serialize> {
     shared: Arc<Shared<E>>,
     entry: Arc<Entry>,
@@ -213,17 +213,17 @@ impl<E: Serialize> std::fmt::Debug for Job<E> {
 }
 
 impl<E: Serialize> Job<E> {
-    /// The id under which it is read and cancelled.
+    /// Returns the id of the job.
     pub fn id(&self) -> String {
         self.entry.id.to_string()
     }
 
-    /// Writes an event. `false` where the job is over (the worker was cut, the log is full, the event is no
-    /// JSON): its maker is to stop. A job that is cancelled may still write how it ended.
+    /// Appends an event. Returns false if the job is closed (worker aborted, log full, event not
+    /// serializable) and its producer must stop. A cancelled job may still append its final event.
     pub fn push(&self, event: &E) -> bool {
         let written = self.shared.frame(event).and_then(|frame| {
-            let fits = self.entry.push(frame, self.shared.options.log_bytes);
-            let full = || ApiError::internal("the job wrote more than its log may hold");
+            let fits = self.entry.push(frame, self.shared.options.max_log_bytes);
+            let full = || ApiError::internal("the job exceeded its log size limit");
             fits.then_some(()).ok_or_else(|| full().with_code("log_full"))
         });
         let Err(error) = written else { return true };
@@ -232,34 +232,34 @@ impl<E: Serialize> Job<E> {
         false
     }
 
-    /// Ends the job; its readers get what they have not read, then the end.
+    /// Closes the job. Readers receive the remaining events before the end of the stream.
     pub fn end(self) {
         self.shared.close(&self.entry, None);
     }
 
-    /// Ends the job with an event about `error`.
+    /// Closes the job with an event that reports `error`.
     pub fn fail(self, error: &ApiError) {
         self.shared.close(&self.entry, Some(error));
     }
 
-    /// Keeps something until the job ends, as the client's [`crate::Place`].
+    /// Keeps a value until the job ends, such as the [`crate::Place`] of the client.
     pub fn hold(&self, held: impl Send + 'static) {
         self.entry.hold(Box::new(held));
     }
 
-    /// Whether the job has been asked to stop.
+    /// Returns true if cancellation has been requested.
     pub fn is_cancelled(&self) -> bool {
         self.entry.is_cancelled()
     }
 
-    /// Waits until the job is asked to stop; the future may go to another task.
+    /// Returns a future that completes when cancellation is requested. It can be moved to another task.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<E> {
         let entry = self.entry.clone();
         async move { entry.cancelled().await }
     }
 
-    /// Calls `hook` once when the job is asked to stop, or now if it has been. A later hook takes the place of
-    /// an earlier one.
+    /// Registers a hook that is called once on cancellation, or immediately if the job has been cancelled. It
+    /// replaces an earlier hook.
     pub fn on_cancel(&self, hook: impl FnOnce() + Send + 'static) {
         self.entry.on_cancel(Box::new(hook));
     }
@@ -267,8 +267,8 @@ impl<E: Serialize> Job<E> {
 
 impl<E: Serialize> Drop for Job<E> {
     fn drop(&mut self) {
-        // Closing is for the first only: after `end` this does nothing.
-        self.shared.close(&self.entry, Some(&ApiError::internal("the job was given up before its end")));
+        // Only the first close has an effect, so this does nothing after `end`.
+        self.shared.close(&self.entry, Some(&ApiError::internal("the job ended unexpectedly; see the log")));
     }
 }
 

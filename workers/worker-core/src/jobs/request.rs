@@ -1,4 +1,4 @@
-//! The common part of requests for jobs of every kind.
+//! Fields shared by job requests of all workers.
 
 use crate::api::Served;
 use crate::error::ApiError;
@@ -7,13 +7,13 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 crate::fields! {
-    /// The worker that a job is meant for, and where it comes from.
+    /// Addressee and caller of a job.
     pub struct Target => {
         /// Identifier of the caller, for the log.
         hive_id: String,
-        /// The model's name.
+        /// Name of the model.
         model: String,
-        /// Number of the device.
+        /// Ordinal of the device.
         device: usize,
         /// Name of the worker.
         worker_id: String,
@@ -21,14 +21,14 @@ crate::fields! {
 }
 
 impl Target {
-    /// Checks that the job is meant for this worker.
+    /// Checks that the job is addressed to this worker.
     ///
     /// # Errors
-    /// 400 or 404 that name the field.
+    /// 400 or 404 that names the field that does not match.
     pub fn check(&self, served: &impl Served, worker_id: &str) -> Result<(), ApiError> {
         served.name().check(self.model.as_deref())?;
         if self.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
-            return Err(ApiError::field("worker_id", format!("names another worker: this is {worker_id:?}")));
+            return Err(ApiError::field("worker_id", format!("must be {worker_id:?}")));
         }
         match (self.device, served.device().ordinal) {
             (Some(meant), Some(own)) if meant != own => {
@@ -39,7 +39,7 @@ impl Target {
     }
 }
 
-/// The answer of `POST /v1/jobs`, which says where the job is followed.
+/// Returns the response of `POST /v1/jobs`, with the id of the job and the path of its event stream.
 pub fn accepted(job_id: &str) -> (StatusCode, Json<Value>) {
     let sse_url = format!("/v1/jobs/{job_id}/stream");
     (StatusCode::ACCEPTED, Json(json!({ "job_id": job_id, "sse_url": sse_url })))

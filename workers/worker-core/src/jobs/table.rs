@@ -1,4 +1,4 @@
-//! The jobs by their ids, and when those that ended are forgotten.
+//! Table of jobs by id, with eviction of finished jobs.
 
 use super::entry::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -14,28 +14,28 @@ struct Ended {
 }
 
 pub(super) struct Table {
-    keep: Duration,
-    kept: usize,
-    kept_bytes: usize,
+    retention: Duration,
+    max_ended: usize,
+    max_ended_bytes: usize,
     jobs: HashMap<Uuid, Arc<Entry>>,
-    /// Those that ended, the oldest first.
+    /// Finished jobs, the oldest first.
     ended: VecDeque<Ended>,
     ended_bytes: usize,
 }
 
 impl Table {
-    pub fn new(keep: Duration, kept: usize, kept_bytes: usize) -> Table {
+    pub fn new(retention: Duration, max_ended: usize, max_ended_bytes: usize) -> Table {
         let (jobs, ended) = (HashMap::new(), VecDeque::new());
-        Table { keep, kept, kept_bytes, jobs, ended, ended_bytes: 0 }
+        Table { retention, max_ended, max_ended_bytes, jobs, ended, ended_bytes: 0 }
     }
 
     pub fn insert(&mut self, entry: Arc<Entry>) {
-        self.forget();
+        self.evict();
         self.jobs.insert(entry.id, entry);
     }
 
     pub fn find(&mut self, id: Uuid) -> Option<Arc<Entry>> {
-        self.forget();
+        self.evict();
         self.jobs.get(&id).cloned()
     }
 
@@ -47,17 +47,17 @@ impl Table {
         self.jobs.len() - self.ended.len()
     }
 
-    /// Takes note that a job ended, with so many bytes in its log.
-    pub fn ended(&mut self, id: Uuid, bytes: usize) {
+    /// Records that a job has finished with a log of `bytes` bytes.
+    pub fn mark_ended(&mut self, id: Uuid, bytes: usize) {
         self.ended_bytes += bytes;
         self.ended.push_back(Ended { id, at: Instant::now(), bytes });
-        self.forget();
+        self.evict();
     }
 
-    fn forget(&mut self) {
+    fn evict(&mut self) {
         while let Some(oldest) = self.ended.front() {
-            let many = self.ended.len() > self.kept || self.ended_bytes > self.kept_bytes;
-            if !many && oldest.at.elapsed() <= self.keep {
+            let over_limit = self.ended.len() > self.max_ended || self.ended_bytes > self.max_ended_bytes;
+            if !over_limit && oldest.at.elapsed() <= self.retention {
                 break;
             }
             self.ended_bytes -= oldest.bytes;

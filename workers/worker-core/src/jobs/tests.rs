@@ -46,7 +46,7 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn a_late_reader_gets_all_from_the_start() {
+async fn a_late_reader_receives_all_events() {
     let (jobs, _) = jobs(|_| {});
     let job = jobs.create(OnDisconnect::Continue);
     let id = job.id();
@@ -68,7 +68,7 @@ async fn a_late_reader_gets_all_from_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn readers_on_other_threads_miss_nothing() {
+async fn concurrent_readers_receive_all_events() {
     let (jobs, _) = jobs(|_| {});
     let job = jobs.create(OnDisconnect::Continue);
     let readers: Vec<_> = (0..8).map(|_| tokio::spawn(rest(reader(&jobs, &job.id())))).collect();
@@ -83,7 +83,7 @@ async fn readers_on_other_threads_miss_nothing() {
 }
 
 #[tokio::test]
-async fn events_have_names_ids_and_an_end_where_asked() {
+async fn events_have_names_ids_and_an_end_marker() {
     let (jobs, _) = jobs(|options| options.name = Some(name));
     let job = jobs.create(OnDisconnect::Continue);
     let id = job.id();
@@ -103,7 +103,7 @@ async fn events_have_names_ids_and_an_end_where_asked() {
 }
 
 #[tokio::test]
-async fn the_end_mark_can_be_left_out() {
+async fn the_end_marker_can_be_disabled() {
     let (jobs, _) = jobs(|options| options.done = false);
     let job = jobs.create(OnDisconnect::Continue);
     let id = job.id();
@@ -112,7 +112,7 @@ async fn the_end_mark_can_be_left_out() {
 }
 
 #[tokio::test]
-async fn cancelling_tells_the_maker_who_may_still_write() {
+async fn a_cancelled_job_can_still_append_events() {
     let (jobs, _) = jobs(|_| {});
     let job = jobs.create(OnDisconnect::Continue);
     let (id, count) = (job.id(), Arc::new(AtomicUsize::new(0)));
@@ -130,7 +130,7 @@ async fn cancelling_tells_the_maker_who_may_still_write() {
     assert!(job.is_cancelled());
     assert_eq!(count.load(Ordering::Relaxed), 1);
     job.on_cancel(hook);
-    assert_eq!(count.load(Ordering::Relaxed), 2, "a hook that comes late is called at once");
+    assert_eq!(count.load(Ordering::Relaxed), 2, "a late hook is called immediately");
     assert!(job.push(&Event::Token { i: 0 }));
     job.end();
     assert!(!jobs.cancel(&id).unwrap());
@@ -138,7 +138,7 @@ async fn cancelling_tells_the_maker_who_may_still_write() {
 }
 
 #[tokio::test]
-async fn only_the_last_reader_to_leave_cancels() {
+async fn disconnection_of_the_last_reader_cancels() {
     let (jobs, _) = jobs(|_| {});
     for (on_disconnect, cancelled) in [(OnDisconnect::Cancel, true), (OnDisconnect::Continue, false)] {
         let job = jobs.create(on_disconnect);
@@ -151,7 +151,7 @@ async fn only_the_last_reader_to_leave_cancels() {
 }
 
 #[tokio::test]
-async fn a_reader_of_an_ended_job_cancels_nothing() {
+async fn disconnection_after_the_end_does_not_cancel() {
     let (jobs, _) = jobs(|_| {});
     let job = jobs.create(OnDisconnect::Cancel);
     let (reader, called) = (reader(&jobs, &job.id()), Arc::new(AtomicUsize::new(0)));
@@ -162,11 +162,11 @@ async fn a_reader_of_an_ended_job_cancels_nothing() {
     job.end();
     drop(reader);
     assert_eq!(called.load(Ordering::Relaxed), 0);
-    assert_eq!(Arc::strong_count(&called), 1, "the hook is let go with the job");
+    assert_eq!(Arc::strong_count(&called), 1, "the hook is dropped with the job");
 }
 
 #[tokio::test]
-async fn a_job_that_is_dropped_fails() {
+async fn a_dropped_job_fails() {
     let (jobs, _) = jobs(|_| {});
     let job = jobs.create(OnDisconnect::Continue);
     let id = job.id();
@@ -176,7 +176,7 @@ async fn a_job_that_is_dropped_fails() {
 }
 
 #[tokio::test]
-async fn what_a_job_holds_goes_with_its_end() {
+async fn held_values_are_dropped_at_the_end() {
     let (jobs, lifecycle) = jobs(|_| {});
     let held = Arc::new(());
     let job = || {
@@ -184,22 +184,22 @@ async fn what_a_job_holds_goes_with_its_end() {
         job.hold(held.clone());
         job
     };
-    let (ended, dropped, cut) = (job(), job(), job());
+    let (ended, dropped, aborted) = (job(), job(), job());
     assert_eq!(Arc::strong_count(&held), 4);
     ended.end();
     assert_eq!(Arc::strong_count(&held), 3);
     drop(dropped);
     assert_eq!(Arc::strong_count(&held), 2);
-    lifecycle.cut();
+    lifecycle.abort();
     assert_eq!(Arc::strong_count(&held), 1);
-    cut.hold(held.clone());
+    aborted.hold(held.clone());
     assert_eq!(Arc::strong_count(&held), 1, "it has ended");
 }
 
 #[tokio::test]
 async fn a_full_log_fails_the_job() {
     let size = Frame::new(&Event::Token { i: 0 }, None).unwrap().size();
-    let (jobs, _) = jobs(|options| options.log_bytes = 3 * size);
+    let (jobs, _) = jobs(|options| options.max_log_bytes = 3 * size);
     let job = jobs.create(OnDisconnect::Continue);
     let id = job.id();
     for i in 0..3 {
@@ -216,8 +216,8 @@ async fn a_full_log_fails_the_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_jobs_are_forgotten_after_a_time() {
-    let (jobs, _) = jobs(|options| options.keep = Duration::from_secs(60));
+async fn finished_jobs_are_evicted_after_the_retention_time() {
+    let (jobs, _) = jobs(|options| options.retention = Duration::from_secs(60));
     let (running, ended) = (jobs.create(OnDisconnect::Continue), jobs.create(OnDisconnect::Continue));
     let id = ended.id();
     ended.end();
@@ -229,10 +229,10 @@ async fn ended_jobs_are_forgotten_after_a_time() {
 }
 
 #[tokio::test]
-async fn ended_jobs_are_forgotten_above_a_count_and_above_bytes() {
+async fn finished_jobs_are_evicted_above_count_and_size_limits() {
     let size = Frame::new(&Event::Token { i: 0 }, None).unwrap().size();
-    for (kept, kept_bytes) in [(3, usize::MAX), (usize::MAX, 3 * size)] {
-        let (jobs, _) = jobs(|options| (options.kept, options.kept_bytes) = (kept, kept_bytes));
+    for (count, bytes) in [(3, usize::MAX), (usize::MAX, 3 * size)] {
+        let (jobs, _) = jobs(|options| (options.max_ended, options.max_ended_bytes) = (count, bytes));
         let running = jobs.create(OnDisconnect::Continue);
         let ids: Vec<_> = (0..10)
             .map(|_| {
@@ -251,8 +251,8 @@ async fn ended_jobs_are_forgotten_above_a_count_and_above_bytes() {
 }
 
 #[tokio::test]
-async fn a_reader_keeps_a_job_that_is_forgotten() {
-    let (jobs, _) = jobs(|options| options.kept = 0);
+async fn a_reader_of_an_evicted_job_can_finish() {
+    let (jobs, _) = jobs(|options| options.max_ended = 0);
     let job = jobs.create(OnDisconnect::Continue);
     let (id, reader) = (job.id(), reader(&jobs, &job.id()));
     job.push(&Event::Token { i: 0 });
@@ -262,7 +262,7 @@ async fn a_reader_keeps_a_job_that_is_forgotten() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_worker_ends_jobs_and_waits_for_them() {
+async fn abort_of_the_worker_closes_jobs() {
     let (jobs, lifecycle) = jobs(|_| {});
     let (one, two) = (jobs.create(OnDisconnect::Continue), jobs.create(OnDisconnect::Continue));
     let ids = [one.id(), two.id()];
@@ -273,7 +273,7 @@ async fn the_end_of_the_worker_ends_jobs_and_waits_for_them() {
     one.end();
     tokio::task::yield_now().await;
     assert!(!idle.is_finished());
-    lifecycle.cut();
+    lifecycle.abort();
     idle.await.unwrap();
     assert!(two.is_cancelled() && !two.push(&Event::Token { i: 0 }));
     assert_eq!(rest(reader(&jobs, &ids[0])).await, [""; 0]);
@@ -292,9 +292,9 @@ async fn unknown_ids_are_404() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_no_json_fails_the_job() {
+async fn an_event_that_cannot_be_serialized_fails_the_job() {
     let lifecycle = Lifecycle::new();
-    // Maps of JSON have strings for keys.
+    // JSON objects require string keys, so this cannot be serialized.
     type Broken = std::collections::BTreeMap<Vec<u8>, u8>;
     let jobs: Jobs<Broken> = Jobs::new(Options::new(|_| Broken::new()), &lifecycle);
     let job = jobs.create(OnDisconnect::Continue);

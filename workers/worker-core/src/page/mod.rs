@@ -1,4 +1,4 @@
-//! A worker's page: one document that needs nothing from elsewhere, and may load nothing.
+//! Web page of a worker: a self-contained document whose content security policy forbids loading anything else.
 
 use axum::Router;
 use axum::http::HeaderValue;
@@ -12,14 +12,14 @@ use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// The document of all pages: head, title bar, dialog of settings.
+/// HTML frame shared by all pages: head, title bar and settings dialog.
 const FRAME: &str = include_str!("frame.html");
-/// Their colours, buttons and dialogs.
-const BASE: &str = include_str!("base.css");
-/// Their state line, token and streams.
-const BASICS: &str = include_str!("basics.js");
+/// Styles shared by all pages: colours, buttons and dialogs.
+const COMMON_STYLE: &str = include_str!("common.css");
+/// Script shared by all pages: server state, API token and event streams.
+const COMMON_SCRIPT: &str = include_str!("common.js");
 
-/// A document, and the policy that lets exactly its own style and script run.
+/// A document with a content security policy that permits only its own style and script.
 #[derive(Clone, Debug)]
 pub struct Page {
     document: Arc<str>,
@@ -27,10 +27,10 @@ pub struct Page {
 }
 
 impl Page {
-    /// Puts `sections` into the frame of all pages: each begins with `<!-- NAME -->`, and takes the place of that mark.
-    /// `style` and `script`, a module, come behind those of all pages.
+    /// Creates a page. Each section begins with `<!-- NAME -->` and replaces this marker in the shared frame.
+    /// `style` and `script`, an ES module, are appended to the shared ones.
     pub fn new(sections: &str, style: &str, script: &str) -> Page {
-        let (style, script) = ([BASE, style].concat(), [BASICS, script].concat());
+        let (style, script) = ([COMMON_STYLE, style].concat(), [COMMON_SCRIPT, script].concat());
         let mut document = FRAME.to_owned();
         for (name, text) in sections.split("<!-- ").filter_map(|section| section.split_once(" -->\n")) {
             document = document.replace(&format!("<!-- {name} -->"), text.trim_end());
@@ -44,22 +44,22 @@ impl Page {
             hash(&style),
             hash(&script),
         );
-        // It is of ASCII alone, and therefore a header; if it were none, nothing would run.
+        // The policy is ASCII and thus a valid header. The fallback would block everything.
         let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
         Page { document: document.into(), policy }
     }
 
-    /// `GET /`.
+    /// Returns the route `GET /`.
     pub fn router(self) -> Router {
-        Router::new().route("/", get(async move || self.answer()))
+        Router::new().route("/", get(async move || self.response()))
     }
 
-    /// The document.
+    /// Returns the HTML document.
     pub fn document(&self) -> &str {
         &self.document
     }
 
-    fn answer(&self) -> Response {
+    fn response(&self) -> Response {
         let headers = [
             (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
             (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_in_the_page_may_run() {
+    fn the_policy_permits_only_the_own_style_and_script() {
         let page =
             Page::new("<!-- title -->\nA & B\n<!-- main -->\n<p>x</p>\n", "p { margin: 0 }", "let a = 1;");
         let document = page.document();
@@ -93,7 +93,7 @@ mod tests {
         for text in [style, script] {
             assert!(policy.contains(&hash(text)), "{policy}");
         }
-        // The digest of nothing, as everybody knows it.
+        // The well-known SHA-256 digest of the empty string.
         assert_eq!(hash(""), "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='");
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies that nobody would send, made of valid ones.
+//! Fuzz tests of HTTP handlers with mutations of valid bodies.
 use axum::http::StatusCode;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,26 +8,26 @@ use serde_json::{Value, json};
 
 use super::Answer;
 
-/// A path, and a valid body for it.
+/// A path and a valid body for it.
 pub type Seed = (&'static str, Value);
 
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Puts a value in another's place.
+    /// Replaces a value.
     Replace(Index, Value),
-    /// Takes a member away.
+    /// Removes a member.
     Remove(Index),
-    /// Puts in a member of another body.
+    /// Inserts a member of another seed.
     Borrow(Index, Index),
-    /// Wraps a value in a list.
+    /// Wraps a value in an array.
     Wrap(Index),
-    /// Puts a byte into the text.
+    /// Inserts a byte into the serialized body.
     Byte(Index, u8),
-    /// Cuts the text.
+    /// Truncates the serialized body.
     Cut(Index),
 }
 
-/// Values of every type; a worker adds `more`, and `words` that mean something to it.
+/// Strategy for values of every JSON type, plus worker-specific values `more` and strings `words`.
 pub fn value(more: Vec<Value>, words: &[&str]) -> impl Strategy<Value = Value> + Clone + use<> {
     let mut values = vec![
         json!(null),
@@ -74,8 +74,8 @@ fn change(value: impl Strategy<Value = Value>) -> impl Strategy<Value = Change> 
     ]
 }
 
-/// Pointers to all values inside `value`.
-fn places(value: &Value, path: &str, found: &mut Vec<String>) {
+/// Appends JSON pointers to all values inside `value`.
+fn pointers(value: &Value, path: &str, found: &mut Vec<String>) {
     let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
     let inner: Vec<(String, &Value)> = match value {
         Value::Object(members) => members.iter().map(|(key, value)| (escaped(key), value)).collect(),
@@ -84,17 +84,17 @@ fn places(value: &Value, path: &str, found: &mut Vec<String>) {
     };
     for (key, value) in inner {
         let path = format!("{path}/{key}");
-        places(value, &path, found);
+        pointers(value, &path, found);
         found.push(path);
     }
 }
 
-/// The body after all changes of its values.
+/// Returns the seed after all changes of its values.
 pub fn changed(seed: &Value, changes: &[Change], seeds: &[Seed]) -> Value {
     let mut value = seed.clone();
     for change in changes {
         let mut paths = Vec::new();
-        places(&value, "", &mut paths);
+        pointers(&value, "", &mut paths);
         if paths.is_empty() {
             break;
         }
@@ -124,7 +124,7 @@ pub fn changed(seed: &Value, changes: &[Change], seeds: &[Seed]) -> Value {
     value
 }
 
-/// The bytes after all changes of bytes.
+/// Returns the bytes after all changes of the serialized body.
 pub fn edited(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
     for change in changes {
         match change {
@@ -136,7 +136,7 @@ pub fn edited(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
     bytes
 }
 
-/// No answer is 5xx, and every refusal has the shape of errors.
+/// Checks that a response is not 5xx and that errors have OpenAI's format.
 pub fn check(path: &str, answer: &Answer) -> Result<(), TestCaseError> {
     let Answer { status, text, .. } = answer;
     prop_assert!(status.is_success() || status.is_client_error(), "{path}: {status} {text}");
@@ -148,12 +148,12 @@ pub fn check(path: &str, answer: &Answer) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Number of bodies: `cases`, or what CANDLE_FUZZ_CASES says.
+/// Returns the number of test cases: the variable CANDLE_FUZZ_CASES if set, otherwise `cases`.
 pub fn cases(cases: u32) -> u32 {
     std::env::var("CANDLE_FUZZ_CASES").ok().map_or(cases, |cases| cases.parse().unwrap())
 }
 
-/// Runs `case` on changed seeds.
+/// Runs `case` on randomly chosen seeds with random changes.
 pub fn run(
     cases: u32,
     seeds: &[Seed],

@@ -1,5 +1,5 @@
-//! For the HTTP tests of the workers: requests without a socket, a gate before each step of a model, mutated bodies.
-#![allow(dead_code, reason = "not every worker uses all")]
+//! Helpers for the HTTP tests of the workers: requests without a socket, a gate for the steps of a model, fuzzing.
+#![allow(dead_code, reason = "not every worker uses every item")]
 pub mod fuzz;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,11 +11,11 @@ use axum::http::{HeaderMap, Request, Response, StatusCode};
 use serde_json::Value;
 use tower::ServiceExt;
 
-/// The name of the worker, and of its model.
+/// Names of the worker and of its model.
 pub const WORKER: &str = "worker-1";
 pub const MODEL: &str = "tiny";
 
-/// A gate that a model passes at each step; its state says what happens there.
+/// A gate that a test model passes at each step. Its state controls the behaviour of the step.
 #[derive(Clone)]
 pub struct Gate<W>(Arc<(Mutex<W>, Condvar, AtomicUsize)>);
 
@@ -29,12 +29,12 @@ impl<W: Copy + PartialEq> Gate<W> {
         self.0.1.notify_all();
     }
 
-    /// True while a step waits.
+    /// Returns true while a step is blocked.
     pub fn is_holding(&self) -> bool {
         self.0.2.load(SeqCst) > 0
     }
 
-    /// Waits while the state is `held`.
+    /// Blocks while the state is `held`, then returns the state.
     pub fn pass(&self, held: W) -> W {
         let state = self.0.0.lock().unwrap();
         self.0.2.fetch_add(1, SeqCst);
@@ -44,7 +44,7 @@ impl<W: Copy + PartialEq> Gate<W> {
     }
 }
 
-/// An answer that was read to its end.
+/// A completely read response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -64,7 +64,7 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
 
-    /// The error that it must be: status, code and param.
+    /// Returns status, code and param. Panics if the response is not an error.
     pub fn error(&self) -> (u16, String, Option<String>) {
         let body = self.json();
         let error = &body["error"];
@@ -74,7 +74,7 @@ impl Answer {
         (self.status.as_u16(), code, error["param"].as_str().map(str::to_owned))
     }
 
-    /// The job that was accepted: its id, and where it is followed.
+    /// Returns the id and the stream path of the accepted job.
     pub fn job(&self) -> (String, String) {
         assert_eq!(self.status, 202, "{}", self.text);
         let answer = self.json();
@@ -99,13 +99,13 @@ pub fn json_request(path: &str, body: Vec<u8>) -> Request<Body> {
     Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap()
 }
 
-/// `body` with the members of `changes`.
+/// Returns `body` extended by the members of `changes`.
 pub fn with_members(mut body: Value, changes: &Value) -> Value {
     body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     body
 }
 
-/// Asks a worker without a socket.
+/// Sends requests to a worker without a socket.
 pub trait Ask {
     fn router(&self) -> &Router;
 
@@ -126,7 +126,7 @@ pub trait Ask {
     }
 }
 
-/// The page is one document, which loads nothing from elsewhere and whose script does not end its own element.
+/// Checks that the page is self-contained and that its script does not contain its own closing tag.
 pub async fn check_page(worker: &impl Ask, script: &str) {
     let page = worker.get("/").await;
     assert_eq!(page.status, 200);

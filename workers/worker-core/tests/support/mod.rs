@@ -1,4 +1,4 @@
-//! A worker on a socket, and a client that sends what it is told, byte by byte.
+//! A worker on a socket, and a raw TCP client.
 
 use axum::Router;
 use clap::Parser;
@@ -12,19 +12,19 @@ use worker_core::server::ServeError;
 use worker_core::{App, Lifecycle, Metrics, ServerArguments, serve};
 
 #[derive(Parser)]
-struct Only {
+struct TestArguments {
     #[command(flatten)]
     server: ServerArguments,
 }
 
-/// Arguments of a worker at a free port of this machine.
+/// Returns the arguments of a worker on a free port of the loopback interface.
 pub fn arguments(more: &[&str]) -> ServerArguments {
     let fixed = ["worker", "--host=127.0.0.1", "--port=0", "--worker-id=test"];
-    Only::parse_from(fixed.iter().chain(more)).server
+    TestArguments::parse_from(fixed.iter().chain(more)).server
 }
 
-/// A worker that runs.
-#[allow(dead_code, reason = "not every test uses all")]
+/// A running worker.
+#[allow(dead_code, reason = "not every test uses every item")]
 pub struct Running {
     pub address: SocketAddr,
     pub lifecycle: Lifecycle,
@@ -32,8 +32,8 @@ pub struct Running {
     pub task: JoinHandle<Result<(), ServeError>>,
 }
 
-/// Starts a worker and waits until it listens; it is ready.
-#[allow(dead_code, reason = "not every test uses all")]
+/// Starts a worker, marks it as ready, and waits until it is listening.
+#[allow(dead_code, reason = "not every test uses every item")]
 pub async fn start(router: impl FnOnce(&Lifecycle) -> Router, more: &[&str]) -> Running {
     let (lifecycle, metrics, arguments) = (Lifecycle::new(), Metrics::new(), arguments(more));
     let (bound, address) = oneshot::channel();
@@ -44,21 +44,21 @@ pub async fn start(router: impl FnOnce(&Lifecycle) -> Router, more: &[&str]) -> 
     Running { address: address.await.unwrap(), lifecycle, metrics, task }
 }
 
-/// Stops the clock until the result is dropped: time passes by `tokio::time::advance` alone, however slow the machine is.
-#[allow(dead_code, reason = "not every test uses all")]
+/// Stops tokio's clock until the result is dropped. Time then passes only through `tokio::time::advance`.
+#[allow(dead_code, reason = "not every test uses every item")]
 pub fn stop_clock() -> Sender<()> {
     tokio::time::pause();
-    // While a blocking task runs, tokio does not advance a paused clock by itself.
+    // While a blocking task is running, tokio does not auto-advance a paused clock.
     let (running, ended) = channel::<()>();
     tokio::task::spawn_blocking(move || ended.recv());
     running
 }
 
-/// A connection of a client.
-#[allow(dead_code, reason = "not every test uses all")]
+/// A client connection and the received text that has not been consumed.
+#[allow(dead_code, reason = "not every test uses every item")]
 pub struct Client(pub TcpStream, pub String);
 
-#[allow(dead_code, reason = "not every test uses all")]
+#[allow(dead_code, reason = "not every test uses every item")]
 impl Client {
     pub async fn connect(address: SocketAddr) -> Client {
         Client(TcpStream::connect(address).await.unwrap(), String::new())
@@ -78,7 +78,7 @@ impl Client {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads until `end` is there; what has been read is given and forgotten.
+    /// Reads until `end` and returns the text up to it, which is removed from the buffer.
     pub async fn until(&mut self, end: &str) -> String {
         loop {
             if let Some(at) = self.1.find(end) {
@@ -95,7 +95,7 @@ impl Client {
     /// Reads until the worker closes the connection.
     pub async fn rest(mut self) -> String {
         let mut bytes = Vec::new();
-        // A worker that closes before it has read all resets the connection.
+        // The connection is reset if the worker closes it before reading everything.
         let _ = self.0.read_to_end(&mut bytes).await;
         self.1 + &String::from_utf8(bytes).unwrap()
     }

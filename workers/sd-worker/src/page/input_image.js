@@ -1,12 +1,12 @@
-// The picture to begin with, and the mask that is drawn over it.
+// Input image, and the mask that is drawn over it.
 const [base, mask] = [at("base"), at("mask")];
 const MASK = "#f43f5e";
-let source = null; // an ImageBitmap, as large as it came
+let source = null; // an ImageBitmap in its original size
 let masked = false;
-let brush_at = null; // where the keyboard has the brush, in the picture's pixels
+let brush_position = null; // position of the brush for keyboard input, in pixels of the image
 
-// The size that a picture of this shape has here: about as many pixels as the model was made for.
-function fitting(width, height) {
+// Returns a supported size with this aspect ratio and about the default number of pixels of the model.
+function fitted_size(width, height) {
   const { multiple, max_side, max_pixels, defaults } = model;
   const scale = Math.sqrt(Math.min(defaults.width * defaults.height, max_pixels) / (width * height));
   const side = length => Math.min(Math.max(multiple, Math.round(length * scale / multiple) * multiple), Math.floor(max_side / multiple) * multiple);
@@ -15,7 +15,7 @@ function fitting(width, height) {
   return [w, h];
 }
 
-async function begin_with(blob) {
+async function set_input_image(blob) {
   let read;
   try {
     read = await createImageBitmap(blob);
@@ -24,16 +24,16 @@ async function begin_with(blob) {
   }
   source?.close();
   source = read;
-  [at("width").value, at("height").value] = fitting(read.width, read.height);
-  at("given").hidden = false;
+  [at("width").value, at("height").value] = fitted_size(read.width, read.height);
+  at("input-image").hidden = false;
   at("choose").hidden = true;
-  draw_given();
-  say("The image is chosen. Draw over the part to generate anew.");
+  draw_input_image();
+  say("Image selected. Draw over the part to regenerate.");
   update();
 }
 
-// Draws the picture as large as asked, cut to its shape, without a mask.
-function draw_given() {
+// Draws the image in the requested size, cropped to its aspect ratio, and clears the mask.
+function draw_input_image() {
   if (!source) return;
   const [width, height] = [Number(at("width").value), Number(at("height").value)];
   if (!(width > 0 && height > 0 && width <= model.max_side && height <= model.max_side)) return;
@@ -52,33 +52,33 @@ function clear_mask() {
   mask.getContext("2d").clearRect(0, 0, mask.width, mask.height);
   masked = false;
   at("clear-mask").disabled = true;
-  strength_for_mask();
+  set_default_strength();
 }
 
-// Behind a mask nothing need be kept.
-function strength_for_mask() {
+// With a mask, nothing of the masked part needs to be preserved.
+function set_default_strength() {
   at("strength").value = masked ? 1 : 0.8;
-  values();
+  show_values();
 }
 
-function forget_given() {
+function remove_input_image() {
   source?.close();
   source = null;
-  at("given").hidden = true;
+  at("input-image").hidden = true;
   at("choose").hidden = false;
   at("file").value = "";
   at("choose").focus();
   update();
 }
 
-// What is asked of the server beside the prompt.
-function given_fields() {
+// Returns the request fields of the input image and mask.
+function input_fields() {
   if (!source) return {};
   const fields = { image: base.toDataURL("image/png"), strength: Number(at("strength").value) };
   if (masked) {
     const flat = element("canvas", { width: mask.width, height: mask.height }), context = flat.getContext("2d");
     context.drawImage(mask, 0, 0);
-    // Light is painted anew, dark is kept.
+    // White is regenerated, black is preserved.
     context.globalCompositeOperation = "source-in";
     context.fillStyle = "#fff";
     context.fillRect(0, 0, flat.width, flat.height);
@@ -90,22 +90,22 @@ function given_fields() {
   return fields;
 }
 
-// The brush is as large on the picture as on the screen.
-const shown_scale = () => mask.width / mask.getBoundingClientRect().width;
+// Converts screen pixels to image pixels.
+const display_scale = () => mask.width / mask.getBoundingClientRect().width;
 function stroke(from, to) {
   const context = mask.getContext("2d");
   context.strokeStyle = MASK;
   context.lineCap = context.lineJoin = "round";
-  context.lineWidth = Number(at("brush").value) * shown_scale();
+  context.lineWidth = Number(at("brush").value) * display_scale();
   context.beginPath();
   context.moveTo(...from);
-  // A dab, too, is a line.
+  // The offset makes a single click visible.
   context.lineTo(to[0] + 0.01, to[1]);
   context.stroke();
   if (masked) return;
   masked = true;
   at("clear-mask").disabled = false;
-  strength_for_mask();
+  set_default_strength();
 }
 function point(event) {
   const box = mask.getBoundingClientRect();
@@ -139,22 +139,22 @@ mask.addEventListener("keydown", event => {
   const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
   if (!move && event.key !== " ") return;
   event.preventDefault();
-  brush_at ??= [mask.width / 2, mask.height / 2];
-  const by = Number(at("brush").value) * shown_scale() / 2;
-  if (move) brush_at = [0, 1].map(i => Math.min(Math.max(brush_at[i] + move[i] * by, 0), [mask.width, mask.height][i]));
-  else stroke(brush_at, brush_at);
-  show_cursor(brush_at);
+  brush_position ??= [mask.width / 2, mask.height / 2];
+  const by = Number(at("brush").value) * display_scale() / 2;
+  if (move) brush_position = [0, 1].map(i => Math.min(Math.max(brush_position[i] + move[i] * by, 0), [mask.width, mask.height][i]));
+  else stroke(brush_position, brush_position);
+  show_cursor(brush_position);
 });
 mask.addEventListener("blur", () => { at("cursor").hidden = true; });
 
 at("choose").addEventListener("click", () => at("file").click());
-at("file").addEventListener("change", () => { if (at("file").files[0]) begin_with(at("file").files[0]); });
-at("clear-mask").addEventListener("click", () => { clear_mask(); say("The mask is clear."); });
-at("remove").addEventListener("click", forget_given);
-for (const id of ["width", "height"]) at(id).addEventListener("change", draw_given);
+at("file").addEventListener("change", () => { if (at("file").files[0]) set_input_image(at("file").files[0]); });
+at("clear-mask").addEventListener("click", () => { clear_mask(); say("Mask cleared."); });
+at("remove").addEventListener("click", remove_input_image);
+for (const id of ["width", "height"]) at(id).addEventListener("change", draw_input_image);
 
-// A picture may be dropped anywhere, or pasted.
-const pictures_of = transfer => [...(transfer?.files ?? [])].filter(file => file.type.startsWith("image/"));
+// Images can be dropped anywhere on the page, or pasted.
+const image_files = transfer => [...(transfer?.files ?? [])].filter(file => file.type.startsWith("image/"));
 document.addEventListener("dragover", event => {
   event.preventDefault();
   document.body.classList.toggle("dropping", usable());
@@ -162,13 +162,13 @@ document.addEventListener("dragover", event => {
 for (const end of ["dragleave", "drop"]) document.addEventListener(end, () => document.body.classList.remove("dropping"));
 document.addEventListener("drop", event => {
   event.preventDefault();
-  const [file] = pictures_of(event.dataTransfer);
-  if (file && usable()) begin_with(file);
+  const [file] = image_files(event.dataTransfer);
+  if (file && usable()) set_input_image(file);
 });
 document.addEventListener("paste", event => {
-  const [file] = pictures_of(event.clipboardData);
+  const [file] = image_files(event.clipboardData);
   if (!file || !usable()) return;
   event.preventDefault();
-  begin_with(file);
+  set_input_image(file);
 });
 

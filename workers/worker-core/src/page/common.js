@@ -1,31 +1,31 @@
-// Shared by the workers' pages: elements, the token, the server's state, streams of events. A page defines met() for a new
-// model, ready_words() for its state line, and update() for its controls.
+// Shared by the pages of all workers: DOM access, API token, server state, event streams. Each page defines met(), called
+// for a new model, ready_words(), which returns the status line, and update(), which updates its controls.
 const at = id => document.getElementById(id);
 const element = (name, properties = {}, ...children) => {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);
   return made;
 };
-const stored = (store, key, otherwise) => { try { return JSON.parse(store.getItem(key)) ?? otherwise; } catch { return otherwise; } };
-const store = (where, key, value) => { try { where.setItem(key, JSON.stringify(value)); } catch { /* a private window: kept until it is closed */ } };
-const say = text => { at("said").textContent = text; };
+const stored = (storage, key, fallback) => { try { return JSON.parse(storage.getItem(key)) ?? fallback; } catch { return fallback; } };
+const store = (storage, key, value) => { try { storage.setItem(key, JSON.stringify(value)); } catch { /* storage may be unavailable in private windows */ } };
+const say = text => { at("announcement").textContent = text; };
 
 let token = stored(sessionStorage, "api-token", "");
-let model = null; // what the server says of it, once it has one
-let nagged = false; // whether the token was asked for, since it last changed
+let model = null; // the entry of GET /v1/models, once the model is loaded
+let token_requested = false; // true if the settings were opened for the current token
 const settings = at("settings");
 const ask = (path, init = {}) => fetch(path, { ...init, cache: "no-store", headers: { ...init.headers, ...(token && { Authorization: `Bearer ${token}` }) } });
 const usable = () => model && at("lamp").classList.contains("ready");
 
 async function watch() {
-  let pause = 15000;
+  let delay = 15000;
   try {
     const ready = await ask("ready");
     const state = await ready.json().catch(() => ({}));
     if (ready.ok) {
-      if (!usable()) await meet();
+      if (!usable()) await load_model();
     } else {
-      pause = 1000;
+      delay = 1000;
       const { state: phase, progress, what } = state.lifecycle ?? {};
       if (phase === "loading") {
         const share = Math.round(100 * progress);
@@ -33,18 +33,18 @@ async function watch() {
       } else show(phase === "failed" ? "bad" : "wait", state.why ?? "The server is not ready");
     }
   } catch {
-    pause = 3000;
-    show("bad", "The server does not answer");
+    delay = 3000;
+    show("bad", "The server does not respond");
   }
-  setTimeout(watch, pause);
+  setTimeout(watch, delay);
 }
 
-async function meet() {
+async function load_model() {
   const answer = await ask("v1/models");
   if (answer.status === 401) {
     show("wait", "A token is required");
-    if (!settings.open && !nagged) open_settings(true);
-    nagged = true;
+    if (!settings.open && !token_requested) open_settings(true);
+    token_requested = true;
     return;
   }
   const before = model?.id;
@@ -66,19 +66,19 @@ function show(lamp, words, share = null) {
 }
 
 async function refusal(answered) {
-  const told = (await answered.json().catch(() => ({}))).error?.message;
+  const message = (await answered.json().catch(() => ({}))).error?.message;
   if (answered.status === 401) {
     open_settings(true);
-    return new Error("The server requires a token: see the settings.");
+    return new Error("The server requires a token. Enter it in the settings.");
   }
-  if (answered.status === 429) return new Error(`The server is busy: try again in ${answered.headers.get("Retry-After") ?? "a few"} seconds.`);
-  return new Error(told ?? `The server answered ${answered.status}.`);
+  if (answered.status === 429) return new Error(`The server is busy. Try again in ${answered.headers.get("Retry-After") ?? "a few"} seconds.`);
+  return new Error(message ?? `The server returned status ${answered.status}.`);
 }
 
-// Name and JSON of each server-sent event; ["done", null] for [DONE].
+// Yields the name and JSON of each server-sent event; ["done", null] for [DONE].
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  // A picture is one long line in many pieces: joined once, not each time that a piece comes.
+  // An image is one long line in many chunks. Joining them once per line avoids quadratic time.
   let pieces = [], name = "message", data = "";
   const line = text => {
     if (text.startsWith("event:")) name = text.slice(6).trim();
@@ -103,20 +103,20 @@ async function* events(body) {
   }
 }
 
-function open_settings(asked = false) {
-  at("token-why").hidden = !asked;
+function open_settings(token_required = false) {
+  at("token-why").hidden = !token_required;
   at("token").value = token;
   if (!settings.open) settings.showModal();
-  if (asked) at("token").focus();
+  if (token_required) at("token").focus();
 }
 at("open-settings").addEventListener("click", () => open_settings());
 settings.addEventListener("click", event => { if (event.target === settings) settings.close(); });
 settings.addEventListener("close", () => {
-  const given = at("token").value.trim();
-  if (given === token) return;
-  token = given;
-  nagged = false;
+  const value = at("token").value.trim();
+  if (value === token) return;
+  token = value;
+  token_requested = false;
   store(sessionStorage, "api-token", token);
-  meet().catch(() => show("bad", "The server does not answer"));
+  load_model().catch(() => show("bad", "The server does not respond"));
 });
 

@@ -1,0 +1,215 @@
+//! State of the queue: waiting requests, the running request, and counters.
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::events::{Event, Failure, Options, SubmitError};
+use crate::pipeline::Request;
+
+/// Current length of the queue, and counters since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Status {
+    /// Number of waiting requests.
+    pub waiting: usize,
+    /// Number of running requests: 0 or 1.
+    pub running: usize,
+    /// Number of completed requests.
+    pub complete: u64,
+    /// Number of cancelled requests.
+    pub cancelled: u64,
+    /// Number of failed requests.
+    pub failed: u64,
+    /// Number of generated images.
+    pub pictures: u64,
+    /// Number of computed steps.
+    pub steps: u64,
+    /// Total time from the end of the first step of each request to its end.
+    pub step_time: Duration,
+    /// Steps per second of the last request with at least two steps.
+    pub steps_per_second: f64,
+    /// Duration of the last completed request.
+    pub last: Duration,
+}
+
+/// A request in the queue.
+pub(super) struct QueueEntry {
+    request: Mutex<Option<Request>>,
+    /// Sender of events; `None` after the last one.
+    events: Mutex<Option<UnboundedSender<Event>>>,
+    /// Position that was last reported: number of requests ahead of it.
+    position: Mutex<usize>,
+    cancelled: AtomicBool,
+}
+
+impl QueueEntry {
+    /// Takes the request; the first call returns it.
+    pub fn take(&self) -> Option<Request> {
+        self.request.lock().take()
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Relaxed)
+    }
+
+    pub fn send(&self, event: Event) {
+        if let Some(events) = &*self.events.lock() {
+            // Sending fails if the client has disconnected, which cancels the request.
+            let _ = events.send(event);
+        }
+    }
+
+    /// Sends the last event, unless one has been sent.
+    pub fn finish(&self, event: Event) {
+        if let Some(events) = self.events.lock().take() {
+            let _ = events.send(event);
+        }
+    }
+
+    fn set_position(&self, position: usize) {
+        if std::mem::replace(&mut *self.position.lock(), position) != position {
+            self.send(Event::Queued { position });
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Arc<QueueEntry>>,
+    running: Option<Arc<QueueEntry>>,
+    closed: Option<Failure>,
+    counters: Status,
+}
+
+impl State {
+    fn pending(&self) -> usize {
+        self.waiting.len() + usize::from(self.running.is_some())
+    }
+
+    fn send_positions(&self) {
+        let running = usize::from(self.running.is_some());
+        self.waiting.iter().enumerate().for_each(|(i, entry)| entry.set_position(i + running));
+    }
+}
+
+/// Queue shared by handlers and the generator thread. Its lock is not held during computation.
+pub(super) struct Shared {
+    pub options: Options,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    pub fn new(options: Options) -> Self {
+        Self { options, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    pub fn push(&self, request: Request) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
+        let mut state = self.state.lock();
+        self.check_state(&state)?;
+        let (events, receiver) = unbounded_channel();
+        let position = state.pending();
+        let entry = Arc::new(QueueEntry {
+            request: Mutex::new(Some(request)),
+            events: Mutex::new(Some(events)),
+            position: Mutex::new(position),
+            cancelled: AtomicBool::new(false),
+        });
+        entry.send(Event::Queued { position });
+        state.waiting.push_back(entry.clone());
+        self.changed.notify_all();
+        Ok((entry, receiver))
+    }
+
+    pub fn check_capacity(&self) -> Result<(), SubmitError> {
+        self.check_state(&self.state.lock())
+    }
+
+    fn check_state(&self, state: &State) -> Result<(), SubmitError> {
+        if let Some(failure) = &state.closed {
+            return Err(SubmitError::Closed(failure.clone()));
+        }
+        if state.pending() > self.options.max_waiting {
+            let after = state.counters.last.max(Duration::from_secs(1));
+            return Err(SubmitError::Full { waiting: state.waiting.len(), after });
+        }
+        Ok(())
+    }
+
+    /// Finishes the running request and waits for the next one. Returns `None` once the queue is closed.
+    pub fn next(&self) -> Option<Arc<QueueEntry>> {
+        let mut state = self.state.lock();
+        state.running = None;
+        loop {
+            if state.closed.is_some() {
+                return None;
+            }
+            if let Some(entry) = state.waiting.pop_front() {
+                state.running = Some(entry.clone());
+                entry.set_position(0);
+                state.send_positions();
+                return Some(entry);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Removes the running request. Its last event follows, so that the client can then submit another one.
+    pub fn finish_running(&self) {
+        self.state.lock().running = None;
+    }
+
+    /// Cancels a request. A waiting request is removed immediately.
+    pub fn cancel(&self, entry: &Arc<QueueEntry>) {
+        entry.cancelled.store(true, Relaxed);
+        let mut state = self.state.lock();
+        let Some(index) = state.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, entry)) else {
+            return;
+        };
+        state.waiting.remove(index);
+        state.counters.cancelled += 1;
+        state.send_positions();
+        drop(state);
+        drop(entry.take());
+        entry.finish(Event::Failed(Failure::new("cancelled", "cancelled while waiting in the queue")));
+    }
+
+    /// Closes the queue: waiting requests fail, the running one is cancelled. Later calls keep the first failure.
+    pub fn close(&self, failure: &Failure) {
+        let mut state = self.state.lock();
+        let failure = state.closed.get_or_insert_with(|| failure.clone()).clone();
+        let waiting = std::mem::take(&mut state.waiting);
+        state.counters.failed += waiting.len() as u64;
+        if let Some(running) = &state.running {
+            running.cancelled.store(true, Relaxed);
+        }
+        drop(state);
+        self.changed.notify_all();
+        for entry in waiting {
+            drop(entry.take());
+            entry.finish(Event::Failed(failure.clone()));
+        }
+    }
+
+    /// Returns why the queue was closed, if it was.
+    pub fn closed(&self) -> Option<Failure> {
+        self.state.lock().closed.clone()
+    }
+
+    pub fn update_status(&self, update: impl FnOnce(&mut Status)) {
+        update(&mut self.state.lock().counters);
+    }
+
+    pub fn status(&self) -> Status {
+        let state = self.state.lock();
+        Status {
+            waiting: state.waiting.len(),
+            running: usize::from(state.running.is_some()),
+            ..state.counters
+        }
+    }
+}
