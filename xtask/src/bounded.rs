@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn background_processes_are_killed_when_the_program_exits() {
         let begun = Instant::now();
-        let finished = run(Command::new("sh").args(["-c", "tail -f /dev/null & echo done"]), KILL_TIMEOUT).unwrap();
+        let finished =
+            run(Command::new("sh").args(["-c", "tail -f /dev/null & echo done"]), KILL_TIMEOUT).unwrap();
         assert_eq!((finished.stdout.as_str(), finished.status.unwrap().success()), ("done\n", true));
         assert!(begun.elapsed() < KILL_TIMEOUT);
     }

@@ -20,7 +20,7 @@ use hip_kernels_build::compiler::Compiler;
 use hip_kernels_build::resources::KernelResources;
 
 use crate::download::digest;
-use crate::process::{cache, shown};
+use crate::process::{cache, command_line};
 use crate::setup;
 use interface::{ARCHS, Built, INTERFACE, Instance, KERNEL, MANIFEST, Manifest};
 use sources::Sources;
@@ -244,7 +244,8 @@ impl Builder {
         let [KernelResources { kernel, .. }] = &kernels[..] else {
             bail!("the code object has {} kernels, expected 1", kernels.len());
         };
-        let argument_bytes: Vec<usize> = kernel.explicit.iter().map(|argument| argument.size as usize).collect();
+        let argument_bytes: Vec<usize> =
+            kernel.explicit.iter().map(|argument| argument.size as usize).collect();
         if kernel.name != KERNEL || argument_bytes != [instance.layout().bytes] {
             bail!("the code object has kernel {} with arguments of {argument_bytes:?} bytes", kernel.name);
         }
@@ -264,14 +265,14 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Runs a compiler; its error messages become part of the returned error.
 fn compile(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot start: {}", shown(command)))?;
+    let output = command.output().with_context(|| format!("cannot start: {}", command_line(command)))?;
     if output.status.success() {
         return Ok(());
     }
     let messages = String::from_utf8_lossy(&output.stderr);
     let errors: Vec<&str> = messages.lines().filter(|line| line.contains("error:")).take(20).collect();
     let messages = if errors.is_empty() { messages.trim().to_owned() } else { errors.join("\n") };
-    bail!("failed ({}): {}\n{messages}", output.status, shown(command))
+    bail!("failed ({}): {}\n{messages}", output.status, command_line(command))
 }
 
 #[cfg(test)]

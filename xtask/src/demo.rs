@@ -21,13 +21,13 @@ pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
     software_gpu::check(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
-    let report = process::cached("demo.json")?;
+    let report = process::cache_file("demo.json")?;
     let mut command = process::example("sentence_embeddings", archs);
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
     command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
     SoftwareGpu::of(arch).choose_for(&mut command);
     process::run(&mut command)?;
-    println!("{}", summary(&process::json(&report)?)?);
+    println!("{}", summary(&process::read_json(&report)?)?);
     Ok(())
 }
 

@@ -8,8 +8,16 @@ use crate::setup;
 
 /// Crates like a user's: published dependencies, a model of candle-transformers, one patch section.
 const CRATES: [DownstreamCrate; 2] = [
-    DownstreamCrate { name: "bert", line: "candle-transformers = \"", main: include_str!("../downstream/bert.rs") },
-    DownstreamCrate { name: "llama", line: "candle-flash-attn = \"", main: include_str!("../downstream/llama.rs") },
+    DownstreamCrate {
+        name: "bert",
+        line: "candle-transformers = \"",
+        main: include_str!("../downstream/bert.rs"),
+    },
+    DownstreamCrate {
+        name: "llama",
+        line: "candle-flash-attn = \"",
+        main: include_str!("../downstream/llama.rs"),
+    },
 ];
 
 struct DownstreamCrate {
@@ -27,7 +35,9 @@ fn manifest(readme: &str, line: &str, fork: &str) -> Result<String> {
         .find(|block| {
             block.contains("[patch.crates-io]") && block.lines().any(|found| found.starts_with(line))
         })
-        .with_context(|| format!("README.md has no toml block with [patch.crates-io] and a line that begins with `{line}`"))?;
+        .with_context(|| {
+            format!("README.md has no toml block with [patch.crates-io] and a line that begins with `{line}`")
+        })?;
     let lines = block.replace("../candle-rocm", fork).replace("[\"rocm\"]", "[\"rocm-emulator\"]");
     Ok(format!(
         r#"[package]

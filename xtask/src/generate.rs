@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
-    let path = process::cached(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
+    let path = process::cache_file(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
     let mut command = process::example("generate", &args.arch);
     command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
     command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
@@ -54,7 +54,7 @@ fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
     }
     SoftwareGpu::of(&args.arch).choose_for(&mut command);
     process::run(&mut command)?;
-    process::json(&path)
+    process::read_json(&path)
 }
 
 fn is_gguf(model: &str) -> bool {

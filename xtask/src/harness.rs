@@ -52,14 +52,14 @@ impl Results {
     pub fn parse(output: &str) -> Self {
         let mut results = Self::default();
         let mut output_by_test: BTreeMap<String, String> = BTreeMap::new();
-        let (mut shown, mut pending): (Option<String>, Option<String>) = (None, None);
+        let (mut current_test, mut pending): (Option<String>, Option<String>) = (None, None);
         for text in output.lines() {
             if let Some(name) = text.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
             {
-                shown = Some(name.to_owned());
+                current_test = Some(name.to_owned());
             } else if ["failures:", "successes:"].contains(&text) || text.starts_with("test result: ") {
-                shown = None;
-            } else if let Some(name) = &shown {
+                current_test = None;
+            } else if let Some(name) = &current_test {
                 let output = output_by_test.entry(name.clone()).or_default();
                 output.push_str(text);
                 output.push('\n');

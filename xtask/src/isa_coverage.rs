@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut command = cargo(&["test", "--quiet", "--package", "rocm-emulator", "--lib", "--", TESTS]);
     command.args(["--nocapture", "--test-threads", "1"]).stderr(Stdio::inherit());
-    let line = process::shown(&command);
+    let line = process::command_line(&command);
     eprintln!("+ {line}");
     let output = command.output().with_context(|| format!("cannot start: {line}"))?;
     let text = String::from_utf8_lossy(&output.stdout);

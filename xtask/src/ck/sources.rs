@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::download;
-use crate::process::{cache, command, run, shown};
+use crate::process::{cache, command, command_line, run};
 
 /// Environment variable with the path of a Composable Kernel checkout.
 const FOLDER_VARIABLE: &str = "CK_DIR";
@@ -66,7 +66,7 @@ fn fetch(folder: &Path) -> Result<()> {
 fn address() -> Result<String> {
     let mut pip =
         command("python3", &["-m", "pip", "index", "versions", PACKAGE, "-vv", "--no-binary", ":all:"]);
-    let output = pip.output().with_context(|| format!("cannot start: {}", shown(&pip)))?;
+    let output = pip.output().with_context(|| format!("cannot start: {}", command_line(&pip)))?;
     let text = String::from_utf8_lossy(&output.stdout);
     match parse_address(&text) {
         Some(address) => Ok(address.to_owned()),

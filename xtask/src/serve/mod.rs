@@ -56,7 +56,7 @@ pub fn run_on(
         setup::ensure(setup::PAGE)?;
     }
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
-    let programs = process::built(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
+    let programs = process::build_executables(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
     let program = |name: &str| -> Result<PathBuf> {
         let named = |program: &&serde_json::Value| program["target"]["name"] == name;
         let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());

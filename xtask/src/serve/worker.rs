@@ -34,13 +34,13 @@ impl Worker {
     /// When it ends before it is ready, or takes too long.
     pub fn start(program: &Path, gpu: SoftwareGpu, arguments: &dyn Fn(&mut Command)) -> Result<Self> {
         let name = program.file_name().unwrap_or_default();
-        let file = process::cached(&name.to_string_lossy())?.with_extension("port");
+        let file = process::cache_file(&name.to_string_lossy())?.with_extension("port");
         let _ = fs::remove_file(&file);
         let mut command = Command::new(program);
         arguments(&mut command);
         command.args(["--port", "0", "--log", "warn", "--port-file"]).arg(&file);
         gpu.choose_for(&mut command);
-        eprintln!("+ {}", process::shown(&command));
+        eprintln!("+ {}", process::command_line(&command));
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut worker = Self { child, address: String::new() };
         worker.until("ready", |worker| {

@@ -233,7 +233,7 @@ fn compile(
     if let Some(archs) = archs {
         command.env("CANDLE_ROCM_ARCHS", archs);
     }
-    by_place(process::built(&mut command)?.iter().filter_map(program))
+    by_place(process::build_executables(&mut command)?.iter().filter_map(program))
 }
 
 /// Programs of one name from two packages would stand in for each other.
