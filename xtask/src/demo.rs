@@ -18,14 +18,14 @@ pub struct Args {
 
 /// Runs the demo on a software GPU of `arch`; the program contains the code objects of `archs` (comma-separated).
 pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
-    software_gpu::check(arch)?;
+    software_gpu::check_arch(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
     let report = process::cache_file("demo.json")?;
     let mut command = process::example("sentence_embeddings", archs);
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
     command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
-    SoftwareGpu::of(arch).choose_for(&mut command);
+    SoftwareGpu::new(arch).apply_to(&mut command);
     process::run(&mut command)?;
     println!("{}", summary(&process::read_json(&report)?)?);
     Ok(())

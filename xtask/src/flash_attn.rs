@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    args.arch.iter().try_for_each(|arch| software_gpu::check(arch))?;
+    args.arch.iter().try_for_each(|arch| software_gpu::check_arch(arch))?;
     setup::ensure(setup::KERNELS)?;
     let mut settings = vec![("CANDLE_FLASH_ATTN_SEED", args.seed.to_string())];
     settings.extend(args.cases.map(|cases| ("CANDLE_FLASH_ATTN_CASES", cases.to_string())));
@@ -49,7 +49,7 @@ pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Res
     let mut all_passed = true;
     for arch in archs {
         let mut command = process::command(&program, &["--color=never"]);
-        SoftwareGpu::of(arch).choose_for(&mut command);
+        SoftwareGpu::new(arch).apply_to(&mut command);
         command.envs(settings.iter().cloned());
         let results = Results::run(&mut command, LIMIT)?;
         for (name, output) in &results.failed {

@@ -28,13 +28,13 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::KERNELS)?;
     let target = ["test", "--quiet", "--package", "candle-rocm", "--features", "rocm-emulator"];
     let mut command = cargo(&target);
     command.args(["--test", "differential", "--", "--exact", TEST, "--nocapture"]);
     command.env("CANDLE_ROCM_ARCHS", &args.arch);
-    SoftwareGpu::of(&args.arch).choose_for(&mut command);
+    SoftwareGpu::new(&args.arch).apply_to(&mut command);
     match &args.case {
         Some(case) => command.env("CANDLE_FUZZ_CASE", case),
         None => command

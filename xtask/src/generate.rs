@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs the example on both devices and compares the generated tokens.
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::KERNELS)?;
     let model = args.model.clone().unwrap_or_else(|| root().join(MODEL));
     let on = |device| report(args, &model, device);
@@ -52,7 +52,7 @@ fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
     if !is_gguf(&model.to_string_lossy()) {
         command.args(["--dtype", "f32"]);
     }
-    SoftwareGpu::of(&args.arch).choose_for(&mut command);
+    SoftwareGpu::new(&args.arch).apply_to(&mut command);
     process::run(&mut command)?;
     process::read_json(&path)
 }

@@ -28,14 +28,14 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::DEMO)?;
     let file = process::cache_file("profile.json")?;
     let mut command = process::example(&args.example, &args.arch);
     add_arguments(&mut command, args)?;
     let user_options = std::env::var(OPTIONS).ok();
     let options = options(&file.to_string_lossy(), user_options.as_deref());
-    SoftwareGpu::with(&args.arch, &options).choose_for(&mut command);
+    SoftwareGpu::with_options(&args.arch, &options).apply_to(&mut command);
     process::run(&mut command)?;
     println!("{}", table(&process::read_json(&file)?, args.top.into())?);
     println!("profile: ok arch={} example={} file={}", args.arch, args.example, file.display());

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything CI runs, the test runner last.
+//! `cargo xtask test`: runs everything that CI runs.
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -8,41 +8,44 @@ use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{demo, downstream, flash_attn, kernels, lines, serve, setup, stress, upstream_tests, validate};
 
-/// Builds with every driver in: what all checks of the workspace share.
+/// Packages and features that all checks of the workspace share, so that they share artifacts: every driver is enabled.
 const FEATURES: [&str; 3] = [
     "--workspace",
     "--features",
     "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
 ];
 
-/// Streams at once that the workers bear, and for how many seconds.
-const SERVED: serve::Load = serve::Load { streams: 64, seconds: 60 };
+/// Load on the LLM worker.
+const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
-/// Devices that upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
-/// program's own stream; convolutions by MIOpen, and by our own kernels where it is absent or has no solutions.
+/// Software GPUs for upstream's tests: every family, and one on which calls that synchronize more than a stream fail.
+/// Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.
 const SOFTWARE_GPUS: &[SoftwareGpu] = &[
-    SoftwareGpu::of("gfx1100"),
-    SoftwareGpu::with("gfx90a", "miopen=absent"),
-    SoftwareGpu::with("gfx942", "miopen=absent"),
-    SoftwareGpu::with("gfx1030", "miopen=absent"),
-    SoftwareGpu::with("gfx1201", "miopen=none"),
-    SoftwareGpu::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
+    SoftwareGpu::new("gfx1100"),
+    SoftwareGpu::with_options("gfx90a", "miopen=absent"),
+    SoftwareGpu::with_options("gfx942", "miopen=absent"),
+    SoftwareGpu::with_options("gfx1030", "miopen=absent"),
+    SoftwareGpu::with_options("gfx1201", "miopen=none"),
+    SoftwareGpu::with_options(
+        "gfx1100",
+        "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1",
+    ),
 ];
 
-/// Three seeds of the order of work, in which the fuzzer finds more than upstream's tests do.
+/// Software GPUs with a random execution order, for the fuzzer only: it finds more than upstream's tests do.
 const SHUFFLED: &[SoftwareGpu] = &[
-    SoftwareGpu::with("gfx1100", "seed=1;miopen=absent"),
-    SoftwareGpu::with("gfx90a", "seed=2"),
-    SoftwareGpu::with("gfx1201", "seed=3"),
+    SoftwareGpu::with_options("gfx1100", "seed=1;miopen=absent"),
+    SoftwareGpu::with_options("gfx90a", "seed=2"),
+    SoftwareGpu::with_options("gfx1201", "seed=3"),
 ];
 
-/// The families whose guesses about hardware are held: one with waves of 32 lanes, one of 64.
-const QUESTIONED: [&str; 2] = ["gfx1100", "gfx90a"];
+/// Architectures for the hardware questions: one with waves of 32 lanes, one with 64.
+const QUESTION_ARCHS: [&str; 2] = ["gfx1100", "gfx90a"];
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only our own tests: no format, no lints, no other targets, no downstream crate, no demo, none of
-    /// upstream's tests.
+    /// Run only our own tests, without format, lints, other targets, downstream crates, demo and upstream's
+    /// tests.
     #[arg(long)]
     quick: bool,
 }
@@ -65,22 +68,23 @@ pub fn run(args: &Args) -> Result<()> {
         stages.run("kernels", || kernels::build(kernels::EVERY_ARCH, true, false))?;
         stages.run("downstream", downstream::run)?;
         stages.run("demo", || demo::run_demo(software_gpu::DEFAULT, &archs))?;
-        stages.run("questions", || QUESTIONED.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
+        stages
+            .run("questions", || QUESTION_ARCHS.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
         stages.run("stress", || stress::run_on_software(stress::SHORT_MINUTES, 1, &archs))?;
         stages.run("bench", || bench_on_software(&archs))?;
         if !stages.run("upstream's tests", || upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[]))? {
-            bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
+            bail!("results of upstream's tests differ from rocmify/src/suite_rules.rs, see above");
         }
-        let gpu = SoftwareGpu::of(software_gpu::DEFAULT);
-        stages.run("workers", || serve::run_on(gpu, &archs, &FEATURES, SERVED, None))?;
+        let gpu = SoftwareGpu::new(software_gpu::DEFAULT);
+        stages.run("workers", || serve::run_on(gpu, &archs, &FEATURES, WORKER_LOAD, None))?;
     }
     let mut total = Summary::default();
     stages.run("our tests", || {
-        // The tests start the examples as programs.
+        // Some tests start the examples as programs.
         process::run(
             cargo(&["build", "--quiet", "--examples"]).args(FEATURES).env("CANDLE_ROCM_ARCHS", &archs),
         )?;
-        // The examples of the documentation first, so that the last lines are those of the tests.
+        // Doctests first, so that the last lines are those of the tests.
         let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
         for target in targets {
             let output =
@@ -89,28 +93,28 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     })?;
-    // The first of them is what the tests above ran on.
+    // The first GPU is skipped, since the tests above ran on it.
     stages.run("random operations", || {
         for gpu in SOFTWARE_GPUS.iter().skip(1).chain(SHUFFLED).filter(|_| !args.quick) {
             println!("random operations on {gpu}:");
             let mut command = cargo(&["test", "--quiet"]);
             command.args(FEATURES).args(["--test", "differential"]).env("CANDLE_ROCM_ARCHS", &archs);
-            gpu.choose_for(&mut command);
+            gpu.apply_to(&mut command);
             process::tee(&mut command)?.lines().for_each(|line| total.add(line));
         }
         Ok(())
     })?;
-    // The first of these, too, is what the tests above ran on.
-    let attends = || flash_attn::run_on(&software_gpu::TESTED[1..], &archs, Vec::new());
-    if !args.quick && !stages.run("attention", attends)? {
-        bail!("candle-flash-attn's tests failed: what they said is above");
+    // The first GPU is skipped here, too.
+    let run_attention = || flash_attn::run_on(&software_gpu::TESTED[1..], &archs, Vec::new());
+    if !args.quick && !stages.run("attention", run_attention)? {
+        bail!("candle-flash-attn's tests failed, see above");
     }
     println!("{stages}");
     println!("{total}");
     Ok(())
 }
 
-/// Duration of each part.
+/// Duration of each stage.
 #[derive(Default)]
 struct Stages(Vec<(&'static str, Duration)>);
 
@@ -133,15 +137,15 @@ impl fmt::Display for Stages {
     }
 }
 
-/// Every case of the bench of operations, of reduced size. As a test, so that nothing is compiled again for it.
+/// Runs every case of the operations benchmark at reduced size, with `cargo test`, so that nothing is recompiled.
 fn bench_on_software(archs: &str) -> Result<()> {
     let mut command = cargo(&["test", "--quiet"]);
     command.args(FEATURES).args(["--bench", "operations", "--", "--scale", "smoke"]);
-    SoftwareGpu::of(software_gpu::DEFAULT).choose_for(&mut command);
+    SoftwareGpu::new(software_gpu::DEFAULT).apply_to(&mut command);
     process::run(command.env("CANDLE_ROCM_ARCHS", archs))
 }
 
-/// Results of all test binaries together.
+/// Total counts of all test binaries.
 #[derive(Default)]
 struct Summary {
     passed: u64,
@@ -150,7 +154,7 @@ struct Summary {
 }
 
 impl Summary {
-    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; others do not count.
+    /// Adds the counts of a line `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; ignores other lines.
     fn add(&mut self, line: &str) {
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
         else {
