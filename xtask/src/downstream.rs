@@ -7,20 +7,12 @@ use crate::process::{self, cache, cargo, root};
 use crate::setup;
 
 /// Crates like a user's: published dependencies, a model of candle-transformers, one patch section.
-const CRATES: [DownstreamCrate; 2] = [
-    DownstreamCrate {
-        name: "bert",
-        line: "candle-transformers = \"",
-        main: include_str!("../downstream/bert.rs"),
-    },
-    DownstreamCrate {
-        name: "llama",
-        line: "candle-flash-attn = \"",
-        main: include_str!("../downstream/llama.rs"),
-    },
+const CRATES: [Crate; 2] = [
+    Crate { name: "bert", line: "candle-transformers = \"", main: include_str!("../downstream/bert.rs") },
+    Crate { name: "llama", line: "candle-flash-attn = \"", main: include_str!("../downstream/llama.rs") },
 ];
 
-struct DownstreamCrate {
+struct Crate {
     name: &'static str,
     /// Beginning of a line that identifies the crate's TOML block in the README.
     line: &'static str,
@@ -36,7 +28,7 @@ fn manifest(readme: &str, line: &str, fork: &str) -> Result<String> {
             block.contains("[patch.crates-io]") && block.lines().any(|found| found.starts_with(line))
         })
         .with_context(|| {
-            format!("README.md has no toml block with [patch.crates-io] and a line that begins with `{line}`")
+            format!("README.md has no toml block with [patch.crates-io] and a line `{line}...`")
         })?;
     let lines = block.replace("../candle-rocm", fork).replace("[\"rocm\"]", "[\"rocm-emulator\"]");
     Ok(format!(

@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<()> {
     add_arguments(&mut command, args)?;
     let user_options = std::env::var(OPTIONS).ok();
     let options = options(&file.to_string_lossy(), user_options.as_deref());
-    SoftwareGpu::with_options(&args.arch, &options).apply_to(&mut command);
+    SoftwareGpu::with(&args.arch, &options).apply_to(&mut command);
     process::run(&mut command)?;
     println!("{}", table(&process::read_json(&file)?, args.top.into())?);
     println!("profile: ok arch={} example={} file={}", args.arch, args.example, file.display());
@@ -60,7 +60,6 @@ fn options(file: &str, user_options: Option<&str>) -> String {
     }
 }
 
-/// Counts of a kernel.
 #[derive(Default)]
 struct Row {
     name: String,
@@ -77,10 +76,7 @@ struct Row {
 impl Row {
     fn of(kernel: &Value) -> Result<Self> {
         let number = |path: &str| {
-            kernel
-                .pointer(path)
-                .and_then(Value::as_u64)
-                .with_context(|| format!("a kernel of the profile has no field {path}"))
+            kernel.pointer(path).and_then(Value::as_u64).with_context(|| format!("a kernel has no {path}"))
         };
         Ok(Self {
             name: kernel["name"].as_str().context("a kernel has no name")?.to_owned(),

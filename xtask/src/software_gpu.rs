@@ -25,7 +25,7 @@ impl<'a> SoftwareGpu<'a> {
         Self { arch, options: None }
     }
 
-    pub const fn with_options(arch: &'a str, options: &'a str) -> Self {
+    pub const fn with(arch: &'a str, options: &'a str) -> Self {
         Self { arch, options: Some(options) }
     }
 
@@ -79,10 +79,10 @@ mod tests {
     #[test]
     fn the_variables_select_architecture_and_options() {
         let mut command = Command::new("program");
-        SoftwareGpu::with_options("gfx90a", "seed=1").apply_to(&mut command);
+        SoftwareGpu::with("gfx90a", "seed=1").apply_to(&mut command);
         let set: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
         let wanted = [("CANDLE_ROCM_DRIVER", "emulator:gfx90a"), ("CANDLE_ROCM_EMULATOR", "seed=1")];
         assert_eq!(set, wanted.map(|(name, value)| (name.as_ref(), value.as_ref())));
-        assert_eq!(SoftwareGpu::with_options("gfx90a", "seed=1").to_string(), "gfx90a seed=1");
+        assert_eq!(SoftwareGpu::with("gfx90a", "seed=1").to_string(), "gfx90a seed=1");
     }
 }

@@ -15,32 +15,28 @@ const FEATURES: [&str; 3] = [
     "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
 ];
 
-/// Load on the LLM worker.
 const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
 /// Software GPUs for upstream's tests: every family, and one on which calls that synchronize more than a stream fail.
 /// Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.
 const SOFTWARE_GPUS: &[SoftwareGpu] = &[
     SoftwareGpu::new("gfx1100"),
-    SoftwareGpu::with_options("gfx90a", "miopen=absent"),
-    SoftwareGpu::with_options("gfx942", "miopen=absent"),
-    SoftwareGpu::with_options("gfx1030", "miopen=absent"),
-    SoftwareGpu::with_options("gfx1201", "miopen=none"),
-    SoftwareGpu::with_options(
-        "gfx1100",
-        "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1",
-    ),
+    SoftwareGpu::with("gfx90a", "miopen=absent"),
+    SoftwareGpu::with("gfx942", "miopen=absent"),
+    SoftwareGpu::with("gfx1030", "miopen=absent"),
+    SoftwareGpu::with("gfx1201", "miopen=none"),
+    SoftwareGpu::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
 ];
 
 /// Software GPUs with a random execution order, for the fuzzer only: it finds more than upstream's tests do.
 const SHUFFLED: &[SoftwareGpu] = &[
-    SoftwareGpu::with_options("gfx1100", "seed=1;miopen=absent"),
-    SoftwareGpu::with_options("gfx90a", "seed=2"),
-    SoftwareGpu::with_options("gfx1201", "seed=3"),
+    SoftwareGpu::with("gfx1100", "seed=1;miopen=absent"),
+    SoftwareGpu::with("gfx90a", "seed=2"),
+    SoftwareGpu::with("gfx1201", "seed=3"),
 ];
 
 /// Architectures for the hardware questions: one with waves of 32 lanes, one with 64.
-const QUESTION_ARCHS: [&str; 2] = ["gfx1100", "gfx90a"];
+const QUESTION_GPUS: [&str; 2] = ["gfx1100", "gfx90a"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -69,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
         stages.run("downstream", downstream::run)?;
         stages.run("demo", || demo::run_demo(software_gpu::DEFAULT, &archs))?;
         stages
-            .run("questions", || QUESTION_ARCHS.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
+            .run("questions", || QUESTION_GPUS.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
         stages.run("stress", || stress::run_on_software(stress::SHORT_MINUTES, 1, &archs))?;
         stages.run("bench", || bench_on_software(&archs))?;
         if !stages.run("upstream's tests", || upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[]))? {
@@ -114,7 +110,6 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Duration of each stage.
 #[derive(Default)]
 struct Stages(Vec<(&'static str, Duration)>);
 
@@ -145,7 +140,6 @@ fn bench_on_software(archs: &str) -> Result<()> {
     process::run(command.env("CANDLE_ROCM_ARCHS", archs))
 }
 
-/// Total counts of all test binaries.
 #[derive(Default)]
 struct Summary {
     passed: u64,

@@ -4,7 +4,6 @@ use anyhow::Result;
 use crate::process::{self, cargo, command};
 use crate::setup;
 
-/// Unit tests of one crate.
 struct Program {
     package: &'static str,
     features: &'static [&'static str],

@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// Benchmark run on one architecture.
 #[derive(Debug, Deserialize)]
 pub struct Run {
     pub meta: Meta,
@@ -20,7 +19,6 @@ pub struct Meta {
     pub scale: String,
 }
 
-/// Counts of one operation.
 #[derive(Debug, Deserialize)]
 pub struct Case {
     pub group: String,

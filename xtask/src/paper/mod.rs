@@ -83,7 +83,7 @@ fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
     // Without MIOpen, since its convolutions have no machine code on the software GPU to count.
     command.env("CANDLE_ROCM_ARCHS", archs.join(",")).env("CANDLE_ROCM_MIOPEN", "0");
     let profile = format!("profile={}", process::cache_file("paper-profile.json")?.display());
-    SoftwareGpu::with_options(arch, &profile).apply_to(&mut command);
+    SoftwareGpu::with(arch, &profile).apply_to(&mut command);
     process::run(&mut command)?;
     Ok(file)
 }

@@ -102,10 +102,9 @@ impl Chip {
 
     /// Returns the waves of the kernel that fit on a vector unit; `by_registers` is the limit set by registers.
     pub fn occupancy(&self, kernel: &Kernel, by_registers: u64) -> u64 {
-        let waves_per_group = kernel.waves.div_ceil(kernel.workgroups.max(1)).max(1);
+        let group_waves = kernel.waves.div_ceil(kernel.workgroups.max(1)).max(1);
         let by_lds = self.lds_bytes.checked_div(kernel.resources.lds_bytes);
-        by_lds
-            .map_or(by_registers, |groups| by_registers.min((groups * waves_per_group).div_ceil(self.simds)))
+        by_lds.map_or(by_registers, |groups| by_registers.min((groups * group_waves).div_ceil(self.simds)))
     }
 }
 

@@ -41,16 +41,15 @@ impl Occupancy {
     }
 }
 
-/// Figures of a case on a chip.
 struct Row<'a> {
     chip: &'a Chip,
     case: &'a Case,
     cost: Cost,
     minimum_bytes: u64,
     /// Ratios to the minimum bytes: bytes moved by memory, lines of all accesses, bytes requested by lanes.
-    moved_ratio: f64,
-    accessed_ratio: f64,
-    requested_ratio: f64,
+    moved: f64,
+    accessed: f64,
+    requested: f64,
     waves: Option<u64>,
 }
 
@@ -65,15 +64,15 @@ impl<'a> Row<'a> {
             case,
             cost: chip.cost(case),
             minimum_bytes,
-            moved_ratio: over(bytes(case)),
-            accessed_ratio: over(LINE * case.sum(|kernel| kernel.coalescing.lines_128)),
-            requested_ratio: over(case.sum(|kernel| kernel.coalescing.bytes)),
+            moved: over(bytes(case)),
+            accessed: over(LINE * case.sum(|kernel| kernel.coalescing.lines_128)),
+            requested: over(case.sum(|kernel| kernel.coalescing.bytes)),
             waves: occupancy.of(case, chip),
         })
     }
 
     fn moves_too_much(&self) -> bool {
-        self.moved_ratio > MAX_MOVED_RATIO
+        self.moved > MAX_MOVED_RATIO
     }
 
     fn is_issue_bound(&self) -> bool {
@@ -82,7 +81,7 @@ impl<'a> Row<'a> {
 
     /// Returns true if lines are accessed repeatedly, so that caches have to serve them.
     fn rereads_lines(&self) -> bool {
-        self.accessed_ratio > MAX_MOVED_RATIO
+        self.accessed > MAX_MOVED_RATIO
     }
 
     /// Returns the larger of the two times, and the resource that it is spent on.
@@ -140,12 +139,7 @@ impl<'a> Row<'a> {
         [
             format!("{}{}", self.case.label(), self.marks()),
             format!("{:.1}", self.minimum_bytes as f64 / 1e6),
-            format!(
-                "{}, {}, {}",
-                rounded(self.moved_ratio),
-                rounded(self.accessed_ratio),
-                rounded(self.requested_ratio)
-            ),
+            format!("{}, {}, {}", rounded(self.moved), rounded(self.accessed), rounded(self.requested)),
             quotient(lines, accesses),
             quotient(conflicts, steps),
             format!("{waves}/{}", self.chip.waves),
@@ -180,7 +174,6 @@ const COLUMNS: [&str; 10] = [
     "bound, us",
 ];
 
-/// Tables of the model, and a summary line.
 pub struct Paper {
     pub text: String,
     pub summary: String,
@@ -213,8 +206,8 @@ pub fn markdown(runs: &[(&Chip, Run)], groups: &[&str], occupancy: &Occupancy) -
             "| {} | {} | {} | {} | {} | {} | {} |",
             row.chip.name,
             row.case.label(),
-            bold(rounded(row.moved_ratio), row.moves_too_much()),
-            rounded(row.accessed_ratio),
+            bold(rounded(row.moved), row.moves_too_much()),
+            rounded(row.accessed),
             bold(rounded(row.cost.issue / row.cost.memory), row.is_issue_bound()),
             row.cost.kind,
             row.kernels(),

@@ -61,7 +61,7 @@ fn write_page(runs: Vec<Run>) -> Result<()> {
         println!("stored as {RESULTS}/{}", run.file_name());
     }
     fs::write(path(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
-    let cases = merged.compared_cases();
+    let cases = merged.cases();
     let mean =
         |ratios: Vec<f64>| geometric_mean(ratios).map_or("-".to_string(), |(mean, _)| format!("{mean:.2}"));
     println!(
@@ -85,11 +85,7 @@ fn changes(old: &Run, new: &Run) -> Result<String> {
     let describe = |run: &Run| format!("{} on {}, {}", run.meta.device, run.meta.gpu, run.meta.date);
     let same = |field: fn(&Run) -> &str| field(old) == field(new);
     if !same(|run| &run.meta.device) || !same(|run| &run.meta.gpu) || !same(|run| &run.meta.scale) {
-        bail!(
-            "{} cannot be compared with {}: device, GPU and scale must be equal",
-            describe(new),
-            describe(old)
-        );
+        bail!("cannot compare {} with {}: device, GPU or scale differs", describe(new), describe(old));
     }
     let before = old.by_label();
     let mut ratios: Vec<(f64, String)> = Vec::new();
@@ -108,8 +104,8 @@ fn changes(old: &Run, new: &Run) -> Result<String> {
     let mut gone: Vec<&String> = before.keys().filter(|label| !now.contains_key(*label)).collect();
     gone.sort();
     gone.iter().for_each(|label| text += &format!("missing: {label}\n"));
-    let (mean, count) = geometric_mean(ratios.iter().map(|(ratio, _)| *ratio))
-        .context("the two runs have no case in common")?;
+    let (mean, count) =
+        geometric_mean(ratios.iter().map(|(ratio, _)| *ratio)).context("the runs have no common case")?;
     text += &format!(
         "report: {} of {count} cases more than 10% slower, geometric mean {mean:.3} times\n",
         slower.len()

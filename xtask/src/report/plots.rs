@@ -28,7 +28,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// # Errors
 /// If a file cannot be written.
 pub fn draw(merged: &Merged, folder: &Path) -> Result<()> {
-    let compared_cases = merged.compared_cases();
+    let cases = merged.cases();
     let note = merged.note().unwrap_or_default();
     type Ratio = fn(&ComparedCase<'_>) -> Option<f64>;
     let ratios: [(&Option<Run>, Ratio); 2] =
@@ -37,7 +37,7 @@ pub fn draw(merged: &Merged, folder: &Path) -> Result<()> {
         let Some(other) = other else { continue };
         let (other, gpu) = (&other.meta.device, &merged.ours.meta.gpu);
         let title = format!("Our time / time of {}, one dot per case, {gpu}", device_name(other));
-        draw_ratios(&folder.join(format!("ratio-{other}.svg")), [&title, &note], &compared_cases, ratio)?;
+        draw_ratios(&folder.join(format!("ratio-{other}.svg")), [&title, &note], &cases, ratio)?;
     }
     let title = format!("Bandwidth of an addition by size, {}", merged.ours.meta.gpu);
     draw_bandwidth(&folder.join("bandwidth.svg"), [&title, &note], merged)
@@ -62,10 +62,10 @@ fn failed<E: std::error::Error>(error: E) -> anyhow::Error {
 fn draw_ratios(
     file: &Path,
     titles: [&str; 2],
-    compared_cases: &[ComparedCase<'_>],
+    cases: &[ComparedCase<'_>],
     ratio: impl Fn(&ComparedCase<'_>) -> Option<f64>,
 ) -> Result<()> {
-    let groups = groups(compared_cases);
+    let groups = groups(cases);
     let count = groups.len();
     let area = titled(file, 100 + 36 * count as u32, titles)?;
     // Group names are centred on the rows.
@@ -75,7 +75,7 @@ fn draw_ratios(
         .x_label_area_size(36)
         .y_label_area_size(130)
         .build_cartesian_2d(
-            (x_position(0.)..x_position(f64::MAX)).with_key_points(RATIOS.map(x_position).to_vec()),
+            (x_of(0.)..x_of(f64::MAX)).with_key_points(RATIOS.map(x_of).to_vec()),
             (0..count as i32 * ROW_HEIGHT).with_key_points(middles),
         )
         .map_err(failed)?;
@@ -84,7 +84,7 @@ fn draw_ratios(
         .light_line_style(WHITE)
         .x_desc("ratio of times; above 1 the other device is faster")
         .x_label_formatter(&|place| {
-            RATIOS.iter().find(|ratio| x_position(**ratio) == *place).map_or(String::new(), f64::to_string)
+            RATIOS.iter().find(|ratio| x_of(**ratio) == *place).map_or(String::new(), f64::to_string)
         })
         .y_label_formatter(&|place| {
             let from_top = count.checked_sub(1 + (*place / ROW_HEIGHT) as usize);
@@ -95,26 +95,23 @@ fn draw_ratios(
         .map_err(failed)?;
     for (row, group) in groups.iter().enumerate() {
         let of_group: Vec<f64> =
-            compared_cases.iter().filter(|case| case.ours.group == *group).filter_map(&ratio).collect();
+            cases.iter().filter(|case| case.ours.group == *group).filter_map(&ratio).collect();
         let top = (count - row) as i32 * ROW_HEIGHT;
         let dots = of_group.iter().enumerate().map(|(at, ratio)| {
             let down =
                 ROW_HEIGHT / 10 + ROW_HEIGHT * 4 / 5 * (2 * at as i32 + 1) / (2 * of_group.len() as i32);
-            Circle::new((x_position(*ratio), top - down), 3, RED.mix(0.6).filled())
+            Circle::new((x_of(*ratio), top - down), 3, RED.mix(0.6).filled())
         });
         chart.draw_series(dots).map_err(failed)?;
     }
     chart
-        .draw_series(LineSeries::new(
-            [(x_position(1.), 0), (x_position(1.), count as i32 * ROW_HEIGHT)],
-            BLACK,
-        ))
+        .draw_series(LineSeries::new([(x_of(1.), 0), (x_of(1.), count as i32 * ROW_HEIGHT)], BLACK))
         .map_err(failed)?;
     area.present().map_err(failed)
 }
 
 /// Returns the horizontal position of a ratio: its binary logarithm, in thousandths.
-fn x_position(ratio: f64) -> i32 {
+fn x_of(ratio: f64) -> i32 {
     (1000. * ratio.clamp(RATIOS[0], RATIOS[RATIOS.len() - 1]).log2()) as i32
 }
 

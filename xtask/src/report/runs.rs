@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Benchmark run on one device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Run {
     pub meta: Meta,
@@ -178,7 +177,7 @@ impl Merged {
     }
 
     /// Returns every case of our run, in its order, with the same case of the other runs.
-    pub fn compared_cases(&self) -> Vec<ComparedCase<'_>> {
+    pub fn cases(&self) -> Vec<ComparedCase<'_>> {
         let [cuda, torch] =
             [&self.cuda, &self.torch].map(|run| run.as_ref().map(Run::by_label).unwrap_or_default());
         let join = |ours| {
@@ -232,14 +231,14 @@ pub mod tests {
         let cuda = run_of("cuda", &[("g", "add", 12., None, None)]);
         let mut torch = run_of("torch", &[("g", "add", 3., None, None), ("g", "theirs", 1., None, None)]);
         let merged = Merged::of(vec![torch.clone(), ours.clone(), cuda]).unwrap();
-        let compared_cases = merged.compared_cases();
-        let ratios: Vec<_> = compared_cases.iter().map(|j| (j.to_cuda(), j.to_torch())).collect();
+        let cases = merged.cases();
+        let ratios: Vec<_> = cases.iter().map(|j| (j.to_cuda(), j.to_torch())).collect();
         assert_eq!(ratios, [(Some(0.5), Some(2.)), (None, None)]);
         assert_eq!(merged.note().as_deref(), Some("no AMD figure"));
 
         torch.results[0].shape = "8x8".to_string();
         let merged = Merged::of(vec![torch, ours]).unwrap();
-        assert_eq!(merged.compared_cases()[0].to_torch(), None);
+        assert_eq!(merged.cases()[0].to_torch(), None);
     }
 
     #[test]

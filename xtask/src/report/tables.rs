@@ -9,7 +9,7 @@ const WORST_CASES: usize = 25;
 
 /// Returns the report: machine, geometric means, worst cases, and every case by group.
 pub fn markdown(merged: &Merged, causes: &Causes) -> String {
-    let compared_cases = merged.compared_cases();
+    let cases = merged.cases();
     let mut text = String::new();
     let note = merged.note().map_or(String::new(), |note| format!(": {note}"));
     let _ = writeln!(text, "## Measured on {}{note}\n", merged.ours.meta.gpu);
@@ -36,19 +36,19 @@ pub fn markdown(merged: &Merged, causes: &Causes) -> String {
             writeln!(text, "\n![Our time / time of {}](performance/ratio-{device}.svg)", device_name(device));
     }
     text += "\n![Bandwidth of an addition by size](performance/bandwidth.svg)\n\n";
-    means(&mut text, &compared_cases);
-    worst(&mut text, &compared_cases, causes);
+    means(&mut text, &cases);
+    worst(&mut text, &cases, causes);
     let best = Best::of(merged);
-    for group in groups(&compared_cases) {
-        group_table(&mut text, group, &compared_cases, &best);
+    for group in groups(&cases) {
+        group_table(&mut text, group, &cases, &best);
     }
     text
 }
 
 /// Returns the groups in the order of their first cases.
-pub fn groups<'a>(compared_cases: &'a [ComparedCase<'_>]) -> Vec<&'a str> {
+pub fn groups<'a>(cases: &'a [ComparedCase<'_>]) -> Vec<&'a str> {
     let mut groups: Vec<&str> = Vec::new();
-    for case in compared_cases {
+    for case in cases {
         if !groups.contains(&case.ours.group.as_str()) {
             groups.push(&case.ours.group);
         }
@@ -56,11 +56,11 @@ pub fn groups<'a>(compared_cases: &'a [ComparedCase<'_>]) -> Vec<&'a str> {
     groups
 }
 
-fn means(text: &mut String, compared_cases: &[ComparedCase<'_>]) {
+fn means(text: &mut String, cases: &[ComparedCase<'_>]) {
     *text += "### Geometric means\n\n| group | ours / PyTorch | ours / Candle-CUDA | cases | above 2 x PyTorch |\n\
               |---|---|---|---|---|\n";
     let mut line = |name: &str, is_included: &dyn Fn(&&ComparedCase<'_>) -> bool| {
-        let chosen = || compared_cases.iter().filter(is_included);
+        let chosen = || cases.iter().filter(is_included);
         let mean =
             |mean: Option<(f64, usize)>| mean.map_or("-".to_string(), |(mean, _)| format!("{mean:.2}"));
         let slow = chosen().filter(|case| case.to_torch().is_some_and(|ratio| ratio > 2.)).count();
@@ -73,15 +73,15 @@ fn means(text: &mut String, compared_cases: &[ComparedCase<'_>]) {
         );
     };
     line("**all**", &|_| true);
-    for group in groups(compared_cases) {
+    for group in groups(cases) {
         line(group, &|case| case.ours.group == group);
     }
     *text += "\n";
 }
 
-fn worst(text: &mut String, compared_cases: &[ComparedCase<'_>], causes: &Causes) {
+fn worst(text: &mut String, cases: &[ComparedCase<'_>], causes: &Causes) {
     let mut by_ratio: Vec<(f64, &ComparedCase<'_>)> =
-        compared_cases.iter().filter_map(|case| Some((case.to_torch()?, case))).collect();
+        cases.iter().filter_map(|case| Some((case.to_torch()?, case))).collect();
     by_ratio.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     if by_ratio.is_empty() {
         return;
@@ -99,14 +99,14 @@ fn worst(text: &mut String, compared_cases: &[ComparedCase<'_>], causes: &Causes
     *text += "\n";
 }
 
-fn group_table(text: &mut String, group: &str, compared_cases: &[ComparedCase<'_>], best: &Best) {
+fn group_table(text: &mut String, group: &str, cases: &[ComparedCase<'_>], best: &Best) {
     let _ = writeln!(
         text,
         "### {}\n\n| case | ours, us | host, us | Candle-CUDA, us | PyTorch, us | ours / CUDA | ours / PyTorch | rate | of best \
          rate |\n|---|---|---|---|---|---|---|---|---|",
         capitalised(group)
     );
-    for case in compared_cases.iter().filter(|case| case.ours.group == group) {
+    for case in cases.iter().filter(|case| case.ours.group == group) {
         let ratio = |ratio: Option<f64>| ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
         let (rate, share) = match case.ours.rate() {
             None => ("-".to_string(), "-".to_string()),

@@ -14,7 +14,7 @@ const REQUESTS: &str = "workers/clients/openai_pictures.py";
 const PAGE: &str = "workers/clients/paint_page.py";
 
 /// Sends the worker image requests of every kind. Returns the number of requests that were answered correctly.
-pub fn test_worker(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<u64> {
+pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<u64> {
     let worker = Worker::start(program, gpu, &|command| {
         command.arg("--model-path").arg(root().join(MODEL));
     })?;
@@ -29,22 +29,18 @@ pub fn test_worker(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Res
 
 /// Runs one job to its end and cancels another. Returns the number of jobs.
 fn run_jobs(worker: &Worker) -> Result<u64> {
-    let start_job = |steps: u64| {
-        worker.start_job(
-            &json!({"hive_id": "xtask", "prompt": "a red circle on blue", "steps": steps, "seed": 1}),
-        )
+    let start = |steps: u64| {
+        let job = json!({"hive_id": "xtask", "prompt": "a red circle on blue", "steps": steps, "seed": 1});
+        worker.start_job(&job)
     };
-    let stream = worker.curl(&[], &start_job(5)?)?;
-    let has_event = |kind: &str| stream.contains(&format!("event: {kind}\n"));
+    let events = worker.curl(&[], &start(5)?)?;
+    let has = |kind: &str| events.contains(&format!("event: {kind}\n"));
     ensure!(
-        ["progress", "preview", "complete"].iter().all(|kind| has_event(kind)),
-        "missing event in: {stream:.2000}"
+        ["progress", "preview", "complete"].iter().all(|kind| has(kind)),
+        "missing event: {events:.2000}"
     );
-    ensure!(stream.contains("\"percent\":100"), "progress did not reach 100 percent: {stream:.2000}");
-    let cancelled = worker.cancel_job(&start_job(150)?)?;
-    ensure!(
-        cancelled.contains("\"code\":\"cancelled\""),
-        "the cancelled job has another error code: {cancelled:.2000}"
-    );
+    ensure!(events.contains("\"percent\":100"), "progress did not reach 100 percent: {events:.2000}");
+    let cancelled = worker.cancel_job(&start(150)?)?;
+    ensure!(cancelled.contains("\"code\":\"cancelled\""), "wrong error code: {cancelled:.2000}");
     Ok(2)
 }

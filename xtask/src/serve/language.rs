@@ -12,22 +12,22 @@ use crate::software_gpu::SoftwareGpu;
 const MODEL: &str = "examples/tiny_llama/model";
 const REQUESTS: &str = "workers/clients/openai_requests.py";
 const PAGE: &str = "workers/clients/chat_page.py";
-/// Prefix of the load generator's last line on success.
+/// Prefix of the load load_test's last line on success.
 const LOAD_OK: &str = "load: ok";
 
 /// Sends the worker requests of every kind, then a load. Returns the number of requests that were answered correctly.
-pub fn test_worker(
+pub fn test_llm(
     program: &Path,
-    load_program: &Path,
+    load: &Path,
     gpu: SoftwareGpu,
-    load: Load,
+    rate: Load,
     page: Option<&Path>,
 ) -> Result<u64> {
     let worker = Worker::start(program, gpu, &|command| {
         command.arg("--model").arg(root().join(MODEL));
         // In f32, a different order of additions does not change greedy text.
         command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);
-        // The load generator's clients share one address, so the per-client limit is off.
+        // The load load_test's clients share one address, so the per-client limit is off.
         command.args(["--streams-per-client", "0"]);
     })?;
     let requests = clients::run_client(REQUESTS, "openai_requests", &worker.url(""))?;
@@ -35,13 +35,10 @@ pub fn test_worker(
         clients::run_browser(PAGE, "chat_page", &worker.url(""), folder)?;
     }
     let jobs = run_jobs(&worker)?;
-    let mut load_command = command(load_program, &["--address", worker.address()]);
-    load_command.args(["--streams", &load.streams.to_string(), "--seconds", &load.seconds.to_string()]);
-    let loaded = process::tee(&mut load_command)?;
-    ensure!(
-        loaded.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)),
-        "the load generator failed: its last line is not \"{LOAD_OK}\""
-    );
+    let mut load = command(load, &["--address", worker.address()]);
+    load.args(["--streams", &rate.streams.to_string(), "--seconds", &rate.seconds.to_string()]);
+    let output = process::tee(&mut load)?;
+    ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load load_test failed");
     worker.stop()?;
     Ok(requests + jobs)
 }
@@ -49,23 +46,17 @@ pub fn test_worker(
 /// Runs one job to its end and cancels another. Returns the number of jobs.
 fn run_jobs(worker: &Worker) -> Result<u64> {
     let models: Value = serde_json::from_str(&worker.curl(&[], "/v1/models")?)?;
-    let start_job = |tokens: u64| {
+    let start = |tokens: u64| {
         worker.start_job(&json!({
             "hive_id": "xtask", "model": models["data"][0]["id"], "prompt": "Once upon a time",
             "max_tokens": tokens, "temperature": 0.0, "stream": true,
         }))
     };
-    let stream = worker.curl(&[], &start_job(20)?)?;
-    let has_event = |kind: &str| stream.contains(&format!("\"type\":\"{kind}\""));
-    ensure!(
-        ["started", "token", "metrics", "end"].iter().all(|kind| has_event(kind)),
-        "missing event in: {stream}"
-    );
+    let stream = worker.curl(&[], &start(20)?)?;
+    let has = |kind: &str| stream.contains(&format!("\"type\":\"{kind}\""));
+    ensure!(["started", "token", "metrics", "end"].iter().all(|kind| has(kind)), "missing event: {stream}");
     ensure!(stream.trim_end().ends_with("data: [DONE]"), "the stream does not end with [DONE]: {stream}");
-    let cancelled = worker.cancel_job(&start_job(400)?)?;
-    ensure!(
-        cancelled.contains("\"stop_reason\":\"cancelled\""),
-        "the cancelled job has another stop reason: {cancelled}"
-    );
+    let cancelled = worker.cancel_job(&start(400)?)?;
+    ensure!(cancelled.contains("\"stop_reason\":\"cancelled\""), "wrong stop reason: {cancelled}");
     Ok(2)
 }

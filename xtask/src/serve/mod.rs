@@ -62,9 +62,8 @@ pub fn run_on(
         let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
         found.map(PathBuf::from).with_context(|| format!("cargo reported no executable {name}"))
     };
-    let sd_requests = images::test_worker(&program("sd-worker-rocm")?, gpu, page)?;
-    let llm_requests =
-        language::test_worker(&program("llm-worker-rocm")?, &program("load")?, gpu, load, page)?;
+    let sd_requests = images::test_sd(&program("sd-worker-rocm")?, gpu, page)?;
+    let llm_requests = language::test_llm(&program("llm-worker-rocm")?, &program("load")?, gpu, load, page)?;
     println!("serve: ok llm_requests={llm_requests} sd_requests={sd_requests}");
     Ok(())
 }

@@ -57,7 +57,6 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Returns host and port.
     pub fn address(&self) -> &str {
         &self.address
     }
