@@ -103,7 +103,7 @@ fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
 fn no_rocm_installed_is_said_without_a_crash() {
     let nowhere = tempfile::tempdir().expect("a folder");
     let path = nowhere.path().to_string_lossy().into_owned();
-    let output = common::example(
+    let output = common::run_embeddings_example(
         &["--model", &path, "a", "b"],
         &[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path)],
     );
@@ -115,7 +115,8 @@ fn no_rocm_installed_is_said_without_a_crash() {
 
 #[test]
 fn an_unknown_driver_is_refused_with_the_known_ones() {
-    let output = common::example(&["--model", ".", "a", "b"], &[("CANDLE_ROCM_DRIVER", "cuda")]);
+    let output =
+        common::run_embeddings_example(&["--model", ".", "a", "b"], &[("CANDLE_ROCM_DRIVER", "cuda")]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("native") && text.contains("emulator"), "{text}");
 }
@@ -131,8 +132,10 @@ fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Resu
     common::write_model(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
     let driver = format!("emulator:{arch}");
-    let output =
-        common::example(&["--model", &model, "the cat", "a dog"], &[("CANDLE_ROCM_DRIVER", &driver)]);
+    let output = common::run_embeddings_example(
+        &["--model", &model, "the cat", "a dog"],
+        &[("CANDLE_ROCM_DRIVER", &driver)],
+    );
     if !common::is_software_gpu() {
         println!("not applicable: this was on a software GPU");
     }

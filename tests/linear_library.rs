@@ -2,7 +2,7 @@
 //! not there, or fails.
 mod common;
 
-use common::called;
+use common::count_calls;
 
 use candle_core::rocm::RocmDevice;
 use candle_core::{DType, Device, Result, Tensor};
@@ -58,15 +58,15 @@ fn right([got, expected]: [Vec<f32>; 2], what: &str) {
 fn the_second_call_of_a_shape_is_one_product() -> Result<()> {
     let Some(device) = fresh()? else { return Ok(()) };
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let (first, made) = called(|| layer(&device, dtype));
+        let (first, made) = count_calls(|| layer(&device, dtype));
         right(first?, &format!("{dtype:?}"));
         assert_eq!((made.get(HEURISTIC), made.get(PRODUCT)), (Some(&1), Some(&1)), "{made:?}");
-        let (second, made) = called(|| layer(&device, dtype));
+        let (second, made) = count_calls(|| layer(&device, dtype));
         right(second?, &format!("{dtype:?}, again"));
         assert_eq!((made.get(HEURISTIC), made.get(PRODUCT)), (None, Some(&1)), "{made:?}");
         assert!(!made.contains_key("hipModuleLaunchKernel"), "{made:?}");
     }
-    let (wide, made) = called(|| layer(&device, DType::F64));
+    let (wide, made) = count_calls(|| layer(&device, DType::F64));
     right(wide?, "f64");
     assert!(!made.contains_key(PRODUCT), "{made:?}");
     Ok(())
@@ -77,7 +77,7 @@ fn the_second_call_of_a_shape_is_one_product() -> Result<()> {
 #[serial(gpu)]
 fn failures_fall_through() -> Result<()> {
     let Some(device) = fresh()? else { return Ok(()) };
-    let (first, made) = called(|| layer(&device, DType::F16));
+    let (first, made) = count_calls(|| layer(&device, DType::F16));
     right(first?, "no failure");
     let of_library: Vec<_> = made.into_iter().filter(|(name, _)| name.starts_with("hipblasLt")).collect();
     assert!(of_library.len() > 6, "{of_library:?}");
@@ -123,11 +123,11 @@ fn without_the_library_others_compute() -> Result<()> {
 fn computes_without_the_library() -> Result<()> {
     let Some(device) = fresh()? else { return Ok(()) };
     for dtype in [DType::F32, DType::F16] {
-        let (got, made) = called(|| layer(&device, dtype));
+        let (got, made) = count_calls(|| layer(&device, dtype));
         right(got?, "without");
         assert!(!made.contains_key(PRODUCT), "{made:?}");
         // Nor is it asked again.
-        let (got, made) = called(|| layer(&device, dtype));
+        let (got, made) = count_calls(|| layer(&device, dtype));
         right(got?, "without, again");
         assert!(made.keys().all(|name| !name.starts_with("hipblasLt")), "{made:?}");
     }

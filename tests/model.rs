@@ -35,7 +35,7 @@ fn example_compares_both_devices_and_reports() -> anyhow::Result<()> {
     common::write_model(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
     let report = folder.path().join("report.json").to_string_lossy().into_owned();
-    let output = common::example(
+    let output = common::run_embeddings_example(
         &[
             "--model",
             &model,
@@ -70,7 +70,7 @@ fn complaint(spoil: impl FnOnce(&std::path::Path) -> anyhow::Result<()>) -> anyh
     common::write_model(folder.path())?;
     spoil(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
-    let output = common::example(&["--model", &model, "the cat", "a dog"], &[]);
+    let output = common::run_embeddings_example(&["--model", &model, "the cat", "a dog"], &[]);
     assert!(!output.status.success(), "a damaged model was accepted");
     let text = String::from_utf8(output.stderr)?;
     assert!(!text.contains("panicked"), "{text}");

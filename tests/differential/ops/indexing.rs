@@ -1,4 +1,4 @@
-//! Reading and writing at indexes.
+//! Operations that read or write at indexes.
 use candle_core::DType;
 
 use super::{Calls, Launches, Op, Plan, summable};
@@ -10,22 +10,22 @@ use crate::values::Domain;
 const INDEXES: [DType; 5] = [DType::U32, DType::I64, DType::U8, DType::I32, DType::I16];
 
 pub fn ops() -> Vec<Op> {
-    let mut ops: Vec<Op> = INDEXES.into_iter().flat_map(of).collect();
-    // The variants of a family stand together.
+    let mut ops: Vec<Op> = INDEXES.into_iter().flat_map(ops_with_ids).collect();
+    // Keeps the variants of a family together.
     ops.sort_by(|a, b| a.family().cmp(b.family()));
     ops
 }
 
-/// Copies the tensor that is written to, then writes.
+/// Calls of operations that copy the target tensor and then write to it.
 const COPY_AND_WRITE: Calls = Calls { launches: Launches::AtMost(2), copies: 1 };
 
-fn of(ids: DType) -> [Op; 6] {
+fn ops_with_ids(ids: DType) -> [Op; 6] {
     let name = |family: &str| format!("{family}/{}", ids.as_str());
     let example = |rest: &str| rest.replace('@', &format!("@{}", ids.as_str()));
-    // Sums of up to as many elements as one line of indexes has, in the order they come.
+    // An element may be the sum of all elements along the indexed dim, in their order.
     let sums = || {
         let count = |case: &Case| {
-            // The indexes have all dims, or only the indexed one.
+            // The index tensor has all dims, or only the indexed one.
             let ids = case.dims(1);
             ids.get(case.size("dim")).copied().unwrap_or(ids[0]) as f64
         };
@@ -106,7 +106,7 @@ fn of(ids: DType) -> [Op; 6] {
     ]
 }
 
-/// The second operand indexes a dim of the first.
+/// Returns the domain of an operand; the second one contains indexes into a dim of the first.
 fn index_domain(case: &Case, operand: usize) -> Domain {
     match operand {
         1 => Domain::Index(case.dims(0).get(case.size("dim")).copied().unwrap_or(1)),
