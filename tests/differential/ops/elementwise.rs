@@ -178,7 +178,7 @@ fn where_cond(mask: &str) -> Op {
         format!("mask=3x4@{mask} yes=3x4 no=3x4"),
         move |c| {
             let dims = c.shape(0, 4);
-            let mask = c.operand("mask", &dims).of(dtype);
+            let mask = c.operand("mask", &dims).with_dtype(dtype);
             let yes = c.operand("yes", &dims);
             let no = if c.seldom(32) { c.shape(0, 3) } else { dims };
             Plan::of([mask, yes, c.operand("no", &no)])

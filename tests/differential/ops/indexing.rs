@@ -43,7 +43,7 @@ fn ops_with_ids(ids: DType) -> [Op; 6] {
                 let (dims, dim) = dims_and_dim(c);
                 let count = [c.pick(7)];
                 let ids_dims = if c.seldom(32) { vec![1, 2] } else { count.to_vec() };
-                let ids = c.operand("ids", &ids_dims).of(ids);
+                let ids = c.operand("ids", &ids_dims).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids]).sizes("dim", &[dim])
             },
             |case, t| t[0].index_select(&t[1], case.size("dim")),
@@ -56,7 +56,7 @@ fn ops_with_ids(ids: DType) -> [Op; 6] {
                 let (dims, dim) = dims_and_dim(c);
                 let mut ids_dims = dims.clone();
                 ids_dims[dim] = c.pick(7);
-                let ids = c.mostly_dense("ids", &ids_dims).of(ids);
+                let ids = c.mostly_dense("ids", &ids_dims).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids]).sizes("dim", &[dim])
             },
             |case, t| t[0].gather(&t[1], case.size("dim")),
@@ -83,7 +83,7 @@ fn ops_with_ids(ids: DType) -> [Op; 6] {
                 let (dims, dim) = dims_and_dim(c);
                 let mut src = dims.clone();
                 src[dim] = c.pick(7);
-                let ids = c.mostly_dense("ids", &src[dim..=dim]).of(ids);
+                let ids = c.mostly_dense("ids", &src[dim..=dim]).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids, c.mostly_dense("src", &src)]).sizes("dim", &[dim])
             },
             |case, t| t[0].index_add(&t[1], &t[2], case.size("dim")),
@@ -97,7 +97,7 @@ fn ops_with_ids(ids: DType) -> [Op; 6] {
             move |c| {
                 let dims = c.shape(2, 2);
                 let count = [c.pick(7)];
-                let ids = c.mostly_dense("ids", &count).of(ids);
+                let ids = c.mostly_dense("ids", &count).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids]).sizes("dim", &[0])
             },
             |_, t| t[0].embedding(&t[1]),
@@ -126,7 +126,7 @@ fn scatter(ids: DType) -> impl Fn(&mut Choices) -> Plan {
         let mut src = dims.clone();
         src[dim] = c.pick(7);
         let src_dims = if c.seldom(32) { dims.clone() } else { src.clone() };
-        let ids = c.mostly_dense("ids", &src).of(ids);
+        let ids = c.mostly_dense("ids", &src).with_dtype(ids);
         let operands = [c.mostly_dense("x", &dims), ids, c.mostly_dense("src", &src_dims)];
         Plan::of(operands).sizes("dim", &[dim])
     }

@@ -121,7 +121,10 @@ fn quantize_imatrix(kind: GgmlDType) -> Op {
         move |c| {
             let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 7]));
             let weights = columns + usize::from(c.seldom(32));
-            Plan::of([c.operand("x", &[rows, columns]), Operand::new("weights", &[weights]).of(DType::F32)])
+            Plan::of([
+                c.operand("x", &[rows, columns]),
+                Operand::new("weights", &[weights]).with_dtype(DType::F32),
+            ])
         },
         move |_, t| {
             let weights = t[1].abs()?.to_vec1()?;
@@ -168,7 +171,7 @@ fn embedding(kind: GgmlDType) -> Op {
             let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 5, 8]));
             let dims: Vec<usize> = (0..c.between(1, 2)).map(|_| c.one_of(&[1, 2, 3, 7, 33, 0])).collect();
             let dtype = c.one_of(&[DType::U32, DType::I64, DType::U8]);
-            Plan::of([Operand::new("w", &[rows, columns]), c.mostly_dense("ids", &dims).of(dtype)])
+            Plan::of([Operand::new("w", &[rows, columns]), c.mostly_dense("ids", &dims).with_dtype(dtype)])
         },
         move |case, t| blocks(case, 0, &t[0], kind)?.embedding(&t[1]),
     )
@@ -249,7 +252,7 @@ fn factors(c: &mut Choices, kind: GgmlDType) -> Plan {
     let rows = if batch.is_empty() { rows } else { rows.min(9) };
     let inner = if c.seldom(32) { k + 32 } else { k };
     let dims = if c.seldom(32) { vec![inner] } else { [&batch[..], &[rows, inner]].concat() };
-    Plan::of([c.mostly_dense("x", &dims), Operand::new("w", &[n, k]).of(DType::F32)])
+    Plan::of([c.mostly_dense("x", &dims), Operand::new("w", &[n, k]).with_dtype(DType::F32)])
 }
 
 /// Returns the product of `x` and the transposed `w`.
@@ -294,9 +297,9 @@ fn experts(kind: GgmlDType) -> Op {
             let rows = if c.pick(2) == 0 { 1 } else { chosen };
             let inner = if c.seldom(32) { k + 32 } else { k };
             Plan::of([
-                Operand::new("w", &[stack, n, k]).of(DType::F32),
+                Operand::new("w", &[stack, n, k]).with_dtype(DType::F32),
                 c.mostly_dense("x", &[batch, rows, inner]),
-                c.mostly_dense("ids", &[batch, chosen]).of(DType::U32),
+                c.mostly_dense("ids", &[batch, chosen]).with_dtype(DType::U32),
             ])
         },
         move |case, t| {

@@ -62,7 +62,7 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
         operand_layout(c, "v", &[&key_rows[..], &[key_heads, value_width]].concat()),
     ];
     if function.takes("slope") || (function.takes("slopes") && c.pick(2) == 1) {
-        plan.operands.push(c.mostly_dense("slopes", &[heads]).of(DType::F32));
+        plan.operands.push(c.mostly_dense("slopes", &[heads]).with_dtype(DType::F32));
     }
     if varlen {
         let mut most = Vec::new();
@@ -73,7 +73,7 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
                 Some(*end)
             });
             plan = plan.sizes(name, &[0].into_iter().chain(ends).collect::<Vec<_>>());
-            plan.operands.push(Operand::new(name, &[count + 1]).of(DType::U32));
+            plan.operands.push(Operand::new(name, &[count + 1]).with_dtype(DType::U32));
             most.push(of.iter().max().unwrap_or(&0) + c.one_of(&[0, 0, 0, 90]));
         }
         plan = plan.sizes("most", &most);
@@ -82,12 +82,12 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
         plan = plan.sizes("page", &[page]);
         let pages = lengths.iter().map(|(_, keys)| keys.div_ceil(page)).max().unwrap_or(0) + c.pick(2);
         let dtype = c.one_of(&[DType::U32, DType::I32]);
-        let table = Operand::new("table", &[count, pages.max(1)]).of(dtype);
+        let table = Operand::new("table", &[count, pages.max(1)]).with_dtype(dtype);
         // The rows may be part of a wider table.
         let views = if c.seldom(4) { vec![View::Narrowed { dim: 1, before: 0, after: 2 }] } else { vec![] };
         plan.operands.push(table.with_views(views));
         if c.seldom(3) {
-            plan.operands.push(Operand::new("ranges", &[count, c.between(1, 3), 2]).of(DType::I32));
+            plan.operands.push(Operand::new("ranges", &[count, c.between(1, 3), 2]).with_dtype(DType::I32));
         }
     }
     invalidate.into_iter().for_each(|change| change(&mut plan));
