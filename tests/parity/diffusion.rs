@@ -5,7 +5,7 @@ use candle_transformers::models::*;
 use serde_json::{from_value, json};
 
 use crate::family::config;
-use crate::single::{Single, image, numbers, text};
+use crate::single::{Single, numbers, random_image, text};
 
 /// Blocks of an MMDiT only, since the rest of the model supports only f16.
 macro_rules! mmdit {
@@ -79,7 +79,7 @@ pub fn models() -> Vec<Single> {
         }),
         Single::new("wuerstchen, autoencoder", 14, |vb| {
             let model = wuerstchen::paella_vq::PaellaVQ::new(vb.clone())?;
-            Ok(vec![model.encode(&image(16, &vb)?)?, model.decode(&numbers(&[1, 4, 4, 4], &vb)?)?])
+            Ok(vec![model.encode(&random_image(16, &vb)?)?, model.decode(&numbers(&[1, 4, 4, 4], &vb)?)?])
         }),
         Single::new("flux, a step", 2, |vb| {
             let model = flux::model::Flux::new(&flux_config(), vb.clone())?;
@@ -91,7 +91,10 @@ pub fn models() -> Vec<Single> {
                 Config { ch: 32, ch_mult: vec![1, 1], num_res_blocks: 1, z_channels: 4, ..Config::dev() };
             let encoder = Encoder::new(&config, vb.pp("encoder"))?;
             let decoder = Decoder::new(&config, vb.pp("decoder"))?;
-            Ok(vec![encoder.forward(&image(16, &vb)?)?, decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?])
+            Ok(vec![
+                encoder.forward(&random_image(16, &vb)?)?,
+                decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?,
+            ])
         }),
         mmdit!("mmdit"),
         mmdit!("mmdit, one attention per block").without(|name, _| name.contains("attn2")),
@@ -118,7 +121,10 @@ pub fn models() -> Vec<Single> {
             }))?;
             let encoder = z_image::vae::Encoder::new(&config, vb.pp("encoder"))?;
             let decoder = z_image::vae::Decoder::new(&config, vb.pp("decoder"))?;
-            Ok(vec![encoder.forward(&image(16, &vb)?)?, decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?])
+            Ok(vec![
+                encoder.forward(&random_image(16, &vb)?)?,
+                decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?,
+            ])
         }),
     ]
 }

@@ -4,7 +4,7 @@ use candle_transformers::models::*;
 use serde_json::{Value, from_value, json};
 
 use crate::family::{VOCABULARY, config};
-use crate::single::{Single, image, numbers, text};
+use crate::single::{Single, numbers, random_image, text};
 use crate::vision::{fastvit, is_absent_in_fastvit};
 
 /// Returns the configuration of a vision encoder with two layers for images of 32 x 32 pixels.
@@ -68,7 +68,7 @@ fn paligemma_config() -> Value {
 macro_rules! features {
     ($model:ident, $vb:ident, $side:literal $(, $more:expr)*) => {
         Ok(vec![
-            $model.get_image_features(&image($side, &$vb)?)?,
+            $model.get_image_features(&random_image($side, &$vb)?)?,
             $model.get_text_features(&text(7, &$vb)? $(, $more)*)?,
         ])
     };
@@ -148,7 +148,7 @@ pub fn models() -> Vec<Single> {
         }),
         Single::new("blip", 4, |vb| {
             let mut model = blip::BlipForConditionalGeneration::new(&from_value(blip_config())?, vb.clone())?;
-            let image = model.vision_model().forward(&image(32, &vb)?)?;
+            let image = model.vision_model().forward(&random_image(32, &vb)?)?;
             Ok(vec![model.text_decoder().forward(&text(5, &vb)?, &image)?])
         }),
         Single::new("blip_text", 2, |vb| {
@@ -171,7 +171,7 @@ pub fn models() -> Vec<Single> {
             }));
             let mut model =
                 trocr::TrOCRModel::new(&from_value(image)?, &from_value(text_config)?, vb.clone())?;
-            let image = model.encoder().forward(&image(32, &vb)?)?;
+            let image = model.encoder().forward(&random_image(32, &vb)?)?;
             // The model's mask supports only one token at a time.
             let ids = text(2, &vb)?;
             let first = model.decode(&ids.narrow(1, 0, 1)?, &image, 0)?;
@@ -179,7 +179,7 @@ pub fn models() -> Vec<Single> {
         }),
         Single::new("moondream", 4, |vb| {
             let mut model = moondream::Model::new(&from_value(moondream_config())?, vb.clone())?;
-            let image = model.vision_encoder().forward(&image(28, &vb)?)?;
+            let image = model.vision_encoder().forward(&random_image(28, &vb)?)?;
             let ids = text(5, &vb)?;
             Ok(vec![model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, &ids, &image)?])
         }),
@@ -196,19 +196,20 @@ pub fn models() -> Vec<Single> {
             let mut cache = llama::Cache::new(true, DType::F32, &config.to_llama_config(), vb.device())?;
             // Id 24, the second one, is the image placeholder.
             let ids = text(5, &vb)?.to_dtype(DType::I64)?;
-            let image = model.prepare_inputs_labels_for_multimodal(&ids, &[image(32, &vb)?], &[(32, 32)])?;
+            let image =
+                model.prepare_inputs_labels_for_multimodal(&ids, &[random_image(32, &vb)?], &[(32, 32)])?;
             Ok(vec![model.forward(&image, 0, &mut cache)?])
         }),
         Single::new("paligemma", 4, |vb| {
             let mut model = paligemma::Model::new(&from_value(paligemma_config())?, vb.clone())?;
             let ids = text(5, &vb)?;
-            let first = model.setup(&image(32, &vb)?, &ids)?;
+            let first = model.setup(&random_image(32, &vb)?, &ids)?;
             Ok(vec![first, model.forward(&ids.narrow(1, 2, 1)?)?])
         }),
         Single::new("colpali", 4, |vb| {
             let mut model = colpali::Model::new(&from_value(paligemma_config())?, vb.clone())?;
             let ids = text(5, &vb)?;
-            Ok(vec![model.forward_images(&image(32, &vb)?, &ids)?, model.forward_text(&ids)?])
+            Ok(vec![model.forward_images(&random_image(32, &vb)?, &ids)?, model.forward_text(&ids)?])
         }),
         Single::new("pixtral", 4, |vb| {
             let mut image = vision_config("silu");
@@ -218,7 +219,7 @@ pub fn models() -> Vec<Single> {
                 "vision_config": image, "image_token_index": 24, "image_seq_length": 1,
             });
             let mut model = pixtral::Model::new(&from_value(config)?, vb.clone())?;
-            let image = model.encode_image(&image(32, &vb)?)?;
+            let image = model.encode_image(&random_image(32, &vb)?)?;
             let first = model.lm_forward_embeds(&image)?;
             Ok(vec![first, model.lm_forward(&text(1, &vb)?)?])
         }),
@@ -260,7 +261,7 @@ pub fn models() -> Vec<Single> {
             let mut model = paddleocr_vl::PaddleOCRVLModel::new(&from_value(config)?, vb.clone())?;
             let grid = Tensor::new(&[[1u32, 4, 4]], vb.device())?;
             let ids = Tensor::new(&[[5u32, 40, 40, 40, 40, 7, 3]], vb.device())?;
-            Ok(vec![model.forward(&ids, Some(&image(32, &vb)?), Some(&grid), 0)?])
+            Ok(vec![model.forward(&ids, Some(&random_image(32, &vb)?), Some(&grid), 0)?])
         }),
         Single::new("gemma4 with images and audio", 6, |vb| {
             let config = json!({
@@ -279,7 +280,7 @@ pub fn models() -> Vec<Single> {
             });
             let mut model = gemma4::Model::new(&from_value(config)?, vb.clone())?;
             let ids = Tensor::new(&[[5u32, 40, 40, 40, 40, 41, 41, 41, 41, 7]], vb.device())?;
-            let (image, audio) = ([image(16, &vb)?], numbers(&[1, 16, 16], &vb)?);
+            let (image, audio) = ([random_image(16, &vb)?], numbers(&[1, 16, 16], &vb)?);
             let padding = Tensor::zeros((1, 16), DType::F32, vb.device())?;
             Ok(vec![model.forward_multimodal(&ids, Some(&image), Some(&audio), Some(&padding), 0)?])
         }),

@@ -11,7 +11,7 @@ use crate::family::{VOCABULARY, forward};
 use crate::gguf::requested_by;
 use crate::multimodal::{blip_config, moondream_config};
 use crate::quantized::Quantized;
-use crate::single::{image, numbers, text};
+use crate::single::{numbers, random_image, text};
 use crate::weights::weights;
 
 /// Declares a family with the tensor names of the unquantized model. Inputs are created on the device of `$on`.
@@ -75,7 +75,7 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(blip_config())?;
                 let mut model = quantized_blip::BlipForConditionalGeneration::new(&config, vb)?;
-                let image = model.vision_model().forward(&image(32, &on)?)?;
+                let image = model.vision_model().forward(&random_image(32, &on)?)?;
                 forward(move |ids, _| model.text_decoder().forward(ids, &image))
             }
         ),
@@ -99,7 +99,7 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(moondream_config())?;
                 let mut model = quantized_moondream::Model::new(&config, vb)?;
-                let image = model.vision_encoder().forward(&image(28, &on)?)?;
+                let image = model.vision_encoder().forward(&random_image(28, &on)?)?;
                 forward(move |ids, before| match before {
                     0 => model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, ids, &image),
                     _ => model.text_model().forward(ids),

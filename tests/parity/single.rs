@@ -38,7 +38,7 @@ pub fn numbers(dims: &[usize], vb: &VarBuilder) -> Result<Tensor> {
 }
 
 /// Returns a square image with three channels.
-pub fn image(side: usize, vb: &VarBuilder) -> Result<Tensor> {
+pub fn random_image(side: usize, vb: &VarBuilder) -> Result<Tensor> {
     numbers(&[1, 3, side, side], vb)
 }
 

@@ -7,20 +7,20 @@ use candle_transformers::models::*;
 use serde_json::{from_value, json};
 
 use crate::family::config;
-use crate::single::{Single, image, numbers};
+use crate::single::{Single, numbers, random_image};
 
 /// Declares a classifier with ten classes, run on a square image with the given side.
 macro_rules! classifier {
     ($name:literal, $layers:literal, $new:path, $config:expr, $side:literal) => {
         Single::new($name, $layers, |vb| {
-            Ok(vec![$new(&$config, 10, vb.clone())?.forward(&image($side, &vb)?)?])
+            Ok(vec![$new(&$config, 10, vb.clone())?.forward(&random_image($side, &vb)?)?])
         })
     };
 }
 
 macro_rules! resnet {
     ($name:literal, $layers:literal, $new:path) => {
-        Single::new($name, $layers, |vb| Ok(vec![$new(10, vb.clone())?.forward(&image(32, &vb)?)?]))
+        Single::new($name, $layers, |vb| Ok(vec![$new(10, vb.clone())?.forward(&random_image(32, &vb)?)?]))
     };
 }
 
@@ -29,7 +29,7 @@ macro_rules! transformer {
     ($name:literal, $model:path, ($depth:literal, $width:literal, $heads:literal), $side:literal) => {
         Single::new($name, $depth, |vb| {
             let model = <$model>::new(vb.clone(), $depth, $width, $heads)?;
-            Ok(vec![model.forward(&image($side, &vb)?)?])
+            Ok(vec![model.forward(&random_image($side, &vb)?)?])
         })
     };
 }
@@ -69,12 +69,12 @@ pub fn models() -> Vec<Single> {
                 4,
             );
             let model = depth_anything_v2::DepthAnythingV2::new(Arc::new(pretrained), config, vb.clone())?;
-            Ok(vec![model.forward(&image(56, &vb)?)?])
+            Ok(vec![model.forward(&random_image(56, &vb)?)?])
         }),
         Single::new("vit", 2, |vb| {
             let own = json!({"hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3, "qkv_bias": true});
             let model = vit::Model::new(&from_value(config(own))?, 10, vb.clone())?;
-            Ok(vec![model.forward(&image(32, &vb)?)?])
+            Ok(vec![model.forward(&random_image(32, &vb)?)?])
         }),
         classifier!("convnext", 12, convnext::convnext, convnext::Config::atto(), 32),
         classifier!("fastvit", 10, fastvit::fastvit, fastvit(), 64).without(is_absent_in_fastvit),
@@ -100,10 +100,12 @@ pub fn models() -> Vec<Single> {
         classifier!("repvgg", 22, repvgg::repvgg, repvgg::Config::a0(), 32),
         Single::new("efficientnet", 16, |vb| {
             let blocks = efficientnet::MBConvConfig::b0();
-            Ok(vec![efficientnet::EfficientNet::new(vb.clone(), blocks, 10)?.forward(&image(32, &vb)?)?])
+            Ok(vec![
+                efficientnet::EfficientNet::new(vb.clone(), blocks, 10)?.forward(&random_image(32, &vb)?)?,
+            ])
         }),
         Single::new("convmixer", 20, |vb| {
-            Ok(vec![convmixer::c1024_20(10, vb.clone())?.forward(&image(28, &vb)?)?])
+            Ok(vec![convmixer::c1024_20(10, vb.clone())?.forward(&random_image(28, &vb)?)?])
         }),
         resnet!("resnet, two convolutions per block", 8, resnet::resnet18),
         resnet!("resnet, three convolutions per block", 16, resnet::resnet50),
@@ -115,7 +117,7 @@ pub fn models() -> Vec<Single> {
                 "hidden_act": "gelu", "layer_norm_eps": 1e-6, "decoder_hidden_size": 32,
             }))?;
             let model = segformer::SemanticSegmentationModel::new(&config, 5, vb.clone())?;
-            Ok(vec![model.forward(&image(64, &vb)?)?])
+            Ok(vec![model.forward(&random_image(64, &vb)?)?])
         }),
         Single::new("segment_anything", 6, segment_anything),
     ]
@@ -133,7 +135,7 @@ fn segment_anything(vb: VarBuilder<'static>) -> anyhow::Result<Vec<Tensor>> {
     let points = (numbers(&[1, 2, 2], &vb)? * 30.0)?.abs()?;
     let labels = Tensor::new(&[[1f32, 0.0]], vb.device())?;
     let (sparse, dense) = prompt.forward(Some((&points, &labels)), None, None)?;
-    let embeddings = image.forward(&image(64, &vb)?)?;
+    let embeddings = image.forward(&random_image(64, &vb)?)?;
     let (masks, quality) = decoder.forward(&embeddings, &prompt.get_dense_pe()?, &sparse, &dense, true)?;
     Ok(vec![embeddings, masks, quality])
 }
