@@ -44,11 +44,11 @@ fn gpu() -> Result<Option<common::Gpu>> {
 /// Compares with candle-transformers' text of `expected`, up to the first token whose margin is below `noise`. Returns the
 /// number of compared tokens.
 fn compare(family: &Family, expected: &Path, run: &Run, noise: f32) -> Result<usize> {
-    let (tokens, leads) = family.greedy(expected, &prompt()?, TOKENS)?;
-    let clear = leads.iter().position(|lead| *lead < noise).unwrap_or(TOKENS);
-    assert_eq!(run.tokens[..clear], tokens[..clear], "{}: {leads:?}", family.name);
-    for (got, expected) in run.leads.iter().zip(&leads).take(clear) {
-        assert!((got - expected).abs() < 2.0 * noise, "{}: {:?}, not {leads:?}", family.name, run.leads);
+    let (tokens, margins) = family.greedy(expected, &prompt()?, TOKENS)?;
+    let clear = margins.iter().position(|margin| *margin < noise).unwrap_or(TOKENS);
+    assert_eq!(run.tokens[..clear], tokens[..clear], "{}: {margins:?}", family.name);
+    for (got, expected) in run.margins.iter().zip(&margins).take(clear) {
+        assert!((got - expected).abs() < 2.0 * noise, "{}: {:?}, not {margins:?}", family.name, run.margins);
     }
     Ok(clear)
 }

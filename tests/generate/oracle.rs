@@ -154,7 +154,7 @@ impl Family {
     /// Returns the greedy continuation of `prompt` by `count` tokens, and each token's margin over the second-best one.
     /// For each token, a model with an empty cache processes the whole sequence.
     pub fn greedy(&self, path: &Path, prompt: &[u32], count: usize) -> Result<(Vec<u32>, Vec<f32>)> {
-        let (mut tokens, mut leads) = (prompt.to_vec(), Vec::new());
+        let (mut tokens, mut margins) = (prompt.to_vec(), Vec::new());
         for _ in 0..count {
             let input = Tensor::new(&tokens[..], &Device::Cpu)?.unsqueeze(0)?;
             let logits = self.open(path)?(&input)?.flatten_all()?.to_vec1::<f32>()?;
@@ -162,9 +162,9 @@ impl Family {
             places.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
             let [best, second, ..] = places[..] else { anyhow::bail!("a vocabulary of one token") };
             tokens.push(u32::try_from(best).context("a token")?);
-            leads.push(logits[best] - logits[second]);
+            margins.push(logits[best] - logits[second]);
         }
-        Ok((tokens.split_off(prompt.len()), leads))
+        Ok((tokens.split_off(prompt.len()), margins))
     }
 }
 

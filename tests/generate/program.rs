@@ -33,7 +33,7 @@ fn text_goes_to_stdout_and_statistics_to_stderr() -> Result<()> {
     let report: Value = serde_json::from_slice(&fs::read(report)?)?;
     assert_eq!(report["tokens"].as_array().map(Vec::len), Some(5));
     assert_eq!((&report["device"], &report["end"]), (&"cpu".into(), &"length".into()));
-    assert_eq!(report["leads"].as_array().map(Vec::len), Some(5));
+    assert_eq!(report["margins"].as_array().map(Vec::len), Some(5));
     Ok(())
 }
 

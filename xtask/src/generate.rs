@@ -77,7 +77,7 @@ fn summary(rocm: &Value, cpu: &Value) -> Result<String> {
         let model = text("model")?;
         let allowed = if is_gguf(model) { QUANTIZED_MARGIN } else { FLOAT_MARGIN };
         // If one text has ended, only the other report has a margin at this position.
-        let margin = cpu["leads"][equal].as_f64().or_else(|| rocm["leads"][equal].as_f64());
+        let margin = cpu["margins"][equal].as_f64().or_else(|| rocm["margins"][equal].as_f64());
         match margin {
             Some(margin) if margin < allowed => {
                 println!(
@@ -105,8 +105,8 @@ mod tests {
 
     use super::summary;
 
-    fn report(model: &str, tokens: &[u32], leads: &[f32]) -> serde_json::Value {
-        json!({"arch": "gfx1100", "driver": "emulator", "model": model, "tokens": tokens, "leads": leads,
+    fn report(model: &str, tokens: &[u32], margins: &[f32]) -> serde_json::Value {
+        json!({"arch": "gfx1100", "driver": "emulator", "model": model, "tokens": tokens, "margins": margins,
                "kernels_launched": 7})
     }
 
