@@ -160,8 +160,8 @@ fn progress(name: &str, steps: u64) -> Result<ProgressBar> {
     Ok(ProgressBar::new(steps).with_style(style).with_prefix(name.to_string()))
 }
 
-/// Returns the mean over a sentence's tokens without padding, scaled to unit length. Maps `(batch, tokens, hidden)` to
-/// `(batch, hidden)`.
+/// Returns the mean over a sentence's tokens without padding, scaled to unit length. Maps `(batch, tokens,
+/// hidden)` to `(batch, hidden)`.
 fn mean_pooling(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let mask = mask.to_dtype(hidden.dtype())?.unsqueeze(2)?;
     let sum = hidden.broadcast_mul(&mask)?.sum(1)?;

@@ -1,4 +1,5 @@
-//! Compares the instructions and bytes of attention prefill, counted by the software GPU, with computed minimums.
+//! Compares the instructions and bytes of attention prefill, counted by the software GPU, with computed
+//! minimums.
 #![cfg(feature = "rocm-emulator")]
 
 use std::process::Command;
@@ -17,7 +18,7 @@ const WIDTHS: [u64; 2] = [64, 128];
 /// Queries per workgroup of `attention_rows`.
 const QUERY_TILE: u64 = 128;
 
-/// How a GPU multiplies f16 values, and how `attention.cu` divides the work among waves.
+/// Matrix instructions for f16 on a GPU, and how `attention.cu` divides the work among waves.
 struct Arch {
     name: &'static str,
     /// Multiplications per instruction.
@@ -46,7 +47,8 @@ impl Arch {
         HEADS * self.queries * waves.map(|first| visible(first).next_multiple_of(keys)).sum::<u64>()
     }
 
-    /// Returns the minimum number of instructions for both matrix products: queries with keys, weights with values.
+    /// Returns the minimum number of instructions for both matrix products: queries with keys, weights with
+    /// values.
     fn products(&self, width: u64, causal: bool) -> u64 {
         2 * self.pairs(width, causal) * width / self.multiplications
     }

@@ -1,5 +1,5 @@
-//! Tests convolutions in MIOpen: one solution query per shape, then one call per convolution, and the fallback to our
-//! own kernels if MIOpen is absent, has no solution or fails.
+//! Tests convolutions in MIOpen: one solution query per shape, then one call per convolution, and the
+//! fallback to our own kernels if MIOpen is absent, has no solution or fails.
 mod common;
 
 use common::count_calls;
@@ -142,7 +142,8 @@ fn groups_and_one_dimension() -> Result<()> {
         let (x, k) = (numbers(&[2, 6, 30], dtype)?, numbers(&[6, 2, 5], dtype)?);
         let (gx, gk) = (x.to_device(&device)?, k.to_device(&device)?);
         let got = gx.conv_transpose1d(&gk, 2, 1, 2, 1, 2)?;
-        // The CPU device computes grouped conv_transpose1d wrongly for batches, so images are computed one by one.
+        // The CPU device computes grouped conv_transpose1d wrongly for batches, so images are computed one by
+        // one.
         let images = (0..2).map(|image| {
             let one = wide(&x)?.narrow(0, image, 1)?.contiguous()?;
             one.conv_transpose1d(&wide(&k)?, 2, 1, 2, 1, 2)

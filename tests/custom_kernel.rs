@@ -130,7 +130,8 @@ fn missing_kernels_and_invalid_code_objects_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Modules are identified by their bytes: a rebuilt code object, or one of another library, may have the same name.
+/// Modules are identified by their bytes: a rebuilt code object, or one of another library, may have the same
+/// name.
 #[test]
 #[serial]
 fn other_bytes_under_the_same_name_are_another_module() -> Result<()> {
@@ -158,8 +159,9 @@ fn other_bytes_under_the_same_name_are_another_module() -> Result<()> {
     Ok(())
 }
 
-/// Returns a bundle of several targets' code objects in the format of `hipcc --genco`: a header, an entry per target
-/// (offset, size, length of the name, name) with an empty first entry for the host, then the aligned objects.
+/// Returns a bundle of several targets' code objects in the format of `hipcc --genco`: a header, an entry per
+/// target (offset, size, length of the name, name) with an empty first entry for the host, then the aligned
+/// objects.
 fn bundle(targets: &[&str]) -> Result<Vec<u8>> {
     let mut entries = vec![("host-x86_64-unknown-linux--".to_string(), &[][..])];
     for target in targets {

@@ -1,5 +1,5 @@
-//! Fault injection: makes every driver call of a forward pass and a training step fail, one at a time. Each failure must
-//! be one error that names the call, without leaks or hangs, and the next step must succeed.
+//! Fault injection: makes every driver call of a forward pass and a training step fail, one at a time. Each
+//! failure must be one error that names the call, without leaks or hangs, and the next step must succeed.
 mod common;
 
 use common::{Injected, calls};
@@ -112,7 +112,7 @@ fn every_failing_call_is_reported_and_the_next_step_succeeds() -> Result<()> {
                     assert!(memory || text.contains(name), "{name}:{nth} is not named: {text}");
                 }
                 Ok(losses) => {
-                    // Our own kernels compute where MIOpen fails.
+                    // If MIOpen fails, our own kernels are used.
                     let may_be_silent = SILENT.contains(&name)
                         || SILENT_IN_DROPS.contains(&name)
                         || name.starts_with("miopen");

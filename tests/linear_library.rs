@@ -1,5 +1,5 @@
-//! Tests linear layers with a bias in hipBLASLt: one heuristic query per shape, and the fallback to rocBLAS and our own
-//! kernels if hipBLASLt is absent, has no solution or fails.
+//! Tests linear layers with a bias in hipBLASLt: one heuristic query per shape, and the fallback to rocBLAS
+//! and our own kernels if hipBLASLt is absent, has no solution or fails.
 mod common;
 
 use common::count_calls;
@@ -31,7 +31,8 @@ fn numbers(dims: &[usize], dtype: DType) -> Result<Tensor> {
     Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)
 }
 
-/// Computes (2, 12, 32) times the transpose of (24, 32) plus a bias on the device; returns the result and the expected one.
+/// Computes (2, 12, 32) times the transpose of (24, 32) plus a bias on the device; returns the result and the
+/// expected one.
 fn layer(device: &Device, dtype: DType) -> Result<[Vec<f32>; 2]> {
     let (x, w, b) = (numbers(&[2, 12, 32], dtype)?, numbers(&[24, 32], dtype)?, numbers(&[24], dtype)?);
     let row = |t: &Tensor| t.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
@@ -72,7 +73,8 @@ fn a_known_shape_needs_one_call() -> Result<()> {
     Ok(())
 }
 
-/// Makes every call of hipBLASLt fail once; the fallback must compute the result and the device must stay usable.
+/// Makes every call of hipBLASLt fail once; the fallback must compute the result and the device must stay
+/// usable.
 #[test]
 #[serial(gpu)]
 fn failures_use_the_fallback() -> Result<()> {

@@ -248,9 +248,10 @@ fn operands(rows: usize, heads: usize, device: &Device) -> Result<(Tensor, usize
     Ok((x, device.as_rocm_device()?.memory_stats().live))
 }
 
-/// The plain formula stores every score twice, before and after the softmax. The software GPU is too slow for 32 heads of
-/// 4096 queries and keys, so both are compared at a small size. At the large size, attention runs with sequences without
-/// keys, which allocates the same tensors, and is compared with the size of one tensor of scores.
+/// The plain formula stores every score twice, before and after the softmax. The software GPU is too slow for
+/// 32 heads of 4096 queries and keys, so both are compared at a small size. At the large size, attention runs
+/// with sequences without keys, which allocates the same tensors, and is compared with the size of one tensor
+/// of scores.
 #[test]
 #[serial(gpu)]
 fn flash_attention_uses_at_most_a_quarter_of_the_plain_formulas_memory() -> Result<()> {

@@ -1,4 +1,5 @@
-//! Tests a BERT model of candle-transformers and the example `sentence_embeddings` on the device and on the CPU.
+//! Tests a BERT model of candle-transformers and the example `sentence_embeddings` on the device and on the
+//! CPU.
 mod common;
 
 use candle_core::{DType, Device, Result, Tensor};

@@ -1,5 +1,5 @@
-//! Limits the cost of a decoding step of the tiny Llama in Q4_K with candle-transformers: launches, driver calls and bytes
-//! read.
+//! Limits the cost of a decoding step of the tiny Llama in Q4_K with candle-transformers: launches, driver
+//! calls and bytes read.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -73,8 +73,8 @@ fn a_step_needs_few_launches_and_no_allocation() -> Result<()> {
     for name in ["hipMalloc", "hipFree", "hipHostMalloc", "hipModuleLoadData"] {
         assert_eq!(count(name), 0, "{name}");
     }
-    // A layer has four products, two norms, two rotations, two cache appends and attention, with too few keys to split.
-    // Outside the layers: embedding, last norm, logits and argmax.
+    // A layer has four products, two norms, two rotations, two cache appends and attention, with too few keys
+    // to split. Outside the layers: embedding, last norm, logits and argmax.
     let launches = count("hipModuleLaunchKernel") + count("rocblas_gemm_strided_batched_ex");
     println!("{} launches per step", launches as f64 / steps as f64);
     assert!(launches <= steps * (11 * LAYERS + 4), "{launches} launches in {steps} steps");

@@ -1,5 +1,5 @@
-//! Tests candle-transformers' UNet and image decoder of Stable Diffusion 1.5 with random weights: at reduced sizes against
-//! the CPU device, and the decoder's memory at full size.
+//! Tests candle-transformers' UNet and image decoder of Stable Diffusion 1.5 with random weights: at reduced
+//! sizes against the CPU device, and the decoder's memory at full size.
 mod common;
 #[path = "../benches/host/driver.rs"]
 #[allow(dead_code, reason = "the benchmark uses the rest")]
@@ -130,8 +130,9 @@ fn the_unet_matches_the_cpu() -> Result<()> {
     Ok(())
 }
 
-/// Decoding f16 latents at version 1.5's full widths uses at most 2 GiB in addition to the weights. Since the software GPU
-/// would take hours, a driver that computes nothing replaces it; memory is allocated as on a real GPU.
+/// Decoding f16 latents at version 1.5's full widths uses at most 2 GiB in addition to the weights. Since the
+/// software GPU would take hours, a driver that computes nothing replaces it; memory is allocated as on a
+/// real GPU.
 #[test]
 #[serial(gpu)]
 fn the_decoder_uses_little_memory_at_full_size() -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! Tests the example `tiny_llama`: grammar, tokenizer, training, files, and the stories that the model generates.
+//! Tests the example `tiny_llama`: grammar, tokenizer, training, files, and the stories that the model
+//! generates.
 #[cfg(feature = "rocm")]
 mod common;
 
@@ -42,7 +43,7 @@ use tokenizers::Tokenizer;
 use export::FORMATS;
 use grammar::Grammar;
 use model::{Model, Size};
-use train::{Course, Training};
+use train::{TrainConfig, Training};
 
 /// Returns the folder of the model's files: in the repository, or as set by `CANDLE_TINY_LLAMA`.
 fn folder() -> PathBuf {
@@ -81,7 +82,7 @@ fn largest(x: &Tensor) -> Result<f32> {
 
 #[test]
 fn the_grammar_accepts_its_own_stories() -> Result<()> {
-    let grammar = Grammar::read()?;
+    let grammar = Grammar::new()?;
     let stories: BTreeSet<String> = (0..300).map(|seed| story(&grammar, seed)).collect();
     assert!(stories.len() > 290, "only {} of 300 stories differ", stories.len());
     for story in &stories {
@@ -93,7 +94,7 @@ fn the_grammar_accepts_its_own_stories() -> Result<()> {
 
 #[test]
 fn the_grammar_rejects_invalid_stories() -> Result<()> {
-    let grammar = Grammar::read()?;
+    let grammar = Grammar::new()?;
     let good = "Anna lives by the sea. When the birds that Tom and Mary like sing a song in the garden, \
                 she washes herself. At the end of the day, she goes home.";
     assert!(grammar.accepts(good));
@@ -131,7 +132,7 @@ fn the_grammar_rejects_invalid_stories() -> Result<()> {
 
 #[test]
 fn the_tokenizer_matches_the_grammar() -> Result<()> {
-    let learned = tokens::learn_tokenizer(&Grammar::read()?)?;
+    let learned = tokens::learn_tokenizer(&Grammar::new()?)?;
     let learned: serde_json::Value =
         serde_json::from_str(&learned.to_string(false).map_err(anyhow::Error::msg)?)?;
     let kept: serde_json::Value =
@@ -142,7 +143,7 @@ fn the_tokenizer_matches_the_grammar() -> Result<()> {
 
 #[test]
 fn each_gguf_contains_the_tokenizer() -> Result<()> {
-    let grammar = Grammar::read()?;
+    let grammar = Grammar::new()?;
     let kept = tokenizer()?;
     let mut texts: Vec<String> = (0..50).map(|seed| story(&grammar, seed)).collect();
     let odd = [
@@ -177,26 +178,26 @@ fn each_gguf_contains_the_tokenizer() -> Result<()> {
 /// Model size for fast tests.
 const SMALL: Size = Size { hidden: 32, intermediate: 48, layers: 2, heads: 2 };
 
-fn short(steps: u32) -> Course {
-    Course { seed: 5, steps, rows: 2, length: 24, rate: 1e-2 }
+fn short(steps: u32) -> TrainConfig {
+    TrainConfig { seed: 5, steps, rows: 2, length: 24, rate: 1e-2 }
 }
 
 #[test]
 fn resumed_training_equals_uninterrupted_training() -> Result<()> {
-    let (grammar, tokenizer, device) = (Grammar::read()?, tokenizer()?, Device::Cpu);
-    let course = short(6);
-    let mut whole = Training::begin(SMALL, course, &device)?;
+    let (grammar, tokenizer, device) = (Grammar::new()?, tokenizer()?, Device::Cpu);
+    let config = short(6);
+    let mut whole = Training::new(SMALL, config, &device)?;
     for _ in 0..6 {
         whole.step(&grammar, &tokenizer)?;
     }
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("training.safetensors");
-    let mut first = Training::begin(SMALL, course, &device)?;
+    let mut first = Training::new(SMALL, config, &device)?;
     for _ in 0..2 {
         first.step(&grammar, &tokenizer)?;
     }
-    first.keep(&file)?;
-    let mut resumed = Training::resume(SMALL, course, &device, &file)?;
+    first.save(&file)?;
+    let mut resumed = Training::resume(SMALL, config, &device, &file)?;
     for _ in 2..6 {
         resumed.step(&grammar, &tokenizer)?;
     }
@@ -205,19 +206,19 @@ fn resumed_training_equals_uninterrupted_training() -> Result<()> {
         let (weight, other) = (weight.flatten_all()?, resumed.model.weights[name].flatten_all()?);
         assert_eq!(weight.to_vec1::<f32>()?, other.to_vec1::<f32>()?, "{name}");
     }
-    let other = Course { seed: 6, ..course };
+    let other = TrainConfig { seed: 6, ..config };
     let refusal =
-        Training::resume(SMALL, other, &device, &file).err().context("another course was accepted")?;
+        Training::resume(SMALL, other, &device, &file).err().context("another configuration was accepted")?;
     assert!(refusal.to_string().contains("--folder"), "{refusal}");
     let larger = Size { hidden: 64, ..SMALL };
-    assert!(Training::resume(larger, course, &device, &file).is_err(), "another size was accepted");
+    assert!(Training::resume(larger, config, &device, &file).is_err(), "another size was accepted");
     Ok(())
 }
 
 #[test]
 fn training_reduces_the_loss_and_draws_its_curve() -> Result<()> {
-    let (grammar, tokenizer) = (Grammar::read()?, tokenizer()?);
-    let mut training = Training::begin(SMALL, short(40), &Device::Cpu)?;
+    let (grammar, tokenizer) = (Grammar::new()?, tokenizer()?);
+    let mut training = Training::new(SMALL, short(40), &Device::Cpu)?;
     for _ in 0..40 {
         training.step(&grammar, &tokenizer)?;
     }
@@ -262,8 +263,8 @@ fn the_training_model_matches_candle_transformers_llama() -> Result<()> {
     Ok(())
 }
 
-/// Maximum quantization error relative to the largest of a value's 256 neighbours: rounding to a step, clipping at the end of
-/// the range, and rounding of quantized scales.
+/// Maximum quantization error relative to the largest of a value's 256 neighbours: rounding to a step,
+/// clipping at the end of the range, and rounding of quantized scales.
 const QUANTIZATION_ERROR: [(&str, f32); 4] = [
     // Half of one of 127 steps, and the rounding of the scale to f16.
     ("q8_0", 0.6 / 127.),
@@ -335,7 +336,8 @@ fn load_format(name: &str, device: &Device) -> Result<Box<sample::Step<'static>>
     Ok(Box::new(move |tokens, at| model.forward(tokens, at)))
 }
 
-/// Returns beginnings of a hundred stories outside the training data: nothing, a quarter, a half or three quarters.
+/// Returns beginnings of a hundred stories outside the training data: nothing, a quarter, a half or three
+/// quarters.
 fn beginnings(grammar: &Grammar) -> Vec<String> {
     let beginning = |number: u64| {
         // The tokenizer is trained on the first seeds, the model on seeds from 2^32.
@@ -346,13 +348,13 @@ fn beginnings(grammar: &Grammar) -> Vec<String> {
     (0..100).map(beginning).collect()
 }
 
-/// Minimum number of valid stories of a hundred. Typical are 92 to 95; the order of additions changes the stories, and this
-/// limit is three standard deviations below.
+/// Minimum number of valid stories of a hundred. Typical are 92 to 95; the order of additions changes the
+/// stories, and this limit is three standard deviations below.
 const MIN_VALID_STORIES: usize = 85;
 
 #[test]
 fn most_of_a_hundred_stories_are_valid() -> Result<()> {
-    let (grammar, tokenizer) = (Grammar::read()?, tokenizer()?);
+    let (grammar, tokenizer) = (Grammar::new()?, tokenizer()?);
     let beginnings = beginnings(&grammar);
     let prompts: Vec<&str> = beginnings.iter().map(String::as_str).collect();
     let sampling = Sampling::All { temperature: 0.5 };
@@ -437,8 +439,8 @@ fn greedy_text_on_the_gpu_matches_the_cpu() -> Result<()> {
     Ok(())
 }
 
-/// Maximum difference of quantized logits between GPU and CPU, relative to the largest logit. Activations are quantized to 8
-/// bits in different blocks, or not at all: the error per product is up to half of 1/127.
+/// Maximum difference of quantized logits between GPU and CPU, relative to the largest logit. Activations are
+/// quantized to 8 bits in different blocks, or not at all: the error per product is up to half of 1/127.
 #[cfg(feature = "rocm")]
 const DEVICE_TOLERANCE: f32 = 0.05;
 
@@ -456,7 +458,7 @@ fn quantized_logits_on_the_gpu_are_close_to_the_cpus() -> Result<()> {
             .zip(&tokens[1..])
             .map(|(logits, token)| Ok(usize::from(logits.argmax(0)?.to_scalar::<u32>()? == *token)));
         let same = same.sum::<Result<usize>>()?;
-        println!("{name}: {difference} of the largest logit, {same} of {GREEDY_TOKENS} choices the same");
+        println!("{name}: {difference} of the largest logit, {same} of {GREEDY_TOKENS} tokens equal");
         assert!(
             difference <= DEVICE_TOLERANCE,
             "{name}: {difference} of the largest logit, allowed {DEVICE_TOLERANCE}"
@@ -469,9 +471,9 @@ fn quantized_logits_on_the_gpu_are_close_to_the_cpus() -> Result<()> {
 #[test]
 #[serial_test::serial]
 fn training_losses_on_the_gpu_match_the_cpu() -> Result<()> {
-    let (grammar, tokenizer) = (Grammar::read()?, tokenizer()?);
+    let (grammar, tokenizer) = (Grammar::new()?, tokenizer()?);
     let losses = |device: &Device| {
-        let mut training = Training::begin(SMALL, short(4), device)?;
+        let mut training = Training::new(SMALL, short(4), device)?;
         (0..4).map(|_| training.step(&grammar, &tokenizer)).collect::<Result<Vec<f32>>>()
     };
     let (got, expected) = (losses(&common::device())?, losses(&Device::Cpu)?);

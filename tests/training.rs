@@ -82,7 +82,8 @@ fn stripes() -> Result<(Tensor, Tensor)> {
     Ok((Tensor::from_vec(pixels, (12, 1, 8, 8), &Device::Cpu)?, Tensor::from_vec(classes, 12, &Device::Cpu)?))
 }
 
-/// Returns deterministic weights, created on the CPU: sines scaled by the number of inputs of a neuron; biases are zero.
+/// Returns deterministic weights, created on the CPU: sines scaled by the number of inputs of a neuron;
+/// biases are zero.
 fn initial_weights(task: &Task) -> Result<HashMap<String, Tensor>> {
     let vars = VarMap::new();
     let _network = (task.network)(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;

@@ -109,8 +109,8 @@ fn arch(device: &Device) -> &str {
     }
 }
 
-/// Returns the minimum seconds of `work` on each device over `rounds` rounds, after a warm-up round; the devices alternate
-/// in each round. `prepare` creates the input of `work`.
+/// Returns the minimum seconds of `work` on each device over `rounds` rounds, after a warm-up round; the
+/// devices alternate in each round. `prepare` creates the input of `work`.
 fn min_seconds<T, R>(
     name: &str,
     devices: &[&Device],

@@ -1,8 +1,8 @@
 //! Stub of HIP and rocBLAS: every call succeeds immediately and is counted.
 //!
-//! The benchmark `host` compiles this file to a shared library and runs with it, so that it measures host time only.
-//! Device memory is a range of addresses without backing memory, kernels do not run, and copies to the host return
-//! zeros.
+//! The benchmark `host` compiles this file to a shared library and runs with it, so that it measures host
+//! time only. Device memory is a range of addresses without backing memory, kernels do not run, and copies to
+//! the host return zeros.
 #![allow(non_snake_case, non_camel_case_types, unused_unsafe, unused_braces)]
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -5,9 +5,9 @@
 //! cargo bench --features rocm --bench host -- instructions
 //! ```
 //!
-//! Builds a stub driver ([`driver`], which needs rustc) and measures in a child process that uses it, without a GPU.
-//! `instructions` adds instruction counts from valgrind, which do not depend on other programs on the machine. Other
-//! arguments select the operations whose names contain them.
+//! Builds a stub driver ([`driver`], which needs rustc) and measures in a child process that uses it, without
+//! a GPU. `instructions` adds instruction counts from valgrind, which do not depend on other programs on the
+//! machine. Other arguments select the operations whose names contain them.
 mod driver;
 mod measure;
 mod operations;

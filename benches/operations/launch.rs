@@ -113,8 +113,8 @@ fn driver_launch(device: &RocmDevice) -> Result<Work> {
         code => Err(Error::msg(format!("{call} failed with {code}"))),
     };
     let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the code object is complete and outlives the call; both handles are written before they are read. The
-    // module stays loaded until the process ends.
+    // SAFETY: the code object is complete and outlives the call; both handles are written before they are
+    // read. The module stays loaded until the process ends.
     unsafe {
         checked("hipModuleLoadData", bindings::hipModuleLoadData(&mut module, object.bytes.as_ptr().cast()))?;
         checked(

@@ -199,8 +199,8 @@ fn summary(error: &anyhow::Error) -> String {
     text.lines().next().unwrap_or_default().to_string()
 }
 
-/// Measures on a separate thread, so that thread-local state of backends, such as the current GPU, does not interfere, and a
-/// panic ends only one case.
+/// Measures on a separate thread, so that thread-local state of backends, such as the current GPU, does not
+/// interfere, and a panic ends only one case.
 fn measure_case(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) -> Result<(String, Value)> {
     std::thread::scope(|scope| {
         let measuring = || {

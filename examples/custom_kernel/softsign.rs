@@ -79,8 +79,8 @@ impl CustomOp1 for Softsign {
         let to = result.ptr(&Layout::contiguous(elements), self.name())?;
         let kernel = device.custom_kernel("softsign", code_object(device.arch())?, kernel)?;
         let launch = kernel.launch(LaunchConfig::for_elements(self.name(), elements)?);
-        // SAFETY: the kernel's parameters are (numel, scale, in, out), as in softsign.cu, and both pointers are
-        // valid for `elements` elements.
+        // SAFETY: the kernel's parameters are (numel, scale, in, out), as in softsign.cu, and both pointers
+        // are valid for `elements` elements.
         unsafe { launch.arg(&elements).arg(&self.scale).arg(&from).arg(&to).run()? };
         Ok((result, layout.shape().clone()))
     }

@@ -4,8 +4,8 @@
 //! cargo run --release --features rocm --example generate -- model.gguf --prompt "Once upon a time"
 //! ```
 //!
-//! Uses the engine of `llm-worker` with a single request. The text is streamed to standard output, everything else goes
-//! to standard error. See docs/generate.md.
+//! Uses the engine of `llm-worker` with a single request. The text is streamed to standard output, everything
+//! else goes to standard error. See docs/generate.md.
 #[path = "../shared/device.rs"]
 mod device;
 mod options;

@@ -37,8 +37,8 @@ pub struct Run {
     kernels_launched: u64,
 }
 
-/// Generates the text and passes it to `on_text` piece by piece. Options and prompt, except the prompt's length, are
-/// checked before weights are read.
+/// Generates the text and passes it to `on_text` piece by piece. Options and prompt, except the prompt's
+/// length, are checked before weights are read.
 ///
 /// # Errors
 /// If an option or a file is invalid, or if the device fails.

@@ -16,12 +16,7 @@ const CALLS: usize = 1000;
 const COPIES: usize = 8;
 
 const fn figure(name: &'static str, why: &'static str) -> Question {
-    Question {
-        name,
-        guess: "none: times of the software GPU do not predict hardware",
-        why,
-        place: "docs/performance.md",
-    }
+    Question { name, guess: "none: the software GPU cannot predict times", why, place: "docs/performance.md" }
 }
 
 /// Measures loading a module and the first launch. Must run first, since both happen only once.
@@ -150,6 +145,7 @@ fn copies(gpu: &Gpu) -> Result<Vec<Answer>> {
     let [first, second] = [first.ptr().0, second.ptr().0];
     let mut pageable = vec![1u8; bytes];
     let mut pinned: *mut c_void = std::ptr::null_mut();
+    let stream = gpu.stream();
     // SAFETY: `pinned` is valid for writes.
     check(unsafe { bindings::hipHostMalloc(&mut pinned, bytes, 0) }, "hipHostMalloc")?;
     let host = pageable.as_mut_ptr().cast::<c_void>();
@@ -172,10 +168,7 @@ fn copies(gpu: &Gpu) -> Result<Vec<Answer>> {
             gpu.synchronize()?;
             let begun = Instant::now();
             // SAFETY: both buffers have `bytes` bytes and outlive the copy, which is waited for below.
-            check(
-                unsafe { bindings::hipMemcpyAsync(to, from, bytes, kind, gpu.stream()) },
-                "hipMemcpyAsync",
-            )?;
+            check(unsafe { bindings::hipMemcpyAsync(to, from, bytes, kind, stream) }, "hipMemcpyAsync")?;
             gpu.synchronize()?;
             best = best.min(begun.elapsed().as_secs_f64());
         }

@@ -100,8 +100,8 @@ impl Gpu {
         let (input, count) = (self.device.clone_htod(&cases.concat())?, cases.len() as u32);
         let output = self.device.alloc_zeros::<u32>(cases.len() * outputs)?;
         let (from, to) = (input.ptr(), output.ptr());
-        // SAFETY: the kernel's parameters are (const unsigned *, unsigned *, unsigned). It reads `count` cases, which
-        // have the expected length, and writes `outputs` words for each.
+        // SAFETY: the kernel's parameters are (const unsigned *, unsigned *, unsigned). It reads `count`
+        // cases, which have the expected length, and writes `outputs` words for each.
         unsafe { kernel.launch(grid.config()).arg(&from).arg(&to).arg(&count).run()? };
         Ok(Some(self.device.clone_dtoh(&output)?))
     }

@@ -1,7 +1,7 @@
 //! Guesses for hardware: the results of the software GPU for every case.
 //!
-//! `guesses.txt` has a line per question: its kernel, the family or `*` for all others, and the result words. It is
-//! written by `--write-guesses` for one family at a time, and checked by CI.
+//! `guesses.txt` has a line per question: its kernel, the family or `*` for all others, and the result words.
+//! It is written by `--write-guesses` for one family at a time, and checked by CI.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -74,7 +74,7 @@ fn hex(words: &[u32]) -> String {
 /// Writes the answers of this GPU as the guesses of its family.
 ///
 /// # Errors
-/// On hardware, since guesses are the results of the software GPU.
+/// If the GPU is hardware, since guesses are results of the software GPU, or the file cannot be written.
 pub fn write(file: &Path, gpu: &Gpu) -> Result<()> {
     ensure!(
         gpu.is_software(),

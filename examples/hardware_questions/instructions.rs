@@ -22,7 +22,7 @@ pub const TRANSCENDENTAL: &str = "rocm-emulator/src/exec/vector/transcendental.r
 const EXCHANGE: &str = "rocm-emulator/src/exec/memory/exchange.rs";
 const ATOMICS: &str = "rocm-emulator/src/exec/memory/atomics.rs";
 
-const fn instruction(
+const fn query(
     kernel: &'static str,
     name: &'static str,
     guess: &'static str,
@@ -34,7 +34,7 @@ const fn instruction(
 }
 
 const INSTRUCTIONS: &[Instruction] = &[
-    instruction(
+    query(
         "frexp_f32",
         "v_frexp_f32 of denormals and specials",
         "denormals are normalised; infinities and NaN keep their value and have exponent 0",
@@ -42,7 +42,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         edges,
     ),
-    instruction(
+    query(
         "frexp_f16",
         "v_frexp_f16 of denormals and specials",
         "like f32",
@@ -50,7 +50,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/float16.rs",
         edges_f16,
     ),
-    instruction(
+    query(
         "frexp_mant_f64",
         "v_frexp_mant_f64 of denormals and specials",
         "like f32",
@@ -58,7 +58,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/float64.rs",
         edges_f64,
     ),
-    instruction(
+    query(
         "frexp_exp_f64",
         "v_frexp_exp_f64 of denormals and specials",
         "like f32",
@@ -66,7 +66,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/float64.rs",
         edges_f64,
     ),
-    instruction(
+    query(
         "div_scale_numerator",
         "v_div_scale_f32 of the numerator",
         "scaled by 2^64 near denormals, NaN for zeros, VCC as in the manual's pseudocode",
@@ -74,7 +74,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         DIVISION,
         pairs,
     ),
-    instruction(
+    query(
         "div_scale_denominator",
         "v_div_scale_f32 of the denominator",
         "like the numerator",
@@ -82,7 +82,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         DIVISION,
         pairs,
     ),
-    instruction(
+    query(
         "div_fixup",
         "v_div_fixup_f32",
         "overflow and underflow depend on exponents, signs and NaN on the operands",
@@ -90,7 +90,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         DIVISION,
         fixups,
     ),
-    instruction(
+    query(
         "division",
         "a complete f32 division",
         "correctly rounded, denormals kept",
@@ -98,7 +98,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         DIVISION,
         pairs,
     ),
-    instruction(
+    query(
         "exp2_f32",
         "v_exp_f32 near denormals",
         "denormal operands and results are zeros",
@@ -106,7 +106,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         exponents,
     ),
-    instruction(
+    query(
         "log2_f32",
         "v_log_f32 of denormals",
         "denormals are zeros: -infinity",
@@ -114,7 +114,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         log_edges,
     ),
-    instruction(
+    query(
         "rcp_f32",
         "v_rcp_f32 of denormals and large numbers",
         "denormal operands and results are zeros",
@@ -122,7 +122,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         powers,
     ),
-    instruction(
+    query(
         "rsq_f32",
         "v_rsq_f32 of denormals",
         "denormals are zeros: infinity",
@@ -130,7 +130,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         positive_powers,
     ),
-    instruction(
+    query(
         "sqrt_f32",
         "v_sqrt_f32 of denormals",
         "denormals are kept",
@@ -138,7 +138,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         positive_powers,
     ),
-    instruction(
+    query(
         "sin_f32",
         "v_sin_f32 of full and half turns, small and large",
         "exact for any magnitude",
@@ -146,7 +146,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         angles,
     ),
-    instruction(
+    query(
         "cos_f32",
         "v_cos_f32 of full and half turns, small and large",
         "exact for any magnitude",
@@ -154,7 +154,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         angles,
     ),
-    instruction(
+    query(
         "fract_f32",
         "v_fract_f32 just below zero",
         "the largest number below 1",
@@ -162,7 +162,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         edges,
     ),
-    instruction(
+    query(
         "ldexp_f32",
         "v_ldexp_f32 into denormals",
         "rounded once, to nearest even",
@@ -170,7 +170,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         scalings,
     ),
-    instruction(
+    query(
         "to_f16",
         "v_cvt_f16_f32 above the largest f16 and near denormals",
         "rounds to nearest even: 65520 gives infinity, denormals are kept",
@@ -178,7 +178,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/convert.rs",
         halves,
     ),
-    instruction(
+    query(
         "to_f16_towards_zero",
         "v_cvt_pkrtz_f16_f32 above the largest f16",
         "65504; denormals are truncated and kept",
@@ -186,7 +186,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/packed.rs",
         halves,
     ),
-    instruction(
+    query(
         "dot2_f32_f16",
         "rounding and denormals of v_dot2_f32_f16",
         "order and rounding of the software GPU",
@@ -194,15 +194,8 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/packed.rs",
         dots,
     ),
-    instruction(
-        "med3_f32",
-        "v_med3_f32 with NaN",
-        "the minimum of the others",
-        "clamp, relu6",
-        FLOAT32,
-        triples,
-    ),
-    instruction(
+    query("med3_f32", "v_med3_f32 with NaN", "the minimum of the others", "clamp, relu6", FLOAT32, triples),
+    query(
         "min_max_f32",
         "v_min_f32 and v_max_f32 of NaN and of both zeros",
         "quiet NaN is ignored, signalling NaN is returned (gfx12: ignored), -0 is below +0",
@@ -210,7 +203,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         pairs,
     ),
-    instruction(
+    query(
         "min_max_f16",
         "v_pk_min_f16 and v_pk_max_f16 of NaN and of both zeros",
         "like f32",
@@ -218,7 +211,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/packed.rs",
         half_pairs,
     ),
-    instruction(
+    query(
         "bpermute",
         "ds_bpermute_b32 of a nonexistent lane",
         "the lane number wraps around",
@@ -226,7 +219,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         EXCHANGE,
         lane_addresses,
     ),
-    instruction(
+    query(
         "bpermute_from_idle",
         "ds_bpermute_b32 of an inactive lane",
         "zero",
@@ -234,7 +227,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         EXCHANGE,
         lane_addresses,
     ),
-    instruction(
+    query(
         "readlane",
         "v_readlane_b32 of a nonexistent lane",
         "the lane number wraps around",
@@ -242,7 +235,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         "rocm-emulator/src/exec/vector/cross_lane.rs",
         far_lane,
     ),
-    instruction(
+    query(
         "lds_atomic_add_f32",
         "ds_add_rtn_f32 with denormals and NaN",
         "like an ordinary addition, denormals are kept",
@@ -250,7 +243,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         ATOMICS,
         atomic_pairs,
     ),
-    instruction(
+    query(
         "global_atomic_add_f32",
         "global_atomic_add_f32 with denormals and NaN",
         "like an ordinary addition, denormals are kept",
@@ -277,8 +270,7 @@ fn cases_of(instruction: &Instruction, gpu: &Gpu) -> Vec<Vec<u32>> {
     cases
 }
 
-/// Kernels whose results are compared bit by bit, including the bits of NaN, since their words may be integers. For the
-/// others, all NaNs are equal.
+/// Kernels whose results, which may be integers, are compared bitwise; for other kernels, all NaNs are equal.
 const BITWISE: &[&str] = &[
     "frexp_f32",
     "frexp_f16",

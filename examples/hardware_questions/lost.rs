@@ -1,5 +1,5 @@
-//! Question about the error of an invalid write, in a child process. Only asked with --risky, since the driver may reset the
-//! GPU and the desktop.
+//! Question about the error of an invalid write, in a child process. Runs only with --risky, since the driver
+//! may reset the GPU and the desktop.
 use std::path::Path;
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! AdamW optimizer with an exponential moving average (EMA) of the weights. All parameters are stored in one tensor, so
-//! that a step needs a few kernels instead of a few per parameter.
+//! AdamW optimizer with an exponential moving average (EMA) of the weights. All parameters are stored in one
+//! tensor, so that a step needs a few kernels instead of a few per parameter.
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};

@@ -19,9 +19,7 @@ pub fn draw(curves: &[(&str, &[f32])], file: &Path) -> Result<()> {
     for ((title, losses), panel) in curves.iter().zip(area.split_evenly((curves.len(), 1))) {
         let points = means(losses);
         let heights = || points.iter().map(|(_, loss)| *loss).filter(|loss| *loss > 0.);
-        let most = heights()
-            .reduce(f32::max)
-            .ok_or_else(|| anyhow!("cannot draw a curve without positive losses"))?;
+        let most = heights().reduce(f32::max).ok_or_else(|| anyhow!("no positive loss to draw"))?;
         let least = heights().reduce(f32::min).unwrap_or(most);
         let mut chart = ChartBuilder::on(&panel)
             .margin(12)

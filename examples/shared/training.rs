@@ -45,8 +45,8 @@ pub fn resume(adam: &mut AdamW, names: &str, config: &[f64], file: &Path) -> Res
     Ok(tensor(LOSSES)?.to_dtype(DType::F32)?.to_vec1()?)
 }
 
-/// Returns the learning rate of a step, counted from 0: linear warm-up to `most` for a share of the steps, then cosine decay
-/// to a twentieth.
+/// Returns the learning rate of a step, counted from 0: linear warm-up to `most` for a share of the steps,
+/// then cosine decay to a twentieth.
 pub fn rate(most: f64, warm_up: f64, step: usize, steps: usize) -> f64 {
     let (step, steps) = (step as f64, steps as f64);
     let warm_up = (steps * warm_up).max(1.);

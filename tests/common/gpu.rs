@@ -7,7 +7,8 @@ use rocm_loader::LoadError;
 /// Software GPU that is used if the machine has no AMD GPU.
 const FALLBACK_ARCH: &str = "gfx1100";
 
-/// Device, opened on first use: an AMD GPU if there is one, otherwise the software GPU; or the reason why neither works.
+/// Device, opened on first use: an AMD GPU if there is one, otherwise the software GPU; or the reason why
+/// neither works.
 static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
     // If a driver is selected explicitly and fails, tests must fail instead of using another one.
     if matches!(rocm_loader::driver(), Err(LoadError::NoGpu { .. })) {

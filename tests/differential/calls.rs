@@ -24,8 +24,8 @@ const LAUNCHES: [&str; 6] = [
     "miopenConvolutionBackwardWeightsImmediate",
 ];
 
-/// Asynchronous copies and fills. If no synchronizing call accompanies them, they stay on the device, since the backend
-/// synchronizes after transfers to or from the host.
+/// Asynchronous copies and fills. If no synchronizing call accompanies them, they stay on the device, since
+/// the backend synchronizes after transfers to or from the host.
 const COPIES: [&str; 5] =
     ["hipMemcpyAsync", "hipMemsetAsync", "hipMemsetD8Async", "hipMemsetD32Async", "hipMemcpyPeerAsync"];
 

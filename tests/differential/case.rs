@@ -1,5 +1,5 @@
-//! Test case as data: operation, dtype, shapes, layouts and values. Its one-line text form is complete and can be
-//! parsed again.
+//! Test case as data: operation, dtype, shapes, layouts and values. Its one-line text form is complete and
+//! can be parsed again.
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,7 +8,8 @@ use candle_core::{DType, Tensor};
 
 use crate::values::{self, Domain};
 
-/// View operation on a tensor. Each has an inverse on shapes, so that any shape can be the result of any views.
+/// View operation on a tensor. Each has an inverse on shapes, so that any shape can be the result of any
+/// views.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum View {
     /// Swaps two dims, written `t02`.

@@ -1,9 +1,9 @@
 //! Compares results, with derived bounds on their differences.
 //!
-//! The bounds are derived, not tuned: `u` is the unit roundoff of the dtype. The reference of a [`Bound`] is the CPU
-//! device's result in f64 on dense operands, because the CPU rounds f16, bf16 and f8e4m3 after each step of an
-//! operation. The CPU's own f64 results on strided operands are checked against it, too. Integers are compared bit by
-//! bit with the CPU device on the same dtype.
+//! The bounds are derived, not tuned: `u` is the unit roundoff of the dtype. The reference of a [`Bound`] is
+//! the CPU device's result in f64 on dense operands, because the CPU rounds f16, bf16 and f8e4m3 after each
+//! step of an operation. The CPU's own f64 results on strided operands are checked against it, too. Integers
+//! are compared bit by bit with the CPU device on the same dtype.
 use std::cmp::Ordering;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -23,15 +23,15 @@ pub enum Compare {
     Values,
     /// Difference from the reference within a bound.
     Close(Bound),
-    /// Indexes of a stable sort of rows, with NaN last in ascending order and first in descending order. The CPU
-    /// device's own order is inconsistent if there are NaNs.
+    /// Indexes of a stable sort of rows, with NaN last in ascending order and first in descending order. The
+    /// CPU device's own order is inconsistent if there are NaNs.
     Sorted { ascending: bool },
     /// Property of the result, for random numbers.
     Is(fn(&Case, &[f64]) -> std::result::Result<(), String>),
 }
 
-/// Allowed difference: `2u * ulps * |reference| + floor + terms * (2v * scale + floor of v) + steps`, where `v` is the
-/// unit roundoff of the sums. Both ends of the allowed interval are then rounded to the dtype.
+/// Allowed difference: `2u * ulps * |reference| + floor + terms * (2v * scale + floor of v) + steps`, where
+/// `v` is the unit roundoff of the sums. Both ends of the allowed interval are then rounded to the dtype.
 pub struct Bound {
     ulps: f64,
     terms: Terms,
@@ -105,8 +105,8 @@ impl Bound {
         self
     }
 
-    /// Bounds a sum with the given number of sequential roundings. Each changes the result by up to `v` times the sum of
-    /// the magnitudes, which is the operation's result on the operands' magnitudes.
+    /// Bounds a sum with the given number of sequential roundings. Each changes the result by up to `v` times
+    /// the sum of the magnitudes, which is the operation's result on the operands' magnitudes.
     pub fn sum(mut self, roundings: impl Fn(&Case) -> f64 + Send + Sync + 'static) -> Self {
         self.terms = Box::new(roundings);
         self.sums = true;
@@ -154,8 +154,8 @@ impl Bound {
     }
 }
 
-/// Returns the number of sequential roundings if threads each add some of `count` numbers, followed by a pairwise sum.
-/// In f64, the roundings of the reference, which adds sequentially, are included.
+/// Returns the number of sequential roundings if threads each add some of `count` numbers, followed by a
+/// pairwise sum. In f64, the roundings of the reference, which adds sequentially, are included.
 pub fn sequential_roundings(dtype: DType, count: usize) -> f64 {
     let added = count.max(1) as f64;
     2.0 + added.log2().ceil() + if dtype == DType::F64 { added } else { added / 64.0 }
@@ -268,8 +268,9 @@ pub fn sorted(got: &Tensor, x: &Tensor, ascending: bool) -> std::result::Result<
     Ok(())
 }
 
-/// Compares with a reference in f64 and a maximum difference for each element. An element that equals the CPU device's
-/// result in the dtype, `own`, is accepted, too: it may saturate between two steps where f64 does not.
+/// Compares with a reference in f64 and a maximum difference for each element. An element that equals the CPU
+/// device's result in the dtype, `own`, is accepted, too: it may saturate between two steps where f64 does
+/// not.
 pub fn close(
     got: &Tensor,
     dims: &[usize],
@@ -298,7 +299,8 @@ pub fn close(
             // f8e4m3 has no infinity.
             g == r || (dtype == DType::F8E4M3 && (g.is_nan() || g.abs() == 448.0))
         } else if overflows {
-            // Some of the allowed results overflow the dtype to infinity; in f8e4m3 to NaN or the largest number.
+            // Some of the allowed results overflow the dtype to infinity; in f8e4m3 to NaN or the largest
+            // number.
             let far = g.is_finite() && (g - r).abs() > bound[i] && g.abs() < ends(dtype).2;
             let wrong_nan = g.is_nan() && dtype != DType::F8E4M3;
             let wrong_sign = g.abs() >= ends(dtype).2 && g.signum() != r.signum();

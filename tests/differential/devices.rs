@@ -108,7 +108,8 @@ pub fn first_line(error: &Error) -> String {
 
 fn same_kind(a: &Error, b: &Error) -> bool {
     let (a, b) = (innermost(a), innermost(b));
-    // ROCm reports an index out of range as a ROCm error; the CPU device reports it as a message for quantized tables.
+    // ROCm reports an index out of range as a ROCm error; the CPU device reports it as a message for
+    // quantized tables.
     let of_table = matches!(b, Error::Msg(text) if text.contains("is out of range"));
     let index = (of_table || matches!(b, Error::InvalidIndex { .. })) && is_index_error(a);
     index || std::mem::discriminant(a) == std::mem::discriminant(b)

@@ -45,8 +45,8 @@ struct Failure {
     difference: String,
 }
 
-/// Runs `count` random cases. After a failure, its operation and dtype are skipped, so that a run shows different
-/// failures.
+/// Runs `count` random cases. After a failure, its operation and dtype are skipped, so that a run shows
+/// different failures.
 fn fuzz(
     ops: &'static [Op],
     count: usize,

@@ -1,7 +1,8 @@
-//! Generates random cases with proptest from a sequence of numbers, which the operation's table entry reads as choices.
+//! Generates random cases with proptest from a sequence of numbers, which the operation's table entry reads
+//! as choices.
 //!
-//! Each choice is monotone in its number, and 0 selects the simplest option. When proptest shrinks the numbers towards
-//! 0, the case becomes simpler: fewer dims, sizes of 1, no views, plain values.
+//! Each choice is monotone in its number, and 0 selects the simplest option. When proptest shrinks the
+//! numbers towards 0, the case becomes simpler: fewer dims, sizes of 1, no views, plain values.
 use candle_core::DType;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -149,8 +150,8 @@ pub fn typical(op: &Op, dtype: DType) -> Case {
     line.parse().expect("the table's example")
 }
 
-/// Returns a strategy for cases of all operations. All families are equally likely, regardless of their number of
-/// variants. Operation and dtype are not shrunk, since another operation would be another failure.
+/// Returns a strategy for cases of all operations. All families are equally likely, regardless of their
+/// number of variants. Operation and dtype are not shrunk, since another operation would be another failure.
 pub fn cases(ops: &'static [Op]) -> impl Strategy<Value = Case> {
     let families: Vec<&[Op]> = ops.chunk_by(|a, b| a.family() == b.family()).collect();
     let target = (0..families.len(), any::<Index>(), 0..DTYPES.len()).no_shrink();

@@ -8,14 +8,16 @@ use crate::case::Values;
 pub enum Domain {
     /// All values of the dtype.
     Any,
-    /// Magnitudes up to this limit, and the special values NaN, infinities, zeros and denormals. Large finite numbers are
-    /// excluded, since they could overflow in one order of computation and not in another.
+    /// Magnitudes up to this limit, and the special values NaN, infinities, zeros and denormals. Large finite
+    /// numbers are excluded, since they could overflow in one order of computation and not in another.
     Within(f64),
-    /// Like `Within`, without NaN and infinities, for operations where only one device multiplies some values with 0.
+    /// Like `Within`, without NaN and infinities, for operations where only one device multiplies some values
+    /// with 0.
     Finite(f64),
     /// Divisors other than 0, and other than -1 for integers, whose division could overflow.
     Divisor,
-    /// Indexes below this limit; special values are the index that means "none" and, seldom, an index out of range.
+    /// Indexes below this limit; special values are the index that means "none" and, seldom, an index out of
+    /// range.
     Index(usize),
     /// These integers, repeated cyclically.
     Listed(Vec<i64>),

@@ -1,4 +1,5 @@
-//! Compares greedy text of every model family with candle-transformers: safetensors and GGUF, on the CPU and on ROCm.
+//! Compares greedy text of every model family with candle-transformers: safetensors and GGUF, on the CPU and
+//! on ROCm.
 use std::path::Path;
 
 use anyhow::{Error, Result};
@@ -16,8 +17,9 @@ const TOKENS: usize = 12;
 const GREEDY: [&str; 6] = ["--temperature", "0", "--tokens", "12", "--prompt", PROMPT];
 /// Maximum difference between logits of two f32 implementations. Tokens with a smaller margin may differ.
 const F32_NOISE: f32 = 1e-4;
-/// Maximum difference between logits if activations are rounded to 8 bits, by up to 1/254 of a block's largest. With these
-/// weights this changes a sum of 32 products by 0.006 on average, in several consecutive products.
+/// Maximum difference between logits if activations are rounded to 8 bits, by up to 1/254 of a block's
+/// largest. With these weights this changes a sum of 32 products by 0.006 on average, in several consecutive
+/// products.
 const QUANTIZED_NOISE: f32 = 0.05;
 
 /// Runs the example greedily on a device; the run includes the margin of each token.
@@ -34,15 +36,16 @@ fn prompt() -> Result<Vec<u32>> {
     Ok(tokenizer()?.encode(PROMPT, true).map_err(Error::msg)?.get_ids().to_vec())
 }
 
-/// Returns the GPU, if there is one. The first lookup allocates the fault buffer, which must not count as a leak of a test.
+/// Returns the GPU, if there is one. The first lookup allocates the fault buffer, which must not count as a
+/// leak of a test.
 fn gpu() -> Result<Option<common::Gpu>> {
     let device = common::device();
     Tensor::zeros((1, 1), DType::F32, &device)?.embedding(&Tensor::zeros(1, DType::U32, &device)?)?;
     Ok(common::gpu())
 }
 
-/// Compares with candle-transformers' text of `expected`, up to the first token whose margin is below `noise`. Returns the
-/// number of compared tokens.
+/// Compares with candle-transformers' text of `expected`, up to the first token whose margin is below
+/// `noise`. Returns the number of compared tokens.
 fn compare(family: &Family, expected: &Path, run: &Run, noise: f32) -> Result<usize> {
     let (tokens, margins) = family.greedy(expected, &prompt()?, TOKENS)?;
     let clear = margins.iter().position(|margin| *margin < noise).unwrap_or(TOKENS);
@@ -68,8 +71,8 @@ fn check_float_models(device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Compares GGUF files with 8-bit weights. Fewer tokens have a sufficient margin, since devices round activations
-/// differently.
+/// Compares GGUF files with 8-bit weights. Fewer tokens have a sufficient margin, since devices round
+/// activations differently.
 fn check_quantized_models(device: &str) -> Result<()> {
     let (mut compared, mut most) = (0, 0);
     for family in FAMILIES.iter().filter(|family| family.has_quantized()) {

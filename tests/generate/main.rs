@@ -1,4 +1,5 @@
-//! Tests the example `generate`: every model family against candle-transformers, streamed text, chats and bad input.
+//! Tests the example `generate`: every model family against candle-transformers, streamed text, chats and bad
+//! input.
 #![allow(dead_code, reason = "the example's main.rs uses the rest of its modules")]
 #[path = "../common/mod.rs"]
 mod common;

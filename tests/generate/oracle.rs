@@ -151,8 +151,8 @@ impl Family {
         self.model(config, VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
     }
 
-    /// Returns the greedy continuation of `prompt` by `count` tokens, and each token's margin over the second-best one.
-    /// For each token, a model with an empty cache processes the whole sequence.
+    /// Returns the greedy continuation of `prompt` by `count` tokens, and each token's margin over the
+    /// second-best one. For each token, a model with an empty cache processes the whole sequence.
     pub fn greedy(&self, path: &Path, prompt: &[u32], count: usize) -> Result<(Vec<u32>, Vec<f32>)> {
         let (mut tokens, mut margins) = (prompt.to_vec(), Vec::new());
         for _ in 0..count {

@@ -1,4 +1,5 @@
-//! Tests tokenizers in GGUF files: SentencePiece against its definition, byte-level BPE against the same tokenizer.json.
+//! Tests tokenizers in GGUF files: SentencePiece against its definition, byte-level BPE against the same
+//! tokenizer.json.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,8 +49,8 @@ fn content(space_prefix: bool) -> Content {
     Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos: HashMap::new(), tensor_data_offset: 0 }
 }
 
-/// Tokenizes by definition: repeatedly joins the first pair of neighbours whose piece has the highest score; parts that are
-/// not pieces are encoded as bytes.
+/// Tokenizes by definition: repeatedly joins the first pair of neighbours whose piece has the highest score;
+/// parts that are not pieces are encoded as bytes.
 fn reference_tokens(text: &str, space_prefix: bool) -> Vec<u32> {
     let scores: HashMap<&str, f32> = PIECES.into_iter().collect();
     let text = format!("{}{text}", if space_prefix { " " } else { "" }).replace(' ', "\u{2581}");

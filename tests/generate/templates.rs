@@ -12,8 +12,8 @@ use crate::generated;
 use crate::oracle::family;
 use crate::tiny_models::{BOS, EOS, write_gguf, write_safetensors};
 
-/// Template with the features that published templates use: loops, reversed lists, namespaces, block tags on separate lines,
-/// Python methods, tests and functions.
+/// Template with the features that published templates use: loops, reversed lists, namespaces, block tags on
+/// separate lines, Python methods, tests and functions.
 const TEMPLATE: &str = "\
 {{ bos_token }}
 {%- set last = namespace(user=-1) %}

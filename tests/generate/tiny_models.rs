@@ -127,8 +127,8 @@ pub fn write_safetensors(folder: &Path, family: &Family, seed: u64, files: usize
     Ok(fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string())?)
 }
 
-/// Writes the weights of [`write_safetensors`] to a GGUF file: matrices as `dtype`, the rest as f32. The metadata in
-/// `also` replaces that of the model.
+/// Writes the weights of [`write_safetensors`] to a GGUF file: matrices as `dtype`, the rest as f32. The
+/// metadata in `also` replaces that of the model.
 pub fn write_gguf(
     folder: &Path,
     family: &Family,
@@ -143,7 +143,8 @@ pub fn write_gguf(
     let mut tensors = Vec::new();
     for (name, tensor) in weights(family, seed)? {
         let tensor = match family.name {
-            // GGUF stores full norm weights, and its Llama rotates neighbours where transformers rotates halves.
+            // GGUF stores full norm weights, and its Llama rotates neighbours where transformers rotates
+            // halves.
             "Gemma" | "Gemma2" | "Gemma3" if name.contains("norm") => (tensor + 1.0)?,
             "Llama" if name.contains("q_proj") => interleave_halves(&tensor, HEADS)?,
             "Llama" if name.contains("k_proj") => interleave_halves(&tensor, KV_HEADS)?,
@@ -165,7 +166,8 @@ fn interleave_halves(weight: &Tensor, heads: usize) -> Result<Tensor> {
 }
 
 fn gguf_name(family: &Family, name: &str) -> String {
-    // `post_attention_layernorm` follows attention in Gemma2 and Gemma3, and precedes the feed-forward part in others.
+    // `post_attention_layernorm` follows attention in Gemma2 and Gemma3, and precedes the feed-forward part
+    // in others.
     let after = if ["Gemma2", "Gemma3"].contains(&family.name) { "post_attention_norm" } else { "ffn_norm" };
     let names = [
         ("model.layers.", "blk."),

@@ -1,4 +1,5 @@
-//! Tests loading a model that is larger than the GPU's memory: loaded tensors are freed, and the device stays usable.
+//! Tests loading a model that is larger than the GPU's memory: loaded tensors are freed, and the device stays
+//! usable.
 use std::io::Cursor;
 use std::process::Command;
 

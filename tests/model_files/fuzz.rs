@@ -1,5 +1,5 @@
-//! Fuzzes the readers of model files with mutations of valid files. Each mutant must load or fail with an error, without
-//! panics, excessive memory or endless reading. `cargo xtask fuzz-files` runs more of them.
+//! Fuzzes the readers of model files with mutations of valid files. Each mutant must load or fail with an
+//! error, without panics, excessive memory or endless reading. `cargo xtask fuzz-files` runs more of them.
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeMap;
@@ -27,11 +27,13 @@ use crate::{ggml, gguf, imatrix, safetensors, tokenizer};
 const MUTANTS: u64 = 100_000;
 const SEED: u64 = 1;
 
-/// Memory limit: bytes per byte of the file, plus a constant. A metadata value takes 32 bytes in memory and at least one
-/// in the file; the constant covers error texts, tables and the regular expressions of a tokenizer.
+/// Memory limit: bytes per byte of the file, plus a constant. A metadata value takes 32 bytes in memory and
+/// at least one in the file; the constant covers error texts, tables and the regular expressions of a
+/// tokenizer.
 const MEMORY_PER_BYTE: usize = 40;
 const BASE_MEMORY: usize = 1 << 20;
-/// Additional memory with `RUST_BACKTRACE=1`: an error captures a backtrace, which reads the debug information.
+/// Additional memory with `RUST_BACKTRACE=1`: an error captures a backtrace, which reads the debug
+/// information.
 const BACKTRACE_MEMORY: usize = 128 << 20;
 
 /// File format: its reader, and valid files to mutate.

@@ -96,7 +96,8 @@ fn truncated_files_are_reported_with_the_field() {
 
 const HUGE: &[u8] = &u32::MAX.to_le_bytes();
 
-/// Damaged fields of a file of the last version: name, index among fields of that name, new bytes, words of the error.
+/// Damaged fields of a file of the last version: name, index among fields of that name, new bytes, words of
+/// the error.
 const DAMAGED: &[(&str, usize, &[u8], [&str; 2])] = &[
     ("magic and version", 0, b"GGUF", ["unknown magic", "magic and version"]),
     ("magic and version", 1, HUGE, ["unsupported magic/version", "magic and version"]),

@@ -156,7 +156,8 @@ fn truncated_files_are_reported_with_the_field() {
     }
 }
 
-/// Damaged fields of a file of version 3: name, index among fields of that name, new bytes, words of the error.
+/// Damaged fields of a file of version 3: name, index among fields of that name, new bytes, words of the
+/// error.
 const DAMAGED: &[(&str, usize, &[u8], &[&str])] = &[
     ("magic and version", 0, b"GGML", &["unknown magic 0x4c4d4747"]),
     ("magic and version", 1, &0u32.to_le_bytes(), &["unsupported magic/version Gguf/0"]),

@@ -1,5 +1,6 @@
-//! Tests readers of model files with truncated, damaged and invalid files. Each must give one error that names tensor and
-//! field, without panics, endless reading, or allocations for a length that exceeds the file.
+//! Tests readers of model files with truncated, damaged and invalid files. Each must give one error that
+//! names tensor and field, without panics, endless reading, or allocations for a length that exceeds the
+//! file.
 mod bytes;
 #[path = "../common/mod.rs"]
 mod common;

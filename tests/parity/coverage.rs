@@ -1,4 +1,5 @@
-//! Checks that every model of candle-transformers has a row in a table, or a reason in docs/testing.md why it has none.
+//! Checks that every model of candle-transformers has a row in a table, or a reason in docs/testing.md why it
+//! has none.
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -54,7 +54,8 @@ impl Family {
     }
 }
 
-/// Returns a configuration with the fields that most families share, and with the fields of `own` added or replaced.
+/// Returns a configuration with the fields that most families share, and with the fields of `own` added or
+/// replaced.
 pub fn config(own: Value) -> Value {
     let mut all = json!({
         "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS,
@@ -108,7 +109,8 @@ pub fn logits(mut model: Forward, device: &Device) -> Result<Logits> {
     Ok(Logits(all))
 }
 
-/// Wraps a model that accepts one token at a time: feeds the prompt token by token and returns the last logits.
+/// Wraps a model that accepts one token at a time: feeds the prompt token by token and returns the last
+/// logits.
 pub fn token_by_token(
     mut f: impl FnMut(&Tensor, usize) -> candle_core::Result<Tensor> + 'static,
 ) -> Result<Forward> {

@@ -1,6 +1,7 @@
 //! Models with optional flash attention, which is enabled on ROCm and disabled on the CPU.
 //!
-//! With flash attention, the models' code ignores sliding windows and score caps, so the configurations avoid them.
+//! With flash attention, the models' code ignores sliding windows and score caps, so the configurations avoid
+//! them.
 use candle_nn::{Embedding, Module};
 use candle_transformers::models::*;
 use serde_json::{from_value, json};

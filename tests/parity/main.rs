@@ -1,5 +1,5 @@
-//! Compares tiny models of candle-transformers on ROCm with the CPU device; causal families for a prompt and eight
-//! generated tokens.
+//! Compares tiny models of candle-transformers on ROCm with the CPU device; causal families for a prompt and
+//! eight generated tokens.
 #![cfg(feature = "rocm-emulator")]
 mod audio;
 #[path = "../common/mod.rs"]
@@ -26,15 +26,16 @@ use family::{Family, Forward, Halves, Logits, logits};
 use quantized::Quantized;
 use weights::weights;
 
-/// Number of roundings on the longest path through a layer: norm, projection, rotation (2), scores, scale, softmax, values,
-/// output projection, residual; norm, projection, activation, gate, output projection, residual.
+/// Number of roundings on the longest path through a layer: norm, projection, rotation (2), scores, scale,
+/// softmax, values, output projection, residual; norm, projection, activation, gate, output projection,
+/// residual.
 const ROUNDINGS_PER_LAYER: f32 = 16.0;
 /// Number of roundings after the layers: norm, head, logit cap (2).
 const ROUNDINGS_AFTER: f32 = 4.0;
 
-/// Returns the maximum difference of logits from the reference. Each rounding changes a number by at most `u` of its size,
-/// which norms keep near one, so the error is at most the number of roundings times `u` of the largest logit. Roundings
-/// within a product are not counted: they have both signs and are smaller.
+/// Returns the maximum difference of logits from the reference. Each rounding changes a number by at most `u`
+/// of its size, which norms keep near one, so the error is at most the number of roundings times `u` of the
+/// largest logit. Roundings within a product are not counted: they have both signs and are smaller.
 fn bound(layers: usize, unit: f32, reference: &Logits) -> f32 {
     (ROUNDINGS_PER_LAYER * layers as f32 + ROUNDINGS_AFTER) * unit * reference.largest()
 }
@@ -48,7 +49,8 @@ fn unit(dtype: DType) -> f32 {
     }
 }
 
-/// Compares a family in each dtype with the CPU device in f32 on the same numbers; returns a line of the table.
+/// Compares a family in each dtype with the CPU device in f32 on the same numbers; returns a line of the
+/// table.
 fn compare(family: &Family) -> Result<String> {
     let mut line = family.name.to_string();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -79,14 +81,15 @@ fn compare(family: &Family) -> Result<String> {
     Ok(line)
 }
 
-/// Number of quantized products on the longest path through a layer: queries, attention output, gate, MLP output.
+/// Number of quantized products on the longest path through a layer: queries, attention output, gate, MLP
+/// output.
 const PRODUCTS_PER_LAYER: f32 = 4.0;
 /// Number of quantized products after the layers: the head.
 const PRODUCTS_AFTER: f32 = 1.0;
 
-/// Compares a family in one quantized type with the same file on the CPU device. Both quantize activations to 8 bits
-/// before each product, which changes a number by at most half a step, 1/254 of the largest of its block. The errors
-/// differ, because the devices use different blocks.
+/// Compares a family in one quantized type with the same file on the CPU device. Both quantize activations to
+/// 8 bits before each product, which changes a number by at most half a step, 1/254 of the largest of its
+/// block. The errors differ, because the devices use different blocks.
 fn compare_quantized(family: &Quantized, kind: GgmlDType) -> Result<String> {
     let name = format!("{} {kind:?}", family.name);
     let bytes = (family.file)()?.bytes(kind)?;

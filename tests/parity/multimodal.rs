@@ -63,8 +63,9 @@ fn paligemma_config() -> Value {
     json!({"vision_config": vision_config("gelu_pytorch_tanh"), "text_config": config(text_config), "projection_dim": 64})
 }
 
-/// Returns the features of an image and of a text. Their product, which `forward` returns, is not compared: random features
-/// are nearly orthogonal, so the product is much smaller than the rounding errors of its terms.
+/// Returns the features of an image and of a text. Their product, which `forward` returns, is not compared:
+/// random features are nearly orthogonal, so the product is much smaller than the rounding errors of its
+/// terms.
 macro_rules! features {
     ($model:ident, $vb:ident, $side:literal $(, $more:expr)*) => {
         Ok(vec![

@@ -45,8 +45,8 @@ macro_rules! from_gguf {
     };
 }
 
-/// Declares a family with the tensor names of another one, whose `new` takes the configuration and a `VarBuilder` of
-/// quantized tensors.
+/// Declares a family with the tensor names of another one, whose `new` takes the configuration and a
+/// `VarBuilder` of quantized tensors.
 macro_rules! with_names_of {
     ($name:literal, $kinds:expr, $own:tt, $names_of:path, |$config:ident, $vb:ident| $build:block) => {
         Quantized {

@@ -14,7 +14,8 @@ use crate::quantized::Quantized;
 use crate::single::{numbers, random_image, text};
 use crate::weights::weights;
 
-/// Declares a family with the tensor names of the unquantized model. Inputs are created on the device of `$on`.
+/// Declares a family with the tensor names of the unquantized model. Inputs are created on the device of
+/// `$on`.
 macro_rules! quantized_model {
     ($name:literal, $kinds:expr, $layers:literal, |$vars:ident| $original:expr, |$vb:ident, $on:ident| $build:block) => {
         Quantized {

@@ -60,8 +60,8 @@ impl SimpleBackend for Weights {
     }
 }
 
-/// Returns the tensor of a name. Matrix rows have a norm near one, so that activations keep their size from layer to layer;
-/// norm weights are near one, biases near zero.
+/// Returns the tensor of a name. Matrix rows have a norm near one, so that activations keep their size from
+/// layer to layer; norm weights are near one, biases near zero.
 pub fn named(name: &str, shape: &Shape) -> Result<Tensor> {
     let (centre, spread) = match *shape.dims() {
         [_] if name.ends_with("weight") => (1.0, 0.25),
@@ -71,8 +71,8 @@ pub fn named(name: &str, shape: &Shape) -> Result<Tensor> {
     random(name, shape, (centre, spread))
 }
 
-/// Like [`named`], but tensors of more than two dimensions are convolutions, whose filters have a norm near one.
-/// Variances, slopes and channel scales are near one.
+/// Like [`named`], but tensors of more than two dimensions are convolutions, whose filters have a norm near
+/// one. Variances, slopes and channel scales are near one.
 fn convolution(name: &str, shape: &Shape) -> Result<Tensor> {
     let inputs = shape.dims().iter().skip(1).product::<usize>();
     match shape.dims() {

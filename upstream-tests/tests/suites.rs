@@ -13,8 +13,8 @@ include!(concat!(
     "/suites.rs"
 ));
 
-/// Returns the device that replaces `Device::Cpu`. Every thread, and so every test, has its own, as with `test_device!`:
-/// a failing test does not affect the next one.
+/// Returns the device that replaces `Device::Cpu`. Every thread, and so every test, has its own, as with
+/// `test_device!`: a failing test does not affect the next one.
 fn rocm_device() -> candle_core::Device {
     static DEVICES: OnceLock<Mutex<HashMap<ThreadId, candle_core::Device>>> = OnceLock::new();
     let mut devices = DEVICES.get_or_init(Mutex::default).lock().expect("the lock is not poisoned");

@@ -10,8 +10,9 @@ const BOS: u32 = 1;
 /// Number of tokens that are prefilled, and number of tokens that are then decoded one by one.
 const PROMPT_TOKENS: usize = 32;
 const DECODED_TOKENS: usize = 16;
-/// Maximum difference of a logit, relative to the largest. Flash attention rounds the attention weights and the
-/// weighted sum at other points, in each of two layers, and the logits are rounded once: five f16 roundings per run.
+/// Maximum difference of a logit, relative to the largest. Flash attention rounds the attention weights and
+/// the weighted sum at other points, in each of two layers, and the logits are rounded once: five f16
+/// roundings per run.
 const TOLERANCE: f32 = 2.0 * 5.0 / 2048.0;
 
 struct Run {

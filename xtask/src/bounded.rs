@@ -24,7 +24,7 @@ pub struct Finished {
 /// Runs the program to its end. After `limit` it is killed with all processes that it has started.
 ///
 /// # Errors
-/// When the process cannot be started or waited for.
+/// If the process cannot be started or waited for.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     let begun = Instant::now();
     run_until(command, || begun.elapsed() >= limit)
@@ -49,7 +49,8 @@ fn run_until(command: &mut Command, should_stop: impl Fn() -> bool) -> Result<Fi
     Ok(Finished { stdout: collect(&stdout), stderr: collect(&stderr), status })
 }
 
-/// Makes the calling process die with its parent: Ctrl-C in the terminal does not reach another process group.
+/// Makes the calling process die with its parent: Ctrl-C in the terminal does not reach another process
+/// group.
 fn die_with_parent() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     // SAFETY: prctl gets integer arguments only.
@@ -73,8 +74,8 @@ fn wait(child: &mut Child, should_stop: impl Fn() -> bool) -> io::Result<Option<
 
 fn kill_group(child: &Child) {
     if let Ok(group) = libc::pid_t::try_from(child.id()) {
-        // SAFETY: kill gets integer arguments only, and the group is the one that `run_until` created for the child.
-        // Usually the group is empty by now; the error that kill returns then is ignored.
+        // SAFETY: kill gets integer arguments only, and the group is the one that `run_until` created for the
+        // child. Usually the group is empty by now; the error that kill returns then is ignored.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
 }

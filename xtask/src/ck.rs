@@ -1,5 +1,5 @@
-//! `cargo xtask ck`: compiles the attention kernels of AMD's Composable Kernel to code objects outside the repository.
-//! An unmodified clang is enough, on any machine; docs/composable-kernel.md explains their use.
+//! `cargo xtask ck`: compiles the attention kernels of AMD's Composable Kernel to code objects outside the
+//! repository. An unmodified clang is enough, on any machine; docs/composable-kernel.md explains their use.
 // The unused items are used by candle-flash-attn, which launches the kernels.
 #[allow(dead_code)]
 #[path = "../../candle-flash-attn/src/ck/interface.rs"]
@@ -25,9 +25,10 @@ use crate::setup;
 use interface::{ARCHS, Built, INTERFACE, Instance, KERNEL, MANIFEST, Manifest};
 use sources::Sources;
 
-/// Arguments that compile C++ to optimised bitcode: those of flash-attention's own build for AMD, with two exceptions.
-/// Early inlining of everything is off, since it makes clang take 30 minutes instead of 30 seconds per instance.
-/// Assembly for bf16 rounding is off, since its operands lack the early-clobber constraint.
+/// Arguments that compile C++ to optimised bitcode: those of flash-attention's own build for AMD, with two
+/// exceptions. Early inlining of everything is off, since it makes clang take 30 minutes instead of 30
+/// seconds per instance. Assembly for bf16 rounding is off, since its operands lack the early-clobber
+/// constraint.
 const COMPILE_ARGS: &[&str] = &[
     "-x",
     "hip",
@@ -182,7 +183,8 @@ impl Builder {
         Ok(missing.len())
     }
 
-    /// Returns a manifest with the instances that an earlier run built from the same sources with the same options.
+    /// Returns a manifest with the instances that an earlier run built from the same sources with the same
+    /// options.
     fn reusable_manifest(&self) -> Manifest {
         let mut manifest = Manifest {
             interface: INTERFACE,
@@ -237,7 +239,8 @@ impl Builder {
         bail!("all scheduler options need scratch memory ({scratch:?} bytes); try another version of clang")
     }
 
-    /// Checks the code object's kernel; returns the sizes of its argument and of its scratch memory, in bytes.
+    /// Checks the code object's kernel; returns the sizes of its argument and of its scratch memory, in
+    /// bytes.
     fn check(&self, instance: &Instance, object: &[u8]) -> Result<(usize, usize)> {
         let kernels =
             KernelResources::read(&instance.name(), &self.target, object).map_err(|error| anyhow!(error))?;

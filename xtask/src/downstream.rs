@@ -27,9 +27,7 @@ fn manifest(readme: &str, line: &str, fork: &str) -> Result<String> {
         .find(|block| {
             block.contains("[patch.crates-io]") && block.lines().any(|found| found.starts_with(line))
         })
-        .with_context(|| {
-            format!("README.md has no toml block with [patch.crates-io] and a line `{line}...`")
-        })?;
+        .with_context(|| format!("README.md has no toml block with [patch.crates-io] and `{line}`"))?;
     let lines = block.replace("../candle-rocm", fork).replace("[\"rocm\"]", "[\"rocm-emulator\"]");
     Ok(format!(
         r#"[package]

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs the tests on each of `archs`, with a program that contains kernels for `built`. Returns true if all pass.
 pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Result<bool> {
-    // The same selection as in `cargo xtask test`, so that both share every artifact.
+    // Equals the selection of `cargo xtask test`, so that both share all artifacts.
     let mut build = cargo(&["test", "--quiet", "--no-run", "--workspace"]);
     build.args(["--features", "candle-rocm/rocm-emulator", "--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
     let program = process::test_program(&mut build, PACKAGE)?;

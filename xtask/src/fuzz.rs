@@ -18,8 +18,8 @@ pub struct Args {
     /// Seed of the random cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run only these operations, comma-separated: names of the operation table (`gather/u32`), families (`gather`)
-    /// or prefixes (`conv*`).
+    /// Run only these operations, comma-separated: names of the operation table (`gather/u32`), families
+    /// (`gather`) or prefixes (`conv*`).
     #[arg(long)]
     op: Option<String>,
     /// Replay one case, in the form that a failure prints.

@@ -7,8 +7,8 @@ use anyhow::Result;
 
 use crate::bounded::{self, Finished};
 
-/// Prefix of the line, followed by a reason, that a test prints if it does not apply to the present GPU. The line is
-/// seen only with `--show-output`.
+/// Prefix of the line, followed by a reason, that a test prints if it does not apply to the present GPU. The
+/// line is seen only with `--show-output`.
 const NOT_APPLICABLE: &str = "not applicable: ";
 
 /// Results of the test functions of one process, and how the process ended.

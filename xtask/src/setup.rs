@@ -72,8 +72,8 @@ impl Tool {
     }
 }
 
-/// Installs missing packages with apt-get, after listing them. Without root or apt-get it returns an error that
-/// contains the command to run.
+/// Installs missing packages with apt-get, after listing them. Without root or apt-get it returns an error
+/// that contains the command to run.
 pub fn ensure(tools: &[Tool]) -> Result<()> {
     let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_met()).collect();
     if missing.is_empty() {

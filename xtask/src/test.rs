@@ -17,8 +17,8 @@ const FEATURES: [&str; 3] = [
 
 const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
-/// Software GPUs for upstream's tests: every family, and one on which calls that synchronize more than a stream fail.
-/// Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.
+/// Software GPUs for upstream's tests: every family, and one on which calls that synchronize more than a
+/// stream fail. Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.
 const SOFTWARE_GPUS: &[SoftwareGpu] = &[
     SoftwareGpu::new("gfx1100"),
     SoftwareGpu::with("gfx90a", "miopen=absent"),

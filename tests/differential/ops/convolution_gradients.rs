@@ -12,7 +12,8 @@ const CALLS: Calls = Calls { launches: Launches::AtMost(20), copies: COPIES };
 const COPIES: u64 = 7;
 
 pub fn ops() -> Vec<Op> {
-    // For narrow floats, each tap's product is rounded to the dtype before the sum; the error of f32 sums is negligible.
+    // For narrow floats, each tap's product is rounded to the dtype before the sum; the error of f32 sums is
+    // negligible.
     let roundings = |case: &Case| match is_narrow(case) {
         true => 2.0 + case.dims(1).iter().skip(2).product::<usize>() as f64,
         false => 4.0 * case.operands.iter().map(|o| o.dims.iter().product::<usize>() as f64).sum::<f64>(),
@@ -32,7 +33,8 @@ pub fn ops() -> Vec<Op> {
     KINDS.into_iter().map(op).collect()
 }
 
-/// Computes the gradient with autograd on ROCm, and by definition on the CPU, which lacks that of conv_transpose1d.
+/// Computes the gradient with autograd on ROCm, and by definition on the CPU, which lacks that of
+/// conv_transpose1d.
 fn gradient(case: &Case, t: &[Tensor], kind: Kind) -> Result<Tensor> {
     if !matches!(case.dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
         return Err(Error::UnsupportedDTypeForOp(case.dtype, "gradient"));
@@ -63,8 +65,8 @@ fn gradient(case: &Case, t: &[Tensor], kind: Kind) -> Result<Tensor> {
     grads.get(&var).cloned().ok_or_else(|| Error::Msg("no gradient".to_string()))
 }
 
-/// Gradient of an output element: positive, so that magnitudes have gradients that are magnitudes, and exact in every
-/// dtype.
+/// Gradient of an output element: positive, so that magnitudes have gradients that are magnitudes, and exact
+/// in every dtype.
 fn output_gradient(element: usize) -> f64 {
     ((element * 37 % 101) + 1) as f64 / 32.0
 }

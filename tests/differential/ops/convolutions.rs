@@ -100,16 +100,17 @@ fn bound(kind: Kind) -> Bound {
     if !kind.transposed {
         return Bound::ulps(1.0).sum(terms);
     }
-    // For narrow floats, each tap's sum over channels is rounded to the dtype; the error of f32 sums is negligible.
+    // For narrow floats, each tap's sum over channels is rounded to the dtype; the error of f32 sums is
+    // negligible.
     Bound::ulps(1.0).stepwise().sum(|case| match is_narrow(case) {
         true => case.dims(1).iter().skip(2).product::<usize>() as f64,
         false => terms(case),
     })
 }
 
-/// Generates an input, a kernel and parameters. Half of the cases have small sizes and arbitrary parameters: sizes of 0,
-/// kernels larger than the padded input, kernel elements that only overlap padding, strides and dilations beyond the
-/// input. The other cases have kernels that fit.
+/// Generates an input, a kernel and parameters. Half of the cases have small sizes and arbitrary parameters:
+/// sizes of 0, kernels larger than the padded input, kernel elements that only overlap padding, strides and
+/// dilations beyond the input. The other cases have kernels that fit.
 pub fn plan(c: &mut Choices, kind: Kind) -> Plan {
     let Kind { spatial, transposed, .. } = kind;
     let small = c.seldom(2);
@@ -147,7 +148,8 @@ pub fn plan(c: &mut Choices, kind: Kind) -> Plan {
     if !small {
         output_padding *= usize::from(stride > 1);
         let sizes = || x[2..].iter().zip(&k[2..]);
-        // The output must not be empty after padding is removed, and a dilated kernel must fit into the input.
+        // The output must not be empty after padding is removed, and a dilated kernel must fit into the
+        // input.
         if transposed && !sizes().all(|(x, k)| (x - 1) * stride + k > 2 * padding) {
             padding = 0;
         }

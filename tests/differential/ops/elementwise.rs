@@ -28,8 +28,8 @@ fn one(c: &mut Choices) -> Plan {
     Plan::of([c.operand("x", &dims)])
 }
 
-/// Sets the lowest bit that survives if the low half of an f64 is not 0. The CPU device drops the low half before it rounds
-/// to 16 bits, and would otherwise see ties that are none.
+/// Sets the lowest bit that survives if the low half of an f64 is not 0. The CPU device drops the low half
+/// before it rounds to 16 bits, and would otherwise see ties that are none.
 fn with_sticky_bit(t: &Tensor) -> Result<Tensor> {
     let sticky = |x: f64| {
         let bits = x.to_bits();

@@ -23,8 +23,8 @@ pub fn ops() -> Vec<Op> {
             .within(Bound::ulps(4.0).underflowing()),
             Op::new("softmax_last_dim", "x=3x5", |c| rows(c, &[]), |_, t| ops::softmax_last_dim(&t[0]))
                 .with_reference(|_, t| ops::softmax(&t[0], D::Minus1))
-                // x - max is up to 16 and rounded to the dtype, as in upstream's kernel: an error of 8u in the
-                // element and again in the sum; exp and the quotient are rounded, too.
+                // x - max is up to 16 and rounded to the dtype, as in upstream's kernel: an error of 8u in
+                // the element and again in the sum; exp and the quotient are rounded, too.
                 .within(Bound::ulps(10.0).underflowing()),
             Op::new(
                 "rms_norm",
@@ -64,8 +64,8 @@ pub fn ops() -> Vec<Op> {
     ops.into_iter().map(|op| if op.name == "sigmoid" { op } else { op.on(domain) }).collect()
 }
 
-/// Returns the domain of an operand. The vectors are finite: infinity times a quotient that underflows in f32, but not
-/// in f64, would be NaN on one device only.
+/// Returns the domain of an operand. The vectors are finite: infinity times a quotient that underflows in
+/// f32, but not in f64, would be NaN on one device only.
 fn domain(case: &Case, operand: usize) -> Domain {
     match (summable(case.dtype), operand) {
         (Domain::Within(limit), 1..) => Domain::Finite(limit),
@@ -86,8 +86,8 @@ fn columns(case: &Case) -> f64 {
     sequential_roundings(case.dtype, *case.dims(0).last().unwrap_or(&1))
 }
 
-/// Returns (|x| + mean |x|) / std * |alpha| + |beta|, increased if the variance is small relative to the mean of the
-/// squares.
+/// Returns (|x| + mean |x|) / std * |alpha| + |beta|, increased if the variance is small relative to the mean
+/// of the squares.
 fn layer_norm_scale(case: &Case, t: &[Tensor]) -> Result<Tensor> {
     let x = &t[0];
     let mean = x.mean_keepdim(D::Minus1)?;

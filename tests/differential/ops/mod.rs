@@ -85,7 +85,8 @@ pub struct Op {
     pub domain: DomainOf,
     pub compare: Compare,
     pub calls: Calls,
-    /// True if ROCm may accept layouts, and combinations of parameters and dtype, that the CPU device rejects.
+    /// True if ROCm may accept layouts, and combinations of parameters and dtype, that the CPU device
+    /// rejects.
     pub accepts_more: bool,
     /// True if the operation copies its result to the host.
     pub reads_back: bool,

@@ -52,8 +52,8 @@ fn columns(kind: GgmlDType) -> usize {
     kind.block_size().max(64)
 }
 
-/// Returns true if the CPU device's product panics in a build with debug assertions, because a row has an odd number of
-/// blocks. Padding with a block of zeros avoids the panic and does not change the product.
+/// Returns true if the CPU device's product panics in a build with debug assertions, because a row has an odd
+/// number of blocks. Padding with a block of zeros avoids the panic and does not change the product.
 fn cpu_product_panics(kind: GgmlDType, w: &Tensor) -> Result<bool> {
     Ok(kind.block_size() == 32 && w.dim(D::Minus1)? / 32 % 2 == 1)
 }
@@ -64,8 +64,8 @@ fn some_columns(c: &mut Choices, kind: GgmlDType) -> usize {
     blocks * kind.block_size().max(32) + usize::from(c.seldom(32))
 }
 
-/// Quantizes an operand on the CPU and copies the blocks to its device. The last blocks are cached, so that the copies are
-/// not counted when a case runs again.
+/// Quantizes an operand on the CPU and copies the blocks to its device. The last blocks are cached, so that
+/// the copies are not counted when a case runs again.
 fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Result<Arc<QTensor>> {
     static LAST: Mutex<Option<(String, Arc<QTensor>)>> = Mutex::new(None);
     let device = values.device();
@@ -88,7 +88,8 @@ fn values(case: &Case, operand: usize, t: &Tensor, kind: GgmlDType) -> Result<Te
     blocks(case, operand, t, kind)?.dequantize(&Device::Cpu)?.to_dtype(DType::F64)
 }
 
-/// Returns a copy with its own storage: for a dense part of another tensor, upstream quantizes the whole storage.
+/// Returns a copy with its own storage: for a dense part of another tensor, upstream quantizes the whole
+/// storage.
 fn own_storage(part: &Tensor) -> Result<Tensor> {
     part.force_contiguous()
 }
@@ -232,7 +233,8 @@ fn product_via_f16(kind: GgmlDType) -> Op {
         },
     )
     .with_reference(move |case, t| product_with(&t[0], &values(case, 1, &t[1], kind)?))
-    // Both factors and the product are rounded to f16; the sum is at most 2 * 8 * 8 * 512, which may overflow f16.
+    // Both factors and the product are rounded to f16; the sum is at most 2 * 8 * 8 * 512, which may overflow
+    // f16.
     .within(
         Bound::ulps(1.0)
             .sum_with(roundings, move |case, t| product_magnitude(&t[0], &values(case, 1, &t[1], kind)?))
@@ -265,8 +267,8 @@ fn roundings(case: &Case) -> f64 {
     8.0 + case.dims(0).last().map_or(0.0, |k| *k as f64 / 32.0)
 }
 
-/// Returns the sum of magnitudes in a product. A weight is the difference of a multiple of its scale and a minimum, each of
-/// which is up to twice as large as the largest weight.
+/// Returns the sum of magnitudes in a product. A weight is the difference of a multiple of its scale and a
+/// minimum, each of which is up to twice as large as the largest weight.
 fn product_magnitude(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     let largest = w.abs()?.max_keepdim(D::Minus1)?.broadcast_as(w.shape())?;
     product_with(&x.abs()?, &largest)? * 4.0
@@ -278,8 +280,8 @@ fn span(x: &Tensor, kind: GgmlDType) -> Result<usize> {
     Ok(if rows > 1 { kind.block_size().max(32) } else { 32 })
 }
 
-/// Returns half a quantization step of each activation, which ROCm quantizes to 8 bits: the largest of a span is 127 steps.
-/// The error of a product is at most this, times the magnitude of the weight.
+/// Returns half a quantization step of each activation, which ROCm quantizes to 8 bits: the largest of a span
+/// is 127 steps. The error of a product is at most this, times the magnitude of the weight.
 fn half_steps(x: &Tensor, span: usize) -> Result<Tensor> {
     let (dims, k) = (x.dims(), x.dim(D::Minus1)?);
     let blocks = x.abs()?.reshape([&dims[..dims.len() - 1], &[k / span, span]].concat())?;
@@ -327,7 +329,8 @@ fn experts(kind: GgmlDType) -> Op {
     .calling(at_most(4))
 }
 
-/// Reference for the CPU device, which panics in this operation: computes the products and returns the expected errors.
+/// Reference for the CPU device, which panics in this operation: computes the products and returns the
+/// expected errors.
 fn moe_reference(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
     if x.dim(D::Minus1)? != w.dim(D::Minus1)? {
         candle_core::bail!("row lengths differ")
@@ -345,8 +348,8 @@ fn moe_reference(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Multiplies each row of `x` with the matrices selected by its indexes. `x` has one row for all selected matrices, or one
-/// row for each.
+/// Multiplies each row of `x` with the matrices selected by its indexes. `x` has one row for all selected
+/// matrices, or one row for each.
 fn selected_products(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let (batch, chosen) = ids.dims2()?;
     let (stack, n, k) = w.dims3()?;

@@ -11,7 +11,8 @@ pub fn ops() -> Vec<Op> {
     [pooling(), upsampling(), padding(), windows()].into_iter().flatten().collect()
 }
 
-/// Returns the dims of an image and whether they are small. Half of the cases are small, and may have a dim of 0.
+/// Returns the dims of an image and whether they are small. Half of the cases are small, and may have a dim
+/// of 0.
 fn image(c: &mut Choices) -> ([usize; 4], bool) {
     if c.seldom(2) {
         return (c.sizes(3, 4), true);
@@ -49,8 +50,8 @@ fn pooling() -> Vec<Op> {
 }
 
 fn upsampling() -> Vec<Op> {
-    // Four products with weights that add up to 1. A weight is the fractional part of a coordinate, so its error is
-    // proportional to the coordinate.
+    // Four products with weights that add up to 1. A weight is the fractional part of a coordinate, so its
+    // error is proportional to the coordinate.
     let bound = || Bound::ulps(1.0).sum(|case| (4 + case.dims(0)[2] + case.dims(0)[3]) as f64);
     vec![
         Op::new(

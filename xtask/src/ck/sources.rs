@@ -24,7 +24,8 @@ pub struct Sources {
     pub name: String,
 }
 
-/// Returns the checkout that `CK_DIR` names; otherwise the package's headers, downloaded and verified on first use.
+/// Returns the checkout that `CK_DIR` names; otherwise the package's headers, downloaded and verified on
+/// first use.
 pub fn ensure() -> Result<Sources> {
     match std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty()) {
         Some(folder) => checkout(&folder),

@@ -14,8 +14,8 @@ const MIN_CASE_BYTES: u64 = 1_000_000;
 pub struct Occupancy(HashMap<(String, String), u64>);
 
 impl Occupancy {
-    /// Parses the table of `cargo xtask kernels`: a header with architectures, then a line per kernel, with the
-    /// number of waves last in each cell.
+    /// Parses the table of `cargo xtask kernels`: a header with architectures, then a line per kernel, with
+    /// the number of waves last in each cell.
     pub fn parse(table: &str) -> Self {
         let mut lines = table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t'));
         let archs: Vec<&str> = lines.next().map(|line| line.skip(1).collect()).unwrap_or_default();

@@ -30,15 +30,13 @@ pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<
 /// Runs one job to its end and cancels another. Returns the number of jobs.
 fn run_jobs(worker: &Worker) -> Result<u64> {
     let start = |steps: u64| {
-        let job = json!({"hive_id": "xtask", "prompt": "a red circle on blue", "steps": steps, "seed": 1});
-        worker.start_job(&job)
+        worker.start_job(
+            &json!({"hive_id": "xtask", "prompt": "a red circle on blue", "steps": steps, "seed": 1}),
+        )
     };
     let events = worker.curl(&[], &start(5)?)?;
-    let has = |kind: &str| events.contains(&format!("event: {kind}\n"));
-    ensure!(
-        ["progress", "preview", "complete"].iter().all(|kind| has(kind)),
-        "missing event: {events:.2000}"
-    );
+    let has = |kind: &&str| events.contains(&format!("event: {kind}\n"));
+    ensure!(["progress", "preview", "complete"].iter().all(has), "missing event: {events:.2000}");
     ensure!(events.contains("\"percent\":100"), "progress did not reach 100 percent: {events:.2000}");
     let cancelled = worker.cancel_job(&start(150)?)?;
     ensure!(cancelled.contains("\"code\":\"cancelled\""), "wrong error code: {cancelled:.2000}");

@@ -12,22 +12,16 @@ use crate::software_gpu::SoftwareGpu;
 const MODEL: &str = "examples/tiny_llama/model";
 const REQUESTS: &str = "workers/clients/openai_requests.py";
 const PAGE: &str = "workers/clients/chat_page.py";
-/// Prefix of the load load_test's last line on success.
+/// Prefix of the load test's last line on success.
 const LOAD_OK: &str = "load: ok";
 
 /// Sends the worker requests of every kind, then a load. Returns the number of requests that were answered correctly.
-pub fn test_llm(
-    program: &Path,
-    load: &Path,
-    gpu: SoftwareGpu,
-    rate: Load,
-    page: Option<&Path>,
-) -> Result<u64> {
-    let worker = Worker::start(program, gpu, &|command| {
+pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: Option<&Path>) -> Result<u64> {
+    let worker = Worker::start(llm, gpu, &|command| {
         command.arg("--model").arg(root().join(MODEL));
         // In f32, a different order of additions does not change greedy text.
         command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);
-        // The load load_test's clients share one address, so the per-client limit is off.
+        // The load test's clients share one address, so the per-client limit is off.
         command.args(["--streams-per-client", "0"]);
     })?;
     let requests = clients::run_client(REQUESTS, "openai_requests", &worker.url(""))?;
@@ -35,10 +29,10 @@ pub fn test_llm(
         clients::run_browser(PAGE, "chat_page", &worker.url(""), folder)?;
     }
     let jobs = run_jobs(&worker)?;
-    let mut load = command(load, &["--address", worker.address()]);
-    load.args(["--streams", &rate.streams.to_string(), "--seconds", &rate.seconds.to_string()]);
-    let output = process::tee(&mut load)?;
-    ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load load_test failed");
+    let mut client = command(client, &["--address", worker.address()]);
+    client.args(["--streams", &load.streams.to_string(), "--seconds", &load.seconds.to_string()]);
+    let output = process::tee(&mut client)?;
+    ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load test failed");
     worker.stop()?;
     Ok(requests + jobs)
 }

@@ -77,10 +77,7 @@ impl Worker {
         let json = ["--header", "Content-Type: application/json", "--data", &body.to_string()];
         let answer = self.curl(&json, "/v1/jobs")?;
         let answer: Value = serde_json::from_str(&answer).with_context(|| answer)?;
-        Ok(answer["sse_url"]
-            .as_str()
-            .with_context(|| format!("the response has no sse_url: {answer}"))?
-            .to_owned())
+        Ok(answer["sse_url"].as_str().with_context(|| format!("no sse_url: {answer}"))?.to_owned())
     }
 
     /// Cancels the job of a stream and returns the stream's events.
@@ -111,11 +108,7 @@ impl Worker {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
-            ensure!(
-                Instant::now() < end,
-                "the worker did not exit within {} s after SIGTERM",
-                TIMEOUT.as_secs()
-            );
+            ensure!(Instant::now() < end, "the worker did not exit after SIGTERM: timeout {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(100));
         };
         ensure!(status.success(), "the worker exited with {status}");

@@ -1,5 +1,5 @@
-//! Programs and files that the stages use: built here, or taken from a pack. Both have cargo's folder layout, since
-//! tests find the examples relative to their own path.
+//! Programs and files that the stages use: built here, or taken from a pack. Both have cargo's folder layout,
+//! since tests find the examples relative to their own path.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::{setup, weights};
 
 /// File of a pack that lists its programs.
 pub const MANIFEST: &str = "manifest.json";
-/// Paths in a pack: files of upstream's tests, the demo's sentences and model, the tiny Llama, and the code objects of
-/// the hardware questions.
+/// Paths in a pack: files of upstream's tests, the demo's sentences and model, the tiny Llama, and the code
+/// objects of the hardware questions.
 pub const UPSTREAM: &str = "upstream";
 pub const SENTENCES: &str = "sentences.txt";
 pub const MODEL: &str = "model";

@@ -72,8 +72,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Tests the command itself with the doctor and the hardware questions on a software GPU; the programs contain code
-/// objects for `archs`.
+/// Tests the command itself with the doctor and the hardware questions on a software GPU; the programs
+/// contain code objects for `archs`.
 ///
 /// # Errors
 /// If an answer differs from the guess that the software GPU implements.

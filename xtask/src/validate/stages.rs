@@ -42,14 +42,8 @@ pub struct Stage {
     expected: u64,
 }
 
-const fn stage(
-    name: &'static str,
-    kind: Kind,
-    description: &'static str,
-    limit: u64,
-    expected: u64,
-) -> Stage {
-    Stage { name, kind, description, limit, expected }
+const fn stage(name: &'static str, kind: Kind, text: &'static str, limit: u64, expected: u64) -> Stage {
+    Stage { name, kind, description: text, limit, expected }
 }
 
 const fn tests(name: &'static str, description: &'static str, expected: u64) -> Stage {
@@ -94,7 +88,7 @@ pub fn programs() -> impl Iterator<Item = &'static str> {
     STAGES.iter().filter(|stage| matches!(stage.kind, Kind::Tests(_))).map(|stage| stage.name)
 }
 
-/// Returns the values that `--only` takes.
+/// Returns the values that `--only` accepts.
 pub fn names() -> PossibleValuesParser {
     STAGES.iter().map(|stage| stage.name).into()
 }

@@ -1,4 +1,5 @@
-//! Checks dependencies between files: no cycles in the crates of [`CRATE_ROOTS`], and the layers of the ROCm backend.
+//! Checks dependencies between files: no cycles in the crates of [`CRATE_ROOTS`], and the layers of the ROCm
+//! backend.
 //!
 //! The rules:
 //! - A file uses another if its own code names an item that the other defines, in a private `use` or in a path.
@@ -17,8 +18,8 @@ use source::{Source, Use};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Root files of the module trees that are checked, each with the name of its module. The name is empty for the root
-/// of a crate; it is set if the crate's own root is generated.
+/// Root files of the module trees that are checked, each with the name of its module. The name is empty for
+/// the root of a crate; it is set if the crate's own root is generated.
 const CRATE_ROOTS: &[(&str, &str)] = &[
     (BACKEND, "rocm_backend"),
     ("candle-core/src/quantized_rocm/mod.rs", "quantized_rocm"),
@@ -37,8 +38,8 @@ const CRATE_ROOTS: &[(&str, &str)] = &[
     ("workers/worker-core/src/lib.rs", ""),
 ];
 
-/// Folders that are known to have cycles. Their cycles are printed; a folder without cycles fails the test until it is
-/// removed from this list.
+/// Folders that are known to have cycles. Their cycles are printed; a folder without cycles fails the test
+/// until it is removed from this list.
 const KNOWN_CYCLES: &[&str] =
     &["candle-core/src/quantized_rocm", "candle-flash-attn/src", "hip-kernels/build/src"];
 

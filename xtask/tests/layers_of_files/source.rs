@@ -58,8 +58,9 @@ struct WrittenPath {
 type Texts<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Source {
-    /// Reads the files that `root` declares, directly or indirectly. `module` is empty if `root` is a crate's root.
-    /// Otherwise it is the name of the module, whose re-exports the crate's root, which is not read, re-exports again.
+    /// Reads the files that `root` declares, directly or indirectly. `module` is empty if `root` is a crate's
+    /// root. Otherwise it is the name of the module, whose re-exports the crate's root, which is not read,
+    /// re-exports again.
     pub fn read(root: &Path, module: &str) -> Self {
         let folder = root.parent().expect("a file lies in a folder");
         let name = root.file_name().expect("a file").to_string_lossy();
@@ -180,7 +181,8 @@ impl Source {
         Some(Use { from, to, module, item, is_test, line, path })
     }
 
-    /// Returns the module that defines what a path names, and the item's name; `None` if it is outside the tree.
+    /// Returns the module that defines what a path names, and the item's name; `None` if it is outside the
+    /// tree.
     fn resolve(&self, module: &Module, path: &[String], depth: usize) -> Option<(Module, Option<String>)> {
         if depth > 16 {
             return None;

@@ -1,5 +1,5 @@
-//! Reference for attention, softmax(q kᵀ scale + bias) v, with tensors on the CPU device in f64 or f32, and the allowed
-//! difference of a result from it.
+//! Reference for attention, softmax(q kᵀ scale + bias) v, with tensors on the CPU device in f64 or f32, and
+//! the allowed difference of a result from it.
 use candle_core::{D, DType, Device, Error, Result, Tensor};
 
 use super::Arguments;
@@ -29,9 +29,9 @@ pub fn result(arguments: Arguments, statistics: bool) -> Result<Tensor> {
     })
 }
 
-/// Returns the maximum difference of each element from the formula in f64. For f16 and bf16 it is 1.5 times the error of
-/// the formula computed in f32 and rounded once, plus the rounding of the weights to the dtype before they are multiplied
-/// with the values. For f32 and statistics, it is the rounding error of the sums.
+/// Returns the maximum difference of each element from the formula in f64. For f16 and bf16 it is 1.5 times
+/// the error of the formula computed in f32 and rounded once, plus the rounding of the weights to the dtype
+/// before they are multiplied with the values. For f32 and statistics, it is the rounding error of the sums.
 pub fn allowed(arguments: Arguments, statistics: bool) -> Result<Tensor> {
     let dtype = arguments.case.dtype;
     let rounding = for_each_sequence(arguments, statistics, DType::F64, |sequence| {
@@ -78,8 +78,9 @@ fn computed_in(arguments: Arguments) -> DType {
     if arguments.q().dtype() == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// Computes each sequence with `make`, which returns (heads, queries, columns), and concatenates the results in the layout
-/// of the functions. Sequences without keys give zeros, and negative infinity in the column of statistics.
+/// Computes each sequence with `make`, which returns (heads, queries, columns), and concatenates the results
+/// in the layout of the functions. Sequences without keys give zeros, and negative infinity in the column of
+/// statistics.
 fn for_each_sequence(
     arguments: Arguments,
     statistics: bool,
@@ -199,7 +200,8 @@ impl Sequence<'_> {
         Ok(size.filter(|size| *size <= keys).map_or(i64::MAX / 2, |size| size as i64))
     }
 
-    /// Returns the amount subtracted from each score: distance times ALiBi slope, or infinity for masked keys.
+    /// Returns the amount subtracted from each score: distance times ALiBi slope, or infinity for masked
+    /// keys.
     fn score_penalty(&self) -> Result<Tensor> {
         let (heads, queries, keys) = self.lengths()?;
         let (left, right) =
@@ -256,8 +258,9 @@ impl Sequence<'_> {
         Ok(Softmax { weights, statistics: (sums.log()? + top)? })
     }
 
-    /// Returns the maximum relative rounding error of a row's sum of exponentials in f32. It consists of the errors of the
-    /// scores (twice, because the maximum is subtracted; matrix units may truncate) and of the sum over keys.
+    /// Returns the maximum relative rounding error of a row's sum of exponentials in f32. It consists of the
+    /// errors of the scores (twice, because the maximum is subtracted; matrix units may truncate) and of the
+    /// sum over keys.
     fn roundings(&self) -> Result<Tensor> {
         let (_, _, keys) = self.lengths()?;
         let width = self.q.dim(2)? as f64;

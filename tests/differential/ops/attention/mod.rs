@@ -1,4 +1,5 @@
-//! Functions of candle-flash-attn. The CPU device does not support them, so they are compared with the formula.
+//! Functions of candle-flash-attn. The CPU device does not support them, so they are compared with the
+//! formula.
 mod formula;
 mod plan;
 mod refusals;
@@ -92,7 +93,8 @@ impl<'a> Arguments<'a> {
         self.side(1)
     }
 
-    /// Returns the window size on one side; `None` if it is unlimited, which the case encodes as a negative number.
+    /// Returns the window size on one side; `None` if it is unlimited, which the case encodes as a negative
+    /// number.
     fn side(&self, side: usize) -> Option<usize> {
         let size = self.case.numbers("window")[side];
         (size >= 0.0).then_some(size as usize)
@@ -199,7 +201,8 @@ fn op(function: &'static Function) -> Op {
         Bound::ulps(0.0)
             .and_steps(|case, tensors| formula::allowed(Arguments { case, tensors }, function.statistics())),
     )
-    // Statistics are cast and joined to the result, and rows that belong to no sequence are filled with zeros.
+    // Statistics are cast and joined to the result, and rows that belong to no sequence are filled with
+    // zeros.
     .calling(match (function.statistics(), function.takes("starts")) {
         (true, sequences) => Calls { copies: if sequences { 2 } else { 0 }, ..at_most(5) },
         _ => ONE_LAUNCH,

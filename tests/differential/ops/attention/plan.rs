@@ -104,7 +104,8 @@ fn one_sequence(c: &mut Choices) -> (usize, usize) {
     }
 }
 
-/// Returns an operand in a layout that models use: dense, heads before positions, part of a wider tensor, or broadcast.
+/// Returns an operand in a layout that models use: dense, heads before positions, part of a wider tensor, or
+/// broadcast.
 fn operand_layout(c: &mut Choices, name: &str, dims: &[usize]) -> Operand {
     let (head, last) = (dims.len() - 2, dims.len() - 1);
     let narrowed = |dim, before, after| View::Narrowed { dim, before, after };
@@ -175,8 +176,8 @@ const INVALID: [fn(&mut Plan); 24] = [
     |p| change(p, "ranges", |ranges| ranges.dtype = Some(DType::U32)),
 ];
 
-/// Invalid sequence starts, which only the GPU can detect. Functions with statistics are excluded: the cast of the
-/// unwritten statistics fails first.
+/// Invalid sequence starts, which only the GPU can detect. Functions with statistics are excluded: the cast
+/// of the unwritten statistics fails first.
 const INVALID_STARTS: [fn(&mut Plan); 4] = [
     |p| change_numbers(p, "starts", |starts| *starts.last_mut().expect("an end") += 1.0),
     |p| change_numbers(p, "key_starts", |starts| *starts.last_mut().expect("an end") += 100.0),
