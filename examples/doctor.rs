@@ -1,17 +1,17 @@
-//! Says what this machine has for Candle on ROCm, what is missing, and what to do first.
+//! Prints a diagnosis of this machine for Candle on ROCm: what is available, what is missing, and what to do first.
 //!
 //! ```text
 //! cargo run --features rocm --example doctor
 //! cargo run --features rocm --example doctor -- --json
 //! ```
 //!
-//! Ends with status 0 if a model would run on some GPU here, else with 1.
+//! The exit status is 0 if models can run on at least one GPU, otherwise 1.
 use candle_core::rocm::{GpuReport, Report, RocmDevice};
 use clap::Parser;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Says what this machine has for Candle on ROCm.
+/// Diagnose this machine for Candle on ROCm.
 #[derive(Parser)]
 struct Args {
     /// Print JSON instead of text.

@@ -1,11 +1,11 @@
-//! Embeds sentences with all-MiniLM-L6-v2 (or any BERT sentence encoder in the same file layout) and
-//! prints how alike they are.
+//! Embeds sentences with all-MiniLM-L6-v2, or any BERT sentence encoder in the same file layout, and
+//! prints their similarities.
 //!
 //! ```text
 //! cargo run --features rocm --example sentence_embeddings -- --model DIR --device rocm:0 "A cat." "A dog."
 //! ```
 //!
-//! `DIR` holds `config.json`, `tokenizer.json` and `model.safetensors`.
+//! `DIR` contains `config.json`, `tokenizer.json` and `model.safetensors`.
 #[path = "shared/device.rs"]
 mod device;
 
@@ -20,28 +20,28 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenizers::{PaddingParams, Tokenizer, TruncationParams};
 
-/// Embeds sentences, prints their similarity matrix and each one's best match.
+/// Embed sentences and print their similarity matrix and best matches.
 #[derive(Parser)]
 struct Args {
     /// Folder with config.json, tokenizer.json and model.safetensors.
     #[arg(long)]
     model: PathBuf,
-    /// Where to run: `cpu`, `rocm:N`, or `rocm` for the first GPU that is not built into the processor.
+    /// Device: `cpu`, `rocm:N`, or `rocm` for the first discrete GPU.
     #[arg(long, default_value = "rocm")]
     device: String,
-    /// Run on this device too and report the largest difference and both times.
+    /// Also run on this device and report the maximum difference and both times.
     #[arg(long)]
     compare: Option<String>,
-    /// Read sentences from a file, one a line.
+    /// Read sentences from a file, one per line.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Sentences in one forward pass.
+    /// Number of sentences per forward pass.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
-    /// Write the figures of the run to this file, as JSON.
+    /// Write the results of the run to this file as JSON.
     #[arg(long)]
     report: Option<PathBuf>,
-    /// The sentences.
+    /// Sentences to embed.
     sentences: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The sentences of the command line and the file, at least two.
+/// Returns the sentences from the command line and the file; fails if there are fewer than two.
 fn sentences(args: &Args) -> Result<Vec<String>> {
     let mut sentences = args.sentences.clone();
     if let Some(path) = &args.file {
@@ -94,7 +94,7 @@ fn sentences(args: &Args) -> Result<Vec<String>> {
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         sentences.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from));
     }
-    ensure!(sentences.len() >= 2, "give at least two sentences, as arguments or with --file");
+    ensure!(sentences.len() >= 2, "expected at least two sentences, as arguments or with --file");
     Ok(sentences)
 }
 
@@ -113,9 +113,9 @@ fn kernels_launched(device: &Device) -> u64 {
 }
 
 struct Run {
-    /// `(sentences, hidden)`, unit length, on the CPU.
+    /// Embeddings of unit length, of shape `(sentences, hidden)`, on the CPU.
     embeddings: Tensor,
-    /// Time of the forward passes, results back on the host.
+    /// Time of the forward passes, including copies of the results to the host.
     forward: Duration,
 }
 
@@ -147,7 +147,7 @@ fn embed(model: &Path, name: &str, device: &Device, sentences: &[String], batch:
         let mask = rows(tokenizers::Encoding::get_attention_mask)?;
         let start = Instant::now();
         let hidden = bert.forward(&ids, &types, Some(&mask))?;
-        parts.push(mean_of_tokens(&hidden, &mask)?.to_device(&Device::Cpu)?);
+        parts.push(mean_pooling(&hidden, &mask)?.to_device(&Device::Cpu)?);
         forward += start.elapsed();
         progress.inc(chunk.len() as u64);
     }
@@ -160,8 +160,9 @@ fn progress(name: &str, steps: u64) -> Result<ProgressBar> {
     Ok(ProgressBar::new(steps).with_style(style).with_prefix(name.to_string()))
 }
 
-/// The mean over a sentence's real tokens, scaled to unit length: `(batch, tokens, hidden)` to `(batch, hidden)`.
-fn mean_of_tokens(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
+/// Returns the mean over a sentence's tokens without padding, scaled to unit length. Maps `(batch, tokens,
+/// hidden)` to `(batch, hidden)`.
+fn mean_pooling(hidden: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let mask = mask.to_dtype(hidden.dtype())?.unsqueeze(2)?;
     let sum = hidden.broadcast_mul(&mask)?.sum(1)?;
     let mean = sum.broadcast_div(&mask.sum(1)?)?;
@@ -178,7 +179,7 @@ fn tokenizer(model: &Path) -> Result<Tokenizer> {
     tokenizer
         .with_truncation(Some(TruncationParams::default()))
         .map_err(anyhow::Error::msg)
-        .context("the tokenizer refuses truncation")?;
+        .context("cannot enable truncation in the tokenizer")?;
     Ok(tokenizer)
 }
 
@@ -186,7 +187,7 @@ fn bert(model: &Path, device: &Device) -> Result<BertModel> {
     let path = model.join("config.json");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let config: Config = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no BERT configuration", path.display()))?;
+        .with_context(|| format!("{} is not a BERT configuration", path.display()))?;
 
     let path = model.join("model.safetensors");
     let weights =
@@ -198,12 +199,12 @@ fn bert(model: &Path, device: &Device) -> Result<BertModel> {
     BertModel::load(vars, &config).with_context(|| format!("cannot build the model from {}", path.display()))
 }
 
-/// Weights of an integer type would be converted silently and give wrong results.
+/// Rejects weights of integer dtypes, which would be converted silently and give wrong results.
 fn check_float_weights(weights: &[u8]) -> Result<()> {
     let file = candle_core::safetensors::SliceSafetensors::new(weights)?;
     for (name, view) in file.tensors() {
         let dtype: DType = view.dtype().try_into().with_context(|| format!("tensor '{name}'"))?;
-        // Some checkpoints contain position numbers, which are not weights.
+        // Some checkpoints contain position ids, which are not weights.
         if !dtype.is_float() && !name.ends_with("position_ids") {
             bail!("tensor '{name}' has dtype {dtype:?}, expected f32, f16 or bf16");
         }

@@ -1,4 +1,5 @@
-//! What prefill with attention executes and reads, counted by the software GPU and held against a count on paper.
+//! Compares the instructions and bytes of attention prefill, counted by the software GPU, with computed
+//! minimums.
 #![cfg(feature = "rocm-emulator")]
 
 use std::process::Command;
@@ -14,18 +15,18 @@ const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 const HEADS: u64 = 4;
 const ROWS: u64 = 512;
 const WIDTHS: [u64; 2] = [64, 128];
-/// Of a workgroup of `attention_rows`.
+/// Queries per workgroup of `attention_rows`.
 const QUERY_TILE: u64 = 128;
 
-/// How a GPU multiplies halves, and how `attention.cu` shares the work out there.
+/// Matrix instructions for f16 on a GPU, and how `attention.cu` divides the work among waves.
 struct Arch {
     name: &'static str,
-    /// Multiplications of one instruction.
+    /// Multiplications per instruction.
     multiplications: u64,
-    /// Queries of a wave, and the keys of width 128 that it meets at a time: of width 64, 32.
+    /// Queries per wave, and keys per step for head width 128. For width 64 a step has 32 keys.
     queries: u64,
     keys: u64,
-    /// Lanes multiply: their waves read queries again for each step, and weights change lanes through LDS.
+    /// True without matrix units: waves reload queries in each step, and exchange weights through LDS.
     lanes: bool,
 }
 
@@ -38,21 +39,22 @@ const ARCHS: [Arch; 4] = [
 ];
 
 impl Arch {
-    /// Pairs of queries and keys of the steps in which a wave sees any key.
+    /// Returns the number of query-key pairs in all steps that have at least one visible key.
     fn pairs(&self, width: u64, causal: bool) -> u64 {
         let keys = if width < 128 { 32 } else { self.keys };
         let waves = (0..ROWS).step_by(self.queries as usize);
-        let seen = |first: u64| if causal { first + self.queries } else { ROWS };
-        HEADS * self.queries * waves.map(|first| seen(first).next_multiple_of(keys)).sum::<u64>()
+        let visible = |first: u64| if causal { first + self.queries } else { ROWS };
+        HEADS * self.queries * waves.map(|first| visible(first).next_multiple_of(keys)).sum::<u64>()
     }
 
-    /// Instructions that multiply queries with keys, and weights with values.
+    /// Returns the minimum number of instructions for both matrix products: queries with keys, weights with
+    /// values.
     fn products(&self, width: u64, causal: bool) -> u64 {
         2 * self.pairs(width, causal) * width / self.multiplications
     }
 }
 
-/// A prefill of heads so wide with so many keys.
+/// Runs a prefill with the given head width and number of keys; returns the profile of its kernel.
 fn prefill(device: &Device, width: u64, keys: u64, causal: bool) -> Result<Value> {
     let rows = |rows: u64, from: f64| {
         let dims = (1, rows as usize, HEADS as usize, width as usize);
@@ -65,9 +67,9 @@ fn prefill(device: &Device, width: u64, keys: u64, causal: bool) -> Result<Value
     rocm_emulator::take_profile();
     flash_attn(&q, &k, &v, 0.1, causal)?;
     device.synchronize()?;
-    let profile = rocm_emulator::take_profile().context("a profile is asked for")?;
+    let profile = rocm_emulator::take_profile().context("profiling is not enabled")?;
     let profile: Value = serde_json::from_str(&profile)?;
-    let kernels = profile["kernels"].as_array().context("a profile has kernels")?;
+    let kernels = profile["kernels"].as_array().context("the profile has no kernels")?;
     assert_eq!(
         (kernels.len(), kernels[0]["name"].as_str()),
         (1, Some(&*format!("attention_rows_{width}_f16")))
@@ -80,49 +82,52 @@ fn number(kernel: &Value, group: &str, name: &str) -> u64 {
 }
 
 #[test]
-#[ignore = "the test below runs it in a process of its own, with a profile"]
+#[ignore = "run by the test below in a separate process with profiling enabled"]
 fn prefills() -> Result<()> {
-    let mut beyond = Vec::new();
+    let mut exceeded = Vec::new();
     let built = ARCHS.iter().filter(|arch| hip_kernels::code_object(Module::Attention, arch.name).is_ok());
     for (ordinal, arch) in built.enumerate() {
         let device = Device::new_rocm(ordinal)?;
         for (width, causal) in WIDTHS.into_iter().flat_map(|width| [(width, false), (width, true)]) {
-            // What is read besides keys and values.
-            let besides = number(&prefill(&device, width, 0, false)?, "bytes", "loaded");
+            // With 0 keys, only the other data is loaded.
+            let other_bytes = number(&prefill(&device, width, 0, false)?, "bytes", "loaded");
             let kernel = prefill(&device, width, ROWS, causal)?;
             let (products, needed) = (number(&kernel, "rates", "products"), arch.products(width, causal));
             let stored = number(&kernel, "bytes", "lds_stored");
-            // All that is read of keys and values goes to LDS once.
+            // Keys and values are stored to LDS once after each load.
             let read = match arch.lanes {
                 true => stored - arch.pairs(width, causal) * 2,
-                false => number(&kernel, "bytes", "loaded") - besides,
+                false => number(&kernel, "bytes", "loaded") - other_bytes,
             };
-            let once = 2 * HEADS * ROWS * width * 2;
+            let minimum_bytes = 2 * HEADS * ROWS * width * 2;
             let (accesses, conflicts) =
                 (number(&kernel, "lds", "accesses"), number(&kernel, "lds", "bank_conflicts"));
             let case = format!("{} {width} {}", arch.name, if causal { "causal" } else { "not causal" });
             println!(
-                "{case}: {products} products, {needed} needed; keys and values read {:.2} times; {conflicts} conflicts in \
-                 {accesses} accesses of LDS ({:.1}%), {} steps",
-                read as f64 / once as f64,
+                "{case}: {products} products, {needed} needed; keys and values loaded {:.2} times; {conflicts} conflicts in \
+                 {accesses} LDS accesses ({:.1}%), {} steps",
+                read as f64 / minimum_bytes as f64,
                 100.0 * conflicts as f64 / accesses as f64,
                 number(&kernel, "lds", "steps"),
             );
             let bounds = [
                 ("products", needed <= products && 10 * products <= 11 * needed),
-                ("keys and values", once <= 2 * read && read <= (ROWS / QUERY_TILE + 1) * once),
+                (
+                    "keys and values",
+                    minimum_bytes <= 2 * read && read <= (ROWS / QUERY_TILE + 1) * minimum_bytes,
+                ),
                 ("conflicts", 20 * conflicts < accesses),
             ];
-            beyond
+            exceeded
                 .extend(bounds.iter().filter(|(_, holds)| !holds).map(|(what, _)| format!("{case}: {what}")));
         }
     }
-    assert!(beyond.is_empty(), "beyond their bounds: {beyond:#?}");
+    assert!(exceeded.is_empty(), "limits exceeded: {exceeded:#?}");
     Ok(())
 }
 
 #[test]
-fn prefill_multiplies_and_reads_little_more_than_it_must() -> Result<()> {
+fn prefill_products_and_loads_are_close_to_the_minimum() -> Result<()> {
     let (built, missing): (Vec<&str>, Vec<&str>) = ARCHS
         .iter()
         .map(|arch| arch.name)

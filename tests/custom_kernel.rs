@@ -1,4 +1,4 @@
-//! Kernels of the user's own: the example's operation, and what goes wrong with code objects.
+//! Tests custom kernels: the operation of the example, and errors in code objects.
 mod common;
 #[path = "../examples/custom_kernel/softsign.rs"]
 mod softsign;
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use serial_test::serial;
 use softsign::{Softsign, code_object};
 
-/// The GPU, or `None` after saying so where the example has no kernel for it.
+/// Returns the GPU. If the example has no kernel for it, prints a message and returns `None`.
 fn device() -> Option<Device> {
     let device = common::device();
     match code_object(device.as_rocm_device().ok()?.arch()) {
@@ -27,11 +27,11 @@ fn input(dtype: DType) -> Result<Tensor> {
 
 #[test]
 #[serial]
-fn the_operation_gives_the_cpus_result() -> Result<()> {
+fn the_operation_matches_the_cpu() -> Result<()> {
     let Some(device) = device() else { return Ok(()) };
     for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 4e-3)] {
         let x = input(dtype)?;
-        // A whole tensor, one that starts within its storage, and an empty one.
+        // A whole tensor, one with an offset into its storage, and an empty one.
         for part in [x.clone(), x.narrow(0, 3, 5)?, x.narrow(0, 0, 0)?] {
             let expected = part.apply_op1(Softsign { scale: 2.5 })?;
             let got = part.to_device(&device)?.apply_op1(Softsign { scale: 2.5 })?;
@@ -65,7 +65,7 @@ fn the_operation_has_a_gradient() -> Result<()> {
 
 #[test]
 #[serial]
-fn what_the_cpu_refuses_is_refused() -> Result<()> {
+fn inputs_that_the_cpu_rejects_are_rejected() -> Result<()> {
     let Some(device) = device() else { return Ok(()) };
     let op = || Softsign { scale: 1.0 };
     for device in [&Device::Cpu, &device] {
@@ -78,60 +78,60 @@ fn what_the_cpu_refuses_is_refused() -> Result<()> {
     Ok(())
 }
 
-fn refusal(kernel: Result<RocmKernel<'_>>) -> String {
+fn error_of(kernel: Result<RocmKernel<'_>>) -> String {
     match kernel {
         Ok(kernel) => panic!("{} was found", kernel.name()),
         Err(error) => error.to_string(),
     }
 }
 
-/// Runs `kernel` of a code object on 4 ones, with a scale of 1.
+/// Runs `kernel` of a code object on four elements of value 1, with scale 1.
 fn run(device: &RocmDevice, code_object: &[u8], kernel: &str) -> Result<Vec<f32>> {
     let input = device.clone_htod(&[1f32; 4])?;
     let output: Buffer<f32> = device.alloc_zeros(4)?;
     let kernel = device.custom_kernel("mine", code_object, kernel)?;
     let launch = kernel.launch(LaunchConfig::for_elements("mine", 4)?);
-    // SAFETY: softsign(numel, scale, in, out), all of 4 elements.
+    // SAFETY: the kernel's parameters are (numel, scale, in, out), and both buffers have 4 elements.
     unsafe { launch.arg(&4usize).arg(&1f32).arg(&input.ptr()).arg(&output.ptr()).run()? };
     device.clone_dtoh(&output)
 }
 
 #[test]
 #[serial]
-fn a_code_object_for_another_gpu_is_refused() -> Result<()> {
+fn a_code_object_for_another_gpu_is_rejected() -> Result<()> {
     let Some(device) = device() else { return Ok(()) };
     let rocm = device.as_rocm_device()?;
     let other = if rocm.arch().starts_with("gfx90a") { "gfx1100" } else { "gfx90a" };
-    let text = refusal(rocm.custom_kernel("foreign", code_object(other)?, "softsign_f32"));
+    let text = error_of(rocm.custom_kernel("foreign", code_object(other)?, "softsign_f32"));
     for part in ["hipModuleLoadData(foreign", rocm.arch(), "another GPU"] {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
     assert!(code_object("gfx600").unwrap_err().to_string().contains("not compiled for gfx600"));
-    // The device goes on.
+    // The device is still usable.
     assert_eq!(run(rocm, code_object(rocm.arch())?, "softsign_f32")?, [0.5; 4]);
     Ok(())
 }
 
 #[test]
 #[serial]
-fn kernels_and_code_objects_that_are_not_there_are_named() -> Result<()> {
+fn missing_kernels_and_invalid_code_objects_are_reported() -> Result<()> {
     let Some(device) = device() else { return Ok(()) };
     let rocm = device.as_rocm_device()?;
     let object = code_object(rocm.arch())?;
-    let text = refusal(rocm.custom_kernel("mine", object, "softsign_f64"));
+    let text = error_of(rocm.custom_kernel("mine", object, "softsign_f64"));
     assert!(text.contains("softsign_f64") && text.contains("mine") && text.contains(rocm.arch()), "{text}");
     for (bytes, what) in
         [(&object[..object.len() / 2], "cut off"), (b"ptx", "no AMD code object"), (&[], "no AMD")]
     {
-        let text = refusal(rocm.custom_kernel("mine", bytes, "softsign_f32"));
+        let text = error_of(rocm.custom_kernel("mine", bytes, "softsign_f32"));
         assert!(text.contains(what) && text.contains("mine"), "{text}");
     }
     assert_eq!(run(rocm, object, "softsign_f32")?, [0.5; 4]);
     Ok(())
 }
 
-/// A code object that was built anew, or another library's of the same name, is never taken for the first
-/// one.
+/// Modules are identified by their bytes: a rebuilt code object, or one of another library, may have the same
+/// name.
 #[test]
 #[serial]
 fn other_bytes_under_the_same_name_are_another_module() -> Result<()> {
@@ -149,18 +149,19 @@ fn other_bytes_under_the_same_name_are_another_module() -> Result<()> {
     };
     let mut bytes = first.clone();
     assert_eq!(run(rocm, &bytes, "softsign_f32")?, [0.5; 4]);
-    // Changed in place, so that address and length stay.
+    // Changed in place, so that address and length are the same.
     bytes.copy_from_slice(&renamed(b"softsign_f16", b"softsign_g16", &first));
     assert_eq!(run(rocm, &bytes, "softsign_f32")?, [0.5; 4]);
-    let text = refusal(rocm.custom_kernel("mine", &bytes, "softsign_f16"));
+    let text = error_of(rocm.custom_kernel("mine", &bytes, "softsign_f16"));
     assert!(text.contains("softsign_f16"), "{text}");
-    // The first one is still there.
+    // The first module is still available.
     assert_eq!(rocm.custom_kernel("mine", &first, "softsign_f16")?.name(), "softsign_f16");
     Ok(())
 }
 
-/// Code objects of several targets in one file, as `hipcc --genco` writes it: a header, an entry per target
-/// (offset, size, length of the name, name), the first one for the host and empty, then the objects, aligned.
+/// Returns a bundle of several targets' code objects in the format of `hipcc --genco`: a header, an entry per
+/// target (offset, size, length of the name, name) with an empty first entry for the host, then the aligned
+/// objects.
 fn bundle(targets: &[&str]) -> Result<Vec<u8>> {
     let mut entries = vec![("host-x86_64-unknown-linux--".to_string(), &[][..])];
     for target in targets {
@@ -193,9 +194,9 @@ fn a_bundle_of_several_targets_is_loaded() -> Result<()> {
     let other = if arch == "gfx90a" { "gfx908" } else { "gfx90a" };
     let bytes = bundle(&[other, arch])?;
     assert_eq!(run(rocm, &bytes, "softsign_f32")?, [0.5; 4]);
-    let text = refusal(rocm.custom_kernel("half", &bytes[..bytes.len() - 100], "softsign_f32"));
+    let text = error_of(rocm.custom_kernel("half", &bytes[..bytes.len() - 100], "softsign_f32"));
     assert!(text.contains("cut off"), "{text}");
-    let text = refusal(rocm.custom_kernel("foreign", &bundle(&[other])?, "softsign_f32"));
+    let text = error_of(rocm.custom_kernel("foreign", &bundle(&[other])?, "softsign_f32"));
     assert!(text.contains("hipModuleLoadData(foreign"), "{text}");
     Ok(())
 }

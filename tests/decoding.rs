@@ -1,4 +1,4 @@
-//! Every shipped code object, decoded by the software GPU and by llvm-objdump: no instruction may differ.
+//! Compares the software GPU's decoding of every shipped instruction with llvm-objdump.
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -31,7 +31,7 @@ fn objdump(path: &std::path::Path) -> Result<String> {
 }
 
 #[test]
-fn all_shipped_code_objects_decode_as_llvm_says() -> Result<()> {
+fn all_shipped_code_objects_decode_like_llvm() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut instructions = 0;
     for (&arch, family) in hip_kernels::archs().iter().filter_map(|arch| Some((arch, family(arch)?))) {
@@ -52,7 +52,7 @@ fn all_shipped_code_objects_decode_as_llvm_says() -> Result<()> {
             }
         }
     }
-    println!("{instructions} instructions decoded as llvm-objdump does");
+    println!("{instructions} instructions decoded like llvm-objdump");
     assert!(instructions > 100_000, "only {instructions} instructions were compared");
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! What the doctor says of machines of all kinds: the built example, in a process of its own for each.
+//! Tests the reports of the example `doctor` for different machines, each in a separate process.
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// The example on a machine that these variables describe.
+/// Runs the example with environment variables that simulate a machine.
 fn doctor(args: &[&str], envs: &[(&str, &str)]) -> Output {
     let test = std::env::current_exe().expect("own path");
     let folder: PathBuf = test.ancestors().nth(2).expect("target folder").into();
@@ -30,12 +30,12 @@ fn json(envs: &[(&str, &str)]) -> Value {
     let output = doctor(&["--json"], envs);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["healthy"], output.status.success());
-    // Without opening anything, as the report that opens everything.
+    // `available` opens no device, and must agree with the driver that the full report finds.
     assert_eq!(report["available"], report["driver"].is_string());
     report
 }
 
-fn has(text: &str, parts: &[&str]) {
+fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
@@ -44,16 +44,16 @@ fn has(text: &str, parts: &[&str]) {
 const DRIVER: &str = "CANDLE_ROCM_DRIVER";
 
 #[test]
-fn no_driver_is_said_with_what_to_do() {
-    let nowhere = tempfile::tempdir().expect("a folder");
-    let path = nowhere.path().to_string_lossy().into_owned();
+fn a_missing_driver_is_reported_with_advice() {
+    let empty_folder = tempfile::tempdir().expect("a folder");
+    let path = empty_folder.path().to_string_lossy().into_owned();
     let envs = [(DRIVER, "native"), ("ROCM_PATH", path.as_str()), ("LD_LIBRARY_PATH", path.as_str())];
-    let (healthy, said) = text(&envs);
+    let (healthy, report_text) = text(&envs);
     if healthy {
-        // A machine with ROCm in the system's folders and a GPU has nothing to say here.
+        // Not applicable on a machine with a GPU and ROCm in the system's folders.
         return;
     }
-    has(&said, &["driver     none", "advice"]);
+    assert_contains(&report_text, &["driver     none", "advice"]);
     let report = json(&envs);
     assert!(report["driver"].is_null() && report["missing"].is_string());
     assert_eq!(report["gpus"], Value::Array(Vec::new()));
@@ -62,21 +62,21 @@ fn no_driver_is_said_with_what_to_do() {
 }
 
 #[test]
-fn an_unknown_driver_is_named() {
-    let (healthy, said) = text(&[(DRIVER, "cuda")]);
+fn an_unknown_driver_is_reported() {
+    let (healthy, report_text) = text(&[(DRIVER, "cuda")]);
     assert!(!healthy);
-    has(&said, &["driver     none", "cuda", "`native`"]);
+    assert_contains(&report_text, &["driver     none", "cuda", "`native`"]);
 }
 
 #[test]
-fn every_gpu_computes_and_is_described() {
-    let (healthy, said) = text(&[(DRIVER, "emulator:gfx1100")]);
-    assert!(healthy, "{said}");
-    has(
-        &said,
+fn every_gpu_is_tested_and_described() {
+    let (healthy, report_text) = text(&[(DRIVER, "emulator:gfx1100")]);
+    assert!(healthy, "{report_text}");
+    assert_contains(
+        &report_text,
         &["software GPU (gfx1100)", "discrete, the default", "16.00 GiB", "those for gfx1100", "computes"],
     );
-    has(&said, &["advice     all is well: rocm:0 is a software GPU"]);
+    assert_contains(&report_text, &["advice     all is well: rocm:0 is a software GPU"]);
     let report = json(&[(DRIVER, "emulator:gfx1100,gfx1100")]);
     let gpus = report["gpus"].as_array().expect("a list");
     assert_eq!(gpus.len(), 2);
@@ -88,32 +88,32 @@ fn every_gpu_computes_and_is_described() {
 }
 
 #[test]
-fn the_discrete_gpu_is_the_default_and_numbers_stay_hips() {
+fn the_discrete_gpu_is_the_default_and_ordinals_are_those_of_hip() {
     let report = json(&[(DRIVER, "emulator:gfx1103,gfx1100")]);
     assert_eq!(report["default_ordinal"], 1);
     let gpus = report["gpus"].as_array().expect("a list");
     let integrated: Vec<_> = gpus.iter().map(|gpu| gpu["integrated"].as_bool()).collect();
     assert_eq!(integrated, [Some(true), Some(false)]);
     assert_eq!(json(&[(DRIVER, "emulator:gfx1103")])["default_ordinal"], 0);
-    // Hidden GPUs are not there, and the rest is numbered anew.
+    // HIP removes hidden GPUs and renumbers the rest.
     let hidden = json(&[(DRIVER, "emulator:gfx1103,gfx1100"), ("HIP_VISIBLE_DEVICES", "1")]);
     assert_eq!((&hidden["default_ordinal"], hidden["gpus"].as_array().map(Vec::len)), (&0.into(), Some(1)));
 }
 
 #[test]
-fn an_arch_that_nothing_fits_is_named_with_how_to_build_for_it() {
-    // No test builds kernels for it, and no other target's fit it.
-    let (healthy, said) = text(&[(DRIVER, "emulator:gfx908")]);
+fn an_arch_without_kernels_is_reported_with_the_build_variable() {
+    // Tests do not build kernels for this target, and kernels of other targets do not run on it.
+    let (healthy, report_text) = text(&[(DRIVER, "emulator:gfx908")]);
     if healthy {
         return assert!(hip_kernels::archs().contains(&"gfx908"));
     }
-    has(&said, &["kernels  none in this binary", "CANDLE_ROCM_ARCHS=gfx908"]);
+    assert_contains(&report_text, &["kernels  none in this binary", "CANDLE_ROCM_ARCHS=gfx908"]);
     let report = json(&[(DRIVER, "emulator:gfx908")]);
     assert!(report["gpus"][0]["code_object"].is_null() && report["gpus"][0]["trial"].is_null());
 }
 
 #[test]
-fn variables_that_harm_are_said_first() {
+fn harmful_variables_are_reported_first() {
     let device = (DRIVER, "emulator:gfx1100");
     for (name, value, harm) in [
         ("HSA_OVERRIDE_GFX_VERSION", "11.0.0", "wrong results"),
@@ -121,9 +121,9 @@ fn variables_that_harm_are_said_first() {
         ("HSA_XNACK", "1", "xnack-"),
         ("AMD_LOG_LEVEL", "4", "logged"),
     ] {
-        let (_, said) = text(&[device, (name, value)]);
-        has(&said, &[&format!("variable   {name}={value}"), harm]);
-        let advice = said.lines().last().expect("a line");
+        let (_, report_text) = text(&[device, (name, value)]);
+        assert_contains(&report_text, &[&format!("variable   {name}={value}"), harm]);
+        let advice = report_text.lines().last().expect("a line");
         assert!(advice.contains(name), "{advice}");
     }
     let report = json(&[device, ("HIP_LAUNCH_BLOCKING", "0")]);
@@ -131,14 +131,14 @@ fn variables_that_harm_are_said_first() {
 }
 
 #[test]
-fn a_gpu_that_does_not_work_is_said_with_the_reason() {
+fn a_broken_gpu_is_reported_with_the_reason() {
     let broken = [(DRIVER, "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", "fail=hipModuleLaunchKernel:1")];
-    let (healthy, said) = text(&broken);
+    let (healthy, report_text) = text(&broken);
     assert!(!healthy);
-    has(&said, &["rocm:0 does not work", "hipModuleLaunchKernel"]);
+    assert_contains(&report_text, &["rocm:0 does not work", "hipModuleLaunchKernel"]);
     let stuck =
         [(DRIVER, "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", "stall=1"), ("CANDLE_ROCM_DEADLINE", "0.1")];
-    let (healthy, said) = text(&stuck);
+    let (healthy, report_text) = text(&stuck);
     assert!(!healthy);
-    has(&said, &["rocm:0 does not work", "has not finished after 0.1"]);
+    assert_contains(&report_text, &["rocm:0 does not work", "has not finished after 0.1"]);
 }

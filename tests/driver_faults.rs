@@ -1,5 +1,5 @@
-//! A driver that fails: every call that a forward and a training step make, one after another. Each failure is one
-//! error that names the call, nothing leaks or hangs, and the next step succeeds.
+//! Fault injection: makes every driver call of a forward pass and a training step fail, one at a time. Each
+//! failure must be one error that names the call, without leaks or hangs, and the next step must succeed.
 mod common;
 
 use common::{Injected, calls};
@@ -11,10 +11,10 @@ use rocm_emulator::{Injection, release_stalled};
 use serial_test::serial;
 use std::time::Duration;
 
-/// Maximum number of calls of one function that are made to fail, spread over all its calls.
+/// Maximum number of failing calls per function, spread evenly over all its calls.
 const SAMPLES: u64 = 10;
 
-/// Calls whose failure nobody can be told: they give something back, or are asked only for more particulars.
+/// Functions whose failures cannot be reported: they release resources or query optional details.
 const SILENT: &[&str] = &[
     "hipFree",
     "hipHostFree",
@@ -25,18 +25,18 @@ const SILENT: &[&str] = &[
     "hipGetLastError",
     "hipGetErrorName",
     "hipGetErrorString",
-    // Says where to look for a display: without it there is none.
+    // Only used to detect a display; on failure none is assumed.
     "hipDeviceGetPCIBusId",
 ];
 
-/// Calls that are made where something is given back, too, and whose failure is silent there.
+/// Functions that are also called in destructors, where their failures cannot be reported.
 const SILENT_IN_DROPS: &[&str] = &["hipSetDevice", "hipStreamSynchronize"];
 
-/// Returns true if failures can be asked for: not of an AMD GPU.
-fn software(gpu: &common::Gpu) -> bool {
+/// Returns true if the driver supports injected failures, which only the software GPU does.
+fn can_inject_failures(gpu: &common::Gpu) -> bool {
     let software = gpu.rocm().driver_name() == "emulator";
     if !software {
-        println!("not applicable: only the software GPU fails on demand");
+        println!("not applicable: only the software GPU can inject failures");
     }
     software
 }
@@ -45,7 +45,7 @@ fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect()
 }
 
-/// A convolution, a normalised hidden layer, attention-like products, one step of training: the loss before and after.
+/// Trains a small convolutional network for one step; returns the loss before and after.
 fn train(device: &Device) -> Result<[f32; 2]> {
     let weight = |count: usize, shape: &[usize]| Var::from_vec(numbers(count), shape, device);
     let (conv, dense) = (weight(36, &[4, 1, 3, 3])?, weight(4 * 36 * 5, &[4 * 36, 5])?);
@@ -62,7 +62,7 @@ fn train(device: &Device) -> Result<[f32; 2]> {
     Ok([before.to_scalar()?, after.to_scalar()?])
 }
 
-/// On a device of its own, so that opening it, loading its kernels and closing it are among the calls.
+/// Trains on a new device, so that the calls include opening it, loading its kernels and closing it.
 fn train_on_fresh_device() -> Result<[f32; 2]> {
     train_parking(64 << 20)
 }
@@ -73,12 +73,11 @@ fn train_parking(bytes: usize) -> Result<[f32; 2]> {
     train(&Device::Rocm(device))
 }
 
-/// Calls of each function so far.
 #[test]
 #[serial(gpu)]
-fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
+fn every_failing_call_is_reported_and_the_next_step_succeeds() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
-    if !software(&gpu) {
+    if !can_inject_failures(&gpu) {
         return Ok(());
     }
     let expected = train(&Device::Cpu)?;
@@ -95,16 +94,16 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
     let mut failures = 0;
     for (name, count) in made {
         let free = gpu.rocm().memory_info()?.0;
-        let told_before = failures;
+        let reported_before = failures;
         for sample in 0..SAMPLES.min(count) {
             let nth = 1 + if count <= SAMPLES { sample } else { sample * (count - 1) / (SAMPLES - 1) };
-            let asked =
+            let _injected =
                 Injected::new(Injection { failing: vec![(name.into(), nth)], ..Injection::default() });
-            // With reuse, a segment that is refused is asked for again, smaller.
+            // With memory reuse, a failed allocation is retried with a smaller segment.
             let parked = if name == "hipMalloc" { 0 } else { 64 << 20 };
             let outcome = train_parking(parked);
             let happened = rocm_emulator::calls().get(name).is_some_and(|calls| *calls >= nth);
-            drop(asked);
+            drop(_injected);
             match outcome {
                 Err(error) => {
                     failures += 1;
@@ -113,11 +112,11 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
                     assert!(memory || text.contains(name), "{name}:{nth} is not named: {text}");
                 }
                 Ok(losses) => {
-                    // Our own kernels compute where MIOpen fails.
+                    // If MIOpen fails, our own kernels are used.
                     let may_be_silent = SILENT.contains(&name)
                         || SILENT_IN_DROPS.contains(&name)
                         || name.starts_with("miopen");
-                    assert!(may_be_silent || !happened, "{name}:{nth} failed, and nobody was told");
+                    assert!(may_be_silent || !happened, "{name}:{nth} failed without an error");
                     assert!(close(losses), "{name}:{nth} changed the result to {losses:?}");
                 }
             }
@@ -125,55 +124,55 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
             assert!(close(again), "after {name}:{nth} the losses are {again:?}");
         }
         let may_be_silent = SILENT.contains(&name) || name.starts_with("miopen");
-        assert!(may_be_silent || failures > told_before, "no failure of {name} was told");
+        assert!(may_be_silent || failures > reported_before, "no failure of {name} was reported");
         let lost = free.saturating_sub(gpu.rocm().memory_info()?.0);
         assert!(lost == 0 || SILENT.contains(&name), "failures of {name} have leaked {lost} bytes");
     }
-    assert!(failures > 60, "only {failures} failures were told");
-    // What a failing hipFree leaves behind is the driver's loss, not a leak of ours.
+    assert!(failures > 60, "only {failures} failures were reported");
+    // Skips the leak check: memory whose hipFree failed is not our leak.
     std::mem::forget(gpu);
     Ok(())
 }
 
 #[test]
 #[serial(gpu)]
-fn a_lost_device_fails_everything_and_hangs_nothing() -> Result<()> {
+fn a_lost_device_returns_errors_without_hanging() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
-    if !software(&gpu) {
+    if !can_inject_failures(&gpu) {
         return Ok(());
     }
     let device = RocmDevice::new_with_stream(0)?;
     let lost = Some(("hipModuleLaunchKernel".into(), 3));
-    let asked = Injected::new(Injection { lost, ..Injection::default() });
+    let _injected = Injected::new(Injection { lost, ..Injection::default() });
     let error = train(&Device::Rocm(device.clone())).expect_err("the device is lost").to_string();
     assert!(error.contains("hipModuleLaunchKernel"), "{error}");
     assert!(train(&Device::Rocm(device.clone())).is_err() && device.memory_info().is_err());
     drop(device);
-    drop(asked);
+    drop(_injected);
     assert!(train_on_fresh_device().is_ok());
-    // Memory could not be given back while the device was lost.
+    // Skips the leak check: memory could not be freed while the device was lost.
     std::mem::forget(gpu);
     Ok(())
 }
 
 #[test]
 #[serial(gpu)]
-fn large_requests_that_the_driver_refuses_are_out_of_memory() -> Result<()> {
+fn large_allocations_that_fail_are_out_of_memory_errors() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
-    if !software(&gpu) {
+    if !can_inject_failures(&gpu) {
         return Ok(());
     }
     let device = gpu.device();
     let _asked = Injected::new(Injection { largest: Some(1 << 20), ..Injection::default() });
     let error = Tensor::zeros(1 << 20, DType::F32, &device).expect_err("4 MiB").to_string();
     assert!(error.contains("out of device memory") && error.contains("4194304"), "{error}");
-    // Blocks that would share a larger segment get one of their own.
+    // Small blocks, which usually share a larger segment, get a segment of their own size.
     let small = Tensor::ones(1000, DType::F32, &device)?;
     assert_eq!(small.sum_all()?.to_scalar::<f32>()?, 1000.0);
     Ok(())
 }
 
-/// The error itself, without the backtrace around it.
+/// Returns the ROCm error without context and backtrace.
 fn rocm_error(error: &Error) -> Option<&RocmError> {
     match error {
         Error::WithBacktrace { inner, .. } | Error::Context { inner, .. } => rocm_error(inner),
@@ -186,15 +185,15 @@ fn rocm_error(error: &Error) -> Option<&RocmError> {
 #[serial(gpu)]
 fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
-    if !software(&gpu) {
+    if !can_inject_failures(&gpu) {
         return Ok(());
     }
     let rocm = RocmDevice::new_with_stream(0)?;
     let device = Device::Rocm(rocm.clone());
     let x = Tensor::ones(1000, DType::F32, &device)?;
     assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
-    // Only what is stalled has a short deadline: nothing here needs to be quick.
-    let asked = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
+    // The short deadline applies to the stalled work only, so the test does not depend on speed.
+    let _injected = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
     rocm.set_deadline(Some(Duration::from_millis(50)));
     let y = x.affine(2.0, 1.0)?.exp()?;
     let error = y.to_vec1::<f32>().expect_err("the stream is stuck");
@@ -204,10 +203,10 @@ fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
     for part in ["affine_f32", "uexp_f32", "CANDLE_ROCM_DEADLINE", &after] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
-    // Dropping does not wait either, and leaves the memory to the end of the process, or to better times.
+    // Dropping does not wait either; the memory is not freed until the stream finishes, if ever.
     drop(y);
     release_stalled();
-    drop(asked);
+    drop(_injected);
     rocm.set_deadline(Some(Duration::from_secs(600)));
     device.synchronize()?;
     assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
@@ -219,17 +218,17 @@ fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
 #[serial(gpu)]
 fn a_stuck_device_can_be_dropped() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
-    if !software(&gpu) {
+    if !can_inject_failures(&gpu) {
         return Ok(());
     }
     let rocm = RocmDevice::new_with_stream(0)?;
     let x = Tensor::ones(1000, DType::F32, &Device::Rocm(rocm.clone()))?;
     x.device().synchronize()?;
-    let asked = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
+    let _injected = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
     rocm.set_deadline(Some(Duration::from_millis(20)));
     let y = x.affine(2.0, 1.0)?;
     drop((x, y, rocm));
-    drop(asked);
+    drop(_injected);
     assert!(train_on_fresh_device().is_ok());
     std::mem::forget(gpu);
     Ok(())

@@ -1,4 +1,4 @@
-//! Bad input and faults: one clear error each, and a device that works afterwards.
+//! Tests that invalid input and faults give one clear error each, and leave the device usable.
 mod common;
 
 use candle_core::backend::BackendStorage;
@@ -10,7 +10,7 @@ use candle_core::rocm::{LaunchConfig, Strided};
 use candle_core::{DType, Device, Result, Storage, Tensor};
 use serial_test::serial;
 
-/// The device still computes.
+/// Checks that the device still computes.
 fn assert_usable(device: &Device) -> Result<()> {
     let x = Tensor::new(&[1f32, 2., 3.], device)?;
     assert_eq!((&x + &x)?.to_vec1::<f32>()?, [2., 4., 6.]);
@@ -23,7 +23,7 @@ fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
 
 #[test]
 #[serial]
-fn an_ordinal_out_of_range_says_how_many_devices_there_are() -> Result<()> {
+fn an_ordinal_out_of_range_is_reported_with_the_number_of_devices() -> Result<()> {
     let device = common::device();
     let text = message(Device::new_rocm(99));
     let there_are = format!("{} device", rocm_loader::device_archs().map_or(0, |archs| archs.len()));
@@ -33,7 +33,7 @@ fn an_ordinal_out_of_range_says_how_many_devices_there_are() -> Result<()> {
 
 #[test]
 #[serial]
-fn an_index_out_of_range_is_named_when_data_comes_back() -> Result<()> {
+fn an_index_out_of_range_is_reported_when_data_is_read_back() -> Result<()> {
     let device = common::device();
     let table = Tensor::arange(0f32, 12., &device)?.reshape((4, 3))?;
     let rows = Tensor::new(&[0u32, 7], &device)?;
@@ -49,7 +49,7 @@ fn an_index_out_of_range_is_named_when_data_comes_back() -> Result<()> {
 
 #[test]
 #[serial]
-fn running_out_of_memory_names_the_sizes() -> Result<()> {
+fn an_out_of_memory_error_contains_the_sizes() -> Result<()> {
     let device = common::device();
     // 2^47 bytes: more than any GPU has.
     let text = message(Tensor::zeros(1usize << 45, DType::F32, &device));
@@ -59,7 +59,7 @@ fn running_out_of_memory_names_the_sizes() -> Result<()> {
 
 #[test]
 #[serial]
-fn a_damaged_code_object_is_refused() -> anyhow::Result<()> {
+fn a_damaged_code_object_is_rejected() -> anyhow::Result<()> {
     let device = common::device();
     let rocm = device.as_rocm_device()?;
     let mut object = hip_kernels::code_object(Module::Fill, rocm.arch())?.bytes;
@@ -72,11 +72,11 @@ fn a_damaged_code_object_is_refused() -> anyhow::Result<()> {
 
 #[test]
 #[serial]
-fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
+fn a_kernel_that_reads_out_of_bounds_is_stopped_and_reported() -> Result<()> {
     let device = common::device();
     let rocm = device.as_rocm_device()?;
     if rocm.driver_name() != "emulator" {
-        println!("not applicable: a GPU may read on, or kill the process");
+        println!("not applicable: a real GPU may continue to read or kill the process");
         return Ok(());
     }
     let small = Tensor::zeros(4, DType::F32, &device)?;
@@ -84,13 +84,13 @@ fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
     {
         let (storage, layout) = small.storage_and_layout();
         let Storage::Rocm(storage) = &*storage else { panic!("not on the device") };
-        // SAFETY: it is never read.
+        // SAFETY: the buffer is never read.
         let dst = unsafe { rocm.alloc::<u32>(far)? };
         let Strided { num_dims, layout: info } = &Strided::CONTIGUOUS;
         let (inp, out) = (storage.ptr(layout, "copy")?, dst.ptr());
         let arguments = Unary { numel: far, num_dims: *num_dims, info, inp, out };
         let kernel = Unary::kernel(UnaryOp::Copy, Element::U32).expect("the copy");
-        // SAFETY: none: that `far` is too much for the source is the point, and only the software GPU gets here.
+        // SAFETY: the read beyond the source is intended; the software GPU, the only one here, detects it.
         unsafe { rocm.launch(kernel, LaunchConfig::for_elements("copy", far)?, &arguments)? };
         assert_eq!(storage.dtype(), DType::F32);
     }
@@ -100,29 +100,30 @@ fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
 }
 
 #[test]
-fn no_rocm_installed_is_said_without_a_crash() {
-    let nowhere = tempfile::tempdir().expect("a folder");
-    let path = nowhere.path().to_string_lossy().into_owned();
-    let output = common::example(
+fn a_missing_rocm_installation_is_reported_without_a_panic() {
+    let empty_folder = tempfile::tempdir().expect("a folder");
+    let path = empty_folder.path().to_string_lossy().into_owned();
+    let output = common::run_embeddings_example(
         &["--model", &path, "a", "b"],
         &[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path)],
     );
     let text = String::from_utf8_lossy(&output.stderr);
-    // A machine that has ROCm gets as far as the missing model.
+    // On a machine with ROCm, the missing model is reported instead.
     assert!(!output.status.success() && !text.contains("panicked"), "{text}");
     assert!(text.contains("libamdhip64") || text.contains("tokenizer"), "{text}");
 }
 
 #[test]
-fn an_unknown_driver_is_refused_with_the_known_ones() {
-    let output = common::example(&["--model", ".", "a", "b"], &[("CANDLE_ROCM_DRIVER", "cuda")]);
+fn an_unknown_driver_is_rejected_with_the_known_ones() {
+    let output =
+        common::run_embeddings_example(&["--model", ".", "a", "b"], &[("CANDLE_ROCM_DRIVER", "cuda")]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("native") && text.contains("emulator"), "{text}");
 }
 
 #[test]
-fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Result<()> {
-    // The software GPU can be this one, and no test builds for it.
+fn an_arch_without_kernels_is_reported_with_the_build_variable() -> anyhow::Result<()> {
+    // The software GPU supports this target, and tests do not build kernels for it.
     let arch = "gfx1102";
     if hip_kernels::archs().iter().any(|target| [arch, "gfx11-generic"].contains(target)) {
         return Ok(());
@@ -131,10 +132,12 @@ fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Resu
     common::write_model(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
     let driver = format!("emulator:{arch}");
-    let output =
-        common::example(&["--model", &model, "the cat", "a dog"], &[("CANDLE_ROCM_DRIVER", &driver)]);
+    let output = common::run_embeddings_example(
+        &["--model", &model, "the cat", "a dog"],
+        &[("CANDLE_ROCM_DRIVER", &driver)],
+    );
     if !common::is_software_gpu() {
-        println!("not applicable: this was on a software GPU");
+        println!("not applicable: this test uses the software GPU");
     }
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && !text.contains("panicked"), "{text}");

@@ -1,4 +1,4 @@
-//! Device memory across whole paths: reuse, limits, messages.
+//! Tests device memory in whole programs: reuse, limits and error messages.
 mod common;
 
 use candle_core::rocm::RocmDevice;
@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 
 #[test]
 #[serial(gpu)]
-fn training_asks_the_driver_for_nothing_after_its_first_steps() -> Result<()> {
+fn training_allocates_no_driver_memory_after_warmup() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let device = gpu.device();
     let vars = VarMap::new();
@@ -37,7 +37,7 @@ fn training_asks_the_driver_for_nothing_after_its_first_steps() -> Result<()> {
     Ok(())
 }
 
-/// Attention over a cache that grows by a token a step.
+/// Runs attention over a cache that grows by one token per step.
 fn decode(device: &Device, from: usize, to: usize) -> Result<Tensor> {
     let token = |i: usize| Tensor::full(0.01 * (i % 7) as f32, (1, 4, 1, 32), device);
     let mut cache = Tensor::cat(&(0..from).map(token).collect::<Result<Vec<_>>>()?, 2)?;
@@ -52,7 +52,7 @@ fn decode(device: &Device, from: usize, to: usize) -> Result<Tensor> {
 
 #[test]
 #[serial(gpu)]
-fn a_cache_that_grows_settles_and_fragments_little() -> Result<()> {
+fn a_growing_cache_reuses_memory_with_little_fragmentation() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let device = gpu.device();
     decode(&device, 4, 64)?;
@@ -63,7 +63,7 @@ fn a_cache_that_grows_settles_and_fragments_little() -> Result<()> {
     let expected = decode(&Device::Cpu, 4, 64)?;
     let difference = (out.to_device(&Device::Cpu)? - expected)?.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(difference < 1e-5, "{difference}");
-    // What lies between tensors in use and cannot be given back, of all that is got from the driver.
+    // Free memory between tensors in use cannot be returned to the driver; it is limited to 15% of the total.
     let long = decode(&device, 4, 400)?;
     let stats = gpu.rocm().memory_stats();
     assert!(stats.fragmented * 100 < (stats.live + stats.parked) * 15, "{stats:?}");
@@ -73,13 +73,13 @@ fn a_cache_that_grows_settles_and_fragments_little() -> Result<()> {
 
 #[test]
 #[serial(gpu)]
-fn dropped_memory_is_parked_and_given_back_on_request() -> Result<()> {
+fn dropped_memory_is_cached_and_freed_on_request() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let (rocm, device) = (gpu.rocm(), gpu.device());
     let live = rocm.memory_stats().live;
     let (free, _) = rocm.memory_info()?;
     let tensor = Tensor::zeros(40 * MIB / 4, DType::F32, &device)?;
-    // Rounded up, at most by an eighth.
+    // Sizes are rounded up by at most an eighth.
     let taken = rocm.memory_stats().live - live;
     assert!((40 * MIB..=45 * MIB).contains(&taken), "{taken}");
     drop(tensor);
@@ -93,14 +93,14 @@ fn dropped_memory_is_parked_and_given_back_on_request() -> Result<()> {
     Ok(())
 }
 
-/// A step that frees more than an eighth of the card, which an earlier policy gave back each time.
+/// Memory freed by a step is cached even if it is more than an eighth of the GPU's memory.
 #[test]
 #[serial(gpu)]
-fn what_a_large_step_frees_is_kept() -> Result<()> {
+fn memory_freed_by_a_large_step_is_cached() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let (rocm, device) = (gpu.rocm(), gpu.device());
     let bytes = rocm.memory_info()?.1 / 64;
-    // Nothing is written to it: the software GPU has as much memory as it says, and its host need not.
+    // The memory is not written to, since the host may have less memory than the software GPU simulates.
     // SAFETY: the buffers are never read.
     let step = || (0..12).map(|_| unsafe { rocm.alloc::<u8>(bytes) }).collect::<Result<Vec<_>>>();
     for _ in 0..2 {
@@ -121,7 +121,7 @@ fn what_a_large_step_frees_is_kept() -> Result<()> {
 
 #[test]
 #[serial(gpu)]
-fn the_reserve_stays_free_over_all_requests_together() -> Result<()> {
+fn allocations_leave_the_reserve_free() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let rocm = gpu.rocm();
     let (free, total) = rocm.memory_info()?;
@@ -129,23 +129,23 @@ fn the_reserve_stays_free_over_all_requests_together() -> Result<()> {
     assert!(by_default >= total / 100 && by_default >= 128 * MIB, "{by_default} of {total}");
     rocm.set_memory_reserve(reserve);
     // SAFETY: the buffers are never read.
-    let take = |bytes: usize| unsafe { rocm.alloc::<u8>(bytes) };
-    let held = [take(40 * MIB)?, take(40 * MIB)?];
-    let refused = take(40 * MIB).expect_err("the reserve would be touched").to_string();
+    let allocate = |bytes: usize| unsafe { rocm.alloc::<u8>(bytes) };
+    let held = [allocate(40 * MIB)?, allocate(40 * MIB)?];
+    let error = allocate(40 * MIB).expect_err("the allocation would use the reserve").to_string();
     rocm.set_memory_reserve(by_default);
     for part in
         ["CANDLE_ROCM_MEMORY_RESERVE", &(40 * MIB).to_string(), &reserve.to_string(), &total.to_string()]
     {
-        assert!(refused.contains(part), "{part} is not in: {refused}");
+        assert!(error.contains(part), "{part} is not in: {error}");
     }
     assert!(rocm.memory_info()?.0 >= reserve);
-    drop((held, take(40 * MIB)?));
+    drop((held, allocate(40 * MIB)?));
     Ok(())
 }
 
 #[test]
 #[serial(gpu)]
-fn advice_is_a_share_of_what_is_free_and_refuses_nothing() -> Result<()> {
+fn the_safe_size_is_a_share_of_free_memory_and_not_a_limit() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let rocm = gpu.rocm();
     let (free, _) = rocm.memory_info()?;
@@ -162,22 +162,22 @@ fn advice_is_a_share_of_what_is_free_and_refuses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// All streams of a GPU give back what they keep before one of them is refused.
+/// All streams of a GPU free their cached memory before an allocation on one of them fails.
 #[test]
 #[serial(gpu)]
-fn siblings_give_back_before_a_request_is_refused() -> Result<()> {
+fn other_streams_free_cached_memory_before_an_allocation_fails() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let rocm = gpu.rocm();
-    let siblings = [RocmDevice::new_with_stream(0)?, RocmDevice::new_with_stream(0)?];
+    let other_streams = [RocmDevice::new_with_stream(0)?, RocmDevice::new_with_stream(0)?];
     let (free, _) = rocm.memory_info()?;
-    for sibling in &siblings {
+    for stream in &other_streams {
         // SAFETY: the buffer is never read.
-        drop(unsafe { sibling.alloc::<u8>(free / 3)? });
-        assert!(sibling.memory_stats().parked >= free / 3);
+        drop(unsafe { stream.alloc::<u8>(free / 3)? });
+        assert!(stream.memory_stats().parked >= free / 3);
     }
-    // SAFETY: as above.
+    // SAFETY: the buffer is never read.
     let most = unsafe { rocm.alloc::<u8>(free / 10 * 9)? };
-    assert!(siblings.iter().all(|sibling| sibling.memory_stats().parked == 0));
+    assert!(other_streams.iter().all(|stream| stream.memory_stats().parked == 0));
     drop(most);
     Ok(())
 }
@@ -213,7 +213,7 @@ fn memory_that_another_stream_uses_is_not_reused_too_early() -> Result<()> {
 
 #[test]
 #[serial(gpu)]
-fn without_parking_every_tensor_is_the_drivers() -> Result<()> {
+fn without_caching_every_tensor_is_a_driver_allocation() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let (rocm, device) = (gpu.rocm(), gpu.device());
     rocm.set_parked_memory(0)?;
@@ -228,8 +228,11 @@ fn without_parking_every_tensor_is_the_drivers() -> Result<()> {
     Ok(())
 }
 
-/// The most that was in use beyond the inputs, on a stream whose memory nothing else had before.
-fn beyond_inputs(gpu: &common::Gpu, run: impl FnOnce(&Device) -> Result<(usize, Tensor)>) -> Result<usize> {
+/// Returns the peak memory in excess of the inputs, measured on a new stream.
+fn peak_beyond_inputs(
+    gpu: &common::Gpu,
+    run: impl FnOnce(&Device) -> Result<(usize, Tensor)>,
+) -> Result<usize> {
     let rocm = RocmDevice::new_with_stream(gpu.rocm().ordinal())?;
     let device = Device::Rocm(rocm.clone());
     let (inputs, out) = run(&device)?;
@@ -238,26 +241,27 @@ fn beyond_inputs(gpu: &common::Gpu, run: impl FnOnce(&Device) -> Result<(usize, 
     Ok(rocm.memory_stats().peak - inputs)
 }
 
-/// q, k and v of some rows, (1, rows, heads, 128) of f16, and the bytes that they take.
+/// Returns a tensor for q, k and v of shape (1, rows, heads, 128) in f16, and the bytes in use.
 fn operands(rows: usize, heads: usize, device: &Device) -> Result<(Tensor, usize)> {
     let x = Tensor::zeros((1, rows, heads, 128), DType::F16, device)?;
     device.synchronize()?;
     Ok((x, device.as_rocm_device()?.memory_stats().live))
 }
 
-/// The plain formula has every score twice, before and after the softmax. The software GPU cannot multiply 32 heads of
-/// 4096 queries and keys within a test, so both ways are compared where it can, and at that size attention has the same
-/// tensors with sequences that have no keys, against the bytes of one tensor of scores.
+/// The plain formula stores every score twice, before and after the softmax. The software GPU is too slow for
+/// 32 heads of 4096 queries and keys, so both are compared at a small size. At the large size, attention runs
+/// with sequences without keys, which allocates the same tensors, and is compared with the size of one tensor
+/// of scores.
 #[test]
 #[serial(gpu)]
-fn attention_takes_a_quarter_of_the_plain_formulas_memory_at_most() -> Result<()> {
+fn flash_attention_uses_at_most_a_quarter_of_the_plain_formulas_memory() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let (rows, heads) = (384, 2);
-    let flash = beyond_inputs(&gpu, |device| {
+    let flash = peak_beyond_inputs(&gpu, |device| {
         let (x, inputs) = operands(rows, heads, device)?;
         Ok((inputs, candle_flash_attn::flash_attn(&x, &x, &x, 0.1, false)?))
     })?;
-    let plain = beyond_inputs(&gpu, |device| {
+    let plain = peak_beyond_inputs(&gpu, |device| {
         let (x, inputs) = operands(rows, heads, device)?;
         let x = x.transpose(1, 2)?;
         let weights = ops::softmax_last_dim(&(x.matmul(&x.t()?)? * 0.1)?)?;
@@ -266,7 +270,7 @@ fn attention_takes_a_quarter_of_the_plain_formulas_memory_at_most() -> Result<()
     assert!(4 * flash <= plain, "{flash} and {plain} bytes");
 
     let (rows, heads) = (4096, 32);
-    let flash = beyond_inputs(&gpu, |device| {
+    let flash = peak_beyond_inputs(&gpu, |device| {
         let (x, _) = operands(rows, heads, device)?;
         let x = x.squeeze(0)?;
         let (starts, none) = (Tensor::new(&[0u32, rows as u32], device)?, Tensor::new(&[0u32, 0], device)?);
@@ -275,7 +279,7 @@ fn attention_takes_a_quarter_of_the_plain_formulas_memory_at_most() -> Result<()
         Ok((inputs, attend(&x, &x, &x, &starts, &none, rows, rows, 0.1, true)?))
     })?;
     let (out, scores) = (rows * heads * 128 * 2, heads * rows * rows * 2);
-    // Rounded up, at most by an eighth.
+    // Sizes are rounded up by at most an eighth.
     assert!((out..=out + out / 8).contains(&flash), "{flash} bytes for a result of {out}");
     assert!(4 * flash <= scores, "{flash} and {scores} bytes");
     Ok(())

@@ -1,4 +1,5 @@
-//! Models from the published candle-transformers, on the device and on the CPU.
+//! Tests a BERT model of candle-transformers and the example `sentence_embeddings` on the device and on the
+//! CPU.
 mod common;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -16,7 +17,7 @@ fn hidden_states(device: &Device, weights: &[u8]) -> Result<Tensor> {
 
 #[test]
 #[serial]
-fn bert_gives_the_cpu_devices_hidden_states() -> Result<()> {
+fn bert_hidden_states_match_the_cpu() -> Result<()> {
     let folder = tempfile::tempdir()?;
     common::write_model(folder.path())?;
     let weights = std::fs::read(folder.path().join("model.safetensors"))?;
@@ -25,7 +26,7 @@ fn bert_gives_the_cpu_devices_hidden_states() -> Result<()> {
     let difference = (on_device - &on_cpu)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
     assert!(difference < 1e-5, "largest difference {difference}");
     let spread = on_cpu.flatten_all()?.max(0)?.to_scalar::<f32>()?;
-    assert!(spread > 0.1, "the model says nothing: largest hidden state {spread}");
+    assert!(spread > 0.1, "the largest hidden state is only {spread}");
     Ok(())
 }
 
@@ -35,7 +36,7 @@ fn example_compares_both_devices_and_reports() -> anyhow::Result<()> {
     common::write_model(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
     let report = folder.path().join("report.json").to_string_lossy().into_owned();
-    let output = common::example(
+    let output = common::run_embeddings_example(
         &[
             "--model",
             &model,
@@ -64,13 +65,13 @@ fn example_compares_both_devices_and_reports() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the example on a model that `spoil` has damaged; gives back what it says.
-fn complaint(spoil: impl FnOnce(&std::path::Path) -> anyhow::Result<()>) -> anyhow::Result<String> {
+/// Runs the example on a model that `damage` has modified; returns the error output.
+fn error_output(damage: impl FnOnce(&std::path::Path) -> anyhow::Result<()>) -> anyhow::Result<String> {
     let folder = tempfile::tempdir()?;
     common::write_model(folder.path())?;
-    spoil(folder.path())?;
+    damage(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
-    let output = common::example(&["--model", &model, "the cat", "a dog"], &[]);
+    let output = common::run_embeddings_example(&["--model", &model, "the cat", "a dog"], &[]);
     assert!(!output.status.success(), "a damaged model was accepted");
     let text = String::from_utf8(output.stderr)?;
     assert!(!text.contains("panicked"), "{text}");
@@ -79,15 +80,15 @@ fn complaint(spoil: impl FnOnce(&std::path::Path) -> anyhow::Result<()>) -> anyh
 }
 
 #[test]
-fn missing_weights_are_named() -> anyhow::Result<()> {
-    let text = complaint(|folder| Ok(std::fs::remove_file(folder.join("model.safetensors"))?))?;
+fn missing_weights_are_reported() -> anyhow::Result<()> {
+    let text = error_output(|folder| Ok(std::fs::remove_file(folder.join("model.safetensors"))?))?;
     assert!(text.contains("cannot read the weights"), "{text}");
     Ok(())
 }
 
 #[test]
-fn truncated_weights_are_refused() -> anyhow::Result<()> {
-    let text = complaint(|folder| {
+fn truncated_weights_are_rejected() -> anyhow::Result<()> {
+    let text = error_output(|folder| {
         let path = folder.join("model.safetensors");
         let bytes = std::fs::read(&path)?;
         Ok(std::fs::write(&path, &bytes[..bytes.len() / 2])?)
@@ -97,8 +98,8 @@ fn truncated_weights_are_refused() -> anyhow::Result<()> {
 }
 
 #[test]
-fn weights_of_an_integer_type_are_refused_by_name() -> anyhow::Result<()> {
-    let text = complaint(|folder| {
+fn integer_weights_are_rejected_by_name() -> anyhow::Result<()> {
+    let text = error_output(|folder| {
         let path = folder.join("model.safetensors");
         let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu)?;
         let name = "encoder.layer.0.attention.self.query.weight";

@@ -1,5 +1,5 @@
-//! What a step of decoding costs on the device, of the small Llama in Q4_K as candle-transformers has it: launches, driver
-//! calls, and bytes.
+//! Limits the cost of a decoding step of the tiny Llama in Q4_K with candle-transformers: launches, driver
+//! calls and bytes read.
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
@@ -14,7 +14,7 @@ use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use serde_json::Value;
 
-/// As the file's metadata say.
+/// Values of the file's metadata.
 const LAYERS: u64 = 2;
 const WIDTH: u64 = 256;
 
@@ -55,10 +55,10 @@ impl Decoder {
 }
 
 #[test]
-fn a_step_is_few_launches_and_asks_for_no_memory() -> Result<()> {
+fn a_step_needs_few_launches_and_no_allocation() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let device = gpu.device();
-    // What a first text has asked for serves a second one.
+    // Warms up the memory cache with two texts.
     for _ in 0..2 {
         let mut decoder = Decoder::new(&device)?;
         (0..24).try_for_each(|_| decoder.step())?;
@@ -73,17 +73,17 @@ fn a_step_is_few_launches_and_asks_for_no_memory() -> Result<()> {
     for name in ["hipMalloc", "hipFree", "hipHostMalloc", "hipModuleLoadData"] {
         assert_eq!(count(name), 0, "{name}");
     }
-    // A layer has four products, two norms, two rotations, two caches that grow, and attention of too few keys for parts.
-    // Beside the layers: the embedding, the last norm, the logits, and the choice of the likeliest.
+    // A layer has four products, two norms, two rotations, two cache appends and attention, with too few keys
+    // to split. Outside the layers: embedding, last norm, logits and argmax.
     let launches = count("hipModuleLaunchKernel") + count("rocblas_gemm_strided_batched_ex");
-    println!("{} launches a step", launches as f64 / steps as f64);
+    println!("{} launches per step", launches as f64 / steps as f64);
     assert!(launches <= steps * (11 * LAYERS + 4), "{launches} launches in {steps} steps");
-    assert!(launches > steps * 8 * LAYERS, "only {launches} launches: are they counted?");
+    assert!(launches > steps * 8 * LAYERS, "only {launches} launches were counted");
     Ok(())
 }
 
 #[test]
-#[ignore = "the test below runs it in processes of its own"]
+#[ignore = "run by the test below in child processes"]
 fn steps() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let mut decoder = Decoder::new(&gpu.device())?;
@@ -91,7 +91,7 @@ fn steps() -> Result<()> {
     (0..steps).try_for_each(|_| decoder.step())
 }
 
-/// Different lines of 128 bytes that kernels read, each once a launch, in so many steps.
+/// Returns the bytes of distinct 128-byte lines that each kernel reads per launch, summed over `steps` steps.
 fn bytes_read(steps: usize) -> Result<BTreeMap<String, u64>> {
     let file = tempfile::NamedTempFile::new()?;
     let given = std::env::var(OPTIONS).map(|options| options + ";").unwrap_or_default();
@@ -107,18 +107,18 @@ fn bytes_read(steps: usize) -> Result<BTreeMap<String, u64>> {
         String::from_utf8_lossy(&output.stderr)
     );
     let profile: Value = serde_json::from_str(&std::fs::read_to_string(file.path())?)?;
-    let kernels = profile["kernels"].as_array().context("a profile has kernels")?;
+    let kernels = profile["kernels"].as_array().context("the profile has no kernels")?;
     let mut bytes = BTreeMap::new();
     for kernel in kernels {
-        let name = kernel["name"].as_str().context("a kernel has a name")?;
-        let lines = kernel["coalescing"]["lines_loaded"].as_u64().context("a kernel has lines")?;
+        let name = kernel["name"].as_str().context("a kernel has no name")?;
+        let lines = kernel["coalescing"]["lines_loaded"].as_u64().context("a kernel has no lines_loaded")?;
         *bytes.entry(name.to_string()).or_default() += 128 * lines;
     }
     Ok(bytes)
 }
 
 #[test]
-fn a_step_reads_weights_and_caches_once() -> Result<()> {
+fn a_step_reads_weights_once_and_caches_twice() -> Result<()> {
     let (without, with) = (bytes_read(20)?, bytes_read(21)?);
     let read = |name: &String| with[name] - without.get(name).copied().unwrap_or(0);
     let by_kernel: BTreeMap<&String, u64> =
@@ -126,17 +126,17 @@ fn a_step_reads_weights_and_caches_once() -> Result<()> {
     println!("{by_kernel:#?}");
     let products: u64 =
         by_kernel.iter().filter(|(name, _)| name.starts_with("quantized_row_")).map(|(_, b)| b).sum();
-    // Blocks of a layer's seven matrices and of the logits', 144 bytes for 256 weights.
+    // Bytes of the seven matrices per layer and of the logits matrix: 144 bytes per 256 weights.
     let weights = (LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH * 512) + 512 * WIDTH) / 256 * 144;
-    assert!(products >= weights, "{products} bytes of {weights}: are they counted?");
-    assert!(products * 100 <= weights * 105, "products read {products} bytes, their weights have {weights}");
-    // The model joins keys and values to the caches of the steps before, and reads what came of it.
+    assert!(products >= weights, "products read only {products} bytes, the weights have {weights}");
+    assert!(products * 100 <= weights * 105, "products read {products} bytes, the weights have {weights}");
+    // The model concatenates keys and values to the caches, and then reads the caches.
     let cached = (PROMPT as u64 + 20) * WIDTH * 4 * 2 * LAYERS;
     let all: u64 = by_kernel.values().sum();
-    println!("{all} bytes, of them weights {weights}, caches joined and read {}", 2 * cached);
+    println!("{all} bytes in total: weights {weights}, caches copied and read {}", 2 * cached);
     assert!(
         all * 100 <= (weights + 2 * cached) * 105,
-        "{all} bytes, {weights} of weights, {cached} of caches"
+        "{all} bytes in total, expected {weights} of weights and twice {cached} of caches"
     );
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Stable Diffusion 1.5's UNet and the decoder of its autoencoder, as candle-transformers has them, with random weights:
-//! at reduced sizes against the CPU device, and the memory of the decoder at its own sizes.
+//! Tests candle-transformers' UNet and image decoder of Stable Diffusion 1.5 with random weights: at reduced
+//! sizes against the CPU device, and the decoder's memory at full size.
 mod common;
 #[path = "../benches/host/driver.rs"]
-#[allow(dead_code, reason = "the bench counts calls too")]
+#[allow(dead_code, reason = "the benchmark uses the rest")]
 mod driver;
 
 use candle_core::rocm::{RocmDevice, set_conv_tiles};
@@ -15,7 +15,7 @@ use candle_transformers::models::stable_diffusion::vae::{AutoEncoderKL, AutoEnco
 use serial_test::serial;
 use std::collections::HashMap;
 
-/// The autoencoder of version 1.5, its widths divided by `part`.
+/// Returns the configuration of version 1.5's autoencoder with widths divided by `part`.
 fn autoencoder(part: usize) -> AutoEncoderKLConfig {
     AutoEncoderKLConfig {
         block_out_channels: [128, 256, 512, 512].map(|width| width / part).to_vec(),
@@ -27,7 +27,7 @@ fn autoencoder(part: usize) -> AutoEncoderKLConfig {
     }
 }
 
-/// The UNet of version 1.5, its widths divided by 10.
+/// Returns the configuration of version 1.5's UNet with widths divided by 10.
 fn unet() -> UNet2DConditionModelConfig {
     let block =
         |out_channels, use_cross_attn| BlockConfig { out_channels, use_cross_attn, attention_head_dim: 4 };
@@ -39,11 +39,11 @@ fn unet() -> UNet2DConditionModelConfig {
     }
 }
 
-/// Random weights that keep activations of about 1, and their copies on another device.
+/// Random weights that keep activations near 1.
 struct Weights(HashMap<String, Tensor>);
 
 impl Weights {
-    fn of<M>(make: impl Fn(VarBuilder<'_>) -> Result<M>) -> Result<(Self, M)> {
+    fn random<M>(make: impl Fn(VarBuilder<'_>) -> Result<M>) -> Result<(Self, M)> {
         let vars = VarMap::new();
         make(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
         let held = vars.data().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -84,7 +84,7 @@ fn waves(dims: &[usize]) -> Result<Tensor> {
     Tensor::from_vec((0..count).map(|i| (i as f32 * 0.7).sin()).collect(), dims, &Device::Cpu)
 }
 
-/// The root of the mean square of the difference, over that of the reference.
+/// Returns the RMS of the difference, relative to the RMS of the reference.
 fn relative(got: &Tensor, reference: &Tensor) -> Result<f64> {
     let wide = |t: &Tensor| t.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     let (got, reference) = (wide(got)?, wide(reference)?);
@@ -95,10 +95,10 @@ fn relative(got: &Tensor, reference: &Tensor) -> Result<f64> {
 
 #[test]
 #[serial(gpu)]
-fn the_decoder_is_the_cpu_devices() -> Result<()> {
+fn the_decoder_matches_the_cpu() -> Result<()> {
     let device = common::device();
     let make = |vb: VarBuilder<'_>| AutoEncoderKL::new(vb, 3, 3, autoencoder(8));
-    let (weights, reference) = Weights::of(make)?;
+    let (weights, reference) = Weights::random(make)?;
     let latents = waves(&[2, 4, 6, 8])?;
     let expected = reference.decode(&latents)?;
     assert_eq!(expected.dims(), [2, 3, 48, 64]);
@@ -106,51 +106,52 @@ fn the_decoder_is_the_cpu_devices() -> Result<()> {
         let model = make(weights.on(dtype, &device)?)?;
         let got = model.decode(&latents.to_dtype(dtype)?.to_device(&device)?)?;
         assert_eq!((got.dims(), got.dtype()), (expected.dims(), dtype));
-        let off = relative(&got, &expected)?;
-        assert!(off < bound, "{dtype:?}: {off}");
+        let difference = relative(&got, &expected)?;
+        assert!(difference < bound, "{dtype:?}: {difference}");
     }
     Ok(())
 }
 
 #[test]
 #[serial(gpu)]
-fn the_unet_is_the_cpu_devices() -> Result<()> {
+fn the_unet_matches_the_cpu() -> Result<()> {
     let device = common::device();
     let make = |vb: VarBuilder<'_>| UNet2DConditionModel::new(vb, 4, 4, false, unet());
-    let (weights, reference) = Weights::of(make)?;
+    let (weights, reference) = Weights::random(make)?;
     let (latents, text) = (waves(&[2, 4, 16, 16])?, waves(&[2, 7, 24])?);
     let expected = reference.forward(&latents, 500.0, &text)?;
     for (dtype, bound) in [(DType::F32, 1e-5), (DType::F16, 1e-2)] {
         let model = make(weights.on(dtype, &device)?)?;
         let on = |t: &Tensor| t.to_dtype(dtype)?.to_device(&device);
         let got = model.forward(&on(&latents)?, 500.0, &on(&text)?)?;
-        let off = relative(&got, &expected)?;
-        assert!(off < bound, "{dtype:?}: {off}");
+        let difference = relative(&got, &expected)?;
+        assert!(difference < bound, "{dtype:?}: {difference}");
     }
     Ok(())
 }
 
-/// One decode of f16 latents at version 1.5's own widths takes at most 2 GiB beyond the weights. The software GPU would
-/// take hours: in its place stands a driver that does nothing, for which all memory is taken as for a card.
+/// Decoding f16 latents at version 1.5's full widths uses at most 2 GiB in addition to the weights. Since the
+/// software GPU would take hours, a driver that computes nothing replaces it; memory is allocated as on a
+/// real GPU.
 #[test]
 #[serial(gpu)]
-fn the_decoder_takes_little_memory_at_its_own_sizes() -> anyhow::Result<()> {
+fn the_decoder_uses_little_memory_at_full_size() -> anyhow::Result<()> {
     match common::gpu() {
         Some(gpu) if gpu.rocm().driver_name() == "emulator" => {
-            let said = driver::Driver::build()?
-                .run(&[], &["--ignored", "--exact", "decodes_at_its_own_sizes", "--nocapture"])?;
-            println!("{said}");
-            assert!(said.contains("1 passed"));
+            let output = driver::Driver::build()?
+                .run(&[], &["--ignored", "--exact", "decodes_at_full_size", "--nocapture"])?;
+            println!("{output}");
+            assert!(output.contains("1 passed"));
         }
-        Some(_) => decodes_at_its_own_sizes()?,
+        Some(_) => decodes_at_full_size()?,
         None => {}
     }
     Ok(())
 }
 
 #[test]
-#[ignore = "another test runs it in a process of its own"]
-fn decodes_at_its_own_sizes() -> anyhow::Result<()> {
+#[ignore = "run by another test in a child process"]
+fn decodes_at_full_size() -> anyhow::Result<()> {
     for (side, tiles) in [(512, true), (1024, true), (1024, false)] {
         set_conv_tiles(Some(tiles));
         let rocm = RocmDevice::new_with_stream(0)?;
@@ -159,13 +160,17 @@ fn decodes_at_its_own_sizes() -> anyhow::Result<()> {
         let latents = waves(&[1, 4, side / 8, side / 8])?.to_dtype(DType::F16)?.to_device(&device)?;
         device.synchronize()?;
         let before = rocm.memory_stats().live;
-        let picture = model.decode(&latents)?;
+        let image = model.decode(&latents)?;
         device.synchronize()?;
-        assert_eq!(picture.dims(), [1, 3, side, side]);
+        assert_eq!(image.dims(), [1, 3, side, side]);
         let taken = rocm.memory_stats().peak - before;
         let by = if tiles { "tiles" } else { "unfolding" };
-        println!("a decode at {side} x {side} by {by} takes {} MiB beyond {} MiB", taken >> 20, before >> 20);
-        assert!(taken <= 2 << 30, "{taken} bytes at {side} x {side} by {by}");
+        println!(
+            "decoding {side} x {side} with {by} uses {} MiB in addition to {} MiB",
+            taken >> 20,
+            before >> 20
+        );
+        assert!(taken <= 2 << 30, "{taken} bytes at {side} x {side} with {by}");
     }
     set_conv_tiles(None);
     Ok(())

@@ -1,4 +1,4 @@
-//! Training on the device: with the same weights and data, 200 steps end at the CPU device's loss.
+//! Tests training on the device: with the same weights and data, 200 steps must reach the CPU device's loss.
 mod common;
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ const STEPS: usize = 200;
 
 type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-/// A network and what it has to learn.
+/// Network and its training data.
 struct Task {
     network: fn(VarBuilder) -> Result<Forward>,
     data: fn() -> Result<(Tensor, Tensor)>,
@@ -23,20 +23,20 @@ struct Task {
 const MLP: Task = Task { network: mlp, data: spirals };
 const CONVNET: Task = Task { network: convnet, data: stripes };
 
-/// Two hidden layers, the first one normalised.
+/// Returns a network with two hidden layers and a layer norm after the first one.
 fn mlp(vb: VarBuilder) -> Result<Forward> {
     let (first, second) = (linear(2, 24, vb.pp("first"))?, linear(24, 24, vb.pp("second"))?);
     let (norm, last) = (layer_norm(24, 1e-5, vb.pp("norm"))?, linear(24, 3, vb.pp("last"))?);
     let bias = norm.bias().cloned().unwrap_or(norm.weight().zeros_like()?);
     Ok(Box::new(move |x| {
         let x = first.forward(x)?;
-        // The fused layer norm has no gradient, on any device.
+        // The fused layer norm has no gradient on any device.
         let x = ops::layer_norm_slow(&x, norm.weight(), &bias, 1e-5)?.gelu()?;
         last.forward(&ops::silu(&second.forward(&x)?)?)
     }))
 }
 
-/// Two convolutions, one normalised over the batch, with either kind of pooling.
+/// Returns a network with two convolutions, batch norm, max pooling and average pooling.
 fn convnet(vb: VarBuilder) -> Result<Forward> {
     let padded = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
     let (first, second) =
@@ -50,7 +50,7 @@ fn convnet(vb: VarBuilder) -> Result<Forward> {
     }))
 }
 
-/// Three interleaved spirals.
+/// Returns points on three interleaved spirals.
 fn spirals() -> Result<(Tensor, Tensor)> {
     let (mut points, mut classes) = (Vec::new(), Vec::new());
     for class in 0..3u32 {
@@ -64,7 +64,7 @@ fn spirals() -> Result<(Tensor, Tensor)> {
     Ok((Tensor::from_vec(points, (48, 2), &Device::Cpu)?, Tensor::from_vec(classes, 48, &Device::Cpu)?))
 }
 
-/// Stripes of four directions, each shifted in three ways.
+/// Returns images of stripes in four directions with three shifts each.
 fn stripes() -> Result<(Tensor, Tensor)> {
     let (mut pixels, mut classes) = (Vec::new(), Vec::new());
     for class in 0..4u32 {
@@ -82,13 +82,13 @@ fn stripes() -> Result<(Tensor, Tensor)> {
     Ok((Tensor::from_vec(pixels, (12, 1, 8, 8), &Device::Cpu)?, Tensor::from_vec(classes, 12, &Device::Cpu)?))
 }
 
-/// The same weights for every run, made on the CPU: sines, scaled by what flows into a neuron; biases are
-/// zero.
+/// Returns deterministic weights, created on the CPU: sines scaled by the number of inputs of a neuron;
+/// biases are zero.
 fn initial_weights(task: &Task) -> Result<HashMap<String, Tensor>> {
     let vars = VarMap::new();
     let _network = (task.network)(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
     let mut weights = HashMap::new();
-    let vars = vars.data().lock().expect("nobody panicked with it");
+    let vars = vars.data().lock().expect("the lock is not poisoned");
     for (name, var) in vars.iter() {
         let dims = var.dims();
         let value = if dims.len() > 1 {
@@ -106,7 +106,7 @@ fn initial_weights(task: &Task) -> Result<HashMap<String, Tensor>> {
     Ok(weights)
 }
 
-/// The loss before and after all steps.
+/// Trains a network; returns the loss before and after all steps.
 fn train<O: Optimizer>(
     task: &Task,
     config: O::Config,
@@ -115,7 +115,7 @@ fn train<O: Optimizer>(
 ) -> Result<[f32; 2]> {
     let vars = VarMap::new();
     let network = (task.network)(VarBuilder::from_varmap(&vars, DType::F32, device))?;
-    for (name, var) in vars.data().lock().expect("nobody panicked with it").iter() {
+    for (name, var) in vars.data().lock().expect("the lock is not poisoned").iter() {
         var.set(&weights[name].to_device(device)?)?;
     }
     let (inputs, classes) = (task.data)()?;
@@ -140,7 +140,7 @@ fn check<O: Optimizer>(task: &Task, config: impl Fn() -> O::Config) {
     println!("loss before and after {STEPS} steps: CPU {cpu:?}, ROCm {rocm:?}");
     assert!((cpu[0] - rocm[0]).abs() < 1e-5, "before: CPU {}, ROCm {}", cpu[0], rocm[0]);
     assert!((cpu[1] - rocm[1]).abs() < 1e-3 * cpu[1].min(1.0), "after: CPU {}, ROCm {}", cpu[1], rocm[1]);
-    assert!(rocm[1] < 0.5 * rocm[0], "nothing was learnt: {rocm:?}");
+    assert!(rocm[1] < 0.5 * rocm[0], "the loss was not halved: {rocm:?}");
 }
 
 fn adamw() -> ParamsAdamW {
@@ -171,10 +171,10 @@ fn convnet_with_adamw() {
     check::<AdamW>(&CONVNET, adamw);
 }
 
-/// Weights saved from the device make the same network on the CPU, and back.
+/// Weights saved from the device give the same outputs on the CPU and on the device.
 #[test]
 #[serial]
-fn weights_go_through_a_file() -> Result<()> {
+fn saved_weights_are_loaded_unchanged() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("weights.safetensors");
     let (inputs, _) = spirals()?;
@@ -194,15 +194,15 @@ fn weights_go_through_a_file() -> Result<()> {
         let difference = (loaded - &saved)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
         assert!(difference < 1e-5, "{device:?}: {difference}");
     }
-    // The weights were drawn at random: no two classes look alike.
+    // The outputs of the random weights are not all zero.
     assert!(saved.flatten_all()?.abs()?.max(0)?.to_scalar::<f32>()? > 1e-3);
     Ok(())
 }
 
-/// Gradients of layers that the networks above do not have, from one backward pass each.
+/// Compares gradients of operations that the networks above do not use.
 #[test]
 #[serial]
-fn gradients_of_other_layers() -> Result<()> {
+fn gradients_of_other_operations_match_the_cpu() -> Result<()> {
     type Loss = fn(&Tensor) -> Result<Tensor>;
     let losses: [(&str, Loss); 8] = [
         ("sigmoid", |x| ops::sigmoid(x)?.sqr()),

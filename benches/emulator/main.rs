@@ -1,14 +1,13 @@
-//! What the software GPU costs, as ratios to Candle's CPU device on the same threads:
+//! Benchmark of the software GPU: times relative to Candle's CPU device with the same number of threads.
 //!
 //! ```text
 //! CANDLE_ROCM_ARCHS=gfx90a,gfx1100 cargo bench --features rocm,rocm-emulator --bench emulator
 //! ```
 //!
-//! Threads and checks are chosen once per process, so this program starts itself again for each setting
-//! ([`measure`]) and puts the figures side by side ([`report`]). Arguments choose what is measured: `operations`
-//! (`operations=add`: those with `add` in their name), `streams`, `launch`, `model`; none means all.
-//! `CANDLE_ROCM_DRIVER` chooses the devices; unless it is set, they are those of gfx1100 and gfx90a for which kernels
-//! are embedded.
+//! The number of threads and the checks are fixed per process, so this program starts a child process for each setting
+//! ([`measure`]) and compares the results ([`report`]). Arguments select the parts: `operations` (`operations=add` runs
+//! those with `add` in their name), `streams`, `launch` and `model`; the default is all. `CANDLE_ROCM_DRIVER` selects the
+//! devices; the default is gfx1100 and gfx90a, as far as the program contains kernels for them.
 mod measure;
 mod model;
 mod operations;
@@ -19,9 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 use measure::{Figure, Setting};
 use std::process::{Command, Stdio};
 
-/// What a child measures.
+/// Parts of the benchmark; a child process measures one.
 const PARTS: [&str; 4] = ["operations", "streams", "launch", "model"];
-/// Each setting is measured so often, in turns; the best counts.
+/// Number of rounds over all settings; the best result counts.
 const ROUNDS: usize = 3;
 
 fn main() -> Result<()> {
@@ -29,18 +28,18 @@ fn main() -> Result<()> {
     if let Some([part]) = arguments.strip_prefix(&["--measure".to_string()][..]) {
         return measure::run(part);
     }
-    let mut wanted: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if wanted.is_empty() {
-        wanted.extend(PARTS);
+    let mut parts: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if parts.is_empty() {
+        parts.extend(PARTS);
     }
-    for part in &wanted {
-        ensure!(PARTS.contains(&measure::split(part).0), "no part '{part}': there are {PARTS:?}");
+    for part in &parts {
+        ensure!(PARTS.contains(&measure::split(part).0), "unknown part '{part}'; known parts: {PARTS:?}");
     }
-    let all = std::thread::available_parallelism()?.get();
-    println!("{}, {all} threads", report::machine());
+    let max_threads = std::thread::available_parallelism()?.get();
+    println!("{}, {max_threads} threads", report::machine());
     let one = Setting { threads: 1, check: None };
-    let full = Setting { threads: all, check: None };
-    let checked = Setting { threads: all, check: Some("memory") };
+    let full = Setting { threads: max_threads, check: None };
+    let checked = Setting { threads: max_threads, check: Some("memory") };
     let plan: [(&str, &[Setting]); 4] = [
         ("operations", &[full, one, checked]),
         ("streams", &[full, one]),
@@ -48,21 +47,21 @@ fn main() -> Result<()> {
         ("model", &[full]),
     ];
     let mut figures = Vec::new();
-    for part in wanted {
+    for part in parts {
         let (_, settings) =
             plan.iter().find(|(name, _)| *name == measure::split(part).0).context("no plan")?;
         for _ in 0..ROUNDS {
             for setting in *settings {
-                figures.extend(child(part, *setting)?);
+                figures.extend(measure_in_child(part, *setting)?);
             }
         }
     }
-    report::print(&measure::best(figures), all);
+    report::print(&measure::best(figures), max_threads);
     Ok(())
 }
 
-/// Measures one part in a process of its own.
-fn child(part: &str, setting: Setting) -> Result<Vec<Figure>> {
+/// Measures one part in a child process.
+fn measure_in_child(part: &str, setting: Setting) -> Result<Vec<Figure>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--measure", part]).stderr(Stdio::inherit());
     command.env("RAYON_NUM_THREADS", setting.threads.to_string());
@@ -71,7 +70,7 @@ fn child(part: &str, setting: Setting) -> Result<Vec<Figure>> {
     if std::env::var_os("CANDLE_ROCM_DRIVER").is_none() {
         command.env("CANDLE_ROCM_DRIVER", format!("emulator:{}", measure::embedded_archs().join(",")));
     }
-    let output = command.output().context("cannot start the bench again")?;
+    let output = command.output().context("cannot start the child process")?;
     if !output.status.success() {
         bail!("{part} with {setting:?} failed: {}", output.status);
     }

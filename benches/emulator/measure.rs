@@ -1,9 +1,9 @@
-//! One setting in one process: seconds on each software device and on the CPU device, in turns.
+//! Measures one setting in one process: seconds on each software GPU and on the CPU device, alternately.
 use anyhow::{Context, Result};
 use candle_core::Device;
 use std::time::Instant;
 
-/// What a process is started with.
+/// Settings of a child process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     pub threads: usize,
@@ -11,39 +11,39 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The value of CANDLE_ROCM_EMULATOR.
+    /// Returns the value of `CANDLE_ROCM_EMULATOR`.
     pub fn variable(self) -> String {
         self.check.map_or_else(String::new, |check| format!("check={check}"))
     }
 }
 
-/// A measured figure, lower is better.
+/// Measured time; lower is better.
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub setting: Setting,
-    pub what: String,
+    pub name: String,
     pub arch: String,
-    /// Seconds on the software device.
+    /// Seconds on the software GPU.
     pub seconds: f64,
-    /// Seconds on the CPU device; or, where there is nothing to compare with, how many things were done.
+    /// Seconds on the CPU device; if there is no comparison, the number of operations.
     pub reference: f64,
 }
 
 impl Figure {
-    /// Writes the line that [`Figure::parse`] reads.
-    fn emit(what: &str, arch: &str, seconds: f64, reference: f64) {
-        println!("{what}\t{arch}\t{seconds:e}\t{reference:e}");
+    /// Prints the line that [`Figure::parse`] reads.
+    fn emit(name: &str, arch: &str, seconds: f64, reference: f64) {
+        println!("{name}\t{arch}\t{seconds:e}\t{reference:e}");
     }
 
     pub fn parse(line: &str, setting: Setting) -> Result<Self> {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [what, arch, seconds, reference] = fields[..] else {
-            anyhow::bail!("a figure has four fields: {line:?}")
+        let [name, arch, seconds, reference] = fields[..] else {
+            anyhow::bail!("expected four fields: {line:?}")
         };
-        let number = |text: &str| text.parse().with_context(|| format!("no number: {text:?}"));
+        let number = |text: &str| text.parse().with_context(|| format!("not a number: {text:?}"));
         Ok(Self {
             setting,
-            what: what.into(),
+            name: name.into(),
             arch: arch.into(),
             seconds: number(seconds)?,
             reference: number(reference)?,
@@ -51,12 +51,12 @@ impl Figure {
     }
 }
 
-/// The least seconds of each figure over all rounds.
+/// Returns the minimum of each figure over all rounds.
 pub fn best(figures: Vec<Figure>) -> Vec<Figure> {
     let mut best: Vec<Figure> = Vec::new();
     for figure in figures {
         let same = |known: &&mut Figure| {
-            (known.setting, &known.what, &known.arch) == (figure.setting, &figure.what, &figure.arch)
+            (known.setting, &known.name, &known.arch) == (figure.setting, &figure.name, &figure.arch)
         };
         match best.iter_mut().find(same) {
             None => best.push(figure),
@@ -69,13 +69,16 @@ pub fn best(figures: Vec<Figure>) -> Vec<Figure> {
     best
 }
 
-/// Architectures of the bench for which this program holds kernels.
+/// Returns the architectures of the benchmark for which this program contains kernels.
 pub fn embedded_archs() -> Vec<&'static str> {
-    let held = hip_kernels::archs();
-    ["gfx1100", "gfx90a"].into_iter().filter(|arch| hip_kernels::best_target(arch, held).is_some()).collect()
+    let targets = hip_kernels::archs();
+    ["gfx1100", "gfx90a"]
+        .into_iter()
+        .filter(|arch| hip_kernels::best_target(arch, targets).is_some())
+        .collect()
 }
 
-/// A part, and what the names of its figures must contain.
+/// Splits an argument into a part and a filter for the names of its operations.
 pub fn split(part: &str) -> (&str, &str) {
     part.split_once('=').unwrap_or((part, ""))
 }
@@ -90,16 +93,15 @@ pub fn run(part: &str) -> Result<()> {
         "streams" => super::streams::measure(&devices),
         "launch" => super::streams::measure_launches(&devices),
         "model" => super::model::measure(&devices),
-        _ => anyhow::bail!("no part '{part}'"),
+        _ => anyhow::bail!("unknown part '{part}'"),
     }
 }
 
-/// An architecture without its target features.
+/// Returns an architecture without its target features.
 pub fn without_features(arch: &str) -> &str {
     arch.split_once(':').map_or(arch, |(name, _)| name)
 }
 
-/// The device's architecture.
 fn arch(device: &Device) -> &str {
     match device {
         Device::Rocm(rocm) => without_features(rocm.arch()),
@@ -107,50 +109,50 @@ fn arch(device: &Device) -> &str {
     }
 }
 
-/// The least seconds of `work` on each device, of `rounds` rounds in which the devices take turns after one that
-/// does not count. `prepare` makes what `work` takes.
-fn least_seconds<T, R>(
-    what: &str,
+/// Returns the minimum seconds of `work` on each device over `rounds` rounds, after a warm-up round; the
+/// devices alternate in each round. `prepare` creates the input of `work`.
+fn min_seconds<T, R>(
+    name: &str,
     devices: &[&Device],
     rounds: usize,
     prepare: impl Fn(&Device) -> Result<T>,
     work: impl Fn(&T) -> Result<R>,
 ) -> Result<Vec<f64>> {
     let inputs = devices.iter().map(|device| prepare(device)).collect::<Result<Vec<T>>>()?;
-    let mut least = vec![f64::INFINITY; devices.len()];
+    let mut minimum = vec![f64::INFINITY; devices.len()];
     for round in 0..=rounds {
-        for ((device, input), least) in devices.iter().zip(&inputs).zip(&mut least) {
+        for ((device, input), minimum) in devices.iter().zip(&inputs).zip(&mut minimum) {
             let start = Instant::now();
-            let result = work(input).with_context(|| format!("{what} on {}", arch(device)))?;
+            let result = work(input).with_context(|| format!("{name} on {}", arch(device)))?;
             device.synchronize()?;
             if round > 0 {
-                *least = least.min(start.elapsed().as_secs_f64());
+                *minimum = minimum.min(start.elapsed().as_secs_f64());
             }
             drop(result);
         }
     }
-    Ok(least)
+    Ok(minimum)
 }
 
-/// Prints how long `work` takes on each software device and on the CPU device.
+/// Prints the time of `work` on each software GPU and on the CPU device.
 pub fn compare<T, R>(
-    what: &str,
+    name: &str,
     devices: &[Device],
     rounds: usize,
     prepare: impl Fn(&Device) -> Result<T>,
     work: impl Fn(&T) -> Result<R>,
 ) -> Result<()> {
     let all: Vec<&Device> = devices.iter().chain([&Device::Cpu]).collect();
-    let seconds = least_seconds(what, &all, rounds, prepare, work)?;
+    let seconds = min_seconds(name, &all, rounds, prepare, work)?;
     for (device, own) in devices.iter().zip(&seconds) {
-        Figure::emit(what, arch(device), *own, seconds[devices.len()]);
+        Figure::emit(name, arch(device), *own, seconds[devices.len()]);
     }
     Ok(())
 }
 
-/// Prints how long `work`, which does `count` things, takes on each software device.
+/// Prints the time of `work`, which consists of `count` operations, on each software GPU.
 pub fn time<T, R>(
-    what: &str,
+    name: &str,
     devices: &[Device],
     rounds: usize,
     count: f64,
@@ -158,8 +160,8 @@ pub fn time<T, R>(
     work: impl Fn(&T) -> Result<R>,
 ) -> Result<()> {
     let all: Vec<&Device> = devices.iter().collect();
-    for (device, seconds) in devices.iter().zip(least_seconds(what, &all, rounds, prepare, work)?) {
-        Figure::emit(what, arch(device), seconds, count);
+    for (device, seconds) in devices.iter().zip(min_seconds(name, &all, rounds, prepare, work)?) {
+        Figure::emit(name, arch(device), seconds, count);
     }
     Ok(())
 }

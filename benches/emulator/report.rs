@@ -1,7 +1,7 @@
-//! The table: what, measured, target, ok or missed.
+//! Prints the table: name, measured value, target, and whether the target is met.
 use super::measure::{Figure, Setting};
 
-/// A line of the table.
+/// Line of the table.
 struct Line {
     what: String,
     measured: String,
@@ -27,14 +27,14 @@ fn at_least(what: String, unit: &str, value: f64, target: f64) -> Line {
     }
 }
 
-/// The host, as the kernel names it.
+/// Returns the processor's name from /proc/cpuinfo.
 pub fn machine() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     name.map_or_else(|| "unknown host".into(), |(_, name)| name.trim().to_string())
 }
 
-/// Prints the table; `all` is how many threads the host has.
+/// Prints the table; `all` is the number of threads of the host.
 pub fn print(figures: &[Figure], all: usize) {
     let lines: Vec<Line> = figures.iter().flat_map(|figure| lines(figure, figures, all)).collect();
     println!("{:60} {:>14} {:>12}", "what", "measured", "target");
@@ -44,12 +44,12 @@ pub fn print(figures: &[Figure], all: usize) {
     println!("{} of {} targets met", lines.iter().filter(|line| line.met).count(), lines.len());
 }
 
-/// Returns the lines of one figure, alone and beside those of other settings, each with its target.
+/// Returns the lines of one figure with their targets, including comparisons with other settings.
 fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
-    let Figure { setting, what, arch, seconds, reference } = figure;
+    let Figure { setting, name: what, arch, seconds, reference } = figure;
     let Setting { threads, check } = *setting;
     let with = |setting: Setting| {
-        figures.iter().find(|other| other.setting == setting && other.what == *what && other.arch == *arch)
+        figures.iter().find(|other| other.setting == setting && other.name == *what && other.arch == *arch)
     };
     let name = |more: &str| format!("{what}, {arch}, threads: {threads}{more}");
     if let Some(check) = check {
@@ -63,7 +63,7 @@ fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
         "launch" | "launch and wait" => {
             vec![at_most(name(""), " us", seconds / reference * 1e6, 10.0)]
         }
-        // Lane-operations of one core.
+        // Lane operations of one core.
         "v_add_f32" | "v_fma_f32" if threads == 1 => {
             vec![at_least(name(""), " G/s", reference / seconds / 1e9, 1.5)]
         }

@@ -1,4 +1,4 @@
-// Streams of one instruction, for the bench: `turns` times 128 instructions of which none waits for the one before it.
+// Streams of one instruction for the benchmark: `turns` times 128 instructions, each independent of the previous one.
 #define EIGHT(INSTRUCTION)                                                                                      \
     INSTRUCTION("%0") INSTRUCTION("%1") INSTRUCTION("%2") INSTRUCTION("%3")                                     \
     INSTRUCTION("%4") INSTRUCTION("%5") INSTRUCTION("%6") INSTRUCTION("%7")

@@ -1,16 +1,16 @@
-//! A HIP driver and a rocBLAS that do nothing: every call succeeds at once and is counted.
+//! Stub of HIP and rocBLAS: every call succeeds immediately and is counted.
 //!
-//! The bench `host` compiles this file to a library of its own and runs against it, so that what it measures is the
-//! host's share alone. Device memory is a range of addresses that nothing lies behind; kernels do not run; what is
-//! copied to the host is zero.
+//! The benchmark `host` compiles this file to a shared library and runs with it, so that it measures host
+//! time only. Device memory is a range of addresses without backing memory, kernels do not run, and copies to
+//! the host return zeros.
 #![allow(non_snake_case, non_camel_case_types, unused_unsafe, unused_braces)]
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The variable that names the architecture to report.
+/// Environment variable with the architecture to report.
 const ARCH_VARIABLE: &str = "HOST_BENCH_ARCH";
 
-/// Where `gcnArchName` lies in hipDeviceProp_tR0600, and other members that are asked for.
+/// Offsets of `gcnArchName` and other members in hipDeviceProp_tR0600.
 const ARCH_OFFSET: usize = 1160;
 const TOTAL_MEMORY_OFFSET: usize = 288;
 const WARP_SIZE_OFFSET: usize = 308;
@@ -20,7 +20,7 @@ const FREE_MEMORY: usize = 60 << 30;
 /// hipMemcpyDeviceToHost.
 const TO_HOST: u32 = 2;
 
-/// Distinct device addresses and handles.
+/// Next unused device address and handle.
 static NEXT_ADDRESS: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
 static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(0x1000);
 
@@ -28,7 +28,7 @@ fn handle() -> usize {
     NEXT_HANDLE.fetch_add(16, Ordering::Relaxed)
 }
 
-/// Defines the functions: their names are listed, their calls counted, and they return success.
+/// Defines functions that count their calls and return success, and the list of their names.
 macro_rules! driver {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
         enum Function { $($name),* }
@@ -40,7 +40,7 @@ macro_rules! driver {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
                 count(Function::$name);
-                // SAFETY: HIP's own conditions: each address that is given has room for what is written there.
+                // SAFETY: the caller guarantees HIP's conditions: pointers to results are valid for writes.
                 unsafe { $body }
                 0
             }
@@ -48,26 +48,25 @@ macro_rules! driver {
     };
 }
 
-/// Load and store instead of an atomic addition, which would cost as much as some of what is measured: the bench calls
-/// from one thread.
+/// Counts with load and store. An atomic addition would distort the measurement, and the benchmark has only one thread.
 fn count(function: Function) {
     let calls = &CALLS[function as usize];
     calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// How often the function `name` was called; all functions together if `name` is null.
+/// Returns the number of calls of the function `name`; of all functions if `name` is null.
 ///
 /// # Safety
 /// `name` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn host_bench_calls(name: *const c_char) -> u64 {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let wanted = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     let counted = NAMES.iter().zip(&CALLS).filter(|(name, _)| wanted.is_none_or(|w| w == name.as_bytes()));
     counted.map(|(_, calls)| calls.load(Ordering::Relaxed)).sum()
 }
 
-// Arguments that a function has no use for are left out: the C calling convention lets a callee ignore the last ones.
+// Unused trailing parameters are omitted, which the C calling convention allows.
 driver! {
     fn hipInit() {}
     fn hipRuntimeGetVersion(version: *mut c_int) { *version = 70_000_000 }
@@ -102,7 +101,7 @@ driver! {
         *total = TOTAL_MEMORY;
     }
     fn hipHostMalloc(address: *mut *mut c_void, bytes: usize) {
-        // Pinned memory stays until the process ends: hipHostFree is not told its size.
+        // Pinned memory is never freed, since hipHostFree does not receive its size.
         *address = Vec::leak(vec![0u64; bytes.div_ceil(8)]).as_mut_ptr().cast()
     }
     fn hipHostFree() {}
@@ -159,15 +158,15 @@ driver! {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetErrorName() -> *const c_char {
-    c"an error of a driver that does nothing".as_ptr()
+    c"error of the stub driver".as_ptr()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hipGetErrorString() -> *const c_char {
-    c"no call of it fails".as_ptr()
+    c"the stub driver never fails".as_ptr()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rocblas_status_to_string() -> *const c_char {
-    c"a status of a rocBLAS that does nothing".as_ptr()
+    c"status of the stub rocBLAS".as_ptr()
 }

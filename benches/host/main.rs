@@ -1,13 +1,13 @@
-//! The host's own share of small operations: time, heap allocations and driver calls, as a table in markdown.
+//! Benchmark of host overhead of small operations: prints time, heap allocations and driver calls as a Markdown table.
 //!
 //! ```text
 //! cargo bench --features rocm --bench host
 //! cargo bench --features rocm --bench host -- instructions
 //! ```
 //!
-//! Builds a driver that does nothing ([`driver`]; rustc must be there) and starts itself again on it: no GPU is needed,
-//! and none is measured. `instructions` adds what valgrind counts, which other programs on the machine do not change.
-//! Other arguments choose the operations with that in their name.
+//! Builds a stub driver ([`driver`], which needs rustc) and measures in a child process that uses it, without
+//! a GPU. `instructions` adds instruction counts from valgrind, which do not depend on other programs on the
+//! machine. Other arguments select the operations whose names contain them.
 mod driver;
 mod measure;
 mod operations;
@@ -22,57 +22,57 @@ use std::hint::black_box;
 #[global_allocator]
 static ALLOCATOR: measure::CountingAllocator = measure::CountingAllocator;
 
-/// What the second process is asked for.
+/// Arguments of the child process.
 const TABLE: &str = "--table";
 const INSTRUCTIONS: &str = "--instructions";
 
 const COLUMNS: [&str; 9] = [
     "operation, 16 elements",
-    "ns, least",
-    "ns, median",
-    "backend alone: ns, least",
-    "ns, median",
+    "min ns",
+    "median ns",
+    "backend only: min ns",
+    "median ns",
     "heap allocations",
-    "of the backend",
+    "in the backend",
     "driver calls",
-    "of hipSetDevice",
+    "hipSetDevice calls",
 ];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
-        [TABLE, names @ ..] => table(&chosen(names)?),
+        [TABLE, names @ ..] => table(&select_operations(names)?),
         [INSTRUCTIONS, names @ ..] => {
-            each_work(&chosen(names)?, |_, _, work| measure::count_instructions(work))
+            for_each_work(&select_operations(names)?, |_, _, work| measure::count_instructions(work))
         }
         arguments => report(arguments),
     }
 }
 
-/// The operations with one of `names` in their name; all if there is none.
-fn chosen(names: &[&str]) -> Result<Vec<&'static Operation>> {
+/// Returns the operations whose name contains one of `names`; all operations if `names` is empty.
+fn select_operations(names: &[&str]) -> Result<Vec<&'static Operation>> {
     let wanted = |o: &&Operation| names.is_empty() || names.iter().any(|name| o.name.contains(name));
-    let chosen: Vec<&Operation> = OPERATIONS.iter().filter(wanted).collect();
-    ensure!(!chosen.is_empty(), "no operation has one of {names:?} in its name");
-    Ok(chosen)
+    let selected: Vec<&Operation> = OPERATIONS.iter().filter(wanted).collect();
+    ensure!(!selected.is_empty(), "no operation name contains any of {names:?}");
+    Ok(selected)
 }
 
-/// Builds the driver, measures on it in a second process, and prints the table.
+/// Builds the driver, measures in a child process, and prints the table.
 fn report(arguments: &[&str]) -> Result<()> {
     let names: Vec<&str> = arguments.iter().copied().filter(|name| *name != "instructions").collect();
     let with_instructions = names.len() < arguments.len();
-    let operations = chosen(&names)?;
+    let operations = select_operations(&names)?;
     let driver = Driver::build()?;
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu =
         cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, name)| name);
-    println!("driver that does nothing: host time only, no GPU figure ({})\n", cpu.unwrap_or("unknown host"));
+    println!("stub driver: host time only, no GPU time ({})\n", cpu.unwrap_or("unknown host"));
     let mut columns = COLUMNS.to_vec();
     let measured = driver.run(&[], &[&[TABLE], names.as_slice()].concat())?;
     let mut lines: Vec<String> = measured.lines().map(str::to_string).collect();
     if with_instructions {
-        columns.extend(["instructions", "of the backend"]);
+        columns.extend(["instructions", "in the backend"]);
         for (line, counted) in lines.iter_mut().zip(instructions(&driver, &operations, &names)?) {
             line.push_str(&counted);
         }
@@ -82,7 +82,7 @@ fn report(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Two cells for each operation: callgrind writes a file whenever the counted function returns.
+/// Returns two cells per operation. Callgrind writes a file whenever the counted function returns.
 fn instructions(driver: &Driver, operations: &[&Operation], names: &[&str]) -> Result<Vec<String>> {
     let file = driver.folder().join("instructions");
     let wrapper = [
@@ -101,7 +101,7 @@ fn instructions(driver: &Driver, operations: &[&Operation], names: &[&str]) -> R
         let total = text
             .lines()
             .find_map(|line| line.strip_prefix("totals: "))
-            .context("callgrind wrote no total")?;
+            .context("callgrind's output has no totals line")?;
         Ok(total.trim().parse::<u64>()? / COUNTED as u64)
     };
     operations
@@ -117,8 +117,8 @@ fn instructions(driver: &Driver, operations: &[&Operation], names: &[&str]) -> R
         .collect()
 }
 
-/// Calls `each` with every operation's number, its form (0 of `Tensor`, 1 of the backend) and itself.
-fn each_work(
+/// Calls `each` for every operation with its index, its form (0 for `Tensor`, 1 for the backend) and its work.
+fn for_each_work(
     operations: &[&Operation],
     mut each: impl FnMut(usize, usize, Work) -> Result<()>,
 ) -> Result<()> {
@@ -134,32 +134,32 @@ fn each_work(
     })
 }
 
-/// Measures, and prints the lines of the table.
+/// Measures the operations and prints the lines of the table.
 fn table(operations: &[&Operation]) -> Result<()> {
     let mut times: Vec<[Times; 2]> = operations.iter().map(|_| Default::default()).collect();
     for _ in 0..ROUNDS {
-        each_work(operations, |number, form, work| times[number][form].measure(work))?;
+        for_each_work(operations, |number, form, work| times[number][form].measure(work))?;
     }
     let mut counts: Vec<[Option<Counts>; 2]> = operations.iter().map(|_| [None, None]).collect();
     let calls = Calls::of_this_process()?;
-    each_work(operations, |number, form, work| {
+    for_each_work(operations, |number, form, work| {
         counts[number][form] = Some(Counts::of(work, &calls)?);
         Ok(())
     })?;
     for ((operation, [tensor, storage]), counts) in operations.iter().zip(&mut times).zip(&counts) {
         let [Some(of_tensor), of_storage] = counts else { continue };
-        let (least, median) = tensor.least_and_median()?;
+        let (min, median) = tensor.min_and_median()?;
         let backend = match of_storage {
             Some(counts) => {
-                let (least, median) = storage.least_and_median()?;
-                [format!("{least:.0}"), format!("{median:.0}"), counts.allocations.to_string()]
+                let (min, median) = storage.min_and_median()?;
+                [format!("{min:.0}"), format!("{median:.0}"), counts.allocations.to_string()]
             }
             None => ["-", "-", "-"].map(str::to_string),
         };
-        let [backend_least, backend_median, backend_allocations] = backend;
+        let [backend_min, backend_median, backend_allocations] = backend;
         let Counts { allocations, driver_calls, set_device } = of_tensor;
         println!(
-            "| {} | {least:.0} | {median:.0} | {backend_least} | {backend_median} | {allocations} | \
+            "| {} | {min:.0} | {median:.0} | {backend_min} | {backend_median} | {allocations} | \
              {backend_allocations} | {driver_calls} | {set_device} |",
             operation.name
         );

@@ -1,11 +1,11 @@
-//! Time, heap allocations and driver calls of one operation.
+//! Measures time, heap allocations and driver calls of one operation.
 use super::driver::Calls;
 use anyhow::{Context, Result};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The system's allocator; counts requests while it is asked to.
+/// System allocator that counts allocations while [`COUNTING`] is set.
 pub struct CountingAllocator;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
@@ -17,53 +17,53 @@ fn count_allocation() {
     }
 }
 
-// SAFETY: each method passes its arguments on to the system's allocator as they are.
+// SAFETY: each method passes its arguments unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_allocation();
-        // SAFETY: the caller's conditions.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count_allocation();
-        // SAFETY: the caller's conditions.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_allocation();
-        // SAFETY: the caller's conditions.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(address, layout, size) }
     }
 
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's conditions.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(address, layout) }
     }
 }
 
-/// An operation, done once; its result is dropped.
+/// Runs an operation once and drops its result.
 pub type Work<'a> = &'a dyn Fn() -> candle_core::Result<()>;
 
-/// Done before anything is measured: kernels are loaded, memory is there.
-const WARMING: usize = 64;
-/// Operations of a batch: short, so that some batches meet no other program.
+/// Number of warm-up operations, which load kernels and allocate memory.
+const WARM_UP: usize = 64;
+/// Operations per batch. Batches are short, so that some run without interruption by other programs.
 const BATCH: usize = 256;
 const BATCHES: usize = 200;
-/// All operations take turns so often.
+/// Number of rounds over all operations.
 pub const ROUNDS: usize = 10;
-/// Operations that are counted, with and without valgrind.
+/// Number of operations whose allocations, calls and instructions are counted.
 pub const COUNTED: usize = 100;
 
-/// Nanoseconds of one operation, one value per batch.
+/// Nanoseconds per operation, one value per batch.
 #[derive(Default)]
 pub struct Times(Vec<f64>);
 
 impl Times {
-    /// Adds a round.
+    /// Measures one round.
     pub fn measure(&mut self, work: Work) -> Result<()> {
-        repeat(work, WARMING)?;
+        repeat(work, WARM_UP)?;
         for _ in 0..BATCHES {
             let start = Instant::now();
             repeat(work, BATCH)?;
@@ -72,11 +72,11 @@ impl Times {
         Ok(())
     }
 
-    /// The least and the median.
-    pub fn least_and_median(&mut self) -> Result<(f64, f64)> {
+    /// Returns minimum and median.
+    pub fn min_and_median(&mut self) -> Result<(f64, f64)> {
         self.0.sort_by(f64::total_cmp);
-        let least = self.0.first().context("nothing was measured")?;
-        Ok((*least, self.0[self.0.len() / 2]))
+        let min = self.0.first().context("nothing was measured")?;
+        Ok((*min, self.0[self.0.len() / 2]))
     }
 }
 
@@ -87,7 +87,7 @@ fn repeat(work: Work, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// The function whose instructions valgrind counts, by its name.
+/// Name of the function whose instructions valgrind counts.
 pub const COUNTED_FUNCTION: &str = "host_bench_counted";
 
 #[unsafe(no_mangle)]
@@ -96,13 +96,13 @@ fn host_bench_counted(work: Work) -> Result<()> {
     repeat(work, COUNTED)
 }
 
-/// Has valgrind count the instructions of [`COUNTED`] operations.
+/// Runs [`COUNTED`] operations in the function whose instructions valgrind counts.
 pub fn count_instructions(work: Work) -> Result<()> {
-    repeat(work, WARMING)?;
+    repeat(work, WARM_UP)?;
     host_bench_counted(work)
 }
 
-/// What one operation asks for, on average.
+/// Average counts per operation.
 pub struct Counts {
     pub allocations: f64,
     pub driver_calls: f64,
@@ -111,7 +111,7 @@ pub struct Counts {
 
 impl Counts {
     pub fn of(work: Work, calls: &Calls) -> Result<Self> {
-        repeat(work, WARMING)?;
+        repeat(work, WARM_UP)?;
         let read = || [ALLOCATIONS.load(Ordering::Relaxed), calls.all(), calls.of(c"hipSetDevice")];
         let before = read();
         COUNTING.store(true, Ordering::Relaxed);

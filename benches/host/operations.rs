@@ -1,4 +1,4 @@
-//! The operations of a decode step on 16 elements, through `Tensor` and of the backend alone.
+//! Operations of a decode step on 16 elements, through `Tensor` and in the backend only.
 use anyhow::{Context, Result};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::op::{Add, Exp, ReduceOp};
@@ -7,13 +7,13 @@ use candle_core::{D, DType, Device, Layout, Result as CandleResult, Shape, Stora
 
 const SIDE: usize = 4;
 
-/// What the operations take.
+/// Operands of the operations.
 pub struct Operands {
     device: Device,
     x: Tensor,
     y: Tensor,
     row: Tensor,
-    /// `row` seen as often as `x` has rows.
+    /// `row`, broadcast to the shape of `x`.
     rows: Tensor,
     transposed: Tensor,
     narrowed: Tensor,
@@ -42,11 +42,11 @@ impl Operands {
         })
     }
 
-    /// Calls `work` with what lies under the tensors.
+    /// Calls `work` with the storages of the tensors.
     pub fn with_storages<R>(&self, work: impl FnOnce(&Storages) -> Result<R>) -> Result<R> {
         let Self { x, y, rows, transposed, narrowed, ids, condition, .. } = self;
-        let held = [x, y, rows, transposed, narrowed, ids, condition].map(Tensor::storage_and_layout);
-        let views: Option<Vec<View>> = held
+        let guards = [x, y, rows, transposed, narrowed, ids, condition].map(Tensor::storage_and_layout);
+        let views: Option<Vec<View>> = guards
             .iter()
             .map(|(storage, layout)| match &**storage {
                 Storage::Rocm(storage) => Some(View { storage, layout }),
@@ -61,17 +61,17 @@ impl Operands {
     }
 }
 
-/// A storage and how it is seen.
+/// Storage with its layout.
 struct View<'a> {
     storage: &'a RocmStorage,
     layout: &'a Layout,
 }
 
-/// The storages of [`Operands`].
+/// Storages of [`Operands`].
 pub struct Storages<'a> {
     device: &'a RocmDevice,
     shape: Shape,
-    /// Of two such storages, one below the other.
+    /// Shape of two storages, concatenated along rows.
     tall: Shape,
     x: View<'a>,
     y: View<'a>,
@@ -87,19 +87,19 @@ impl Storages<'_> {
         self.x.storage.binary_impl::<Add>(rhs.storage, self.x.layout, rhs.layout)
     }
 
-    fn room(&self, shape: &Shape) -> CandleResult<RocmStorage> {
-        // SAFETY: nothing reads it.
+    fn uninit(&self, shape: &Shape) -> CandleResult<RocmStorage> {
+        // SAFETY: the buffer is overwritten before it is read.
         unsafe { self.device.alloc_uninit(shape, DType::F32) }
     }
 
     fn dense(&self, from: &View) -> CandleResult<RocmStorage> {
-        let mut to = self.room(&self.shape)?;
+        let mut to = self.uninit(&self.shape)?;
         from.storage.copy_strided_src(&mut to, 0, from.layout)?;
         Ok(to)
     }
 }
 
-/// One operation, in both forms. Some fused ones are out of reach below `Tensor`.
+/// Operation in both forms. Some fused operations are not accessible in the backend.
 pub struct Operation {
     pub name: &'static str,
     pub tensor: fn(&Operands) -> CandleResult<Tensor>,
@@ -156,7 +156,7 @@ pub static OPERATIONS: [Operation; 15] = [
         "cat of two",
         |o| Tensor::cat(&[&o.x, &o.y], 0),
         Some(|s| {
-            let mut to = s.room(&s.tall)?;
+            let mut to = s.uninit(&s.tall)?;
             let elements = SIDE * SIDE;
             s.x.storage.copy2d(&mut to, 1, elements, elements, 2 * elements, 0, 0)?;
             s.y.storage.copy2d(&mut to, 1, elements, elements, 2 * elements, 0, elements)?;

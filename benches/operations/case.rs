@@ -1,30 +1,30 @@
-//! A case: what is measured, on which operands, and how much it must move and compute.
+//! Cases of the benchmark: operation, operands, and the amounts of data and computation.
 use candle_core::{DType, Device, Result, Tensor};
 use std::hint::black_box;
 
-/// The floats that are measured.
+/// Float dtypes that are measured.
 pub const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 /// 2^20 elements.
 pub const M: usize = 1 << 20;
 
-/// What is enqueued once per iteration; its results are dropped before it returns.
+/// Work that is enqueued once per iteration; its results are dropped before it returns.
 pub type Work = Box<dyn FnMut() -> Result<()>>;
-/// Makes the operands on a device, and the work on them.
+/// Creates the operands on a device, and the work on them.
 type Prepare = dyn Fn(&Device) -> Result<Work> + Sync;
 
-/// The sizes of the operands.
+/// Sizes of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scale {
-    /// Those that figures are given for.
+    /// Full sizes, for which results are published.
     Full,
-    /// Of a few megabytes, for the software GPU: counts what is executed in place of taking times.
+    /// Sizes of a few megabytes for the software GPU: counts executed instructions instead of measuring time.
     Paper,
-    /// The square root of each dim, one short sample: to see that everything runs.
+    /// The square root of each dim and one short sample, to check that every case runs.
     Smoke,
 }
 
-/// Elements of a paper case's largest operand, at most: enough for kernels to choose what they do for large ones.
-const PAPER: usize = 4 * M;
+/// Maximum elements of an operand in scale paper: enough to select the kernels for large operands.
+const PAPER_ELEMENTS: usize = 4 * M;
 
 impl Scale {
     pub fn name(self) -> &'static str {
@@ -35,18 +35,18 @@ impl Scale {
         }
     }
 
-    /// `full` itself; of a paper case half of what may be a row's or a column's length, and no more than it may have; or
-    /// about its square root, which is even: halves of rows must exist.
+    /// Scales a dim. Scale paper halves lengths of rows and columns, and limits others to [`PAPER_ELEMENTS`]. Scale smoke
+    /// returns about the square root, rounded up to an even number, since some cases use half rows.
     pub fn dim(self, full: usize) -> usize {
         match self {
             Self::Smoke if full > 4 => full.isqrt().next_multiple_of(2),
             Self::Paper if (2048..=8192).contains(&full) => full / 2,
-            Self::Paper => full.min(PAPER),
+            Self::Paper => full.min(PAPER_ELEMENTS),
             _ => full,
         }
     }
 
-    /// The same of each dim; a paper case keeps its rows, and has fewer of them.
+    /// Scales all dims. Scale paper keeps the length of rows and reduces their number.
     pub fn dims<const N: usize>(self, full: [usize; N]) -> [usize; N] {
         if self != Self::Paper {
             return full.map(|dim| self.dim(dim));
@@ -54,28 +54,28 @@ impl Scale {
         let mut dims = full;
         for index in 0..N {
             let elements: usize = dims.iter().product();
-            let divisor = elements.div_ceil(PAPER).next_power_of_two().min(dims[index]);
+            let divisor = elements.div_ceil(PAPER_ELEMENTS).next_power_of_two().min(dims[index]);
             dims[index] /= divisor;
         }
         dims
     }
 }
 
-/// One row of the results, and how to make it.
+/// Row of the results, and how it is measured.
 pub struct Case {
     pub group: &'static str,
     pub name: &'static str,
     pub dtype: &'static str,
     pub shape: String,
-    /// The least bytes that must be read and written.
+    /// Minimum number of bytes that must be read and written.
     pub bytes: Option<u64>,
-    /// Floating-point operations.
+    /// Number of floating-point operations.
     pub flops: Option<u64>,
-    /// Elements of all operands: what the CPU device is spared if there are many.
+    /// Elements of all operands. Cases with many elements are skipped on the CPU device.
     pub elements: usize,
     /// Elements of the largest operand.
     pub largest: usize,
-    /// Whether only the ROCm device has it.
+    /// True if only the ROCm device supports the case.
     pub only_rocm: bool,
     pub prepare: Box<Prepare>,
 }
@@ -96,7 +96,7 @@ impl Case {
     }
 }
 
-/// A tensor that an operation takes, made on the device.
+/// Operand of an operation, which is created on the device.
 #[derive(Clone)]
 pub struct Operand {
     dims: Vec<usize>,
@@ -105,25 +105,25 @@ pub struct Operand {
 
 #[derive(Clone, Copy)]
 enum Content {
-    /// Normal, of this type.
+    /// Normally distributed numbers of this dtype.
     Random(DType),
-    /// Whole numbers from 0 to below a bound, of this type.
+    /// Integers from 0 to below a bound, of this dtype.
     Below(usize, DType),
-    /// 0, and minus infinity after the diagonal.
+    /// 0, and negative infinity above the diagonal.
     Causal(DType),
 }
 
-/// Normally distributed values.
+/// Returns an operand of normally distributed values.
 pub fn random(dtype: DType, dims: impl Into<Vec<usize>>) -> Operand {
     Operand { dims: dims.into(), content: Content::Random(dtype) }
 }
 
-/// Indices below `bound`.
+/// Returns an operand of indices below `bound`.
 pub fn below(bound: usize, dtype: DType, dims: impl Into<Vec<usize>>) -> Operand {
     Operand { dims: dims.into(), content: Content::Below(bound, dtype) }
 }
 
-/// What is added to attention's scores of `length` positions, so that none sees what comes after it.
+/// Returns a causal mask for `length` positions, which is added to attention scores.
 pub fn causal_mask(dtype: DType, length: usize) -> Operand {
     Operand { dims: vec![length, length], content: Content::Causal(dtype) }
 }
@@ -137,28 +137,28 @@ impl Operand {
         let dims = self.dims.as_slice();
         match self.content {
             Content::Random(dtype) => Tensor::randn(0f32, 1f32, dims, device)?.to_dtype(dtype),
-            // 0.999 keeps what rounds up below the bound.
+            // 0.999 prevents rounding up to the bound.
             Content::Below(bound, dtype) => {
                 Tensor::rand(0f32, 1f32, dims, device)?.affine(0.999 * bound as f64, 0.)?.to_dtype(dtype)
             }
             Content::Causal(dtype) => {
                 let length = dims[0];
-                let places = (0..length * length).map(|at| (at / length, at % length));
-                let mask = places.map(|(row, column)| if column > row { f32::NEG_INFINITY } else { 0. });
+                let positions = (0..length * length).map(|at| (at / length, at % length));
+                let mask = positions.map(|(row, column)| if column > row { f32::NEG_INFINITY } else { 0. });
                 Tensor::from_iter(mask, device)?.reshape(dims)?.to_dtype(dtype)
             }
         }
     }
 }
 
-/// The cases of a scale.
+/// List of cases of a scale.
 pub struct Cases {
     pub scale: Scale,
     pub list: Vec<Case>,
 }
 
 impl Cases {
-    /// Adds an operation on operands that are made once.
+    /// Adds an operation on operands that are created once.
     pub fn operation<const N: usize>(
         &mut self,
         [group, name]: [&'static str; 2],
@@ -171,16 +171,16 @@ impl Cases {
         let largest = operands.iter().map(Operand::elements).max().unwrap_or_default();
         let case = self.work([group, name], dtype.as_str(), shape, move |device| {
             let operands: Vec<Tensor> = operands.iter().map(|o| o.make(device)).collect::<Result<_>>()?;
-            let operands: [Tensor; N] = operands
-                .try_into()
-                .map_err(|_| candle_core::Error::msg("as many tensors as operands were asked for"))?;
+            let operands: [Tensor; N] = operands.try_into().map_err(|_| {
+                candle_core::Error::msg("the number of operands differs from the declared one")
+            })?;
             Ok(Box::new(move || operation(&operands).map(|result| drop(black_box(result)))))
         });
         (case.elements, case.largest) = (elements, largest);
         case
     }
 
-    /// Adds what `prepare` makes on a device.
+    /// Adds the work that `prepare` returns for a device.
     pub fn work(
         &mut self,
         [group, name]: [&'static str; 2],
@@ -197,7 +197,7 @@ impl Cases {
     }
 }
 
-/// A number of elements as the names of shapes have it: 64M, 1K, 16.
+/// Formats a number of elements for a shape's name: 64M, 1K, 16.
 pub fn count_name(elements: usize) -> String {
     match elements {
         n if n >= M && n.is_multiple_of(M) => format!("{}M", n / M),
@@ -206,7 +206,7 @@ pub fn count_name(elements: usize) -> String {
     }
 }
 
-/// Dims as the names of shapes have them: 4096x128.
+/// Formats dims for a shape's name: 4096x128.
 pub fn dims_name(dims: &[usize]) -> String {
     let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
     dims.join("x")

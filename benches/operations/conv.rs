@@ -1,10 +1,10 @@
-//! Convolutions, pooling, upsampling.
+//! Convolutions, pooling and upsampling.
 use crate::case::{Cases, FLOATS, random};
 use candle_core::{DType, Result, Tensor};
 
 const GROUP: &str = "conv";
 
-/// Batch, channels in and out, side of the images, side of the kernel.
+/// Batch size, input channels, output channels, side of the images, side of the kernel.
 const CONV2D: [[usize; 5]; 3] = [[8, 64, 128, 64, 3], [8, 64, 128, 64, 1], [1, 320, 320, 64, 3]];
 
 type Pool = fn(&Tensor, usize) -> Result<Tensor>;
@@ -37,7 +37,7 @@ pub fn cases(cases: &mut Cases) {
     }
 }
 
-/// What works on a batch of eight small images of 64 channels.
+/// Adds cases on a batch of eight small images with 64 channels.
 fn images(cases: &mut Cases, dtype: DType, size: usize) {
     let [b, c, o, side] = cases.scale.dims([8, 64, 32, 64]);
     let image = || random(dtype, [b, c, side, side]);

@@ -1,4 +1,4 @@
-//! Operands that are repeated, transposed, chosen and joined.
+//! Broadcasts, transposed copies, selections and concatenations.
 use crate::case::{Cases, FLOATS, below, dims_name, random};
 use candle_core::{DType, Tensor};
 
@@ -46,9 +46,9 @@ pub fn cases(cases: &mut Cases) {
             })
             .bytes(size);
         cases.operation([COPIES, "copy"], dtype, &name, [x()], |[x]| x.copy()).bytes(2 * size);
-        let chosen = [below(2, DType::U8, square), x(), x()];
+        let operands = [below(2, DType::U8, square), x(), x()];
         cases
-            .operation([COPIES, "where_cond"], dtype, &name, chosen, |[mask, x, y]| mask.where_cond(x, y))
+            .operation([COPIES, "where_cond"], dtype, &name, operands, |[mask, x, y]| mask.where_cond(x, y))
             .bytes(3 * size + n * n);
         cases.operation([COPIES, "gt"], dtype, &name, [x(), x()], |[x, y]| x.gt(y)).bytes(2 * size + n * n);
         for (case, dim) in [("cat_dim0", 0), ("cat_dim1", 1)] {

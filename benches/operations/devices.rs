@@ -1,19 +1,19 @@
-//! The devices that are measured side by side.
+//! Devices that are compared.
 use anyhow::{Context, Result};
 use candle_core::Device;
 use serde_json::{Map, Value};
 use std::time::Instant;
 
-/// A device, by the name it has on the command line.
+/// Kind of device, as named on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     Rocm,
-    /// Candle's own CUDA backend: only with the feature `cuda`.
+    /// Candle's own CUDA backend, which needs the feature `cuda`.
     Cuda,
     Cpu,
 }
 
-/// A device, and what the results say of it.
+/// Opened device with its description in the results.
 pub struct Opened {
     pub kind: Kind,
     pub device: Device,
@@ -23,13 +23,12 @@ pub struct Opened {
     pub arch: String,
     pub note: Option<&'static str>,
     pub versions: Map<String, Value>,
-    /// What opening it took, in microseconds.
+    /// Time to open the device, in microseconds.
     pub init_us: f64,
 }
 
 impl Kind {
-    /// # Errors
-    /// If there is no such device, or this binary was built without it.
+    /// Opens the device. Fails if it does not exist, or if this binary was built without its backend.
     pub fn open(self) -> Result<Opened> {
         let start = Instant::now();
         let device = match self {
@@ -39,10 +38,10 @@ impl Kind {
         };
         let device = device.with_context(|| match self {
             Self::Cuda if cfg!(not(feature = "cuda")) => {
-                "this bench was built without Candle's CUDA backend: build it with --features cuda \
-                 (docs/performance.md says what that needs)"
+                "this benchmark was built without Candle's CUDA backend: build it with --features cuda \
+                 (docs/performance.md lists the requirements)"
             }
-            _ => "the device cannot be opened",
+            _ => "cannot open the device",
         })?;
         let init_us = start.elapsed().as_secs_f64() * 1e6;
         let (name, driver, gpu, arch, note) = match &device {
@@ -60,7 +59,7 @@ impl Kind {
 
 type Description = (&'static str, &'static str, String, String, Option<&'static str>);
 
-/// Those of Candle, of the kernel's module for the GPU, and of what serves a ROCm device.
+/// Returns the versions of Candle, of the GPU's kernel module, and of the libraries behind a ROCm device.
 fn versions(device: &Device) -> Result<Map<String, Value>> {
     let mut versions = Map::new();
     versions.insert("candle".to_string(), env!("CARGO_PKG_VERSION").into());
@@ -83,7 +82,7 @@ fn versions(device: &Device) -> Result<Map<String, Value>> {
     Ok(versions)
 }
 
-/// The note that stands beside each figure of Candle's CUDA backend.
+/// Note for all results of Candle's CUDA backend.
 #[cfg(feature = "cuda")]
 const NOTE: &str = "NVIDIA, for development: no AMD figure";
 
@@ -97,7 +96,7 @@ fn cuda(device: &Device) -> Result<Description> {
 
 #[cfg(not(feature = "cuda"))]
 fn cuda(_: &Device) -> Result<Description> {
-    anyhow::bail!("only rocm, cuda and cpu are measured")
+    anyhow::bail!("unsupported device: only rocm, cuda and cpu are measured")
 }
 
 fn cpu_name() -> String {

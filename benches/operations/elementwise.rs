@@ -1,8 +1,8 @@
-//! Functions of each element, dense.
+//! Elementwise functions on dense tensors.
 use crate::case::{Cases, FLOATS, M, count_name, random};
 use candle_core::{DType, Result, Tensor};
 
-/// Sizes beside 1M and 64M that addition is measured at: bandwidth over size.
+/// Sizes of additions besides 1M and 64M, for the plot of bandwidth by size.
 const SIZES: [usize; 6] = [1 << 10, 4 << 10, 16 << 10, 256 << 10, 4 * M, 16 * M];
 
 type Unary = fn(&Tensor) -> Result<Tensor>;

@@ -1,4 +1,4 @@
-//! Selecting, gathering and adding by indices; sorting, running sums; random numbers.
+//! Indexing, sorting, cumulative sums and random numbers.
 use crate::case::{Cases, FLOATS, M, Work, below, count_name, dims_name, random};
 use candle_core::{DType, Device, Result, Tensor};
 use std::hint::black_box;
@@ -7,7 +7,7 @@ const INDEXING: &str = "indexing";
 const SORT: &str = "sort";
 const RANDOM: &str = "random";
 
-/// An embedding of a vocabulary, and how many of its rows are selected.
+/// Shape of an embedding table, and numbers of selected rows.
 const VOCABULARY: [usize; 2] = [32000, 4096];
 const SELECTED: [usize; 2] = [2048, 1];
 
@@ -46,7 +46,7 @@ fn indexing(cases: &mut Cases, dtype: DType) {
     let [rows, width] = cases.scale.dims(VOCABULARY);
     for (name, index) in [("index_select", DType::U32), ("index_select_i64", DType::I64)] {
         for selected in SELECTED.map(|n| cases.scale.dim(n)) {
-            // One row is the same with either.
+            // The dtype of the index makes no difference for one row.
             if selected == 1 && index == DType::I64 {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Operations so small that they cost what a launch costs, the driver's own launch call, and transfers.
+//! Tiny operations dominated by launch overhead, the driver's launch call itself, and transfers.
 use crate::case::{Cases, M, Operand, Work, count_name, random};
 use candle_core::rocm::hip_kernels::{self, contract};
 use candle_core::rocm::rocm_rs::hip::bindings;
@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 pub const LAUNCH: &str = "launch";
 const COPIES: &str = "copies";
-/// The two whose difference is our own share of a launch.
+/// Cases whose difference in host time is our own overhead of a launch.
 pub const TINY_ADD: &str = "launch_tiny_add";
 pub const DRIVER_LAUNCH: &str = "driver_launch";
 
@@ -36,7 +36,7 @@ pub fn cases(cases: &mut Cases) {
     }
     cases.work([LAUNCH, DRIVER_LAUNCH], "f32", "16", |device| match device {
         Device::Rocm(device) => driver_launch(device),
-        _ => Err(Error::msg("only the driver of a ROCm device is called directly")),
+        _ => Err(Error::msg("driver_launch needs a ROCm device")),
     });
     if let Some(case) = cases.list.last_mut() {
         case.only_rocm = true;
@@ -68,7 +68,7 @@ pub fn cases(cases: &mut Cases) {
     transfers(cases);
 }
 
-/// Memory that is copied, filled, uploaded and downloaded, the latter two through pageable memory.
+/// Adds copies, fills, uploads and downloads; the latter two use pageable host memory.
 fn transfers(cases: &mut Cases) {
     let n = cases.scale.dim(64 * M);
     let shape = bytes_name(4 * n);
@@ -97,10 +97,10 @@ fn bytes_name(bytes: usize) -> String {
     if bytes.is_multiple_of(M) { format!("{}MiB", bytes / M) } else { format!("{bytes}B") }
 }
 
-/// The kernel of a tiny addition, launched by nothing but the driver's call: what no operation can be quicker than.
+/// Launches the kernel of a tiny addition directly with the driver's call: the lower limit for all operations.
 fn driver_launch(device: &RocmDevice) -> Result<Work> {
     let kernel = contract::Binary::kernel(contract::BinaryOp::Badd, contract::Element::F32)
-        .ok_or_else(|| Error::msg("there is no kernel that adds f32"))?
+        .ok_or_else(|| Error::msg("no kernel for f32 addition"))?
         .id();
     let object = hip_kernels::code_object(kernel.module(), device.arch()).map_err(Error::wrap)?;
     let name = CString::new(kernel.name()).map_err(Error::wrap)?;
@@ -113,8 +113,8 @@ fn driver_launch(device: &RocmDevice) -> Result<Work> {
         code => Err(Error::msg(format!("{call} failed with {code}"))),
     };
     let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the object is whole and outlives the call; both handles are written before they are read. The module
-    // stays loaded until the process ends.
+    // SAFETY: the code object is complete and outlives the call; both handles are written before they are
+    // read. The module stays loaded until the process ends.
     unsafe {
         checked("hipModuleLoadData", bindings::hipModuleLoadData(&mut module, object.bytes.as_ptr().cast()))?;
         checked(
@@ -134,7 +134,7 @@ fn driver_launch(device: &RocmDevice) -> Result<Work> {
             out: sum.ptr(),
         };
         let addresses = contract::KernelFamily::arguments(&arguments);
-        // SAFETY: the arguments are the family's, and the buffers hold as many elements as they say.
+        // SAFETY: the arguments match the kernel's parameters, and the buffers have `TINY` elements.
         let code = unsafe {
             bindings::hipModuleLaunchKernel(
                 function,

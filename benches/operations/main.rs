@@ -1,11 +1,11 @@
-//! Operations and a model, on the ROCm device, on Candle's CUDA backend and on the CPU, side by side.
+//! Benchmark of operations and a model on the ROCm device, on Candle's CUDA backend and on the CPU.
 //!
 //! ```text
 //! cargo bench --features rocm --bench operations -- --json run.json
 //! ```
 //!
-//! docs/performance.md says how it is measured. Each case is measured on every device in turn before the next one;
-//! an error is printed, the others go on, and the status is 1. The last line is `bench: N cases, M failed`.
+//! docs/performance.md describes the method. Each case is measured on every device before the next case. After an error
+//! the other cases continue, and the exit status is 1. The last line is `bench: N cases, M failed`.
 mod attention;
 mod case;
 mod conv;
@@ -32,31 +32,31 @@ use clap::Parser;
 use devices::{Kind, Opened};
 use serde_json::Value;
 
-/// What the CPU device is not asked for: more elements, or more floating-point operations.
+/// Maximum number of elements and of floating-point operations of a case on the CPU device.
 const CPU_ELEMENTS: usize = 4 << 20;
 const CPU_FLOPS: u64 = 3_000_000_000;
 
-/// Measures operations and a model.
+/// Measure operations and a model.
 #[derive(Parser)]
 struct Args {
-    /// What to measure on; may be repeated.
+    /// Device to measure; can be repeated.
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<Kind>,
-    /// Only this group; may be repeated.
+    /// Measure only this group; can be repeated.
     #[arg(long = "group", value_name = "NAME")]
     groups: Vec<String>,
-    /// Only cases with one of these in `case dtype shape`.
+    /// Measure only cases whose `case dtype shape` contains one of these.
     filters: Vec<String>,
-    /// Where to write the results; with several devices -rocm, -cuda, -cpu is put before the ending.
+    /// File for the results; with several devices, -rocm, -cuda or -cpu is inserted before the extension.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Sizes; on the software GPU smoke if nothing else is said.
+    /// Sizes of the operands [default: full; smoke on the software GPU].
     #[arg(long)]
     scale: Option<Scale>,
-    /// criterion's files: how it compares a run with the one before.
+    /// Folder for criterion's files, which it uses to compare with the previous run.
     #[arg(long, value_name = "FOLDER", default_value = "target/criterion")]
     criterion: PathBuf,
-    /// What cargo passes.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("error: {}", said(&error));
+            eprintln!("error: {}", summary(&error));
             ExitCode::FAILURE
         }
     }
@@ -78,11 +78,11 @@ fn main() -> ExitCode {
 /// Returns the cases that failed.
 fn run(args: &Args) -> Result<Vec<String>> {
     let devices = match args.devices.as_slice() {
-        // Without a GPU `cargo bench` passes over this bench, unless it was asked for the device by name.
+        // Without a GPU, the benchmark is skipped unless a device was requested explicitly.
         [] => match Kind::Rocm.open() {
             Ok(opened) => vec![opened],
             Err(error) => {
-                println!("skipped: {}", said(&error));
+                println!("skipped: {}", summary(&error));
                 return Ok(Vec::new());
             }
         },
@@ -93,19 +93,19 @@ fn run(args: &Args) -> Result<Vec<String>> {
     };
     let emulated = devices.iter().any(|opened| opened.driver == "emulator");
     let scale = args.scale.unwrap_or(if emulated { Scale::Smoke } else { Scale::Full });
-    let cases = chosen(args, scale)?;
+    let cases = select_cases(args, scale)?;
     for Opened { name, gpu, arch, driver, note, .. } in &devices {
         println!(
             "{name}: {gpu}, {arch}, {driver} driver{}",
             note.map_or(String::new(), |n| format!(" ({n})"))
         );
     }
-    // What a second device takes says nothing: the card's driver runs already.
+    // Only the first device's opening time is meaningful, since the driver is initialized only once.
     let mut rows: Vec<Vec<Value>> = devices.iter().map(|_| Vec::new()).collect();
     if let (Some(first), Some(rows)) = (devices.first(), rows.first_mut()) {
         rows.push(results::opening(first));
     }
-    let (mut failed, mut left_out, mut measured) = (Vec::new(), 0, 0);
+    let (mut failed, mut skipped, mut measured) = (Vec::new(), 0, 0);
     for case in &cases {
         let mut columns = String::new();
         for (opened, rows) in devices.iter().zip(&mut rows) {
@@ -113,20 +113,20 @@ fn run(args: &Args) -> Result<Vec<String>> {
                 continue;
             }
             if opened.kind == Kind::Cpu && is_large(case) {
-                left_out += 1;
+                skipped += 1;
                 continue;
             }
-            match measured_apart(opened, case, scale, &args.criterion) {
-                Ok((said, row)) => {
+            match measure_case(opened, case, scale, &args.criterion) {
+                Ok((result, row)) => {
                     measured += 1;
-                    columns += &format!("  {} {said}", opened.name);
+                    columns += &format!("  {} {result}", opened.name);
                     rows.push(row);
                 }
-                Err(error) if opened.kind == Kind::Cpu && is_unsupported(&error) => left_out += 1,
+                Err(error) if opened.kind == Kind::Cpu && is_unsupported(&error) => skipped += 1,
                 Err(error) => {
                     measured += 1;
-                    columns += &format!("  {} failed: {}", opened.name, said(&error));
-                    failed.push(format!("{} on {}: {}", case.label(), opened.name, said(&error)));
+                    columns += &format!("  {} failed: {}", opened.name, summary(&error));
+                    failed.push(format!("{} on {}: {}", case.label(), opened.name, summary(&error)));
                 }
             }
         }
@@ -134,15 +134,15 @@ fn run(args: &Args) -> Result<Vec<String>> {
             println!("{}: {}{columns}", case.group, case.label());
         }
     }
-    if left_out > 0 {
+    if skipped > 0 {
         println!(
-            "cpu: {left_out} cases left out: above {CPU_ELEMENTS} elements or {CPU_FLOPS} operations, or of a dtype \
-             that Candle's CPU device does not compute"
+            "cpu: {skipped} cases skipped: above {CPU_ELEMENTS} elements or {CPU_FLOPS} operations, or with a dtype \
+             that Candle's CPU device does not support"
         );
     }
     for (opened, rows) in devices.iter().zip(&rows) {
         if scale == Scale::Full {
-            print_share(opened, rows);
+            print_overhead(opened, rows);
         }
         if let Some(file) = &args.json {
             let several = devices.len() > 1;
@@ -153,7 +153,7 @@ fn run(args: &Args) -> Result<Vec<String>> {
     Ok(failed)
 }
 
-fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
+fn select_cases(args: &Args, scale: Scale) -> Result<Vec<Case>> {
     let mut cases = Cases { scale, list: Vec::new() };
     let groups = [
         launch::cases,
@@ -175,7 +175,7 @@ fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
     let mut known: Vec<&str> = cases.list.iter().map(|case| case.group).collect();
     known.dedup();
     cases.list.retain(|case| has_group(case) && has_name(case) && labels.insert(case.label()));
-    ensure!(!cases.list.is_empty(), "no case is chosen; the groups are: {}", known.join(", "));
+    ensure!(!cases.list.is_empty(), "no case matches; the groups are: {}", known.join(", "));
     Ok(cases.list)
 }
 
@@ -183,7 +183,7 @@ fn is_large(case: &Case) -> bool {
     case.elements > CPU_ELEMENTS || case.flops.is_some_and(|flops| flops > CPU_FLOPS)
 }
 
-/// Whether Candle says that the device does not compute with that dtype.
+/// Returns true if the error says that the device does not support a dtype.
 fn is_unsupported(error: &anyhow::Error) -> bool {
     let is = |error: &candle_core::Error| matches!(error, candle_core::Error::UnsupportedDTypeForOp(..));
     match error.downcast_ref::<candle_core::Error>() {
@@ -193,15 +193,15 @@ fn is_unsupported(error: &anyhow::Error) -> bool {
     }
 }
 
-/// An error and its causes, without the backtrace that Candle appends.
-fn said(error: &anyhow::Error) -> String {
+/// Formats an error and its causes, without the backtrace that Candle appends.
+fn summary(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     text.lines().next().unwrap_or_default().to_string()
 }
 
-/// Measures in a thread of its own: what a backend keeps for a thread, like the GPU it is bound to, does not meet what
-/// another one keeps, and a panic ends one case.
-fn measured_apart(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) -> Result<(String, Value)> {
+/// Measures on a separate thread, so that thread-local state of backends, such as the current GPU, does not
+/// interfere, and a panic ends only one case.
+fn measure_case(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) -> Result<(String, Value)> {
     std::thread::scope(|scope| {
         let measuring = || {
             if scale == Scale::Paper {
@@ -211,28 +211,28 @@ fn measured_apart(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) 
             let figures = measure::measure(opened.name, &opened.device, case, scale, criterion)?;
             Ok((format!("{:.2} us", figures.us), results::row(case, figures)))
         };
-        scope.spawn(measuring).join().map_err(|_| anyhow!("it panicked"))?
+        scope.spawn(measuring).join().map_err(|_| anyhow!("the case panicked"))?
     })
 }
 
-/// Says which part of a tiny operation's host time is ours, and which the driver's.
-fn print_share(opened: &Opened, rows: &[Value]) {
+/// Prints how the host time of a tiny operation is divided between our code and the driver.
+fn print_overhead(opened: &Opened, rows: &[Value]) {
     let host = |name: &str| rows.iter().find(|row| row["case"] == name)?["host_us"].as_f64();
     if let (Some(add), Some(driver)) = (host(launch::TINY_ADD), host(launch::DRIVER_LAUNCH)) {
         println!(
-            "{}: host time of an addition of 16 f32 {add:.2} us, of the driver's launch call {driver:.2} us, \
-             ours {:.2} us",
+            "{}: host time of adding 16 f32: {add:.2} us, of the driver's launch call: {driver:.2} us, \
+             our overhead: {:.2} us",
             opened.name,
             add - driver
         );
     }
 }
 
-/// `file`, or with several devices one for each.
+/// Returns `file`, or a separate file for each of several devices.
 fn file_of(file: &Path, opened: &Opened, several: bool) -> Result<PathBuf> {
     if !several {
         return Ok(file.to_path_buf());
     }
-    let stem = file.file_stem().context("--json needs the name of a file")?.to_string_lossy();
+    let stem = file.file_stem().context("--json needs a file name")?.to_string_lossy();
     Ok(file.with_file_name(format!("{stem}-{}.json", opened.name)))
 }

@@ -1,4 +1,4 @@
-//! Times a case: batches of enqueued operations with one wait at their end, sampled by criterion.
+//! Measures a case: batches of enqueued operations with one wait at the end, sampled by criterion.
 use crate::case::{Case, Scale, Work};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Error};
@@ -6,48 +6,48 @@ use criterion::{Criterion, SamplingMode};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// criterion takes no fewer.
+/// Number of samples, the minimum that criterion accepts.
 const SAMPLES: usize = 10;
 const WARM_UP: Duration = Duration::from_millis(60);
-/// Of all samples together, so that a batch takes a tenth of it.
+/// Total duration of all samples.
 const MEASUREMENT: Duration = Duration::from_millis(200);
-/// For criterion's estimates beside the median, which is all that is kept; it warns of fewer.
+/// Number of resamples for criterion's other estimates, which are not used; criterion warns below this number.
 const RESAMPLES: usize = 1001;
-/// Operations enqueued one after another onto an idle device, whose host time is divided by their number.
+/// Number of operations enqueued on an idle device to measure the host time per operation.
 const ENQUEUED: usize = 16;
-/// The most time that finding the host time may take, but for three rounds.
+/// Time budget for measuring host time; at least three rounds are measured.
 const HOST_TIME: Duration = Duration::from_millis(20);
 const HOST_ROUNDS: std::ops::RangeInclusive<usize> = 3..=100;
 
-/// Microseconds for each operation.
+/// Microseconds per operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// From start to end, on a device that is kept busy.
+    /// Time per operation on a busy device.
     pub us: f64,
-    /// Of the host, until the operation is enqueued, its result dropped again; none where the host computes.
+    /// Host time to enqueue the operation and drop its result; `None` on the CPU device.
     pub host_us: Option<f64>,
 }
 
-/// Measures `case` on `device`. criterion prints its own line, and keeps its files in `folder`.
+/// Measures `case` on `device`. criterion prints its own line and stores its files in `folder`.
 ///
 /// # Errors
-/// The operation's first error.
+/// Returns the operation's first error.
 pub fn measure(name: &str, device: &Device, case: &Case, scale: Scale, folder: &Path) -> Result<Figures> {
     let mut work = (case.prepare)(device)?;
-    // The first calls load modules and libraries, and fill the allocator's lists.
+    // The first calls load modules and libraries, and fill the memory cache.
     for _ in 0..2 {
         work()?;
         device.synchronize()?;
     }
     let us = match scale {
         Scale::Smoke | Scale::Paper => batch(&mut work, device, 1)?.as_secs_f64() * 1e6,
-        Scale::Full => sampled(name, device, case, &mut work, folder)?,
+        Scale::Full => sample(name, device, case, &mut work, folder)?,
     };
     let host_us = if device.is_cpu() { None } else { Some(host_time(&mut work, device, us, scale)?) };
     Ok(Figures { us, host_us })
 }
 
-/// The time of `count` operations until the device has done them.
+/// Returns the time until the device has completed `count` operations.
 fn batch(work: &mut Work, device: &Device, count: u64) -> candle_core::Result<Duration> {
     let start = Instant::now();
     for _ in 0..count {
@@ -57,8 +57,8 @@ fn batch(work: &mut Work, device: &Device, count: u64) -> candle_core::Result<Du
     Ok(start.elapsed())
 }
 
-/// The median of criterion's samples.
-fn sampled(name: &str, device: &Device, case: &Case, work: &mut Work, folder: &Path) -> Result<f64> {
+/// Returns the median of criterion's samples.
+fn sample(name: &str, device: &Device, case: &Case, work: &mut Work, folder: &Path) -> Result<f64> {
     let mut batches: Vec<(u64, Duration)> = Vec::new();
     let mut failed: Option<Error> = None;
     let mut criterion = Criterion::default()
@@ -72,7 +72,7 @@ fn sampled(name: &str, device: &Device, case: &Case, work: &mut Work, folder: &P
     group.sampling_mode(SamplingMode::Flat);
     group.bench_function(case.label(), |bencher| {
         bencher.iter_custom(|count| {
-            // After an error any time will do: it is not kept.
+            // After an error the time is arbitrary, since the result is discarded.
             let time = match &failed {
                 None => batch(work, device, count).unwrap_or_else(|error| {
                     failed = Some(error);
@@ -93,9 +93,9 @@ fn sampled(name: &str, device: &Device, case: &Case, work: &mut Work, folder: &P
     median(samples.iter().map(|(count, time)| time.as_secs_f64() * 1e6 / *count as f64))
 }
 
-/// The median of rounds that start on an idle device and end without waiting for it.
+/// Returns the median host time of rounds that start on an idle device and end without waiting for it.
 fn host_time(work: &mut Work, device: &Device, us: f64, scale: Scale) -> Result<f64> {
-    // Long operations are enqueued alone: what lies in front of them must not make the host wait.
+    // Long operations are enqueued one at a time, so that a full queue does not block the host.
     let enqueued = if us < 100. { ENQUEUED } else { 1 };
     let rounds = match scale {
         Scale::Smoke | Scale::Paper => *HOST_ROUNDS.start(),
@@ -124,5 +124,5 @@ fn median(values: impl Iterator<Item = f64>) -> Result<f64> {
     else {
         anyhow::bail!("nothing was measured")
     };
-    Some((low + high) / 2.).filter(|median| median.is_finite()).context("a time is no number")
+    Some((low + high) / 2.).filter(|median| median.is_finite()).context("a measured time is not finite")
 }

@@ -1,4 +1,4 @@
-//! A llama-like model of random weights, as candle-transformers has it: reading a prompt, and going on token by token.
+//! Prefill and decoding of candle-transformers' Llama with random weights.
 use crate::case::{Cases, Scale, Work};
 use candle_core::{D, DType, Device, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
@@ -9,11 +9,11 @@ use std::hint::black_box;
 const GROUP: &str = "model";
 const DTYPES: [DType; 2] = [DType::F16, DType::BF16];
 
-/// The model, the length of the prompt, and how many tokens are decoded after it.
+/// Sizes of the model, length of the prompt, and number of tokens decoded after it.
 #[derive(Clone, Copy)]
 pub struct Setup {
     pub hidden: usize,
-    pub between: usize,
+    pub intermediate: usize,
     pub vocabulary: usize,
     pub layers: usize,
     pub heads: usize,
@@ -22,10 +22,10 @@ pub struct Setup {
     pub decoded: usize,
 }
 
-/// The widths of TinyLlama 1.1B (22 layers) with 16 layers: 770 million weights in products.
+/// TinyLlama 1.1B with 16 instead of 22 layers: 770 million weights in products.
 pub const FULL: Setup = Setup {
     hidden: 2048,
-    between: 5632,
+    intermediate: 5632,
     vocabulary: 32000,
     layers: 16,
     heads: 32,
@@ -35,7 +35,7 @@ pub const FULL: Setup = Setup {
 };
 pub const SMOKE: Setup = Setup {
     hidden: 64,
-    between: 96,
+    intermediate: 96,
     vocabulary: 128,
     layers: 2,
     heads: 4,
@@ -44,19 +44,19 @@ pub const SMOKE: Setup = Setup {
     decoded: 4,
 };
 
-/// What ends a step.
+/// End of a step.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
-    /// The next step is enqueued at once.
-    Open,
+    /// The next step is enqueued without waiting.
+    NoSync,
     /// The host waits for the result.
-    Waited,
+    Sync,
 }
 
 pub fn cases(cases: &mut Cases) {
     let setup = if cases.scale == Scale::Smoke { SMOKE } else { FULL };
     for dtype in DTYPES {
-        for (name, end) in [("llama_prefill", End::Open), ("llama_prefill_sync_each", End::Waited)] {
+        for (name, end) in [("llama_prefill", End::NoSync), ("llama_prefill_sync_each", End::Sync)] {
             let shape = setup.prompt.to_string();
             let case = cases.work([GROUP, name], dtype.as_str(), shape, move |device| {
                 Model::new(setup, dtype, device)?.prefill(end)
@@ -64,9 +64,9 @@ pub fn cases(cases: &mut Cases) {
             case.flops(setup.prefill_flops()).elements = setup.weights();
         }
         let decoding = [
-            ("llama_decode_token", setup.decoded, End::Waited),
-            ("llama_decode_token_nosync", setup.decoded, End::Open),
-            ("llama_decode_one", 1, End::Open),
+            ("llama_decode_token", setup.decoded, End::Sync),
+            ("llama_decode_token_nosync", setup.decoded, End::NoSync),
+            ("llama_decode_one", 1, End::NoSync),
         ];
         for (name, decoded, end) in decoding {
             let shape = format!("{decoded} after {}", setup.prompt);
@@ -82,7 +82,7 @@ impl Setup {
     fn config(&self) -> Config {
         Config {
             hidden_size: self.hidden,
-            intermediate_size: self.between,
+            intermediate_size: self.intermediate,
             vocab_size: self.vocabulary,
             num_hidden_layers: self.layers,
             num_attention_heads: self.heads,
@@ -102,23 +102,23 @@ impl Setup {
         self.hidden / self.heads * self.kv_heads
     }
 
-    /// Those of the layers' products.
+    /// Returns the number of weights in the layers' products.
     fn layer_weights(&self) -> usize {
-        self.layers * self.hidden * (2 * self.hidden + 2 * self.kv_width() + 3 * self.between)
+        self.layers * self.hidden * (2 * self.hidden + 2 * self.kv_width() + 3 * self.intermediate)
     }
 
-    /// Those that a token's step reads.
+    /// Returns the number of weights that a decoding step reads.
     pub fn weights(&self) -> usize {
         self.layer_weights() + self.hidden * self.vocabulary
     }
 
-    /// Products of all positions, causal attention, and logits of the last position.
+    /// Returns the FLOPs of products of all positions, causal attention, and logits of the last position.
     pub fn prefill_flops(&self) -> usize {
         let attention = 2 * self.layers * self.hidden * self.prompt * self.prompt;
         2 * self.prompt * self.layer_weights() + attention + 2 * self.hidden * self.vocabulary
     }
 
-    /// The weights, and the keys and values of half the steps.
+    /// Returns the bytes of weights, and of keys and values after half of the steps.
     fn decode_bytes(&self, dtype: DType) -> usize {
         self.weights() * dtype.size_in_bytes() + self.cache_bytes(dtype)
     }
@@ -128,18 +128,18 @@ impl Setup {
     }
 }
 
-/// Gives every weight that is asked for.
+/// Backend that returns random weights.
 struct RandomWeights;
 
 impl SimpleBackend for RandomWeights {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        // Norms are about 1, so that activations neither vanish nor overflow.
+        // Norm weights are near 1, so that activations neither vanish nor overflow.
         let mean = if name.contains("norm") { 1f32 } else { 0. };
         Tensor::randn(mean, 0.02, shape, device)?.to_dtype(dtype)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        candle_core::bail!("the shape of {name} is not known")
+        candle_core::bail!("the shape of {name} is unknown")
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
@@ -162,8 +162,8 @@ impl Model {
         Ok(Self { llama: Llama::load(weights, &config)?, config, setup, dtype, device: device.clone() })
     }
 
-    fn cache(&self, keeps: bool) -> Result<Cache> {
-        Cache::new(keeps, self.dtype, &self.config, &self.device)
+    fn cache(&self, use_kv_cache: bool) -> Result<Cache> {
+        Cache::new(use_kv_cache, self.dtype, &self.config, &self.device)
     }
 
     fn prompt(&self) -> Result<Tensor> {
@@ -171,16 +171,16 @@ impl Model {
         Tensor::from_iter(tokens, &self.device)?.unsqueeze(0)
     }
 
-    /// The logits of the last position; keys and values are made and not kept.
+    /// Computes the logits of the last position without storing keys and values.
     fn prefill(self, end: End) -> Result<Work> {
         let (prompt, mut cache) = (self.prompt()?, self.cache(false)?);
         Ok(Box::new(move || {
             black_box(self.llama.forward(&prompt, 0, &mut cache)?);
-            if end == End::Waited { self.device.synchronize() } else { Ok(()) }
+            if end == End::Sync { self.device.synchronize() } else { Ok(()) }
         }))
     }
 
-    /// A token's step; after `decoded` of them it starts again after the prompt. The likeliest token is the next one.
+    /// Decodes one token greedily per call; after `decoded` tokens it restarts after the prompt.
     fn decode(self, decoded: usize, end: End) -> Result<Work> {
         let mut filled = self.cache(true)?;
         let next = |logits: Tensor| logits.argmax(D::Minus1)?.unsqueeze(0);
@@ -192,7 +192,7 @@ impl Model {
             }
             token = next(self.llama.forward(&token, self.setup.prompt + step, &mut cache)?)?;
             step += 1;
-            if end == End::Waited {
+            if end == End::Sync {
                 black_box(token.flatten_all()?.to_vec1::<u32>()?);
             }
             Ok(())

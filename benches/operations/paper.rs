@@ -1,33 +1,33 @@
-//! What an operation executes on the software GPU, in place of how long it takes: `cargo xtask paper` reads it.
+//! Counts the instructions of an operation on the software GPU, for `cargo xtask paper`.
 use crate::case::Case;
 use anyhow::{Context, Result};
 use candle_core::Device;
 use serde_json::Value;
 
-/// The kernels of one operation, as the software GPU's profile describes them.
+/// Returns the kernels of one operation in the format of the software GPU's profile.
 ///
 /// # Errors
-/// The operation's, or that the device keeps no profile.
+/// Returns the operation's error, or an error if profiling is not enabled.
 pub fn kernels(device: &Device, case: &Case) -> Result<Value> {
     let mut work = (case.prepare)(device)?;
-    // The first call loads modules, and uploads what is kept.
+    // The first call loads modules and uploads constants.
     work()?;
     device.synchronize()?;
-    taken()?;
+    take_kernels()?;
     work()?;
     device.synchronize()?;
-    taken()
+    take_kernels()
 }
 
-/// What was executed since the last call.
+/// Returns the profile since the last call.
 #[cfg(feature = "rocm-emulator")]
-fn taken() -> Result<Value> {
+fn take_kernels() -> Result<Value> {
     let text = rocm_emulator::take_profile()
-        .context("there is no profile to take: set CANDLE_ROCM_EMULATOR=profile=FILE")?;
+        .context("profiling is not enabled: set CANDLE_ROCM_EMULATOR=profile=FILE")?;
     Ok(serde_json::from_str::<Value>(&text)?["kernels"].take())
 }
 
 #[cfg(not(feature = "rocm-emulator"))]
-fn taken() -> Result<Value> {
+fn take_kernels() -> Result<Value> {
     anyhow::bail!("scale paper needs the software GPU: --features rocm-emulator")
 }

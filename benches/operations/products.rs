@@ -1,4 +1,4 @@
-//! Products of matrices, and linear layers.
+//! Matrix products and linear layers.
 use crate::case::{Cases, FLOATS, dims_name, random};
 use candle_core::Module;
 use candle_nn::Linear;
@@ -6,7 +6,7 @@ use candle_nn::Linear;
 const MATMUL: &str = "matmul";
 
 const SQUARES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
-/// Rows, inputs and outputs.
+/// Numbers of rows, inputs and outputs.
 const LINEAR: [[usize; 3]; 7] = [
     [1, 4096, 4096],
     [1, 4096, 11008],
@@ -16,7 +16,7 @@ const LINEAR: [[usize; 3]; 7] = [
     [512, 4096, 4096],
     [512, 4096, 11008],
 ];
-/// Up to so many rows reading the weights is what takes time.
+/// Maximum number of rows for which reading the weights dominates the time.
 const FEW_ROWS: usize = 16;
 
 pub fn cases(cases: &mut Cases) {

@@ -1,4 +1,4 @@
-//! Matrices in GGML's block formats: their values, and products with rows of f32; and a quantized llama-like model.
+//! Matrices in GGML's block formats: dequantization, products with f32 rows, and a quantized Llama model.
 use crate::case::{Case, Cases, Scale, Work, dims_name};
 use crate::model::{FULL, SMOKE, Setup};
 use candle_core::quantized::gguf_file::{self, Value};
@@ -18,7 +18,7 @@ const FORMATS: [(GgmlDType, &str, &str); 4] = [
     (GgmlDType::Q8_0, "dequantize_q8_0", "qmatmul_q8_0"),
     (GgmlDType::Q4_0, "dequantize_q4_0", "qmatmul_q4_0"),
 ];
-/// Rows, columns, and columns of the product.
+/// Rows, columns of the input, and columns of the product.
 const PRODUCTS: [[usize; 3]; 8] = [
     [1, 4096, 4096],
     [1, 4096, 32000],
@@ -29,12 +29,12 @@ const PRODUCTS: [[usize; 3]; 8] = [
     [512, 4096, 4096],
     [512, 4096, 11008],
 ];
-/// Matrices that are multiplied in turn, so that none is left in a cache.
+/// Number of matrices that are multiplied in turn, so that none is cached.
 const COLD: usize = 24;
-/// Up to so many rows reading the blocks is what takes time.
+/// Maximum number of rows for which reading the blocks dominates the time.
 const FEW_ROWS: usize = 64;
 
-/// Columns are whole blocks.
+/// Rounds a number of columns up to whole blocks.
 fn columns(dim: usize) -> usize {
     dim.next_multiple_of(256)
 }
@@ -62,7 +62,8 @@ pub fn cases(cases: &mut Cases) {
     let case = cases.work([GROUP, "qmatmul_q4k_cold"], "f32", dims_name(&[m, k, n]), cold);
     amounts(case, format, [m, k, n]);
 
-    let setup = if cases.scale == Scale::Smoke { Setup { hidden: 256, between: 256, ..SMOKE } } else { FULL };
+    let setup =
+        if cases.scale == Scale::Smoke { Setup { hidden: 256, intermediate: 256, ..SMOKE } } else { FULL };
     for (format, dtype) in [(GgmlDType::Q4K, "q4k"), (GgmlDType::Q8_0, "q8_0")] {
         let shape = setup.prompt.to_string();
         cases
@@ -89,7 +90,7 @@ fn block_bytes(format: GgmlDType, elements: usize) -> usize {
     elements / format.block_size() * format.type_size()
 }
 
-/// Blocks of normal numbers, the same ones again and again.
+/// Returns a matrix of repeated blocks of normally distributed numbers.
 fn matrix(format: GgmlDType, n: usize, k: usize, device: &Device) -> Result<QTensor> {
     let period = 64 * 256;
     let values = Tensor::randn(0f32, 0.02, period, &Device::Cpu)?;
@@ -98,7 +99,7 @@ fn matrix(format: GgmlDType, n: usize, k: usize, device: &Device) -> Result<QTen
     QTensor::new(QStorage::from_data(Cow::Owned(bytes), device, format)?, (n, k))
 }
 
-/// The product of `m` rows with a matrix, with each of `count` in turn.
+/// Returns the product of `m` rows with `count` matrices in turn.
 fn multiply(format: GgmlDType, [m, k, n]: [usize; 3], count: usize, device: &Device) -> Result<Work> {
     let pair = |_| {
         let rows = Tensor::randn(0f32, 1., (m, k), device)?;
@@ -113,7 +114,7 @@ fn multiply(format: GgmlDType, [m, k, n]: [usize; 3], count: usize, device: &Dev
     }))
 }
 
-/// candle-transformers' quantized Llama, of a file in memory.
+/// candle-transformers' quantized Llama, loaded from a file in memory.
 struct Llama {
     model: ModelWeights,
     setup: Setup,
@@ -127,7 +128,7 @@ impl Llama {
             tensors.push((name, matrix(format, n, k, &Device::Cpu)?));
             Ok(())
         };
-        let (hidden, narrow, between) = (setup.hidden, setup.kv_width(), setup.between);
+        let (hidden, narrow, intermediate) = (setup.hidden, setup.kv_width(), setup.intermediate);
         add("token_embd.weight".into(), setup.vocabulary, hidden)?;
         add("output.weight".into(), setup.vocabulary, hidden)?;
         for layer in 0..setup.layers {
@@ -136,9 +137,9 @@ impl Llama {
                 ("attn_k", narrow, hidden),
                 ("attn_v", narrow, hidden),
                 ("attn_output", hidden, hidden),
-                ("ffn_gate", between, hidden),
-                ("ffn_up", between, hidden),
-                ("ffn_down", hidden, between),
+                ("ffn_gate", intermediate, hidden),
+                ("ffn_up", intermediate, hidden),
+                ("ffn_down", hidden, intermediate),
             ] {
                 add(format!("blk.{layer}.{name}.weight"), n, k)?;
             }
@@ -179,7 +180,7 @@ impl Llama {
         Ok(Box::new(move || self.model.forward(&prompt, 0).map(|logits| drop(black_box(logits)))))
     }
 
-    /// A token's step; after as many as are decoded it starts again after the prompt.
+    /// Decodes one token greedily per call; after `setup.decoded` tokens it restarts after the prompt.
     fn decode(mut self) -> Result<Work> {
         let next = |logits: Tensor| logits.argmax(D::Minus1)?.unsqueeze(0);
         let prompt = self.prompt()?;

@@ -1,4 +1,4 @@
-//! A run's results as JSON: what `cargo xtask report` and `torch.py` agree on.
+//! Writes results as JSON in the format of `cargo xtask report` and `torch.py`.
 use crate::case::{Case, Scale};
 use crate::devices::Opened;
 use crate::launch::LAUNCH;
@@ -21,7 +21,7 @@ pub fn row(case: &Case, figures: Figures) -> Value {
     })
 }
 
-/// A case that was counted: what its kernels executed.
+/// Returns the row of a case whose instructions were counted.
 pub fn counted(case: &Case, kernels: Value) -> Value {
     json!({
         "group": case.group,
@@ -34,13 +34,13 @@ pub fn counted(case: &Case, kernels: Value) -> Value {
     })
 }
 
-/// What opening the device took.
+/// Returns the row with the time to open the device.
 pub fn opening(opened: &Opened) -> Value {
     let us = rounded(opened.init_us);
     json!({"group": LAUNCH, "case": "device_init", "dtype": "-", "shape": "-", "us": us})
 }
 
-/// To the nanosecond.
+/// Rounds microseconds to nanoseconds.
 fn rounded(us: f64) -> f64 {
     (us * 1000.).round() / 1000.
 }
@@ -48,7 +48,7 @@ fn rounded(us: f64) -> f64 {
 /// Writes the rows of one device.
 ///
 /// # Errors
-/// If the file cannot be written, or there is no program `date`.
+/// If the file cannot be written, or the program `date` cannot be run.
 pub fn write(file: &Path, opened: &Opened, scale: Scale, rows: &[Value]) -> Result<()> {
     let meta = json!({
         "device": opened.name,
@@ -61,11 +61,11 @@ pub fn write(file: &Path, opened: &Opened, scale: Scale, rows: &[Value]) -> Resu
         "scale": scale.name(),
     });
     let text = serde_json::to_string_pretty(&json!({"meta": meta, "results": rows}))?;
-    std::fs::write(file, text + "\n").with_context(|| format!("{} cannot be written", file.display()))
+    std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The date in UTC.
+/// Returns the current date in UTC.
 fn today() -> Result<String> {
-    let output = Command::new("date").args(["-u", "+%F"]).output().context("`date` does not start")?;
+    let output = Command::new("date").args(["-u", "+%F"]).output().context("cannot start `date`")?;
     Ok(String::from_utf8(output.stdout)?.trim().to_string())
 }

@@ -1,4 +1,4 @@
-//! Reductions, and what goes by rows: softmax, norms, rotary embeddings.
+//! Reductions, softmax, norms and rotary embeddings.
 use crate::case::{Cases, FLOATS, dims_name, random};
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::{ops, rotary_emb};
@@ -8,9 +8,9 @@ const ROWS: &str = "softmax and norms";
 
 type Unary = fn(&Tensor) -> Result<Tensor>;
 const SQUARE: [usize; 2] = [4096, 4096];
-/// Logits of a vocabulary.
+/// Shape of the logits of a vocabulary.
 const LOGITS: [usize; 2] = [1, 32000];
-/// 64 M elements.
+/// Shape with 64M elements.
 const TALL: [usize; 2] = [16384, 4096];
 const REDUCED: [(&str, Unary, [usize; 2]); 7] = [
     ("sum_last", |x| x.sum(D::Minus1), SQUARE),
@@ -34,7 +34,7 @@ const EPSILON: f32 = 1e-5;
 
 pub fn cases(cases: &mut Cases) {
     for dtype in FLOATS {
-        // How often the matrix is gone through: read, and written where the result is as large.
+        // Number of passes over the matrix: one to read it, and one to write a result of the same size.
         let tables = [(REDUCTIONS, REDUCED.as_slice(), 1), (ROWS, SOFTMAX.as_slice(), 2)];
         for (group, table, passes) in tables {
             for &(name, function, dims) in table {

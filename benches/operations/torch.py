@@ -1,10 +1,10 @@
-"""The cases of this bench with PyTorch: same names, shapes and JSON.
+"""Runs the cases of this benchmark with PyTorch, with the same names, shapes and JSON format.
 
     python3 torch.py --json torch.json
 
-Products of f32 are computed without TF32, and convolutions too (cuDNN's own default would be with it: the field
-tf32_us). Attention is written out as Candle does it; the field sdpa_us is scaled_dot_product_attention. The model is the
-same arithmetic in eager operations; the field cudagraph_us is a token's step as one CUDA graph.
+Products and convolutions of f32 are computed without TF32; the field tf32_us is the time of convolutions with TF32,
+cuDNN's default. Attention consists of separate operations, as in Candle; the field sdpa_us is the time of
+scaled_dot_product_attention. The model uses eager operations; the field cudagraph_us is a decoding step as a CUDA graph.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 
-# This file is called like the package that it needs, and Python looks beside a program first.
+# This file has the name of the package torch, and Python searches the script's folder first.
 sys.path = [p for p in sys.path if os.path.abspath(p or ".") != os.path.dirname(os.path.abspath(__file__))]
 
 import torch
@@ -69,7 +69,7 @@ def timed(work, count):
 
 
 def measure(work, smoke):
-    """Microseconds of an operation: the median of batches with one wait each, and until it is enqueued."""
+    """Returns microseconds per operation: the median of batches with one wait each, and the host time to enqueue it."""
     for _ in range(2):
         work()
     torch.cuda.synchronize()
@@ -95,7 +95,7 @@ def measure(work, smoke):
 
 
 class Cases:
-    """Cases by name; `make` gives the work, or a dict of the work and of others for fields of their own."""
+    """List of cases; `make` returns the work, or a dict with the work for each field of the result."""
 
     def __init__(self, scale):
         self.scale, self.list = scale, []
@@ -160,7 +160,7 @@ def elementwise(cases):
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
         "silu": F.silu,
         "tanh": torch.tanh,
-        # Two operations: PyTorch has no kernel for it.
+        # Two operations, since PyTorch has no kernel for it.
         "affine": lambda x: x * 1.5 + 0.5,
     }
 
@@ -226,14 +226,14 @@ def copies(cases):
 
 
 def rope(x, cos, sin):
-    """Halves of rows turned, in eager operations: PyTorch has no kernel for it."""
+    """Rotates the halves of rows in eager operations, since PyTorch has no kernel for it."""
     half = x.shape[-1] // 2
     cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
 def rope_i(x, cos, sin):
-    """Neighbours turned, in eager operations."""
+    """Rotates pairs of neighbours in eager operations."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
 
@@ -292,7 +292,7 @@ def indexing(cases):
             shape = f"{vocabulary}x{width}[{selected}]"
             cases.op("indexing", case, d, shape, operands, select, bytes=amount)
         shape, ids = f"{n}x{n} dim1", below(n, n, n)
-        # Both with indices of 64 bits: PyTorch gathers by no others.
+        # Both use 64-bit indices, since PyTorch's gather supports no others.
         for case, index_size in (("gather", 4), ("gather_i64", 8)):
             amount = n * n * (2 * size + index_size)
             gather = lambda x, ids: x.gather(1, ids)
@@ -315,7 +315,7 @@ def indexing(cases):
 
 
 def with_tf32(d, operands, function):
-    """The work, and for f32 a second field for the same with TF32, which `run` allows for it."""
+    """Returns the work; for f32 also the field tf32_us, for which `run` enables TF32."""
 
     def make():
         tensors = [operand() for operand in operands]
@@ -357,7 +357,7 @@ def conv(cases):
 
 
 def attention(d, heads, length, width):
-    """Scores, scale, mask, softmax, product; and the fused one."""
+    """Returns attention as separate operations and as scaled_dot_product_attention."""
 
     def make():
         q, k, v = (torch.randn(1, heads, length, width, device=device, dtype=FLOATS[d]) for _ in range(3))
@@ -405,18 +405,18 @@ def products(cases):
         cases.op("attention", "flash_attn_causal", d, shape, operands, sdpa, flops=flops)
         for batch, heads, key_heads, keys in ((1, 32, 32, 4096), (1, 32, 8, 4096), (8, 32, 8, 4096)):
             keys, width = s(keys), 128
-            held, gqa = rand(d, batch, key_heads, keys, width), heads != key_heads
+            kv_operand, gqa = rand(d, batch, key_heads, keys, width), heads != key_heads
             sdpa = lambda q, k, v, gqa=gqa: F.scaled_dot_product_attention(q, k, v, enable_gqa=gqa)
             shape, bytes = f"{batch}x{heads}/{key_heads}x{keys}x{width}", 2 * batch * key_heads * keys * width * size
-            operands = [rand(d, batch, heads, 1, width), held, held]
+            operands = [rand(d, batch, heads, 1, width), kv_operand, kv_operand]
             cases.op("attention", "flash_attn_decode", d, shape, operands, sdpa, bytes=bytes)
 
 
 class Llama:
-    """The model of model.rs: attention in f32, the cache joined by concatenation, or static for a graph."""
+    """Model of model.rs: attention in f32; the cache is concatenated, or static for a CUDA graph."""
 
-    FULL = dict(hidden=2048, between=5632, vocabulary=32000, layers=16, heads=32, kv=4, prompt=512, decoded=64)
-    SMOKE = dict(hidden=64, between=96, vocabulary=128, layers=2, heads=4, kv=2, prompt=16, decoded=4)
+    FULL = dict(hidden=2048, intermediate=5632, vocabulary=32000, layers=16, heads=32, kv=4, prompt=512, decoded=64)
+    SMOKE = dict(hidden=64, intermediate=96, vocabulary=128, layers=2, heads=4, kv=2, prompt=16, decoded=4)
 
     def __init__(self, dtype, setup):
         self.__dict__.update(setup)
@@ -425,7 +425,7 @@ class Llama:
         kv = self.width * self.kv
         weight = lambda *dims: (torch.randn(*dims, device=device) * 0.02).to(self.dtype)
         norm = lambda: (1 + torch.randn(self.hidden, device=device) * 0.02).to(self.dtype)
-        h, b = self.hidden, self.between
+        h, b = self.hidden, self.intermediate
         self.embedding, self.head, self.last_norm = weight(self.vocabulary, h), weight(self.vocabulary, h), norm()
         shapes = dict(q=(h, h), k=(kv, h), v=(kv, h), o=(h, h), gate=(b, h), up=(b, h), down=(h, b))
         self.blocks = [
@@ -452,10 +452,10 @@ class Llama:
             scores = scores.masked_fill(above, -math.inf)
         return (scores.softmax(-1) @ v).to(self.dtype)
 
-    def forward(self, tokens, places, store, mask=None, fused=False):
-        """Logits of the last position. `store` keeps a layer's keys and values, and gives those to look at."""
+    def forward(self, tokens, positions, store, mask=None, fused=False):
+        """Returns the logits of the last position. `store` caches a layer's keys and values and returns all cached ones."""
         length = tokens.shape[1]
-        cos, sin = self.cos[places], self.sin[places]
+        cos, sin = self.cos[positions], self.sin[positions]
         x = F.embedding(tokens, self.embedding)
         norm = lambda x, w: F.rms_norm(x, (self.hidden,), w, 1e-5)
         for number, w in enumerate(self.blocks):
@@ -499,8 +499,8 @@ class Llama:
         def work():
             if state["step"] == decoded:
                 state.update(cache=dict(filled), token=first, step=0)
-            place = self.prompt + state["step"]
-            logits = self.forward(state["token"], slice(place, place + 1), join, fused=fused)
+            position = self.prompt + state["step"]
+            logits = self.forward(state["token"], slice(position, position + 1), join, fused=fused)
             state["token"], state["step"] = logits.argmax(-1)[None], state["step"] + 1
             if waits:
                 state["token"].item()
@@ -508,7 +508,7 @@ class Llama:
         return work
 
     def decode_graph(self, decoded, waits):
-        """A token's step over keys and values of a fixed length, as one CUDA graph."""
+        """Returns a decoding step with a static cache as a CUDA graph."""
         filled, first = self.after_prompt()
         length = self.prompt + decoded
         static = {n: [torch.zeros(1, self.kv, length, self.width, device=device, dtype=self.dtype) for _ in "kv"]
@@ -516,20 +516,20 @@ class Llama:
         for number, both in filled.items():
             for kept, part in zip(static[number], both):
                 kept[:, :, : self.prompt] = part
-        place = torch.tensor([self.prompt], device=device)
+        position = torch.tensor([self.prompt], device=device)
         token, seen = first.clone(), torch.arange(length, device=device)
 
         def store(number, k, v):
             for kept, part in zip(static[number], (k, v)):
-                kept.index_copy_(2, place, part)
+                kept.index_copy_(2, position, part)
             return static[number]
 
         def step():
             mask = torch.zeros(1, 1, 1, length, device=device, dtype=self.dtype)
-            mask = mask.masked_fill(seen > place, -math.inf)
-            logits = self.forward(token, place, store, mask=mask, fused=True)
+            mask = mask.masked_fill(seen > position, -math.inf)
+            logits = self.forward(token, position, store, mask=mask, fused=True)
             token.copy_(logits.argmax(-1)[None])
-            place.copy_(self.prompt + (place + 1 - self.prompt) % decoded)
+            position.copy_(self.prompt + (position + 1 - self.prompt) % decoded)
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -546,15 +546,15 @@ class Llama:
             if waits:
                 token.item()
 
-        # The graph reads these where they lie and does not own them.
-        work.inputs = (place, seen, static)
+        # The graph uses these tensors without owning them, so they must stay alive.
+        work.inputs = (position, seen, static)
         return work
 
 
-def amounts(dtype, hidden, between, vocabulary, layers, heads, kv, prompt, decoded):
-    """Operations of reading the prompt, and bytes of a token's step."""
+def amounts(dtype, hidden, intermediate, vocabulary, layers, heads, kv, prompt, decoded):
+    """Returns the FLOPs of the prefill, and the bytes of a decoding step."""
     kv_width = hidden // heads * kv
-    weights, logits = layers * hidden * (2 * hidden + 2 * kv_width + 3 * between), hidden * vocabulary
+    weights, logits = layers * hidden * (2 * hidden + 2 * kv_width + 3 * intermediate), hidden * vocabulary
     flops = 2 * prompt * weights + 2 * layers * hidden * prompt**2 + 2 * logits
     cached = 2 * layers * kv_width * (prompt + decoded // 2)
     return flops, (weights + logits + cached) * width_of(dtype)
@@ -605,7 +605,7 @@ def run(cases, groups):
                 if field == "us":
                     row["host_us"] = host and round(host, 3)
             print(label, f"{row['us']:.2f} us", flush=True)
-        except Exception as error:  # the others go on
+        except Exception as error:  # the other cases continue
             print(f"{label} failed: {error}", flush=True)
             failed.append(label)
         if row["us"] is not None:
@@ -616,13 +616,13 @@ def run(cases, groups):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="The cases of this bench with PyTorch")
+    parser = argparse.ArgumentParser(description="Run the cases of this benchmark with PyTorch")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
     parser.add_argument("--group", action="append", metavar="NAME")
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("error: PyTorch sees no GPU")
+        sys.exit("error: PyTorch finds no GPU")
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = False
     cases = Cases(Scale(args.scale))

@@ -1,7 +1,7 @@
-//! A kernel of one's own within a custom operation, on a ROCm device and on the CPU.
+//! Runs a custom operation with its own kernel on a ROCm device and on the CPU.
 //!
-//! `cargo run --features rocm-emulator --example custom_kernel` (with `CANDLE_ROCM_DRIVER=emulator` where
-//! there is no AMD GPU). `docs/custom-kernels.md` tells how the kernel was compiled.
+//! `cargo run --features rocm-emulator --example custom_kernel` (set `CANDLE_ROCM_DRIVER=emulator` on a
+//! machine without an AMD GPU). `docs/custom-kernels.md` explains how the kernel is compiled.
 mod softsign;
 
 use candle_core::rocm::RocmDevice;
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     println!("softsign  {y}");
     let on_cpu = x.to_device(&Device::Cpu)?.apply_op1(Softsign { scale: 1.5 })?;
     let difference = (y.to_device(&Device::Cpu)? - &on_cpu)?.abs()?.max(0)?.to_scalar::<f32>()?;
-    println!("largest difference to the CPU: {difference:e}");
+    println!("maximum difference from the CPU: {difference:e}");
 
     let gradients = y.sum_all()?.backward()?;
     if let Some(gradient) = gradients.get(&x) {

@@ -1,15 +1,15 @@
-// scale * x / (scale + |x|). Compiled by itself, see docs/custom-kernels.md.
+// Computes scale * x / (scale + |x|). Compiled separately, see docs/custom-kernels.md.
 template <typename T>
 __device__ void softsign(const size_t numel, const float scale, const T *in, T *out) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    // The last workgroup reaches beyond the end.
+    // The last workgroup may extend beyond the end.
     if (i < numel) {
         const float x = static_cast<float>(in[i]);
         out[i] = static_cast<T>(scale * x / (scale + fabsf(x)));
     }
 }
 
-// extern "C" keeps the names as they are: the host finds a kernel by its name.
+// extern "C" prevents name mangling, since the host looks kernels up by name.
 extern "C" __global__ void softsign_f32(const size_t numel, const float scale, const float *in, float *out) {
     softsign(numel, scale, in, out);
 }

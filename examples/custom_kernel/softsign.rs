@@ -1,11 +1,11 @@
-//! `scale * x / (scale + |x|)` as a custom operation: on the CPU in Rust, on ROCm with a kernel of its own,
-//! and with a gradient.
+//! Custom operation `scale * x / (scale + |x|)`: in Rust on the CPU, with a custom kernel on ROCm, and with
+//! a gradient.
 use candle_core::backend::BackendStorage;
 use candle_core::rocm::{LaunchConfig, RocmStorage, hip_kernels};
 use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor, bail};
 use half::f16;
 
-/// The code objects that `hip-kernels-build --source` made of `softsign.cu`, by target.
+/// Code objects that `hip-kernels-build --source` compiled from `softsign.cu`, by target.
 macro_rules! code_objects {
     ($($target:literal),*) => {
         &[$(($target, include_bytes!(concat!("softsign-", $target, ".hsaco")))),*]
@@ -21,10 +21,10 @@ const CODE_OBJECTS: &[(&str, &[u8])] = code_objects![
     "gfx12-generic"
 ];
 
-/// The code object that runs on a GPU of this architecture.
+/// Returns the code object for a GPU architecture.
 ///
 /// # Errors
-/// If there is none: the architecture and what there is are named.
+/// If there is none; the error names the architecture and the available targets.
 pub fn code_object(arch: &str) -> Result<&'static [u8]> {
     let targets: Vec<&str> = CODE_OBJECTS.iter().map(|(target, _)| *target).collect();
     let best = hip_kernels::best_target(arch, &targets);
@@ -34,14 +34,14 @@ pub fn code_object(arch: &str) -> Result<&'static [u8]> {
     }
 }
 
-/// For f32 and f16, contiguous.
+/// Softsign of contiguous f32 and f16 tensors.
 pub struct Softsign {
-    /// The bound of the result; more than 0.
+    /// Limit of the result's magnitude; must be positive.
     pub scale: f32,
 }
 
 impl Softsign {
-    fn of(&self, x: f32) -> f32 {
+    fn value(&self, x: f32) -> f32 {
         self.scale * x / (self.scale + x.abs())
     }
 }
@@ -56,9 +56,9 @@ impl CustomOp1 for Softsign {
             return Err(Error::RequiresContiguous { op: self.name() }.bt());
         };
         let result = match storage {
-            CpuStorage::F32(x) => CpuStorage::F32(x[from..to].iter().map(|&x| self.of(x)).collect()),
+            CpuStorage::F32(x) => CpuStorage::F32(x[from..to].iter().map(|&x| self.value(x)).collect()),
             CpuStorage::F16(x) => {
-                CpuStorage::F16(x[from..to].iter().map(|&x| f16::from_f32(self.of(x.to_f32()))).collect())
+                CpuStorage::F16(x[from..to].iter().map(|&x| f16::from_f32(self.value(x.to_f32()))).collect())
             }
             other => return Err(Error::UnsupportedDTypeForOp(other.dtype(), self.name()).bt()),
         };
@@ -79,13 +79,13 @@ impl CustomOp1 for Softsign {
         let to = result.ptr(&Layout::contiguous(elements), self.name())?;
         let kernel = device.custom_kernel("softsign", code_object(device.arch())?, kernel)?;
         let launch = kernel.launch(LaunchConfig::for_elements(self.name(), elements)?);
-        // SAFETY: softsign(numel, scale, in, out), as declared in softsign.cu; both pointers cover
-        // `elements`.
+        // SAFETY: the kernel's parameters are (numel, scale, in, out), as in softsign.cu, and both pointers
+        // are valid for `elements` elements.
         unsafe { launch.arg(&elements).arg(&self.scale).arg(&from).arg(&to).run()? };
         Ok((result, layout.shape().clone()))
     }
 
-    /// The derivative is (scale / (scale + |x|))².
+    /// Multiplies the gradient by the derivative, (scale / (scale + |x|))².
     fn bwd(&self, x: &Tensor, _result: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let scale = f64::from(self.scale);
         let derivative = ((x.abs()? + scale)?.recip()? * scale)?.sqr()?;

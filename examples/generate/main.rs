@@ -1,11 +1,11 @@
-//! Continues a text, or answers in a chat, with a language model from a folder of safetensors or a GGUF file.
+//! Continues a text or answers a chat message with a language model in safetensors or GGUF format.
 //!
 //! ```text
 //! cargo run --release --features rocm --example generate -- model.gguf --prompt "Once upon a time"
 //! ```
 //!
-//! The engine of `llm-worker` does the work, with one request. The text goes to the standard output as it comes,
-//! everything else to the standard error. docs/generate.md says more.
+//! Uses the engine of `llm-worker` with a single request. The text is streamed to standard output, everything
+//! else goes to standard error. See docs/generate.md.
 #[path = "../shared/device.rs"]
 mod device;
 mod options;
@@ -19,9 +19,9 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use llm_engine::request::StopReason;
 
-/// Set by the first Ctrl-C; the second ends the process at once.
+/// Set by the first Ctrl-C; the second one ends the process immediately.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// Exit status that a shell reports for a program that Ctrl-C ended: a script must not take the text for complete.
+/// Exit status of a program ended by Ctrl-C, so that scripts do not treat the text as complete.
 const INTERRUPTED_STATUS: u8 = 130;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn generate(options: &options::Options) -> Result<ExitCode> {
             std::process::exit(INTERRUPTED_STATUS.into());
         }
     })
-    .context("cannot listen to Ctrl-C")?;
+    .context("cannot install the Ctrl-C handler")?;
     let run = run::run(options, &INTERRUPTED, &mut |text| {
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the text")

@@ -1,48 +1,48 @@
-//! The command line.
+//! Command line options.
 use std::path::PathBuf;
 
 use candle_core::DType;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, value_parser};
 use llm_engine::sampling::settings::{Kind, SETTINGS, Sampling};
 
-/// Generates text with a language model.
+/// Generate text with a language model.
 #[derive(Parser, Debug)]
 #[command(name = "generate", allow_negative_numbers = true)]
 pub struct Options {
-    /// A GGUF file, or a folder of safetensors with config.json and tokenizer.json.
+    /// GGUF file, or folder with safetensors, config.json and tokenizer.json.
     pub model: PathBuf,
-    /// The text to continue; with --chat, the user's message.
+    /// Text to continue; with --chat, the user's message.
     #[arg(long)]
     pub prompt: String,
-    /// Writes the prompt by the model's chat template.
+    /// Format the prompt with the model's chat template.
     #[arg(long)]
     pub chat: bool,
-    /// The system's message, which comes first in a chat.
+    /// System message at the beginning of the chat.
     #[arg(long, requires = "chat")]
     pub system: Option<String>,
-    /// Maximum number of tokens to generate; a full context ends the text too.
+    /// Maximum number of tokens to generate; the text also ends when the context is full.
     #[arg(long, short = 'n', default_value_t = 256, value_parser = value_parser!(u32).range(1..))]
     pub tokens: u32,
     #[command(flatten)]
     sampling: SamplingOptions,
-    /// The same seed gives the same text.
+    /// Seed of the sampler; the same seed gives the same text.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Ends before this text; may be given several times.
+    /// Stop before this text; can be repeated.
     #[arg(long = "stop", value_name = "TEXT")]
     pub stops: Vec<String>,
-    /// Device to run on: `cpu`, `rocm` or `rocm:N`. By default ROCm where there is a GPU, else the CPU.
+    /// Device: `cpu`, `rocm` or `rocm:N` [default: rocm if there is a GPU, otherwise cpu].
     #[arg(long)]
     pub device: Option<String>,
-    /// Type of float weights and of the cache: f32, f16 or bf16; by default config.json's, f32 on the CPU and for GGUF.
+    /// Dtype of float weights and cache: f32, f16 or bf16 [default: that of config.json; f32 on the CPU and for GGUF].
     #[arg(long)]
     pub dtype: Option<DType>,
-    /// Writes the tokens and figures of the run to this file, as JSON.
+    /// Write the tokens and statistics of the run to this file as JSON.
     #[arg(long)]
     pub report: Option<PathBuf>,
 }
 
-/// The engine's sampler settings, which checks their ranges: an option each.
+/// Options for the engine's sampler settings. The engine checks their ranges.
 #[derive(Clone, Debug)]
 pub struct SamplingOptions(Sampling);
 
@@ -84,7 +84,7 @@ impl FromArgMatches for SamplingOptions {
 }
 
 impl Options {
-    /// Returns the sampler settings as the engine takes them.
+    /// Returns the sampler settings for the engine.
     pub fn sampling(&self) -> Sampling {
         Sampling { seed: Some(self.seed), ..self.sampling.0.clone() }
     }

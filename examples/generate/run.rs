@@ -1,4 +1,4 @@
-//! A whole run: prompt, device, model, one request to the engine, and the figures of it.
+//! Runs one request: loads the model, follows the engine's events and collects statistics.
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,29 +19,29 @@ use crate::options::Options;
 
 /// Result of a run.
 pub struct Run {
-    /// Tokens of the text, without one that ends it.
+    /// Tokens of the text, without the end token.
     pub tokens: Vec<u32>,
-    /// For each token how far the likeliest logit lay above the second; empty without `--report`.
-    pub leads: Vec<f32>,
-    /// Why the text ended.
+    /// Difference between the best and the second-best logit of each token; empty without `--report`.
+    pub margins: Vec<f32>,
+    /// Reason why the text ended.
     pub reason: StopReason,
     model: String,
     device: Device,
     prompt_tokens: usize,
     load_time: Duration,
-    /// From the request to the first token.
+    /// Time from the request to the first token.
     prompt_time: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     token_time: Duration,
     memory: Option<String>,
     kernels_launched: u64,
 }
 
-/// Generates the text, and passes it to `on_text` as it comes. Options and prompt are checked before weights are read,
-/// except the prompt's length.
+/// Generates the text and passes it to `on_text` piece by piece. Options and prompt, except the prompt's
+/// length, are checked before weights are read.
 ///
 /// # Errors
-/// If an option, a file or the device does not allow it.
+/// If an option or a file is invalid, or if the device fails.
 pub fn run(
     options: &Options,
     interrupted: &AtomicBool,
@@ -58,16 +58,16 @@ pub fn run(
     let context = Some(prompt_tokens + tokens);
     let load = LoadOptions { dtype: options.dtype, context, contexts: Some(1), ..LoadOptions::default() };
     let decoder = load_decoder(&options.model, &device, load, &mut |_| ())?;
-    // The rest of the context; a prompt that leaves nothing is refused by the engine.
+    // At least 1, since the engine rejects a prompt that fills the context.
     let left = decoder.capacity().context.saturating_sub(prompt_tokens).max(1);
     let one = engine::Options { max_running: 1, max_waiting: 0, prefix_cache: false, ..Default::default() };
     let engine = Engine::start(Box::new(decoder), Arc::new(text), one)?;
 
-    // A folder like `.` has its name elsewhere.
+    // Resolves paths such as `.` that do not contain the folder's name.
     let path = options.model.canonicalize().unwrap_or_else(|_| options.model.clone());
     let mut run = Run {
         tokens: Vec::new(),
-        leads: Vec::new(),
+        margins: Vec::new(),
         reason: StopReason::Cancelled,
         model: path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         device,
@@ -87,19 +87,19 @@ pub fn run(
         logprobs: options.report.as_ref().map(|_| 2),
         constraint: None,
     };
-    let followed = match engine.submit(request) {
+    let result = match engine.submit(request) {
         Ok(stream) => run.follow(stream, interrupted, on_text),
-        Err(refused) => Err(refused.into()),
+        Err(error) => Err(error.into()),
     };
     if let Device::Rocm(rocm) = &run.device {
         run.memory = Some(memory(rocm)?);
         run.kernels_launched = rocm.kernels_launched();
     }
     engine.stop();
-    followed.map(|()| run)
+    result.map(|()| run)
 }
 
-/// The tokens of the prompt, which a chat template writes if asked for.
+/// Returns the tokens of the prompt, formatted with the chat template if `--chat` is set.
 fn prompt(options: &Options, text: &Text) -> Result<Vec<u32>> {
     if !options.chat {
         return text.encode(&options.prompt, true);
@@ -107,14 +107,14 @@ fn prompt(options: &Options, text: &Text) -> Result<Vec<u32>> {
     let system = options.system.iter().map(|system| json!({"role": "system", "content": system}));
     let user = json!({"role": "user", "content": options.prompt});
     let chat = text.chat(&system.chain([user]).collect(), None).context("--chat")?;
-    // The template writes the tokens that begin a text itself.
+    // The template contains the begin-of-text token.
     text.encode(&chat, false)
 }
 
-/// Opens a device by its name; without one the first GPU, or the CPU after saying why.
+/// Opens a device by its name. Without a name, opens the first GPU; if that fails, prints the reason and uses the CPU.
 fn choose_device(name: Option<&str>) -> Result<Device> {
     let cpu = |reason: anyhow::Error| {
-        eprintln!("on the CPU, since there is no ROCm device: {reason:#}");
+        eprintln!("no ROCm device, using the CPU: {reason:#}");
         Device::Cpu
     };
     name.map_or_else(|| Ok(device::open("rocm").unwrap_or_else(cpu)), device::open)
@@ -123,11 +123,11 @@ fn choose_device(name: Option<&str>) -> Result<Device> {
 fn memory(rocm: &RocmDevice) -> Result<String> {
     let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let (stats, (_, total)) = (rocm.memory_stats(), rocm.memory_info()?);
-    Ok(format!("{} in use, {} at most, of {}", mib(stats.live), mib(stats.peak), mib(total)))
+    Ok(format!("{} in use, peak {}, of {}", mib(stats.live), mib(stats.peak), mib(total)))
 }
 
 impl Run {
-    /// Reads the request's events to the end.
+    /// Processes the request's events until it ends.
     fn follow(
         &mut self,
         mut stream: Stream,
@@ -144,7 +144,7 @@ impl Run {
                         false => self.token_time = begun.elapsed() - self.prompt_time,
                     }
                     self.tokens.push(token);
-                    self.leads.extend(top.windows(2).map(|two| two[0].logprob - two[1].logprob));
+                    self.margins.extend(top.windows(2).map(|two| two[0].logprob - two[1].logprob));
                     on_text(&text)?;
                 }
                 Event::End { text, reason, .. } => {
@@ -159,13 +159,13 @@ impl Run {
         }
     }
 
-    /// The tokens and figures, for programs.
+    /// Returns tokens and statistics as JSON.
     pub fn report(&self) -> serde_json::Value {
         let mut report = json!({
             "model": self.model,
             "device": "cpu",
             "tokens": self.tokens,
-            "leads": self.leads,
+            "margins": self.margins,
             "end": self.reason,
             "prompt_tokens": self.prompt_tokens,
             "load_seconds": self.load_time.as_secs_f64(),
@@ -193,8 +193,8 @@ impl fmt::Display for Run {
             Device::Rocm(rocm) => {
                 let driver = rocm.driver_name();
                 let note = match driver {
-                    "emulator" => "; this is the software GPU: its speeds are no hardware figures",
-                    "nvidia" => "; this is for development: its speeds are no AMD figures",
+                    "emulator" => "; the software GPU's speed does not predict hardware",
+                    "nvidia" => "; for development, not an AMD GPU",
                     _ => "",
                 };
                 writeln!(f, "device  {}, arch {}, driver {driver}{note}", rocm.name(), rocm.arch())?;
@@ -204,10 +204,10 @@ impl fmt::Display for Run {
         writeln!(f, "prompt  {} tokens{}", self.prompt_tokens, rate(self.prompt_tokens, self.prompt_time))?;
         let reason = match self.reason {
             StopReason::Stop => "the text is complete",
-            StopReason::Length => "as many tokens as asked for, or the context is full",
+            StopReason::Length => "the token limit or the context length is reached",
             StopReason::Cancelled => "interrupted",
         };
-        // The first token is the prompt's.
+        // The first token is part of the prompt time.
         let speed = rate(self.tokens.len().saturating_sub(1), self.token_time);
         writeln!(f, "text    {} tokens{speed}; ended: {reason}", self.tokens.len())?;
         self.memory.iter().try_for_each(|memory| writeln!(f, "memory  {memory}"))

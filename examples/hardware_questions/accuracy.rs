@@ -1,4 +1,4 @@
-//! The errors of approximations, against f64.
+//! Measures the errors of approximate instructions relative to f64.
 use anyhow::Result;
 use serde_json::json;
 
@@ -6,17 +6,17 @@ use crate::answer::{Answer, Question};
 use crate::gpu::Gpu;
 use crate::instructions::{OUTPUTS, TRANSCENDENTAL, run};
 
-/// Cases for the error of an approximation.
+/// Number of operands per instruction.
 const SAMPLES: u32 = 1 << 14;
 
-/// An approximation: the operands it is asked for, what is exact, and how far off it may be.
+/// Approximate instruction: range of operands, exact function, and allowed error.
 struct Approximation {
     kernel: &'static str,
     question: Question,
     range: [f64; 2],
     exact: fn(f64) -> f64,
-    /// In units of the last place of an f32 (of an f64 for those).
-    most: f64,
+    /// Maximum error in ulps of f32, or of f64 if `wide`.
+    max_error: f64,
     wide: bool,
 }
 
@@ -26,14 +26,14 @@ const fn approximation(
     guess: &'static str,
     range: [f64; 2],
     exact: fn(f64) -> f64,
-    most: f64,
+    max_error: f64,
 ) -> Approximation {
     let question =
         Question { name, guess, why: "tolerances of tests against the CPU", place: TRANSCENDENTAL };
-    Approximation { kernel, question, range, exact, most, wide: false }
+    Approximation { kernel, question, range, exact, max_error, wide: false }
 }
 
-const ONE_ULP: &str = "at most 1 ulp off; the software GPU is at most 0.51 off";
+const ONE_ULP: &str = "error of at most 1 ulp; at most 0.51 on the software GPU";
 const APPROXIMATIONS: &[Approximation] = &[
     approximation("exp2_f32", "the error of v_exp_f32", ONE_ULP, [-20.0, 20.0], f64::exp2, 1.0),
     approximation("log2_f32", "the error of v_log_f32", ONE_ULP, [2.0, 1e6], f64::log2, 1.0),
@@ -43,7 +43,7 @@ const APPROXIMATIONS: &[Approximation] = &[
     approximation(
         "sin_f32",
         "the error of v_sin_f32",
-        "at most 2^-20 off, in ulps of 1: 8",
+        "absolute error of at most 2^-20, 8 ulps of 1",
         [-4.0, 4.0],
         |x| (x * std::f64::consts::TAU).sin(),
         8.0,
@@ -51,7 +51,7 @@ const APPROXIMATIONS: &[Approximation] = &[
     approximation(
         "cos_f32",
         "the error of v_cos_f32",
-        "at most 2^-20 off, in ulps of 1: 8",
+        "absolute error of at most 2^-20, 8 ulps of 1",
         [-4.0, 4.0],
         |x| (x * std::f64::consts::TAU).cos(),
         8.0,
@@ -61,7 +61,7 @@ const APPROXIMATIONS: &[Approximation] = &[
         ..approximation(
             "rcp_f64",
             "the error of v_rcp_f64",
-            "at most 2^29 ulp off; the software GPU is exact",
+            "error of at most 2^29 ulp; the software GPU is exact",
             [0.1, 10.0],
             f64::recip,
             536_870_912.0,
@@ -72,7 +72,7 @@ const APPROXIMATIONS: &[Approximation] = &[
         ..approximation(
             "rsq_f64",
             "the error of v_rsq_f64",
-            "at most 2^29 ulp off; the software GPU is exact",
+            "error of at most 2^29 ulp; the software GPU is exact",
             [0.1, 10.0],
             |x| 1.0 / x.sqrt(),
             536_870_912.0,
@@ -108,10 +108,10 @@ impl Approximation {
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         let share =
             |limit: f64| errors.iter().filter(|error| **error <= limit).count() as f64 / errors.len() as f64;
-        // A NaN among them is no maximum, and wrong.
-        let right = largest <= self.most && errors.iter().all(|error| !error.is_nan());
+        // `f64::max` ignores NaN, which is a wrong result.
+        let right = largest <= self.max_error && errors.iter().all(|error| !error.is_nan());
         let text = format!(
-            "at most {largest:.3} ulp off, {mean:.3} in the mean, {:.1}% nearest",
+            "error of at most {largest:.3} ulp, {mean:.3} on average, {:.1}% correctly rounded",
             100.0 * share(0.5)
         );
         let figures =
@@ -126,7 +126,7 @@ impl Approximation {
                 let bits = u64::from(out[1]) << 32 | u64::from(out[0]);
                 (f64::from_bits(bits), exact.abs().to_bits().max(1 << 52) & 0x7ff << 52)
             }
-            // Sine and cosine have an absolute error.
+            // The errors of sine and cosine are absolute.
             (false, "sin_f32" | "cos_f32") => (f64::from(f32::from_bits(out[0])), 1023 << 52),
             (false, _) => (f64::from(f32::from_bits(out[0])), exact.abs().to_bits() & 0x7ff << 52),
         };

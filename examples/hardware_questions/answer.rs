@@ -1,4 +1,4 @@
-//! A question, our guess, and what the GPU answered.
+//! Questions, guesses and the GPU's answers.
 use std::fmt;
 
 use serde::Deserialize;
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 pub enum Verdict {
     Right,
     Wrong,
-    /// Nothing was guessed: a cost, a rate.
+    /// A measurement without a guess, such as a cost or a rate.
     Measured,
-    /// Not a question for this GPU.
+    /// The question does not apply to this GPU.
     NotApplicable,
 }
 
-/// A question to the GPU.
+/// Question about the behaviour of the GPU.
 #[derive(Clone, Copy, Deserialize)]
 pub struct Question {
     pub name: &'static str,
-    /// The guess, in words.
+    /// Description of the guess.
     pub guess: &'static str,
-    /// Consequence of the guess.
+    /// Code or results that depend on the guess.
     pub why: &'static str,
-    /// Where the guess is in the sources.
+    /// Source files that implement the guess.
     pub place: &'static str,
 }
 
 pub struct Answer {
     pub question: Question,
     pub verdict: Verdict,
-    /// In words.
+    /// Description of the answer.
     pub text: String,
-    /// Cases that differ, or figures.
+    /// Differing cases, or measurements.
     pub details: Value,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.verdict, self.question.name, self.text)?;
         if self.verdict == Verdict::Wrong {
-            write!(f, " (our guess: {}; {})", self.question.guess, self.question.place)?;
+            write!(f, " (guess: {}; {})", self.question.guess, self.question.place)?;
         }
         Ok(())
     }

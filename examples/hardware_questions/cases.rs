@@ -1,11 +1,11 @@
-//! The operands of the questions about instructions, in words. Functions take the lanes of a wave, though few need them.
+//! Operands of the questions about instructions, as 32-bit words. The parameter is the number of lanes of a wave.
 use half::f16;
 
 fn single(bits: &[u32]) -> Vec<Vec<u32>> {
     bits.iter().map(|bits| vec![*bits]).collect()
 }
 
-/// Zeros, denormals, borders of what is normal, infinities, NaN (quiet and signalling), and a plain number.
+/// Zeros, denormals, limits of normal numbers, infinities, NaN (quiet and signalling), and an ordinary number.
 const EDGES: [u32; 18] = [
     0,
     0x8000_0000,
@@ -54,7 +54,7 @@ pub fn edges_f64(_: u32) -> Vec<Vec<u32>> {
     bits.iter().map(|bits| vec![*bits as u32, (*bits >> 32) as u32]).collect()
 }
 
-/// What the steps of a division decide by: denormals, exponents 23, 24, 252 to 254, quotients at the borders.
+/// Operands at which the steps of a division branch: denormals, exponents 23, 24, 252 to 254, extreme quotients.
 const OPERANDS: [u32; 13] = [
     0,
     0x8000_0000,
@@ -83,7 +83,7 @@ pub fn pairs(_: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// Numerator, denominator, and a quotient as the steps before give it.
+/// Returns numerator, denominator, and a quotient as computed by the previous steps.
 pub fn fixups(_: u32) -> Vec<Vec<u32>> {
     let quotients = [0x3f80_0000, 0x7fc0_0000, 0x0000_0001, 0x7f80_0000];
     let few = [0, 1, 0x0080_0000, 0x3f80_0000, 0xc049_0fdb, 0x7f7f_ffff, 0x7f80_0000];
@@ -98,7 +98,7 @@ fn floats(values: &[f32]) -> Vec<Vec<u32>> {
     values.iter().map(|value| vec![value.to_bits()]).collect()
 }
 
-/// Only powers of two: other results are approximations.
+/// Returns exponents that give powers of two, since other results are approximate.
 pub fn exponents(_: u32) -> Vec<Vec<u32>> {
     floats(&[
         0.0,
@@ -123,7 +123,7 @@ pub fn log_edges(_: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// Powers of two of every size, denormals among them.
+/// Returns powers of two of every magnitude, including denormals.
 pub fn positive_powers(_: u32) -> Vec<Vec<u32>> {
     let mut all = single(&[0, 1, 4, 0x0001_0000, 0x0040_0000, 0x7f80_0000]);
     all.extend((1..255).step_by(2).map(|exponent| vec![exponent << 23]));
@@ -136,8 +136,8 @@ pub fn powers(_: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// In turns.
-pub fn turns(_: u32) -> Vec<Vec<u32>> {
+/// Returns angles in turns.
+pub fn angles(_: u32) -> Vec<Vec<u32>> {
     floats(&[
         0.0,
         0.25,
@@ -210,12 +210,12 @@ pub fn dots(_: u32) -> Vec<Vec<u32>> {
     let dot = |a: [f64; 2], b: [f64; 2], c: f32| vec![two(a[0], a[1]), two(b[0], b[1]), c.to_bits()];
     vec![
         dot([1.0, 1.0], [1.0, 1.0], 1.0),
-        // Halves of the last place: alone they vanish, together they do not.
+        // Half an ulp each: separately they are rounded away, together they are not.
         dot([2f64.powi(-12), 2f64.powi(-12)], [2f64.powi(-12), 2f64.powi(-12)], 1.0),
         dot([1.0, 1.0], [1.0, 1.0], 16_777_216.0),
         dot([4096.0, 0.0625], [4096.0, 1.0], -16_777_216.0),
         dot([4096.0, -4096.0], [4096.0, 4096.0], 0.0625),
-        // Denormals: of f16 in the operands, of f32 in the addend and the result.
+        // Denormals: f16 in the operands, f32 in the addend and the result.
         dot([tiny, 0.0], [1.0, 0.0], 0.0),
         dot([tiny, tiny], [tiny, tiny], 0.0),
         dot([0.0, 0.0], [0.0, 0.0], f32::from_bits(0x0001_0000)),
@@ -226,9 +226,9 @@ pub fn dots(_: u32) -> Vec<Vec<u32>> {
 }
 
 pub fn triples(_: u32) -> Vec<Vec<u32>> {
-    let (one, two, nan, loud) = (1f32.to_bits(), 2f32.to_bits(), 0x7fc0_0000, 0x7f80_0001);
+    let (one, two, nan, signalling) = (1f32.to_bits(), 2f32.to_bits(), 0x7fc0_0000, 0x7f80_0001);
     let mut all = Vec::new();
-    for bad in [nan, loud, 0x8000_0000] {
+    for bad in [nan, signalling, 0x8000_0000] {
         all.extend([
             vec![bad, one, two],
             vec![one, bad, two],
@@ -242,11 +242,11 @@ pub fn triples(_: u32) -> Vec<Vec<u32>> {
 
 pub fn half_pairs(_: u32) -> Vec<Vec<u32>> {
     let edges = [0u32, 0x8000, 1, 0x3c00, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xfe12];
-    // The high halves hold the same in the other order.
+    // The high halves contain the same values in reverse order.
     edges.iter().flat_map(|a| edges.iter().map(move |b| vec![a | b << 16, b | a << 16])).collect()
 }
 
-/// Bytes, four a lane: within the wave, beyond it, negative, not a multiple of four.
+/// Returns byte addresses, 4 bytes per lane: within the wave, beyond it, negative, and unaligned.
 pub fn lane_addresses(lanes: u32) -> Vec<Vec<u32>> {
     let address = |lane: u32| match lane % 4 {
         0 => 4 * (lane + 1),

@@ -1,4 +1,4 @@
-//! What calls of the driver cost, and how fast memory is copied. Nothing is guessed here: figures only.
+//! Measures the cost of driver calls and the bandwidth of copies.
 use std::ffi::c_void;
 use std::time::Instant;
 
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, Question};
 use crate::gpu::{Gpu, Grid, code_name};
 
-/// Calls of which the median counts.
+/// Number of calls per measurement, of which the median is reported.
 const CALLS: usize = 1000;
-/// Copies of a size.
+/// Number of copies per measurement, of which the fastest is reported.
 const COPIES: usize = 8;
 
 const fn figure(name: &'static str, why: &'static str) -> Question {
-    Question { name, guess: "none: the software GPU's times say nothing", why, place: "docs/performance.md" }
+    Question { name, guess: "none: the software GPU cannot predict times", why, place: "docs/performance.md" }
 }
 
-/// Must come first: what it asks happens once.
+/// Measures loading a module and the first launch. Must run first, since both happen only once.
 pub fn loading(gpu: &Gpu) -> Result<Vec<Answer>> {
     let question = figure("loading a module, and the first launch", "the first token");
     let begun = Instant::now();
@@ -40,7 +40,7 @@ fn launch(gpu: &Gpu) -> Result<()> {
 
 fn launch_with(gpu: &Gpu, nothing: &RocmKernel<'_>, scratch: &Buffer<u32>) -> Result<()> {
     let launch = nothing.launch(Grid { groups: 1, lanes: gpu.lanes() }.config());
-    // SAFETY: nothing(unsigned *out) touches nothing.
+    // SAFETY: the kernel only checks that its pointer is not null.
     unsafe { launch.arg(&scratch.ptr()).run()? };
     Ok(())
 }
@@ -53,7 +53,7 @@ pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// Microseconds of the median call.
+/// Returns the median of the call's duration in microseconds.
 fn median(mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(CALLS);
     for _ in 0..CALLS {
@@ -65,7 +65,7 @@ fn median(mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(times[CALLS / 2])
 }
 
-fn fine(code: bindings::hipError_t, call: &str) -> Result<()> {
+fn check(code: bindings::hipError_t, call: &str) -> Result<()> {
     ensure!(code == 0, "{call}: {}", code_name(code));
     Ok(())
 }
@@ -75,55 +75,55 @@ fn calls(gpu: &Gpu) -> Result<Vec<Answer>> {
     let (ordinal, stream) = (gpu.device.ordinal() as i32, gpu.stream());
     let nothing = gpu.portable("nothing")?;
     let mut event: bindings::hipEvent_t = std::ptr::null_mut();
-    // SAFETY: the place for the event is ours; 2 turns timing off.
-    fine(unsafe { bindings::hipEventCreateWithFlags(&mut event, 2) }, "hipEventCreateWithFlags")?;
+    // SAFETY: `event` is valid for writes; flag 2 disables timing.
+    check(unsafe { bindings::hipEventCreateWithFlags(&mut event, 2) }, "hipEventCreateWithFlags")?;
     let scratch = gpu.device.alloc_zeros::<u32>(1)?;
     gpu.synchronize()?;
     let (mut free, mut total) = (0, 0);
-    // SAFETY: in all of these the stream and the event are live, and places for results are ours.
+    // SAFETY: stream and event are valid, and so are all pointers to results.
     let times = unsafe {
         [
-            ("hipSetDevice", median(|| fine(bindings::hipSetDevice(ordinal), "hipSetDevice"))?),
-            ("hipStreamQuery, idle", median(|| fine(bindings::hipStreamQuery(stream), "hipStreamQuery"))?),
+            ("hipSetDevice", median(|| check(bindings::hipSetDevice(ordinal), "hipSetDevice"))?),
+            ("hipStreamQuery, idle", median(|| check(bindings::hipStreamQuery(stream), "hipStreamQuery"))?),
             (
                 "hipStreamSynchronize, idle",
-                median(|| fine(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize"))?,
+                median(|| check(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize"))?,
             ),
-            ("hipEventRecord", median(|| fine(bindings::hipEventRecord(event, stream), "hipEventRecord"))?),
+            ("hipEventRecord", median(|| check(bindings::hipEventRecord(event, stream), "hipEventRecord"))?),
             (
                 "hipStreamWaitEvent",
-                median(|| fine(bindings::hipStreamWaitEvent(stream, event, 0), "hipStreamWaitEvent"))?,
+                median(|| check(bindings::hipStreamWaitEvent(stream, event, 0), "hipStreamWaitEvent"))?,
             ),
             (
                 "hipMemGetInfo",
-                median(|| fine(bindings::hipMemGetInfo(&mut free, &mut total), "hipMemGetInfo"))?,
+                median(|| check(bindings::hipMemGetInfo(&mut free, &mut total), "hipMemGetInfo"))?,
             ),
             (
                 "hipMalloc and hipFree of 1 MiB",
                 median(|| {
                     let mut memory: *mut c_void = std::ptr::null_mut();
-                    fine(bindings::hipMalloc(&mut memory, 1 << 20), "hipMalloc")?;
-                    fine(bindings::hipFree(memory), "hipFree")
+                    check(bindings::hipMalloc(&mut memory, 1 << 20), "hipMalloc")?;
+                    check(bindings::hipFree(memory), "hipFree")
                 })?,
             ),
             (
-                "a launch, waited for",
+                "a launch with a wait",
                 median(|| {
                     launch_with(gpu, &nothing, &scratch)?;
-                    fine(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize")
+                    check(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize")
                 })?,
             ),
         ]
     };
-    // SAFETY: nobody uses it any more.
-    fine(unsafe { bindings::hipEventDestroy(event) }, "hipEventDestroy")?;
+    // SAFETY: the event is not used any more.
+    check(unsafe { bindings::hipEventDestroy(event) }, "hipEventDestroy")?;
     let answer = |(name, us): (&'static str, f64)| {
         figure(name, "the host's cost of an operation").measured(format!("{us:.2} us"), json!({"us": us}))
     };
     Ok(times.into_iter().map(answer).collect())
 }
 
-/// Launches one behind the other: what the host spends on each, and how many the GPU takes.
+/// Measures back-to-back launches: host time per launch, and time until all have run.
 fn sustained(gpu: &Gpu) -> Result<Answer> {
     let (nothing, scratch) = (gpu.portable("nothing")?, gpu.device.alloc_zeros::<u32>(1)?);
     gpu.synchronize()?;
@@ -134,8 +134,8 @@ fn sustained(gpu: &Gpu) -> Result<Answer> {
     let host = begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64;
     gpu.synchronize()?;
     let device = begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64;
-    let question = figure("launches one behind the other", "decoding");
-    let text = format!("{host:.2} us of the host each, {device:.2} us until all have run");
+    let question = figure("back-to-back launches", "decoding");
+    let text = format!("{host:.2} us host time each, {device:.2} us each until all have run");
     Ok(question.measured(text, json!({"host_us": host, "us": device})))
 }
 
@@ -145,8 +145,9 @@ fn copies(gpu: &Gpu) -> Result<Vec<Answer>> {
     let [first, second] = [first.ptr().0, second.ptr().0];
     let mut pageable = vec![1u8; bytes];
     let mut pinned: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the place for the address is ours.
-    fine(unsafe { bindings::hipHostMalloc(&mut pinned, bytes, 0) }, "hipHostMalloc")?;
+    let stream = gpu.stream();
+    // SAFETY: `pinned` is valid for writes.
+    check(unsafe { bindings::hipHostMalloc(&mut pinned, bytes, 0) }, "hipHostMalloc")?;
     let host = pageable.as_mut_ptr().cast::<c_void>();
     let (up, down, across) = (
         bindings::hipMemcpyKind_hipMemcpyHostToDevice,
@@ -166,8 +167,8 @@ fn copies(gpu: &Gpu) -> Result<Vec<Answer>> {
         for _ in 0..COPIES {
             gpu.synchronize()?;
             let begun = Instant::now();
-            // SAFETY: both have so many bytes, and live until the stream has been waited for.
-            fine(unsafe { bindings::hipMemcpyAsync(to, from, bytes, kind, gpu.stream()) }, "hipMemcpyAsync")?;
+            // SAFETY: both buffers have `bytes` bytes and outlive the copy, which is waited for below.
+            check(unsafe { bindings::hipMemcpyAsync(to, from, bytes, kind, stream) }, "hipMemcpyAsync")?;
             gpu.synchronize()?;
             best = best.min(begun.elapsed().as_secs_f64());
         }
@@ -178,14 +179,14 @@ fn copies(gpu: &Gpu) -> Result<Vec<Answer>> {
                 .measured(format!("{rate:.2} GB/s ({} MiB)", bytes >> 20), figures),
         );
     }
-    // SAFETY: it was got above, and the stream has been waited for.
-    fine(unsafe { bindings::hipHostFree(pinned) }, "hipHostFree")?;
+    // SAFETY: allocated above, and the stream has been synchronized.
+    check(unsafe { bindings::hipHostFree(pinned) }, "hipHostFree")?;
     Ok(answers)
 }
 
-/// How long a step of the spinning kernel takes: with the instructions of its loop, the clock.
+/// Measures a step of the spinning kernel, from which the clock can be derived.
 fn clock(gpu: &Gpu) -> Result<Answer> {
-    let question = figure("a step of one wave that computes", "the clock under a light load");
+    let question = figure("one step of a computing wave", "the clock under a light load");
     if gpu.is_software() {
         return Ok(question.not_applicable("the software GPU has no clock"));
     }

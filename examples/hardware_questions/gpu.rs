@@ -1,4 +1,4 @@
-//! The GPU that is asked, and the kernels compiled for it.
+//! GPU under test, and the kernels compiled for it.
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::rocm::rocm_rs::hip::bindings;
 use candle_core::rocm::{LaunchConfig, RocmDevice, RocmKernel, hip_kernels};
 
-/// The sources, each compiled to an object for every target.
+/// Names of the sources; each is compiled to a code object per target.
 pub const MODULES: [&str; 3] = ["instructions", "matrices", "portable"];
 
 pub struct Gpu {
@@ -16,7 +16,7 @@ pub struct Gpu {
     objects: BTreeMap<&'static str, Vec<u8>>,
 }
 
-/// Lanes, one thread each, in workgroups.
+/// Number of workgroups, and lanes per workgroup.
 #[derive(Clone, Copy)]
 pub struct Grid {
     pub groups: u32,
@@ -24,8 +24,7 @@ pub struct Grid {
 }
 
 impl Gpu {
-    /// # Errors
-    /// When the folder has no object for this GPU.
+    /// Reads the code objects for this GPU; fails if the folder has none.
     pub fn open(device: RocmDevice, objects: &Path) -> Result<Self> {
         let mut found = BTreeMap::new();
         for module in MODULES {
@@ -42,10 +41,10 @@ impl Gpu {
             let best = hip_kernels::best_target(device.arch(), &names);
             match best.and_then(|target| targets.get(target)) {
                 Some(path) => found.insert(module, std::fs::read(path)?),
-                // Only AMD's GPUs have the instructions that the others ask about.
+                // The other modules use instructions that only AMD GPUs have.
                 None if module != "portable" => None,
                 None => bail!(
-                    "{} has the questions for {names:?}, not for {}: compile them with --archs {}",
+                    "{} has code objects for {names:?}, but not for {}: compile them with --archs {}",
                     objects.display(),
                     device.arch(),
                     device.arch()
@@ -55,7 +54,7 @@ impl Gpu {
         Ok(Self { device, objects: found })
     }
 
-    /// Without features such as `:xnack-`.
+    /// Returns the architecture without features such as `:xnack-`.
     pub fn arch(&self) -> &str {
         self.device.arch().split(':').next().unwrap_or_default()
     }
@@ -64,12 +63,12 @@ impl Gpu {
         self.device.driver_name() == "emulator"
     }
 
-    /// The lanes of a wave.
+    /// Returns the number of lanes of a wave.
     pub fn lanes(&self) -> u32 {
         if self.arch().starts_with("gfx9") { 64 } else { 32 }
     }
 
-    /// A kernel, or `None` where this GPU has nothing to run it on.
+    /// Returns a kernel, or `None` if it does not exist for this GPU.
     pub fn kernel(&self, module: &str, name: &str) -> Result<Option<RocmKernel<'_>>> {
         let Some(object) = self.objects.get(module) else { return Ok(None) };
         let known = hip_kernels::metadata::kernels(object).map_err(anyhow::Error::msg)?;
@@ -79,12 +78,12 @@ impl Gpu {
         Ok(Some(self.device.custom_kernel(module, object, name)?))
     }
 
-    /// A kernel that every GPU has.
+    /// Returns a kernel that exists for every GPU.
     pub fn portable(&self, name: &str) -> Result<RocmKernel<'_>> {
         self.kernel("portable", name)?.with_context(|| format!("portable.cu has no kernel {name}"))
     }
 
-    /// Runs a kernel of the form (in, out, count) over cases of the same length; each writes `outputs` words.
+    /// Runs a kernel with parameters (in, out, count) on cases of equal length; it writes `outputs` words per case.
     pub fn run(
         &self,
         module: &str,
@@ -96,22 +95,22 @@ impl Gpu {
         let Some(kernel) = self.kernel(module, name)? else { return Ok(None) };
         ensure!(
             !cases.is_empty() && cases.iter().all(|case| case.len() == cases[0].len()),
-            "{name}: odd cases"
+            "{name}: cases are empty or differ in length"
         );
         let (input, count) = (self.device.clone_htod(&cases.concat())?, cases.len() as u32);
         let output = self.device.alloc_zeros::<u32>(cases.len() * outputs)?;
         let (from, to) = (input.ptr(), output.ptr());
-        // SAFETY: the kernel's parameters are (const unsigned *, unsigned *, unsigned); it takes as many cases as it is
-        // told of, which have the words that it reads, and writes the `outputs` words of each.
+        // SAFETY: the kernel's parameters are (const unsigned *, unsigned *, unsigned). It reads `count`
+        // cases, which have the expected length, and writes `outputs` words for each.
         unsafe { kernel.launch(grid.config()).arg(&from).arg(&to).arg(&count).run()? };
         Ok(Some(self.device.clone_dtoh(&output)?))
     }
 
-    /// Has the GPU busy on the device's stream with one wave for so many steps.
+    /// Keeps the GPU busy on the device's stream with one wave for `steps` steps.
     pub fn spin(&self, steps: u32) -> Result<()> {
         let kernel = self.portable("spin")?;
         let scratch = self.device.alloc_zeros::<u32>(64)?;
-        // SAFETY: 64 lanes at most write a word each; the memory is reused in the order of this stream.
+        // SAFETY: at most 64 lanes write a word each; the memory is only reused in stream order.
         unsafe {
             kernel
                 .launch(Grid { groups: 1, lanes: self.lanes() }.config())
@@ -122,7 +121,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// How many steps keep the GPU busy for about this long.
+    /// Returns a number of steps that keeps the GPU busy for at least `time`.
     pub fn steps_for(&self, time: Duration) -> Result<u32> {
         let mut steps = 1u32 << 12;
         loop {
@@ -138,7 +137,7 @@ impl Gpu {
     }
 
     pub fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream is the device's.
+        // SAFETY: the stream belongs to the device.
         let code = unsafe { bindings::hipStreamSynchronize(self.stream()) };
         ensure!(code == 0, "hipStreamSynchronize: HIP error {code}");
         Ok(())
@@ -155,12 +154,12 @@ impl Grid {
     }
 }
 
-/// The same bits for every NaN of f32.
+/// Replaces every NaN of f32 by the same bits.
 pub fn one_nan(word: u32) -> u32 {
     if f32::from_bits(word).is_nan() { 0x7fc0_0000 } else { word }
 }
 
-/// HIP's codes as people know them.
+/// Returns the name of a HIP error code.
 pub fn code_name(code: c_uint) -> String {
     match code {
         0 => "hipSuccess".to_owned(),

@@ -1,7 +1,7 @@
-//! What the software GPU answers, case by case, as our guess for hardware.
+//! Guesses for hardware: the results of the software GPU for every case.
 //!
-//! `guesses.txt` has a line for each question: its kernel, `*` or the family that differs from the others, and the
-//! words that come out. It is written by `--write-guesses`, a family at a time, and held by CI.
+//! `guesses.txt` has a line per question: its kernel, the family or `*` for all others, and the result words.
+//! It is written by `--write-guesses` for one family at a time, and checked by CI.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use crate::gpu::Gpu;
 use crate::{answer::Question, instructions, matrices};
 
 const GUESSES: &str = include_str!("guesses.txt");
-/// So many differing cases are told.
-const TOLD: usize = 12;
+/// Maximum number of differing cases that are reported.
+const MAX_REPORTED: usize = 12;
 
 type Table = BTreeMap<(String, String), Vec<u32>>;
 
@@ -28,7 +28,7 @@ fn read(text: &str) -> Table {
     lines.filter_map(entry).collect()
 }
 
-/// The architecture that the software GPU has for this one's family.
+/// Returns the software GPU's architecture of the same family.
 pub fn family(arch: &str) -> &str {
     match arch {
         "gfx908" | "gfx90a" => arch,
@@ -40,45 +40,45 @@ pub fn family(arch: &str) -> &str {
     }
 }
 
-/// What we guess comes out.
+/// Returns the guessed results of a kernel.
 pub fn of(kernel: &str, arch: &str) -> Option<Vec<u32>> {
-    look_up(&read(GUESSES), kernel, arch).cloned()
+    lookup(&read(GUESSES), kernel, arch).cloned()
 }
 
-fn look_up<'a>(table: &'a Table, kernel: &str, arch: &str) -> Option<&'a Vec<u32>> {
+fn lookup<'a>(table: &'a Table, kernel: &str, arch: &str) -> Option<&'a Vec<u32>> {
     let of = |family: &str| table.get(&(kernel.to_owned(), family.to_owned()));
     of(family(arch)).or_else(|| of("*"))
 }
 
-/// Compares what came out, `outputs` words a case, with the guess.
+/// Compares the results, `outputs` words per case, with the guess.
 pub fn judge(question: Question, cases: &[Vec<u32>], outputs: usize, guess: &[u32], found: &[u32]) -> Answer {
     let pairs = guess.chunks(outputs).zip(found.chunks(outputs)).zip(cases);
     let differing: Vec<Value> = pairs
         .filter(|((guess, found), _)| guess != found)
         .map(|((guess, found), case)| json!({"case": hex(case), "guess": hex(guess), "answer": hex(found)}))
         .collect();
-    let whole = guess.len() == found.len();
+    let is_complete = guess.len() == found.len();
     let text = match differing.len() {
-        0 if whole => format!("as guessed in all {} cases", cases.len()),
-        0 => format!("{} words, {} were guessed", found.len(), guess.len()),
-        count => format!("otherwise in {count} of {} cases", cases.len()),
+        0 if is_complete => format!("equal to the guess in all {} cases", cases.len()),
+        0 => format!("{} words, but the guess has {}", found.len(), guess.len()),
+        count => format!("different from the guess in {count} of {} cases", cases.len()),
     };
-    let told: Vec<&Value> = differing.iter().take(TOLD).collect();
-    question.answer(whole && differing.is_empty(), text).with(json!(told))
+    let reported: Vec<&Value> = differing.iter().take(MAX_REPORTED).collect();
+    question.answer(is_complete && differing.is_empty(), text).with(json!(reported))
 }
 
 fn hex(words: &[u32]) -> String {
     words.iter().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Takes the answers of this GPU for the guesses of its family.
+/// Writes the answers of this GPU as the guesses of its family.
 ///
 /// # Errors
-/// On hardware: a guess is what the software GPU does.
+/// If the GPU is hardware, since guesses are results of the software GPU, or the file cannot be written.
 pub fn write(file: &Path, gpu: &Gpu) -> Result<()> {
     ensure!(
         gpu.is_software(),
-        "guesses are what the software GPU does: answers of hardware are made into code first"
+        "guesses are results of the software GPU: implement the hardware's answers there first"
     );
     let mut table = read(&std::fs::read_to_string(file).unwrap_or_default());
     for (kernel, found) in instructions::answers(gpu)?.into_iter().chain(matrices::answers(gpu)?) {
@@ -91,7 +91,7 @@ pub fn write(file: &Path, gpu: &Gpu) -> Result<()> {
         }
     }
     let mut text = String::from(
-        "# What the software GPU answers: kernel, family (* for all others), words. See guesses.rs.\n",
+        "# Results of the software GPU: kernel, family (* for all others), words. See guesses.rs.\n",
     );
     for ((kernel, family), words) in table {
         let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
@@ -108,7 +108,7 @@ mod tests {
     const QUESTION: Question = Question { name: "a question", guess: "so", why: "because", place: "here.rs" };
 
     #[test]
-    fn a_wrong_guess_is_found_and_told() {
+    fn a_wrong_guess_is_reported() {
         let cases = vec![vec![1], vec![2], vec![3]];
         let right = judge(QUESTION, &cases, 2, &[1, 2, 3, 4, 5, 6], &[1, 2, 3, 4, 5, 6]);
         assert_eq!(right.verdict, Verdict::Right);
@@ -119,15 +119,15 @@ mod tests {
     }
 
     #[test]
-    fn a_familys_own_line_goes_before_the_common_one() {
+    fn the_line_of_a_family_takes_precedence() {
         let table = read("# a comment\nfrexp * 0000000a 0b\nfrexp gfx90a 0c\n");
-        assert_eq!(look_up(&table, "frexp", "gfx90a"), Some(&vec![12]));
-        assert_eq!(look_up(&table, "frexp", "gfx1102"), Some(&vec![10, 11]));
-        assert_eq!(look_up(&table, "rcp", "gfx1102"), None);
+        assert_eq!(lookup(&table, "frexp", "gfx90a"), Some(&vec![12]));
+        assert_eq!(lookup(&table, "frexp", "gfx1102"), Some(&vec![10, 11]));
+        assert_eq!(lookup(&table, "rcp", "gfx1102"), None);
     }
 
     #[test]
-    fn places_are_there() {
+    fn source_files_of_questions_exist() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let places = instructions::questions().chain(matrices::questions()).map(|question| question.place);
         for place in places.flat_map(|place| place.split(", ")) {

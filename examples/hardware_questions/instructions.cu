@@ -1,5 +1,5 @@
-// Instructions whose results AMD's manuals leave open in places: each kernel applies one to four words a thread and
-// writes two. `cargo xtask validate` compiles this for the GPU at hand; see docs/validate.md.
+// Instructions whose results AMD's manuals do not fully specify. Each thread reads up to four words and
+// writes two. `cargo xtask validate` compiles this file for the present GPU; see docs/validate.md.
 #if defined(__AMDGCN__)
 
 #define QUESTION(NAME, BODY)                                                                                  \
@@ -32,12 +32,12 @@ QUESTION(frexp_f32, x = u32(__builtin_amdgcn_frexp_mantf(f32(a))); y = __builtin
 QUESTION(frexp_f16, x = u16(__builtin_amdgcn_frexp_manth(f16(a))); y = __builtin_amdgcn_frexp_exph(f16(a)))
 QUESTION(frexp_mant_f64, put(__builtin_amdgcn_frexp_mant(f64(a, b)), x, y))
 QUESTION(frexp_exp_f64, x = __builtin_amdgcn_frexp_exp(f64(a, b)))
-// Numerator a, denominator b.
+// a is the numerator, b the denominator.
 QUESTION(div_scale_numerator, bool flag; x = u32(__builtin_amdgcn_div_scalef(f32(a), f32(b), true, &flag)); y = flag)
 QUESTION(div_scale_denominator, bool flag; x = u32(__builtin_amdgcn_div_scalef(f32(a), f32(b), false, &flag));
          y = flag)
 QUESTION(div_fixup, x = u32(__builtin_amdgcn_div_fixupf(f32(c), f32(b), f32(a))))
-// The compiler's whole division.
+// The complete division that the compiler generates.
 QUESTION(division, x = u32(f32(a) / f32(b)))
 
 QUESTION(exp2_f32, x = u32(__builtin_amdgcn_exp2f(f32(a))))
@@ -66,12 +66,12 @@ QUESTION(med3_f32, x = u32(__builtin_amdgcn_fmed3f(f32(a), f32(b), f32(c))))
 QUESTION(min_max_f32, TWO("v_min" MIN_MAX "_f32", x, a, b); TWO("v_max" MIN_MAX "_f32", y, a, b))
 QUESTION(min_max_f16, TWO("v_pk_min" MIN_MAX "_f16", x, a, b); TWO("v_pk_max" MIN_MAX "_f16", y, a, b))
 
-// Lanes: a is an address or a lane, b a value.
+// Lane exchange: a is an address, b a value, c a lane.
 QUESTION(bpermute, x = __builtin_amdgcn_ds_bpermute((int)a, (int)b))
 QUESTION(bpermute_from_idle, if ((c & 1) == 0) x = __builtin_amdgcn_ds_bpermute((int)a, (int)b); else x = 77)
 QUESTION(readlane, x = __builtin_amdgcn_readlane((int)b, __builtin_amdgcn_readfirstlane((int)c)))
 
-// Float atomics: what was there is a, what is added b.
+// Float atomics: a is the old value, b the addend.
 #if defined(__GFX12__)
 #define WAIT_LDS "s_wait_dscnt 0x0"
 #define RETURNING " th:TH_ATOMIC_RETURN\n\ts_wait_loadcnt 0x0"

@@ -1,4 +1,4 @@
-//! Questions about single instructions whose results a manual leaves open.
+//! Questions about instructions whose results the manuals do not fully specify.
 use anyhow::Result;
 
 use crate::answer::{Answer, Question};
@@ -7,7 +7,7 @@ use crate::gpu::{Gpu, Grid, one_nan};
 use crate::guesses;
 
 const MODULE: &str = "instructions";
-/// Words that a kernel writes for each case.
+/// Number of words that a kernel writes per case.
 pub const OUTPUTS: usize = 2;
 
 struct Instruction {
@@ -22,7 +22,7 @@ pub const TRANSCENDENTAL: &str = "rocm-emulator/src/exec/vector/transcendental.r
 const EXCHANGE: &str = "rocm-emulator/src/exec/memory/exchange.rs";
 const ATOMICS: &str = "rocm-emulator/src/exec/memory/atomics.rs";
 
-const fn ask_of(
+const fn query(
     kernel: &'static str,
     name: &'static str,
     guess: &'static str,
@@ -34,7 +34,7 @@ const fn ask_of(
 }
 
 const INSTRUCTIONS: &[Instruction] = &[
-    ask_of(
+    query(
         "frexp_f32",
         "v_frexp_f32 of denormals and specials",
         "denormals are normalised; infinities and NaN keep their value and have exponent 0",
@@ -42,63 +42,63 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         edges,
     ),
-    ask_of(
+    query(
         "frexp_f16",
         "v_frexp_f16 of denormals and specials",
-        "as in f32",
+        "like f32",
         "log and pow of f16",
         "rocm-emulator/src/exec/vector/float16.rs",
         edges_f16,
     ),
-    ask_of(
+    query(
         "frexp_mant_f64",
         "v_frexp_mant_f64 of denormals and specials",
-        "as in f32",
+        "like f32",
         "log and pow of f64",
         "rocm-emulator/src/exec/vector/float64.rs",
         edges_f64,
     ),
-    ask_of(
+    query(
         "frexp_exp_f64",
         "v_frexp_exp_f64 of denormals and specials",
-        "as in f32",
+        "like f32",
         "log and pow of f64",
         "rocm-emulator/src/exec/vector/float64.rs",
         edges_f64,
     ),
-    ask_of(
+    query(
         "div_scale_numerator",
         "v_div_scale_f32 of the numerator",
-        "scaled by 2^64 near denormals, NaN for zeros, VCC as the manual's pseudocode",
+        "scaled by 2^64 near denormals, NaN for zeros, VCC as in the manual's pseudocode",
         "every division",
         DIVISION,
         pairs,
     ),
-    ask_of(
+    query(
         "div_scale_denominator",
         "v_div_scale_f32 of the denominator",
-        "as of the numerator",
+        "like the numerator",
         "every division",
         DIVISION,
         pairs,
     ),
-    ask_of(
+    query(
         "div_fixup",
         "v_div_fixup_f32",
-        "an overflowing or vanishing quotient by exponents, signs and NaN by the operands",
+        "overflow and underflow depend on exponents, signs and NaN on the operands",
         "every division",
         DIVISION,
         fixups,
     ),
-    ask_of(
+    query(
         "division",
-        "a whole f32 division",
+        "a complete f32 division",
         "correctly rounded, denormals kept",
         "every division",
         DIVISION,
         pairs,
     ),
-    ask_of(
+    query(
         "exp2_f32",
         "v_exp_f32 near denormals",
         "denormal operands and results are zeros",
@@ -106,7 +106,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         exponents,
     ),
-    ask_of(
+    query(
         "log2_f32",
         "v_log_f32 of denormals",
         "denormals are zeros: -infinity",
@@ -114,15 +114,15 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         log_edges,
     ),
-    ask_of(
+    query(
         "rcp_f32",
-        "v_rcp_f32 of denormals and of large numbers",
+        "v_rcp_f32 of denormals and large numbers",
         "denormal operands and results are zeros",
         "recip, division",
         TRANSCENDENTAL,
         powers,
     ),
-    ask_of(
+    query(
         "rsq_f32",
         "v_rsq_f32 of denormals",
         "denormals are zeros: infinity",
@@ -130,7 +130,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         positive_powers,
     ),
-    ask_of(
+    query(
         "sqrt_f32",
         "v_sqrt_f32 of denormals",
         "denormals are kept",
@@ -138,23 +138,23 @@ const INSTRUCTIONS: &[Instruction] = &[
         TRANSCENDENTAL,
         positive_powers,
     ),
-    ask_of(
+    query(
         "sin_f32",
-        "v_sin_f32 of whole and half turns, near and far",
-        "exact at any distance",
+        "v_sin_f32 of full and half turns, small and large",
+        "exact for any magnitude",
         "rope, sin",
         TRANSCENDENTAL,
-        turns,
+        angles,
     ),
-    ask_of(
+    query(
         "cos_f32",
-        "v_cos_f32 of whole and half turns, near and far",
-        "exact at any distance",
+        "v_cos_f32 of full and half turns, small and large",
+        "exact for any magnitude",
         "rope, cos",
         TRANSCENDENTAL,
-        turns,
+        angles,
     ),
-    ask_of(
+    query(
         "fract_f32",
         "v_fract_f32 just below zero",
         "the largest number below 1",
@@ -162,7 +162,7 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         edges,
     ),
-    ask_of(
+    query(
         "ldexp_f32",
         "v_ldexp_f32 into denormals",
         "rounded once, to nearest even",
@@ -170,90 +170,90 @@ const INSTRUCTIONS: &[Instruction] = &[
         FLOAT32,
         scalings,
     ),
-    ask_of(
+    query(
         "to_f16",
-        "v_cvt_f16_f32 beyond the largest f16 and near denormals",
-        "to nearest even: 65520 is infinity, denormals are kept",
+        "v_cvt_f16_f32 above the largest f16 and near denormals",
+        "rounds to nearest even: 65520 gives infinity, denormals are kept",
         "casts",
         "rocm-emulator/src/exec/vector/convert.rs",
         halves,
     ),
-    ask_of(
+    query(
         "to_f16_towards_zero",
-        "v_cvt_pkrtz_f16_f32 beyond the largest f16",
-        "65504, denormals are cut off and kept",
+        "v_cvt_pkrtz_f16_f32 above the largest f16",
+        "65504; denormals are truncated and kept",
         "packed casts",
         "rocm-emulator/src/exec/vector/packed.rs",
         halves,
     ),
-    ask_of(
+    query(
         "dot2_f32_f16",
-        "v_dot2_f32_f16: its roundings and denormals",
-        "the executor's order and rounding",
+        "rounding and denormals of v_dot2_f32_f16",
+        "order and rounding of the software GPU",
         "quantized and half products",
         "rocm-emulator/src/exec/vector/packed.rs",
         dots,
     ),
-    ask_of("med3_f32", "v_med3_f32 with NaN", "the minimum of the others", "clamp, relu6", FLOAT32, triples),
-    ask_of(
+    query("med3_f32", "v_med3_f32 with NaN", "the minimum of the others", "clamp, relu6", FLOAT32, triples),
+    query(
         "min_max_f32",
         "v_min_f32 and v_max_f32 of NaN and of both zeros",
-        "a quiet NaN loses, a signalling one wins (gfx12: loses), -0 is below +0",
+        "quiet NaN is ignored, signalling NaN is returned (gfx12: ignored), -0 is below +0",
         "minimum, maximum, pooling",
         FLOAT32,
         pairs,
     ),
-    ask_of(
+    query(
         "min_max_f16",
         "v_pk_min_f16 and v_pk_max_f16 of NaN and of both zeros",
-        "as in f32",
+        "like f32",
         "minimum, maximum of f16",
         "rocm-emulator/src/exec/vector/packed.rs",
         half_pairs,
     ),
-    ask_of(
+    query(
         "bpermute",
-        "ds_bpermute_b32 of a lane that is not there",
-        "the number of lanes wraps",
+        "ds_bpermute_b32 of a nonexistent lane",
+        "the lane number wraps around",
         "shuffles in every reduction",
         EXCHANGE,
         lane_addresses,
     ),
-    ask_of(
+    query(
         "bpermute_from_idle",
-        "ds_bpermute_b32 of a lane that is off",
+        "ds_bpermute_b32 of an inactive lane",
         "zero",
         "shuffles under a branch",
         EXCHANGE,
         lane_addresses,
     ),
-    ask_of(
+    query(
         "readlane",
-        "v_readlane_b32 of a lane that is not there",
-        "the number of lanes wraps",
+        "v_readlane_b32 of a nonexistent lane",
+        "the lane number wraps around",
         "wave-uniform values",
         "rocm-emulator/src/exec/vector/cross_lane.rs",
         far_lane,
     ),
-    ask_of(
+    query(
         "lds_atomic_add_f32",
         "ds_add_rtn_f32 with denormals and NaN",
-        "as a plain addition, denormals kept",
+        "like an ordinary addition, denormals are kept",
         "reductions in LDS",
         ATOMICS,
         atomic_pairs,
     ),
-    ask_of(
+    query(
         "global_atomic_add_f32",
         "global_atomic_add_f32 with denormals and NaN",
-        "as a plain addition, denormals kept",
+        "like an ordinary addition, denormals are kept",
         "index_add, scatter_add",
         ATOMICS,
         atomic_pairs,
     ),
 ];
 
-/// The kernels of the questions about bits.
+/// Returns the kernels of all instructions.
 #[cfg(test)]
 pub fn kernels() -> impl Iterator<Item = &'static str> {
     INSTRUCTIONS.iter().map(|instruction| instruction.kernel)
@@ -270,8 +270,8 @@ fn cases_of(instruction: &Instruction, gpu: &Gpu) -> Vec<Vec<u32>> {
     cases
 }
 
-/// Of these which NaN comes out is asked; elsewhere every NaN counts as the same. Integers are among their words, too.
-const EXACT: &[&str] = &[
+/// Kernels whose results, which may be integers, are compared bitwise; for other kernels, all NaNs are equal.
+const BITWISE: &[&str] = &[
     "frexp_f32",
     "frexp_f16",
     "frexp_mant_f64",
@@ -286,25 +286,25 @@ const EXACT: &[&str] = &[
     "readlane",
 ];
 
-fn asked(gpu: &Gpu, kernel: &str, cases: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
+fn normalized_results(gpu: &Gpu, kernel: &str, cases: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
     let found = run(gpu, kernel, cases)?;
-    let exact = EXACT.contains(&kernel);
+    let exact = BITWISE.contains(&kernel);
     Ok(found.map(|words| words.into_iter().map(|word| if exact { word } else { one_nan(word) }).collect()))
 }
 
-/// Runs a kernel of theirs; `None` where this GPU has no such instruction.
+/// Runs a kernel; returns `None` if this GPU lacks the instruction.
 pub fn run(gpu: &Gpu, kernel: &str, cases: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
     let groups = (cases.len() as u32).div_ceil(64);
-    // One wave for questions about lanes.
+    // Questions about lanes run in a single wave.
     let lanes = if groups == 1 { cases.len() as u32 } else { 64 };
     gpu.run(MODULE, kernel, cases, OUTPUTS, Grid { groups, lanes })
 }
 
-/// What comes out of every kernel that this GPU has.
+/// Returns the results of every kernel that this GPU supports.
 pub fn answers(gpu: &Gpu) -> Result<Vec<(&'static str, Vec<u32>)>> {
     let mut all = Vec::new();
     for instruction in INSTRUCTIONS {
-        if let Some(found) = asked(gpu, instruction.kernel, &cases_of(instruction, gpu))? {
+        if let Some(found) = normalized_results(gpu, instruction.kernel, &cases_of(instruction, gpu))? {
             all.push((instruction.kernel, found));
         }
     }
@@ -314,11 +314,11 @@ pub fn answers(gpu: &Gpu) -> Result<Vec<(&'static str, Vec<u32>)>> {
 pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
     let one = |instruction: &Instruction| {
         let cases = cases_of(instruction, gpu);
-        let Some(found) = asked(gpu, instruction.kernel, &cases)? else {
+        let Some(found) = normalized_results(gpu, instruction.kernel, &cases)? else {
             return Ok(instruction.question.not_applicable("this GPU has no such instruction"));
         };
         let Some(guess) = guesses::of(instruction.kernel, gpu.arch()) else {
-            return Ok(instruction.question.not_applicable("nothing was guessed for this family"));
+            return Ok(instruction.question.not_applicable("there is no guess for this family"));
         };
         Ok(guesses::judge(instruction.question, &cases, OUTPUTS, &guess, &found))
     };

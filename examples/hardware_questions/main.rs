@@ -1,7 +1,7 @@
-//! Asks a GPU what only hardware decides and the software GPU had to choose, and compares it with our guesses.
+//! Tests behaviour that only hardware determines, and compares it with the choices (guesses) of the software GPU.
 //!
-//! `cargo xtask validate --only questions` compiles the kernels for the GPU at hand and runs this; docs/validate.md
-//! says what becomes of the answers. On the software GPU every guess is right: `guesses.txt` is what it does.
+//! `cargo xtask validate --only questions` compiles the kernels for the present GPU and runs this program;
+//! docs/validate.md explains the answers. On the software GPU every guess is right, since `guesses.txt` has its results.
 mod accuracy;
 mod answer;
 mod cases;
@@ -24,33 +24,33 @@ use serde_json::json;
 use answer::{Answer, Verdict};
 use gpu::Gpu;
 
-/// Asks a GPU what only hardware decides.
+/// Test behaviour that only hardware determines.
 #[derive(Parser)]
 struct Args {
-    /// Folder of the compiled kernels: instructions-ARCH.hsaco, matrices-ARCH.hsaco, portable-ARCH.hsaco.
+    /// Folder with the compiled kernels: instructions-ARCH.hsaco, matrices-ARCH.hsaco, portable-ARCH.hsaco.
     #[arg(long)]
     objects: PathBuf,
     /// Write the answers to this file.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Ask what may leave the GPU unusable, too.
+    /// Also ask questions that may leave the GPU unusable.
     #[arg(long)]
     risky: bool,
-    /// Take this GPU's answers for our guesses, in this file: for the software GPU.
+    /// Write this GPU's answers to this file as guesses; only on the software GPU.
     #[arg(long)]
     write_guesses: Option<PathBuf>,
-    /// Only write where a kernel must not: what a question of --risky runs in a process of its own.
+    /// Only write to an invalid address; used by a question of --risky in a child process.
     #[arg(long, hide = true)]
     lose: bool,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    // Not checked: of the kernels that ship none is needed.
+    // Not `new_checked`, since none of the shipped kernels is needed.
     let device = RocmDevice::new_with_stream(RocmDevice::default_ordinal()?)?;
     let gpu = Gpu::open(device, &args.objects)?;
     if args.lose {
-        return lost::lose(&gpu);
+        return lost::write_to_invalid_address(&gpu);
     }
     if let Some(file) = &args.write_guesses {
         return guesses::write(file, &gpu);
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
         count(Verdict::NotApplicable),
     );
     if let Some(file) = &args.json {
-        // Nobody shall take another maker's figures for AMD's.
+        // Marks results of other vendors' GPUs.
         let note = rocm_loader::driver().ok().and_then(|driver| driver.note());
         let report = json!({
             "note": note,
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A group of questions.
+/// Function that asks a group of questions.
 type Group = fn(&Gpu) -> Result<Vec<Answer>>;
 
 fn ask(gpu: &Gpu, args: &Args) -> Result<Vec<Answer>> {
@@ -103,10 +103,10 @@ fn ask(gpu: &Gpu, args: &Args) -> Result<Vec<Answer>> {
     let mut answers = Vec::new();
     for (name, group) in GROUPS {
         bar.set_message(name);
-        answers.extend(group(gpu).with_context(|| format!("the questions about {name}"))?);
+        answers.extend(group(gpu).with_context(|| format!("questions about {name}"))?);
         bar.inc(1);
     }
-    // Last, since nothing may work after it.
+    // Last, since the GPU may not work afterwards.
     answers.push(lost::ask(gpu, args.risky, &args.objects)?);
     bar.finish_and_clear();
     Ok(answers)

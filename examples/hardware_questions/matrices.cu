@@ -1,5 +1,5 @@
-// One element of a product on the matrix cores: the sum of 16 products and an addend, for each case a wave. A case is
-// 8 words of A's row (two elements each), 8 of B's column and the addend; see docs/validate.md.
+// Computes one element of a matrix product per wave: the sum of 16 products and an addend. A case consists of
+// 8 words of A's row (two elements each), 8 words of B's column, and the addend; see docs/validate.md.
 #if defined(__AMDGCN__)
 constexpr unsigned int CASE = 17;
 typedef float Float4 __attribute__((ext_vector_type(4)));
@@ -12,7 +12,7 @@ typedef short Short8 __attribute__((ext_vector_type(8)));
 typedef short Short16 __attribute__((ext_vector_type(16)));
 typedef __bf16 Brain8 __attribute__((ext_vector_type(8)));
 
-// The elements from `first` on of a row or column, in lanes of row and column 0; zeros in the others.
+// Returns the elements from `first` of a row or column in lanes of row and column 0; zeros in the others.
 template <typename V, unsigned int N>
 __device__ V elements(const unsigned int *words, unsigned int first, bool used) {
     static_assert(sizeof(V) == 2 * N);

@@ -1,4 +1,4 @@
-//! How matrix cores add 16 products of narrow floats to an f32: what is rounded, cut off and flushed, in which order.
+//! Questions about matrix cores: order, rounding, truncation and flushing when 16 products are added to an f32.
 use anyhow::Result;
 use candle_core::DType;
 use half::{bf16, f16};
@@ -16,8 +16,8 @@ const QUESTIONS: [(&str, DType, Question); 2] = [
         DType::F16,
         Question {
             name: "rounding inside MFMA and WMMA of f16",
-            guess: "gfx908 exact in fours, gfx90a in pairs without denormals, gfx942 cut off at the largest product, gfx11 \
-                    rounded after two products, gfx12 after four",
+            guess: "gfx908: exact in fours; gfx90a: in pairs without denormals; gfx942: truncated at the largest product; \
+                    gfx11: rounded after two products; gfx12: rounded after four",
             why: "attention and products on matrix cores, and their tolerances",
             place: "rocm-emulator/src/exec/matrix/mfma/arithmetic.rs, rocm-emulator/src/exec/matrix/wmma.rs",
         },
@@ -27,7 +27,7 @@ const QUESTIONS: [(&str, DType, Question); 2] = [
         DType::BF16,
         Question {
             name: "rounding inside MFMA and WMMA of bf16",
-            guess: "as of f16",
+            guess: "like f16",
             why: "attention and products on matrix cores, and their tolerances",
             place: "rocm-emulator/src/exec/matrix/mfma/arithmetic.rs, rocm-emulator/src/exec/matrix/wmma.rs",
         },
@@ -39,32 +39,32 @@ pub fn questions() -> impl Iterator<Item = Question> {
     QUESTIONS.iter().map(|(_, _, question)| *question)
 }
 
-/// Products by their places, and the addend; the other products are zeros.
+/// Products with their indexes, and the addend; the other products are zero.
 type Case = (Vec<(usize, f64, f64)>, f32);
 
 fn cases() -> Vec<Case> {
     let p = |exponent: i32| 2f64.powi(exponent);
     let mut all: Vec<Case> = vec![
-        // Halves of the addend's last place: side by side, apart, and four quarters.
+        // Half ulps of the addend: adjacent, apart, and four quarters.
         (vec![(0, p(-12), p(-12)), (1, p(-12), p(-12))], 1.0),
         (vec![(0, p(-12), p(-12)), (2, p(-12), p(-12))], 1.0),
         (vec![(0, p(-12), p(-12)), (4, p(-12), p(-12))], 1.0),
         (vec![(0, p(-12), p(-12)), (8, p(-12), p(-12))], 1.0),
         (vec![(0, p(-12), p(-13)), (1, p(-12), p(-13)), (2, p(-12), p(-13)), (3, p(-12), p(-13))], 1.0),
         (vec![(0, 1.0, 1.0), (1, 1.0, 1.0)], 16_777_216.0),
-        // What cancels, and what is left beside it.
+        // Cancellation with a small remainder.
         (vec![(0, p(10), p(10)), (1, -p(10), p(10)), (2, p(-5), p(-5))], 0.0),
         (vec![(0, p(10), p(10)), (2, p(-5), p(-5)), (3, -p(10), p(10))], 0.0),
         (vec![(0, p(10), p(10)), (1, p(-5), p(-5)), (15, -p(10), p(10))], 0.0),
         (vec![(0, p(12), p(12)), (1, p(-2), p(-2))], -16_777_216.0),
-        // Towards zero, or down: what lies far below, on either side.
+        // Small terms of either sign, to distinguish rounding towards zero from rounding down.
         (vec![(0, -p(-13), p(-13))], 1.0),
         (vec![(0, p(-13), p(-13))], -1.0),
         (vec![(0, -p(-12), 1.5 * p(-12))], 1.0),
         (vec![(0, 1.0, 1.0), (1, 3.0 * p(-12), p(-13))], 0.0),
         (vec![(0, 1.0, 1.0), (1, -3.0 * p(-12), p(-13))], 0.0),
         (vec![(0, 1.0, 1.0), (1, p(-12), p(-12)), (2, p(-12), p(-14))], 0.0),
-        // Denormals: operands of f16, an addend, a sum that becomes one; zeros of either sign.
+        // Denormals: f16 operands, an addend, a denormal sum; zeros of either sign.
         (vec![(0, p(-24), 1.0)], 0.0),
         (vec![(0, p(-24), p(-24))], 0.0),
         (vec![(0, -p(-20), 1.0)], 0.0),
@@ -74,14 +74,14 @@ fn cases() -> Vec<Case> {
         (vec![(0, -0.0, 1.0)], -0.0),
         (vec![], -0.0),
         (vec![(0, 1.0, 1.0), (1, -1.0, 1.0)], -0.0),
-        // Beyond f32, and what has no value.
+        // Overflow of f32, infinities and NaN.
         (vec![(0, 65504.0, 65504.0), (1, 65504.0, 65504.0)], f32::MAX),
         (vec![(0, f64::INFINITY, 0.0)], 1.0),
         (vec![(0, f64::INFINITY, 1.0), (1, f64::NEG_INFINITY, 1.0)], 1.0),
         (vec![(0, f64::INFINITY, 1.0)], f32::NEG_INFINITY),
         (vec![(0, f64::NAN, 1.0)], 1.0),
     ];
-    // Rows and columns of everything between: a linear congruential generator.
+    // Random rows and columns from a linear congruential generator.
     let mut state = 12345u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -113,7 +113,7 @@ fn words((products, addend): &Case, dtype: DType) -> Vec<u32> {
 
 fn run(gpu: &Gpu, kernel: &str, cases: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
     let found = gpu.run(MODULE, kernel, cases, 1, Grid { groups: cases.len() as u32, lanes: gpu.lanes() })?;
-    // Which NaN comes out is not asked.
+    // All NaNs are equal.
     Ok(found.map(|words| words.into_iter().map(one_nan).collect()))
 }
 
@@ -121,7 +121,7 @@ fn all_words(dtype: DType) -> Vec<Vec<u32>> {
     cases().iter().map(|case| words(case, dtype)).collect()
 }
 
-/// What comes out of every kernel that this GPU has.
+/// Returns the results of every kernel that this GPU supports.
 pub fn answers(gpu: &Gpu) -> Result<Vec<(&'static str, Vec<u32>)>> {
     let mut all = Vec::new();
     for (kernel, dtype, _) in QUESTIONS {
@@ -137,7 +137,7 @@ pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
             return Ok(question.not_applicable("this GPU has no matrix cores of this kind"));
         };
         let Some(guess) = guesses::of(kernel, gpu.arch()) else {
-            return Ok(question.not_applicable("nothing was guessed for this family"));
+            return Ok(question.not_applicable("there is no guess for this family"));
         };
         Ok(guesses::judge(*question, &cases, 1, &guess, &found))
     };

@@ -1,4 +1,4 @@
-// What a program sees of scheduling, local memory and atomics on any GPU; see docs/validate.md.
+// Kernels that observe scheduling, local memory and atomics on any GPU; see docs/validate.md.
 constexpr unsigned int LOCAL_WORDS = 4096;
 
 // Keeps one wave busy for `steps` steps.
@@ -12,7 +12,7 @@ extern "C" __global__ void nothing(unsigned int *out) {
     if (out == nullptr) __builtin_trap();
 }
 
-// Leaves a word all over the local memory of a workgroup.
+// Fills the local memory of a workgroup with a word.
 extern "C" __global__ void fill_local(unsigned int *out, unsigned int word) {
     __shared__ unsigned int local[LOCAL_WORDS];
     volatile unsigned int *cells = local;
@@ -21,11 +21,11 @@ extern "C" __global__ void fill_local(unsigned int *out, unsigned int word) {
     if (cells[threadIdx.x] != word) out[0] = 1;
 }
 
-// Counts what a workgroup finds in its local memory: the word, zeros, ones, and others.
+// Counts the initial words in a workgroup's local memory: `word`, zeros, all ones, and others.
 extern "C" __global__ void read_local(unsigned int *out, unsigned int word, unsigned int write) {
     __shared__ unsigned int local[LOCAL_WORDS];
     volatile unsigned int *cells = local;
-    // Never: the compiler must not know that nobody writes.
+    // Never executed: prevents the compiler from assuming that the memory is never written.
     if (write != 0) cells[write % LOCAL_WORDS] = write;
     for (unsigned int i = threadIdx.x; i < LOCAL_WORDS; i += blockDim.x) {
         const unsigned int found = cells[i];
@@ -33,7 +33,7 @@ extern "C" __global__ void read_local(unsigned int *out, unsigned int word, unsi
     }
 }
 
-// The first wave waits for the second one, at most so long; how long it has waited.
+// The first wave waits for the second one in at most `most` iterations; returns the number of iterations.
 extern "C" __global__ void hand_over(unsigned int *out, unsigned int most) {
     __shared__ unsigned int flag;
     volatile unsigned int *told = &flag;
@@ -48,18 +48,18 @@ extern "C" __global__ void hand_over(unsigned int *out, unsigned int most) {
     }
 }
 
-// The old values that the lanes of one wave get; `places` are zeros that the compiler does not know.
+// Returns the old values that the lanes of one wave receive; `places` are zeros unknown to the compiler.
 extern "C" __global__ void lane_order(unsigned int *counter, const unsigned int *places, unsigned int *out) {
     out[threadIdx.x] = atomicAdd(&counter[places[threadIdx.x]], 1u + places[threadIdx.x]);
 }
 
-// A sum of very different numbers in whatever order they come.
+// Adds numbers of very different magnitude in an unspecified order.
 extern "C" __global__ void float_order(float *sum, const unsigned int *places) {
     const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
     atomicAdd(&sum[places[threadIdx.x]], 1.0f / (1.0f + (float)(i * 7919u % 10007u)));
 }
 
-// Writes where it must not: what a lost device says. Only with --risky.
+// Writes to an invalid address to test the driver's error. Only with --risky.
 extern "C" __global__ void write_nowhere(unsigned int *out, size_t address) {
     *(volatile unsigned int *)address = 1;
     out[0] = 1;

@@ -1,4 +1,4 @@
-//! The curves of losses over steps, as SVG.
+//! Draws loss curves as SVG.
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
@@ -6,20 +6,20 @@ use plotters::prelude::*;
 
 const FONT: &str = "sans-serif";
 const RED: RGBColor = RGBColor(200, 30, 40);
-/// Points of a curve: each is the mean over as many steps as share it.
+/// Maximum number of points of a curve; each is the mean of several steps.
 const POINTS: usize = 200;
 
-/// Draws a panel for each title and its losses, one above the other.
+/// Draws a panel for each title with its losses, one above the other.
 ///
 /// # Errors
-/// If there is no loss above zero, or the file cannot be written.
+/// If no loss is positive, or the file cannot be written.
 pub fn draw(curves: &[(&str, &[f32])], file: &Path) -> Result<()> {
     let area = SVGBackend::new(file, (720, 300 * curves.len() as u32)).into_drawing_area();
     area.fill(&WHITE).map_err(failed)?;
     for ((title, losses), panel) in curves.iter().zip(area.split_evenly((curves.len(), 1))) {
         let points = means(losses);
         let heights = || points.iter().map(|(_, loss)| *loss).filter(|loss| *loss > 0.);
-        let most = heights().reduce(f32::max).ok_or_else(|| anyhow!("no step, no curve"))?;
+        let most = heights().reduce(f32::max).ok_or_else(|| anyhow!("no positive loss to draw"))?;
         let least = heights().reduce(f32::min).unwrap_or(most);
         let mut chart = ChartBuilder::on(&panel)
             .margin(12)
@@ -41,7 +41,7 @@ pub fn draw(curves: &[(&str, &[f32])], file: &Path) -> Result<()> {
     area.present().map_err(failed)
 }
 
-/// Steps, counted from 1, and the mean loss around each.
+/// Returns points of steps, counted from 1, and mean losses around them.
 fn means(losses: &[f32]) -> Vec<(usize, f32)> {
     let share = losses.len().div_ceil(POINTS).max(1);
     let point = |(at, part): (usize, &[f32])| {
@@ -51,5 +51,5 @@ fn means(losses: &[f32]) -> Vec<(usize, f32)> {
 }
 
 fn failed<E: std::error::Error>(error: E) -> anyhow::Error {
-    anyhow!("the curve cannot be drawn: {error}")
+    anyhow!("cannot draw the curve: {error}")
 }

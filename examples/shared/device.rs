@@ -1,11 +1,11 @@
-//! The device of an example, by its name on the command line.
+//! Opens the device of an example by its name on the command line.
 use anyhow::{Result, bail};
 use candle_core::Device;
 
-/// Opens `cpu`, `rocm:N`, or for `rocm` the first GPU that is not built into the processor.
+/// Opens `cpu`, `rocm:N`, or for `rocm` the first discrete GPU.
 ///
 /// # Errors
-/// If the name is none of these, or the device cannot be opened.
+/// If the name is invalid, or the device cannot be opened.
 pub fn open(name: &str) -> Result<Device> {
     match name.split_once(':').unwrap_or((name, "")) {
         ("cpu", "") => Ok(Device::Cpu),

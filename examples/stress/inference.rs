@@ -1,4 +1,4 @@
-//! The same network on several threads at once.
+//! Runs a network on several threads concurrently.
 use super::Gpus;
 use anyhow::{Result, ensure};
 use candle_core::{D, Device, Tensor};
@@ -10,13 +10,13 @@ const THREADS: usize = 4;
 const FORWARDS: usize = 5;
 const WIDTH: usize = 48;
 
-/// Weights of a small network with a residual, a normalisation and a softmax.
+/// Weights of a small network with residual connections, layer norms and a softmax.
 struct Network {
     layers: Vec<Tensor>,
 }
 
 impl Network {
-    fn on(device: &Device) -> Result<Self> {
+    fn new(device: &Device) -> Result<Self> {
         let weight = |layer: usize| {
             let values: Vec<f32> =
                 (0..WIDTH * WIDTH).map(|i| ((i * 31 + layer * 7) % 103) as f32 / 500.0 - 0.1).collect();
@@ -47,40 +47,40 @@ fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     Ok((a - b)?.abs()?.max_all()?.to_scalar()?)
 }
 
-/// Four threads on each of the devices, with inputs of different lengths.
-fn together(devices: &[Device], rng: &mut StdRng) -> Result<()> {
-    let networks: Vec<Network> = devices.iter().map(Network::on).collect::<Result<_>>()?;
-    let reference = Network::on(&Device::Cpu)?;
+/// Runs four threads per device, with inputs of different lengths.
+fn run_concurrently(devices: &[Device], rng: &mut StdRng) -> Result<()> {
+    let networks: Vec<Network> = devices.iter().map(Network::new).collect::<Result<_>>()?;
+    let reference = Network::new(&Device::Cpu)?;
     let rows: Vec<usize> = (0..THREADS).map(|_| rng.random_range(1..40)).collect();
-    let one = |device: &Device, network: &Network, rows: usize| -> Result<()> {
+    let run = |device: &Device, network: &Network, rows: usize| -> Result<()> {
         let expected = reference.forward(&input(rows, &Device::Cpu)?)?;
         for _ in 0..FORWARDS {
             let off = difference(&network.forward(&input(rows, device)?)?, &expected)?;
-            ensure!(off < 1e-5, "{rows} rows on {:?}: off by {off}", device.location());
+            ensure!(off < 1e-5, "{rows} rows on {:?}: maximum difference {off}", device.location());
         }
         Ok(())
     };
     std::thread::scope(|scope| {
-        let one = &one;
+        let run = &run;
         let threads: Vec<_> = devices
             .iter()
             .zip(&networks)
             .flat_map(|pair| rows.iter().map(move |rows| (pair, *rows)))
-            .map(|((device, network), rows)| scope.spawn(move || one(device, network, rows)))
+            .map(|((device, network), rows)| scope.spawn(move || run(device, network, rows)))
             .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of the inference panicked"))
+        threads.into_iter().try_for_each(|thread| thread.join().expect("an inference thread panicked"))
     })
 }
 
-pub fn on_one(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
-    together(&[gpus.first()], rng)
+pub fn on_one_device(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
+    run_concurrently(&[gpus.first()], rng)
 }
 
-/// Where there is no second GPU, a second stream of the first is the other device.
-pub fn on_two(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
+/// Runs on two devices; without a second GPU, on a second stream of the first.
+pub fn on_two_devices(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
     let other = match &gpus.second {
         Some(second) => second.clone(),
         None => candle_core::rocm::RocmDevice::new_with_stream(gpus.first.ordinal())?,
     };
-    together(&[gpus.first(), Device::Rocm(other)], rng)
+    run_concurrently(&[gpus.first(), Device::Rocm(other)], rng)
 }

@@ -1,12 +1,11 @@
-//! Stresses a GPU: many threads, changing shapes, tensors dropped in any order, devices dropped before their tensors.
+//! Stress test of a GPU with many threads, changing shapes, and tensors and devices dropped in any order.
 //!
 //! ```text
 //! cargo run --release --features rocm --example stress -- --minutes 5
 //! ```
 //!
-//! Every round runs each scenario once; results are compared with the CPU device, and after each scenario nothing
-//! may be left on a GPU. The last line is `stress: ok iterations=N leaked_bytes=0 driver_allocs=N`; the status is 1
-//! if anything was wrong.
+//! Each iteration runs all scenarios. They compare results with the CPU, and must free all tensors. The last line of
+//! a successful run is `stress: ok iterations=N leaked_bytes=0 driver_allocs=N`; after an error, the exit status is 1.
 mod allocations;
 mod decoding;
 mod inference;
@@ -22,7 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// Stresses a GPU and fails if memory is lost or a result is wrong.
+/// Stress-test a GPU; fail if memory leaks or a result is wrong.
 #[derive(Parser)]
 struct Args {
     /// Duration in minutes.
@@ -31,15 +30,14 @@ struct Args {
     /// Duration in hours.
     #[arg(long, conflicts_with = "minutes")]
     hours: Option<f64>,
-    /// Repeats the same choices.
+    /// Random seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// The GPUs under stress.
 struct Gpus {
     first: RocmDevice,
-    /// Another GPU, if there is one.
+    /// Second GPU, if there is one.
     second: Option<RocmDevice>,
 }
 
@@ -48,7 +46,7 @@ impl Gpus {
         let first = RocmDevice::default_ordinal()?;
         let count = candle_core::rocm::rocm_loader::device_archs()?.len();
         let second = (0..count).find(|ordinal| *ordinal != first).map(RocmDevice::new_checked);
-        // A GPU that this binary holds no kernels for is not used.
+        // A second GPU without kernels in this binary is skipped.
         Ok(Self { first: RocmDevice::new_checked(first)?, second: second.and_then(Result::ok) })
     }
 
@@ -56,12 +54,12 @@ impl Gpus {
         std::iter::once(&self.first).chain(&self.second)
     }
 
-    /// Bytes that tensors hold.
+    /// Returns the number of bytes in use by tensors.
     fn live(&self) -> usize {
         self.all().map(|gpu| gpu.memory_stats().live).sum()
     }
 
-    /// Free bytes, after everything that is kept for reuse was given back.
+    /// Returns the number of free bytes, after freeing cached memory.
     fn free(&self) -> Result<usize> {
         let free = |gpu: &RocmDevice| -> Result<usize> {
             gpu.empty_cache()?;
@@ -75,26 +73,26 @@ impl Gpus {
     }
 }
 
-/// What these rounds load (modules of kernels, rocBLAS' workspace) stays. Shapes are random: not all is met in one.
-const WARM_ROUNDS: u64 = 16;
+/// Iterations that load kernel modules and rocBLAS workspaces for all random shapes, before the leak check starts.
+const WARM_UP_ITERATIONS: u64 = 16;
 
-/// What is done once a round.
+/// Function of a scenario, called once per iteration.
 type Scenario = fn(&Gpus, &mut StdRng) -> Result<()>;
 
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("allocations on many threads", allocations::on_threads),
-    ("dropped in random order", allocations::in_random_order),
+    ("tensors dropped in random order", allocations::in_random_order),
     ("decoding with changing shapes", decoding::changing_shapes),
-    ("inference on one device", inference::on_one),
-    ("inference on two devices", inference::on_two),
-    ("tensors moved between threads", threads::moved),
-    ("devices dropped before their tensors", threads::after_their_device),
+    ("inference on one device", inference::on_one_device),
+    ("inference on two devices", inference::on_two_devices),
+    ("tensors moved between threads", threads::moved_between_threads),
+    ("devices dropped before their tensors", threads::device_dropped_first),
 ];
 
 fn main() -> Result<()> {
     let args = Args::parse();
     let seconds = args.hours.map_or(args.minutes * 60.0, |hours| hours * 3600.0);
-    let limit = Duration::try_from_secs_f64(seconds).context("the time must be a number from 0")?;
+    let limit = Duration::try_from_secs_f64(seconds).context("the duration must not be negative")?;
     let gpus = Gpus::open()?;
     for gpu in gpus.all() {
         println!("rocm:{} {}, {}, {} driver", gpu.ordinal(), gpu.name(), gpu.arch(), gpu.driver_name());
@@ -102,21 +100,21 @@ fn main() -> Result<()> {
     let mut rng = StdRng::seed_from_u64(args.seed);
     let progress = ProgressBar::new(limit.as_secs());
     progress.set_style(ProgressStyle::with_template("{elapsed_precise} {wide_bar} {msg}")?);
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut iterations = 0u64;
     let mut free_before = None;
-    while iterations <= WARM_ROUNDS || begun.elapsed() < limit {
+    while iterations <= WARM_UP_ITERATIONS || start.elapsed() < limit {
         for (name, scenario) in SCENARIOS {
             progress.set_message(*name);
-            progress.set_position(begun.elapsed().as_secs());
+            progress.set_position(start.elapsed().as_secs());
             let live = gpus.live();
             let context = || format!("{name}, iteration {}, seed {}", iterations + 1, args.seed);
             scenario(&gpus, &mut rng).with_context(context)?;
             let left = gpus.live();
-            ensure!(left == live, "{}: {left} bytes are in use, {live} before", context());
+            ensure!(left == live, "{}: {left} bytes are in use, before: {live}", context());
         }
         iterations += 1;
-        if iterations == WARM_ROUNDS {
+        if iterations == WARM_UP_ITERATIONS {
             free_before = Some(gpus.free()?);
         }
     }

@@ -1,4 +1,4 @@
-//! Files of a trained model: safetensors with its configuration, and GGUF.
+//! Writes a trained model as safetensors with its configuration and as GGUF.
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufWriter;
@@ -18,10 +18,10 @@ pub const WEIGHTS: &str = "model.safetensors";
 pub const CONFIG: &str = "config.json";
 pub const TOKENIZER: &str = "tokenizer.json";
 
-/// The longest text that a reader should expect of the model.
+/// Maximum number of tokens of a sequence, as stored in the files.
 const CONTEXT: usize = 512;
 
-/// The GGUF files: the end of the name, the blocks of the matrices, and `general.file_type`.
+/// GGUF files: suffix of the name, block type of the matrices, and `general.file_type`.
 pub const FORMATS: [(&str, GgmlDType, u32); 4] = [
     ("q8_0", GgmlDType::Q8_0, 7),
     ("q4_0", GgmlDType::Q4_0, 2),
@@ -29,7 +29,7 @@ pub const FORMATS: [(&str, GgmlDType, u32); 4] = [
     ("q6_k", GgmlDType::Q6K, 18),
 ];
 
-/// Names of parts: Hugging Face's, then GGUF's. `N` is the number of a layer.
+/// Names of modules in Hugging Face's layout and in GGUF. `N` is the number of a layer.
 const NAMES: [(&str, &str); 12] = [
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
@@ -45,12 +45,12 @@ const NAMES: [(&str, &str); 12] = [
     ("model.layers.N.mlp.down_proj", "blk.N.ffn_down"),
 ];
 
-/// The name of a GGUF file.
+/// Returns the path of a GGUF file.
 pub fn gguf_file(folder: &Path, format: &str) -> PathBuf {
     folder.join(format!("tiny-llama.{format}.gguf"))
 }
 
-/// Writes weights as f16, which is half of f32 and loses nothing that the model says, and `config.json`.
+/// Writes the weights, as f16 to halve the size, and `config.json`.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -81,7 +81,7 @@ pub fn safetensors(size: Size, weights: &BTreeMap<String, Tensor>, folder: &Path
     std::fs::write(&file, format!("{config:#}\n")).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The weights of a folder, as f32.
+/// Reads the weights of a folder as f32.
 ///
 /// # Errors
 /// If they cannot be read.
@@ -117,7 +117,7 @@ fn gguf(
 ) -> Result<()> {
     let mut tensors = Vec::new();
     for (name, weight) in weights {
-        // Norms are small, and added to nothing that would hide their error.
+        // Norms are small and sensitive to quantization.
         let dtype = if weight.rank() == 1 { GgmlDType::F32 } else { dtype };
         let (name, weight) = gguf_tensor(size, name, weight)?;
         tensors.push((name, QTensor::quantize(&weight, dtype)?));
@@ -129,7 +129,7 @@ fn gguf(
     Ok(gguf_file::write(&mut BufWriter::new(File::create(file)?), &metadata, &tensors)?)
 }
 
-/// GGUF's name of a weight, and its values in GGUF's order.
+/// Returns GGUF's name of a weight, and its values in GGUF's order.
 ///
 /// # Errors
 /// If the model has no such weight.
@@ -139,12 +139,12 @@ pub fn gguf_tensor(size: Size, name: &str, weight: &Tensor) -> Result<(String, T
     let Some((_, gguf)) = NAMES.iter().find(|(ours, _)| ours.replace('N', number) == part) else {
         bail!("GGUF has no name for '{name}'");
     };
-    let is_turned = ["q_proj", "k_proj"].iter().any(|end| part.ends_with(end));
-    let weight = if is_turned { interleaved(weight, size)? } else { weight.clone() };
+    let is_rotated = ["q_proj", "k_proj"].iter().any(|end| part.ends_with(end));
+    let weight = if is_rotated { interleaved(weight, size)? } else { weight.clone() };
     Ok((format!("{}.weight", gguf.replace('N', number)), weight))
 }
 
-/// Hugging Face turns row `i` of a head with row `i + head / 2`, GGUF's llama turns neighbours.
+/// Reorders rows: Hugging Face rotates row `i` of a head with row `i + head / 2`, GGUF rotates neighbouring rows.
 fn interleaved(weight: &Tensor, size: Size) -> Result<Tensor> {
     let halves = weight.reshape((size.heads, 2, size.head() / 2, size.hidden))?;
     Ok(halves.transpose(1, 2)?.contiguous()?.reshape(weight.shape())?)
@@ -170,10 +170,10 @@ fn model_metadata(size: Size, file_type: u32) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// All that a reader needs to build the tokenizer from the file alone.
+/// Returns the metadata that fully describe the tokenizer.
 fn tokenizer_metadata(tokenizer: &Tokenizer) -> Result<Vec<(&'static str, Value)>> {
-    let ModelWrapper::BPE(_) = tokenizer.get_model() else { bail!("the tokenizer is none of byte pairs") };
-    // The library gives the merges away as JSON only.
+    let ModelWrapper::BPE(_) = tokenizer.get_model() else { bail!("the tokenizer does not use BPE") };
+    // The library exposes the merges only as JSON.
     let model = serde_json::to_value(tokenizer.get_model())?;
     let strings = |texts: Vec<String>| Value::Array(texts.into_iter().map(Value::String).collect());
     let mut merges = Vec::new();
@@ -182,7 +182,7 @@ fn tokenizer_metadata(tokenizer: &Tokenizer) -> Result<Vec<(&'static str, Value)
         merges.push(format!("{left} {right}"));
     }
     let tokens: Option<Vec<String>> = (0..VOCABULARY as u32).map(|id| tokenizer.id_to_token(id)).collect();
-    // 1 is an ordinary token, 2 the unknown one, 3 one that steers.
+    // Token types: 1 normal, 2 unknown, 3 control.
     let kind = |id: u32| match id {
         id if id == UNKNOWN.1 => 2,
         id if id == BEGIN.1 || id == END.1 => 3,
@@ -192,7 +192,7 @@ fn tokenizer_metadata(tokenizer: &Tokenizer) -> Result<Vec<(&'static str, Value)
     Ok(vec![
         ("tokenizer.ggml.model", Value::String("gpt2".into())),
         ("tokenizer.ggml.pre", Value::String(PRE_TOKENIZER.into())),
-        ("tokenizer.ggml.tokens", strings(tokens.context("a number without a token")?)),
+        ("tokenizer.ggml.tokens", strings(tokens.context("a token ID without a token")?)),
         ("tokenizer.ggml.token_type", Value::Array(kinds)),
         ("tokenizer.ggml.merges", strings(merges)),
         ("tokenizer.ggml.ignore_merges", Value::Bool(true)),
@@ -200,7 +200,7 @@ fn tokenizer_metadata(tokenizer: &Tokenizer) -> Result<Vec<(&'static str, Value)
         ("tokenizer.ggml.add_eos_token", Value::Bool(false)),
         ("tokenizer.ggml.bos_token_id", Value::U32(BEGIN.1)),
         ("tokenizer.ggml.eos_token_id", Value::U32(END.1)),
-        // The name in the format's description, and the one that Candle reads.
+        // Key of the format's specification, and the key that Candle reads.
         ("tokenizer.ggml.unknown_token_id", Value::U32(UNKNOWN.1)),
         ("tokenizer.ggml.unk_token_id", Value::U32(UNKNOWN.1)),
     ])

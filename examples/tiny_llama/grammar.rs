@@ -1,4 +1,4 @@
-//! A grammar of small stories: writes texts, and decides whether a text is one of its own.
+//! Generates short stories from a context-free grammar, and parses texts to check that they follow it.
 use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -7,31 +7,31 @@ use rand::seq::IndexedRandom;
 
 use super::productions::{PERSONS, PRODUCTIONS, STORY, TEXT};
 
-/// A part of an alternative.
+/// Element of an alternative.
 #[derive(Clone, Copy)]
 enum Item {
     Word(&'static str),
     Symbol(usize),
 }
 
-/// The productions with each person put in.
+/// Productions, expanded for each person.
 pub struct Grammar {
-    /// The alternatives of each symbol.
+    /// Alternatives of each symbol.
     symbols: Vec<Vec<Vec<Item>>>,
     story: usize,
     text: usize,
 }
 
 impl Grammar {
-    /// Reads the table of productions.
+    /// Expands the table of productions.
     ///
     /// # Errors
-    /// If the table uses a symbol that it does not define, or a word with a wrong number of forms.
-    pub fn read() -> Result<Self> {
+    /// If a symbol has no production or two, or a word has an invalid number of forms.
+    pub fn new() -> Result<Self> {
         let mut numbers = HashMap::new();
         let mut sources = Vec::new();
         for (name, alternatives) in PRODUCTIONS {
-            // A symbol without a person may become its alternatives of every person.
+            // A symbol without a person has the alternatives of all persons.
             let versions: Vec<(String, &[&str])> = match name.strip_suffix('#') {
                 Some(stem) => {
                     PERSONS.iter().map(|p| (format!("{stem}@{p}"), std::slice::from_ref(p))).collect()
@@ -39,7 +39,7 @@ impl Grammar {
                 None => vec![(name.to_string(), &PERSONS[..])],
             };
             for (name, persons) in versions {
-                ensure!(numbers.insert(name, sources.len()).is_none(), "two productions of a symbol");
+                ensure!(numbers.insert(name, sources.len()).is_none(), "a symbol has two productions");
                 sources.push((persons, alternatives));
             }
         }
@@ -57,35 +57,35 @@ impl Grammar {
         Ok(Self { symbols, story: number(STORY)?, text: number(TEXT)? })
     }
 
-    /// A story of some sentences.
+    /// Returns a random story.
     pub fn story(&self, rng: &mut impl Rng) -> String {
         let mut words = Vec::new();
         let mut pending = vec![Item::Symbol(self.story)];
         while let Some(item) = pending.pop() {
             match item {
-                Item::Word(word) => words.push(spelled(word, begins_sentence(&words))),
+                Item::Word(word) => words.push(capitalize(word, begins_sentence(&words))),
                 Item::Symbol(symbol) => {
                     let alternative = self.symbols[symbol].choose(rng).into_iter().flatten();
                     pending.extend(alternative.rev());
                 }
             }
         }
-        joined(&words)
+        join(&words)
     }
 
-    /// Whether the text is one of this grammar, down to spaces and capitals.
+    /// Returns whether the text follows the grammar, including spaces and capitalization.
     pub fn accepts(&self, text: &str) -> bool {
         let words = words(text);
-        joined(&words) == text
+        join(&words) == text
             && Parse { grammar: self, words: &words, known: HashMap::new() }
                 .ends(self.text, 0)
                 .contains(&words.len())
     }
 }
 
-/// An alternative as it reads for a person.
+/// Returns the elements of an alternative for a person.
 fn items(alternative: &'static str, person: &str, numbers: &HashMap<String, usize>) -> Result<Vec<Item>> {
-    let place = PERSONS.iter().position(|p| *p == person).context("no such person")?;
+    let place = PERSONS.iter().position(|p| *p == person).context("unknown person")?;
     let mut items = Vec::new();
     for word in alternative.split(' ') {
         let forms: Vec<&str> = word.split('/').collect();
@@ -111,7 +111,7 @@ fn items(alternative: &'static str, person: &str, numbers: &HashMap<String, usiz
 struct Parse<'a> {
     grammar: &'a Grammar,
     words: &'a [String],
-    /// Where a symbol that begins at a word may end. No symbol begins with itself, so that this ends too.
+    /// Possible ends of a symbol that begins at a word. No production is left-recursive, so that parsing terminates.
     known: HashMap<(usize, usize), BTreeSet<usize>>,
 }
 
@@ -140,7 +140,7 @@ impl Parse<'_> {
 
     fn is_at(&self, word: &str, at: usize) -> bool {
         let before = &self.words[..at];
-        self.words.get(at).is_some_and(|found| *found == spelled(word, begins_sentence(before)))
+        self.words.get(at).is_some_and(|found| *found == capitalize(word, begins_sentence(before)))
     }
 }
 
@@ -148,7 +148,7 @@ fn begins_sentence(before: &[String]) -> bool {
     before.last().is_none_or(|word| word == ".")
 }
 
-fn spelled(word: &str, begins_sentence: bool) -> String {
+fn capitalize(word: &str, begins_sentence: bool) -> String {
     let mut letters = word.chars();
     match letters.next() {
         Some(first) if begins_sentence => first.to_uppercase().chain(letters).collect(),
@@ -160,7 +160,7 @@ fn is_mark(word: &str) -> bool {
     matches!(word, "." | ",")
 }
 
-/// Words and marks of a text, in order.
+/// Splits a text into words and punctuation marks.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for word in text.split(' ') {
@@ -171,7 +171,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-fn joined(words: &[String]) -> String {
+fn join(words: &[String]) -> String {
     let mut text = String::new();
     for word in words {
         if !text.is_empty() && !is_mark(word) {

@@ -1,11 +1,11 @@
-//! Trains a small Llama on stories of a grammar, writes it as safetensors and GGUF, and lets it tell stories.
+//! Trains a small Llama on generated stories, writes it as safetensors and GGUF, and samples stories from it.
 //!
 //! ```text
 //! cargo run --release --features rocm --example train_tiny_llama -- train --device cpu
 //! cargo run --release --features rocm --example train_tiny_llama -- sample "Anna lives" --device cpu
 //! ```
 //!
-//! Training goes on where it was interrupted. `export` makes the GGUF files from the safetensors anew.
+//! An interrupted training resumes from its last checkpoint. `export` rewrites the GGUF files from the safetensors.
 #[path = "../shared/adam.rs"]
 mod adam;
 #[path = "../shared/curve.rs"]
@@ -35,9 +35,9 @@ use tokenizers::Tokenizer;
 
 use grammar::Grammar;
 use model::Size;
-use train::{Course, Training};
+use train::{TrainConfig, Training};
 
-/// Trains and tries a small Llama of our own.
+/// Train and sample a small Llama.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -45,32 +45,32 @@ struct Args {
     /// Folder of the model.
     #[arg(long, global = true, default_value = "target/tiny_llama")]
     folder: PathBuf,
-    /// Where to run: `cpu`, `rocm:N`, or `rocm` for the first GPU that is not built into the processor.
+    /// Device: `cpu`, `rocm:N`, or `rocm` for the first discrete GPU.
     #[arg(long, global = true, default_value = "rocm")]
     device: String,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Learns the tokenizer, trains, and writes everything into the folder.
+    /// Train the tokenizer and the model, and write them to the folder.
     Train {
         #[command(flatten)]
-        course: Course,
-        /// Steps between two times that the training is kept.
+        config: TrainConfig,
+        /// Number of steps between checkpoints.
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         keep: u32,
     },
-    /// Makes the GGUF files from the safetensors.
+    /// Write the GGUF files from the safetensors.
     Export,
-    /// Tells stories that begin with a prompt, and counts those that the grammar accepts.
+    /// Sample stories that begin with a prompt, and count those that follow the grammar.
     Sample {
-        /// Beginning of every story.
+        /// Beginning of each story.
         #[arg(default_value = "")]
         prompt: String,
-        /// How many stories.
+        /// Number of stories.
         #[arg(long, default_value_t = 10)]
         count: usize,
-        /// Unlikely words come up more often above 1, less often below.
+        /// Sampling temperature: above 1, unlikely tokens become more frequent; below 1, less frequent.
         #[arg(long, default_value_t = 0.5)]
         temperature: f64,
     },
@@ -78,10 +78,10 @@ enum Command {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let grammar = Grammar::read()?;
+    let grammar = Grammar::new()?;
     match args.command {
-        Command::Train { course, keep } => {
-            train(&grammar, course, keep as usize, &args.folder, &device::open(&args.device)?)
+        Command::Train { config, keep } => {
+            train(&grammar, config, keep as usize, &args.folder, &device::open(&args.device)?)
         }
         Command::Export => export::ggufs(Size::TINY, &args.folder),
         Command::Sample { prompt, count, temperature } => {
@@ -91,29 +91,29 @@ fn main() -> Result<()> {
     }
 }
 
-fn train(grammar: &Grammar, course: Course, keep: usize, folder: &Path, device: &Device) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+fn train(grammar: &Grammar, config: TrainConfig, keep: usize, folder: &Path, device: &Device) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let tokenizer = tokens::learn_tokenizer(grammar)?;
     tokenizer.save(folder.join(export::TOKENIZER), false).map_err(anyhow::Error::msg)?;
 
-    let kept = folder.join("training.safetensors");
-    let mut training = if kept.exists() {
-        Training::resume(Size::TINY, course, device, &kept)?
+    let checkpoint = folder.join("training.safetensors");
+    let mut training = if checkpoint.exists() {
+        Training::resume(Size::TINY, config, device, &checkpoint)?
     } else {
-        Training::begin(Size::TINY, course, device)?
+        Training::new(Size::TINY, config, device)?
     };
-    let progress = ProgressBar::new(course.steps.into());
+    let progress = ProgressBar::new(config.steps.into());
     progress.set_style(ProgressStyle::with_template("{elapsed} [{wide_bar}] {pos}/{len} {msg}, {eta} left")?);
     progress.set_position(training.losses.len() as u64);
     progress.reset_eta();
-    while training.losses.len() < course.steps as usize {
+    while training.losses.len() < config.steps as usize {
         let loss = training.step(grammar, &tokenizer)?;
         progress.set_message(format!("loss {loss:.3}"));
         progress.inc(1);
-        if training.losses.len().is_multiple_of(keep) || training.losses.len() == course.steps as usize {
-            training.keep(&kept)?;
+        if training.losses.len().is_multiple_of(keep) || training.losses.len() == config.steps as usize {
+            training.save(&checkpoint)?;
             curve::draw(
-                &[("Loss of the training of tiny_llama, nats a token", &training.losses)],
+                &[("Training loss of tiny_llama (nats per token)", &training.losses)],
                 &folder.join("loss.svg"),
             )?;
         }
@@ -146,6 +146,6 @@ fn sample(
         println!("{} {story}", if grammar.accepts(story) { "+" } else { "-" });
     }
     let accepted = stories.iter().filter(|story| grammar.accepts(story)).count();
-    println!("{accepted} of {} are stories of the grammar", stories.len());
+    println!("{accepted} of {} stories follow the grammar", stories.len());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A Llama that can be trained: made of operations that have gradients, with the names of published weights.
+//! Llama for training: composed of differentiable operations, with Hugging Face's names of weights.
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
@@ -10,14 +10,14 @@ use rand::Rng;
 use super::adam::Weights;
 use super::tokens::VOCABULARY;
 
-/// Keeps a root-mean-square norm from dividing by zero.
+/// Epsilon of the RMS norms.
 pub const NORM_EPSILON: f64 = 1e-5;
-/// The longest wavelength of positions is this many times the shortest.
+/// Base of the rotary position embeddings.
 pub const ROPE_BASE: f32 = 10_000.;
-/// The standard deviation of weights at the beginning.
-const SPREAD: f64 = 0.02;
+/// Standard deviation of the initial weights.
+const INITIAL_DEVIATION: f64 = 0.02;
 
-/// How large a model is. Rows of its matrices are multiples of 256, the block of the K formats.
+/// Dimensions of a model. Row lengths must be multiples of 256, the block size of the K quantizations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
     pub hidden: usize,
@@ -27,15 +27,15 @@ pub struct Size {
 }
 
 impl Size {
-    /// The model whose weights are in the repository.
+    /// Dimensions of the model in the repository.
     pub const TINY: Self = Self { hidden: 256, intermediate: 512, layers: 2, heads: 4 };
 
-    /// The width of a head.
+    /// Returns the width of a head.
     pub fn head(&self) -> usize {
         self.hidden / self.heads
     }
 
-    /// Names, as Hugging Face has them, and shapes of the parameters.
+    /// Returns the parameters' shapes by Hugging Face name.
     pub fn parameters(&self) -> BTreeMap<String, Vec<usize>> {
         let (hidden, wide) = (self.hidden, self.intermediate);
         let layer: [(&str, &[usize]); 9] = [
@@ -49,7 +49,7 @@ impl Size {
             ("mlp.up_proj", &[wide, hidden]),
             ("mlp.down_proj", &[hidden, wide]),
         ];
-        let around: [(&str, &[usize]); 3] = [
+        let outer: [(&str, &[usize]); 3] = [
             ("model.embed_tokens", &[VOCABULARY, hidden]),
             ("model.norm", &[hidden]),
             ("lm_head", &[VOCABULARY, hidden]),
@@ -57,30 +57,30 @@ impl Size {
         let layers = (0..self.layers).flat_map(|at| {
             layer.map(|(part, dims)| (format!("model.layers.{at}.{part}.weight"), dims.to_vec()))
         });
-        let around = around.map(|(part, dims)| (format!("{part}.weight"), dims.to_vec()));
-        around.into_iter().chain(layers).collect()
+        let outer = outer.map(|(part, dims)| (format!("{part}.weight"), dims.to_vec()));
+        outer.into_iter().chain(layers).collect()
     }
 }
 
-/// Weights under training.
+/// Model under training.
 pub struct Model {
     size: Size,
-    /// By name, in one order on each run.
+    /// Weights, sorted by name.
     pub weights: Weights,
     cos: Tensor,
     sin: Tensor,
-    /// Minus infinity where a position would see a later one.
+    /// Causal mask: minus infinity for later positions, otherwise 0.
     mask: Tensor,
 }
 
 impl Model {
-    /// Random weights for sequences of up to `length` tokens.
+    /// Creates a model with random weights for sequences of up to `length` tokens.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     pub fn random(size: Size, length: usize, rng: &mut impl Rng, device: &Device) -> Result<Self> {
-        // What adds to the stream of a token is smaller, the more layers add to it.
-        let deep = SPREAD / (2. * size.layers as f64).sqrt();
+        // Projections that add to the residual stream start smaller the more layers there are.
+        let added_deviation = INITIAL_DEVIATION / (2. * size.layers as f64).sqrt();
         let mut weights = BTreeMap::new();
         for (name, dims) in size.parameters() {
             let count = dims.iter().product();
@@ -88,8 +88,9 @@ impl Model {
                 vec![1.; count]
             } else {
                 let is_added = ["o_proj", "down_proj"].iter().any(|part| name.contains(part));
-                // A uniform distribution of this spread.
-                let most = (if is_added { deep } else { SPREAD } * 3f64.sqrt()) as f32;
+                let deviation = if is_added { added_deviation } else { INITIAL_DEVIATION };
+                // Bound of the uniform distribution with this standard deviation.
+                let most = (deviation * 3f64.sqrt()) as f32;
                 (0..count).map(|_| rng.random_range(-most..most)).collect()
             };
             weights.insert(name, Tensor::from_vec(values, dims, device)?);
@@ -99,15 +100,15 @@ impl Model {
             .map(|at| (at / half) as f32 / ROPE_BASE.powf((at % half) as f32 / half as f32))
             .collect();
         let angles = Tensor::from_vec(angles, (length, half), device)?;
-        let sees = |at: usize| if at % length > at / length { f32::NEG_INFINITY } else { 0. };
-        let mask = Tensor::from_vec((0..length * length).map(sees).collect(), (length, length), device)?;
+        let mask = |at: usize| if at % length > at / length { f32::NEG_INFINITY } else { 0. };
+        let mask = Tensor::from_vec((0..length * length).map(mask).collect(), (length, length), device)?;
         Ok(Self { size, weights, cos: angles.cos()?, sin: angles.sin()?, mask })
     }
 
-    /// The logits after each token of `(rows, length)` tokens: `(rows * length, vocabulary)`.
+    /// Returns the logits after each token of `tokens` (rows, length): (rows · length, vocabulary).
     ///
     /// # Errors
-    /// If the device refuses, or the sequences are longer than the model was made for.
+    /// If the device fails, or the sequences are longer than `length` of [`Model::random`].
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let mut x = self.weight("model.embed_tokens")?.index_select(&tokens.flatten_all()?, 0)?;
         for layer in 0..self.size.layers {
@@ -128,11 +129,11 @@ impl Model {
             let x = self.product(x, &format!("{part}.{name}"))?;
             Ok(x.reshape((rows, length, heads, head))?.transpose(1, 2)?.contiguous()?)
         };
-        let turned = |x: Tensor| {
+        let rotate = |x: Tensor| {
             let (cos, sin) = (self.cos.narrow(0, 0, length)?, self.sin.narrow(0, 0, length)?);
             rope_slow(&x, &cos, &sin)
         };
-        let (q, k, v) = (turned(split("q_proj")?)?, turned(split("k_proj")?)?, split("v_proj")?);
+        let (q, k, v) = (rotate(split("q_proj")?)?, rotate(split("k_proj")?)?, split("v_proj")?);
         let scores = (q.matmul(&k.t()?)? / (head as f64).sqrt())?;
         let mask = self.mask.narrow(0, 0, length)?.narrow(1, 0, length)?;
         let shares = softmax(&scores.broadcast_add(&mask)?, D::Minus1)?;
@@ -141,7 +142,7 @@ impl Model {
     }
 
     fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
-        // The fused norm has no gradient.
+        // Candle's fused norm has no gradient.
         Ok(rms_norm_slow(x, self.weight(name)?, NORM_EPSILON as f32)?)
     }
 

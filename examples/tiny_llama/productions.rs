@@ -1,18 +1,18 @@
-//! The table of productions that the generator and the parser of [`super::grammar`] read.
+//! Table of productions of [`super::grammar`].
 
-/// Whom a story tells about. A `#` in a production stands for one of these, the same at all its places.
+/// Grammatical persons of a story. Each `#` in a production stands for the same one of these.
 pub static PERSONS: [&str; 4] = ["she", "he", "it", "they"];
 
-/// The symbol of what the generator writes.
+/// Start symbol of the generator.
 pub const STORY: &str = "Story";
-/// The symbol of what the parser accepts: a story with any number of events.
+/// Start symbol of the parser: a story with any number of events.
 pub const TEXT: &str = "Text";
 
-/// Symbols and what each may become, all alternatives being as likely.
+/// Symbols and their alternatives, which are equally likely.
 ///
-/// - `Symbol#` is the symbol of the production's person, `Symbol@they` that of a certain one.
-/// - Two forms with a slash between are singular and plural; four are those of the four [`PERSONS`].
-/// - A word that is no symbol stands for itself.
+/// - `Symbol#` is the symbol for the production's person, `Symbol@they` the symbol for a fixed person.
+/// - Two forms separated by a slash are singular and plural; four are the forms for the four [`PERSONS`].
+/// - A word that is not a symbol is a terminal.
 pub static PRODUCTIONS: &[(&str, &[&str])] = &[
     (
         STORY,
@@ -49,7 +49,7 @@ pub static PRODUCTIONS: &[(&str, &[&str])] = &[
             "at the end of the day , Pronoun# goes/go home .",
         ],
     ),
-    // What somebody does. After an auxiliary the verb has the form of the plural.
+    // Predicates. After an auxiliary, the verb has its plural form.
     (
         "Does#",
         &[
@@ -84,7 +84,7 @@ pub static PRODUCTIONS: &[(&str, &[&str])] = &[
     ),
     ("Clause", &["Subject# Acts#"]),
     ("Family", &["Kin# Acts#"]),
-    // Who does it.
+    // Subjects and objects.
     ("Subject#", &["Name#", "the Being#", "the Hero#"]),
     ("Object", &["Name#", "the Being#", "a/some Hero#"]),
     ("Hero#", &["Being#", "Quality Being#", "Quality Being#", "Being# that Acts#", "Being# that Others"]),
@@ -110,7 +110,7 @@ pub static PRODUCTIONS: &[(&str, &[&str])] = &[
     ("Pronoun#", &["she/he/it/they"]),
     ("Own#", &["her/his/its/their"]),
     ("Self#", &["herself/himself/itself/themselves"]),
-    // Where, when and what.
+    // Places, directions, times and things.
     (
         "Place",
         &[

@@ -1,4 +1,4 @@
-//! The tokenizer of the model, learnt from texts of the grammar, and token sequences to train on.
+//! Trains the tokenizer on generated stories, and prepares token sequences for training.
 use anyhow::{Context, Result, ensure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -14,27 +14,27 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 use super::grammar::Grammar;
 
-/// Tokens of the vocabulary.
+/// Number of tokens in the vocabulary.
 pub const VOCABULARY: usize = 512;
-/// Stands for what the vocabulary cannot spell.
+/// Replaces characters outside the vocabulary.
 pub const UNKNOWN: (&str, u32) = ("<unk>", 0);
-/// Begins each text.
+/// First token of each text.
 pub const BEGIN: (&str, u32) = ("<s>", 1);
-/// Ends each text.
+/// Last token of each text.
 pub const END: (&str, u32) = ("</s>", 2);
 
-/// What GGUF files call this way of cutting text into words.
+/// Name of this pre-tokenizer in GGUF files.
 pub const PRE_TOKENIZER: &str = "llama3";
-/// Words with the space before them, up to three digits, other marks, and spaces, as `llama3` cuts them.
+/// Regular expression of `llama3`'s pre-tokens: words with the preceding space, up to three digits, punctuation, or spaces.
 const WORDS: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Stories that the vocabulary is learnt from.
+/// Number of stories that the tokenizer is trained on.
 const STORIES: u64 = 1500;
 
-/// Learns byte pairs from stories; the same at each call.
+/// Trains a byte-pair encoding on stories. The result is deterministic.
 ///
 /// # Errors
-/// If the tokenizers library refuses, or the vocabulary does not come out at its size.
+/// If the tokenizers library fails, or the vocabulary has another size than [`VOCABULARY`].
 pub fn learn_tokenizer(grammar: &Grammar) -> Result<Tokenizer> {
     let specials = [UNKNOWN, BEGIN, END].map(|(name, _)| AddedToken::from(name, true));
     let bpe = BPE::builder().unk_token(UNKNOWN.0.to_string()).ignore_merges(true);
@@ -59,7 +59,7 @@ pub fn learn_tokenizer(grammar: &Grammar) -> Result<Tokenizer> {
     let processors: Vec<PostProcessorWrapper> = vec![ByteLevel::new(true, false, true).into(), begin.into()];
     tokenizer.with_post_processor(Some(Processors::new(processors)));
 
-    // A space is spelled `Ġ` there, other printable characters stand for themselves.
+    // The byte-level encoding maps a space to `Ġ` and other printable ASCII characters to themselves.
     let alphabet = ('!'..='~').chain(['Ġ']).collect();
     let trainer = BpeTrainer::builder()
         .vocab_size(VOCABULARY)
@@ -71,14 +71,14 @@ pub fn learn_tokenizer(grammar: &Grammar) -> Result<Tokenizer> {
     tokenizer.train(&mut TrainerWrapper::from(trainer), stories).map_err(failed)?;
     tokenizer.add_special_tokens(specials).map_err(failed)?;
     let count = tokenizer.get_vocab_size(true);
-    ensure!(count == VOCABULARY, "the vocabulary has {count} tokens, not {VOCABULARY}");
+    ensure!(count == VOCABULARY, "the vocabulary has {count} tokens, expected {VOCABULARY}");
     Ok(tokenizer)
 }
 
-/// Rows of `length` tokens, each beginning with a story and going on with others.
+/// Returns `rows` rows of `length` tokens. Each starts at the beginning of a story.
 ///
 /// # Errors
-/// If the tokenizer refuses a story.
+/// If the tokenizer fails.
 pub fn pack(
     grammar: &Grammar,
     tokenizer: &Tokenizer,
@@ -98,21 +98,21 @@ pub fn pack(
     Ok(tokens)
 }
 
-/// The text of tokens without the special ones.
+/// Decodes tokens, without the special ones.
 ///
 /// # Errors
-/// If the tokenizer refuses them.
+/// If the tokenizer fails.
 pub fn text(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
     tokenizer.decode(tokens, true).map_err(failed)
 }
 
-/// The tokens of a text, [`BEGIN`] before them.
+/// Encodes a text; the first token is [`BEGIN`].
 ///
 /// # Errors
-/// If the tokenizer refuses it.
+/// If the tokenizer fails.
 pub fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(text, true).map_err(failed);
-    Ok(encoding.with_context(|| format!("'{text}' has no tokens"))?.get_ids().to_vec())
+    Ok(encoding.with_context(|| format!("cannot tokenize '{text}'"))?.get_ids().to_vec())
 }
 
 fn failed(error: tokenizers::Error) -> anyhow::Error {

@@ -1,4 +1,4 @@
-//! AutoencoderKL: pictures to latents of an eighth of their sides, and back.
+//! AutoencoderKL: encodes images to latents at an eighth of the resolution, and decodes them.
 use anyhow::Result;
 use candle_core::{D, Tensor};
 use candle_transformers::models::stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
@@ -7,12 +7,12 @@ use super::composite;
 use super::weights::{Part, Shapes, shapes_of};
 
 const EPSILON: f64 = 1e-6;
-/// Channels of latents.
+/// Number of latent channels.
 pub const CHANNELS: usize = 4;
-/// What latents lose for being far from normally distributed, per number.
-const DIVERGENCE: f64 = 1e-3;
+/// Weight of the KL divergence in the loss.
+const DIVERGENCE_WEIGHT: f64 = 1e-3;
 
-/// How large an autoencoder is: widths, each but the first at half the resolution of the one before it.
+/// Dimensions of an autoencoder. Each width after the first has half the resolution of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
     pub widths: [usize; 4],
@@ -20,14 +20,14 @@ pub struct Size {
 }
 
 impl Size {
-    /// The one in the repository.
+    /// Dimensions of the autoencoder in the repository.
     pub const TINY: Self = Self { widths: [16, 32, 64, 64], groups: 8 };
-    /// Residual blocks of each width in the encoder; the decoder has one more.
+    /// Residual blocks per width in the encoder; the decoder has one more.
     pub const LAYERS: usize = 1;
-    /// Pixels of a latent's side.
+    /// Ratio of the image's side to the latents' side.
     pub const FACTOR: usize = 8;
 
-    /// As candle-transformers has it.
+    /// Returns candle-transformers' configuration.
     pub fn config(&self) -> AutoEncoderKLConfig {
         AutoEncoderKLConfig {
             block_out_channels: self.widths.to_vec(),
@@ -39,30 +39,30 @@ impl Size {
         }
     }
 
-    /// Names and shapes of its weights.
+    /// Returns the shapes of the weights by name.
     ///
     /// # Errors
-    /// If the widths do not fit the groups.
+    /// If a width is not divisible by the number of groups.
     pub fn shapes(&self) -> Result<Shapes> {
         shapes_of(|vb| AutoEncoderKL::new(vb, 3, 3, self.config()))
     }
 }
 
-/// An autoencoder.
+/// Autoencoder with its weights.
 pub struct Autoencoder<'a> {
     pub size: Size,
     pub weights: Part<'a>,
 }
 
 impl Autoencoder<'_> {
-    /// Mean and logarithm of the variance of the latents of `pictures` (batch, 3, side, side) in [-1, 1].
+    /// Returns the mean and the log-variance of the latents of `images` (batch, 3, side, side) in [-1, 1].
     ///
     /// # Errors
-    /// If a weight is missing, or the device refuses.
-    pub fn encode(&self, pictures: &Tensor) -> Result<(Tensor, Tensor)> {
+    /// If a weight is missing, or the device fails.
+    pub fn encode(&self, images: &Tensor) -> Result<(Tensor, Tensor)> {
         let all = &self.weights;
         let encoder = all.part("encoder");
-        let mut x = encoder.part("conv_in").conv(pictures, 1, 1)?;
+        let mut x = encoder.part("conv_in").conv(images, 1, 1)?;
         for block in 0..self.size.widths.len() {
             let block = encoder.part(&format!("down_blocks.{block}"));
             for layer in 0..Size::LAYERS {
@@ -79,10 +79,10 @@ impl Autoencoder<'_> {
         Ok((moments.narrow(1, 0, CHANNELS)?, variance))
     }
 
-    /// Pictures of `latents` (batch, 4, h, w).
+    /// Decodes `latents` (batch, 4, h, w) to images.
     ///
     /// # Errors
-    /// If a weight is missing, or the device refuses.
+    /// If a weight is missing, or the device fails.
     pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
         let all = &self.weights;
         let decoder = all.part("decoder");
@@ -100,17 +100,17 @@ impl Autoencoder<'_> {
         self.out(&decoder, &x)
     }
 
-    /// What reconstruction and divergence cost, with `noise` (batch, 4, h, w) in the latents.
+    /// Returns the reconstruction and divergence loss, with latents sampled from `noise` (batch, 4, h, w).
     ///
     /// # Errors
-    /// If a weight is missing, or the device refuses.
-    pub fn loss(&self, pictures: &Tensor, noise: &Tensor) -> Result<Tensor> {
-        let (mean, variance) = self.encode(pictures)?;
+    /// If a weight is missing, or the device fails.
+    pub fn loss(&self, images: &Tensor, noise: &Tensor) -> Result<Tensor> {
+        let (mean, variance) = self.encode(images)?;
         let latents = (&mean + ((&variance * 0.5)?.exp()? * noise)?)?;
-        let off = (self.decode(&latents)? - pictures)?;
+        let error = (self.decode(&latents)? - images)?;
         let divergence = (((mean.sqr()? + variance.exp()?)? - &variance)? - 1.)?;
-        let cost = (off.abs()?.mean_all()? + off.sqr()?.mean_all()?)?;
-        Ok((cost + (divergence.mean_all()? * (0.5 * DIVERGENCE))?)?)
+        let loss = (error.abs()?.mean_all()? + error.sqr()?.mean_all()?)?;
+        Ok((loss + (divergence.mean_all()? * (0.5 * DIVERGENCE_WEIGHT))?)?)
     }
 
     fn residual(&self, part: &Part, x: &Tensor) -> Result<Tensor> {
@@ -121,10 +121,10 @@ impl Autoencoder<'_> {
         let x = self.residual(&part.part("resnets.0"), x)?;
         let attention = part.part("attentions.0");
         let normed = attention.part("group_norm").group_norm(&x, self.size.groups, EPSILON, false)?;
-        let rows = composite::rows(&normed)?;
-        let to = |name: &str| attention.part(name).linear(&rows);
-        let mixed = composite::attention(&to("to_q")?, &to("to_k")?, &to("to_v")?, 1, None)?;
-        let mixed = composite::planes(&attention.part("to_out.0").linear(&mixed)?, x.dim(2)?)?;
+        let rows = composite::flatten_spatial(&normed)?;
+        let project = |name: &str| attention.part(name).linear(&rows);
+        let mixed = composite::attention(&project("to_q")?, &project("to_k")?, &project("to_v")?, 1, None)?;
+        let mixed = composite::unflatten_spatial(&attention.part("to_out.0").linear(&mixed)?, x.dim(2)?)?;
         self.residual(&part.part("resnets.1"), &(x + mixed)?)
     }
 

@@ -1,5 +1,5 @@
-//! What a step learns from: drawn from the seed and the step's number alone, so that no generator's state needs keeping,
-//! on threads of their own, so that the device need not wait.
+//! Generates training batches on background threads. A batch depends only on the seed and the step, so that a
+//! checkpoint needs no generator state.
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -10,33 +10,33 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::autoencoder::{self, CHANNELS};
-use super::pictures::{SIDE, Scene};
+use super::images::{SIDE, Scene};
 use super::schedule::{TIMESTEPS, normal};
 use super::tokenizer::Prompts;
 
-/// Sides of latents.
+/// Side of latents.
 pub const CELLS: usize = SIDE / autoencoder::Size::FACTOR;
-/// Threads that draw.
+/// Number of threads that generate batches.
 const THREADS: usize = 4;
-/// Batches that wait on each thread.
-const WAITING: usize = 2;
+/// Number of batches that each thread prepares in advance.
+const PREFETCHED: usize = 2;
 
-/// Pictures and what goes with them, on the host.
+/// Images, captions, noise and timesteps of a step, in host memory.
 pub struct Batch {
     rows: usize,
     pixels: Vec<u8>,
     tokens: Vec<u32>,
-    /// Drawn from what the autoencoder says of a picture, and what the UNet has to find.
+    /// Noise that samples latents from their distribution, and noise that the UNet has to predict.
     noises: [Vec<f32>; 2],
     pub timesteps: Vec<usize>,
 }
 
 impl Batch {
-    /// The batch of a step of `rows` pictures.
+    /// Generates the batch of a step with `rows` images.
     ///
     /// # Errors
-    /// If the tokenizer refuses a caption.
-    pub fn draw(seed: u64, step: usize, rows: usize, prompts: &Prompts) -> Result<Self> {
+    /// If the tokenizer fails.
+    pub fn generate(seed: u64, step: usize, rows: usize, prompts: &Prompts) -> Result<Self> {
         let mut rng = StdRng::seed_from_u64((seed << 32) + step as u64 + 1);
         let (mut pixels, mut tokens) = (Vec::new(), Vec::new());
         for _ in 0..rows {
@@ -49,29 +49,20 @@ impl Batch {
         Ok(Self { rows, pixels, tokens, noises, timesteps })
     }
 
-    /// (batch, 3, side, side) in [-1, 1].
-    ///
-    /// # Errors
-    /// If the device refuses.
-    pub fn pictures(&self, device: &Device) -> Result<Tensor> {
+    /// Returns the images (batch, 3, side, side) in [-1, 1].
+    pub fn images(&self, device: &Device) -> Result<Tensor> {
         let pixels = Tensor::from_slice(&self.pixels, (self.rows, SIDE, SIDE, 3), device)?;
         let levels = pixels.permute((0, 3, 1, 2))?.contiguous()?.to_dtype(DType::F32)?;
         Ok(levels.affine(2. / 255., -1.)?)
     }
 
-    /// (batch, length).
-    ///
-    /// # Errors
-    /// If the device refuses.
+    /// Returns the tokens (batch, length) of the captions.
     pub fn tokens(&self, device: &Device) -> Result<Tensor> {
         let length = self.tokens.len() / self.rows;
         Ok(Tensor::from_slice(&self.tokens, (self.rows, length), device)?)
     }
 
-    /// (batch, 4, h, w) each.
-    ///
-    /// # Errors
-    /// If the device refuses.
+    /// Returns the two noises (batch, 4, h, w).
     pub fn noises(&self, device: &Device) -> Result<[Tensor; 2]> {
         let tensor =
             |at: usize| Tensor::from_slice(&self.noises[at], (self.rows, CHANNELS, CELLS, CELLS), device);
@@ -79,7 +70,7 @@ impl Batch {
     }
 }
 
-/// Batches of steps, in their order, drawn ahead.
+/// Prefetched batches in the order of steps.
 #[derive(Default)]
 pub struct Batches {
     threads: Vec<Receiver<Result<Batch>>>,
@@ -87,29 +78,29 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Those from the step `first` on.
-    pub fn from(first: usize, seed: u64, rows: usize, prompts: &Arc<Prompts>) -> Self {
+    /// Starts threads that generate the batches from step `first` on.
+    pub fn start(first: usize, seed: u64, rows: usize, prompts: &Arc<Prompts>) -> Self {
         let thread = |number: usize| {
-            let (give, take) = sync_channel(WAITING);
+            let (sender, receiver) = sync_channel(PREFETCHED);
             let prompts = prompts.clone();
             thread::spawn(move || {
                 let mut step = first + number;
-                // Ends when nobody waits any more.
-                while give.send(Batch::draw(seed, step, rows, &prompts)).is_ok() {
+                // Ends when the receiver is dropped.
+                while sender.send(Batch::generate(seed, step, rows, &prompts)).is_ok() {
                     step += THREADS;
                 }
             });
-            take
+            receiver
         };
         Self { threads: (0..THREADS).map(thread).collect(), next: 0 }
     }
 
-    /// The next step's.
+    /// Returns the batch of the next step.
     ///
     /// # Errors
-    /// If it could not be drawn.
+    /// If it could not be generated.
     pub fn next(&mut self) -> Result<Batch> {
-        let batch = self.threads[self.next].recv().context("a thread that draws has ended")?;
+        let batch = self.threads[self.next].recv().context("a batch generator thread has panicked")?;
         self.next = (self.next + 1) % THREADS;
         batch
     }

@@ -1,19 +1,20 @@
-//! Operations of several steps as one node of the graph, with a gradient that is written out: candle's fused norms and
-//! softmax have none, and composed of single operations each step of a training would launch twice as many kernels.
+//! Composite operations with hand-written gradients, each one node of the autograd graph. Candle's fused norms and
+//! softmax have no gradients, and primitive operations would launch twice as many kernels per training step.
 use candle_core::{CpuStorage, CustomOp3, D, DType, Layout, Result, Shape, Storage, Tensor, bail};
 use candle_nn::ops::{layer_norm_slow, sigmoid, softmax_last_dim};
 
-/// The gradients of up to three operands, of the gradient of the result.
+/// Gradients of up to three operands.
 type Gradients = [Option<Tensor>; 3];
 
-/// A result that is there already.
+/// Custom operation whose result is already computed.
 struct Composite<F> {
     name: &'static str,
     result: Tensor,
     backward: F,
 }
 
-/// `result` as a function of `operands`; one that stands twice has its gradient at its first place.
+/// Returns `result` as a differentiable function of `operands`. An operand that is given twice has its
+/// gradient at its first position.
 fn composite<F>(name: &'static str, result: Tensor, operands: [&Tensor; 3], backward: F) -> Result<Tensor>
 where
     F: Fn(&Tensor) -> Result<Gradients> + Send + Sync + 'static,
@@ -76,7 +77,7 @@ impl<F: Fn(&Tensor) -> Result<Gradients>> CustomOp3 for Composite<F> {
     }
 }
 
-/// `x` (.., k) times the transpose of `weight` (n, k), plus `bias` (n).
+/// Returns `x` (.., k) times the transpose of `weight` (n, k), plus `bias` (n).
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
     let (n, k) = weight.dims2()?;
@@ -90,76 +91,76 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     let (has_bias, shape) = (bias.is_some(), x.shape().clone());
     composite("linear", result.reshape(dims)?, [x, weight, bias.unwrap_or(weight)], move |gradient| {
         let gradient = gradient.reshape(((), n))?;
-        let of_bias = if has_bias { Some(gradient.sum(0)?) } else { None };
-        let of_x = gradient.matmul(&w)?.reshape(&shape)?;
-        Ok([Some(of_x), Some(gradient.t()?.matmul(&rows)?), of_bias])
+        let dbias = if has_bias { Some(gradient.sum(0)?) } else { None };
+        let dx = gradient.matmul(&w)?.reshape(&shape)?;
+        Ok([Some(dx), Some(gradient.t()?.matmul(&rows)?), dbias])
     })
 }
 
-/// A convolution of `x` (batch, channels, h, w) with `weight` (channels, channels, k, k).
+/// Returns the convolution of `x` (batch, in, h, w) with `weight` (out, in, k, k).
 pub fn conv(x: &Tensor, weight: &Tensor, padding: usize, stride: usize) -> Result<Tensor> {
     let side = weight.dim(3)?;
     if !x.device().is_cpu() || stride != 1 {
         return x.conv2d(weight, padding, stride, 1, 1);
     }
-    // What the CPU device takes for the gradient of `x` sums product by product; a convolution with the weights turned is
-    // many times as fast.
+    // On the CPU, Candle's transposed convolution for the gradient of `x` is many times slower than a
+    // convolution with flipped weights.
     let (x0, w) = (x.detach(), weight.detach());
     let result = x0.conv2d(&w, padding, 1, 1, 1)?;
     composite("conv", result, [x, weight, weight], move |gradient| {
-        let turned = w.transpose(0, 1)?.contiguous()?.flip(&[2, 3])?;
-        let of_x = gradient.conv2d(&turned, side - 1 - padding, 1, 1, 1)?;
+        let flipped = w.transpose(0, 1)?.contiguous()?.flip(&[2, 3])?;
+        let dx = gradient.conv2d(&flipped, side - 1 - padding, 1, 1, 1)?;
         let (x, gradient) = (x0.transpose(0, 1)?.contiguous()?, gradient.transpose(0, 1)?.contiguous()?);
-        Ok([Some(of_x), Some(x.conv2d(&gradient, padding, 1, 1, 1)?.transpose(0, 1)?.contiguous()?), None])
+        Ok([Some(dx), Some(x.conv2d(&gradient, padding, 1, 1, 1)?.transpose(0, 1)?.contiguous()?), None])
     })
 }
 
-/// `x` (batch, channels, h, w) with a summand for each channel, (channels) or (batch, channels).
-pub fn shift(x: &Tensor, by: &Tensor) -> Result<Tensor> {
+/// Adds `by`, (channels) or (batch, channels), to each channel of `x` (batch, channels, h, w).
+pub fn add_per_channel(x: &Tensor, by: &Tensor) -> Result<Tensor> {
     let dims = match *by.dims() {
         [channels] => [1, channels, 1, 1],
         [batch, channels] => [batch, channels, 1, 1],
-        _ => bail!("summands of shape {:?}", by.dims()),
+        _ => bail!("cannot add shape {:?} per channel, expected 1 or 2 dims", by.dims()),
     };
     let result = x.detach().broadcast_add(&by.detach().reshape(&dims)?)?;
     let is_shared = by.rank() == 1;
-    composite("shift", result, [x, by, by], move |gradient| {
-        let of_by = if is_shared { gradient.sum((0, 2, 3))? } else { gradient.sum((2, 3))? };
-        Ok([Some(gradient.clone()), Some(of_by), None])
+    composite("add-per-channel", result, [x, by, by], move |gradient| {
+        let dby = if is_shared { gradient.sum((0, 2, 3))? } else { gradient.sum((2, 3))? };
+        Ok([Some(gradient.clone()), Some(dby), None])
     })
 }
 
-/// Rows (n, width) without mean and deviation, and what each was multiplied with, (n, 1).
-fn normalized(rows: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+/// Returns rows (n, width) with mean 0 and variance 1, and the factors (n, 1) that scaled them.
+fn normalize(rows: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
     let centred = rows.broadcast_sub(&rows.mean_keepdim(1)?)?;
     let factor = (centred.sqr()?.mean_keepdim(1)? + eps)?.sqrt()?.recip()?;
     Ok((centred.broadcast_mul(&factor)?, factor))
 }
 
-/// The gradient of rows of that of what [`normalized`] made of them.
-fn of_rows(gradient: &Tensor, (normal, factor): &(Tensor, Tensor)) -> Result<Tensor> {
+/// Returns the gradient with respect to the input of [`normalize`].
+fn normalize_backward(gradient: &Tensor, (normal, factor): &(Tensor, Tensor)) -> Result<Tensor> {
     let along = (gradient * normal)?.mean_keepdim(1)?;
     let rest = (gradient - normal.broadcast_mul(&along)?)?;
     rest.broadcast_sub(&gradient.mean_keepdim(1)?)?.broadcast_mul(factor)
 }
 
-/// LayerNorm over the last dim.
+/// Applies LayerNorm over the last dimension.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
     let (x0, w) = (x.detach().contiguous()?, weight.detach());
-    // The fused one has no f64.
+    // Candle's fused LayerNorm does not support f64.
     let norm = if x0.dtype() == DType::F64 { layer_norm_slow } else { candle_nn::ops::layer_norm };
     let result = norm(&x0, &w, &bias.detach(), eps as f32)?;
     let width = x.dim(D::Minus1)?;
     composite("layer-norm", result, [x, weight, bias], move |gradient| {
-        let whole = normalized(&x0.reshape(((), width))?, eps)?;
+        let whole = normalize(&x0.reshape(((), width))?, eps)?;
         let gradient = gradient.reshape(((), width))?;
-        let of_weight = (&gradient * &whole.0)?.sum(0)?;
-        let of_x = of_rows(&gradient.broadcast_mul(&w)?, &whole)?.reshape(x0.shape())?;
-        Ok([Some(of_x), Some(of_weight), Some(gradient.sum(0)?)])
+        let dweight = (&gradient * &whole.0)?.sum(0)?;
+        let dx = normalize_backward(&gradient.broadcast_mul(&w)?, &whole)?.reshape(x0.shape())?;
+        Ok([Some(dx), Some(dweight), Some(gradient.sum(0)?)])
     })
 }
 
-/// GroupNorm of `x` (batch, channels, h, w), and SiLU after it if `silu`.
+/// Applies GroupNorm to `x` (batch, channels, h, w), followed by SiLU if `silu`.
 pub fn group_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -176,32 +177,32 @@ pub fn group_norm(
     let values = result.clone();
     composite("group-norm", result, [x, weight, bias], move |gradient| {
         let planes = (batch, channels, height * width);
-        let gradient = if silu { (gradient * silu_slope(&normed, &values)?)? } else { gradient.clone() };
+        let gradient = if silu { (gradient * silu_derivative(&normed, &values)?)? } else { gradient.clone() };
         let gradient = gradient.reshape(planes)?;
-        let whole = normalized(&x0.reshape((batch * groups, ()))?, eps)?;
-        let of_weight = (&gradient * whole.0.reshape(planes)?)?.sum((0, 2))?;
+        let whole = normalize(&x0.reshape((batch * groups, ()))?, eps)?;
+        let dweight = (&gradient * whole.0.reshape(planes)?)?.sum((0, 2))?;
         let scaled = gradient.broadcast_mul(&w.reshape((1, channels, 1))?)?;
-        let of_x = of_rows(&scaled.reshape((batch * groups, ()))?, &whole)?.reshape(x0.shape())?;
-        Ok([Some(of_x), Some(of_weight), Some(gradient.sum((0, 2))?)])
+        let dx = normalize_backward(&scaled.reshape((batch * groups, ()))?, &whole)?.reshape(x0.shape())?;
+        Ok([Some(dx), Some(dweight), Some(gradient.sum((0, 2))?)])
     })
 }
 
-/// The slope of SiLU at `x`, where it is `y`.
-fn silu_slope(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+/// Returns the derivative of SiLU at `x`, with `y` = silu(`x`).
+fn silu_derivative(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     sigmoid(x)? * (1. - y)? + y
 }
 
-/// x · sigmoid(x).
+/// Returns x · sigmoid(x).
 pub fn silu(x: &Tensor) -> Result<Tensor> {
     let x0 = x.detach();
     let result = x0.silu()?;
     let y = result.clone();
     composite("silu", result, [x, x, x], move |gradient| {
-        Ok([Some((gradient * silu_slope(&x0, &y)?)?), None, None])
+        Ok([Some((gradient * silu_derivative(&x0, &y)?)?), None, None])
     })
 }
 
-/// x · sigmoid(1.702 x), CLIP's stand-in for GELU.
+/// Returns x · sigmoid(1.702 x), CLIP's approximation of GELU.
 pub fn quick_gelu(x: &Tensor) -> Result<Tensor> {
     const STEEP: f64 = 1.702;
     let x0 = x.detach();
@@ -214,25 +215,25 @@ pub fn quick_gelu(x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// The first half of the last dim times the GELU of the second.
-pub fn gated(x: &Tensor) -> Result<Tensor> {
+/// Multiplies the first half of the last dimension by the GELU of the second half.
+pub fn geglu(x: &Tensor) -> Result<Tensor> {
     let half = x.dim(D::Minus1)? / 2;
     let part = |at: usize| x.detach().narrow(D::Minus1, at, half)?.contiguous();
     let (value, gate) = (part(0)?, part(half)?);
-    let open = gate.gelu_erf()?;
-    let result = (&value * &open)?;
-    composite("gated", result, [x, x, x], move |gradient| {
-        // Φ(x) + x φ(x).
-        let below = (((&gate * std::f64::consts::FRAC_1_SQRT_2)?.erf()? + 1.)? * 0.5)?;
+    let activated = gate.gelu_erf()?;
+    let result = (&value * &activated)?;
+    composite("geglu", result, [x, x, x], move |gradient| {
+        // The derivative of x Φ(x) is Φ(x) + x φ(x).
+        let cdf = (((&gate * std::f64::consts::FRAC_1_SQRT_2)?.erf()? + 1.)? * 0.5)?;
         let density = ((gate.sqr()? * -0.5)?.exp()? * (1. / std::f64::consts::TAU.sqrt()))?;
-        let slope = (below + (&gate * density)?)?;
-        let (of_value, of_gate) = ((gradient * &open)?, ((gradient * &value)? * slope)?);
-        Ok([Some(Tensor::cat(&[of_value, of_gate], D::Minus1)?), None, None])
+        let slope = (cdf + (&gate * density)?)?;
+        let (dvalue, dgate) = ((gradient * &activated)?, ((gradient * &value)? * slope)?);
+        Ok([Some(Tensor::cat(&[dvalue, dgate], D::Minus1)?), None, None])
     })
 }
 
-/// Attention of `q` (batch, n, heads · width) to `k` and `v` (batch, m, heads · width); `mask` (n, m) is added to the
-/// scores.
+/// Returns attention of `q` (batch, n, heads · width) to `k` and `v` (batch, m, heads · width). `mask` (n, m)
+/// is added to the scores.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, mask: Option<&Tensor>) -> Result<Tensor> {
     let scale = ((q.dim(2)? / heads) as f64).powf(-0.5);
     let split = move |x: &Tensor| -> Result<Tensor> {
@@ -252,35 +253,35 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, mask: Option<
     let result = join(shares.matmul(&v1)?)?;
     composite("attention", result, [q, k, v], move |gradient| {
         let gradient = split(gradient)?;
-        let of_v = shares.t()?.matmul(&gradient)?;
+        let dv = shares.t()?.matmul(&gradient)?;
         let weighed = (gradient.matmul(&v1.t()?)? * &shares)?;
-        let of_scores = (&weighed - shares.broadcast_mul(&weighed.sum_keepdim(D::Minus1)?)?)?;
-        let of_q = (of_scores.matmul(&k1)? * scale)?;
-        let of_k = of_scores.t()?.matmul(&q1)?;
-        Ok([Some(join(of_q)?), Some(join(of_k)?), Some(join(of_v)?)])
+        let dscores = (&weighed - shares.broadcast_mul(&weighed.sum_keepdim(D::Minus1)?)?)?;
+        let dq = (dscores.matmul(&k1)? * scale)?;
+        let dk = dscores.t()?.matmul(&q1)?;
+        Ok([Some(join(dq)?), Some(join(dk)?), Some(join(dv)?)])
     })
 }
 
-/// `x` (batch, channels, h, w) as a row for each place: (batch, h · w, channels).
-pub fn rows(x: &Tensor) -> Result<Tensor> {
+/// Reshapes `x` (batch, channels, h, w) to a row per pixel (batch, h · w, channels).
+pub fn flatten_spatial(x: &Tensor) -> Result<Tensor> {
     let dims = x.dims4()?;
     let result = x.detach().flatten_from(2)?.transpose(1, 2)?.contiguous()?;
-    composite("rows", result, [x, x, x], move |gradient| {
+    composite("flatten-spatial", result, [x, x, x], move |gradient| {
         Ok([Some(gradient.transpose(1, 2)?.contiguous()?.reshape(dims)?), None, None])
     })
 }
 
-/// What [`rows`] came from, `height` places high.
-pub fn planes(x: &Tensor, height: usize) -> Result<Tensor> {
-    let (batch, places, channels) = x.dims3()?;
+/// Inverse of [`flatten_spatial`], for images with a height of `height` pixels.
+pub fn unflatten_spatial(x: &Tensor, height: usize) -> Result<Tensor> {
+    let (batch, pixels, channels) = x.dims3()?;
     let result = x.detach().transpose(1, 2)?.contiguous()?;
-    let result = result.reshape((batch, channels, height, places / height))?;
-    composite("planes", result, [x, x, x], move |gradient| {
+    let result = result.reshape((batch, channels, height, pixels / height))?;
+    composite("unflatten-spatial", result, [x, x, x], move |gradient| {
         Ok([Some(gradient.flatten_from(2)?.transpose(1, 2)?.contiguous()?), None, None])
     })
 }
 
-/// `x` (batch, channels, h, w) at twice the size.
+/// Doubles height and width of `x` (batch, channels, h, w) by nearest-neighbour interpolation.
 pub fn upsample(x: &Tensor) -> Result<Tensor> {
     let (batch, channels, height, width) = x.dims4()?;
     let result = x.detach().upsample_nearest2d(2 * height, 2 * width)?;

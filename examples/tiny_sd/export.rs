@@ -1,4 +1,4 @@
-//! A trained model as a folder in diffusers' layout, weights as f16, and back.
+//! Writes a trained model to a folder in diffusers' layout with f16 weights, and reads it.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::autoencoder::{self, CHANNELS};
 use super::batches::CELLS;
+use super::images::SIDE;
 use super::latents::Latents;
-use super::pictures::SIDE;
 use super::schedule::{BETAS, TIMESTEPS};
 use super::text_encoder;
 use super::tokenizer;
@@ -20,20 +20,20 @@ use super::weights::Weights;
 const DIFFUSERS: &str = "diffusion_pytorch_model.safetensors";
 const TRANSFORMERS: &str = "model.safetensors";
 
-/// Writes a model: what the autoencoder and the diffusion have learnt.
+/// Writes the model: the autoencoder of `latents`, and text encoder and UNet of `diffusion`.
 ///
 /// # Errors
 /// If a file cannot be written.
 pub fn write(folder: &Path, sizes: &Sizes, latents: &Latents, diffusion: &Weights) -> Result<()> {
-    let of = |name: &str| -> Weights {
+    let part_of = |name: &str| -> Weights {
         let part = |(weight, tensor): (&String, &Tensor)| {
             Some((weight.strip_prefix(name)?.strip_prefix('.')?.to_string(), tensor.clone()))
         };
         diffusion.iter().filter_map(part).collect()
     };
     let components = [
-        (TEXT, TRANSFORMERS, of(TEXT), text_config(&sizes.text)),
-        (UNET, DIFFUSERS, of(UNET), unet_config(&sizes.unet)),
+        (TEXT, TRANSFORMERS, part_of(TEXT), text_config(&sizes.text)),
+        (UNET, DIFFUSERS, part_of(UNET), unet_config(&sizes.unet)),
         ("vae", DIFFUSERS, latents.weights.clone(), vae_config(&sizes.autoencoder, latents.scale)),
     ];
     for (name, file, weights, config) in components {
@@ -51,7 +51,7 @@ pub fn write(folder: &Path, sizes: &Sizes, latents: &Latents, diffusion: &Weight
         "timestep_spacing": "leading", "steps_offset": 1, "set_alpha_to_one": false, "clip_sample": false,
     });
     write_json(&folder.join("scheduler"), "scheduler_config.json", &scheduler)?;
-    // Not diffusers': small pictures of latents without the decoder.
+    // Extension of diffusers' layout: factors that convert latents to preview images without the decoder.
     let [factors @ .., bias] = &latents.colours;
     write_json(folder, "preview.json", &json!({ "factors": factors, "bias": bias }))?;
     let index = json!({
@@ -74,7 +74,7 @@ fn write_json(folder: &Path, name: &str, json: &Value) -> Result<()> {
 fn text_config(size: &text_encoder::Size) -> Value {
     json!({
         "architectures": ["CLIPTextModel"], "model_type": "clip_text_model", "torch_dtype": "float16",
-        "vocab_size": size.vocabulary, "hidden_size": size.width, "intermediate_size": size.wide(),
+        "vocab_size": size.vocabulary, "hidden_size": size.width, "intermediate_size": size.mlp_width(),
         "num_hidden_layers": size.layers, "num_attention_heads": size.heads,
         "max_position_embeddings": size.length, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
         "bos_token_id": size.vocabulary - 2, "eos_token_id": size.vocabulary - 1,
@@ -106,19 +106,19 @@ fn vae_config(size: &autoencoder::Size, scale: f64) -> Value {
     })
 }
 
-/// A model read from its folder.
+/// Model read from its folder.
 pub struct Model {
     pub sizes: Sizes,
     pub text: Weights,
     pub unet: Weights,
     pub vae: Weights,
-    /// Latents times this have a standard deviation of 1.
+    /// Factor that scales latents to a standard deviation of 1.
     pub scale: f64,
     pub prompts: tokenizer::Prompts,
 }
 
 impl Model {
-    /// Reads a folder that [`write`] wrote; weights become f32.
+    /// Reads a folder written by [`write`]. Weights are converted to f32.
     ///
     /// # Errors
     /// If a file is missing or damaged.
@@ -127,15 +127,15 @@ impl Model {
         let read = |at: usize| -> Result<Value> {
             let file = &configs[at];
             let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-            serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", file.display()))
+            serde_json::from_slice(&text).with_context(|| format!("{} is not valid JSON", file.display()))
         };
         let (text, unet, vae) = (read(0)?, read(1)?, read(2)?);
         let number = |config: &Value, key: &str| {
-            let number = config[key].as_u64().with_context(|| format!("a configuration has no {key}"))?;
+            let number = config[key].as_u64().with_context(|| format!("no number '{key}' in config.json"))?;
             Ok::<_, anyhow::Error>(number as usize)
         };
         let length = number(&text, "max_position_embeddings")?;
-        ensure!(length >= 2, "a text encoder of {length} positions has no place for words");
+        ensure!(length >= 2, "max_position_embeddings of the text encoder is {length}, expected at least 2");
         let sizes = Sizes {
             text: text_encoder::Size {
                 vocabulary: number(&text, "vocab_size")?,
@@ -166,7 +166,7 @@ impl Model {
             text: weights(TEXT, TRANSFORMERS)?,
             unet: weights(UNET, DIFFUSERS)?,
             vae: weights("vae", DIFFUSERS)?,
-            scale: vae["scaling_factor"].as_f64().context("no scaling_factor")?,
+            scale: vae["scaling_factor"].as_f64().context("no number 'scaling_factor' in config.json")?,
             prompts: tokenizer::Prompts::read(&folder.join("tokenizer"), length)?,
         })
     }

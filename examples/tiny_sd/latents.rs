@@ -1,4 +1,4 @@
-//! Latents of a trained autoencoder: their scale, and what they look like without the decoder.
+//! Measures the latents of a trained autoencoder: their scale, and a linear approximation of the decoder for previews.
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
 
@@ -6,31 +6,31 @@ use super::autoencoder::{Autoencoder, CHANNELS, Size};
 use super::batches::Batch;
 use super::weights::{Part, Weights};
 
-/// A trained autoencoder, and what was measured of it.
+/// Trained autoencoder, with statistics of its latents.
 #[derive(Clone)]
 pub struct Latents {
     pub size: Size,
     pub weights: Weights,
-    /// Latents times this have a standard deviation of 1.
+    /// Factor that scales latents to a standard deviation of 1.
     pub scale: f64,
-    /// Red, green, blue in [-1, 1] of each channel of scaled latents, and at last of none.
+    /// RGB factors in [-1, 1] of each channel of scaled latents, followed by the bias.
     pub colours: [[f64; 3]; CHANNELS + 1],
 }
 
 impl Latents {
-    /// Measures latents of pictures.
+    /// Measures the latents of images.
     ///
     /// # Errors
-    /// If the device refuses, or all latents are the same.
+    /// If the device fails, or all latents are equal.
     pub fn measure(size: Size, weights: Weights, batches: &[Batch], device: &Device) -> Result<Self> {
         let mut latents = Self { size, weights, scale: 1., colours: Default::default() };
-        // A row for each cell: the channels and 1, and red, green, blue.
+        // One row per latent pixel: its channels, and its RGB colour.
         let (mut rows, mut colours) = (Vec::new(), Vec::new());
         for batch in batches {
-            let pictures = batch.pictures(device)?;
-            let drawn = latents.draw(&pictures, &batch.noises(device)?[0])?;
+            let images = batch.images(device)?;
+            let drawn = latents.sample(&images, &batch.noises(device)?[0])?;
             rows.extend(cells(&drawn)?);
-            colours.extend(cells(&pictures.avg_pool2d(Size::FACTOR)?)?);
+            colours.extend(cells(&images.avg_pool2d(Size::FACTOR)?)?);
         }
         let numbers = || rows.iter().flatten().map(|x| f64::from(*x));
         let count = numbers().count() as f64;
@@ -45,27 +45,25 @@ impl Latents {
                 all
             })
             .collect();
-        latents.colours = fit(&rows, &colours).context("latents do not tell colours")?;
+        latents.colours =
+            fit(&rows, &colours).context("cannot fit colours to the latents: they are linearly dependent")?;
         Ok(latents)
     }
 
-    /// Scaled latents (batch, 4, h, w) of `pictures` (batch, 3, side, side), drawn with `noise`.
-    ///
-    /// # Errors
-    /// If the device refuses.
-    pub fn draw(&self, pictures: &Tensor, noise: &Tensor) -> Result<Tensor> {
-        let autoencoder = Autoencoder { size: self.size, weights: Part::of(&self.weights) };
-        let (mean, variance) = autoencoder.encode(pictures)?;
+    /// Returns scaled latents (batch, 4, h, w) of `images` (batch, 3, side, side), sampled with `noise`.
+    pub fn sample(&self, images: &Tensor, noise: &Tensor) -> Result<Tensor> {
+        let autoencoder = Autoencoder { size: self.size, weights: Part::root(&self.weights) };
+        let (mean, variance) = autoencoder.encode(images)?;
         Ok(((mean + ((variance * 0.5)?.exp()? * noise)?)? * self.scale)?)
     }
 }
 
-/// The channels of each place of `x` (batch, channels, h, w).
+/// Returns the channels of each pixel of `x` (batch, channels, h, w).
 fn cells(x: &Tensor) -> Result<Vec<Vec<f32>>> {
     Ok(x.permute((0, 2, 3, 1))?.flatten(0, 2)?.to_vec2()?)
 }
 
-/// Factors with which the sums of rows come nearest to colours: the least squares.
+/// Returns the least-squares factors from rows to colours.
 fn fit(rows: &[[f64; CHANNELS + 1]], colours: &[Vec<f32>]) -> Option<[[f64; 3]; CHANNELS + 1]> {
     const N: usize = CHANNELS + 1;
     let mut sums = [[0.; N + 3]; N];
@@ -75,7 +73,7 @@ fn fit(rows: &[[f64; CHANNELS + 1]], colours: &[Vec<f32>]) -> Option<[[f64; 3]; 
             sum.iter_mut().zip(&whole).for_each(|(sum, x)| *sum += factor * x);
         }
     }
-    // Gauss and Jordan, the largest first.
+    // Gauss-Jordan elimination with partial pivoting.
     for at in 0..N {
         let largest = (at..N).max_by(|a, b| sums[*a][at].abs().total_cmp(&sums[*b][at].abs()))?;
         sums.swap(at, largest);

@@ -1,19 +1,19 @@
-//! Pictures of prompts by DDIM, and how many show what they should.
+//! Samples images for prompts with DDIM, and scores how well they match.
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::autoencoder::{self, Autoencoder, CHANNELS};
+use super::detection::{Detected, detect};
 use super::export::Model;
-use super::judge::{Seen, look};
-use super::pictures::{COLOURS, PLACES, SHAPES, SIZES};
+use super::images::{COLOURS, POSITIONS, SHAPES, SIZES};
 use super::schedule::{TIMESTEPS, levels, normal};
 use super::text_encoder::TextEncoder;
 use super::unet::UNet;
 use super::weights::Part;
 
-/// Prompts that tell a shape, its colour and that of the ground.
+/// Prompts that name a shape, its colour and the colour of the background.
 pub const PROMPTS: [&str; 20] = [
     "a red circle on blue",
     "a big green star at the left on white",
@@ -37,111 +37,117 @@ pub const PROMPTS: [&str; 20] = [
     "a small purple ring at the left on white",
 ];
 
-/// How pictures are made.
+/// Sampling options.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
-pub struct Way {
-    /// Steps from noise to picture.
+pub struct SampleOptions {
+    /// Number of DDIM steps.
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub steps: u32,
-    /// How strongly the prompt counts.
+    /// Scale of classifier-free guidance.
     #[arg(long, default_value_t = 4.)]
     pub guidance: f64,
-    /// Of the first picture; each has one more than the one before it.
+    /// Random seed of the first image; each following image increments it.
     #[arg(long, default_value_t = 1)]
     pub seed: u32,
 }
 
-/// A picture of `side` by `side` pixels for each prompt: red, green, blue of each pixel, row by row.
+/// Samples an image of `side` by `side` pixels for each prompt: RGB of each pixel in row-major order.
 ///
 /// # Errors
-/// If the side is no multiple of 16, or the device refuses.
-pub fn pictures(
+/// If `side` is not a multiple of 16, or the device fails.
+pub fn images(
     model: &Model,
     prompts: &[&str],
-    way: &Way,
+    options: &SampleOptions,
     side: usize,
     device: &Device,
 ) -> Result<Vec<Vec<u8>>> {
     let (rows, cells) = (prompts.len(), side / autoencoder::Size::FACTOR);
-    let text = TextEncoder { size: model.sizes.text, weights: Part::of(&model.text) };
-    // Without a prompt first, then with it.
-    let each = vec![""; rows].into_iter().chain(prompts.iter().copied());
-    let tokens = each.map(|prompt| model.prompts.tokens(prompt));
+    let text = TextEncoder { size: model.sizes.text, weights: Part::root(&model.text) };
+    // Classifier-free guidance: the batch contains empty prompts first, then the given ones.
+    let all = vec![""; rows].into_iter().chain(prompts.iter().copied());
+    let tokens = all.map(|prompt| model.prompts.tokens(prompt));
     let tokens = Tensor::new(tokens.collect::<Result<Vec<_>>>()?, device)?;
     let context = text.forward(&tokens, &model.sizes.text.mask(device)?)?;
     let numbers = CHANNELS * cells * cells;
-    let noise =
-        (0..rows as u64).map(|row| normal(&mut StdRng::seed_from_u64(u64::from(way.seed) + row), numbers));
+    let noise = (0..rows as u64)
+        .map(|row| normal(&mut StdRng::seed_from_u64(u64::from(options.seed) + row), numbers));
     let mut latents = Tensor::from_vec(noise.flatten().collect(), (rows, CHANNELS, cells, cells), device)?;
-    let unet = UNet { size: model.sizes.unet, weights: Part::of(&model.unet) };
-    let (levels, apart) = (levels(), TIMESTEPS / way.steps as usize);
-    for step in (0..way.steps as usize).rev() {
-        let at = (step * apart + 1).min(TIMESTEPS - 1);
-        let waves = Tensor::new(vec![model.sizes.unet.waves(at as f64); 2 * rows], device)?;
-        let noise = unet.forward(&Tensor::cat(&[&latents, &latents], 0)?, &waves, &context)?;
+    let unet = UNet { size: model.sizes.unet, weights: Part::root(&model.unet) };
+    let (levels, stride) = (levels(), TIMESTEPS / options.steps as usize);
+    for step in (0..options.steps as usize).rev() {
+        let at = (step * stride + 1).min(TIMESTEPS - 1);
+        let timesteps = Tensor::new(vec![model.sizes.unet.timestep_embedding(at as f64); 2 * rows], device)?;
+        let noise = unet.forward(&Tensor::cat(&[&latents, &latents], 0)?, &timesteps, &context)?;
         let (without, with) = (noise.narrow(0, 0, rows)?, noise.narrow(0, rows, rows)?);
-        let noise = (&without + ((with - &without)? * way.guidance)?)?;
-        let ([kept, blurred], [next_kept, next_blurred]) = (levels[at], levels[at.saturating_sub(apart)]);
+        let noise = (&without + ((with - &without)? * options.guidance)?)?;
+        let ([kept, blurred], [next_kept, next_blurred]) = (levels[at], levels[at.saturating_sub(stride)]);
         let clean = ((latents - (&noise * blurred)?)? * (next_kept / kept))?;
         latents = (clean + (noise * next_blurred)?)?;
     }
-    let autoencoder = Autoencoder { size: model.sizes.autoencoder, weights: Part::of(&model.vae) };
+    let autoencoder = Autoencoder { size: model.sizes.autoencoder, weights: Part::root(&model.vae) };
     let decoded = autoencoder.decode(&(latents / model.scale)?)?;
     let levels = decoded.affine(127.5, 127.5)?.clamp(0f32, 255f32)?.round()?.to_dtype(DType::U8)?;
     Ok(levels.permute((0, 2, 3, 1))?.flatten_from(1)?.to_device(&Device::Cpu)?.to_vec2()?)
 }
 
-/// What a prompt asks for: numbers of the tables of pictures, where it says so.
+/// Scene that a prompt describes, as indices into the tables of the module `images`; `None` if unspecified.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct Expected {
     pub shape: usize,
     pub colours: [Option<usize>; 2],
     pub size: Option<usize>,
-    pub place: Option<usize>,
+    pub position: Option<usize>,
 }
 
-impl Wanted {
-    /// Reads a prompt as captions are made.
+impl Expected {
+    /// Parses a prompt in the form of captions.
     ///
     /// # Errors
     /// If it names no shape.
     pub fn of(prompt: &str) -> Result<Self> {
         let find = |words: &str, is: &dyn Fn(&str) -> Option<usize>| words.split(' ').find_map(is);
-        let (front, ground) = prompt.split_once(" on ").unwrap_or((prompt, ""));
+        let (front, background) = prompt.split_once(" on ").unwrap_or((prompt, ""));
         let colour = |word: &str| COLOURS.iter().position(|(name, _)| *name == word);
         Ok(Self {
             shape: find(front, &|word| SHAPES.iter().position(|(name, _)| *name == word))
                 .with_context(|| format!("no shape in '{prompt}'"))?,
-            colours: [find(front, &colour), find(ground, &colour)],
+            colours: [find(front, &colour), find(background, &colour)],
             size: find(front, &|word| SIZES.iter().position(|(names, _)| names.contains(&word))),
-            place: find(front, &|word| PLACES.iter().position(|(names, _)| names.contains(&word))),
+            position: find(front, &|word| POSITIONS.iter().position(|(names, _)| names.contains(&word))),
         })
     }
 
-    /// Whether shape and colours are those that are wanted.
-    pub fn is(&self, seen: &Seen) -> bool {
-        let same = |(wanted, seen): (&Option<usize>, &usize)| wanted.is_none_or(|wanted| wanted == *seen);
-        self.shape == seen.shape && self.colours.iter().zip(&seen.colours).all(same)
+    /// Returns whether shape and colours match.
+    pub fn matches(&self, detected: &Detected) -> bool {
+        let same =
+            |(expected, found): (&Option<usize>, &usize)| expected.is_none_or(|expected| expected == *found);
+        self.shape == detected.shape && self.colours.iter().zip(&detected.colours).all(same)
     }
 
-    /// Whether size and place are, too.
-    pub fn lies(&self, seen: &Seen) -> bool {
-        self.size.is_none_or(|size| size == seen.size) && self.place.is_none_or(|place| place == seen.place)
+    /// Returns whether size and position match.
+    pub fn matches_layout(&self, found: &Detected) -> bool {
+        self.size.is_none_or(|size| size == found.size) && self.position.is_none_or(|at| at == found.position)
     }
 }
 
-/// What came out of a prompt.
+/// Expected and detected contents of the image of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     pub prompt: String,
-    pub wanted: Wanted,
-    pub seen: Option<Seen>,
+    pub expected: Expected,
+    pub detected: Option<Detected>,
 }
 
 impl Score {
-    /// Whether the picture shows shape and colours of its prompt.
+    /// Returns whether the image shows the shape and the colours of its prompt.
     pub fn is_right(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| self.wanted.is(seen))
+        self.detected.as_ref().is_some_and(|detected| self.expected.matches(detected))
+    }
+
+    /// Returns whether the image has the size and the position of its prompt.
+    pub fn has_layout(&self) -> bool {
+        self.detected.as_ref().is_some_and(|detected| self.expected.matches_layout(detected))
     }
 }
 
@@ -149,21 +155,21 @@ impl std::fmt::Display for Score {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let sign = if self.is_right() { '+' } else { '-' };
         write!(f, "{sign} {:<44}", self.prompt)?;
-        let Some(seen) = &self.seen else { return write!(f, "nothing") };
-        let [colour, ground] = seen.colours.map(|colour| COLOURS[colour].0);
-        let (size, place) = (SIZES[seen.size].0[0], PLACES[seen.place].0[0]);
-        let shape = SHAPES[seen.shape].0;
-        write!(f, "{size} {colour} {shape}, {place}, on {ground} ({:.0}% alike)", 100. * seen.likeness)
+        let Some(found) = &self.detected else { return write!(f, "no shape detected") };
+        let [colour, background] = found.colours.map(|colour| COLOURS[colour].0);
+        let (size, position) = (SIZES[found.size].0[0], POSITIONS[found.position].0[0]);
+        let shape = SHAPES[found.shape].0;
+        write!(f, "{size} {colour} {shape}, {position}, on {background} (overlap {:.2})", found.overlap)
     }
 }
 
-/// Looks at the pictures of prompts.
+/// Scores the images of prompts.
 ///
 /// # Errors
 /// If a prompt names no shape.
-pub fn scores(prompts: &[&str], pictures: &[Vec<u8>]) -> Result<Vec<Score>> {
-    let score = |(prompt, picture): (&&str, &Vec<u8>)| {
-        Ok(Score { prompt: prompt.to_string(), wanted: Wanted::of(prompt)?, seen: look(picture) })
+pub fn scores(prompts: &[&str], images: &[Vec<u8>]) -> Result<Vec<Score>> {
+    let score = |(prompt, image): (&&str, &Vec<u8>)| {
+        Ok(Score { prompt: prompt.to_string(), expected: Expected::of(prompt)?, detected: detect(image) })
     };
-    prompts.iter().zip(pictures).map(score).collect()
+    prompts.iter().zip(images).map(score).collect()
 }

@@ -1,37 +1,37 @@
-//! CLIP's text encoder, with the names of transformers' CLIPTextModel.
+//! CLIP's text encoder, with the weight names of transformers' CLIPTextModel.
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 
 use super::composite;
 use super::weights::{Part, Shapes};
 
-/// How large a text encoder is.
+/// Dimensions of a text encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
     pub vocabulary: usize,
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
-    /// Tokens of a prompt, its ends included.
+    /// Tokens per prompt, including the start and end tokens.
     pub length: usize,
 }
 
 impl Size {
-    /// Width inside of the feed-forward layers.
-    pub fn wide(&self) -> usize {
+    /// Returns the hidden width of the feed-forward layers.
+    pub fn mlp_width(&self) -> usize {
         4 * self.width
     }
 
-    /// Names and shapes of its weights.
+    /// Returns the shapes of the weights by name.
     pub fn shapes(&self) -> Shapes {
-        let (width, wide) = (self.width, self.wide());
+        let (width, wide) = (self.width, self.mlp_width());
         let mut shapes = Shapes::new();
         let mut add = |name: String, dims: &[usize]| {
             shapes.insert(format!("text_model.{name}"), dims.to_vec());
         };
         add("embeddings.token_embedding.weight".into(), &[self.vocabulary, width]);
         add("embeddings.position_embedding.weight".into(), &[self.length, width]);
-        // A layer's parts: width of the result, width of what it takes; norms take nothing.
+        // Modules of a layer with their output and input widths. Norms have no input width.
         let parts: [(&str, usize, Option<usize>); 8] = [
             ("layer_norm1", width, None),
             ("layer_norm2", width, None),
@@ -52,28 +52,25 @@ impl Size {
         shapes
     }
 
-    /// Minus infinity where a token would see a later one: (length, length).
-    ///
-    /// # Errors
-    /// If the device refuses.
+    /// Returns the causal mask (length, length): minus infinity for later tokens, otherwise 0.
     pub fn mask(&self, device: &Device) -> Result<Tensor> {
         let n = self.length;
-        let sees = |at: usize| if at % n > at / n { f32::NEG_INFINITY } else { 0. };
-        Ok(Tensor::from_vec((0..n * n).map(sees).collect(), (n, n), device)?)
+        let mask = |at: usize| if at % n > at / n { f32::NEG_INFINITY } else { 0. };
+        Ok(Tensor::from_vec((0..n * n).map(mask).collect(), (n, n), device)?)
     }
 }
 
-/// A text encoder.
+/// Text encoder with its weights.
 pub struct TextEncoder<'a> {
     pub size: Size,
     pub weights: Part<'a>,
 }
 
 impl TextEncoder<'_> {
-    /// What it says of `tokens` (batch, length): (batch, length, width).
+    /// Encodes `tokens` (batch, length) to (batch, length, width).
     ///
     /// # Errors
-    /// If a weight is missing, or the device refuses.
+    /// If a weight is missing, or the device fails.
     pub fn forward(&self, tokens: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (batch, length) = tokens.dims2()?;
         let text = self.weights.part("text_model");
@@ -85,8 +82,8 @@ impl TextEncoder<'_> {
             let layer = text.part(&format!("encoder.layers.{layer}"));
             let normed = layer.part("layer_norm1").layer_norm(&x)?;
             let attention = layer.part("self_attn");
-            let to = |name: &str| attention.part(name).linear(&normed);
-            let (q, k, v) = (to("q_proj")?, to("k_proj")?, to("v_proj")?);
+            let project = |name: &str| attention.part(name).linear(&normed);
+            let (q, k, v) = (project("q_proj")?, project("k_proj")?, project("v_proj")?);
             let mixed = composite::attention(&q, &k, &v, self.size.heads, Some(mask))?;
             x = (x + attention.part("out_proj").linear(&mixed)?)?;
             let wide = layer.part("mlp.fc1").linear(&layer.part("layer_norm2").layer_norm(&x)?)?;

@@ -1,5 +1,5 @@
-//! A tokenizer of CLIP's kind: the alphabet of bytes, each inside and at the end of a word, and merges that make every
-//! word of captions one token.
+//! CLIP tokenizer with a small vocabulary: bytes, each within and at the end of a word, and merges that make
+//! each word of the captions one token.
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -12,19 +12,19 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
-use super::pictures::words;
+use super::images::words;
 
-/// Before a prompt.
+/// First token of a prompt.
 pub const START: &str = "<|startoftext|>";
-/// Behind a prompt, until it has its length.
+/// Ends a prompt and pads it to its length.
 pub const END: &str = "<|endoftext|>";
 /// Marks the last letter of a word.
 const LAST: &str = "</w>";
-/// What CLIP takes for a word.
+/// Regular expression of CLIP's words.
 const WORDS: &str =
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
-/// The tokens by their numbers, and the merges in their order.
+/// Returns the tokens in the order of their IDs, and the merges in their order.
 pub fn vocabulary() -> (Vec<String>, Vec<[String; 2]>) {
     let mut letters: Vec<String> = ByteLevel::alphabet().into_iter().map(String::from).collect();
     letters.sort();
@@ -34,7 +34,7 @@ pub fn vocabulary() -> (Vec<String>, Vec<[String; 2]>) {
     for word in words() {
         let mut parts: Vec<String> = word.chars().map(String::from).collect();
         parts.last_mut().into_iter().for_each(|part| part.push_str(LAST));
-        // The merges of words before this one go first, as they will when it is read.
+        // Earlier merges have precedence, as in the tokenizer.
         merges.iter().for_each(|merge| join(&mut parts, merge));
         while let [first, second, ..] = parts.as_slice() {
             let merge = [first.clone(), second.clone()];
@@ -47,7 +47,7 @@ pub fn vocabulary() -> (Vec<String>, Vec<[String; 2]>) {
     (tokens, merges)
 }
 
-/// Makes one of each two neighbours that a merge names.
+/// Applies a merge to neighbouring parts.
 fn join(parts: &mut Vec<String>, merge: &[String; 2]) {
     let mut at = 0;
     while at + 1 < parts.len() {
@@ -59,7 +59,7 @@ fn join(parts: &mut Vec<String>, merge: &[String; 2]) {
     }
 }
 
-/// Writes the tokenizer's folder.
+/// Writes the tokenizer's files to a folder.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -72,7 +72,7 @@ pub fn write(folder: &Path, length: usize) -> Result<()> {
         "tokenizer_class": "CLIPTokenizer", "model_max_length": length, "do_lower_case": true, "errors": "replace",
         "add_prefix_space": false, "bos_token": START, "eos_token": END, "unk_token": END, "pad_token": END,
     });
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let files = [
         ("vocab.json", Value::Object(ids).to_string()),
         ("merges.txt", format!("#version: 0.2\n{}\n", lines.join("\n"))),
@@ -86,7 +86,7 @@ pub fn write(folder: &Path, length: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prompts as tokens.
+/// Tokenizer of prompts.
 pub struct Prompts {
     tokenizer: Tokenizer,
     ends: [u32; 2],
@@ -94,7 +94,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// Reads a tokenizer's folder, for prompts of `length` tokens.
+    /// Reads a tokenizer's folder for prompts of `length` tokens.
     ///
     /// # Errors
     /// If a file is missing or damaged.
@@ -116,10 +116,10 @@ impl Prompts {
         Ok(Self { ends: [id(START)?, id(END)?], tokenizer, length })
     }
 
-    /// The tokens of a prompt, between its ends; what is too long loses its end.
+    /// Tokenizes a prompt, adds start and end tokens, and pads or truncates it to the length.
     ///
     /// # Errors
-    /// If the tokenizer refuses it.
+    /// If the tokenizer fails.
     pub fn tokens(&self, prompt: &str) -> Result<Vec<u32>> {
         let encoding = self.tokenizer.encode_fast(prompt, false).map_err(failed)?;
         let words = encoding.get_ids().iter().take(self.length - 2);

@@ -1,5 +1,5 @@
-//! Training: first the autoencoder, then text encoder and UNet together; each is kept in a file from which it goes on as
-//! if never interrupted.
+//! Training loop: first the autoencoder, then text encoder and UNet together. A stage resumed from its
+//! checkpoint has the same results as an uninterrupted one.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,22 +19,22 @@ use super::training;
 use super::unet::{self, UNet};
 use super::weights::{Part, Shapes, Weights, random};
 
-/// Settings that decide the weights of a training.
+/// Options that determine the trained weights.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
-pub struct Course {
-    /// Repeats the same training.
+pub struct TrainConfig {
+    /// Random seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u32,
-    /// Steps of the autoencoder.
+    /// Training steps of the autoencoder.
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps_vae: u32,
-    /// Steps of text encoder and UNet.
+    /// Training steps of text encoder and UNet.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps_unet: u32,
-    /// Pictures in a step.
+    /// Images per step.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: u32,
-    /// The highest learning rate; it rises for a fiftieth of the steps, then falls along a cosine to a twentieth.
+    /// Peak learning rate: linear warm-up over 2% of the steps, then cosine decay to 5% of the peak.
     #[arg(long, default_value_t = 1e-3)]
     pub rate: f64,
 }
@@ -48,7 +48,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Those of the model in the repository, for a vocabulary of so many tokens.
+    /// Returns the sizes of the model in the repository, for a vocabulary of `vocabulary` tokens.
     pub fn tiny(vocabulary: usize) -> Self {
         Self {
             autoencoder: autoencoder::Size::TINY,
@@ -58,7 +58,7 @@ impl Sizes {
     }
 }
 
-/// One after the other.
+/// Stage of the training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stage {
     Autoencoder,
@@ -66,7 +66,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Returns the name of a training of this stage.
+    /// Returns the name of the stage.
     pub fn name(self) -> &'static str {
         match self {
             Self::Autoencoder => "vae",
@@ -74,15 +74,15 @@ impl Stage {
         }
     }
 
-    /// The file of a folder that it is kept in.
+    /// Returns the path of the checkpoint.
     pub fn file(self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.training.safetensors", self.name()))
     }
 
-    fn steps(self, course: &Course) -> usize {
+    fn steps(self, config: &TrainConfig) -> usize {
         match self {
-            Self::Autoencoder => course.steps_vae as usize,
-            Self::Diffusion => course.steps_unet as usize,
+            Self::Autoencoder => config.steps_vae as usize,
+            Self::Diffusion => config.steps_unet as usize,
         }
     }
 
@@ -90,70 +90,70 @@ impl Stage {
         if self == Self::Autoencoder {
             return sizes.autoencoder.shapes();
         }
-        let of = |name: &'static str, shapes: Shapes| {
+        let prefixed = |name: &'static str, shapes: Shapes| {
             shapes.into_iter().map(move |(part, dims)| (format!("{name}.{part}"), dims))
         };
-        Ok(of(TEXT, sizes.text.shapes()).chain(of(UNET, sizes.unet.shapes()?)).collect())
+        Ok(prefixed(TEXT, sizes.text.shapes()).chain(prefixed(UNET, sizes.unet.shapes()?)).collect())
     }
 
-    /// Returns the numbers that decide this stage.
-    fn figures(self, course: &Course) -> [f64; 4] {
-        [course.seed.into(), self.steps(course) as f64, course.batch.into(), course.rate]
+    /// Returns the options that determine this stage.
+    fn values(self, config: &TrainConfig) -> [f64; 4] {
+        [config.seed.into(), self.steps(config) as f64, config.batch.into(), config.rate]
     }
 }
 
-/// Before the names of the text encoder's weights and of the UNet's, while both are trained together.
+/// Prefixes of the weight names of text encoder and UNet while they are trained together.
 pub const TEXT: &str = "text_encoder";
 pub const UNET: &str = "unet";
 
-/// Share of itself that a matrix loses, per step and rate.
+/// Weight decay of matrices, which each step multiplies by the learning rate.
 const WEIGHT_DECAY: f64 = 0.01;
-/// Share of the steps in which the rate rises.
-const RISING: f64 = 1. / 50.;
-/// Losses that are read back together: reading one waits for the device.
-const READ: usize = 25;
+/// Fraction of the steps in which the learning rate rises.
+const WARM_UP: f64 = 1. / 50.;
+/// Number of losses that are read back together, since each read waits for the device.
+const LOSSES_PER_READ: usize = 25;
 
-/// A stage under training.
+/// Stage under training, with its optimizer and losses.
 pub struct Training {
     pub stage: Stage,
-    pub course: Course,
+    pub config: TrainConfig,
     pub sizes: Sizes,
     adam: AdamW,
     weights: Weights,
-    /// The loss of each step whose loss was read.
+    /// Losses that have been read from the device, in the order of steps.
     pub losses: Vec<f32>,
     unread: Vec<Tensor>,
     batches: Batches,
     prompts: Arc<Prompts>,
-    /// Of the diffusion: pictures as latents, and the mask of tokens.
+    /// Trained autoencoder and causal mask, for [`Stage::Diffusion`].
     latents: Option<(Latents, Tensor)>,
     levels: Vec<[f64; 2]>,
 }
 
 impl Training {
-    /// Before the first step. The diffusion takes what the autoencoder has learnt.
+    /// Starts a training. [`Stage::Diffusion`] requires the latents of the trained autoencoder.
     ///
     /// # Errors
-    /// If the device refuses, or the diffusion has no latents.
-    pub fn begin(
+    /// If the device fails, or `latents` is missing.
+    pub fn new(
         stage: Stage,
         sizes: Sizes,
-        course: Course,
+        config: TrainConfig,
         prompts: &Arc<Prompts>,
         latents: Option<Latents>,
         device: &Device,
     ) -> Result<Self> {
-        let mut rng = StdRng::seed_from_u64(u64::from(course.seed) + stage as u64);
-        let adam = AdamW::begin(&random(&stage.shapes(&sizes)?, &mut rng, device)?, WEIGHT_DECAY)?;
+        let mut rng = StdRng::seed_from_u64(u64::from(config.seed) + stage as u64);
+        let adam = AdamW::new(&random(&stage.shapes(&sizes)?, &mut rng, device)?, WEIGHT_DECAY)?;
         let latents = match stage {
             Stage::Autoencoder => None,
             Stage::Diffusion => {
-                Some((latents.context("the diffusion needs an autoencoder")?, sizes.text.mask(device)?))
+                Some((latents.context("the UNet needs a trained autoencoder")?, sizes.text.mask(device)?))
             }
         };
         let mut training = Self {
             stage,
-            course,
+            config,
             sizes,
             weights: adam.weights(),
             adam,
@@ -164,44 +164,44 @@ impl Training {
             latents,
             levels: levels(),
         };
-        training.draw_ahead();
+        training.start_batches();
         Ok(training)
     }
 
-    fn draw_ahead(&mut self) {
-        let seed = 2 * u64::from(self.course.seed) + self.stage as u64;
-        self.batches = Batches::from(self.losses.len(), seed, self.course.batch as usize, &self.prompts);
+    fn start_batches(&mut self) {
+        let seed = 2 * u64::from(self.config.seed) + self.stage as u64;
+        self.batches = Batches::start(self.losses.len(), seed, self.config.batch as usize, &self.prompts);
     }
 
-    /// Steps so far.
+    /// Returns the number of completed steps.
     pub fn done(&self) -> usize {
         self.losses.len() + self.unread.len()
     }
 
-    /// Steps in all.
+    /// Returns the total number of steps.
     pub fn steps(&self) -> usize {
-        self.stage.steps(&self.course)
+        self.stage.steps(&self.config)
     }
 
-    /// One step. Its loss is read with those of others: [`Training::read`].
+    /// Runs one step. Its loss is read later by [`Training::read_losses`].
     ///
     /// # Errors
-    /// If the device refuses, or a loss is no number any more.
+    /// If the device fails, or a loss is not finite.
     pub fn step(&mut self) -> Result<()> {
         let batch = self.batches.next()?;
         let loss = self.loss(&batch)?;
         let gradients = loss.backward()?;
-        let rate = training::rate(self.course.rate, RISING, self.done(), self.steps());
+        let rate = training::rate(self.config.rate, WARM_UP, self.done(), self.steps());
         self.adam.step(&gradients, rate, self.done() + 1)?;
         self.unread.push(loss.detach());
-        if self.unread.len() == READ { self.read() } else { Ok(()) }
+        if self.unread.len() == LOSSES_PER_READ { self.read_losses() } else { Ok(()) }
     }
 
-    /// Reads the losses of all steps.
+    /// Reads the remaining losses from the device.
     ///
     /// # Errors
-    /// If one is no number any more.
-    pub fn read(&mut self) -> Result<()> {
+    /// If the device fails, or a loss is not finite.
+    pub fn read_losses(&mut self) -> Result<()> {
         if self.unread.is_empty() {
             return Ok(());
         }
@@ -214,69 +214,69 @@ impl Training {
         Ok(())
     }
 
-    /// The loss of a batch, a tensor without dims.
+    /// Returns the loss of a batch as a scalar tensor.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     pub fn loss(&self, batch: &Batch) -> Result<Tensor> {
         let device = self.adam.device();
-        let all = Part::of(&self.weights);
-        let pictures = batch.pictures(device)?;
-        let [noise, wanted] = batch.noises(device)?;
+        let all = Part::root(&self.weights);
+        let images = batch.images(device)?;
+        let [noise, target] = batch.noises(device)?;
         let Some((latents, mask)) = &self.latents else {
-            return Autoencoder { size: self.sizes.autoencoder, weights: all }.loss(&pictures, &noise);
+            return Autoencoder { size: self.sizes.autoencoder, weights: all }.loss(&images, &noise);
         };
-        let latents = latents.draw(&pictures, &noise)?;
+        let latents = latents.sample(&images, &noise)?;
         let rows = batch.timesteps.len();
         let factor = |part: usize| {
             let factors = batch.timesteps.iter().map(|step| self.levels[*step][part] as f32).collect();
             Tensor::from_vec(factors, (rows, 1, 1, 1), device)
         };
-        let noisy = (latents.broadcast_mul(&factor(0)?)? + wanted.broadcast_mul(&factor(1)?)?)?;
-        let waves: Vec<f32> =
-            batch.timesteps.iter().flat_map(|step| self.sizes.unet.waves(*step as f64)).collect();
-        let waves = Tensor::from_vec(waves, (rows, self.sizes.unet.widths[0]), device)?;
+        let noisy = (latents.broadcast_mul(&factor(0)?)? + target.broadcast_mul(&factor(1)?)?)?;
+        let embed = |step: &usize| self.sizes.unet.timestep_embedding(*step as f64);
+        let timesteps: Vec<f32> = batch.timesteps.iter().flat_map(embed).collect();
+        let timesteps = Tensor::from_vec(timesteps, (rows, self.sizes.unet.widths[0]), device)?;
         let text = TextEncoder { size: self.sizes.text, weights: all.part(TEXT) };
         let context = text.forward(&batch.tokens(device)?, mask)?;
         let unet = UNet { size: self.sizes.unet, weights: all.part(UNET) };
-        Ok((unet.forward(&noisy, &waves, &context)? - wanted)?.sqr()?.mean_all()?)
+        Ok((unet.forward(&noisy, &timesteps, &context)? - target)?.sqr()?.mean_all()?)
     }
 
-    /// The averages of the weights over the last steps: what is used.
+    /// Returns the exponential moving average of the weights, which the exported model uses.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     pub fn averages(&self) -> Result<Weights> {
         self.adam.averages()
     }
 
-    /// Where pictures lie in what the autoencoder has learnt.
+    /// Measures the latents of the trained autoencoder.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     pub fn latents(&self) -> Result<Latents> {
-        let batch = |step: usize| Batch::draw(u64::MAX >> 32, step, 64, &self.prompts);
+        let batch = |step: usize| Batch::generate(u64::MAX >> 32, step, 64, &self.prompts);
         let batches = (0..8).map(batch).collect::<Result<Vec<_>>>()?;
         Latents::measure(self.sizes.autoencoder, self.averages()?, &batches, self.adam.device())
     }
 
-    /// Writes the training to a file.
+    /// Writes a checkpoint.
     ///
     /// # Errors
-    /// If it cannot be written, or a loss is no number any more.
-    pub fn keep(&mut self, file: &Path) -> Result<()> {
-        self.read()?;
-        training::keep(&self.adam, &self.losses, &self.stage.figures(&self.course), file)
+    /// If the file cannot be written, or a loss is not finite.
+    pub fn save(&mut self, file: &Path) -> Result<()> {
+        self.read_losses()?;
+        training::save(&self.adam, &self.losses, &self.stage.values(&self.config), file)
     }
 
-    /// Goes on from a file.
+    /// Resumes from a checkpoint.
     ///
     /// # Errors
-    /// If the file cannot be read, or is of another course or other sizes.
+    /// If the file cannot be read, or has another configuration or other sizes.
     pub fn resume(mut self, file: &Path) -> Result<Self> {
-        let figures = self.stage.figures(&self.course);
-        self.losses = training::resume(&mut self.adam, "seed, steps, batch, rate", &figures, file)?;
-        self.draw_ahead();
+        let values = self.stage.values(&self.config);
+        self.losses = training::resume(&mut self.adam, "seed, steps, batch, rate", &values, file)?;
+        self.start_batches();
         Ok(self)
     }
 }

@@ -1,4 +1,4 @@
-//! UNet2DConditionModel: the noise in latents, given a timestep for each and what the text encoder says.
+//! UNet2DConditionModel: predicts the noise in latents, given their timesteps and the encoded prompts.
 use anyhow::{Context, Result};
 use candle_core::Tensor;
 use candle_transformers::models::stable_diffusion::unet_2d::{
@@ -10,25 +10,25 @@ use super::composite;
 use super::weights::{Part, Shapes, shapes_of};
 
 const EPSILON: f64 = 1e-5;
-/// Of the norms before attention.
+/// Epsilon of the norms before attention.
 const EPSILON_ATTENTION: f64 = 1e-6;
 
-/// How large a UNet is.
+/// Dimensions of a UNet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
-    /// Widths, the second at half the resolution. Each has attention.
+    /// Widths of the blocks, the second at half the resolution. Both have attention.
     pub widths: [usize; 2],
     pub heads: usize,
     pub groups: usize,
-    /// Width of what the text encoder says.
+    /// Width of the encoded prompt.
     pub context: usize,
 }
 
 impl Size {
-    /// Residual blocks of each width on the way down; there is one more on the way up.
+    /// Residual blocks per down block; up blocks have one more.
     pub const LAYERS: usize = 1;
 
-    /// As candle-transformers has it.
+    /// Returns candle-transformers' configuration.
     pub fn config(&self) -> UNet2DConditionModelConfig {
         let block = |out_channels| BlockConfig {
             out_channels,
@@ -45,16 +45,16 @@ impl Size {
         }
     }
 
-    /// Names and shapes of its weights.
+    /// Returns the shapes of the weights by name.
     ///
     /// # Errors
-    /// If heads or groups do not fit the widths.
+    /// If a width is not divisible by the number of heads or groups.
     pub fn shapes(&self) -> Result<Shapes> {
         shapes_of(|vb| UNet2DConditionModel::new(vb, CHANNELS, CHANNELS, false, self.config()))
     }
 
-    /// Cosines and sines of a timestep, as the first layer takes them.
-    pub fn waves(&self, timestep: f64) -> Vec<f32> {
+    /// Returns the sinusoidal embedding of a timestep: cosines, then sines.
+    pub fn timestep_embedding(&self, timestep: f64) -> Vec<f32> {
         let half = self.widths[0] / 2;
         let angle = |at: usize| timestep * 10_000f64.powf(-(at as f64) / half as f64);
         let cosines = (0..half).map(|at| angle(at).cos() as f32);
@@ -62,23 +62,23 @@ impl Size {
     }
 }
 
-/// A UNet.
+/// UNet with its weights.
 pub struct UNet<'a> {
     pub size: Size,
     pub weights: Part<'a>,
 }
 
 impl UNet<'_> {
-    /// The noise in `latents` (batch, 4, h, w); `waves` (batch, first width) are [`Size::waves`] of the timesteps,
-    /// `context` is (batch, tokens, width).
+    /// Predicts the noise in `latents` (batch, 4, h, w). `timesteps` (batch, first width) is their
+    /// [`Size::timestep_embedding`], `context` (batch, tokens, width) the encoded prompts.
     ///
     /// # Errors
-    /// If a weight is missing, sides are odd, or the device refuses.
-    pub fn forward(&self, latents: &Tensor, waves: &Tensor, context: &Tensor) -> Result<Tensor> {
+    /// If a weight is missing, `h` or `w` is odd, or the device fails.
+    pub fn forward(&self, latents: &Tensor, timesteps: &Tensor, context: &Tensor) -> Result<Tensor> {
         let all = &self.weights;
         let embedding = all.part("time_embedding");
-        let time = composite::silu(&embedding.part("linear_1").linear(waves)?)?;
-        // Every block begins with this SiLU.
+        let time = composite::silu(&embedding.part("linear_1").linear(timesteps)?)?;
+        // All blocks apply this SiLU first.
         let time = composite::silu(&embedding.part("linear_2").linear(&time)?)?;
         let layer = |block: &Part, layer: usize, x: &Tensor| -> Result<Tensor> {
             let x = self.residual(&block.part(&format!("resnets.{layer}")), x, &time)?;
@@ -103,7 +103,7 @@ impl UNet<'_> {
         for block in 0..self.size.widths.len() {
             let block = all.part(&format!("up_blocks.{block}"));
             for at in 0..=Size::LAYERS {
-                let skip = skips.pop().context("fewer ways down than up")?;
+                let skip = skips.pop().context("more up blocks than skip connections")?;
                 x = layer(&block, at, &Tensor::cat(&[&x, &skip], 1)?)?;
             }
             if block.has("upsamplers.0.conv.weight") {
@@ -120,19 +120,19 @@ impl UNet<'_> {
 
     fn transformer(&self, part: &Part, x: &Tensor, context: &Tensor) -> Result<Tensor> {
         let normed = part.part("norm").group_norm(x, self.size.groups, EPSILON_ATTENTION, false)?;
-        let mut rows = part.part("proj_in").linear(&composite::rows(&normed)?)?;
+        let mut rows = part.part("proj_in").linear(&composite::flatten_spatial(&normed)?)?;
         let block = part.part("transformer_blocks.0");
         for (norm, attention, others) in [("norm1", "attn1", None), ("norm2", "attn2", Some(context))] {
             let normed = block.part(norm).layer_norm(&rows)?;
             let part = block.part(attention);
-            let to = |name: &str, x: &Tensor| part.part(name).linear(x);
+            let project = |name: &str, x: &Tensor| part.part(name).linear(x);
             let others = others.unwrap_or(&normed);
-            let (q, k, v) = (to("to_q", &normed)?, to("to_k", others)?, to("to_v", others)?);
+            let (q, k, v) = (project("to_q", &normed)?, project("to_k", others)?, project("to_v", others)?);
             let mixed = composite::attention(&q, &k, &v, self.size.heads, None)?;
-            rows = (rows + to("to_out.0", &mixed)?)?;
+            rows = (rows + project("to_out.0", &mixed)?)?;
         }
         let wide = block.part("ff.net.0.proj").linear(&block.part("norm3").layer_norm(&rows)?)?;
-        rows = (rows + block.part("ff.net.2").linear(&composite::gated(&wide)?)?)?;
-        Ok((x + composite::planes(&part.part("proj_out").linear(&rows)?, x.dim(2)?)?)?)
+        rows = (rows + block.part("ff.net.2").linear(&composite::geglu(&wide)?)?)?;
+        Ok((x + composite::unflatten_spatial(&part.part("proj_out").linear(&rows)?, x.dim(2)?)?)?)
     }
 }

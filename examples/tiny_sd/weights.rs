@@ -1,4 +1,4 @@
-//! Weights by name, and how they begin.
+//! Weights by name, their initialization, and layers that use them.
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
@@ -9,32 +9,32 @@ use rand::Rng;
 pub use super::adam::Weights;
 use super::composite;
 
-/// Shapes of weights.
+/// Shapes of weights by name.
 pub type Shapes = BTreeMap<String, Vec<usize>>;
 
-/// Old names of the autoencoder's attention, which candle-transformers makes, and those of diffusers today.
+/// Names of the autoencoder's attention layers in candle-transformers, and in current versions of diffusers.
 const NAMES: [(&str, &str); 4] =
     [(".query.", ".to_q."), (".key.", ".to_k."), (".value.", ".to_v."), (".proj_attn.", ".to_out.0.")];
 
-/// Layers that begin at zero: at first what they end adds nothing, and noise is predicted as nothing.
+/// Layers initialized to zero, so that residual branches start as identities and the predicted noise as zero.
 const ZEROS: [&str; 4] = ["conv2.weight", "proj_out.weight", "mlp.fc2.weight", "unet.conv_out.weight"];
 
-/// The shapes of what a module of candle-transformers asks for.
+/// Returns the shapes of the weights that a module of candle-transformers loads.
 ///
 /// # Errors
-/// If it refuses its configuration.
+/// If its configuration is invalid.
 pub fn shapes_of<M>(make: impl FnOnce(VarBuilder) -> candle_core::Result<M>) -> Result<Shapes> {
-    let asked = VarMap::new();
-    make(VarBuilder::from_varmap(&asked, DType::F32, &Device::Cpu))?;
-    let asked = asked.data().lock().map_err(|_| anyhow::anyhow!("a thread has panicked"))?;
+    let weights = VarMap::new();
+    make(VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu))?;
+    let weights = weights.data().lock().map_err(|_| anyhow::anyhow!("a thread has panicked"))?;
     let renamed = |name: &String| NAMES.iter().fold(name.clone(), |name, (old, now)| name.replace(old, now));
-    Ok(asked.iter().map(|(name, weight)| (renamed(name), weight.dims().to_vec())).collect())
+    Ok(weights.iter().map(|(name, weight)| (renamed(name), weight.dims().to_vec())).collect())
 }
 
-/// Random weights: norms do nothing, biases are zero, all else keeps the size of what goes through.
+/// Returns random weights: norms start as identities, biases at zero, and other layers preserve the scale of activations.
 ///
 /// # Errors
-/// If the device refuses.
+/// If the device fails.
 pub fn random(shapes: &Shapes, rng: &mut impl Rng, device: &Device) -> Result<Weights> {
     let weight = |(name, dims): (&String, &Vec<usize>)| {
         let count: usize = dims.iter().product();
@@ -50,7 +50,7 @@ pub fn random(shapes: &Shapes, rng: &mut impl Rng, device: &Device) -> Result<We
     shapes.iter().map(weight).collect()
 }
 
-/// The part of a network whose weights' names begin alike.
+/// Part of a network: the weights whose names share a prefix.
 #[derive(Clone)]
 pub struct Part<'a> {
     weights: &'a Weights,
@@ -58,22 +58,22 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The whole.
-    pub fn of(weights: &'a Weights) -> Self {
+    /// Returns the whole network.
+    pub fn root(weights: &'a Weights) -> Self {
         Self { weights, name: String::new() }
     }
 
-    /// A part of this part.
+    /// Returns a part of this part.
     pub fn part(&self, name: &str) -> Self {
         Self { weights: self.weights, name: format!("{}{name}.", self.name) }
     }
 
-    /// Whether it has a weight of this name.
+    /// Returns whether the part has a weight of this name.
     pub fn has(&self, name: &str) -> bool {
         self.weights.contains_key(&format!("{}{name}", self.name))
     }
 
-    /// A weight.
+    /// Returns a weight.
     ///
     /// # Errors
     /// If it is missing.
@@ -86,50 +86,50 @@ impl<'a> Part<'a> {
         Ok((self.get("weight")?, self.get("bias")?))
     }
 
-    /// A linear layer, with a bias if it has one.
+    /// Applies the linear layer, with its bias if it has one.
     ///
     /// # Errors
-    /// If a weight is missing or does not fit.
+    /// If a weight is missing or has the wrong shape.
     pub fn linear(&self, x: &Tensor) -> Result<Tensor> {
         let bias = if self.has("bias") { Some(self.get("bias")?) } else { None };
         Ok(composite::linear(x, self.get("weight")?, bias)?)
     }
 
-    /// A convolution; kernels of three elements a side see one beyond the edge unless `padding` is 0.
+    /// Applies the convolution and its bias.
     ///
     /// # Errors
-    /// If a weight is missing or does not fit.
+    /// If a weight is missing or has the wrong shape.
     pub fn conv(&self, x: &Tensor, padding: usize, stride: usize) -> Result<Tensor> {
         let (weight, bias) = self.pair()?;
-        Ok(composite::shift(&composite::conv(x, weight, padding, stride)?, bias)?)
+        Ok(composite::add_per_channel(&composite::conv(x, weight, padding, stride)?, bias)?)
     }
 
-    /// GroupNorm, and SiLU after it if `silu`.
+    /// Applies GroupNorm, followed by SiLU if `silu`.
     ///
     /// # Errors
-    /// If a weight is missing or does not fit.
+    /// If a weight is missing or has the wrong shape.
     pub fn group_norm(&self, x: &Tensor, groups: usize, eps: f64, silu: bool) -> Result<Tensor> {
         let (weight, bias) = self.pair()?;
         Ok(composite::group_norm(x, weight, bias, groups, eps, silu)?)
     }
 
-    /// LayerNorm over the last dim.
+    /// Applies LayerNorm over the last dimension.
     ///
     /// # Errors
-    /// If a weight is missing or does not fit.
+    /// If a weight is missing or has the wrong shape.
     pub fn layer_norm(&self, x: &Tensor) -> Result<Tensor> {
         let (weight, bias) = self.pair()?;
         Ok(composite::layer_norm(x, weight, bias, 1e-5)?)
     }
 
-    /// A residual block of `x` (batch, channels, h, w), and, in a UNet, of the SiLU of the timestep (batch, width).
+    /// Applies the residual block to `x` (batch, channels, h, w). `time` (batch, width) is the UNet's embedded timestep.
     ///
     /// # Errors
-    /// If a weight is missing or does not fit.
+    /// If a weight is missing or has the wrong shape.
     pub fn residual(&self, x: &Tensor, time: Option<&Tensor>, groups: usize, eps: f64) -> Result<Tensor> {
         let mut y = self.part("conv1").conv(&self.part("norm1").group_norm(x, groups, eps, true)?, 1, 1)?;
         if let Some(time) = time {
-            y = composite::shift(&y, &self.part("time_emb_proj").linear(time)?)?;
+            y = composite::add_per_channel(&y, &self.part("time_emb_proj").linear(time)?)?;
         }
         let y = self.part("conv2").conv(&self.part("norm2").group_norm(&y, groups, eps, true)?, 1, 1)?;
         if self.has("conv_shortcut.weight") {

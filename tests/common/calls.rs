@@ -1,16 +1,16 @@
-//! Calls of the driver, counted by the loader.
+//! Counts calls of driver functions with the loader's counters.
 use std::collections::BTreeMap;
 
-/// Calls by name.
+/// Number of calls by function name.
 pub type Calls = BTreeMap<&'static str, u64>;
 
-/// Returns how often each function was called so far.
+/// Returns the number of calls of each function since the process started.
 pub fn calls() -> Calls {
     rocm_loader::symbols::calls().collect()
 }
 
-/// Runs `work` and returns which functions it called, and how often.
-pub fn called<R>(work: impl FnOnce() -> R) -> (R, Calls) {
+/// Runs `work` and returns its result and the number of calls of each function that it called.
+pub fn count_calls<R>(work: impl FnOnce() -> R) -> (R, Calls) {
     let before = calls();
     let result = work();
     let made = calls().into_iter().map(|(name, count)| (name, count - before[name]));

@@ -1,17 +1,18 @@
-//! The GPU that tests run on, shared by all tests of a process.
+//! GPU that tests run on, shared by all tests of a process.
 use candle_core::Device;
 use candle_core::rocm::RocmDevice;
 use once_cell::sync::Lazy;
 use rocm_loader::LoadError;
 
-/// The software GPU that stands in where there is no other.
-const STAND_IN: &str = "gfx1100";
+/// Software GPU that is used if the machine has no AMD GPU.
+const FALLBACK_ARCH: &str = "gfx1100";
 
-/// Opened once: an AMD GPU if there is one, else the software GPU. Why there is neither, otherwise.
+/// Device, opened on first use: an AMD GPU if there is one, otherwise the software GPU; or the reason why
+/// neither works.
 static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
-    // A driver that is named and fails is a failure, not a reason to take another.
+    // If a driver is selected explicitly and fails, tests must fail instead of using another one.
     if matches!(rocm_loader::driver(), Err(LoadError::NoGpu { .. })) {
-        rocm_loader::select(&format!("emulator:{STAND_IN}")).map_err(|error| error.to_string())?;
+        rocm_loader::select(&format!("emulator:{FALLBACK_ARCH}")).map_err(|error| error.to_string())?;
     }
     let open = || RocmDevice::new_checked(RocmDevice::default_ordinal()?);
     let device = open().map_err(|error: candle_core::Error| error.to_string())?;
@@ -20,7 +21,7 @@ static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
         let (arch, name, driver) = (device.arch(), device.name(), device.driver_name());
         let safe = mib(device.safe_alloc_size()?);
         Ok(format!(
-            "rocm:{} {name}, {arch}, {driver} driver: {} MiB free of {}, {safe} MiB may safely be asked for at once",
+            "rocm:{} {name}, {arch}, {driver} driver: {} of {} MiB free, safe allocation size {safe} MiB",
             device.ordinal(),
             mib(free),
             mib(total),
@@ -30,32 +31,36 @@ static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
     Ok(device)
 });
 
-/// The variable that has a program run on the stand-in, where it is one.
-pub fn stand_in() -> Option<(&'static str, String)> {
+/// Returns the environment variable that makes a child process use the fallback GPU, if this process uses it.
+pub fn fallback_variable() -> Option<(&'static str, String)> {
     let software = device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator");
-    let named = std::env::var_os(rocm_loader::DRIVER_VARIABLE).is_some();
-    (software && !named).then(|| (rocm_loader::DRIVER_VARIABLE, format!("emulator:{STAND_IN}")))
+    let is_selected = std::env::var_os(rocm_loader::DRIVER_VARIABLE).is_some();
+    (software && !is_selected).then(|| (rocm_loader::DRIVER_VARIABLE, format!("emulator:{FALLBACK_ARCH}")))
 }
 
-/// The device, for tests that may run beside each other. The software GPU is compiled in, so there is one.
+/// Returns the device, for tests that may run concurrently.
+///
+/// # Panics
+/// If there is no AMD GPU and the software GPU is not compiled in.
 pub fn device() -> Device {
     Device::Rocm(SHARED.clone().expect("an AMD GPU or the software GPU"))
 }
 
-/// The GPU for the length of one test. At its end nothing may be left on it.
+/// Handle to the GPU for one test. Dropping it checks that the test has released all memory.
 pub struct Gpu {
     device: RocmDevice,
-    /// In use when the test began.
+    /// Bytes in use by tensors when the test began.
     live: usize,
+    /// Bytes free on the GPU when the test began.
     free: usize,
 }
 
-/// The GPU, or `None` after a message if this machine has none and no software GPU is compiled in.
+/// Returns the GPU. Without an AMD GPU and a compiled-in software GPU, prints a message and returns `None`.
 pub fn gpu() -> Option<Gpu> {
     match &*SHARED {
         Ok(device) => {
-            device.empty_cache().expect("the GPU gives memory back");
-            let (free, _) = device.memory_info().expect("the GPU says how much memory is free");
+            device.empty_cache().expect("empty the cache");
+            let (free, _) = device.memory_info().expect("read free memory");
             Some(Gpu { device: device.clone(), live: device.memory_stats().live, free })
         }
         Err(reason) => {
@@ -74,10 +79,10 @@ impl Gpu {
         Device::Rocm(self.device.clone())
     }
 
-    /// Fails if anything waited for more than its own stream, since the process began.
+    /// Panics if the process has made a call that synchronizes with more than its own stream.
     #[track_caller]
     pub fn assert_only_own_stream(&self) {
-        const WAITING: [&str; 6] = [
+        const SYNCHRONIZING: [&str; 6] = [
             "hipDeviceSynchronize",
             "hipMemcpy",
             "hipMemset",
@@ -85,28 +90,28 @@ impl Gpu {
             "hipMemcpyDtoH",
             "hipMemcpyDtoD",
         ];
-        for (name, calls) in rocm_loader::symbols::calls().filter(|(name, _)| WAITING.contains(name)) {
+        for (name, calls) in rocm_loader::symbols::calls().filter(|(name, _)| SYNCHRONIZING.contains(name)) {
             assert_eq!(calls, 0, "calls of {name}");
         }
         assert_eq!(rocm_emulator::null_stream_uses(), 0, "uses of the null stream");
     }
 
-    /// Fails if more than `percent` of the GPU's memory is in use beyond what was when the test began.
+    /// Panics if memory use has grown by more than `percent` of the GPU's memory since the test began.
     #[track_caller]
     pub fn assert_no_leak(&self, percent: f64) {
-        self.device.empty_cache().expect("the GPU gives memory back");
-        let (free, total) = self.device.memory_info().expect("the GPU says how much memory is free");
+        self.device.empty_cache().expect("empty the cache");
+        let (free, total) = self.device.memory_info().expect("read free memory");
         let allowed = (total as f64 * percent / 100.0) as usize;
         let live = self.device.memory_stats().live;
-        assert!(live <= self.live + allowed, "tensors hold {live} bytes, {} before the test", self.live);
-        assert!(free + allowed >= self.free, "{free} bytes are free, {} before the test", self.free);
+        assert!(live <= self.live + allowed, "tensors use {live} bytes, before the test {}", self.live);
+        assert!(free + allowed >= self.free, "{free} bytes are free, before the test {}", self.free);
     }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // Other programs may take a little on a real card; nothing on the software GPU.
+            // Other programs may allocate memory on a real GPU, but not on the software GPU.
             let software = self.device.driver_name() == "emulator";
             self.assert_no_leak(if software { 0.0 } else { 1.0 });
             self.assert_only_own_stream();

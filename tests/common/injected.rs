@@ -1,11 +1,11 @@
-//! Failures of the software GPU, asked for by a test.
+//! Injects failures into the software GPU.
 use rocm_emulator::{Injection, inject};
 
-/// Ends what a test asked for, also when it fails.
+/// Guard that removes the injected failures when dropped, also if the test panics.
 pub struct Injected;
 
 impl Injected {
-    /// Asks for failures until this is dropped.
+    /// Injects failures until the guard is dropped.
     pub fn new(injection: Injection) -> Self {
         inject(injection);
         Self

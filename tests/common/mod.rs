@@ -1,11 +1,11 @@
-//! Shared by the whole-path tests: one device for the process, and a small model with random weights.
-#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+//! Helpers of the integration tests: one device per process, and a small BERT model with random weights.
+#![allow(dead_code, unused_imports, reason = "each test binary uses only some of these items")]
 mod calls;
 mod gpu;
 mod injected;
 
-pub use calls::{called, calls};
-pub use gpu::{Gpu, device, gpu, stand_in};
+pub use calls::{calls, count_calls};
+pub use gpu::{Gpu, device, fallback_variable, gpu};
 pub use injected::Injected;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ use candle_core::{DType, Device, Result};
 use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::models::bert::{BertModel, Config, HiddenAct};
 
-/// A BERT of a few thousand parameters, in the layout of a published checkpoint.
+/// Returns the configuration of a BERT model with a few thousand parameters.
 pub fn config() -> Config {
     Config {
         vocab_size: 32,
@@ -62,13 +62,13 @@ pub fn is_software_gpu() -> bool {
     device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator")
 }
 
-/// The built example program, run with these arguments on the GPU that tests run on.
-pub fn example(args: &[&str], envs: &[(&str, &str)]) -> Output {
-    let test = std::env::current_exe().expect("own path");
+/// Runs the example `sentence_embeddings` with these arguments on the GPU that tests run on.
+pub fn run_embeddings_example(args: &[&str], envs: &[(&str, &str)]) -> Output {
+    let test = std::env::current_exe().expect("path of the test program");
     let folder: PathBuf = test.ancestors().nth(2).expect("target folder").into();
     Command::new(folder.join("examples/sentence_embeddings"))
         .args(args)
-        .envs(stand_in())
+        .envs(fallback_variable())
         .envs(envs.iter().copied())
         .output()
         .expect("the example is built by cargo test")

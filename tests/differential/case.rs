@@ -1,5 +1,5 @@
-//! One case as data: which operation, on which dtype, shapes, layouts and values. Its one-line form says all
-//! of it.
+//! Test case as data: operation, dtype, shapes, layouts and values. Its one-line text form is complete and
+//! can be parsed again.
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,27 +8,27 @@ use candle_core::{DType, Tensor};
 
 use crate::values::{self, Domain};
 
-/// A way to look at a tensor. Each has an inverse on shapes, so that any shape can be looked at through any
+/// View operation on a tensor. Each has an inverse on shapes, so that any shape can be the result of any
 /// views.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum View {
-    /// `t02`: two dims swapped.
+    /// Swaps two dims, written `t02`.
     Transposed(usize, usize),
-    /// `n1+2-3`: a part of a dim, with 2 elements before it and 3 after.
+    /// Selects a part of a dim; `n1+2-3` has 2 elements before it and 3 after it in dim 1.
     Narrowed { dim: usize, before: usize, after: usize },
-    /// `b1`: one element repeated along a dim.
+    /// Repeats one element along a dim, written `b1`.
     Broadcast(usize),
 }
 
-/// One operand of a case.
+/// Operand of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operand {
     pub name: String,
-    /// The shape that the operation sees.
+    /// Shape that the operation receives.
     pub dims: Vec<usize>,
-    /// Masks and indexes have a dtype of their own; the others have the case's.
+    /// Dtype of masks and indexes; `None` stands for the dtype of the case.
     pub dtype: Option<DType>,
-    /// From the memory to the operand, in this order.
+    /// Views that are applied to the stored tensor, in this order.
     pub views: Vec<View>,
 }
 
@@ -37,17 +37,17 @@ impl Operand {
         Self { name: name.to_string(), dims: dims.to_vec(), dtype: None, views: Vec::new() }
     }
 
-    pub fn of(mut self, dtype: DType) -> Self {
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
     }
 
-    pub fn seen_through(mut self, views: Vec<View>) -> Self {
+    pub fn with_views(mut self, views: Vec<View>) -> Self {
         self.views = views;
         self
     }
 
-    /// The dims of the memory below the views.
+    /// Returns the dims of the stored tensor, before the views.
     pub fn stored_dims(&self) -> Vec<usize> {
         let mut dims = self.dims.clone();
         for view in self.views.iter().rev() {
@@ -60,8 +60,8 @@ impl Operand {
         dims
     }
 
-    /// Puts the views on a tensor of [`Self::stored_dims`].
-    pub fn look(&self, stored: &Tensor) -> candle_core::Result<Tensor> {
+    /// Applies the views to a tensor of [`Self::stored_dims`].
+    pub fn apply_views(&self, stored: &Tensor) -> candle_core::Result<Tensor> {
         let mut tensor = stored.clone();
         for (i, view) in self.views.iter().enumerate() {
             tensor = match *view {
@@ -70,7 +70,7 @@ impl Operand {
                     tensor.narrow(dim, before, tensor.dim(dim)? - before - after)?
                 }
                 View::Broadcast(dim) => {
-                    // How often it repeats follows from the views that come after.
+                    // The number of repetitions follows from the views that come after.
                     let rest = Self { views: self.views[i + 1..].to_vec(), ..self.clone() };
                     let mut dims = tensor.dims().to_vec();
                     dims[dim] = rest.stored_dims()[dim];
@@ -82,12 +82,12 @@ impl Operand {
     }
 }
 
-/// The values that the operands are filled with.
+/// Values that the operands are filled with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Values {
-    /// Ordinary numbers of the operand's domain.
+    /// Ordinary finite numbers of the operand's domain.
     Plain,
-    /// Also NaN, infinities, signed zeros, denormals, the ends of integer ranges, indexes out of range.
+    /// Also NaN, infinities, signed zeros, denormals, limits of integer types, and indexes out of range.
     Special,
 }
 
@@ -95,7 +95,7 @@ pub enum Values {
 pub struct Case {
     pub op: String,
     pub dtype: DType,
-    /// What the operation takes besides tensors.
+    /// Parameters of the operation other than tensors.
     pub params: Vec<(String, Vec<f64>)>,
     pub operands: Vec<Operand>,
     pub values: Values,
@@ -103,7 +103,10 @@ pub struct Case {
 }
 
 impl Case {
-    /// The numbers of a parameter. A missing one is a mistake of the table or of a line typed by hand.
+    /// Returns the numbers of a parameter.
+    ///
+    /// # Panics
+    /// If the case has no such parameter.
     pub fn numbers(&self, name: &str) -> &[f64] {
         match self.params.iter().find(|(key, _)| key == name) {
             Some((_, numbers)) => numbers,
@@ -115,7 +118,7 @@ impl Case {
         self.numbers(name)[0]
     }
 
-    /// A parameter that counts or names dims.
+    /// Returns a parameter that consists of sizes or dims.
     pub fn sizes(&self, name: &str) -> Vec<usize> {
         self.numbers(name).iter().map(|n| *n as usize).collect()
     }
@@ -128,7 +131,7 @@ impl Case {
         &self.operands[operand].dims
     }
 
-    /// The memory of each operand on the CPU, before any view.
+    /// Creates the stored tensor of each operand on the CPU, before any view.
     pub fn stored(&self, domain: impl Fn(usize) -> Domain) -> candle_core::Result<Vec<Tensor>> {
         let tensors = self.operands.iter().enumerate().map(|(i, operand)| {
             let seed = self.seed.wrapping_add(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -182,7 +185,7 @@ impl FromStr for View {
     fn from_str(text: &str) -> Result<Self> {
         let digit = |at: usize| -> Result<usize> {
             let digit = text.as_bytes().get(at).filter(|byte| byte.is_ascii_digit());
-            Ok(usize::from(digit.with_context(|| format!("no dim in view {text}"))? - b'0'))
+            Ok(usize::from(digit.with_context(|| format!("view {text} has no dim"))? - b'0'))
         };
         match text.as_bytes().first() {
             Some(b't') => Ok(View::Transposed(digit(1)?, digit(2)?)),
@@ -194,7 +197,7 @@ impl FromStr for View {
                     .with_context(|| format!("{text} is not nDIM+BEFORE-AFTER"))?;
                 Ok(View::Narrowed { dim: digit(1)?, before: before.parse()?, after: after.parse()? })
             }
-            _ => bail!("{text} is no view"),
+            _ => bail!("{text} is not a view: expected tAB, bDIM or nDIM+BEFORE-AFTER"),
         }
     }
 }
@@ -259,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_reads_back_as_the_same_case() {
+    fn a_case_is_parsed_from_its_text_form() {
         let line = "op=gather/u32 dtype=f16 dim=[1] s=[0.5,-2] x=2x3x4:t02:n1+2-0:b2 ids=2x1x4@u32 y=scalar \
                     values=special seed=17";
         let case: Case = line.parse().unwrap();
@@ -272,11 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn views_give_the_shape_asked_for() {
+    fn views_give_the_requested_shape() {
         let case: Case = "op=o x=2x3x4:b1:n1+1-1:t02:n0+0-2 seed=1".parse().unwrap();
         let operand = &case.operands[0];
         assert_eq!(operand.stored_dims(), [4, 1, 4]);
         let stored = case.stored(|_| Domain::Any).unwrap();
-        assert_eq!(operand.look(&stored[0]).unwrap().dims(), [2, 3, 4]);
+        assert_eq!(operand.apply_views(&stored[0]).unwrap().dims(), [2, 3, 4]);
     }
 }

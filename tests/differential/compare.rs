@@ -1,8 +1,9 @@
-//! How results are compared, and by how much they may differ.
+//! Compares results, with derived bounds on their differences.
 //!
-//! The bounds are derived, not tuned: `u` is what one rounding to the dtype changes, relative. The reference
-//! of a [`Bound`] is the CPU device's result in f64 on dense operands, because the CPU rounds f16, bf16 and
-//! f8e4m3 after each step of an operation. Its own results in f64, through the views, are held against it. Integers are compared bit by bit with the CPU device on the same dtype.
+//! The bounds are derived, not tuned: `u` is the unit roundoff of the dtype. The reference of a [`Bound`] is
+//! the CPU device's result in f64 on dense operands, because the CPU rounds f16, bf16 and f8e4m3 after each
+//! step of an operation. The CPU's own f64 results on strided operands are checked against it, too. Integers
+//! are compared bit by bit with the CPU device on the same dtype.
 use std::cmp::Ordering;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -10,27 +11,27 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::case::Case;
 use crate::values::{ends, from_f64, roundoff};
 
-/// A number per case.
+/// Number of roundings of a case.
 pub type Terms = Box<dyn Fn(&Case) -> f64 + Send + Sync>;
-/// A number per element of the result, from the operands in f64.
+/// Magnitude per element of the result, computed from the operands in f64.
 pub type Scale = Box<dyn Fn(&Case, &[Tensor]) -> Result<Tensor> + Send + Sync>;
 
 pub enum Compare {
-    /// The same bits; any NaN for a NaN.
+    /// Equal bits; all NaNs are equal.
     Bits,
-    /// The same numbers; 0 equals -0.
+    /// Equal numbers; 0 equals -0.
     Values,
-    /// Within a bound of the reference.
+    /// Difference from the reference within a bound.
     Close(Bound),
-    /// The indexes of a stable sort of rows, in which NaN comes after all numbers in ascending order and
-    /// before them in descending order. The CPU device's own order is inconsistent where there are NaNs.
+    /// Indexes of a stable sort of rows, with NaN last in ascending order and first in descending order. The
+    /// CPU device's own order is inconsistent if there are NaNs.
     Sorted { ascending: bool },
-    /// A property of the result, for random numbers.
+    /// Property of the result, for random numbers.
     Is(fn(&Case, &[f64]) -> std::result::Result<(), String>),
 }
 
-/// `|got - reference| <= 2u * ulps * |reference| + floor + terms * (2v * scale + floor of v) + steps`, where `v` is
-/// what one rounding of the sums changes, and both ends of the interval are then rounded to the dtype.
+/// Allowed difference: `2u * ulps * |reference| + floor + terms * (2v * scale + floor of v) + steps`, where
+/// `v` is the unit roundoff of the sums. Both ends of the allowed interval are then rounded to the dtype.
 pub struct Bound {
     ulps: f64,
     terms: Terms,
@@ -43,7 +44,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Relative to the result.
+    /// Returns a bound relative to the result.
     pub fn ulps(ulps: f64) -> Self {
         Self {
             ulps,
@@ -57,25 +58,25 @@ impl Bound {
         }
     }
 
-    /// An intermediate result may overflow or underflow where the result itself is a denormal.
+    /// Allows intermediate results to overflow or underflow where the result itself is a denormal.
     pub fn underflowing(mut self) -> Self {
         self.underflows = true;
         self
     }
 
-    /// The operation computes in f32 whatever its operands are.
+    /// Declares that the operation computes in f32 for all operand dtypes.
     pub fn in_f32(mut self) -> Self {
         self.in_f32 = true;
         self
     }
 
-    /// Each step is rounded to the dtype; otherwise sums of small floats are made in f32.
+    /// Declares that each step is rounded to the dtype. Otherwise narrow floats are summed in f32.
     pub fn stepwise(mut self) -> Self {
         self.stepwise = true;
         self
     }
 
-    /// Relative also to `scale`, where the operation subtracts numbers of that size.
+    /// Adds `ulps` relative to `scale`, for operations that subtract numbers of that magnitude.
     pub fn plus(
         self,
         ulps: f64,
@@ -84,6 +85,7 @@ impl Bound {
         self.sum_with(move |_| ulps, scale)
     }
 
+    /// Adds `terms` roundings relative to `scale`.
     pub fn sum_with(
         mut self,
         terms: impl Fn(&Case) -> f64 + Send + Sync + 'static,
@@ -94,7 +96,7 @@ impl Bound {
         self
     }
 
-    /// Also by this much: what is lost where numbers are made coarser than any dtype.
+    /// Adds an absolute difference per element, for values that are quantized more coarsely than any dtype.
     pub fn and_steps(
         mut self,
         steps: impl Fn(&Case, &[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
@@ -103,16 +105,15 @@ impl Bound {
         self
     }
 
-    /// A sum with so many roundings one after the other: each changes the result by up to `v` times the sum
-    /// of the magnitudes, which is what the operation gives on the operands' magnitudes.
+    /// Bounds a sum with the given number of sequential roundings. Each changes the result by up to `v` times
+    /// the sum of the magnitudes, which is the operation's result on the operands' magnitudes.
     pub fn sum(mut self, roundings: impl Fn(&Case) -> f64 + Send + Sync + 'static) -> Self {
-        // One u for the product, one for the sum.
         self.terms = Box::new(roundings);
         self.sums = true;
         self
     }
 
-    /// The largest difference allowed for each element of the reference.
+    /// Returns the maximum difference for each element of the reference.
     pub fn of(
         &self,
         case: &Case,
@@ -153,14 +154,14 @@ impl Bound {
     }
 }
 
-/// Roundings one after the other when `count` numbers are added by threads that each add some, and then
-/// pairwise. In f64 the reference counts too, which adds them one by one.
-pub fn tree(dtype: DType, count: usize) -> f64 {
+/// Returns the number of sequential roundings if threads each add some of `count` numbers, followed by a
+/// pairwise sum. In f64, the roundings of the reference, which adds sequentially, are included.
+pub fn sequential_roundings(dtype: DType, count: usize) -> f64 {
     let added = count.max(1) as f64;
     2.0 + added.log2().ceil() + if dtype == DType::F64 { added } else { added / 64.0 }
 }
 
-/// A result's elements in f64.
+/// Returns the elements of a tensor in f64.
 pub fn to_f64(t: &Tensor) -> Result<Vec<f64>> {
     // Upstream's to_vec1 panics on an empty view with an offset.
     if t.elem_count() == 0 {
@@ -175,7 +176,7 @@ pub fn to_f64(t: &Tensor) -> Result<Vec<f64>> {
     }
 }
 
-/// A result's elements as bits, with one pattern for all NaNs.
+/// Returns the elements of a tensor as bits, with one pattern for all NaNs.
 fn bits(t: &Tensor) -> Result<Vec<u64>> {
     if t.elem_count() == 0 {
         return Ok(Vec::new());
@@ -209,9 +210,9 @@ fn bits(t: &Tensor) -> Result<Vec<u64>> {
     })
 }
 
-/// Compares bit by bit, or number by number, with the CPU's result.
-pub fn same(got: &Tensor, expected: &Tensor, zeros_equal: bool) -> std::result::Result<(), String> {
-    agree_in_form(got, expected.dims(), expected.dtype())?;
+/// Compares bit by bit with the CPU's result; if `zeros_equal`, 0 equals -0.
+pub fn equal(got: &Tensor, expected: &Tensor, zeros_equal: bool) -> std::result::Result<(), String> {
+    check_shape_and_dtype(got, expected.dims(), expected.dtype())?;
     let text = |e: candle_core::Error| e.to_string();
     let (g, e) = (bits(got).map_err(text)?, bits(expected).map_err(text)?);
     let (gf, ef) = (to_f64(got).map_err(text)?, to_f64(expected).map_err(text)?);
@@ -226,9 +227,9 @@ pub fn same(got: &Tensor, expected: &Tensor, zeros_equal: bool) -> std::result::
     Ok(())
 }
 
-/// Compares integers with exact results, which wrap in the dtype.
-pub fn wrapped(got: &Tensor, exact: &Tensor) -> std::result::Result<(), String> {
-    agree_in_form(got, exact.dims(), got.dtype())?;
+/// Compares integers with exact results that are wrapped to the dtype.
+pub fn equal_wrapped(got: &Tensor, exact: &Tensor) -> std::result::Result<(), String> {
+    check_shape_and_dtype(got, exact.dims(), got.dtype())?;
     let text = |e: candle_core::Error| e.to_string();
     let (got_bits, exact) = (bits(got).map_err(text)?, to_f64(exact).map_err(text)?);
     for (i, (g, e)) in got_bits.into_iter().zip(exact).enumerate() {
@@ -241,7 +242,7 @@ pub fn wrapped(got: &Tensor, exact: &Tensor) -> std::result::Result<(), String> 
             _ => e as u64,
         };
         if g != expected {
-            return Err(format!("element {i} is {g:#x}, not {expected:#x}"));
+            return Err(format!("element {i} is {g:#x}, expected {expected:#x}"));
         }
     }
     Ok(())
@@ -249,7 +250,7 @@ pub fn wrapped(got: &Tensor, exact: &Tensor) -> std::result::Result<(), String> 
 
 /// Compares with the indexes of a sort of `x` along its last dim.
 pub fn sorted(got: &Tensor, x: &Tensor, ascending: bool) -> std::result::Result<(), String> {
-    agree_in_form(got, x.dims(), DType::U32)?;
+    check_shape_and_dtype(got, x.dims(), DType::U32)?;
     let text = |e: candle_core::Error| e.to_string();
     let (got, x, last) =
         (to_f64(got).map_err(text)?, to_f64(x).map_err(text)?, *x.dims().last().unwrap_or(&1));
@@ -261,14 +262,14 @@ pub fn sorted(got: &Tensor, x: &Tensor, ascending: bool) -> std::result::Result<
             if ascending { order } else { order.reverse() }
         });
         if let Some(i) = (0..x.len()).find(|&i| got[i] != expected[i] as f64) {
-            return Err(format!("element {i} of row {row} is {}, not {}", got[i], expected[i]));
+            return Err(format!("element {i} of row {row} is {}, expected {}", got[i], expected[i]));
         }
     }
     Ok(())
 }
 
-/// Compares with a reference in f64 and a largest difference for each element. What equals the CPU device's
-/// own result in the dtype is right too, if there is one: it may saturate between two steps where f64 does
+/// Compares with a reference in f64 and a maximum difference for each element. An element that equals the CPU
+/// device's result in the dtype, `own`, is accepted, too: it may saturate between two steps where f64 does
 /// not.
 pub fn close(
     got: &Tensor,
@@ -278,7 +279,7 @@ pub fn close(
     bound: &[f64],
     own: Option<&Tensor>,
 ) -> std::result::Result<(), String> {
-    agree_in_form(got, dims, dtype)?;
+    check_shape_and_dtype(got, dims, dtype)?;
     let text = |e: candle_core::Error| e.to_string();
     let got = to_f64(got).map_err(text)?;
     let own = own.map(to_f64).transpose().map_err(text)?;
@@ -298,8 +299,8 @@ pub fn close(
             // f8e4m3 has no infinity.
             g == r || (dtype == DType::F8E4M3 && (g.is_nan() || g.abs() == 448.0))
         } else if overflows {
-            // Some of the allowed results are too large for the dtype: infinity, or NaN or the largest in
-            // f8e4m3.
+            // Some of the allowed results overflow the dtype to infinity; in f8e4m3 to NaN or the largest
+            // number.
             let far = g.is_finite() && (g - r).abs() > bound[i] && g.abs() < ends(dtype).2;
             let wrong_nan = g.is_nan() && dtype != DType::F8E4M3;
             let wrong_sign = g.abs() >= ends(dtype).2 && g.signum() != r.signum();
@@ -308,13 +309,13 @@ pub fn close(
             low[i] <= g && g <= high[i]
         };
         if !fine && !as_own(i) {
-            return Err(format!("element {i} is {g:?}, the reference {r:?} within {:.3e}", bound[i]));
+            return Err(format!("element {i} is {g:?}, expected {r:?} within {:.3e}", bound[i]));
         }
     }
     Ok(())
 }
 
-fn agree_in_form(got: &Tensor, dims: &[usize], dtype: DType) -> std::result::Result<(), String> {
+fn check_shape_and_dtype(got: &Tensor, dims: &[usize], dtype: DType) -> std::result::Result<(), String> {
     if got.dims() != dims {
         return Err(format!("shape {:?}, the CPU's is {dims:?}", got.dims()));
     }
@@ -324,25 +325,25 @@ fn agree_in_form(got: &Tensor, dims: &[usize], dtype: DType) -> std::result::Res
     Ok(())
 }
 
-/// Numbers of `[lo, up]`, both ends as the dtype has them, and spread over it.
+/// Checks that numbers lie in `[lo, up]` and have the mean of a uniform distribution.
 pub fn uniform(case: &Case, values: &[f64]) -> std::result::Result<(), String> {
     let (lo, up) = (case.number("lo"), case.number("up"));
     if let Some(wrong) = values.iter().find(|v| !(lo..=up).contains(*v)) {
         return Err(format!("{wrong:?} is not in [{lo}, {up}]"));
     }
-    spread(values, (lo + up) / 2.0, (up - lo) / 12f64.sqrt())
+    check_mean(values, (lo + up) / 2.0, (up - lo) / 12f64.sqrt())
 }
 
-/// Finite numbers with the mean and the deviation asked for.
+/// Checks that numbers are finite and have the mean of a normal distribution with parameters `lo` and `up`.
 pub fn normal(case: &Case, values: &[f64]) -> std::result::Result<(), String> {
     if let Some(wrong) = values.iter().find(|v| !v.is_finite()) {
-        return Err(format!("{wrong:?} among normal numbers"));
+        return Err(format!("{wrong:?} is not finite"));
     }
-    spread(values, case.number("lo"), case.number("up"))
+    check_mean(values, case.number("lo"), case.number("up"))
 }
 
-/// The mean of many numbers is within 6 of its own standard deviations, and they are not all the same.
-fn spread(values: &[f64], mean: f64, deviation: f64) -> std::result::Result<(), String> {
+/// Checks that the mean is within 6 standard errors, plus rounding, and that the numbers are not all equal.
+fn check_mean(values: &[f64], mean: f64, deviation: f64) -> std::result::Result<(), String> {
     if values.len() < 64 {
         return Ok(());
     }
@@ -350,10 +351,10 @@ fn spread(values: &[f64], mean: f64, deviation: f64) -> std::result::Result<(), 
     let got = values.iter().sum::<f64>() / count;
     let allowed = 6.0 * deviation / count.sqrt() + 0.07 * (mean.abs() + deviation);
     if (got - mean).abs() > allowed {
-        return Err(format!("a mean of {got}, not {mean} within {allowed}"));
+        return Err(format!("the mean is {got}, expected {mean} within {allowed}"));
     }
     if values.iter().all(|v| *v == values[0]) {
-        return Err(format!("all {} numbers are {}", values.len(), values[0]));
+        return Err(format!("all {} numbers are equal to {}", values.len(), values[0]));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Every operation on ROCm against the CPU device: random cases, the table of what is supported, and the
-//! calls of HIP. All three walk the table in `ops`. docs/testing.md says how to use them.
+//! Compares every operation on ROCm with the CPU device: random cases, the table of supported dtypes, and the
+//! number of HIP calls. All three use the operation table in `ops`. docs/testing.md explains how to run them.
 #![cfg(feature = "rocm-emulator")]
 mod calls;
 mod case;

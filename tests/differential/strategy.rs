@@ -1,7 +1,8 @@
-//! Random cases for proptest: a tape of numbers, which the operation's table entry reads as choices.
+//! Generates random cases with proptest from a sequence of numbers, which the operation's table entry reads
+//! as choices.
 //!
-//! Each choice is monotone in its number and its first answer is the simplest, so that proptest, which
-//! shrinks the numbers towards 0, shrinks the case: fewer dims, sizes of 1, no views, plain values.
+//! Each choice is monotone in its number, and 0 selects the simplest option. When proptest shrinks the
+//! numbers towards 0, the case becomes simpler: fewer dims, sizes of 1, no views, plain values.
 use candle_core::DType;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -9,7 +10,7 @@ use proptest::sample::Index;
 use crate::case::{Case, Operand, Values, View};
 use crate::ops::Op;
 
-/// Every dtype that computes.
+/// Dtypes that support computations.
 pub const DTYPES: [DType; 10] = [
     DType::F32,
     DType::F64,
@@ -23,29 +24,29 @@ pub const DTYPES: [DType; 10] = [
     DType::I64,
 ];
 
-/// More than any entry reads; what lies beyond the end of a tape is 0.
-const TAPE: usize = 80;
+/// Length of a sequence: more than any entry reads. Numbers beyond the end are 0.
+const SEQUENCE_LENGTH: usize = 80;
 
-/// Elements of the memory of one operand: the software GPU is to run thousands of cases.
-const MOST_ELEMENTS: usize = 4096;
+/// Maximum number of stored elements of an operand, so that the software GPU can run thousands of cases.
+const MAX_ELEMENTS: usize = 4096;
 
-/// From simple to unusual. 64 and 65 lie on both sides of a wave, 33 beyond half of one, 300 beyond a block.
+/// Sizes from simple to unusual: 33 exceeds half a wave, 65 a wave and 300 a workgroup.
 const SIZES: [usize; 12] = [1, 2, 3, 4, 5, 7, 16, 33, 64, 65, 300, 0];
 
-/// Reads a tape as choices.
+/// Reads a sequence of numbers as choices.
 pub struct Choices<'a> {
-    tape: &'a [u16],
+    numbers: &'a [u16],
     next: usize,
 }
 
 impl<'a> Choices<'a> {
-    pub fn new(tape: &'a [u16]) -> Self {
-        Self { tape, next: 0 }
+    pub fn new(numbers: &'a [u16]) -> Self {
+        Self { numbers, next: 0 }
     }
 
-    /// A number below `count`.
+    /// Returns a number below `count`.
     pub fn pick(&mut self, count: usize) -> usize {
-        let number = self.tape.get(self.next).copied().unwrap_or(0);
+        let number = self.numbers.get(self.next).copied().unwrap_or(0);
         self.next += 1;
         (usize::from(number) * count) >> 16
     }
@@ -54,17 +55,17 @@ impl<'a> Choices<'a> {
         choices[self.pick(choices.len())]
     }
 
-    /// True in one of `often` cases, and never in the simplest.
+    /// Returns true in one of `often` cases, and never in the simplest.
     pub fn seldom(&mut self, often: usize) -> bool {
         self.pick(often) == often - 1
     }
 
-    /// A number from `from` to `to`.
+    /// Returns a number from `from` to `to`, inclusive.
     pub fn between(&mut self, from: usize, to: usize) -> usize {
         from + self.pick(to - from + 1)
     }
 
-    /// Sizes from 1 to `most`; in one of `often` cases, one of them is 0.
+    /// Returns sizes from 1 to `most`; in one of `often` cases, one of them is 0.
     pub fn sizes<const N: usize>(&mut self, most: usize, often: usize) -> [usize; N] {
         let mut sizes = std::array::from_fn(|_| self.between(1, most));
         if self.seldom(often) {
@@ -73,7 +74,7 @@ impl<'a> Choices<'a> {
         sizes
     }
 
-    /// Dims of some rank, with few enough elements in all.
+    /// Returns dims with a rank in the given range and at most [`MAX_ELEMENTS`] elements.
     pub fn shape(&mut self, from_rank: usize, to_rank: usize) -> Vec<usize> {
         let mut ranks: Vec<usize> = (from_rank.max(1)..=to_rank).collect();
         ranks.extend((from_rank == 0).then_some(0));
@@ -82,14 +83,14 @@ impl<'a> Choices<'a> {
         for dim in 0..rank {
             let others: usize =
                 dims.iter().enumerate().filter(|(i, _)| *i != dim).map(|(_, d)| *d.max(&1)).product();
-            if dims[dim] > 2 && dims[dim] * others > MOST_ELEMENTS {
+            if dims[dim] > 2 && dims[dim] * others > MAX_ELEMENTS {
                 dims[dim] = 2;
             }
         }
         dims
     }
 
-    /// An operand of these dims, seen through up to three views.
+    /// Returns an operand of these dims with up to three views.
     pub fn operand(&mut self, name: &str, dims: &[usize]) -> Operand {
         let count = self.pick(4);
         let mut operand = Operand::new(name, dims);
@@ -112,50 +113,50 @@ impl<'a> Choices<'a> {
             if !changes {
                 continue;
             }
-            // The views are chosen from the operand back to the memory.
+            // Views are chosen in reverse order, from the operand to the stored tensor.
             operand.views.insert(0, view);
-            if operand.stored_dims().iter().product::<usize>() > 2 * MOST_ELEMENTS {
+            if operand.stored_dims().iter().product::<usize>() > 2 * MAX_ELEMENTS {
                 operand.views.remove(0);
             }
         }
         operand
     }
 
-    /// An operand that is mostly dense, for operations that refuse other layouts.
+    /// Returns an operand that is usually dense, for operations that reject other layouts.
     pub fn mostly_dense(&mut self, name: &str, dims: &[usize]) -> Operand {
         match self.pick(4) {
             3 => self.operand(name, dims),
-            // Dense, but not at the start of its memory.
+            // Dense, with an offset into its storage.
             2 if dims.first().is_some_and(|d| *d > 0) => {
                 let offset = View::Narrowed { dim: 0, before: 1, after: 0 };
-                Operand::new(name, dims).seen_through(vec![offset])
+                Operand::new(name, dims).with_views(vec![offset])
             }
             _ => Operand::new(name, dims),
         }
     }
 }
 
-/// The case that a tape means for an operation.
-pub fn case(op: &Op, dtype: DType, tape: &[u16], seed: u64) -> Case {
-    let mut choices = Choices::new(tape);
+/// Builds the case that a sequence of numbers encodes for an operation.
+pub fn case(op: &Op, dtype: DType, numbers: &[u16], seed: u64) -> Case {
+    let mut choices = Choices::new(numbers);
     let values = if choices.pick(2) == 0 { Values::Plain } else { Values::Special };
     let plan = (op.plan)(&mut choices);
     Case { op: op.name.clone(), dtype, params: plan.params, operands: plan.operands, values, seed }
 }
 
-/// The simplest well-formed case of a useful size: dims of 2 to 4, dense, plain values.
+/// Returns the case of the table's example: dense, with small dims and plain values.
 pub fn typical(op: &Op, dtype: DType) -> Case {
     let line = format!("op={} dtype={} {} seed=1", op.name, dtype.as_str(), op.example);
     line.parse().expect("the table's example")
 }
 
-/// Any case of any operation of the table; each family is as likely as another, however many variants it has.
-/// The operation and its dtype are not shrunk: another one would be another failure.
+/// Returns a strategy for cases of all operations. All families are equally likely, regardless of their
+/// number of variants. Operation and dtype are not shrunk, since another operation would be another failure.
 pub fn cases(ops: &'static [Op]) -> impl Strategy<Value = Case> {
     let families: Vec<&[Op]> = ops.chunk_by(|a, b| a.family() == b.family()).collect();
-    let which = (0..families.len(), any::<Index>(), 0..DTYPES.len()).no_shrink();
-    let tape = proptest::collection::vec(any::<u16>(), TAPE);
-    (which, tape, 0u64..1 << 16).prop_map(move |((family, variant, dtype), tape, seed)| {
-        case(variant.get(families[family]), DTYPES[dtype], &tape, seed)
+    let target = (0..families.len(), any::<Index>(), 0..DTYPES.len()).no_shrink();
+    let numbers = proptest::collection::vec(any::<u16>(), SEQUENCE_LENGTH);
+    (target, numbers, 0u64..1 << 16).prop_map(move |((family, variant, dtype), numbers, seed)| {
+        case(variant.get(families[family]), DTYPES[dtype], &numbers, seed)
     })
 }

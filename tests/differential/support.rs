@@ -1,34 +1,34 @@
-//! Which operations support which dtypes: ROCm beside the CPU device. README.md lists the difference.
+//! Compares the dtypes that each operation supports on ROCm and on the CPU device with the list in README.md.
 use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{DType, Device, Error};
 use serial_test::serial;
 
-use crate::devices::{Outcome, attempt, first_line, innermost};
+use crate::devices::{Outcome, first_line, innermost, run_case};
 use crate::strategy::{DTYPES, typical};
 use crate::{common, ops};
 
 const BEGIN: &str = "<!-- support: begin -->";
 const END: &str = "<!-- support: end -->";
 const MISSING: &str = "Computed by the CPU device and not by ROCm: ";
-const BEYOND: &str = "Computed by ROCm and not by the CPU device: ";
+const ROCM_ONLY: &str = "Computed by ROCm and not by the CPU device: ";
 
 /// Operations and dtypes that only one of the two devices computes.
 #[derive(Default, Debug, PartialEq)]
 pub struct Differences {
     missing: BTreeSet<(String, &'static str)>,
-    beyond: BTreeSet<(String, &'static str)>,
+    rocm_only: BTreeSet<(String, &'static str)>,
 }
 
 impl Differences {
-    /// As README.md says.
-    pub fn of_readme() -> Self {
+    /// Reads the lists in README.md.
+    pub fn from_readme() -> Self {
         let readme = include_str!("../../README.md");
         let block = readme.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
-        Self::read(block.expect("README.md has the markers of the support table").0)
+        Self::read(block.expect("markers of the support table in README.md").0)
     }
 
-    /// Two lines of `op (dtype, dtype); op (dtype)` or `none`.
+    /// Parses the two lines, each of the form `op (dtype, dtype); op (dtype)` or `none`.
     fn read(block: &str) -> Self {
         let list = |start: &str| {
             let line = block.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_default();
@@ -43,10 +43,10 @@ impl Differences {
             }
             set
         };
-        Self { missing: list(MISSING), beyond: list(BEYOND) }
+        Self { missing: list(MISSING), rocm_only: list(ROCM_ONLY) }
     }
 
-    /// The lines that [`Self::read`] reads.
+    /// Formats the lines that [`Self::read`] parses.
     fn write(&self) -> String {
         let list = |set: &BTreeSet<(String, &'static str)>| {
             let mut by_op: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -57,28 +57,28 @@ impl Differences {
                 by_op.iter().map(|(op, dtypes)| format!("`{op}` ({})", dtypes.join(", "))).collect();
             if entries.is_empty() { "none".to_string() } else { entries.join("; ") }
         };
-        format!("{MISSING}{}.\n\n{BEYOND}{}.", list(&self.missing), list(&self.beyond))
+        format!("{MISSING}{}.\n\n{ROCM_ONLY}{}.", list(&self.missing), list(&self.rocm_only))
     }
 
     pub fn is_missing(&self, op: &str, dtype: DType) -> bool {
         self.missing.contains(&(op.to_string(), dtype.as_str()))
     }
 
-    pub fn is_beyond(&self, op: &str, dtype: DType) -> bool {
-        self.beyond.contains(&(op.to_string(), dtype.as_str()))
+    pub fn is_rocm_only(&self, op: &str, dtype: DType) -> bool {
+        self.rocm_only.contains(&(op.to_string(), dtype.as_str()))
     }
 }
 
 #[test]
 #[serial]
-fn rocm_supports_what_the_cpu_device_supports_but_for_what_the_readme_lists() {
+fn supported_dtypes_match_the_readme() {
     let device = common::device();
     let mut found = Differences::default();
     let (mut supported, mut wrong) = (0, Vec::new());
     for op in ops::table() {
         for dtype in DTYPES {
             let case = typical(op, dtype);
-            let (cpu, rocm) = (attempt(op, &case, &Device::Cpu), attempt(op, &case, &device));
+            let (cpu, rocm) = (run_case(op, &case, &Device::Cpu), run_case(op, &case, &device));
             let entry = (op.name.clone(), dtype.as_str());
             match (&cpu, &rocm) {
                 (Outcome::Computed(_), Outcome::Computed(_)) => supported += 1,
@@ -86,19 +86,19 @@ fn rocm_supports_what_the_cpu_device_supports_but_for_what_the_readme_lists() {
                     found.missing.insert(entry);
                 }
                 (_, Outcome::Computed(_)) => {
-                    found.beyond.insert(entry);
+                    found.rocm_only.insert(entry);
                 }
                 _ => {}
             }
-            // A refusal names a dtype of the case, its own or its indexes', or is the CPU's own.
+            // An error must name a dtype of the case, or be of the same kind as the CPU's error.
             let named = |dtype: DType| {
                 dtype == case.dtype || case.operands.iter().any(|operand| operand.dtype == Some(dtype))
             };
             let fine = match (&cpu, &rocm) {
                 (_, Outcome::Computed(_)) => true,
-                (cpu, Outcome::Refused(error)) => match (innermost(error), cpu) {
+                (cpu, Outcome::Failed(error)) => match (innermost(error), cpu) {
                     (Error::UnsupportedDTypeForOp(dtype, _), _) => named(*dtype),
-                    (error, Outcome::Refused(expected)) => {
+                    (error, Outcome::Failed(expected)) => {
                         std::mem::discriminant(innermost(expected)) == std::mem::discriminant(error)
                     }
                     _ => false,
@@ -111,31 +111,34 @@ fn rocm_supports_what_the_cpu_device_supports_but_for_what_the_readme_lists() {
         }
     }
     println!(
-        "support: {} operations, {} dtypes: {supported} combinations on both, {} missing, {} beyond the CPU",
+        "support: {} operations, {} dtypes: {supported} combinations on both, {} missing on ROCm, {} only on ROCm",
         ops::table().len(),
         DTYPES.len(),
         found.missing.len(),
-        found.beyond.len()
+        found.rocm_only.len()
     );
     wrong.iter().for_each(|line| println!("  {line}"));
     let written = found.write();
-    assert!(found == Differences::of_readme(), "README.md must say between its markers:\n\n{written}\n");
-    assert!(wrong.is_empty(), "{} refusals are of the wrong kind", wrong.len());
+    assert!(
+        found == Differences::from_readme(),
+        "update README.md between the markers of the support table to:\n\n{written}\n"
+    );
+    assert!(wrong.is_empty(), "{} errors have the wrong kind", wrong.len());
 }
 
 fn describe(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Refused(error) => first_line(error),
+        Outcome::Failed(error) => first_line(error),
         other => other.describe(),
     }
 }
 
 #[test]
-fn the_list_reads_back() {
+fn the_list_is_parsed_from_its_text_form() {
     let entry = |op: &str, dtype| (op.to_string(), dtype);
     let some = Differences {
         missing: [entry("sum", "u8"), entry("sum", "f8e4m3"), entry("to_dtype/f16", "i16")].into(),
-        beyond: [].into(),
+        rocm_only: [].into(),
     };
     assert_eq!(Differences::read(&some.write()), some);
     assert!(some.is_missing("sum", DType::U8) && !some.is_missing("sum", DType::F16));

@@ -1,28 +1,29 @@
-//! What the operands are filled with, from a seed.
+//! Generates the values of operands from a seed.
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::case::Values;
 
-/// The values that an operation is defined on, or is compared on.
+/// Set of values that an operation is tested on.
 #[derive(Debug, Clone)]
 pub enum Domain {
-    /// Whatever the dtype can hold.
+    /// All values of the dtype.
     Any,
-    /// Magnitudes up to this, and as special values NaN, infinities, zeros and denormals: where a large
-    /// finite number would overflow in one order of computation and not in another.
+    /// Magnitudes up to this limit, and the special values NaN, infinities, zeros and denormals. Large finite
+    /// numbers are excluded, since they could overflow in one order of computation and not in another.
     Within(f64),
-    /// The same without NaN and infinities: a zero that one device adds and another leaves out makes no
-    /// difference.
+    /// Like `Within`, without NaN and infinities, for operations where only one device multiplies some values
+    /// with 0.
     Finite(f64),
-    /// Not 0, nor an integer division that overflows.
+    /// Divisors other than 0, and other than -1 for integers, whose division could overflow.
     Divisor,
-    /// Indexes below this; as special values the one that means "none" and, seldom, one out of range.
+    /// Indexes below this limit; special values are the index that means "none" and, seldom, an index out of
+    /// range.
     Index(usize),
-    /// These whole numbers, again and again.
+    /// These integers, repeated cyclically.
     Listed(Vec<i64>),
 }
 
-/// SplitMix64.
+/// SplitMix64 random number generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -38,13 +39,13 @@ impl Numbers {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// In [-1, 1).
+    /// Returns a number in [-1, 1).
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
     }
 }
 
-/// A tensor on the CPU.
+/// Creates a tensor on the CPU.
 pub fn tensor(domain: &Domain, dtype: DType, dims: &[usize], values: Values, seed: u64) -> Result<Tensor> {
     let count = dims.iter().product();
     let mut numbers = Numbers(seed);
@@ -71,12 +72,12 @@ pub fn tensor(domain: &Domain, dtype: DType, dims: &[usize], values: Values, see
     }
 }
 
-/// Rounds to `dtype` once.
+/// Creates a tensor on the CPU, rounding to `dtype` once.
 pub fn from_f64(values: &[f64], dims: &[usize], dtype: DType) -> Result<Tensor> {
     Tensor::from_slice(values, dims, &Device::Cpu)?.to_dtype(dtype)
 }
 
-/// The smallest and the largest value of an integer dtype.
+/// Returns the smallest and the largest value of an integer dtype.
 fn range(dtype: DType) -> (i64, i64) {
     match dtype {
         DType::U8 => (0, u8::MAX.into()),
@@ -136,14 +137,14 @@ fn float(numbers: &mut Numbers, domain: &Domain, dtype: DType, values: Values) -
         }
     }
     match numbers.below(4) {
-        // Whole numbers and halves hit the ties of rounding and of comparison.
+        // Integers and halves test ties in rounding and equality in comparisons.
         0 => (numbers.unit() * 2.0 * limit.min(8.0)).trunc() / 2.0,
         1 => numbers.unit() * limit / 64.0,
         _ => numbers.unit() * limit,
     }
 }
 
-/// The smallest denormal, the smallest normal and the largest number of a float dtype.
+/// Returns the smallest denormal, the smallest normal and the largest number of a float dtype.
 pub fn ends(dtype: DType) -> (f64, f64, f64) {
     let power = |exponent: i32| 2f64.powi(exponent);
     match dtype {
@@ -155,7 +156,7 @@ pub fn ends(dtype: DType) -> (f64, f64, f64) {
     }
 }
 
-/// Half the distance from 1 to the next number: what one rounding changes, relative.
+/// Returns the unit roundoff of a dtype: half the distance from 1 to the next number.
 pub fn roundoff(dtype: DType) -> f64 {
     match dtype {
         DType::F8E4M3 => 2f64.powi(-4),

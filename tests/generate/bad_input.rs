@@ -1,4 +1,4 @@
-//! Files and options that cannot be used: each is one error that names it.
+//! Tests that unusable files and options give one error that names them.
 use std::fs;
 use std::path::Path;
 
@@ -16,11 +16,11 @@ use crate::tiny_models::{CONTEXT, config, tokenizer, write_gguf, write_safetenso
 
 const ARGS: [&str; 6] = ["--prompt", "the cat", "--device", "cpu", "--tokens", "2"];
 
-/// The one error of a run, which has all the parts.
+/// Checks that a run fails with an error that contains all the parts.
 #[track_caller]
-fn refused(model: &Path, args: &[&str], parts: &[&str]) {
+fn assert_error(model: &Path, args: &[&str], parts: &[&str]) {
     let error = generated(model, args).err().map(|error| format!("{error:#}"));
-    let error = error.unwrap_or_else(|| panic!("{args:?} is not refused; expected {parts:?}"));
+    let error = error.unwrap_or_else(|| panic!("{args:?} is accepted; expected an error with {parts:?}"));
     for part in parts {
         assert!(error.contains(part), "{part:?} is not in: {error}");
     }
@@ -33,7 +33,7 @@ fn folder_of(name: &str) -> Result<TempDir> {
 }
 
 #[test]
-fn options_out_of_range() -> Result<()> {
+fn options_out_of_range_are_rejected() -> Result<()> {
     let folder = folder_of("Llama")?;
     for (option, value, parts) in [
         ("--temperature", "-1", ["temperature", "is -1, but must be"]),
@@ -52,23 +52,23 @@ fn options_out_of_range() -> Result<()> {
         ("--device", "tpu", ["tpu", "rocm:N"]),
         ("--device", "rocm:x", ["rocm:x", "no device number"]),
     ] {
-        refused(folder.path(), &["--prompt", "the", option, value], &parts);
+        assert_error(folder.path(), &["--prompt", "the", option, value], &parts);
     }
-    refused(folder.path(), &["--prompt", "", "--device", "cpu"], &["prompt", "at least one token"]);
-    refused(folder.path(), &["--prompt", "the", "--system", "Be brief."], &["--chat"]);
-    refused(folder.path(), &[&ARGS[..], &["--chat"]].concat(), &["--chat", "no chat template"]);
+    assert_error(folder.path(), &["--prompt", "", "--device", "cpu"], &["prompt", "at least one token"]);
+    assert_error(folder.path(), &["--prompt", "the", "--system", "Be brief."], &["--chat"]);
+    assert_error(folder.path(), &[&ARGS[..], &["--chat"]].concat(), &["--chat", "no chat template"]);
     Ok(())
 }
 
 #[test]
-fn files_that_are_missing_or_others() -> Result<()> {
+fn missing_and_invalid_files_are_reported() -> Result<()> {
     let folder = folder_of("Llama")?;
     let path = folder.path();
-    refused(&path.join("nowhere"), &ARGS, &["there is no", "nowhere"]);
-    refused(&path.join("config.json"), &ARGS, &["config.json is neither"]);
+    assert_error(&path.join("nowhere"), &ARGS, &["there is no", "nowhere"]);
+    assert_error(&path.join("config.json"), &ARGS, &["config.json is neither"]);
 
     fs::write(path.join("other.safetensors"), "")?;
-    refused(path, &ARGS, &["several safetensors", "model.safetensors.index.json"]);
+    assert_error(path, &ARGS, &["several safetensors", "model.safetensors.index.json"]);
     fs::remove_file(path.join("other.safetensors"))?;
 
     let index = path.join("model.safetensors.index.json");
@@ -84,31 +84,31 @@ fn files_that_are_missing_or_others() -> Result<()> {
         (r#"{"weight_map": {"a": "../model.safetensors"}}"#, "is not beside it"),
     ] {
         fs::write(&index, text)?;
-        refused(path, &ARGS, &["model.safetensors.index.json", part]);
+        assert_error(path, &ARGS, &["model.safetensors.index.json", part]);
     }
     fs::remove_file(&index)?;
 
     for name in ["tokenizer.json", "config.json"] {
         let text = fs::read(path.join(name))?;
         fs::write(path.join(name), "{")?;
-        refused(path, &ARGS, &[name]);
+        assert_error(path, &ARGS, &[name]);
         fs::remove_file(path.join(name))?;
-        refused(path, &ARGS, &["cannot read", name]);
+        assert_error(path, &ARGS, &["cannot read", name]);
         fs::write(path.join(name), text)?;
     }
     let weights = fs::read(path.join("model.safetensors"))?;
     fs::write(path.join("model.safetensors"), &weights[..weights.len() / 2])?;
-    refused(path, &ARGS, &["model.safetensors", "ends at byte"]);
+    assert_error(path, &ARGS, &["model.safetensors", "ends at byte"]);
     fs::remove_file(path.join("model.safetensors"))?;
-    refused(path, &ARGS, &["holds no safetensors"]);
+    assert_error(path, &ARGS, &["holds no safetensors"]);
     fs::write(path.join("model.gguf"), "GGUX")?;
-    refused(path, &ARGS, &["GGUF files: give one of them"]);
-    refused(&path.join("model.gguf"), &ARGS, &["model.gguf", "cannot be read as GGUF", "magic"]);
+    assert_error(path, &ARGS, &["GGUF files: give one of them"]);
+    assert_error(&path.join("model.gguf"), &ARGS, &["model.gguf", "cannot be read as GGUF", "magic"]);
     Ok(())
 }
 
 #[test]
-fn configurations_that_fit_no_model() -> Result<()> {
+fn invalid_configurations_are_rejected() -> Result<()> {
     for (name, key, value, parts) in [
         (
             "Llama",
@@ -136,9 +136,9 @@ fn configurations_that_fit_no_model() -> Result<()> {
         let mut config = config(family(name));
         config[key] = value;
         fs::write(folder.path().join("config.json"), config.to_string())?;
-        refused(folder.path(), &ARGS, &parts);
+        assert_error(folder.path(), &ARGS, &parts);
     }
-    // Without "architectures" the type says it.
+    // Without "architectures", the model type selects the architecture.
     let folder = folder_of("Phi3")?;
     let mut config = config(family("Phi3"));
     config.as_object_mut().expect("an object").remove("architectures");
@@ -146,34 +146,34 @@ fn configurations_that_fit_no_model() -> Result<()> {
     assert_eq!(generated(folder.path(), &ARGS)?.0.tokens.len(), 2);
     config["model_type"] = "mamba".into();
     fs::write(folder.path().join("config.json"), config.to_string())?;
-    refused(folder.path(), &ARGS, &["\"model_type\" is \"mamba\"", "Phi3ForCausalLM"]);
+    assert_error(folder.path(), &ARGS, &["\"model_type\" is \"mamba\"", "Phi3ForCausalLM"]);
     Ok(())
 }
 
 #[test]
-fn prompts_and_tokenizers_that_do_not_fit() -> Result<()> {
+fn unsuitable_prompts_and_tokenizers_are_rejected() -> Result<()> {
     let folder = folder_of("Llama")?;
     let path = folder.path();
     let long = "xyz ".repeat(CONTEXT);
-    refused(path, &["--prompt", &long, "--device", "cpu"], &["384 tokens of prompt", "context of 96"]);
+    assert_error(path, &["--prompt", &long, "--device", "cpu"], &["384 tokens of prompt", "context of 96"]);
 
-    // A tokenizer with more tokens than the model.
+    // The tokenizer has more tokens than the model.
     let mut more = tokenizer()?;
     more.add_tokens([AddedToken::from("purr", false)]).map_err(Error::msg)?;
     more.save(path.join("tokenizer.json"), false).map_err(Error::msg)?;
-    refused(path, &["--prompt", "purr", "--device", "cpu"], &["token 264", "vocabulary has 264"]);
+    assert_error(path, &["--prompt", "purr", "--device", "cpu"], &["token 264", "vocabulary has 264"]);
     generated(path, &ARGS)?;
 
     let weights = path.join("model.safetensors");
     let mut tensors = candle_core::safetensors::load(&weights, &Device::Cpu)?;
     tensors.insert("model.norm.weight".into(), Tensor::zeros(32, candle_core::DType::U32, &Device::Cpu)?);
     candle_core::safetensors::save(&tensors, &weights)?;
-    refused(path, &ARGS, &["'model.norm.weight'", "U32", "F32"]);
+    assert_error(path, &ARGS, &["'model.norm.weight'", "U32", "F32"]);
     Ok(())
 }
 
 #[test]
-fn gguf_files_that_fit_no_model() -> Result<()> {
+fn invalid_gguf_files_are_rejected() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let llama = |key, value: Metadata| {
         write_gguf(folder.path(), family("Llama"), 10, GgmlDType::F32, &[(key, value)])
@@ -197,14 +197,14 @@ fn gguf_files_that_fit_no_model() -> Result<()> {
         ("tokenizer.ggml.model", text("bert"), ["\"bert\"", "known are llama and gpt2"]),
         ("tokenizer.ggml.model", text("llama"), ["llama.gguf", "tokenizer.ggml.scores"]),
     ] {
-        refused(&llama(key, value)?, &ARGS, &parts);
+        assert_error(&llama(key, value)?, &ARGS, &parts);
     }
     let path = llama("general.name", text("whole"))?;
-    refused(&path, &[&ARGS[..], &["--chat"]].concat(), &["--chat", "no chat template"]);
+    assert_error(&path, &[&ARGS[..], &["--chat"]].concat(), &["--chat", "no chat template"]);
     let bytes = fs::read(&path)?;
     for length in [4, 40, bytes.len() / 2, bytes.len() - 4096] {
         fs::write(&path, &bytes[..length])?;
-        refused(&path, &ARGS, &["llama.gguf"]);
+        assert_error(&path, &ARGS, &["llama.gguf"]);
     }
     Ok(())
 }

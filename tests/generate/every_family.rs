@@ -1,4 +1,5 @@
-//! Greedy text of every family, of safetensors and of GGUF, on the CPU and on ROCm: candle-transformers' text.
+//! Compares greedy text of every model family with candle-transformers: safetensors and GGUF, on the CPU and
+//! on ROCm.
 use std::path::Path;
 
 use anyhow::{Error, Result};
@@ -14,13 +15,14 @@ use crate::{common, generated};
 const PROMPT: &str = "the cat and the dog";
 const TOKENS: usize = 12;
 const GREEDY: [&str; 6] = ["--temperature", "0", "--tokens", "12", "--prompt", PROMPT];
-/// Largest difference between the logits of two ways to compute in f32: a smaller lead may be lost.
-const NOISE: f32 = 1e-4;
-/// The same where activations are rounded to eight bits: by 1/254 of the largest of a block, which moves a sum of 32 products
-/// of these weights by 0.006 in the mean, in several products one after the other.
-const ROUNDED: f32 = 0.05;
+/// Maximum difference between logits of two f32 implementations. Tokens with a smaller margin may differ.
+const F32_NOISE: f32 = 1e-4;
+/// Maximum difference between logits if activations are rounded to 8 bits, by up to 1/254 of a block's
+/// largest. With these weights this changes a sum of 32 products by 0.006 on average, in several consecutive
+/// products.
+const QUANTIZED_NOISE: f32 = 0.05;
 
-/// The example's greedy text on a device, with its leads.
+/// Runs the example greedily on a device; the run includes the margin of each token.
 fn greedy(path: &Path, device: &str, more: &[&str]) -> Result<Run> {
     let args: Vec<&str> = GREEDY.into_iter().chain(["--device", device, "--report", "-"]).collect();
     let (run, text) = generated(path, &[&args[..], more].concat())?;
@@ -34,70 +36,72 @@ fn prompt() -> Result<Vec<u32>> {
     Ok(tokenizer()?.encode(PROMPT, true).map_err(Error::msg)?.get_ids().to_vec())
 }
 
-/// The GPU, where there is one. What it keeps from its first lookup on, to note faults in, is nothing that a test lost.
+/// Returns the GPU, if there is one. The first lookup allocates the fault buffer, which must not count as a
+/// leak of a test.
 fn gpu() -> Result<Option<common::Gpu>> {
     let device = common::device();
     Tensor::zeros((1, 1), DType::F32, &device)?.embedding(&Tensor::zeros(1, DType::U32, &device)?)?;
     Ok(common::gpu())
 }
 
-/// Compares with candle-transformers' text of `expected`, up to the first token that leads by less than `noise`. Returns
-/// how many tokens that are.
+/// Compares with candle-transformers' text of `expected`, up to the first token whose margin is below
+/// `noise`. Returns the number of compared tokens.
 fn compare(family: &Family, expected: &Path, run: &Run, noise: f32) -> Result<usize> {
-    let (tokens, leads) = family.greedy(expected, &prompt()?, TOKENS)?;
-    let clear = leads.iter().position(|lead| *lead < noise).unwrap_or(TOKENS);
-    assert_eq!(run.tokens[..clear], tokens[..clear], "{}: {leads:?}", family.name);
-    for (got, expected) in run.leads.iter().zip(&leads).take(clear) {
-        assert!((got - expected).abs() < 2.0 * noise, "{}: {:?}, not {leads:?}", family.name, run.leads);
+    let (tokens, margins) = family.greedy(expected, &prompt()?, TOKENS)?;
+    let clear = margins.iter().position(|margin| *margin < noise).unwrap_or(TOKENS);
+    assert_eq!(run.tokens[..clear], tokens[..clear], "{}: {margins:?}", family.name);
+    for (got, expected) in run.margins.iter().zip(&margins).take(clear) {
+        assert!((got - expected).abs() < 2.0 * noise, "{}: {:?}, not {margins:?}", family.name, run.margins);
     }
     Ok(clear)
 }
 
-/// Every family's safetensors, and its GGUF file of the same floats.
-fn floats_give_candle_transformers_text(device: &str) -> Result<()> {
+/// Compares every family's safetensors, and its GGUF file with the same f32 weights.
+fn check_float_models(device: &str) -> Result<()> {
     for family in FAMILIES {
         let folder = tempfile::tempdir()?;
         write_safetensors(folder.path(), family, 1, 1)?;
-        let clear = compare(family, folder.path(), &greedy(folder.path(), device, &[])?, NOISE)?;
-        assert!(clear > TOKENS / 2, "{}: {clear} tokens are clear choices", family.name);
+        let clear = compare(family, folder.path(), &greedy(folder.path(), device, &[])?, F32_NOISE)?;
+        assert!(clear > TOKENS / 2, "{}: only {clear} tokens have a sufficient margin", family.name);
         if family.gguf.is_some() {
             let path = write_gguf(folder.path(), family, 1, GgmlDType::F32, &[])?;
-            compare(family, folder.path(), &greedy(&path, device, &[])?, NOISE)?;
+            compare(family, folder.path(), &greedy(&path, device, &[])?, F32_NOISE)?;
         }
     }
     Ok(())
 }
 
-/// GGUF files of eight bits. Where both devices round activations in their own ways, less is a clear choice.
-fn blocks_give_candle_transformers_text(device: &str) -> Result<()> {
+/// Compares GGUF files with 8-bit weights. Fewer tokens have a sufficient margin, since devices round
+/// activations differently.
+fn check_quantized_models(device: &str) -> Result<()> {
     let (mut compared, mut most) = (0, 0);
     for family in FAMILIES.iter().filter(|family| family.has_quantized()) {
         let folder = tempfile::tempdir()?;
         let path = write_gguf(folder.path(), family, 14, GgmlDType::Q8_0, &[])?;
-        compared += compare(family, &path, &greedy(&path, device, &[])?, ROUNDED)?;
+        compared += compare(family, &path, &greedy(&path, device, &[])?, QUANTIZED_NOISE)?;
         most += TOKENS;
     }
-    assert!(compared > most / 4, "{compared} of {most} tokens are clear choices");
+    assert!(compared > most / 4, "only {compared} of {most} tokens have a sufficient margin");
     Ok(())
 }
 
 #[test]
-fn the_cpu_gives_candle_transformers_text() -> Result<()> {
-    floats_give_candle_transformers_text("cpu")?;
-    blocks_give_candle_transformers_text("cpu")
+fn cpu_text_matches_candle_transformers() -> Result<()> {
+    check_float_models("cpu")?;
+    check_quantized_models("cpu")
 }
 
 #[test]
 #[serial]
-fn rocm_gives_candle_transformers_text() -> Result<()> {
+fn rocm_text_matches_candle_transformers() -> Result<()> {
     let Some(_gpu) = gpu()? else { return Ok(()) };
-    floats_give_candle_transformers_text("rocm:0")?;
-    blocks_give_candle_transformers_text("rocm:0")
+    check_float_models("rocm:0")?;
+    check_quantized_models("rocm:0")
 }
 
 #[test]
 #[serial]
-fn half_precision_runs_where_it_is_asked_for() -> Result<()> {
+fn half_precision_can_be_selected() -> Result<()> {
     let Some(_gpu) = gpu()? else { return Ok(()) };
     for (family, dtype) in FAMILIES.iter().zip(["f16", "bf16"].into_iter().cycle()) {
         let folder = tempfile::tempdir()?;
@@ -108,9 +112,9 @@ fn half_precision_runs_where_it_is_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// Two heads of keys and values that are the same are one.
+/// Duplicating the key and value head must not change the text.
 #[test]
-fn a_gemma3_of_several_heads_takes_prompts() -> Result<()> {
+fn gemma3_with_several_key_heads_accepts_prompts() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let gemma3 = family("Gemma3");
     write_safetensors(folder.path(), gemma3, 13, 1)?;
@@ -131,7 +135,7 @@ fn a_gemma3_of_several_heads_takes_prompts() -> Result<()> {
 }
 
 #[test]
-fn several_files_are_one_model() -> Result<()> {
+fn a_model_may_be_split_into_several_files() -> Result<()> {
     let (one, several) = (tempfile::tempdir()?, tempfile::tempdir()?);
     write_safetensors(one.path(), family("Qwen2"), 3, 1)?;
     write_safetensors(several.path(), family("Qwen2"), 3, 3)?;

@@ -1,4 +1,5 @@
-//! The example `generate`: every family of models against candle-transformers, text as it comes, chats, and bad input.
+//! Tests the example `generate`: every model family against candle-transformers, streamed text, chats and bad
+//! input.
 #![allow(dead_code, reason = "the example's main.rs uses the rest of its modules")]
 #[path = "../common/mod.rs"]
 mod common;
@@ -24,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Result;
 use clap::Parser;
 
-/// The example's run with these arguments after the model, and the text that came.
+/// Runs the example with these arguments after the model; returns the run and its text.
 fn generated(model: &Path, args: &[&str]) -> Result<(run::Run, String)> {
     let program = ["generate".as_ref(), model.as_os_str()].into_iter();
     let options = options::Options::try_parse_from(program.chain(args.iter().map(AsRef::as_ref)))?;

@@ -1,4 +1,5 @@
-//! Tokenizers in GGUF files: of SentencePiece by its definition, of bytes as the tokenizer.json that has the same.
+//! Tests tokenizers in GGUF files: SentencePiece against its definition, byte-level BPE against the same
+//! tokenizer.json.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,9 +49,9 @@ fn content(space_prefix: bool) -> Content {
     Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos: HashMap::new(), tensor_data_offset: 0 }
 }
 
-/// The pieces of a text by definition: of all neighbours that make a piece, those with the highest score are joined,
-/// the first of them, until none is left; what is no piece is written in bytes.
-fn by_definition(text: &str, space_prefix: bool) -> Vec<u32> {
+/// Tokenizes by definition: repeatedly joins the first pair of neighbours whose piece has the highest score;
+/// parts that are not pieces are encoded as bytes.
+fn reference_tokens(text: &str, space_prefix: bool) -> Vec<u32> {
     let scores: HashMap<&str, f32> = PIECES.into_iter().collect();
     let text = format!("{}{text}", if space_prefix { " " } else { "" }).replace(' ', "\u{2581}");
     let mut parts: Vec<String> = text.chars().map(String::from).collect();
@@ -74,12 +75,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn pieces_are_joined_as_the_scores_say(written in "[abc é語]{1,16}", space_prefix in any::<bool>()) {
+    fn sentencepiece_tokens_match_the_definition(written in "[abc é語]{1,16}", space_prefix in any::<bool>()) {
         let text = Arc::new(Text::from_gguf(&content(space_prefix)).expect("a tokenizer"));
         let tokens = text.encode(&written, true).expect("tokens");
-        prop_assert_eq!(&tokens, &by_definition(&written, space_prefix), "{:?}", tokens);
+        prop_assert_eq!(&tokens, &reference_tokens(&written, space_prefix), "{:?}", tokens);
         prop_assert_eq!(text.decode(&tokens).expect("text"), written.as_str());
-        // As it comes, too: also a first space.
+        // Streaming gives the same text, including a leading space.
         let (prompt, rest) = tokens.split_at(tokens.len().min(2));
         let mut stream = TextStream::new(text.clone(), Vec::new());
         let mut pieces = text.decode(prompt).expect("text");
@@ -88,17 +89,17 @@ proptest! {
             pieces += &stream.push(*token).expect("text").text;
         }
         pieces += &stream.finish();
-        // A prompt ends with a whole character.
+        // Compared only if the prompt ends with a complete character.
         prop_assert!(!whole || pieces == written, "{pieces:?}");
     }
 }
 
 #[test]
-fn special_tokens_are_found_in_the_text() -> Result<()> {
+fn special_tokens_in_the_text_are_recognized() -> Result<()> {
     let text = Text::from_gguf(&content(false))?;
     let [a, ab] = [1, 4].map(|piece| FIRST_PIECE + piece);
     assert_eq!(text.encode("<s>a<mask>ab</s>", true)?, [1, 1, a, 3, ab, 2]);
-    // Of these only what the user defined is text.
+    // Only user-defined special tokens are part of the decoded text.
     assert_eq!(text.decode(&[1, a, 3, ab, 2])?, "a<mask>ab");
     Ok(())
 }
@@ -117,7 +118,7 @@ fn arrays_of_different_lengths_are_an_error() {
 }
 
 #[test]
-fn tokens_of_bytes_are_those_of_tokenizer_json() -> Result<()> {
+fn byte_level_tokens_match_tokenizer_json() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let of_gguf = load_text(&write_gguf(folder.path(), family("Qwen2"), 11, GgmlDType::F32, &[])?)?;
     let of_json = tokenizer()?;

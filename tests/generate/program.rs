@@ -1,4 +1,4 @@
-//! The built example as users start it: what it writes where, and what Ctrl-C does.
+//! Tests the built example as a program: its outputs, and its reaction to Ctrl-C.
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn program(model: &Path) -> Result<Command> {
 }
 
 #[test]
-fn text_and_figures_go_different_ways() -> Result<()> {
+fn text_goes_to_stdout_and_statistics_to_stderr() -> Result<()> {
     let folder = tempfile::tempdir()?;
     write_safetensors(folder.path(), family("Qwen3"), 12, 1)?;
     let report = folder.path().join("report.json");
@@ -33,12 +33,12 @@ fn text_and_figures_go_different_ways() -> Result<()> {
     let report: Value = serde_json::from_slice(&fs::read(report)?)?;
     assert_eq!(report["tokens"].as_array().map(Vec::len), Some(5));
     assert_eq!((&report["device"], &report["end"]), (&"cpu".into(), &"length".into()));
-    assert_eq!(report["leads"].as_array().map(Vec::len), Some(5));
+    assert_eq!(report["margins"].as_array().map(Vec::len), Some(5));
     Ok(())
 }
 
 #[test]
-fn an_error_is_one_line_and_no_text() -> Result<()> {
+fn an_error_is_one_line_on_stderr() -> Result<()> {
     let output = program(Path::new("nowhere"))?.output()?;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(String::from_utf8(output.stderr)?, "error: there is no nowhere\n");
@@ -47,10 +47,10 @@ fn an_error_is_one_line_and_no_text() -> Result<()> {
 }
 
 #[test]
-fn ctrl_c_ends_the_line_and_prints_the_figures() -> Result<()> {
+fn ctrl_c_ends_the_line_and_prints_statistics() -> Result<()> {
     let folder = tempfile::tempdir()?;
     write_safetensors(folder.path(), family("Llama"), 12, 1)?;
-    // Longer than anybody waits.
+    // A text that would take far too long to finish.
     let mut config = config(family("Llama"));
     config["max_position_embeddings"] = 200_000.into();
     fs::write(folder.path().join("config.json"), config.to_string())?;
@@ -61,7 +61,7 @@ fn ctrl_c_ends_the_line_and_prints_the_figures() -> Result<()> {
     let mut text = vec![0; 8];
     stdout.read_exact(&mut text)?;
     let id = i32::try_from(child.id())?;
-    // SAFETY: `kill` takes no pointers; the child was not waited for, so the number is still its own.
+    // SAFETY: `kill` takes no pointers; the child has not been waited for, so its process id is still valid.
     assert_eq!(unsafe { libc::kill(id, libc::SIGINT) }, 0);
     stdout.read_to_end(&mut text)?;
     let output = child.wait_with_output()?;

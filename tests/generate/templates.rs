@@ -1,4 +1,4 @@
-//! Chat templates of both kinds of files, and what they write.
+//! Tests chat templates of safetensors folders and GGUF files.
 use std::fs;
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::generated;
 use crate::oracle::family;
 use crate::tiny_models::{BOS, EOS, write_gguf, write_safetensors};
 
-/// With what published templates use: loops, lists from behind, variables that outlive a loop, blocks on lines of their
-/// own, methods of Python, tests, functions.
+/// Template with the features that published templates use: loops, reversed lists, namespaces, block tags on
+/// separate lines, Python methods, tests and functions.
 const TEMPLATE: &str = "\
 {{ bos_token }}
 {%- set last = namespace(user=-1) %}
@@ -32,7 +32,7 @@ const TEMPLATE: &str = "\
 {% if add_generation_prompt and tools is none %}
 <|assistant|>
 {%- endif %}";
-const WRITTEN: &str = "<s><|system|>Be brief.\n</s>\n<|user|>Hello?</s>\n<|assistant|>";
+const RENDERED: &str = "<s><|system|>Be brief.\n</s>\n<|user|>Hello?</s>\n<|assistant|>";
 
 fn render(path: &Path) -> Result<String> {
     let system = json!({"role": "system", "content": "Be brief."});
@@ -40,20 +40,20 @@ fn render(path: &Path) -> Result<String> {
 }
 
 #[test]
-fn every_place_of_a_template_is_found() -> Result<()> {
+fn templates_are_found_in_all_supported_files() -> Result<()> {
     let folder = tempfile::tempdir()?;
     write_safetensors(folder.path(), family("Llama"), 9, 1)?;
     let config = folder.path().join("tokenizer_config.json");
-    // A token is a text or an object, a template a text or one of several.
+    // A token is a string or an object, a template is a string or a list of named templates.
     let own = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": TEMPLATE});
     fs::write(&config, own.to_string())?;
-    assert_eq!(render(folder.path())?, WRITTEN);
+    assert_eq!(render(folder.path())?, RENDERED);
     let templates =
         json!([{"name": "tool_use", "template": "no"}, {"name": "default", "template": TEMPLATE}]);
     let own = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": templates});
     fs::write(&config, own.to_string())?;
-    assert_eq!(render(folder.path())?, WRITTEN);
-    // A file of its own goes first.
+    assert_eq!(render(folder.path())?, RENDERED);
+    // A separate file takes precedence.
     fs::write(folder.path().join("chat_template.jinja"), "{{ messages | length }} turns{{ eos_token }}")?;
     assert_eq!(render(folder.path())?, "2 turns</s>");
 
@@ -63,12 +63,12 @@ fn every_place_of_a_template_is_found() -> Result<()> {
         ("tokenizer.ggml.bos_token_id", Metadata::U32(BOS)),
     ];
     let path = write_gguf(folder.path(), family("Llama"), 9, GgmlDType::F32, &metadata)?;
-    assert_eq!(render(&path)?, WRITTEN);
+    assert_eq!(render(&path)?, RENDERED);
     Ok(())
 }
 
 #[test]
-fn a_chat_starts_from_what_the_template_writes() -> Result<()> {
+fn a_chat_uses_the_rendered_template_as_prompt() -> Result<()> {
     let folder = tempfile::tempdir()?;
     write_safetensors(folder.path(), family("Llama"), 9, 1)?;
     let own = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE});
@@ -78,24 +78,24 @@ fn a_chat_starts_from_what_the_template_writes() -> Result<()> {
         Ok(generated(folder.path(), &[&common[..], args].concat())?.0.tokens)
     };
     let chat = with(&["Hello?", "--chat", "--system", "Be brief."])?;
-    assert_eq!(chat, with(&[WRITTEN])?);
+    assert_eq!(chat, with(&[RENDERED])?);
     assert_ne!(chat, with(&["Hello?"])?);
     Ok(())
 }
 
 #[test]
-fn what_a_template_refuses_is_said_in_its_words() -> Result<()> {
+fn template_errors_are_reported() -> Result<()> {
     let folder = tempfile::tempdir()?;
     write_safetensors(folder.path(), family("Llama"), 9, 1)?;
     let file = folder.path().join("chat_template.jinja");
-    for (template, said) in [
+    for (template, message) in [
         ("{{ raise_exception('System role not supported') }}", "System role not supported"),
         ("{% for", "chat template"),
         ("{{ messages[0].content.no_such_method() }}", "no_such_method"),
     ] {
         fs::write(&file, template)?;
         let error = format!("{:#}", render(folder.path()).expect_err("refused"));
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
     }
     Ok(())
 }

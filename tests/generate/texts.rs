@@ -1,4 +1,4 @@
-//! Where a text ends, and what its seed decides.
+//! Tests the end of a text, and its dependence on the seed.
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ const PROMPT: &str = "the cat and the dog";
 const GREEDY: [&str; 8] = ["--device", "cpu", "--temperature", "0", "--tokens", "12", "--prompt", PROMPT];
 
 #[test]
-fn a_text_ends_at_its_end_and_at_the_end_of_the_context() -> Result<()> {
+fn a_text_ends_at_an_end_token_or_at_the_context_length() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let llama = family("Llama");
     write_safetensors(folder.path(), llama, 6, 1)?;
@@ -28,7 +28,7 @@ fn a_text_ends_at_its_end_and_at_the_end_of_the_context() -> Result<()> {
     assert_eq!((whole.tokens.len(), whole.reason), (12, StopReason::Length));
     let end = whole.tokens[4];
     let first = whole.tokens.iter().position(|token| *token == end).expect("it is there");
-    // Both files may name one or several; what they name is not a part of the text.
+    // The configuration may name one or several end tokens, which are not part of the text.
     let named = |ends: Value| json!({ "eos_token_id": ends }).to_string();
     for ends in [named(end.into()), named(vec![end, 3].into())] {
         fs::write(folder.path().join("generation_config.json"), ends)?;
@@ -49,14 +49,14 @@ fn a_text_ends_at_its_end_and_at_the_end_of_the_context() -> Result<()> {
 }
 
 #[test]
-fn a_stop_ends_the_text_of_a_model_before_it() -> Result<()> {
+fn a_stop_string_ends_the_text() -> Result<()> {
     let folder = tempfile::tempdir()?;
     write_safetensors(folder.path(), family("Llama"), 8, 1)?;
     let args = ["--prompt", "the cat", "--tokens", "24", "--device", "cpu", "--seed", "2"];
     let (_, whole) = generated(folder.path(), &args)?;
     let characters: Vec<char> = whole.chars().collect();
     assert!(characters.len() > 12, "{whole:?}");
-    // Two characters, which come with two tokens.
+    // A stop string of two characters from two tokens.
     let stop: String = characters[6..8].iter().collect();
     let (run, text) =
         generated(folder.path(), &[&args[..], &["--stop", &stop, "--stop", "not in it"]].concat())?;
@@ -66,7 +66,7 @@ fn a_stop_ends_the_text_of_a_model_before_it() -> Result<()> {
 }
 
 #[test]
-fn an_interrupted_run_ends_with_its_text_and_figures() -> Result<()> {
+fn an_interrupted_run_returns_its_text_and_statistics() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let llama = family("Llama");
     write_safetensors(folder.path(), llama, 8, 1)?;

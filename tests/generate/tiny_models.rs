@@ -1,4 +1,4 @@
-//! Models of a few thousand random weights, of every family, as safetensors and as GGUF.
+//! Writes models of every family with a few thousand random weights, as safetensors and as GGUF.
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::oracle::{Family, merged};
 pub const BOS: u32 = 256;
 pub const EOS: u32 = 257;
 const SPECIALS: [&str; 4] = ["<s>", "</s>", "<|user|>", "<|assistant|>"];
-/// Pairs of bytes that are a token of their own.
+/// Merges of the tokenizer.
 const MERGES: [(&str, &str); 4] = [("t", "h"), ("th", "e"), ("Ġ", "a"), ("Ġ", "the")];
 pub const VOCABULARY: usize = 256 + SPECIALS.len() + MERGES.len();
 pub const CONTEXT: usize = 96;
@@ -31,7 +31,7 @@ const KV_HEADS: usize = 2;
 const INNER: usize = 64;
 const LAYERS: usize = 2;
 
-/// The tokens in order: bytes, special ones, merged ones.
+/// Returns the tokens in order: bytes, special tokens, merged tokens.
 fn tokens() -> Vec<String> {
     let mut bytes: Vec<String> = ByteLevel::alphabet().into_iter().map(String::from).collect();
     bytes.sort_unstable();
@@ -39,7 +39,7 @@ fn tokens() -> Vec<String> {
     bytes.into_iter().chain(SPECIALS.map(String::from)).chain(merged).collect()
 }
 
-/// Tokens of bytes, so that every text can be written and any token may end within a character.
+/// Returns a byte-level tokenizer: every text can be encoded, and any token may end within a character.
 pub fn tokenizer() -> Result<Tokenizer> {
     let vocabulary: Vocab = tokens().into_iter().zip(0..).collect();
     let merges = MERGES.iter().map(|(left, right)| ((*left).into(), (*right).into())).collect();
@@ -52,7 +52,7 @@ pub fn tokenizer() -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Returns config.json as published models have it, with small numbers.
+/// Returns a config.json with the fields of published models and small sizes.
 pub fn config(family: &Family) -> Value {
     let config = json!({
         "architectures": [family.architecture()],
@@ -84,7 +84,7 @@ pub fn config(family: &Family) -> Value {
     merged(config, own)
 }
 
-/// Random weights for a configuration, by the names that candle-transformers asks for.
+/// Returns random weights for a configuration, by the names that candle-transformers requests.
 fn weights(family: &Family, seed: u64) -> Result<BTreeMap<String, Tensor>> {
     let vars = VarMap::new();
     drop(family.model(config(family), VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?);
@@ -95,7 +95,7 @@ fn weights(family: &Family, seed: u64) -> Result<BTreeMap<String, Tensor>> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut weights = BTreeMap::new();
     for (name, shape) in shapes {
-        // Gemma's norms are stored less one.
+        // Gemma stores its norm weights minus one.
         let (center, spread) = match (shape.rank(), name.contains("norm")) {
             (1, true) if family.name.starts_with("Gemma") => (0.0, 0.1),
             (1, true) => (1.0, 0.1),
@@ -108,7 +108,7 @@ fn weights(family: &Family, seed: u64) -> Result<BTreeMap<String, Tensor>> {
     Ok(weights)
 }
 
-/// config.json, tokenizer.json and random weights, in as many files as asked for.
+/// Writes config.json, tokenizer.json and random weights, which are split into `files` files.
 pub fn write_safetensors(folder: &Path, family: &Family, seed: u64, files: usize) -> Result<()> {
     fs::write(folder.join("config.json"), config(family).to_string())?;
     tokenizer()?.save(folder.join("tokenizer.json"), false).map_err(Error::msg)?;
@@ -127,8 +127,8 @@ pub fn write_safetensors(folder: &Path, family: &Family, seed: u64, files: usize
     Ok(fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string())?)
 }
 
-/// Writes the weights of [`write_safetensors`] to a GGUF file: matrices as `dtype`, the rest as f32. What `also` says
-/// of the metadata goes before what the model has.
+/// Writes the weights of [`write_safetensors`] to a GGUF file: matrices as `dtype`, the rest as f32. The
+/// metadata in `also` replaces that of the model.
 pub fn write_gguf(
     folder: &Path,
     family: &Family,
@@ -143,10 +143,11 @@ pub fn write_gguf(
     let mut tensors = Vec::new();
     for (name, tensor) in weights(family, seed)? {
         let tensor = match family.name {
-            // GGUF's norms are complete, and its Llama pairs neighbours where transformers pairs halves.
+            // GGUF stores full norm weights, and its Llama rotates neighbours where transformers rotates
+            // halves.
             "Gemma" | "Gemma2" | "Gemma3" if name.contains("norm") => (tensor + 1.0)?,
-            "Llama" if name.contains("q_proj") => neighbours(&tensor, HEADS)?,
-            "Llama" if name.contains("k_proj") => neighbours(&tensor, KV_HEADS)?,
+            "Llama" if name.contains("q_proj") => interleave_halves(&tensor, HEADS)?,
+            "Llama" if name.contains("k_proj") => interleave_halves(&tensor, KV_HEADS)?,
             _ => tensor,
         };
         let dtype = if tensor.rank() == 2 { dtype } else { GgmlDType::F32 };
@@ -157,15 +158,16 @@ pub fn write_gguf(
     Ok(path)
 }
 
-/// Rows of heads, from the first half of each head's rows before the second to both in turns.
-fn neighbours(weight: &Tensor, heads: usize) -> Result<Tensor> {
+/// Reorders the rows of each head from two halves to interleaved pairs.
+fn interleave_halves(weight: &Tensor, heads: usize) -> Result<Tensor> {
     let (rows, columns) = weight.dims2()?;
     let halves = weight.reshape((heads, 2, rows / heads / 2, columns))?;
     Ok(halves.transpose(1, 2)?.reshape((rows, columns))?)
 }
 
 fn gguf_name(family: &Family, name: &str) -> String {
-    // In Gemma2 and 3 the norm after the attention is one, of others that before the feed-forward part.
+    // `post_attention_layernorm` follows attention in Gemma2 and Gemma3, and precedes the feed-forward part
+    // in others.
     let after = if ["Gemma2", "Gemma3"].contains(&family.name) { "post_attention_norm" } else { "ffn_norm" };
     let names = [
         ("model.layers.", "blk."),
@@ -185,7 +187,7 @@ fn gguf_name(family: &Family, name: &str) -> String {
     names.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
 }
 
-/// The metadata of [`config`], and the tokenizer.
+/// Returns the metadata of [`config`] and of the tokenizer.
 fn metadata(family: &Family) -> Result<Vec<(String, Metadata)>> {
     let arch = family.gguf.context("a family that GGUF has")?;
     let config = config(family);
@@ -194,7 +196,7 @@ fn metadata(family: &Family) -> Result<Vec<(String, Metadata)>> {
     let number = |key: &str, value: usize| own(key, Metadata::U32(value as u32));
     let mut all = vec![
         ("general.architecture".to_owned(), Metadata::String(arch.into())),
-        // Qwen3 computes its angles in this: f32.
+        // f32, in which Qwen3 computes its rotary angles.
         ("general.dtype".to_owned(), Metadata::U32(0)),
         number("context_length", CONTEXT),
         number("embedding_length", HIDDEN),
@@ -222,7 +224,7 @@ fn metadata(family: &Family) -> Result<Vec<(String, Metadata)>> {
 fn tokenizer_metadata() -> Vec<(String, Metadata)> {
     let strings = |items: Vec<String>| Metadata::Array(items.into_iter().map(Metadata::String).collect());
     let merges = MERGES.iter().map(|(left, right)| format!("{left} {right}")).collect();
-    // 3 steers, 1 is text.
+    // Token type 3 is control, 1 is normal.
     let kinds =
         tokens().into_iter().map(|token| Metadata::I32(if SPECIALS.contains(&&*token) { 3 } else { 1 }));
     let own = [

@@ -1,13 +1,13 @@
-//! A model file in the making, which knows where each of its fields lies.
+//! Builder of model files that records the position of each field.
 
-/// The bytes of a file and its fields.
+/// Bytes of a file and positions of its fields.
 #[derive(Clone, Default)]
 pub struct Bytes {
     pub all: Vec<u8>,
     pub fields: Vec<Field>,
 }
 
-/// A field: what errors call it, and where it lies.
+/// Field of a file: its name in errors, and its byte range.
 #[derive(Clone, Debug)]
 pub struct Field {
     pub name: String,
@@ -16,7 +16,7 @@ pub struct Field {
 }
 
 impl Bytes {
-    /// Appends a field. Several in a row may have one name.
+    /// Appends a field. Consecutive fields may have the same name.
     pub fn field(&mut self, name: &str, bytes: &[u8]) -> &mut Self {
         let start = self.all.len();
         self.all.extend_from_slice(bytes);
@@ -24,13 +24,13 @@ impl Bytes {
         self
     }
 
-    /// Zeros up to a multiple of `alignment`, a part of no field.
+    /// Appends zeros up to a multiple of `alignment`, which belong to no field.
     pub fn align(&mut self, alignment: usize) -> &mut Self {
         self.all.resize(self.all.len().next_multiple_of(alignment), 0);
         self
     }
 
-    /// The file with other bytes in the `nth` field of this name.
+    /// Returns the file with the `nth` field of this name replaced.
     pub fn with(&self, name: &str, nth: usize, bytes: &[u8]) -> Vec<u8> {
         let mut named = self.fields.iter().filter(|field| field.name == name);
         let field = named.nth(nth).unwrap_or_else(|| panic!("no field {nth} of name {name:?}"));

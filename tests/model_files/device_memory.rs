@@ -1,4 +1,5 @@
-//! A model that is larger than the GPU's memory: what was loaded is freed, and the device works on.
+//! Tests loading a model that is larger than the GPU's memory: loaded tensors are freed, and the device stays
+//! usable.
 use std::io::Cursor;
 use std::process::Command;
 
@@ -11,18 +12,18 @@ use serial_test::serial;
 
 use crate::common;
 
-/// The GPU's memory, and the tensors of a model that does not fit.
+/// Memory of the software GPU, and the tensors of a model that does not fit into it.
 const MEMORY: &str = "memory=32M";
 const TENSORS: usize = 6;
 const BLOCKS: (usize, usize) = (2048, 4096);
 
 #[test]
-fn a_model_that_does_not_fit_is_freed_again() -> Result<()> {
+fn a_model_that_does_not_fit_is_freed() -> Result<()> {
     let output = Command::new(std::env::current_exe()?)
         .args(["--ignored", "--exact", "device_memory::too_large", "--nocapture"])
         .envs([("CANDLE_ROCM_DRIVER", "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", MEMORY)])
         .env(RESERVE_VARIABLE, "1M")
-        // The error is the device's own, not wrapped in a backtrace.
+        // Without a backtrace, so that the error is not wrapped.
         .env("RUST_BACKTRACE", "0")
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -50,7 +51,7 @@ fn too_large() -> Result<()> {
         assert!(matches!(source, Some(RocmError::OutOfMemory { .. })), "{error}");
         gpu.assert_no_leak(0.0);
     }
-    // What fits is loaded and computes.
+    // A tensor that fits can still be loaded.
     let mut reader = Cursor::new(&file);
     let content = Content::read(&mut reader)?;
     let loaded = content.tensor(&mut reader, &names[0], &gpu.device())?;

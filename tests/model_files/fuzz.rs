@@ -1,5 +1,5 @@
-//! Mutants of real files: whatever is done to one, it is read or refused; no panic, no more memory than its size
-//! allows, no reading without end. `cargo xtask fuzz-files` runs more of them.
+//! Fuzzes the readers of model files with mutations of valid files. Each mutant must load or fail with an
+//! error, without panics, excessive memory or endless reading. `cargo xtask fuzz-files` runs more of them.
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeMap;
@@ -23,27 +23,29 @@ use tokenizers::Tokenizer;
 use crate::memory::peak_of;
 use crate::{ggml, gguf, imatrix, safetensors, tokenizer};
 
-/// The fixed run of `cargo xtask test`.
+/// Number of mutants and seed of the run in `cargo xtask test`.
 const MUTANTS: u64 = 100_000;
 const SEED: u64 = 1;
 
-/// What reading may take: a value of metadata takes 32 bytes in memory and at least one in the file; error texts,
-/// tables, and what a tokenizer keeps for its regular expressions, come on top.
-const BYTES_FOR_EACH: usize = 40;
-const BYTES_AT_LEAST: usize = 1 << 20;
-/// With `RUST_BACKTRACE=1` a text may hold a backtrace, for which the program's debug information is read.
-const BYTES_OF_BACKTRACE: usize = 128 << 20;
+/// Memory limit: bytes per byte of the file, plus a constant. A metadata value takes 32 bytes in memory and
+/// at least one in the file; the constant covers error texts, tables and the regular expressions of a
+/// tokenizer.
+const MEMORY_PER_BYTE: usize = 40;
+const BASE_MEMORY: usize = 1 << 20;
+/// Additional memory with `RUST_BACKTRACE=1`: an error captures a backtrace, which reads the debug
+/// information.
+const BACKTRACE_MEMORY: usize = 128 << 20;
 
-/// A format: how its files are read, and files to start from.
+/// File format: its reader, and valid files to mutate.
 struct Format {
     name: &'static str,
     read: fn(&[u8]) -> Result<()>,
-    /// How many of a thousand mutants are of this format.
+    /// Number of mutants of this format, per thousand.
     share: usize,
     originals: Vec<Vec<u8>>,
 }
 
-/// A file that is read by a bounded number of calls.
+/// Reader that panics after a bounded number of calls.
 struct Bounded<'a> {
     inner: Cursor<&'a [u8]>,
     calls: usize,
@@ -55,7 +57,7 @@ impl<'a> Bounded<'a> {
     }
 
     fn count(&mut self) {
-        assert!(self.calls > 0, "the reader does not come to an end");
+        assert!(self.calls > 0, "the reader makes too many calls");
         self.calls -= 1;
     }
 }
@@ -74,7 +76,7 @@ impl Seek for Bounded<'_> {
     }
 }
 
-/// Header and tensors; what is read as a tensor is what lies there.
+/// Reads header and tensors, and compares each tensor with the bytes of the file.
 fn read_gguf(bytes: &[u8]) -> Result<()> {
     let mut reader = Bounded::new(bytes);
     let content = Content::read(&mut reader)?;
@@ -82,7 +84,7 @@ fn read_gguf(bytes: &[u8]) -> Result<()> {
         let tensor = content.tensor(&mut Bounded::new(bytes), name, &Device::Cpu)?;
         let start = (content.tensor_data_offset + info.offset) as usize;
         let data = tensor.data()?;
-        assert!(bytes[start..].starts_with(&data), "{name} is not what the file holds");
+        assert!(bytes[start..].starts_with(&data), "the data of {name} differs from the file");
         assert_eq!(
             data.len(),
             tensor.shape().elem_count() / info.ggml_dtype.block_size() * info.ggml_dtype.type_size()
@@ -105,11 +107,11 @@ fn read_safetensors(bytes: &[u8]) -> Result<()> {
     load_buffer(bytes, &Device::Cpu).map(drop)
 }
 
-/// By way of a file, as models are loaded.
+/// Reads from a memory-mapped file, as models are loaded.
 fn read_mapped_safetensors(bytes: &[u8]) -> Result<()> {
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(bytes)?;
-    // SAFETY: nobody else writes the file.
+    // SAFETY: no other process writes to the temporary file.
     let builder = unsafe { VarBuilder::from_mmaped_safetensors(&[file.path()], DType::F32, &Device::Cpu)? };
     for (name, view) in BufferedSafetensors::new(bytes.to_vec())?.tensors() {
         let tensor = builder.get(view.shape(), &name)?;
@@ -150,7 +152,7 @@ fn formats() -> Result<Vec<Format>> {
             name: "safetensors",
             read: read_safetensors,
             share: 230,
-            originals: vec![saved()?, safetensors::good()],
+            originals: vec![saved()?, safetensors::valid()],
         },
         Format {
             name: "mapped safetensors",
@@ -161,7 +163,7 @@ fn formats() -> Result<Vec<Format>> {
     ])
 }
 
-/// A file of every quantized type that is read, as Candle writes it.
+/// Returns a file with every readable quantized type, as written by Candle.
 fn quantized() -> Result<Vec<u8>> {
     use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     let row = Tensor::arange(0f32, 256., &Device::Cpu)?.reshape((1, 256))?;
@@ -179,7 +181,7 @@ fn quantized() -> Result<Vec<u8>> {
     Ok(file.into_inner())
 }
 
-/// A file of several dtypes, as Candle saves it.
+/// Returns a file with several dtypes, as saved by Candle.
 fn saved() -> Result<Vec<u8>> {
     let numbers = Tensor::arange(0f32, 24., &Device::Cpu)?.reshape((2, 3, 4))?;
     let dtypes = [DType::F32, DType::F16, DType::BF16, DType::U8, DType::I64, DType::F64];
@@ -192,7 +194,7 @@ fn saved() -> Result<Vec<u8>> {
     Ok(std::fs::read(file.path())?)
 }
 
-/// Numbers at which lengths, counts and offsets go wrong.
+/// Numbers that are likely to cause overflows in lengths, counts and offsets.
 const EXTREMES: [u64; 20] = [
     0,
     1,
@@ -216,16 +218,16 @@ const EXTREMES: [u64; 20] = [
     u64::MAX,
 ];
 
-/// One to four changes of `bytes`; `other` is what pieces are taken from.
+/// Applies one to four mutations to `bytes`; pieces to insert are inserted from `other`.
 fn mutate(mut bytes: Vec<u8>, other: &[u8], random: &mut StdRng) -> Vec<u8> {
     for _ in 0..random.random_range(1..=4) {
         if bytes.is_empty() {
             break;
         }
-        // Headers come first, and most fields are in them.
+        // Most fields are in the header, at the beginning of a file.
         let end = bytes.len();
-        let reach = if random.random_ratio(3, 4) { end.div_ceil(4) } else { end };
-        let at = random.random_range(0..reach);
+        let limit = if random.random_ratio(3, 4) { end.div_ceil(4) } else { end };
+        let at = random.random_range(0..limit);
         let piece = at..end.min(at + random.random_range(1..=24));
         match random.random_range(0..9) {
             0 => bytes[at] ^= 1 << random.random_range(0..8),
@@ -243,12 +245,12 @@ fn mutate(mut bytes: Vec<u8>, other: &[u8], random: &mut StdRng) -> Vec<u8> {
             }
             7 => {
                 let from = random.random_range(0..other.len());
-                let taken = &other[from..other.len().min(from + random.random_range(1..=200))];
+                let inserted = &other[from..other.len().min(from + random.random_range(1..=200))];
                 let replaced = if random.random() { piece } else { at..at };
-                drop(bytes.splice(replaced, taken.iter().copied()));
+                drop(bytes.splice(replaced, inserted.iter().copied()));
             }
             _ => {
-                // Where the header is text, its numbers are digits.
+                // In text headers, replaces a decimal number.
                 let is_digit = |at: &usize| bytes[*at].is_ascii_digit();
                 let Some(start) = (at..end).find(is_digit) else { continue };
                 let stop = (start..end).find(|at| !is_digit(at)).unwrap_or(end);
@@ -260,7 +262,7 @@ fn mutate(mut bytes: Vec<u8>, other: &[u8], random: &mut StdRng) -> Vec<u8> {
     bytes
 }
 
-/// The mutant of this number: the same seed gives the same.
+/// Returns the mutant with this number, which is determined by number and seed.
 fn mutant(formats: &[Format], seed: u64, number: u64) -> (&Format, Vec<u8>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -272,39 +274,39 @@ fn mutant(formats: &[Format], seed: u64, number: u64) -> (&Format, Vec<u8>) {
     (format, mutate(original.clone(), other.unwrap_or(original), &mut random))
 }
 
-/// What became of a mutant.
+/// Outcome of reading a mutant.
 struct Outcome {
     read: bool,
     peak: usize,
 }
 
-/// Reads a mutant; a panic or too much memory is an error.
+/// Reads a mutant; returns an error if the reader panics or exceeds the memory limit.
 fn check(format: &Format, bytes: &[u8]) -> std::result::Result<Outcome, String> {
     let work = || catch_unwind(AssertUnwindSafe(|| (format.read)(bytes).is_ok()));
     let (result, peak) = peak_of(work);
     let read = result.map_err(|panic| format!("panics: {}", text(&*panic)))?;
     let traced = Backtrace::capture().status() == BacktraceStatus::Captured;
-    let for_trace = if traced { BYTES_OF_BACKTRACE } else { 0 };
-    let allowed = BYTES_AT_LEAST + BYTES_FOR_EACH * bytes.len() + for_trace;
+    let for_trace = if traced { BACKTRACE_MEMORY } else { 0 };
+    let allowed = BASE_MEMORY + MEMORY_PER_BYTE * bytes.len() + for_trace;
     match peak <= allowed {
         true => Ok(Outcome { read, peak }),
         false => {
-            Err(format!("takes {peak} bytes of memory for {} bytes, {allowed} are allowed", bytes.len()))
+            Err(format!("uses {peak} bytes of memory for a file of {} bytes, limit {allowed}", bytes.len()))
         }
     }
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("with no text")
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// What a run has seen.
+/// Statistics of a run.
 #[derive(Default)]
 struct Tally {
-    /// How many mutants of each format were read, and refused.
+    /// Numbers of accepted and rejected mutants by format.
     seen: BTreeMap<&'static str, (usize, usize)>,
-    most_memory: usize,
+    peak_memory: usize,
     failures: Vec<String>,
 }
 
@@ -313,9 +315,9 @@ impl Tally {
         let (format, bytes) = mutant(formats, seed, number);
         match check(format, &bytes) {
             Ok(outcome) => {
-                let (read, refused) = self.seen.entry(format.name).or_default();
-                *if outcome.read { read } else { refused } += 1;
-                self.most_memory = self.most_memory.max(outcome.peak);
+                let (read, rejected) = self.seen.entry(format.name).or_default();
+                *if outcome.read { read } else { rejected } += 1;
+                self.peak_memory = self.peak_memory.max(outcome.peak);
             }
             Err(why) => {
                 let replay = format!("cargo xtask fuzz-files --seed {seed} --mutant {number}");
@@ -325,18 +327,18 @@ impl Tally {
     }
 
     fn merge(&mut self, other: Self) {
-        for (format, (read, refused)) in other.seen {
+        for (format, (read, rejected)) in other.seen {
             let sum = self.seen.entry(format).or_default();
-            *sum = (sum.0 + read, sum.1 + refused);
+            *sum = (sum.0 + read, sum.1 + rejected);
         }
-        self.most_memory = self.most_memory.max(other.most_memory);
+        self.peak_memory = self.peak_memory.max(other.peak_memory);
         self.failures.extend(other.failures);
     }
 }
 
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 #[test]
@@ -371,19 +373,19 @@ fn mutants() -> Result<()> {
     let seen: Vec<_> = tally
         .seen
         .iter()
-        .map(|(format, (read, refused))| format!("{format} {read} read and {refused} refused"))
+        .map(|(format, (read, rejected))| format!("{format} {read} accepted and {rejected} rejected"))
         .collect();
     println!(
         "fuzz-files: {count} mutants with seed {seed}: {}; at most {} bytes of memory, {} failed",
         seen.join(", "),
-        tally.most_memory,
+        tally.peak_memory,
         tally.failures.len()
     );
     tally.failures.iter().take(20).for_each(|failure| println!("{failure}"));
     assert!(tally.failures.is_empty(), "{} mutants failed", tally.failures.len());
     if count >= MUTANTS {
         assert_eq!(tally.seen.len(), formats.len());
-        assert!(tally.seen.values().all(|(read, refused)| *read > 0 && *refused > 0), "{:?}", tally.seen);
+        assert!(tally.seen.values().all(|(read, rejected)| *read > 0 && *rejected > 0), "{:?}", tally.seen);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! GGML, the format before GGUF, in its five versions.
+//! Tests the reader of GGML files, the predecessor of GGUF, in all five versions.
 use std::io::Cursor;
 
 use candle_core::quantized::ggml_file::{Content, qtensor_from_ggml};
@@ -8,7 +8,7 @@ use candle_core::{Device, Result};
 use crate::assert_error;
 use crate::bytes::Bytes;
 
-/// The versions: magic, version if the file has one, and whether tensors are aligned.
+/// Magic number, version number if the file has one, and whether tensors are aligned.
 const VERSIONS: [(u32, Option<u32>, bool); 5] = [
     (0x6767_6d6c, None, false),
     (0x6767_6d66, Some(1), false),
@@ -17,7 +17,7 @@ const VERSIONS: [(u32, Option<u32>, bool); 5] = [
     (0x6767_6a74, Some(3), true),
 ];
 
-/// A file of two tokens and two tensors.
+/// Returns a file with two tokens and two tensors.
 pub fn small(version: usize) -> Bytes {
     let (magic, number, aligned) = VERSIONS[version];
     let mut file = Bytes::default();
@@ -34,7 +34,7 @@ pub fn small(version: usize) -> Bytes {
         let token = format!("token {number} of the vocabulary");
         file.field(&token, word.as_bytes()).field(&token, &(number as f32).to_le_bytes());
     }
-    // Dimensions as the file has them: the last of the shape first.
+    // Dimensions in file order: the last dimension of the shape comes first.
     for (number, (name, dims, kind, size)) in
         [("f", &[4u32, 2][..], 0u32, 32), ("q", &[64], 8, 68)].into_iter().enumerate()
     {
@@ -64,7 +64,7 @@ fn assert_refused(bytes: &[u8], words: &[&str]) {
 }
 
 #[test]
-fn a_good_file_is_read_in_every_version() -> Result<()> {
+fn valid_files_of_every_version_are_read() -> Result<()> {
     for version in 0..VERSIONS.len() {
         let content = read(&small(version).all)?;
         assert_eq!(content.vocab.token_score_pairs, [(b"a".to_vec(), 0.), (b"bcd".to_vec(), 1.)]);
@@ -75,7 +75,7 @@ fn a_good_file_is_read_in_every_version() -> Result<()> {
 }
 
 #[test]
-fn a_file_that_ends_anywhere_names_the_field() {
+fn truncated_files_are_reported_with_the_field() {
     for version in 0..VERSIONS.len() {
         let Bytes { all, fields } = small(version);
         let start =
@@ -83,9 +83,9 @@ fn a_file_that_ends_anywhere_names_the_field() {
         let vocabulary = start("vocabulary");
         let ends = [start("header of tensor 0"), start("header of tensor 1")];
         for field in &fields {
-            // Before a tensor a file may end.
+            // A file may end before a tensor.
             for end in (field.start..field.end).filter(|end| !ends.contains(end)) {
-                // Two tokens take 16 bytes at least.
+                // Two tokens take at least 16 bytes.
                 let early = field.start >= vocabulary && end < vocabulary + 16;
                 assert_refused(&all[..end], &[if early { "vocabulary" } else { &field.name }, "ggml: "]);
             }
@@ -96,7 +96,8 @@ fn a_file_that_ends_anywhere_names_the_field() {
 
 const HUGE: &[u8] = &u32::MAX.to_le_bytes();
 
-/// In the last version: a field, which of its name, other bytes, and words of the error.
+/// Damaged fields of a file of the last version: name, index among fields of that name, new bytes, words of
+/// the error.
 const DAMAGED: &[(&str, usize, &[u8], [&str; 2])] = &[
     ("magic and version", 0, b"GGUF", ["unknown magic", "magic and version"]),
     ("magic and version", 1, HUGE, ["unsupported magic/version", "magic and version"]),
@@ -117,7 +118,7 @@ const DAMAGED: &[(&str, usize, &[u8], [&str; 2])] = &[
 ];
 
 #[test]
-fn a_damaged_field_is_named() {
+fn damaged_fields_are_reported() {
     let file = small(4);
     for (field, nth, bytes, words) in DAMAGED {
         assert_refused(&file.with(field, *nth, bytes), words);
@@ -125,7 +126,7 @@ fn a_damaged_field_is_named() {
 }
 
 #[test]
-fn dimensions_that_overflow_are_refused() {
+fn overflowing_dimensions_are_rejected() {
     let mut file = small(1);
     let header = "header of tensor 2";
     for part in [3, 1, 0, u32::MAX, u32::MAX, u32::MAX] {
@@ -136,7 +137,7 @@ fn dimensions_that_overflow_are_refused() {
 }
 
 #[test]
-fn blocks_that_a_caller_hands_over_are_measured() -> Result<()> {
+fn the_size_of_given_blocks_is_checked() -> Result<()> {
     let zeros = [0u8; 4 * 144 + 1];
     let load =
         |bytes: &[u8], dims: &[usize]| qtensor_from_ggml(GgmlDType::Q4K, bytes, dims.into(), &Device::Cpu);
@@ -147,7 +148,7 @@ fn blocks_that_a_caller_hands_over_are_measured() -> Result<()> {
         |bytes: &[u8]| QStorage::from_data(bytes.into(), &Device::Cpu, GgmlDType::Q4K).map(|_| "storage");
     assert_error(store(&zeros[..143]), &["143 bytes are not whole blocks of 144"]);
     assert_eq!(store(&[])?, "storage");
-    // Wherever the blocks lie: one of two neighbouring addresses is odd.
+    // Blocks need no alignment.
     for start in 0..4 {
         let bytes: Vec<u8> = (0..=255).cycle().skip(start).take(start + 144).collect();
         assert_eq!(*load(&bytes[start..], &[256])?.data()?, bytes[start..]);

@@ -1,4 +1,4 @@
-//! GGUF, all three versions.
+//! Tests the reader of GGUF files in all three versions.
 use std::io::Cursor;
 
 use candle_core::quantized::gguf_file::{Content, Value};
@@ -7,7 +7,7 @@ use candle_core::{Device, Result};
 use crate::assert_error;
 use crate::bytes::Bytes;
 
-/// Value types and tensor types by their numbers in a file.
+/// Numbers of value types and tensor types in a file.
 const U8: u32 = 0;
 const U32: u32 = 4;
 const I32: u32 = 5;
@@ -19,10 +19,10 @@ const F32: u32 = 0;
 const Q8_0: u32 = 8;
 const Q4K: u32 = 12;
 
-/// The bytes of the tensors of [`small`], by name.
+/// Names and sizes in bytes of the tensors of [`small`].
 const SIZES: [(&str, usize); 3] = [("f", 4 * 12), ("q", 34 * 4), ("k", 144)];
 
-/// A GGUF file of a version.
+/// GGUF file of a given version.
 pub struct Gguf {
     version: u32,
     pub bytes: Bytes,
@@ -39,7 +39,7 @@ impl Gguf {
         file
     }
 
-    /// A length as this version writes it.
+    /// Encodes a length in the format of this version.
     fn length(&self, length: u64) -> Vec<u8> {
         match self.version {
             1 => (length as u32).to_le_bytes().to_vec(),
@@ -52,7 +52,7 @@ impl Gguf {
         self.bytes.field(field, &length).field(field, text.as_bytes());
     }
 
-    /// The key of an entry and its type; its value follows.
+    /// Appends the key and type of a metadata entry; returns the field name for its value, which must follow.
     pub fn key(&mut self, key: &str, number: usize, kind: u32) -> String {
         self.string(&format!("key of metadata {number}"), key);
         let value = format!("metadata `{key}`");
@@ -73,7 +73,7 @@ impl Gguf {
     }
 }
 
-/// A file with strings, numbers, nested arrays and tensors of three types.
+/// Returns a file with strings, numbers, nested arrays and tensors of three types.
 pub fn small(version: u32) -> Gguf {
     let mut file = Gguf::new(version, 3, 5);
     let field = file.key("general.name", 0, STRING);
@@ -102,7 +102,7 @@ pub fn small(version: u32) -> Gguf {
     file
 }
 
-/// Reads the whole file: the header, then the tensors as they lie.
+/// Reads the whole file: the header, then the tensors in file order.
 pub fn read(bytes: &[u8], device: &Device) -> Result<Content> {
     let mut reader = Cursor::new(bytes);
     let content = Content::read(&mut reader)?;
@@ -120,7 +120,7 @@ fn assert_refused(bytes: &[u8], words: &[&str]) {
 }
 
 #[test]
-fn a_good_file_is_read_in_every_version() -> Result<()> {
+fn valid_files_of_every_version_are_read() -> Result<()> {
     for version in 1..=3 {
         let file = small(version).bytes.all;
         let content = read(&file, &Device::Cpu)?;
@@ -140,11 +140,11 @@ fn a_good_file_is_read_in_every_version() -> Result<()> {
 }
 
 #[test]
-fn a_file_that_ends_anywhere_names_the_field() {
+fn truncated_files_are_reported_with_the_field() {
     for version in 1..=3 {
         let Bytes { all, fields } = small(version).bytes;
         let prefix = if version == 1 { 4 } else { 8 };
-        // Before anything is read by its counts, they are held against the least that so many entries take.
+        // The reader first compares the counts with the minimum size of that many entries.
         let least = 8 + 2 * prefix + 5 * (prefix + 5) + 3 * (prefix + 16);
         for field in &fields {
             for end in field.start..field.end {
@@ -156,7 +156,8 @@ fn a_file_that_ends_anywhere_names_the_field() {
     }
 }
 
-/// In the third version: a field, which of its name, other bytes, and words of the error.
+/// Damaged fields of a file of version 3: name, index among fields of that name, new bytes, words of the
+/// error.
 const DAMAGED: &[(&str, usize, &[u8], &[&str])] = &[
     ("magic and version", 0, b"GGML", &["unknown magic 0x4c4d4747"]),
     ("magic and version", 1, &0u32.to_le_bytes(), &["unsupported magic/version Gguf/0"]),
@@ -249,7 +250,7 @@ const DAMAGED: &[(&str, usize, &[u8], &[&str])] = &[
 ];
 
 #[test]
-fn a_damaged_field_is_named() {
+fn damaged_fields_are_reported() {
     let file = small(3).bytes;
     for (field, nth, bytes, words) in DAMAGED {
         assert_refused(&file.with(field, *nth, bytes), words);
@@ -257,7 +258,7 @@ fn a_damaged_field_is_named() {
 }
 
 #[test]
-fn a_damaged_length_is_named_in_the_first_version() {
+fn damaged_lengths_in_version_1_are_reported() {
     let file = small(1).bytes;
     for (field, nth, words) in [
         ("counts of tensors and metadata", 0, ["counts of tensors and metadata", "tensor_count 4294967295"]),
@@ -270,7 +271,7 @@ fn a_damaged_length_is_named_in_the_first_version() {
 }
 
 #[test]
-fn an_alignment_of_another_type_is_refused() {
+fn an_alignment_of_another_type_is_rejected() {
     let aligned = |kind: u32, value: &[u8]| {
         let mut file = Gguf::new(3, 0, 1);
         let field = file.key("general.alignment", 0, kind);
@@ -291,7 +292,7 @@ fn an_alignment_of_another_type_is_refused() {
 }
 
 #[test]
-fn arrays_that_nest_without_end_are_refused() {
+fn deeply_nested_arrays_are_rejected() {
     let mut file = Gguf::new(3, 0, 1);
     let field = file.key("deep", 0, ARRAY);
     for _ in 0..100_000 {
@@ -302,8 +303,8 @@ fn arrays_that_nest_without_end_are_refused() {
 }
 
 #[test]
-fn what_the_reader_does_not_know_but_may_be_there_is_kept() -> Result<()> {
-    // Entries of any name, and tensors that lie in another order than their headers.
+fn unknown_metadata_and_any_tensor_order_are_accepted() -> Result<()> {
+    // A metadata entry of a vendor, and tensors whose order differs from that of their headers.
     let mut file = Gguf::new(3, 2, 1);
     let field = file.key("a.vendor's.own", 0, U32);
     file.bytes.field(&field, &7u32.to_le_bytes());
@@ -316,7 +317,7 @@ fn what_the_reader_does_not_know_but_may_be_there_is_kept() -> Result<()> {
 }
 
 #[test]
-fn a_scalar_is_the_cpus_error() {
+fn a_scalar_tensor_is_rejected() {
     let mut file = Gguf::new(3, 1, 0);
     file.tensor("s", 0, &[], F32, 0);
     file.bytes.align(32).field("s", &[0; 4]);
@@ -324,7 +325,7 @@ fn a_scalar_is_the_cpus_error() {
 }
 
 #[test]
-fn rocm_gives_the_cpus_errors() {
+fn rocm_reports_the_same_errors_as_the_cpu() {
     let file = small(3).bytes;
     let device = crate::common::device();
     for (field, nth, bytes, words) in DAMAGED {
@@ -335,7 +336,7 @@ fn rocm_gives_the_cpus_errors() {
 }
 
 #[test]
-fn a_header_of_another_file_is_held_against_this_one() -> Result<()> {
+fn a_header_is_checked_against_the_file_that_is_read() -> Result<()> {
     let file = small(3).bytes.all;
     let content = Content::read(&mut Cursor::new(&file))?;
     let short = Cursor::new(&file[..file.len() - 144]);

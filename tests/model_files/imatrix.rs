@@ -1,4 +1,4 @@
-//! Importance matrices.
+//! Tests the reader of importance matrices.
 use std::io::Write;
 
 use candle_core::Result;
@@ -7,7 +7,7 @@ use candle_core::quantized::imatrix_file::load_imatrix;
 use crate::assert_error;
 use crate::bytes::Bytes;
 
-/// Two entries of two values.
+/// Returns a file with two entries of two values.
 pub fn small() -> Bytes {
     let mut file = Bytes::default();
     file.field("number of entries", &2i32.to_le_bytes());
@@ -22,7 +22,7 @@ pub fn small() -> Bytes {
     file
 }
 
-/// Reads the bytes by way of a file, and says where that was.
+/// Writes the bytes to a temporary file and reads it.
 pub fn read(bytes: &[u8]) -> Result<Vec<(String, Vec<f32>)>> {
     let mut file = tempfile::Builder::new().prefix("importance").tempfile()?;
     file.write_all(bytes)?;
@@ -32,13 +32,13 @@ pub fn read(bytes: &[u8]) -> Result<Vec<(String, Vec<f32>)>> {
 }
 
 #[test]
-fn a_good_file_is_read() -> Result<()> {
+fn a_valid_file_is_read() -> Result<()> {
     assert_eq!(read(&small().all)?, [("b".into(), vec![2., 3.]), ("c".into(), vec![2., 3.])]);
     Ok(())
 }
 
 #[test]
-fn a_file_that_ends_anywhere_names_path_and_field() {
+fn truncated_files_are_reported_with_path_and_field() {
     let Bytes { all, fields } = small();
     for field in &fields {
         for end in field.start..field.end {
@@ -48,7 +48,7 @@ fn a_file_that_ends_anywhere_names_path_and_field() {
 }
 
 #[test]
-fn a_damaged_length_is_named() {
+fn damaged_lengths_are_reported() {
     let file = small();
     for (field, value, words) in [
         ("number of entries", 0, ["importance", "No data"]),

@@ -1,5 +1,6 @@
-//! Model files that are cut off, damaged or made up: each is one error that names the tensor and the field.
-//! No panic, no endless reading, no allocation for a length that the file cannot have.
+//! Tests readers of model files with truncated, damaged and invalid files. Each must give one error that
+//! names tensor and field, without panics, endless reading, or allocations for a length that exceeds the
+//! file.
 mod bytes;
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,11 +18,11 @@ use std::fmt::Debug;
 
 use candle_core::Result;
 
-/// The text of the error that this must be. It holds all of these words.
+/// Checks that `result` is an error whose text contains all of these words.
 #[track_caller]
 fn assert_error<T: Debug>(result: Result<T>, words: &[&str]) {
     let text = match result {
-        Ok(read) => panic!("{words:?} was expected, but this was read: {read:?}"),
+        Ok(read) => panic!("expected an error with {words:?}, got {read:?}"),
         Err(error) => error.to_string(),
     };
     for word in words {

@@ -1,4 +1,4 @@
-//! Counts what a thread has allocated, and the most it had at once.
+//! Counts the current and the peak number of allocated bytes per thread.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -7,49 +7,49 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
 fn count(bytes: isize) {
-    // A thread that ends may free after its counters are gone.
+    // A thread may free memory after its thread-local counters are destroyed.
     let _ = USED.try_with(|used| {
         used.set(used.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(used.get())));
     });
 }
 
-// SAFETY: every request goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every request is passed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Old and new are there at once where the block moves.
+        // If the block moves, old and new exist at the same time.
         count(size as isize);
         count(-(layout.size() as isize));
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Runs `work` and tells how many bytes this thread had at most beyond what it had before.
+/// Runs `work`; returns its result and the peak number of bytes that this thread allocated in addition.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = USED.get();
     PEAK.set(before);

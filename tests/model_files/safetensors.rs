@@ -1,4 +1,4 @@
-//! Safetensors, by every way of reading them.
+//! Tests all readers of safetensors files.
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -8,39 +8,39 @@ use candle_nn::VarBuilder;
 
 use crate::assert_error;
 
-/// A file of this header and this much data.
+/// Returns a file with this header and `data` bytes of data.
 pub fn file(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![1; data]].concat()
 }
 
-/// The dimensions of every tensor.
+/// Dimensions of every tensor.
 type Shapes = BTreeMap<String, Vec<usize>>;
 
-/// Reads all tensors out of a buffer.
+/// Reads all tensors from a buffer.
 pub fn read(bytes: &[u8]) -> Result<Shapes> {
     let tensors = load_buffer(bytes, &Device::Cpu)?;
     Ok(tensors.into_iter().map(|(name, tensor)| (name, tensor.dims().to_vec())).collect())
 }
 
-const GOOD: &str = r#"{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},"e":{"dtype":"U8","shape":[0,3],"data_offsets":[22,22]}}"#;
+const VALID: &str = r#"{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},"e":{"dtype":"U8","shape":[0,3],"data_offsets":[22,22]}}"#;
 
-/// A file of three tensors, one of them empty, and metadata.
-pub fn good() -> Vec<u8> {
-    file(GOOD, 22)
+/// Returns a file with metadata and three tensors, one of them empty.
+pub fn valid() -> Vec<u8> {
+    file(VALID, 22)
 }
 
 #[test]
-fn a_good_file_is_read() -> Result<()> {
-    let shapes = read(&good())?;
+fn a_valid_file_is_read() -> Result<()> {
+    let shapes = read(&valid())?;
     let expected = [("a", vec![2, 2]), ("b", vec![3]), ("e", vec![0, 3])];
     assert_eq!(shapes, expected.map(|(name, dims)| (name.to_owned(), dims)).into());
     Ok(())
 }
 
 #[test]
-fn a_file_that_ends_anywhere_says_how_much_is_missing() {
-    let all = good();
-    let header = 8 + GOOD.len();
+fn truncated_files_are_reported_with_the_sizes() {
+    let all = valid();
+    let header = 8 + VALID.len();
     for end in 0..all.len() {
         let (words, number) = match end {
             0..8 => ("the length of the header needs 8 bytes, the file has", end),
@@ -52,15 +52,15 @@ fn a_file_that_ends_anywhere_says_how_much_is_missing() {
 }
 
 #[test]
-fn a_length_out_of_range_is_refused() {
-    let mut all = good();
+fn a_header_length_out_of_range_is_rejected() {
+    let mut all = valid();
     for length in [u64::MAX, i64::MAX as u64, 1 << 40, 100_000_001, 99_999_999, all.len() as u64 - 7] {
         all[..8].copy_from_slice(&length.to_le_bytes());
         assert_error(read(&all), &[&format!("a header of {length} bytes")]);
     }
 }
 
-/// The entry of the tensor `x` in 16 bytes of data, and words of the error.
+/// Invalid entries of the tensor `x` in a file with 16 bytes of data, and words of the error.
 const DAMAGED: &[(&str, &[&str])] = &[
     (r#""shape":[4],"data_offsets":[0,16]"#, &["tensor `x`", "missing field `dtype`"]),
     (r#""dtype":"F32","data_offsets":[0,16]"#, &["tensor `x`", "missing field `shape`"]),
@@ -112,14 +112,14 @@ const DAMAGED: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn a_damaged_entry_names_the_tensor() {
+fn invalid_entries_are_reported_with_the_tensor() {
     for (entry, words) in DAMAGED {
         assert_error(read(&file(&format!(r#"{{"x":{{{entry}}}}}"#), 16)), words);
     }
 }
 
 #[test]
-fn tensors_that_overlap_or_leave_gaps_are_refused() {
+fn overlapping_tensors_and_gaps_are_rejected() {
     let two = |second: &str| {
         let first = r#""dtype":"F32","shape":[2],"data_offsets":[0,8]"#;
         file(&format!(r#"{{"a":{{{first}}},"b":{{"dtype":"U8","shape":[8],"data_offsets":{second}}}}}"#), 16)
@@ -131,25 +131,25 @@ fn tensors_that_overlap_or_leave_gaps_are_refused() {
 }
 
 #[test]
-fn a_header_that_is_no_map_of_tensors_is_refused() {
+fn an_invalid_header_is_rejected() {
     let deep = format!("{{\"x\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
     for header in ["", "{", "[]", "7", r#"{"x":{}"#, r#"{"x":}"#, &deep] {
         assert_error(read(&file(header, 0)), &["header"]);
     }
     assert_error(read(&file(r#"{"x":7}"#, 0)), &["tensor `x`"]);
-    let mut broken = good();
+    let mut broken = valid();
     broken[12] = 0xff;
     assert_error(read(&broken), &["invalid UTF-8 in header"]);
 }
 
 #[test]
-fn strides_that_overflow_are_refused() {
+fn overflowing_strides_are_rejected() {
     let entry = r#"{"x":{"dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}}"#;
     assert_error(read(&file(entry, 0)), &["tensor `x`", "strides of shape [0, 4294967296, 4294967296]"]);
 }
 
 #[test]
-fn every_way_of_reading_names_what_it_knows() -> Result<()> {
+fn all_readers_report_path_and_tensor() -> Result<()> {
     let bad = file(r#"{"x":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}"#, 16);
     let fault = "tensor `x`: shape [5]";
     assert_error(SliceSafetensors::new(&bad).map(|_| "read"), &[fault]);
@@ -159,12 +159,12 @@ fn every_way_of_reading_names_what_it_knows() -> Result<()> {
     let path = on_disk.path();
     assert_error(load(path, &Device::Cpu), &["damaged", fault]);
     assert_error(load(path.with_extension("gone"), &Device::Cpu), &["damaged", "gone"]);
-    // SAFETY: nobody else writes the file.
+    // SAFETY: no other process writes to the temporary file.
     assert_error(unsafe { MmapedSafetensors::new(path) }.map(|_| "read"), &["damaged", fault]);
-    // SAFETY: nobody else writes the file.
+    // SAFETY: no other process writes to the temporary file.
     assert_error(unsafe { MmapedSafetensors::multi(&[path]) }.map(|_| "read"), &["damaged", fault]);
     for device in [Device::Cpu, crate::common::device()] {
-        // SAFETY: nobody else writes the file.
+        // SAFETY: no other process writes to the temporary file.
         let builder = unsafe { VarBuilder::from_mmaped_safetensors(&[path], DType::F32, &device) };
         assert_error(builder.map(|_| "read"), &["damaged", fault]);
         assert_error(load(path, &device), &["damaged", fault]);
@@ -177,8 +177,8 @@ fn every_way_of_reading_names_what_it_knows() -> Result<()> {
 }
 
 #[test]
-fn an_odd_address_changes_nothing() -> Result<()> {
-    // The header's length decides where floats lie in memory.
+fn unaligned_data_is_read_correctly() -> Result<()> {
+    // The header's length determines the alignment of the data.
     for spaces in 0..4 {
         let header =
             format!(r#"{{"x":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}{}}}"#, " ".repeat(spaces));

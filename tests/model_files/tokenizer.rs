@@ -1,4 +1,4 @@
-//! The tokenizer that a GGUF file holds.
+//! Tests the reader of tokenizers in GGUF files.
 use std::io::Cursor;
 
 use candle_core::Result;
@@ -8,14 +8,14 @@ use tokenizers::Tokenizer;
 
 use crate::assert_error;
 
-/// Entries of the metadata, by key.
+/// Metadata entries: key and value.
 pub type Entries = Vec<(&'static str, Value)>;
 
 fn strings(words: &[&str]) -> Value {
     Value::Array(words.iter().map(|word| Value::String(word.to_string())).collect())
 }
 
-/// A byte-pair vocabulary of some letters.
+/// Returns a BPE vocabulary with a few letters.
 pub fn entries() -> Entries {
     let kinds = [1, 1, 1, 1, 1, 1, 3].map(Value::I32);
     vec![
@@ -28,7 +28,7 @@ pub fn entries() -> Entries {
     ]
 }
 
-/// A file of these entries without tensors.
+/// Returns a file with these entries and no tensors.
 pub fn file(entries: &Entries) -> Result<Vec<u8>> {
     let mut file = Cursor::new(Vec::new());
     let entries: Vec<_> = entries.iter().map(|(key, value)| (*key, value)).collect();
@@ -36,13 +36,13 @@ pub fn file(entries: &Entries) -> Result<Vec<u8>> {
     Ok(file.into_inner())
 }
 
-/// Reads the tokenizer of a file.
+/// Reads the tokenizer of a file with these entries.
 fn read(entries: &Entries) -> Result<Tokenizer> {
     Tokenizer::from_gguf(&Content::read(&mut Cursor::new(file(entries)?))?)
 }
 
 #[test]
-fn a_good_tokenizer_is_read() -> Result<()> {
+fn a_valid_tokenizer_is_read() -> Result<()> {
     let tokenizer = read(&entries())?;
     let encoding = tokenizer.encode("abca", true).map_err(candle_core::Error::wrap)?;
     assert_eq!(encoding.get_ids(), [6, 5, 4, 0]);
@@ -50,7 +50,7 @@ fn a_good_tokenizer_is_read() -> Result<()> {
 }
 
 #[test]
-fn a_damaged_entry_is_named() {
+fn invalid_entries_are_reported() {
     for (key, value, words) in [
         ("tokenizer.ggml.model", None, ["missing GGUF metadata key", "`tokenizer.ggml.model`"]),
         (

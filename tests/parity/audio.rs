@@ -1,4 +1,4 @@
-//! Models of sound: speech recognition, speech synthesis and codecs.
+//! Audio models: speech recognition, speech synthesis and codecs.
 use candle_core::{DType, Module, Tensor};
 use candle_transformers::models::*;
 use serde_json::{from_value, json};
@@ -6,7 +6,7 @@ use serde_json::{from_value, json};
 use crate::family::{VOCABULARY, config};
 use crate::single::{Single, numbers, text};
 
-/// Ids of a codebook, as many texts as there are codebooks.
+/// Returns codes of shape (1, books, count).
 fn codes(books: usize, count: u32, vb: &candle_nn::VarBuilder) -> anyhow::Result<Tensor> {
     Ok(Tensor::cat(&vec![text(count, vb)?; books], 0)?.unsqueeze(0)?)
 }
@@ -78,7 +78,7 @@ pub fn models() -> Vec<Single> {
             config.transformer.num_layers = 2;
             config.transformer.dim_feedforward = 64;
             config.transformer.max_seq_len = 64;
-            // Two frames of the transformer are one of the codes.
+            // The codes have half the frame rate of the transformer.
             (config.sample_rate, config.frame_rate) = (400.0, 25.0);
             (config.quantizer_bins, config.quantizer_dim) = (VOCABULARY, 16);
             let mut model = mimi::Model::new(config, vb.clone())?;
@@ -128,7 +128,7 @@ pub fn models() -> Vec<Single> {
             text_config.use_flash_attn = false;
             let mut cache = voxtral::VoxtralCache::new(true, DType::F32, &config.text_config, vb.device())?;
             let model = voxtral::VoxtralForConditionalGeneration::new(&config, vb.clone())?;
-            // The second of the ids, 24, stands for sound.
+            // Id 24, the second one, is the audio placeholder.
             let audio = numbers(&[1, 8, 32], &vb)?;
             Ok(vec![model.forward(&text(6, &vb)?, Some(&audio), &mut cache, 0)?])
         }),

@@ -1,4 +1,5 @@
-//! Every model of candle-transformers has a row in a table, or a reason in docs/testing.md why it has none.
+//! Checks that every model of candle-transformers has a row in a table, or a reason in docs/testing.md why it
+//! has none.
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -11,10 +12,10 @@ use crate::{
 };
 
 const DOCS: &str = include_str!("../../docs/testing.md");
-/// The heading of the table of reasons.
+/// Header of the table of reasons.
 const REASONS: &str = "| File | Why it has no row |\n";
 
-/// The files and folders of upstream's models.
+/// Returns the names of upstream's model files and folders.
 fn files() -> Result<BTreeSet<String>> {
     let crates = locate(&["candle-transformers"], VERSION, Path::new(env!("CARGO_TARGET_TMPDIR")))?;
     let entries = crates[0].join("src/models").read_dir()?;
@@ -22,7 +23,7 @@ fn files() -> Result<BTreeSet<String>> {
     Ok(entries.filter_map(|entry| name(entry.ok()?)).collect())
 }
 
-/// First words of the names of all rows.
+/// Returns the first words of the names of all rows.
 fn rows() -> BTreeSet<String> {
     let families = [transformers::families(), flash::families(), recurrent::families()];
     let singles =
@@ -34,8 +35,8 @@ fn rows() -> BTreeSet<String> {
     names.filter_map(|name| Some(name.split([' ', ',']).next()?.to_string())).collect()
 }
 
-/// The files of the table of reasons.
-fn left_out() -> BTreeSet<String> {
+/// Returns the files in the table of reasons.
+fn excluded() -> BTreeSet<String> {
     let table = DOCS.split_once(REASONS).expect("the table of reasons").1;
     let rows = table.lines().take_while(|line| line.starts_with('|'));
     rows.filter_map(|row| Some(row.split('`').nth(1)?.to_string())).collect()
@@ -47,12 +48,12 @@ fn every_model_has_a_row_or_a_reason() {
         Ok(files) => files,
         Err(error) => return println!("not applicable: needs upstream's sources: {error}"),
     };
-    let (rows, left_out) = (rows(), left_out());
+    let (rows, excluded) = (rows(), excluded());
     assert!(files.len() > 100, "{files:?}");
     let missing: Vec<_> =
-        files.iter().filter(|file| !rows.contains(*file) && !left_out.contains(*file)).collect();
+        files.iter().filter(|file| !rows.contains(*file) && !excluded.contains(*file)).collect();
     assert!(missing.is_empty(), "neither a row in tests/parity nor a reason in docs/testing.md: {missing:?}");
     let stale: Vec<_> =
-        left_out.iter().filter(|file| rows.contains(*file) || !files.contains(*file)).collect();
-    assert!(stale.is_empty(), "reasons for models that have a row, or are none of upstream's: {stale:?}");
+        excluded.iter().filter(|file| rows.contains(*file) || !files.contains(*file)).collect();
+    assert!(stale.is_empty(), "reasons for models that have a row or do not exist upstream: {stale:?}");
 }

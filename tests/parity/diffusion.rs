@@ -1,13 +1,13 @@
-//! Diffusion models: one denoising step of each, and their autoencoders.
+//! Diffusion models: one denoising step of each, and autoencoders.
 use candle_core::{Module, Tensor};
 use candle_transformers::models::flux::WithForward;
 use candle_transformers::models::*;
 use serde_json::{from_value, json};
 
 use crate::family::config;
-use crate::single::{Single, numbers, picture, text};
+use crate::single::{Single, numbers, random_image, text};
 
-/// The blocks of an MMDiT: what is around them computes in f16 only.
+/// Blocks of an MMDiT only, since the rest of the model supports only f16.
 macro_rules! mmdit {
     ($name:literal) => {
         Single::new($name, 2, |vb| {
@@ -35,7 +35,7 @@ pub fn flux_config() -> flux::model::Config {
     }
 }
 
-/// One step of a Flux with five words and four by four patches.
+/// Runs one step of a Flux model with five text tokens and four by four patches.
 pub fn flux_step(
     model: &impl WithForward,
     step: &Tensor,
@@ -63,7 +63,7 @@ pub fn models() -> Vec<Single> {
             let model = UNet2DConditionModel::new(vb.clone(), 4, 4, false, config)?;
             Ok(vec![model.forward(&numbers(&[1, 4, 8, 8], &vb)?, 10.0, &numbers(&[1, 5, 16], &vb)?)?])
         }),
-        Single::new("stable_diffusion, latents to a picture", 6, |vb| {
+        Single::new("stable_diffusion, decoder", 6, |vb| {
             let config = stable_diffusion::vae::AutoEncoderKLConfig {
                 block_out_channels: vec![16, 16],
                 norm_num_groups: 8,
@@ -77,24 +77,27 @@ pub fn models() -> Vec<Single> {
             let (latents, words) = (numbers(&[1, 2, 3, 3], &vb)?, numbers(&[1, 5, 16], &vb)?);
             Ok(vec![model.forward(&latents, &numbers(&[1], &vb)?.abs()?, &words)?])
         }),
-        Single::new("wuerstchen, pictures to latents and back", 14, |vb| {
+        Single::new("wuerstchen, autoencoder", 14, |vb| {
             let model = wuerstchen::paella_vq::PaellaVQ::new(vb.clone())?;
-            Ok(vec![model.encode(&picture(16, &vb)?)?, model.decode(&numbers(&[1, 4, 4, 4], &vb)?)?])
+            Ok(vec![model.encode(&random_image(16, &vb)?)?, model.decode(&numbers(&[1, 4, 4, 4], &vb)?)?])
         }),
         Single::new("flux, a step", 2, |vb| {
             let model = flux::model::Flux::new(&flux_config(), vb.clone())?;
             Ok(vec![flux_step(&model, &numbers(&[1], &vb)?.abs()?, &vb)?])
         }),
-        Single::new("flux, pictures to latents and back", 6, |vb| {
+        Single::new("flux, autoencoder", 6, |vb| {
             use flux::autoencoder::{Config, Decoder, Encoder};
             let config =
                 Config { ch: 32, ch_mult: vec![1, 1], num_res_blocks: 1, z_channels: 4, ..Config::dev() };
             let encoder = Encoder::new(&config, vb.pp("encoder"))?;
             let decoder = Decoder::new(&config, vb.pp("decoder"))?;
-            Ok(vec![encoder.forward(&picture(16, &vb)?)?, decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?])
+            Ok(vec![
+                encoder.forward(&random_image(16, &vb)?)?,
+                decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?,
+            ])
         }),
         mmdit!("mmdit"),
-        mmdit!("mmdit with one attention a block").without(|name, _| name.contains("attn2")),
+        mmdit!("mmdit, one attention per block").without(|name, _| name.contains("attn2")),
         Single::new("z_image, a step", 3, |vb| {
             let config = from_value(json!({
                 "all_patch_size": [2], "all_f_patch_size": [1], "in_channels": 4, "dim": 48, "n_layers": 1,
@@ -106,19 +109,22 @@ pub fn models() -> Vec<Single> {
             let sees_all = text(5, &vb)?.ones_like()?;
             Ok(vec![model.forward(&latents, &numbers(&[1], &vb)?.abs()?, &words, &sees_all)?])
         }),
-        Single::new("z_image, words", 3, |vb| {
+        Single::new("z_image, text encoder", 3, |vb| {
             let own = json!({"num_hidden_layers": 3, "hidden_act": "silu"});
             let model = z_image::text_encoder::ZImageTextEncoder::new(&from_value(config(own))?, vb.clone())?;
             Ok(vec![model.forward(&text(6, &vb)?)?])
         }),
-        Single::new("z_image, pictures to latents and back", 6, |vb| {
+        Single::new("z_image, autoencoder", 6, |vb| {
             let config = from_value(json!({
                 "in_channels": 3, "out_channels": 3, "latent_channels": 4, "block_out_channels": [16, 16],
                 "layers_per_block": 1, "scaling_factor": 0.36, "shift_factor": 0.12, "norm_num_groups": 8,
             }))?;
             let encoder = z_image::vae::Encoder::new(&config, vb.pp("encoder"))?;
             let decoder = z_image::vae::Decoder::new(&config, vb.pp("decoder"))?;
-            Ok(vec![encoder.forward(&picture(16, &vb)?)?, decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?])
+            Ok(vec![
+                encoder.forward(&random_image(16, &vb)?)?,
+                decoder.forward(&numbers(&[1, 4, 8, 8], &vb)?)?,
+            ])
         }),
     ]
 }

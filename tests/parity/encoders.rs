@@ -1,4 +1,4 @@
-//! Encoders of text, and models that read a whole text before they write one.
+//! Text encoders and encoder-decoder models.
 use std::collections::HashMap;
 
 use candle_core::Module;
@@ -8,7 +8,7 @@ use serde_json::{from_value, json};
 use crate::family::config;
 use crate::single::{Single, text};
 
-/// An encoder whose configuration is read from JSON.
+/// Declares an encoder whose configuration is read from JSON.
 macro_rules! encoder {
     ($name:literal, $own:tt, |$config:ident, $vb:ident, $ids:ident| $outputs:expr) => {
         encoder!($name, 2, $own, |$config, $vb, $ids| $outputs)
@@ -98,7 +98,7 @@ pub fn models() -> Vec<Single> {
         ),
         stella!("stella_en_v5, the large variant", "Large", "silu"),
         stella!("stella_en_v5, the small variant", "Small", "gelu"),
-        // Layers that also look at what was read are half as long again.
+        // Decoder layers with cross attention count as 1.5 layers.
         encoder!("t5", 5,
             {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4,
                 "relative_attention_num_buckets": 8, "dropout_rate": 0.0, "layer_norm_epsilon": 1e-6,

@@ -1,25 +1,25 @@
-//! What a row of the table is, and how a row is run.
+//! Model families of the tables, and how they are run.
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use serde_json::{Value, json};
 
-/// How many ids every model knows.
+/// Vocabulary size of every model.
 pub const VOCABULARY: usize = 48;
-/// How many layers a family has that does not say otherwise.
+/// Default number of layers.
 pub const LAYERS: usize = 2;
-/// Tokens that are fed at once, then one by one.
+/// Tokens that are prefilled, and tokens that are then fed one by one.
 const PROMPT: [u32; 6] = [1, 17, 42, 5, 33, 20];
 const STEPS: [u32; 8] = [7, 41, 2, 29, 11, 46, 3, 38];
 
-/// A model with its cache: ids of a sequence and how many came before, to logits.
+/// Model with its cache: computes logits from the ids of a sequence and the number of ids before them.
 pub type Forward = Box<dyn FnMut(&Tensor, usize) -> candle_core::Result<Tensor>>;
 
 pub fn forward(f: impl FnMut(&Tensor, usize) -> candle_core::Result<Tensor> + 'static) -> Result<Forward> {
     Ok(Box::new(f))
 }
 
-/// A family of models that takes its weights from a [`VarBuilder`].
+/// Model family whose weights come from a [`VarBuilder`].
 pub struct Family {
     pub name: &'static str,
     pub build: fn(VarBuilder) -> Result<Forward>,
@@ -27,13 +27,13 @@ pub struct Family {
     pub halves: Halves,
 }
 
-/// What a family does with weights of f16 and bf16.
+/// Support of a family for f16 and bf16 weights.
 pub enum Halves {
     Computed,
-    /// Its own code cannot, on any device, and why.
-    Refused(&'static str),
-    /// Its logits say nothing about rounding, and why.
-    LeftOut(&'static str),
+    /// Not supported by the model's code on any device, with the reason.
+    Unsupported(&'static str),
+    /// Not compared, since the difference of logits is not bounded by rounding, with the reason.
+    NotCompared(&'static str),
 }
 
 impl Family {
@@ -45,16 +45,17 @@ impl Family {
         Self { layers, ..self }
     }
 
-    pub fn refusing_halves(self, why: &'static str) -> Self {
-        Self { halves: Halves::Refused(why), ..self }
+    pub fn unsupported_halves(self, why: &'static str) -> Self {
+        Self { halves: Halves::Unsupported(why), ..self }
     }
 
     pub fn without_halves(self, why: &'static str) -> Self {
-        Self { halves: Halves::LeftOut(why), ..self }
+        Self { halves: Halves::NotCompared(why), ..self }
     }
 }
 
-/// A configuration: what most families call by the same name, and what this one says besides or otherwise.
+/// Returns a configuration with the fields that most families share, and with the fields of `own` added or
+/// replaced.
 pub fn config(own: Value) -> Value {
     let mut all = json!({
         "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS,
@@ -69,11 +70,11 @@ pub fn config(own: Value) -> Value {
     all
 }
 
-/// The logits of the prompt and of each step after it.
+/// Logits of the prompt and of each step after it.
 pub struct Logits(Vec<Vec<f32>>);
 
 impl Logits {
-    /// Numbers of an output that is compared like logits.
+    /// Wraps an output that is compared like logits.
     pub fn of(output: &Tensor) -> Result<Self> {
         Ok(Self(vec![output.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?]))
     }
@@ -86,16 +87,16 @@ impl Logits {
         self.all().fold(0.0, |largest, logit| largest.max(logit.abs()))
     }
 
-    /// The largest difference.
-    pub fn far_from(&self, reference: &Self) -> Result<f32> {
+    /// Returns the maximum absolute difference.
+    pub fn max_difference(&self, reference: &Self) -> Result<f32> {
         let lengths = |logits: &Self| logits.0.iter().map(Vec::len).collect::<Vec<_>>();
-        ensure!(lengths(self) == lengths(reference), "as many logits");
-        ensure!(self.all().chain(reference.all()).all(f32::is_finite), "finite logits");
+        ensure!(lengths(self) == lengths(reference), "numbers of logits differ");
+        ensure!(self.all().chain(reference.all()).all(f32::is_finite), "logits are not finite");
         Ok(self.all().zip(reference.all()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max))
     }
 }
 
-/// Feeds the prompt and then each step.
+/// Feeds the prompt and then each step; returns all logits.
 pub fn logits(mut model: Forward, device: &Device) -> Result<Logits> {
     let mut feed = |ids: &[u32], before| -> Result<Vec<f32>> {
         let logits = model(&Tensor::new(ids, device)?.unsqueeze(0)?, before)?;
@@ -108,7 +109,8 @@ pub fn logits(mut model: Forward, device: &Device) -> Result<Logits> {
     Ok(Logits(all))
 }
 
-/// For models that take one token after another: feeds the prompt so too, and keeps its last logits.
+/// Wraps a model that accepts one token at a time: feeds the prompt token by token and returns the last
+/// logits.
 pub fn token_by_token(
     mut f: impl FnMut(&Tensor, usize) -> candle_core::Result<Tensor> + 'static,
 ) -> Result<Forward> {

@@ -1,6 +1,7 @@
-//! Models with a switch for flash attention: on where there is a device for it, off on the CPU device.
+//! Models with optional flash attention, which is enabled on ROCm and disabled on the CPU.
 //!
-//! Their own code leaves windows and caps of scores out when it is on, so these have none that matters here.
+//! With flash attention, the models' code ignores sliding windows and score caps, so the configurations avoid
+//! them.
 use candle_nn::{Embedding, Module};
 use candle_transformers::models::*;
 use serde_json::{from_value, json};
@@ -8,7 +9,7 @@ use serde_json::{from_value, json};
 use crate::family::{Family, VOCABULARY, config, forward};
 use crate::transformers::llama;
 
-/// A family whose configuration is read from JSON, with the switch in it; `flash` says how it stands.
+/// Declares a family whose JSON configuration includes `use_flash_attn`; `flash` is its value.
 macro_rules! switched {
     ($name:literal, $model:path, $own:tt) => {
         switched!($name, $own, |config, vb, _flash| {
@@ -27,7 +28,7 @@ macro_rules! switched {
     };
 }
 
-/// The attention of z_image alone, over the words of a prompt; the switch is its own.
+/// Declares the attention layer of z_image alone, which enables flash attention by itself.
 macro_rules! z_image {
     ($name:literal, |$ids:ident| $mask:expr) => {
         Family::new($name, |vb| {
@@ -51,7 +52,7 @@ pub fn families() -> Vec<Family> {
         switched!("mistral", mistral::Model, {"sliding_window": 32}),
         switched!("mixtral", mixtral::Model,
         {"sliding_window": 32, "num_experts_per_tok": 2, "num_local_experts": 4})
-        .refusing_halves("its weights of experts are f32"),
+        .unsupported_halves("its expert weights are f32"),
         switched!("gemma", {"hidden_act": "gelu", "attention_bias": true}, |config, vb, flash| {
             let mut model = gemma::Model::new(flash, &config, vb)?;
             forward(move |ids, before| model.forward(ids, before))
@@ -129,6 +130,6 @@ pub fn families() -> Vec<Family> {
         }),
         z_image!("z_image", |ids| None),
         z_image!("z_image with a mask", |ids| Some(&ids.ne(5u32)?))
-            .without_halves("its mask has numbers that f16 has not"),
+            .without_halves("its mask has values that f16 cannot represent"),
     ]
 }

@@ -1,4 +1,4 @@
-//! GGUF files in memory, with the random weights of `weights.rs`.
+//! Builds GGUF files in memory with the random weights of `weights.rs`.
 use std::io::Cursor;
 
 use anyhow::Result;
@@ -8,24 +8,24 @@ use candle_core::{DType, Device, Shape};
 use candle_nn::VarBuilder;
 
 use crate::family::{LAYERS, VOCABULARY};
-use crate::weights::{Asked, named, noted_weights};
+use crate::weights::{Requests, named, recording_weights};
 
-/// The width of the models: one block of the k-quants.
+/// Width of the models: one block of the k-quants.
 pub const WIDTH: usize = 256;
-/// Four heads, and two of keys and values.
+/// Head width, for four query heads and two key heads.
 pub const HEAD: usize = WIDTH / 4;
 const KEYS: usize = WIDTH / 2;
 
-/// A file before its tensors have a type.
+/// GGUF file whose tensor types are not yet chosen.
 pub struct File {
     metadata: Vec<(String, Value)>,
     tensors: Vec<(String, Shape)>,
 }
 
-/// The name of a tensor and its shape.
+/// Names and shapes of tensors.
 pub type Tensors<'a> = &'a [(&'a str, &'a [usize])];
 
-/// Queries, keys and values of an attention after its norm, each by its own product.
+/// Attention with separate projections of queries, keys and values.
 pub const ATTENTION: Tensors<'_> = &[
     ("attn_norm.weight", &[WIDTH]),
     ("attn_q.weight", &[WIDTH, WIDTH]),
@@ -44,13 +44,13 @@ pub const GATED: Tensors<'_> = &[
     ("ffn_up.weight", &[WIDTH, WIDTH]),
     ("ffn_down.weight", &[WIDTH, WIDTH]),
 ];
-/// The gate is in the rows of `ffn_up`.
+/// Gated MLP whose gate is part of the rows of `ffn_up`.
 pub const GATED_IN_ONE: Tensors<'_> = &[
     ("ffn_norm.weight", &[WIDTH]),
     ("ffn_up.weight", &[2 * WIDTH, WIDTH]),
     ("ffn_down.weight", &[WIDTH, WIDTH]),
 ];
-/// Queries, keys and values by one product.
+/// Attention with a fused projection of queries, keys and values.
 pub const ATTENTION_IN_ONE: Tensors<'_> = &[
     ("attn_norm.weight", &[WIDTH]),
     ("attn_qkv.weight", &[WIDTH + 2 * KEYS, WIDTH]),
@@ -58,14 +58,14 @@ pub const ATTENTION_IN_ONE: Tensors<'_> = &[
 ];
 
 impl File {
-    /// A decoder of some architecture, the same tensors in every layer.
+    /// Returns a decoder of an architecture with the same tensors in every layer.
     pub fn decoder(architecture: &str, layer: &[Tensors<'_>]) -> Self {
         let count = |key: &str, value: usize| (key.to_string(), Value::U32(value as u32));
         let own = |key: &str, value: usize| count(&format!("{architecture}.{key}"), value);
         let own_f32 = |key: &str, value| (format!("{architecture}.{key}"), Value::F32(value));
         let metadata = vec![
             ("general.architecture".into(), Value::String(architecture.into())),
-            // 0 is f32: activations between the products.
+            // 0 is f32, the dtype of activations.
             count("general.dtype", 0),
             own("block_count", LAYERS),
             own("vocab_size", VOCABULARY),
@@ -92,7 +92,7 @@ impl File {
         (0..LAYERS).fold(file, |file, i| file.with_layer(i, &layer.concat()))
     }
 
-    /// The tensors that another model asked for.
+    /// Returns a file with these tensors and no metadata.
     pub fn of(tensors: Vec<(String, Shape)>) -> Self {
         Self { metadata: Vec::new(), tensors }
     }
@@ -108,14 +108,14 @@ impl File {
         self
     }
 
-    /// Takes the place of what the key said before.
-    pub fn saying(mut self, key: &str, value: Value) -> Self {
+    /// Sets a metadata entry, replacing an earlier one with the same key.
+    pub fn with_metadata(mut self, key: &str, value: Value) -> Self {
         self.metadata.retain(|(other, _)| other != key);
         self.metadata.push((key.to_string(), value));
         self
     }
 
-    /// The bytes, with matrices of `kind` where their rows consist of its blocks, and f32 otherwise.
+    /// Writes the file. Matrices have type `kind` if their rows consist of whole blocks, otherwise f32.
     pub fn bytes(&self, kind: GgmlDType) -> Result<Vec<u8>> {
         let tensors = self.tensors.iter().map(|(name, shape)| {
             let blocks = shape.rank() > 1 && shape.dims()[shape.rank() - 1].is_multiple_of(kind.block_size());
@@ -131,17 +131,17 @@ impl File {
     }
 }
 
-/// What readers of GGUF take: the content, and the file it is in.
+/// Parses the header; returns it with a reader of the file.
 pub fn read(bytes: &[u8]) -> Result<(gguf_file::Content, Cursor<&[u8]>)> {
     let mut reader = Cursor::new(bytes);
     Ok((gguf_file::Content::read(&mut reader)?, reader))
 }
 
-/// The tensors, each once, that `build` asks a `VarBuilder` for.
-pub fn asked_by(build: fn(VarBuilder) -> Result<()>) -> Result<File> {
-    let asked = Asked::default();
-    build(noted_weights(DType::F32, DType::F32, &Device::Cpu, asked.clone()))?;
-    let mut tensors = asked.lock().expect("no panic holds it").clone();
+/// Returns a file with the tensors that `build` requests from a `VarBuilder`.
+pub fn requested_by(build: fn(VarBuilder) -> Result<()>) -> Result<File> {
+    let requests = Requests::default();
+    build(recording_weights(DType::F32, DType::F32, &Device::Cpu, requests.clone()))?;
+    let mut tensors = requests.lock().expect("the lock is not poisoned").clone();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     tensors.dedup_by(|a, b| a.0 == b.0);
     Ok(File::of(tensors))

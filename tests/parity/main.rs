@@ -1,5 +1,5 @@
-//! Tiny models of candle-transformers: what they compute on ROCm is what they compute on the CPU device, causal families
-//! for a prompt and eight tokens after it.
+//! Compares tiny models of candle-transformers on ROCm with the CPU device; causal families for a prompt and
+//! eight generated tokens.
 #![cfg(feature = "rocm-emulator")]
 mod audio;
 #[path = "../common/mod.rs"]
@@ -26,21 +26,21 @@ use family::{Family, Forward, Halves, Logits, logits};
 use quantized::Quantized;
 use weights::weights;
 
-/// Results that are rounded on the longest path of a number through a layer: the norm, a projection, its
-/// rotation (2), the scores and their scale, the softmax, the values, the projection back, the residual; the
-/// norm, a projection, its activation, the gate, the projection back, the residual.
+/// Number of roundings on the longest path through a layer: norm, projection, rotation (2), scores, scale,
+/// softmax, values, output projection, residual; norm, projection, activation, gate, output projection,
+/// residual.
 const ROUNDINGS_PER_LAYER: f32 = 16.0;
-/// And after the layers: the norm, the head, the cap of the logits (2).
+/// Number of roundings after the layers: norm, head, logit cap (2).
 const ROUNDINGS_AFTER: f32 = 4.0;
 
-/// How far logits may lie from the reference. Each rounding moves a number by at most `u` of its size, which
-/// norms keep near one, so that the path adds up to the number of roundings times `u` of the largest logit.
-/// What is not counted, the additions within a product, has both signs and stays below that.
+/// Returns the maximum difference of logits from the reference. Each rounding changes a number by at most `u`
+/// of its size, which norms keep near one, so the error is at most the number of roundings times `u` of the
+/// largest logit. Roundings within a product are not counted: they have both signs and are smaller.
 fn bound(layers: usize, unit: f32, reference: &Logits) -> f32 {
     (ROUNDINGS_PER_LAYER * layers as f32 + ROUNDINGS_AFTER) * unit * reference.largest()
 }
 
-/// The largest relative error of one rounding.
+/// Returns the unit roundoff of a dtype.
 fn unit(dtype: DType) -> f32 {
     match dtype {
         DType::BF16 => 2f32.powi(-8),
@@ -49,7 +49,8 @@ fn unit(dtype: DType) -> f32 {
     }
 }
 
-/// Compares a family in each dtype with the CPU device in f32 on the same numbers; a line of the table.
+/// Compares a family in each dtype with the CPU device in f32 on the same numbers; returns a line of the
+/// table.
 fn compare(family: &Family) -> Result<String> {
     let mut line = family.name.to_string();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -59,36 +60,36 @@ fn compare(family: &Family) -> Result<String> {
         };
         let rocm = || run(dtype, &common::device());
         match family.halves {
-            Halves::Refused(why) if dtype != DType::F32 => {
-                ensure!(run(dtype, &Device::Cpu).is_err(), "{line} {dtype:?}: the CPU device computes it");
-                ensure!(rocm().is_err(), "{line} {dtype:?}: the CPU device refuses it: {why}");
+            Halves::Unsupported(why) if dtype != DType::F32 => {
+                ensure!(run(dtype, &Device::Cpu).is_err(), "{line} {dtype:?}: the CPU device supports it");
+                ensure!(rocm().is_err(), "{line} {dtype:?}: the CPU device does not support it: {why}");
                 line += &format!(" | {}: {why}", dtype.as_str());
             }
-            Halves::LeftOut(why) if dtype != DType::F32 => {
+            Halves::NotCompared(why) if dtype != DType::F32 => {
                 line += &format!(" | {}: {why}", dtype.as_str());
             }
             _ => {
                 let reference = run(DType::F32, &Device::Cpu)?;
                 ensure!(reference.largest() > 0.5, "{line}: its logits are close to zero");
-                let (far, bound) =
-                    (rocm()?.far_from(&reference)?, bound(family.layers, unit(dtype), &reference));
-                line += &format!(" | {}: {far:.1e} of {bound:.1e}", dtype.as_str());
-                ensure!(far <= bound, "{line}");
+                let (difference, bound) =
+                    (rocm()?.max_difference(&reference)?, bound(family.layers, unit(dtype), &reference));
+                line += &format!(" | {}: {difference:.1e} of {bound:.1e}", dtype.as_str());
+                ensure!(difference <= bound, "{line}");
             }
         }
     }
     Ok(line)
 }
 
-/// Quantized products on the longest path of a number through a layer: to the queries, from the values, to
-/// the gate and from it.
+/// Number of quantized products on the longest path through a layer: queries, attention output, gate, MLP
+/// output.
 const PRODUCTS_PER_LAYER: f32 = 4.0;
-/// And after the layers: the head.
+/// Number of quantized products after the layers: the head.
 const PRODUCTS_AFTER: f32 = 1.0;
 
-/// Compares a family in one type with the same file on the CPU device. Both make blocks of 8-bit numbers of
-/// the activations before each product, which moves a number by at most half a step, the 254th part of the
-/// largest of its block; not by the same amount, because the blocks are not the same.
+/// Compares a family in one quantized type with the same file on the CPU device. Both quantize activations to
+/// 8 bits before each product, which changes a number by at most half a step, 1/254 of the largest of its
+/// block. The errors differ, because the devices use different blocks.
 fn compare_quantized(family: &Quantized, kind: GgmlDType) -> Result<String> {
     let name = format!("{} {kind:?}", family.name);
     let bytes = (family.file)()?.bytes(kind)?;
@@ -99,14 +100,14 @@ fn compare_quantized(family: &Quantized, kind: GgmlDType) -> Result<String> {
     let reference = run(build.unwrap_or_else(|| (family.build)(&bytes, &Device::Cpu)), &Device::Cpu)?;
     ensure!(reference.largest() > 0.5, "{name}: its logits are close to zero");
     let device = common::device();
-    let far = run((family.build)(&bytes, &device), &device)?.far_from(&reference)?;
+    let difference = run((family.build)(&bytes, &device), &device)?.max_difference(&reference)?;
     let products = PRODUCTS_PER_LAYER * family.layers as f32 + PRODUCTS_AFTER;
     let bound = products * (2.0 / 254.0) * reference.largest();
-    ensure!(far <= bound, "{name}: {far:.1e} of {bound:.1e}");
-    Ok(format!("{name}: {far:.1e} of {bound:.1e}"))
+    ensure!(difference <= bound, "{name}: {difference:.1e} of {bound:.1e}");
+    Ok(format!("{name}: {difference:.1e} of {bound:.1e}"))
 }
 
-/// Prints a line for each, and fails if some differ.
+/// Prints a line for each model, and fails if some differ.
 fn assert_all(lines: impl Iterator<Item = Result<String>>) {
     let (mut count, mut wrong) = (0, 0);
     for line in lines {
@@ -120,7 +121,7 @@ fn assert_all(lines: impl Iterator<Item = Result<String>>) {
         );
     }
     println!("parity: {count} models, {wrong} differ");
-    assert_eq!(wrong, 0, "models that differ, of {count}");
+    assert_eq!(wrong, 0, "{wrong} of {count} models differ from the CPU");
 }
 
 #[test]

@@ -1,14 +1,14 @@
-//! Models of pictures or sound together with text.
+//! Models of images or audio together with text.
 use candle_core::{DType, Module, Tensor};
 use candle_transformers::models::*;
 use serde_json::{Value, from_value, json};
 
 use crate::family::{VOCABULARY, config};
-use crate::single::{Single, numbers, picture, text};
-use crate::vision::{fastvit, is_no_part_of_fastvit};
+use crate::single::{Single, numbers, random_image, text};
+use crate::vision::{fastvit, is_absent_in_fastvit};
 
-/// A tower of two layers for pictures of 32 pixels a side.
-fn tower(act: &str) -> Value {
+/// Returns the configuration of a vision encoder with two layers for images of 32 x 32 pixels.
+fn vision_config(act: &str) -> Value {
     config(
         json!({"hidden_act": act, "image_size": 32, "patch_size": 8, "num_channels": 3, "projection_dim": 32}),
     )
@@ -18,7 +18,7 @@ pub fn blip_config() -> Value {
     let text_config =
         json!({"encoder_hidden_size": 64, "projection_dim": 32, "is_decoder": true, "hidden_act": "gelu"});
     json!({
-        "text_config": config(text_config), "vision_config": tower("gelu"), "projection_dim": 32,
+        "text_config": config(text_config), "vision_config": vision_config("gelu"), "projection_dim": 32,
         "image_text_hidden_size": 32,
     })
 }
@@ -60,15 +60,16 @@ fn openclip_text() -> openclip::text_model::Config {
 
 fn paligemma_config() -> Value {
     let text_config = json!({"hidden_act": "gelu_pytorch_tanh"});
-    json!({"vision_config": tower("gelu_pytorch_tanh"), "text_config": config(text_config), "projection_dim": 64})
+    json!({"vision_config": vision_config("gelu_pytorch_tanh"), "text_config": config(text_config), "projection_dim": 64})
 }
 
-/// The features of a picture and of a text. Their product, which `forward` returns, is not compared: random features are
-/// nearly orthogonal, so that it is far smaller than the numbers whose roundings it adds up.
+/// Returns the features of an image and of a text. Their product, which `forward` returns, is not compared:
+/// random features are nearly orthogonal, so the product is much smaller than the rounding errors of its
+/// terms.
 macro_rules! features {
     ($model:ident, $vb:ident, $side:literal $(, $more:expr)*) => {
         Ok(vec![
-            $model.get_image_features(&picture($side, &$vb)?)?,
+            $model.get_image_features(&random_image($side, &$vb)?)?,
             $model.get_text_features(&text(7, &$vb)? $(, $more)*)?,
         ])
     };
@@ -109,7 +110,7 @@ pub fn models() -> Vec<Single> {
             let model = mobileclip::MobileClipModel::new(vb.clone(), &config)?;
             features!(model, vb, 64)
         })
-        .without(is_no_part_of_fastvit),
+        .without(is_absent_in_fastvit),
         Single::new("chinese_clip", 4, |vb| {
             let text_config = chinese_clip::text_model::ChineseClipTextConfig {
                 vocab_size: VOCABULARY,
@@ -142,13 +143,13 @@ pub fn models() -> Vec<Single> {
         Single::new("siglip", 4, |vb| {
             let text_config =
                 json!({"hidden_act": "gelu", "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3});
-            let config = json!({"text_config": config(text_config), "vision_config": tower("gelu")});
+            let config = json!({"text_config": config(text_config), "vision_config": vision_config("gelu")});
             let model = siglip::Model::new(&from_value(config)?, vb.clone())?;
             features!(model, vb, 48)
         }),
         Single::new("blip", 4, |vb| {
             let mut model = blip::BlipForConditionalGeneration::new(&from_value(blip_config())?, vb.clone())?;
-            let image = model.vision_model().forward(&picture(32, &vb)?)?;
+            let image = model.vision_model().forward(&random_image(32, &vb)?)?;
             Ok(vec![model.text_decoder().forward(&text(5, &vb)?, &image)?])
         }),
         Single::new("blip_text", 2, |vb| {
@@ -171,15 +172,15 @@ pub fn models() -> Vec<Single> {
             }));
             let mut model =
                 trocr::TrOCRModel::new(&from_value(image)?, &from_value(text_config)?, vb.clone())?;
-            let image = model.encoder().forward(&picture(32, &vb)?)?;
-            // Its mask fits one token at a time.
+            let image = model.encoder().forward(&random_image(32, &vb)?)?;
+            // The model's mask supports only one token at a time.
             let ids = text(2, &vb)?;
             let first = model.decode(&ids.narrow(1, 0, 1)?, &image, 0)?;
             Ok(vec![first, model.decode(&ids.narrow(1, 1, 1)?, &image, 1)?])
         }),
         Single::new("moondream", 4, |vb| {
             let mut model = moondream::Model::new(&from_value(moondream_config())?, vb.clone())?;
-            let image = model.vision_encoder().forward(&picture(28, &vb)?)?;
+            let image = model.vision_encoder().forward(&random_image(28, &vb)?)?;
             let ids = text(5, &vb)?;
             Ok(vec![model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, &ids, &image)?])
         }),
@@ -194,32 +195,32 @@ pub fn models() -> Vec<Single> {
             })))?;
             let model = llava::LLaVA::load(vb.clone(), &config, Some(clip_vision()))?;
             let mut cache = llama::Cache::new(true, DType::F32, &config.to_llama_config(), vb.device())?;
-            // The second of the ids, 24, stands for the picture.
+            // Id 24, the second one, is the image placeholder.
             let ids = text(5, &vb)?.to_dtype(DType::I64)?;
             let image =
-                model.prepare_inputs_labels_for_multimodal(&ids, &[picture(32, &vb)?], &[(32, 32)])?;
+                model.prepare_inputs_labels_for_multimodal(&ids, &[random_image(32, &vb)?], &[(32, 32)])?;
             Ok(vec![model.forward(&image, 0, &mut cache)?])
         }),
         Single::new("paligemma", 4, |vb| {
             let mut model = paligemma::Model::new(&from_value(paligemma_config())?, vb.clone())?;
             let ids = text(5, &vb)?;
-            let first = model.setup(&picture(32, &vb)?, &ids)?;
+            let first = model.setup(&random_image(32, &vb)?, &ids)?;
             Ok(vec![first, model.forward(&ids.narrow(1, 2, 1)?)?])
         }),
         Single::new("colpali", 4, |vb| {
             let mut model = colpali::Model::new(&from_value(paligemma_config())?, vb.clone())?;
             let ids = text(5, &vb)?;
-            Ok(vec![model.forward_images(&picture(32, &vb)?, &ids)?, model.forward_text(&ids)?])
+            Ok(vec![model.forward_images(&random_image(32, &vb)?, &ids)?, model.forward_text(&ids)?])
         }),
         Single::new("pixtral", 4, |vb| {
-            let mut image = tower("silu");
+            let mut image = vision_config("silu");
             image["head_dim"] = 16.into();
             let config = json!({
                 "projector_hidden_act": "gelu", "text_config": config(json!({"sliding_window": 32})),
                 "vision_config": image, "image_token_index": 24, "image_seq_length": 1,
             });
             let mut model = pixtral::Model::new(&from_value(config)?, vb.clone())?;
-            let image = model.encode_image(&picture(32, &vb)?)?;
+            let image = model.encode_image(&random_image(32, &vb)?)?;
             let first = model.lm_forward_embeds(&image)?;
             Ok(vec![first, model.lm_forward(&text(1, &vb)?)?])
         }),
@@ -234,9 +235,9 @@ pub fn models() -> Vec<Single> {
                 "vision_end_token_id": 43,
             });
             let model = qwen3_vl::Qwen3VLModel::new(&from_value(config)?, vb.clone())?;
-            // Four by four patches, of which four each become one token.
+            // Four by four patches; every four of them become one token.
             let (patches, grid) = (numbers(&[16, 96], &vb)?, Tensor::new(&[[1u32, 4, 4]], vb.device())?);
-            let places = vec![vec![(2, 6)]];
+            let image_positions = vec![vec![(2, 6)]];
             let (image, ids) = (Some(patches), text(9, &vb)?);
             Ok(vec![model.forward(
                 &ids,
@@ -245,7 +246,7 @@ pub fn models() -> Vec<Single> {
                 Some(grid),
                 None,
                 vec![9],
-                places,
+                image_positions,
                 vec![vec![]],
                 &[0],
             )?])
@@ -255,15 +256,15 @@ pub fn models() -> Vec<Single> {
                 "rope_scaling": {"mrope_section": [2, 3, 3]}, "image_token_id": 40, "video_token_id": 41,
                 "vision_start_token_id": 42, "vision_end_token_id": 43,
             }));
-            config["vision_config"] = tower("gelu_pytorch_tanh");
-            // Another name of one tensor.
+            config["vision_config"] = vision_config("gelu_pytorch_tanh");
+            // `rms_norm_eps` is an alias of another field, which must not occur twice.
             config.as_object_mut().and_then(|config| config.remove("rms_norm_eps"));
             let mut model = paddleocr_vl::PaddleOCRVLModel::new(&from_value(config)?, vb.clone())?;
             let grid = Tensor::new(&[[1u32, 4, 4]], vb.device())?;
             let ids = Tensor::new(&[[5u32, 40, 40, 40, 40, 7, 3]], vb.device())?;
-            Ok(vec![model.forward(&ids, Some(&picture(32, &vb)?), Some(&grid), 0)?])
+            Ok(vec![model.forward(&ids, Some(&random_image(32, &vb)?), Some(&grid), 0)?])
         }),
-        Single::new("gemma4 with pictures and sound", 6, |vb| {
+        Single::new("gemma4 with images and audio", 6, |vb| {
             let config = json!({
                 "text_config": config(json!({
                     "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
@@ -280,7 +281,7 @@ pub fn models() -> Vec<Single> {
             });
             let mut model = gemma4::Model::new(&from_value(config)?, vb.clone())?;
             let ids = Tensor::new(&[[5u32, 40, 40, 40, 40, 41, 41, 41, 41, 7]], vb.device())?;
-            let (image, audio) = ([picture(16, &vb)?], numbers(&[1, 16, 16], &vb)?);
+            let (image, audio) = ([random_image(16, &vb)?], numbers(&[1, 16, 16], &vb)?);
             let padding = Tensor::zeros((1, 16), DType::F32, vb.device())?;
             Ok(vec![model.forward_multimodal(&ids, Some(&image), Some(&audio), Some(&padding), 0)?])
         }),

@@ -1,4 +1,4 @@
-//! Families with quantized weights, read from GGUF.
+//! Model families with quantized weights, read from GGUF.
 use std::collections::HashMap;
 
 use anyhow::Result;
@@ -13,21 +13,21 @@ use crate::family::{Forward, LAYERS, VOCABULARY, config, forward, token_by_token
 use crate::gguf::*;
 use crate::weights::weights;
 
-/// Makes a model of a file's bytes.
+/// Builds a model from the bytes of a file.
 type Reader = fn(&[u8]) -> Result<Forward>;
 
 pub struct Quantized {
     pub name: &'static str,
-    /// The types that its matrices are tried in.
+    /// Quantized types that are tested.
     pub kinds: &'static [GgmlDType],
     pub file: fn() -> Result<File>,
     pub layers: usize,
     pub build: fn(&[u8], &Device) -> Result<Forward>,
-    /// The model on the CPU device, where that is not the same one.
+    /// Reference model on the CPU, if different from `build`.
     pub reference: Option<Reader>,
 }
 
-/// A family whose `from_gguf` takes the content, the file and the device.
+/// Declares a family whose `from_gguf` takes content, file and device.
 macro_rules! from_gguf {
     ($name:literal, $kinds:expr, $model:path, $file:expr) => {
         Quantized {
@@ -45,22 +45,22 @@ macro_rules! from_gguf {
     };
 }
 
-/// A family whose tensors have the names that another one gives them, and whose `new` takes both the
-/// configuration and a `VarBuilder` of quantized tensors.
-macro_rules! as_in {
+/// Declares a family with the tensor names of another one, whose `new` takes the configuration and a
+/// `VarBuilder` of quantized tensors.
+macro_rules! with_names_of {
     ($name:literal, $kinds:expr, $own:tt, $names_of:path, |$config:ident, $vb:ident| $build:block) => {
         Quantized {
             name: $name,
             kinds: $kinds,
             file: || {
-                asked_by(|vb| {
-                    <$names_of>::new(&from_value(wide(json!($own)))?, vb)?;
+                requested_by(|vb| {
+                    <$names_of>::new(&from_value(wide_config(json!($own)))?, vb)?;
                     Ok(())
                 })
             },
             layers: LAYERS,
             build: |bytes, device| {
-                let $config = from_value(wide(json!($own)))?;
+                let $config = from_value(wide_config(json!($own)))?;
                 let $vb = VarBuilder::from_gguf_buffer(bytes, device)?;
                 $build
             },
@@ -69,8 +69,8 @@ macro_rules! as_in {
     };
 }
 
-/// What most configurations say, as wide as the blocks need it.
-fn wide(own: Json) -> Json {
+/// Returns a configuration whose widths are multiples of the block sizes.
+fn wide_config(own: Json) -> Json {
     let mut all = config(json!({"hidden_size": WIDTH, "intermediate_size": WIDTH, "head_dim": HEAD}));
     if let (Json::Object(all), Json::Object(own)) = (&mut all, own) {
         all.extend(own);
@@ -98,8 +98,8 @@ pub fn families() -> Vec<Quantized> {
         }),
         from_gguf!("quantized_llama, every expert", &[Q4_0, Q6K], quantized_llama::ModelWeights, {
             let mut file = File::decoder("llama", &[ATTENTION, &GATED[..1]])
-                .saying("llama.expert_count", Value::U32(EXPERTS as u32))
-                .saying("llama.expert_used_count", Value::U32(EXPERTS as u32));
+                .with_metadata("llama.expert_count", Value::U32(EXPERTS as u32))
+                .with_metadata("llama.expert_used_count", Value::U32(EXPERTS as u32));
             for layer in 0..LAYERS {
                 file = file.with_layer(layer, &[("ffn_gate_inp.weight", &[EXPERTS, WIDTH])]);
                 for expert in 0..EXPERTS {
@@ -131,7 +131,7 @@ pub fn families() -> Vec<Quantized> {
                 ("ffn_down.bias", &[WIDTH]),
             ];
             File::decoder("phi2", &[own])
-                .saying("phi2.attention.head_count_kv", Value::U32((WIDTH / HEAD) as u32))
+                .with_metadata("phi2.attention.head_count_kv", Value::U32((WIDTH / HEAD) as u32))
                 .with(&[("output_norm.bias", &[WIDTH]), ("output.bias", &[VOCABULARY])])
         }),
         Quantized {
@@ -159,11 +159,11 @@ pub fn families() -> Vec<Quantized> {
                 ("shortconv.out_proj.weight", &[WIDTH, WIDTH]),
                 ("shortconv.conv.weight", &[WIDTH, 3]),
             ];
-            // A layer without heads of keys is one of the convolution.
+            // A layer with 0 key heads is a convolution layer.
             let heads = [0, 2].map(Value::U32).to_vec();
             File::decoder("lfm2", &[ATTENTION, HEAD_NORMS, GATED, convolution])
-                .saying("lfm2.attention.head_count_kv", Value::Array(heads))
-                .saying("lfm2.shortconv.l_cache", Value::U32(3))
+                .with_metadata("lfm2.attention.head_count_kv", Value::Array(heads))
+                .with_metadata("lfm2.shortconv.l_cache", Value::U32(3))
         }),
         Quantized {
             name: "quantized_glm4",
@@ -182,7 +182,7 @@ pub fn families() -> Vec<Quantized> {
             name: "smol quantized_smollm3",
             kinds: &[Q4_1, Q4K],
             file: || {
-                // Its heads are 128 wide.
+                // The model requires a head width of 128.
                 let attention: Tensors<'_> = &[
                     ("attn_norm.weight", &[WIDTH]),
                     ("attn_q.weight", &[WIDTH, WIDTH]),
@@ -191,9 +191,9 @@ pub fn families() -> Vec<Quantized> {
                     ("attn_output.weight", &[WIDTH, WIDTH]),
                 ];
                 let file = File::decoder("smollm3", &[attention, GATED])
-                    .saying("smollm3.rope.dimension_count", Value::U32(128));
+                    .with_metadata("smollm3.rope.dimension_count", Value::U32(128));
                 let heads = ["smollm3.attention.head_count", "smollm3.attention.head_count_kv"];
-                Ok(heads.iter().fold(file, |file, heads| file.saying(heads, Value::U32(2))))
+                Ok(heads.iter().fold(file, |file, heads| file.with_metadata(heads, Value::U32(2))))
             },
             layers: LAYERS,
             build: |bytes, device| {
@@ -208,11 +208,11 @@ pub fn families() -> Vec<Quantized> {
             },
             reference: None,
         },
-        as_in!("quantized_mistral", &[Q4_0, Q4K], {"sliding_window": 4}, mistral::Model, |config, vb| {
+        with_names_of!("quantized_mistral", &[Q4_0, Q4K], {"sliding_window": 4}, mistral::Model, |config, vb| {
             let mut model = quantized_mistral::Model::new(&config, vb)?;
             forward(move |ids, before| model.forward(ids, before))
         }),
-        as_in!("quantized_stable_lm", &[Q5_0, Q5K],
+        with_names_of!("quantized_stable_lm", &[Q5_0, Q5K],
             {"partial_rotary_factor": 0.25, "use_cache": true, "use_qkv_bias": true},
             stable_lm::Model,
             |config, vb| {
@@ -220,7 +220,7 @@ pub fn families() -> Vec<Quantized> {
                 forward(move |ids, before| model.forward(ids, before))
             }
         ),
-        as_in!("quantized_mixformer", &[Q5_1, Q6K],
+        with_names_of!("quantized_mixformer", &[Q5_1, Q6K],
             {"n_positions": 32, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 4, "rotary_dim": 32,
                 "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
                 "pad_vocab_size_multiple": 16},
@@ -230,7 +230,7 @@ pub fn families() -> Vec<Quantized> {
                 forward(move |ids, _| model.forward(ids))
             }
         ),
-        as_in!("quantized_rwkv_v5", &[Q8_0, Q3K],
+        with_names_of!("quantized_rwkv_v5", &[Q8_0, Q3K],
             {"attention_hidden_size": WIDTH, "num_attention_heads": HEAD, "head_size": HEAD,
                 "layer_norm_epsilon": 1e-5, "rescale_every": 6},
             rwkv_v5::Model,
@@ -240,7 +240,7 @@ pub fn families() -> Vec<Quantized> {
                 token_by_token(move |ids, _| model.forward(ids, &mut state))
             }
         ),
-        as_in!("quantized_rwkv_v6", &[Q8_0, Q2K],
+        with_names_of!("quantized_rwkv_v6", &[Q8_0, Q2K],
             {"attention_hidden_size": WIDTH, "num_attention_heads": HEAD, "head_size": HEAD,
                 "layer_norm_epsilon": 1e-5, "rescale_every": 6},
             rwkv_v6::Model,
@@ -250,7 +250,7 @@ pub fn families() -> Vec<Quantized> {
                 token_by_token(move |ids, _| model.forward(ids, &mut state))
             }
         ),
-        as_in!("quantized_recurrent_gemma", &[Q4_1, Q5K],
+        with_names_of!("quantized_recurrent_gemma", &[Q4_1, Q5K],
             {"lru_width": WIDTH, "attention_window_size": 16, "conv1d_width": 4,
                 "logits_soft_cap": 30.0, "hidden_activation": "gelu_pytorch_tanh",
                 "partial_rotary_factor": 0.5, "max_seq_len": 32,
@@ -265,7 +265,7 @@ pub fn families() -> Vec<Quantized> {
             name: "quantized_llama2_c",
             kinds: &[Q5_0, Q6K],
             file: || {
-                asked_by(|vb| {
+                requested_by(|vb| {
                     llama2_c::Llama::load(vb, LLAMA2_C.clone())?;
                     Ok(())
                 })
@@ -293,9 +293,9 @@ pub fn families() -> Vec<Quantized> {
                 ];
                 let count = |value| Value::U32(value as u32);
                 Ok(File::decoder("qwen3moe", &[ATTENTION, HEAD_NORMS, experts])
-                    .saying("qwen3moe.expert_count", count(EXPERTS))
-                    .saying("qwen3moe.expert_used_count", count(EXPERTS))
-                    .saying("qwen3moe.expert_feed_forward_length", count(WIDTH)))
+                    .with_metadata("qwen3moe.expert_count", count(EXPERTS))
+                    .with_metadata("qwen3moe.expert_used_count", count(EXPERTS))
+                    .with_metadata("qwen3moe.expert_feed_forward_length", count(WIDTH)))
             },
             layers: LAYERS,
             build: |bytes, device| {
@@ -304,7 +304,7 @@ pub fn families() -> Vec<Quantized> {
                     quantized_qwen3_moe::GGUFQWenMoE::from_gguf(content, &mut reader, device, DType::F32)?;
                 forward(move |ids, before| model.forward(ids, before))
             },
-            // The CPU device has no product of chosen experts.
+            // The CPU device does not support `indexed_moe_forward`.
             reference: Some(dequantized_qwen3_moe),
         },
     ]
@@ -316,7 +316,7 @@ fn quantized_phi3(bytes: &[u8], device: &Device, flash: bool) -> Result<Forward>
     forward(move |ids, before| model.forward(ids, before))
 }
 
-/// qwen3_moe on the CPU with the numbers of a file of quantized_qwen3_moe.
+/// Builds qwen3_moe on the CPU with the dequantized weights of a file for quantized_qwen3_moe.
 fn dequantized_qwen3_moe(bytes: &[u8]) -> Result<Forward> {
     let (content, mut reader) = read(bytes)?;
     let mut tensors = HashMap::new();
@@ -336,7 +336,7 @@ fn dequantized_qwen3_moe(bytes: &[u8]) -> Result<Forward> {
             }
         }
     }
-    let config = from_value(wide(json!({
+    let config = from_value(wide_config(json!({
         "max_window_layers": 2, "use_sliding_window": false, "decoder_sparse_step": 1,
         "moe_intermediate_size": WIDTH, "num_experts_per_tok": EXPERTS, "num_experts": EXPERTS,
         "norm_topk_prob": true,
@@ -346,7 +346,7 @@ fn dequantized_qwen3_moe(bytes: &[u8]) -> Result<Forward> {
     forward(move |ids, before| model.forward(ids, before))
 }
 
-/// What a tensor is called in GGUF and in safetensors.
+/// Names of tensors in GGUF and in safetensors.
 const NAMES_OF_QWEN3_MOE: [(&str, &str); 15] = [
     ("token_embd", "model.embed_tokens"),
     ("output_norm", "model.norm"),

@@ -1,4 +1,4 @@
-//! Quantized models whose inputs are more than ids: pictures, sound or an encoded text.
+//! Quantized models with inputs other than ids: images, audio or encoded text.
 use candle_core::quantized::GgmlDType::{Q4_0, Q8_0};
 use candle_core::{DType, Module};
 use candle_transformers::models::*;
@@ -8,21 +8,21 @@ use serde_json::{from_value, json};
 use crate::audio::whisper_config;
 use crate::diffusion::{flux_config, flux_step};
 use crate::family::{VOCABULARY, forward};
-use crate::gguf::asked_by;
+use crate::gguf::requested_by;
 use crate::multimodal::{blip_config, moondream_config};
 use crate::quantized::Quantized;
-use crate::single::{numbers, picture, text};
+use crate::single::{numbers, random_image, text};
 use crate::weights::weights;
 
-/// A family whose tensors have the names that the model without quantization asks for. Inputs are made on the
-/// device of `$on`.
-macro_rules! reading {
-    ($name:literal, $kinds:expr, $layers:literal, |$asked:ident| $original:expr, |$vb:ident, $on:ident| $build:block) => {
+/// Declares a family with the tensor names of the unquantized model. Inputs are created on the device of
+/// `$on`.
+macro_rules! quantized_model {
+    ($name:literal, $kinds:expr, $layers:literal, |$vars:ident| $original:expr, |$vb:ident, $on:ident| $build:block) => {
         Quantized {
             name: $name,
             kinds: &$kinds,
             file: || {
-                asked_by(|$asked| {
+                requested_by(|$vars| {
                     $original;
                     Ok(())
                 })
@@ -56,7 +56,7 @@ fn metavoice_config() -> anyhow::Result<metavoice::transformer::Config> {
 
 pub fn families() -> Vec<Quantized> {
     vec![
-        reading!(
+        quantized_model!(
             "quantized_t5",
             [Q4_0, Q8_0],
             4,
@@ -68,7 +68,7 @@ pub fn families() -> Vec<Quantized> {
                 forward(move |ids, _| model.decode(ids, &read))
             }
         ),
-        reading!(
+        quantized_model!(
             "quantized_blip",
             [Q8_0],
             4,
@@ -76,11 +76,11 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(blip_config())?;
                 let mut model = quantized_blip::BlipForConditionalGeneration::new(&config, vb)?;
-                let image = model.vision_model().forward(&picture(32, &on)?)?;
+                let image = model.vision_model().forward(&random_image(32, &on)?)?;
                 forward(move |ids, _| model.text_decoder().forward(ids, &image))
             }
         ),
-        reading!(
+        quantized_model!(
             "quantized_blip_text",
             [Q4_0],
             2,
@@ -92,7 +92,7 @@ pub fn families() -> Vec<Quantized> {
                 forward(move |ids, _| model.forward(ids, &image))
             }
         ),
-        reading!(
+        quantized_model!(
             "quantized_moondream",
             [Q8_0],
             4,
@@ -100,14 +100,14 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(moondream_config())?;
                 let mut model = quantized_moondream::Model::new(&config, vb)?;
-                let image = model.vision_encoder().forward(&picture(28, &on)?)?;
+                let image = model.vision_encoder().forward(&random_image(28, &on)?)?;
                 forward(move |ids, before| match before {
                     0 => model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, ids, &image),
                     _ => model.text_model().forward(ids),
                 })
             }
         ),
-        reading!(
+        quantized_model!(
             "quantized_metavoice",
             [Q4_0, Q8_0],
             2,
@@ -118,7 +118,7 @@ pub fn families() -> Vec<Quantized> {
                 forward(move |ids, before| model.forward(ids, &speaker, before))
             }
         ),
-        reading!(
+        quantized_model!(
             "whisper, quantized",
             [Q8_0],
             4,
@@ -132,13 +132,19 @@ pub fn families() -> Vec<Quantized> {
                 })
             }
         ),
-        reading!("flux, quantized", [Q8_0], 2, |vb| flux::model::Flux::new(&flux_config(), vb)?, |vb, on| {
-            let model = flux::quantized_model::Flux::new(&flux_config(), vb)?;
-            // Each of the ids is a step.
-            forward(move |ids, _| {
-                let step = (ids.narrow(1, 0, 1)?.flatten_all()?.to_dtype(DType::F32)? / 48.0)?;
-                flux_step(&model, &step, &on).map_err(candle_core::Error::wrap)
-            })
-        }),
+        quantized_model!(
+            "flux, quantized",
+            [Q8_0],
+            2,
+            |vb| flux::model::Flux::new(&flux_config(), vb)?,
+            |vb, on| {
+                let model = flux::quantized_model::Flux::new(&flux_config(), vb)?;
+                // The id determines the time step.
+                forward(move |ids, _| {
+                    let step = (ids.narrow(1, 0, 1)?.flatten_all()?.to_dtype(DType::F32)? / 48.0)?;
+                    flux_step(&model, &step, &on).map_err(candle_core::Error::wrap)
+                })
+            }
+        ),
     ]
 }

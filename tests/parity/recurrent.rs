@@ -1,4 +1,4 @@
-//! Families that carry a state instead of, or beside, keys and values.
+//! Model families with a recurrent state instead of, or in addition to, keys and values.
 use candle_transformers::models::*;
 use serde_json::{from_value, json};
 
@@ -44,7 +44,7 @@ pub fn families() -> Vec<Family> {
             let model = rwkv_v5::Model::new(&config, vb)?;
             token_by_token(move |ids, _| model.forward(ids, &mut state))
         })
-        .refusing_halves("its state is f32"),
+        .unsupported_halves("its state is f32"),
         Family::new("rwkv_v6", |vb| {
             let config = from_value(config(json!({
                 "attention_hidden_size": 64, "num_attention_heads": 16, "head_size": 16,
@@ -54,7 +54,7 @@ pub fn families() -> Vec<Family> {
             let model = rwkv_v6::Model::new(&config, vb)?;
             token_by_token(move |ids, _| model.forward(ids, &mut state))
         })
-        .refusing_halves("its state is f32"),
+        .unsupported_halves("its state is f32"),
         Family::new("rwkv_v7", |vb| {
             let config = from_value(config(json!({"version": "V7", "head_size": 16})))?;
             let mut state = rwkv_v7::State::new_with_dtype(&config, vb.device(), vb.dtype())?;

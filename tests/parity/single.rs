@@ -1,4 +1,4 @@
-//! Models that are run once: the row of a table, and how it is run.
+//! Models that are run once on fixed inputs, and how they are run.
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
@@ -7,9 +7,9 @@ use crate::family::{Logits, VOCABULARY};
 use crate::weights::{convolution_weights, random};
 use crate::{bound, common, unit};
 
-/// A model that takes its weights from a [`VarBuilder`] and is run on fixed inputs.
+/// Model whose weights come from a [`VarBuilder`] and that is run on fixed inputs.
 pub struct Single {
-    /// Begins with the model's name in candle-transformers.
+    /// Name of the row, which begins with the model's name in candle-transformers.
     pub name: &'static str,
     layers: usize,
     run: fn(VarBuilder<'static>) -> Result<Vec<Tensor>>,
@@ -17,7 +17,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// A model of so many layers or blocks, one after the other, and its outputs.
+    /// Returns a model with the given number of consecutive layers, and a function that returns its outputs.
     pub fn new(
         name: &'static str,
         layers: usize,
@@ -26,29 +26,29 @@ impl Single {
         Self { name, layers, run, is_absent: |_, _| false }
     }
 
-    /// Without the tensors that `is_absent` by name and dimensions: parts that the model leaves out if they are not found.
+    /// Omits tensors for which `is_absent` returns true for name and dimensions: optional parts of the model.
     pub fn without(self, is_absent: fn(&str, &[usize]) -> bool) -> Self {
         Self { is_absent, ..self }
     }
 }
 
-/// Numbers from -1 to 1 on the device of the weights.
+/// Returns numbers from -1 to 1 on the device of the weights.
 pub fn numbers(dims: &[usize], vb: &VarBuilder) -> Result<Tensor> {
     Ok(random("input", &dims.into(), (0.0, 1.0))?.to_device(vb.device())?)
 }
 
-/// A square picture of three colours.
-pub fn picture(side: usize, vb: &VarBuilder) -> Result<Tensor> {
+/// Returns a square image with three channels.
+pub fn random_image(side: usize, vb: &VarBuilder) -> Result<Tensor> {
     numbers(&[1, 3, side, side], vb)
 }
 
-/// A text of so many ids, each another.
+/// Returns a text of `count` different ids.
 pub fn text(count: u32, vb: &VarBuilder) -> Result<Tensor> {
     let ids: Vec<u32> = (0..count).map(|i| (i * 19 + 5) % VOCABULARY as u32).collect();
     Ok(Tensor::new(ids, vb.device())?.unsqueeze(0)?)
 }
 
-/// Compares each output with the CPU device's in f32; a line of the table.
+/// Compares each output with that of the CPU device in f32; returns a line of the table.
 pub fn compare(model: &Single) -> Result<String> {
     let run = |device: &Device| {
         (model.run)(convolution_weights(device, model.is_absent))
@@ -57,20 +57,25 @@ pub fn compare(model: &Single) -> Result<String> {
     let (expected, outputs) = (run(&Device::Cpu)?, run(&common::device())?);
     ensure!(
         !expected.is_empty() && expected.len() == outputs.len(),
-        "{}: {} outputs, not {}",
+        "{}: {} outputs, expected {}",
         model.name,
         outputs.len(),
         expected.len()
     );
     let mut line = model.name.to_string();
     for (output, expected) in outputs.iter().zip(&expected) {
-        ensure!(output.dims() == expected.dims(), "{line}: {:?}, not {:?}", output.dims(), expected.dims());
+        ensure!(
+            output.dims() == expected.dims(),
+            "{line}: shape {:?}, expected {:?}",
+            output.dims(),
+            expected.dims()
+        );
         let (output, expected) = (Logits::of(output)?, Logits::of(expected)?);
         ensure!(expected.largest() > 1e-3, "{line}: the output is close to zero");
         let bound = bound(model.layers, unit(DType::F32), &expected);
-        let far = output.far_from(&expected)?;
-        line += &format!(" | {far:.1e} of {bound:.1e}");
-        ensure!(far <= bound, "{line}");
+        let difference = output.max_difference(&expected)?;
+        line += &format!(" | {difference:.1e} of {bound:.1e}");
+        ensure!(difference <= bound, "{line}");
     }
     Ok(line)
 }

@@ -1,4 +1,4 @@
-//! Families of transformers, with weights from a `VarBuilder`.
+//! Transformer families with weights from a `VarBuilder`.
 use anyhow::Result;
 use candle_nn::VarBuilder;
 use candle_transformers::models::*;
@@ -6,7 +6,7 @@ use serde_json::{from_value, json};
 
 use crate::family::{Family, Forward, VOCABULARY, config, forward};
 
-/// A family whose configuration is read from JSON and whose `forward` takes ids and the position.
+/// Declares a family whose configuration is read from JSON and whose `forward` takes ids and position.
 macro_rules! family {
     ($name:literal, $model:path, $own:tt) => {
         family!($name, $own, |config, vb| {
@@ -58,13 +58,13 @@ pub fn llama(config: llama::LlamaConfig, vb: VarBuilder, flash: bool) -> Result<
     forward(move |ids, before| model.forward(ids, before, &mut cache))
 }
 
-/// Why halves are compared where a token takes every expert.
-const ROUTED: &str = "which two of four experts a token takes can hang on one rounding";
+/// Reason why f16 and bf16 are compared only if every expert is used.
+const ROUTED: &str = "one rounding can change the selected experts";
 
 pub fn families() -> Vec<Family> {
     vec![
         family!("llama", {}, |config, vb| { llama(config, vb, false) }),
-        family!("llama3 with stretched positions",
+        family!("llama3 with rope scaling",
             {"rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 16, "rope_type": "llama3"}, "tie_word_embeddings": true},
             |config, vb| {
@@ -74,7 +74,7 @@ pub fn families() -> Vec<Family> {
         family!("mistral", mistral::Model, {"sliding_window": 4}),
         family!("mixtral", mixtral::Model,
         {"sliding_window": 4, "num_experts_per_tok": 2, "num_local_experts": 4})
-        .refusing_halves("its weights of experts are f32"),
+        .unsupported_halves("its expert weights are f32"),
         family!("qwen2", qwen2::ModelForCausalLM,
         {"sliding_window": 16, "max_window_layers": 2, "use_sliding_window": false}),
         qwen2_moe!("qwen2_moe", 2).without_halves(ROUTED),
@@ -89,7 +89,7 @@ pub fn families() -> Vec<Family> {
                 forward(move |ids, _| model.forward(ids))
             }
         )
-        .refusing_halves("its sines are f32"),
+        .unsupported_halves("its sines are f32"),
         family!("mixformer",
             {"n_positions": 32, "n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8,
                 "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "pad_vocab_size_multiple": 16},
@@ -153,7 +153,7 @@ pub fn families() -> Vec<Family> {
             let mut model = bigcode::GPTBigCode::load(vb, config)?;
             forward(move |ids, before| model.forward(ids, before))
         })
-        .refusing_halves("its attention upcasts no halves"),
+        .unsupported_halves("its attention upcasts no halves"),
         family!("granite", {}, |config, vb| {
             let config: granite::GraniteConfig = config;
             let config = config.into_config(false);
@@ -204,7 +204,7 @@ pub fn families() -> Vec<Family> {
             let mut model = chatglm::Model::new(&config, vb)?;
             forward(move |ids, _| model.forward(ids))
         })
-        .refusing_halves("its mask is f32"),
+        .unsupported_halves("its mask is f32"),
         Family::new("codegeex4_9b", |vb| {
             let config = codegeex4_9b::Config {
                 num_layers: 2,
@@ -239,6 +239,6 @@ pub fn families() -> Vec<Family> {
             let model = llama2_c::Llama::load(vb, config)?;
             forward(move |ids, before| model.forward(ids, before, &mut cache))
         })
-        .refusing_halves("its mask is f32"),
+        .unsupported_halves("its mask is f32"),
     ]
 }

@@ -1,4 +1,4 @@
-//! Models of pictures: classification, depth and segmentation.
+//! Vision models: classification, depth and segmentation.
 use std::sync::Arc;
 
 use candle_core::{Module, Tensor};
@@ -7,40 +7,40 @@ use candle_transformers::models::*;
 use serde_json::{from_value, json};
 
 use crate::family::config;
-use crate::single::{Single, numbers, picture};
+use crate::single::{Single, numbers, random_image};
 
-/// A classifier of ten classes with one of its configurations, on a picture of so many pixels a side.
+/// Declares a classifier with ten classes, run on a square image with the given side.
 macro_rules! classifier {
     ($name:literal, $layers:literal, $new:path, $config:expr, $side:literal) => {
         Single::new($name, $layers, |vb| {
-            Ok(vec![$new(&$config, 10, vb.clone())?.forward(&picture($side, &vb)?)?])
+            Ok(vec![$new(&$config, 10, vb.clone())?.forward(&random_image($side, &vb)?)?])
         })
     };
 }
 
 macro_rules! resnet {
     ($name:literal, $layers:literal, $new:path) => {
-        Single::new($name, $layers, |vb| Ok(vec![$new(10, vb.clone())?.forward(&picture(32, &vb)?)?]))
+        Single::new($name, $layers, |vb| Ok(vec![$new(10, vb.clone())?.forward(&random_image(32, &vb)?)?]))
     };
 }
 
-/// A transformer of a fixed picture size, as deep and wide as given.
+/// Declares a vision transformer with a fixed image size and the given depth, width and number of heads.
 macro_rules! transformer {
     ($name:literal, $model:path, ($depth:literal, $width:literal, $heads:literal), $side:literal) => {
         Single::new($name, $depth, |vb| {
             let model = <$model>::new(vb.clone(), $depth, $width, $heads)?;
-            Ok(vec![model.forward(&picture($side, &vb)?)?])
+            Ok(vec![model.forward(&random_image($side, &vb)?)?])
         })
     };
 }
 
-/// The smallest FastViT with attention.
+/// Returns the configuration of the smallest FastViT with attention.
 pub fn fastvit() -> fastvit::Config {
     fastvit::Config { exp_ratio: 2, in_channels: 8, blocks: [1; 4], attn: true, lkc_use_act: true }
 }
 
-/// Returns whether FastViT has no such tensor: some parts belong to some of its stages only.
-pub fn is_no_part_of_fastvit(name: &str, _: &[usize]) -> bool {
+/// Returns true if FastViT has no tensor of this name: some parts exist only in some stages.
+pub fn is_absent_in_fastvit(name: &str, _: &[usize]) -> bool {
     let has = |part: &str| name.contains(part);
     has("stages.0.downsample")
         || (has("pos_emb") && !has("stages.3"))
@@ -69,15 +69,15 @@ pub fn models() -> Vec<Single> {
                 4,
             );
             let model = depth_anything_v2::DepthAnythingV2::new(Arc::new(pretrained), config, vb.clone())?;
-            Ok(vec![model.forward(&picture(56, &vb)?)?])
+            Ok(vec![model.forward(&random_image(56, &vb)?)?])
         }),
         Single::new("vit", 2, |vb| {
             let own = json!({"hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3, "qkv_bias": true});
             let model = vit::Model::new(&from_value(config(own))?, 10, vb.clone())?;
-            Ok(vec![model.forward(&picture(32, &vb)?)?])
+            Ok(vec![model.forward(&random_image(32, &vb)?)?])
         }),
         classifier!("convnext", 12, convnext::convnext, convnext::Config::atto(), 32),
-        classifier!("fastvit", 10, fastvit::fastvit, fastvit(), 64).without(is_no_part_of_fastvit),
+        classifier!("fastvit", 10, fastvit::fastvit, fastvit(), 64).without(is_absent_in_fastvit),
         classifier!(
             "hiera",
             4,
@@ -100,13 +100,15 @@ pub fn models() -> Vec<Single> {
         classifier!("repvgg", 22, repvgg::repvgg, repvgg::Config::a0(), 32),
         Single::new("efficientnet", 16, |vb| {
             let blocks = efficientnet::MBConvConfig::b0();
-            Ok(vec![efficientnet::EfficientNet::new(vb.clone(), blocks, 10)?.forward(&picture(32, &vb)?)?])
+            Ok(vec![
+                efficientnet::EfficientNet::new(vb.clone(), blocks, 10)?.forward(&random_image(32, &vb)?)?,
+            ])
         }),
         Single::new("convmixer", 20, |vb| {
-            Ok(vec![convmixer::c1024_20(10, vb.clone())?.forward(&picture(28, &vb)?)?])
+            Ok(vec![convmixer::c1024_20(10, vb.clone())?.forward(&random_image(28, &vb)?)?])
         }),
-        resnet!("resnet, two convolutions a block", 8, resnet::resnet18),
-        resnet!("resnet, three convolutions a block", 16, resnet::resnet50),
+        resnet!("resnet, two convolutions per block", 8, resnet::resnet18),
+        resnet!("resnet, three convolutions per block", 16, resnet::resnet50),
         Single::new("segformer", 5, |vb| {
             let config = from_value(json!({
                 "id2label": {}, "num_channels": 3, "num_encoder_blocks": 4, "depths": [1, 1, 1, 1],
@@ -115,13 +117,13 @@ pub fn models() -> Vec<Single> {
                 "hidden_act": "gelu", "layer_norm_eps": 1e-6, "decoder_hidden_size": 32,
             }))?;
             let model = segformer::SemanticSegmentationModel::new(&config, 5, vb.clone())?;
-            Ok(vec![model.forward(&picture(64, &vb)?)?])
+            Ok(vec![model.forward(&random_image(64, &vb)?)?])
         }),
         Single::new("segment_anything", 6, segment_anything),
     ]
 }
 
-/// Its parts with an encoder of 32 channels for pictures of 64 pixels a side.
+/// Runs the parts of the model with an image encoder of 32 channels for images of 64 x 64 pixels.
 fn segment_anything(vb: VarBuilder<'static>) -> anyhow::Result<Vec<Tensor>> {
     use segment_anything::{
         image_encoder::ImageEncoderViT, mask_decoder::MaskDecoder, prompt_encoder::PromptEncoder,
@@ -133,7 +135,7 @@ fn segment_anything(vb: VarBuilder<'static>) -> anyhow::Result<Vec<Tensor>> {
     let points = (numbers(&[1, 2, 2], &vb)? * 30.0)?.abs()?;
     let labels = Tensor::new(&[[1f32, 0.0]], vb.device())?;
     let (sparse, dense) = prompt.forward(Some((&points, &labels)), None, None)?;
-    let embeddings = image.forward(&picture(64, &vb)?)?;
+    let embeddings = image.forward(&random_image(64, &vb)?)?;
     let (masks, quality) = decoder.forward(&embeddings, &prompt.get_dense_pe()?, &sparse, &dense, true)?;
     Ok(vec![embeddings, masks, quality])
 }

@@ -1,4 +1,4 @@
-//! A Llama of the fork's candle-transformers, in f16 on ROCm: the same text with flash attention as without.
+//! Runs the fork's Llama in f16 on ROCm and checks that flash attention does not change the generated text.
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -7,19 +7,20 @@ use candle_nn::VarBuilder;
 use candle_transformers::models::llama::{Cache, Config, Llama};
 
 const BOS: u32 = 1;
-/// Tokens that are fed at once, and that follow one by one.
-const PROMPT: usize = 32;
-const TEXT: usize = 16;
-/// Flash attention rounds the weights of the values and their sum elsewhere, in each of two layers; the logits are rounded
-/// once more. Five roundings, of either run, by half a step of f16.
-const BOUND: f32 = 2.0 * 5.0 / 2048.0;
+/// Number of tokens that are prefilled, and number of tokens that are then decoded one by one.
+const PROMPT_TOKENS: usize = 32;
+const DECODED_TOKENS: usize = 16;
+/// Maximum difference of a logit, relative to the largest. Flash attention rounds the attention weights and
+/// the weighted sum at other points, in each of two layers, and the logits are rounded once: five f16
+/// roundings per run.
+const TOLERANCE: f32 = 2.0 * 5.0 / 2048.0;
 
 struct Run {
     text: Vec<u32>,
     logits: Vec<f32>,
 }
 
-/// Continues the prompt by the likeliest tokens.
+/// Appends `tokens` greedily chosen tokens to the prompt.
 fn run(
     device: &Device,
     dtype: DType,
@@ -27,7 +28,7 @@ fn run(
     prompt: &[u32],
     tokens: usize,
 ) -> Result<Run, Box<dyn Error>> {
-    // As config.json says.
+    // The values of the model's config.json.
     let config = Config {
         hidden_size: 256,
         intermediate_size: 512,
@@ -38,7 +39,7 @@ fn run(
         max_position_embeddings: 512,
         ..Config::config_7b_v2(use_flash_attn)
     };
-    let folder = PathBuf::from(std::env::args().nth(1).ok_or("name the model's folder")?);
+    let folder = PathBuf::from(std::env::args().nth(1).ok_or("missing argument: the model's folder")?);
     let weights = std::fs::read(folder.join("model.safetensors"))?;
     let model = Llama::load(VarBuilder::from_buffered_safetensors(weights, dtype, device)?, &config)?;
     let mut cache = Cache::new(true, dtype, &config, device)?;
@@ -57,16 +58,16 @@ fn run(
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let prompt = run(&Device::Cpu, DType::F32, false, &[BOS], PROMPT - 1)?.text;
+    let prompt = run(&Device::Cpu, DType::F32, false, &[BOS], PROMPT_TOKENS - 1)?.text;
     let rocm = Device::new_rocm(0)?;
-    let plain = run(&rocm, DType::F16, false, &prompt, TEXT)?;
-    let flash = run(&rocm, DType::F16, true, &prompt, TEXT)?;
+    let plain = run(&rocm, DType::F16, false, &prompt, DECODED_TOKENS)?;
+    let flash = run(&rocm, DType::F16, true, &prompt, DECODED_TOKENS)?;
     let largest = plain.logits.iter().fold(0f32, |largest, logit| largest.max(logit.abs()));
     let pairs = plain.logits.iter().zip(&flash.logits);
     let difference = pairs.map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
     println!("{:?}: flash attention, max_abs_diff {difference:e} of {largest}", rocm.location());
-    match plain.text == flash.text && difference <= BOUND * largest {
+    match plain.text == flash.text && difference <= TOLERANCE * largest {
         true => Ok(()),
-        false => Err(format!("without flash attention {:?}, with {:?}", plain.text, flash.text).into()),
+        false => Err(format!("generated tokens or logits differ: {:?} without flash attention, {:?} with it", plain.text, flash.text).into()),
     }
 }

@@ -20,13 +20,12 @@ pub const FEATURES: [&str; 3] = [
     "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
 ];
 
-/// Streams at once that the workers bear, and for how many seconds.
-const SERVED: serve::Load = serve::Load { streams: 64, seconds: 60 };
+const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
-/// Devices that upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
-/// program's own stream; convolutions by MIOpen, and by our own kernels where it is absent or has no solutions.
+/// Software GPUs for upstream's tests: every family, and one on which calls that synchronize more than a
+/// stream fail. Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.
 const SOFTWARE_GPUS: &[SoftwareGpu] = &[
-    SoftwareGpu::of("gfx1100"),
+    SoftwareGpu::new("gfx1100"),
     SoftwareGpu::with("gfx90a", "miopen=absent"),
     SoftwareGpu::with("gfx942", "miopen=absent"),
     SoftwareGpu::with("gfx1030", "miopen=absent"),
@@ -34,15 +33,15 @@ const SOFTWARE_GPUS: &[SoftwareGpu] = &[
     SoftwareGpu::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
 ];
 
-/// Three seeds of the order of work, in which the fuzzer finds more than upstream's tests do.
+/// Software GPUs with a random execution order, for the fuzzer only: it finds more than upstream's tests do.
 const SHUFFLED: &[SoftwareGpu] = &[
     SoftwareGpu::with("gfx1100", "seed=1;miopen=absent"),
     SoftwareGpu::with("gfx90a", "seed=2"),
     SoftwareGpu::with("gfx1201", "seed=3"),
 ];
 
-/// The families whose guesses about hardware are held: one with waves of 32 lanes, one of 64.
-const QUESTIONED: [&str; 2] = ["gfx1100", "gfx90a"];
+/// Architectures for the hardware questions: one with waves of 32 lanes, one with 64.
+const QUESTION_GPUS: [&str; 2] = ["gfx1100", "gfx90a"];
 
 /// One step of continuous integration.
 struct Stage {
@@ -146,7 +145,7 @@ pub struct TestArgs {
 /// Runs or lists stages.
 ///
 /// # Errors
-/// When a stage fails; the error names what failed.
+/// If a stage fails; the error names the stage.
 pub fn run(args: &Args) -> Result<()> {
     if args.list {
         print!("{}", list());
@@ -217,18 +216,18 @@ fn demo(run: &mut Run) -> Result<()> {
 }
 
 fn questions(run: &mut Run) -> Result<()> {
-    QUESTIONED.iter().try_for_each(|arch| validate::smoke(arch, &run.archs))
+    QUESTION_GPUS.iter().try_for_each(|arch| validate::smoke(arch, &run.archs))
 }
 
 fn stress(run: &mut Run) -> Result<()> {
     stress::run_on_software(stress::SHORT_MINUTES, 1, &run.archs)
 }
 
-/// Runs every case of the operations bench at reduced size. As a test, so that nothing is compiled again for it.
+/// Runs every case of the operations benchmark at reduced size, with `cargo test`, so that nothing is recompiled.
 fn bench(run: &mut Run) -> Result<()> {
     let mut command = run.cargo(&["test", "--quiet"]);
     command.args(["--bench", "operations", "--", "--scale", "smoke"]);
-    SoftwareGpu::of(software_gpu::DEFAULT).choose_for(&mut command);
+    SoftwareGpu::new(software_gpu::DEFAULT).apply_to(&mut command);
     process::run(&mut command)
 }
 
@@ -242,12 +241,12 @@ fn upstream(run: &mut Run) -> Result<()> {
 }
 
 fn workers(run: &mut Run) -> Result<()> {
-    serve::run_on(SoftwareGpu::of(software_gpu::DEFAULT), &run.archs, &FEATURES, SERVED, None)
+    serve::run_on(SoftwareGpu::new(software_gpu::DEFAULT), &run.archs, &FEATURES, WORKER_LOAD, None)
 }
 
-/// Runs the doc tests first, so that the last lines are those of the other tests.
+/// Runs the doctests first, so that the last lines are those of the other tests.
 fn tests(run: &mut Run) -> Result<()> {
-    // The tests start the examples as programs.
+    // Some tests start the examples as programs.
     process::run(&mut run.cargo(&["build", "--quiet", "--examples"]))?;
     let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
     targets.iter().try_for_each(|target| {
@@ -261,7 +260,7 @@ fn fuzz(run: &mut Run) -> Result<()> {
     SOFTWARE_GPUS.iter().skip(1).chain(SHUFFLED).try_for_each(|gpu| {
         println!("random operations on {gpu}:");
         let mut command = run.cargo(&["test", "--quiet"]);
-        gpu.choose_for(command.args(["--test", "differential"]));
+        gpu.apply_to(command.args(["--test", "differential"]));
         run.count(&mut command)
     })
 }
@@ -288,7 +287,6 @@ impl Run {
     }
 }
 
-/// Results of all test binaries together.
 #[derive(Default)]
 struct Summary {
     passed: u64,
@@ -297,7 +295,7 @@ struct Summary {
 }
 
 impl Summary {
-    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; others do not count.
+    /// Adds the counts of a line `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; ignores other lines.
     fn add(&mut self, line: &str) {
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
         else {

@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::TEST)?;
     let folder = root().join("target/coverage");
     let profile = folder.join("merged.profdata");
-    let programs = instrumented(&["test", "--no-run", "--quiet"], &folder, process::built)?;
+    let programs = instrumented(&["test", "--no-run", "--quiet"], &folder, process::build_executables)?;
     let programs: BTreeSet<PathBuf> =
         programs.iter().filter_map(|program| program["executable"].as_str()).map(PathBuf::from).collect();
     if !args.no_run {

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: sentence embeddings on the software GPU and on the CPU device.
+//! `cargo xtask demo`: compares sentence embeddings of the software GPU with those of the CPU device.
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -6,28 +6,28 @@ use crate::process::{self, root};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{setup, weights};
 
-/// The largest difference between the two devices' embeddings that still counts as the same result.
+/// Exclusive upper limit of the difference between the two devices' embeddings.
 const TOLERANCE: f64 = 1e-4;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architecture of the software GPU.
+    /// Architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
 }
 
-/// Runs the demo on the software GPU of `arch`, with the code objects of `archs` (comma-separated) built in.
+/// Runs the demo on a software GPU of `arch`; the program contains the code objects of `archs` (comma-separated).
 pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
-    software_gpu::check(arch)?;
+    software_gpu::check_arch(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
-    let report = process::cached("demo.json")?;
+    let report = process::cache_file("demo.json")?;
     let mut command = process::example("sentence_embeddings", archs);
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
     command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
-    SoftwareGpu::of(arch).choose_for(&mut command);
+    SoftwareGpu::new(arch).apply_to(&mut command);
     process::run(&mut command)?;
-    println!("{}", summary(&process::json(&report)?)?);
+    println!("{}", summary(&process::read_json(&report)?)?);
     Ok(())
 }
 
@@ -35,17 +35,17 @@ pub fn run(args: &Args) -> Result<()> {
     run_demo(&args.arch, &args.arch)
 }
 
-/// The closing line, if the two devices agree.
+/// Returns the summary line, or an error if the two devices' results differ.
 pub fn summary(report: &Value) -> Result<String> {
-    let text = |key: &str| report[key].as_str().with_context(|| format!("the report lacks '{key}'"));
-    let number = |key: &str| report[key].as_f64().with_context(|| format!("the report lacks '{key}'"));
+    let text = |key: &str| report[key].as_str().with_context(|| format!("the report has no field '{key}'"));
+    let number = |key: &str| report[key].as_f64().with_context(|| format!("the report has no field '{key}'"));
     let difference = number("max_abs_diff")?;
     let launched = number("kernels_launched")?;
     if launched == 0.0 {
         bail!("no kernel was launched: the example did not run on the device");
     }
     if difference.is_nan() || difference >= TOLERANCE {
-        bail!("the devices disagree: max_abs_diff={difference:.2e}, allowed below {TOLERANCE:.0e}");
+        bail!("the devices disagree: max_abs_diff={difference:.2e}, must be below {TOLERANCE:.0e}");
     }
     Ok(format!(
         "demo: ok arch={} driver={} sentences={} max_abs_diff={difference:.2e} kernels_launched={launched}",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn agreement_is_summed_up_in_one_line() {
+    fn equal_results_give_a_summary_line() {
         let line = summary(&report(2.5e-7, 420)).unwrap();
         let expected =
             "demo: ok arch=gfx1100 driver=emulator sentences=16 max_abs_diff=2.50e-7 kernels_launched=420";
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn disagreement_idleness_and_missing_figures_fail() {
+    fn different_results_no_launches_and_missing_fields_fail() {
         assert!(summary(&report(1e-3, 420)).unwrap_err().to_string().contains("disagree"));
         assert!(summary(&report(0.0, 0)).unwrap_err().to_string().contains("no kernel"));
         // JSON has no NaN; serde_json writes null for it.

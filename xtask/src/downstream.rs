@@ -1,4 +1,4 @@
-//! `cargo xtask downstream`: does a crate outside the workspace get ROCm with the README's lines?
+//! `cargo xtask downstream`: builds crates outside the workspace with the README's dependency lines and runs them.
 use std::fs;
 
 use anyhow::{Context, Result};
@@ -7,19 +7,19 @@ use crate::process::{self, cache, cargo, root};
 use crate::setup;
 
 /// Crates like a user's: published dependencies, a model of candle-transformers, one patch section.
-const VARIATIONS: [Variation; 2] = [
-    Variation { name: "bert", line: "candle-transformers = \"", main: include_str!("../downstream/bert.rs") },
-    Variation { name: "llama", line: "candle-flash-attn = \"", main: include_str!("../downstream/llama.rs") },
+const CRATES: [Crate; 2] = [
+    Crate { name: "bert", line: "candle-transformers = \"", main: include_str!("../downstream/bert.rs") },
+    Crate { name: "llama", line: "candle-flash-attn = \"", main: include_str!("../downstream/llama.rs") },
 ];
 
-struct Variation {
+struct Crate {
     name: &'static str,
-    /// A line of the README's block with its dependencies begins so.
+    /// Beginning of a line that identifies the crate's TOML block in the README.
     line: &'static str,
     main: &'static str,
 }
 
-/// The manifest: the README's own dependency and patch lines, with the fork's real place and the software GPU.
+/// Returns a manifest with the README's dependency and patch lines, the fork's real path and the software GPU.
 fn manifest(readme: &str, line: &str, fork: &str) -> Result<String> {
     let block = readme
         .split("```toml\n")
@@ -51,19 +51,19 @@ opt-level = 0
 pub fn run() -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let readme = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
-    for variation in &VARIATIONS {
-        // Outside the workspace's folder, so that neither its manifest nor its .cargo/config.toml is found.
-        let place = std::env::temp_dir().join("candle-rocm-downstream").join(variation.name);
-        fs::create_dir_all(place.join("src"))
-            .with_context(|| format!("cannot create {}", place.display()))?;
-        let manifest = manifest(&readme, variation.line, &root().to_string_lossy())?;
-        fs::write(place.join("Cargo.toml"), manifest)?;
-        fs::write(place.join("src/main.rs"), variation.main)?;
+    for tested in &CRATES {
+        // Outside the workspace's folder, so that cargo finds neither its manifest nor its .cargo/config.toml.
+        let folder = std::env::temp_dir().join("candle-rocm-downstream").join(tested.name);
+        fs::create_dir_all(folder.join("src"))
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+        let manifest = manifest(&readme, tested.line, &root().to_string_lossy())?;
+        fs::write(folder.join("Cargo.toml"), manifest)?;
+        fs::write(folder.join("src/main.rs"), tested.main)?;
         process::run(
             cargo(&["run", "--quiet", "--"])
                 .arg(root().join("examples/tiny_llama/model"))
-                .current_dir(&place)
-                // One for both, so that the second builds what differs.
+                .current_dir(&folder)
+                // One target folder for both crates, so that they share dependencies.
                 .env("CARGO_TARGET_DIR", cache().join("downstream-target"))
                 .env("CANDLE_ROCM_KERNEL_CACHE", root().join("target/hip-kernels/cache"))
                 .env("SKIP_BINDGEN", "1")
@@ -80,7 +80,7 @@ mod tests {
     use super::manifest;
 
     #[test]
-    fn manifest_takes_the_readmes_lines_and_puts_the_place_in() {
+    fn manifest_has_the_readmes_lines_with_the_forks_path() {
         let block = |name: &str| {
             format!(
                 "```toml\n[dependencies]\n{name} = {{ features = [\"rocm\"] }}\n\

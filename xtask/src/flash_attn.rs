@@ -1,4 +1,4 @@
-//! `cargo xtask flash-attn`: candle-flash-attn's own tests on the software GPU.
+//! `cargo xtask flash-attn`: runs candle-flash-attn's tests on the software GPU.
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,26 +9,26 @@ use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
 
 const PACKAGE: &str = "candle-flash-attn";
-/// The test of the crate: every function against the formula.
+/// Integration test that compares every function with the formula.
 const TEST: &str = "flash_attention";
-/// A suite that takes longer hangs: it takes a minute, and more on a busy machine.
+/// Time limit. The tests take a minute, longer on a busy machine; after the limit they are assumed to hang.
 const LIMIT: Duration = Duration::from_secs(7200);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architectures of the software GPU, comma-separated.
+    /// Architectures of the software GPU, comma-separated.
     #[arg(long, value_delimiter = ',', default_value = software_gpu::DEFAULT)]
     arch: Vec<String>,
-    /// Number of random cases, instead of a few.
+    /// Number of random cases [default: a few].
     #[arg(long)]
     cases: Option<u64>,
-    /// The same seed gives the same random cases.
+    /// Seed of the random cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    args.arch.iter().try_for_each(|arch| software_gpu::check(arch))?;
+    args.arch.iter().try_for_each(|arch| software_gpu::check_arch(arch))?;
     setup::ensure(setup::KERNELS)?;
     let mut settings = vec![("CANDLE_FLASH_ATTN_SEED", args.seed.to_string())];
     settings.extend(args.cases.map(|cases| ("CANDLE_FLASH_ATTN_CASES", cases.to_string())));
@@ -40,28 +40,28 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs them on each of these architectures, with kernels for `built` in the program; whether all passed.
+/// Runs the tests on each of `archs`, with a program that contains kernels for `built`. Returns true if all pass.
 pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Result<bool> {
-    // What `cargo xtask test` selects, so that both share every artifact.
+    // Equals the selection of `cargo xtask test`, so that both share all artifacts.
     let mut build = cargo(&["test", "--quiet", "--no-run", "--workspace"]);
     build.args(["--features", "candle-rocm/rocm-emulator", "--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
     let program = process::test_program(&mut build, PACKAGE)?;
-    let mut good = true;
+    let mut all_passed = true;
     for arch in archs {
         let mut command = process::command(&program, &["--color=never"]);
-        SoftwareGpu::of(arch).choose_for(&mut command);
+        SoftwareGpu::new(arch).apply_to(&mut command);
         command.envs(settings.iter().cloned());
-        let results = Results::of(&mut command, LIMIT)?;
-        for (name, said) in &results.failed {
-            println!("{name}\n{said}");
+        let results = Results::run(&mut command, LIMIT)?;
+        for (name, output) in &results.failed {
+            println!("{name}\n{output}");
         }
         if let Some(end) = &results.end {
             println!("{end}");
         }
-        // A program that ends early leaves tests without a result.
+        // An early exit, or no passed test at all, counts as one failure.
         let failed = results.failed.len() + usize::from(results.end.is_some() || results.passed.is_empty());
         println!("flash-attn {arch}: {} passed, {failed} failed", results.passed.len());
-        good &= failed == 0;
+        all_passed &= failed == 0;
     }
-    Ok(good)
+    Ok(all_passed)
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz-files`: mutants of model files, more of them than CI reads, or one.
+//! `cargo xtask fuzz-files`: loads mutated model files: more of them than CI does, or a single one.
 use anyhow::Result;
 
 use crate::process::{self, cargo};
@@ -6,13 +6,13 @@ use crate::setup;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Number of mutants.
+    /// Number of mutated files.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// The same seed gives the same mutants.
+    /// Seed of the mutations.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the mutant of this number, as a failure prints it; it is written to a file.
+    /// Load only the mutant with this number, which a failure prints, and write it to a file.
     #[arg(long, conflicts_with = "count")]
     mutant: Option<u64>,
 }
@@ -21,7 +21,7 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let mut command = cargo(&["test", "--quiet", "--package", "candle-rocm", "--features", "rocm-emulator"]);
     command.args(["--test", "model_files", "--", "--exact", "fuzz::mutants", "--nocapture"]);
-    // A backtrace takes more memory than a file may.
+    // A backtrace would allocate more memory than the test allows.
     command.env("RUST_BACKTRACE", "0");
     command.env("CANDLE_FUZZ_SEED", args.seed.to_string());
     match args.mutant {

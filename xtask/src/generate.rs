@@ -1,4 +1,4 @@
-//! `cargo xtask generate`: greedy text of a language model on the software GPU and on the CPU device.
+//! `cargo xtask generate`: compares the greedy text of a language model on the software GPU and on the CPU device.
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,32 +11,32 @@ use crate::software_gpu::{self, SoftwareGpu};
 /// The repository's own model.
 const MODEL: &str = "examples/tiny_llama/model/tiny-llama.q4_k.gguf";
 
-/// Where a token leads the second by less on the CPU device, the other device may take that one. Of weights that are
-/// floats, both compute in f32 and differ in the order of additions: in our own model by 4e-6 at most.
-const FLOAT_LEAD: f64 = 1e-4;
-/// The same for quantized weights: each device also rounds activations to eight bits, in blocks of its own. Over texts of
-/// our own model in four forms that moved a lead by 0.36 at most and by 0.03 on average.
-const QUANTIZED_LEAD: f64 = 0.5;
+/// Logit margin, on the CPU device, between the best and the second-best token below which the devices may choose
+/// differently. With float weights they differ only in the order of f32 additions, by 4e-6 at most in our own model.
+const FLOAT_MARGIN: f64 = 1e-4;
+/// Logit margin for quantized weights: each device also rounds activations to eight bits, in different blocks.
+/// In our own model in four quantizations this changed a margin by 0.36 at most and by 0.03 on average.
+const QUANTIZED_MARGIN: f64 = 0.5;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architecture of the software GPU.
+    /// Architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// A GGUF file, or safetensors, as the example takes them; by default the repository's own model.
+    /// GGUF file, or model folder with safetensors [default: the repository's own model].
     #[arg(long)]
     model: Option<PathBuf>,
-    /// The text to continue.
+    /// Text to continue.
     #[arg(long, default_value = "Once upon a time")]
     prompt: String,
-    /// Tokens to generate at most.
+    /// Maximum number of tokens to generate.
     #[arg(long, default_value_t = 200)]
     tokens: u32,
 }
 
-/// Runs the example on both devices.
+/// Runs the example on both devices and compares the generated tokens.
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::KERNELS)?;
     let model = args.model.clone().unwrap_or_else(|| root().join(MODEL));
     let on = |device| report(args, &model, device);
@@ -45,27 +45,27 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
-    let path = process::cached(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
+    let path = process::cache_file(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
     let mut command = process::example("generate", &args.arch);
     command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
     command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
     if !is_gguf(&model.to_string_lossy()) {
         command.args(["--dtype", "f32"]);
     }
-    SoftwareGpu::of(&args.arch).choose_for(&mut command);
+    SoftwareGpu::new(&args.arch).apply_to(&mut command);
     process::run(&mut command)?;
-    process::json(&path)
+    process::read_json(&path)
 }
 
 fn is_gguf(model: &str) -> bool {
     model.ends_with(".gguf")
 }
 
-/// The closing line, if the two devices agree.
+/// Returns the summary line, or an error if the two devices' texts differ at a clear choice.
 fn summary(rocm: &Value, cpu: &Value) -> Result<String> {
-    let text = |key: &str| rocm[key].as_str().with_context(|| format!("the report lacks '{key}'"));
+    let text = |key: &str| rocm[key].as_str().with_context(|| format!("the report has no field '{key}'"));
     let tokens = |report: &Value| -> Result<Vec<u64>> {
-        let tokens = report["tokens"].as_array().context("the report lacks 'tokens'")?;
+        let tokens = report["tokens"].as_array().context("the report has no field 'tokens'")?;
         Ok(tokens.iter().filter_map(Value::as_u64).collect())
     };
     let launched = rocm["kernels_launched"].as_u64().unwrap_or(0);
@@ -75,18 +75,18 @@ fn summary(rocm: &Value, cpu: &Value) -> Result<String> {
     let equal = got.iter().zip(&expected).take_while(|(got, expected)| got == expected).count();
     if got != expected {
         let model = text("model")?;
-        let allowed = if is_gguf(model) { QUANTIZED_LEAD } else { FLOAT_LEAD };
-        // The text that goes on has the lead, if the other one has ended.
-        let lead = cpu["leads"][equal].as_f64().or_else(|| rocm["leads"][equal].as_f64());
-        match lead {
-            Some(lead) if lead < allowed => {
+        let allowed = if is_gguf(model) { QUANTIZED_MARGIN } else { FLOAT_MARGIN };
+        // If one text has ended, only the other report has a margin at this position.
+        let margin = cpu["margins"][equal].as_f64().or_else(|| rocm["margins"][equal].as_f64());
+        match margin {
+            Some(margin) if margin < allowed => {
                 println!(
-                    "token {equal} leads by {lead:.2e}, less than {allowed:.0e}: from there on the texts may differ"
+                    "the texts differ from token {equal} on, whose margin {margin:.2e} is below {allowed:.0e}: accepted"
                 );
             }
             _ => bail!(
-                "the texts differ from token {equal} on, where the likeliest leads the second by {}; allowed below {allowed:.0e}",
-                lead.map_or("nothing".into(), |lead| format!("{lead:.2e}"))
+                "the texts differ from token {equal} on, where the margin of the best token is {}; allowed below {allowed:.0e}",
+                margin.map_or("unknown".into(), |margin| format!("{margin:.2e}"))
             ),
         }
     }
@@ -105,15 +105,15 @@ mod tests {
 
     use super::summary;
 
-    fn report(model: &str, tokens: &[u32], leads: &[f32]) -> serde_json::Value {
-        json!({"arch": "gfx1100", "driver": "emulator", "model": model, "tokens": tokens, "leads": leads,
+    fn report(model: &str, tokens: &[u32], margins: &[f32]) -> serde_json::Value {
+        json!({"arch": "gfx1100", "driver": "emulator", "model": model, "tokens": tokens, "margins": margins,
                "kernels_launched": 7})
     }
 
     const GGUF: &str = "tiny-llama.q4_k.gguf";
 
     #[test]
-    fn equal_texts_are_summed_up_in_one_line() {
+    fn equal_texts_give_a_summary_line() {
         let both = report(GGUF, &[5, 6, 7], &[3.0, 2.0, 0.001]);
         let expected =
             "generate: ok arch=gfx1100 driver=emulator model=tiny-llama.q4_k.gguf tokens=3 equal_to_cpu=3";
@@ -121,18 +121,18 @@ mod tests {
     }
 
     #[test]
-    fn texts_may_part_where_the_choice_was_no_clear_one() {
+    fn texts_may_differ_after_a_token_with_a_small_margin() {
         let cpu = report(GGUF, &[5, 6, 7, 8], &[3.0, 0.1, 0.1, 1.0]);
         let line = summary(&report(GGUF, &[5, 9, 7, 8], &[3.0, 0.1, 1.0, 1.0]), &cpu).unwrap();
         assert!(line.ends_with(" tokens=4 equal_to_cpu=1"), "{line}");
-        // Of floats, that lead is clear.
+        // For float weights, the same margin is too large.
         let floats = |tokens: &[u32]| report("model", tokens, &[3.0, 0.1, 1.0]);
         let error = summary(&floats(&[5, 9, 7]), &floats(&[5, 6, 7])).unwrap_err().to_string();
         assert!(error.contains("from token 1 on") && error.contains("1.00e-1"), "{error}");
     }
 
     #[test]
-    fn a_clear_difference_an_early_end_and_idleness_fail() {
+    fn large_margins_early_ends_and_no_launches_fail() {
         let cpu = report(GGUF, &[5, 6, 7], &[3.0, 2.0, 2.0]);
         for tokens in [&[5, 9, 7][..], &[5, 6], &[5, 6, 7, 8], &[]] {
             assert!(summary(&report(GGUF, tokens, &[9.0; 4]), &cpu).is_err(), "{tokens:?}");

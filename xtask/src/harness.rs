@@ -1,4 +1,4 @@
-//! Runs a program of Rust's test harness and reads its results.
+//! Runs a test program and parses the output of Rust's test harness.
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
@@ -7,87 +7,87 @@ use anyhow::Result;
 
 use crate::bounded::{self, Finished};
 
-/// Printed, with a reason behind it, by a test that has nothing to say about the GPU at hand. It counts only with
-/// `--show-output`.
+/// Prefix of the line, followed by a reason, that a test prints if it does not apply to the present GPU. The
+/// line is seen only with `--show-output`.
 const NOT_APPLICABLE: &str = "not applicable: ";
 
-/// The results of one process' test functions, and how it ended.
+/// Results of the test functions of one process, and how the process ended.
 #[derive(Default)]
 pub struct Results {
     pub passed: BTreeSet<String>,
     /// Output of each failed test.
     pub failed: BTreeMap<String, String>,
-    /// Why a test that passed says nothing about the GPU at hand.
+    /// Reason of each test that does not apply to the present GPU.
     pub not_applicable: BTreeMap<String, String>,
     pub ignored: BTreeSet<String>,
-    /// Description of the end of the process, if it was not normal.
+    /// Description of how the process ended, if it was not a normal exit.
     pub end: Option<String>,
 }
 
 impl Results {
-    /// Runs the program to its end, or stops it when it takes longer than `limit`.
+    /// Runs the program to its end, or kills it after `limit`.
     ///
     /// # Errors
     /// When the process cannot be started or waited for.
-    pub fn of(command: &mut Command, limit: Duration) -> Result<Self> {
+    pub fn run(command: &mut Command, limit: Duration) -> Result<Self> {
         Ok(Self::read(&bounded::run(command, limit)?, limit))
     }
 
-    /// Reads what a program wrote that has run for `limit` at most.
+    /// Parses the output of a program that was run with the time limit `limit`.
     pub fn read(finished: &Finished, limit: Duration) -> Self {
         let mut results = Self::parse(&finished.stdout);
         results.end = match finished.status {
-            None => Some(format!("it was stopped after {} s", limit.as_secs())),
-            // 101 is how the harness says that tests failed.
+            None => Some(format!("the process was killed after {} s", limit.as_secs())),
+            // The harness exits with 101 if tests failed.
             Some(status) if matches!(status.code(), Some(0 | 101)) => None,
             Some(status) => {
                 let last = finished.stderr.lines().last().unwrap_or_default();
-                Some(format!("its process ended with {status}: {last}"))
+                Some(format!("the process ended with {status}: {last}"))
             }
         };
         results
     }
 
-    /// Reads the output of Rust's test harness, with or without `--show-output`.
+    /// Parses the output of Rust's test harness, with or without `--show-output`.
     pub fn parse(output: &str) -> Self {
         let mut results = Self::default();
-        let mut said: BTreeMap<String, String> = BTreeMap::new();
-        let (mut of, mut open): (Option<String>, Option<String>) = (None, None);
+        let mut output_by_test: BTreeMap<String, String> = BTreeMap::new();
+        let (mut current_test, mut pending): (Option<String>, Option<String>) = (None, None);
         for text in output.lines() {
             if let Some(name) = text.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
             {
-                of = Some(name.to_owned());
+                current_test = Some(name.to_owned());
             } else if ["failures:", "successes:"].contains(&text) || text.starts_with("test result: ") {
-                of = None;
-            } else if let Some(name) = &of {
-                let said = said.entry(name.clone()).or_default();
-                said.push_str(text);
-                said.push('\n');
+                current_test = None;
+            } else if let Some(name) = &current_test {
+                let output = output_by_test.entry(name.clone()).or_default();
+                output.push_str(text);
+                output.push('\n');
             } else if let Some((name, word)) =
                 text.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
             {
-                // A test that must panic has a note behind its name.
+                // The harness appends a note to the name of a test that must panic.
                 let name = name.trim_end_matches(" - should panic").to_owned();
-                // Where one test runs at a time, what a tool prints may come in between.
-                open = (!results.add(&name, word)).then_some(name);
-            } else if open.as_ref().is_some_and(|name| results.add(name, text)) {
-                open = None;
+                // With one test at a time, a tool's output may stand between the name and the result.
+                pending = (!results.add(&name, word)).then_some(name);
+            } else if pending.as_ref().is_some_and(|name| results.add(name, text)) {
+                pending = None;
             }
         }
         for name in &results.passed {
-            let lines = said.get(name).into_iter().flat_map(|text| text.lines());
+            let lines = output_by_test.get(name).into_iter().flat_map(|text| text.lines());
             if let Some(reason) = lines.filter_map(|line| line.strip_prefix(NOT_APPLICABLE)).next() {
                 results.not_applicable.insert(name.clone(), reason.to_owned());
             }
         }
         results.passed.retain(|name| !results.not_applicable.contains_key(name));
         for (name, text) in &mut results.failed {
-            *text = said.remove(name).unwrap_or_default();
+            *text = output_by_test.remove(name).unwrap_or_default();
         }
         results
     }
 
-    /// Adds a result. Returns false if `word` is none.
+    /// Adds a result. Returns false if `word` is not one of the harness' result words.
     fn add(&mut self, name: &str, word: &str) -> bool {
         let name = name.to_owned();
         match word {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, limit: u64) -> Results {
-        Results::of(Command::new("sh").args(["-c", script]), Duration::from_secs(limit)).unwrap()
+        Results::run(Command::new("sh").args(["-c", script]), Duration::from_secs(limit)).unwrap()
     }
 
     #[test]
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn failing_tests_are_a_normal_end() {
+    fn failing_tests_are_a_normal_exit() {
         let results = shell("echo 'test a ... FAILED'; exit 101", 600);
         assert!(results.failed.contains_key("a") && results.end.is_none());
     }
 
     #[test]
-    fn tests_that_say_nothing_about_this_gpu_are_counted_apart() {
+    fn tests_that_do_not_apply_are_counted_separately() {
         let results = Results::parse(
             "test a ... ok\ntest b ... ok\ntest c ... ignored, slow\ntest d ... ========= a tool\n=========\nFAILED\n\n\
              successes:\n\n---- a stdout ----\nnot applicable: needs two GPUs\n\n---- b stdout ----\n42\n\n\
@@ -134,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_hangs_is_stopped() {
+    fn a_hanging_process_is_killed() {
         let results = shell("exec tail -f /dev/null", 0);
-        assert_eq!(results.end.as_deref(), Some("it was stopped after 0 s"));
+        assert_eq!(results.end.as_deref(), Some("the process was killed after 0 s"));
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask isa-coverage`: how many of the shipped mnemonics the software GPU decodes, executes, and is tested on.
+//! `cargo xtask isa-coverage`: counts the shipped mnemonics that the software GPU decodes, executes and is tested on.
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
@@ -6,28 +6,28 @@ use anyhow::{Context, Result, bail};
 use crate::process::{self, cargo};
 use crate::setup;
 
-/// The tests that run the cases, print a line per target and fail if something is wrong or too little is covered.
+/// Tests that run the cases and print a line per target. They fail on a wrong result or too little coverage.
 const TESTS: &str = "exec::semantics::tests";
-/// Beginning of each of their lines.
+/// Prefix of each of these lines.
 const MARK: &str = "isa-coverage ";
-/// The targets whose lists `--write` renews.
+/// Targets whose lists `--write` updates.
 const TARGETS: &str = "gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// First compile the kernels for every target and write the lists of what ships anew.
+    /// First compile the kernels for every target and update the lists of shipped instructions.
     #[arg(long)]
     write: bool,
 }
 
-/// One target's line.
+/// Coverage of one target.
 struct Row {
     target: String,
     shipped: usize,
     columns: Vec<Column>,
 }
 
-/// Number of the shipped mnemonics that got so far, and those that did not.
+/// Number of shipped mnemonics that are decoded, executed or tested, and the names of those that are not.
 struct Column {
     name: String,
     count: usize,
@@ -35,7 +35,7 @@ struct Column {
 }
 
 impl Row {
-    /// `TARGET shipped=N decoded=N without=NAMES executed=N without=NAMES tested=N without=NAMES`.
+    /// Parses `TARGET shipped=N decoded=N without=NAMES executed=N without=NAMES tested=N without=NAMES`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let target = words.next()?.to_owned();
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut command = cargo(&["test", "--quiet", "--package", "rocm-emulator", "--lib", "--", TESTS]);
     command.args(["--nocapture", "--test-threads", "1"]).stderr(Stdio::inherit());
-    let line = process::shown(&command);
+    let line = process::command_line(&command);
     eprintln!("+ {line}");
     let output = command.output().with_context(|| format!("cannot start: {line}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -73,16 +73,16 @@ pub fn run(args: &Args) -> Result<()> {
     print!("{}", table(&rows));
     if !output.status.success() {
         print!("{text}");
-        bail!("an instruction is executed wrongly, or too few are covered: {line}");
+        bail!("the instruction tests failed (wrong result or insufficient coverage), see above: {line}");
     }
     if rows.is_empty() {
-        bail!("no target was reported: {line}");
+        bail!("the tests reported no target: {line}");
     }
     println!("isa-coverage: ok targets={}", rows.len());
     Ok(())
 }
 
-/// A table in Markdown, and below it what is missing.
+/// Returns a table in Markdown, followed by the mnemonics that are not covered.
 fn table(rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let mut text = String::from("| Target | Shipped |");
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_becomes_a_row_and_what_it_lacks() {
+    fn a_line_is_shown_as_a_row_and_its_missing_mnemonics() {
         let row =
             Row::parse("gfx1100 shipped=4 decoded=4 without= executed=4 without= tested=2 without=v_a,v_b");
         let text = table(&[row.expect("a row")]);

@@ -1,34 +1,34 @@
-//! `cargo xtask kernels`: the kernels for any targets, and what the compiler says of each.
+//! `cargo xtask kernels`: compiles the kernels for given targets and prints their resource use.
 use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::setup;
 
-/// The targets that must compile: the exact ones and the generic ones that ship.
+/// Targets that must compile: the exact ones, and the generic ones that are shipped.
 pub const EVERY_ARCH: &str = "gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1201,\
     gfx9-4-generic,gfx10-3-generic,gfx11-generic,gfx12-generic";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Targets, comma-separated.
+    /// Target architectures, comma-separated.
     #[arg(long, default_value = EVERY_ARCH)]
     archs: String,
-    /// Leave the resource table out.
+    /// Do not print the resource table.
     #[arg(long)]
     quiet: bool,
-    /// Renew the committed table of what kernels cost instead of comparing with it.
+    /// Update the committed table of resource use instead of comparing with it.
     #[arg(long)]
     write_table: bool,
 }
 
-/// The committed table of what every kernel costs.
+/// Committed table of the resource use of every kernel.
 const TABLE: &str = "hip-kernels/resources.tsv";
 
 pub fn run(args: &Args) -> Result<()> {
     build(&args.archs, args.quiet, args.write_table)
 }
 
-/// Builds the kernels and compares what they cost with the committed table, or renews it.
+/// Builds the kernels and compares their resource use with the committed table, or updates the table.
 pub fn build(archs: &str, quiet: bool, write_table: bool) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let mut args = vec!["run", "--quiet", "--package", "hip-kernels-build", "--"];

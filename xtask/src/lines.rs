@@ -1,4 +1,4 @@
-//! `cargo xtask lines`: the lines of each top-level folder against its budget.
+//! `cargo xtask lines`: compares the number of lines of each top-level folder with its budget.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::{command, root};
 
-/// The file of [`Budgets`].
+/// Path of the file with the [`Budgets`].
 const BUDGET: &str = "xtask/line-budget.toml";
-const HEADER: &str = "# Maximum number of lines of each folder, tests aside: `cargo xtask lines` compares. `--write` only lowers\n\
+const HEADER: &str = "# Maximum number of lines per folder, without tests, checked by `cargo xtask lines`. `--write` only lowers\n\
                       # numbers; `--raise FOLDER --because REASON` raises one and keeps the reason here.\n";
-/// Files that count, if git tracks them.
+/// Patterns of the tracked files that count.
 const PATTERNS: &[&str] = &["*.rs", "*.cu", "*.cuh", "*.h"];
 
 #[derive(clap::Args, Default)]
 pub struct Args {
-    /// Lowers each budget to today's number, and raises none.
+    /// Lower each budget to the current number of lines; raise none.
     #[arg(long)]
     write: bool,
-    /// Raises the budget of this folder to today's number.
+    /// Raise the budget of this folder to its current number of lines.
     #[arg(long, value_name = "FOLDER", requires = "because")]
     raise: Option<String>,
-    /// Reason why the folder must grow; kept beside its number.
+    /// Reason why the folder must grow; stored with its budget.
     #[arg(long, value_name = "REASON", requires = "raise")]
     because: Option<String>,
 }
@@ -53,17 +53,17 @@ impl Budgets {
         }
     }
 
-    /// Lowers what is above today's numbers.
-    fn lower(&mut self, today: &BTreeMap<String, Lines>) {
-        self.0.retain(|folder, _| today.contains_key(folder));
+    /// Lowers the budgets that are above the current numbers of lines.
+    fn lower(&mut self, current: &BTreeMap<String, Lines>) {
+        self.0.retain(|folder, _| current.contains_key(folder));
         for (folder, Budget::Lines(lines) | Budget::Raised { lines, .. }) in &mut self.0 {
-            *lines = today[folder].code.min(*lines);
+            *lines = current[folder].code.min(*lines);
         }
     }
 
-    /// Raises one folder to today's number.
-    fn raise(&mut self, today: &BTreeMap<String, Lines>, folder: &str, because: &str) -> Result<()> {
-        let lines = today.get(folder).with_context(|| format!("there is no folder {folder:?}"))?.code;
+    /// Raises the budget of one folder to its current number of lines.
+    fn raise(&mut self, current: &BTreeMap<String, Lines>, folder: &str, because: &str) -> Result<()> {
+        let lines = current.get(folder).with_context(|| format!("there is no folder {folder:?}"))?.code;
         let allowed = self.of(folder);
         ensure!(lines > allowed, "{folder} has {lines} lines, which is within its budget of {allowed}");
         ensure!(!because.trim().is_empty(), "--because needs a reason");
@@ -72,7 +72,7 @@ impl Budgets {
     }
 }
 
-/// The lines of a folder: the budget is for those that ship, tests may grow.
+/// Numbers of lines of a folder. Only code has a budget.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Lines {
     code: usize,
@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Result<()> {
     print!("{table}");
     if !above.is_empty() {
         bail!(
-            "{}; delete what nothing uses, or raise the budget with a reason: \
+            "{}; delete unused code, or raise the budget with a reason: \
              cargo xtask lines --raise FOLDER --because REASON",
             above.join("; ")
         );
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The text of every file, by its path below the root.
+/// Returns the text of every tracked file, by its path relative to the root.
 fn tracked_files() -> Result<BTreeMap<PathBuf, String>> {
     let mut list = command("git", &["ls-files", "-z", "--"]);
     let output = list.args(PATTERNS).output().context("cannot start git")?;
@@ -123,7 +123,7 @@ fn tracked_files() -> Result<BTreeMap<PathBuf, String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).filter_map(read).collect())
 }
 
-/// Lines by top-level folder; `.` for files of the root.
+/// Counts lines by top-level folder; `.` stands for files in the root.
 fn count(files: &BTreeMap<PathBuf, String>) -> BTreeMap<String, Lines> {
     let test_modules: Vec<PathBuf> =
         files.iter().flat_map(|(path, text)| test_modules_in_files(path, text)).collect();
@@ -151,7 +151,7 @@ fn is_test_file(path: &Path, test_modules: &[PathBuf]) -> bool {
         || test_modules.iter().any(|module| path.with_extension("").starts_with(module))
 }
 
-/// The modules that a file declares for tests only and has in files of their own, as paths without an extension.
+/// Returns the test-only modules that a file declares and that have their own files, as paths without extension.
 fn test_modules_in_files(path: &Path, text: &str) -> Vec<PathBuf> {
     let folder = match path
         .file_name()
@@ -180,7 +180,7 @@ fn lines_of_test_modules(text: &str) -> usize {
     count
 }
 
-/// A table in Markdown, and a sentence for each folder that has too many lines.
+/// Returns a table in Markdown, and a sentence for each folder that exceeds its budget.
 fn compare(lines: &BTreeMap<String, Lines>, budgets: &Budgets) -> (String, Vec<String>) {
     let mut table = "| Folder | Lines | Budget | Lines of tests |\n|---|---|---|---|\n".to_owned();
     let mut above = Vec::new();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_told_from_code() {
+    fn test_lines_are_counted_separately() {
         let counted = count(&files(&[
             ("build.rs", "fn main() {}\n"),
             ("a/src/lib.rs", "mod b;\n#[cfg(test)]\nmod formula;\nmod semantics;\n"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_above_its_budget_is_named_with_both_numbers() {
+    fn a_folder_above_its_budget_is_reported() {
         let lines = count(&files(&[("a/src/lib.rs", "1\n2\n"), ("b/src/lib.rs", "1\n")]));
         let budget = Budgets::parse("a = 2\nb = 1\n").expect("a budget");
         assert_eq!(compare(&lines, &budget).1, [""; 0]);
@@ -232,19 +232,19 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_falls_by_itself_and_rises_for_a_reason() {
-        let today =
+    fn lowering_is_automatic_and_raising_needs_a_reason() {
+        let current =
             count(&files(&[("a/src/lib.rs", "1\n2\n"), ("b/src/lib.rs", "1\n"), ("c/lib.rs", "1\n")]));
         let mut budgets = Budgets::parse("a = 1\nb = 9\ngone = 3\n").expect("a budget");
-        budgets.lower(&today);
+        budgets.lower(&current);
         assert_eq!(budgets, Budgets::parse("a = 1\nb = 1\n").expect("a budget"));
-        assert!(budgets.raise(&today, "b", "why").is_err_and(|error| error.to_string().contains("within")));
-        assert!(budgets.raise(&today, "a", " ").is_err() && budgets.raise(&today, "d", "why").is_err());
-        budgets.raise(&today, "a", "a second line").expect("raised");
-        budgets.raise(&today, "c", "it came").expect("raised");
+        assert!(budgets.raise(&current, "b", "why").is_err_and(|error| error.to_string().contains("within")));
+        assert!(budgets.raise(&current, "a", " ").is_err() && budgets.raise(&current, "d", "why").is_err());
+        budgets.raise(&current, "a", "a second line").expect("raised");
+        budgets.raise(&current, "c", "it came").expect("raised");
         let text = toml::to_string(&budgets).expect("text");
         assert!(text.contains("because = \"a second line\""), "{text}");
         assert_eq!(Budgets::parse(&text).expect("its own text"), budgets);
-        assert_eq!(compare(&today, &budgets).1, [""; 0]);
+        assert_eq!(compare(&current, &budgets).1, [""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The project's own commands: each installs what it needs and ends with a summary line.
+//! The project's development commands. Each installs the tools that it needs and ends with a summary line.
 mod bounded;
 mod ci;
 mod ck;
@@ -39,7 +39,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Builds, shows and checks the ROCm fork of Candle")]
+#[command(name = "cargo xtask", about = "Builds, demonstrates and tests the ROCm fork of Candle")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -47,57 +47,57 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A real model on the software GPU, compared with the CPU device.
+    /// Compute sentence embeddings of a real model on the software GPU and compare them with the CPU device.
     Demo(demo::Args),
-    /// Greedy text of a language model on the software GPU, compared with the CPU device.
+    /// Generate greedy text with a language model on the software GPU and compare it with the CPU device.
     Generate(generate::Args),
-    /// Runs the stages of continuous integration, or lists them with their durations.
+    /// Run the stages of continuous integration, or list them with their durations.
     Ci(ci::Args),
-    /// Runs all stages of continuous integration; with --quick only our own tests.
+    /// Run all stages of continuous integration; with --quick only our own tests.
     Test(ci::TestArgs),
-    /// Builds the book and the API documentation into target/doc, and checks all links.
+    /// Build the book and the API documentation into target/doc, and check all links.
     Docs(docs::Args),
-    /// Measures which lines of each crate the tests run, on the software GPU.
+    /// Measure which lines of each crate the tests run, on the software GPU.
     Coverage(coverage::Args),
-    /// Trains and serves for hours in turn, and fails if memory, handles or latencies grow.
+    /// Train and serve in turns for hours, and fail if memory, handles or latencies grow.
     Soak(soak::Args),
-    /// Upstream's own tests on the ROCm device, with the software GPU.
+    /// Run upstream's own tests on the ROCm device with the software GPU.
     UpstreamTests(upstream_tests::Args),
-    /// Every function of candle-flash-attn against the formula, on the software GPU.
+    /// Compare every function of candle-flash-attn with the formula, on the software GPU.
     FlashAttn(flash_attn::Args),
-    /// Random operations on ROCm compared with the CPU device.
+    /// Run random operations on ROCm and compare them with the CPU device.
     Fuzz(fuzz::Args),
-    /// Damaged model files: each is read or refused, without a panic or much memory.
+    /// Load mutated model files: each must load or fail cleanly, without a panic or high memory use.
     FuzzFiles(fuzz_files::Args),
-    /// Runs an example on the software GPU and shows which kernels it spends its instructions in.
+    /// Run an example on the software GPU and list the kernels that execute the most instructions.
     Profile(profile::Args),
-    /// Merges runs of the benches into docs/performance.md, or says what a run became slower at.
+    /// Merge benchmark runs into docs/performance.md, or list the cases in which a run became slower.
     Report(report::Args),
-    /// Counts the bench's operations on the software GPU, and says what AMD chips would take by their published peaks.
+    /// Estimate the benchmark's times on AMD chips from software GPU counts and published peak rates.
     Paper(paper::Args),
-    /// Counts the shipped instructions that the software GPU decodes, executes and is tested on; fails if too few.
+    /// Count the shipped instructions that the software GPU decodes, executes and is tested on; fail if too few.
     IsaCoverage(isa_coverage::Args),
-    /// The workers on the software GPU, asked by OpenAI's client and by curl, and loaded.
+    /// Start the workers on the software GPU and test them with OpenAI's client, curl and a load generator.
     Serve(serve::Args),
-    /// Stresses the GPU: many allocations, changing shapes, many threads, two devices; nothing may be lost.
+    /// Stress the GPU with many allocations, changing shapes, many threads and two devices; fail on leaks or errors.
     Stress(stress::Args),
-    /// All that can be found out on a machine with a GPU, unattended, into one folder to send (docs/validate.md).
+    /// Run all tests and benchmarks on a machine with a GPU and collect the results in a folder (docs/validate.md).
     Validate(validate::Args),
-    /// The unit tests of what handles raw memory (loader, allocator, launches) under valgrind.
+    /// Run the unit tests of the code that handles raw memory (loader, allocator, launches) under valgrind.
     Valgrind,
-    /// Attention kernels of AMD's Composable Kernel as code objects outside of the repository (docs/composable-kernel.md).
+    /// Build the attention kernels of AMD's Composable Kernel outside the repository (docs/composable-kernel.md).
     Ck(ck::Args),
-    /// Compiles the kernels for some targets and prints their resource table.
+    /// Compile the kernels for some targets and print their resource table.
     Kernels(kernels::Args),
-    /// Fetches what building the kernels for NVIDIA targets needs (for measuring; docs/nvidia.md).
+    /// Download the tools that build the kernels for NVIDIA targets (for benchmarks; docs/nvidia.md).
     NvidiaTools(nvidia_tools::Args),
-    /// Lines per folder against their budget; fails above it.
+    /// Compare the number of lines per folder with its budget; fail if it is exceeded.
     Lines(lines::Args),
-    /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
+    /// Build and run crates outside the workspace that use the fork as the README describes.
     Downstream,
-    /// Compares the symbols the loader forwards with real ROCm libraries.
+    /// Compare the symbols that the loader forwards with real ROCm libraries.
     CheckSymbols {
-        /// Shared objects: libamdhip64.so.*, librocblas.so.*, libMIOpen.so.*.
+        /// Shared libraries: libamdhip64.so.*, librocblas.so.*, libMIOpen.so.*.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },

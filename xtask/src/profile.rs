@@ -1,4 +1,4 @@
-//! `cargo xtask profile EXAMPLE`: which kernels an example spends its instructions in, on the software GPU.
+//! `cargo xtask profile EXAMPLE`: counts the instructions of each kernel of an example on the software GPU.
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -8,36 +8,36 @@ use crate::process::{self, root};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{setup, weights};
 
-/// The example that needs weights, and gets them if it is given no arguments.
+/// Example that needs weights; they are downloaded and passed to it if the user gives no arguments.
 const EMBEDDINGS: &str = "sentence_embeddings";
 const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// An example of the root package, like sentence_embeddings or custom_kernel.
+    /// Example of the root package, such as sentence_embeddings or custom_kernel.
     example: String,
-    /// The architecture of the software GPU.
+    /// Architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
     /// Number of kernels to show.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
-    /// The example's own arguments.
+    /// Arguments of the example.
     #[arg(last = true)]
     args: Vec<String>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::DEMO)?;
-    let file = process::cached("profile.json")?;
+    let file = process::cache_file("profile.json")?;
     let mut command = process::example(&args.example, &args.arch);
     add_arguments(&mut command, args)?;
-    let further = std::env::var(OPTIONS).ok();
-    let options = options(&file.to_string_lossy(), further.as_deref());
-    SoftwareGpu::with(&args.arch, &options).choose_for(&mut command);
+    let user_options = std::env::var(OPTIONS).ok();
+    let options = options(&file.to_string_lossy(), user_options.as_deref());
+    SoftwareGpu::with(&args.arch, &options).apply_to(&mut command);
     process::run(&mut command)?;
-    println!("{}", table(&process::json(&file)?, args.top.into())?);
+    println!("{}", table(&process::read_json(&file)?, args.top.into())?);
     println!("profile: ok arch={} example={} file={}", args.arch, args.example, file.display());
     Ok(())
 }
@@ -52,22 +52,21 @@ fn add_arguments(command: &mut Command, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The software GPU's options: the profile, and what the caller has set.
-fn options(file: &str, further: Option<&str>) -> String {
-    match further.map(str::trim).filter(|text| !text.is_empty()) {
-        Some(further) => format!("{further};profile={file}"),
+/// Returns the software GPU's options: those that the user has set, and the profile.
+fn options(file: &str, user_options: Option<&str>) -> String {
+    match user_options.map(str::trim).filter(|text| !text.is_empty()) {
+        Some(user_options) => format!("{user_options};profile={file}"),
         None => format!("profile={file}"),
     }
 }
 
-/// Figures of a kernel in a row.
 #[derive(Default)]
 struct Row {
     name: String,
     launches: u64,
     instructions: u64,
     bytes: u64,
-    /// Lines of 64 bytes that accesses touched, and the fewest that could do.
+    /// 64-byte lines that accesses touched, and the minimum possible.
     lines: [u64; 2],
     conflicts: u64,
     active: u64,
@@ -77,7 +76,7 @@ struct Row {
 impl Row {
     fn of(kernel: &Value) -> Result<Self> {
         let number = |path: &str| {
-            kernel.pointer(path).and_then(Value::as_u64).with_context(|| format!("a kernel lacks {path}"))
+            kernel.pointer(path).and_then(Value::as_u64).with_context(|| format!("a kernel has no {path}"))
         };
         Ok(Self {
             name: kernel["name"].as_str().context("a kernel has no name")?.to_owned(),
@@ -121,7 +120,7 @@ impl Row {
 const HEADER: [&str; 7] =
     ["kernel", "launches", "instructions", "bytes", "lines/ideal", "bank conflicts", "active lanes %"];
 
-/// The kernels with the most instructions, and the sum of all.
+/// Returns a table of the kernels with the most instructions, and the sum of all kernels.
 fn table(profile: &Value, top: usize) -> Result<String> {
     let kernels = profile["kernels"].as_array().context("the profile has no kernels")?;
     let mut rows = kernels.iter().map(Row::of).collect::<Result<Vec<_>>>()?;
@@ -191,7 +190,7 @@ all 3 kernels         9          2010   3072         2.00              21       
     }
 
     #[test]
-    fn the_callers_options_stay() {
+    fn user_options_are_kept() {
         assert_eq!(options("f.json", None), "profile=f.json");
         assert_eq!(options("f.json", Some(" ")), "profile=f.json");
         assert_eq!(options("f.json", Some("seed=3")), "seed=3;profile=f.json");

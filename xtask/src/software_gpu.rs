@@ -1,27 +1,27 @@
-//! The architectures of the software GPU, and the variables that choose one.
+//! Architectures of the software GPU, and the environment variables that select one.
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// Where the software GPU lists its architectures.
+/// Source file that lists the software GPU's architectures.
 const LIST: &str = include_str!("../../rocm-emulator/src/runtime/arch.rs");
 
-/// The architecture of commands that are not told another.
+/// Default architecture of the commands.
 pub const DEFAULT: &str = "gfx1100";
 
-/// The architectures that tests run on: those of every family that the software GPU executes.
+/// Architectures that the tests run on: one of each family that the software GPU executes.
 pub const TESTED: &[&str] = &["gfx1100", "gfx1030", "gfx1201", "gfx90a", "gfx942"];
 
-/// A software GPU: its architecture and its options, as `CANDLE_ROCM_EMULATOR` takes them.
+/// Configuration of a software GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct SoftwareGpu<'a> {
     pub arch: &'a str,
-    /// `None` leaves the variable as the environment has it.
+    /// Value of `CANDLE_ROCM_EMULATOR`; `None` leaves the variable unchanged.
     pub options: Option<&'a str>,
 }
 
 impl<'a> SoftwareGpu<'a> {
-    pub const fn of(arch: &'a str) -> Self {
+    pub const fn new(arch: &'a str) -> Self {
         Self { arch, options: None }
     }
 
@@ -29,8 +29,8 @@ impl<'a> SoftwareGpu<'a> {
         Self { arch, options: Some(options) }
     }
 
-    /// Has a program run on this software GPU.
-    pub fn choose_for(&self, command: &mut Command) {
+    /// Sets the environment variables that make a program run on this software GPU.
+    pub fn apply_to(&self, command: &mut Command) {
         command.env("CANDLE_ROCM_DRIVER", format!("emulator:{}", self.arch));
         if let Some(options) = self.options {
             command.env("CANDLE_ROCM_EMULATOR", options);
@@ -47,12 +47,14 @@ impl std::fmt::Display for SoftwareGpu<'_> {
     }
 }
 
+/// Checks that the software GPU supports an architecture.
+///
 /// # Errors
-/// For an architecture that the software GPU does not have.
-pub fn check(arch: &str) -> Result<()> {
+/// If the software GPU does not support the architecture.
+pub fn check_arch(arch: &str) -> Result<()> {
     let known: Vec<_> = known().collect();
     if !known.contains(&arch) {
-        bail!("the software GPU has no architecture {arch:?}; it has {}", known.join(", "));
+        bail!("the software GPU does not support {arch:?}; supported: {}", known.join(", "));
     }
     Ok(())
 }
@@ -66,18 +68,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_that_of_the_software_gpu() {
+    fn supported_architectures_are_accepted_and_others_rejected() {
         for arch in TESTED {
-            assert!(check(arch).is_ok(), "{arch}");
+            assert!(check_arch(arch).is_ok(), "{arch}");
         }
-        let error = check("gfx9999").unwrap_err().to_string();
+        let error = check_arch("gfx9999").unwrap_err().to_string();
         assert!(error.contains("gfx9999") && error.contains("gfx1100, "), "{error}");
     }
 
     #[test]
-    fn a_program_gets_the_architecture_and_the_options() {
+    fn the_variables_select_architecture_and_options() {
         let mut command = Command::new("program");
-        SoftwareGpu::with("gfx90a", "seed=1").choose_for(&mut command);
+        SoftwareGpu::with("gfx90a", "seed=1").apply_to(&mut command);
         let set: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
         let wanted = [("CANDLE_ROCM_DRIVER", "emulator:gfx90a"), ("CANDLE_ROCM_EMULATOR", "seed=1")];
         assert_eq!(set, wanted.map(|(name, value)| (name.as_ref(), value.as_ref())));

@@ -1,14 +1,14 @@
-//! `cargo xtask stress`: runs the stress example for a while, and fails if it lost memory or results.
+//! `cargo xtask stress`: runs the stress example, and fails on leaked memory or wrong results.
 use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};
 use crate::setup;
 
-/// Two software GPUs of different families, where the machine has no AMD GPU.
-const STAND_INS: &str = "gfx1100,gfx90a";
-/// Beginning of the example's last line if all is well.
+/// Architectures of the two software GPUs, of different families.
+const SOFTWARE_GPUS: &str = "gfx1100,gfx90a";
+/// Prefix of the example's last line on success.
 pub const OK: &str = "stress: ok";
-/// The form that is part of the tests.
+/// Duration of the run that is part of `cargo xtask test`.
 pub const SHORT_MINUTES: f64 = 1.0;
 
 #[derive(clap::Args)]
@@ -19,7 +19,7 @@ pub struct Args {
     /// Duration in hours.
     #[arg(long, conflicts_with = "minutes")]
     hours: Option<f64>,
-    /// Repeats the same choices.
+    /// Seed of the random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Run on this machine's AMD GPUs instead of software GPUs.
@@ -34,16 +34,16 @@ pub fn run(args: &Args) -> Result<()> {
         let features = ["run", "--quiet", "--release", "--features", "rocm", "--example", "stress"];
         return stress(&features, minutes, args.seed, &[("CANDLE_ROCM_DRIVER", "native")]);
     }
-    run_on_software(minutes, args.seed, STAND_INS)
+    run_on_software(minutes, args.seed, SOFTWARE_GPUS)
 }
 
-/// On two software GPUs. `archs` are the targets whose code objects the program holds.
+/// Runs the example on two software GPUs, with a program that contains code objects for `archs`.
 ///
 /// # Errors
-/// If anything was wrong or lost.
+/// If the example fails: wrong results or leaked memory.
 pub fn run_on_software(minutes: f64, seed: u64, archs: &str) -> Result<()> {
     let features = ["run", "--quiet", "--features", "candle-rocm/rocm-emulator", "--example", "stress"];
-    let driver = format!("emulator:{STAND_INS}");
+    let driver = format!("emulator:{SOFTWARE_GPUS}");
     stress(&features, minutes, seed, &[("CANDLE_ROCM_DRIVER", driver.as_str()), ("CANDLE_ROCM_ARCHS", archs)])
 }
 
@@ -53,7 +53,7 @@ fn stress(cargo_args: &[&str], minutes: f64, seed: u64, envs: &[(&str, &str)]) -
     command.envs(envs.iter().copied());
     let output = process::tee(&mut command)?;
     if !output.lines().last().is_some_and(|line| line.starts_with(OK)) {
-        bail!("the stress program did not end with stress: ok");
+        bail!("the stress example failed: its last line does not begin with \"{OK}\"");
     }
     Ok(())
 }

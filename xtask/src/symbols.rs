@@ -1,4 +1,4 @@
-//! `cargo xtask check-symbols`: the loader's table against real libraries.
+//! `cargo xtask check-symbols`: compares the loader's symbol table with real libraries.
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -7,7 +7,7 @@ use crate::process::{self, cargo};
 
 pub fn run(files: &[PathBuf]) -> Result<()> {
     let mut command = cargo(&["run", "--quiet", "--package", "rocm-loader", "--bin", "check-symbols", "--"]);
-    // cargo is started in the workspace's root; the files were named from where the user is.
+    // cargo runs in the workspace's root, but the paths are relative to the user's current folder.
     for file in files {
         command.arg(std::path::absolute(file)?);
     }

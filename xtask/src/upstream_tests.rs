@@ -1,8 +1,8 @@
-//! `cargo xtask upstream-tests`: upstream's own test files on the ROCm device.
+//! `cargo xtask upstream-tests`: runs upstream's own test files on the ROCm device.
 //!
-//! The files are taken from where the fork's sources come from, rewritten by [`rocmify::suites`] below
-//! `target/upstream-tests/`, built as the test of the package `upstream-tests`, and run with the software
-//! GPU, one process per file. Which tests count, may fail or stay alone: `rocmify/src/suite_rules.rs`.
+//! The files come from the same sources as the fork. [`rocmify::suites`] rewrites them below `target/upstream-tests/`;
+//! they are built as a test of the package `upstream-tests` and run on the software GPU, one process per file.
+//! `rocmify/src/suite_rules.rs` lists the tests that are skipped, expected to fail or not applicable.
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,25 +20,25 @@ use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
 
 pub const PACKAGE: &str = "upstream-tests";
-/// The crates whose tests they are, each with a folder of the files that its tests read.
+/// Crates whose tests are run. Each has a folder with the files that its tests read.
 pub const CRATES: [&str; 4] = ["candle-core", "candle-flash-attn", "candle-nn", "candle-transformers"];
-/// Names the folder of the rewritten files to the build.
+/// Build variable with the folder of the rewritten files.
 pub const SUITES_VARIABLE: &str = "CANDLE_UPSTREAM_SUITES";
-/// A suite that takes longer hangs: the longest takes seconds, and minutes on a busy machine.
+/// Time limit of a suite. The longest takes seconds, or minutes on a busy machine; after the limit it is killed.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architectures of the software GPU, comma-separated.
+    /// Architectures of the software GPU, comma-separated.
     #[arg(long, value_delimiter = ',', default_value = software_gpu::DEFAULT)]
     arch: Vec<String>,
-    /// Only these suites, comma-separated.
+    /// Run only these suites, comma-separated.
     #[arg(long, value_delimiter = ',')]
     suites: Vec<String>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let gpus: Vec<_> = args.arch.iter().map(|arch| SoftwareGpu::of(arch)).collect();
+    let gpus: Vec<_> = args.arch.iter().map(|arch| SoftwareGpu::new(arch)).collect();
     if !run_suites(&gpus, &args.arch.join(","), &args.suites)? {
         // The summary is the last line, so no error follows it.
         std::process::exit(1);
@@ -46,41 +46,41 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the named suites, or all, on every software GPU. `archs` are the targets whose code objects the program
-/// holds. Returns whether every test does what the lists say.
+/// Runs the suites named in `only`, or all, on every software GPU, with code objects for `archs`.
+/// Returns true if the result of every test agrees with the suite rules.
 ///
 /// # Errors
-/// When the tests cannot be found, rewritten, built or started, or are not those of the lists.
+/// If the tests cannot be found, rewritten, built or started, or do not match the suite rules.
 pub fn run_suites(gpus: &[SoftwareGpu], archs: &str, only: &[String]) -> Result<bool> {
-    gpus.iter().try_for_each(|gpu| software_gpu::check(gpu.arch))?;
+    gpus.iter().try_for_each(|gpu| software_gpu::check_arch(gpu.arch))?;
     setup::ensure(setup::KERNELS)?;
-    let (place, suites) = prepare()?;
+    let (folder, suites) = prepare()?;
     if let Some(unknown) = only.iter().find(|name| !suites.iter().any(|suite| suite.rules.name == **name)) {
         let names: Vec<_> = suites.iter().map(|suite| suite.rules.name).collect();
-        bail!("upstream has no suite '{unknown}'; it has {}", names.join(", "));
+        bail!("unknown suite '{unknown}'; known suites: {}", names.join(", "));
     }
-    let program = build(archs, &place)?;
+    let program = build(archs, &folder)?;
     let missing = missing(&program, &suites)?;
     if !missing.is_empty() {
-        bail!("these tests were found in upstream's files but not built: {}", missing.join(", "));
+        bail!("tests in upstream's files that were not built: {}", missing.join(", "));
     }
-    let idle = pass_without_device(&program, &place, &suites)?;
-    if !idle.is_empty() {
-        bail!("these tests pass without any device, so they do not test one: {}", idle.join(", "));
+    let passed_without_device = pass_without_device(&program, &folder, &suites)?;
+    if !passed_without_device.is_empty() {
+        bail!("tests that pass without any device, so do not test it: {}", passed_without_device.join(", "));
     }
-    let mut good = true;
+    let mut as_expected = true;
     for (index, gpu) in gpus.iter().enumerate() {
-        // What no software GPU changes is said once.
-        good &= run_on(gpu, &program, &place, &suites, only, index == 0)?;
+        // Details that are equal on all software GPUs are printed only once.
+        as_expected &= run_on(gpu, &program, &folder, &suites, only, index == 0)?;
     }
-    Ok(good)
+    Ok(as_expected)
 }
 
-/// Runs the named suites, or all, on one software GPU.
+/// Runs the suites named in `only`, or all, on one software GPU.
 fn run_on(
     gpu: &SoftwareGpu,
     program: &Path,
-    place: &Path,
+    folder: &Path,
     suites: &[Suite],
     only: &[String],
     first: bool,
@@ -90,7 +90,7 @@ fn run_on(
     let mut stale = Vec::new();
     for suite in suites.iter().filter(chosen) {
         let started = Instant::now();
-        let results = run_suite(program, place, suite, |command| gpu.choose_for(command))?;
+        let results = run_suite(program, folder, suite, |command| gpu.apply_to(command))?;
         let outcome = judge(suite, &results);
         if first || outcome.counts.failed > 0 {
             println!("{}", line(suite, &outcome.counts, started.elapsed()));
@@ -98,7 +98,7 @@ fn run_on(
         }
         for listed in NOT_TWINNED.iter().filter(|listed| first && listed.suite == suite.rules.name) {
             println!(
-                "  not on the device: {} of the CPU, Metal or CUDA: {}",
+                "  {} tests for CPU, Metal or CUDA have no ROCm version: {}",
                 listed.tests.len(),
                 listed.reason
             );
@@ -107,53 +107,53 @@ fn run_on(
         stale.extend(outcome.stale);
     }
     for test in &stale {
-        println!("stale: {test} passes, strike it off SKIPPED in rocmify/src/suite_rules.rs");
+        println!("stale: {test} passes; remove it from SKIPPED in rocmify/src/suite_rules.rs");
     }
     println!("upstream {gpu}: {total}");
     Ok(total.failed == 0 && stale.is_empty())
 }
 
-/// Where cargo builds, as an absolute path.
+/// Returns cargo's target folder as an absolute path.
 pub fn target_dir() -> Result<PathBuf> {
     let metadata = process::metadata()?;
     Ok(PathBuf::from(metadata["target_directory"].as_str().context("cargo metadata lacks target_directory")?))
 }
 
-/// Rewrites every suite, with the files that they read beside them; gives back the folder, too.
+/// Rewrites every suite into the target folder, with the files that the tests read. Returns the folder and the suites.
 pub fn prepare() -> Result<(PathBuf, Vec<Suite>)> {
-    let place = target_dir()?.join(PACKAGE);
-    let suites = write_suites(&place)?;
-    Ok((place, suites))
+    let folder = target_dir()?.join(PACKAGE);
+    let suites = write_suites(&folder)?;
+    Ok((folder, suites))
 }
 
-/// Rewrites every suite below `place`, with the files that they read beside them.
-fn write_suites(place: &Path) -> Result<Vec<Suite>> {
+/// Rewrites every suite below `folder`, with the files that the tests read.
+fn write_suites(folder: &Path) -> Result<Vec<Suite>> {
     let mut all = Vec::new();
     let mut modules = String::new();
     for name in CRATES {
-        let dir = upstream::locate(&[name], VERSION, place)?.remove(0);
+        let dir = upstream::locate(&[name], VERSION, folder)?.remove(0);
         let suites = rocmify_suites(name, &dir)?;
         for suite in suites.iter().filter(|suite| !suite.tests.is_empty()) {
-            write(&place.join(format!("{}.rs", suite.rules.name)), suite.text.as_bytes())?;
+            write(&folder.join(format!("{}.rs", suite.rules.name)), suite.text.as_bytes())?;
             modules.push_str(&format!("mod {};\n", suite.rules.name));
         }
-        // The tests name their files from the folder of their crate.
+        // The tests open their files relative to the folder of their crate.
         let data = dir.join("tests");
         for entry in fs::read_dir(&data).with_context(|| format!("cannot read {}", data.display()))? {
             let path = entry?.path();
             if path.is_file() && path.extension().is_none_or(|extension| extension != "rs") {
                 let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                write(&place.join(name).join("tests").join(path.file_name().unwrap_or_default()), &bytes)?;
+                write(&folder.join(name).join("tests").join(path.file_name().unwrap_or_default()), &bytes)?;
             }
         }
-        fs::create_dir_all(place.join(name))?;
+        fs::create_dir_all(folder.join(name))?;
         all.extend(suites);
     }
-    write(&place.join("suites.rs"), modules.as_bytes())?;
+    write(&folder.join("suites.rs"), modules.as_bytes())?;
     Ok(all)
 }
 
-/// Leaves a file that would not change alone, so that it is not built again.
+/// Writes a file unless its content is unchanged, so that it is not rebuilt needlessly.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());
@@ -164,16 +164,16 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Builds the program of all suites. The selection is that of `cargo xtask test`, so that both share every
+/// Builds the program of all suites with the same selection as `cargo xtask test`, so that both share every
 /// artifact.
-fn build(archs: &str, place: &Path) -> Result<PathBuf> {
+fn build(archs: &str, folder: &Path) -> Result<PathBuf> {
     let mut command = cargo(&["test", "--quiet", "--no-run", "--workspace", "--features"]);
     command.arg(format!("candle-rocm/rocm-emulator,{PACKAGE}/rocm-emulator")).args(["--test", "suites"]);
-    command.env("CANDLE_ROCM_ARCHS", archs).env(SUITES_VARIABLE, place);
+    command.env("CANDLE_ROCM_ARCHS", archs).env(SUITES_VARIABLE, folder);
     process::test_program(&mut command, PACKAGE)
 }
 
-/// Which tests the built program lacks: what is not built cannot fail.
+/// Returns the tests that the built program lacks, since they would never fail.
 fn missing(program: &Path, suites: &[Suite]) -> Result<Vec<String>> {
     let output = Command::new(program).args(["--list", "--format=terse"]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -186,35 +186,35 @@ fn missing(program: &Path, suites: &[Suite]) -> Result<Vec<String>> {
 }
 
 /// Runs the ROCm tests of a suite in one process.
-fn run_suite(program: &Path, place: &Path, suite: &Suite, choose: impl Fn(&mut Command)) -> Result<Results> {
+fn run_suite(program: &Path, folder: &Path, suite: &Suite, choose: impl Fn(&mut Command)) -> Result<Results> {
     if suite.tests.is_empty() {
         return Ok(Results::default());
     }
-    let mut command = suite_command(program, place, suite);
+    let mut command = suite_command(program, folder, suite);
     choose(&mut command);
-    Results::of(&mut command, LIMIT)
+    Results::run(&mut command, LIMIT)
 }
 
-/// Returns the command that runs the ROCm tests of a suite, from the folder that they name their files from.
-pub fn suite_command(program: &Path, place: &Path, suite: &Suite) -> Command {
+/// Returns the command that runs the ROCm tests of a suite in the folder that contains their files.
+pub fn suite_command(program: &Path, folder: &Path, suite: &Suite) -> Command {
     let name = suite.rules.name;
     let functions = suite.tests.iter().flat_map(|test| &test.functions);
     let mut command = Command::new(program);
     command.args(["--exact", "--color=never"]);
     command.args(functions.map(|function| format!("{name}::{function}")));
-    command.current_dir(place.join(suite.rules.crate_name));
+    command.current_dir(folder.join(suite.rules.crate_name));
     command.env("RUST_BACKTRACE", "0");
     command
 }
 
-/// The control: with a driver that does not exist, every test of the device must fail.
-fn pass_without_device(program: &Path, place: &Path, suites: &[Suite]) -> Result<Vec<String>> {
+/// Returns the tests that pass even with a nonexistent driver. There must be none.
+fn pass_without_device(program: &Path, folder: &Path, suites: &[Suite]) -> Result<Vec<String>> {
     let mut passed = Vec::new();
     for suite in suites {
-        let nowhere = |command: &mut Command| {
+        let without_driver = |command: &mut Command| {
             command.env("CANDLE_ROCM_DRIVER", "no device");
         };
-        passed.extend(run_suite(program, place, suite, nowhere)?.passed);
+        passed.extend(run_suite(program, folder, suite, without_driver)?.passed);
     }
     Ok(passed)
 }
@@ -243,13 +243,13 @@ impl std::fmt::Display for Counts {
 #[derive(Default)]
 pub struct Outcome {
     pub counts: Counts,
-    /// Lines about failures and skips.
+    /// Descriptions of failures and skips.
     pub notes: Vec<String>,
-    /// Listed skips that pass.
+    /// Tests that pass although they are listed as skipped.
     pub stale: Vec<String>,
 }
 
-/// A test passes when all of its functions do; one without a result failed.
+/// Compares results with the suite rules. A test passes if all of its functions do, and fails without a result.
 pub fn judge(suite: &Suite, results: &Results) -> Outcome {
     let mut outcome = Outcome::default();
     for RocmTest { name, functions, skipped, .. } in &suite.tests {
@@ -265,15 +265,15 @@ pub fn judge(suite: &Suite, results: &Results) -> Outcome {
             (false, Some(reason)) => {
                 outcome.counts.skipped += 1;
                 let functions = functions.len();
-                let of = if functions > 1 { format!(" ({functions} tests)") } else { String::new() };
-                outcome.notes.push(format!("  skipped {name}{of}: {reason}"));
+                let count = if functions > 1 { format!(" ({functions} tests)") } else { String::new() };
+                outcome.notes.push(format!("  skipped {name}{count}: {reason}"));
             }
             (false, None) => {
                 outcome.counts.failed += 1;
                 for function in failing {
-                    let said = results.failed.get(&function).map(String::as_str);
-                    let end = results.end.as_deref().unwrap_or("it gave no result");
-                    outcome.notes.push(format!("  FAILED {function}: {}", message(said.unwrap_or(end))));
+                    let output = results.failed.get(&function).map(String::as_str);
+                    let end = results.end.as_deref().unwrap_or("no result");
+                    outcome.notes.push(format!("  FAILED {function}: {}", message(output.unwrap_or(end))));
                 }
             }
         }
@@ -281,12 +281,12 @@ pub fn judge(suite: &Suite, results: &Results) -> Outcome {
     outcome
 }
 
-/// The panic or the error in what a failed test printed, on one line.
-pub fn message(said: &str) -> String {
+/// Extracts the panic or error message from a failed test's output, on one line.
+pub fn message(output: &str) -> String {
     let start = |line: &&str| line.contains("panicked at ") || line.starts_with("Error: ");
-    let mut lines: Vec<&str> = said.lines().skip_while(|line| !start(line)).collect();
+    let mut lines: Vec<&str> = output.lines().skip_while(|line| !start(line)).collect();
     if lines.is_empty() {
-        lines = said.lines().collect();
+        lines = output.lines().collect();
     }
     let wanted = lines.iter().map(|line| line.trim()).take_while(|line| !line.starts_with("note: "));
     wanted.filter(|line| !line.is_empty()).take(6).collect::<Vec<_>>().join(" | ")
@@ -295,8 +295,8 @@ pub fn message(said: &str) -> String {
 fn line(suite: &Suite, counts: &Counts, took: Duration) -> String {
     let name = suite.rules.name;
     match (suite.rules.left_out, suite.tests.is_empty()) {
-        (Some(reason), _) => format!("{name}: {counts} (left out: {reason})"),
-        (None, true) => format!("{name}: {counts} (no test for the device)"),
+        (Some(reason), _) => format!("{name}: {counts} (not run: {reason})"),
+        (None, true) => format!("{name}: {counts} (no tests for the device)"),
         (None, false) => format!("{name}: {counts} ({:.1} s)", took.as_secs_f64()),
     }
 }
@@ -343,7 +343,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 400 filtered out
     }
 
     #[test]
-    fn a_failure_is_named_with_its_panic() {
+    fn a_failure_is_reported_with_its_panic_message() {
         let outcome = judged(
             vec![test("zeros", &["zeros::rocm"], None), test("pow", &["on_rocm::pow"], None)],
             &Results::parse(OUTPUT),
@@ -357,7 +357,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 400 filtered out
     }
 
     #[test]
-    fn what_gave_no_result_or_was_ignored_failed() {
+    fn missing_and_ignored_results_count_as_failed() {
         let mut results = Results::parse(OUTPUT);
         let tests = || vec![test("gone", &["gone::rocm"], None), test("slow", &["slow"], None)];
         assert_eq!(judged(tests(), &results).counts.failed, 2);

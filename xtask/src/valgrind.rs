@@ -1,20 +1,19 @@
-//! `cargo xtask valgrind`: the unit tests of what handles raw memory, under valgrind.
+//! `cargo xtask valgrind`: runs the unit tests of code that handles raw memory under valgrind.
 use anyhow::Result;
 
 use crate::process::{self, cargo, command};
 use crate::setup;
 
-/// The unit tests of one crate.
 struct Program {
     package: &'static str,
     features: &'static [&'static str],
-    /// Names that tests begin with; all if empty.
+    /// Name prefixes of the tests to run; all tests if empty.
     tests: &'static [&'static str],
-    /// Tests that valgrind cannot follow.
+    /// Tests that valgrind does not support.
     skipped: &'static [&'static str],
 }
 
-/// The loader, the allocator, and what puts launches together.
+/// The loader, the allocator, and the code that prepares launches.
 const PROGRAMS: &[Program] = &[
     Program { package: "rocm-loader", features: &["--features", "emulator"], tests: &[], skipped: &[] },
     Program { package: "nvidia-driver", features: &[], tests: &[], skipped: &[] },
@@ -22,11 +21,13 @@ const PROGRAMS: &[Program] = &[
         package: "candle-core",
         features: &["--features", "rocm-emulator"],
         tests: &["rocm_backend::stream", "rocm_backend::device::launch", "rocm_backend::layout"],
-        // loom switches stacks by itself.
+        // loom switches stacks, which valgrind misinterprets.
         skipped: &["shared::tests"],
     },
 ];
 
+/// Runs all programs under valgrind.
+///
 /// # Errors
 /// If valgrind reports an error or a leak, or a test fails.
 pub fn run() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Gradients of convolutions, of the input or of the weights.
+//! Gradients of convolutions with respect to the input or the weights.
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 
 use super::convolutions::{KINDS, Kind, STEPS, is_narrow, plan};
@@ -6,14 +6,14 @@ use super::{Calls, Launches, Op, finite};
 use crate::case::Case;
 use crate::compare::Bound;
 
-/// The convolution, its result times a gradient, the sum of that, and all of it backwards.
-const CALLS: Calls = Calls { launches: Launches::AtMost(20), copies: FILLS };
-/// The variable, and sums of gradients that begin with zeros.
-const FILLS: u64 = 7;
+/// Calls of the convolution, the product with a gradient, its sum, and the backward pass.
+const CALLS: Calls = Calls { launches: Launches::AtMost(20), copies: COPIES };
+/// Copies for the variable, and zero fills of gradient sums.
+const COPIES: u64 = 7;
 
 pub fn ops() -> Vec<Op> {
-    // Products of a tap are rounded to the dtype before they are summed; what f32 sums of narrow floats lose besides
-    // is far less.
+    // For narrow floats, each tap's product is rounded to the dtype before the sum; the error of f32 sums is
+    // negligible.
     let roundings = |case: &Case| match is_narrow(case) {
         true => 2.0 + case.dims(1).iter().skip(2).product::<usize>() as f64,
         false => 4.0 * case.operands.iter().map(|o| o.dims.iter().product::<usize>() as f64).sum::<f64>(),
@@ -28,12 +28,13 @@ pub fn ops() -> Vec<Op> {
         let example = format!("{STEPS} of=[1] groups=[{groups}] {operands}");
         let op =
             Op::new(format!("{}_gradient", kind.name), example, plan, move |case, t| gradient(case, t, kind));
-        op.within(Bound::ulps(1.0).stepwise().sum(roundings)).calling(CALLS).taking_more().on(finite)
+        op.within(Bound::ulps(1.0).stepwise().sum(roundings)).calling(CALLS).accepting_more().on(finite)
     };
     KINDS.into_iter().map(op).collect()
 }
 
-/// By the graph on ROCm; by the definition on the CPU device, which has no gradients of conv_transpose1d.
+/// Computes the gradient with autograd on ROCm, and by definition on the CPU, which lacks that of
+/// conv_transpose1d.
 fn gradient(case: &Case, t: &[Tensor], kind: Kind) -> Result<Tensor> {
     if !matches!(case.dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
         return Err(Error::UnsupportedDTypeForOp(case.dtype, "gradient"));
@@ -41,11 +42,11 @@ fn gradient(case: &Case, t: &[Tensor], kind: Kind) -> Result<Tensor> {
     let [padding, stride, dilation, groups, of] =
         ["padding", "stride", "dilation", "groups", "of"].map(|name| case.size(name));
     let result = |dims: &[usize]| {
-        let values: Vec<f64> = (0..dims.iter().product()).map(weight).collect();
+        let values: Vec<f64> = (0..dims.iter().product()).map(output_gradient).collect();
         Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(t[0].dtype())?.to_device(t[0].device())
     };
     if t[0].device().is_cpu() {
-        // Only its size, and its errors: the CPU device lacks products of bf16.
+        // Needed for the shape and for errors only; in f64, since the CPU device lacks bf16 products.
         let y = kind.apply(case, &t[0].to_dtype(DType::F64)?, &t[1].to_dtype(DType::F64)?)?;
         return by_definition(
             &t[0],
@@ -64,12 +65,13 @@ fn gradient(case: &Case, t: &[Tensor], kind: Kind) -> Result<Tensor> {
     grads.get(&var).cloned().ok_or_else(|| Error::Msg("no gradient".to_string()))
 }
 
-/// The gradient of the result's element: above 0, so that those of magnitudes are magnitudes, and exact in every dtype.
-fn weight(element: usize) -> f64 {
+/// Gradient of an output element: positive, so that magnitudes have gradients that are magnitudes, and exact
+/// in every dtype.
+fn output_gradient(element: usize) -> f64 {
     ((element * 37 % 101) + 1) as f64 / 32.0
 }
 
-/// Every product of the convolution, once: in f64, rounded at the end.
+/// Computes the gradient by adding every product of the convolution in f64, rounded at the end.
 fn by_definition(
     x: &Tensor,
     k: &Tensor,
@@ -85,35 +87,35 @@ fn by_definition(
         [a, b, h, w] => [a, b, h, w],
         _ => [0; 4],
     };
-    // Of a transposed convolution the result is what a plain one would see.
-    let (seen, places) = match transposed {
+    // A transposed convolution exchanges the roles of input and output.
+    let (inputs, outputs) = match transposed {
         true => (planar(y_dims), planar(x.dims())),
         false => (planar(x.dims()), planar(y_dims)),
     };
     let [c_out, c_in, k_h, k_w] = planar(k.dims());
     let mut gradient = vec![0.0; if of == 0 { xs.len() } else { ks.len() }];
     let flat = x.rank() == 3;
-    let at = |place: usize, tap: usize, size: usize| {
-        (place * stride + tap * dilation).checked_sub(padding).filter(|at| *at < size)
+    let at = |position: usize, tap: usize, size: usize| {
+        (position * stride + tap * dilation).checked_sub(padding).filter(|at| *at < size)
     };
-    let mut add = |seen_at: usize, place_at: usize, tap_at: usize| {
-        let (input, output) = if transposed { (place_at, seen_at) } else { (seen_at, place_at) };
+    let mut add = |input_at: usize, output_at: usize, tap_at: usize| {
+        let (input, output) = if transposed { (output_at, input_at) } else { (input_at, output_at) };
         match of {
-            0 => gradient[input] += weight(output) * ks[tap_at],
-            _ => gradient[tap_at] += weight(output) * xs[input],
+            0 => gradient[input] += output_gradient(output) * ks[tap_at],
+            _ => gradient[tap_at] += output_gradient(output) * xs[input],
         }
     };
     for (b, o, c) in
-        (0..places[0]).flat_map(|b| (0..c_out).flat_map(move |o| (0..c_in).map(move |c| (b, o, c))))
+        (0..outputs[0]).flat_map(|b| (0..c_out).flat_map(move |o| (0..c_in).map(move |c| (b, o, c))))
     {
         let channel = o / (c_out / groups) * c_in + c;
-        for (row, column) in (0..places[2]).flat_map(|y| (0..places[3]).map(move |x| (y, x))) {
+        for (row, column) in (0..outputs[2]).flat_map(|y| (0..outputs[3]).map(move |x| (y, x))) {
             for (tap_y, tap_x) in (0..k_h).flat_map(|y| (0..k_w).map(move |x| (y, x))) {
-                let down = if flat { Some(0) } else { at(row, tap_y, seen[2]) };
-                if let (Some(y), Some(x)) = (down, at(column, tap_x, seen[3])) {
+                let down = if flat { Some(0) } else { at(row, tap_y, inputs[2]) };
+                if let (Some(y), Some(x)) = (down, at(column, tap_x, inputs[3])) {
                     add(
-                        ((b * seen[1] + channel) * seen[2] + y) * seen[3] + x,
-                        ((b * places[1] + o) * places[2] + row) * places[3] + column,
+                        ((b * inputs[1] + channel) * inputs[2] + y) * inputs[3] + x,
+                        ((b * outputs[1] + o) * outputs[2] + row) * outputs[3] + column,
                         ((o * c_in + c) * k_h + tap_y) * k_w + tap_x,
                     );
                 }

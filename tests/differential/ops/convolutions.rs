@@ -1,4 +1,4 @@
-//! Convolutions, plain and transposed, and candle-nn's layers of them with a bias.
+//! Convolutions and transposed convolutions, and candle-nn's convolution layers with a bias.
 use candle_core::{DType, Result, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Module};
 
@@ -7,13 +7,13 @@ use crate::case::{Case, Operand};
 use crate::compare::Bound;
 use crate::strategy::Choices;
 
-/// A convolution of the table.
+/// Kind of convolution.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
     pub spatial: usize,
     pub transposed: bool,
-    /// The example's operands.
+    /// Operands of the example.
     pub operands: &'static str,
 }
 
@@ -21,7 +21,7 @@ const fn kind(name: &'static str, spatial: usize, transposed: bool, operands: &'
     Kind { name, spatial, transposed, operands }
 }
 
-/// The example of conv2d has more output channels than the direct kernel takes.
+/// All kinds. The example of conv2d has more output channels than the direct kernel supports.
 pub const KINDS: [Kind; 4] = [
     kind("conv1d", 1, false, "x=2x2x6 k=3x2x3"),
     kind("conv2d", 2, false, "x=2x2x5x6 k=5x2x2x3"),
@@ -29,7 +29,7 @@ pub const KINDS: [Kind; 4] = [
     kind("conv_transpose2d", 2, true, "x=2x2x4x5 k=2x3x2x3"),
 ];
 
-/// The parameters of an example.
+/// Parameters of an example.
 pub const STEPS: &str = "padding=[1] output_padding=[0] stride=[2] dilation=[1]";
 
 pub fn ops() -> Vec<Op> {
@@ -41,7 +41,7 @@ pub fn ops() -> Vec<Op> {
             move |c| plan(c, kind),
             move |case, t| kind.apply(case, &t[0], &t[1]),
         );
-        // Dense copies of the operands, then columns and a product, or one launch for all groups.
+        // Dense copies of the operands, then im2col and a product, or one launch for all groups.
         op.within(bound(kind)).calling(at_most(3))
     });
     let biased = [(KINDS[0], "bias=3"), (KINDS[1], "bias=5")].map(|(kind, bias)| {
@@ -58,8 +58,8 @@ pub fn ops() -> Vec<Op> {
         let roundings = |case: &Case| if is_narrow(case) { 2.0 } else { 1.0 + terms(case) };
         op.within(Bound::ulps(1.0).stepwise().sum(roundings)).calling(at_most(4))
     });
-    // Padding times an infinite weight is a NaN where the padding is really multiplied.
-    plain.into_iter().chain(biased).map(|op| op.taking_more().on(finite)).collect()
+    // Finite values only: padding times an infinite weight is NaN only if the padding is really multiplied.
+    plain.into_iter().chain(biased).map(|op| op.accepting_more().on(finite)).collect()
 }
 
 impl Kind {
@@ -87,7 +87,7 @@ fn with_bias(case: &Case, t: &[Tensor]) -> Result<Tensor> {
     Conv2d::new(k, bias, config).forward(x)
 }
 
-/// Every output is a sum over at most the kernel's elements.
+/// Returns the maximum number of terms of an output: the number of the kernel's elements.
 fn terms(case: &Case) -> f64 {
     case.dims(1).iter().product::<usize>() as f64
 }
@@ -100,17 +100,17 @@ fn bound(kind: Kind) -> Bound {
     if !kind.transposed {
         return Bound::ulps(1.0).sum(terms);
     }
-    // The sum over the channels of every tap is rounded to the dtype; what f32 sums of narrow floats lose besides is far
-    // less.
+    // For narrow floats, each tap's sum over channels is rounded to the dtype; the error of f32 sums is
+    // negligible.
     Bound::ulps(1.0).stepwise().sum(|case| match is_narrow(case) {
         true => case.dims(1).iter().skip(2).product::<usize>() as f64,
         false => terms(case),
     })
 }
 
-/// An input, a kernel and how they meet. Every second case has small sizes and any steps: sizes of 0, kernels larger than
-/// the padded input, kernel elements that only ever lie on padding, strides and dilations beyond the input. The other
-/// cases have kernels that fit.
+/// Generates an input, a kernel and parameters. Half of the cases have small sizes and arbitrary parameters:
+/// sizes of 0, kernels larger than the padded input, kernel elements that only overlap padding, strides and
+/// dilations beyond the input. The other cases have kernels that fit.
 pub fn plan(c: &mut Choices, kind: Kind) -> Plan {
     let Kind { spatial, transposed, .. } = kind;
     let small = c.seldom(2);
@@ -134,7 +134,7 @@ pub fn plan(c: &mut Choices, kind: Kind) -> Plan {
         k[1] += 1;
     }
     if groups > 1 && c.seldom(16) {
-        // Filters that the groups do not divide; of a transposed convolution, channels.
+        // A number of filters that is not divisible by the groups; of channels for a transposed convolution.
         k[0] += 1;
         x[1] += usize::from(transposed);
     }
@@ -148,7 +148,8 @@ pub fn plan(c: &mut Choices, kind: Kind) -> Plan {
     if !small {
         output_padding *= usize::from(stride > 1);
         let sizes = || x[2..].iter().zip(&k[2..]);
-        // The output must keep elements after the padding is cut, and a dilated kernel must fit into the input.
+        // The output must not be empty after padding is removed, and a dilated kernel must fit into the
+        // input.
         if transposed && !sizes().all(|(x, k)| (x - 1) * stride + k > 2 * padding) {
             padding = 0;
         }

@@ -6,13 +6,13 @@ use super::{Calls, Launches, Op, Plan, at_most};
 use crate::compare::{self, Compare};
 use crate::strategy::Choices;
 
-/// One copy or fill of the whole buffer.
+/// Calls of an operation that is one copy or fill of the whole buffer.
 const ONE_COPY: Calls = Calls { launches: Launches::Exactly(0), copies: 1 };
 
 pub fn ops() -> Vec<Op> {
     vec![
         Op::new("copy_strided", "x=3x4:t01", one, |_, t| t[0].force_contiguous()),
-        // A copy of the buffer where that is enough.
+        // A dense tensor is copied as a whole buffer.
         Op::new("copy_dense", "x=3x4", dense, |_, t| t[0].force_contiguous())
             .calling(Calls { launches: Launches::AtMost(1), copies: 1 }),
         Op::new("copy", "x=3x4", one, |_, t| t[0].copy()),
@@ -31,7 +31,7 @@ pub fn ops() -> Vec<Op> {
             },
             |case, t| Tensor::cat(t, case.size("dim")),
         )
-        // One copy for each operand; the result is cleared first.
+        // One copy per operand, after the result is cleared.
         .calling(Calls { launches: Launches::AtMost(2), copies: 3 }),
         Op::new("slice_set", "dim=[1] at=[1] x=2x4 src=2x2", slice, |case, t| {
             t[0].slice_set(&t[1], case.size("dim"), case.size("at"))?;
@@ -43,24 +43,24 @@ pub fn ops() -> Vec<Op> {
         .calling(Calls { launches: Launches::AtMost(5), copies: 3 }),
         Op::new(
             "const_set",
-            "dim=[1] at=[1] len=[2] turned=[1] number=[3] x=3x4",
+            "dim=[1] at=[1] len=[2] transposed=[1] number=[3] x=3x4",
             |c| {
                 let dims = c.shape(1, 4);
                 let dim = c.pick(dims.len());
                 let at = c.pick(dims[dim] + 1);
                 let len = dims[dim] - at;
-                let (turned, number) = (c.pick(2), c.one_of(&[0.0, 1.0, 3.0, 100.0]));
+                let (transposed, number) = (c.pick(2), c.one_of(&[0.0, 1.0, 3.0, 100.0]));
                 Plan::of([c.mostly_dense("x", &dims)])
                     .sizes("dim", &[dim])
                     .sizes("at", &[at])
                     .sizes("len", &[len])
-                    .sizes("turned", &[turned])
+                    .sizes("transposed", &[transposed])
                     .param("number", &[number])
             },
             |case, t| {
                 let part = t[0].narrow(case.size("dim"), case.size("at"), case.size("len"))?;
                 let last = part.rank() - 1;
-                let part = if case.size("turned") == 1 { part.transpose(0, last)? } else { part };
+                let part = if case.size("transposed") == 1 { part.transpose(0, last)? } else { part };
                 part.const_set(scalar(case.dtype, case.number("number")))?;
                 Ok(t[0].clone())
             },
@@ -90,7 +90,7 @@ fn dense(c: &mut Choices) -> Plan {
     Plan::of([c.mostly_dense("x", &dims)])
 }
 
-/// The low and the high end, or the mean and the standard deviation.
+/// Generates the limits of a uniform distribution, or mean and standard deviation of a normal one.
 fn random(c: &mut Choices) -> Plan {
     let dims = c.shape(0, 4);
     let (lo, width) = (c.one_of(&[0.0, -1.0, 2.0]), c.one_of(&[1.0, 0.5, 4.0]));
@@ -108,7 +108,7 @@ fn slice(c: &mut Choices) -> Plan {
         .sizes("at", &[at])
 }
 
-/// A number of a dtype.
+/// Converts a number to a scalar of a dtype.
 fn scalar(dtype: DType, number: f64) -> Scalar {
     match dtype {
         DType::U8 => Scalar::U8(number as u8),

@@ -1,4 +1,4 @@
-//! Operations on each element by itself.
+//! Elementwise operations.
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::{Op, Plan};
@@ -12,7 +12,7 @@ pub fn ops() -> Vec<Op> {
     ops.extend(parametrised());
     ops.extend(DTYPES.map(|to| {
         let run = move |_: &Case, t: &[Tensor]| match (t[0].device(), t[0].dtype(), to) {
-            (Device::Cpu, DType::F64, DType::F16 | DType::BF16) => keeping_ties(&t[0])?.to_dtype(to),
+            (Device::Cpu, DType::F64, DType::F16 | DType::BF16) => with_sticky_bit(&t[0])?.to_dtype(to),
             _ => t[0].to_dtype(to),
         };
         Op::new(format!("to_dtype/{}", to.as_str()), "x=3x4", one, run)
@@ -28,9 +28,9 @@ fn one(c: &mut Choices) -> Plan {
     Plan::of([c.operand("x", &dims)])
 }
 
-/// The CPU device drops the low half of an f64 before it rounds to 16 bits, and takes for a tie what is none: here the
-/// lowest bit that it looks at says whether there was more.
-fn keeping_ties(t: &Tensor) -> Result<Tensor> {
+/// Sets the lowest bit that survives if the low half of an f64 is not 0. The CPU device drops the low half
+/// before it rounds to 16 bits, and would otherwise see ties that are none.
+fn with_sticky_bit(t: &Tensor) -> Result<Tensor> {
     let sticky = |x: f64| {
         let bits = x.to_bits();
         f64::from_bits(if bits as u32 == 0 { bits } else { bits | 1 << 32 })
@@ -41,12 +41,13 @@ fn keeping_ties(t: &Tensor) -> Result<Tensor> {
 
 fn unary() -> Vec<Op> {
     type Method = fn(&Tensor) -> Result<Tensor>;
-    // A library function, correct to an ulp or two in f32, then rounded.
+    // Library functions are correct to 1 or 2 ulps in f32, and then rounded.
     let library = || Compare::Close(Bound::ulps(2.0));
-    // A few operations, each rounded in the tensor's own dtype.
-    let steps = || Compare::Close(Bound::ulps(4.0).underflowing());
-    // The same with 1 + tanh or 1 + erf, which cancels: what is lost is relative to x.
-    let cancels = || Compare::Close(Bound::ulps(4.0).underflowing().stepwise().plus(4.0, |_, t| t[0].abs()));
+    // A few operations, each rounded to the tensor's dtype.
+    let composite = || Compare::Close(Bound::ulps(4.0).underflowing());
+    // 1 + tanh and 1 + erf suffer from cancellation: their error is relative to x.
+    let cancelling =
+        || Compare::Close(Bound::ulps(4.0).underflowing().stepwise().plus(4.0, |_, t| t[0].abs()));
     let table: [(&str, Method, Compare); 19] = [
         ("abs", Tensor::abs, Compare::Bits),
         ("neg", Tensor::neg, Compare::Bits),
@@ -64,9 +65,9 @@ fn unary() -> Vec<Op> {
         ("cos", Tensor::cos, library()),
         ("tanh", Tensor::tanh, library()),
         ("erf", Tensor::erf, library()),
-        ("silu", Tensor::silu, steps()),
-        ("gelu", Tensor::gelu, cancels()),
-        ("gelu_erf", Tensor::gelu_erf, cancels()),
+        ("silu", Tensor::silu, composite()),
+        ("gelu", Tensor::gelu, cancelling()),
+        ("gelu_erf", Tensor::gelu_erf, cancelling()),
     ];
     table
         .into_iter()
@@ -88,7 +89,7 @@ fn parametrised() -> Vec<Op> {
             },
             |case, t| t[0].affine(case.number("mul"), case.number("add")),
         )
-        // mul and add are rounded to the dtype, the product and the sum too.
+        // mul, add, the product and the sum are each rounded to the dtype.
         .within(
             Bound::ulps(1.0)
                 .stepwise()
@@ -114,7 +115,7 @@ fn parametrised() -> Vec<Op> {
             },
             |case, t| t[0].elu(case.number("alpha")),
         )
-        // exp(x) - 1 cancels: what is lost is relative to alpha.
+        // exp(x) - 1 suffers from cancellation: its error is relative to alpha.
         .within(
             Bound::ulps(4.0)
                 .stepwise()
@@ -123,7 +124,7 @@ fn parametrised() -> Vec<Op> {
     ]
 }
 
-/// Two operands of the same dims, now and then not.
+/// Generates two operands, usually with the same dims.
 fn two(c: &mut Choices) -> Plan {
     let dims = c.shape(0, 4);
     let lhs = c.operand("lhs", &dims);
@@ -177,7 +178,7 @@ fn where_cond(mask: &str) -> Op {
         format!("mask=3x4@{mask} yes=3x4 no=3x4"),
         move |c| {
             let dims = c.shape(0, 4);
-            let mask = c.operand("mask", &dims).of(dtype);
+            let mask = c.operand("mask", &dims).with_dtype(dtype);
             let yes = c.operand("yes", &dims);
             let no = if c.seldom(32) { c.shape(0, 3) } else { dims };
             Plan::of([mask, yes, c.operand("no", &no)])

@@ -1,4 +1,4 @@
-//! Reading and writing at indexes.
+//! Operations that read or write at indexes.
 use candle_core::DType;
 
 use super::{Calls, Launches, Op, Plan, summable};
@@ -10,22 +10,22 @@ use crate::values::Domain;
 const INDEXES: [DType; 5] = [DType::U32, DType::I64, DType::U8, DType::I32, DType::I16];
 
 pub fn ops() -> Vec<Op> {
-    let mut ops: Vec<Op> = INDEXES.into_iter().flat_map(of).collect();
-    // The variants of a family stand together.
+    let mut ops: Vec<Op> = INDEXES.into_iter().flat_map(ops_with_ids).collect();
+    // Keeps the variants of a family together.
     ops.sort_by(|a, b| a.family().cmp(b.family()));
     ops
 }
 
-/// Copies the tensor that is written to, then writes.
+/// Calls of operations that copy the target tensor and then write to it.
 const COPY_AND_WRITE: Calls = Calls { launches: Launches::AtMost(2), copies: 1 };
 
-fn of(ids: DType) -> [Op; 6] {
+fn ops_with_ids(ids: DType) -> [Op; 6] {
     let name = |family: &str| format!("{family}/{}", ids.as_str());
     let example = |rest: &str| rest.replace('@', &format!("@{}", ids.as_str()));
-    // Sums of up to as many elements as one line of indexes has, in the order they come.
+    // An element may be the sum of all elements along the indexed dim, in their order.
     let sums = || {
         let count = |case: &Case| {
-            // The indexes have all dims, or only the indexed one.
+            // The index tensor has all dims, or only the indexed one.
             let ids = case.dims(1);
             ids.get(case.size("dim")).copied().unwrap_or(ids[0]) as f64
         };
@@ -43,7 +43,7 @@ fn of(ids: DType) -> [Op; 6] {
                 let (dims, dim) = dims_and_dim(c);
                 let count = [c.pick(7)];
                 let ids_dims = if c.seldom(32) { vec![1, 2] } else { count.to_vec() };
-                let ids = c.operand("ids", &ids_dims).of(ids);
+                let ids = c.operand("ids", &ids_dims).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids]).sizes("dim", &[dim])
             },
             |case, t| t[0].index_select(&t[1], case.size("dim")),
@@ -56,7 +56,7 @@ fn of(ids: DType) -> [Op; 6] {
                 let (dims, dim) = dims_and_dim(c);
                 let mut ids_dims = dims.clone();
                 ids_dims[dim] = c.pick(7);
-                let ids = c.mostly_dense("ids", &ids_dims).of(ids);
+                let ids = c.mostly_dense("ids", &ids_dims).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids]).sizes("dim", &[dim])
             },
             |case, t| t[0].gather(&t[1], case.size("dim")),
@@ -83,7 +83,7 @@ fn of(ids: DType) -> [Op; 6] {
                 let (dims, dim) = dims_and_dim(c);
                 let mut src = dims.clone();
                 src[dim] = c.pick(7);
-                let ids = c.mostly_dense("ids", &src[dim..=dim]).of(ids);
+                let ids = c.mostly_dense("ids", &src[dim..=dim]).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids, c.mostly_dense("src", &src)]).sizes("dim", &[dim])
             },
             |case, t| t[0].index_add(&t[1], &t[2], case.size("dim")),
@@ -97,7 +97,7 @@ fn of(ids: DType) -> [Op; 6] {
             move |c| {
                 let dims = c.shape(2, 2);
                 let count = [c.pick(7)];
-                let ids = c.mostly_dense("ids", &count).of(ids);
+                let ids = c.mostly_dense("ids", &count).with_dtype(ids);
                 Plan::of([c.mostly_dense("x", &dims), ids]).sizes("dim", &[0])
             },
             |_, t| t[0].embedding(&t[1]),
@@ -106,7 +106,7 @@ fn of(ids: DType) -> [Op; 6] {
     ]
 }
 
-/// The second operand indexes a dim of the first.
+/// Returns the domain of an operand; the second one contains indexes into a dim of the first.
 fn index_domain(case: &Case, operand: usize) -> Domain {
     match operand {
         1 => Domain::Index(case.dims(0).get(case.size("dim")).copied().unwrap_or(1)),
@@ -126,7 +126,7 @@ fn scatter(ids: DType) -> impl Fn(&mut Choices) -> Plan {
         let mut src = dims.clone();
         src[dim] = c.pick(7);
         let src_dims = if c.seldom(32) { dims.clone() } else { src.clone() };
-        let ids = c.mostly_dense("ids", &src).of(ids);
+        let ids = c.mostly_dense("ids", &src).with_dtype(ids);
         let operands = [c.mostly_dense("x", &dims), ids, c.mostly_dense("src", &src_dims)];
         Plan::of(operands).sizes("dim", &[dim])
     }

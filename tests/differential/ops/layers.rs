@@ -1,10 +1,10 @@
-//! candle-nn's fused operations.
+//! Fused operations of candle-nn.
 use candle_core::{D, Result, Tensor};
 use candle_nn::{ops, rotary_emb};
 
 use super::{Op, Plan, summable};
 use crate::case::Case;
-use crate::compare::{Bound, Compare, tree};
+use crate::compare::{Bound, Compare, sequential_roundings};
 use crate::strategy::Choices;
 use crate::values::Domain;
 
@@ -22,9 +22,9 @@ pub fn ops() -> Vec<Op> {
             )
             .within(Bound::ulps(4.0).underflowing()),
             Op::new("softmax_last_dim", "x=3x5", |c| rows(c, &[]), |_, t| ops::softmax_last_dim(&t[0]))
-                .referring_to(|_, t| ops::softmax(&t[0], D::Minus1))
-                // x - max is rounded to the dtype as upstream's kernel does: up to 16, by 8u, in the element
-                // and again in the sum; exp and the quotient are rounded too.
+                .with_reference(|_, t| ops::softmax(&t[0], D::Minus1))
+                // x - max is up to 16 and rounded to the dtype, as in upstream's kernel: an error of 8u in
+                // the element and again in the sum; exp and the quotient are rounded, too.
                 .within(Bound::ulps(10.0).underflowing()),
             Op::new(
                 "rms_norm",
@@ -32,7 +32,7 @@ pub fn ops() -> Vec<Op> {
                 |c| rows(c, &["alpha"]),
                 |case, t| ops::rms_norm(&t[0], &t[1], case.number("eps") as f32),
             )
-            .referring_to(|case, t| ops::rms_norm_slow(&t[0], &t[1], case.number("eps") as f32))
+            .with_reference(|case, t| ops::rms_norm_slow(&t[0], &t[1], case.number("eps") as f32))
             .within(Bound::ulps(2.0).in_f32().underflowing().sum_with(columns, |case, t| {
                 ops::rms_norm_slow(&t[0], &t[1], case.number("eps") as f32)?.abs()
             })),
@@ -42,7 +42,7 @@ pub fn ops() -> Vec<Op> {
                 |c| rows(c, &["alpha", "beta"]),
                 |case, t| ops::layer_norm(&t[0], &t[1], &t[2], case.number("eps") as f32),
             )
-            .referring_to(|case, t| ops::layer_norm_slow(&t[0], &t[1], &t[2], case.number("eps") as f32))
+            .with_reference(|case, t| ops::layer_norm_slow(&t[0], &t[1], &t[2], case.number("eps") as f32))
             .within(Bound::ulps(2.0).in_f32().underflowing().sum_with(columns, layer_norm_scale)),
         ];
     type Rope = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
@@ -52,11 +52,11 @@ pub fn ops() -> Vec<Op> {
         ("rope_thd", rotary_emb::rope_thd, rope_thd_slow, true),
     ];
     ops.extend(ropes.map(|(name, fused, slow, thd)| {
-        // The positions are the third dim, or the second in rope_thd.
+        // Positions are the third dim; in rope_thd the second.
         let example = if thd { "x=2x3x2x4 cos=3x2 sin=3x2" } else { "x=2x2x3x4 cos=3x2 sin=3x2" };
         let op = Op::new(name, example, move |c| rotary(c, thd), move |_, t| fused(&t[0], &t[1], &t[2]));
-        op.referring_to(move |_, t| slow(&t[0], &t[1], &t[2]))
-            // x * cos - y * sin, with x and y up to 8, cos and sin as well.
+        op.with_reference(move |_, t| slow(&t[0], &t[1], &t[2]))
+            // x * cos - y * sin, where all four values are up to 8.
             .compared(Compare::Close(
                 Bound::ulps(1.0).stepwise().plus(2.0, |_, t| t[0].abs()?.affine(0.0, 128.0)),
             ))
@@ -64,8 +64,8 @@ pub fn ops() -> Vec<Op> {
     ops.into_iter().map(|op| if op.name == "sigmoid" { op } else { op.on(domain) }).collect()
 }
 
-/// The vectors are finite: an infinite one times a quotient that underflows in f32 and not in f64 is NaN only
-/// once.
+/// Returns the domain of an operand. The vectors are finite: infinity times a quotient that underflows in
+/// f32, but not in f64, would be NaN on one device only.
 fn domain(case: &Case, operand: usize) -> Domain {
     match (summable(case.dtype), operand) {
         (Domain::Within(limit), 1..) => Domain::Finite(limit),
@@ -73,7 +73,7 @@ fn domain(case: &Case, operand: usize) -> Domain {
     }
 }
 
-/// A matrix of rows, or one of more dims, and vectors that go with a row.
+/// Generates a tensor and vectors of the length of its rows.
 fn rows(c: &mut Choices, vectors: &[&str]) -> Plan {
     let dims = c.shape(1, 4);
     let columns = dims[dims.len() - 1] + usize::from(c.seldom(32));
@@ -83,11 +83,11 @@ fn rows(c: &mut Choices, vectors: &[&str]) -> Plan {
 }
 
 fn columns(case: &Case) -> f64 {
-    tree(case.dtype, *case.dims(0).last().unwrap_or(&1))
+    sequential_roundings(case.dtype, *case.dims(0).last().unwrap_or(&1))
 }
 
-/// (|x| + mean |x|) / std * |alpha| + |beta|, and more where the variance is small beside the mean of the
-/// squares.
+/// Returns (|x| + mean |x|) / std * |alpha| + |beta|, increased if the variance is small relative to the mean
+/// of the squares.
 fn layer_norm_scale(case: &Case, t: &[Tensor]) -> Result<Tensor> {
     let x = &t[0];
     let mean = x.mean_keepdim(D::Minus1)?;
@@ -95,10 +95,10 @@ fn layer_norm_scale(case: &Case, t: &[Tensor]) -> Result<Tensor> {
     let variance = x.broadcast_sub(&mean)?.sqr()?.mean_keepdim(D::Minus1)?;
     let variance = (variance + case.number("eps"))?;
     let sizes = x.abs()?.broadcast_add(&x.abs()?.mean_keepdim(D::Minus1)?)?;
-    let lost = ((squares / &variance)? + 1.0)?;
+    let cancellation = ((squares / &variance)? + 1.0)?;
     sizes
         .broadcast_div(&variance.sqrt()?)?
-        .broadcast_mul(&lost)?
+        .broadcast_mul(&cancellation)?
         .broadcast_mul(&t[1].abs()?)?
         .broadcast_add(&t[2].abs()?)
 }

@@ -1,4 +1,4 @@
-//! The one table of operations. The fuzzer, the support table and the counts of HIP calls all walk it.
+//! Table of operations, shared by the fuzzer, the support table and the counts of HIP calls.
 mod attention;
 mod convolution_gradients;
 mod convolutions;
@@ -20,7 +20,7 @@ use crate::compare::{Bound, Compare};
 use crate::strategy::Choices;
 use crate::values::Domain;
 
-/// What a case has besides its values.
+/// Parameters and operands of a case, without values.
 #[derive(Default)]
 pub struct Plan {
     pub params: Vec<(String, Vec<f64>)>,
@@ -43,18 +43,18 @@ impl Plan {
     }
 }
 
-/// Computes on whatever device the operands are on.
+/// Computes an operation on the device of its operands.
 pub type Run = Box<dyn Fn(&Case, &[Tensor]) -> Result<Tensor> + Send + Sync>;
 
-/// The values of an operand.
+/// Returns the domain of an operand's values.
 pub type DomainOf = Box<dyn Fn(&Case, usize) -> Domain + Send + Sync>;
 
-/// The calls of HIP that an operation makes once its kernels are loaded, on a case of some elements.
+/// HIP calls of an operation on a non-empty case, after its kernels are loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
-    /// Kernel launches, and products of rocBLAS.
+    /// Number of kernel launches and library calls that compute.
     pub launches: Launches,
-    /// Copies and fills within the device, of whole buffers. Never to or from the host.
+    /// Maximum number of copies and fills of whole buffers on the device.
     pub copies: u64,
 }
 
@@ -70,25 +70,25 @@ pub const fn at_most(launches: u64) -> Calls {
     Calls { launches: Launches::AtMost(launches), copies: 0 }
 }
 
-/// One operation.
+/// Operation of the table.
 pub struct Op {
-    /// Variants that differ in a dtype are written `name/dtype`.
+    /// Name; variants for an additional dtype are named `name/dtype`.
     pub name: String,
-    /// Params and operands of a small, well-formed case.
+    /// Parameters and operands of a small valid case.
     pub example: String,
-    /// Random params and operands.
+    /// Generates random parameters and operands.
     pub plan: Box<dyn Fn(&mut Choices) -> Plan + Send + Sync>,
     pub run: Run,
-    /// What the CPU runs in f64 as the reference for a bound, if that is not `run`.
+    /// Computes the f64 reference on the CPU, if different from `run`.
     pub reference: Option<Run>,
-    /// The values of an operand.
+    /// Returns the domain of an operand's values.
     pub domain: DomainOf,
     pub compare: Compare,
     pub calls: Calls,
-    /// Whether ROCm may compute with layouts that the CPU device refuses, and with parameters for which the
-    /// CPU device refuses a dtype that it has otherwise.
-    pub takes_more: bool,
-    /// Whether the result is bytes that the device copies to the host.
+    /// True if ROCm may accept layouts, and combinations of parameters and dtype, that the CPU device
+    /// rejects.
+    pub accepts_more: bool,
+    /// True if the operation copies its result to the host.
     pub reads_back: bool,
 }
 
@@ -108,7 +108,7 @@ impl Op {
             domain: Box::new(|_, _| Domain::Any),
             compare: Compare::Bits,
             calls: ONE_LAUNCH,
-            takes_more: false,
+            accepts_more: false,
             reads_back: false,
         }
     }
@@ -132,7 +132,7 @@ impl Op {
         self
     }
 
-    fn referring_to(
+    fn with_reference(
         mut self,
         reference: impl Fn(&Case, &[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Self {
@@ -140,8 +140,8 @@ impl Op {
         self
     }
 
-    fn taking_more(mut self) -> Self {
-        self.takes_more = true;
+    fn accepting_more(mut self) -> Self {
+        self.accepts_more = true;
         self
     }
 
@@ -150,13 +150,13 @@ impl Op {
         self
     }
 
-    /// The name without the variant.
+    /// Returns the name without the variant.
     pub fn family(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
 }
 
-/// Values of operands that are added up: no sum of a few thousand of them overflows.
+/// Domain of operands that are summed: a sum of a few thousand values does not overflow.
 fn summable(dtype: DType) -> Domain {
     match dtype {
         DType::F8E4M3 => Domain::Within(0.5),
@@ -164,7 +164,7 @@ fn summable(dtype: DType) -> Domain {
     }
 }
 
-/// [`summable`] values without NaN and infinities.
+/// Domain of [`summable`] values without NaN and infinities.
 fn finite(case: &Case, _: usize) -> Domain {
     match summable(case.dtype) {
         Domain::Within(limit) => Domain::Finite(limit),
@@ -172,7 +172,7 @@ fn finite(case: &Case, _: usize) -> Domain {
     }
 }
 
-/// All operations.
+/// Returns all operations.
 pub fn table() -> &'static [Op] {
     static TABLE: LazyLock<Vec<Op>> = LazyLock::new(all);
     &TABLE
@@ -195,20 +195,22 @@ fn all() -> Vec<Op> {
     families.iter().flat_map(|ops| ops()).collect()
 }
 
-/// The operations of a comma list of names, families (`gather`) and beginnings of names (`conv*`). They live as long as
-/// the process.
-pub fn chosen(list: &str) -> &'static [Op] {
-    let mut chosen = Vec::new();
+/// Returns the operations of a comma-separated list of names, families (`gather`) and prefixes (`conv*`).
+///
+/// # Panics
+/// If an entry matches no operation.
+pub fn select(list: &str) -> &'static [Op] {
+    let mut selected = Vec::new();
     for name in list.split(',').map(str::trim) {
-        let fits = |op: &Op| match name.strip_suffix('*') {
+        let matches = |op: &Op| match name.strip_suffix('*') {
             Some(start) => op.name.starts_with(start),
             None => op.name == name || op.family() == name,
         };
-        let count = chosen.len();
-        chosen.extend(all().into_iter().filter(fits));
-        assert!(chosen.len() > count, "the table has no operation {name}");
+        let count = selected.len();
+        selected.extend(all().into_iter().filter(matches));
+        assert!(selected.len() > count, "unknown operation {name}");
     }
-    chosen.leak()
+    selected.leak()
 }
 
 pub fn find<'a>(ops: &'a [Op], name: &str) -> Option<&'a Op> {

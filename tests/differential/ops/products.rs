@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::compare::Bound;
 use crate::strategy::Choices;
 
-/// One product of rocBLAS; operands whose strides it cannot take are copied first.
+/// Calls of a product: copies of operands whose strides rocBLAS does not support, then one rocBLAS call.
 const PRODUCT: Calls = Calls { launches: Launches::AtMost(3), copies: 0 };
 
 pub fn ops() -> Vec<Op> {
@@ -32,7 +32,7 @@ pub fn ops() -> Vec<Op> {
             |c| {
                 let (m, n, k) = (size(c), size(c), size(c));
                 let batch: Vec<usize> = (0..c.pick(3)).map(|_| c.between(1, 3)).collect();
-                // One side lacks the batch, or has it once.
+                // One side lacks leading batch dims, or has size 1 in one of them.
                 let mut other = batch[c.pick(batch.len() + 1)..].to_vec();
                 if let (Some(first), true) = (other.first_mut(), c.pick(2) == 1) {
                     *first = 1;
@@ -47,7 +47,7 @@ pub fn ops() -> Vec<Op> {
         ),
     ];
     ops.into_iter()
-        .map(|op| op.within(bound()).on(|case, _| summable(case.dtype)).calling(PRODUCT).taking_more())
+        .map(|op| op.within(bound()).on(|case, _| summable(case.dtype)).calling(PRODUCT).accepting_more())
         .collect()
 }
 

@@ -1,4 +1,4 @@
-//! Quantized tensors, in every format of blocks.
+//! Operations on quantized tensors of every block format.
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +35,7 @@ pub fn ops() -> Vec<Op> {
     ops.map(|op| op.on(domain)).collect()
 }
 
-/// Numbers whose blocks and products are finite: NaN has no place on a grid, and an infinity leaves none.
+/// Domain of finite numbers: blocks cannot represent NaN or infinities.
 fn domain(case: &Case, operand: usize) -> Domain {
     match case.operands[operand].name.as_str() {
         "ids" => Domain::Index(case.dims(0)[0]),
@@ -47,25 +47,25 @@ fn name(family: &str, kind: GgmlDType) -> String {
     format!("{family}/{}", format!("{kind:?}").to_lowercase())
 }
 
-/// Columns of a small matrix.
+/// Number of columns of a small matrix.
 fn columns(kind: GgmlDType) -> usize {
     kind.block_size().max(64)
 }
 
-/// Whether the CPU device's product with these rows panics in a build with debug assertions: the number of blocks is odd.
-/// With a block of zeros more it is the same product.
-fn panics(kind: GgmlDType, w: &Tensor) -> Result<bool> {
+/// Returns true if the CPU device's product panics in a build with debug assertions, because a row has an odd
+/// number of blocks. Padding with a block of zeros avoids the panic and does not change the product.
+fn cpu_product_panics(kind: GgmlDType, w: &Tensor) -> Result<bool> {
     Ok(kind.block_size() == 32 && w.dim(D::Minus1)? / 32 % 2 == 1)
 }
 
-/// Columns of a few blocks, or seldom not of whole ones.
+/// Returns a number of columns of a few blocks, seldom with a partial block.
 fn some_columns(c: &mut Choices, kind: GgmlDType) -> usize {
     let blocks = if kind.block_size() == 256 { c.between(1, 2) } else { c.one_of(&[2, 1, 3, 5, 9]) };
     blocks * kind.block_size().max(32) + usize::from(c.seldom(32))
 }
 
-/// The blocks of an operand on its device, made on the CPU and copied. The last ones are kept, because
-/// copying them is no part of what is measured when a case runs again.
+/// Quantizes an operand on the CPU and copies the blocks to its device. The last blocks are cached, so that
+/// the copies are not counted when a case runs again.
 fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Result<Arc<QTensor>> {
     static LAST: Mutex<Option<(String, Arc<QTensor>)>> = Mutex::new(None);
     let device = values.device();
@@ -83,13 +83,14 @@ fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Resu
     Ok(last.insert((key, Arc::new(made))).1.clone())
 }
 
-/// The numbers that blocks stand for, in f64.
+/// Returns the dequantized numbers of an operand in f64.
 fn values(case: &Case, operand: usize, t: &Tensor, kind: GgmlDType) -> Result<Tensor> {
     blocks(case, operand, t, kind)?.dequantize(&Device::Cpu)?.to_dtype(DType::F64)
 }
 
-/// In memory of its own: of a dense part of another tensor, upstream makes blocks of the whole.
-fn alone(part: &Tensor) -> Result<Tensor> {
+/// Returns a copy with its own storage: for a dense part of another tensor, upstream quantizes the whole
+/// storage.
+fn own_storage(part: &Tensor) -> Result<Tensor> {
     part.force_contiguous()
 }
 
@@ -107,7 +108,7 @@ fn quantize(kind: GgmlDType) -> Op {
             let dims = [&vec![2; c.pick(3)][..], &[rows, columns]].concat();
             Plan::of([c.operand("x", &dims)])
         },
-        move |_, t| bytes(&QTensor::quantize(&alone(&t[0])?, kind)?),
+        move |_, t| bytes(&QTensor::quantize(&own_storage(&t[0])?, kind)?),
     )
     .calling(Calls { launches: Launches::AtMost(4), copies: 3 })
     .reading_back()
@@ -121,14 +122,17 @@ fn quantize_imatrix(kind: GgmlDType) -> Op {
         move |c| {
             let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 7]));
             let weights = columns + usize::from(c.seldom(32));
-            Plan::of([c.operand("x", &[rows, columns]), Operand::new("weights", &[weights]).of(DType::F32)])
+            Plan::of([
+                c.operand("x", &[rows, columns]),
+                Operand::new("weights", &[weights]).with_dtype(DType::F32),
+            ])
         },
         move |_, t| {
             let weights = t[1].abs()?.to_vec1()?;
-            bytes(&QTensor::quantize_imatrix(&alone(&t[0])?, &weights, kind)?)
+            bytes(&QTensor::quantize_imatrix(&own_storage(&t[0])?, &weights, kind)?)
         },
     )
-    // The weights come to the host and go back.
+    // The weights are copied to the host and back.
     .calling(Calls { launches: Launches::AtMost(5), copies: 5 })
     .reading_back()
 }
@@ -153,7 +157,7 @@ fn dequantize_f16(kind: GgmlDType) -> Op {
     .calling(Calls { launches: Launches::AtMost(1), copies: 1 })
 }
 
-/// A matrix of blocks, or a stack of some.
+/// Generates a matrix of blocks, or a stack of matrices.
 fn table(c: &mut Choices, kind: GgmlDType) -> Plan {
     let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 5, 8]));
     let dims = [&vec![2; c.pick(3)][..], &[rows, columns]].concat();
@@ -168,18 +172,18 @@ fn embedding(kind: GgmlDType) -> Op {
             let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 5, 8]));
             let dims: Vec<usize> = (0..c.between(1, 2)).map(|_| c.one_of(&[1, 2, 3, 7, 33, 0])).collect();
             let dtype = c.one_of(&[DType::U32, DType::I64, DType::U8]);
-            Plan::of([Operand::new("w", &[rows, columns]), c.mostly_dense("ids", &dims).of(dtype)])
+            Plan::of([Operand::new("w", &[rows, columns]), c.mostly_dense("ids", &dims).with_dtype(dtype)])
         },
         move |case, t| blocks(case, 0, &t[0], kind)?.embedding(&t[1]),
     )
-    // A cast and a dense copy of the ids come first.
+    // Two launches for a cast and a dense copy of the ids.
     .calling(at_most(3))
 }
 
-/// Rows on both sides of where one way to multiply ends and another begins.
+/// Numbers of rows around the limits between different kernels.
 const ROWS: [usize; 14] = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 70, 0];
 
-/// Rows of outputs that divide nothing.
+/// Numbers of outputs, mostly not divisible by tile sizes.
 const OUTPUTS: [usize; 8] = [1, 2, 3, 5, 8, 17, 33, 65];
 
 fn product(kind: GgmlDType) -> Op {
@@ -190,7 +194,7 @@ fn product(kind: GgmlDType) -> Op {
         move |case, t| {
             let blocks = blocks(case, 1, &t[1], kind)?;
             match t[0].device() {
-                Device::Cpu if panics(kind, &t[1])? && t[0].is_contiguous() => {
+                Device::Cpu if cpu_product_panics(kind, &t[1])? && t[0].is_contiguous() => {
                     let wider = |t: &Tensor| t.pad_with_zeros(D::Minus1, 0, 32);
                     let blocks = QTensor::quantize(&wider(&t[1])?, kind)?;
                     QMatMul::from_qtensor(blocks)?.forward(&wider(&t[0])?)
@@ -199,21 +203,21 @@ fn product(kind: GgmlDType) -> Op {
             }
         },
     )
-    .referring_to(move |case, t| multiplied(&t[0], &values(case, 1, &t[1], kind)?))
+    .with_reference(move |case, t| product_with(&t[0], &values(case, 1, &t[1], kind)?))
     .within(
         Bound::ulps(1.0)
-            .sum_with(roundings, move |case, t| parts(&t[0], &values(case, 1, &t[1], kind)?))
+            .sum_with(roundings, move |case, t| product_magnitude(&t[0], &values(case, 1, &t[1], kind)?))
             .and_steps(move |case, t| {
                 let w = values(case, 1, &t[1], kind)?.abs()?;
                 match kind.block_size() {
-                    1 => multiplied(&t[0].zeros_like()?, &w),
-                    _ => multiplied(&half_steps(&t[0], span(&t[0], kind)?)?, &w),
+                    1 => product_with(&t[0].zeros_like()?, &w),
+                    _ => product_with(&half_steps(&t[0], span(&t[0], kind)?)?, &w),
                 }
             }),
     )
-    // Activations as blocks, the product, a cast; or what a dense one makes.
+    // Quantization of activations, the product and a cast; or the calls of a dense product.
     .calling(Calls { launches: Launches::AtMost(4), copies: 1 })
-    .taking_more()
+    .accepting_more()
 }
 
 fn product_via_f16(kind: GgmlDType) -> Op {
@@ -223,24 +227,25 @@ fn product_via_f16(kind: GgmlDType) -> Op {
         move |c| factors(c, kind),
         move |case, t| {
             if !t[0].dtype().is_float() {
-                candle_core::bail!("whole numbers are not what a product in f16 is for")
+                candle_core::bail!("forward_via_f16 does not support integers")
             }
             QMatMul::from_arc(blocks(case, 1, &t[1], kind)?)?.forward_via_f16(&t[0])
         },
     )
-    .referring_to(move |case, t| multiplied(&t[0], &values(case, 1, &t[1], kind)?))
-    // Both factors and the product are rounded to f16, which a sum of up to 2 * 8 * 8 * 512 can leave.
+    .with_reference(move |case, t| product_with(&t[0], &values(case, 1, &t[1], kind)?))
+    // Both factors and the product are rounded to f16; the sum is at most 2 * 8 * 8 * 512, which may overflow
+    // f16.
     .within(
         Bound::ulps(1.0)
-            .sum_with(roundings, move |case, t| parts(&t[0], &values(case, 1, &t[1], kind)?))
+            .sum_with(roundings, move |case, t| product_magnitude(&t[0], &values(case, 1, &t[1], kind)?))
             .and_steps(move |case, t| {
                 let w = values(case, 1, &t[1], kind)?.abs()?;
-                (multiplied(&t[0].abs()?, &w)? * (4.0 * 2f64.powi(-11)))? + 2f64.powi(-14)
+                (product_with(&t[0].abs()?, &w)? * (4.0 * 2f64.powi(-11)))? + 2f64.powi(-14)
             }),
     )
-    // The matrix as f16, both casts, a dense product and copies of operands for it.
+    // Dequantization to f16, two casts, a dense product and its operand copies.
     .calling(Calls { launches: Launches::AtMost(7), copies: 1 })
-    .taking_more()
+    .accepting_more()
 }
 
 fn factors(c: &mut Choices, kind: GgmlDType) -> Plan {
@@ -249,34 +254,34 @@ fn factors(c: &mut Choices, kind: GgmlDType) -> Plan {
     let rows = if batch.is_empty() { rows } else { rows.min(9) };
     let inner = if c.seldom(32) { k + 32 } else { k };
     let dims = if c.seldom(32) { vec![inner] } else { [&batch[..], &[rows, inner]].concat() };
-    Plan::of([c.mostly_dense("x", &dims), Operand::new("w", &[n, k]).of(DType::F32)])
+    Plan::of([c.mostly_dense("x", &dims), Operand::new("w", &[n, k]).with_dtype(DType::F32)])
 }
 
-/// `x` with the rows of `w`.
-fn multiplied(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+/// Returns the product of `x` and the transposed `w`.
+fn product_with(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     x.broadcast_matmul(&w.t()?)
 }
 
-/// Roundings in f32, one after the other: in a block, and from block to block.
+/// Returns the number of sequential f32 roundings: in a block, and from block to block.
 fn roundings(case: &Case) -> f64 {
     8.0 + case.dims(0).last().map_or(0.0, |k| *k as f64 / 32.0)
 }
 
-/// The magnitudes that a product adds: a weight is the difference of a multiple of its scale and a minimum,
-/// each up to twice as large as the largest weight.
-fn parts(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+/// Returns the sum of magnitudes in a product. A weight is the difference of a multiple of its scale and a
+/// minimum, each of which is up to twice as large as the largest weight.
+fn product_magnitude(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     let largest = w.abs()?.max_keepdim(D::Minus1)?.broadcast_as(w.shape())?;
-    multiplied(&x.abs()?, &largest)? * 4.0
+    product_with(&x.abs()?, &largest)? * 4.0
 }
 
-/// How many neighbours have the same step at most: several rows are multiplied by large blocks as a whole.
+/// Returns the maximum number of neighbouring activations with the same quantization step.
 fn span(x: &Tensor, kind: GgmlDType) -> Result<usize> {
     let rows = x.elem_count() / x.dim(D::Minus1)?;
     Ok(if rows > 1 { kind.block_size().max(32) } else { 32 })
 }
 
-/// Half a step of each activation, where ROCm makes 8-bit numbers of them: in spans the largest is 127 steps. A product
-/// loses up to that, times the magnitude of the weight.
+/// Returns half a quantization step of each activation, which ROCm quantizes to 8 bits: the largest of a span
+/// is 127 steps. The error of a product is at most this, times the magnitude of the weight.
 fn half_steps(x: &Tensor, span: usize) -> Result<Tensor> {
     let (dims, k) = (x.dims(), x.dim(D::Minus1)?);
     let blocks = x.abs()?.reshape([&dims[..dims.len() - 1], &[k / span, span]].concat())?;
@@ -291,43 +296,44 @@ fn experts(kind: GgmlDType) -> Op {
         move |c| {
             let (k, n, stack) = (some_columns(c, kind), c.one_of(&OUTPUTS), c.one_of(&[1, 2, 4]));
             let (batch, chosen) = (c.one_of(&[1, 2, 3, 9]), c.one_of(&[1, 2, 3]));
-            let beside = if c.pick(2) == 0 { 1 } else { chosen };
+            let rows = if c.pick(2) == 0 { 1 } else { chosen };
             let inner = if c.seldom(32) { k + 32 } else { k };
             Plan::of([
-                Operand::new("w", &[stack, n, k]).of(DType::F32),
-                c.mostly_dense("x", &[batch, beside, inner]),
-                c.mostly_dense("ids", &[batch, chosen]).of(DType::U32),
+                Operand::new("w", &[stack, n, k]).with_dtype(DType::F32),
+                c.mostly_dense("x", &[batch, rows, inner]),
+                c.mostly_dense("ids", &[batch, chosen]).with_dtype(DType::U32),
             ])
         },
         move |case, t| {
             let (w, dtype) = (blocks(case, 0, &t[0], kind)?, t[1].dtype());
             let products = match t[0].device() {
-                Device::Cpu => on_cpu(&t[1], &w.dequantize(&Device::Cpu)?, &t[2])?,
+                Device::Cpu => moe_reference(&t[1], &w.dequantize(&Device::Cpu)?, &t[2])?,
                 _ => w.indexed_moe_forward(&t[1], &t[2])?,
             };
-            // Products are f32 whatever the activations are.
+            // Products are f32 for all dtypes of activations.
             products.to_dtype(dtype)
         },
     )
-    .referring_to(move |case, t| chosen(&t[1], &values(case, 0, &t[0], kind)?, &t[2]))
+    .with_reference(move |case, t| selected_products(&t[1], &values(case, 0, &t[0], kind)?, &t[2]))
     .within(
         Bound::ulps(1.0)
             .sum_with(roundings, move |case, t| {
                 let w = values(case, 0, &t[0], kind)?.abs()?;
                 let largest = w.max_keepdim(D::Minus1)?.broadcast_as(w.shape())?.contiguous()?;
-                chosen(&t[1].abs()?, &largest, &t[2])? * 4.0
+                selected_products(&t[1].abs()?, &largest, &t[2])? * 4.0
             })
             .and_steps(move |case, t| {
-                chosen(&half_steps(&t[1], 32)?, &values(case, 0, &t[0], kind)?.abs()?, &t[2])
+                selected_products(&half_steps(&t[1], 32)?, &values(case, 0, &t[0], kind)?.abs()?, &t[2])
             }),
     )
     .calling(at_most(4))
 }
 
-/// What stands in for upstream's CPU device, which panics: the products, and what makes none.
-fn on_cpu(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
+/// Reference for the CPU device, which panics in this operation: computes the products and returns the
+/// expected errors.
+fn moe_reference(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
     if x.dim(D::Minus1)? != w.dim(D::Minus1)? {
-        candle_core::bail!("rows of other lengths")
+        candle_core::bail!("row lengths differ")
     }
     if !x.is_contiguous() || !ids.is_contiguous() {
         return Err(Error::RequiresContiguous { op: "indexed_moe_forward" });
@@ -338,12 +344,13 @@ fn on_cpu(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let size = w.dim(0)?;
     match ids.flatten_all()?.to_vec1::<u32>()?.into_iter().find(|id| *id as usize >= size) {
         Some(id) => Err(Error::InvalidIndex { op: "indexed_moe_forward", index: id as usize, size }),
-        None => chosen(&x.to_dtype(DType::F32)?, w, ids),
+        None => selected_products(&x.to_dtype(DType::F32)?, w, ids),
     }
 }
 
-/// Each row of `x`, one or as many as are chosen, with the matrix that its index chooses.
-fn chosen(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
+/// Multiplies each row of `x` with the matrices selected by its indexes. `x` has one row for all selected
+/// matrices, or one row for each.
+fn selected_products(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
     let (batch, chosen) = ids.dims2()?;
     let (stack, n, k) = w.dims3()?;
     let matrices = w.reshape((stack, n * k))?.index_select(&ids.flatten_all()?, 0)?;

@@ -3,7 +3,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Op, Plan, at_most, summable};
 use crate::case::Case;
-use crate::compare::{Bound, Compare, tree};
+use crate::compare::{Bound, Compare, sequential_roundings};
 use crate::strategy::Choices;
 use crate::values::Domain;
 
@@ -23,7 +23,7 @@ pub fn ops() -> Vec<Op> {
         )
         .within(Bound::ulps(1.0).sum(|case| {
             let over = case.sizes("dims");
-            tree(case.dtype, over.iter().filter_map(|dim| case.dims(0).get(*dim)).product())
+            sequential_roundings(case.dtype, over.iter().filter_map(|dim| case.dims(0).get(*dim)).product())
         }))
         .on(|case, _| summable(case.dtype))
         .calling(at_most(2)),
@@ -35,7 +35,7 @@ pub fn ops() -> Vec<Op> {
         let plan = move |c: &mut Choices| {
             let mut plan = one_dim(c);
             if name != "cumsum" {
-                // Of nothing: upstream divides by 0 in the dtype, which f8e4m3 cannot, and subtracts 1 from the size.
+                // No empty dims: upstream divides by 0, which f8e4m3 cannot, and subtracts 1 from the size.
                 plan.operands
                     .iter_mut()
                     .for_each(|x| x.dims.iter_mut().for_each(|size| *size = 1.max(*size)));
@@ -43,22 +43,23 @@ pub fn ops() -> Vec<Op> {
             plan
         };
         let run = move |case: &Case, t: &[Tensor]| method(&t[0], case.size("dim"));
-        let roundings =
-            |case: &Case| tree(case.dtype, case.dims(0).get(case.size("dim")).copied().unwrap_or(1));
+        let roundings = |case: &Case| {
+            sequential_roundings(case.dtype, case.dims(0).get(case.size("dim")).copied().unwrap_or(1))
+        };
         let bound = Bound::ulps(3.0).underflowing();
         let bound = match name {
-            // Differences up to 16, from a mean that upstream rounds.
+            // Squares of differences up to 16 from a mean that upstream rounds.
             "var" => bound.sum_with(roundings, |case, t| t[0].sum(case.size("dim"))?.affine(0.0, 256.0)),
             _ => bound.sum(roundings),
         };
-        // What is not finite spreads over all of a line where it is multiplied with zeros.
+        // Finite values only: upstream's cumsum multiplies non-finite values with zeros, which gives NaN.
         let finite = |case: &Case, _| match summable(case.dtype) {
             Domain::Within(limit) => Domain::Finite(limit),
             domain => domain,
         };
         let op = Op::new(name, "dim=[1] x=2x3x4", plan, run).within(bound).calling(at_most(7)).on(finite);
-        // The CPU device's product refuses some strides of dims of 1, also of dense tensors.
-        if name == "cumsum" { op.referring_to(running_sum).taking_more() } else { op }
+        // The CPU device's product rejects some strides of dims of size 1, even of dense tensors.
+        if name == "cumsum" { op.with_reference(running_sum).accepting_more() } else { op }
     }));
     let extrema: [(&str, Method); 4] = [
         ("min", |t, dim| t.min(dim)),
@@ -75,7 +76,7 @@ pub fn ops() -> Vec<Op> {
         let plan = |c: &mut Choices| {
             let mut dims = c.shape(0, 3);
             if let (Some(last), true) = (dims.last_mut(), c.seldom(6)) {
-                // Longer than a block.
+                // Longer than a workgroup.
                 *last = 1100 + c.pick(1000);
                 let rank = dims.len();
                 dims[..rank - 1].fill(1);
@@ -94,7 +95,7 @@ fn one_dim(c: &mut Choices) -> Plan {
     Plan::of([c.operand("x", &dims)]).sizes("dim", &[dim])
 }
 
-/// The running sum by its definition.
+/// Computes the cumulative sum by definition.
 fn running_sum(case: &Case, t: &[Tensor]) -> Result<Tensor> {
     let (x, dim) = (&t[0], case.size("dim"));
     let mut sums: Vec<Tensor> = Vec::new();

@@ -1,4 +1,4 @@
-//! Pooling, resizing, padding and windows of (batch, channel, height, width).
+//! Pooling, resizing, padding and windows of tensors of shape (batch, channel, height, width).
 use candle_core::{Result, Tensor};
 use candle_nn::ops::{pixel_shuffle, pixel_unshuffle, replication_pad2d};
 
@@ -11,7 +11,8 @@ pub fn ops() -> Vec<Op> {
     [pooling(), upsampling(), padding(), windows()].into_iter().flatten().collect()
 }
 
-/// The dims of an image, in every second case small ones, of which one may be 0; and whether they are.
+/// Returns the dims of an image and whether they are small. Half of the cases are small, and may have a dim
+/// of 0.
 fn image(c: &mut Choices) -> ([usize; 4], bool) {
     if c.seldom(2) {
         return (c.sizes(3, 4), true);
@@ -22,7 +23,7 @@ fn image(c: &mut Choices) -> ([usize; 4], bool) {
 fn pooling() -> Vec<Op> {
     let plan = |c: &mut Choices| {
         let (dims, small) = image(c);
-        // Small images also get windows and steps beyond them, and of 0.
+        // Small images also get windows and strides beyond their size, or of 0.
         let [window, stride] = if small { [5, 8] } else { [4, 3] };
         let (window, stride) = (c.sizes::<2>(window, 12), c.sizes::<2>(stride, 24));
         Plan::of([c.operand("x", &dims)]).sizes("window", &window).sizes("stride", &stride)
@@ -37,7 +38,7 @@ fn pooling() -> Vec<Op> {
             let (window, stride) = params(case);
             t[0].avg_pool2d_with_stride(window, stride)
         })
-        // The factor is rounded to the dtype too.
+        // The factor is rounded to the dtype, too.
         .within(Bound::ulps(2.0).sum(|case| case.sizes("window").iter().product::<usize>() as f64))
         .on(|case, _| summable(case.dtype)),
         Op::new("max_pool2d", example, plan, move |case, t| {
@@ -49,8 +50,8 @@ fn pooling() -> Vec<Op> {
 }
 
 fn upsampling() -> Vec<Op> {
-    // Four products with weights that add up to 1. A weight is the fraction of a coordinate: it loses as much
-    // as the coordinate is large.
+    // Four products with weights that add up to 1. A weight is the fractional part of a coordinate, so its
+    // error is proportional to the coordinate.
     let bound = || Bound::ulps(1.0).sum(|case| (4 + case.dims(0)[2] + case.dims(0)[3]) as f64);
     vec![
         Op::new(
@@ -103,7 +104,7 @@ fn resize(c: &mut Choices) -> Plan {
     Plan::of([c.operand("x", &dims)]).sizes("to", &to)
 }
 
-/// The two ends of a dim, each of them filled, and a copy of the tensor between them.
+/// Calls of padding: both ends of a dim are filled, and the tensor is copied between them.
 const PADDED: Calls = Calls { launches: Launches::AtMost(4), copies: 3 };
 
 fn padding() -> Vec<Op> {
@@ -133,17 +134,17 @@ fn padding() -> Vec<Op> {
         },
         |case, t| replication_pad2d(&t[0], case.size("by")),
     );
-    // Along two dims.
+    // Two dims are padded.
     kinds.map(along).into_iter().chain([edges.calling(at_most(6))]).collect()
 }
 
-/// Views and reorderings of windows, made dense.
+/// Operations that extract or reorder windows, followed by a dense copy.
 fn windows() -> Vec<Op> {
     let shuffle = |shuffles: bool| {
         move |c: &mut Choices| {
             let ([batch, channels, h, w], _) = image(c);
             let factor = if c.seldom(12) { 0 } else { c.between(1, 3) };
-            // Sizes that the factor does not divide cannot be split.
+            // Sizes that are not divisible by the factor are rejected.
             let more = usize::from(c.seldom(12));
             let dims = match shuffles {
                 true => [batch, channels * factor * factor + more, h, w],

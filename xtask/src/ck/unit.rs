@@ -1,9 +1,9 @@
-//! The C++ that has a compiler instantiate one kernel, and nothing besides.
+//! Generates the C++ source that instantiates exactly one kernel.
 use std::fmt::Write;
 
 use super::interface::{Element, Instance, KERNEL, THREADS};
 
-/// In an order in which each finds what it uses: CK's own header of all of them takes longer to read.
+/// Headers in dependency order. CK's umbrella header would take longer to parse.
 const HEADERS: &[&str] = &[
     "core.hpp",
     "ops/common.hpp",
@@ -20,8 +20,8 @@ const HEADERS: &[&str] = &[
     "ops/fmha/kernel/fmha_fwd_kernel.hpp",
 ];
 
-/// The source of one instance: the forward kernel with asynchronous copies of keys, without bias and dropout, lengths
-/// and widths padded, statistics stored. What our side computes of it is asserted.
+/// Returns the source of one instance: the forward kernel with asynchronous copies of keys, padded lengths and widths
+/// and stored log-sum-exp, without bias and dropout. Static assertions check the argument layout that we compute.
 pub fn text(instance: &Instance) -> String {
     let mut text = String::new();
     for header in HEADERS {

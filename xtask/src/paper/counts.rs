@@ -1,11 +1,10 @@
-//! Counts that `benches/operations --scale paper` made on the software GPU.
+//! Reads the counts that `benches/operations --scale paper` writes on the software GPU.
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// The cases of one architecture.
 #[derive(Debug, Deserialize)]
 pub struct Run {
     pub meta: Meta,
@@ -20,24 +19,23 @@ pub struct Meta {
     pub scale: String,
 }
 
-/// One operation.
 #[derive(Debug, Deserialize)]
 pub struct Case {
     pub group: String,
     pub case: String,
     pub dtype: String,
     pub shape: String,
-    /// The least bytes that must be read and written.
+    /// Minimum number of bytes that must be read and written.
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// Elements of the largest operand.
+    /// Number of elements of the largest operand.
     #[serde(default)]
     pub elements: u64,
     #[serde(default)]
     pub kernels: Vec<Kernel>,
 }
 
-/// All launches of one kernel, as the software GPU's profile has them.
+/// Counts of all launches of one kernel, in the format of the software GPU's profile.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Kernel {
     pub name: String,
@@ -94,22 +92,22 @@ impl Case {
         format!("{} {} {}", self.case, self.dtype, self.shape)
     }
 
-    /// A number of every kernel, added up.
-    pub fn sum(&self, of: impl Fn(&Kernel) -> u64) -> u64 {
-        self.kernels.iter().map(of).sum()
+    /// Sums a count over all kernels.
+    pub fn sum(&self, count: impl Fn(&Kernel) -> u64) -> u64 {
+        self.kernels.iter().map(count).sum()
     }
 }
 
 impl Run {
     /// # Errors
-    /// If the file is not there, or has no counts.
+    /// If the file cannot be read, or is not a run of scale paper.
     pub fn read(file: &Path) -> Result<Self> {
         let text = fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
         let run: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} is no run of the operations' bench", file.display()))?;
+            .with_context(|| format!("{} is not a run of the operations benchmark", file.display()))?;
         ensure!(
             run.meta.scale == "paper",
-            "{} is of scale {}: it must be paper",
+            "{} is a run of scale {}, expected paper",
             file.display(),
             run.meta.scale
         );

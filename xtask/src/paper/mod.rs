@@ -1,4 +1,4 @@
-//! `cargo xtask paper`: what the operations of the bench would take on AMD chips, by published peaks.
+//! `cargo xtask paper`: estimates the benchmark's times on AMD chips from published peak rates.
 mod counts;
 mod model;
 mod tables;
@@ -18,21 +18,21 @@ use counts::Run;
 use model::CHIPS;
 use tables::{Occupancy, chip_of, markdown};
 
-/// The text of the page between these is replaced.
+/// Markers of the part of the page that is replaced.
 const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask paper -->", "<!-- end: cargo xtask paper -->"];
-/// Groups of the bench that our own kernels decide.
+/// Groups of the benchmark that run on our own kernels.
 const GROUPS: [&str; 6] =
     ["elementwise", "broadcast", "copies", "reductions", "softmax and norms", "indexing"];
 const OCCUPANCY: &str = "hip-kernels/resources.tsv";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Counts only the cases with one of these in `case dtype shape`, and changes no page.
+    /// Count only the cases whose `case dtype shape` contains one of these, and leave the page unchanged.
     filters: Vec<String>,
-    /// Takes what was counted before, in place of counting.
+    /// Use the counts of an earlier run instead of counting again.
     #[arg(long, value_name = "RUN.json")]
     counted: Vec<PathBuf>,
-    /// Prints what the page would get, and changes nothing.
+    /// Print the tables and leave the page unchanged.
     #[arg(long)]
     print: bool,
 }
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     let runs = files.iter().map(|file| {
         let run = Run::read(file)?;
         let chip = chip_of(&run.meta.arch)
-            .with_context(|| format!("{}: no peaks are known of {}", file.display(), run.meta.arch))?;
+            .with_context(|| format!("{}: no peak rates are known for {}", file.display(), run.meta.arch))?;
         Ok((chip, run))
     });
     let runs = runs.collect::<Result<Vec<_>>>()?;
@@ -57,20 +57,20 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         let page = replaced(&read(PAGE)?, MARKERS, &paper.text)?;
         fs::write(root().join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
-        println!("{PAGE} renewed");
+        println!("{PAGE} updated");
     }
     println!("paper: {}", paper.summary);
     Ok(())
 }
 
-/// Runs the bench on the software GPU, once for each chip.
+/// Runs the benchmark on the software GPU, once for each chip.
 fn count(filters: &[String]) -> Result<Vec<PathBuf>> {
     setup::ensure(setup::DEMO)?;
     CHIPS.iter().map(|chip| count_on(chip.arch, filters)).collect()
 }
 
 fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
-    let file = process::cached(&format!("paper-{arch}.json"))?;
+    let file = process::cache_file(&format!("paper-{arch}.json"))?;
     let mut command = cargo(&["bench", "--quiet", "--profile", "dev", "--features", "rocm-emulator"]);
     command
         .args(["--bench", "operations", "--", "--device", "rocm", "--scale", "paper", "--json"])
@@ -80,10 +80,10 @@ fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
     }
     command.args(filters);
     let archs: Vec<&str> = CHIPS.iter().map(|chip| chip.arch).collect();
-    // What is counted are our kernels: MIOpen's convolutions have no machine code here.
+    // Without MIOpen, since its convolutions have no machine code on the software GPU to count.
     command.env("CANDLE_ROCM_ARCHS", archs.join(",")).env("CANDLE_ROCM_MIOPEN", "0");
-    let profile = format!("profile={}", process::cached("paper-profile.json")?.display());
-    SoftwareGpu::with(arch, &profile).choose_for(&mut command);
+    let profile = format!("profile={}", process::cache_file("paper-profile.json")?.display());
+    SoftwareGpu::with(arch, &profile).apply_to(&mut command);
     process::run(&mut command)?;
     Ok(file)
 }

@@ -1,20 +1,21 @@
-//! The model's tables, in markdown.
+//! Writes the model's tables in Markdown.
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::counts::{Case, Run};
 use super::model::{CHIPS, Chip, Cost, LINE, bytes};
 
-/// Bytes moved over the least, at most.
-const MOST_BYTES: f64 = 1.05;
-/// Smaller cases are launches, which the model knows nothing of.
-const LARGE: u64 = 1_000_000;
+/// Maximum ratio of the bytes moved to the minimum before a case is marked.
+const MAX_MOVED_RATIO: f64 = 1.05;
+/// Minimum bytes of a case: smaller ones are dominated by launch overhead, which the model ignores.
+const MIN_CASE_BYTES: u64 = 1_000_000;
 
-/// Waves that a vector unit holds as far as registers decide, by kernel and architecture.
+/// Maximum number of waves per vector unit that registers allow, by kernel and architecture.
 pub struct Occupancy(HashMap<(String, String), u64>);
 
 impl Occupancy {
-    /// Of the table of `cargo xtask kernels`: a line of architectures, then one for each kernel, waves last in a cell.
+    /// Parses the table of `cargo xtask kernels`: a header with architectures, then a line per kernel, with
+    /// the number of waves last in each cell.
     pub fn parse(table: &str) -> Self {
         let mut lines = table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t'));
         let archs: Vec<&str> = lines.next().map(|line| line.skip(1).collect()).unwrap_or_default();
@@ -30,7 +31,7 @@ impl Occupancy {
         Self(waves)
     }
 
-    /// The fewest of a case's kernels; `None` if the table lacks one.
+    /// Returns the lowest number of a case's kernels; `None` if the table lacks a kernel.
     fn of(&self, case: &Case, chip: &Chip) -> Option<u64> {
         let waves = case.kernels.iter().map(|kernel| {
             let by_registers = self.0.get(&(kernel.name.clone(), chip.arch.to_string()))?;
@@ -40,50 +41,50 @@ impl Occupancy {
     }
 }
 
-/// A case on a chip.
 struct Row<'a> {
     chip: &'a Chip,
     case: &'a Case,
     cost: Cost,
-    least: u64,
-    /// Over the least: bytes that memory moves, bytes of the lines of all accesses, bytes that lanes asked for.
+    minimum_bytes: u64,
+    /// Ratios to the minimum bytes: bytes moved by memory, lines of all accesses, bytes requested by lanes.
     moved: f64,
-    through_caches: f64,
-    asked: f64,
+    accessed: f64,
+    requested: f64,
     waves: Option<u64>,
 }
 
 impl<'a> Row<'a> {
-    /// `None` for what runs no kernels, or moves too little.
+    /// Returns `None` for a case that runs no kernels or moves less than [`MIN_CASE_BYTES`].
     fn of(chip: &'a Chip, case: &'a Case, occupancy: &Occupancy) -> Option<Self> {
-        let least = case.bytes.filter(|&bytes| bytes >= LARGE && !case.kernels.is_empty())?;
-        let over = |bytes: u64| bytes as f64 / least as f64;
+        let minimum_bytes =
+            case.bytes.filter(|&bytes| bytes >= MIN_CASE_BYTES && !case.kernels.is_empty())?;
+        let over = |bytes: u64| bytes as f64 / minimum_bytes as f64;
         Some(Self {
             chip,
             case,
             cost: chip.cost(case),
-            least,
+            minimum_bytes,
             moved: over(bytes(case)),
-            through_caches: over(LINE * case.sum(|kernel| kernel.coalescing.lines_128)),
-            asked: over(case.sum(|kernel| kernel.coalescing.bytes)),
+            accessed: over(LINE * case.sum(|kernel| kernel.coalescing.lines_128)),
+            requested: over(case.sum(|kernel| kernel.coalescing.bytes)),
             waves: occupancy.of(case, chip),
         })
     }
 
     fn moves_too_much(&self) -> bool {
-        self.moved > MOST_BYTES
+        self.moved > MAX_MOVED_RATIO
     }
 
-    fn issues_too_long(&self) -> bool {
+    fn is_issue_bound(&self) -> bool {
         self.cost.issue > self.cost.memory
     }
 
-    /// Touches lines again, which caches have to serve.
-    fn comes_again(&self) -> bool {
-        self.through_caches > MOST_BYTES
+    /// Returns true if lines are accessed repeatedly, so that caches have to serve them.
+    fn rereads_lines(&self) -> bool {
+        self.accessed > MAX_MOVED_RATIO
     }
 
-    /// The larger time, and what it is of.
+    /// Returns the larger of the two times, and the resource that it is spent on.
     fn time(&self) -> (f64, &'static str) {
         match self.cost {
             Cost { memory, issue, kind } if issue > memory => (issue, kind),
@@ -91,7 +92,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Instructions of one lane for each element: vector, scalar, and those that access memory or LDS.
+    /// Returns instructions per lane and element: vector, scalar, and those that access memory or LDS.
     fn instructions(&self) -> [f64; 3] {
         let lanes = self.case.kernels.first().map_or(0, |kernel| kernel.resources.wave_size);
         let sums = [
@@ -108,12 +109,12 @@ impl<'a> Row<'a> {
         sums.map(|sum| (sum * lanes) as f64 / self.case.elements.max(1) as f64)
     }
 
-    /// The letters of what is missed.
+    /// Returns the letters of the limits that the case exceeds.
     fn marks(&self) -> String {
         let missed = [
             (" **B**", self.moves_too_much()),
-            (" **I**", self.issues_too_long()),
-            (" L", self.comes_again()),
+            (" **I**", self.is_issue_bound()),
+            (" L", self.rereads_lines()),
         ];
         missed.into_iter().filter(|(_, is_missed)| *is_missed).map(|(letter, _)| letter).collect()
     }
@@ -131,27 +132,27 @@ impl<'a> Row<'a> {
         let conflicts = self.case.sum(|kernel| kernel.lds.bank_conflicts);
         let accesses = self.case.sum(|kernel| kernel.coalescing.accesses);
         let lines = self.case.sum(|kernel| kernel.coalescing.lines_128);
-        let quotient = |a: u64, b: u64| if b == 0 { "-".to_string() } else { ratio(a as f64 / b as f64) };
-        let [vector, scalar, memory] = self.instructions().map(ratio);
+        let quotient = |a: u64, b: u64| if b == 0 { "-".to_string() } else { rounded(a as f64 / b as f64) };
+        let [vector, scalar, memory] = self.instructions().map(rounded);
         let (time, bound) = self.time();
         let waves = self.waves.map_or("?".to_string(), |waves| waves.to_string());
         [
             format!("{}{}", self.case.label(), self.marks()),
-            format!("{:.1}", self.least as f64 / 1e6),
-            format!("{}, {}, {}", ratio(self.moved), ratio(self.through_caches), ratio(self.asked)),
+            format!("{:.1}", self.minimum_bytes as f64 / 1e6),
+            format!("{}, {}, {}", rounded(self.moved), rounded(self.accessed), rounded(self.requested)),
             quotient(lines, accesses),
             quotient(conflicts, steps),
             format!("{waves}/{}", self.chip.waves),
             format!("{vector}, {scalar}, {memory}"),
-            ratio(self.cost.memory),
-            ratio(self.cost.issue),
-            format!("{} {bound}", ratio(time)),
+            rounded(self.cost.memory),
+            rounded(self.cost.issue),
+            format!("{} {bound}", rounded(time)),
         ]
     }
 }
 
-/// Three digits, or as many as there are before the point.
-fn ratio(value: f64) -> String {
+/// Formats with three significant digits, or with all digits before the point.
+fn rounded(value: f64) -> String {
     let digits = match value {
         value if value < 9.995 => 2,
         value if value < 99.95 => 1,
@@ -162,53 +163,52 @@ fn ratio(value: f64) -> String {
 
 const COLUMNS: [&str; 10] = [
     "case",
-    "MB, least",
-    "bytes over the least: moved, of all accesses, asked for",
-    "lines of an access",
-    "LDS conflicts of a step",
+    "minimum MB",
+    "bytes / minimum: moved, all accesses, requested",
+    "lines per access",
+    "LDS conflicts per step",
     "waves",
-    "instructions of an element: vector, scalar, memory",
+    "instructions per element: vector, scalar, memory",
     "memory, us",
     "issue, us",
-    "the larger, us",
+    "bound, us",
 ];
 
-/// The model's table, and its summary.
 pub struct Paper {
     pub text: String,
     pub summary: String,
 }
 
-/// The sections of all runs, by groups in this order.
+/// Returns the sections of all runs, with the groups in the given order.
 pub fn markdown(runs: &[(&Chip, Run)], groups: &[&str], occupancy: &Occupancy) -> Paper {
     let mut rows: Vec<Row<'_>> = runs
         .iter()
         .flat_map(|(chip, run)| run.cases.iter().filter_map(|case| Row::of(chip, case, occupancy)))
         .collect();
     rows.sort_by_key(|row| groups.iter().position(|group| *group == row.case.group));
-    let mut text = String::from("### Misses\n\n");
+    let mut text = String::from("### Cases above the limits\n\n");
     let count = |missed: &dyn Fn(&Row<'_>) -> bool| rows.iter().filter(|row| missed(row)).count();
     let summary = format!(
-        "{} cases of at least 1 MB: {} move more than {MOST_BYTES} times the least bytes (B), {} issue \
-         instructions for longer than memory takes (I), {} touch lines again (L)",
+        "{} cases of at least 1 MB: {} move more than {MAX_MOVED_RATIO} times the minimum bytes (B), {} have an issue \
+         time above the memory time (I), {} access lines repeatedly (L)",
         rows.len(),
         count(&|row| row.moves_too_much()),
-        count(&|row| row.issues_too_long()),
-        count(&|row| row.comes_again()),
+        count(&|row| row.is_issue_bound()),
+        count(&|row| row.rereads_lines()),
     );
     let _ = writeln!(text, "{summary}.\n");
-    text += "| chip | case | bytes moved, over the least | of all accesses | issue time, over memory's | of | kernels |\n";
+    text += "| chip | case | bytes moved / minimum | all accesses / minimum | issue time / memory time | kind | kernels |\n";
     text += "|---|---|---|---|---|---|---|\n";
-    for row in rows.iter().filter(|row| row.moves_too_much() || row.issues_too_long()) {
+    for row in rows.iter().filter(|row| row.moves_too_much() || row.is_issue_bound()) {
         let bold = |text: String, missed: bool| if missed { format!("**{text}**") } else { text };
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} |",
             row.chip.name,
             row.case.label(),
-            bold(ratio(row.moved), row.moves_too_much()),
-            ratio(row.through_caches),
-            bold(ratio(row.cost.issue / row.cost.memory), row.issues_too_long()),
+            bold(rounded(row.moved), row.moves_too_much()),
+            rounded(row.accessed),
+            bold(rounded(row.cost.issue / row.cost.memory), row.is_issue_bound()),
             row.cost.kind,
             row.kernels(),
         );
@@ -228,7 +228,7 @@ pub fn markdown(runs: &[(&Chip, Run)], groups: &[&str], occupancy: &Occupancy) -
     Paper { text, summary }
 }
 
-/// The chip that a run is of.
+/// Returns the chip of an architecture; features after a colon are ignored.
 pub fn chip_of(arch: &str) -> Option<&'static Chip> {
     let processor = arch.split(':').next().unwrap_or(arch);
     CHIPS.iter().find(|chip| chip.arch == processor)

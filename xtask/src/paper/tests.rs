@@ -1,4 +1,4 @@
-//! The model by hand, and what the tables make of it.
+//! Tests of the model with figures computed by hand, and of the tables.
 use serde_json::json;
 
 use super::counts::{Case, Coalescing, Instructions, Kernel, Lds, Rates, Resources, Run};
@@ -29,7 +29,7 @@ fn close(a: f64, b: f64) -> bool {
 
 #[test]
 fn memory_moves_each_line_of_a_launch_once() {
-    // 8 us of 5300 GB/s are 42.4 MB, or 331,250 lines; 960 GB/s take 44.2 us for them.
+    // 5300 GB/s move 42.4 MB, or 331,250 lines, in 8 us; 960 GB/s need 44.2 us for them.
     let mut kernel = kernel(64);
     kernel.coalescing =
         Coalescing { lines_loaded: 331_000, lines_stored: 250, lines_128: 1 << 40, ..Coalescing::default() };
@@ -40,27 +40,27 @@ fn memory_moves_each_line_of_a_launch_once() {
 }
 
 #[test]
-fn vector_instructions_take_a_vector_unit_each() {
-    // Of 304 units, each begins one wave of 64 in a cycle: 4 of 16 lanes, 4 cycles each, 2100 of them in a us.
+fn vector_instructions_are_issued_by_all_vector_units() {
+    // Each of 304 units issues one wave64 instruction per cycle (4 SIMDs of 16 lanes, 4 cycles each) at 2100 MHz.
     let mut slow = kernel(64);
     slow.instructions = Instructions { vector: 5 * 304 * 2100, ..Instructions::default() };
     assert!(close(chip("MI300X").cost(&case(vec![slow.clone()])).issue, 5.));
-    // Two of the five are of quarter rate: 3 + 2 * 4.
+    // Two of the five instructions run at quarter rate: 3 + 2 * 4, twice.
     slow.rates = Rates { quarter_rate: 2 * 304 * 2100, double_precision: 0 };
     let cost = chip("MI300X").cost(&case(vec![slow.clone(), slow]));
     assert!(close(cost.issue, 22.) && cost.kind == "vector", "{cost:?}");
-    // Of 96 units, each begins two waves of 32 in a cycle, 2500 of them in a us; f64 takes 16 times as long.
+    // Each of 96 units issues two wave32 instructions per cycle at 2500 MHz; f64 takes 16 times as long.
     let mut double = kernel(32);
     double.instructions = Instructions { vector: 3 * 96 * 2 * 2500, ..Instructions::default() };
     double.rates = Rates { quarter_rate: 0, double_precision: 96 * 2 * 2500 };
     assert!(close(chip("RX 7900 XTX").cost(&case(vec![double.clone()])).issue, 2. + 16.));
-    // Two passes of 32 lanes.
+    // A wave64 instruction takes two passes of 32 lanes.
     double.resources.wave_size = 64;
     assert!(close(chip("RX 7900 XTX").cost(&case(vec![double])).issue, 36.));
 }
 
 #[test]
-fn the_slowest_kind_of_each_kernel_counts() {
+fn the_issue_time_is_that_of_each_kernels_slowest_kind() {
     let mi300x = chip("MI300X");
     let mut scalar = kernel(64);
     scalar.instructions = Instructions {
@@ -84,18 +84,18 @@ fn lds_limits_occupancy() {
     let mut kernel = kernel(64);
     (kernel.workgroups, kernel.waves) = (10, 40);
     assert_eq!(chip("MI300X").occupancy(&kernel, 8), 8);
-    // Four groups of four waves on four vector units.
+    // Four workgroups of four waves share four vector units.
     kernel.resources.lds_bytes = 16 << 10;
     assert_eq!(chip("MI300X").occupancy(&kernel, 8), 4);
     assert_eq!(chip("MI300X").occupancy(&kernel, 3), 3);
     kernel.resources.lds_bytes = 64 << 10;
     assert_eq!(chip("MI300X").occupancy(&kernel, 8), 1);
-    // The same waves on two.
+    // One workgroup of four waves on two vector units.
     assert_eq!(chip("RX 7900 XTX").occupancy(&kernel, 16), 2);
 }
 
 #[test]
-fn misses_are_listed_and_marked() {
+fn cases_above_the_limits_are_listed_and_marked() {
     let row = |name: &str, lines: u64, vector: u64| {
         json!({
             "group": "elementwise", "case": name, "dtype": "f32", "shape": "1M", "bytes": 12_800_000,
@@ -126,8 +126,8 @@ fn misses_are_listed_and_marked() {
     let paper = markdown(&[(chip("MI300X"), run)], &["elementwise"], &occupancy);
     assert_eq!(
         paper.summary,
-        "3 cases of at least 1 MB: 1 move more than 1.05 times the least bytes (B), 1 issue instructions for \
-         longer than memory takes (I), 0 touch lines again (L)"
+        "3 cases of at least 1 MB: 1 move more than 1.05 times the minimum bytes (B), 1 have an issue time above \
+         the memory time (I), 0 access lines repeatedly (L)"
     );
     let (misses, all) = paper.text.split_once("### MI300X").unwrap();
     assert!(!misses.contains("fine"), "{misses}");

@@ -1,24 +1,24 @@
-//! Why PyTorch is ahead: a file of patterns and causes, written by hand.
+//! Reads the hand-written file of reasons why PyTorch is faster in some cases.
 use anyhow::{Context, Result};
 use toml::Table;
 
-/// Words that name cases, and why these are slow, in the file's order; the first that fits counts.
+/// Patterns of case labels and the causes of their times, in the file's order; the first match counts.
 pub struct Causes(Table);
 
 impl Causes {
-    /// Parses lines `"words" = "cause"`: all words must be in the case's name, its dtype or its shape, whole.
+    /// Parses lines `"words" = "cause"`. A case matches if its name, dtype and shape include all the words.
     ///
     /// # Errors
-    /// If the text is no TOML, or a cause is no text.
+    /// If the text is not TOML, or a cause is not a string.
     pub fn parse(text: &str) -> Result<Self> {
         let causes: Table = text.parse()?;
         for (words, cause) in &causes {
-            cause.as_str().with_context(|| format!("the cause of {words:?} is no text"))?;
+            cause.as_str().with_context(|| format!("the cause of {words:?} is not a string"))?;
         }
         Ok(Self(causes))
     }
 
-    /// The cause of a case's time, by its label.
+    /// Returns the cause for a case's label.
     pub fn of(&self, label: &str) -> Option<&str> {
         let has = |word: &str| label.split_whitespace().any(|part| part == word);
         self.0.iter().find(|(words, _)| words.split_whitespace().all(has))?.1.as_str()
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cause_whose_words_are_all_there_counts() {
+    fn the_first_cause_with_all_words_in_the_label_is_returned() {
         let causes = Causes::parse(
             "# why\n\"softmax_last 1x32000\" = \"one wave\"\n\"softmax_last\" = \"many\"\n\n\"exp f16\" = \"scalar\"",
         )

@@ -1,4 +1,4 @@
-//! `cargo xtask report`: runs of the benches as tables and plots, and against an older run.
+//! `cargo xtask report`: writes tables and plots of benchmark runs, or compares a run with an older one.
 mod causes;
 mod plots;
 mod runs;
@@ -17,17 +17,17 @@ pub const PAGE: &str = "docs/performance.md";
 const PLOTS: &str = "docs/performance";
 const RESULTS: &str = "benches/results";
 const CAUSES: &str = "benches/operations/causes.toml";
-/// The text of the page between these is replaced.
+/// Markers of the part of the page that is replaced.
 const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask report -->", "<!-- end: cargo xtask report -->"];
-/// Ratio from which on a slower case is named.
-const SLOWER: f64 = 1.10;
+/// Ratio to the older time above which a case is listed as slower.
+const SLOWDOWN_LIMIT: f64 = 1.10;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Runs of `benches/operations` on rocm and cuda, and of its torch.py, on one machine.
+    /// Runs of `benches/operations` on rocm and cuda, and of its torch.py, all on one machine.
     #[arg(required = true, value_name = "RUN.json")]
     runs: Vec<PathBuf>,
-    /// Changes no page: says what the one run given became slower at than this one.
+    /// Compare the one given run with this older one and list the slower cases; change no page.
     #[arg(long, value_name = "OLD.json")]
     against: Option<PathBuf>,
 }
@@ -40,11 +40,11 @@ pub fn run(args: &Args) -> Result<()> {
             print!("{}", changes(&Run::read(old)?, new)?);
             Ok(())
         }
-        _ => bail!("--against compares one run with an older one of the same device"),
+        _ => bail!("--against needs exactly one new run, of the same device as the older one"),
     }
 }
 
-/// Renews the page and its plots, and keeps the runs.
+/// Updates the page and its plots, and stores the runs.
 fn write_page(runs: Vec<Run>) -> Result<()> {
     let merged = Merged::of(runs)?;
     let path = |name: &str| root().join(name);
@@ -52,40 +52,40 @@ fn write_page(runs: Vec<Run>) -> Result<()> {
     let causes = Causes::parse(&read(CAUSES)?).with_context(|| format!("in {CAUSES}"))?;
     let page = replaced(&read(PAGE)?, MARKERS, &tables::markdown(&merged, &causes))?;
     for folder in [PLOTS, RESULTS] {
-        fs::create_dir_all(path(folder)).with_context(|| format!("cannot make {folder}"))?;
+        fs::create_dir_all(path(folder)).with_context(|| format!("cannot create {folder}"))?;
     }
     plots::draw(&merged, &path(PLOTS))?;
     for run in merged.runs() {
         let kept = path(RESULTS).join(run.file_name());
         fs::write(&kept, run.to_json()?).with_context(|| format!("cannot write {}", kept.display()))?;
-        println!("kept as {RESULTS}/{}", run.file_name());
+        println!("stored as {RESULTS}/{}", run.file_name());
     }
     fs::write(path(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
-    let joined = merged.joined();
+    let cases = merged.cases();
     let mean =
         |ratios: Vec<f64>| geometric_mean(ratios).map_or("-".to_string(), |(mean, _)| format!("{mean:.2}"));
     println!(
-        "report: {} cases, {} times PyTorch's time, {} times that of Candle's CUDA backend; {PAGE} and {PLOTS} renewed",
-        joined.len(),
-        mean(joined.iter().filter_map(|case| case.to_torch()).collect()),
-        mean(joined.iter().filter_map(|case| case.to_cuda()).collect()),
+        "report: {} cases, {} times PyTorch's time, {} times that of Candle's CUDA backend; {PAGE} and {PLOTS} updated",
+        cases.len(),
+        mean(cases.iter().filter_map(|case| case.to_torch()).collect()),
+        mean(cases.iter().filter_map(|case| case.to_cuda()).collect()),
     );
     Ok(())
 }
 
-/// `page` with `report` between the markers.
+/// Returns `page` with the text between the markers replaced by `report`.
 pub fn replaced(page: &str, [begin, end]: [&str; 2], report: &str) -> Result<String> {
     let parts = page.split_once(begin).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
     let (before, after) = parts.with_context(|| format!("{PAGE} lacks the lines `{begin}` and `{end}`"))?;
     Ok(format!("{before}{begin}\n\n{}\n{end}{after}", report.trim_end()))
 }
 
-/// Lists the cases that became slower by more than a tenth, slowest first, and the mean of all.
+/// Lists the cases that became more than 10% slower, slowest first, and the geometric mean of all ratios.
 fn changes(old: &Run, new: &Run) -> Result<String> {
     let describe = |run: &Run| format!("{} on {}, {}", run.meta.device, run.meta.gpu, run.meta.date);
-    let same = |of: fn(&Run) -> &str| of(old) == of(new);
+    let same = |field: fn(&Run) -> &str| field(old) == field(new);
     if !same(|run| &run.meta.device) || !same(|run| &run.meta.gpu) || !same(|run| &run.meta.scale) {
-        bail!("{} cannot be compared with {}", describe(new), describe(old));
+        bail!("cannot compare {} with {}: device, GPU or scale differs", describe(new), describe(old));
     }
     let before = old.by_label();
     let mut ratios: Vec<(f64, String)> = Vec::new();
@@ -98,16 +98,16 @@ fn changes(old: &Run, new: &Run) -> Result<String> {
         }
     }
     ratios.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let slower: Vec<&(f64, String)> = ratios.iter().filter(|(ratio, _)| *ratio > SLOWER).collect();
+    let slower: Vec<&(f64, String)> = ratios.iter().filter(|(ratio, _)| *ratio > SLOWDOWN_LIMIT).collect();
     slower.iter().for_each(|(ratio, line)| text += &format!("{ratio:.2} times: {line}\n"));
     let now = new.by_label();
     let mut gone: Vec<&String> = before.keys().filter(|label| !now.contains_key(*label)).collect();
     gone.sort();
-    gone.iter().for_each(|label| text += &format!("gone: {label}\n"));
+    gone.iter().for_each(|label| text += &format!("missing: {label}\n"));
     let (mean, count) =
-        geometric_mean(ratios.iter().map(|(ratio, _)| *ratio)).context("no case is in both runs")?;
+        geometric_mean(ratios.iter().map(|(ratio, _)| *ratio)).context("the runs have no common case")?;
     text += &format!(
-        "report: {} of {count} cases slower by more than 10%, in the mean {mean:.3} times\n",
+        "report: {} of {count} cases more than 10% slower, geometric mean {mean:.3} times\n",
         slower.len()
     );
     Ok(text)
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_markers_is_replaced() {
+    fn only_the_text_between_the_markers_is_replaced() {
         let [begin, end] = MARKERS;
         let page = format!("# Figures\n{begin}\nold\n{end}\nrest\n");
         let once = replaced(&page, MARKERS, "new\n\n").unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_slower_by_a_tenth_is_named() {
+    fn cases_that_became_slower_are_listed() {
         let old =
             [("g", "add", 10., None, None), ("g", "exp", 10., None, None), ("g", "log", 8., None, None)];
         let new =
@@ -138,21 +138,21 @@ mod tests {
         let text = changes(&run_of("rocm", &old), &run_of("rocm", &new)).unwrap();
         assert!(text.contains("2.00 times: add f32 4x4: 20.00 us, was 10.00 us\n"), "{text}");
         assert!(!text.contains("exp f32"), "{text}");
-        assert!(text.contains("gone: log f32 4x4\n"), "{text}");
+        assert!(text.contains("missing: log f32 4x4\n"), "{text}");
         assert!(
-            text.contains("report: 1 of 2 cases slower by more than 10%, in the mean 1.449 times"),
+            text.contains("report: 1 of 2 cases more than 10% slower, geometric mean 1.449 times"),
             "{text}"
         );
         assert!(changes(&run_of("rocm", &old), &run_of("torch", &new)).is_err());
     }
 
     #[test]
-    fn the_causes_of_the_project_are_read() {
+    fn the_committed_causes_file_parses() {
         Causes::parse(&fs::read_to_string(root().join(CAUSES)).unwrap()).unwrap();
     }
 
     #[test]
-    fn plots_are_drawn_with_the_note() {
+    fn plots_contain_the_note() {
         let add = |us| ("elementwise", "add", us, Some(12_000), None);
         let runs =
             vec![run_of("rocm", &[add(6.)]), run_of("cuda", &[add(12.)]), run_of("torch", &[add(300.)])];

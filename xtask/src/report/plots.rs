@@ -1,25 +1,25 @@
-//! The plots of a report, as SVG.
+//! Draws the plots of a report as SVG files.
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::runs::{Joined, Merged, Rate, Row, Run};
+use super::runs::{ComparedCase, Merged, Rate, Row, Run};
 use super::tables::{device_name, groups};
 
 const WIDTH: u32 = 860;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(120, 120, 120);
 const RED: RGBColor = RGBColor(200, 30, 40);
-/// By device.
+/// Colours of the devices.
 const COLOURS: [(&str, RGBColor); 3] =
     [("rocm", RED), ("cuda", RGBColor(70, 140, 50)), ("torch", RGBColor(40, 90, 180))];
-/// The ratios that a plot names; what lies outside is drawn at its edge.
+/// Ratios with a label on the axis; ratios outside this range are drawn at the edge.
 const RATIOS: [f64; 9] = [0.1, 0.2, 0.5, 1., 2., 5., 10., 20., 50.];
 
-/// The height of a row, in the units that its dots are placed by.
-const ROW: i32 = 1000;
+/// Height of a row in the units of the vertical axis.
+const ROW_HEIGHT: i32 = 1000;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -28,22 +28,22 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// # Errors
 /// If a file cannot be written.
 pub fn draw(merged: &Merged, folder: &Path) -> Result<()> {
-    let joined = merged.joined();
+    let cases = merged.cases();
     let note = merged.note().unwrap_or_default();
-    type Ratio = fn(&Joined<'_>) -> Option<f64>;
+    type Ratio = fn(&ComparedCase<'_>) -> Option<f64>;
     let ratios: [(&Option<Run>, Ratio); 2] =
         [(&merged.torch, |case| case.to_torch()), (&merged.cuda, |case| case.to_cuda())];
     for (other, ratio) in ratios {
         let Some(other) = other else { continue };
         let (other, gpu) = (&other.meta.device, &merged.ours.meta.gpu);
-        let title = format!("Our time over that of {}: a dot for each case, {gpu}", device_name(other));
-        draw_ratios(&folder.join(format!("ratio-{other}.svg")), [&title, &note], &joined, ratio)?;
+        let title = format!("Our time / time of {}, one dot per case, {gpu}", device_name(other));
+        draw_ratios(&folder.join(format!("ratio-{other}.svg")), [&title, &note], &cases, ratio)?;
     }
-    let title = format!("Bandwidth of an addition over size, {}", merged.ours.meta.gpu);
+    let title = format!("Bandwidth of an addition by size, {}", merged.ours.meta.gpu);
     draw_bandwidth(&folder.join("bandwidth.svg"), [&title, &note], merged)
 }
 
-/// A white area below a title and the note.
+/// Returns a white drawing area below a title and the note.
 fn titled<'a>(file: &'a Path, height: u32, [title, note]: [&str; 2]) -> Result<Area<'a>> {
     let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE).map_err(failed)?;
@@ -55,39 +55,39 @@ fn titled<'a>(file: &'a Path, height: u32, [title, note]: [&str; 2]) -> Result<A
 }
 
 fn failed<E: std::error::Error>(error: E) -> anyhow::Error {
-    anyhow!("a plot cannot be drawn: {error}")
+    anyhow!("cannot draw a plot: {error}")
 }
 
-/// A row for each group, its cases in their order from top to bottom.
+/// Draws a row of dots per group, with the group's cases in their order from top to bottom.
 fn draw_ratios(
     file: &Path,
     titles: [&str; 2],
-    joined: &[Joined<'_>],
-    ratio: impl Fn(&Joined<'_>) -> Option<f64>,
+    cases: &[ComparedCase<'_>],
+    ratio: impl Fn(&ComparedCase<'_>) -> Option<f64>,
 ) -> Result<()> {
-    let groups = groups(joined);
+    let groups = groups(cases);
     let count = groups.len();
     let area = titled(file, 100 + 36 * count as u32, titles)?;
-    // The names stand in the middles of the rows.
-    let middles: Vec<i32> = (0..count as i32).map(|row| row * ROW + ROW / 2).collect();
+    // Group names are centred on the rows.
+    let middles: Vec<i32> = (0..count as i32).map(|row| row * ROW_HEIGHT + ROW_HEIGHT / 2).collect();
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
         .x_label_area_size(36)
         .y_label_area_size(130)
         .build_cartesian_2d(
-            (right(0.)..right(f64::MAX)).with_key_points(RATIOS.map(right).to_vec()),
-            (0..count as i32 * ROW).with_key_points(middles),
+            (x_of(0.)..x_of(f64::MAX)).with_key_points(RATIOS.map(x_of).to_vec()),
+            (0..count as i32 * ROW_HEIGHT).with_key_points(middles),
         )
         .map_err(failed)?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
-        .x_desc("time over time; right of 1 the other is quicker")
+        .x_desc("ratio of times; above 1 the other device is faster")
         .x_label_formatter(&|place| {
-            RATIOS.iter().find(|ratio| right(**ratio) == *place).map_or(String::new(), f64::to_string)
+            RATIOS.iter().find(|ratio| x_of(**ratio) == *place).map_or(String::new(), f64::to_string)
         })
         .y_label_formatter(&|place| {
-            let from_top = count.checked_sub(1 + (*place / ROW) as usize);
+            let from_top = count.checked_sub(1 + (*place / ROW_HEIGHT) as usize);
             from_top.and_then(|row| groups.get(row)).map_or(String::new(), |group| group.to_string())
         })
         .label_style((FONT, 12))
@@ -95,26 +95,27 @@ fn draw_ratios(
         .map_err(failed)?;
     for (row, group) in groups.iter().enumerate() {
         let of_group: Vec<f64> =
-            joined.iter().filter(|case| case.ours.group == *group).filter_map(&ratio).collect();
-        let top = (count - row) as i32 * ROW;
+            cases.iter().filter(|case| case.ours.group == *group).filter_map(&ratio).collect();
+        let top = (count - row) as i32 * ROW_HEIGHT;
         let dots = of_group.iter().enumerate().map(|(at, ratio)| {
-            let down = ROW / 10 + ROW * 4 / 5 * (2 * at as i32 + 1) / (2 * of_group.len() as i32);
-            Circle::new((right(*ratio), top - down), 3, RED.mix(0.6).filled())
+            let down =
+                ROW_HEIGHT / 10 + ROW_HEIGHT * 4 / 5 * (2 * at as i32 + 1) / (2 * of_group.len() as i32);
+            Circle::new((x_of(*ratio), top - down), 3, RED.mix(0.6).filled())
         });
         chart.draw_series(dots).map_err(failed)?;
     }
     chart
-        .draw_series(LineSeries::new([(right(1.), 0), (right(1.), count as i32 * ROW)], BLACK))
+        .draw_series(LineSeries::new([(x_of(1.), 0), (x_of(1.), count as i32 * ROW_HEIGHT)], BLACK))
         .map_err(failed)?;
     area.present().map_err(failed)
 }
 
-/// Returns how far right a ratio is drawn: by its logarithm, in thousandths.
-fn right(ratio: f64) -> i32 {
+/// Returns the horizontal position of a ratio: its binary logarithm, in thousandths.
+fn x_of(ratio: f64) -> i32 {
     (1000. * ratio.clamp(RATIOS[0], RATIOS[RATIOS.len() - 1]).log2()) as i32
 }
 
-/// A line of the plot of bandwidth over size: elements and GB/s.
+/// Line of the plot of bandwidth over size; a point is a number of elements and GB/s.
 struct Line {
     name: String,
     colour: RGBColor,
@@ -122,7 +123,7 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// A line for each run and dtype.
+/// Draws a line for each run and dtype.
 fn draw_bandwidth(file: &Path, titles: [&str; 2], merged: &Merged) -> Result<()> {
     let mut lines: Vec<Line> = Vec::new();
     for run in merged.runs() {
@@ -172,7 +173,7 @@ fn draw_bandwidth(file: &Path, titles: [&str; 2], merged: &Merged) -> Result<()>
     area.present().map_err(failed)
 }
 
-/// Elements and GB/s of the additions of a dtype, from small to large.
+/// Returns elements and GB/s of the additions of a dtype, in increasing size.
 fn bandwidths(run: &Run, dtype: &str) -> Vec<(f64, f64)> {
     let point = |row: &Row| match row.rate() {
         Some(Rate::GigaBytes(rate)) => Some((elements(&row.shape)?, rate)),
@@ -184,7 +185,7 @@ fn bandwidths(run: &Run, dtype: &str) -> Vec<(f64, f64)> {
     points
 }
 
-/// Parses counts like 64M, 1K or 16.
+/// Parses element counts such as 64M, 1K or 16.
 fn elements(shape: &str) -> Option<f64> {
     let (digits, unit) = match shape.strip_suffix('M') {
         Some(digits) => (digits, 1 << 20),
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_they_are_named() {
+    fn element_counts_are_parsed() {
         assert_eq!(elements("64M"), Some((64 << 20) as f64));
         assert_eq!(elements("1K"), Some(1024.));
         assert_eq!(elements("16"), Some(16.));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidths_go_from_small_to_large() {
+    fn bandwidths_are_sorted_by_size() {
         let mut run =
             run_of("rocm", &[("g", "add", 2., Some(4_000), None), ("g", "add", 1., Some(1_000), None)]);
         run.results[0].shape = "1M".to_string();

@@ -1,15 +1,15 @@
-//! The tables of a report, in markdown.
+//! Writes the tables of a report in Markdown.
 use std::fmt::Write;
 
 use super::causes::Causes;
-use super::runs::{Joined, Merged, Rate, Row, geometric_mean};
+use super::runs::{ComparedCase, Merged, Rate, Row, geometric_mean};
 
-/// Number of cases, of those that PyTorch is furthest ahead in, that are shown with their causes.
-const WORST: usize = 25;
+/// Number of cases in the list of those that are slowest relative to PyTorch.
+const WORST_CASES: usize = 25;
 
-/// The machine, the means, the worst cases, and every case by group.
+/// Returns the report: machine, geometric means, worst cases, and every case by group.
 pub fn markdown(merged: &Merged, causes: &Causes) -> String {
-    let joined = merged.joined();
+    let cases = merged.cases();
     let mut text = String::new();
     let note = merged.note().map_or(String::new(), |note| format!(": {note}"));
     let _ = writeln!(text, "## Measured on {}{note}\n", merged.ours.meta.gpu);
@@ -27,31 +27,28 @@ pub fn markdown(merged: &Merged, causes: &Causes) -> String {
             versions.join(", ")
         );
     }
-    text += "\nTimes are microseconds for each operation. `ours / PyTorch` above 1: PyTorch is quicker. Rates are our \
-             own, of the bytes that must be moved at least, or of floating-point operations; the percentage is of the \
-             highest rate that any of the runs shows in any case (of operations: of that dtype).\n";
+    text += "\nTimes are in microseconds per operation. If `ours / PyTorch` is above 1, PyTorch is faster. Rates are those of \
+             our run: the minimum bytes to move, or the floating-point operations, per second. The percentage is relative \
+             to the highest rate in any case of any run (for FLOP/s: of the same dtype).\n";
     for other in [&merged.torch, &merged.cuda].into_iter().flatten() {
         let device = &other.meta.device;
-        let _ = writeln!(
-            text,
-            "\n![Our time over that of {}](performance/ratio-{device}.svg)",
-            device_name(device)
-        );
+        let _ =
+            writeln!(text, "\n![Our time / time of {}](performance/ratio-{device}.svg)", device_name(device));
     }
-    text += "\n![Bandwidth of an addition over size](performance/bandwidth.svg)\n\n";
-    means(&mut text, &joined);
-    worst(&mut text, &joined, causes);
+    text += "\n![Bandwidth of an addition by size](performance/bandwidth.svg)\n\n";
+    means(&mut text, &cases);
+    worst(&mut text, &cases, causes);
     let best = Best::of(merged);
-    for group in groups(&joined) {
-        group_table(&mut text, group, &joined, &best);
+    for group in groups(&cases) {
+        group_table(&mut text, group, &cases, &best);
     }
     text
 }
 
-/// The groups, in the order of their first cases.
-pub fn groups<'a>(joined: &'a [Joined<'_>]) -> Vec<&'a str> {
+/// Returns the groups in the order of their first cases.
+pub fn groups<'a>(cases: &'a [ComparedCase<'_>]) -> Vec<&'a str> {
     let mut groups: Vec<&str> = Vec::new();
-    for case in joined {
+    for case in cases {
         if !groups.contains(&case.ours.group.as_str()) {
             groups.push(&case.ours.group);
         }
@@ -59,57 +56,57 @@ pub fn groups<'a>(joined: &'a [Joined<'_>]) -> Vec<&'a str> {
     groups
 }
 
-fn means(text: &mut String, joined: &[Joined<'_>]) {
+fn means(text: &mut String, cases: &[ComparedCase<'_>]) {
     *text += "### Geometric means\n\n| group | ours / PyTorch | ours / Candle-CUDA | cases | above 2 x PyTorch |\n\
               |---|---|---|---|---|\n";
-    let mut line = |name: &str, of: &dyn Fn(&&Joined<'_>) -> bool| {
-        let chosen = || joined.iter().filter(of);
+    let mut line = |name: &str, is_included: &dyn Fn(&&ComparedCase<'_>) -> bool| {
+        let chosen = || cases.iter().filter(is_included);
         let mean =
             |mean: Option<(f64, usize)>| mean.map_or("-".to_string(), |(mean, _)| format!("{mean:.2}"));
         let slow = chosen().filter(|case| case.to_torch().is_some_and(|ratio| ratio > 2.)).count();
         let _ = writeln!(
             text,
             "| {name} | {} | {} | {} | {slow} |",
-            mean(geometric_mean(chosen().filter_map(Joined::to_torch))),
-            mean(geometric_mean(chosen().filter_map(Joined::to_cuda))),
+            mean(geometric_mean(chosen().filter_map(ComparedCase::to_torch))),
+            mean(geometric_mean(chosen().filter_map(ComparedCase::to_cuda))),
             chosen().count(),
         );
     };
     line("**all**", &|_| true);
-    for group in groups(joined) {
+    for group in groups(cases) {
         line(group, &|case| case.ours.group == group);
     }
     *text += "\n";
 }
 
-fn worst(text: &mut String, joined: &[Joined<'_>], causes: &Causes) {
-    let mut by_ratio: Vec<(f64, &Joined<'_>)> =
-        joined.iter().filter_map(|case| Some((case.to_torch()?, case))).collect();
+fn worst(text: &mut String, cases: &[ComparedCase<'_>], causes: &Causes) {
+    let mut by_ratio: Vec<(f64, &ComparedCase<'_>)> =
+        cases.iter().filter_map(|case| Some((case.to_torch()?, case))).collect();
     by_ratio.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     if by_ratio.is_empty() {
         return;
     }
     let _ = writeln!(
         text,
-        "### Furthest behind PyTorch\n\n| case | ours, us | PyTorch, us | ours / PyTorch | cause |\n|---|---|---|---|---|"
+        "### Slowest cases relative to PyTorch\n\n| case | ours, us | PyTorch, us | ours / PyTorch | cause |\n|---|---|---|---|---|"
     );
-    for (ratio, case) in by_ratio.iter().take(WORST) {
+    for (ratio, case) in by_ratio.iter().take(WORST_CASES) {
         let label = case.ours.label();
-        let cause = causes.of(&label).unwrap_or("not looked at");
+        let cause = causes.of(&label).unwrap_or("not investigated");
         let torch = case.torch.map_or(String::new(), |torch| micros(torch.us));
         let _ = writeln!(text, "| {label} | {} | {torch} | {ratio:.1} | {cause} |", micros(case.ours.us));
     }
     *text += "\n";
 }
 
-fn group_table(text: &mut String, group: &str, joined: &[Joined<'_>], best: &Best) {
+fn group_table(text: &mut String, group: &str, cases: &[ComparedCase<'_>], best: &Best) {
     let _ = writeln!(
         text,
-        "### {}\n\n| case | ours, us | host, us | Candle-CUDA, us | PyTorch, us | ours / CUDA | ours / PyTorch | rate | of the \
-         best |\n|---|---|---|---|---|---|---|---|---|",
+        "### {}\n\n| case | ours, us | host, us | Candle-CUDA, us | PyTorch, us | ours / CUDA | ours / PyTorch | rate | of best \
+         rate |\n|---|---|---|---|---|---|---|---|---|",
         capitalised(group)
     );
-    for case in joined.iter().filter(|case| case.ours.group == group) {
+    for case in cases.iter().filter(|case| case.ours.group == group) {
         let ratio = |ratio: Option<f64>| ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
         let (rate, share) = match case.ours.rate() {
             None => ("-".to_string(), "-".to_string()),
@@ -131,10 +128,10 @@ fn group_table(text: &mut String, group: &str, joined: &[Joined<'_>], best: &Bes
     *text += "\n";
 }
 
-/// The highest rates of all runs.
+/// Highest rates of all runs.
 struct Best {
     giga_bytes: f64,
-    /// By dtype.
+    /// Highest TFLOP/s by dtype.
     tera_flops: Vec<(String, f64)>,
 }
 
@@ -168,7 +165,7 @@ impl Best {
     }
 }
 
-/// The time, and those of other ways to the same result.
+/// Formats the time, followed by the times of alternative implementations.
 fn with_others(row: &Row) -> String {
     let mut text = micros(row.us);
     for (field, value) in &row.others {
@@ -205,7 +202,7 @@ fn micros(us: f64) -> String {
     significant(us)
 }
 
-/// Three digits, or all before the point.
+/// Formats with three significant digits, or with all digits before the point.
 fn significant(value: f64) -> String {
     match value {
         v if v >= 99.95 => format!("{v:.0}"),
@@ -240,16 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn means_are_of_a_group_and_of_all() {
+    fn means_are_given_per_group_and_for_all_cases() {
         let text = report();
-        // To PyTorch 2, 2; to CUDA 0.5, 2, 1.
+        // Ratios to PyTorch: 2, 2; ratios to CUDA: 0.5, 2, 1.
         assert!(text.contains("| **all** | 2.00 | 1.00 | 3 | 0 |"), "{text}");
         assert!(text.contains("| elementwise | 2.00 | 1.00 | 2 | 0 |"), "{text}");
         assert!(text.contains("| matmul | 2.00 | 1.00 | 1 | 0 |"), "{text}");
     }
 
     #[test]
-    fn a_case_has_ratios_and_its_rate_of_the_best() {
+    fn a_case_has_ratios_and_its_share_of_the_best_rate() {
         let text = report();
         let add = "| add f32 4x4 | 6.00 | - | 12.0 | 3.00 | 0.50 | 2.00 | 2.00 GB/s | 50% |";
         assert!(text.contains(add), "{text}");
@@ -260,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_have_their_causes_and_the_heading_the_note() {
+    fn worst_cases_have_causes_and_the_heading_has_the_note() {
         let text = report();
         assert!(text.starts_with("## Measured on NVIDIA H200: no AMD figure\n"), "{text}");
         assert!(text.contains("| add f32 4x4 | 6.00 | 3.00 | 2.0 | an element a thread |"), "{text}");
-        assert!(text.contains("| matmul f32 4x4 | 100 | 50.0 | 2.0 | not looked at |"), "{text}");
+        assert!(text.contains("| matmul f32 4x4 | 100 | 50.0 | 2.0 | not investigated |"), "{text}");
     }
 }

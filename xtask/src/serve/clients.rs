@@ -1,4 +1,4 @@
-//! Programs of Python that ask a worker, and the packages that they need.
+//! Runs the Python test clients of the workers, and installs the packages that they need.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,42 +8,42 @@ use anyhow::{Context, Result};
 use crate::download;
 use crate::process::{self, cache, command, run};
 
-/// OpenAI's own client, and what reads pictures.
+/// OpenAI's client, and a package that decodes images.
 pub const OPENAI: &[&str] = &["openai==3.54.0", "pillow==13.0.0"];
-/// Package that drives a browser.
+/// Package that controls a browser.
 const SELENIUM: &[&str] = &["selenium==4.51.0"];
 
-/// Runs a program of Python on a worker's address; gives back what it counted: its last line is `NAME=COUNT`.
-pub fn ask(program: &str, name: &str, url: &str) -> Result<u64> {
-    counted(command("python3", &[program, url]).env("PYTHONPATH", packages(OPENAI)?), name)
+/// Runs a Python client against a worker. Returns the count in the client's last line, which is `NAME=COUNT`.
+pub fn run_client(program: &str, name: &str, url: &str) -> Result<u64> {
+    run_and_parse_count(command("python3", &[program, url]).env("PYTHONPATH", packages(OPENAI)?), name)
 }
 
-/// Uses a worker's page in Chromium, and leaves pictures of it in the folder `name` of `folder`.
-pub fn browse(program: &str, name: &str, url: &str, folder: &Path) -> Result<u64> {
+/// Tests a worker's page in Chromium and stores screenshots in the folder `name` of `folder`.
+pub fn run_browser(program: &str, name: &str, url: &str, folder: &Path) -> Result<u64> {
     let folder = folder.join(name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut browser = command("python3", &[program, url]);
-    counted(browser.arg(folder).env("PYTHONPATH", packages(SELENIUM)?), name)
+    run_and_parse_count(browser.arg(folder).env("PYTHONPATH", packages(SELENIUM)?), name)
 }
 
-fn counted(command: &mut Command, name: &str) -> Result<u64> {
-    let said = process::tee(command)?;
-    let last = said.lines().last().and_then(|line| line.strip_prefix(name)?.strip_prefix('='));
-    last.with_context(|| format!("the client did not end with {name}="))?
+fn run_and_parse_count(command: &mut Command, name: &str) -> Result<u64> {
+    let output = process::tee(command)?;
+    let last = output.lines().last().and_then(|line| line.strip_prefix(name)?.strip_prefix('='));
+    last.with_context(|| format!("the client's last line is not {name}=COUNT"))?
         .parse()
-        .context("the client's count")
+        .context("the client's count is not a number")
 }
 
-/// The folder of packages and what they need.
-fn packages(wanted: &[&str]) -> Result<PathBuf> {
-    let name = wanted.join(" ");
-    let place = cache().join(name.replace("==", "-").replace(' ', "-"));
-    let packages = place.join("packages");
-    download::once(&place, &name, || {
+/// Returns a folder with the packages and their dependencies; installs them on first use.
+fn packages(requirements: &[&str]) -> Result<PathBuf> {
+    let name = requirements.join(" ");
+    let cache_folder = cache().join(name.replace("==", "-").replace(' ', "-"));
+    let packages = cache_folder.join("packages");
+    download::ensure_filled(&cache_folder, &name, || {
         let folder = packages.to_string_lossy().into_owned();
         let install = ["-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", &folder];
-        run(command("python3", &install).args(wanted))
-            .with_context(|| format!("cannot fetch {name}: is there a network or a PyPI mirror?"))
+        run(command("python3", &install).args(requirements))
+            .with_context(|| format!("cannot fetch {name}: check the network or the PyPI mirror"))
     })?;
     Ok(packages)
 }

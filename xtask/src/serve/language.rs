@@ -1,4 +1,4 @@
-//! The worker of language models, with the tiny Llama.
+//! Tests the LLM worker with the tiny Llama.
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -12,45 +12,45 @@ use crate::software_gpu::SoftwareGpu;
 const MODEL: &str = "examples/tiny_llama/model";
 const REQUESTS: &str = "workers/clients/openai_requests.py";
 const PAGE: &str = "workers/clients/chat_page.py";
-/// Beginning of the load's last line if all is well.
+/// Prefix of the load test's last line on success.
 const LOAD_OK: &str = "load: ok";
 
-/// Asks the worker for texts of every kind, then loads it; gives back how many requests were answered as they should be.
-pub fn serve(program: &Path, load: &Path, gpu: SoftwareGpu, bears: Load, page: Option<&Path>) -> Result<u64> {
-    let worker = Worker::start(program, gpu, &|command| {
+/// Sends the worker requests of every kind, then a load. Returns the number of requests that were answered correctly.
+pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: Option<&Path>) -> Result<u64> {
+    let worker = Worker::start(llm, gpu, &|command| {
         command.arg("--model").arg(root().join(MODEL));
-        // In f32, whose sums in another order change no greedy text.
+        // In f32, a different order of additions does not change greedy text.
         command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);
-        // All clients of a load come from one address.
+        // The load test's clients share one address, so the per-client limit is off.
         command.args(["--streams-per-client", "0"]);
     })?;
-    let asked = clients::ask(REQUESTS, "openai_requests", &worker.url(""))?;
+    let requests = clients::run_client(REQUESTS, "openai_requests", &worker.url(""))?;
     if let Some(folder) = page {
-        clients::browse(PAGE, "chat_page", &worker.url(""), folder)?;
+        clients::run_browser(PAGE, "chat_page", &worker.url(""), folder)?;
     }
-    let jobs = jobs(&worker)?;
-    let mut load = command(load, &["--address", worker.address()]);
-    load.args(["--streams", &bears.streams.to_string(), "--seconds", &bears.seconds.to_string()]);
-    let loaded = process::tee(&mut load)?;
-    ensure!(loaded.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load was not borne");
-    worker.end()?;
-    Ok(asked + jobs)
+    let jobs = run_jobs(&worker)?;
+    let mut client = command(client, &["--address", worker.address()]);
+    client.args(["--streams", &load.streams.to_string(), "--seconds", &load.seconds.to_string()]);
+    let output = process::tee(&mut client)?;
+    ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load test failed");
+    worker.stop()?;
+    Ok(requests + jobs)
 }
 
-/// One job to its end, one cancelled.
-fn jobs(worker: &Worker) -> Result<u64> {
+/// Runs one job to its end and cancels another. Returns the number of jobs.
+fn run_jobs(worker: &Worker) -> Result<u64> {
     let models: Value = serde_json::from_str(&worker.curl(&[], "/v1/models")?)?;
-    let begin = |tokens: u64| {
-        worker.job(&json!({
+    let start = |tokens: u64| {
+        worker.start_job(&json!({
             "hive_id": "xtask", "model": models["data"][0]["id"], "prompt": "Once upon a time",
             "max_tokens": tokens, "temperature": 0.0, "stream": true,
         }))
     };
-    let whole = worker.curl(&[], &begin(20)?)?;
-    let told = |what: &str| whole.contains(&format!("\"type\":\"{what}\""));
-    ensure!(["started", "token", "metrics", "end"].iter().all(|what| told(what)), "a job told: {whole}");
-    ensure!(whole.trim_end().ends_with("data: [DONE]"), "a job ended with: {whole}");
-    let cancelled = worker.cancelled(&begin(400)?)?;
-    ensure!(cancelled.contains("\"stop_reason\":\"cancelled\""), "a cancelled job told: {cancelled}");
+    let stream = worker.curl(&[], &start(20)?)?;
+    let has = |kind: &str| stream.contains(&format!("\"type\":\"{kind}\""));
+    ensure!(["started", "token", "metrics", "end"].iter().all(|kind| has(kind)), "missing event: {stream}");
+    ensure!(stream.trim_end().ends_with("data: [DONE]"), "the stream does not end with [DONE]: {stream}");
+    let cancelled = worker.cancel_job(&start(400)?)?;
+    ensure!(cancelled.contains("\"stop_reason\":\"cancelled\""), "wrong stop reason: {cancelled}");
     Ok(2)
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask serve`: the workers on the software GPU, asked by clients that nobody here wrote, and loaded.
+//! `cargo xtask serve`: tests the workers on the software GPU with third-party clients and under load.
 mod clients;
+mod images;
 mod language;
-mod pictures;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -15,41 +15,41 @@ pub use worker::Worker;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architecture of the software GPU.
+    /// Architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// Use the pages in Chromium too, and put pictures of them into this folder.
+    /// Also test the web pages in Chromium and store screenshots in this folder.
     #[arg(long, value_name = "FOLDER")]
     page: Option<PathBuf>,
     #[command(flatten)]
     load: Load,
 }
 
-/// Load that the worker of language models has to bear.
+/// Load on the LLM worker.
 #[derive(Clone, Copy, clap::Args)]
 pub struct Load {
-    /// Streams at once.
+    /// Number of concurrent streams.
     #[arg(long, default_value_t = 64)]
     pub streams: u64,
-    /// Seconds in which streams join and leave.
+    /// Duration in seconds during which streams start and end.
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     let features = "llm-worker/rocm-emulator,sd-worker/rocm-emulator";
     let selection = ["--package", "llm-worker", "--package", "sd-worker", "--features", features];
     let page = args.page.as_deref().map(std::path::absolute).transpose()?;
-    run_on(SoftwareGpu::of(&args.arch), &args.arch, &selection, args.load, page.as_deref())
+    run_on(SoftwareGpu::new(&args.arch), &args.arch, &selection, args.load, page.as_deref())
 }
 
-/// As `run`, with the code objects of `archs` (comma-separated) built in; `selection` tells cargo of packages and features.
+/// Like [`run`], with programs that contain code objects for `archs`. `selection` passes packages and features to cargo.
 pub fn run_on(
     gpu: SoftwareGpu,
     archs: &str,
     selection: &[&str],
-    bears: Load,
+    load: Load,
     page: Option<&Path>,
 ) -> Result<()> {
     setup::ensure(setup::SERVE)?;
@@ -57,14 +57,14 @@ pub fn run_on(
         setup::ensure(setup::PAGE)?;
     }
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
-    let programs = process::built(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
+    let programs = process::build_executables(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
     let program = |name: &str| -> Result<PathBuf> {
         let named = |program: &&serde_json::Value| program["target"]["name"] == name;
         let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
-        found.map(PathBuf::from).with_context(|| format!("cargo built no {name}"))
+        found.map(PathBuf::from).with_context(|| format!("cargo reported no executable {name}"))
     };
-    let painted = pictures::serve(&program("sd-worker-rocm")?, gpu, page)?;
-    let written = language::serve(&program("llm-worker-rocm")?, &program("load")?, gpu, bears, page)?;
-    println!("serve: ok llm_requests={written} sd_requests={painted}");
+    let sd_requests = images::test_sd(&program("sd-worker-rocm")?, gpu, page)?;
+    let llm_requests = language::test_llm(&program("llm-worker-rocm")?, &program("load")?, gpu, load, page)?;
+    println!("serve: ok llm_requests={llm_requests} sd_requests={sd_requests}");
     Ok(())
 }

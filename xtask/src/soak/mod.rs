@@ -43,7 +43,7 @@ pub struct Args {
 /// # Errors
 /// When a process fails, a request is lost, or a figure grows.
 pub fn run(args: &Args) -> Result<()> {
-    software_gpu::check(&args.arch)?;
+    software_gpu::check_arch(&args.arch)?;
     ensure!(
         args.hours > 0.0 && args.turn > 0.0 && args.rate > 0.0,
         "--hours, --turn and --rate must be above 0"

@@ -57,7 +57,7 @@ impl Programs {
         } else {
             build.env("CANDLE_ROCM_ARCHS", arch);
         }
-        let built = process::built(&mut build)?;
+        let built = process::build_executables(&mut build)?;
         let program = |name: &str| -> Result<PathBuf> {
             let found = built.iter().find(|program| program["target"]["name"] == name);
             let path = found.and_then(|program| program["executable"].as_str());
@@ -126,14 +126,14 @@ impl Soak<'_> {
             Ok((samples?, counts?))
         })?;
         trainer.end()?;
-        language.end()?;
-        images.end()?;
+        language.stop()?;
+        images.stop()?;
         Ok(Outcome { samples, leaked_bytes: counts.0, lost: counts.1 })
     }
 
     fn worker(&self, program: &Path, arguments: &dyn Fn(&mut Command)) -> Result<Worker> {
         match self.arch {
-            Some(arch) => Worker::start(program, SoftwareGpu::of(arch), arguments),
+            Some(arch) => Worker::start(program, SoftwareGpu::new(arch), arguments),
             None => Worker::start_native(program, arguments),
         }
     }
@@ -146,9 +146,9 @@ impl Soak<'_> {
         command.args(["train", "--rows", "2", "--length", "64", "--steps", ENDLESS_STEPS, "--folder"]);
         command.arg(&folder).stdin(Stdio::null()).stderr(Stdio::null());
         if let Some(arch) = self.arch {
-            SoftwareGpu::of(arch).choose_for(&mut command);
+            SoftwareGpu::new(arch).apply_to(&mut command);
         }
-        eprintln!("+ {}", process::shown(&command));
+        eprintln!("+ {}", process::command_line(&command));
         let child = command.spawn().with_context(|| self.programs.trainer.display().to_string())?;
         let trainer = Trainer { child };
         trainer.signal("STOP")?;

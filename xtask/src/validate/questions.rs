@@ -1,20 +1,19 @@
-//! The code objects of the hardware questions, one for each target.
+//! Compiles the code objects of the hardware questions, one per source file and target.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::kit::OBJECTS;
+use super::artifacts::OBJECTS;
 use crate::process::{self, cargo, root};
 use crate::upstream_tests;
 
-/// Their sources.
 const SOURCES: &str = "examples/hardware_questions";
 
-/// Compiles them if the program that loads them was built; gives back the folder.
+/// Compiles the code objects if the program that loads them was built. Returns their folder.
 ///
 /// # Errors
-/// When one does not compile.
+/// If a source does not compile.
 pub fn compile(archs: Option<&str>, programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
     let target = upstream_tests::target_dir()?;
     let folder = target.join(OBJECTS);

@@ -1,4 +1,4 @@
-//! The folder's two summaries: report.json for programs, report.md for people.
+//! Writes the two summaries: report.json for programs, report.md for readers.
 use std::fmt::{self, Write};
 use std::fs;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::kit::said;
+use super::artifacts::first_line_of;
+use super::session::{Outcome, Session, Status};
 use super::stages::Stage;
-use super::work::{Outcome, Session, Status};
 
 pub const JSON: &str = "report.json";
 pub const TEXT: &str = "report.md";
 
-/// A stage, and what it found.
+/// Stage with its outcome and duration.
 pub struct Entry {
     pub stage: &'static Stage,
     pub outcome: Outcome,
@@ -38,7 +38,7 @@ impl fmt::Display for Entry {
 pub struct Report {
     machine: Value,
     pub entries: Vec<Entry>,
-    /// As the summary names it: written to the terminal only.
+    /// Path of report.md, for the terminal only: it is not scrubbed.
     place: String,
     seconds: u64,
 }
@@ -57,7 +57,7 @@ impl Report {
         self.entries.iter().map(|entry| count(&entry.outcome)).sum()
     }
 
-    /// The last line.
+    /// Returns the summary line.
     pub fn summary(&self) -> String {
         format!(
             "validate: {} stages={} passed={} failed={} not_applicable={} seconds={} report={}",
@@ -74,10 +74,10 @@ impl Report {
         )
     }
 
-    /// Writes both files.
+    /// Writes report.json and report.md.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// If a file cannot be written.
     pub fn write(&mut self, session: &Session, took: Duration) -> Result<()> {
         self.seconds = took.as_secs();
         let json = json!({
@@ -97,18 +97,18 @@ impl Report {
     }
 
     fn text(&self, session: &Session) -> String {
-        let mut text = String::from("# Candle on ROCm: a validation\n\n");
+        let mut text = String::from("# Candle on ROCm: validation report\n\n");
         let driver = session.driver.as_deref().unwrap_or("none");
         let note = match driver {
-            "nvidia" => " (NVIDIA, for development: no AMD figure)",
-            _ if driver.starts_with("emulator") => " (the software GPU: says nothing about hardware)",
+            "nvidia" => " (NVIDIA, for development: no AMD results)",
+            _ if driver.starts_with("emulator") => " (software GPU: no hardware results)",
             _ => "",
         };
         let _ = writeln!(text, "Driver {driver}{note}; {} s.\n", self.seconds);
         let _ = writeln!(text, "```json\n{:#}\n```\n", self.machine);
         let _ = writeln!(
             text,
-            "| Stage | What | Status | Passed | Failed | Not applicable | Skipped | Seconds |"
+            "| Stage | Description | Status | Passed | Failed | Not applicable | Skipped | Seconds |"
         );
         let _ = writeln!(text, "|---|---|---|---|---|---|---|---|");
         for Entry { stage, outcome, seconds } in &self.entries {
@@ -116,7 +116,7 @@ impl Report {
                 text,
                 "| {} | {} | {} | {} | {} | {} | {} | {seconds:.1} |",
                 stage.name,
-                stage.what,
+                stage.description,
                 outcome.status.name(),
                 outcome.passed,
                 outcome.failed,
@@ -156,7 +156,7 @@ fn stage(entry: &Entry) -> Value {
     })
 }
 
-/// Describes the machine to a reader, without anything that names it.
+/// Describes the machine without names or serial numbers.
 fn machine(session: &Session) -> Value {
     let first =
         |path: &str| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));
@@ -170,11 +170,11 @@ fn machine(session: &Session) -> Value {
         "quick": session.quick,
         "risky": session.risky,
         "under": session.under.join(" "),
-        "packed": session.kit.is_packed,
+        "packed": session.artifacts.is_packed,
     });
     json!({
-        "date": said("date", &["-u", "+%Y-%m-%d"]),
-        "built": session.kit.built,
+        "date": first_line_of("date", &["-u", "+%Y-%m-%d"]),
+        "built": session.artifacts.built,
         "options": options,
         "system": field("/etc/os-release", "PRETTY_NAME"),
         "kernel": first("/proc/sys/kernel/osrelease"),

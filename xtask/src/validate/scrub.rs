@@ -1,10 +1,10 @@
-//! Takes out of a text what says who or where: names of users and hosts, folders, addresses, serial numbers.
+//! Removes private data from texts: names of users and hosts, folders, addresses, serial numbers.
 use std::path::Path;
 
 use regex::Regex;
 use serde_json::Value;
 
-/// Words that stay although a user or a host may be called so: they are words of every log.
+/// Words that are kept even if they are the name of a user or host, since they occur in every log.
 const COMMON: [&str; 12] = [
     "root",
     "user",
@@ -20,9 +20,9 @@ const COMMON: [&str; 12] = [
     "ubuntu",
 ];
 
-/// Patterns and what takes their place. `$1` is kept.
+/// Patterns and their replacements.
 const PATTERNS: [(&str, &str); 9] = [
-    // What a name or number follows.
+    // Values after labels such as "serial number:".
     (
         r"(?i)\b((?:[a-z0-9_ ]*serial(?: ?n(?:umber|r|o)\.?)?|unique[ _-]?id|asset[ _-]?tag|machine[ _-]?id|hostname|user(?:name)?|logname)[\x22']?[ \t]*[:=][ \t]*)[\x22']?[^\s,;\x22']+[\x22']?",
         "$1<removed>",
@@ -37,24 +37,24 @@ const PATTERNS: [(&str, &str); 9] = [
     (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b", "<mail>"),
 ];
 
-/// Folders that hold what is private below them, up to a white space or a quote.
+/// Pattern of paths in folders with private contents, up to white space or a quote.
 const FOLDERS: &str = r"(?m)(^|[^\w./>-]|//)(?:/(?:home|Users|root|mnt|media|srv|run/user|workspace|scratch|tmp|var/tmp|data|work)|[A-Za-z]:\\Users)(?:[/\\][^\s\x22'`,;:)<>\]]*|\b)";
 
-/// The one place that knows what is private on this machine.
+/// Replaces private data of this machine by placeholders.
 pub struct Scrubber {
-    /// Longest first, so that a folder is not half replaced by one above it.
+    /// Longest first, so that a parent folder does not replace only a part of a path.
     folders: Vec<(String, &'static str)>,
     names: Vec<(Regex, &'static str)>,
     patterns: Vec<(Regex, &'static str)>,
-    below: Regex,
+    private_paths: Regex,
 }
 
 impl Scrubber {
-    /// Names of this machine, of this process' user and of these folders.
+    /// Returns a scrubber for the names of this machine, of this process' user and of these folders.
     ///
     /// # Errors
-    /// When a pattern is none: nothing may be written then.
-    pub fn of_machine(folders: &[&Path]) -> Result<Self, regex::Error> {
+    /// If a pattern is invalid. Nothing may be written then.
+    pub fn for_this_machine(folders: &[&Path]) -> Result<Self, regex::Error> {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let here = std::env::current_dir().map(|path| path.display().to_string()).unwrap_or_default();
@@ -78,35 +78,35 @@ impl Scrubber {
         );
         all.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         let mut names = Vec::new();
-        // A host's first part is its name, too.
+        // The first part of a fully qualified host name is replaced, too.
         let parts =
             hosts.iter().flat_map(|host| [host.trim(), host.trim().split('.').next().unwrap_or_default()]);
         let words =
             parts.map(|host| (host, "<host>")).chain(users.iter().map(|user| (user.trim(), "<user>")));
-        for (word, instead) in words {
+        for (word, placeholder) in words {
             if word.len() > 1 && !COMMON.contains(&word.to_lowercase().as_str()) {
-                names.push((Regex::new(&format!(r"(?i)\b{}\b", regex::escape(word)))?, instead));
+                names.push((Regex::new(&format!(r"(?i)\b{}\b", regex::escape(word)))?, placeholder));
             }
         }
-        let patterns = PATTERNS.iter().map(|(pattern, instead)| Ok((Regex::new(pattern)?, *instead)));
+        let patterns = PATTERNS.iter().map(|(pattern, placeholder)| Ok((Regex::new(pattern)?, *placeholder)));
         let patterns = patterns.collect::<Result<_, regex::Error>>()?;
-        Ok(Self { folders: all, names, patterns, below: Regex::new(FOLDERS)? })
+        Ok(Self { folders: all, names, patterns, private_paths: Regex::new(FOLDERS)? })
     }
 
-    /// The text without what is private.
+    /// Returns the text without private data.
     pub fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for (folder, instead) in &self.folders {
-            text = text.replace(folder, instead);
+        for (folder, placeholder) in &self.folders {
+            text = text.replace(folder, placeholder);
         }
-        text = self.below.replace_all(&text, "$1<folder>").into_owned();
-        for (regex, instead) in self.patterns.iter().chain(&self.names) {
-            text = regex.replace_all(&text, *instead).into_owned();
+        text = self.private_paths.replace_all(&text, "$1<folder>").into_owned();
+        for (regex, placeholder) in self.patterns.iter().chain(&self.names) {
+            text = regex.replace_all(&text, *placeholder).into_owned();
         }
         text
     }
 
-    /// All texts of a value, and the keys that are no words of ours.
+    /// Scrubs all strings and keys of a JSON value.
     pub fn json(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(text)),
@@ -135,9 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_private_is_left() {
+    fn private_data_is_removed() {
         let scrubber = scrubber();
-        for nasty in [
+        for private in [
             "thread panicked at /home/ada/src/candle-rocm/xtask/src/main.rs:7:5",
             "/home/charles/.cargo/registry/src/index/x.rs:1:1",
             "/opt/ada lovelace/out/report.md is there",
@@ -156,7 +156,7 @@ mod tests {
             "machine-id=0123456789abcdef0123456789abcdef",
             "/tmp/.tmpAda/report and /data/ada/set",
         ] {
-            let clean = scrubber.text(nasty);
+            let clean = scrubber.text(private);
             let lower = clean.to_lowercase();
             for word in [
                 "ada",
@@ -180,13 +180,13 @@ mod tests {
                 "/home",
                 "1000",
             ] {
-                assert!(!lower.contains(word), "{word:?} is left: {nasty:?} became {clean:?}");
+                assert!(!lower.contains(word), "{word:?} is left: {private:?} became {clean:?}");
             }
         }
     }
 
     #[test]
-    fn what_a_report_is_for_stays() {
+    fn test_results_and_versions_are_kept() {
         let scrubber = scrubber();
         for kept in [
             "test fuzz::random_cases ... ok",
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn the_place_in_a_file_of_ours_stays() {
+    fn positions_in_source_files_are_kept() {
         let clean = scrubber().text("at /home/ada/src/candle-rocm/xtask/src/main.rs:7:5");
         assert_eq!(clean, "at <folder>/xtask/src/main.rs:7:5");
     }
 
     #[test]
-    fn json_is_cleaned_to_its_depths() {
+    fn nested_json_is_scrubbed() {
         let value = serde_json::json!({"a": ["/home/ada/x", {"b": "ada", "c": 7}], "/home/ada": null});
         let clean = scrubber().json(&value).to_string();
         assert!(!clean.contains("ada") && clean.contains('7'), "{clean}");

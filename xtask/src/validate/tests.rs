@@ -1,4 +1,4 @@
-//! A whole run over a pack of scripts that stand in for the programs.
+//! Runs validations of packs whose programs are shell scripts.
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ thread 'b' panicked at $HOME/x.rs:1:1: host $(hostname), user $USER, driver $CAN
 
 test result: FAILED. 2 passed; 1 failed"; exit 101"#;
 
-/// A pack of these programs.
+/// Writes a pack of these programs and returns its folder.
 fn pack(folder: &Path, programs: &[(&str, &str)]) -> PathBuf {
     let root = folder.join("pack");
     for (key, script) in programs {
@@ -35,11 +35,11 @@ fn pack(folder: &Path, programs: &[(&str, &str)]) -> PathBuf {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let names: Vec<&str> = programs.iter().map(|(key, _)| *key).collect();
-    fs::write(root.join(kit::MANIFEST), json!({"programs": names, "built": {}}).to_string()).unwrap();
+    fs::write(root.join(artifacts::MANIFEST), json!({"programs": names, "built": {}}).to_string()).unwrap();
     root
 }
 
-/// Runs a validation. Returns true if all is well, and the report.
+/// Runs a validation. Returns whether all stages succeeded, and the report.
 fn run_packed(folder: &Path, words: &[&str], programs: &[(&str, &str)]) -> (bool, Value) {
     let root = pack(folder, programs);
     let mut args = arguments(words).unwrap();
@@ -51,7 +51,7 @@ fn run_packed(folder: &Path, words: &[&str], programs: &[(&str, &str)]) -> (bool
 }
 
 #[test]
-fn a_failing_stage_is_told_without_names_and_the_others_run() {
+fn a_failing_stage_is_reported_without_private_data_and_the_others_run() {
     let folder = tempfile::tempdir().unwrap();
     let only = ["--only", "memory", "--only", "training", "--only", "stress", "--only", "fuzz"];
     let programs = [
@@ -75,7 +75,7 @@ fn a_failing_stage_is_told_without_names_and_the_others_run() {
         (&memory["passed"], &memory["failed"], &memory["not_applicable"]),
         (&json!(1), &json!(1), &json!(1))
     );
-    // The driver that was found is named to every program, so that none falls back to the software GPU.
+    // The driver is set for every program, so that none falls back to the software GPU.
     let log = fs::read_to_string(folder.path().join("out/logs/memory.txt")).unwrap();
     assert!(log.contains("driver native"), "{log}");
     let text = fs::read_to_string(folder.path().join("out").join(report::TEXT)).unwrap();
@@ -99,10 +99,10 @@ fn without_a_gpu_only_the_doctor_runs() {
 }
 
 #[test]
-fn a_folder_with_other_things_is_left_alone() {
+fn a_folder_with_other_files_is_rejected_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("thesis.txt"), "words").unwrap();
-    assert!(clear(folder.path()).is_err());
+    assert!(prepare_output_folder(folder.path()).is_err());
     assert!(folder.path().join("thesis.txt").is_file());
     assert!(arguments(&["--only", "nothing"]).is_err());
 }

@@ -1,34 +1,34 @@
-//! Circles of a directed graph.
+//! Finds the cycles of a directed graph.
 
-/// The strongly connected sets of two or more of `nodes` nodes, each in rising order.
-pub fn circles(nodes: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
+/// Returns the strongly connected components with two or more nodes, each in ascending order.
+pub fn cycles(nodes: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
     let reached: Vec<Vec<bool>> = (0..nodes).map(|node| reachable(node, nodes, edges)).collect();
     let mut found: Vec<Vec<usize>> = Vec::new();
     for (node, from_node) in reached.iter().enumerate() {
-        let circle: Vec<usize> =
+        let cycle: Vec<usize> =
             (0..nodes).filter(|&other| from_node[other] && reached[other][node]).collect();
-        if circle.len() > 1 && circle[0] == node {
-            found.push(circle);
+        if cycle.len() > 1 && cycle[0] == node {
+            found.push(cycle);
         }
     }
     found
 }
 
-/// The nodes that edges lead to from `start`, and itself.
+/// Returns which nodes are reachable from `start`, including itself.
 fn reachable(start: usize, nodes: usize, edges: &[(usize, usize)]) -> Vec<bool> {
     let mut reached = vec![false; nodes];
-    let mut open = vec![start];
-    while let Some(node) = open.pop() {
+    let mut pending = vec![start];
+    while let Some(node) = pending.pop() {
         if !std::mem::replace(&mut reached[node], true) {
-            open.extend(edges.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to));
+            pending.extend(edges.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to));
         }
     }
     reached
 }
 
 #[test]
-fn circles_are_strongly_connected_sets() {
+fn cycles_are_strongly_connected_components() {
     let edges = [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 3), (4, 5), (5, 5)];
-    assert_eq!(circles(6, &edges), [vec![0, 1, 2], vec![3, 4]]);
-    assert_eq!(circles(6, &edges[1..2]), Vec::<Vec<usize>>::new());
+    assert_eq!(cycles(6, &edges), [vec![0, 1, 2], vec![3, 4]]);
+    assert_eq!(cycles(6, &edges[1..2]), Vec::<Vec<usize>>::new());
 }

@@ -1,25 +1,26 @@
-//! Which file uses which: no circles in the folders of [`FOLDERS`], and the floors of the ROCm backend.
+//! Checks dependencies between files: no cycles in the crates of [`CRATE_ROOTS`], and the layers of the ROCm
+//! backend.
 //!
-//! The rule:
-//! - A file uses another when its own code names an item that the other defines: in a private `use`, or in a path.
-//! - `mod` declarations and `pub use` re-exports are no uses: a name is followed through them to the file that defines
-//!   it. So a `mod.rs` or `lib.rs` that only declares and re-exports is on no circle, and one whose own code uses its
-//!   children, while they use items that it defines, is on one.
-//! - Code under `#[cfg(test)]` may use whatever it likes, but for the floors of the backend.
-//! - Methods are not seen: where they are defined is not written where they are called.
+//! The rules:
+//! - A file uses another if its own code names an item that the other defines, in a private `use` or in a path.
+//! - `mod` declarations and `pub use` re-exports do not count; names are resolved through them to the defining file.
+//!   A `mod.rs` or `lib.rs` that only declares and re-exports is therefore in no cycle. If its own code uses its
+//!   children, and they use items that it defines, they form a cycle.
+//! - Code under `#[cfg(test)]` may use any file, but must respect the layers of the backend.
+//! - Method calls are not considered, since a call does not name the file that defines the method.
 //!
-//! A circle is a set of two or more files, each of which uses every other, directly or through others of the set.
+//! A cycle is a set of two or more files that all use each other, directly or through others of the set.
 mod graph;
 mod source;
 
-use graph::circles;
+use graph::cycles;
 use source::{Source, Use};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The files whose modules are looked at, by the root file of their tree. Where the crate's own root is generated, the
-/// module in which the file is declared is named.
-const FOLDERS: &[(&str, &str)] = &[
+/// Root files of the module trees that are checked, each with the name of its module. The name is empty for
+/// the root of a crate; it is set if the crate's own root is generated.
+const CRATE_ROOTS: &[(&str, &str)] = &[
     (BACKEND, "rocm_backend"),
     ("candle-core/src/quantized_rocm/mod.rs", "quantized_rocm"),
     ("candle-flash-attn/src/lib.rs", ""),
@@ -37,15 +38,15 @@ const FOLDERS: &[(&str, &str)] = &[
     ("workers/worker-core/src/lib.rs", ""),
 ];
 
-/// Folders of [`FOLDERS`] that still have circles; they are printed, and a folder that has none any more fails the test
-/// until it is taken off here.
-const NOT_YET: &[&str] =
+/// Folders that are known to have cycles. Their cycles are printed; a folder without cycles fails the test
+/// until it is removed from this list.
+const KNOWN_CYCLES: &[&str] =
     &["candle-core/src/quantized_rocm", "candle-flash-attn/src", "hip-kernels/build/src"];
 
 const BACKEND: &str = "candle-core/src/rocm_backend/mod.rs";
 
-/// Files and folders of the backend from the ground up, several of one floor together.
-const FLOORS: &[&[&str]] = &[
+/// Files and folders of the backend, from the lowest layer to the highest.
+const LAYERS: &[&[&str]] = &[
     &["error"],
     &["stream"],
     &["device"],
@@ -60,20 +61,20 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the project")
 }
 
-/// The circles of a folder, each with the uses that tie it.
-fn circles_of(source: &Source) -> Vec<String> {
-    let mut ties: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
+/// Describes the cycles of a module tree, each with the uses that form it.
+fn cycles_of(source: &Source) -> Vec<String> {
+    let mut edges_by_files: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
     for Use { from, to, item, is_test, .. } in &source.uses {
         if let (false, Some(item)) = (*is_test || from == to, item) {
-            ties.entry((*from, *to)).or_default().push(item);
+            edges_by_files.entry((*from, *to)).or_default().push(item);
         }
     }
-    let edges: Vec<(usize, usize)> = ties.keys().copied().collect();
+    let edges: Vec<(usize, usize)> = edges_by_files.keys().copied().collect();
     let mut found = Vec::new();
-    for circle in circles(source.files.len(), &edges) {
-        let mut text = format!("{} files", circle.len());
-        for ((from, to), items) in &mut ties {
-            if circle.contains(from) && circle.contains(to) {
+    for cycle in cycles(source.files.len(), &edges) {
+        let mut text = format!("{} files", cycle.len());
+        for ((from, to), items) in &mut edges_by_files {
+            if cycle.contains(from) && cycle.contains(to) {
                 items.sort_unstable();
                 items.dedup();
                 let (from, to) = (&source.files[*from], &source.files[*to]);
@@ -86,42 +87,44 @@ fn circles_of(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn no_folder_has_a_circle_of_files() {
+fn files_have_no_dependency_cycles() {
     let mut wrong = Vec::new();
-    for (file, module) in FOLDERS {
-        assert!(root().join(file).is_file(), "{file} is not there");
+    for (file, module) in CRATE_ROOTS {
+        assert!(root().join(file).is_file(), "{file} does not exist");
         let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let found = circles_of(&Source::read(&root().join(file), module));
-        match (found.is_empty(), NOT_YET.contains(&folder)) {
+        let found = cycles_of(&Source::read(&root().join(file), module));
+        match (found.is_empty(), KNOWN_CYCLES.contains(&folder)) {
             (true, false) => {}
-            (true, true) => wrong.push(format!("{folder} has no circle any more: take it off NOT_YET")),
+            (true, true) => {
+                wrong.push(format!("{folder} has no cycles any more: remove it from KNOWN_CYCLES"))
+            }
             (false, false) => wrong.push(format!("{folder}:\n  {}", found.join("\n  "))),
-            (false, true) => println!("{folder}, not yet:\n  {}", found.join("\n  ")),
+            (false, true) => println!("{folder}, known cycles:\n  {}", found.join("\n  ")),
         }
     }
-    assert!(wrong.is_empty(), "circles of files:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "dependency cycles:\n{}", wrong.join("\n"));
 }
 
-/// The floor of a module of the backend.
-fn floor(module: &[String]) -> Option<usize> {
+/// Returns the index of the layer that contains a module of the backend.
+fn layer(module: &[String]) -> Option<usize> {
     let name = module.get(1)?.as_str();
-    FLOORS.iter().position(|names| names.contains(&name))
+    LAYERS.iter().position(|names| names.contains(&name))
 }
 
-/// Uses of a floor above a file's own, or of what is on no floor.
-fn uses_above(source: &Source) -> Vec<String> {
+/// Describes uses of a higher layer, and files that are in no layer.
+fn uses_of_higher_layers(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for used in &source.uses {
         let (from, to) = (&source.modules[used.from], &used.module);
-        // The root of the backend only gives names out.
+        // The root of the backend only re-exports.
         if from.len() < 2 || to.first() != from.first() {
             continue;
         }
         let place = format!("{}:{}: {}", source.files[used.from], used.line, used.path);
-        match (floor(from), floor(to)) {
-            (None, _) => found.push(format!("{place}: {} is on no floor", from[1])),
-            (_, None) => found.push(format!("{place} is on no floor")),
-            (Some(own), Some(other)) if other > own => found.push(format!("{place} lies above {}", from[1])),
+        match (layer(from), layer(to)) {
+            (None, _) => found.push(format!("{place}: {} is in no layer", from[1])),
+            (_, None) => found.push(format!("{place} is in no layer")),
+            (Some(own), Some(other)) if other > own => found.push(format!("{place} is above {}", from[1])),
             _ => {}
         }
     }
@@ -129,17 +132,17 @@ fn uses_above(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn no_file_of_the_backend_uses_a_floor_above_its_own() {
+fn files_of_the_backend_use_no_higher_layer() {
     let source = Source::read(&root().join(BACKEND), "rocm_backend");
-    for name in FLOORS.iter().copied().flatten() {
+    for name in LAYERS.iter().copied().flatten() {
         let has_file = source.modules.iter().any(|module| module.get(1).is_some_and(|own| own == name));
-        assert!(has_file, "the floor of {name} has no file");
+        assert!(has_file, "{name} is listed as a layer but has no file");
     }
-    let found = uses_above(&source);
-    assert!(found.is_empty(), "{} uses of floors above:\n{}", found.len(), found.join("\n"));
+    let found = uses_of_higher_layers(&source);
+    assert!(found.is_empty(), "{} uses of higher layers:\n{}", found.len(), found.join("\n"));
 }
 
-/// A tree of sources, from texts by path; the first is the root.
+/// Parses a module tree from texts by path; the root is lib.rs for a crate and mod.rs for a module.
 fn tree(module: &str, files: &[(&str, &str)]) -> Source {
     let files: BTreeMap<String, String> =
         files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
@@ -147,7 +150,7 @@ fn tree(module: &str, files: &[(&str, &str)]) -> Source {
 }
 
 #[test]
-fn circles_are_found_however_they_are_written() {
+fn cycles_are_found_in_all_notations() {
     let root = "mod a; mod b; pub use a::A; pub use b::B;";
     for (a, b) in [
         ("use crate::b::B; pub struct A;", "use crate::a::A; pub struct B;"),
@@ -158,17 +161,17 @@ fn circles_are_found_however_they_are_written() {
         ("pub use super::b::B; pub struct A; fn f(_: B) {}", "pub struct B(super::a::A);"),
         ("mod inner { use crate::b::B; } pub struct A;", "use super::A; pub struct B;"),
     ] {
-        let found = circles_of(&tree("", &[("lib.rs", root), ("a.rs", a), ("b.rs", b)]));
+        let found = cycles_of(&tree("", &[("lib.rs", root), ("a.rs", a), ("b.rs", b)]));
         assert!(found.len() == 1 && found[0].starts_with("2 files"), "{a} | {b}: {found:?}");
     }
-    // A folder whose own code uses its children, which use that of the folder.
+    // A root whose own code uses its child, which uses an item of the root.
     let parent = "mod a; pub struct P; pub fn f() { a::g() }";
-    let found = circles_of(&tree("", &[("lib.rs", parent), ("a.rs", "pub fn g() { let _ = super::P; }")]));
+    let found = cycles_of(&tree("", &[("lib.rs", parent), ("a.rs", "pub fn g() { let _ = super::P; }")]));
     assert!(found.len() == 1, "{found:?}");
 }
 
 #[test]
-fn what_is_no_use_makes_no_circle() {
+fn reexports_tests_and_comments_are_not_uses() {
     let root = "mod a; mod b; pub use a::A; pub use b::B;";
     for (a, b) in [
         ("use crate::b::B; pub struct A;", "pub struct B;"),
@@ -177,10 +180,10 @@ fn what_is_no_use_makes_no_circle() {
         ("use crate::b::B; pub struct A;", "pub struct B; pub(in crate::a) fn f() {}"),
         ("use crate::b::B; pub struct A;", "pub use super::a::A; pub struct B;"),
     ] {
-        let found = circles_of(&tree("", &[("lib.rs", root), ("a.rs", a), ("b.rs", b)]));
+        let found = cycles_of(&tree("", &[("lib.rs", root), ("a.rs", a), ("b.rs", b)]));
         assert_eq!(found, Vec::<String>::new(), "{a} | {b}");
     }
-    // A folder that only gives names out, used by its own children and by others.
+    // A mod.rs that only re-exports, used by its own children and by others.
     let files = [
         ("lib.rs", "mod a; mod c;"),
         ("a/mod.rs", "mod b; mod d; pub use b::B; pub use d::D;"),
@@ -188,11 +191,11 @@ fn what_is_no_use_makes_no_circle() {
         ("a/d.rs", "use super::B; pub struct D;"),
         ("c.rs", "use crate::a::{B, D};"),
     ];
-    assert_eq!(circles_of(&tree("", &files)), Vec::<String>::new());
+    assert_eq!(cycles_of(&tree("", &files)), Vec::<String>::new());
 }
 
 #[test]
-fn uses_of_a_floor_above_are_found() {
+fn uses_of_a_higher_layer_are_found() {
     let root = "mod device; mod stream; mod storage; mod error; mod layout; mod ops; mod corner;\n\
                 pub use device::{RocmDevice, LaunchConfig}; pub use ops::sort::arg_sort; pub use error::RocmError;";
     let found = |path: &str, text: &str| {
@@ -210,7 +213,7 @@ fn uses_of_a_floor_above_are_found() {
         ];
         files.retain(|(name, _)| *name != path);
         files.push((path, text));
-        uses_above(&tree("rocm_backend", &files))
+        uses_of_higher_layers(&tree("rocm_backend", &files))
     };
     for (path, text, expected) in [
         (
@@ -218,23 +221,19 @@ fn uses_of_a_floor_above_are_found() {
             "use crate::rocm_backend::device::Launch;",
             "stream.rs:1: crate::rocm_backend::device::Launch",
         ),
-        ("stream.rs", "use super::{error, storage as s};", "super::storage lies above stream"),
+        ("stream.rs", "use super::{error, storage as s};", "super::storage is above stream"),
         (
             "stream.rs",
             "use crate::{\n  DType,\n  rocm_backend::{error::RocmError, RocmDevice},\n};",
             "stream.rs:3",
         ),
         ("error.rs", "/* no */\nfn f() { let x = super::stream::check(); }", "error.rs:2"),
-        (
-            "layout.rs",
-            "mod tests { use super::super::ops::conv::flat; }",
-            "ops::conv::flat lies above layout",
-        ),
-        ("layout.rs", "#[cfg(test)] mod tests { use super::super::ops::conv::flat; }", "lies above layout"),
-        ("storage.rs", "use super::arg_sort;", "super::arg_sort lies above storage"),
-        ("stream.rs", "fn f(_: &crate::RocmDevice) {}", "crate::RocmDevice lies above stream"),
-        ("device.rs", "use crate::rocm_backend::*;", "device.rs:1: crate::rocm_backend::* is on no floor"),
-        ("corner.rs", "use super::error::RocmError;", "corner is on no floor"),
+        ("layout.rs", "mod tests { use super::super::ops::conv::flat; }", "ops::conv::flat is above layout"),
+        ("layout.rs", "#[cfg(test)] mod tests { use super::super::ops::conv::flat; }", "is above layout"),
+        ("storage.rs", "use super::arg_sort;", "super::arg_sort is above storage"),
+        ("stream.rs", "fn f(_: &crate::RocmDevice) {}", "crate::RocmDevice is above stream"),
+        ("device.rs", "use crate::rocm_backend::*;", "device.rs:1: crate::rocm_backend::* is in no layer"),
+        ("corner.rs", "use super::error::RocmError;", "corner is in no layer"),
     ] {
         let found = found(path, text);
         assert!(found.len() == 1 && found[0].contains(expected), "{path}: {found:?}");

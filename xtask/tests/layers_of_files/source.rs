@@ -1,4 +1,4 @@
-//! Reading a tree of modules: what each file names of the others.
+//! Parses a module tree and resolves which items of other files each file names.
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -6,51 +6,47 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, Visibility};
 
-/// A path of modules from the crate's root on.
+/// Path of a module from the crate's root.
 type Module = Vec<String>;
 
-/// A use of one file's item by another, or of a module.
+/// Use of a module, or of an item in it.
 pub struct Use {
-    /// Numbers of files.
+    /// Indices of the using and the used file.
     pub from: usize,
     pub to: usize,
-    /// The module that the path leads to.
+    /// Module that the path resolves to.
     pub module: Module,
-    /// The name of the item in it, `*` for all of them; `None` if the module itself is named.
+    /// Name of the item in the module, `*` for a glob; `None` if the path names the module itself.
     pub item: Option<String>,
-    /// True if it is only used in tests.
+    /// True if the use is in test code.
     pub is_test: bool,
     pub line: usize,
-    /// As written.
+    /// Path as written in the source.
     pub path: String,
 }
 
-/// A tree of modules and their files.
 #[derive(Default)]
 pub struct Source {
-    /// Names of files for reports.
+    /// File names for messages.
     pub files: Vec<String>,
-    /// The module of each file.
     pub modules: Vec<Module>,
     pub uses: Vec<Use>,
     scopes: BTreeMap<Module, Scope>,
-    paths: Vec<Written>,
+    paths: Vec<WrittenPath>,
 }
 
-/// The names of a module.
 #[derive(Default)]
 struct Scope {
     file: usize,
-    /// Private imports and re-exports: a name and the path that it stands for.
+    /// Private imports and re-exports: the path of each name.
     imports: BTreeMap<String, Vec<String>>,
     reexports: BTreeMap<String, Vec<String>>,
-    /// Paths whose every name is given out.
+    /// Paths that are re-exported with a glob.
     glob_reexports: Vec<Vec<String>>,
     items: Vec<String>,
 }
 
-/// A path in the code of a module.
-struct Written {
+struct WrittenPath {
     module: Module,
     path: Vec<String>,
     is_import: bool,
@@ -58,19 +54,20 @@ struct Written {
     line: usize,
 }
 
-/// The text of a file by its path; `None` if there is none.
+/// Returns the text of a file by its path; `None` if the file does not exist.
 type Texts<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Source {
-    /// Reads the files that `root` declares, directly or not. `module` is the one that it is declared as in a crate
-    /// whose root is not looked at, and which gives out the names of this module once more; empty for a crate's root.
+    /// Reads the files that `root` declares, directly or indirectly. `module` is empty if `root` is a crate's
+    /// root. Otherwise it is the name of the module, whose re-exports the crate's root, which is not read,
+    /// re-exports again.
     pub fn read(root: &Path, module: &str) -> Self {
         let folder = root.parent().expect("a file lies in a folder");
         let name = root.file_name().expect("a file").to_string_lossy();
         Self::of(&name, module, &|path| std::fs::read_to_string(folder.join(path)).ok())
     }
 
-    /// [`Self::read`] of texts.
+    /// Like [`Self::read`], for texts instead of files.
     pub fn of(root: &str, module: &str, texts: Texts) -> Self {
         let mut source = Self::default();
         let top: Module = if module.is_empty() { Vec::new() } else { vec![module.to_string()] };
@@ -78,8 +75,8 @@ impl Source {
             source.add_file(root, &top, Path::new(""), &text, texts, false);
         }
         if !module.is_empty() {
-            let given = source.scopes[&top].reexports.keys().cloned();
-            let mut reexports: BTreeMap<String, Vec<String>> = given
+            let names = source.scopes[&top].reexports.keys().cloned();
+            let mut reexports: BTreeMap<String, Vec<String>> = names
                 .map(|name| (name.clone(), vec!["crate".to_string(), module.to_string(), name]))
                 .collect();
             reexports.insert("rocm".to_string(), vec!["crate".to_string(), module.to_string()]);
@@ -89,7 +86,7 @@ impl Source {
         source
     }
 
-    /// Reads a file, whose children lie in `folder`.
+    /// Parses a file whose child modules are in `folder`.
     fn add_file(
         &mut self,
         path: &str,
@@ -154,7 +151,7 @@ impl Source {
         }
         let own = Path::new(&self.files[file]).parent().unwrap_or(Path::new("")).to_path_buf();
         let (paths, inside) = match path_attribute(&item.attrs) {
-            Some(path) => (vec![normal(&own.join(path))], None),
+            Some(path) => (vec![normalize(&own.join(path))], None),
             None => (
                 vec![folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs")],
                 Some(folder.join(&name)),
@@ -163,18 +160,18 @@ impl Source {
         for path in paths {
             let path = path.to_string_lossy();
             if let Some(text) = texts(&path) {
-                let beside = Path::new(&*path).parent().unwrap_or(Path::new("")).to_path_buf();
-                return self.add_file(&path, &module, &inside.unwrap_or(beside), &text, texts, is_test);
+                let parent = Path::new(&*path).parent().unwrap_or(Path::new("")).to_path_buf();
+                return self.add_file(&path, &module, &inside.unwrap_or(parent), &text, texts, is_test);
             }
         }
     }
 
-    /// The file that a path in a module leads to, as a use.
-    fn resolve_written(&self, written: &Written) -> Option<Use> {
+    /// Resolves a path in a module to a use.
+    fn resolve_written(&self, written: &WrittenPath) -> Option<Use> {
         let from = self.scopes[&written.module].file;
         let (module, item) = self.resolve(&written.module, &written.path, 0)?;
         let to = self.scopes[&module].file;
-        // A name of an import stands for what the import says, where it is read already.
+        // A single imported name is a use already counted at its import.
         let is_alone = !written.is_import && written.path.len() == 1;
         let is_imported = self.scopes[&written.module].imports.contains_key(&written.path[0]);
         if is_alone && (is_imported || from == to) {
@@ -184,7 +181,8 @@ impl Source {
         Some(Use { from, to, module, item, is_test, line, path })
     }
 
-    /// The module that defines what a path names, and the item's name; `None` if it leads out of the tree.
+    /// Returns the module that defines what a path names, and the item's name; `None` if it is outside the
+    /// tree.
     fn resolve(&self, module: &Module, path: &[String], depth: usize) -> Option<(Module, Option<String>)> {
         if depth > 16 {
             return None;
@@ -231,7 +229,7 @@ impl Source {
                         return Some((module, Some(item)));
                     }
                 }
-                // The root of the crate may be another tree.
+                // An empty crate root is not part of this tree.
                 let is_known = !here.is_empty() || !scope.items.is_empty();
                 return is_known.then(|| (here.clone(), Some(name.clone())));
             }
@@ -246,13 +244,13 @@ struct Reader {
     scope: Scope,
     module: Module,
     is_test: bool,
-    paths: Vec<Written>,
+    paths: Vec<WrittenPath>,
 }
 
 impl Reader {
     fn add(&mut self, path: Vec<String>, is_import: bool, line: usize) {
         let (module, is_test) = (self.module.clone(), self.is_test);
-        self.paths.push(Written { module, path, is_import, is_test, line });
+        self.paths.push(WrittenPath { module, path, is_import, is_test, line });
     }
 
     fn tree(&mut self, before: &[String], tree: &UseTree, is_reexport: bool) {
@@ -284,7 +282,7 @@ impl Reader {
         }
     }
 
-    /// Paths of two or more names in the tokens of a macro.
+    /// Collects paths of two or more names in the tokens of a macro.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -340,7 +338,7 @@ impl<'ast> Visit<'ast> for Reader {
         self.tokens(mac.tokens.clone());
     }
 
-    // Attributes name macros of other crates, and `pub(in ...)` says who may look in.
+    // Attributes name macros of other crates, and the path in `pub(in ...)` is not a use.
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 }
@@ -383,7 +381,7 @@ fn is_test_only(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The file that `#[path = "..."]` names.
+/// Returns the file that `#[path = "..."]` names.
 fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find(|attribute| attribute.path().is_ident("path")).and_then(|attribute| {
         let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
@@ -392,8 +390,8 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// A path without `x/..`.
-fn normal(path: &Path) -> PathBuf {
+/// Removes `x/..` from a path.
+fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         match component {

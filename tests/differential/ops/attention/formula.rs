@@ -1,11 +1,11 @@
-//! softmax(q kᵀ scale + what else goes into the scores) v written out with tensors of the CPU device, in f64, or else in f32;
-//! and by how much a result may differ from it.
+//! Reference for attention, softmax(q kᵀ scale + bias) v, with tensors on the CPU device in f64 or f32, and
+//! the allowed difference of a result from it.
 use candle_core::{D, DType, Device, Error, Result, Tensor};
 
 use super::Arguments;
 use crate::values::roundoff;
 
-/// One sequence: (heads, queries or keys, width).
+/// Operands of one sequence, of shape (heads, queries or keys, width).
 struct Sequence<'a> {
     arguments: Arguments<'a>,
     number: usize,
@@ -14,55 +14,54 @@ struct Sequence<'a> {
     v: Tensor,
 }
 
-/// What every query of a sequence makes of the keys: (heads, queries, keys), and of each row the sum of exponents and its
-/// logarithm.
-struct Weighed {
+/// Softmax weights of a sequence, of shape (heads, queries, keys), and the log-sum-exp of each row.
+struct Softmax {
     weights: Tensor,
     statistics: Tensor,
 }
 
-/// The result, with the statistics as a last column if they are wanted.
+/// Returns the result of attention, with the log-sum-exp as a last column if `statistics`.
 pub fn result(arguments: Arguments, statistics: bool) -> Result<Tensor> {
-    each(arguments, statistics, computed_in(arguments), |sequence| {
-        let weighed = sequence.weighed()?;
-        let out = weighed.weights.matmul(&sequence.v)?;
-        if statistics { Tensor::cat(&[out, weighed.statistics], D::Minus1) } else { Ok(out) }
+    for_each_sequence(arguments, statistics, computed_in(arguments), |sequence| {
+        let softmax = sequence.softmax()?;
+        let out = softmax.weights.matmul(&sequence.v)?;
+        if statistics { Tensor::cat(&[out, softmax.statistics], D::Minus1) } else { Ok(out) }
     })
 }
 
-/// By how much each element of a result may differ from the formula's in f64: f16 and bf16 by 1.5 times what the formula
-/// itself is off where it is computed in f32 and rounded once, and by the rounding of the weights, which meet the values in
-/// these dtypes; f32, and statistics, by the roundings of their sums.
+/// Returns the maximum difference of each element from the formula in f64. For f16 and bf16 it is 1.5 times
+/// the error of the formula computed in f32 and rounded once, plus the rounding of the weights to the dtype
+/// before they are multiplied with the values. For f32 and statistics, it is the rounding error of the sums.
 pub fn allowed(arguments: Arguments, statistics: bool) -> Result<Tensor> {
     let dtype = arguments.case.dtype;
-    let of_weights = each(arguments, statistics, DType::F64, |sequence| {
-        let (weighed, roundings) = (sequence.weighed()?, sequence.roundings()?);
-        let magnitudes = weighed.weights.matmul(&sequence.v.abs()?)?;
+    let rounding = for_each_sequence(arguments, statistics, DType::F64, |sequence| {
+        let (softmax, roundings) = (sequence.softmax()?, sequence.roundings()?);
+        let magnitudes = softmax.weights.matmul(&sequence.v.abs()?)?;
         let out = match dtype {
             DType::F32 => magnitudes.broadcast_mul(&roundings)?,
             _ => (magnitudes * roundoff(dtype))?,
         };
         if statistics { Tensor::cat(&[out, roundings], D::Minus1) } else { Ok(out) }
     })?;
-    if dtype == DType::F32 || of_weights.elem_count() == 0 {
-        return Ok(of_weights);
+    if dtype == DType::F32 || rounding.elem_count() == 0 {
+        return Ok(rounding);
     }
     let narrow: Vec<Tensor> = arguments.tensors.iter().map(in_f32).collect::<Result<_>>()?;
     let plain = result(Arguments { tensors: &narrow, ..arguments }, false)?;
-    let off = (plain.to_dtype(dtype)?.to_dtype(DType::F64)? - result(arguments, false)?)?;
-    let allowed = (of_weights + 1.5 * off.abs()?.flatten_all()?.max(0)?.to_scalar::<f64>()?)?;
+    let error = (plain.to_dtype(dtype)?.to_dtype(DType::F64)? - result(arguments, false)?)?;
+    let allowed = (rounding + 1.5 * error.abs()?.flatten_all()?.max(0)?.to_scalar::<f64>()?)?;
     if dtype != DType::F16 {
         return Ok(allowed);
     }
-    let normal: Vec<Tensor> = arguments.tensors.iter().map(normal_halves).collect::<Result<_>>()?;
+    let normal: Vec<Tensor> = arguments.tensors.iter().map(flush_denormals).collect::<Result<_>>()?;
     let flushed = result(Arguments { tensors: &normal, ..arguments }, statistics)?;
-    // Statistics of nothing are infinite, and differ by no number.
-    let off = (flushed - result(arguments, statistics)?)?.abs()?;
-    allowed + off.lt(f64::INFINITY)?.where_cond(&off, &off.zeros_like()?)?
+    // Statistics of rows without visible keys are infinite; their difference counts as 0.
+    let error = (flushed - result(arguments, statistics)?)?.abs()?;
+    allowed + error.lt(f64::INFINITY)?.where_cond(&error, &error.zeros_like()?)?
 }
 
-/// Of gfx90a's matrix units, an f16 below the least normal one is zero.
-fn normal_halves(t: &Tensor) -> Result<Tensor> {
+/// Flushes f16 denormals to zero, as gfx90a's matrix units do.
+fn flush_denormals(t: &Tensor) -> Result<Tensor> {
     if t.dtype() == DType::F64 {
         t.abs()?.ge(2f64.powi(-14))?.where_cond(t, &t.zeros_like()?)
     } else {
@@ -70,7 +69,7 @@ fn normal_halves(t: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Floats, which are wide numbers of a narrower dtype.
+/// Converts floats to f32 and returns integers unchanged.
 fn in_f32(t: &Tensor) -> Result<Tensor> {
     if t.dtype().is_float() { t.to_dtype(DType::F32) } else { Ok(t.clone()) }
 }
@@ -79,9 +78,10 @@ fn computed_in(arguments: Arguments) -> DType {
     if arguments.q().dtype() == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// What is made of each sequence, (heads, queries, columns), put together as functions give it. Where there is nothing to see
-/// it is zeros, and negative infinity in a column of statistics.
-fn each(
+/// Computes each sequence with `make`, which returns (heads, queries, columns), and concatenates the results
+/// in the layout of the functions. Sequences without keys give zeros, and negative infinity in the column of
+/// statistics.
+fn for_each_sequence(
     arguments: Arguments,
     statistics: bool,
     dtype: DType,
@@ -106,8 +106,8 @@ fn each(
     Tensor::cat(&parts, 0)?.reshape(shape)
 }
 
-/// An index beyond what there is, as the CPU device's operations report it.
-fn within(index: usize, size: usize) -> Result<()> {
+/// Returns the CPU device's error for an index out of range.
+fn check_index(index: usize, size: usize) -> Result<()> {
     if index < size { Ok(()) } else { Err(Error::InvalidIndex { op: "attention", index, size }) }
 }
 
@@ -115,7 +115,7 @@ fn sequences(arguments: Arguments, dtype: DType) -> Result<Vec<Sequence>> {
     let dense = |t: &Tensor| t.force_contiguous()?.to_dtype(dtype);
     let (q, k, v) = (dense(arguments.q())?, dense(arguments.k())?, dense(arguments.v())?);
     let (heads, key_heads) = (q.dim(D::Minus2)?, k.dim(D::Minus2)?);
-    // Which head's keys and values each head of queries meets.
+    // Index of the key head for each query head.
     let shared: Vec<u32> = (0..heads).map(|head| (head / (heads / key_heads)) as u32).collect();
     let shared = Tensor::new(shared, &Device::Cpu)?;
     let of = |number: usize, q: Tensor, k: Tensor, v: Tensor| {
@@ -131,20 +131,20 @@ fn sequences(arguments: Arguments, dtype: DType) -> Result<Vec<Sequence>> {
     for (number, (queries, keys)) in starts.windows(2).zip(key_starts.windows(2)).enumerate() {
         let [(first, end), (first_key, end_key)] =
             [queries, keys].map(|ends| (ends[0] as usize, ends[1] as usize));
-        within(end, q.dim(0)? + 1)?;
-        within(first, end + 1)?;
-        within(end - first, arguments.most_queries() + 1)?;
-        within(first_key, end_key + 1)?;
+        check_index(end, q.dim(0)? + 1)?;
+        check_index(first, end + 1)?;
+        check_index(end - first, arguments.most_queries() + 1)?;
+        check_index(first_key, end_key + 1)?;
         let (queries, keys) = (end - first, end_key - first_key);
         let (k, v) = match arguments.tensor("table") {
             Some(table) => {
                 let pages = Pages { table: table.get(number)?, page: k.dim(1)?, count: k.dim(0)? };
-                let chosen = pages.chosen(arguments, queries, keys)?;
+                let chosen = pages.page_numbers(arguments, queries, keys)?;
                 let rows = |t: &Tensor| t.index_select(&chosen, 0)?.flatten(0, 1)?.narrow(0, 0, keys);
                 (rows(&k)?, rows(&v)?)
             }
             None => {
-                within(end_key, k.dim(0)? + 1)?;
+                check_index(end_key, k.dim(0)? + 1)?;
                 (k.narrow(0, first_key, keys)?, v.narrow(0, first_key, keys)?)
             }
         };
@@ -153,19 +153,20 @@ fn sequences(arguments: Arguments, dtype: DType) -> Result<Vec<Sequence>> {
     Ok(all)
 }
 
-/// The pages of one sequence.
+/// Page table of one sequence.
 struct Pages {
     table: Tensor,
+    /// Rows per page.
     page: usize,
-    /// How many exist.
+    /// Number of pages that exist.
     count: usize,
 }
 
 impl Pages {
-    /// Those of all keys. Only one that a query sees something of has to exist.
-    fn chosen(&self, arguments: Arguments, queries: usize, keys: usize) -> Result<Tensor> {
+    /// Returns the pages of all keys. Only pages that are visible to a query have to exist.
+    fn page_numbers(&self, arguments: Arguments, queries: usize, keys: usize) -> Result<Tensor> {
         let numbers: Vec<i64> = self.table.to_dtype(DType::I64)?.to_vec1()?;
-        within(keys, numbers.len() * self.page + 1)?;
+        check_index(keys, numbers.len() * self.page + 1)?;
         let end = |size: Option<usize>| {
             size.filter(|size| *size <= arguments.most_keys()).unwrap_or(keys + queries)
         };
@@ -176,7 +177,7 @@ impl Pages {
             let seen = queries > 0 && i * self.page < last && (i + 1) * self.page > first;
             let number = usize::try_from(number).unwrap_or(usize::MAX);
             if seen || arguments.ranges().is_some() {
-                within(number, self.count)?;
+                check_index(number, self.count)?;
             }
             chosen.push(number.min(self.count - 1) as u32);
         }
@@ -189,8 +190,8 @@ impl Sequence<'_> {
         Ok((self.q.dim(0)?, self.q.dim(1)?, self.k.dim(1)?))
     }
 
-    /// Of the window that is left of or behind a position; one of more than all keys is none.
-    fn side(&self, size: Option<usize>) -> Result<i64> {
+    /// Returns the window size on one side of a position; sizes beyond the number of keys mean no limit.
+    fn window_side(&self, size: Option<usize>) -> Result<i64> {
         let keys = if self.arguments.tensor("starts").is_some() {
             self.arguments.most_keys()
         } else {
@@ -199,10 +200,12 @@ impl Sequence<'_> {
         Ok(size.filter(|size| *size <= keys).map_or(i64::MAX / 2, |size| size as i64))
     }
 
-    /// What each head's score of a key is less by: the distance times the slope, everything if it is not seen.
-    fn less(&self) -> Result<Tensor> {
+    /// Returns the amount subtracted from each score: distance times ALiBi slope, or infinity for masked
+    /// keys.
+    fn score_penalty(&self) -> Result<Tensor> {
         let (heads, queries, keys) = self.lengths()?;
-        let (left, right) = (self.side(self.arguments.left())?, self.side(self.arguments.right())?);
+        let (left, right) =
+            (self.window_side(self.arguments.left())?, self.window_side(self.arguments.right())?);
         let slopes = match self.arguments.slopes() {
             Some(slopes) => slopes.to_vec1::<f32>()?,
             None => vec![0.0; heads],
@@ -211,7 +214,7 @@ impl Sequence<'_> {
             Some(ranges) => ranges.get(self.number)?.to_vec2::<i32>()?,
             None => Vec::new(),
         };
-        let mut less = Vec::with_capacity(heads * queries * keys);
+        let mut penalty = Vec::with_capacity(heads * queries * keys);
         for slope in slopes {
             for position in (keys as i64 - queries as i64..).take(queries) {
                 for key in 0..keys as i64 {
@@ -221,7 +224,7 @@ impl Sequence<'_> {
                     };
                     let in_window = position - key <= left && key - position <= right;
                     let distance = f64::from(slope) * (position - key).abs() as f64;
-                    less.push(if in_window || ranges.iter().any(together) {
+                    penalty.push(if in_window || ranges.iter().any(together) {
                         distance
                     } else {
                         f64::INFINITY
@@ -229,7 +232,7 @@ impl Sequence<'_> {
                 }
             }
         }
-        Tensor::from_vec(less, (heads, queries, keys), &Device::Cpu)?.to_dtype(self.q.dtype())
+        Tensor::from_vec(penalty, (heads, queries, keys), &Device::Cpu)?.to_dtype(self.q.dtype())
     }
 
     fn scale(&self) -> f64 {
@@ -240,30 +243,31 @@ impl Sequence<'_> {
         self.arguments.cap().filter(|cap| *cap > 0.0).map(f64::from)
     }
 
-    fn weighed(&self) -> Result<Weighed> {
+    fn softmax(&self) -> Result<Softmax> {
         let scores = (self.q.matmul(&self.k.t()?)? * self.scale())?;
         let scores = match self.softcap() {
             Some(cap) => ((scores / cap)?.tanh()? * cap)?,
             None => scores,
         };
-        let scores = (scores - self.less()?)?;
-        // Of a row that sees nothing the highest is no number to subtract.
+        let scores = (scores - self.score_penalty()?)?;
+        // For a row without visible keys, the maximum is negative infinity, which cannot be subtracted.
         let top = scores.max_keepdim(D::Minus1)?.maximum(-1e30)?;
         let exponents = scores.broadcast_sub(&top)?.exp()?;
         let sums = exponents.sum_keepdim(D::Minus1)?;
         let weights = exponents.broadcast_div(&sums.maximum(1e-30)?)?;
-        Ok(Weighed { weights, statistics: (sums.log()? + top)? })
+        Ok(Softmax { weights, statistics: (sums.log()? + top)? })
     }
 
-    /// What roundings in f32 change the sum of a row's exponents by at most, relative: those of the scores, whose sums matrix
-    /// units may cut short, twice because the highest is subtracted, and those of a sum of keys.
+    /// Returns the maximum relative rounding error of a row's sum of exponentials in f32. It consists of the
+    /// errors of the scores (twice, because the maximum is subtracted; matrix units may truncate) and of the
+    /// sum over keys.
     fn roundings(&self) -> Result<Tensor> {
         let (_, _, keys) = self.lengths()?;
         let width = self.q.dim(2)? as f64;
         let sizes = (self.q.abs()?.matmul(&self.k.abs()?.t()?)? * self.scale().abs())?;
-        // Infinite where a key is not seen, which changes nothing.
-        let less = self.less()?.abs()?;
-        let distances = less.lt(f64::INFINITY)?.where_cond(&less, &less.zeros_like()?)?;
+        // Masked keys have an infinite penalty, which does not contribute.
+        let penalty = self.score_penalty()?.abs()?;
+        let distances = penalty.lt(f64::INFINITY)?.where_cond(&penalty, &penalty.zeros_like()?)?;
         let largest = ((sizes + distances)?.max_keepdim(D::Minus1)? + self.softcap().unwrap_or(0.0))?;
         let unit = 2.0 * roundoff(DType::F32);
         (largest * (2.0 * (width + 16.0) * unit))? + (keys as f64 + 16.0) * unit

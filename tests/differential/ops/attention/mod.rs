@@ -1,4 +1,5 @@
-//! The functions of candle-flash-attn. The CPU device has none of them: the formula written out stands in for it.
+//! Functions of candle-flash-attn. The CPU device does not support them, so they are compared with the
+//! formula.
 mod formula;
 mod plan;
 mod refusals;
@@ -11,7 +12,7 @@ use crate::case::Case;
 use crate::compare::Bound;
 use crate::values::Domain;
 
-/// What a case says, by the names of the functions' arguments.
+/// Arguments of a function call, read from a case by name.
 #[derive(Clone, Copy)]
 struct Arguments<'a> {
     case: &'a Case,
@@ -92,7 +93,8 @@ impl<'a> Arguments<'a> {
         self.side(1)
     }
 
-    /// Of the window; below 0 it has no end there.
+    /// Returns the window size on one side; `None` if it is unlimited, which the case encodes as a negative
+    /// number.
     fn side(&self, side: usize) -> Option<usize> {
         let size = self.case.numbers("window")[side];
         (size >= 0.0).then_some(size as usize)
@@ -107,18 +109,18 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// One tensor of what a function makes: statistics become one more column.
-trait Made {
+/// Converts a function's result to one tensor: statistics become an additional column.
+trait JoinResult {
     fn joined(self) -> Result<Tensor>;
 }
 
-impl Made for Result<Tensor> {
+impl JoinResult for Result<Tensor> {
     fn joined(self) -> Result<Tensor> {
         self
     }
 }
 
-impl Made for Result<(Tensor, Tensor)> {
+impl JoinResult for Result<(Tensor, Tensor)> {
     fn joined(self) -> Result<Tensor> {
         let (out, statistics) = self?;
         let last = out.rank() - 1;
@@ -138,13 +140,13 @@ impl Function {
         self.takes.contains(&argument)
     }
 
-    /// Whether it makes the logarithms of the sums of exponents, too.
+    /// Returns true if the function also returns the log-sum-exp of each row.
     fn statistics(&self) -> bool {
         self.name.ends_with("_with_statistics")
     }
 }
 
-/// Functions and what they take, in this order.
+/// Builds the table of functions with their argument names in order.
 macro_rules! functions {
     ($($name:ident($($argument:ident)*);)*) => {
         &[$(Function {
@@ -194,19 +196,20 @@ fn op(function: &'static Function) -> Op {
         },
     )
     .on(domain)
-    .referring_to(|case, tensors| formula::result(Arguments { case, tensors }, function.statistics()))
+    .with_reference(|case, tensors| formula::result(Arguments { case, tensors }, function.statistics()))
     .within(
         Bound::ulps(0.0)
             .and_steps(|case, tensors| formula::allowed(Arguments { case, tensors }, function.statistics())),
     )
-    // Statistics are cast and joined to the result; with them, rows of no sequence are zeros.
+    // Statistics are cast and joined to the result, and rows that belong to no sequence are filled with
+    // zeros.
     .calling(match (function.statistics(), function.takes("starts")) {
         (true, sequences) => Calls { copies: if sequences { 2 } else { 0 }, ..at_most(5) },
         _ => ONE_LAUNCH,
     })
 }
 
-/// Two heads of 16 columns that share keys.
+/// Returns an example with two heads of 16 columns that share a key head.
 fn example(function: &Function) -> String {
     let params = "scale=[0.25] window=[-1,0] softcap=[0]";
     let operands = match (function.takes("table"), function.takes("starts")) {
@@ -227,7 +230,7 @@ fn domain(case: &Case, operand: usize) -> Domain {
         name @ ("starts" | "key_starts") => {
             Domain::Listed(case.numbers(name).iter().map(|start| *start as i64).collect())
         }
-        // Which pages that no query sees are looked at between ranges is not said: all exist.
+        // With ranges it is unspecified which invisible pages are read, so all pages must exist.
         "table" if has_ranges => Domain::Listed((0..case.dims(1)[0] as i64).rev().collect()),
         "table" => Domain::Index(case.dims(1)[0]),
         "ranges" => Domain::Index(100),

@@ -1,4 +1,4 @@
-//! Random sequences, widths, windows and layouts, and in some cases one thing that is wrong with them.
+//! Generates random sequences, widths, windows and layouts, sometimes with one invalid argument.
 use candle_core::DType;
 
 use super::Function;
@@ -6,17 +6,17 @@ use crate::case::{Operand, View};
 use crate::ops::Plan;
 use crate::strategy::Choices;
 
-/// On both sides of where a tile ends, or a workgroup's part of the keys.
+/// Lengths around the sizes of tiles and of a workgroup's part of the keys.
 const LENGTHS: [usize; 18] = [1, 2, 3, 5, 16, 15, 17, 31, 33, 64, 65, 127, 129, 0, 200, 257, 300, 600];
 const WIDTHS: [usize; 12] = [8, 16, 64, 40, 72, 128, 64, 96, 160, 128, 256, 512];
 
-/// Products of one case: the software GPU is to run thousands of them.
-const MOST_PRODUCTS: usize = 1 << 21;
+/// Maximum number of multiplications of a case, so that the software GPU can run thousands of cases.
+const MAX_PRODUCTS: usize = 1 << 21;
 
 pub fn plan(c: &mut Choices, function: &Function) -> Plan {
-    let wrong = match c.pick(24) {
-        21 if !function.statistics() => Some(c.one_of(&WRONG_STARTS)),
-        22.. => Some(c.one_of(&WRONG)),
+    let invalidate = match c.pick(24) {
+        21 if !function.statistics() => Some(c.one_of(&INVALID_STARTS)),
+        22.. => Some(c.one_of(&INVALID)),
         _ => None,
     };
     let key_heads = c.between(1, 2);
@@ -28,7 +28,7 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
     let different = if varlen { count } else { 1 };
     let mut lengths: Vec<(usize, usize)> = (0..different).map(|_| one_sequence(c)).collect();
     let each = count / different * heads * (width + value_width);
-    while lengths.iter().map(|(queries, keys)| queries * keys).sum::<usize>() * each > MOST_PRODUCTS {
+    while lengths.iter().map(|(queries, keys)| queries * keys).sum::<usize>() * each > MAX_PRODUCTS {
         lengths.iter_mut().for_each(|(queries, keys)| {
             let longer = if queries < keys { keys } else { queries };
             *longer /= 2;
@@ -57,12 +57,12 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
     let outer = if varlen { vec![] } else { vec![count] };
     let key_rows = page.map_or([&outer[..], &[keys]].concat(), |page| vec![c.between(1, 5), page]);
     plan.operands = vec![
-        laid_out(c, "q", &[&outer[..], &[queries, heads, width]].concat()),
-        laid_out(c, "k", &[&key_rows[..], &[key_heads, width]].concat()),
-        laid_out(c, "v", &[&key_rows[..], &[key_heads, value_width]].concat()),
+        operand_layout(c, "q", &[&outer[..], &[queries, heads, width]].concat()),
+        operand_layout(c, "k", &[&key_rows[..], &[key_heads, width]].concat()),
+        operand_layout(c, "v", &[&key_rows[..], &[key_heads, value_width]].concat()),
     ];
     if function.takes("slope") || (function.takes("slopes") && c.pick(2) == 1) {
-        plan.operands.push(c.mostly_dense("slopes", &[heads]).of(DType::F32));
+        plan.operands.push(c.mostly_dense("slopes", &[heads]).with_dtype(DType::F32));
     }
     if varlen {
         let mut most = Vec::new();
@@ -73,7 +73,7 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
                 Some(*end)
             });
             plan = plan.sizes(name, &[0].into_iter().chain(ends).collect::<Vec<_>>());
-            plan.operands.push(Operand::new(name, &[count + 1]).of(DType::U32));
+            plan.operands.push(Operand::new(name, &[count + 1]).with_dtype(DType::U32));
             most.push(of.iter().max().unwrap_or(&0) + c.one_of(&[0, 0, 0, 90]));
         }
         plan = plan.sizes("most", &most);
@@ -82,19 +82,19 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
         plan = plan.sizes("page", &[page]);
         let pages = lengths.iter().map(|(_, keys)| keys.div_ceil(page)).max().unwrap_or(0) + c.pick(2);
         let dtype = c.one_of(&[DType::U32, DType::I32]);
-        let table = Operand::new("table", &[count, pages.max(1)]).of(dtype);
-        // Rows of a wider table.
+        let table = Operand::new("table", &[count, pages.max(1)]).with_dtype(dtype);
+        // The rows may be part of a wider table.
         let views = if c.seldom(4) { vec![View::Narrowed { dim: 1, before: 0, after: 2 }] } else { vec![] };
-        plan.operands.push(table.seen_through(views));
+        plan.operands.push(table.with_views(views));
         if c.seldom(3) {
-            plan.operands.push(Operand::new("ranges", &[count, c.between(1, 3), 2]).of(DType::I32));
+            plan.operands.push(Operand::new("ranges", &[count, c.between(1, 3), 2]).with_dtype(DType::I32));
         }
     }
-    wrong.into_iter().for_each(|wrong| wrong(&mut plan));
+    invalidate.into_iter().for_each(|change| change(&mut plan));
     plan
 }
 
-/// Queries and keys: as many, or few queries of some keys, or any of both.
+/// Returns numbers of queries and keys: equal, few queries, or independent.
 fn one_sequence(c: &mut Choices) -> (usize, usize) {
     let length = c.one_of(&LENGTHS);
     match c.pick(3) {
@@ -104,8 +104,9 @@ fn one_sequence(c: &mut Choices) -> (usize, usize) {
     }
 }
 
-/// Rows of heads as models have them: dense, heads before positions, parts of a wider tensor, or the same again.
-fn laid_out(c: &mut Choices, name: &str, dims: &[usize]) -> Operand {
+/// Returns an operand in a layout that models use: dense, heads before positions, part of a wider tensor, or
+/// broadcast.
+fn operand_layout(c: &mut Choices, name: &str, dims: &[usize]) -> Operand {
     let (head, last) = (dims.len() - 2, dims.len() - 1);
     let narrowed = |dim, before, after| View::Narrowed { dim, before, after };
     let views: [&[View]; 10] = [
@@ -120,7 +121,7 @@ fn laid_out(c: &mut Choices, name: &str, dims: &[usize]) -> Operand {
         &[View::Broadcast(head)],
         &[View::Broadcast(0)],
     ];
-    Operand::new(name, dims).seen_through(c.one_of(&views).to_vec())
+    Operand::new(name, dims).with_views(c.one_of(&views).to_vec())
 }
 
 fn change(plan: &mut Plan, name: &str, how: impl Fn(&mut Operand)) {
@@ -132,11 +133,11 @@ fn change_numbers(plan: &mut Plan, name: &str, how: impl Fn(&mut Vec<f64>)) {
 }
 
 fn last(operand: &mut Operand) -> &mut usize {
-    operand.dims.last_mut().expect("an operand of some dims")
+    operand.dims.last_mut().expect("an operand with dims")
 }
 
-/// What can be wrong. Where there is nothing to change, or both sides of it agree again, the case is as right as before.
-const WRONG: [fn(&mut Plan); 24] = [
+/// Changes that make a case invalid. A change without effect on the case leaves it valid.
+const INVALID: [fn(&mut Plan); 24] = [
     |p| change(p, "q", |q| q.dims.insert(0, 1)),
     |p| change(p, "k", |k| k.dims.insert(0, 1)),
     |p| {
@@ -145,8 +146,8 @@ const WRONG: [fn(&mut Plan); 24] = [
             v.views.clear();
         })
     },
-    |p| change(p, "q", turn_last),
-    |p| change(p, "k", turn_last),
+    |p| change(p, "q", transpose_last),
+    |p| change(p, "k", transpose_last),
     |p| change(p, "v", |v| v.views.push(View::Broadcast(v.dims.len() - 1))),
     |p| change(p, "q", |q| *last(q) += 8),
     |p| change(p, "k", |k| k.dims[0] += 1),
@@ -175,15 +176,16 @@ const WRONG: [fn(&mut Plan); 24] = [
     |p| change(p, "ranges", |ranges| ranges.dtype = Some(DType::U32)),
 ];
 
-/// What only the GPU finds. Of statistics, which are cast before anyone waits, it finds first that nothing has written them.
-const WRONG_STARTS: [fn(&mut Plan); 4] = [
+/// Invalid sequence starts, which only the GPU can detect. Functions with statistics are excluded: the cast
+/// of the unwritten statistics fails first.
+const INVALID_STARTS: [fn(&mut Plan); 4] = [
     |p| change_numbers(p, "starts", |starts| *starts.last_mut().expect("an end") += 1.0),
     |p| change_numbers(p, "key_starts", |starts| *starts.last_mut().expect("an end") += 100.0),
     |p| change_numbers(p, "key_starts", |starts| starts[0] = starts[1] + 1.0),
     |p| change_numbers(p, "most", |most| most[0] = (most[0] - 1.0).max(1.0)),
 ];
 
-fn turn_last(operand: &mut Operand) {
+fn transpose_last(operand: &mut Operand) {
     let last = operand.dims.len() - 1;
     operand.views.push(View::Transposed(last - 1, last));
 }

@@ -1,5 +1,5 @@
-// What Composable Kernel's attention needs of HIP's header on the device: no ROCm has to be installed. clang's own HIP
-// wrapper, read before, brings the qualifiers and the math functions.
+// Device-side subset of HIP's header that Composable Kernel's attention needs, so that ROCm need not be installed.
+// clang's own HIP wrapper, included earlier, defines the qualifiers and the math functions.
 #pragma once
 
 #include <cassert>
@@ -22,7 +22,7 @@ struct uint4 {
 };
 CANDLE_DEVICE constexpr uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 
-// The implicit arguments of code object version 5: workgroups per dimension, then threads of a workgroup.
+// Head of code object version 5's implicit arguments: workgroups, then threads per workgroup, by dimension.
 struct CandleImplicit {
     uint32_t groups[3];
     uint16_t threads[3];
@@ -31,8 +31,8 @@ CANDLE_DEVICE const __attribute__((address_space(4))) CandleImplicit *candle_imp
     return (const __attribute__((address_space(4))) CandleImplicit *)__builtin_amdgcn_implicitarg_ptr();
 }
 
-// Objects without storage: only their getters are used.
-#define CANDLE_PLACE(NAME, OBJECT, X, Y, Z)                       \
+// Defines an object without storage whose getters return X, Y and Z.
+#define CANDLE_INDEX(NAME, OBJECT, X, Y, Z)                       \
     struct NAME {                                                 \
         __declspec(property(get = get_x)) unsigned x;             \
         __declspec(property(get = get_y)) unsigned y;             \
@@ -42,13 +42,13 @@ CANDLE_DEVICE const __attribute__((address_space(4))) CandleImplicit *candle_imp
         __device__ inline unsigned get_z() const { return Z; }    \
     };                                                            \
     extern const __device__ __attribute__((weak)) NAME OBJECT;
-CANDLE_PLACE(CandleThreadIdx, threadIdx, __builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(),
+CANDLE_INDEX(CandleThreadIdx, threadIdx, __builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(),
              __builtin_amdgcn_workitem_id_z())
-CANDLE_PLACE(CandleBlockIdx, blockIdx, __builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(),
+CANDLE_INDEX(CandleBlockIdx, blockIdx, __builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(),
              __builtin_amdgcn_workgroup_id_z())
-CANDLE_PLACE(CandleBlockDim, blockDim, candle_implicit()->threads[0], candle_implicit()->threads[1],
+CANDLE_INDEX(CandleBlockDim, blockDim, candle_implicit()->threads[0], candle_implicit()->threads[1],
              candle_implicit()->threads[2])
-CANDLE_PLACE(CandleGridDim, gridDim, candle_implicit()->groups[0], candle_implicit()->groups[1],
+CANDLE_INDEX(CandleGridDim, gridDim, candle_implicit()->groups[0], candle_implicit()->groups[1],
              candle_implicit()->groups[2])
 
 CANDLE_DEVICE int __clz(int x) { return x == 0 ? 32 : __builtin_clz((unsigned)x); }
@@ -65,6 +65,6 @@ CANDLE_DEVICE void __syncthreads() {
 }
 CANDLE_DEVICE void *memcpy(void *to, const void *from, size_t bytes) { return __builtin_memcpy(to, from, bytes); }
 
-// Named by templates that attention does not instantiate.
+// Declared only: templates that attention does not instantiate refer to them.
 template <typename T> __device__ T atomicCAS(T *, T, T);
 template <typename T, typename V> __device__ T atomicAdd(T *, V);

@@ -1,4 +1,4 @@
-// The version of ROCm whose workarounds Composable Kernel is to choose.
+// ROCm version by which Composable Kernel selects its workarounds.
 #pragma once
 
 #define HIP_VERSION_MAJOR 6

@@ -1,5 +1,5 @@
-//! The programs and files that are run: built here, or brought in a pack. Both lie as cargo lays them out, since tests
-//! find the examples beside themselves.
+//! Programs and files that the stages use: built here, or taken from a pack. Both have cargo's folder layout,
+//! since tests find the examples relative to their own path.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,38 +9,36 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::questions;
-use super::stages::{self, Stage, Work};
+use super::stages::{self, Kind, Stage};
 use crate::process::{self, cargo, root};
 use crate::software_gpu;
 use crate::upstream_tests::{self, CRATES, PACKAGE, SUITES_VARIABLE};
 use crate::{setup, weights};
 
-/// The file of a pack that lists its programs.
+/// File of a pack that lists its programs.
 pub const MANIFEST: &str = "manifest.json";
-/// Below a pack: the files of upstream's tests, the demo's sentences, its model, the small Llama's files, the objects of
-/// the questions.
+/// Paths in a pack: files of upstream's tests, the demo's sentences and model, the tiny Llama, and the code
+/// objects of the hardware questions.
 pub const UPSTREAM: &str = "upstream";
 pub const SENTENCES: &str = "sentences.txt";
 pub const MODEL: &str = "model";
 pub const TINY_LLAMA: &str = "tiny-llama";
 pub const OBJECTS: &str = "questions";
 
-/// The program of upstream's tests.
 pub const SUITES: &str = "deps/suites";
-/// The bench, if this version has it.
 pub const BENCH: &str = "operations";
 const EXAMPLES: [&str; 4] = ["doctor", "hardware_questions", "sentence_embeddings", "stress"];
 
-pub struct Kit {
+pub struct Artifacts {
     root: PathBuf,
-    /// By their places below the pack, such as `deps/memory` and `examples/doctor`.
+    /// Programs by their path relative to the pack, such as `deps/memory` and `examples/doctor`.
     programs: BTreeMap<String, PathBuf>,
-    /// Where upstream's tests find the files that they read, a folder for each crate.
+    /// Folder with the files that upstream's tests read, with a subfolder per crate.
     pub upstream: PathBuf,
-    /// The crates of upstream's tests, each with its `tests/`.
+    /// Source folders of the crates of upstream's tests, each with its `tests/`.
     pub sources: Vec<PathBuf>,
     pub sentences: PathBuf,
-    /// Or why there is none.
+    /// Folder of the demo's model, or the reason why there is none.
     pub model: Result<PathBuf, String>,
     pub tiny_llama: PathBuf,
     pub objects: PathBuf,
@@ -49,33 +47,33 @@ pub struct Kit {
     pub is_packed: bool,
 }
 
-impl Kit {
-    /// Builds what the stages need, for these targets or the GPUs that the driver has.
+impl Artifacts {
+    /// Builds what the stages need, for the targets `archs` or for the GPUs of the driver.
     ///
     /// # Errors
-    /// When something cannot be built.
-    pub fn built(archs: Option<&str>, driver: Option<&str>, chosen: &[&Stage]) -> Result<Self> {
+    /// If a program cannot be built.
+    pub fn build_for_stages(archs: Option<&str>, driver: Option<&str>, chosen: &[&Stage]) -> Result<Self> {
         let archs = archs.map(str::to_owned).or_else(|| archs_of(driver));
-        // Where there is a GPU, there is its compiler; the build says what it misses.
+        // A machine with a GPU usually has a compiler; if not, the build reports what is missing.
         if driver.is_some_and(is_software) {
             setup::ensure(setup::TEST)?;
         }
-        let needs_model = chosen.iter().any(|stage| matches!(stage.work, Work::Demo));
+        let needs_model = chosen.iter().any(|stage| matches!(stage.kind, Kind::Demo));
         let model = match needs_model {
             true => weights::ensure().map_err(|error| format!("{error:#}")),
-            false => Err("the demo was not chosen".to_owned()),
+            false => Err("the demo was not selected".to_owned()),
         };
         Self::build(archs.as_deref(), model, &|key: &str| {
-            // The doctor is always run.
+            // The doctor always runs.
             key == "examples/doctor"
                 || chosen.iter().any(|stage| stage.programs().any(|needed| needed == key))
         })
     }
 
-    /// Builds the programs that are wanted.
+    /// Builds the programs for which `wanted` returns true.
     ///
     /// # Errors
-    /// When something cannot be built.
+    /// If a program cannot be built.
     pub fn build(
         archs: Option<&str>,
         model: Result<PathBuf, String>,
@@ -107,9 +105,9 @@ impl Kit {
         }
         let objects = questions::compile(archs, &programs)?;
         let built = json!({
-            "commit": said("git", &["rev-parse", "HEAD"]),
-            "changed": said("git", &["status", "--porcelain", "--untracked-files=no"]).is_some(),
-            "rustc": said("rustc", &["--version"]),
+            "commit": first_line_of("git", &["rev-parse", "HEAD"]),
+            "changed": first_line_of("git", &["status", "--porcelain", "--untracked-files=no"]).is_some(),
+            "rustc": first_line_of("rustc", &["--version"]),
             "archs": archs,
         });
         let sentences = root().join("examples/data").join(SENTENCES);
@@ -131,22 +129,22 @@ impl Kit {
     /// Reads a pack.
     ///
     /// # Errors
-    /// When the folder is no pack.
-    pub fn packed(folder: &Path) -> Result<Self> {
+    /// If the folder is not a pack.
+    pub fn from_pack(folder: &Path) -> Result<Self> {
         let root = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
         let file = root.join(MANIFEST);
         let text = fs::read_to_string(&file).with_context(|| {
-            format!("{} is no pack: cargo xtask validate --pack makes one", file.display())
+            format!("{} cannot be read; create a pack with cargo xtask validate --pack", file.display())
         })?;
-        let manifest: Value = serde_json::from_str(&text).context("the manifest is no JSON")?;
+        let manifest: Value = serde_json::from_str(&text).context("the manifest is not JSON")?;
         let names = manifest["programs"].as_array().context("the manifest lists no programs")?;
         let programs: BTreeMap<String, PathBuf> =
             names.iter().filter_map(Value::as_str).map(|key| (key.to_owned(), root.join(key))).collect();
         if let Some(missing) = programs.values().find(|path| !path.is_file()) {
-            bail!("{} is missing in the pack", missing.display());
+            bail!("the pack has no file {}", missing.display());
         }
         let model = Some(root.join(MODEL)).filter(|model| model.is_dir());
-        let model = model.ok_or_else(|| "not part of this pack: the weights".to_owned());
+        let model = model.ok_or_else(|| "the pack does not contain the weights".to_owned());
         Ok(Self {
             upstream: root.join(UPSTREAM),
             sources: CRATES.map(|name| root.join(UPSTREAM).join(name)).to_vec(),
@@ -175,22 +173,22 @@ impl Kit {
 }
 
 impl Stage {
-    /// Returns the program that the stage runs, by its place below a pack.
+    /// Returns the programs that the stage runs, by their path relative to a pack.
     pub fn programs(&self) -> impl Iterator<Item = String> {
         let example = |name: &str| vec![format!("examples/{name}")];
-        match self.work {
-            Work::Doctor => example("doctor"),
-            Work::Upstream => vec![SUITES.to_owned()],
-            // Tests start it as a program.
-            Work::Tests(_) if ["model", "faults"].contains(&self.name) => {
+        match self.kind {
+            Kind::Doctor => example("doctor"),
+            Kind::Upstream => vec![SUITES.to_owned()],
+            // These tests also start the example as a program.
+            Kind::Tests(_) if ["model", "faults"].contains(&self.name) => {
                 vec![format!("deps/{}", self.name), "examples/sentence_embeddings".to_owned()]
             }
-            Work::Tests(_) => vec![format!("deps/{}", self.name)],
-            Work::Stress => example("stress"),
-            Work::Fuzz => vec!["deps/differential".to_owned()],
-            Work::Demo => example("sentence_embeddings"),
-            Work::Benches => vec![format!("deps/{BENCH}")],
-            Work::Questions => example("hardware_questions"),
+            Kind::Tests(_) => vec![format!("deps/{}", self.name)],
+            Kind::Stress => example("stress"),
+            Kind::Fuzz => vec!["deps/differential".to_owned()],
+            Kind::Demo => example("sentence_embeddings"),
+            Kind::Benches => vec![format!("deps/{BENCH}")],
+            Kind::Questions => example("hardware_questions"),
         }
         .into_iter()
     }
@@ -200,7 +198,7 @@ fn is_software(driver: &str) -> bool {
     driver.starts_with("emulator")
 }
 
-/// The targets to build for: as the environment says, those of the software GPU, or `None` for this machine's GPUs.
+/// Returns the targets to build for: from the environment, or of the software GPU; `None` for this machine's GPUs.
 fn archs_of(driver: Option<&str>) -> Option<String> {
     let asked = std::env::var("CANDLE_ROCM_ARCHS").ok();
     let software = driver.and_then(|driver| {
@@ -210,7 +208,7 @@ fn archs_of(driver: Option<&str>) -> Option<String> {
     asked.or(software)
 }
 
-/// Kind and name of all that the workspace can build.
+/// Returns kind and name of all build targets of the workspace.
 fn targets() -> Result<Vec<(String, String)>> {
     let metadata = process::metadata()?;
     let packages = metadata["packages"].as_array().into_iter().flatten();
@@ -219,7 +217,7 @@ fn targets() -> Result<Vec<(String, String)>> {
     Ok(targets.map(|target| (text(&target["kind"][0]), text(&target["name"]))).collect())
 }
 
-/// Builds targets with every driver in, as `cargo xtask test` does; gives back the programs by their places.
+/// Builds targets with every driver, like `cargo xtask test`. Returns the programs by their path relative to a pack.
 fn compile(
     verb: &[&str],
     targets: &[String],
@@ -233,21 +231,21 @@ fn compile(
     if let Some(archs) = archs {
         command.env("CANDLE_ROCM_ARCHS", archs);
     }
-    by_place(process::built(&mut command)?.iter().filter_map(program))
+    by_key(process::build_executables(&mut command)?.iter().filter_map(program))
 }
 
-/// Programs of one name from two packages would stand in for each other.
-fn by_place(programs: impl Iterator<Item = (String, PathBuf)>) -> Result<BTreeMap<String, PathBuf>> {
-    let mut placed = BTreeMap::new();
+/// Collects the programs in a map; returns an error if two have the same key, since one would replace the other.
+fn by_key(programs: impl Iterator<Item = (String, PathBuf)>) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
     for (key, path) in programs {
-        if let Some(other) = placed.insert(key.clone(), path.clone()) {
-            bail!("{key} is both {} and {}: rename one of the two", other.display(), path.display());
+        if let Some(other) = found.insert(key.clone(), path.clone()) {
+            bail!("two programs are named {key}: {} and {}; rename one", other.display(), path.display());
         }
     }
-    Ok(placed)
+    Ok(found)
 }
 
-/// The place and the path of a program that cargo says it has built.
+/// Returns the key and the path of a program from cargo's build message.
 fn program(message: &Value) -> Option<(String, PathBuf)> {
     let path = PathBuf::from(message["executable"].as_str()?);
     let folder = match message["target"]["kind"][0].as_str()? {
@@ -258,8 +256,8 @@ fn program(message: &Value) -> Option<(String, PathBuf)> {
     Some((format!("{folder}/{}", message["target"]["name"].as_str()?), path))
 }
 
-/// The first line that a program of this machine prints; `None` if it prints nothing or is not there.
-pub fn said(program: &str, args: &[&str]) -> Option<String> {
+/// Returns the first line that a program prints; `None` if the program is missing or its first line is empty.
+pub fn first_line_of(program: &str, args: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     if root().is_dir() {
         command.current_dir(root());
@@ -274,11 +272,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_one_name_are_refused() {
+    fn programs_with_the_same_name_are_rejected() {
         let program = |key: &str, path: &str| (key.to_owned(), PathBuf::from(path));
         let two = [program("deps/layers", "a/layers-1"), program("deps/rows", "a/rows-1")];
-        assert_eq!(by_place(two.clone().into_iter()).unwrap().len(), 2);
-        let error = by_place(two.into_iter().chain([program("deps/layers", "b/layers-2")])).unwrap_err();
+        assert_eq!(by_key(two.clone().into_iter()).unwrap().len(), 2);
+        let error = by_key(two.into_iter().chain([program("deps/layers", "b/layers-2")])).unwrap_err();
         assert!(error.to_string().contains("b/layers-2"), "{error}");
     }
 }

@@ -1,13 +1,13 @@
-//! Pictures to learn from: a coloured shape on a coloured ground, drawn from a few numbers, and captions for them.
+//! Generates training images, each a coloured shape on a coloured background, and their captions.
 use std::sync::LazyLock;
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-/// Pixels of a side.
+/// Width and height of an image in pixels.
 pub const SIDE: usize = 64;
 
-/// Names and red, green, blue.
+/// Names and RGB levels of colours.
 pub const COLOURS: [(&str, [u8; 3]); 8] = [
     ("red", [215, 40, 40]),
     ("green", [40, 165, 60]),
@@ -18,35 +18,35 @@ pub const COLOURS: [(&str, [u8; 3]); 8] = [
     ("white", [245, 245, 245]),
     ("black", [20, 20, 20]),
 ];
-/// How far a channel may be from the colour's own value.
+/// Maximum difference of a channel from the colour's level.
 const TINT: i16 = 10;
 
-/// Words for a size, the first its name, and the least and the largest radius in pixels.
+/// Words for each size, of which the first is its name, and its minimum and maximum radius in pixels.
 pub const SIZES: [(&[&str], [f32; 2]); 2] =
     [(&["small", "little", "tiny"], [9.5, 12.]), (&["big", "large", "huge"], [18.5, 22.])];
 
-/// Words for a place, the first its name, and where it lies: right and down are positive.
-pub const PLACES: [(&[&str], [f32; 2]); 5] = [
+/// Words for each position, of which the first is its name, and its direction: right and down are positive.
+pub const POSITIONS: [(&[&str], [f32; 2]); 5] = [
     (&["centre", "center", "middle"], [0., 0.]),
     (&["left"], [-1., 0.]),
     (&["right"], [1., 0.]),
     (&["top"], [0., -1.]),
     (&["bottom"], [0., 1.]),
 ];
-/// How far a shape may lie from where its place is, in pixels.
+/// Maximum offset of a shape from the centre line in pixels.
 const JITTER: f32 = 1.5;
-/// The least and the largest distance of a shape from the edge that it lies at.
+/// Minimum and maximum distance in pixels between a shape and the edge that it is placed at.
 const MARGIN: [f32; 2] = [2., 4.];
 
-/// What a shape looks like within -1 to 1, down being positive.
+/// Outline of a shape in coordinates from -1 to 1, with y pointing down.
 pub enum Outline {
     Disc,
-    /// With a hole of this radius.
+    /// Disc with a hole of this radius.
     Ring(f32),
     Polygon(Vec<[f32; 2]>),
 }
 
-/// Names and outlines.
+/// Names and outlines of shapes.
 pub static SHAPES: LazyLock<[(&str, Outline); 8]> = LazyLock::new(|| {
     let around = |corners: usize, radius: &dyn Fn(usize) -> f32| {
         let corner = |at: usize| {
@@ -75,7 +75,7 @@ pub static SHAPES: LazyLock<[(&str, Outline); 8]> = LazyLock::new(|| {
     ]
 });
 
-/// A polygon in the middle of -1 to 1, as large as it fits.
+/// Returns a polygon centred and scaled to fit into -1 to 1.
 fn fitted(corners: Vec<[f32; 2]>) -> Outline {
     let range = |axis: usize| {
         let values = corners.iter().map(|corner| corner[axis]);
@@ -83,13 +83,13 @@ fn fitted(corners: Vec<[f32; 2]>) -> Outline {
     };
     let ranges = [range(0), range(1)];
     let half = ranges.iter().map(|(least, most)| (most - least) / 2.).fold(0., f32::max);
-    let place =
+    let position =
         |corner: &[f32; 2]| [0, 1].map(|axis| (corner[axis] - (ranges[axis].0 + ranges[axis].1) / 2.) / half);
-    Outline::Polygon(corners.iter().map(place).collect())
+    Outline::Polygon(corners.iter().map(position).collect())
 }
 
 impl Outline {
-    /// How far a point is outside; negative inside.
+    /// Returns the distance of a point from the outline; negative inside.
     fn distance(&self, [x, y]: [f32; 2]) -> f32 {
         let from_middle = x.hypot(y);
         match self {
@@ -117,7 +117,7 @@ impl Outline {
     }
 }
 
-/// The share of each pixel, row by row, that a shape covers.
+/// Returns the fraction of each pixel that a shape covers, in row-major order.
 pub fn coverage(shape: usize, centre: [f32; 2], radius: f32) -> Vec<f32> {
     let outline = &SHAPES[shape].1;
     let reach = radius + 1.;
@@ -135,13 +135,13 @@ pub fn coverage(shape: usize, centre: [f32; 2], radius: f32) -> Vec<f32> {
     shares
 }
 
-/// What is on a picture: numbers of the tables above, and the exact values.
+/// Contents of an image: indices into the tables above, and the exact values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scene {
     pub shape: usize,
     pub size: usize,
-    pub place: usize,
-    /// Of the shape and of the ground.
+    pub position: usize,
+    /// Colours of shape and background.
     pub colours: [usize; 2],
     pub centre: [f32; 2],
     pub radius: f32,
@@ -149,47 +149,47 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Any one whose two colours differ.
+    /// Returns a random scene with two different colours.
     pub fn random(rng: &mut impl Rng) -> Self {
-        let (size, place) = (rng.random_range(0..SIZES.len()), rng.random_range(0..PLACES.len()));
-        let ground = rng.random_range(0..COLOURS.len());
-        let colour = (ground + rng.random_range(1..COLOURS.len())) % COLOURS.len();
+        let (size, position) = (rng.random_range(0..SIZES.len()), rng.random_range(0..POSITIONS.len()));
+        let background = rng.random_range(0..COLOURS.len());
+        let colour = (background + rng.random_range(1..COLOURS.len())) % COLOURS.len();
         let [least, most] = SIZES[size].1;
         let radius = rng.random_range(least..most);
         let middle = SIDE as f32 / 2.;
         let away = middle - radius - rng.random_range(MARGIN[0]..MARGIN[1]);
-        let centre = PLACES[place].1.map(|side| match side {
+        let centre = POSITIONS[position].1.map(|side| match side {
             0. => middle + rng.random_range(-JITTER..JITTER),
             side => middle + side * away,
         });
-        let colours = [colour, ground];
+        let colours = [colour, background];
         let tints = colours.map(|colour| {
             COLOURS[colour].1.map(|level| {
                 (i16::from(level) + rng.random_range(-TINT..=TINT)).clamp(0, i16::from(u8::MAX)) as u8
             })
         });
-        Self { shape: rng.random_range(0..SHAPES.len()), size, place, colours, centre, radius, tints }
+        Self { shape: rng.random_range(0..SHAPES.len()), size, position, colours, centre, radius, tints }
     }
 
-    /// The picture: red, green, blue of each pixel, row by row.
+    /// Draws the image: RGB of each pixel in row-major order.
     pub fn draw(&self) -> Vec<u8> {
-        let [front, ground] = self.tints;
+        let [front, background] = self.tints;
         let mix = |share: f32, channel: usize| {
-            (f32::from(ground[channel]) * (1. - share) + f32::from(front[channel]) * share).round() as u8
+            (f32::from(background[channel]) * (1. - share) + f32::from(front[channel]) * share).round() as u8
         };
         let shares = coverage(self.shape, self.centre, self.radius);
         shares.into_iter().flat_map(|share| [0, 1, 2].map(|channel| mix(share, channel))).collect()
     }
 
-    /// One of the captions that fit. Each tells some of what is to be seen; one of ten tells nothing, for guidance.
+    /// Returns a random caption that describes part of the scene. One in ten is empty, for classifier-free guidance.
     pub fn caption(&self, rng: &mut impl Rng) -> String {
         if rng.random_bool(0.1) {
             return String::new();
         }
         let mut words = Vec::new();
         let mut any = |words: &[&'static str]| words.choose(&mut *rng).copied().unwrap_or_default();
-        let (size, place) = (any(SIZES[self.size].0), any(PLACES[self.place].0));
-        let [colour, ground] = self.colours.map(|colour| COLOURS[colour].0);
+        let (size, position) = (any(SIZES[self.size].0), any(POSITIONS[self.position].0));
+        let [colour, background] = self.colours.map(|colour| COLOURS[colour].0);
         if rng.random_bool(0.9) {
             words.push("a");
         }
@@ -201,22 +201,22 @@ impl Scene {
         }
         words.push(SHAPES[self.shape].0);
         if rng.random_bool(0.4) {
-            words.extend([if self.place == 0 { "in" } else { "at" }, "the", place]);
+            words.extend([if self.position == 0 { "in" } else { "at" }, "the", position]);
         }
         match rng.random_range(0..10) {
-            0..5 => words.extend(["on", ground]),
-            5..8 => words.extend(["on", "a", ground, "background"]),
+            0..5 => words.extend(["on", background]),
+            5..8 => words.extend(["on", "a", background, "background"]),
             _ => {}
         }
         words.join(" ")
     }
 }
 
-/// Every word of captions, once.
+/// Returns all words of captions, without duplicates.
 pub fn words() -> Vec<&'static str> {
     let mut words = vec!["a", "in", "at", "the", "on", "background"];
     words.extend(SIZES.iter().flat_map(|(names, _)| names.iter()));
-    words.extend(PLACES.iter().flat_map(|(names, _)| names.iter()));
+    words.extend(POSITIONS.iter().flat_map(|(names, _)| names.iter()));
     words.extend(COLOURS.iter().map(|(name, _)| name));
     words.extend(SHAPES.iter().map(|(name, _)| name));
     words

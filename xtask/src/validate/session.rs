@@ -1,4 +1,4 @@
-//! Runs each kind of stage, and says what it found.
+//! Runs the stages and collects their outcomes.
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,16 +8,16 @@ use anyhow::{Context, Result};
 use rocmify::suites::rocmify_suites;
 use serde_json::Value;
 
-use super::kit::{Kit, SUITES};
+use super::artifacts::{Artifacts, SUITES};
 use super::scrub::Scrubber;
-use super::stages::{Needs, Stage, Work};
+use super::stages::{Kind, Needs, Stage};
 use crate::bounded::{self, Finished};
 use crate::harness::Results;
 use crate::upstream_tests::{self, judge, suite_command};
 
-/// Chooses the driver.
+/// Environment variable that selects the driver.
 pub const DRIVER: &str = "CANDLE_ROCM_DRIVER";
-/// The folder of the logs.
+/// Name of the folder with the logs.
 pub const LOGS: &str = "logs";
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -43,17 +43,16 @@ impl Status {
     }
 }
 
-/// Result of a stage.
 pub struct Outcome {
     pub status: Status,
     pub passed: usize,
     pub failed: usize,
-    /// Tests that passed and say nothing about this GPU.
+    /// Number of tests that do not apply to this GPU.
     pub not_applicable: usize,
     pub skipped: usize,
-    /// Failures with their words; reasons why something does not apply.
+    /// Failures with their messages, and reasons why tests do not apply.
     pub notes: Vec<String>,
-    /// Figures of the stage's own.
+    /// Results that are specific to the stage.
     pub figures: Value,
     pub log: String,
 }
@@ -69,8 +68,8 @@ impl Outcome {
         Self { passed, notes: Vec::new(), ..Self::of(Status::Ok, "") }
     }
 
-    /// Notes how a process ended that is no test program, if it ended badly.
-    pub fn ended(&mut self, finished: &Finished, limit: Duration) {
+    /// Records the log of a program other than a test program, and its failure if it failed.
+    pub fn record_exit(&mut self, finished: &Finished, limit: Duration) {
         self.log.push_str(&log(finished));
         match finished.status {
             Some(status) if status.success() => {}
@@ -94,34 +93,34 @@ pub fn log(finished: &Finished) -> String {
     }
 }
 
-/// The end of what a process said, on one line.
+/// Returns the last lines of a process' output, joined to one line.
 fn last_lines(finished: &Finished) -> String {
     let text = if finished.stderr.trim().is_empty() { &finished.stdout } else { &finished.stderr };
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
-/// Settings that all stages share.
+/// Settings and programs that all stages share.
 pub struct Session {
-    pub kit: Kit,
+    pub artifacts: Artifacts,
     pub out: PathBuf,
     pub scrubber: Scrubber,
-    /// `None` until the doctor has found one.
+    /// Name of the driver; `None` until the doctor has found one.
     pub driver: Option<String>,
     pub cases: u64,
     pub quick: bool,
     pub risky: bool,
-    /// Command that test programs run under.
+    /// Command line of the tool that test programs run under; empty if there is none.
     pub under: Vec<String>,
 }
 
 impl Session {
-    /// Runs the doctor, and chooses what it finds for all that follows; says whether there is a GPU.
-    pub fn examine(&mut self) -> (Outcome, bool) {
+    /// Runs the doctor and selects the driver for all further stages. Returns true if there is a GPU.
+    pub fn run_doctor_first(&mut self) -> (Outcome, bool) {
         let examined = self.doctor();
         let (outcome, found) = examined.unwrap_or_else(|error| (failed(&error), false));
         if found && self.driver.is_none() {
-            // Named, so that no test falls back to the software GPU.
+            // Set explicitly, so that no test falls back to the software GPU.
             self.driver = Some("native".to_owned());
         }
         (outcome, found)
@@ -131,9 +130,10 @@ impl Session {
         let mut command = self.command("examples/doctor").context("the doctor was not built")?;
         let finished = bounded::run(command.arg("--json"), self.limit(120))?;
         let mut outcome = Outcome::good(1);
-        outcome.ended(&finished, self.limit(120));
-        let report: Value =
-            serde_json::from_str(&finished.stdout).context("the doctor printed no JSON").unwrap_or_default();
+        outcome.record_exit(&finished, self.limit(120));
+        let report: Value = serde_json::from_str(&finished.stdout)
+            .context("the doctor's output is not JSON")
+            .unwrap_or_default();
         if let Some(advice) = report["advice"].as_str() {
             outcome.notes = vec![advice.to_owned()];
         }
@@ -144,39 +144,39 @@ impl Session {
         Ok((outcome, found))
     }
 
-    /// Runs a stage; whatever goes wrong is its outcome.
-    pub fn work(&self, stage: &Stage) -> Outcome {
-        if let Some(missing) = stage.programs().find(|key| self.kit.program(key).is_none()) {
-            return Outcome::of(Status::NotApplicable, format!("not part of this build: {missing}"));
+    /// Runs a stage; errors become part of its outcome.
+    pub fn run_stage(&self, stage: &Stage) -> Outcome {
+        if let Some(missing) = stage.programs().find(|key| self.artifacts.program(key).is_none()) {
+            return Outcome::of(Status::NotApplicable, format!("this build does not contain {missing}"));
         }
         let limit = self.limit(stage.limit);
-        let outcome = match stage.work {
-            Work::Doctor => self.doctor().map(|(outcome, _)| outcome),
-            Work::Upstream => self.upstream(limit),
-            Work::Tests(needs) => match self.lacks(needs) {
+        let outcome = match stage.kind {
+            Kind::Doctor => self.doctor().map(|(outcome, _)| outcome),
+            Kind::Upstream => self.upstream(limit),
+            Kind::Tests(requirement) => match self.unmet_requirement(requirement) {
                 Some(reason) => Ok(Outcome::of(Status::NotApplicable, reason)),
                 None => self.tests(stage.name, limit),
             },
-            Work::Stress => self.stress(limit),
-            Work::Fuzz => self.fuzz(limit),
-            Work::Demo => self.demo(limit),
-            Work::Benches => self.benches(limit),
-            Work::Questions => self.questions(limit),
+            Kind::Stress => self.stress(limit),
+            Kind::Fuzz => self.fuzz(limit),
+            Kind::Demo => self.demo(limit),
+            Kind::Benches => self.benches(limit),
+            Kind::Questions => self.questions(limit),
         };
         outcome.unwrap_or_else(|error| failed(&error))
     }
 
-    /// A tool makes everything slower.
+    /// Returns the time limit, 20 times longer under a tool, which slows programs down.
     pub fn limit(&self, seconds: u64) -> Duration {
         Duration::from_secs(if self.under.is_empty() { seconds } else { seconds * 20 })
     }
 
-    fn lacks(&self, needs: Needs) -> Option<String> {
+    fn unmet_requirement(&self, requirement: Needs) -> Option<String> {
         let runs =
             |program: &str| bounded::run(Command::new(program).arg("--version"), self.limit(20)).is_ok();
         let objdump = std::env::var("CANDLE_ROCM_OBJDUMP").unwrap_or_else(|_| "llvm-objdump-22".into());
-        match needs {
-            Needs::Sources if self.kit.is_packed => Some("needs the source tree".to_owned()),
+        match requirement {
+            Needs::Sources if self.artifacts.is_packed => Some("needs the source tree".to_owned()),
             Needs::Sources if !runs("rustc") => Some("needs rustc".to_owned()),
             Needs::Objdump if !runs(&objdump) => Some(format!("needs {objdump}")),
             _ => None,
@@ -186,19 +186,19 @@ impl Session {
     /// A program on the chosen driver.
     pub fn command(&self, key: &str) -> Result<Command> {
         let mut command =
-            Command::new(self.kit.program(key).with_context(|| format!("{key} was not built"))?);
+            Command::new(self.artifacts.program(key).with_context(|| format!("{key} was not built"))?);
         command
             .current_dir(&self.out)
             .env("RUST_BACKTRACE", "0")
-            .env("CANDLE_TINY_LLAMA", &self.kit.tiny_llama);
+            .env("CANDLE_TINY_LLAMA", &self.artifacts.tiny_llama);
         if let Some(driver) = &self.driver {
             command.env(DRIVER, driver);
         }
         Ok(command)
     }
 
-    /// Returns the command under the tool, if there is one.
-    pub fn tested(&self, command: Command) -> Command {
+    /// Wraps a command in the tool, if there is one.
+    pub fn under_tool(&self, command: Command) -> Command {
         let [tool, args @ ..] = self.under.as_slice() else { return command };
         let mut under = Command::new(tool);
         under.args(args).arg(command.get_program()).args(command.get_args()).env("RUST_TEST_THREADS", "1");
@@ -210,24 +210,24 @@ impl Session {
     fn tests(&self, name: &str, limit: Duration) -> Result<Outcome> {
         let mut command = self.command(&format!("deps/{name}"))?;
         command.args(["--show-output", "--color=never"]);
-        let finished = bounded::run(&mut self.tested(command), limit)?;
+        let finished = bounded::run(&mut self.under_tool(command), limit)?;
         let results = Results::read(&finished, limit);
         let mut outcome = Outcome::good(results.passed.len());
         outcome.log = log(&finished);
         outcome.failed = results.failed.len();
         outcome.skipped = results.ignored.len();
         outcome.not_applicable = results.not_applicable.len();
-        let message = |said: &String| upstream_tests::message(said);
-        outcome
-            .notes
-            .extend(results.failed.iter().map(|(test, said)| format!("FAILED {test}: {}", message(said))));
+        let message = |output: &String| upstream_tests::message(output);
+        outcome.notes.extend(
+            results.failed.iter().map(|(test, output)| format!("FAILED {test}: {}", message(output))),
+        );
         outcome.notes.extend(results.not_applicable.iter().map(|(test, why)| format!("{test}: {why}")));
         if let Some(end) = &results.end {
             outcome.failed += 1;
             outcome.notes.push(end.clone());
         } else if !finished.stdout.contains("test result: ") {
             outcome.failed += 1;
-            outcome.notes.push(format!("gave no results: {}", last_lines(&finished)));
+            outcome.notes.push(format!("no test results: {}", last_lines(&finished)));
         }
         for finding in findings(&outcome.log) {
             outcome.failed += 1;
@@ -244,12 +244,12 @@ impl Session {
 
     fn upstream(&self, limit: Duration) -> Result<Outcome> {
         let mut outcome = Outcome::good(0);
-        let program = self.kit.program(SUITES).context("upstream's tests were not built")?;
-        for (name, source) in upstream_tests::CRATES.iter().zip(&self.kit.sources) {
+        let program = self.artifacts.program(SUITES).context("upstream's tests were not built")?;
+        for (name, source) in upstream_tests::CRATES.iter().zip(&self.artifacts.sources) {
             for suite in rocmify_suites(name, source)?.iter().filter(|suite| !suite.tests.is_empty()) {
-                let mut command = suite_command(program, &self.kit.upstream, suite);
+                let mut command = suite_command(program, &self.artifacts.upstream, suite);
                 command.envs(self.driver.iter().map(|driver| (DRIVER, driver)));
-                let finished = bounded::run(&mut self.tested(command), limit)?;
+                let finished = bounded::run(&mut self.under_tool(command), limit)?;
                 let judged = judge(suite, &Results::read(&finished, limit));
                 outcome.passed += judged.counts.passed;
                 outcome.failed += judged.counts.failed + judged.stale.len();
@@ -257,7 +257,7 @@ impl Session {
                 let bad = judged.notes.into_iter().filter(|note| note.trim_start().starts_with("FAILED"));
                 outcome.notes.extend(bad);
                 outcome.notes.extend(
-                    judged.stale.iter().map(|test| format!("{test} passes, but is listed as failing")),
+                    judged.stale.iter().map(|test| format!("{test} passes, but is listed as skipped")),
                 );
                 let found: Vec<String> = findings(&log(&finished)).collect();
                 outcome.failed += found.len();
@@ -269,15 +269,15 @@ impl Session {
         Ok(outcome)
     }
 
-    /// Reads a JSON file that a program wrote into the report's folder, and leaves it there cleaned.
-    pub fn clean_file(&self, file: &std::path::Path) -> Result<Value> {
-        let text = fs::read_to_string(file).context("it left no report")?;
-        let clean = self.scrubber.json(&serde_json::from_str(&text).context("its report is no JSON")?);
+    /// Reads a JSON file that a program has written, and replaces the file by its scrubbed content.
+    pub fn scrub_file(&self, file: &std::path::Path) -> Result<Value> {
+        let text = fs::read_to_string(file).context("the program wrote no report")?;
+        let clean = self.scrubber.json(&serde_json::from_str(&text).context("the report is not JSON")?);
         fs::write(file, format!("{clean:#}\n"))?;
         Ok(clean)
     }
 
-    pub fn clean(&self, mut outcome: Outcome) -> Outcome {
+    pub fn scrub(&self, mut outcome: Outcome) -> Outcome {
         outcome.log = self.scrubber.text(&outcome.log);
         outcome.notes = outcome.notes.iter().map(|note| self.scrubber.text(note)).collect();
         outcome.figures = self.scrubber.json(&outcome.figures);
@@ -297,7 +297,7 @@ fn failed(error: &anyhow::Error) -> Outcome {
     Outcome::of(Status::Failed, format!("{error:#}"))
 }
 
-/// Returns what compute-sanitizer found, if a program ran under it.
+/// Returns the error summaries of compute-sanitizer in a program's output.
 fn findings(output: &str) -> impl Iterator<Item = String> + '_ {
     let bad = |line: &&str| {
         let summary = line.split_once(" SUMMARY: ").map(|(_, rest)| rest.trim());
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sanitizers_findings_fail() {
+    fn sanitizer_findings_are_reported() {
         let text = "========= ERROR SUMMARY: 0 errors\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors)\n";
         assert_eq!(findings(text).count(), 0);
         let text = "========= ERROR SUMMARY: 3 errors\n========= RACECHECK SUMMARY: 1 hazard displayed\n";
