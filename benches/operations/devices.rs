@@ -39,7 +39,7 @@ impl Kind {
         let device = device.with_context(|| match self {
             Self::Cuda if cfg!(not(feature = "cuda")) => {
                 "this benchmark was built without Candle's CUDA backend: build it with --features cuda \
-                 (docs/performance.md lists the requirements)"
+                 (docs/explanation/performance.md lists the requirements)"
             }
             _ => "cannot open the device",
         })?;

@@ -4,7 +4,7 @@
 //! cargo bench --features rocm --bench operations -- --json run.json
 //! ```
 //!
-//! docs/performance.md describes the method. Each case is measured on every device before the next case. After an error
+//! docs/explanation/performance.md describes the method. Each case is measured on every device before the next case. After an error
 //! the other cases continue, and the exit status is 1. The last line is `bench: N cases, M failed`.
 mod attention;
 mod case;

@@ -1,7 +1,7 @@
 //! Runs a custom operation with its own kernel on a ROCm device and on the CPU.
 //!
 //! `cargo run --features rocm-emulator --example custom_kernel` (set `CANDLE_ROCM_DRIVER=emulator` on a
-//! machine without an AMD GPU). `docs/custom-kernels.md` explains how the kernel is compiled.
+//! machine without an AMD GPU). `docs/how-to/write-your-own-kernel.md` explains how the kernel is compiled.
 mod softsign;
 
 use candle_core::rocm::RocmDevice;

@@ -1,4 +1,4 @@
-// Computes scale * x / (scale + |x|). Compiled separately, see docs/custom-kernels.md.
+// Computes scale * x / (scale + |x|). Compiled separately, see docs/how-to/write-your-own-kernel.md.
 template <typename T>
 __device__ void softsign(const size_t numel, const float scale, const T *in, T *out) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;

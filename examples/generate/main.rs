@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Uses the engine of `llm-worker` with a single request. The text is streamed to standard output, everything
-//! else goes to standard error. See docs/generate.md.
+//! else goes to standard error. See docs/how-to/generate-text.md.
 #[path = "../shared/device.rs"]
 mod device;
 mod options;

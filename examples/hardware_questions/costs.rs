@@ -16,7 +16,12 @@ const CALLS: usize = 1000;
 const COPIES: usize = 8;
 
 const fn figure(name: &'static str, why: &'static str) -> Question {
-    Question { name, guess: "none: the software GPU cannot predict times", why, place: "docs/performance.md" }
+    Question {
+        name,
+        guess: "none: the software GPU cannot predict times",
+        why,
+        place: "docs/explanation/performance.md",
+    }
 }
 
 /// Measures loading a module and the first launch. Must run first, since both happen only once.

@@ -1,5 +1,5 @@
 // Instructions whose results AMD's manuals do not fully specify. Each thread reads up to four words and
-// writes two. `cargo xtask validate` compiles this file for the present GPU; see docs/validate.md.
+// writes two. `cargo xtask validate` compiles this file for the present GPU; see docs/how-to/validate-a-gpu.md.
 #if defined(__AMDGCN__)
 
 #define QUESTION(NAME, BODY)                                                                                  \

@@ -1,7 +1,7 @@
 //! Tests behaviour that only hardware determines, and compares it with the choices (guesses) of the software GPU.
 //!
 //! `cargo xtask validate --only questions` compiles the kernels for the present GPU and runs this program;
-//! docs/validate.md explains the answers. On the software GPU every guess is right, since `guesses.txt` has its results.
+//! docs/how-to/validate-a-gpu.md explains the answers. On the software GPU every guess is right, since `guesses.txt` has its results.
 mod accuracy;
 mod answer;
 mod cases;

@@ -1,5 +1,5 @@
 // Computes one element of a matrix product per wave: the sum of 16 products and an addend. A case consists of
-// 8 words of A's row (two elements each), 8 words of B's column, and the addend; see docs/validate.md.
+// 8 words of A's row (two elements each), 8 words of B's column, and the addend; see docs/how-to/validate-a-gpu.md.
 #if defined(__AMDGCN__)
 constexpr unsigned int CASE = 17;
 typedef float Float4 __attribute__((ext_vector_type(4)));

@@ -1,4 +1,4 @@
-// Kernels that observe scheduling, local memory and atomics on any GPU; see docs/validate.md.
+// Kernels that observe scheduling, local memory and atomics on any GPU; see docs/how-to/validate-a-gpu.md.
 constexpr unsigned int LOCAL_WORDS = 4096;
 
 // Keeps one wave busy for `steps` steps.

@@ -39,7 +39,7 @@ pub enum LocateError {
     #[error(
         "cargo could not fetch {name} {version}:\n{stderr}\n\
          It is not unpacked in cargo's registry or in a source folder of cargo's configuration either. \
-         Build once with network access, vendor the crates (docs/offline.md), or set {DIR_VARIABLE} to a Candle \
+         Build once with network access, vendor the crates (docs/how-to/build-offline.md), or set {DIR_VARIABLE} to a Candle \
          {version} checkout or a folder of unpacked crates."
     )]
     Fetch { name: String, version: String, stderr: String },

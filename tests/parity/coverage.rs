@@ -1,4 +1,4 @@
-//! Checks that every model of candle-transformers has a row in a table, or a reason in docs/testing.md why it
+//! Checks that every model of candle-transformers has a row in a table, or a reason in docs/contributing/testing.md why it
 //! has none.
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::{
     vision,
 };
 
-const DOCS: &str = include_str!("../../docs/testing.md");
+const DOCS: &str = include_str!("../../docs/contributing/testing.md");
 /// Header of the table of reasons.
 const REASONS: &str = "| File | Why it has no row |\n";
 
@@ -52,7 +52,10 @@ fn every_model_has_a_row_or_a_reason() {
     assert!(files.len() > 100, "{files:?}");
     let missing: Vec<_> =
         files.iter().filter(|file| !rows.contains(*file) && !excluded.contains(*file)).collect();
-    assert!(missing.is_empty(), "neither a row in tests/parity nor a reason in docs/testing.md: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "neither a row in tests/parity nor a reason in docs/contributing/testing.md: {missing:?}"
+    );
     let stale: Vec<_> =
         excluded.iter().filter(|file| rows.contains(*file) || !files.contains(*file)).collect();
     assert!(stale.is_empty(), "reasons for models that have a row or do not exist upstream: {stale:?}");

@@ -1,5 +1,5 @@
 //! `cargo xtask ck`: compiles the attention kernels of AMD's Composable Kernel to code objects outside the
-//! repository. An unmodified clang is enough, on any machine; docs/composable-kernel.md explains their use.
+//! repository. An unmodified clang is enough, on any machine; docs/how-to/composable-kernel.md explains their use.
 // The unused items are used by candle-flash-attn, which launches the kernels.
 #[allow(dead_code)]
 #[path = "../../candle-flash-attn/src/ck/interface.rs"]

@@ -71,7 +71,7 @@ enum Command {
     FuzzFiles(fuzz_files::Args),
     /// Run an example on the software GPU and list the kernels that execute the most instructions.
     Profile(profile::Args),
-    /// Merge benchmark runs into docs/performance.md, or list the cases in which a run became slower.
+    /// Merge benchmark runs into docs/explanation/performance.md, or list the cases in which a run became slower.
     Report(report::Args),
     /// Estimate the benchmark's times on AMD chips from software GPU counts and published peak rates.
     Paper(paper::Args),
@@ -81,15 +81,15 @@ enum Command {
     Serve(serve::Args),
     /// Stress the GPU with many allocations, changing shapes, many threads and two devices; fail on leaks or errors.
     Stress(stress::Args),
-    /// Run all tests and benchmarks on a machine with a GPU and collect the results in a folder (docs/validate.md).
+    /// Run all tests and benchmarks on a machine with a GPU and collect the results in a folder (docs/how-to/validate-a-gpu.md).
     Validate(validate::Args),
     /// Run the unit tests of the code that handles raw memory (loader, allocator, launches) under valgrind.
     Valgrind,
-    /// Build the attention kernels of AMD's Composable Kernel outside the repository (docs/composable-kernel.md).
+    /// Build the attention kernels of AMD's Composable Kernel outside the repository (docs/how-to/composable-kernel.md).
     Ck(ck::Args),
     /// Compile the kernels for some targets and print their resource table.
     Kernels(kernels::Args),
-    /// Download the tools that build the kernels for NVIDIA targets (for benchmarks; docs/nvidia.md).
+    /// Download the tools that build the kernels for NVIDIA targets (for benchmarks; docs/contributing/nvidia.md).
     NvidiaTools(nvidia_tools::Args),
     /// Compare the number of lines per folder with its budget; fail if it is exceeded.
     Lines(lines::Args),

@@ -93,7 +93,7 @@ pub fn ensure(tools: &[Tool]) -> Result<()> {
     if command("apt-get", &["--version"]).stdout(Stdio::null()).status().is_err() {
         bail!(
             "apt-get not found; install clang >= 19 with the AMDGPU target, lld, llvm-objdump, the ROCm device \
-             libraries and pip with your package manager (docs/troubleshooting.md lists the packages)"
+             libraries and pip with your package manager (docs/reference/troubleshooting.md lists the packages)"
         );
     }
     eprintln!("installing: {}", packages.join(" "));

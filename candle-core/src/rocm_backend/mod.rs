@@ -45,7 +45,7 @@
 //! ```
 //!
 //! [`RocmDevice::custom_kernel`] loads your own kernel from a code object compiled for the device's
-//! [`arch`](RocmDevice::arch); see `docs/custom-kernels.md` and `examples/custom_kernel/`.
+//! [`arch`](RocmDevice::arch); see `docs/how-to/write-your-own-kernel.md` and `examples/custom_kernel/`.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod backend;
 mod device;

@@ -1,7 +1,7 @@
 //! Attention with AMD's Composable Kernel (CK), if the user has built it. `cargo xtask ck` compiles instances of CK's
 //! forward kernel to code objects outside of the project, and [`FOLDER_VARIABLE`] names their folder. [`Library`] reads and
 //! checks them. This crate's functions launch them instead of Candle's kernels if [`TABLE`] or [`choose`] selects them and
-//! an instance supports the call. See docs/composable-kernel.md.
+//! an instance supports the call. See docs/how-to/composable-kernel.md.
 
 mod call;
 mod choice;

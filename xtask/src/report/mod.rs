@@ -13,8 +13,8 @@ use crate::process::root;
 use causes::Causes;
 use runs::{Merged, Run, geometric_mean};
 
-pub const PAGE: &str = "docs/performance.md";
-const PLOTS: &str = "docs/performance";
+pub const PAGE: &str = "docs/explanation/performance.md";
+const PLOTS: &str = "docs/explanation/performance";
 const RESULTS: &str = "benches/results";
 const CAUSES: &str = "benches/operations/causes.toml";
 /// Markers of the part of the page that is replaced.

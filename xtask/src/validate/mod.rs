@@ -1,7 +1,7 @@
 //! `cargo xtask validate`: runs all tests and benchmarks unattended and writes the results to one folder.
 //!
 //! [`stages`] lists the stages, [`session`] and [`programs`] run them, [`artifacts`] and [`pack`] build the programs,
-//! [`scrub`] removes private data from all texts, [`report`] writes the results. Users read docs/validate.md.
+//! [`scrub`] removes private data from all texts, [`report`] writes the results. Users read docs/how-to/validate-a-gpu.md.
 mod artifacts;
 mod pack;
 mod programs;

@@ -1,7 +1,7 @@
 //! Fusion: some launches are deferred until the next operation, so that one kernel computes several operations.
 //!
 //! Deferred are products of one row with a quantized matrix, `silu` of such a product, its product with another tensor, and
-//! the sum of a product and another tensor. `docs/fusion.md` specifies what is deferred and fused, the order on the stream,
+//! the sum of a product and another tensor. `docs/explanation/fusion.md` specifies what is deferred and fused, the order on the stream,
 //! results, memory and errors. Fusion only changes the number of launches. If nothing is deferred, an operation costs one
 //! additional atomic load.
 //!

@@ -34,13 +34,13 @@ const TIMED_CALLS: u32 = 5;
 
 /// Prefixes of the architectures on which the built-in kernels are used by default.
 const OWN_KERNEL_ARCHS: &[&str] = &[
-    // Measured (docs/performance.md): cuDNN's heuristics through this interface take up to 19 times as long.
+    // Measured (docs/explanation/performance.md): cuDNN's heuristics through this interface take up to 19 times as long.
     "sm_",
 ];
 
 /// Prefixes of the architectures on which the built-in kernels use unfolding instead of tiles.
 const UNFOLDED_ARCHS: &[&str] = &[
-    // Measured (docs/performance.md): cuBLAS is faster than tiles, even with the unfolded copy.
+    // Measured (docs/explanation/performance.md): cuBLAS is faster than tiles, even with the unfolded copy.
     "sm_",
 ];
 

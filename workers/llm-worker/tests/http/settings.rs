@@ -45,8 +45,8 @@ async fn the_api_accepts_the_documented_ranges() {
 
 #[test]
 fn the_documentation_contains_the_table() {
-    let page = std::fs::read_to_string("../../docs/workers.md").unwrap();
+    let page = std::fs::read_to_string("../../docs/reference/http-api.md").unwrap();
     let rows: String = SETTINGS.iter().map(|setting| setting.markdown_row() + "\n").collect();
     let table = format!("| setting | must be | default | meaning |\n|---|---|---|---|\n{rows}\n");
-    assert!(page.contains(&table), "docs/workers.md needs this table:\n\n{table}");
+    assert!(page.contains(&table), "docs/reference/http-api.md needs this table:\n\n{table}");
 }

@@ -68,7 +68,7 @@ pub(super) unsafe fn few_rows(
 /// Returns true if the built-in kernel is used for products of up to THIN_SIDE rows.
 fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
     match dtype {
-        // Measured (docs/performance.md): without matrix units for f32, cuBLAS takes 0.6 of the time.
+        // Measured (docs/explanation/performance.md): without matrix units for f32, cuBLAS takes 0.6 of the time.
         DType::F32 => !device.arch().starts_with("sm_"),
         _ => !device.state().drops_denormals(),
     }
