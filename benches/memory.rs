@@ -49,8 +49,8 @@ fn allocations(criterion: &mut Criterion, device: &RocmDevice) {
 fn temporaries(criterion: &mut Criterion, device: &RocmDevice) {
     let mut group = criterion.benchmark_group("chain of additions");
     let x = Tensor::ones(16 << 10, DType::F32, &Device::Rocm(device.clone())).expect("a tensor");
-    for (label, parked) in [("hipMalloc and hipFree", Some(0)), ("allocator", None)] {
-        device.set_parked_memory(parked).expect("free cached memory");
+    for (label, limit) in [("hipMalloc and hipFree", Some(0)), ("allocator", None)] {
+        device.set_memory_cache_limit(limit).expect("free cached memory");
         group.bench_function(label, |bencher| {
             bencher.iter(|| {
                 let sum = (0..ADDITIONS).try_fold(x.clone(), |sum, _| sum + &x).expect("sums");

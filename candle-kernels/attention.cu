@@ -394,7 +394,7 @@ struct SoftmaxState {
 // Returns the workspace of a split of the keys: the accumulators, followed by one SoftmaxState per row.
 __device__ __forceinline__ float *partial_of(float *partial, unsigned int parts, unsigned int part, unsigned int columns) {
     const size_t block = blockIdx.x * gridDim.y + blockIdx.y;
-    return partial + (block * parts + part) * (CANDLE_ATTENTION_FEW * (columns + 2));
+    return partial + (block * parts + part) * (CANDLE_ATTENTION_SPLIT_ROWS * (columns + 2));
 }
 
 template <typename T>
@@ -483,7 +483,7 @@ __device__ __forceinline__ void attention_keys(TASK_PARAMETERS(T), float *partia
 template <typename T>
 __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), float *partial, unsigned int parts,
                                                 unsigned int columns) {
-    constexpr unsigned int ROWS = CANDLE_ATTENTION_FEW, THREADS = CANDLE_ATTENTION_PARTS;
+    constexpr unsigned int ROWS = CANDLE_ATTENTION_SPLIT_ROWS, THREADS = CANDLE_ATTENTION_MAX_SPLITS;
     __shared__ float weights[THREADS];
     Task<T> task(TASK_ARGUMENTS);
     task.assign_rows(ROWS, columns);
@@ -527,7 +527,7 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), float *parti
         attention_keys<T, WIDTH>(TASK_ARGUMENTS, partial);                                                              \
     }
 #define ATTENTION_PARTS(T, T_NAME)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(CANDLE_ATTENTION_PARTS) attention_parts_##T_NAME(                      \
+    extern "C" __global__ void __launch_bounds__(CANDLE_ATTENTION_MAX_SPLITS) attention_parts_##T_NAME(                      \
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \

@@ -58,7 +58,7 @@ __device__ void convolve(const uint32_t places, const Divisor width, const uint3
                          const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x,
                          const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
-    constexpr uint32_t N = CANDLE_CONV_PLACES;
+    constexpr uint32_t N = CANDLE_CONV_PLACES_PER_THREAD;
     const size_t *s = info + 4, *k = info + 12;
     const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
     const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];

@@ -6,10 +6,10 @@
 struct Routing {
     const uint32_t *experts, *order;
     const float *factors;
-    unsigned int count, stack, per;
+    unsigned int count, stack, rows_per_activation;
 
     __device__ __forceinline__ unsigned int place(unsigned int i) const { return order == nullptr ? i : order[i]; }
-    __device__ __forceinline__ unsigned int line(unsigned int i) const { return per == 1 ? place(i) : place(i) / per; }
+    __device__ __forceinline__ unsigned int line(unsigned int i) const { return rows_per_activation == 1 ? place(i) : place(i) / rows_per_activation; }
     __device__ __forceinline__ float factor(unsigned int place) const { return factors == nullptr ? 1 : factors[place]; }
 };
 

@@ -16,7 +16,7 @@ template <bool GATHER, typename U, typename I>
 __device__ __forceinline__ void take(const uint32_t numel, const I *ids, const U *inp, U *out, const size_t ids_stride,
                                      const size_t src_dim_size, const size_t src_right_size, const Divisor right,
                                      const Divisor count) {
-    constexpr uint32_t N = CANDLE_TAKEN * sizeof(U) < CANDLE_TAKEN_BYTES ? CANDLE_TAKEN : CANDLE_TAKEN_BYTES / sizeof(U);
+    constexpr uint32_t N = CANDLE_GATHER_UNITS_PER_THREAD * sizeof(U) < CANDLE_GATHER_BYTES_PER_THREAD ? CANDLE_GATHER_UNITS_PER_THREAD : CANDLE_GATHER_BYTES_PER_THREAD / sizeof(U);
     I id[N];
     const U *from[N];
     U value[N] = {};

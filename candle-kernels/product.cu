@@ -156,9 +156,10 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) product_f64(PRODUCT_AR
 #define EXPERTS_OP(T, NAME)                                                                                            \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) experts_##NAME(                                         \
         const T *x, const T *weights, const uint32_t *experts, const uint32_t *order, const float *factors, T *out,    \
-        const unsigned int count, const unsigned int n, const unsigned int stack, const unsigned int per,              \
-        const unsigned int k, const unsigned int width) {                                                              \
-        experts_product(x, weights, Routing{experts, order, factors, count, stack, per}, out, n, k, width);            \
+        const unsigned int count, const unsigned int n, const unsigned int stack,                                      \
+        const unsigned int rows_per_activation, const unsigned int k, const unsigned int width) {                      \
+        const Routing routing = {experts, order, factors, count, stack, rows_per_activation};                          \
+        experts_product(x, weights, routing, out, n, k, width);                                                        \
     }
 EXPERTS_OP(__nv_bfloat16, bf16)
 EXPERTS_OP(__half, f16)

@@ -113,7 +113,7 @@ __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const si
 }
 
 // Number of weight rows that a group of lanes processes together, to reuse the activations it reads.
-constexpr unsigned int ROWS_PER_LANE_GROUP = CANDLE_QUANTIZED_BESIDE;
+constexpr unsigned int ROWS_PER_LANE_GROUP = CANDLE_ROWS_PER_LANE_GROUP;
 
 // The unit of work of a lane: one piece, or for large blocks two neighbouring pieces.
 template <typename F>
@@ -389,8 +389,9 @@ QUANTIZE_OPS(float, f32)
     extern "C" __global__ void __launch_bounds__(CANDLE_QUANTIZED_ROW_BLOCK) quantized_rows_##ROWS##_##NAME(           \
         const uint8_t *activations, const uint8_t *weights, const uint32_t *experts, const uint32_t *order,            \
         const float *factors, float *out, const size_t all, const unsigned int count, const unsigned int n,            \
-        const unsigned int stack, const unsigned int per, const unsigned int pieces, const unsigned int width) {       \
-        const Routing routing = {experts, order, factors, count, stack, per};                                          \
+        const unsigned int stack, const unsigned int rows_per_activation, const unsigned int pieces,                   \
+        const unsigned int width) {                                                                                    \
+        const Routing routing = {experts, order, factors, count, stack, rows_per_activation};                          \
         rows_product<F, ROWS>(activations, weights, routing, out, all, n, pieces, width);                              \
     }
 #define FORMAT_OPS(F, NAME, ...)                                                                                        \

@@ -174,7 +174,7 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
 template <typename Fold, typename Accumulator = Fold, typename T, typename F>
 __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, F finish) {
     // As many neighbouring results as fit into registers; the host uses the same formula.
-    constexpr unsigned int MAX_NEIGHBOURS = sizeof(Accumulator) > 16 ? 8 / sizeof(T) : CANDLE_NEIGHBOURS;
+    constexpr unsigned int MAX_NEIGHBOURS = sizeof(Accumulator) > 16 ? 8 / sizeof(T) : CANDLE_MAX_RESULTS_PER_THREAD;
     constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < MAX_NEIGHBOURS ? N : MAX_NEIGHBOURS;
     constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
     __shared__ Fold shared[CANDLE_BLOCK * (NEIGHBOURS < 4 ? NEIGHBOURS : 4)];

@@ -3,7 +3,7 @@
 // (16 of f64); longer rows are read again. Computed in f32, or in f64 for f64.
 //
 // A few long rows are split into parts of `part` elements, numbered by y of the grid, and take two launches: the
-// first has no `dst` and writes the statistics of each part to `known`, which the second reads. Otherwise `known` is
+// first has no `dst` and writes the statistics of each part to `partials`, which the second reads. Otherwise `partials` is
 // null.
 #include "lanes.cuh"
 
@@ -257,12 +257,12 @@ struct Softmax {
         return {top, 0, row.template sum_threads<0>(sum)};
     }
     template <typename W>
-    static __device__ __forceinline__ W scale(const RowStatistics<W> &known, W, W) {
-        return LOG ? logg(known.sum) : (W)1 / known.sum;
+    static __device__ __forceinline__ W scale(const RowStatistics<W> &row, W, W) {
+        return LOG ? logg(row.sum) : (W)1 / row.sum;
     }
     template <typename T, typename W>
-    static __device__ __forceinline__ W element(W x, const RowStatistics<W> &known, W scale, W, W, bool is_kept) {
-        return LOG ? (x - known.base) - scale : (is_kept ? x : exponential<T>(x - known.base)) * scale;
+    static __device__ __forceinline__ W element(W x, const RowStatistics<W> &row, W scale, W, W, bool is_kept) {
+        return LOG ? (x - row.base) - scale : (is_kept ? x : exponential<T>(x - row.base)) * scale;
     }
 };
 
@@ -308,19 +308,19 @@ struct Norm {
         return {base, rest, row.template sum_threads<1>(sum)};
     }
     template <typename W>
-    static __device__ __forceinline__ W scale(const RowStatistics<W> &known, W columns, W eps) {
-        return (W)1 / sqrtg(known.sum / columns + eps);
+    static __device__ __forceinline__ W scale(const RowStatistics<W> &row, W columns, W eps) {
+        return (W)1 / sqrtg(row.sum / columns + eps);
     }
     template <typename T, typename W>
-    static __device__ __forceinline__ W element(W x, const RowStatistics<W> &known, W scale, W alpha, W beta, bool) {
-        return MEAN ? ((x - known.base) - known.rest) * scale * alpha + beta : x * scale * alpha;
+    static __device__ __forceinline__ W element(W x, const RowStatistics<W> &row, W scale, W alpha, W beta, bool) {
+        return MEAN ? ((x - row.base) - row.rest) * scale * alpha + beta : x * scale * alpha;
     }
 };
 
 // Calls `write(row, statistics, row index, start of the part in the row, offset in the tensor)`, or stores
 // statistics.
 template <typename Op, typename T, typename F>
-__device__ __forceinline__ void each_row(const T *src, const bool writes, void *known, const unsigned int rows,
+__device__ __forceinline__ void each_row(const T *src, const bool writes, void *partials, const unsigned int rows,
                                          const unsigned int columns, const unsigned int part, const unsigned int width,
                                          F write) {
     typedef typename Wide<T>::type W;
@@ -329,12 +329,12 @@ __device__ __forceinline__ void each_row(const T *src, const bool writes, void *
     const unsigned int begin = blockIdx.y * part, count = is_row ? min(part, columns - begin) : 0;
     const size_t first = is_row ? (size_t)number * columns + begin : 0;
     Row<T> row(src + first, count, threadIdx.x & (width - 1), width);
-    RowStatistics<W> *parts = (RowStatistics<W> *)known + (is_row ? (size_t)number * gridDim.y : 0);
+    RowStatistics<W> *parts = (RowStatistics<W> *)partials + (is_row ? (size_t)number * gridDim.y : 0);
     RowStatistics<W> row_statistics;
-    if (known && writes) {
+    if (partials && writes) {
         row_statistics = Op::merge_parts(row, (const RowStatistics<W> *)parts, gridDim.y, columns, part);
     } else {
-        row_statistics = Op::statistics(row, count, known != nullptr);
+        row_statistics = Op::statistics(row, count, partials != nullptr);
     }
     if (!writes) {
         if (is_row && row.lane == 0) {
@@ -347,7 +347,7 @@ __device__ __forceinline__ void each_row(const T *src, const bool writes, void *
 
 // Rows with a factor and a summand for each column.
 template <typename Op, typename T>
-__device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, const T *beta, void *known,
+__device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, const T *beta, void *partials,
                                          const unsigned int rows, const unsigned int columns, const unsigned int part,
                                          const unsigned int width, const float eps) {
     typedef typename Wide<T>::type W;
@@ -357,7 +357,7 @@ __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, c
             return Op::template element<T>(x, row_statistics, scale, a, b, is_kept);
         });
     };
-    each_row<Op>(src, dst != nullptr, known, rows, columns, part, width, write);
+    each_row<Op>(src, dst != nullptr, partials, rows, columns, part, width, write);
 }
 
 // Weights of a channel, and the number of elements left in it.
@@ -366,7 +366,7 @@ struct Channel { T alpha, beta; unsigned int left; };
 
 // Rows that are groups of channels with `channel` elements each; the first row is group number `group`.
 template <typename T>
-__device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha, const T *beta, void *known,
+__device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha, const T *beta, void *partials,
                                            const unsigned int rows, const unsigned int columns, const unsigned int part,
                                            const unsigned int width, const size_t channel, const size_t group_count,
                                            const unsigned int group, const double eps) {
@@ -389,29 +389,29 @@ __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha,
             return [=](W x) INLINE { return (x - row_statistics.base) * factor + summand; };
         });
     };
-    each_row<Op>(src, dst != nullptr, known, rows, columns, part, width, write);
+    each_row<Op>(src, dst != nullptr, partials, rows, columns, part, width, write);
 }
 
 #define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME
 #define ROWS const unsigned int rows, const unsigned int columns, const unsigned int part, const unsigned int width
 #define ROW_OPS(T, NAME)                                                                                         \
-    ROW_KERNEL(softmax_##NAME)(const T *src, T *dst, void *known, ROWS) {                                        \
-        each_row<Softmax<false>>(src, dst, src, src, known, rows, columns, part, width, 0);                      \
+    ROW_KERNEL(softmax_##NAME)(const T *src, T *dst, void *partials, ROWS) {                                     \
+        each_row<Softmax<false>>(src, dst, src, src, partials, rows, columns, part, width, 0);                   \
     }                                                                                                            \
-    ROW_KERNEL(logsoftmax_##NAME)(const T *src, T *dst, void *known, ROWS) {                                     \
-        each_row<Softmax<true>>(src, dst, src, src, known, rows, columns, part, width, 0);                       \
+    ROW_KERNEL(logsoftmax_##NAME)(const T *src, T *dst, void *partials, ROWS) {                                  \
+        each_row<Softmax<true>>(src, dst, src, src, partials, rows, columns, part, width, 0);                    \
     }                                                                                                            \
-    ROW_KERNEL(rmsnorm_##NAME)(const T *src, T *dst, const T *alpha, void *known, ROWS, const float eps) {       \
-        each_row<Norm<false>>(src, dst, alpha, src, known, rows, columns, part, width, eps);                     \
+    ROW_KERNEL(rmsnorm_##NAME)(const T *src, T *dst, const T *alpha, void *partials, ROWS, const float eps) {    \
+        each_row<Norm<false>>(src, dst, alpha, src, partials, rows, columns, part, width, eps);                  \
     }                                                                                                            \
-    ROW_KERNEL(layernorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *known, ROWS,         \
+    ROW_KERNEL(layernorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *partials, ROWS,      \
                                  const float eps) {                                                              \
-        each_row<Norm<true>>(src, dst, alpha, beta, known, rows, columns, part, width, eps);                     \
+        each_row<Norm<true>>(src, dst, alpha, beta, partials, rows, columns, part, width, eps);                  \
     }                                                                                                            \
-    ROW_KERNEL(groupnorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *known, ROWS,         \
+    ROW_KERNEL(groupnorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *partials, ROWS,      \
                                  const size_t channel, const size_t groups, const unsigned int group,            \
                                  const double eps) {                                                             \
-        each_group(src, dst, alpha, beta, known, rows, columns, part, width, channel, groups, group, eps);       \
+        each_group(src, dst, alpha, beta, partials, rows, columns, part, width, channel, groups, group, eps);    \
     }
 ROW_OPS(__nv_bfloat16, bf16)
 ROW_OPS(__half, f16)

@@ -10,7 +10,7 @@ template <> struct RunningSum<double> { typedef double type; };
 struct Lines { unsigned int lines, length, inner, part, width; };
 
 template <typename T, typename A = typename RunningSum<T>::type>
-__device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A *known) {
+__device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A *partials) {
     // Elements of a thread at a time: two packs of a contiguous line, or as many elements with a stride.
     constexpr unsigned int N = 2 * CANDLE_PACK_BYTES / sizeof(T), BYTES = N * sizeof(T);
     extern __shared__ double lds[];
@@ -47,7 +47,7 @@ __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A
     A carry = 0;
     if (dst && blockIdx.y > 0) {
         for (unsigned int p = lane; p < blockIdx.y; p += all.width) {
-            carry += known[(size_t)p * all.lines + line];
+            carry += partials[(size_t)p * all.lines + line];
         }
         before(carry);
     }
@@ -88,15 +88,15 @@ __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A
         }
     }
     if (!dst && own == line && lane == 0) {
-        known[(size_t)blockIdx.y * all.lines + line] = carry;
+        partials[(size_t)blockIdx.y * all.lines + line] = carry;
     }
 }
 
 #define CUMSUM(T, NAME)                                                                                              \
     extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) cumsum_##NAME(                                    \
         const unsigned int lines, const unsigned int length, const unsigned int inner, const unsigned int part,      \
-        const unsigned int width, const T *src, T *dst, void *known) {                                               \
-        cumsum<T>({lines, length, inner, part, width}, src, dst, (typename RunningSum<T>::type *)known);             \
+        const unsigned int width, const T *src, T *dst, void *partials) {                                            \
+        cumsum<T>({lines, length, inner, part, width}, src, dst, (typename RunningSum<T>::type *)partials);          \
     }
 CUMSUM(__nv_bfloat16, bf16)
 CUMSUM(__half, f16)

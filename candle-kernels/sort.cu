@@ -9,10 +9,10 @@
 #include "lanes.cuh"
 
 // Maps bits to keys. `sign` is the sign bit, 0 for unsigned types; `infinity` the bits of the largest value that is
-// not NaN, 0 for integers; `turned` is all ones for descending order. All are 0 if the elements are keys already.
+// not NaN, 0 for integers; `descending_mask` is all ones for descending order. All are 0 if the elements are keys already.
 template <typename K>
 struct Keys {
-    K sign, infinity, turned;
+    K sign, infinity, descending_mask;
 
     __device__ __forceinline__ K operator()(K bits) const {
         const K magnitude = bits & ~sign;
@@ -21,7 +21,7 @@ struct Keys {
             // Both zeros have one key, negative numbers are inverted, and every NaN has the highest key.
             key = magnitude > infinity ? (K)~(K)0 : magnitude == 0 ? sign : bits & sign ? (K)~bits : key;
         }
-        return key ^ turned;
+        return key ^ descending_mask;
     }
 };
 
@@ -31,7 +31,7 @@ template <> struct KeyWithPlace<uint32_t> { typedef uint64_t type; static conste
 template <> struct KeyWithPlace<uint64_t> { typedef unsigned __int128 type; static constexpr int shift = 32; };
 
 // Words per thread, consecutive in the sorted row.
-constexpr unsigned int KEYS_PER_THREAD = CANDLE_SORT_HELD;
+constexpr unsigned int KEYS_PER_THREAD = CANDLE_SORT_KEYS_PER_THREAD;
 
 // Returns the word of the lane whose index differs by `mask`. 128-bit words have 96 significant bits.
 template <typename V>
@@ -133,7 +133,7 @@ __device__ __forceinline__ void asort(const K *x, uint32_t *dst, const size_t ro
 constexpr unsigned int DIGITS = CANDLE_BLOCK, GROUPS = CANDLE_BLOCK / LANES;
 
 // A tile of a row with ROUNDS elements per thread; the elements of a group of lanes are consecutive.
-constexpr unsigned int ROUNDS = CANDLE_SORT_ROUNDS, SIZE = ROUNDS * CANDLE_BLOCK;
+constexpr unsigned int ROUNDS = CANDLE_SORT_TILE_KEYS_PER_THREAD, SIZE = ROUNDS * CANDLE_BLOCK;
 template <typename K>
 struct Tile {
     unsigned int tile, first, count;
@@ -313,8 +313,8 @@ __device__ __forceinline__ void move_by_digit(const K *x, const uint32_t *places
     }
 }
 
-#define KEYS const size_t sign, const size_t infinity, const size_t turned
-#define OF_KEYS(K) Keys<K>{(K)sign, (K)infinity, (K)turned}
+#define KEYS const size_t sign, const size_t infinity, const size_t descending_mask
+#define OF_KEYS(K) Keys<K>{(K)sign, (K)infinity, (K)descending_mask}
 #define ASORT(K, NAME)                                                                                                 \
     extern "C" __global__ __launch_bounds__(CANDLE_SORT_BLOCK) void asort_##NAME(                                      \
         const K *x, uint32_t *dst, const size_t rows, const unsigned int ncols, const unsigned int width, KEYS) {      \

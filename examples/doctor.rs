@@ -52,7 +52,9 @@ fn json(report: &Report) -> Value {
     let variables: Vec<Value> = report
         .variables
         .iter()
-        .map(|variable| json!({ "name": variable.name, "value": variable.value, "harm": variable.harm }))
+        .map(
+            |variable| json!({ "name": variable.name, "value": variable.value, "warning": variable.warning }),
+        )
         .collect();
     json!({
         "healthy": report.is_healthy(),
@@ -72,8 +74,10 @@ fn json(report: &Report) -> Value {
 }
 
 fn gpu(gpu: &GpuReport) -> Value {
-    let trial =
-        gpu.trial.as_ref().map(|outcome| outcome.as_ref().map_or_else(Clone::clone, |()| "computes".into()));
+    let self_test = gpu
+        .self_test
+        .as_ref()
+        .map(|outcome| outcome.as_ref().map_or_else(Clone::clone, |()| "passed".into()));
     json!({
         "ordinal": gpu.ordinal,
         "name": gpu.name,
@@ -82,6 +86,6 @@ fn gpu(gpu: &GpuReport) -> Value {
         "total_memory": gpu.total_memory,
         "free_memory": gpu.free_memory.as_ref().ok(),
         "code_object": gpu.code_object,
-        "trial": trial,
+        "self_test": self_test,
     })
 }

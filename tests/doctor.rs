@@ -74,7 +74,7 @@ fn every_gpu_is_tested_and_described() {
     assert!(healthy, "{report_text}");
     assert_contains(
         &report_text,
-        &["software GPU (gfx1100)", "discrete, the default", "16.00 GiB", "those for gfx1100", "computes"],
+        &["software GPU (gfx1100)", "discrete, the default", "16.00 GiB", "those for gfx1100", "passed"],
     );
     assert_contains(&report_text, &["advice     all is well: rocm:0 is a software GPU"]);
     let report = json(&[(DRIVER, "emulator:gfx1100,gfx1100")]);
@@ -82,7 +82,7 @@ fn every_gpu_is_tested_and_described() {
     assert_eq!(gpus.len(), 2);
     for (ordinal, gpu) in gpus.iter().enumerate() {
         assert_eq!((&gpu["ordinal"], &gpu["arch"]), (&ordinal.into(), &"gfx1100".into()));
-        assert_eq!((&gpu["trial"], &gpu["code_object"]), (&"computes".into(), &"gfx1100".into()));
+        assert_eq!((&gpu["self_test"], &gpu["code_object"]), (&"passed".into(), &"gfx1100".into()));
         assert_eq!((&gpu["total_memory"], &gpu["integrated"]), (&(16u64 << 30).into(), &false.into()));
     }
 }
@@ -109,7 +109,7 @@ fn an_arch_without_kernels_is_reported_with_the_build_variable() {
     }
     assert_contains(&report_text, &["kernels  none in this binary", "CANDLE_ROCM_ARCHS=gfx908"]);
     let report = json(&[(DRIVER, "emulator:gfx908")]);
-    assert!(report["gpus"][0]["code_object"].is_null() && report["gpus"][0]["trial"].is_null());
+    assert!(report["gpus"][0]["code_object"].is_null() && report["gpus"][0]["self_test"].is_null());
 }
 
 #[test]

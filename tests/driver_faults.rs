@@ -64,12 +64,12 @@ fn train(device: &Device) -> Result<[f32; 2]> {
 
 /// Trains on a new device, so that the calls include opening it, loading its kernels and closing it.
 fn train_on_fresh_device() -> Result<[f32; 2]> {
-    train_parking(64 << 20)
+    train_with_cached(64 << 20)
 }
 
-fn train_parking(bytes: usize) -> Result<[f32; 2]> {
+fn train_with_cached(bytes: usize) -> Result<[f32; 2]> {
     let device = RocmDevice::new_with_stream(0)?;
-    device.set_parked_memory(bytes)?;
+    device.set_memory_cache_limit(bytes)?;
     train(&Device::Rocm(device))
 }
 
@@ -100,8 +100,8 @@ fn every_failing_call_is_reported_and_the_next_step_succeeds() -> Result<()> {
             let _injected =
                 Injected::new(Injection { failing: vec![(name.into(), nth)], ..Injection::default() });
             // With memory reuse, a failed allocation is retried with a smaller segment.
-            let parked = if name == "hipMalloc" { 0 } else { 64 << 20 };
-            let outcome = train_parking(parked);
+            let cached = if name == "hipMalloc" { 0 } else { 64 << 20 };
+            let outcome = train_with_cached(cached);
             let happened = rocm_emulator::calls().get(name).is_some_and(|calls| *calls >= nth);
             drop(_injected);
             match outcome {
@@ -197,7 +197,7 @@ fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
     rocm.set_deadline(Some(Duration::from_millis(50)));
     let y = x.affine(2.0, 1.0)?.exp()?;
     let error = y.to_vec1::<f32>().expect_err("the stream is stuck");
-    let Some(RocmError::Overdue { seconds, .. }) = rocm_error(&error) else { panic!("{error}") };
+    let Some(RocmError::DeadlineExceeded { seconds, .. }) = rocm_error(&error) else { panic!("{error}") };
     assert!(*seconds >= 0.05, "{error}");
     let (text, after) = (error.to_string(), format!("{seconds:.3} s"));
     for part in ["affine_f32", "uexp_f32", "CANDLE_ROCM_DEADLINE", &after] {

@@ -66,7 +66,7 @@ fn a_growing_cache_reuses_memory_with_little_fragmentation() -> Result<()> {
     // Free memory between tensors in use cannot be returned to the driver; it is limited to 15% of the total.
     let long = decode(&device, 4, 400)?;
     let stats = gpu.rocm().memory_stats();
-    assert!(stats.fragmented * 100 < (stats.live + stats.parked) * 15, "{stats:?}");
+    assert!(stats.fragmented * 100 < (stats.live + stats.cached) * 15, "{stats:?}");
     drop(long);
     Ok(())
 }
@@ -84,12 +84,12 @@ fn dropped_memory_is_cached_and_freed_on_request() -> Result<()> {
     assert!((40 * MIB..=45 * MIB).contains(&taken), "{taken}");
     drop(tensor);
     let stats = rocm.memory_stats();
-    assert_eq!((stats.live, stats.parked >= 40 * MIB), (live, true), "{stats:?}");
+    assert_eq!((stats.live, stats.cached >= 40 * MIB), (live, true), "{stats:?}");
     let hits = stats.hits;
     drop(Tensor::zeros(40 * MIB / 4, DType::F32, &device)?);
     assert_eq!(rocm.memory_stats().hits, hits + 1);
     assert!(rocm.empty_cache()? >= 40 * MIB);
-    assert_eq!((rocm.memory_stats().parked, rocm.memory_info()?.0), (0, free));
+    assert_eq!((rocm.memory_stats().cached, rocm.memory_info()?.0), (0, free));
     Ok(())
 }
 
@@ -107,7 +107,7 @@ fn memory_freed_by_a_large_step_is_cached() -> Result<()> {
         drop(step()?);
     }
     let warm = rocm.memory_stats();
-    assert!(warm.parked > rocm.memory_info()?.1 / 8, "{warm:?}");
+    assert!(warm.cached > rocm.memory_info()?.1 / 8, "{warm:?}");
     for _ in 0..5 {
         drop(step()?);
         let sum = Tensor::ones(1000, DType::F32, &device)?.sum_all()?.to_scalar::<f32>()?;
@@ -173,11 +173,11 @@ fn other_streams_free_cached_memory_before_an_allocation_fails() -> Result<()> {
     for stream in &other_streams {
         // SAFETY: the buffer is never read.
         drop(unsafe { stream.alloc::<u8>(free / 3)? });
-        assert!(stream.memory_stats().parked >= free / 3);
+        assert!(stream.memory_stats().cached >= free / 3);
     }
     // SAFETY: the buffer is never read.
     let most = unsafe { rocm.alloc::<u8>(free / 10 * 9)? };
-    assert!(other_streams.iter().all(|stream| stream.memory_stats().parked == 0));
+    assert!(other_streams.iter().all(|stream| stream.memory_stats().cached == 0));
     drop(most);
     Ok(())
 }
@@ -216,15 +216,15 @@ fn memory_that_another_stream_uses_is_not_reused_too_early() -> Result<()> {
 fn without_caching_every_tensor_is_a_driver_allocation() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
     let (rocm, device) = (gpu.rocm(), gpu.device());
-    rocm.set_parked_memory(0)?;
+    rocm.set_memory_cache_limit(0)?;
     let before = rocm.memory_stats();
     let made = (0..5).map(|_| Tensor::zeros(1000, DType::F32, &device)).collect::<Result<Vec<_>>>();
     drop(made?);
     let stats = rocm.memory_stats();
-    rocm.set_parked_memory(None)?;
+    rocm.set_memory_cache_limit(None)?;
     assert_eq!(stats.driver_allocations - before.driver_allocations, 5);
     assert_eq!(stats.driver_frees - before.driver_frees, 5);
-    assert_eq!(stats.parked, 0);
+    assert_eq!(stats.cached, 0);
     Ok(())
 }
 

@@ -3,7 +3,7 @@ use std::sync::OnceLock;
 
 use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
-use candle::rocm::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
+use candle::rocm::{Attention, AttentionOperand, AttentionOutput, AttentionSequences, ATTENTION_MAX_WIDTH};
 use candle::{bail, DType, Layout, Result, RocmStorage, Shape, Storage, StorageRef, Tensor};
 
 use crate::op::AttentionOp;
@@ -37,7 +37,12 @@ pub(crate) fn forward<O: AttentionOp>(op: &O, operands: Operands) -> Result<(Roc
     })
 }
 
-fn attend(op: &'static str, attention: &Attention, operands: Operands, result: &Shape) -> Result<Attended> {
+fn attend(
+    op: &'static str,
+    attention: &Attention,
+    operands: Operands,
+    result: &Shape,
+) -> Result<AttentionOutput> {
     let [q, k, v] = operands;
     let (q_rows, k_rows, v_rows) = (by_heads(q.1)?, by_heads(k.1)?, by_heads(v.1)?);
     let out = by_heads(&Layout::contiguous(result))?;

@@ -18,9 +18,9 @@ subject! {
         /// Threads per workgroup of attention_keys.
         ATTENTION_SPLIT_THREADS = 64,
         /// Query rows per workgroup of attention_keys.
-        ATTENTION_FEW = 16,
+        ATTENTION_SPLIT_ROWS = 16,
         /// Maximum number of parts that the keys are split into (split-KV).
-        ATTENTION_PARTS = 128,
+        ATTENTION_MAX_SPLITS = 128,
     }
 }
 
@@ -65,7 +65,7 @@ fn families() -> Vec<Family> {
         "AttentionKeys",
         "attention",
         "attention_keys_{width}_{dtype}",
-        "Attention with few queries, ATTENTION_FEW rows per workgroup. The grid is that of attention_rows, and z numbers \
+        "Attention with few queries, ATTENTION_SPLIT_ROWS rows per workgroup. The grid is that of attention_rows, and z numbers \
          parts of the keys (split-KV).",
     );
     let parts = family(
@@ -81,7 +81,7 @@ fn families() -> Vec<Family> {
     vec![
         attention(rows.over(widths(WIDTHS, DTYPES)), &[]),
         attention(keys.over(widths(WIDTHS, DTYPES)), partial).block(ATTENTION_SPLIT_THREADS),
-        attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_PARTS),
+        attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_MAX_SPLITS),
         family(
             "GradientMeans",
             "gradients",

@@ -10,7 +10,7 @@ subject! {
     }
     constants {
         /// Output elements of a plane that a thread computes together.
-        CONV_PLACES = 4,
+        CONV_PLACES_PER_THREAD = 4,
         /// Channels that a thread of fold sums together.
         FOLD_CHANNELS = 4,
     }

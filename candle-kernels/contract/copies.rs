@@ -10,7 +10,7 @@ subject! {
     }
     constants {
         /// Maximum number of sources that one launch copies.
-        COPIED = 8,
+        MAX_COPY_SOURCES = 8,
         /// Bytes of a workgroup's tile of a transposition.
         TILE_BYTES = 8192,
         /// Bytes of a tile's row, which is contiguous in the input.
@@ -30,7 +30,7 @@ fn families() -> Vec<Family> {
             "Copy2d",
             "fill",
             "copy2d_{unit}",
-            "Copies rows of up to COPIED sources into the output, in units of 1 to 16 bytes.",
+            "Copies rows of up to MAX_COPY_SOURCES sources into the output, in units of 1 to 16 bytes.",
         )
         .over([names("unit", UNITS)])
         .takes(&[INFO, args![Usize => out_pitch "units between rows of `out`"], OUT])

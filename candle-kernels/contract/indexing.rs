@@ -10,9 +10,9 @@ subject! {
     }
     constants {
         /// Maximum number of units that a thread of index_select or gather moves.
-        TAKEN = 4,
+        GATHER_UNITS_PER_THREAD = 4,
         /// Maximum number of bytes that a thread of index_select or gather moves.
-        TAKEN_BYTES = 32,
+        GATHER_BYTES_PER_THREAD = 32,
     }
 }
 

@@ -35,7 +35,7 @@ pub const ROUTES: &[Argument] = args![Pointer =>
 /// Sizes of products with a stack of matrices.
 pub const ROUTED: &[Argument] = args![U32 =>
     count "number of products", n "rows of a matrix", stack "number of matrices",
-    per "number of output rows that share a row of activations"];
+    rows_per_activation "number of output rows that share a row of activations"];
 
 fn families() -> Vec<Family> {
     vec![

@@ -22,7 +22,7 @@ subject! {
         /// Activations of each row that are held in LDS at a time.
         QUANTIZED_SEGMENT = 4096,
         /// Rows of weights that a group of lanes multiplies together.
-        QUANTIZED_BESIDE = 2,
+        ROWS_PER_LANE_GROUP = 2,
         /// Weights that a lane unpacks at a time, and activations that share a scale.
         QUANTIZED_PIECE = 32,
         /// Rows and columns of a workgroup's tile of qfew.
@@ -41,7 +41,7 @@ const PRODUCT: &[Argument] = args![
     U32 => m "rows of the result", n "columns of the result, rows of the matrix", k "columns of the matrix, whole blocks"];
 const GROUPS: &[Argument] = args![U32 =>
     pieces "pieces of QUANTIZED_PIECE weights per row",
-    width "threads that share QUANTIZED_BESIDE rows of weights, at most `pieces`"];
+    width "threads that share ROWS_PER_LANE_GROUP rows of weights, at most `pieces`"];
 
 fn families() -> Vec<Family> {
     vec![

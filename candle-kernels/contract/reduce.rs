@@ -14,7 +14,7 @@ subject! {
         /// Maximum number of threads that share a row of softmax or a norm, or a result of a reduction.
         ROW_BLOCK = 1024,
         /// Maximum number of neighbouring results of a reduction that a thread computes.
-        NEIGHBOURS = 8,
+        MAX_RESULTS_PER_THREAD = 8,
     }
 }
 
@@ -80,7 +80,7 @@ fn families() -> Vec<Family> {
                     part "elements of a part: a multiple of 64, or the whole line",
                     width "threads that share a line, a power of two";
                 Pointer => src "dense elements", dst "the dense output; null to write only the totals of parts",
-                    known "total of each part and line; null without parts"]])
+                    partials "total of each part and line; null without parts"]])
             .block(ROW_BLOCK)
             .with_dynamic_lds(),
     ]

@@ -20,7 +20,7 @@ subject! {
 const SRC: &[Argument] = args![Pointer => src "dense rows"];
 const DST: &[Argument] = args![Pointer => dst "dense rows"];
 const ROWS: &[Argument] = args![
-    Pointer => known "statistics of each part, three numbers each; null if rows are not split";
+    Pointer => partials "statistics of each part, three numbers each; null if rows are not split";
     U32 => rows "number of rows", columns "elements of a row",
         part "elements of a part, which y of the grid numbers", width "threads that share a row, a power of two"];
 const COLUMN_WEIGHTS: &[Argument] =

@@ -12,9 +12,9 @@ subject! {
         /// Maximum number of threads that sort a row in one launch.
         SORT_BLOCK = 1024,
         /// Elements per thread of rows that are sorted in one launch.
-        SORT_HELD = 4,
+        SORT_KEYS_PER_THREAD = 4,
         /// Elements per thread of a tile of longer rows (radix sort).
-        SORT_ROUNDS = 8,
+        SORT_TILE_KEYS_PER_THREAD = 8,
     }
 }
 
@@ -27,7 +27,7 @@ const TOTALS: &[Argument] = args![Pointer => totals "a u32 for each row and digi
 const KEYS: &[Argument] = args![Usize =>
     sign "the sign bit, 0 for unsigned types",
     infinity "bits of the largest value that is not NaN, 0 for integers",
-    turned "all ones for descending order"];
+    descending_mask "all ones for descending order"];
 
 fn families() -> Vec<Family> {
     let sort =

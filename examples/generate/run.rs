@@ -11,7 +11,7 @@ use llm_engine::engine::{self, Engine, Stream};
 use llm_engine::model::{LoadOptions, load_decoder, load_text};
 use llm_engine::request::{Event, Request, StopReason};
 use llm_engine::step::StepModel;
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use serde_json::json;
 
 use crate::device;
@@ -56,7 +56,7 @@ pub fn run(
 
     let (prompt_tokens, tokens) = (prompt.len(), options.tokens as usize);
     let context = Some(prompt_tokens + tokens);
-    let load = LoadOptions { dtype: options.dtype, context, contexts: Some(1), ..LoadOptions::default() };
+    let load = LoadOptions { dtype: options.dtype, context, max_contexts: Some(1), ..LoadOptions::default() };
     let decoder = load_decoder(&options.model, &device, load, &mut |_| ())?;
     // At least 1, since the engine rejects a prompt that fills the context.
     let left = decoder.capacity().context.saturating_sub(prompt_tokens).max(1);
@@ -100,7 +100,7 @@ pub fn run(
 }
 
 /// Returns the tokens of the prompt, formatted with the chat template if `--chat` is set.
-fn prompt(options: &Options, text: &Text) -> Result<Vec<u32>> {
+fn prompt(options: &Options, text: &TextCodec) -> Result<Vec<u32>> {
     if !options.chat {
         return text.encode(&options.prompt, true);
     }

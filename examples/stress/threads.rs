@@ -44,7 +44,7 @@ pub fn moved_between_threads(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
 
 /// Drops devices with their own streams, and then computes with their tensors.
 pub fn device_dropped_first(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
-    let free = gpus.first.memory_info()?.0 + gpus.first.memory_stats().parked;
+    let free = gpus.first.memory_info()?.0 + gpus.first.memory_stats().cached;
     for _ in 0..3 {
         let length = rng.random_range(1..5000);
         let tensors = {
@@ -56,7 +56,7 @@ pub fn device_dropped_first(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
         let first = sum.get(0)?.to_scalar::<f32>().context("after its device was dropped")?;
         ensure!(first == 28.0, "the sum of 0 to 7 is {first}, expected 28");
     }
-    let left = gpus.first.memory_info()?.0 + gpus.first.memory_stats().parked;
+    let left = gpus.first.memory_info()?.0 + gpus.first.memory_stats().cached;
     ensure!(left >= free, "dropped devices leaked {} bytes", free - left);
     Ok(())
 }

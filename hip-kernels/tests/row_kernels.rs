@@ -65,14 +65,14 @@ fn check_rows<T: Dtype>(
                 let (rows, columns) = (ROWS as u32, columns as u32);
                 let shares = Shares { rows, columns, part: columns.div_ceil(parts), width, block };
                 let result = Numbers::<T>::new(&vec![0.0; values.len()]);
-                let mut known = DevicePtr::NULL;
+                let mut partials = DevicePtr::NULL;
                 // Three numbers of at most 8 bytes for each part.
                 let memory = Buffer::<u64>::zeroed(3 * ROWS * parts as usize);
                 if parts > 1 {
-                    known = DevicePtr(memory.address());
-                    run([source.pointer(), DevicePtr::NULL, known], shares);
+                    partials = DevicePtr(memory.address());
+                    run([source.pointer(), DevicePtr::NULL, partials], shares);
                 }
-                run([source.pointer(), result.pointer(), known], shares);
+                run([source.pointer(), result.pointer(), partials], shares);
                 let what = format!("{what} {:?} {shares:?} on {arch}", T::ELEMENT);
                 assert_close::<T>(&result.read(), &wanted, least, &what);
             }
@@ -101,9 +101,9 @@ fn check_all_rows<T: Dtype>(arch: &str) {
         let sum = sum(row.iter().map(|x| (x - top).exp()));
         row.iter().map(|x| (x - top).exp() / sum).collect()
     };
-    let run = |[src, dst, known]: [DevicePtr; 3], shares: Shares| {
+    let run = |[src, dst, partials]: [DevicePtr; 3], shares: Shares| {
         let Shares { rows, columns, part, width, block } = shares;
-        let arguments = Softmax { src, dst, known, rows, columns, part, width };
+        let arguments = Softmax { src, dst, partials, rows, columns, part, width };
         let kernel = Softmax::kernel(SoftmaxOp::Softmax, T::ELEMENT);
         launch(kernel, &arguments, arch, shares.grid(), [block, 1, 1]);
     };
@@ -114,10 +114,10 @@ fn check_all_rows<T: Dtype>(arch: &str) {
     let alpha = Numbers::<T>::new(&noise(longest, 3));
     let beta = Numbers::<T>::new(&noise(longest, 4));
     let (factors, summands) = (alpha.read(), beta.read());
-    let run = |[src, dst, known]: [DevicePtr; 3], shares: Shares| {
+    let run = |[src, dst, partials]: [DevicePtr; 3], shares: Shares| {
         let Shares { rows, columns, part, width, block } = shares;
         let alpha = alpha.pointer();
-        let arguments = RmsNorm { src, dst, alpha, known, rows, columns, part, width, eps: EPS };
+        let arguments = RmsNorm { src, dst, alpha, partials, rows, columns, part, width, eps: EPS };
         launch(RmsNorm::kernel(T::ELEMENT), &arguments, arch, shares.grid(), [block, 1, 1]);
     };
     let wanted = |row: &[f64]| {
@@ -126,10 +126,10 @@ fn check_all_rows<T: Dtype>(arch: &str) {
     };
     check_rows::<T>(arch, "rmsnorm", run, wanted, 1e-4);
 
-    let run = |[src, dst, known]: [DevicePtr; 3], shares: Shares| {
+    let run = |[src, dst, partials]: [DevicePtr; 3], shares: Shares| {
         let Shares { rows, columns, part, width, block } = shares;
         let (alpha, beta) = (alpha.pointer(), beta.pointer());
-        let arguments = LayerNorm { src, dst, alpha, beta, known, rows, columns, part, width, eps: EPS };
+        let arguments = LayerNorm { src, dst, alpha, beta, partials, rows, columns, part, width, eps: EPS };
         launch(LayerNorm::kernel(T::ELEMENT), &arguments, arch, shares.grid(), [block, 1, 1]);
     };
     let wanted = |row: &[f64]| {
@@ -168,8 +168,8 @@ fn softmax_of_infinities_and_of_single_elements() {
     let run = |arch: &str, values: &[f64], columns: u32| {
         let (source, result) = (Numbers::<f32>::new(values), Numbers::<f32>::new(values));
         let (rows, width) = (values.len() as u32 / columns, 32);
-        let (src, dst, known) = (source.pointer(), result.pointer(), DevicePtr::NULL);
-        let arguments = Softmax { src, dst, known, rows, columns, part: columns, width };
+        let (src, dst, partials) = (source.pointer(), result.pointer(), DevicePtr::NULL);
+        let arguments = Softmax { src, dst, partials, rows, columns, part: columns, width };
         let kernel = Softmax::kernel(SoftmaxOp::Softmax, Element::F32);
         launch(kernel, &arguments, arch, [rows, 1, 1], [width, 1, 1]);
         result.read()

@@ -15,14 +15,14 @@ use std::ffi::c_void;
 ///
 /// Returns false without effect if the part is empty, is not inside a live device allocation or overlaps a live part, or
 /// if the handle is not a stream.
-pub fn taken(stream: *mut c_void, address: usize, len: usize) -> bool {
+pub fn allocated(stream: *mut c_void, address: usize, len: usize) -> bool {
     change(stream, |runtime, stream| runtime.begin_part(stream, address, len))
 }
 
 /// Frees the part that begins at `address` in the order of `stream`. Returns before the stream has executed it.
 ///
 /// Returns false if no live part begins there or the handle is not a stream.
-pub fn given(stream: *mut c_void, address: usize) -> bool {
+pub fn freed(stream: *mut c_void, address: usize) -> bool {
     change(stream, |runtime, stream| runtime.end_part(stream, address))
 }
 

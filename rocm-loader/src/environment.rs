@@ -8,7 +8,7 @@ pub struct Variable {
     /// The variable's value.
     pub value: String,
     /// The harmful effect of this value; `None` if there is none.
-    pub harm: Option<&'static str>,
+    pub warning: Option<&'static str>,
 }
 
 /// The harmful values of a variable, with the effect.
@@ -82,7 +82,7 @@ const KNOWN: &[(&str, Harm)] = &[
     ("CANDLE_ROCM_CONV_TUNE", NotZero("the first convolution of each shape is timed: slow at first")),
     ("CANDLE_ROCM_CONV_CACHE", No),
     ("CANDLE_ROCM_MEMORY_SHARE", No),
-    ("CANDLE_ROCM_MEMORY_PARKED", No),
+    ("CANDLE_ROCM_MEMORY_CACHE", No),
     ("CANDLE_ROCM_MEMORY_RESERVE", No),
     ("CANDLE_ROCM_MEMORY_IDLE", No),
     ("CANDLE_ROCM_EMULATOR", No),
@@ -96,7 +96,7 @@ pub fn environment() -> Vec<Variable> {
 fn found(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
     let variable = |(name, harm): &(&'static str, Harm)| {
         let value = lookup(name)?;
-        Some(Variable { name, harm: harm.of(&value), value })
+        Some(Variable { name, warning: harm.of(&value), value })
     };
     KNOWN.iter().filter_map(variable).collect()
 }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn harm_depends_on_the_value() {
-        let harm = |name, value| one(name, value)[0].harm;
+        let harm = |name, value| one(name, value)[0].warning;
         assert!(harm("HSA_OVERRIDE_GFX_VERSION", "").is_some_and(|text| text.contains("no GPU")));
         assert!(
             harm("HSA_OVERRIDE_GFX_VERSION", "11.0.0").is_some_and(|text| text.contains("wrong results"))

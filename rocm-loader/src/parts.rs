@@ -16,15 +16,15 @@ pub fn are_tracked() -> bool {
 
 /// Records that `len` bytes at `address`, inside one live allocation, are allocated in the order of `stream`. They count
 /// as not yet written.
-pub fn taken(stream: hipStream_t, address: usize, len: usize) {
+pub fn allocated(stream: hipStream_t, address: usize, len: usize) {
     if let Some(tracker) = tracker() {
         let accepted = tracker.allocated(stream, address, len);
         debug_assert!(accepted, "{len} bytes at {address:#x} are not a free part of an allocation");
     }
 }
 
-/// Records that the suballocation that [`taken`] recorded at `address` is freed, in the order of `stream`.
-pub fn given(stream: hipStream_t, address: usize) {
+/// Records that the suballocation that [`allocated`] recorded at `address` is freed, in the order of `stream`.
+pub fn freed(stream: hipStream_t, address: usize) {
     if let Some(tracker) = tracker() {
         let accepted = tracker.freed(stream, address);
         debug_assert!(accepted, "no live suballocation begins at {address:#x}");

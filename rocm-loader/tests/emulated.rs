@@ -45,9 +45,9 @@ fn a_suballocation_restricts_accesses_to_its_allocation() -> Result<(), Box<dyn 
             (code == 0) && hip::hipDeviceSynchronize() == 0
         };
         assert!(fills(8192), "the whole segment is one allocation");
-        parts::taken(null_stream, segment.addr(), 4096);
+        parts::allocated(null_stream, segment.addr(), 4096);
         assert!(fills(0));
-        parts::given(null_stream, segment.addr());
+        parts::freed(null_stream, segment.addr());
         assert!(!fills(0), "the part was freed");
     }
     Ok(())

@@ -141,25 +141,25 @@ const RULES: &[Rule] = &[
         "groups-of-conv1d",
         "conv.rs",
         "        if groups == 1 {\n            self.conv1d_single_group(kernel, &params)",
-        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
     ),
     before(
         "groups-of-conv2d",
         "conv.rs",
         "        if groups == 1 {\n            self.conv2d_single_group(kernel, &params)",
-        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
     ),
     before(
         "groups-of-conv-transpose1d",
         "conv.rs",
         "        if groups == 1 {\n            self.conv_transpose1d_single_group(kernel, &params)",
-        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv_transpose1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
     ),
     before(
         "gradients-of-conv-transpose2d",
         "conv.rs",
         "        let storage = self.storage().conv_transpose2d(",
-        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose2d(self, kernel, &params)? {\n            return Ok(all);\n        }\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv_transpose2d(self, kernel, &params)? {\n            return Ok(all);\n        }\n",
     ),
     // One launch instead of one for each tensor.
     before(

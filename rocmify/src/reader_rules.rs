@@ -28,14 +28,14 @@ pub const READER_RULES: &[Rule] = &[
         "gguf-value",
         GGUF,
         "            let key = read_string(reader, &magic, file_size)?;\n",
-        "            reader.field(format!(\"metadata `{key}`\"));\n            reader.first(&metadata, &key)?;\n",
+        "            reader.field(format!(\"metadata `{key}`\"));\n            reader.check_not_seen(&metadata, &key)?;\n",
     ),
     replace(
         "gguf-array",
         GGUF,
         1,
         "let mut vs = Vec::new();",
-        "let mut vs = crate::model_files::room_for(len)?;",
+        "let mut vs = crate::model_files::reserve_values(len)?;",
     ),
     before(
         "gguf-name",
@@ -47,7 +47,7 @@ pub const READER_RULES: &[Rule] = &[
         "gguf-dimensions",
         GGUF,
         "            let tensor_name = read_string(reader, &magic, file_size)?;\n",
-        "            reader.field(format!(\"dimensions of tensor `{tensor_name}`\"));\n            reader.first(&tensor_infos, &tensor_name)?;\n",
+        "            reader.field(format!(\"dimensions of tensor `{tensor_name}`\"));\n            reader.check_not_seen(&tensor_infos, &tensor_name)?;\n",
     ),
     before(
         "gguf-type",
@@ -117,13 +117,13 @@ pub const READER_RULES: &[Rule] = &[
         "ggml-vocabulary",
         GGML,
         "        let mut token_score_pairs =",
-        "        reader.field(\"vocabulary\");\n        reader.holds(n_vocab, 8)?;\n",
+        "        reader.field(\"vocabulary\");\n        reader.check_remaining(n_vocab, 8)?;\n",
     ),
     before(
         "ggml-token",
         GGML,
         "            let mut word = vec!",
-        "            reader.field(format!(\"token {_index} of the vocabulary\"));\n            reader.holds(len, 1)?;\n",
+        "            reader.field(format!(\"token {_index} of the vocabulary\"));\n            reader.check_remaining(len, 1)?;\n",
     ),
     before(
         "ggml-tensor",
@@ -142,13 +142,13 @@ pub const READER_RULES: &[Rule] = &[
         "ggml-dimensions",
         GGML,
         "    let mut dims = vec![0u32; n_dims as usize];\n",
-        "    reader.holds(n_dims as usize, 4)?;\n",
+        "    reader.check_remaining(n_dims as usize, 4)?;\n",
     ),
     before(
         "ggml-name",
         GGML,
         "    let mut name = vec![0u8; name_len as usize];\n",
-        "    reader.holds(name_len as usize, 1)?;\n",
+        "    reader.check_remaining(name_len as usize, 1)?;\n",
     ),
     replace(
         "ggml-tensor-size",
@@ -161,7 +161,7 @@ pub const READER_RULES: &[Rule] = &[
         "ggml-tensor-once",
         GGML,
         "            tensors.insert(name, tensor);\n",
-        "            reader.first(&tensors, &name)?;\n",
+        "            reader.check_not_seen(&tensors, &name)?;\n",
     ),
     // Blocks from a caller: too few for the shape would be read out of bounds, and an unaligned address would panic.
     before(
@@ -193,13 +193,13 @@ pub const READER_RULES: &[Rule] = &[
         "imatrix-name",
         IMATRIX,
         "        let mut name_buf = vec!",
-        "        cursor.holds(len, 1).map_err(|e| e.context(format!(\"name of entry {}\", i + 1)))?;\n",
+        "        cursor.check_remaining(len, 1).map_err(|e| e.context(format!(\"name of entry {}\", i + 1)))?;\n",
     ),
     before(
         "imatrix-values",
         IMATRIX,
         "        let mut data = Vec::with_capacity(nval);\n",
-        "        cursor.holds(nval, 4).map_err(|e| e.context(format!(\"values of `{name}`\")))?;\n",
+        "        cursor.check_remaining(nval, 4).map_err(|e| e.context(format!(\"values of `{name}`\")))?;\n",
     ),
     // Safetensors: the crate detects invalid files, but its errors do not always name the location.
     replace(
@@ -268,7 +268,7 @@ const READ_GGML: &str = r#"        crate::model_files::read_fields("ggml", reade
 
 const TENSOR_SIZE: &str = r#"    reader.field(format!("tensor `{name}`"));
     let size_in_bytes = crate::model_files::size_in_bytes(ggml_dtype, &dims)?;
-    reader.holds(size_in_bytes, 1)?;
+    reader.check_remaining(size_in_bytes, 1)?;
 "#;
 
 const READ_IMATRIX: &str = r"    let path = fname.as_ref();

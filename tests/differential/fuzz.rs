@@ -116,7 +116,7 @@ fn number(name: &str, default: u64) -> u64 {
 #[serial]
 fn random_cases() {
     let device = common::device();
-    let differences = Differences::from_readme();
+    let differences = Differences::from_docs();
     let check = |op: &Op, case: &Case| devices::check(op, case, &device, &differences);
     if let Ok(line) = env::var("CANDLE_FUZZ_CASE") {
         let outcome = replay(ops::table(), &line, &check);

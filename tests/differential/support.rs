@@ -1,4 +1,4 @@
-//! Compares the dtypes that each operation supports on ROCm and on the CPU device with the list in README.md.
+//! Compares the dtypes that each operation supports on ROCm and on the CPU device with the list in docs/reference/support.md.
 use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{DType, Device, Error};
@@ -21,11 +21,11 @@ pub struct Differences {
 }
 
 impl Differences {
-    /// Reads the lists in README.md.
-    pub fn from_readme() -> Self {
-        let readme = include_str!("../../README.md");
-        let block = readme.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
-        Self::read(block.expect("markers of the support table in README.md").0)
+    /// Reads the lists in docs/reference/support.md.
+    pub fn from_docs() -> Self {
+        let page = include_str!("../../docs/reference/support.md");
+        let block = page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
+        Self::read(block.expect("markers of the support table in docs/reference/support.md").0)
     }
 
     /// Parses the two lines, each of the form `op (dtype, dtype); op (dtype)` or `none`.
@@ -120,8 +120,8 @@ fn supported_dtypes_match_the_readme() {
     wrong.iter().for_each(|line| println!("  {line}"));
     let written = found.write();
     assert!(
-        found == Differences::from_readme(),
-        "update README.md between the markers of the support table to:\n\n{written}\n"
+        found == Differences::from_docs(),
+        "update docs/reference/support.md between the markers of the support table to:\n\n{written}\n"
     );
     assert!(wrong.is_empty(), "{} errors have the wrong kind", wrong.len());
 }

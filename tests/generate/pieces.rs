@@ -7,7 +7,7 @@ use anyhow::{Error, Result};
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
 use llm_engine::model::load_text;
-use llm_engine::text::{Text, TextStream};
+use llm_engine::text::{TextCodec, TextStream};
 use proptest::prelude::*;
 
 use crate::oracle::family;
@@ -76,7 +76,7 @@ proptest! {
 
     #[test]
     fn sentencepiece_tokens_match_the_definition(written in "[abc é語]{1,16}", space_prefix in any::<bool>()) {
-        let text = Arc::new(Text::from_gguf(&content(space_prefix)).expect("a tokenizer"));
+        let text = Arc::new(TextCodec::from_gguf(&content(space_prefix)).expect("a tokenizer"));
         let tokens = text.encode(&written, true).expect("tokens");
         prop_assert_eq!(&tokens, &reference_tokens(&written, space_prefix), "{:?}", tokens);
         prop_assert_eq!(text.decode(&tokens).expect("text"), written.as_str());
@@ -96,7 +96,7 @@ proptest! {
 
 #[test]
 fn special_tokens_in_the_text_are_recognized() -> Result<()> {
-    let text = Text::from_gguf(&content(false))?;
+    let text = TextCodec::from_gguf(&content(false))?;
     let [a, ab] = [1, 4].map(|piece| FIRST_PIECE + piece);
     assert_eq!(text.encode("<s>a<mask>ab</s>", true)?, [1, 1, a, 3, ab, 2]);
     // Only user-defined special tokens are part of the decoded text.
@@ -112,7 +112,7 @@ fn arrays_of_different_lengths_are_an_error() {
         (Value::U32(7), "tokenizer.ggml.scores"),
     ] {
         content.metadata.insert("tokenizer.ggml.scores".into(), scores);
-        let error = Text::from_gguf(&content).err().expect("refused").to_string();
+        let error = TextCodec::from_gguf(&content).err().expect("refused").to_string();
         assert!(error.contains(part), "{error}");
     }
 }

@@ -83,7 +83,7 @@ impl Row {
             launches: number("/launches")?,
             instructions: number("/instructions/total")?,
             bytes: number("/bytes/loaded")? + number("/bytes/stored")?,
-            lines: [number("/coalescing/lines_64")?, number("/coalescing/fewest_lines_64")?],
+            lines: [number("/coalescing/lines_64")?, number("/coalescing/min_lines_64")?],
             conflicts: number("/lds/bank_conflicts")?,
             active: number("/divergence/active_lanes")?,
             lanes: number("/divergence/lanes")?,
@@ -157,7 +157,7 @@ mod tests {
             "launches": 3,
             "instructions": {"total": instructions},
             "bytes": {"loaded": 1000, "stored": 24},
-            "coalescing": {"lines_64": lines[0], "fewest_lines_64": lines[1]},
+            "coalescing": {"lines_64": lines[0], "min_lines_64": lines[1]},
             "lds": {"bank_conflicts": 7},
             "divergence": {"active_lanes": lanes[0], "lanes": lanes[1]},
         })

@@ -45,12 +45,12 @@ impl<R> FieldReader<'_, R> {
     }
 
     /// Returns an error unless at least `count * bytes` bytes remain in the file.
-    pub(crate) fn holds(&self, count: usize, bytes: usize) -> Result<()> {
+    pub(crate) fn check_remaining(&self, count: usize, bytes: usize) -> Result<()> {
         Ok(self.check((count as u64).saturating_mul(bytes as u64))?)
     }
 
     /// Returns an error if `name` is already in `seen`.
-    pub(crate) fn first<V>(&self, seen: &HashMap<String, V>, name: &str) -> Result<()> {
+    pub(crate) fn check_not_seen<V>(&self, seen: &HashMap<String, V>, name: &str) -> Result<()> {
         match seen.contains_key(name) {
             true => Err(Error::msg(format!("`{name}` is there twice"))),
             false => Ok(()),

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 use super::{in_tensor, size_in_bytes};
 
 /// Allocates an empty list for `len` values. Callers have checked that the file is long enough to hold them.
-pub(crate) fn room_for(len: u64) -> Result<Vec<Value>> {
+pub(crate) fn reserve_values(len: u64) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     match usize::try_from(len).ok().and_then(|len| values.try_reserve_exact(len).ok()) {
         Some(()) => Ok(values),

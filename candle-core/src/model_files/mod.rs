@@ -15,5 +15,5 @@ pub(crate) use blocks::{blocks, blocks_of_tensor, size_in_bytes};
 pub(crate) use fields::{in_file, in_tensor, read_fields, FieldReader};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::check_merges;
-pub(crate) use gguf::{check_tensors, checked_alignment, room_for};
+pub(crate) use gguf::{check_tensors, checked_alignment, reserve_values};
 pub(crate) use safetensors::deserialize;

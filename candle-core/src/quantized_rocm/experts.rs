@@ -16,7 +16,7 @@ pub struct Routing<'a> {
     /// Factor for each output row, as f32; `None` multiplies by 1.
     pub factors: Option<Operand<'a>>,
     /// Number of output rows that share a row of activations: output row `i` uses activation row `i / per`.
-    pub per: usize,
+    pub rows_per_activation: usize,
 }
 
 /// Multiplies rows of activations (rows, k) with the experts' matrices, a stack of shape (experts, n, k). Returns
@@ -34,11 +34,11 @@ pub fn experts_forward(
     const OP: &str = "quantized experts";
     let (matrices, n, k) = shape.dims3()?;
     let products = routing.experts.1.shape().elem_count();
-    let all = products.div_ceil(routing.per.max(1));
-    if x.1.shape().elem_count() != all * k || routing.per == 0 {
+    let all = products.div_ceil(routing.rows_per_activation.max(1));
+    if x.1.shape().elem_count() != all * k || routing.rows_per_activation == 0 {
         return Err(invalid(format!(
             "{OP}: {products} products of {} rows each need {all} rows of {k}, got {:?}",
-            routing.per, x.1
+            routing.rows_per_activation, x.1
         )));
     }
     stack.check_holds(matrices * n * k, OP)?;
@@ -78,7 +78,7 @@ pub fn experts_forward(
         experts: Some(experts),
         order,
         factors,
-        per: routing.per,
+        rows_per_activation: routing.rows_per_activation,
         device,
     };
     // An order groups the products by expert, so that neighbours can share the weights that they read.
@@ -105,8 +105,8 @@ pub(super) fn indexed_forward(
             x.1.shape(),
             ids.1.shape())));
     }
-    let per = if inputs == 1 { topk } else { 1 };
-    let routing = Routing { experts: ids, order: None, factors: None, per };
+    let rows_per_activation = if inputs == 1 { topk } else { 1 };
+    let routing = Routing { experts: ids, order: None, factors: None, rows_per_activation };
     let out = experts_forward(stack, shape, x, &routing)?;
     Ok((out, (batch, topk, n).into()))
 }

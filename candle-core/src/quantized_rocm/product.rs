@@ -217,7 +217,7 @@ pub(super) struct Stacked<'a> {
     /// Factor for each output row, as f32.
     pub(super) factors: Option<DevicePtr>,
     /// Number of output rows that share a row of activations.
-    pub(super) per: usize,
+    pub(super) rows_per_activation: usize,
     pub(super) device: &'a RocmDevice,
 }
 
@@ -254,7 +254,7 @@ impl Stacked<'_> {
             count: count(products)?,
             n: count(self.n)?,
             stack: count(self.matrices)?,
-            per: count(self.per)?,
+            rows_per_activation: count(self.rows_per_activation)?,
             pieces: count(k / QUANTIZED_PIECE)?,
             width,
         };
@@ -277,7 +277,8 @@ fn dot_products(operands: &Operands) -> Result<RocmStorage> {
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     let (experts, order, factors) = (None, None, None);
-    let stacked = Stacked { format, blocks, n, matrices: 1, experts, order, factors, per: 1, device };
+    let stacked =
+        Stacked { format, blocks, n, matrices: 1, experts, order, factors, rows_per_activation: 1, device };
     // SAFETY: activations and output have m rows, and the matrix has n rows of k elements.
     unsafe { stacked.launch(x, layout, (m, k), (m, m), dst.slice.ptr())? };
     Ok(dst)

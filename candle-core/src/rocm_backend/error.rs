@@ -82,7 +82,7 @@ pub enum RocmError {
          {launches}; raise the deadline (CANDLE_ROCM_DEADLINE=seconds or RocmDevice::set_deadline), or restart the \
          process if a kernel hangs: its memory is not released before the process ends"
     )]
-    Overdue {
+    DeadlineExceeded {
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
         /// Time waited, in seconds.
@@ -104,7 +104,7 @@ pub enum RocmError {
 
     /// An environment variable or a setting has an invalid value.
     #[error("{0}")]
-    Setting(String),
+    InvalidSetting(String),
 
     /// There is no GPU with this number.
     #[error("rocm:{ordinal} does not exist: {driver} has {count} device(s), numbered from 0")]
@@ -154,7 +154,7 @@ pub enum RocmError {
 
     /// The arguments of a launch do not match the user-supplied kernel. Nothing was launched.
     #[error("kernel {kernel} on {device}: {message}")]
-    Arguments {
+    InvalidArguments {
         /// The kernel.
         kernel: String,
         /// Device, like `rocm:0 (gfx1100)`.

@@ -70,10 +70,14 @@ pub use libraries::{
     CONV_CACHE_VARIABLE, CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
     PRODUCT_LIBRARY_VARIABLE,
 };
-pub use ops::attention::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
+pub use ops::attention::{
+    Attention, AttentionOperand, AttentionOutput, AttentionSequences, ATTENTION_MAX_WIDTH,
+};
 pub use ops::attention_gradients::AttentionGradients;
 pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
-pub(crate) use ops::conv::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};
+pub(crate) use ops::conv::{
+    grouped_conv1d, grouped_conv2d, grouped_conv_transpose1d, grouped_conv_transpose2d,
+};
 pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::linear::linear;
@@ -88,7 +92,7 @@ pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;
 pub use storage::{element, offset_by_elements, RocmDType, RocmStorage, RocmStorageSlice};
-pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
+pub use stream::memory::{MemoryStats, CACHE_VARIABLE, IDLE_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};

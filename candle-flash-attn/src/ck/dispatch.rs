@@ -1,6 +1,6 @@
 //! Dispatches attention calls of this crate to Composable Kernel.
 use candle::backend::{BackendDevice, BackendStorage};
-use candle::rocm::{Attended, Attention, AttentionOperand, RocmStorage};
+use candle::rocm::{Attention, AttentionOperand, AttentionOutput, RocmStorage};
 use candle::{bail, DType, Error, Layout, Result, Shape};
 
 use super::choice::{choice, is_in_table, Choice};
@@ -15,7 +15,7 @@ pub(crate) fn try_forward(
     op: &'static str,
     [q, k, v]: [AttentionOperand; 3],
     out: &Layout,
-) -> Result<Option<Attended>> {
+) -> Result<Option<AttentionOutput>> {
     let device = q.0.device();
     let Some(library) = library(device.arch())? else { return Ok(None) };
     let Some(element) = element(attention, [q, k, v]) else { return Ok(None) };
@@ -87,7 +87,7 @@ pub(crate) fn try_forward(
     // SAFETY: layouts were checked. `Choice::ComposableKernel` makes the user responsible for sequence lengths.
     unsafe { call.run(device, library)? };
     let statistics = attention.statistics.then_some(log_sums);
-    Ok(Some(Attended { out: made, statistics }))
+    Ok(Some(AttentionOutput { out: made, statistics }))
 }
 
 /// Returns the code objects for an architecture, if they are to be used.

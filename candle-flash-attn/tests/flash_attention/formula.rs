@@ -51,15 +51,15 @@ real!(f32);
 real!(f64);
 
 /// Results (all queries, heads, value width) and statistics (heads, all queries).
-pub struct Attended {
+pub struct AttentionOutput {
     pub out: Vec<f64>,
     pub statistics: Vec<f64>,
 }
 
-pub fn attention<R: Real>(case: &Case, host: &Host) -> Attended {
+pub fn attention<R: Real>(case: &Case, host: &Host) -> AttentionOutput {
     let ((heads, key_heads), (width, value_width)) = (case.heads, case.widths);
     let total: usize = case.sequences.iter().map(|(queries, _)| queries).sum();
-    let mut made = Attended {
+    let mut made = AttentionOutput {
         out: vec![0.0; total * heads * value_width],
         statistics: vec![f64::NEG_INFINITY; heads * total],
     };

@@ -41,7 +41,7 @@ pub fn moe_gemm(
     if !matches!(dtype, DType::F16 | DType::BF16) {
         bail!("moe_gemm only accepts f16/bf16 inputs")
     }
-    let (per, products, k) = row_counts(input, factors, topk)?;
+    let (rows_per_activation, products, k) = row_counts(input, factors, topk)?;
     let (stack, n, columns) = weights.dims3()?;
     if columns != k || weights.dtype() != dtype || topk == 0 {
         bail!(
@@ -62,7 +62,7 @@ pub fn moe_gemm(
         let width = (SATURATING_THREADS / n.max(1)).next_power_of_two().clamp(MIN_WIDTH, BLOCK);
         let width = width.min((k * dtype.size_in_bytes() / PACK_BYTES).next_power_of_two());
         let arguments = Experts {
-            x: operand(input, dtype, products / per * k)?,
+            x: operand(input, dtype, products / rows_per_activation * k)?,
             weights: operand(weights, dtype, stack * n * k)?,
             experts: operand(experts, DType::U32, products)?,
             order: operand(order, DType::U32, products)?,
@@ -74,7 +74,7 @@ pub fn moe_gemm(
             count: count(OP, products)?,
             n: count(OP, n)?,
             stack: count(OP, stack)?,
-            per: count(OP, per)?,
+            rows_per_activation: count(OP, rows_per_activation)?,
             k: count(OP, k)?,
             width: width as u32,
         };
@@ -129,7 +129,7 @@ pub fn moe_gemm_gguf(
     if input.dtype() != DType::F32 {
         bail!("moe_gemm_gguf only accepts f32 inputs")
     }
-    let (per, products, _) = row_counts(input, factors, topk)?;
+    let (rows_per_activation, products, _) = row_counts(input, factors, topk)?;
     let (_, n, _) = weights.shape().dims3()?;
     let Some(stack) = weights.rocm_storage() else {
         bail!("moe_gemm_gguf: the weights must be on the input's device")
@@ -144,7 +144,7 @@ pub fn moe_gemm_gguf(
             Some((storage, layout)) => Some((on_rocm(storage)?, *layout)),
             None => None,
         },
-        per,
+        rows_per_activation,
     };
     let dst = experts_forward(stack, weights.shape(), (on_rocm(&x)?, x_layout), &routing)?;
     Ok(Tensor::from_storage(Storage::Rocm(dst), (products, n), BackpropOp::none(), false))

@@ -83,7 +83,7 @@ impl Groups<'_> {
         x.order_after(bias)?;
         let (alpha, beta) = (weight.ptr(w_layout, OP)?, bias.ptr(b_layout, OP)?);
         let (channel, groups) = (dim_word(self.channel), dim_word(self.num_groups));
-        self.rows.result(|[src, dst, known], shares, config| {
+        self.rows.result(|[src, dst, partials], shares, config| {
             let Shares { first, rows, columns, part, width } = *shares;
             let group = (first % self.num_groups) as u32;
             let arguments = GroupNorm {
@@ -91,7 +91,7 @@ impl Groups<'_> {
                 dst,
                 alpha,
                 beta,
-                known,
+                partials,
                 rows,
                 columns,
                 part,

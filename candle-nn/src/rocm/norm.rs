@@ -65,13 +65,13 @@ impl<'a> Rows<'a> {
         let to = output(&dst)?;
         let (shares, block) = self.shares();
         let parts = self.columns.div_ceil(shares.part as usize);
-        let mut known = None;
+        let mut partials = None;
         if parts > 1 {
             let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
             // SAFETY: the first launch writes everything that the second reads.
-            known = Some(unsafe { RocmStorage::alloc(device, wide, 3 * self.rows * parts, op)? });
+            partials = Some(unsafe { RocmStorage::alloc(device, wide, 3 * self.rows * parts, op)? });
         }
-        let known = known.as_ref().map_or(Ok(DevicePtr::NULL), output)?;
+        let partials = partials.as_ref().map_or(Ok(DevicePtr::NULL), output)?;
         // HIP limits the number of threads of a launch to 32 bits.
         let per_block = (block / shares.width) as usize;
         let step = (u32::MAX / block) as usize / parts * per_block;
@@ -82,9 +82,9 @@ impl<'a> Rows<'a> {
             let mut config = LaunchConfig::for_rows(op, rows.div_ceil(per_block), block)?;
             config.grid.1 = parts as u32;
             if parts > 1 {
-                launch([at(self.from), DevicePtr::NULL, known], &shares, config)?;
+                launch([at(self.from), DevicePtr::NULL, partials], &shares, config)?;
             }
-            launch([at(self.from), at(to), known], &shares, config)?;
+            launch([at(self.from), at(to), partials], &shares, config)?;
         }
         Ok(dst)
     }
@@ -135,9 +135,9 @@ fn softmax_of_rows(
     layout: &Layout,
 ) -> Result<(RocmStorage, Shape)> {
     let kernel = kernel(name, x.dtype(), |dtype| Softmax::kernel(op, dtype))?;
-    let dst = Rows::of(name, x, layout)?.result(|[src, dst, known], shares, config| {
+    let dst = Rows::of(name, x, layout)?.result(|[src, dst, partials], shares, config| {
         let Shares { rows, columns, part, width, .. } = *shares;
-        let arguments = Softmax { src, dst, known, rows, columns, part, width };
+        let arguments = Softmax { src, dst, partials, rows, columns, part, width };
         // SAFETY: source and result have all rows.
         unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
@@ -210,9 +210,9 @@ pub fn rms_norm(
     let kernel = kernel(OP, x.dtype(), RmsNorm::kernel)?;
     let rows = Rows::of(OP, x, layout)?;
     let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
-    let dst = rows.result(|[src, dst, known], shares, config| {
+    let dst = rows.result(|[src, dst, partials], shares, config| {
         let Shares { rows, columns, part, width, .. } = *shares;
-        let arguments = RmsNorm { src, dst, alpha, known, rows, columns, part, width, eps };
+        let arguments = RmsNorm { src, dst, alpha, partials, rows, columns, part, width, eps };
         // SAFETY: source and result have all rows, and alpha has an element per column.
         unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
@@ -237,9 +237,9 @@ pub fn layer_norm(
     let rows = Rows::of(OP, x, layout)?;
     let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
     let beta = rows.per_column("beta", beta, beta_layout)?;
-    let dst = rows.result(|[src, dst, known], shares, config| {
+    let dst = rows.result(|[src, dst, partials], shares, config| {
         let Shares { rows, columns, part, width, .. } = *shares;
-        let arguments = LayerNorm { src, dst, alpha, beta, known, rows, columns, part, width, eps };
+        let arguments = LayerNorm { src, dst, alpha, beta, partials, rows, columns, part, width, eps };
         // SAFETY: source and result have all rows, and alpha and beta have an element per column.
         unsafe { x.device().launch(kernel, config, &arguments) }
     })?;

@@ -98,7 +98,7 @@ thread_local! {
 }
 
 /// Returns false if the calling thread is exiting and its thread-local wave storage is already dropped.
-pub fn can_run_here() -> bool {
+pub fn can_launch_on_this_thread() -> bool {
     WAVES.try_with(|_| ()).is_ok()
 }
 

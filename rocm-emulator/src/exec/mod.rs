@@ -33,7 +33,9 @@ pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
 pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory, Written};
 pub use counters::Counters;
 pub use fault::{Access, EarlierAccess, Fault, FaultKind, Location, Site};
-pub use launch::{DEFAULT_INSTRUCTION_LIMIT, Instrumentation, KernelSpec, Launch, can_run_here, run};
+pub use launch::{
+    DEFAULT_INSTRUCTION_LIMIT, Instrumentation, KernelSpec, Launch, can_launch_on_this_thread, run,
+};
 pub use profile::Profile;
 pub use program::Program;
 pub(crate) use random::Random;

@@ -201,7 +201,7 @@ impl Queue {
             return scheduler.run_until(|| self.has_completed(sequence));
         }
         // A pool thread may run other work inside a launch, and that work must not run commands recursively.
-        let helps = rayon::current_thread_index().is_none() && exec::can_run_here();
+        let helps = rayon::current_thread_index().is_none() && exec::can_launch_on_this_thread();
         let mut state = self.state.lock();
         let mut spin = SpinWait::default();
         while state.completed < sequence {

@@ -42,9 +42,9 @@ fn strided_loads_touch_more_lines() {
                     accesses: 2 * waves_64,
                     bytes: 8 * per_wave * waves_64,
                     lines_64: (loaded_64 + 2 * dense) * waves_64,
-                    fewest_lines_64: 4 * dense * waves_64,
+                    min_lines_64: 4 * dense * waves_64,
                     lines_128: (loaded_128 + dense) * waves_64,
-                    fewest_lines_128: 2 * dense * waves_64,
+                    min_lines_128: 2 * dense * waves_64,
                     // Lines that two waves access count once.
                     lines_loaded: ((per_wave * waves_64 - 1) * u64::from(stride) + offset as u64) / 32 + 1,
                     lines_stored: dense * waves_64,

@@ -165,7 +165,7 @@ fn reused() -> String {
 
 /// Suballocates the first 64 bytes of a segment, fills them if `fill` is true, and waits.
 fn take(segment: &Buffer, fill: bool) -> Buffer {
-    assert!(parts::taken(null_mut(), segment.0.addr(), 64));
+    assert!(parts::allocated(null_mut(), segment.0.addr(), 64));
     // SAFETY: the runtime checks the address.
     unsafe {
         if fill {
@@ -177,7 +177,7 @@ fn take(segment: &Buffer, fill: bool) -> Buffer {
 }
 
 fn give(part: Buffer) {
-    assert!(parts::given(null_mut(), part.0.addr()));
+    assert!(parts::freed(null_mut(), part.0.addr()));
     std::mem::forget(part);
 }
 
@@ -208,11 +208,11 @@ fn parts_in_order() -> String {
     let (module, segment) = (Module::load("runtime.hsaco"), Buffer::new(256));
     let (stream, digit, place) = (Stream::new(hipStreamNonBlocking), 1u32, segment.0.addr());
     for _ in 0..100 {
-        assert!(parts::taken(stream.0, place, 64));
+        assert!(parts::allocated(stream.0, place, 64));
         // SAFETY: the runtime checks the address.
         ok(unsafe { hipMemsetAsync(segment.0, 0, 64, stream.0) });
         launch_one(module.function("append"), stream.0, &mut [arg(&segment.0), arg(&digit)]);
-        assert!(parts::given(stream.0, place));
+        assert!(parts::freed(stream.0, place));
     }
     outcome_text(stream.synchronize())
 }

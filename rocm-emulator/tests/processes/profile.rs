@@ -43,7 +43,7 @@ fn a_process_writes_the_profile_of_its_kernels() {
     // 32 lanes load a line of 128 bytes each and store to one line.
     assert!(
         text.contains(
-            r#""coalescing": {"accesses": 2, "bytes": 256, "lines_64": 34, "fewest_lines_64": 4, "lines_128": 33, "fewest_lines_128": 2, "lines_loaded": 32, "lines_stored": 1}"#
+            r#""coalescing": {"accesses": 2, "bytes": 256, "lines_64": 34, "min_lines_64": 4, "lines_128": 33, "min_lines_128": 2, "lines_loaded": 32, "lines_stored": 1}"#
         ),
         "{text}"
     );

@@ -25,11 +25,11 @@ impl Fixture {
     }
 
     fn take(&self, offset: usize, len: usize) -> bool {
-        parts::taken(self.stream.0, self.at(offset).addr(), len)
+        parts::allocated(self.stream.0, self.at(offset).addr(), len)
     }
 
     fn give(&self, offset: usize) -> bool {
-        parts::given(self.stream.0, self.at(offset).addr())
+        parts::freed(self.stream.0, self.at(offset).addr())
     }
 
     fn store_on(&self, stream: &Stream, offset: usize) {
@@ -131,10 +131,10 @@ fn parts_must_not_overlap_and_must_be_in_device_memory() {
     }
     assert!(!f.give(0) && !f.give(257) && f.give(256) && !f.give(256));
     let pinned = Flag::new();
-    assert!(!parts::taken(f.stream.0, pinned.0.addr(), 4));
+    assert!(!parts::allocated(f.stream.0, pinned.0.addr(), 4));
     let no_stream = std::ptr::without_provenance_mut(77);
-    assert!(!parts::taken(no_stream, f.at(1024).addr(), 4) && f.take(1024, 4));
-    assert!(!parts::given(no_stream, f.at(1024).addr()) && f.give(1024));
+    assert!(!parts::allocated(no_stream, f.at(1024).addr(), 4) && f.take(1024, 4));
+    assert!(!parts::freed(no_stream, f.at(1024).addr()) && f.give(1024));
 }
 
 #[test]
@@ -185,12 +185,12 @@ fn two_streams_need_an_order() {
     launch_one(f.module.function("wait_for_flag"), f.stream.0, &mut [arg(&flag.0)]);
     assert!(f.give(0));
     // The other stream does not wait for the first to free the part.
-    assert!(parts::taken(other.0, place, 256));
+    assert!(parts::allocated(other.0, place, 256));
     f.fails(other.synchronize(), &["nothing orders the stream that frees that part"]);
     // Released only now, because otherwise either stream could be the one that frees a missing part.
     flag.set();
     ok(f.stream.synchronize());
-    assert!(parts::given(other.0, place));
+    assert!(parts::freed(other.0, place));
     f.fails(other.synchronize(), &["before it is allocated"]);
 
     // SAFETY: valid pointers and handles.
@@ -203,7 +203,7 @@ fn two_streams_need_an_order() {
         ok(hipStreamWaitEvent(other.0, event, 0));
         ok(hipEventDestroy(event));
     }
-    assert!(parts::taken(other.0, place, 128));
+    assert!(parts::allocated(other.0, place, 128));
     f.store_on(&other, 0);
     ok(other.synchronize());
     ok(f.stream.synchronize());
@@ -216,10 +216,10 @@ fn suballocations_on_the_null_stream_are_not_counted_as_its_use() {
     let _gpu = gpu();
     let (f, uses) = (Fixture::new(), rocm_emulator::null_stream_uses());
     let blocking = Stream::new(hipStreamDefault);
-    assert!(parts::taken(null_mut(), f.at(0).addr(), 256));
+    assert!(parts::allocated(null_mut(), f.at(0).addr(), 256));
     f.store_on(&blocking, 0);
     ok(blocking.synchronize());
-    assert!(parts::given(null_mut(), f.at(0).addr()));
+    assert!(parts::freed(null_mut(), f.at(0).addr()));
     f.store_on(&blocking, 0);
     f.fails(blocking.synchronize(), &["use after free"]);
     assert_eq!(rocm_emulator::null_stream_uses(), uses);

@@ -16,7 +16,7 @@ use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, device, fields};
 
 use crate::api::{failure, prompts};
 use crate::metrics::TextLatency;
-use crate::served::{Api, Served};
+use crate::served::{Api, ServedModel};
 
 /// Number of tokens, and duration, between two metrics events.
 const METRICS_TOKENS: usize = 32;
@@ -116,7 +116,7 @@ async fn create(
     required(target.model.as_deref(), "model")?;
     target.check(&*served, &state.worker_id)?;
     let single_event = body.stream == Some(false);
-    let place = client.begin(1, "prompt")?;
+    let place = client.acquire(1, "prompt")?;
     let submitting = served.clone();
     let start = Instant::now();
     let stream = blocking(move || submit(&submitting, body)).await?;
@@ -129,7 +129,7 @@ async fn create(
     Ok(accepted(&job_id))
 }
 
-fn submit(served: &Served, body: JobRequest) -> Result<Stream, ApiError> {
+fn submit(served: &ServedModel, body: JobRequest) -> Result<Stream, ApiError> {
     let max_tokens = required(body.max_tokens, "max_tokens")?;
     let top_p = body.top_p.unwrap_or(1.0);
     check(&[
@@ -159,7 +159,7 @@ fn submit(served: &Served, body: JobRequest) -> Result<Stream, ApiError> {
 async fn write(
     job: Job<JobEvent>,
     mut stream: Stream,
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     mut latency: TextLatency,
     single_event: bool,
 ) {
@@ -210,7 +210,7 @@ struct Speed {
 
 struct JobLog {
     job: Job<JobEvent>,
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     single_event: bool,
     held: String,
     pieces: usize,

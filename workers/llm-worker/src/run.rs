@@ -15,7 +15,7 @@ use worker_core::{App, Metrics, ModelName, ServerArguments};
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
 use crate::routes;
-use crate::served::{Api, Served};
+use crate::served::{Api, ServedModel};
 
 /// Runs the worker until it ends.
 pub fn main(kind: DeviceKind) -> ExitCode {
@@ -27,7 +27,7 @@ struct LlmWorker;
 
 impl Worker for LlmWorker {
     type Arguments = Arguments;
-    type Served = Served;
+    type Model = ServedModel;
     const PACKAGE: &'static str = env!("CARGO_PKG_NAME");
     const DEFAULTS: &'static [(&'static str, &'static str)] = &DEFAULTS;
 
@@ -44,7 +44,7 @@ impl Worker for LlmWorker {
         kind: DeviceKind,
         metrics: &Metrics,
         progress: &Progress,
-    ) -> Result<Served> {
+    ) -> Result<ServedModel> {
         let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
         progress.report(0.0, "finding the model");
         let report = &mut |share: f32, activity: &str| progress.report(share, activity);
@@ -60,7 +60,8 @@ impl Worker for LlmWorker {
         let mut aliases = vec![arguments.model.clone()];
         aliases.extend(path.file_name().map(|file| file.to_string_lossy().into_owned()));
         let name = ModelName::new(name, aliases);
-        let served = Served::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
+        let served =
+            ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
     }

@@ -12,7 +12,7 @@ use crate::api::failure;
 use crate::metrics::ModelMetrics;
 
 /// A loaded model.
-pub struct Served {
+pub struct ServedModel {
     /// Inference engine.
     pub engine: Engine,
     /// Name and aliases.
@@ -25,7 +25,7 @@ pub struct Served {
     max_open: usize,
 }
 
-impl Served {
+impl ServedModel {
     /// Creates the state; `options` are the engine's. A failure of the engine fails the worker.
     pub fn new(
         engine: Engine,
@@ -33,12 +33,12 @@ impl Served {
         options: &Options,
         device: OpenDevice,
         (metrics, lifecycle): (&Metrics, &Lifecycle),
-    ) -> Served {
+    ) -> ServedModel {
         let lifecycle = lifecycle.clone();
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
         let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
-        Served { engine, name, device, metrics, max_open }
+        ServedModel { engine, name, device, metrics, max_open }
     }
 
     /// Checks that a prompt leaves space for at least one generated token.
@@ -75,7 +75,7 @@ impl Served {
     }
 }
 
-impl worker_core::Served for Served {
+impl worker_core::LoadedModel for ServedModel {
     fn name(&self) -> &ModelName {
         &self.name
     }
@@ -99,4 +99,4 @@ impl worker_core::Served for Served {
 }
 
 /// State of the handlers: the model, once it is loaded.
-pub type Api = worker_core::Api<Served>;
+pub type Api = worker_core::Api<ServedModel>;

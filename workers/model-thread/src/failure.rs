@@ -60,7 +60,7 @@ mod tests {
                 device: device(),
             };
             assert!(is_out_of_memory(&Error::from(full).context("a step")));
-            let wrong = candle_core::rocm::RocmError::Setting("out of memory".into());
+            let wrong = candle_core::rocm::RocmError::InvalidSetting("out of memory".into());
             assert!(!is_out_of_memory(&Error::from(wrong)));
         }
     }

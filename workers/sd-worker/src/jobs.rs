@@ -189,7 +189,7 @@ async fn create(
     }
     let canvas = Canvas { width, height, image: image.map(Source::Text), mask: mask.map(Source::Text) };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-    let place = client.begin(request.seeds.len(), "n")?;
+    let place = client.acquire(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();
     let images = served.submit(request)?;
     let job = state.jobs.create(OnDisconnect::Cancel);

@@ -8,7 +8,7 @@ use crate::images::Source;
 use crate::picture::{Limits, Mask, Picture};
 use crate::pipeline::{Request, Start};
 use crate::schedulers::Method;
-use crate::served::{ModelInfo, Served};
+use crate::served::{ModelInfo, ServedModel};
 
 /// Maximum size of an image file in bytes.
 const MAX_FILE_BYTES: usize = 20 << 20;
@@ -60,7 +60,7 @@ pub type SizeNames = [&'static str; 2];
 /// # Errors
 /// Returns the errors of [`Parameters::request`], or 429 or 503 if the queue is full or closed.
 pub async fn check(
-    served: &Arc<Served>,
+    served: &Arc<ServedModel>,
     parameters: Parameters,
     canvas: Canvas,
     names: SizeNames,

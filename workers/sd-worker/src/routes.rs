@@ -32,5 +32,5 @@ pub fn app(api: &Api, metrics: Metrics, worker: Worker) -> App {
         .merge(shared::models(api, package))
         .merge(jobs::router(api.clone(), &id, callback, (bounds, preview_every)))
         .merge(page::page().router());
-    App::new(router, api.lifecycle.clone(), metrics).open("/").doctor_of(kind, package)
+    App::new(router, api.lifecycle.clone(), metrics).public_path("/").doctor_of(kind, package)
 }

@@ -19,7 +19,7 @@ use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Request, Start};
 use crate::queue::{ImageGenerator, Queue};
 use crate::routes;
-use crate::served::{Api, ModelInfo, Served};
+use crate::served::{Api, ModelInfo, ServedModel};
 
 /// Side in pixels of the warm-up image on the CPU, which is slow and has no kernels to load.
 const CPU_WARM_UP_SIDE: usize = 64;
@@ -33,7 +33,7 @@ struct SdWorker;
 
 impl Worker for SdWorker {
     type Arguments = Arguments;
-    type Served = Served;
+    type Model = ServedModel;
     const PACKAGE: &'static str = env!("CARGO_PKG_NAME");
     const DEFAULTS: &'static [(&'static str, &'static str)] = &DEFAULTS;
 
@@ -58,7 +58,7 @@ impl Worker for SdWorker {
         kind: DeviceKind,
         metrics: &Metrics,
         progress: &Progress,
-    ) -> Result<Served> {
+    ) -> Result<ServedModel> {
         let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
         progress.report(0.0, "finding the model");
         let options = arguments.load();
@@ -97,7 +97,7 @@ impl Worker for SdWorker {
             .context("the operating system cannot start threads")?;
         let name = names(requested, &path);
         tracing::info!(version = ?info.version, side, "model loaded");
-        Ok(Served::new(queue, info, name, device, metrics))
+        Ok(ServedModel::new(queue, info, name, device, metrics))
     }
 }
 

@@ -54,7 +54,7 @@ impl ModelInfo {
 }
 
 /// A loaded model that accepts requests.
-pub struct Served {
+pub struct ServedModel {
     /// The queue of requests.
     pub queue: Queue,
     /// Name and aliases.
@@ -67,7 +67,7 @@ pub struct Served {
     pub decoders: Arc<Semaphore>,
 }
 
-impl Served {
+impl ServedModel {
     /// Creates the handle and registers the metrics of the queue.
     pub fn new(
         queue: Queue,
@@ -121,7 +121,7 @@ pub fn api_error(failure: Failure) -> ApiError {
     error.with_code(code)
 }
 
-impl worker_core::Served for Served {
+impl worker_core::LoadedModel for ServedModel {
     fn name(&self) -> &ModelName {
         &self.name
     }
@@ -169,4 +169,4 @@ impl worker_core::Served for Served {
 }
 
 /// State of the handlers: the model, once it is loaded.
-pub type Api = worker_core::Api<Served>;
+pub type Api = worker_core::Api<ServedModel>;

@@ -25,26 +25,26 @@ struct SlotCounts {
 }
 
 impl SlotCounts {
-    fn try_acquire(&self, client: IpAddr, count: usize) -> Option<Place> {
+    fn try_acquire(&self, client: IpAddr, count: usize) -> Option<WorkPermit> {
         let mut in_use = self.in_use.lock();
         let sum = in_use.get(&client).map_or(count, |before| before.saturating_add(count));
         if self.limit > 0 && sum > self.limit {
             return None;
         }
         in_use.insert(client, sum);
-        Some(Place { counts: self.clone(), client, count })
+        Some(WorkPermit { counts: self.clone(), client, count })
     }
 }
 
 /// Slots held by a client. Dropping the value releases them.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkPermit {
     counts: SlotCounts,
     client: IpAddr,
     count: usize,
 }
 
-impl Drop for Place {
+impl Drop for WorkPermit {
     fn drop(&mut self) {
         let mut in_use = self.counts.in_use.lock();
         if let Some(sum) = in_use.get_mut(&self.client) {
@@ -71,7 +71,7 @@ impl Client {
     ///
     /// # Errors
     /// 400 if `count` exceeds the limit itself, 429 if it exceeds the slots that are free now.
-    pub fn begin(&self, count: usize, param: &str) -> Result<Place, ApiError> {
+    pub fn acquire(&self, count: usize, param: &str) -> Result<WorkPermit, ApiError> {
         let limit = self.work.limit;
         if limit > 0 && count > limit {
             let message =
@@ -219,13 +219,13 @@ mod tests {
     fn work_and_requests_are_counted_separately() {
         let clients = ClientLimits::new(2, &[]);
         let client = Client { address: [1, 2, 3, 4].into(), work: clients.work.clone() };
-        let refused = |count| client.begin(count, "n").unwrap_err();
+        let refused = |count| client.acquire(count, "n").unwrap_err();
         assert_eq!((refused(3).status().as_u16(), refused(3).param()), (400, Some("n")));
-        let two = client.begin(2, "n").unwrap();
+        let two = client.acquire(2, "n").unwrap();
         assert_eq!(refused(1).status().as_u16(), 429);
         assert!(clients.requests.try_acquire(client.address, 1).is_some(), "running work can be followed");
         drop(two);
-        assert!(client.begin(1, "n").is_ok());
+        assert!(client.acquire(1, "n").is_ok());
     }
 
     #[test]

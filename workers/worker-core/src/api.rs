@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LOADING: Duration = Duration::from_secs(5);
 
 /// A loaded model that accepts requests.
-pub trait Served: Send + Sync + 'static {
+pub trait LoadedModel: Send + Sync + 'static {
     /// Returns its names.
     fn name(&self) -> &ModelName;
 
@@ -104,7 +104,7 @@ impl<S> Api<S> {
 }
 
 /// Returns the entry of the model in `GET /v1/models`.
-fn model(served: &impl Served, owner: &str) -> Value {
+fn model(served: &impl LoadedModel, owner: &str) -> Value {
     let ModelName { name, created, .. } = served.name();
     let mut model = served.card();
     let more = [
@@ -118,18 +118,18 @@ fn model(served: &impl Served, owner: &str) -> Value {
 }
 
 /// Returns the routes `GET /v1/models` and `GET /v1/models/{name}`; `owner` is the name of the worker's package.
-pub fn models<S: Served>(api: &Api<S>, owner: &'static str) -> Router {
+pub fn models<S: LoadedModel>(api: &Api<S>, owner: &'static str) -> Router {
     let router = Router::new().route("/v1/models", get(list::<S>)).route("/v1/models/{*name}", get(one::<S>));
     router.with_state((api.clone(), owner))
 }
 
 type Models<S> = State<(Api<S>, &'static str)>;
 
-async fn list<S: Served>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
+async fn list<S: LoadedModel>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
     Ok(Json(json!({ "object": "list", "data": [model(&*api.served()?, owner)] })))
 }
 
-async fn one<S: Served>(
+async fn one<S: LoadedModel>(
     State((api, owner)): Models<S>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {

@@ -55,8 +55,8 @@ pub mod routes;
 pub mod server;
 pub mod sse;
 
-pub use admission::{Client, Place};
-pub use api::{Api, ModelName, Served, blocking, unix_seconds};
+pub use admission::{Client, WorkPermit};
+pub use api::{Api, LoadedModel, ModelName, blocking, unix_seconds};
 pub use arguments::ServerArguments;
 pub use body::Body;
 pub use error::ApiError;

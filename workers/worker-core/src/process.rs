@@ -1,6 +1,6 @@
 //! Main program of a worker: arguments, background loading, serving, and shutdown within a time limit.
 
-use crate::api::{Api, Served};
+use crate::api::{Api, LoadedModel};
 use crate::device::{self, DeviceKind};
 use crate::heartbeat::{self, Report};
 use crate::progress::Progress;
@@ -17,7 +17,7 @@ pub trait Worker: 'static {
     /// Command-line arguments.
     type Arguments: CommandFactory + FromArgMatches + Send + 'static;
     /// Loaded model.
-    type Served: Served;
+    type Model: LoadedModel;
     /// Name of the Cargo package.
     const PACKAGE: &'static str;
     /// Defaults that replace those of [`ServerArguments`].
@@ -33,7 +33,7 @@ pub trait Worker: 'static {
     fn app(
         arguments: &Self::Arguments,
         kind: DeviceKind,
-        api: &Api<Self::Served>,
+        api: &Api<Self::Model>,
         metrics: Metrics,
     ) -> Result<App>;
 
@@ -46,7 +46,7 @@ pub trait Worker: 'static {
         kind: DeviceKind,
         metrics: &Metrics,
         progress: &Progress,
-    ) -> Result<Self::Served>;
+    ) -> Result<Self::Model>;
 }
 
 /// Runs a worker. Returns 0 after a requested shutdown; otherwise prints a one-line error and returns 1.
@@ -74,7 +74,7 @@ fn run<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()> {
 }
 
 async fn serve_until_shutdown<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()> {
-    let (api, metrics) = (Api::<W::Served>::new(Lifecycle::new()), Metrics::new());
+    let (api, metrics) = (Api::<W::Model>::new(Lifecycle::new()), Metrics::new());
     let server = W::server(&arguments).clone();
     let app = W::app(&arguments, kind, &api, metrics.clone())?;
     let (watched_api, worker_id) = (api.clone(), server.worker_id.clone());
@@ -101,7 +101,7 @@ async fn serve_until_shutdown<W: Worker>(kind: DeviceKind, arguments: W::Argumen
 fn load<W: Worker>(
     kind: DeviceKind,
     arguments: W::Arguments,
-    api: Api<W::Served>,
+    api: Api<W::Model>,
     metrics: Metrics,
 ) -> Result<()> {
     let load = move || {
@@ -126,7 +126,7 @@ fn load<W: Worker>(
     Ok(())
 }
 
-fn beat<S: Served>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> Report {
+fn beat<S: LoadedModel>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> Report {
     let served = api.served().ok();
     let [running, waiting] = served.as_ref().map(|served| served.requests()).unwrap_or_default();
     Report {

@@ -61,7 +61,7 @@ impl App {
     }
 
     /// Exempts a path from authentication, such as a page that asks for the token.
-    pub fn open(mut self, path: &'static str) -> App {
+    pub fn public_path(mut self, path: &'static str) -> App {
         self.open.push(path);
         self
     }

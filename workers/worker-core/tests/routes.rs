@@ -43,7 +43,7 @@ fn app(lifecycle: &Lifecycle) -> App {
         .route("/number/{n}", get(async |Path(n): Path<u8>| n.to_string()))
         .route("/query", get(async |Query(query): Query<HashMap<String, u8>>| query.len().to_string()))
         .nest("/inner", inner);
-    App::new(router, lifecycle.clone(), Metrics::new()).doctor(|| "healthy".to_owned()).open("/")
+    App::new(router, lifecycle.clone(), Metrics::new()).doctor(|| "healthy".to_owned()).public_path("/")
 }
 
 fn ready() -> Lifecycle {

@@ -10,17 +10,17 @@ use crate::process::root;
 use crate::software_gpu::SoftwareGpu;
 
 const MODEL: &str = "examples/tiny_sd/model";
-const REQUESTS: &str = "workers/clients/openai_pictures.py";
-const PAGE: &str = "workers/clients/paint_page.py";
+const REQUESTS: &str = "workers/clients/openai_images.py";
+const PAGE: &str = "workers/clients/image_page.py";
 
 /// Sends the worker image requests of every kind. Returns the number of requests that were answered correctly.
 pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<u64> {
     let worker = Worker::start(program, gpu, &|command| {
         command.arg("--model-path").arg(root().join(MODEL));
     })?;
-    let requests = clients::run_client(REQUESTS, "openai_pictures", &worker.url(""))?;
+    let requests = clients::run_client(REQUESTS, "openai_images", &worker.url(""))?;
     if let Some(folder) = page {
-        clients::run_browser(PAGE, "paint_page", &worker.url(""), folder)?;
+        clients::run_browser(PAGE, "image_page", &worker.url(""), folder)?;
     }
     let jobs = run_jobs(&worker)?;
     worker.stop()?;

@@ -37,7 +37,7 @@ impl RocmDevice {
     /// `CANDLE_ROCM_DEADLINE`, or 30 seconds if that is not set.
     ///
     /// # Errors
-    /// See [`crate::Device::new_rocm`]. Also [`RocmError::Overdue`] if the GPU does not finish in time, and
+    /// See [`crate::Device::new_rocm`]. Also [`RocmError::DeadlineExceeded`] if the GPU does not finish in time, and
     /// [`RocmError::WrongResult`] if the result is wrong.
     pub fn new_checked(ordinal: usize) -> Result<Self> {
         // A separate stream, so that the test does not wait for other work and its deadline does not apply to it.

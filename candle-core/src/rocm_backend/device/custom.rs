@@ -250,7 +250,7 @@ impl<'a> Launch<'a> {
     /// Enqueues the kernel on the device's stream without waiting for it. A grid of zero workgroups does nothing.
     ///
     /// # Errors
-    /// [`RocmError::Arguments`] if the number or the sizes of the arguments do not match the kernel, or HIP's error for the
+    /// [`RocmError::InvalidArguments`] if the number or the sizes of the arguments do not match the kernel, or HIP's error for the
     /// launch. Errors that occur while the kernel runs are returned by the next call that waits for the stream.
     ///
     /// # Safety
@@ -271,7 +271,7 @@ impl<'a> Launch<'a> {
         let wanted = &self.kernel.arguments;
         let wrong = |message: String| {
             let (kernel, device) = (self.kernel.name.to_string(), self.state.label().to_string());
-            Err(RocmError::Arguments { kernel, device, message }.into())
+            Err(RocmError::InvalidArguments { kernel, device, message }.into())
         };
         if self.count != wanted.len() || self.count > MAX_ARGS {
             return wrong(format!(

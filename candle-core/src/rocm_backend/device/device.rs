@@ -318,7 +318,7 @@ impl RocmDevice {
         self.state().stream.wait().deadline()
     }
 
-    /// Sets the maximum time that the host waits for this device. A longer wait returns [`RocmError::Overdue`], which
+    /// Sets the maximum time that the host waits for this device. A longer wait returns [`RocmError::DeadlineExceeded`], which
     /// names the last launches. A kernel that never ends cannot be stopped; the device's memory then stays allocated
     /// until the process ends.
     ///

@@ -49,7 +49,7 @@ pub struct GpuReport {
     /// Target whose kernels the GPU would run; `None` if this binary has no compatible kernels.
     pub code_object: Option<&'static str>,
     /// Result of the self-test, see [`RocmDevice::new_checked`]; `None` without a code object.
-    pub trial: Option<std::result::Result<(), String>>,
+    pub self_test: Option<std::result::Result<(), String>>,
 }
 
 /// A library that the driver loads.
@@ -98,7 +98,7 @@ impl Report {
 
     /// Returns true if at least one GPU passed its self-test and a BLAS library is available.
     pub fn is_healthy(&self) -> bool {
-        let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
+        let computes = |gpu: &GpuReport| matches!(gpu.self_test, Some(Ok(())));
         let multiplies =
             |library: &LibraryReport| library.serves == Library::RocBlas && library.file.is_some();
         let has_blas = self.emulated || self.libraries.iter().any(multiplies);
@@ -111,11 +111,11 @@ impl Report {
             return missing.clone();
         }
         let harmful = |name: &str| {
-            self.variables.iter().find(|variable| variable.name == name && variable.harm.is_some())
+            self.variables.iter().find(|variable| variable.name == name && variable.warning.is_some())
         };
         let unfit = |gpu: &&GpuReport| gpu.code_object.is_none();
         if let Some(variable) = harmful("HSA_OVERRIDE_GFX_VERSION") {
-            return format!("unset {}: {}", variable.name, variable.harm.unwrap_or_default());
+            return format!("unset {}: {}", variable.name, variable.warning.unwrap_or_default());
         }
         if self.gpus.iter().all(|gpu| gpu.code_object.is_none()) {
             let archs: Vec<&str> = self.gpus.iter().map(|gpu| processor(&gpu.arch)).collect();
@@ -126,7 +126,7 @@ impl Report {
             );
         }
         for gpu in &self.gpus {
-            if let Some(Err(reason)) = &gpu.trial {
+            if let Some(Err(reason)) = &gpu.self_test {
                 return format!("rocm:{} does not work: {reason}", gpu.ordinal);
             }
         }
@@ -141,8 +141,8 @@ impl Report {
                 );
             }
         }
-        if let Some(variable) = self.variables.iter().find(|variable| variable.harm.is_some()) {
-            return format!("{} is set: {}", variable.name, variable.harm.unwrap_or_default());
+        if let Some(variable) = self.variables.iter().find(|variable| variable.warning.is_some()) {
+            return format!("{} is set: {}", variable.name, variable.warning.unwrap_or_default());
         }
         if let Some(gpu) = self.gpus.iter().find(unfit) {
             return format!(
@@ -172,8 +172,8 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
     if let Ok(found) = properties(ordinal) {
         (name, integrated, total_memory) = (found.name, found.integrated, found.total_memory);
     }
-    let trial = code_object.map(|_| RocmDevice::new_checked(ordinal).map_err(|error| error.to_string()));
-    let free = match &trial {
+    let self_test = code_object.map(|_| RocmDevice::new_checked(ordinal).map_err(|error| error.to_string()));
+    let free = match &self_test {
         Some(Ok(device)) => device.memory_info(),
         _ => memory_without_self_test(ordinal),
     };
@@ -185,7 +185,7 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
         total_memory,
         free_memory: free.map(|(free, _)| free).map_err(|error| error.to_string()),
         code_object,
-        trial: trial.map(|outcome| outcome.map(drop)),
+        self_test: self_test.map(|outcome| outcome.map(drop)),
     }
 }
 
@@ -260,9 +260,9 @@ impl fmt::Display for Report {
                 Some(target) => writeln!(f, "  kernels  those for {target}")?,
                 None => writeln!(f, "  kernels  none in this binary")?,
             }
-            match &gpu.trial {
-                Some(Ok(())) => writeln!(f, "  trial    computes")?,
-                Some(Err(reason)) => writeln!(f, "  trial    {reason}")?,
+            match &gpu.self_test {
+                Some(Ok(())) => writeln!(f, "  test     passed")?,
+                Some(Err(reason)) => writeln!(f, "  test     {reason}")?,
                 None => {}
             }
         }
@@ -276,7 +276,7 @@ impl fmt::Display for Report {
         }
         for variable in &self.variables {
             writeln!(f, "variable   {}={}", variable.name, variable.value)?;
-            if let Some(harm) = variable.harm {
+            if let Some(harm) = variable.warning {
                 writeln!(f, "           {harm}")?;
             }
         }

@@ -41,7 +41,7 @@ impl RocmDevice {
     /// If HIP fails.
     pub fn free_memory(&self) -> Result<usize> {
         let stats = self.memory_stats();
-        Ok(self.memory_info()?.0.saturating_add(stats.parked - stats.held))
+        Ok(self.memory_info()?.0.saturating_add(stats.cached - stats.held))
     }
 
     /// Returns the number of bytes that always stay free on the GPU, see [`Self::set_memory_reserve`].
@@ -82,19 +82,19 @@ impl RocmDevice {
     /// that are opened later; the default is 70.
     ///
     /// # Errors
-    /// [`RocmError::Setting`] if `percent` is not in 1 to 100.
+    /// [`RocmError::InvalidSetting`] if `percent` is not in 1 to 100.
     pub fn set_memory_share(&self, percent: u8) -> Result<()> {
-        Ok(self.state().stream.memory().set_share(percent).map_err(RocmError::Setting)?)
+        Ok(self.state().stream.memory().set_share(percent).map_err(RocmError::InvalidSetting)?)
     }
 
     /// Limits the number of bytes that are cached for reuse, and returns the excess to the driver. `Some(0)` disables
-    /// caching; `None`, the default, sets no limit. `CANDLE_ROCM_MEMORY_PARKED` sets it for devices that are opened later.
+    /// caching; `None`, the default, sets no limit. `CANDLE_ROCM_MEMORY_CACHE` sets it for devices that are opened later.
     ///
     /// # Errors
     /// If HIP fails.
-    pub fn set_parked_memory(&self, bytes: impl Into<Option<usize>>) -> Result<()> {
+    pub fn set_memory_cache_limit(&self, bytes: impl Into<Option<usize>>) -> Result<()> {
         self.state().stream.bind()?;
-        self.state().stream.memory().set_parked(bytes.into());
+        self.state().stream.memory().set_cache_limit(bytes.into());
         Ok(())
     }
 
@@ -103,9 +103,9 @@ impl RocmDevice {
     /// later.
     ///
     /// # Errors
-    /// [`RocmError::Setting`] if the timer thread cannot be started.
+    /// [`RocmError::InvalidSetting`] if the timer thread cannot be started.
     pub fn set_memory_idle_time(&self, time: Option<Duration>) -> Result<()> {
         self.state().stream.bind()?;
-        Ok(self.state().stream.memory().set_idle_time(time).map_err(RocmError::Setting)?)
+        Ok(self.state().stream.memory().set_idle_time(time).map_err(RocmError::InvalidSetting)?)
     }
 }

@@ -10,8 +10,8 @@ use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
     AttentionKeys, AttentionKeysWidth, AttentionParts, AttentionRows, AttentionRowsWidth, DevicePtr,
-    ATTENTION_COLUMNS, ATTENTION_FEW, ATTENTION_PARTS, ATTENTION_ROWS, ATTENTION_SPLIT_THREADS, BLOCK,
-    PACK_BYTES,
+    ATTENTION_COLUMNS, ATTENTION_MAX_SPLITS, ATTENTION_ROWS, ATTENTION_SPLIT_ROWS, ATTENTION_SPLIT_THREADS,
+    BLOCK, PACK_BYTES,
 };
 
 /// A storage and the layout of its elements.
@@ -75,7 +75,7 @@ pub struct Attention<'a> {
 }
 
 /// Result of [`Attention::forward`].
-pub struct Attended {
+pub struct AttentionOutput {
     /// The result, in the requested layout.
     pub out: RocmStorage,
     /// Log-sum-exp, f32 (batch, heads, queries), or (heads, all queries) for sequences; negative infinity for queries
@@ -145,7 +145,7 @@ impl Attention<'_> {
         k: AttentionOperand,
         v: AttentionOperand,
         out: &Layout,
-    ) -> Result<Attended> {
+    ) -> Result<AttentionOutput> {
         let (device, dtype) = (q.0.device(), q.0.dtype());
         if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
             return Err(crate::Error::UnsupportedDTypeForOp(dtype, op).bt());
@@ -168,7 +168,7 @@ impl Attention<'_> {
         let dst = alloc(dtype, all_rows * padded)?;
         let statistics = self.statistics.then(|| alloc(DType::F32, all_rows)).transpose()?;
         if all_rows * padded == 0 {
-            return Ok(Attended { out: dst, statistics });
+            return Ok(AttentionOutput { out: dst, statistics });
         }
         let [batch, head, row, _] = *out.stride() else { return Err(invalid(format!("{op}: {out:?}"))) };
         let out_strides = [batch, head, row].map(|stride| stride / sizes.value_width * padded);
@@ -183,12 +183,12 @@ impl Attention<'_> {
             statistics.as_ref().map(|s| s.slice.ptr()),
         )?;
         if padded == sizes.value_width {
-            return Ok(Attended { out: dst, statistics });
+            return Ok(AttentionOutput { out: dst, statistics });
         }
         // SAFETY: every element is written by the copy.
         let mut dense = unsafe { RocmStorage::alloc(device, dtype, all_rows * sizes.value_width, op)? };
         dst.copy2d(&mut dense, all_rows, sizes.value_width, padded, sizes.value_width, 0, 0)?;
-        Ok(Attended { out: dense, statistics })
+        Ok(AttentionOutput { out: dense, statistics })
     }
 
     /// Returns the window as passed to kernels.
@@ -390,13 +390,13 @@ impl Plan {
         let pieces = sizes.value_width.div_ceil(columns);
         let blocks = |rows_each: usize| rows.div_ceil(rows_each) * sizes.key_heads * sizes.batches;
         // With few workgroups of 128 rows and many keys, splitting the keys uses more of the GPU.
-        let idle = rows <= 4 * ATTENTION_FEW && 2 * blocks(ATTENTION_ROWS) * pieces <= multiprocessors;
-        if rows > ATTENTION_FEW && !(idle && sizes.keys > 4 * MIN_KEYS_PER_PART) {
+        let idle = rows <= 4 * ATTENTION_SPLIT_ROWS && 2 * blocks(ATTENTION_ROWS) * pieces <= multiprocessors;
+        if rows > ATTENTION_SPLIT_ROWS && !(idle && sizes.keys > 4 * MIN_KEYS_PER_PART) {
             return Self { few: false, grid: (blocks(ATTENTION_ROWS), pieces, 1) };
         }
-        let blocks = blocks(ATTENTION_FEW);
+        let blocks = blocks(ATTENTION_SPLIT_ROWS);
         let wanted = (WORKGROUPS_PER_MULTIPROCESSOR * multiprocessors) / (blocks * pieces).max(1);
-        let parts = wanted.min(sizes.keys.div_ceil(MIN_KEYS_PER_PART)).clamp(1, ATTENTION_PARTS);
+        let parts = wanted.min(sizes.keys.div_ceil(MIN_KEYS_PER_PART)).clamp(1, ATTENTION_MAX_SPLITS);
         Self { few: true, grid: (blocks, pieces, parts) }
     }
 }
@@ -493,7 +493,7 @@ impl Launch<'_> {
         }
         let (x, y, z) = grid;
         // Per row: the partial sums of the columns, the maximum score and the sum of the weights.
-        let scratch_len = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
+        let scratch_len = if z > 1 { x * y * z * ATTENTION_SPLIT_ROWS * (columns + 2) } else { 0 };
         // SAFETY: the first launch writes everything that the second reads.
         let sums = unsafe { device.alloc::<f32>(scratch_len)? };
         let partial = sums.ptr();
@@ -504,8 +504,8 @@ impl Launch<'_> {
             return Ok(());
         }
         let kernel = found(of.and_then(AttentionParts::kernel), op, self.dtype)?;
-        let rows = (x, y, sizes.rows().min(ATTENTION_FEW));
-        let config = LaunchConfig::for_grid(op, rows, ATTENTION_PARTS as u32)?;
+        let rows = (x, y, sizes.rows().min(ATTENTION_SPLIT_ROWS));
+        let config = LaunchConfig::for_grid(op, rows, ATTENTION_MAX_SPLITS as u32)?;
         let (parts, columns) = (z as u32, columns as u32);
         // SAFETY: as above.
         unsafe { device.launch(kernel, config, &arguments!(AttentionParts, partial, parts, columns)) }

@@ -12,7 +12,8 @@ use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
-    dim_word, DevicePtr, Element, Put, PutKind, Take, TakeKind, TakeUnit, PACK_BYTES, TAKEN, TAKEN_BYTES,
+    dim_word, DevicePtr, Element, Put, PutKind, Take, TakeKind, TakeUnit, GATHER_BYTES_PER_THREAD,
+    GATHER_UNITS_PER_THREAD, PACK_BYTES,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
@@ -85,8 +86,10 @@ pub(crate) fn index_select(
                 right_size: dim_word(right_size),
                 ids_dim_size: dim_word(ids_dim_size),
             };
-            let config =
-                LaunchConfig::for_elements(OP, arguments.numel.div_ceil(TAKEN.min(TAKEN_BYTES / unit)))?;
+            let config = LaunchConfig::for_elements(
+                OP,
+                arguments.numel.div_ceil(GATHER_UNITS_PER_THREAD.min(GATHER_BYTES_PER_THREAD / unit)),
+            )?;
             // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
             unsafe { src.device.launch(kernel, config, &arguments)? };
         }
@@ -126,7 +129,10 @@ pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: us
             right_size: dim_word(right_size),
             ids_dim_size: dim_word(ids_dim_size),
         };
-        let config = LaunchConfig::for_elements(OP, arguments.numel.div_ceil(TAKEN.min(TAKEN_BYTES / unit)))?;
+        let config = LaunchConfig::for_elements(
+            OP,
+            arguments.numel.div_ceil(GATHER_UNITS_PER_THREAD.min(GATHER_BYTES_PER_THREAD / unit)),
+        )?;
         // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
         unsafe { src.device.launch(kernel, config, &arguments)? };
     }

@@ -4,7 +4,7 @@ use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{
-    BlockFormat, DevicePtr, QuantizedRow, QUANTIZED_BESIDE, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
+    BlockFormat, DevicePtr, QuantizedRow, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK, ROWS_PER_LANE_GROUP,
 };
 
 /// Maximum number of matrices in one launch.
@@ -23,7 +23,7 @@ pub(crate) fn activation_bytes(rows: usize, columns: usize) -> usize {
 
 /// Distribution of the rows of a matrix over the threads of kernels for quantized products.
 pub(crate) struct Groups {
-    /// Number of threads that share QUANTIZED_BESIDE rows, enough to read whole cache lines if the rows are long enough.
+    /// Number of threads that share ROWS_PER_LANE_GROUP rows, enough to read whole cache lines if the rows are long enough.
     pub(crate) width: u32,
     /// Number of workgroups.
     pub(crate) grid: u32,
@@ -33,7 +33,7 @@ impl Groups {
     /// Returns groups for `rows` rows in workgroups of `block` threads, with enough threads to saturate the memory
     /// bandwidth.
     fn saturating(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
-        let groups = rows.div_ceil(QUANTIZED_BESIDE);
+        let groups = rows.div_ceil(ROWS_PER_LANE_GROUP);
         let wanted = device.multiprocessors() * FULL_THREADS / groups;
         Self::of(rows, columns, block, wanted.max(MIN_WIDTH))
     }
@@ -45,7 +45,7 @@ impl Groups {
     }
 
     fn of(rows: usize, columns: usize, block: usize, wanted: usize) -> Result<Self> {
-        let groups = rows.div_ceil(QUANTIZED_BESIDE);
+        let groups = rows.div_ceil(ROWS_PER_LANE_GROUP);
         let pieces = columns / QUANTIZED_PIECE;
         // At least two pieces per thread, since some formats are unpacked in units of two pieces.
         let width = 1 << wanted.min(block).min((pieces / 2).max(1)).ilog2();

@@ -8,8 +8,8 @@ use crate::rocm_backend::storage::{element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
 use hip_kernels::contract::{
-    DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, ReduceVariance, BLOCK, NEIGHBOURS, PACK_BYTES,
-    ROW_BLOCK,
+    DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, ReduceVariance, BLOCK, MAX_RESULTS_PER_THREAD,
+    PACK_BYTES, ROW_BLOCK,
 };
 
 const OP: &str = "reduce";
@@ -331,7 +331,7 @@ impl Task {
             return 1;
         }
         let (dims, strides) = layout.0[..2 * num_dims].split_at(*num_dims);
-        let (count, inner) = ((PACK_BYTES / size).min(NEIGHBOURS), self.layout.kept_dims - 1);
+        let (count, inner) = ((PACK_BYTES / size).min(MAX_RESULTS_PER_THREAD), self.layout.kept_dims - 1);
         let fits = |(dim, &stride): (usize, &usize)| dim == inner || stride % count == 0;
         let aligned =
             (from.0 as usize).is_multiple_of(count * size) && strides[inner] == 1 && dims[inner] % count == 0;

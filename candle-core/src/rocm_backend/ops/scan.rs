@@ -42,13 +42,13 @@ pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     let dst = unsafe { RocmStorage::alloc(device, dtype, elements, OP)? };
     let Plan { width, part, block } = Plan::of(lines, length, inner, dtype.size_in_bytes());
     let wide = if dtype.size_in_bytes() < 4 { DType::F32 } else { DType::F64 };
-    let launch = |parts: usize, dst: DevicePtr, known: DevicePtr| {
+    let launch = |parts: usize, dst: DevicePtr, partials: DevicePtr| {
         let mut config = LaunchConfig::for_rows(OP, lines.div_ceil(block / width), block as u32)?;
         config.grid.1 = parts as u32;
         config.lds_bytes = (2 * block * wide.size_in_bytes()) as u32;
         let [lines, length, inner, part, width] = [lines, length, inner, part, width].map(|n| n as u32);
-        let arguments = Cumsum { lines, length, inner, part, width, src, dst, known };
-        // SAFETY: source and result have all elements, `known` one for each part and line, and LDS two per thread.
+        let arguments = Cumsum { lines, length, inner, part, width, src, dst, partials };
+        // SAFETY: source and result have all elements, `partials` one for each part and line, and LDS two per thread.
         unsafe { device.launch(kernel, config, &arguments) }
     };
     let parts = length.div_ceil(part);
@@ -56,9 +56,9 @@ pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
         launch(1, dst.slice.ptr(), DevicePtr::NULL)?;
     } else {
         // SAFETY: the first launch writes everything that the second reads.
-        let known = unsafe { RocmStorage::alloc(device, wide, lines * (parts - 1), OP)? };
-        launch(parts - 1, DevicePtr::NULL, known.slice.ptr())?;
-        launch(parts, dst.slice.ptr(), known.slice.ptr())?;
+        let partials = unsafe { RocmStorage::alloc(device, wide, lines * (parts - 1), OP)? };
+        launch(parts - 1, DevicePtr::NULL, partials.slice.ptr())?;
+        launch(parts, dst.slice.ptr(), partials.slice.ptr())?;
     }
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), x.shape(), BackpropOp::none(), false)))
 }

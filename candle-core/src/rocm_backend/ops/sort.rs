@@ -6,14 +6,14 @@ use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
-    DevicePtr, SortCount, SortMove, SortRows, SortSum, SortSumOp, BLOCK, SORT_BLOCK, SORT_HELD as HELD,
-    SORT_ROUNDS,
+    DevicePtr, SortCount, SortMove, SortRows, SortSum, SortSumOp, BLOCK, SORT_BLOCK,
+    SORT_KEYS_PER_THREAD as HELD, SORT_TILE_KEYS_PER_THREAD,
 };
 
 const OP: &str = "argsort";
 
 /// Number of elements per tile of the radix sort, and of values of a digit.
-const TILE: usize = SORT_ROUNDS * BLOCK;
+const TILE: usize = SORT_TILE_KEYS_PER_THREAD * BLOCK;
 const DIGITS: usize = 256;
 
 /// Returns the u32 indices that sort each row of `last_dim` elements.
@@ -64,7 +64,7 @@ pub fn arg_sort(
 struct Keys {
     sign: usize,
     infinity: usize,
-    turned: usize,
+    descending_mask: usize,
 }
 
 impl Keys {
@@ -79,7 +79,7 @@ impl Keys {
         };
         let signed = !matches!(dtype, DType::U8 | DType::U32);
         let sign = usize::from(signed) << (8 * dtype.size_in_bytes() - 1);
-        Self { sign, infinity, turned: if asc { 0 } else { usize::MAX } }
+        Self { sign, infinity, descending_mask: if asc { 0 } else { usize::MAX } }
     }
 }
 
@@ -95,7 +95,7 @@ struct Sort<'a> {
 impl Sort<'_> {
     fn in_one_launch(&self) -> Result<()> {
         let dtype = self.storage.slice.dtype();
-        let Keys { sign, infinity, turned } = self.keys;
+        let Keys { sign, infinity, descending_mask } = self.keys;
         let width = self.columns.div_ceil(HELD).next_power_of_two();
         let block = width.max(128);
         let mut config = LaunchConfig::for_rows(OP, self.rows.div_ceil(block / width), block as u32)?;
@@ -103,8 +103,16 @@ impl Sort<'_> {
         let word = 2 * dtype.size_in_bytes().max(2);
         config.lds_bytes = if width > 32 { (block * HELD * word) as u32 } else { 0 };
         let Self { x, to: dst, rows, columns, .. } = *self;
-        let arguments =
-            SortRows { x, dst, rows, ncols: columns as u32, width: width as u32, sign, infinity, turned };
+        let arguments = SortRows {
+            x,
+            dst,
+            rows,
+            ncols: columns as u32,
+            width: width as u32,
+            sign,
+            infinity,
+            descending_mask,
+        };
         let kernel = found(SortRows::kernel(copy_element(dtype)), OP, dtype)?;
         // SAFETY: source and destination have all rows.
         unsafe { self.storage.device.launch(kernel, config, &arguments) }
@@ -137,15 +145,16 @@ impl Sort<'_> {
         }
         let (ncols, tiles) = (self.columns as u32, tiles as u32);
         for pass in 0..passes {
-            let Keys { sign, infinity, turned } = if pass == 0 { self.keys } else { Keys::default() };
+            let Keys { sign, infinity, descending_mask } =
+                if pass == 0 { self.keys } else { Keys::default() };
             let ((x, places), shift) = (source, 8 * pass as u32);
-            let counting = SortCount { x, counts, ncols, tiles, shift, sign, infinity, turned };
+            let counting = SortCount { x, counts, ncols, tiles, shift, sign, infinity, descending_mask };
             // The keys of the last pass are not needed.
             let keys_out = if pass + 1 == passes { DevicePtr::NULL } else { target.0 };
             let (places_out, summing) = (target.1, SortSum { counts, totals, lists, tiles });
             #[rustfmt::skip]
             let moving = SortMove {
-                x, places, keys_out, places_out, counts, totals, ncols, tiles, shift, sign, infinity, turned,
+                x, places, keys_out, places_out, counts, totals, ncols, tiles, shift, sign, infinity, descending_mask,
             };
             // SAFETY: every buffer has the size that the contract documents for its argument.
             unsafe {

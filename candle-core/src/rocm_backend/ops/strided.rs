@@ -8,8 +8,8 @@ use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
 use crate::{DType, Layout, Result, Storage, Tensor};
 use hip_kernels::contract::{
-    dim_word, Bits, ConstSet, Copy2d, Copy2dUnit, DevicePtr, Transpose, Unary, UnaryOp, BLOCK, COPIED,
-    PACKS_IN_FLIGHT, PACK_BYTES,
+    dim_word, Bits, ConstSet, Copy2d, Copy2dUnit, DevicePtr, Transpose, Unary, UnaryOp, BLOCK,
+    MAX_COPY_SOURCES, PACKS_IN_FLIGHT, PACK_BYTES,
 };
 
 /// Copies the elements of `layout` densely to `dst`, starting at element `dst_offset`.
@@ -125,7 +125,7 @@ pub(crate) fn copy2d(
     copies.launch()
 }
 
-/// Concatenates `args` along `dim` into `to`, with up to [`COPIED`] tensors per launch. Returns false if a tensor is not on
+/// Concatenates `args` along `dim` into `to`, with up to [`MAX_COPY_SOURCES`] tensors per launch. Returns false if a tensor is not on
 /// a ROCm device.
 pub(crate) fn cat<A: AsRef<Tensor>>(args: &[A], dim: usize, to: &mut Storage) -> Result<bool> {
     let Storage::Rocm(dst) = to else { return Ok(false) };
@@ -148,13 +148,13 @@ pub(crate) fn cat<A: AsRef<Tensor>>(args: &[A], dim: usize, to: &mut Storage) ->
     copies.launch().map(|()| true)
 }
 
-/// Collects copies of rows into a tensor, and launches up to [`COPIED`] of them together.
+/// Collects copies of rows into a tensor, and launches up to [`MAX_COPY_SOURCES`] of them together.
 struct RowCopies<'a> {
     op: &'static str,
     dst: &'a RocmStorage,
     /// Row stride of the destination in elements.
     pitch: usize,
-    sources: [RowCopy; COPIED],
+    sources: [RowCopy; MAX_COPY_SOURCES],
     count: usize,
 }
 
@@ -171,7 +171,7 @@ struct RowCopy {
 impl<'a> RowCopies<'a> {
     fn into(dst: &'a RocmStorage, pitch: usize, op: &'static str) -> Self {
         let none = RowCopy { from: DevicePtr::NULL, rows: 0, columns: 0, pitch: 0, place: 0 };
-        Self { op, dst, pitch, sources: [none; COPIED], count: 0 }
+        Self { op, dst, pitch, sources: [none; MAX_COPY_SOURCES], count: 0 }
     }
 
     /// Adds a copy of rows that start at element `offset` of `src` and element `place` of the destination.
@@ -194,7 +194,7 @@ impl<'a> RowCopies<'a> {
         let limit = max_elements();
         for (row, rows) in runs(rows, (limit / columns).clamp(1, rows)) {
             for (column, columns) in runs(columns, columns.min(limit)) {
-                if self.count == COPIED {
+                if self.count == MAX_COPY_SOURCES {
                     self.launch()?;
                 }
                 let from = offset_by_elements(from, dtype, row * pitch + column);
@@ -218,7 +218,8 @@ impl<'a> RowCopies<'a> {
         });
         let unit = bits & bits.wrapping_neg();
         let units = |elements: usize| elements * size / unit;
-        let (mut info, mut from, mut most) = (Strided::CONTIGUOUS.layout, [DevicePtr::NULL; COPIED], 0);
+        let (mut info, mut from, mut most) =
+            (Strided::CONTIGUOUS.layout, [DevicePtr::NULL; MAX_COPY_SOURCES], 0);
         for (i, source) in sources.iter().enumerate() {
             let dense = source.rows == 1 || (source.pitch == source.columns && self.pitch == source.columns);
             let numel = units(source.rows * source.columns);

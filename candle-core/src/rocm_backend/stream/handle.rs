@@ -51,7 +51,7 @@ impl StreamHandle {
         let stream = check(gpu.get_stream_with_flags(flags), device, || {
             "hipStreamCreateWithFlags(hipStreamNonBlocking)".to_string()
         })?;
-        let deadline = deadline_from_env().map_err(RocmError::Setting)?;
+        let deadline = deadline_from_env().map_err(RocmError::InvalidSetting)?;
         let wait = Arc::new(StreamWait::of(&stream, deadline));
         let (id, abandoned) = (StreamId::next(), AtomicBool::new(false));
         Ok(Self { id, ordinal, label, gpu, wait, abandoned, stream })
@@ -137,13 +137,14 @@ impl StreamHandle {
             Err(WaitError::Failed(error)) => {
                 self.check(Err(error), || format!("hipStreamSynchronize ({purpose})"))
             }
-            Err(WaitError::Overdue { after, recent }) => {
+            Err(WaitError::DeadlineExceeded { after, recent }) => {
                 let launches = match recent.is_empty() {
                     true => "no kernel since the deadline was set".to_string(),
                     false => recent.join(", "),
                 };
                 let seconds = after.as_secs_f64();
-                Err(RocmError::Overdue { device: self.label.clone(), seconds, purpose, launches }.into())
+                Err(RocmError::DeadlineExceeded { device: self.label.clone(), seconds, purpose, launches }
+                    .into())
             }
         }
     }
@@ -170,7 +171,7 @@ impl StreamHandle {
     pub(crate) fn finish_or_abandon(&self) -> bool {
         if !self.is_abandoned()
             && self.bind().is_ok()
-            && matches!(self.wait.finish(), Err(WaitError::Overdue { .. }))
+            && matches!(self.wait.finish(), Err(WaitError::DeadlineExceeded { .. }))
         {
             self.abandoned.store(true, Ordering::Relaxed);
         }

@@ -60,7 +60,7 @@ impl Stream {
         let memory = match Memory::of_bound_device(handle.shared_wait(), shared_with_display) {
             Ok(memory) => memory,
             Err(SetupError::Hip(error, call)) => return handle.check(Err(error), || call),
-            Err(SetupError::Setting(text)) => return Err(RocmError::Setting(text).into()),
+            Err(SetupError::Setting(text)) => return Err(RocmError::InvalidSetting(text).into()),
         };
         let stream = Arc::new(Self {
             event: Mutex::default(),
@@ -147,7 +147,7 @@ impl Stream {
         self.bind()?;
         match self.memory.alloc(bytes, || self.release_siblings()) {
             Ok(allocation) => {
-                rocm_loader::parts::taken(self.raw(), allocation.address, bytes);
+                rocm_loader::parts::allocated(self.raw(), allocation.address, bytes);
                 Ok(allocation)
             }
             Err(error) => self.alloc_error(error),
@@ -169,7 +169,7 @@ impl Stream {
     pub(crate) fn return_memory(&self, allocation: Allocation) {
         // Called from drops, which cannot return an error.
         let _ = self.bind();
-        rocm_loader::parts::given(self.raw(), allocation.address);
+        rocm_loader::parts::freed(self.raw(), allocation.address);
         self.memory.release(allocation.block);
     }
 

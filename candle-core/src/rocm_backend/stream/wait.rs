@@ -32,7 +32,7 @@ unsafe impl Sync for StreamWait {}
 
 pub(crate) enum WaitError {
     Failed(hip::Error),
-    Overdue { after: Duration, recent: Vec<String> },
+    DeadlineExceeded { after: Duration, recent: Vec<String> },
 }
 
 impl StreamWait {
@@ -86,7 +86,7 @@ impl StreamWait {
             let after = begun.elapsed();
             if after >= limit {
                 let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-                return Err(WaitError::Overdue { after, recent: recent.iter().cloned().collect() });
+                return Err(WaitError::DeadlineExceeded { after, recent: recent.iter().cloned().collect() });
             }
             match after < SPIN_TIME {
                 true => std::thread::yield_now(),

@@ -39,11 +39,11 @@ pub struct Profile {
     /// Lines of 64 bytes that the accesses touched, summed over accesses.
     pub lines_64: u64,
     /// Minimum number of lines of 64 bytes that could hold the accesses' bytes, summed over accesses.
-    pub fewest_lines_64: u64,
+    pub min_lines_64: u64,
     /// Like `lines_64`, for lines of 128 bytes.
     pub lines_128: u64,
-    /// Like `fewest_lines_64`, for lines of 128 bytes.
-    pub fewest_lines_128: u64,
+    /// Like `min_lines_64`, for lines of 128 bytes.
+    pub min_lines_128: u64,
     /// Distinct lines of 128 bytes that a launch loaded from.
     pub lines_loaded: u64,
     /// Distinct lines of 128 bytes that a launch stored to.
@@ -77,9 +77,9 @@ impl std::ops::AddAssign for Profile {
         self.accesses += other.accesses;
         self.bytes += other.bytes;
         self.lines_64 += other.lines_64;
-        self.fewest_lines_64 += other.fewest_lines_64;
+        self.min_lines_64 += other.min_lines_64;
         self.lines_128 += other.lines_128;
-        self.fewest_lines_128 += other.fewest_lines_128;
+        self.min_lines_128 += other.min_lines_128;
         self.lines_loaded += other.lines_loaded;
         self.lines_stored += other.lines_stored;
         self.lds_accesses += other.lds_accesses;
@@ -151,9 +151,9 @@ impl Profiler {
                 self.footprint.record(accesses);
                 let lines = lines::count_lines(accesses);
                 sums.lines_64 += lines.touched[0];
-                sums.fewest_lines_64 += lines.minimum[0];
+                sums.min_lines_64 += lines.minimum[0];
                 sums.lines_128 += lines.touched[1];
-                sums.fewest_lines_128 += lines.minimum[1];
+                sums.min_lines_128 += lines.minimum[1];
             }
             MemoryKind::Lds => {
                 sums.lds_accesses += 1;

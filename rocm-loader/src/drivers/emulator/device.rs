@@ -61,10 +61,10 @@ impl Driver for SoftwareGpu {
 
 impl SuballocationTracker for SoftwareGpu {
     fn allocated(&self, stream: hipStream_t, address: usize, len: usize) -> bool {
-        rocm_emulator::parts::taken(stream.cast(), address, len)
+        rocm_emulator::parts::allocated(stream.cast(), address, len)
     }
 
     fn freed(&self, stream: hipStream_t, address: usize) -> bool {
-        rocm_emulator::parts::given(stream.cast(), address)
+        rocm_emulator::parts::freed(stream.cast(), address)
     }
 }

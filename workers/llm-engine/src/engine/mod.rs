@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::request::{Event, Request, RequestError};
 use crate::step::{BLOCK_SIZE, Capacity, StepModel};
-use crate::text::Text;
+use crate::text::TextCodec;
 
 pub mod blocks;
 mod embedding;
@@ -76,7 +76,7 @@ pub struct Engine {
 struct Inner {
     commands: Sender<Command>,
     shared: Arc<Shared>,
-    text: Arc<Text>,
+    text: Arc<TextCodec>,
     capacity: Capacity,
     /// Maximum number of open requests.
     max_open: usize,
@@ -90,7 +90,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error for a zero option, an empty or oversized cache, or if the thread cannot be started.
-    pub fn start(model: Box<dyn StepModel>, text: Arc<Text>, options: Options) -> Result<Self> {
+    pub fn start(model: Box<dyn StepModel>, text: Arc<TextCodec>, options: Options) -> Result<Self> {
         let Options { max_running, max_waiting, step_tokens, prefix_cache } = options;
         let capacity = model.capacity();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Returns the tokenizer and chat template.
-    pub fn text(&self) -> &Arc<Text> {
+    pub fn text(&self) -> &Arc<TextCodec> {
         &self.inner.text
     }
 

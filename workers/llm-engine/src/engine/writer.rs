@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::request::{Event, Request, Sampling, StopReason, Usage};
 use crate::sampling::{Row, Sampled};
-use crate::text::{Grammar, Text, TextStream};
+use crate::text::{Grammar, TextCodec, TextStream};
 
 use super::sequence::Sequence;
 use super::status::{QueueSlot, Shared};
@@ -21,7 +21,7 @@ pub(super) struct Writer {
     max_tokens: usize,
     ignore_eos: bool,
     logprobs: Option<usize>,
-    text: Arc<Text>,
+    text: Arc<TextCodec>,
     stream: TextStream,
     grammar: Option<Grammar>,
     /// Random generator; each token consumes one number.
@@ -42,7 +42,7 @@ impl Writer {
         request: Request,
         max_tokens: usize,
         grammar: Option<Grammar>,
-        text: &Arc<Text>,
+        text: &Arc<TextCodec>,
         slot: QueueSlot,
         events: UnboundedSender<Event>,
         cancelled: Arc<AtomicBool>,

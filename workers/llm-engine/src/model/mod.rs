@@ -30,7 +30,7 @@ pub mod rope;
 pub mod weights;
 
 use crate::step::StepModel;
-use crate::text::Text;
+use crate::text::TextCodec;
 use config::DecoderConfig;
 use decoder::Decoder;
 use files::{Description, ModelFiles};
@@ -53,7 +53,7 @@ pub struct LoadOptions {
     /// Maximum context length in tokens. `None` uses the model's own.
     pub context: Option<usize>,
     /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
-    pub contexts: Option<usize>,
+    pub max_contexts: Option<usize>,
 }
 
 /// A loaded model.
@@ -61,7 +61,7 @@ pub struct Loaded {
     /// Decoder and cache.
     pub model: Box<dyn StepModel>,
     /// Tokenizer and chat template.
-    pub text: Text,
+    pub text: TextCodec,
     /// Name of the folder, or of the file without its extension.
     pub name: String,
     /// Size of weights and cache, in bytes.
@@ -87,14 +87,14 @@ pub fn load(
 }
 
 /// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
-pub fn load_text(path: &Path) -> Result<Text> {
+pub fn load_text(path: &Path) -> Result<TextCodec> {
     read_text(&ModelFiles::open(path)?)
 }
 
-fn read_text(files: &ModelFiles) -> Result<Text> {
+fn read_text(files: &ModelFiles) -> Result<TextCodec> {
     let text = match &files.description {
-        Description::Config(_) => Text::from_folder(files.path()),
-        Description::Metadata(content) => Text::from_gguf(content),
+        Description::Config(_) => TextCodec::from_folder(files.path()),
+        Description::Metadata(content) => TextCodec::from_gguf(content),
     };
     text.with_context(|| files.path().display().to_string())
 }
@@ -136,7 +136,7 @@ fn load_files(
         None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
     let blocks =
-        cache::blocks_that_fit(&config, dtype, bytes, options.contexts.unwrap_or(cache::MAX_CONTEXTS))?;
+        cache::blocks_that_fit(&config, dtype, bytes, options.max_contexts.unwrap_or(cache::MAX_CONTEXTS))?;
     let bytes = weights + blocks * cache::block_bytes(&config, dtype);
     let mut weights = Weights::new(&mut files, dtype, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, dtype, device)

@@ -6,15 +6,15 @@ use anyhow::{Context, Error, Result};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::{ChatTemplate, Text};
+use super::{ChatTemplate, TextCodec};
 
-impl Text {
+impl TextCodec {
     /// Loads tokenizer.json and, where present, tokenizer_config.json, chat_template.jinja,
     /// chat_template.json, additional_chat_templates/tool_use.jinja, generation_config.json and config.json.
     ///
     /// # Errors
     /// Returns an error if tokenizer.json is missing or any file is invalid.
-    pub fn from_folder(folder: &Path) -> Result<Text> {
+    pub fn from_folder(folder: &Path) -> Result<TextCodec> {
         let path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::from_file(&path).map_err(Error::msg);
         let tokenizer = tokenizer.with_context(|| format!("cannot read the tokenizer {}", path.display()))?;
@@ -34,7 +34,7 @@ impl Text {
         let known = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         ends.retain(|end| *end <= known);
         let template = template(folder, &config, bos, eos)?;
-        Text::new(tokenizer, ends, template)
+        TextCodec::new(tokenizer, ends, template)
     }
 }
 

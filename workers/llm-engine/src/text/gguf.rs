@@ -3,7 +3,7 @@ use anyhow::Result;
 use candle_core::quantized::gguf_file::Content;
 
 use super::gguf_metadata::Metadata;
-use super::{ChatTemplate, Text, gguf_tokenizers};
+use super::{ChatTemplate, TextCodec, gguf_tokenizers};
 
 /// Metadata keys of the tokens that end a text or a turn.
 const END_TOKEN_KEYS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
@@ -11,13 +11,13 @@ const END_TOKEN_KEYS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id
 const TURN_END_TOKENS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 
-impl Text {
+impl TextCodec {
     /// Builds the tokenizer, end-of-text tokens and chat template from the metadata of a GGUF file.
     /// Tokenizers of type `llama` and `gpt2` are supported.
     ///
     /// # Errors
     /// Returns an error if the metadata describes no supported tokenizer.
-    pub fn from_gguf(content: &Content) -> Result<Text> {
+    pub fn from_gguf(content: &Content) -> Result<TextCodec> {
         let metadata = Metadata::new(content);
         let template_text = metadata.text(TEMPLATE).unwrap_or_default();
         let turn_ends =
@@ -39,6 +39,6 @@ impl Text {
             }
             None => None,
         };
-        Text::new(tokenizer, ends, template)
+        TextCodec::new(tokenizer, ends, template)
     }
 }

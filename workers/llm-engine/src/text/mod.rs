@@ -24,4 +24,4 @@ mod tokenizer;
 pub use grammar::Grammar;
 pub use stream::{TextChunk, TextStream};
 pub use template::ChatTemplate;
-pub use tokenizer::Text;
+pub use tokenizer::TextCodec;

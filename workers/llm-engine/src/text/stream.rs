@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::Text;
+use super::TextCodec;
 
 /// Text that one token adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub struct TextChunk {
     pub stopped: bool,
 }
 
-/// Incremental form of [`Text::decode_after`]: returns whole characters, up to the first stop string.
+/// Incremental form of [`TextCodec::decode_after`]: returns whole characters, up to the first stop string.
 pub struct TextStream {
-    text: Arc<Text>,
+    text: Arc<TextCodec>,
     /// Bytes of a character that is not whole yet.
     bytes: Vec<u8>,
     stops: StopFinder,
@@ -24,7 +24,7 @@ pub struct TextStream {
 
 impl TextStream {
     /// Creates a stream that ends before any string of `stop`. Empty strings are ignored.
-    pub fn new(text: Arc<Text>, stop: Vec<String>) -> Self {
+    pub fn new(text: Arc<TextCodec>, stop: Vec<String>) -> Self {
         let stops = stop.into_iter().filter(|stop| !stop.is_empty()).collect();
         Self { text, bytes: Vec::new(), stops: StopFinder { stops, held: String::new(), stopped: false } }
     }

@@ -9,7 +9,7 @@ use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
 /// A model's tokenizer, end-of-text tokens, chat template and grammar compiler.
-pub struct Text {
+pub struct TextCodec {
     tokenizer: Tokenizer,
     token_bytes: TokenBytes,
     ends: Vec<u32>,
@@ -17,12 +17,16 @@ pub struct Text {
     grammar_compiler: GrammarCompiler,
 }
 
-impl Text {
+impl TextCodec {
     /// Creates it from its parts; `ends` are the end-of-text tokens.
     ///
     /// # Errors
     /// Returns an error if an end-of-text token is not in the vocabulary.
-    pub fn new(mut tokenizer: Tokenizer, mut ends: Vec<u32>, template: Option<ChatTemplate>) -> Result<Text> {
+    pub fn new(
+        mut tokenizer: Tokenizer,
+        mut ends: Vec<u32>,
+        template: Option<ChatTemplate>,
+    ) -> Result<TextCodec> {
         // Padding and truncation are training settings that would alter prompts.
         tokenizer.with_padding(None).with_truncation(None).map_err(Error::msg)?;
         let token_bytes = TokenBytes::of(&tokenizer);
@@ -35,7 +39,7 @@ impl Text {
     }
 
     /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens
-    /// written in the text are recognized. Pass false for the output of [`Text::chat`], which already
+    /// written in the text are recognized. Pass false for the output of [`TextCodec::chat`], which already
     /// contains them.
     ///
     /// # Errors
@@ -56,7 +60,7 @@ impl Text {
         Ok(text)
     }
 
-    /// Like [`Text::decode`], for tokens that follow others: their first space is part of the text.
+    /// Like [`TextCodec::decode`], for tokens that follow others: their first space is part of the text.
     pub fn decode_after(&self, tokens: &[u32]) -> Result<String> {
         let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.visible_bytes(*token)).copied().collect();
         Ok(String::from_utf8_lossy(&bytes).into_owned())

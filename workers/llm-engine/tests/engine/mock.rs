@@ -8,7 +8,7 @@ use candle_core::{Device, Error, Result, Tensor, bail};
 use llm_engine::engine::{Engine, Options, Stream};
 use llm_engine::request::{Event, LogProb, Request, Sampling, StopReason, Usage};
 use llm_engine::step::{Capacity, SequenceStep, Step, StepModel};
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use tokenizers::Tokenizer;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
@@ -159,12 +159,12 @@ impl StepModel for Mock {
 }
 
 /// Returns a tokenizer in which token n is the word `wn`.
-pub fn text() -> Arc<Text> {
+pub fn text() -> Arc<TextCodec> {
     let words = (0..VOCABULARY as u32).map(|token| (format!("w{token}"), token)).collect();
     let model = WordLevel::builder().vocab(words).unk_token("w1".into()).build().unwrap();
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_pre_tokenizer(Some(WhitespaceSplit));
-    Arc::new(Text::new(tokenizer, vec![END], None).unwrap())
+    Arc::new(TextCodec::new(tokenizer, vec![END], None).unwrap())
 }
 
 pub fn start(model: Mock, options: Options) -> Engine {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use llm_engine::engine::{Engine, Options, Stream};
 use llm_engine::request::{Constraint, Event, Request, Sampling, StopReason};
 use llm_engine::step::BLOCK_SIZE;
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokenizers::Tokenizer;
@@ -272,7 +272,7 @@ fn embeddings_are_computed_between_steps() {
 }
 
 /// Returns a tokenizer of single-byte tokens, including those that JSON needs; the first token ends a text.
-fn bytes() -> Text {
+fn bytes() -> TextCodec {
     let bytes = ('!'..='~').filter(|char| char.is_ascii_punctuation() || char.is_ascii_lowercase());
     let tokens = ["<end>".to_owned()].into_iter().chain(bytes.map(String::from));
     let vocabulary: serde_json::Map<_, _> = tokens.zip((0..VOCABULARY).map(Into::into)).collect();
@@ -280,7 +280,7 @@ fn bytes() -> Text {
         "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     });
-    Text::new(Tokenizer::from_bytes(tokenizer.to_string()).unwrap(), vec![END], None).unwrap()
+    TextCodec::new(Tokenizer::from_bytes(tokenizer.to_string()).unwrap(), vec![END], None).unwrap()
 }
 
 #[test]

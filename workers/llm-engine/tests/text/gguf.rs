@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::fs;
 
 use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use serde_json::json;
 
 use crate::tokenizers_built::{END, bytes, tiny_llama};
@@ -47,9 +47,9 @@ fn merges(pre: &str) -> Content {
 
 #[test]
 fn folder_and_gguf_tokenizers_agree() {
-    let folder = Text::from_folder(&tiny_llama()).unwrap();
+    let folder = TextCodec::from_folder(&tiny_llama()).unwrap();
     let mut file = fs::File::open(tiny_llama().join("tiny-llama.q8_0.gguf")).unwrap();
-    let gguf = Text::from_gguf(&Content::read(&mut file).unwrap()).unwrap();
+    let gguf = TextCodec::from_gguf(&Content::read(&mut file).unwrap()).unwrap();
     assert_eq!(folder.vocabulary(), gguf.vocabulary());
     for special in [true, false] {
         let tokens = folder.encode(SAMPLE, special).unwrap();
@@ -76,11 +76,11 @@ fn pre_tokenizers_are_selected_by_name() {
         ("gpt-2", &[0, 3, 5]),
         ("smollm", &[0, 3, 2, 2]),
     ] {
-        let text = Text::from_gguf(&merges(pre)).unwrap();
+        let text = TextCodec::from_gguf(&merges(pre)).unwrap();
         assert_eq!(text.encode("aab11", true).unwrap(), tokens, "{pre}");
         assert_eq!(text.decode(tokens).unwrap(), "aab11");
     }
-    let text = Text::from_gguf(&merges("gpt-2")).unwrap();
+    let text = TextCodec::from_gguf(&merges("gpt-2")).unwrap();
     assert_eq!(text.encode("a<tool>b</s>", false).unwrap(), [0, 8, 1, 7]);
     assert_eq!(text.decode(&[0, 8, 1, 7]).unwrap(), "a<tool>b");
     assert!(text.is_end(7) && text.is_end(8) && !text.is_end(6));
@@ -104,14 +104,14 @@ fn sentencepiece_merges_by_score() {
         ("ggml.bos_token_id", Value::U32(1)),
         ("ggml.eos_token_id", Value::U32(2)),
     ];
-    let text = Text::from_gguf(&content(entries.clone())).unwrap();
+    let text = TextCodec::from_gguf(&content(entries.clone())).unwrap();
     assert_eq!(text.encode("abc", true).unwrap(), [1, 10, 9]);
     assert_eq!(text.encode("ab!", false).unwrap(), [4, 8, 3]);
     assert_eq!(text.decode(&[1, 10, 9, 3, 11]).unwrap(), "abc!<tool>");
     assert_eq!(text.decode_after(&[10, 9]).unwrap(), " abc");
     entries.push(("ggml.add_space_prefix", Value::Bool(false)));
     entries.push(("ggml.add_bos_token", Value::Bool(false)));
-    let text = Text::from_gguf(&content(entries)).unwrap();
+    let text = TextCodec::from_gguf(&content(entries)).unwrap();
     assert_eq!(text.encode("abc", true).unwrap(), [5, 9]);
     assert_eq!(text.decode(&[10, 9]).unwrap(), " abc");
 }
@@ -136,7 +136,7 @@ fn the_gpt4o_pattern_splits_like_tiktoken() {
             ("ggml.token_type", types(&vec![1; count])),
             ("ggml.merges", texts(&pairs.iter().map(String::as_str).collect::<Vec<_>>())),
         ]);
-        Text::from_gguf(&content).unwrap().encode(text, false).unwrap().len() == 1
+        TextCodec::from_gguf(&content).unwrap().encode(text, false).unwrap().len() == 1
     };
     for (text, one) in [
         ("Ab", true),
@@ -160,7 +160,7 @@ fn the_gpt4o_pattern_splits_like_tiktoken() {
             ("ggml.token_type", types(&[1; 9])),
             ("ggml.merges", texts(&["' s", "a 's", "1 1", "11 1", "111 1"])),
         ]);
-        Text::from_gguf(&content).unwrap().encode(text, false).unwrap()
+        TextCodec::from_gguf(&content).unwrap().encode(text, false).unwrap()
     };
     assert_eq!(pieces("a's"), [5]);
     assert_eq!(pieces("1111"), [7, 3]);
@@ -181,9 +181,10 @@ fn end_of_turn_tokens_are_found_in_the_template() {
             ("chat_template", name(template)),
         ];
         entries.extend(more);
-        Text::from_gguf(&content(entries)).unwrap()
+        TextCodec::from_gguf(&content(entries)).unwrap()
     };
-    let ends = |text: &Text| (0..tokens.len() as u32).filter(|token| text.is_end(*token)).collect::<Vec<_>>();
+    let ends =
+        |text: &TextCodec| (0..tokens.len() as u32).filter(|token| text.is_end(*token)).collect::<Vec<_>>();
     assert_eq!(ends(&with("", vec![])), [2]);
     assert_eq!(ends(&with("<start_of_turn>{{ 'x<end_of_turn>' }}", vec![])), [2, 3]);
     // The end-of-turn token is hidden, although the file declares it as user-defined.
@@ -196,7 +197,7 @@ fn end_of_turn_tokens_are_found_in_the_template() {
 
 #[test]
 fn invalid_metadata_is_rejected() {
-    let load_error = |content: &Content| format!("{:#}", Text::from_gguf(content).err().unwrap());
+    let load_error = |content: &Content| format!("{:#}", TextCodec::from_gguf(content).err().unwrap());
     let without = |key: &str| {
         let mut content = merges("gpt-2");
         content.metadata.remove(&format!("tokenizer.ggml.{key}")).unwrap();
@@ -227,9 +228,9 @@ fn folders_define_end_tokens_and_templates() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    assert!(format!("{:#}", Text::from_folder(folder.path()).err().unwrap()).contains("tokenizer.json"));
+    assert!(format!("{:#}", TextCodec::from_folder(folder.path()).err().unwrap()).contains("tokenizer.json"));
     bytes().save(folder.path().join("tokenizer.json"), false).unwrap();
-    let plain = Text::from_folder(folder.path()).unwrap();
+    let plain = TextCodec::from_folder(folder.path()).unwrap();
     assert!(!plain.has_template() && (0..plain.vocabulary() as u32).all(|token| !plain.is_end(token)));
 
     write("config.json", json!({"eos_token_id": 5, "text_config": {"eos_token_id": [6]}}).to_string());
@@ -240,7 +241,7 @@ fn folders_define_end_tokens_and_templates() {
     ]);
     let config = json!({"bos_token": null, "eos_token": {"content": END}, "chat_template": named});
     write("tokenizer_config.json", config.to_string());
-    let text = Text::from_folder(folder.path()).unwrap();
+    let text = TextCodec::from_folder(folder.path()).unwrap();
     let end = text.encode(END, false).unwrap()[0];
     let ends: Vec<u32> = (0..text.vocabulary() as u32).filter(|token| text.is_end(*token)).collect();
     assert_eq!(ends, [5, 6, 7, 8, end]);
@@ -250,12 +251,13 @@ fn folders_define_end_tokens_and_templates() {
     // Separate template files take precedence over the configuration.
     write("chat_template.jinja", "own".into());
     write("additional_chat_templates/tool_use.jinja", "own tools".into());
-    let text = Text::from_folder(folder.path()).unwrap();
+    let text = TextCodec::from_folder(folder.path()).unwrap();
     assert_eq!(text.chat(&messages, None).unwrap(), "own");
     assert_eq!(text.chat(&messages, Some(&json!(["a"]))).unwrap(), "own tools");
 
     write("config.json", "{".into());
     assert!(
-        format!("{:#}", Text::from_folder(folder.path()).err().unwrap()).contains("config.json is not JSON")
+        format!("{:#}", TextCodec::from_folder(folder.path()).err().unwrap())
+            .contains("config.json is not JSON")
     );
 }

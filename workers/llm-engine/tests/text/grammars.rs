@@ -1,20 +1,20 @@
 //! Random texts that grammars allow.
 use llm_engine::request::Constraint;
-use llm_engine::text::{Grammar, Text};
+use llm_engine::text::{Grammar, TextCodec};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::tokenizers_built::{ADDED, END, bytes, pieces, text, tiny_llama};
 
-fn allowed(grammar: &mut Grammar, text: &Text) -> Vec<u32> {
+fn allowed(grammar: &mut Grammar, text: &TextCodec) -> Vec<u32> {
     let words = grammar.allowed().unwrap();
     let may = |token: &u32| words.get(*token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1);
     (0..text.vocabulary() as u32).filter(may).collect()
 }
 
 /// Generates a random text that the grammar allows, and checks where the grammar lets it end.
-fn random_text(text: &Text, constraint: &Constraint, seed: u64) -> String {
+fn random_text(text: &TextCodec, constraint: &Constraint, seed: u64) -> String {
     let mut random = StdRng::seed_from_u64(seed);
     let mut grammar = text.grammar(constraint).unwrap();
     let end = text.encode(END, false).unwrap().pop().unwrap();
@@ -287,7 +287,7 @@ fn hostile_schemas_are_rejected() {
 
 #[test]
 fn grammars_work_with_a_real_vocabulary_and_threads() {
-    let text = Text::from_folder(&tiny_llama()).unwrap();
+    let text = TextCodec::from_folder(&tiny_llama()).unwrap();
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false});
     let mut grammar = text.grammar(&Constraint::JsonSchema(schema)).unwrap();
     let written = std::thread::scope(|scope| {

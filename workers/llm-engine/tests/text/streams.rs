@@ -1,14 +1,14 @@
 //! Streamed text, compared with the decoded whole.
 use std::sync::Arc;
 
-use llm_engine::text::{Text, TextStream};
+use llm_engine::text::{TextCodec, TextStream};
 use proptest::prelude::*;
 use tokenizers::AddedToken;
 
 use crate::tokenizers_built::{ADDED, END, bytes, pieces, text};
 
 /// Returns the complete output of a stream without stop strings, checked piece by piece.
-fn streamed(text: &Arc<Text>, tokens: &[u32]) -> String {
+fn streamed(text: &Arc<TextCodec>, tokens: &[u32]) -> String {
     let mut stream = TextStream::new(text.clone(), vec![String::new()]);
     let mut given = String::new();
     for (index, token) in tokens.iter().enumerate() {
@@ -128,7 +128,7 @@ fn characters_are_sent_when_complete() {
     assert_eq!(stream.finish(), "");
 }
 
-fn token_of(text: &Text, bytes: &[u8]) -> u32 {
+fn token_of(text: &TextCodec, bytes: &[u8]) -> u32 {
     (0..text.vocabulary() as u32).find(|token| text.token_bytes(*token) == Some(bytes)).unwrap()
 }
 
@@ -168,7 +168,7 @@ fn special_tokens_have_names_but_no_text() {
         assert_eq!(text.token_bytes(beyond), None);
         assert_eq!(text.token_text(beyond), "");
     }
-    assert!(Text::new(bytes(), vec![100_000], None).is_err());
+    assert!(TextCodec::new(bytes(), vec![100_000], None).is_err());
 }
 
 /// Gemma's runs of spaces are such tokens.

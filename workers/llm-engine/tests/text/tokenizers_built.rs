@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence;
@@ -114,7 +114,7 @@ pub fn pieces() -> Tokenizer {
     with_added(tokenizer)
 }
 
-pub fn text(tokenizer: Tokenizer) -> Arc<Text> {
+pub fn text(tokenizer: Tokenizer) -> Arc<TextCodec> {
     let end = tokenizer.token_to_id(END).unwrap();
-    Arc::new(Text::new(tokenizer, vec![end], None).unwrap())
+    Arc::new(TextCodec::new(tokenizer, vec![end], None).unwrap())
 }

@@ -1,6 +1,6 @@
 //! Common parts of chat and completion responses.
 use llm_engine::request::LogProb;
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use serde::Serialize;
 
 /// Token counts of a response.
@@ -44,12 +44,12 @@ pub struct ChatLogProb {
 
 impl ChatLogProb {
     /// Converts a token and its alternatives.
-    pub fn new(text: &Text, of: &TokenLogProb) -> Self {
+    pub fn new(text: &TextCodec, of: &TokenLogProb) -> Self {
         let top = of.top.iter().map(|token| Self::one(text, token)).collect();
         Self { top_logprobs: Some(top), ..Self::one(text, &of.own) }
     }
 
-    fn one(text: &Text, of: &LogProb) -> Self {
+    fn one(text: &TextCodec, of: &LogProb) -> Self {
         Self {
             token: text.token_text(of.token),
             logprob: finite(of.logprob),

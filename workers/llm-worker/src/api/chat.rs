@@ -18,7 +18,7 @@ use super::options::{Options, top_logprobs};
 use super::request::{ChatBody, ChatFields};
 use super::tool_calls::{Call, CallFinder, FunctionCall, ToolCall};
 use super::{call_ids, messages, prompts};
-use crate::served::{Api, Served};
+use crate::served::{Api, ServedModel};
 
 #[derive(Serialize)]
 struct Choice {
@@ -62,7 +62,7 @@ struct LogProbs {
 
 /// Converts generated pieces to choices and chunks.
 struct Writer {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     logprobs: bool,
 }
 
@@ -87,7 +87,7 @@ pub async fn create(
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
     let prompt = prompt(&served, conversation, tools.for_template).await?;
     served.check_prompt(prompt.len(), "messages")?;
-    let place = client.begin(options.choices, "n")?;
+    let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
     let finder = (!tools.names.is_empty()).then(|| CallFinder::new(tools.names, single));
     let requests = options.requests(vec![prompt]);
@@ -122,7 +122,7 @@ fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
 }
 
 async fn prompt(
-    served: &Arc<Served>,
+    served: &Arc<ServedModel>,
     conversation: Value,
     tools: Option<Value>,
 ) -> Result<Vec<u32>, ApiError> {

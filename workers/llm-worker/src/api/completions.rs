@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use llm_engine::text::Text;
+use llm_engine::text::TextCodec;
 use serde::Serialize;
 use worker_core::body::{check, required};
 use worker_core::{ApiError, Body, Client, sse};
@@ -16,7 +16,7 @@ use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
 use super::prompts;
 use super::request::CompletionBody;
-use crate::served::{Api, Served};
+use crate::served::{Api, ServedModel};
 
 /// Default of `max_tokens`, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;
@@ -40,7 +40,7 @@ struct LogProbs {
 
 /// Converts generated pieces to choices.
 struct Writer {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     logprobs: bool,
     /// Number of characters of each text so far.
     offsets: Vec<usize>,
@@ -61,7 +61,7 @@ pub async fn create(
     let prompts = prompts::tokens(&served, required(own.prompt, "prompt")?, "prompt", fits).await?;
     let texts = prompts.len() * options.choices;
     served.check_count(texts, "prompt")?;
-    let place = client.begin(texts, if prompts.len() > 1 { "prompt" } else { "n" })?;
+    let place = client.acquire(texts, if prompts.len() > 1 { "prompt" } else { "n" })?;
     let requests = options.requests(prompts);
     let generation =
         Generation::start(&served, requests, options.choices, None, ["prompt", "response_format"]).await?;
@@ -118,7 +118,7 @@ impl Writer {
 }
 
 /// Returns a unique name for a token. Partial characters, which look alike as text, become bytes.
-fn name(text: &Text, token: u32) -> String {
+fn name(text: &TextCodec, token: u32) -> String {
     let bytes = text.token_bytes(token).unwrap_or_default();
     match std::str::from_utf8(bytes) {
         Ok(_) => text.token_text(token),

@@ -5,12 +5,12 @@ use futures_util::stream::unfold;
 use serde::Serialize;
 use tokio_stream::Stream;
 use uuid::Uuid;
-use worker_core::{ApiError, Place, unix_seconds};
+use worker_core::{ApiError, WorkPermit, unix_seconds};
 
 use super::answer::Usage;
 use super::generation::{ChoicePiece, Generation};
 use super::options::Options;
-use crate::served::Served;
+use crate::served::ServedModel;
 
 /// A response, or a chunk of a streamed response.
 #[derive(Serialize)]
@@ -27,22 +27,22 @@ pub struct Answer<C> {
 
 /// Fields that all chunks of a response share.
 pub struct Envelope {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     id: String,
     created: u64,
     object: &'static str,
     stream_usage: bool,
-    _place: Place,
+    _place: WorkPermit,
 }
 
 impl Envelope {
     /// Creates an envelope with a random id that starts with `prefix`. `object` is the type of the response.
     pub fn new(
-        served: Arc<Served>,
+        served: Arc<ServedModel>,
         prefix: &str,
         object: &'static str,
         options: &Options,
-        place: Place,
+        place: WorkPermit,
     ) -> Self {
         let id = format!("{prefix}{}", Uuid::new_v4().simple());
         Self {

@@ -13,7 +13,7 @@ use super::answer::{TokenLogProb, Usage};
 use super::failure;
 use super::tool_calls::{Call, CallFinder};
 use crate::metrics::TextLatency;
-use crate::served::Served;
+use crate::served::ServedModel;
 
 /// Number of events per text that are buffered between the engine and the HTTP stream.
 const BUFFERED_EVENTS: usize = 16;
@@ -67,7 +67,7 @@ impl Generation {
     /// # Errors
     /// Returns an error if the engine rejects any request.
     pub async fn start(
-        served: &Arc<Served>,
+        served: &Arc<ServedModel>,
         requests: impl Iterator<Item = Request> + Send + 'static,
         choices_per_prompt: usize,
         finder: Option<CallFinder>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use worker_core::{ApiError, blocking};
 
 use super::request::Prompts;
-use crate::served::Served;
+use crate::served::ServedModel;
 
 /// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 2048;
@@ -14,7 +14,7 @@ const MAX_PROMPTS: usize = 2048;
 /// # Errors
 /// Returns a 400 error for empty prompts, too many prompts, unknown tokens, and errors of `check`.
 pub async fn tokens(
-    served: &Arc<Served>,
+    served: &Arc<ServedModel>,
     prompts: Prompts,
     param: &'static str,
     check: impl Fn(usize, &str) -> Result<(), ApiError>,

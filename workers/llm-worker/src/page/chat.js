@@ -9,7 +9,7 @@ let options = { ...DEFAULTS, ...stored(localStorage, "chat-settings", {}) };
 let turns = []; // { role, content, view }
 let running = null; // AbortController of the response that is being generated
 
-function met() {
+function model_changed() {
   const chat = model.chat_template !== false;
   at("model").textContent = model.id;
   document.title = `${model.id} – Chat`;
@@ -150,13 +150,13 @@ async function generate() {
       drawn ||= requestAnimationFrame(draw);
     }
     if (!done) throw new Error("The connection was interrupted.");
-    say("Response complete.");
+    announce("Response complete.");
   } catch (error) {
     if (error.name === "AbortError") end = "stopped";
     else {
       end = "error";
       turn.failed = error.message;
-      say(error.message);
+      announce(error.message);
     }
   }
   const seconds = (performance.now() - first) / 1000;
@@ -198,7 +198,7 @@ prompt_.addEventListener("keydown", event => {
 at("form").addEventListener("submit", event => { event.preventDefault(); submit(); });
 stop.addEventListener("click", () => { running?.abort(); prompt_.focus(); });
 document.addEventListener("keydown", event => { if (event.key === "Escape" && !settings.open) running?.abort(); });
-at("clear").addEventListener("click", () => { running?.abort(); remove_turns(0); say("New chat started."); prompt_.focus(); update(); update_scroll_button(); });
+at("clear").addEventListener("click", () => { running?.abort(); remove_turns(0); announce("New chat started."); prompt_.focus(); update(); update_scroll_button(); });
 
 const FIELDS = Object.keys(DEFAULTS);
 const show_settings = () => FIELDS.forEach(name => {

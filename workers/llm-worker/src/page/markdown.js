@@ -127,7 +127,7 @@ async function clip(text, button) {
   } catch {
     label.textContent = "Copy failed";
   }
-  say(label.textContent);
+  announce(label.textContent);
   setTimeout(() => { label.textContent = was; }, 1500);
 }
 

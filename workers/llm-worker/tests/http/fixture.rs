@@ -9,7 +9,7 @@ use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::step::{Capacity, Step, StepModel};
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
-use llm_worker::served::{Api, Served};
+use llm_worker::served::{Api, ServedModel};
 use serde_json::Value;
 use tempfile::TempDir;
 use worker_core::device::{DeviceKind, OpenDevice};
@@ -81,7 +81,7 @@ impl StepModel for Gated {
 /// A worker and its parts.
 pub struct Worker {
     pub router: Router,
-    pub served: Arc<Served>,
+    pub served: Arc<ServedModel>,
     pub lifecycle: Lifecycle,
     pub gate: Gate<GateState>,
     _folder: TempDir,
@@ -112,7 +112,7 @@ pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
     let api = Api::new(lifecycle.clone());
     let device = OpenDevice { device: Device::Cpu, ordinal: None };
     let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
-    let served = Served::new(engine, name, &options, device, (&metrics, &lifecycle));
+    let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
     let served = api.serve(served).clone();
     lifecycle.ready();
     let line = ["worker", "--model", "tiny"];

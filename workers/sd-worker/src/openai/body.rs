@@ -10,7 +10,7 @@ use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
 use crate::images::{Format, Source};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::queue::{Event, ImageJob};
-use crate::served::{Served, api_error};
+use crate::served::{ServedModel, api_error};
 
 /// OpenAI's API has one field for width and height.
 const SIZE_FIELDS: SizeNames = ["size", "size"];
@@ -70,7 +70,7 @@ struct Image {
 /// # Errors
 /// The request is invalid or rejected, or generation failed.
 pub async fn answer(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     client: &Client,
     (asked, parameters): ImagesBody,
     files: [Option<Vec<u8>>; 2],
@@ -85,7 +85,7 @@ pub async fn answer(
     let [image, mask] = files.map(|file| file.map(Source::File));
     let canvas = Canvas { width: size.map(|size| size.0), height: size.map(|size| size.1), image, mask };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-    let _place = client.begin(request.seeds.len(), "n")?;
+    let _place = client.acquire(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
     let data = wait_for_images(served.submit(request)?, format).await?;

@@ -6,7 +6,7 @@ let running = null; // { abort, id } of the running job
 let images = []; // history: { url, image, format, seed, asked, button, text, item }
 let selected = null; // the image of the history that is shown
 
-function met() {
+function model_changed() {
   document.title = `${model.id} – Images`;
   at("model").textContent = model.id;
   const { defaults } = model;
@@ -42,7 +42,7 @@ function update() {
 function fail(message) {
   at("failure").hidden = !message;
   at("failure").textContent = message;
-  if (message) say(message);
+  if (message) announce(message);
 }
 
 // ---- job
@@ -97,7 +97,7 @@ async function generate() {
     }
     if (!ended) throw new Error("The connection was closed before the image was complete.");
   } catch (error) {
-    if (signal.aborted) say("Stopped.");
+    if (signal.aborted) announce("Stopped.");
     else fail(error.message);
   }
   running = null;
@@ -168,7 +168,7 @@ function add_to_history(data, asked) {
   at("history").prepend(...added.map(one => one.item));
   at("history-section").hidden = false;
   selected = added[0];
-  say(added.length > 1 ? `${added.length} images are ready.` : "The image is ready.");
+  announce(added.length > 1 ? `${added.length} images are ready.` : "The image is ready.");
   // Show the image after the job has ended.
   queueMicrotask(() => { running = null; select_image(selected); update(); });
 }
@@ -188,7 +188,7 @@ at("copy-settings").addEventListener("click", () => {
   draw_input_image();
   show_values();
   update();
-  say("Settings copied.");
+  announce("Settings copied.");
 });
 
 // ---- keys

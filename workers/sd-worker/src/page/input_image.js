@@ -28,7 +28,7 @@ async function set_input_image(blob) {
   at("input-image").hidden = false;
   at("choose").hidden = true;
   draw_input_image();
-  say("Image selected. Draw over the part to regenerate.");
+  announce("Image selected. Draw over the part to regenerate.");
   update();
 }
 
@@ -149,7 +149,7 @@ mask.addEventListener("blur", () => { at("cursor").hidden = true; });
 
 at("choose").addEventListener("click", () => at("file").click());
 at("file").addEventListener("change", () => { if (at("file").files[0]) set_input_image(at("file").files[0]); });
-at("clear-mask").addEventListener("click", () => { clear_mask(); say("Mask cleared."); });
+at("clear-mask").addEventListener("click", () => { clear_mask(); announce("Mask cleared."); });
 at("remove").addEventListener("click", remove_input_image);
 for (const id of ["width", "height"]) at(id).addEventListener("change", draw_input_image);
 

@@ -17,7 +17,7 @@ use sd_worker::picture::Picture;
 use sd_worker::pipeline::{self, OnStep, Pipeline};
 use sd_worker::queue::{ImageGenerator, Queue};
 use sd_worker::routes;
-use sd_worker::served::{Api, ModelInfo, Served};
+use sd_worker::served::{Api, ModelInfo, ServedModel};
 use sd_worker::{Error, Result};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -100,7 +100,7 @@ impl ImageGenerator for Gated {
 pub struct Worker {
     pub router: Router,
     pub api: Api,
-    pub served: Arc<Served>,
+    pub served: Arc<ServedModel>,
     pub lifecycle: Lifecycle,
     pub gate: Gate<Behavior>,
     _folder: TempDir,
@@ -143,7 +143,7 @@ pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worke
     let api = Api::new(lifecycle.clone());
     let device = OpenDevice { device: Device::Cpu, ordinal: None };
     let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
-    let served = Served::new(queue, info, name, device, &metrics);
+    let served = ServedModel::new(queue, info, name, device, &metrics);
     let served = api.serve(served).clone();
     lifecycle.ready();
     let worker = routes::Worker {

@@ -242,7 +242,7 @@ impl<E: Serialize> Job<E> {
         self.shared.close(&self.entry, Some(error));
     }
 
-    /// Keeps a value until the job ends, such as the [`crate::Place`] of the client.
+    /// Keeps a value until the job ends, such as the [`crate::WorkPermit`] of the client.
     pub fn hold(&self, held: impl Send + 'static) {
         self.entry.hold(Box::new(held));
     }

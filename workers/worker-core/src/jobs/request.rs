@@ -1,6 +1,6 @@
 //! Fields shared by job requests of all workers.
 
-use crate::api::Served;
+use crate::api::LoadedModel;
 use crate::error::ApiError;
 use axum::Json;
 use axum::http::StatusCode;
@@ -25,7 +25,7 @@ impl Target {
     ///
     /// # Errors
     /// 400 or 404 that names the field that does not match.
-    pub fn check(&self, served: &impl Served, worker_id: &str) -> Result<(), ApiError> {
+    pub fn check(&self, served: &impl LoadedModel, worker_id: &str) -> Result<(), ApiError> {
         served.name().check(self.model.as_deref())?;
         if self.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
             return Err(ApiError::field("worker_id", format!("must be {worker_id:?}")));

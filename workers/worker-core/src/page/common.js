@@ -1,4 +1,4 @@
-// Shared by the pages of all workers: DOM access, API token, server state, event streams. Each page defines met(), called
+// Shared by the pages of all workers: DOM access, API token, server state, event streams. Each page defines model_changed(), called
 // for a new model, ready_words(), which returns the status line, and update(), which updates its controls.
 const at = id => document.getElementById(id);
 const element = (name, properties = {}, ...children) => {
@@ -8,7 +8,7 @@ const element = (name, properties = {}, ...children) => {
 };
 const stored = (storage, key, fallback) => { try { return JSON.parse(storage.getItem(key)) ?? fallback; } catch { return fallback; } };
 const store = (storage, key, value) => { try { storage.setItem(key, JSON.stringify(value)); } catch { /* storage may be unavailable in private windows */ } };
-const say = text => { at("announcement").textContent = text; };
+const announce = text => { at("announcement").textContent = text; };
 
 let token = stored(sessionStorage, "api-token", "");
 let model = null; // the entry of GET /v1/models, once the model is loaded
@@ -49,7 +49,7 @@ async function load_model() {
   }
   const before = model?.id;
   model = (await answer.json()).data[0];
-  if (model.id !== before) met();
+  if (model.id !== before) model_changed();
   show("ready", ready_words());
 }
 

@@ -4,7 +4,7 @@ use crate::rocm_backend::libraries::Axis;
 use crate::rocm_backend::ops::{computing, for_planes, found};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::Result;
-use hip_kernels::contract::{Convolution, ConvolutionKind, DevicePtr, CONV_PLACES, FOLD_CHANNELS};
+use hip_kernels::contract::{Convolution, ConvolutionKind, DevicePtr, CONV_PLACES_PER_THREAD, FOLD_CHANNELS};
 
 /// Maximum number of input or output channels of a group for which direct convolution is faster than matrix products.
 pub(super) const DIRECT_CHANNELS: usize = 4;
@@ -36,7 +36,7 @@ impl Direct<'_> {
         let ((h_out, w_out), (h, w)) = (self.out, self.axes);
         let places = h_out * w_out;
         let (per_thread, channels) = match kind {
-            ConvolutionKind::Conv => (CONV_PLACES, self.channels),
+            ConvolutionKind::Conv => (CONV_PLACES_PER_THREAD, self.channels),
             ConvolutionKind::Fold => (1, self.channels.div_ceil(FOLD_CHANNELS)),
             _ => (1, self.channels),
         };

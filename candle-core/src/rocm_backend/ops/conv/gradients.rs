@@ -14,7 +14,7 @@ use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};
 
 /// Computes all groups of a convolution in one operation on a ROCm device. Returns `None` on other devices, and for a
 /// single group without gradients.
-pub(crate) fn whole_conv1d(
+pub(crate) fn grouped_conv1d(
     x: &Tensor,
     kernel: &Tensor,
     p: &ParamsConv1D,
@@ -25,8 +25,8 @@ pub(crate) fn whole_conv1d(
     })
 }
 
-/// Like [`whole_conv1d`], in two dimensions.
-pub(crate) fn whole_conv2d(
+/// Like [`grouped_conv1d`], in two dimensions.
+pub(crate) fn grouped_conv2d(
     x: &Tensor,
     kernel: &Tensor,
     p: &ParamsConv2D,
@@ -37,8 +37,8 @@ pub(crate) fn whole_conv2d(
     })
 }
 
-/// Like [`whole_conv1d`], for a transposed convolution.
-pub(crate) fn whole_conv_transpose1d(
+/// Like [`grouped_conv1d`], for a transposed convolution.
+pub(crate) fn grouped_conv_transpose1d(
     x: &Tensor,
     kernel: &Tensor,
     p: &ParamsConvTranspose1D,
@@ -50,8 +50,8 @@ pub(crate) fn whole_conv_transpose1d(
     })
 }
 
-/// Like [`whole_conv1d`], for a transposed convolution in two dimensions, for which upstream has no groups.
-pub(crate) fn whole_conv_transpose2d(
+/// Like [`grouped_conv1d`], for a transposed convolution in two dimensions, for which upstream has no groups.
+pub(crate) fn grouped_conv_transpose2d(
     x: &Tensor,
     kernel: &Tensor,
     p: &ParamsConvTranspose2D,

@@ -20,5 +20,7 @@ mod weights;
 
 pub(crate) use convolve::{conv1d, conv2d, conv_transpose1d, conv_transpose2d};
 pub use gradients::{conv1d_with_bias, conv2d_with_bias};
-pub(crate) use gradients::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};
+pub(crate) use gradients::{
+    grouped_conv1d, grouped_conv2d, grouped_conv_transpose1d, grouped_conv_transpose2d,
+};
 pub(crate) use operand::{fits_32_bits, flat};

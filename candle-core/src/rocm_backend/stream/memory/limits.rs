@@ -9,7 +9,7 @@ pub const RESERVE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_RESERVE";
 pub const IDLE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_IDLE";
 /// Environment variable with the maximum number of bytes cached for reuse, with an optional K, M or G. 0 disables caching;
 /// unset means no limit.
-pub const PARKED_VARIABLE: &str = "CANDLE_ROCM_MEMORY_PARKED";
+pub const CACHE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_CACHE";
 /// Environment variable with the recommended maximum of an allocation as a percentage of the free memory: 1 to 100.
 pub const SHARE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_SHARE";
 
@@ -20,7 +20,7 @@ pub(super) struct Limits {
     /// Recommended maximum of an allocation, in percent of the free memory.
     pub(super) share: u8,
     /// Maximum number of bytes cached for reuse.
-    pub(super) parked: Option<usize>,
+    pub(super) cached: Option<usize>,
     /// Number of bytes that stay free on the GPU.
     pub(super) reserve: usize,
     /// Time after which unused memory is returned to the driver.
@@ -45,7 +45,7 @@ impl Limits {
         Ok(Self {
             share: read(SHARE_VARIABLE, text, "percent of the free memory, 1 to 100", percent)?
                 .map_or(DEFAULT_SHARE, |share| share as u8),
-            parked: read(PARKED_VARIABLE, text, "bytes, like 512M or 2G, or 0", bytes)?,
+            cached: read(CACHE_VARIABLE, text, "bytes, like 512M or 2G, or 0", bytes)?,
             reserve: read(RESERVE_VARIABLE, text, "bytes, like 512M or 2G, or percent, like 3%", |text| {
                 part_of(total, text).or_else(|| bytes(text))
             })?
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn defaults_cache_memory_and_keep_a_reserve() {
         let limits = limits("NONE", "").unwrap();
-        assert_eq!(limits, Limits { share: 70, parked: None, reserve: GIB, idle: None });
+        assert_eq!(limits, Limits { share: 70, cached: None, reserve: GIB, idle: None });
         assert_eq!(limits.share_of(1000), 700);
         assert_eq!(limits.share_of(usize::MAX), usize::MAX / 100 * 70 + (usize::MAX % 100) * 70 / 100);
     }
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn variables_override_the_defaults() {
         assert_eq!(limits(SHARE_VARIABLE, "95").map(|l| l.share), Ok(95));
-        for (text, parked) in [(" 3M ", Some(3 << 20)), ("0", Some(0)), ("", None)] {
-            assert_eq!(limits(PARKED_VARIABLE, text).map(|l| l.parked), Ok(parked));
+        for (text, cached) in [(" 3M ", Some(3 << 20)), ("0", Some(0)), ("", None)] {
+            assert_eq!(limits(CACHE_VARIABLE, text).map(|l| l.cached), Ok(cached));
         }
         for (text, reserve) in
             [("3%", 3 * GIB), ("0", 0), ("0%", 0), ("2G", 2 * GIB), ("100", 100), ("", GIB)]
@@ -161,8 +161,8 @@ mod tests {
             (SHARE_VARIABLE, "0"),
             (SHARE_VARIABLE, "101"),
             (SHARE_VARIABLE, "0.7"),
-            (PARKED_VARIABLE, "much"),
-            (PARKED_VARIABLE, "99999999999G"),
+            (CACHE_VARIABLE, "much"),
+            (CACHE_VARIABLE, "99999999999G"),
             (RESERVE_VARIABLE, "100%"),
             (RESERVE_VARIABLE, "%"),
             (RESERVE_VARIABLE, "-1"),

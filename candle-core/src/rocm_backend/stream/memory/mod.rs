@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub(crate) use arena::BlockId;
 pub(crate) use limits::bytes;
 use limits::Limits;
-pub use limits::{IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
+pub use limits::{CACHE_VARIABLE, IDLE_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use pool::MemoryStats;
 pub(crate) use pool::{AllocError, Allocation};
 use pool::{Driver, Pool};
@@ -179,9 +179,9 @@ impl Memory {
     }
 
     /// Sets the maximum number of bytes cached for reuse, and releases the excess.
-    pub(crate) fn set_parked(&self, bytes: Option<usize>) {
+    pub(crate) fn set_cache_limit(&self, bytes: Option<usize>) {
         self.pool.with(|pool| {
-            pool.limits.parked = bytes;
+            pool.limits.cached = bytes;
             pool.release_idle(bytes.unwrap_or(usize::MAX));
         });
     }

@@ -65,8 +65,8 @@ pub struct MemoryStats {
     /// Maximum of `live` so far.
     pub peak: usize,
     /// Bytes allocated from the driver and cached for reuse.
-    pub parked: usize,
-    /// Part of `parked` that cannot be released, because it shares a segment with memory in use.
+    pub cached: usize,
+    /// Part of `cached` that cannot be released, because it shares a segment with memory in use.
     pub held: usize,
     /// Part of `held` that is fragmented: in each segment, all free bytes except those of the largest free range.
     pub fragmented: usize,
@@ -108,7 +108,7 @@ impl<D: Driver> Pool<D> {
             let (free, total) = self.driver.info().map_err(AllocError::Failed)?;
             return Err(AllocError::OutOfMemory { requested: bytes, free, total });
         };
-        let found = if self.limits.parked == Some(0) { None } else { self.find(len) };
+        let found = if self.limits.cached == Some(0) { None } else { self.find(len) };
         let block = match found {
             Some(block) => {
                 self.counts.hits += 1;
@@ -147,7 +147,7 @@ impl<D: Driver> Pool<D> {
         let least = padded.next_multiple_of(sizes::GRANULE);
         let own = [bytes.max(1)];
         let shared = [sizes::segment(len), len, least];
-        let unpooled = self.limits.parked == Some(0);
+        let unpooled = self.limits.cached == Some(0);
         let sizes: &[usize] = if unpooled { &own } else { &shared };
         if let Some(block) = self.grow(sizes, kind, len)? {
             return Ok(block);
@@ -204,7 +204,7 @@ impl<D: Driver> Pool<D> {
             debug_assert!(false, "{block:?} is released twice");
             return;
         };
-        match self.limits.parked {
+        match self.limits.cached {
             None => {}
             Some(0) if released.idle => self.free_segment(released.segment),
             Some(limit) => {
@@ -268,7 +268,7 @@ impl<D: Driver> Pool<D> {
         MemoryStats {
             live: sums.live,
             peak: sums.peak,
-            parked: sums.free(),
+            cached: sums.free(),
             held: sums.free() - sums.idle,
             fragmented: self.arena.fragmented_bytes(),
             ..self.counts

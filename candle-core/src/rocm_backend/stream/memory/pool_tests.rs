@@ -65,7 +65,7 @@ impl Driver for MockGpu {
     }
 }
 
-pub(super) const ALL: Limits = Limits { share: 100, parked: None, reserve: 0, idle: None };
+pub(super) const ALL: Limits = Limits { share: 100, cached: None, reserve: 0, idle: None };
 
 fn gpu(total: usize) -> MockGpu {
     MockGpu {
@@ -109,7 +109,7 @@ fn a_loop_calls_the_driver_only_in_its_first_iteration() {
 #[test]
 fn slowly_growing_sizes_reuse_memory() {
     // Like a decode loop: the cache grows by a token and is copied; scores grow with it.
-    let mut pool = pool(1 << 30, Limits { parked: Some(1 << 27), ..ALL });
+    let mut pool = pool(1 << 30, Limits { cached: Some(1 << 27), ..ALL });
     let mut cache = alloc(&mut pool, 64 * 1024);
     for step in 1..4000 {
         let grown = alloc(&mut pool, (step + 1) * 64 * 1024 / 8);
@@ -121,8 +121,8 @@ fn slowly_growing_sizes_reuse_memory() {
     let stats = pool.stats();
     // Two blocks of each size of the cache, and the segments of small blocks.
     assert!(stats.driver_allocations < 100, "{stats:?}");
-    assert!(stats.parked <= 1 << 27, "{stats:?}");
-    let reserved = stats.live + stats.parked;
+    assert!(stats.cached <= 1 << 27, "{stats:?}");
+    let reserved = stats.live + stats.cached;
     assert!(stats.fragmented * 100 < reserved * 15, "{stats:?}");
 }
 
@@ -130,7 +130,7 @@ fn slowly_growing_sizes_reuse_memory() {
 fn cached_memory_is_not_limited_by_default() {
     let mut pool = pool(100 * MIB, ALL);
     alloc_and_release(&mut pool, [40 * MIB, 56 * MIB]);
-    assert_eq!((pool.stats().parked, pool.stats().driver_frees), (96 * MIB, 0));
+    assert_eq!((pool.stats().cached, pool.stats().driver_frees), (96 * MIB, 0));
     alloc_and_release(&mut pool, [56 * MIB, 40 * MIB]);
     assert_eq!((pool.stats().hits, pool.stats().driver_allocations), (2, 2));
     assert_eq!(pool.release_idle(0), 96 * MIB);
@@ -139,10 +139,10 @@ fn cached_memory_is_not_limited_by_default() {
 
 #[test]
 fn the_cache_limit_releases_the_least_recently_used_segment() {
-    let mut pool = pool(1 << 30, Limits { parked: Some(50 * MIB), ..ALL });
+    let mut pool = pool(1 << 30, Limits { cached: Some(50 * MIB), ..ALL });
     alloc_and_release(&mut pool, [20 * MIB, 40 * MIB, 10 * MIB]);
     let stats = pool.stats();
-    assert_eq!((stats.parked, stats.driver_frees), (50 * MIB, 1));
+    assert_eq!((stats.cached, stats.driver_frees), (50 * MIB, 1));
     assert!(pool.alloc(40 * MIB).is_ok());
     assert_eq!(pool.stats().hits, 1);
 }
@@ -157,7 +157,7 @@ fn idle_memory_is_released_before_memory_runs_out() {
     let mut two = self::pool(100 * MIB, ALL);
     alloc_and_release(&mut two, [30 * MIB, 48 * MIB]);
     assert!(two.alloc(60 * MIB).is_ok());
-    assert_eq!((two.stats().driver_frees, two.stats().parked), (1, 30 * MIB));
+    assert_eq!((two.stats().driver_frees, two.stats().cached), (1, 30 * MIB));
     assert_eq!(
         pool.alloc(30 * MIB),
         Err(AllocError::OutOfMemory { requested: 30 * MIB, free: 20 * MIB, total: 100 * MIB })
@@ -194,7 +194,7 @@ fn a_block_shrinks_to_the_free_memory_and_is_reused() {
         alloc_and_release(&mut pool, [99 * MIB]);
     }
     let stats = pool.stats();
-    assert_eq!((stats.driver_allocations, stats.driver_frees, stats.parked), (1, 0, 99 * MIB));
+    assert_eq!((stats.driver_allocations, stats.driver_frees, stats.cached), (1, 0, 99 * MIB));
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn idle_memory_is_released_after_the_idle_time() {
     pool.release(kept);
     assert_eq!(pool.release_idle_for(time, 1001 * second), 0);
     assert_eq!(pool.release_idle_for(time, 1061 * second), 2 * MIB);
-    assert_eq!((pool.stats().parked, pool.stats().driver_frees), (0, 2));
+    assert_eq!((pool.stats().cached, pool.stats().driver_frees), (0, 2));
 }
 
 #[test]
@@ -267,25 +267,25 @@ fn a_gap_follows_each_allocation() {
 
 #[test]
 fn without_reuse_every_request_goes_to_the_driver() {
-    let mut pool = pool(1 << 20, Limits { parked: Some(0), ..ALL });
+    let mut pool = pool(1 << 20, Limits { cached: Some(0), ..ALL });
     let [a, b] = [1000, 24].map(|bytes| alloc(&mut pool, bytes));
     assert_eq!(pool.driver().used(), [1000, 24]);
     assert_eq!(pool.stats().live, 1024);
     pool.release(a);
     pool.release(b);
-    assert_eq!((pool.stats().live, pool.stats().parked, pool.driver().used().len()), (0, 0, 0));
+    assert_eq!((pool.stats().live, pool.stats().cached, pool.driver().used().len()), (0, 0, 0));
 }
 
 #[test]
 fn reuse_can_be_switched_off_and_on() {
     let mut pool = pool(1 << 30, ALL);
     let shared = alloc(&mut pool, 1000);
-    pool.limits.parked = Some(0);
+    pool.limits.cached = Some(0);
     let single = alloc(&mut pool, 1000);
     pool.release(shared);
-    pool.limits.parked = None;
+    pool.limits.cached = None;
     pool.release(single);
-    assert_eq!(pool.stats().parked, 1000);
+    assert_eq!(pool.stats().cached, 1000);
     // The cached block is shorter than the rounded size of the request.
     assert!(pool.alloc(1000).is_ok());
     assert_eq!(pool.driver().used(), [1000, 2 * MIB]);
@@ -312,17 +312,17 @@ fn only_memory_between_blocks_in_use_is_fragmented() {
     assert_eq!((pool.stats().held, pool.stats().fragmented), (2 * MIB - 2 * block, 2 * block));
     pool.release(b);
     pool.release(d);
-    assert_eq!((pool.stats().held, pool.stats().fragmented, pool.stats().parked), (0, 0, 2 * MIB));
+    assert_eq!((pool.stats().held, pool.stats().fragmented, pool.stats().cached), (0, 0, 2 * MIB));
 }
 
 #[test]
 fn segments_of_a_hung_device_are_leaked() {
-    let mut pool = pool(1 << 30, Limits { parked: Some(MIB), ..ALL });
+    let mut pool = pool(1 << 30, Limits { cached: Some(MIB), ..ALL });
     let taken = alloc(&mut pool, 4 * MIB);
     pool.driver().hung.set(true);
     pool.release(taken);
     let stats = pool.stats();
-    assert_eq!((stats.driver_frees, stats.abandoned, stats.live, stats.parked), (0, 32 * MIB, 0, 0));
+    assert_eq!((stats.driver_frees, stats.abandoned, stats.live, stats.cached), (0, 32 * MIB, 0, 0));
     assert_eq!(pool.driver().used().len(), 1);
 }
 

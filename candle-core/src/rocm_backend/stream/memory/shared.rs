@@ -130,7 +130,7 @@ mod tests {
 
     fn pools<const N: usize>() -> (Gpu, [Arc<LoomPool>; N]) {
         let gpu = Gpu(Arc::new((AtomicUsize::new(0), AtomicUsize::new(MIB))));
-        let limits = Limits { share: 100, parked: None, reserve: 0, idle: None };
+        let limits = Limits { share: 100, cached: None, reserve: 0, idle: None };
         let pools = std::array::from_fn(|_| Arc::new(Shared::new(Pool::new(gpu.clone(), limits, 0))));
         (gpu, pools)
     }
@@ -161,7 +161,7 @@ mod tests {
             pool.release(others.block);
             let stats = pool.stats();
             assert_eq!((stats.live, stats.held), (0, 0));
-            assert_eq!(pool.release_idle(), stats.parked);
+            assert_eq!(pool.release_idle(), stats.cached);
             assert_eq!(gpu.info(), Ok((TOTAL, TOTAL)));
         });
     }

@@ -1,7 +1,7 @@
 """Tests image generation with the tiny Stable Diffusion model through the official `openai` package, and prints the
 number of successful checks.
 
-    python3 openai_pictures.py http://127.0.0.1:8082
+    python3 openai_images.py http://127.0.0.1:8082
 """
 import base64
 import io
@@ -83,4 +83,4 @@ check_refused("zero steps", "steps", steps=0)
 check_refused("negative guidance", "guidance", extra=dict(guidance=-1))
 check_refused("response as URL", "response_format", response_format="url")
 check_refused("transparent background", "background", background="transparent")
-report("openai_pictures")
+report("openai_images")

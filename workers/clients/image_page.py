@@ -1,6 +1,6 @@
 """Tests the image page in headless Chromium, and saves screenshots in light and dark mode.
 
-    python3 paint_page.py http://127.0.0.1:8082 FOLDER
+    python3 image_page.py http://127.0.0.1:8082 FOLDER
 """
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -161,4 +161,4 @@ try:
     check_logs(page, "400 (Bad Request)")
 finally:
     page.quit()
-report("paint_page")
+report("image_page")
