@@ -37,7 +37,7 @@ pub struct Args {
     no_run: bool,
 }
 
-/// Whether a line was run, by line number.
+/// Tells for each line number if the line was run.
 type Lines = BTreeMap<usize, bool>;
 
 /// Measures, prints a table, and fails if a host crate is below the minimum.

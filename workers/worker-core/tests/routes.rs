@@ -337,14 +337,14 @@ async fn a_job_holds_its_slot_until_it_ends() {
         let (jobs, made) = (jobs.clone(), made.clone());
         move |client: Client| async move {
             let job = jobs.create(OnDisconnect::Continue);
-            job.hold(client.begin(1, "n")?);
+            job.hold(client.acquire(1, "n")?);
             let id = job.id();
             made.lock().push(job);
             Ok::<_, ApiError>(id)
         }
     };
     let texts = async |client: Client, Path(n): Path<usize>| -> Result<(), ApiError> {
-        client.begin(n, "n").map(drop)
+        client.acquire(n, "n").map(drop)
     };
     let router = Router::new().route("/jobs", post(create)).route("/texts/{n}", get(texts));
     let router = router.nest("/jobs", jobs.routes());
