@@ -25,6 +25,34 @@ pub fn calls() -> impl Iterator<Item = (&'static str, u64)> {
     all().map(|symbol| (symbol.name, symbol.calls()))
 }
 
+/// Returns the number of driver objects that this process has created and not destroyed: allocations, streams, events,
+/// modules, library handles and descriptors. Counted by calls, failed ones included, and only if the software GPU is
+/// compiled in; otherwise `None`.
+pub fn open_objects() -> Option<i64> {
+    #[cfg(feature = "emulator")]
+    return Some(calls().map(|(name, count)| object_change(name) * count as i64).sum());
+    #[cfg(not(feature = "emulator"))]
+    None
+}
+
+/// Returns 1 for a function that creates an object, -1 for one that destroys it.
+#[cfg(feature = "emulator")]
+fn object_change(name: &str) -> i64 {
+    const OTHERS: [(&str, &str); 3] = [
+        ("hipMalloc", "hipFree"),
+        ("hipHostMalloc", "hipHostFree"),
+        ("hipModuleLoadData", "hipModuleUnload"),
+    ];
+    let lower = name.to_ascii_lowercase();
+    if lower.contains("create") || OTHERS.iter().any(|(creates, _)| *creates == name) {
+        1
+    } else if lower.contains("destroy") || OTHERS.iter().any(|(_, destroys)| *destroys == name) {
+        -1
+    } else {
+        0
+    }
+}
+
 /// Comparison of a library file with the functions that are forwarded to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibraryReport {
@@ -135,5 +163,16 @@ mod tests {
         assert!(count("hipPeekAtLastError").unwrap() > before);
         assert_eq!(count("hipLaunchKernel"), Some(0));
         assert!(calls().map(|(name, _)| name).eq(all().map(|symbol| symbol.name)));
+    }
+
+    #[test]
+    fn functions_that_create_have_one_that_destroys() {
+        let count = |change| all().filter(|symbol| object_change(symbol.name) == change).count();
+        assert!(count(1) >= 8 && count(-1) >= 8, "{} create, {} destroy", count(1), count(-1));
+        for (name, change) in [("hipStreamCreateWithFlags", 1), ("hipStreamDestroy", -1), ("hipMalloc", 1)] {
+            assert!(all().any(|symbol| symbol.name == name));
+            assert_eq!(object_change(name), change, "{name}");
+        }
+        assert_eq!(object_change("hipLaunchKernel"), 0);
     }
 }

@@ -89,6 +89,14 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
+/// Returns the number of objects of the GPU driver that were created and not destroyed; `None` without the software GPU.
+pub(crate) fn driver_objects() -> Option<u64> {
+    #[cfg(feature = "rocm")]
+    return candle_core::rocm::rocm_loader::symbols::open_objects().map(|count| count.max(0) as u64);
+    #[cfg(not(feature = "rocm"))]
+    None
+}
+
 /// Returns a diagnostic report about this machine; `binary` is the name of the program.
 pub fn doctor(kind: DeviceKind, binary: &str) -> String {
     let mut text = format!("{binary} {}\n", env!("CARGO_PKG_VERSION"));

@@ -27,6 +27,8 @@ use std::time::Instant;
 
 /// nginx's status for requests whose client disconnected before the response.
 const CLIENT_CLOSED: u16 = 499;
+const DRIVER_OBJECTS: &str =
+    "Objects of the GPU driver that were created and not destroyed (software GPU only)";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RouteLabels {
@@ -152,8 +154,9 @@ impl<S: 'static, N: EncodeGaugeValue + EncodeCounterValue + 'static> Collector f
             (self.memory, "Allocated device memory in bytes", device::vram_bytes(&self.device)),
             ("process_resident_memory_bytes", "Resident host memory in bytes", device::resident_bytes()),
         ];
-        for (name, help, bytes) in memory {
-            let gauge = ConstGauge::new(bytes);
+        let objects = device::driver_objects().map(|count| ("rocm_driver_objects", DRIVER_OBJECTS, count));
+        for (name, help, value) in memory.into_iter().chain(objects) {
+            let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
         for (name, help, value) in self.gauges {

@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     let folder = root().join(&args.out);
     let hours = |hours: f64| Duration::try_from_secs_f64(hours * 3600.0);
     let outcome = turns::Soak {
-        programs: turns::Programs::build(args.native, &args.arch)?,
+        programs: turns::Programs::build(args.native, &args.arch, &folder.join("programs"))?,
         arch: (!args.native).then_some(args.arch.as_str()),
         time: hours(args.hours)?,
         turn: hours(args.turn / 60.0)?,

@@ -9,14 +9,14 @@ pub const MEMORY: &str = "rss_mib";
 /// Device memory that a worker holds, in MiB.
 pub const DEVICE_MEMORY: &str = "device_mib";
 /// Objects of the driver that were created and not destroyed.
-pub const HANDLES: &str = "driver_handles";
+pub const OBJECTS: &str = "driver_objects";
 pub const THREADS: &str = "threads";
 /// Open file descriptors.
 pub const FILES: &str = "file_descriptors";
 /// Mean time of a step since the last sample, in milliseconds.
 pub const LATENCY: &str = "step_ms";
 /// Columns of the CSV file, after minute, turn and process.
-pub const FIGURES: [&str; 6] = [MEMORY, DEVICE_MEMORY, HANDLES, THREADS, FILES, LATENCY];
+pub const FIGURES: [&str; 6] = [MEMORY, DEVICE_MEMORY, OBJECTS, THREADS, FILES, LATENCY];
 
 /// The figures of one process at one time; those that it does not have are missing.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub fn of_metrics(text: &str, names: MetricNames, totals: &mut (f64, f64)) -> BT
     let mut figures = BTreeMap::new();
     figures
         .extend(metric(text, names.device_memory).map(|bytes| (DEVICE_MEMORY, bytes / f64::from(1 << 20))));
-    figures.extend(metric(text, "rocm_driver_handles").map(|count| (HANDLES, count)));
+    figures.extend(metric(text, "rocm_driver_objects").map(|count| (OBJECTS, count)));
     if let (Some(sum), Some(count)) = (metric(text, names.latency.0), metric(text, names.latency.1)) {
         let (before_sum, before_count) = std::mem::replace(totals, (sum, count));
         if count > before_count {

@@ -44,8 +44,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds them: for this machine's GPU in release mode, otherwise with the software GPU.
-    pub fn build(is_native: bool, arch: &str) -> Result<Self> {
+    /// Builds them, for this machine's GPU in release mode, otherwise with the software GPU, and copies them to a folder,
+    /// so that later builds do not replace them.
+    pub fn build(is_native: bool, arch: &str, folder: &Path) -> Result<Self> {
         let driver = if is_native { "rocm" } else { "rocm-emulator" };
         let features =
             ["candle-rocm", "llm-worker", "sd-worker"].map(|package| format!("{package}/{driver}"));
@@ -58,10 +59,14 @@ impl Programs {
             build.env("CANDLE_ROCM_ARCHS", arch);
         }
         let built = process::build_executables(&mut build)?;
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let program = |name: &str| -> Result<PathBuf> {
             let found = built.iter().find(|program| program["target"]["name"] == name);
             let path = found.and_then(|program| program["executable"].as_str());
-            path.map(PathBuf::from).with_context(|| format!("cargo built no {name}"))
+            let path = path.with_context(|| format!("cargo built no {name}"))?;
+            let copy = folder.join(name);
+            std::fs::copy(path, &copy).with_context(|| format!("cannot copy {path}"))?;
+            Ok(copy)
         };
         Ok(Self {
             language: program("llm-worker-rocm")?,

@@ -272,6 +272,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn stages_use_programs_with_unique_names() {
+        let targets = targets().unwrap();
+        for key in stages::programs() {
+            let is_key =
+                |(kind, name): &&(String, String)| matches!(kind.as_str(), "test" | "bench") && name == key;
+            assert!(targets.iter().filter(is_key).count() <= 1, "several test targets are named {key}");
+        }
+    }
+
+    #[test]
     fn programs_with_the_same_name_are_rejected() {
         let program = |key: &str, path: &str| (key.to_owned(), PathBuf::from(path));
         let two = [program("deps/layers", "a/layers-1"), program("deps/rows", "a/rows-1")];

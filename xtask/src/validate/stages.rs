@@ -71,7 +71,7 @@ pub const STAGES: &[Stage] = &[
     tests("faults", "bad input", 20),
     tests("driver_faults", "driver calls that fail", 120),
     tests("custom_kernel", "custom kernels", 10),
-    tests("model", "a small BERT", 20),
+    tests("bert", "a small BERT", 20),
     tests("stable_diffusion", "a small UNet and decoder, and the decoder's memory", 60),
     tests("parity", "tiny models of candle-transformers", 90),
     tests("tiny_llama", "a small language model", 60),
