@@ -180,7 +180,7 @@ impl Stage {
             Kind::Doctor => example("doctor"),
             Kind::Upstream => vec![SUITES.to_owned()],
             // These tests also start the example as a program.
-            Kind::Tests(_) if ["model", "faults"].contains(&self.name) => {
+            Kind::Tests(_) if ["bert", "faults"].contains(&self.name) => {
                 vec![format!("deps/{}", self.name), "examples/sentence_embeddings".to_owned()]
             }
             Kind::Tests(_) => vec![format!("deps/{}", self.name)],
