@@ -40,7 +40,7 @@ pub struct Comparison {
 pub fn render(compiler: &str, resources: &ResourceTable) -> Result<String, String> {
     let table = figures(resources);
     let mut text = format!(
-        "# What each kernel costs on each target: {FIGURES}. Renewed by cargo xtask kernels --write-table.\n\
+        "# Resource use of each kernel on each target: {FIGURES}. Updated by cargo xtask kernels --write-table.\n\
          # compiler: {compiler}\n\
          kernel\t{}\n",
         TARGETS.join("\t")

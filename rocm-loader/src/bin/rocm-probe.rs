@@ -1,5 +1,5 @@
 //! Prints the driver, versions, devices and the outcome of a few calls, as rocm-rs sees them through the loader. Tests run
-//! it with different drivers; users may run it to find out name is missing.
+//! it with different drivers; users may run it to find out what is missing.
 use rocm_loader::hipblaslt as lt;
 use rocm_rs::hip;
 use rocm_rs::rocblas::ffi;
