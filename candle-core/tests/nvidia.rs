@@ -96,7 +96,7 @@ fn lost_context() {
     let before = Tensor::new(&[1f32, 2.0], &device).unwrap();
     // Fills fail on the mock, which the next call reports.
     let zeros = Tensor::zeros(1000, DType::F32, &device).unwrap();
-    let words = &["CUDA_ERROR_ILLEGAL_ADDRESS (700)", "rocm:0 (sm_90)", "start the process again"];
+    let words = &["CUDA_ERROR_ILLEGAL_ADDRESS (700)", "rocm:0 (sm_90)", "restart the process"];
     assert_contains(zeros.to_vec1::<f32>().unwrap_err(), words);
     for _ in 0..2 {
         assert_contains(before.to_vec1::<f32>().unwrap_err(), words);
