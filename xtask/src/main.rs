@@ -1,4 +1,5 @@
 //! The project's development commands. Each installs the tools that it needs and ends with a summary line.
+mod archive;
 mod bounded;
 mod ci;
 mod ck;
@@ -59,6 +60,8 @@ enum Command {
     Docs(docs::Args),
     /// Measure which lines of each crate the tests run, on the software GPU.
     Coverage(coverage::Args),
+    /// Write a source archive with all dependencies, which builds without network access.
+    Archive(archive::Args),
     /// Train and serve in turns for hours, and fail if memory, handles or latencies grow.
     Soak(soak::Args),
     /// Run upstream's own tests on the ROCm device with the software GPU.
@@ -128,6 +131,7 @@ fn run(command: Command) -> Result<()> {
         Command::Docs(args) => docs::run(&args),
         Command::Coverage(args) => coverage::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Archive(args) => archive::run_command(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::FlashAttn(args) => flash_attn::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
