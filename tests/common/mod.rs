@@ -62,14 +62,14 @@ pub fn is_software_gpu() -> bool {
     device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator")
 }
 
-/// Runs the example `sentence_embeddings` with these arguments on the GPU that tests run on.
+/// Runs the program `sentence_embeddings` with these arguments on the GPU that tests run on.
 pub fn run_embeddings_example(args: &[&str], envs: &[(&str, &str)]) -> Output {
     let test = std::env::current_exe().expect("path of the test program");
     let folder: PathBuf = test.ancestors().nth(2).expect("target folder").into();
-    Command::new(folder.join("examples/sentence_embeddings"))
+    Command::new(folder.join("sentence_embeddings"))
         .args(args)
         .envs(fallback_variable())
         .envs(envs.iter().copied())
         .output()
-        .expect("the example is built by cargo test")
+        .expect("sentence_embeddings is built by cargo build --workspace --bins")
 }

@@ -17,7 +17,8 @@ use crate::{
 pub const FEATURES: [&str; 3] = [
     "--workspace",
     "--features",
-    "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
+    "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator,\
+     sentence-embeddings/rocm-emulator",
 ];
 
 const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60 };
@@ -244,8 +245,8 @@ fn workers(run: &mut Run) -> Result<()> {
 
 /// Runs the doctests first, so that the last lines are those of the other tests.
 fn tests(run: &mut Run) -> Result<()> {
-    // Some tests start the examples as programs.
-    process::run(&mut run.cargo(&["build", "--quiet", "--examples"]))?;
+    // Some tests start these programs.
+    process::run(&mut run.cargo(&["build", "--quiet", "--bins", "--examples"]))?;
     let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
     targets.iter().try_for_each(|target| {
         let mut command = run.cargo(&["test"]);

@@ -22,7 +22,7 @@ pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
     let report = process::cache_file("demo.json")?;
-    let mut command = process::example("sentence_embeddings", archs);
+    let mut command = process::example(process::EMBEDDINGS, archs);
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
     command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
     SoftwareGpu::new(arch).apply_to(&mut command);

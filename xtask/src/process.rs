@@ -51,9 +51,17 @@ pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
-/// Returns a command that runs an example of the root package with the software GPU and code objects of `archs`.
+/// Program of the package `sentence-embeddings`, which has few dependencies.
+pub const EMBEDDINGS: &str = "sentence_embeddings";
+
+/// Returns a command that runs [`EMBEDDINGS`], or an example of the root package, with the software GPU and code objects
+/// of `archs`.
 pub fn example(name: &str, archs: &str) -> Command {
-    let mut command = cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", name, "--"]);
+    let mut command = cargo(&["run", "--quiet", "--features", "rocm-emulator"]);
+    match name {
+        EMBEDDINGS => command.args(["--package", "sentence-embeddings", "--"]),
+        _ => command.args(["--example", name, "--"]),
+    };
     command.env("CANDLE_ROCM_ARCHS", archs);
     command
 }

@@ -8,8 +8,6 @@ use crate::process::{self, root};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{setup, weights};
 
-/// Example that needs weights; they are downloaded and passed to it if the user gives no arguments.
-const EMBEDDINGS: &str = "sentence_embeddings";
 const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 
 #[derive(clap::Args)]
@@ -42,8 +40,9 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Adds the user's arguments, or if there are none, the weights and sentences that `sentence_embeddings` needs.
 fn add_arguments(command: &mut Command, args: &Args) -> Result<()> {
-    if args.example != EMBEDDINGS || !args.args.is_empty() {
+    if args.example != process::EMBEDDINGS || !args.args.is_empty() {
         command.args(&args.args);
         return Ok(());
     }

@@ -27,7 +27,7 @@ pub const OBJECTS: &str = "questions";
 
 pub const SUITES: &str = "deps/suites";
 pub const BENCH: &str = "operations";
-const EXAMPLES: [&str; 4] = ["doctor", "hardware_questions", "sentence_embeddings", "stress"];
+const EXAMPLES: [&str; 3] = ["doctor", "hardware_questions", "stress"];
 
 pub struct Artifacts {
     root: PathBuf,
@@ -81,24 +81,25 @@ impl Artifacts {
     ) -> Result<Self> {
         let (upstream, _) = upstream_tests::prepare()?;
         let sources = rocmify::upstream::locate(&CRATES, rocmify::upstream::VERSION, &upstream)?;
-        let (mut tests, mut examples) = (Vec::new(), Vec::new());
+        let (mut tests, mut others) = (Vec::new(), Vec::new());
         for (kind, name) in targets()? {
-            let (folder, list) = match kind.as_str() {
-                "test" | "bench" => ("deps", &mut tests),
-                "example" => ("examples", &mut examples),
+            let list = match kind.as_str() {
+                "test" | "bench" => &mut tests,
+                "example" | "bin" => &mut others,
                 _ => continue,
             };
             let ours = match kind.as_str() {
                 "test" => name == "suites" || stages::programs().any(|program| program == name),
                 "bench" => name == BENCH,
+                "bin" => name == process::EMBEDDINGS,
                 _ => EXAMPLES.contains(&name.as_str()),
             };
-            if ours && wanted(&format!("{folder}/{name}")) {
+            if ours && wanted(&key(&kind, &name)) {
                 list.extend([format!("--{kind}"), name]);
             }
         }
         let mut programs = BTreeMap::new();
-        for (verb, targets) in [(&["test", "--no-run"][..], tests), (&["build"], examples)] {
+        for (verb, targets) in [(&["test", "--no-run"][..], tests), (&["build"], others)] {
             if !targets.is_empty() {
                 programs.extend(compile(verb, &targets, archs, &upstream)?);
             }
@@ -179,14 +180,14 @@ impl Stage {
         match self.kind {
             Kind::Doctor => example("doctor"),
             Kind::Upstream => vec![SUITES.to_owned()],
-            // These tests also start the example as a program.
+            // These tests also start this program.
             Kind::Tests(_) if ["bert", "faults"].contains(&self.name) => {
-                vec![format!("deps/{}", self.name), "examples/sentence_embeddings".to_owned()]
+                vec![format!("deps/{}", self.name), process::EMBEDDINGS.to_owned()]
             }
             Kind::Tests(_) => vec![format!("deps/{}", self.name)],
             Kind::Stress => example("stress"),
             Kind::Fuzz => vec!["deps/differential".to_owned()],
-            Kind::Demo => example("sentence_embeddings"),
+            Kind::Demo => vec![process::EMBEDDINGS.to_owned()],
             Kind::Benches => vec![format!("deps/{BENCH}")],
             Kind::Questions => example("hardware_questions"),
         }
@@ -226,7 +227,7 @@ fn compile(
 ) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo(verb);
     command.args(["--workspace", "--features"]);
-    command.arg(format!("candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,{PACKAGE}/rocm-emulator"));
+    command.arg(format!("candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,{PACKAGE}/rocm-emulator,sentence-embeddings/rocm-emulator"));
     command.args(targets).env(SUITES_VARIABLE, upstream);
     if let Some(archs) = archs {
         command.env("CANDLE_ROCM_ARCHS", archs);
@@ -248,12 +249,17 @@ fn by_key(programs: impl Iterator<Item = (String, PathBuf)>) -> Result<BTreeMap<
 /// Returns the key and the path of a program from cargo's build message.
 fn program(message: &Value) -> Option<(String, PathBuf)> {
     let path = PathBuf::from(message["executable"].as_str()?);
-    let folder = match message["target"]["kind"][0].as_str()? {
-        "test" | "bench" => "deps",
-        "example" => "examples",
-        _ => return None,
-    };
-    Some((format!("{folder}/{}", message["target"]["name"].as_str()?), path))
+    let target = &message["target"];
+    Some((key(target["kind"][0].as_str()?, target["name"].as_str()?), path))
+}
+
+/// Returns the path of a program relative to a pack, which is the one relative to cargo's target folder.
+fn key(kind: &str, name: &str) -> String {
+    match kind {
+        "test" | "bench" => format!("deps/{name}"),
+        "example" => format!("examples/{name}"),
+        _ => name.to_owned(),
+    }
 }
 
 /// Returns the first line that a program prints; `None` if the program is missing or its first line is empty.

@@ -85,7 +85,7 @@ impl Session {
             Err(reason) => return Ok(Outcome::of(Status::NotApplicable, reason)),
         };
         let file = self.out.join("demo.json");
-        let mut command = self.command("examples/sentence_embeddings")?;
+        let mut command = self.command(process::EMBEDDINGS)?;
         command.args(["--device", "rocm", "--compare", "cpu", "--model"]).arg(model);
         command.arg("--file").arg(&self.artifacts.sentences).arg("--report").arg(&file);
         let finished = bounded::run(&mut command, limit)?;

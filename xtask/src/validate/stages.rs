@@ -13,7 +13,7 @@ pub enum Kind {
     Stress,
     /// Random cases in several processes of the test `differential`.
     Fuzz,
-    /// The example `sentence_embeddings`, compared with the CPU device.
+    /// The program `sentence_embeddings`, compared with the CPU device.
     Demo,
     /// The benchmark `operations`.
     Benches,

@@ -2,11 +2,11 @@
 //! prints their similarities.
 //!
 //! ```text
-//! cargo run --features rocm --example sentence_embeddings -- --model DIR --device rocm:0 "A cat." "A dog."
+//! cargo run -p sentence-embeddings --features rocm -- --model DIR --device rocm:0 "A cat." "A dog."
 //! ```
 //!
 //! `DIR` contains `config.json`, `tokenizer.json` and `model.safetensors`.
-#[path = "shared/device.rs"]
+#[path = "../shared/device.rs"]
 mod device;
 
 use std::path::{Path, PathBuf};
