@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::process::{self, root};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::{setup, weights};
+use crate::{example, setup, weights};
 
 /// Exclusive upper limit of the difference between the two devices' embeddings.
 const TOLERANCE: f64 = 1e-4;
@@ -22,7 +22,7 @@ pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
     let report = process::cache_file("demo.json")?;
-    let mut command = process::example(process::EMBEDDINGS, archs);
+    let mut command = example::command(example::EMBEDDINGS, archs)?;
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
     command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
     SoftwareGpu::new(arch).apply_to(&mut command);

@@ -5,8 +5,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::process::{self, root};
-use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
+use crate::{example, setup};
 
 /// The repository's own model.
 const MODEL: &str = "examples/tiny_llama/model/tiny-llama.q4_k.gguf";
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
     let path = process::cache_file(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
-    let mut command = process::example("generate", &args.arch);
+    let mut command = example::command("generate", &args.arch)?;
     command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
     command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
     if !is_gguf(&model.to_string_lossy()) {

@@ -8,6 +8,7 @@ mod demo;
 mod docs;
 mod download;
 mod downstream;
+mod example;
 mod flash_attn;
 mod fuzz;
 mod fuzz_files;

@@ -51,21 +51,6 @@ pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
-/// Program of the package `sentence-embeddings`, which has few dependencies.
-pub const EMBEDDINGS: &str = "sentence_embeddings";
-
-/// Returns a command that runs [`EMBEDDINGS`], or an example of the root package, with the software GPU and code objects
-/// of `archs`.
-pub fn example(name: &str, archs: &str) -> Command {
-    let mut command = cargo(&["run", "--quiet", "--features", "rocm-emulator"]);
-    match name {
-        EMBEDDINGS => command.args(["--package", "sentence-embeddings", "--"]),
-        _ => command.args(["--example", name, "--"]),
-    };
-    command.env("CANDLE_ROCM_ARCHS", archs);
-    command
-}
-
 /// Returns cargo's metadata of the workspace, without its dependencies.
 pub fn metadata() -> Result<Value> {
     let output =

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::process::{self, root};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::{setup, weights};
+use crate::{example, setup, weights};
 
 const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 
@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> Result<()> {
     software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::DEMO)?;
     let file = process::cache_file("profile.json")?;
-    let mut command = process::example(&args.example, &args.arch);
+    let mut command = example::command(&args.example, &args.arch)?;
     add_arguments(&mut command, args)?;
     let user_options = std::env::var(OPTIONS).ok();
     let options = options(&file.to_string_lossy(), user_options.as_deref());
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Adds the user's arguments, or if there are none, the weights and sentences that `sentence_embeddings` needs.
 fn add_arguments(command: &mut Command, args: &Args) -> Result<()> {
-    if args.example != process::EMBEDDINGS || !args.args.is_empty() {
+    if args.example != example::EMBEDDINGS || !args.args.is_empty() {
         command.args(&args.args);
         return Ok(());
     }

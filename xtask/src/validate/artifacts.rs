@@ -13,7 +13,7 @@ use super::stages::{self, Kind, Stage};
 use crate::process::{self, cargo, root};
 use crate::software_gpu;
 use crate::upstream_tests::{self, CRATES, PACKAGE, SUITES_VARIABLE};
-use crate::{setup, weights};
+use crate::{example, setup, weights};
 
 /// File of a pack that lists its programs.
 pub const MANIFEST: &str = "manifest.json";
@@ -91,7 +91,7 @@ impl Artifacts {
             let ours = match kind.as_str() {
                 "test" => name == "suites" || stages::programs().any(|program| program == name),
                 "bench" => name == BENCH,
-                "bin" => name == process::EMBEDDINGS,
+                "bin" => name == example::EMBEDDINGS,
                 _ => EXAMPLES.contains(&name.as_str()),
             };
             if ours && wanted(&key(&kind, &name)) {
@@ -182,12 +182,12 @@ impl Stage {
             Kind::Upstream => vec![SUITES.to_owned()],
             // These tests also start this program.
             Kind::Tests(_) if ["bert", "faults"].contains(&self.name) => {
-                vec![format!("deps/{}", self.name), process::EMBEDDINGS.to_owned()]
+                vec![format!("deps/{}", self.name), example::EMBEDDINGS.to_owned()]
             }
             Kind::Tests(_) => vec![format!("deps/{}", self.name)],
             Kind::Stress => example("stress"),
             Kind::Fuzz => vec!["deps/differential".to_owned()],
-            Kind::Demo => vec![process::EMBEDDINGS.to_owned()],
+            Kind::Demo => vec![example::EMBEDDINGS.to_owned()],
             Kind::Benches => vec![format!("deps/{BENCH}")],
             Kind::Questions => example("hardware_questions"),
         }

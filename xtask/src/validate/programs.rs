@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::artifacts::BENCH;
 use super::session::{Outcome, Session, Status, log};
 use crate::bounded::{self, Finished};
-use crate::{demo, stress};
+use crate::{demo, example, stress};
 
 /// Maximum number of concurrent fuzzer processes.
 const MAX_FUZZERS: usize = 8;
@@ -85,7 +85,7 @@ impl Session {
             Err(reason) => return Ok(Outcome::of(Status::NotApplicable, reason)),
         };
         let file = self.out.join("demo.json");
-        let mut command = self.command(process::EMBEDDINGS)?;
+        let mut command = self.command(example::EMBEDDINGS)?;
         command.args(["--device", "rocm", "--compare", "cpu", "--model"]).arg(model);
         command.arg("--file").arg(&self.artifacts.sentences).arg("--report").arg(&file);
         let finished = bounded::run(&mut command, limit)?;
