@@ -60,7 +60,7 @@ pub fn imports_cpu(items: &[Item], text: &str) -> bool {
         .any(|item| matches!(item, Item::Use(_)) && names_cpu_in_use(&words(&text[item.span().byte_range()])))
 }
 
-/// Returns the ranges of expressions that are the CPU device, without patterns and imports.
+/// Returns the ranges of expressions that name the CPU device, without patterns and imports.
 pub fn cpu_places(words: &[Word], mut bare: bool) -> Vec<Range<usize>> {
     bare |= names_cpu_in_use(words);
     let mut places = Vec::new();
