@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.no_run {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        instrumented(&["build", "--quiet", "--examples"], &folder, process::run)?;
+        instrumented(&["build", "--quiet", "--bins", "--examples"], &folder, process::run)?;
         instrumented(&["test", "--lib", "--bins", "--tests", "--examples"], &folder, process::run)?;
         let mut merge = process::command("llvm-profdata-22", &["merge", "--sparse", "--output"]);
         process::run(merge.arg(&profile).args(profiles(&folder)?))?;

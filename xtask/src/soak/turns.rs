@@ -114,9 +114,10 @@ impl Soak<'_> {
     /// When a process fails.
     pub fn run(&self) -> Result<Outcome> {
         std::fs::create_dir_all(self.folder).with_context(|| self.folder.display().to_string())?;
+        // A small cache, so that all its pages have been touched when the warm-up ends.
         let language = self.worker(&self.programs.language, &|command| {
             command.arg("--model").arg(root().join("examples/tiny_llama/model"));
-            command.args(["--dtype", "f32", "--cache-memory", "64MiB", "--streams-per-client", "0"]);
+            command.args(["--dtype", "f32", "--cache-memory", "4MiB", "--streams-per-client", "0"]);
         })?;
         let images = self.worker(&self.programs.images, &|command| {
             command.arg("--model-path").arg(root().join("examples/tiny_sd/model"));
