@@ -137,10 +137,9 @@ impl RocmDevice {
     ///
     /// A code object is a file written by `hipcc --genco` or `clang --offload-arch=... --cuda-device-only`, with
     /// one target per file; see [`hip_kernels::best_target`](crate::rocm::hip_kernels::best_target) for choosing
-    /// among several. It is loaded on first use and unloaded with the device. `module` is only a name for error
-    /// messages: a code object is identified by its bytes, so that two modules may share a name, and a rebuilt
-    /// code object is loaded again. Later calls find the kernel without a lock or an allocation; they compare
-    /// the bytes.
+    /// among several. It is loaded on first use and unloaded with the device. A module is identified by its name
+    /// and its bytes, so that two code objects may share a name, and a rebuilt code object is loaded again. Later
+    /// calls find the kernel without a lock or an allocation; they compare the bytes.
     ///
     /// # Errors
     /// [`RocmError::CustomModule`] if the bytes are not a complete code object or have no kernel of this name,
