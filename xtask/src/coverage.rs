@@ -48,14 +48,18 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::TEST)?;
     let folder = root().join("target/coverage");
     let profile = folder.join("merged.profdata");
-    let programs = instrumented(&["test", "--no-run", "--quiet"], &folder, process::build_executables)?;
+    // A copy, because the build replaces this program.
+    let wrapper = root().join("target/coverage-wrapper");
+    fs::copy(std::env::current_exe()?, &wrapper).with_context(|| wrapper.display().to_string())?;
+    let build = Build { wrapper, folder: &folder };
+    let programs = build.cargo(&["test", "--no-run", "--quiet"], process::build_executables)?;
     let programs: BTreeSet<PathBuf> =
         programs.iter().filter_map(|program| program["executable"].as_str()).map(PathBuf::from).collect();
     if !args.no_run {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        instrumented(&["build", "--quiet", "--bins", "--examples"], &folder, process::run)?;
-        instrumented(&["test", "--lib", "--bins", "--tests", "--examples"], &folder, process::run)?;
+        build.cargo(&["build", "--quiet", "--bins", "--examples"], process::run)?;
+        build.cargo(&["test", "--lib", "--bins", "--tests", "--examples"], process::run)?;
         let mut merge = process::command("llvm-profdata-22", &["merge", "--sparse", "--output"]);
         process::run(merge.arg(&profile).args(profiles(&folder)?))?;
     }
@@ -63,13 +67,22 @@ pub fn run(args: &Args) -> Result<()> {
     report(&files, args)
 }
 
-/// Runs cargo with this program as the compiler's wrapper for the packages of the workspace.
-fn instrumented<R>(args: &[&str], folder: &Path, run: impl FnOnce(&mut Command) -> Result<R>) -> Result<R> {
-    let mut command = cargo(args);
-    command.args(FEATURES).env("CANDLE_ROCM_ARCHS", software_gpu::TESTED.join(","));
-    command.env("RUSTC_WORKSPACE_WRAPPER", std::env::current_exe()?).env(WRAPPER, "1");
-    // One file a program, which its processes add to.
-    run(command.env("LLVM_PROFILE_FILE", folder.join("%m.profraw")))
+/// Instrumented builds.
+struct Build<'a> {
+    /// A copy of this program, which is the compiler's wrapper for the packages of the workspace.
+    wrapper: PathBuf,
+    /// Folder for the counts.
+    folder: &'a Path,
+}
+
+impl Build<'_> {
+    fn cargo<R>(&self, args: &[&str], run: impl FnOnce(&mut Command) -> Result<R>) -> Result<R> {
+        let mut command = cargo(args);
+        command.args(FEATURES).env("CANDLE_ROCM_ARCHS", software_gpu::TESTED.join(","));
+        command.env("RUSTC_WORKSPACE_WRAPPER", &self.wrapper).env(WRAPPER, "1");
+        // One file a program, which its processes add to.
+        run(command.env("LLVM_PROFILE_FILE", self.folder.join("%m.profraw")))
+    }
 }
 
 /// Compiles as the wrapper, if this process was started as one.
