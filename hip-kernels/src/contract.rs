@@ -253,6 +253,16 @@ mod tests {
     }
 
     #[test]
+    fn kernels_are_printed_by_name() {
+        for id in KernelId::all() {
+            assert_eq!(format!("{id:?}"), format!("{} ({})", id.name(), id.index()));
+        }
+        let kernel = Unary::kernel(UnaryOp::Exp, Element::F16).unwrap();
+        assert_eq!(format!("{:?}", kernel.clone()), format!("{:?}", kernel.id()));
+        assert_eq!((kernel.id().module().to_string().as_str(), kernel.id().family()), ("unary", "Unary"));
+    }
+
+    #[test]
     fn values_are_found_by_name() {
         const GELU: Option<UnaryOp> = UnaryOp::of("gelu");
         assert_eq!(GELU, Some(UnaryOp::Gelu));

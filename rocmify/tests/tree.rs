@@ -7,7 +7,7 @@ use rocmify::CRATES;
 use rocmify::core_rules::CANDLE_CORE;
 use rocmify::rename::names_cuda;
 use rocmify::report::Report;
-use rocmify::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule};
+use rocmify::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule, after, before, replace};
 use rocmify::tree::{Form, Tree, TreeError};
 use rocmify::upstream::{self, VERSION, locate};
 
@@ -32,12 +32,7 @@ fn rewrite(rules: &CrateRules, list: &[(&str, &str)]) -> Result<Tree, TreeError>
 #[test]
 fn an_unexpected_match_count_is_an_error_with_rule_file_and_version() {
     let rules = CrateRules {
-        rules: &[Rule {
-            name: "raise-limit",
-            file: "limits.rs",
-            expect: 1,
-            edit: Edit::Replace { from: "LIMIT: u8 = 1", to: "LIMIT: u8 = 2" },
-        }],
+        rules: vec![replace("raise-limit", "limits.rs", 1, "LIMIT: u8 = 1", "LIMIT: u8 = 2")].leak(),
         ..PLAIN
     };
     for (text, found) in [("", 0), ("const LIMIT: u8 = 1;\nmod m { const LIMIT: u8 = 1; }\n", 2)] {
@@ -68,20 +63,8 @@ fn a_body_rule_without_a_match_is_an_error() {
 #[test]
 fn rules_apply_in_order_and_after_the_twins() {
     let rules = CrateRules {
-        rules: &[
-            Rule {
-                name: "first",
-                file: "e.rs",
-                expect: 1,
-                edit: Edit::After { anchor: "Rocm,", insert: " One," },
-            },
-            Rule {
-                name: "second",
-                file: EVERY_FILE,
-                expect: 1,
-                edit: Edit::Before { anchor: "One,", insert: "Zero, " },
-            },
-        ],
+        rules: vec![after("first", "e.rs", "Rocm,", " One,"), before("second", EVERY_FILE, "One,", "Zero, ")]
+            .leak(),
         ..PLAIN
     };
     let tree = rewrite(&rules, &[("e.rs", "enum E {\n    Cuda,\n}\n")]).unwrap();

@@ -387,6 +387,34 @@ mod tests {
     }
 
     #[test]
+    fn the_rust_source_has_every_constant_family_and_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        write_rust(folder.path()).unwrap();
+        let text = fs::read_to_string(folder.path().join(RUST_FILE)).unwrap();
+        for constant in constants() {
+            assert!(text.contains(&format!("pub const {}: usize = {}", constant.name, constant.value)));
+        }
+        let mut count = 0;
+        for family in families() {
+            assert!(text.contains(&format!("pub struct {}", family.name)), "{}", family.name);
+            for argument in &family.arguments {
+                assert!(text.contains(&format!("pub {}: ", argument.name)), "{}", argument.name);
+            }
+            for kernel in kernels_of(&family) {
+                assert!(text.contains(&format!("\"{}\"", kernel.name)), "{}", kernel.name);
+                count += 1;
+            }
+        }
+        assert!(text.contains(&format!("const COUNT: usize = {count}usize;")), "{count}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        let error = write_rust(Path::new("/dev/null/none")).unwrap_err().to_string();
+        assert!(error.contains("/dev/null/none"), "{error}");
+    }
+
+    #[test]
     fn the_header_has_every_constant() {
         let header = header();
         for constant in constants() {
