@@ -43,9 +43,10 @@ fn a_build_compiles_every_module_once_and_compares_it_with_the_contract() {
         assert_eq!(built, expected);
         assert_eq!(report.resources().0.len(), total);
         // Each module lacks the kernels of the contract, and has one that the contract lacks.
-        let unknown = report.disagreements().filter(|found| found.difference == Difference::Unused);
-        assert!(unknown.clone().all(|found| found.kernel == format!("only_of_{}", found.module)));
-        assert_eq!(unknown.count(), total);
+        let unknown: Vec<_> =
+            report.disagreements().filter(|found| found.difference == Difference::Unused).collect();
+        assert!(unknown.iter().all(|found| found.kernel == format!("only_of_{}", found.module)));
+        assert_eq!(unknown.len(), total);
         assert!(report.disagreements().any(|found| found.difference == Difference::Missing));
         assert!(matches!(report.into_objects(), Err(BuildError::Contract(_))));
     }
