@@ -13,7 +13,8 @@ use crate::{
     validate,
 };
 
-/// Selects all packages, with every driver; shared by all checks of the workspace.
+/// Selects all packages, with every driver. Cargo compiles a crate again for other features, so all checks of the workspace
+/// use this selection.
 pub const FEATURES: [&str; 3] = [
     "--workspace",
     "--features",
@@ -211,7 +212,7 @@ fn downstream(_: &mut Run) -> Result<()> {
 }
 
 fn demo(run: &mut Run) -> Result<()> {
-    demo::run_demo(software_gpu::DEFAULT, &run.archs)
+    demo::run_demo(software_gpu::DEFAULT, &run.archs, Some(&FEATURES))
 }
 
 fn questions(run: &mut Run) -> Result<()> {
@@ -219,7 +220,7 @@ fn questions(run: &mut Run) -> Result<()> {
 }
 
 fn stress(run: &mut Run) -> Result<()> {
-    stress::run_on_software(stress::SHORT_MINUTES, 1, &run.archs)
+    stress::run_on_software(stress::SHORT_MINUTES, 1, &run.archs, Some(&FEATURES))
 }
 
 /// Runs every case of the operations benchmark at reduced size, with `cargo test`, so that nothing is recompiled.

@@ -17,12 +17,13 @@ pub struct Args {
 }
 
 /// Runs the demo on a software GPU of `arch`; the program contains the code objects of `archs` (comma-separated).
-pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
+/// `features` is as for [`example::command`].
+pub fn run_demo(arch: &str, archs: &str, features: Option<&[&str]>) -> Result<()> {
     software_gpu::check_arch(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
     let report = process::cache_file("demo.json")?;
-    let mut command = example::command(example::EMBEDDINGS, archs)?;
+    let mut command = example::command(example::EMBEDDINGS, archs, features)?;
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
     command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
     SoftwareGpu::new(arch).apply_to(&mut command);
@@ -32,7 +33,7 @@ pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    run_demo(&args.arch, &args.arch)
+    run_demo(&args.arch, &args.arch, None)
 }
 
 /// Returns the summary line, or an error if the two devices' results differ.

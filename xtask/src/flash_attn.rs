@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::ci::FEATURES;
 use crate::harness::Results;
 use crate::process::{self, cargo};
 use crate::setup;
@@ -42,9 +43,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs the tests on each of `archs`, with a program that contains kernels for `built`. Returns true if all pass.
 pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Result<bool> {
-    // Equals the selection of `cargo xtask test`, so that both share all artifacts.
-    let mut build = cargo(&["test", "--quiet", "--no-run", "--workspace"]);
-    build.args(["--features", "candle-rocm/rocm-emulator", "--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
+    let mut build = cargo(&["test", "--quiet", "--no-run"]);
+    build.args(FEATURES).args(["--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
     let program = process::test_program(&mut build, PACKAGE)?;
     let mut all_passed = true;
     for arch in archs {

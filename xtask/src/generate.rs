@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
     let path = process::cache_file(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
-    let mut command = example::command("generate", &args.arch)?;
+    let mut command = example::command("generate", &args.arch, None)?;
     command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
     command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
     if !is_gguf(&model.to_string_lossy()) {

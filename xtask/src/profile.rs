@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> Result<()> {
     software_gpu::check_arch(&args.arch)?;
     setup::ensure(setup::DEMO)?;
     let file = process::cache_file("profile.json")?;
-    let mut command = example::command(&args.example, &args.arch)?;
+    let mut command = example::command(&args.example, &args.arch, None)?;
     add_arguments(&mut command, args)?;
     let user_options = std::env::var(OPTIONS).ok();
     let options = options(&file.to_string_lossy(), user_options.as_deref());

@@ -1,8 +1,10 @@
 //! `cargo xtask stress`: runs the stress example, and fails on leaked memory or wrong results.
+use std::process::Command;
+
 use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};
-use crate::setup;
+use crate::{example, setup};
 
 /// Architectures of the two software GPUs, of different families.
 const SOFTWARE_GPUS: &str = "gfx1100,gfx90a";
@@ -31,27 +33,26 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let minutes = args.hours.map_or(args.minutes, |hours| hours * 60.0);
     if args.native {
-        let features = ["run", "--quiet", "--release", "--features", "rocm", "--example", "stress"];
-        return stress(&features, minutes, args.seed, &[("CANDLE_ROCM_DRIVER", "native")]);
+        let mut command =
+            cargo(&["run", "--quiet", "--release", "--features", "rocm", "--example", "stress", "--"]);
+        return stress(command.env("CANDLE_ROCM_DRIVER", "native"), minutes, args.seed);
     }
-    run_on_software(minutes, args.seed, SOFTWARE_GPUS)
+    run_on_software(minutes, args.seed, SOFTWARE_GPUS, None)
 }
 
-/// Runs the example on two software GPUs, with a program that contains code objects for `archs`.
+/// Runs the example on two software GPUs, with a program that contains code objects for `archs`. `features` is as for
+/// [`example::command`].
 ///
 /// # Errors
 /// If the example fails: wrong results or leaked memory.
-pub fn run_on_software(minutes: f64, seed: u64, archs: &str) -> Result<()> {
-    let features = ["run", "--quiet", "--features", "candle-rocm/rocm-emulator", "--example", "stress"];
-    let driver = format!("emulator:{SOFTWARE_GPUS}");
-    stress(&features, minutes, seed, &[("CANDLE_ROCM_DRIVER", driver.as_str()), ("CANDLE_ROCM_ARCHS", archs)])
+pub fn run_on_software(minutes: f64, seed: u64, archs: &str, features: Option<&[&str]>) -> Result<()> {
+    let mut command = example::command("stress", archs, features)?;
+    stress(command.env("CANDLE_ROCM_DRIVER", format!("emulator:{SOFTWARE_GPUS}")), minutes, seed)
 }
 
-fn stress(cargo_args: &[&str], minutes: f64, seed: u64, envs: &[(&str, &str)]) -> Result<()> {
-    let mut command = cargo(cargo_args);
-    command.args(["--", "--minutes", &minutes.to_string(), "--seed", &seed.to_string()]);
-    command.envs(envs.iter().copied());
-    let output = process::tee(&mut command)?;
+fn stress(command: &mut Command, minutes: f64, seed: u64) -> Result<()> {
+    let arguments = ["--minutes".to_owned(), minutes.to_string(), "--seed".to_owned(), seed.to_string()];
+    let output = process::tee(command.args(arguments))?;
     if !output.lines().last().is_some_and(|line| line.starts_with(OK)) {
         bail!("the stress example failed: its last line does not begin with \"{OK}\"");
     }

@@ -14,6 +14,7 @@ use rocmify::suite_rules::NOT_TWINNED;
 use rocmify::suites::{RocmTest, Suite, rocmify_suites};
 use rocmify::upstream::{self, VERSION};
 
+use crate::ci::FEATURES;
 use crate::harness::Results;
 use crate::process::{self, cargo};
 use crate::setup;
@@ -167,8 +168,9 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Builds the program of all suites with the same selection as `cargo xtask test`, so that both share every
 /// artifact.
 fn build(archs: &str, folder: &Path) -> Result<PathBuf> {
-    let mut command = cargo(&["test", "--quiet", "--no-run", "--workspace", "--features"]);
-    command.arg(format!("candle-rocm/rocm-emulator,{PACKAGE}/rocm-emulator")).args(["--test", "suites"]);
+    let mut command = cargo(&["test", "--quiet", "--no-run"]);
+    let feature = format!("{PACKAGE}/rocm-emulator");
+    command.args(FEATURES).args(["--features", &feature, "--test", "suites"]);
     command.env("CANDLE_ROCM_ARCHS", archs).env(SUITES_VARIABLE, folder);
     process::test_program(&mut command, PACKAGE)
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::questions;
 use super::stages::{self, Kind, Stage};
+use crate::ci::FEATURES;
 use crate::process::{self, cargo, root};
 use crate::software_gpu;
 use crate::upstream_tests::{self, CRATES, PACKAGE, SUITES_VARIABLE};
@@ -226,8 +227,7 @@ fn compile(
     upstream: &Path,
 ) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo(verb);
-    command.args(["--workspace", "--features"]);
-    command.arg(format!("candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,{PACKAGE}/rocm-emulator,sentence-embeddings/rocm-emulator"));
+    command.args(FEATURES).args(["--features", &format!("{PACKAGE}/rocm-emulator")]);
     command.args(targets).env(SUITES_VARIABLE, upstream);
     if let Some(archs) = archs {
         command.env("CANDLE_ROCM_ARCHS", archs);
