@@ -9,42 +9,40 @@
 #define FUNCTION(NAME, EXPRESSION)                                      \
     struct NAME {                                                       \
         template <typename T>                                           \
-        static __device__ __forceinline__ T compute(T x, T y) {         \
+        __device__ __forceinline__ T operator()(T x, T y) const {       \
             typedef typename WrappingType<T>::type R;                   \
             return (T)(EXPRESSION);                                     \
         }                                                               \
     };
 FUNCTION(Add, (R)x + (R)y)
-FUNCTION(Sub, (R)x - (R)y)
-FUNCTION(Mul, (R)x * (R)y)
-FUNCTION(Div, x / y)
+FUNCTION(Subtract, (R)x - (R)y)
+FUNCTION(Multiply, (R)x * (R)y)
+FUNCTION(Divide, x / y)
 FUNCTION(Minimum, x > y ? y : x)
 FUNCTION(Maximum, x < y ? y : x)
 
-#define COMPARISON(NAME, OP)                                                                    \
-    struct NAME {                                                                               \
-        template <typename T>                                                                   \
-        static __device__ __forceinline__ uint8_t compute(T x, T y) { return x OP y; }          \
-    };
-COMPARISON(Eq, ==)
-COMPARISON(Ne, !=)
-COMPARISON(Lt, <)
-COMPARISON(Le, <=)
-COMPARISON(Gt, >)
-COMPARISON(Ge, >=)
+// In the order of the contract's CANDLE_ADD and so on.
+typedef Choice<Add, Subtract, Multiply, Minimum, Maximum> Arithmetic;
 
-#define BINARY_OP(F, CHEAP, T, R, NAME)                                                                     \
+// Returns 1 if the bit of the relation between x and y is set; NaN is neither less nor equal.
+struct Relation {
+    uint8_t less, equal, other;
+
+    __device__ __forceinline__ explicit Relation(size_t bits)
+        : less(bits / CANDLE_LESS % 2), equal(bits / CANDLE_EQUAL % 2), other(bits / CANDLE_NEITHER % 2) {}
+    template <typename T>
+    __device__ __forceinline__ uint8_t operator()(T x, T y) const { return x < y ? less : x == y ? equal : other; }
+};
+
+#define BINARY_OP(NAME, CHEAP, T, R, F)                                                                     \
     extern "C" __global__ void NAME(const size_t numel, const size_t num_dims, const size_t *info,          \
-                                    const T *lhs, const T *rhs, R *out) {                                   \
-        map<CHEAP, false, true>(numel, num_dims, info, [](T x, T y) { return F::compute(x, y); }, out, lhs, rhs); \
+                                    const size_t function,       const T *lhs, const T *rhs, R *out) {      \
+        map<CHEAP, false, true>(numel, num_dims, info, F, out, lhs, rhs);                                   \
     }
-#define BINARY_OPS(T, NAME, CHEAP)                         \
-    BINARY_OP(Add, CHEAP, T, T, badd_##NAME)         BINARY_OP(Sub, CHEAP, T, T, bsub_##NAME)        \
-    BINARY_OP(Mul, CHEAP, T, T, bmul_##NAME)         BINARY_OP(Div, false, T, T, bdiv_##NAME)        \
-    BINARY_OP(Minimum, true, T, T, bminimum_##NAME)  BINARY_OP(Maximum, true, T, T, bmaximum_##NAME) \
-    BINARY_OP(Eq, true, T, uint8_t, eq_##NAME)       BINARY_OP(Ne, true, T, uint8_t, ne_##NAME)      \
-    BINARY_OP(Lt, true, T, uint8_t, lt_##NAME)       BINARY_OP(Le, true, T, uint8_t, le_##NAME)      \
-    BINARY_OP(Gt, true, T, uint8_t, gt_##NAME)       BINARY_OP(Ge, true, T, uint8_t, ge_##NAME)
+#define BINARY_OPS(T, NAME, CHEAP)                                         \
+    BINARY_OP(arithmetic_##NAME, CHEAP, T, T, Arithmetic{(unsigned int)function})        \
+    BINARY_OP(divide_##NAME, false, T, T, Divide())                        \
+    BINARY_OP(compare_##NAME, CHEAP, T, uint8_t, Relation(function))
 BINARY_OPS(uint8_t, u8, true)
 BINARY_OPS(uint32_t, u32, true)
 BINARY_OPS(int16_t, i16, true)

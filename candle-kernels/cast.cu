@@ -39,37 +39,44 @@ __device__ __forceinline__ To convert(From value) {
     }
 }
 
-// Conversions of f8e4m3 take many instructions.
-template <typename T> constexpr bool is_f8 = false;
-template <> constexpr bool is_f8<__nv_fp8_e4m3> = true;
+// A conversion between the bits of two dtypes.
+template <typename From, typename To>
+struct Conversion {
+    typedef typename Bits<sizeof(From)>::type In;
+    typedef typename Bits<sizeof(To)>::type Out;
+    __device__ __forceinline__ Out operator()(In x) const { return candle_bits<Out>(convert<To>(candle_bits<From>(x))); }
+};
 
-#define CAST_OP(FROM, FROM_NAME, TO, TO_NAME)                                                                      \
-    extern "C" __global__ void cast_##FROM_NAME##_##TO_NAME(const size_t numel, const size_t num_dims,             \
-                                                            const size_t *info, const FROM *inp, TO *out) {        \
-        map<!is_f8<FROM> && !is_f8<TO>, false, true>(numel, num_dims, info, convert<TO, FROM>, out, inp);                \
+// A kernel for each pair of element sizes. `pair` chooses the dtypes of these sizes, in the order of the contract:
+// it is the number of the first dtype times the count of second dtypes, plus the number of the second. Conversions of
+// f8e4m3 take many instructions and have kernels of their own.
+#define CAST_OP(FROM, TO, IN, OUT, CHEAP, ...)                                                                     \
+    extern "C" __global__ void cast_##FROM##_##TO(const size_t numel, const size_t num_dims, const size_t *info,   \
+                                                  const size_t pair, const IN *inp, OUT *out) {              \
+        map<CHEAP, false, true>(numel, num_dims, info, Choice<__VA_ARGS__>{(unsigned int)pair}, out, inp);                       \
     }
 
-#define CAST_BOTH(A, A_NAME, B, B_NAME)     \
-    CAST_OP(A, A_NAME, B, B_NAME)           \
-    CAST_OP(B, B_NAME, A, A_NAME)
+#define TO_u8(FROM) Conversion<FROM, uint8_t>
+#define TO_f8e4m3(FROM) Conversion<FROM, __nv_fp8_e4m3>
+#define TO_b2(FROM) Conversion<FROM, int16_t>, Conversion<FROM, __nv_bfloat16>, Conversion<FROM, __half>
+#define TO_b4(FROM) Conversion<FROM, uint32_t>, Conversion<FROM, int32_t>, Conversion<FROM, float>
+#define TO_b8(FROM) Conversion<FROM, int64_t>, Conversion<FROM, double>
 
-// Each dtype with all dtypes before it: every pair in both directions, and none with itself.
-#define CAST_u32(T, NAME) CAST_BOTH(T, NAME, uint8_t, u8)
-#define CAST_i16(T, NAME) CAST_u32(T, NAME) CAST_BOTH(T, NAME, uint32_t, u32)
-#define CAST_i32(T, NAME) CAST_i16(T, NAME) CAST_BOTH(T, NAME, int16_t, i16)
-#define CAST_i64(T, NAME) CAST_i32(T, NAME) CAST_BOTH(T, NAME, int32_t, i32)
-#define CAST_bf16(T, NAME) CAST_i64(T, NAME) CAST_BOTH(T, NAME, int64_t, i64)
-#define CAST_f16(T, NAME) CAST_bf16(T, NAME) CAST_BOTH(T, NAME, __nv_bfloat16, bf16)
-#define CAST_f32(T, NAME) CAST_f16(T, NAME) CAST_BOTH(T, NAME, __half, f16)
-#define CAST_f64(T, NAME) CAST_f32(T, NAME) CAST_BOTH(T, NAME, float, f32)
-#define CAST_f8e4m3(T, NAME) CAST_f64(T, NAME) CAST_BOTH(T, NAME, double, f64)
+#define FROM_u8(TO, OUT, CHEAP) CAST_OP(u8, TO, uint8_t, OUT, CHEAP, TO_##TO(uint8_t))
+#define FROM_f8e4m3(TO, OUT) CAST_OP(f8e4m3, TO, uint8_t, OUT, false, TO_##TO(__nv_fp8_e4m3))
+#define FROM_b2(TO, OUT, CHEAP) CAST_OP(b2, TO, uint16_t, OUT, CHEAP, TO_##TO(int16_t), TO_##TO(__nv_bfloat16), TO_##TO(__half))
+#define FROM_b4(TO, OUT, CHEAP) CAST_OP(b4, TO, uint32_t, OUT, CHEAP, TO_##TO(uint32_t), TO_##TO(int32_t), TO_##TO(float))
+#define FROM_b8(TO, OUT, CHEAP) CAST_OP(b8, TO, uint64_t, OUT, CHEAP, TO_##TO(int64_t), TO_##TO(double))
+#define FROM_WIDE(TO, OUT, CHEAP) FROM_b2(TO, OUT, CHEAP) FROM_b4(TO, OUT, CHEAP) FROM_b8(TO, OUT, CHEAP)
+#define FROM_BYTES(TO, OUT) FROM_u8(TO, OUT, true) FROM_f8e4m3(TO, OUT)
 
-CAST_u32(uint32_t, u32)
-CAST_i16(int16_t, i16)
-CAST_i32(int32_t, i32)
-CAST_i64(int64_t, i64)
-CAST_bf16(__nv_bfloat16, bf16)
-CAST_f16(__half, f16)
-CAST_f32(float, f32)
-CAST_f64(double, f64)
-CAST_f8e4m3(__nv_fp8_e4m3, f8e4m3)
+FROM_WIDE(u8, uint8_t, true)
+FROM_WIDE(f8e4m3, uint8_t, false)
+FROM_WIDE(b2, uint16_t, true)
+FROM_WIDE(b4, uint32_t, true)
+FROM_WIDE(b8, uint64_t, true)
+FROM_BYTES(b2, uint16_t)
+FROM_BYTES(b4, uint32_t)
+FROM_BYTES(b8, uint64_t)
+FROM_u8(f8e4m3, uint8_t, false)
+FROM_f8e4m3(u8, uint8_t)

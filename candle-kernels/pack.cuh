@@ -129,6 +129,25 @@ __device__ __forceinline__ void read(Packs<W, First, Rest...> &packs, const size
     read(packs.rest, at + 1, inner + 1, rest...);
 }
 
+// A function that a kernel's argument chooses among types F of functions, to share the accesses and
+// offsets of one kernel. The branch is uniform and taken once for all packs of a thread.
+template <typename... F>
+struct Choice { unsigned int chosen; };
+
+// Calls `use` with f, or with the function that it chooses; the last one is the default.
+template <typename F, typename U>
+__device__ __forceinline__ void with_function(const F &f, const U &use) { use(f); }
+template <typename First, typename... Rest, typename U>
+__device__ __forceinline__ void with_function(const Choice<First, Rest...> &f, const U &use) {
+    if constexpr (sizeof...(Rest) == 0) {
+        use(First());
+    } else if (f.chosen == 0) {
+        use(First());
+    } else {
+        with_function(Choice<Rest...>{f.chosen - 1}, use);
+    }
+}
+
 // Applies f to element i of each pack.
 template <typename F, unsigned int W, typename... Done>
 __device__ __forceinline__ auto apply(const F &f, const Packs<W> &, unsigned int, Done... done) {
@@ -197,10 +216,12 @@ __device__ __forceinline__ void map_packs(unsigned int first, unsigned int numel
         for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
             if (at + i * CANDLE_BLOCK < end) {
                 Pack<R, W> result;
+                with_function(f, [&](const auto &function) __attribute__((always_inline)) {
 #pragma unroll
-                for (unsigned int j = 0; j < W; ++j) {
-                    result.set(j, apply(f, x[0], j));
-                }
+                    for (unsigned int j = 0; j < W; ++j) {
+                        result.set(j, apply(function, x[0], j));
+                    }
+                });
                 result.write(out + to[0]);
             }
 #pragma unroll
@@ -222,7 +243,9 @@ __device__ __forceinline__ void map(const size_t numel, const size_t dims, const
     constexpr unsigned int packed = CHEAP ? S::in_flight(W) : costly, single = CHEAP ? S::in_flight(1) : costly;
     const unsigned int num_dims = (unsigned int)dims, count = (unsigned int)numel;
     unsigned int done = 0;
-    if (num_dims == 0) {
+    if constexpr (W == 1) {
+        // Packs of one element are single elements.
+    } else if (num_dims == 0) {
         if (Pack<R, W>::fits(out, 0, info) && (true && ... && Pack<In, W>::fits(in, 0, info))) {
             map_packs<W, true, OUT, !CHEAP, packed>(0, count, 0, info, f, out, in...);
             done = count / W * W;

@@ -7,12 +7,12 @@
 // contiguous direction. Part p of result r is written to p * results + r.
 #include "lanes.cuh"
 
-template <typename Acc, typename T>
+template <typename Acc>
 struct Sum {
     Acc sum;
 
-    static __device__ __forceinline__ Sum none(T) { return {0}; }
-    __device__ __forceinline__ void accumulate(T x, uint32_t) { sum += (Acc)x; }
+    static __device__ __forceinline__ Sum none(Acc) { return {0}; }
+    __device__ __forceinline__ void accumulate(Acc x, uint32_t) { sum += x; }
     __device__ __forceinline__ void merge(const Sum &other) { sum += other.sum; }
 };
 
@@ -26,13 +26,12 @@ struct Moments {
         squares += other.squares;
     }
 };
-template <typename T>
 struct Differences : Moments {
     float first;
 
-    static __device__ __forceinline__ Differences none(T first) { return {{0, 0}, (float)first}; }
-    __device__ __forceinline__ void accumulate(T x, uint32_t) {
-        const double difference = (double)(float)x - first;
+    static __device__ __forceinline__ Differences none(float first) { return {{0, 0}, first}; }
+    __device__ __forceinline__ void accumulate(float x, uint32_t) {
+        const double difference = (double)x - first;
         sum += difference;
         squares += difference * difference;
     }
@@ -45,31 +44,44 @@ template <> struct Comparable<__half> { typedef float type; };
 template <> struct Comparable<__nv_bfloat16> { typedef float type; };
 template <> struct Comparable<__nv_fp8_e4m3> { typedef float type; };
 
-// The best element so far and its place, the first among equals; NaN is skipped. It starts as the worst possible
-// value at place 0, which remains only if no element is better, so that element 0 equals it or is NaN.
-template <bool MAX, typename T>
-struct Extreme {
+// Keys whose maximum is that of the elements or, if `flips` is not 0, their minimum: it changes the sign of floats and
+// all bits of integers, which reverses the order of both.
+template <typename T>
+struct Keys {
     typedef typename Comparable<T>::type C;
-    C value;
+    typedef typename Bits<sizeof(C)>::type B;
+    static constexpr bool IS_FLOAT = (C)0.5 != (C)0;
+    B flips;
+
+    explicit __device__ __forceinline__ Keys(bool smallest)
+        : flips(!smallest ? 0 : IS_FLOAT ? (B)((B)1 << (8 * sizeof(B) - 1)) : (B)~(B)0) {}
+    // Its own inverse.
+    __device__ __forceinline__ C flip(C x) const { return candle_bits<C>((B)(candle_bits<B>(x) ^ flips)); }
+    __device__ __forceinline__ C operator()(T x) const { return flip((C)x); }
+};
+
+// The largest key so far and its place, the first among equals; NaN is skipped. It starts as the smallest possible key
+// at place 0, which remains only if no key is larger, so that element 0 equals it or is NaN.
+template <typename C>
+struct Extreme {
+    C key;
     uint32_t place;
 
-    static __device__ __forceinline__ Extreme none(T) {
+    static __device__ __forceinline__ Extreme none(C) {
         if constexpr ((C)0.5 != (C)0) {
-            return {(C)(MAX ? -INFINITY : INFINITY), 0};
+            return {(C)-INFINITY, 0};
         } else {
-            typedef cuda::std::numeric_limits<C> limits;
-            return {MAX ? limits::lowest() : limits::max(), 0};
+            return {cuda::std::numeric_limits<C>::lowest(), 0};
         }
     }
-    static __device__ __forceinline__ bool is_better(C x, C y) { return MAX ? x > y : x < y; }
     // Must be called in the order of the places.
-    __device__ __forceinline__ void accumulate(T x, uint32_t at) {
-        const bool better = is_better((C)x, value);
-        value = better ? (C)x : value;
+    __device__ __forceinline__ void accumulate(C x, uint32_t at) {
+        const bool better = x > key;
+        key = better ? x : key;
         place = better ? at : place;
     }
     __device__ __forceinline__ void merge(const Extreme &other) {
-        if (is_better(other.value, value) || (other.value == value && other.place < place)) {
+        if (other.key > key || (other.key == key && other.place < place)) {
             *this = other;
         }
     }
@@ -97,15 +109,11 @@ struct ReductionTask {
         }
         return at + index * (first == end ? 1 : info[num_dims + first]);
     }
-    // Calls `visit` with the function that returns an element's offset; one dim needs no division.
-    template <typename F>
-    __device__ __forceinline__ void along(F visit) const {
-        if (num_dims <= kept_dims + 1) {
-            const size_t stride = num_dims == kept_dims ? 1 : info[num_dims + kept_dims];
-            visit([=](unsigned int e) INLINE { return e * stride; });
-        } else {
-            visit([=](unsigned int e) INLINE { return offset(e); });
-        }
+    // Returns the function offset(); one dim needs no division. The branch between both forms is uniform.
+    __device__ __forceinline__ auto offsets() const {
+        const bool is_single = num_dims <= kept_dims + 1;
+        const size_t stride = num_dims == kept_dims ? 1 : info[num_dims + kept_dims];
+        return [=, *this](unsigned int e) INLINE { return is_single ? e * stride : offset(e); };
     }
     // Returns true if elements n * i to n * i + n - 1 are contiguous, and aligned if the first element is.
     __device__ __forceinline__ bool has_packs(unsigned int n) const {
@@ -117,38 +125,11 @@ struct ReductionTask {
     }
 };
 
-// Computes P neighbouring results per thread. `candidates` are the places that parts have found; null for all
-// elements. Accumulator, a thread's own state, derives from Fold, which threads merge.
-template <unsigned int P, typename Accumulator, typename Fold, typename T, typename F>
-__device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigned int begin, unsigned int end,
-                                              const T *src, const uint32_t *candidates, Fold *shared, F finish) {
-    const unsigned int columns = blockDim.x >> log2_of(task.width), column = threadIdx.x & (columns - 1);
-    const unsigned int lane = threadIdx.x >> log2_of(columns), first = (blockIdx.x * columns + column) * P;
-    const bool within = first < task.results;
-    const size_t base = within ? task.base(first) : 0;
-    constexpr unsigned int LOADS = sizeof(T) <= 2 ? 2 : 4;
-    Accumulator folds[P];
-    for (unsigned int j = 0; j < P; ++j) {
-        folds[j] = Accumulator::none(src[base + j]);
-    }
-    end = within ? end : begin;
-    if constexpr (P == 1) {
-        for_each_prefetched<4>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
-            const uint32_t at = candidates ? candidates[(size_t)e * task.results + first] : e;
-            return Placed<T>{src[base + task.offset(at)], at};
-        }, [&](const Placed<T> &x, unsigned int) INLINE { folds[0].accumulate(x.value, x.at); });
-    } else {
-        task.along([&](auto offset) INLINE {
-            for_each_prefetched<LOADS>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
-                return Pack<T, P>::read(src + base + offset(e));
-            }, [&](const Pack<T, P> &pack, unsigned int e) INLINE {
-#pragma unroll
-                for (unsigned int j = 0; j < P; ++j) {
-                    folds[j].accumulate(pack[j], e);
-                }
-            });
-        });
-    }
+// Threads are numbered along the results: merges the accumulators of the `width` threads of a column of P neighbouring
+// results, and calls `finish` with each result's number in the column and its value.
+template <unsigned int P, typename Accumulator, typename Fold, typename F>
+__device__ __forceinline__ void merge_columns(const Accumulator (&folds)[P], unsigned int width, Fold *shared, F finish) {
+    const unsigned int columns = blockDim.x >> log2_of(width), column = threadIdx.x & (columns - 1);
     constexpr unsigned int RESULTS_AT_ONCE = P < 4 ? P : 4;
 #pragma unroll
     for (unsigned int j = 0; j < P; j += RESULTS_AT_ONCE) {
@@ -158,103 +139,136 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
             shared[k * CANDLE_BLOCK + threadIdx.x] = folds[j + k];
         }
         __syncthreads();
-        for (unsigned int k = lane; k < RESULTS_AT_ONCE; k += task.width) {
+#pragma unroll 1
+        for (unsigned int k = threadIdx.x >> log2_of(columns); k < RESULTS_AT_ONCE; k += width) {
             Fold fold = shared[k * CANDLE_BLOCK + column];
-            for (unsigned int other = 1; other < task.width; ++other) {
+#pragma unroll 1
+            for (unsigned int other = 1; other < width; ++other) {
                 fold.merge(shared[k * CANDLE_BLOCK + other * columns + column]);
             }
-            if (within) {
-                finish(first + j + k, base + j + k, fold);
-            }
+            finish(j + k, fold);
         }
     }
 }
 
-// Calls `finish` with each result's index, the offset of its first element, and the reduced value.
-template <typename Fold, typename Accumulator = Fold, typename T, typename F>
-__device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, F finish) {
+// Calls `finish` with each result's index, the offset of its first element, and the reduced value. `convert` maps
+// elements to what is accumulated. `candidates` are the places that parts have found; null for all elements.
+// Accumulator, a thread's own state, derives from Fold, which threads merge.
+template <typename Fold, typename Accumulator = Fold, typename T, typename C, typename F>
+__device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, C convert,
+                                       F finish) {
     // As many neighbouring results as fit into registers; the host uses the same formula.
     constexpr unsigned int MAX_NEIGHBOURS = sizeof(Accumulator) > 16 ? 8 / sizeof(T) : CANDLE_MAX_RESULTS_PER_THREAD;
-    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < MAX_NEIGHBOURS ? N : MAX_NEIGHBOURS;
-    constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
-    __shared__ Fold shared[CANDLE_BLOCK * (NEIGHBOURS < 4 ? NEIGHBOURS : 4)];
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), P = N < MAX_NEIGHBOURS ? N : MAX_NEIGHBOURS;
+    __shared__ Fold shared[CANDLE_BLOCK * (P < 4 ? P : 4)];
     const unsigned int part = (((task.per_result - 1) / gridDim.y + 1) + N - 1) / N * N;
     const unsigned int begin = min(blockIdx.y * part, task.per_result), end = min(begin + part, task.per_result);
-    if (task.across > 1) {
-        return reduce_across<NEIGHBOURS, Accumulator>(task, begin, end, src, candidates, shared, finish);
-    }
-    if (task.across == 1) {
-        return reduce_across<1, Accumulator>(task, begin, end, src, candidates, shared, finish);
-    }
-    const unsigned int shift = log2_of(task.width), lane = threadIdx.x & (task.width - 1);
-    const unsigned int result = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
+    const bool across = task.across != 0;
+    const unsigned int shift = log2_of(task.width), columns = blockDim.x >> shift;
+    const unsigned int lane = across ? threadIdx.x >> log2_of(columns) : threadIdx.x & (task.width - 1);
+    const unsigned int column = across ? threadIdx.x & (columns - 1) : threadIdx.x >> shift;
+    const unsigned int result = (blockIdx.x * columns + column) * (task.across > 1 ? P : 1);
     const bool within = result < task.results;
     const size_t base = within ? task.base(result) : 0;
     const unsigned int count = within ? end - begin : 0;
     const T *from = src + base;
-    Accumulator fold = Accumulator::none(*from);
-    const bool is_row = task.num_dims == task.kept_dims + 1 && task.has_packs(1);
-    if (!candidates && (is_row || (task.has_packs(N) && (uintptr_t)from % CANDLE_PACK_BYTES == 0))) {
-        // Packs, with single elements before and after them in unaligned rows.
-        const unsigned int head = is_row ? elements_before_packs<N>(from + begin, count) : 0, packs = (count - head) / N;
-        for (unsigned int e = lane; e < head; e += task.width) {
-            fold.accumulate(from[begin + e], begin + e);
+    const auto offset = task.offsets();
+    const auto finish_column = [&](unsigned int j, const Fold &fold) INLINE {
+        if (within) {
+            finish(result + j, base + j, fold);
         }
-        task.along([&](auto offset) INLINE {
-            for_each_prefetched<LOADS>(lane, packs, task.width, [&](unsigned int p) INLINE {
-                return Pack<T>::read(from + offset(begin + head + p * N));
-            }, [&](const Pack<T> &pack, unsigned int p) INLINE {
+    };
+    if (task.across > 1) {
+        constexpr unsigned int LOADS = sizeof(T) <= 2 ? 2 : 4;
+        Accumulator folds[P];
+        for (unsigned int j = 0; j < P; ++j) {
+            folds[j] = Accumulator::none(convert(from[j]));
+        }
+        for_each_prefetched<LOADS>(begin + lane, begin + count, task.width, [&](unsigned int e) INLINE {
+            return Pack<T, P>::read(from + offset(e));
+        }, [&](const Pack<T, P> &pack, unsigned int e) INLINE {
 #pragma unroll
-                for (unsigned int j = 0; j < N; ++j) {
-                    fold.accumulate(pack[j], begin + head + p * N + j);
-                }
-            });
+            for (unsigned int j = 0; j < P; ++j) {
+                folds[j].accumulate(convert(pack[j]), e);
+            }
         });
+        return merge_columns(folds, task.width, shared, finish_column);
+    }
+    Accumulator folds[1] = {Accumulator::none(convert(*from))}, &fold = folds[0];
+    const bool is_row = task.num_dims == task.kept_dims + 1 && task.has_packs(1);
+    if (!across && !candidates && (is_row || (task.has_packs(N) && (uintptr_t)from % CANDLE_PACK_BYTES == 0))) {
+        // Packs, with single elements before and after them in unaligned rows.
+        constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
+        const unsigned int head = is_row ? elements_before_packs<N>(from + begin, count) : 0, packs = (count - head) / N;
+#pragma unroll 1
+        for (unsigned int e = lane; e < head; e += task.width) {
+            fold.accumulate(convert(from[begin + e]), begin + e);
+        }
+        for_each_prefetched<LOADS>(lane, packs, task.width, [&](unsigned int p) INLINE {
+            return Pack<T>::read(from + offset(begin + head + p * N));
+        }, [&](const Pack<T> &pack, unsigned int p) INLINE {
+#pragma unroll
+            for (unsigned int j = 0; j < N; ++j) {
+                fold.accumulate(convert(pack[j]), begin + head + p * N + j);
+            }
+        });
+#pragma unroll 1
         for (unsigned int e = head + packs * N + lane; e < count; e += task.width) {
-            fold.accumulate(from[begin + e], begin + e);
+            fold.accumulate(convert(from[begin + e]), begin + e);
         }
     } else {
         for_each_prefetched<4>(begin + lane, begin + count, task.width, [&](unsigned int e) INLINE {
             const uint32_t at = candidates ? candidates[(size_t)e * task.results + result] : e;
-            return Placed<T>{from[task.offset(at)], at};
-        }, [&](const Placed<T> &x, unsigned int) INLINE { fold.accumulate(x.value, x.at); });
+            return Placed<T>{from[offset(at)], at};
+        }, [&](const Placed<T> &x, unsigned int) INLINE { fold.accumulate(convert(x.value), x.at); });
+    }
+    if (across) {
+        return merge_columns(folds, task.width, shared, finish_column);
     }
     const Fold all = reduce_threads<CANDLE_ROW_BLOCK>((Fold)fold, task.width, [](Fold a, const Fold &b) INLINE {
         a.merge(b);
         return a;
     });
-    if (within && lane == 0) {
-        finish(result, base, all);
+    if (lane == 0) {
+        finish_column(0, all);
     }
 }
 
-#define REDUCE_SUM(ACC, IN, OUT, NAME)                                                                               \
+// Writes a result as the chosen one of the dtypes Out.
+template <typename First, typename... Rest, typename Acc>
+__device__ __forceinline__ void write_as(unsigned int chosen, void *out, size_t at, Acc value) {
+    if (sizeof...(Rest) == 0 || chosen == 0) {
+        ((First *)out)[at] = (First)value;
+    } else if constexpr (sizeof...(Rest) > 0) {
+        write_as<Rest...>(chosen - 1, out, at, value);
+    }
+}
+
+// The dtypes after the input's are those of the result, of which `to` chooses one.
+#define REDUCE_SUM(NAME, ACC, IN, ...)                                                                               \
     extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) reduce_sum_##NAME(                                \
         const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
-        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst,                  \
-        const double scale) {                                                                                        \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, void *dst,                 \
+        const double scale, const size_t to) {                                                                       \
         const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
                                     num_dims, info};                                                                 \
-        reduce<Sum<ACC, IN>>(task, src, nullptr, [&](unsigned int result, size_t, Sum<ACC, IN> all) INLINE {         \
-            dst[blockIdx.y * results + result] = (OUT)(ACC)(all.sum * (ACC)scale);                                   \
+        const auto convert = [](IN x) INLINE { return (ACC)x; };                                                     \
+        reduce<Sum<ACC>>(task, src, nullptr, convert, [&](unsigned int result, size_t, Sum<ACC> all) INLINE {        \
+            write_as<__VA_ARGS__>((unsigned int)to, dst, blockIdx.y * results + result, (ACC)(all.sum * (ACC)scale));              \
         });                                                                                                          \
     }
 // Integers wrap. f32 is summed in f64, so that the result hardly depends on the order of summation.
-REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8_u8)
-REDUCE_SUM(uint32_t, uint32_t, uint32_t, u32_u32)
-REDUCE_SUM(uint16_t, int16_t, int16_t, i16_i16)
-REDUCE_SUM(uint32_t, int32_t, int32_t, i32_i32)
-REDUCE_SUM(uint64_t, int64_t, int64_t, i64_i64)
-REDUCE_SUM(double, float, float, f32_f32)
-REDUCE_SUM(double, double, double, f64_f64)
+REDUCE_SUM(u8, uint8_t, uint8_t, uint8_t)
+REDUCE_SUM(i16, uint16_t, uint16_t, uint16_t)
+REDUCE_SUM(u32, uint32_t, uint32_t, uint32_t)
+REDUCE_SUM(i64, uint64_t, uint64_t, uint64_t)
+REDUCE_SUM(f32, double, float, float)
+REDUCE_SUM(f64, double, double, double)
 // Narrow floats are summed in f32 and rounded once: sums of parts stay in f32 between the launches.
-#define REDUCE_SUM_NARROW(T, NAME)             \
-    REDUCE_SUM(float, T, T, NAME##_##NAME)     \
-    REDUCE_SUM(float, T, float, NAME##_f32)    \
-    REDUCE_SUM(float, float, T, f32_##NAME)
-REDUCE_SUM_NARROW(__half, f16)
-REDUCE_SUM_NARROW(__nv_bfloat16, bf16)
-REDUCE_SUM_NARROW(__nv_fp8_e4m3, f8e4m3)
+REDUCE_SUM(f16, float, __half, __half, float)
+REDUCE_SUM(bf16, float, __nv_bfloat16, __nv_bfloat16, float)
+REDUCE_SUM(f8e4m3, float, __nv_fp8_e4m3, __nv_fp8_e4m3, float)
+REDUCE_SUM(parts, float, float, __half, __nv_bfloat16, __nv_fp8_e4m3)
 
 #define REDUCE_VARIANCE(T, NAME)                                                                                     \
     extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) reduce_variance_##NAME(                           \
@@ -262,7 +276,8 @@ REDUCE_SUM_NARROW(__nv_fp8_e4m3, f8e4m3)
         const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src, T *dst) {                   \
         const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
                                     num_dims, info};                                                                 \
-        reduce<Moments, Differences<T>>(task, src, nullptr, [&](unsigned int result, size_t, Moments all) INLINE {   \
+        const auto convert = [](T x) INLINE { return (float)x; };                                                    \
+        reduce<Moments, Differences>(task, src, nullptr, convert, [&](unsigned int result, size_t, Moments all) INLINE { \
             const double count = per_result;                                                                         \
             dst[result] = (T)((all.squares - all.sum / count * all.sum) / (count - 1));                              \
         });                                                                                                          \
@@ -273,34 +288,32 @@ REDUCE_VARIANCE(float, f32)
 
 // Like a sequential search that replaces the best element only by a strictly better one: a NaN at place 0 is the
 // result, and any other NaN is skipped.
-#define REDUCE_EXTREME(MAX, T, NAME)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME(                                             \
+#define REDUCE_EXTREME(T, NAME)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) reduce_extreme_##NAME(                            \
         const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
         const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src,                             \
-        const uint32_t *candidates, T *values, uint32_t *places) {                                                   \
+        const uint32_t *candidates, T *values, uint32_t *places, const bool smallest) {                              \
         const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
                                     num_dims, info};                                                                 \
-        reduce<Extreme<MAX, T>>(task, src, candidates, [&](unsigned int result, size_t base,                         \
-                                                           const Extreme<MAX, T> &best) INLINE {                     \
+        const Keys<T> keys(smallest);                                                                                \
+        typedef Extreme<Keys<T>::C> Best;                                                                            \
+        reduce<Best>(task, src, candidates, keys, [&](unsigned int result, size_t base, const Best &best) INLINE {   \
             const T first = src[base];                                                                               \
             if (values) {                                                                                            \
-                values[result] = first != first ? first : (T)best.value;                                             \
+                values[result] = first != first ? first : (T)keys.flip(best.key);                                    \
             }                                                                                                        \
             if (places) {                                                                                            \
                 places[blockIdx.y * results + result] = first != first ? 0 : best.place;                             \
             }                                                                                                        \
         });                                                                                                          \
     }
-#define REDUCE_EXTREMA(T, NAME)                    \
-    REDUCE_EXTREME(false, T, reduce_min_##NAME)    \
-    REDUCE_EXTREME(true, T, reduce_max_##NAME)
-REDUCE_EXTREMA(uint8_t, u8)
-REDUCE_EXTREMA(uint32_t, u32)
-REDUCE_EXTREMA(int16_t, i16)
-REDUCE_EXTREMA(int32_t, i32)
-REDUCE_EXTREMA(int64_t, i64)
-REDUCE_EXTREMA(__half, f16)
-REDUCE_EXTREMA(__nv_bfloat16, bf16)
-REDUCE_EXTREMA(float, f32)
-REDUCE_EXTREMA(double, f64)
-REDUCE_EXTREMA(__nv_fp8_e4m3, f8e4m3)
+REDUCE_EXTREME(uint8_t, u8)
+REDUCE_EXTREME(uint32_t, u32)
+REDUCE_EXTREME(int16_t, i16)
+REDUCE_EXTREME(int32_t, i32)
+REDUCE_EXTREME(int64_t, i64)
+REDUCE_EXTREME(__half, f16)
+REDUCE_EXTREME(__nv_bfloat16, bf16)
+REDUCE_EXTREME(float, f32)
+REDUCE_EXTREME(double, f64)
+REDUCE_EXTREME(__nv_fp8_e4m3, f8e4m3)

@@ -33,6 +33,7 @@ __device__ __forceinline__ T narrow_tanh(T x) {
             typedef typename Wide<T>::type W;                           \
             return EXPRESSION;                                          \
         }                                                               \
+        __device__ __forceinline__ T operator()(T x) const { return of(x); } \
     };
 #define WIDE(CALL) (T)(W)CALL((W)x)
 #define NARROW_FUNCTION(NAME, CALL, NARROW)                             \
@@ -124,6 +125,12 @@ struct Powf {
                                     const T *inp, T *out) {                                                 \
         map<CHEAP, false, false>(numel, num_dims, info, [](T x) { return F<T>::of(x); }, out, inp);         \
     }
+// Functions of few instructions, in the order of the contract's CANDLE_ABS and so on.
+#define SIMPLE_OP(T, NAME, CHEAP, ...)                                                                      \
+    extern "C" __global__ void usimple_##NAME(const size_t numel, const size_t num_dims, const size_t *info, \
+                                              const size_t function, const T *inp, T *out) {          \
+        map<CHEAP, false, false>(numel, num_dims, info, Choice<__VA_ARGS__>{(unsigned int)function}, out, inp);           \
+    }
 #define UNARY_OP1(F, T, NAME)                                                                               \
     extern "C" __global__ void NAME(const size_t numel, const size_t num_dims, const size_t *info,          \
                                     const T param, const T *inp, T *out) {                                  \
@@ -131,10 +138,7 @@ struct Powf {
     }
 
 #define FLOAT_OPS(T, NAME, CHEAP)                      \
-    UNARY_OP(Neg, true, T, uneg_##NAME)              UNARY_OP(Abs, CHEAP, T, uabs_##NAME)          \
-    UNARY_OP(Sqr, CHEAP, T, usqr_##NAME)             UNARY_OP(Relu, CHEAP, T, urelu_##NAME)        \
-    UNARY_OP(Sign, CHEAP, T, usign_##NAME)           UNARY_OP(Ceil, CHEAP, T, uceil_##NAME)        \
-    UNARY_OP(Floor, CHEAP, T, ufloor_##NAME)         UNARY_OP(Round, CHEAP, T, uround_##NAME)      \
+    SIMPLE_OP(T, NAME, CHEAP, Abs<T>, Relu<T>, Sign<T>, Neg<T>, Sqr<T>, Ceil<T>, Floor<T>, Round<T>)   \
     UNARY_OP(Recip, false, T, urecip_##NAME)         UNARY_OP(Sqrt, false, T, usqrt_##NAME)        \
     UNARY_OP(Exp, false, T, uexp_##NAME)             UNARY_OP(Log, false, T, ulog_##NAME)          \
     UNARY_OP(Sin, false, T, usin_##NAME)             UNARY_OP(Cos, false, T, ucos_##NAME)          \
@@ -176,12 +180,9 @@ COPY_OP(uint16_t, ucopy_f16)
 COPY_OP(uint32_t, ucopy_u32)
 COPY_OP(uint64_t, ucopy_i64)
 
-UNARY_OP(IntegerSign, true, uint8_t, usign_u8)
-UNARY_OP(IntegerSign, true, uint32_t, usign_u32)
-#define SIGNED_OPS(T, NAME)                            \
-    UNARY_OP(IntegerSign, true, T, usign_##NAME)       \
-    UNARY_OP(IntegerAbs, true, T, uabs_##NAME)         \
-    UNARY_OP(Relu, true, T, urelu_##NAME)
-SIGNED_OPS(int16_t, i16)
-SIGNED_OPS(int32_t, i32)
-SIGNED_OPS(int64_t, i64)
+#define INTEGER_OPS(T, NAME) SIMPLE_OP(T, NAME, true, IntegerAbs<T>, Relu<T>, IntegerSign<T>)
+INTEGER_OPS(uint8_t, u8)
+INTEGER_OPS(uint32_t, u32)
+INTEGER_OPS(int16_t, i16)
+INTEGER_OPS(int32_t, i32)
+INTEGER_OPS(int64_t, i64)

@@ -99,7 +99,7 @@ fn bytes_name(bytes: usize) -> String {
 
 /// Launches the kernel of a tiny addition directly with the driver's call: the lower limit for all operations.
 fn driver_launch(device: &RocmDevice) -> Result<Work> {
-    let kernel = contract::Binary::kernel(contract::BinaryOp::Badd, contract::Element::F32)
+    let kernel = contract::Binary::kernel(contract::BinaryOp::Arithmetic, contract::Element::F32)
         .ok_or_else(|| Error::msg("no kernel for f32 addition"))?
         .id();
     let object = hip_kernels::code_object(kernel.module(), device.arch()).map_err(Error::wrap)?;
@@ -129,6 +129,7 @@ fn driver_launch(device: &RocmDevice) -> Result<Work> {
             numel: TINY,
             num_dims: 0,
             info: &info,
+            function: contract::ADD,
             lhs: lhs.ptr(),
             rhs: rhs.ptr(),
             out: sum.ptr(),

@@ -1,7 +1,7 @@
 //! Gather and scatter operations.
 
 use super::schema::{Argument, Family, dtypes, family, names};
-use super::shared::{CARRIERS, ELEMENTS, INP, INTEGERS, NUMEL, OUT, UNITS};
+use super::shared::{CARRIERS, ELEMENTS, INP, NUMEL, OUT, UNITS};
 
 subject! {
     modules {
@@ -13,12 +13,21 @@ subject! {
         GATHER_UNITS_PER_THREAD = 4,
         /// Maximum number of bytes that a thread of index_select or gather moves.
         GATHER_BYTES_PER_THREAD = 32,
+        /// Dtype of indices: u8.
+        IDS_U8 = 0,
+        /// Dtype of indices: u32.
+        IDS_U32 = 1,
+        /// Dtype of indices: i64.
+        IDS_I64 = 2,
+        /// Dtype of indices: i16.
+        IDS_I16 = 3,
+        /// Dtype of indices: i32.
+        IDS_I32 = 4,
     }
 }
 
-/// Index dtypes of operations that move elements; operations that add take all integers.
-const MOVING_IDS: &[&str] = &["u8", "u32", "i64"];
 const IDS: &[Argument] = args![Pointer => ids "the indices"];
+const IDS_DTYPE: &[Argument] = args![Usize => ids_dtype "one of IDS_U8 to IDS_I32"];
 const STRIDES: &[Argument] = args![Usize =>
     ids_stride "elements between indices; not used by gather", src_dim_size "size of the source's indexed dim"];
 const RIGHT: &[Argument] =
@@ -29,27 +38,28 @@ fn families() -> Vec<Family> {
         family(
             "Take",
             "indexing",
-            "{kind}_{ids}_{unit}",
+            "take_{unit}",
             "`out[l, j, r] = inp[l, id, r]`: the id is `ids[j]` for index_select and `ids[l, j, r]` for gather. Sizes are \
              in units of 1 to 16 bytes.",
         )
-        .over([names("kind", &["is"]), dtypes("ids", MOVING_IDS), names("unit", UNITS)])
-        .over([names("kind", &["gather"]), dtypes("ids", MOVING_IDS), names("unit", &UNITS[..4])])
+        .over([names("unit", UNITS)])
         .takes(&[NUMEL, IDS, INP, OUT, STRIDES])
         .takes(&[args![Usize => src_right_size "number of the source's elements after the indexed dim"], RIGHT])
-        .takes(&[args![Usize => ids_dim_size "number of ids along the dim, as a divisor word"]]),
+        .takes(&[args![Usize => ids_dim_size "number of ids along the dim, as a divisor word"], IDS_DTYPE])
+        .takes(&[args![Bool => gathers "true for gather"]]),
         family(
             "Put",
             "indexing",
-            "{kind}_{ids}_{dtype}",
+            "{kind}_{dtype}",
             "`out[l, id, r] = inp[l, j, r]` or `+=`: the id is `ids[j]` for index_add, otherwise `ids[l, j, r]`.",
         )
-        .over([names("kind", &["s"]), dtypes("ids", MOVING_IDS), dtypes("dtype", CARRIERS)])
-        .over([names("kind", &["sa", "ia"]), dtypes("ids", INTEGERS), dtypes("dtype", ELEMENTS)])
+        .over([names("kind", &["scatter"]), dtypes("dtype", CARRIERS)])
+        .over([names("kind", &["add"]), dtypes("dtype", ELEMENTS)])
         .takes(&[NUMEL, IDS])
         .takes(&[args![Pointer => order "permutation that sorts the ids along the dim, as u32; may be null"]])
         .takes(&[INP, OUT, &STRIDES[1..]])
         .takes(&[args![Usize => dst_dim_size "size of the destination's indexed dim"], RIGHT])
-        .takes(&[args![Usize => runs "threads along the dim, its size or 1, as a divisor word"]]),
+        .takes(&[args![Usize => runs "threads along the dim, its size or 1, as a divisor word"], IDS_DTYPE])
+        .takes(&[args![Bool => are_shared "true for index_add"]]),
     ]
 }

@@ -15,10 +15,21 @@ subject! {
         ROW_BLOCK = 1024,
         /// Maximum number of neighbouring results of a reduction that a thread computes.
         MAX_RESULTS_PER_THREAD = 8,
+        /// Result of a sum: the dtype of the elements.
+        SUM_AS_ELEMENTS = 0,
+        /// Result of a sum of narrow floats: f32.
+        SUM_AS_F32 = 1,
+        /// Results of sums of parts: f16.
+        PARTS_AS_F16 = 0,
+        /// Results of sums of parts: bf16.
+        PARTS_AS_BF16 = 1,
+        /// Results of sums of parts: f8e4m3.
+        PARTS_AS_F8 = 2,
     }
 }
 
-const NARROW: &[&str] = &["bf16", "f16", "f8e4m3"];
+/// Elements of sums. Signed integers are summed as unsigned ones where these exist.
+const SUMMED: &[&str] = &["u8", "u32", "i16", "i64", "bf16", "f16", "f32", "f64", "f8e4m3", "parts"];
 const SIZES: &[Argument] = args![
     Usize => results "number of results", per_result "elements per result";
     U32 => width "threads that share a result and part, a power of two",
@@ -27,27 +38,21 @@ const SIZES: &[Argument] = args![
 const SRC: &[Argument] = args![Pointer => src "the input"];
 
 fn families() -> Vec<Family> {
-    let same = |family: Family, dtype: &&'static str| {
-        family.over([dtypes("from", &[*dtype]), dtypes("to", &[*dtype])])
-    };
-    let sums = family(
-        "ReduceSum",
-        "reduce",
-        "reduce_sum_{from}_{to}",
-        "Sums over any dims; y of the grid numbers parts.",
-    );
     let reduced = |family: Family, out| family.takes(&[SIZES, NUM_DIMS, INFO, SRC, out]).block(ROW_BLOCK);
     vec![
         reduced(
-            // Partial sums of narrow floats stay in f32 between the launches.
-            ELEMENTS
-                .iter()
-                .fold(sums, same)
-                .over([dtypes("from", NARROW), dtypes("to", &["f32"])])
-                .over([dtypes("from", &["f32"]), dtypes("to", NARROW)]),
+            family(
+                "ReduceSum",
+                "reduce",
+                "reduce_sum_{source}",
+                "Sums over any dims; y of the grid numbers parts. Partial sums of narrow floats stay in f32 between the \
+                 launches: `parts` sums them to narrow floats.",
+            )
+            .over([names("source", SUMMED)]),
             args![
                 Pointer => dst "a sum for each part and result";
-                F64 => scale "factor of each sum before it is rounded"],
+                F64 => scale "factor of each sum before it is rounded";
+                Usize => to "dtype of `dst`: SUM_AS_ELEMENTS or SUM_AS_F32, or for parts one of PARTS_AS"],
         ),
         reduced(
             family(
@@ -63,14 +68,15 @@ fn families() -> Vec<Family> {
             family(
                 "ReduceExtreme",
                 "reduce",
-                "reduce_{op}_{dtype}",
+                "reduce_extreme_{dtype}",
                 "Extrema and their places (indices) over any dims; y of the grid numbers parts.",
             )
-            .over([names("op", &["min", "max"]), dtypes("dtype", ELEMENTS)]),
+            .over([dtypes("dtype", ELEMENTS)]),
             args![Pointer =>
                 candidates "places found by the parts; null for all elements",
                 values "the extrema; may be null",
-                places "their places as u32; may be null"],
+                places "their places as u32; may be null";
+                Bool => smallest "true for minima, false for maxima"],
         ),
         family("Cumsum", "scan", "cumsum_{dtype}", "Cumulative sums of each line; y of the grid numbers parts.")
             .over([dtypes("dtype", WIDER_FLOATS)])

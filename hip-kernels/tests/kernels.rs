@@ -196,12 +196,30 @@ fn normal_numbers_are_box_muller() {
     }
 }
 
-/// Casts a column of a two-column matrix, to test the strided path as well.
+/// Returns the form of a dtype in the kernels of casts, its number among the dtypes of this form, and their count.
+fn cast_form(dtype: &str) -> (&'static str, usize, usize) {
+    let forms: [(_, &[&str]); 5] = [
+        ("u8", &["u8"]),
+        ("f8e4m3", &["f8e4m3"]),
+        ("b2", &["i16", "bf16", "f16"]),
+        ("b4", &["u32", "i32", "f32"]),
+        ("b8", &["i64", "f64"]),
+    ];
+    let found = forms.iter().find_map(|(form, dtypes)| {
+        Some((*form, dtypes.iter().position(|known| *known == dtype)?, dtypes.len()))
+    });
+    found.unwrap()
+}
+
+/// Casts a column of a two-column matrix, to test the strided path as well. `dtypes` are the dtypes as FROM_TO.
 fn cast<I: software_gpu::Element, O: software_gpu::Element>(
     module: &Module,
-    kernel: &str,
+    dtypes: &str,
     inputs: &[I],
 ) -> Vec<O> {
+    let (from, to) = dtypes.split_once('_').unwrap();
+    let ((from, number, _), (to, to_number, count)) = (cast_form(from), cast_form(to));
+    let (kernel, pair) = (&format!("cast_{from}_{to}"), number * count + to_number);
     let interleaved: Vec<I> = inputs.iter().flat_map(|&value| [value, I::default()]).collect();
     let (source, out) = (Buffer::new(&interleaved), Buffer::<O>::zeroed(inputs.len()));
     module.launch_linear(
@@ -211,6 +229,7 @@ fn cast<I: software_gpu::Element, O: software_gpu::Element>(
             argument(&inputs.len()),
             argument(&1usize),
             argument(&layout(&[inputs.len()], &[2])),
+            argument(&pair),
             source.argument(),
             out.argument(),
         ],
@@ -224,13 +243,14 @@ fn cast<I: software_gpu::Element, O: software_gpu::Element>(
             argument(&inputs.len()),
             argument(&0usize),
             argument(&[0usize; 32]),
+            argument(&pair),
             source.argument(),
             out.argument(),
         ],
     );
     assert!(
         out.read().iter().zip(&strided).all(|(a, b)| a.to_bytes() == b.to_bytes()),
-        "{kernel}: strides matter"
+        "{dtypes}: strides matter"
     );
     strided
 }
@@ -278,9 +298,9 @@ fn float_to_integer_casts_match_rust() {
     macro_rules! check {
         ($name:literal, $integer:ty, $bits:ty) => {
             let wanted: Vec<$bits> = doubles.iter().map(|&value| value as $integer as $bits).collect();
-            assert_eq!(cast::<_, $bits>(&module, concat!("cast_f64_", $name), &f64_bits), wanted, $name);
+            assert_eq!(cast::<_, $bits>(&module, concat!("f64_", $name), &f64_bits), wanted, $name);
             let wanted: Vec<$bits> = singles.iter().map(|&value| value as $integer as $bits).collect();
-            assert_eq!(cast::<_, $bits>(&module, concat!("cast_f32_", $name), &f32_bits), wanted, $name);
+            assert_eq!(cast::<_, $bits>(&module, concat!("f32_", $name), &f32_bits), wanted, $name);
         };
     }
     check!("u8", u8, u8);
@@ -296,15 +316,15 @@ fn integers_wrap_and_narrow_floats_round_through_f32() {
     let integers: Vec<i64> = floats().iter().map(|&value| value as i64).collect();
     let bits: Vec<u64> = integers.iter().map(|&value| value as u64).collect();
     let wanted: Vec<u8> = integers.iter().map(|&value| value as u8).collect();
-    assert_eq!(cast::<_, u8>(&module, "cast_i64_u8", &bits), wanted);
+    assert_eq!(cast::<_, u8>(&module, "i64_u8", &bits), wanted);
     let wanted: Vec<u16> = integers.iter().map(|&value| value as u16).collect();
-    assert_eq!(cast::<_, u16>(&module, "cast_i64_i16", &bits), wanted);
+    assert_eq!(cast::<_, u16>(&module, "i64_i16", &bits), wanted);
     let wanted: Vec<u64> = integers.iter().map(|&value| (value as f64).to_bits()).collect();
-    assert_eq!(cast::<_, u64>(&module, "cast_i64_f64", &bits), wanted);
+    assert_eq!(cast::<_, u64>(&module, "i64_f64", &bits), wanted);
     let wanted: Vec<u16> = integers.iter().map(|&value| bf16::from_f32(value as f32).to_bits()).collect();
-    assert_eq!(cast::<_, u16>(&module, "cast_i64_bf16", &bits), wanted);
+    assert_eq!(cast::<_, u16>(&module, "i64_bf16", &bits), wanted);
     let wanted: Vec<u16> = integers.iter().map(|&value| f16::from_f32(value as f32).to_bits()).collect();
-    assert_eq!(cast::<_, u16>(&module, "cast_i64_f16", &bits), wanted);
+    assert_eq!(cast::<_, u16>(&module, "i64_f16", &bits), wanted);
     let wanted: Vec<u8> = integers.iter().map(|&value| F8E4M3::from_f32(value as f32).to_bits()).collect();
-    assert_eq!(cast::<_, u8>(&module, "cast_i64_f8e4m3", &bits), wanted);
+    assert_eq!(cast::<_, u8>(&module, "i64_f8e4m3", &bits), wanted);
 }

@@ -3,7 +3,7 @@ mod software_gpu;
 
 use std::ffi::c_void;
 
-use hip_kernels::contract::{LAYOUT_WORDS, dim_word};
+use hip_kernels::contract::{ADD, LAYOUT_WORDS, dim_word};
 use hip_kernels::{Module as KernelModule, code_object};
 use software_gpu::{ARCH, Buffer, Module, argument};
 
@@ -122,11 +122,12 @@ fn aligned_rows_are_read_in_packs() {
                 argument(&count),
                 argument(&num_dims),
                 argument(&info),
+                argument(&ADD),
                 argument(&lhs),
                 argument(&rhs),
                 argument(&to),
             ];
-            binary.launch("badd_i16", [grid, 1, 1], [256, 1, 1], &mut arguments);
+            binary.launch("arithmetic_i16", [grid, 1, 1], [256, 1, 1], &mut arguments);
             let wanted: Vec<u16> = l.iter().zip(&r).map(|(l, r)| (begin + l + r) as u16).collect();
             assert_eq!(out.read(), wanted, "{dims:?} {left:?} {right:?} {begin} {grid}");
         }

@@ -181,10 +181,11 @@ fn reductions() {
     for (width, across, strides) in [(128, 0, [each, 1]), (8, 1, [1, results]), (1, 0, [each, 1])] {
         let shape = rows(results.div_ceil(256 / width as usize), 256);
         let layout = || [layout(&[results, each], &strides)];
-        for kernel in both.kernels("reduce_sum_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8]) {
-            let mut source = kernel.trim_start_matches("reduce_sum_").split('_');
-            let input = elements(source.next().unwrap_or_default(), results * each);
-            let ends = [In(input), Out(8 * results), value(0.75f64.to_le_bytes())];
+        for kernel in both.kernels("reduce_sum_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8, 8]) {
+            // Parts are f32.
+            let source = if dtype(kernel) == "parts" { "f32" } else { dtype(kernel) };
+            let input = elements(source, results * each);
+            let ends = [In(input), Out(8 * results), value(0.75f64.to_le_bytes()), size(0)];
             let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(ends).collect();
             both.compare(kernel, &shape, &arguments);
         }
@@ -193,10 +194,13 @@ fn reductions() {
             let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(ends).collect();
             both.compare(kernel, &shape, &arguments);
         }
-        for kernel in both.kernels("reduce_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8, 8]) {
-            let buffers = [In(noise(8 * results * each)), Null, Out(8 * results), Out(4 * results)];
-            let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(buffers).collect();
-            both.compare(kernel, &shape, &arguments);
+        for kernel in both.kernels("reduce_extreme_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8, 8, 1]) {
+            for smallest in [0, 1] {
+                let source = In(noise(8 * results * each));
+                let ends = [source, Null, Out(8 * results), Out(4 * results), value([smallest])];
+                let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(ends).collect();
+                both.compare(kernel, &shape, &arguments);
+            }
         }
     }
 }
@@ -273,35 +277,33 @@ fn indexing() {
     both.modules.iter().for_each(|module| module.set_pointer("candle_fault", &record));
     // Sizes: left, source dim, indices, right.
     let (left, dim, count, right) = (3, 19, 11, 5);
-    let places = |kernel: &str, total: usize, bound: usize| {
-        let width = match kernel.split('_').nth(1).unwrap_or_default() {
-            "u8" => 1,
-            "i16" => 2,
-            "i64" => 8,
-            _ => 4,
-        };
-        let place = |i: usize| (i * 7 % bound).to_le_bytes()[..width].to_vec();
+    // Bytes of indices by their number in the contract: u8, u32, i64, i16, i32.
+    let widths = [1, 4, 8, 2, 4];
+    let places = |ids_dtype: usize, total: usize, bound: usize| {
+        let place = |i: usize| (i * 7 % bound).to_le_bytes()[..widths[ids_dtype]].to_vec();
         In((0..total).flat_map(place).collect())
     };
     let numbers = |total: usize| In(noise(8 * total));
     let numel = left * count * right;
-    for (prefix, ids) in [("is_", count), ("gather_", numel)] {
-        for kernel in both.kernels(prefix, &[8; 9]) {
+    for (ids_dtype, is_one_per_element) in (0..widths.len()).flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+        let ids = || places(ids_dtype, if is_one_per_element { numel } else { count }, dim);
+        for kernel in both.kernels("take_", &[8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 1]) {
             // Rows in units of 16 bytes.
-            let head = [size(numel), places(kernel, ids, dim), In(noise(16 * left * dim * right))];
-            let tail = [1, dim, right, dim_word(right), dim_word(count)].map(size);
-            let arguments: Vec<_> = head.into_iter().chain([Out(16 * numel)]).chain(tail).collect();
+            let head = [size(numel), ids(), In(noise(16 * left * dim * right)), Out(16 * numel)];
+            let tail = [1, dim, right, dim_word(right), dim_word(count), ids_dtype].map(size);
+            let ends = [value([u8::from(is_one_per_element)])];
+            let arguments: Vec<_> = head.into_iter().chain(tail).chain(ends).collect();
             both.compare(kernel, &linear(numel), &arguments);
         }
-    }
-    for (prefix, ids) in [("s", numel), ("ia_", count)] {
-        for kernel in both.kernels(prefix, &[8; 9]) {
-            // Sequentially, with one thread for each place outside of the dim.
-            let head = [size(left * right), places(kernel, ids, dim), Null, numbers(numel)];
-            let tail = [count, dim, dim_word(right), dim_word(1)].map(size);
-            let out = [Out(8 * left * dim * right)];
-            let arguments: Vec<_> = head.into_iter().chain(out).chain(tail).collect();
-            both.compare(kernel, &linear(left * right), &arguments);
+        for prefix in ["scatter_", "add_"] {
+            for kernel in both.kernels(prefix, &[8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 1]) {
+                // Sequentially, with one thread for each place outside of the dim.
+                let head = [size(left * right), ids(), Null, numbers(numel), Out(8 * left * dim * right)];
+                let tail = [count, dim, dim_word(right), dim_word(1), ids_dtype].map(size);
+                let ends = [value([u8::from(!is_one_per_element)])];
+                let arguments: Vec<_> = head.into_iter().chain(tail).chain(ends).collect();
+                both.compare(kernel, &linear(left * right), &arguments);
+            }
         }
     }
     assert_eq!(record.read(), [0, 0, 0], "no index is out of range");

@@ -144,15 +144,15 @@ fn a_custom_kernel_is_launched() {
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
     let code_object = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap();
-    let kernel = rocm.custom_kernel("mine", &code_object.bytes, "uneg_f32").unwrap();
-    let input = rocm.clone_htod(&[1f32, -2.0, 3.0]).unwrap();
+    let kernel = rocm.custom_kernel("mine", &code_object.bytes, "urecip_f32").unwrap();
+    let input = rocm.clone_htod(&[1f32, -2.0, 4.0]).unwrap();
     let output = rocm.alloc_zeros::<f32>(3).unwrap();
-    let launch = kernel.launch(LaunchConfig::for_elements("neg", 3).unwrap());
-    // SAFETY: uneg(numel, num_dims, info, inp, out).
+    let launch = kernel.launch(LaunchConfig::for_elements("recip", 3).unwrap());
+    // SAFETY: urecip(numel, num_dims, info, inp, out).
     unsafe {
         launch.arg(&3usize).strided(&Strided::CONTIGUOUS).arg(&input.ptr()).arg(&output.ptr()).run().unwrap()
     };
-    assert_eq!(rocm.clone_dtoh(&output).unwrap(), [-1.0, 2.0, -3.0]);
+    assert_eq!(rocm.clone_dtoh(&output).unwrap(), [1.0, -0.5, 0.25]);
     assert_contains(
         rocm.custom_kernel("mine", &code_object.bytes, "absent").err().unwrap(),
         &["absent", "mine"],
@@ -167,9 +167,9 @@ fn wrong_arguments_of_a_custom_kernel_are_errors() {
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
     let code_object = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap();
-    let kernel = rocm.custom_kernel("mine", &code_object.bytes, "uneg_f32").unwrap();
+    let kernel = rocm.custom_kernel("mine", &code_object.bytes, "urecip_f32").unwrap();
     let output = rocm.alloc_zeros::<f32>(3).unwrap();
-    let launch = || kernel.launch(LaunchConfig::for_elements("neg", 3).unwrap());
+    let launch = || kernel.launch(LaunchConfig::for_elements("recip", 3).unwrap());
     // SAFETY: both launches fail before they reach the driver.
     let (too_few, too_small) = unsafe {
         (
@@ -183,10 +183,10 @@ fn wrong_arguments_of_a_custom_kernel_are_errors() {
                 .unwrap_err(),
         )
     };
-    assert_contains(too_few, &["uneg_f32", "4 arguments are given", "it takes 5", &label(&device)]);
+    assert_contains(too_few, &["urecip_f32", "4 arguments are given", "it takes 5", &label(&device)]);
     // NVIDIA's objects do not name arguments.
     let argument = if rocm.driver_name() == "nvidia" { "argument 0" } else { "argument 0 (numel)" };
-    assert_contains(too_small, &["uneg_f32", argument, "has 8 bytes", "4 bytes are given"]);
+    assert_contains(too_small, &["urecip_f32", argument, "has 8 bytes", "4 bytes are given"]);
     let before = rocm.kernels_launched();
     assert_works(&device);
     assert!(rocm.kernels_launched() > before);
@@ -200,7 +200,7 @@ fn unsupported_geometries_are_errors() {
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
     let output = rocm.alloc_zeros::<f32>(4).unwrap();
-    let kernel = Unary::kernel(UnaryOp::Neg, Element::F32).unwrap();
+    let kernel = Unary::kernel(UnaryOp::Recip, Element::F32).unwrap();
     let info = &Strided::CONTIGUOUS.layout;
     let arguments = Unary { numel: 4, num_dims: 0, info, inp: output.ptr(), out: output.ptr() };
     let wide = LaunchConfig { grid: (1, 1, 1), block: (512, 1, 1), lds_bytes: 0 };
@@ -213,7 +213,7 @@ fn unsupported_geometries_are_errors() {
         ]
     };
     for error in errors {
-        assert_contains(error, &["uneg_f32", "up to 256 threads", "no dynamic LDS"]);
+        assert_contains(error, &["urecip_f32", "up to 256 threads", "no dynamic LDS"]);
     }
     assert_works(&device);
 }
@@ -250,14 +250,14 @@ fn an_out_of_bounds_read_of_a_kernel_is_reported() {
     }
     let output = rocm.alloc_zeros::<f32>(4).unwrap();
     let nowhere = DevicePtr(0x1000 as *mut _);
-    let kernel = Unary::kernel(UnaryOp::Neg, Element::F32).unwrap();
+    let kernel = Unary::kernel(UnaryOp::Recip, Element::F32).unwrap();
     let info = &Strided::CONTIGUOUS.layout;
     let arguments = Unary { numel: 4, num_dims: 0, info, inp: nowhere, out: output.ptr() };
     // SAFETY: the access is invalid on purpose; the software GPU detects it.
-    unsafe { rocm.launch(kernel, LaunchConfig::for_elements("neg", 4).unwrap(), &arguments).unwrap() };
+    unsafe { rocm.launch(kernel, LaunchConfig::for_elements("recip", 4).unwrap(), &arguments).unwrap() };
     assert_contains(
         device.synchronize().unwrap_err(),
-        &["hipStreamSynchronize", "uneg_f32", &label(&device)],
+        &["hipStreamSynchronize", "urecip_f32", &label(&device)],
     );
     assert_works(&device);
 }

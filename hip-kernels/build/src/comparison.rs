@@ -163,7 +163,7 @@ mod tests {
     fn compared(compiler: &str, change: impl Fn(&mut KernelResources)) -> Comparison {
         let table = render("clang 22", &build()).unwrap();
         let mut resources = build();
-        let row = resources.0.iter_mut().find(|row| row.kernel.name == "uneg_f32" && row.target == "gfx1100");
+        let row = resources.0.iter_mut().find(|row| row.kernel.name == "uexp_f32" && row.target == "gfx1100");
         change(row.unwrap());
         compare(&table, compiler, &resources).unwrap()
     }
@@ -172,7 +172,7 @@ mod tests {
     fn a_build_agrees_with_its_own_table() {
         assert_eq!(compared("clang 22", |_| {}), Comparison::default());
         let table = render("clang 22", &build()).unwrap();
-        assert!(table.lines().any(|line| line.starts_with("uneg_f32\t20/0/30/64/0/0/16\t")), "{table}");
+        assert!(table.lines().any(|line| line.starts_with("uexp_f32\t20/0/30/64/0/0/16\t")), "{table}");
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         for (change, new) in worse {
             for compiler in ["clang 22", "clang 23"] {
                 let comparison = compared(compiler, change);
-                let wanted = format!("uneg_f32 on gfx1100: was 20/0/30/64/0/0/16, is {new} ({FIGURES})");
+                let wanted = format!("uexp_f32 on gfx1100: was 20/0/30/64/0/0/16, is {new} ({FIGURES})");
                 assert_eq!(comparison.failures, [wanted]);
             }
         }
@@ -201,10 +201,10 @@ mod tests {
 
     #[test]
     fn kernels_that_only_one_side_has_fail() {
-        let comparison = compared("clang 23", |row| row.kernel.name = "uneg_f33".to_owned());
+        let comparison = compared("clang 23", |row| row.kernel.name = "uexp_f33".to_owned());
         assert_eq!(comparison.failures.len(), 2, "{comparison:?}");
-        assert!(comparison.failures[0].contains("uneg_f32 on gfx1100: was 20/0/30/64/0/0/16, is missing"));
-        assert!(comparison.failures[1].contains("uneg_f33 on gfx1100: not in the table"));
+        assert!(comparison.failures[0].contains("uexp_f32 on gfx1100: was 20/0/30/64/0/0/16, is missing"));
+        assert!(comparison.failures[1].contains("uexp_f33 on gfx1100: not in the table"));
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_damaged_table_is_an_error_with_its_line() {
-        let error = compare("# compiler: x\nkernel\tgfx90a\nuneg_f32\t1/2/3\n", "x", &build()).unwrap_err();
+        let error = compare("# compiler: x\nkernel\tgfx90a\nuexp_f32\t1/2/3\n", "x", &build()).unwrap_err();
         assert!(error.contains("line 3"), "{error}");
     }
 }

@@ -21,37 +21,24 @@ struct __nv_fp8_e4m3 {
     __device__ __forceinline__ explicit __nv_fp8_e4m3(unsigned long long value) : __x(encode((float)value)) {}
 
     __device__ __forceinline__ explicit operator float() const {
-        const unsigned int magnitude = __x & 0x7f;
-        const unsigned int sign = (unsigned int)(__x & 0x80) << 24;
-        if (magnitude == 0x7f) {
-            return candle_bits<float>(sign | 0x7fc00000);
-        }
-        // Normal numbers: changes the exponent bias from 7 to 127. Subnormals are multiples of 2^-9.
-        const float value = magnitude >= 8 ? candle_bits<float>((magnitude << 20) + ((127 - 7) << 23))
-                                           : (float)magnitude * 0.001953125f;
-        return candle_bits<float>(candle_bits<unsigned int>(value) | sign);
+        const unsigned int magnitude = __x & 0x7f, sign = (unsigned int)(__x & 0x80) << 24;
+        // Changes the exponent bias from 7 to 127, which is exact for subnormal numbers too.
+        const float value = candle_bits<float>(magnitude << 20) * 0x1p120f;
+        return candle_bits<float>((magnitude == 0x7f ? 0x7fc00000 : candle_bits<unsigned int>(value)) | sign);
     }
 
   private:
     static __device__ __forceinline__ unsigned char encode(float value) {
         const unsigned int bits = candle_bits<unsigned int>(value);
         const unsigned int magnitude = bits & 0x7fffffff;
-        const unsigned char sign = (unsigned char)((bits >> 24) & 0x80);
-        if (magnitude > 0x7f800000) {
-            return sign | 0x7f;
-        }
-        // 464 is halfway between 448 and 480, which the format cannot represent.
-        if (magnitude >= 0x43e80000) {
-            return sign | 0x7e;
-        }
-        if (magnitude < 0x3c800000) {
-            // Below 2^-6, results are multiples of 2^-9: adding 2^14 puts them into the last mantissa bits, rounded to
-            // nearest even by the addition.
-            const float shifted = candle_bits<float>(magnitude) + 16384.0f;
-            return sign | (unsigned char)(candle_bits<unsigned int>(shifted) & 0xf);
-        }
-        const unsigned int rounded = magnitude + 0x7ffff + ((magnitude >> 20) & 1);
-        return sign | (unsigned char)((rounded >> 20) - ((127 - 7) << 3));
+        // Without branches, which would be taken for each element. Larger numbers become 448.
+        const unsigned int size = magnitude < 0x43e00000 ? magnitude : 0x43e00000;
+        const unsigned int normal = ((size + 0x7ffff + ((size >> 20) & 1)) >> 20) - ((127 - 7) << 3);
+        // Below 2^-6, results are multiples of 2^-9: adding 2^14 puts them into the last mantissa bits, rounded to
+        // nearest even by the addition.
+        const unsigned int small = candle_bits<unsigned int>(candle_bits<float>(size) + 16384.0f) & 0xf;
+        const unsigned int number = size < 0x3c800000 ? small : normal;
+        return (unsigned char)((magnitude > 0x7f800000 ? 0x7f : number) | (bits >> 24 & 0x80));
     }
     static __device__ __forceinline__ unsigned char encode(double value) {
         // Rounds to odd in f32 first, which makes the second rounding correct.

@@ -4,7 +4,7 @@ use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::ops::quantized_row::{RowMatrix, RowProducts, MAX_MATRICES};
 use crate::Result;
 use hip_kernels::contract::{
-    Binary, BinaryOp, DevicePtr, Element, KernelLayout, Swiglu, Unary, UnaryOp, LAYOUT_WORDS,
+    Binary, BinaryOp, DevicePtr, Element, KernelLayout, Swiglu, Unary, UnaryOp, ADD, LAYOUT_WORDS,
 };
 
 static DENSE: KernelLayout = KernelLayout([0; LAYOUT_WORDS]);
@@ -64,10 +64,10 @@ pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
             return rows(device, group, [Some(Matrix { out: sum, ..matrix })], Some(lhs));
         }
         rows(device, group, [Some(matrix)], None)?;
-        return match Binary::kernel(BinaryOp::Badd, Element::F32) {
+        return match Binary::kernel(BinaryOp::Arithmetic, Element::F32) {
             Some(kernel) if sum.is_needed => {
                 let (info, numel, rhs, out) = (&DENSE, matrix.n, matrix.out.ptr, sum.ptr);
-                let arguments = Binary { numel, num_dims: 0, info, lhs, rhs, out };
+                let arguments = Binary { numel, num_dims: 0, info, function: ADD, lhs, rhs, out };
                 // SAFETY: as above.
                 unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
             }

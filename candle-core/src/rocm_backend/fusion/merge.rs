@@ -3,13 +3,13 @@ use super::deferred::{Deferred, Gated, Matrix, Output, Products, Silu, Work};
 use super::enqueue;
 use crate::op::{BinaryOpT, UnaryOpT};
 use crate::rocm_backend::device::{Attachment, DeviceState, RocmDevice};
-use crate::rocm_backend::ops::elementwise::ContractOp;
+use crate::rocm_backend::ops::elementwise::{BinaryFunction, ContractOp, UnaryFunction};
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::stream::{Allocation, Buffer, DeferredLaunches};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
+use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -105,7 +105,7 @@ pub(crate) struct RowProduct {
 /// Defers the unary operation `U` if it can be fused with a deferred product; otherwise returns `None`.
 #[inline]
 pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<Option<RocmStorage>> {
-    match ContractOp::<U>::UNARY == UnaryOp::Silu && src.device.state().stream.has_deferred() {
+    match ContractOp::<U>::UNARY == UnaryFunction::Own(UnaryOp::Silu) && src.device.state().stream.has_deferred() {
         true => operation(U::NAME, [(src, layout); 2], |deferred, _, [x, _], out, numel| {
             Ok(silu(deferred, x, out, numel))
         }),
@@ -117,8 +117,8 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<O
 #[inline]
 pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<RocmStorage>> {
     let merge = match ContractOp::<B>::BINARY {
-        BinaryOp::Badd => sum,
-        BinaryOp::Bmul => gate,
+        BinaryFunction::ADD => sum,
+        BinaryFunction::MUL => gate,
         _ => return Ok(None),
     };
     match lhs.0.device.state().stream.has_deferred() {

@@ -9,25 +9,67 @@ use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    Affine, Binary, BinaryOp, Bits, Cast, DevicePtr, KernelLayout, KernelOf, Swiglu, Unary, UnaryOp,
-    UnaryWithParameter, UnaryWithParameterOp, Where,
+    Affine, Binary, BinaryOp, Bits, Cast, CastForm, DevicePtr, Element, KernelLayout, SimpleUnary, Swiglu, Unary, UnaryOp,
+    UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD, CEIL, EQUAL, FLOOR, LESS, MAXIMUM, MINIMUM, MUL,
+    NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
 };
+
+/// A unary operation: a kernel of its own, or a function of the kernel that simple operations share.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum UnaryFunction {
+    Own(UnaryOp),
+    Simple(usize),
+}
+
+/// A binary operation: a kernel and its argument `function`.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct BinaryFunction {
+    pub(crate) kernel: BinaryOp,
+    pub(crate) function: usize,
+}
+
+impl BinaryFunction {
+    pub(crate) const ADD: Self = Self::arithmetic(ADD);
+    pub(crate) const MUL: Self = Self::arithmetic(MUL);
+
+    const fn arithmetic(function: usize) -> Self {
+        Self { kernel: BinaryOp::Arithmetic, function }
+    }
+}
 
 /// The contract's operation for one of upstream's operations, looked up at compile time.
 pub(crate) struct ContractOp<T>(std::marker::PhantomData<T>);
 
 impl<U: UnaryOpT> ContractOp<U> {
     /// The contract's unary operation. Its names lack upstream's leading u.
-    pub(crate) const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
-        Some(op) => op,
-        None => panic!("upstream has a unary operation that the kernels' contract lacks"),
+    pub(crate) const UNARY: UnaryFunction = {
+        let name = U::KERNEL.split_at(1).1;
+        match UnaryOp::of(name) {
+            Some(op) => UnaryFunction::Own(op),
+            None => UnaryFunction::Simple(match name.as_bytes() {
+                b"abs" => ABS,
+                b"relu" => RELU,
+                b"sign" => SIGN,
+                b"neg" => NEG,
+                b"sqr" => SQR,
+                b"ceil" => CEIL,
+                b"floor" => FLOOR,
+                b"round" => ROUND,
+                _ => panic!("upstream has a unary operation that the kernels' contract lacks"),
+            }),
+        }
     };
 }
 
 impl<B: BinaryOpT> ContractOp<B> {
-    pub(crate) const BINARY: BinaryOp = match BinaryOp::of(B::KERNEL) {
-        Some(op) => op,
-        None => panic!("upstream has a binary operation that the kernels' contract lacks"),
+    pub(crate) const BINARY: BinaryFunction = match B::KERNEL.as_bytes() {
+        b"badd" => BinaryFunction::ADD,
+        b"bsub" => BinaryFunction::arithmetic(SUB),
+        b"bmul" => BinaryFunction::MUL,
+        b"bminimum" => BinaryFunction::arithmetic(MINIMUM),
+        b"bmaximum" => BinaryFunction::arithmetic(MAXIMUM),
+        b"bdiv" => BinaryFunction { kernel: BinaryOp::Divide, function: 0 },
+        _ => panic!("upstream has a binary operation that the kernels' contract lacks"),
     };
 }
 
@@ -42,13 +84,14 @@ enum IntegerBehavior {
     Unsupported,
 }
 
-fn integer_behavior(op: UnaryOp, signed: bool) -> IntegerBehavior {
+fn integer_behavior(function: UnaryFunction, signed: bool) -> IntegerBehavior {
+    use UnaryFunction::{Own, Simple};
     use UnaryOp as U;
-    match op {
-        U::Sign => IntegerBehavior::Computed,
-        U::Abs | U::Relu if signed => IntegerBehavior::Computed,
-        U::Abs | U::Relu | U::Ceil | U::Floor | U::Round => IntegerBehavior::Identity,
-        U::Gelu | U::GeluErf | U::Erf | U::Silu => IntegerBehavior::Zero,
+    match function {
+        Simple(SIGN) => IntegerBehavior::Computed,
+        Simple(ABS | RELU) if signed => IntegerBehavior::Computed,
+        Simple(ABS | RELU | CEIL | FLOOR | ROUND) => IntegerBehavior::Identity,
+        Own(U::Gelu | U::GeluErf | U::Erf | U::Silu) => IntegerBehavior::Zero,
         _ => IntegerBehavior::Unsupported,
     }
 }
@@ -63,13 +106,12 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<R
         DType::I16 | DType::I32 | DType::I64 => integer_behavior(ContractOp::<U>::UNARY, true),
         _ => IntegerBehavior::Computed,
     };
-    let kernel = match behavior {
-        IntegerBehavior::Computed => Unary::kernel(ContractOp::<U>::UNARY, computing(op, dtype)?),
-        IntegerBehavior::Identity => return strided::dense(src, layout, op),
-        IntegerBehavior::Zero => return strided::zeros_of(src, layout, op),
-        IntegerBehavior::Unsupported => None,
-    };
-    run_unary(op, found(kernel, op, dtype)?, src, layout)
+    match behavior {
+        IntegerBehavior::Computed => run_unary(op, ContractOp::<U>::UNARY, src, layout),
+        IntegerBehavior::Identity => strided::dense(src, layout, op),
+        IntegerBehavior::Zero => strided::zeros_of(src, layout, op),
+        IntegerBehavior::Unsupported => Err(unsupported_dtype(op, dtype)),
+    }
 }
 
 /// Applies `function` to every element. Errors name the operation `op`. The result is dense and has the same dtype.
@@ -82,9 +124,7 @@ pub fn unary_function(
     function: UnaryOp,
     op: &'static str,
 ) -> Result<RocmStorage> {
-    let dtype = src.slice.dtype();
-    let kernel = Unary::kernel(function, computing(op, dtype)?);
-    run_unary(op, found(kernel, op, dtype)?, src, layout)
+    run_unary(op, UnaryFunction::Own(function), src, layout)
 }
 
 /// Arguments of a launch: number of elements, layout, addresses of the operands and of the result.
@@ -162,23 +202,35 @@ pub(crate) fn add_to(
 ) -> Result<()> {
     const OP: &str = "add";
     let dtype = dst.slice.dtype();
-    let kernel = found(Binary::kernel(BinaryOp::Badd, computing(OP, dtype)?), OP, dtype)?;
+    let BinaryFunction { kernel, function } = BinaryFunction::ADD;
+    let kernel = found(Binary::kernel(kernel, computing(OP, dtype)?), OP, dtype)?;
     let (own, to) = (Layout::contiguous(dims), dst.slice.ptr());
     map_elements_to(OP, dtype, [(&*dst, &own), (rhs, layout)], true, to, |device, e| {
         let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
         // SAFETY: `map_elements_to` has checked the operands; each thread reads its elements before it writes them.
-        unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
+        unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, function, lhs, rhs, out }) }
     })
 }
 
 /// Launches a unary kernel. The result is dense and has the same dtype.
 fn run_unary(
     op: &'static str,
-    kernel: KernelOf<Unary<'static>>,
+    function: UnaryFunction,
     src: &RocmStorage,
     layout: &Layout,
 ) -> Result<RocmStorage> {
-    map!(Unary { inp }, kernel, op, src.slice.dtype(), [(src, layout)], false)
+    let dtype = src.slice.dtype();
+    let element = computing(op, dtype)?;
+    match function {
+        UnaryFunction::Own(function) => {
+            let kernel = found(Unary::kernel(function, element), op, dtype)?;
+            map!(Unary { inp }, kernel, op, dtype, [(src, layout)], false)
+        }
+        UnaryFunction::Simple(function) => {
+            let kernel = found(SimpleUnary::kernel(element), op, dtype)?;
+            map!(SimpleUnary { inp; function }, kernel, op, dtype, [(src, layout)], false)
+        }
+    }
 }
 
 /// Applies a function with a parameter, elu or powf. The parameter is first rounded to the tensor's dtype.
@@ -214,8 +266,26 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
     if from == to {
         return strided::dense(src, layout, OP);
     }
-    let kernel = found(Cast::kernel(from_element, to_element), OP, to)?;
-    map!(Cast { inp }, kernel, OP, to, [(src, layout)], true)
+    let ((from, number, _), (to_form, to_number, count)) = (cast_form(from_element), cast_form(to_element));
+    let kernel = found(Cast::kernel(from, to_form), OP, to)?;
+    let pair = number * count + to_number;
+    map!(Cast { inp; pair }, kernel, OP, to, [(src, layout)], true)
+}
+
+/// Returns the form of a dtype in the kernels of conversions, its number among the dtypes of this form, and their count.
+fn cast_form(element: Element) -> (CastForm, usize, usize) {
+    match element {
+        Element::U8 => (CastForm::U8, 0, 1),
+        Element::F8e4m3 => (CastForm::F8e4m3, 0, 1),
+        Element::I16 => (CastForm::B2, 0, 3),
+        Element::Bf16 => (CastForm::B2, 1, 3),
+        Element::F16 => (CastForm::B2, 2, 3),
+        Element::U32 => (CastForm::B4, 0, 3),
+        Element::I32 => (CastForm::B4, 1, 3),
+        Element::F32 => (CastForm::B4, 2, 3),
+        Element::I64 => (CastForm::B8, 0, 2),
+        Element::F64 => (CastForm::B8, 1, 2),
+    }
 }
 
 /// Applies upstream's operation `B` to pairs of elements. The layouts must have the same dims.
@@ -225,27 +295,29 @@ pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<RocmSto
 
 /// Compares pairs of elements. Returns u8: 1 if the comparison is true, otherwise 0. The layouts must have the same dims.
 pub(crate) fn compare(op: CmpOp, lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
-    let op = match op {
-        CmpOp::Eq => BinaryOp::Eq,
-        CmpOp::Ne => BinaryOp::Ne,
-        CmpOp::Lt => BinaryOp::Lt,
-        CmpOp::Le => BinaryOp::Le,
-        CmpOp::Gt => BinaryOp::Gt,
-        CmpOp::Ge => BinaryOp::Ge,
+    let (function, operands) = match op {
+        CmpOp::Eq => (EQUAL, [lhs, rhs]),
+        CmpOp::Ne => (LESS | NEITHER, [lhs, rhs]),
+        CmpOp::Lt => (LESS, [lhs, rhs]),
+        CmpOp::Le => (LESS | EQUAL, [lhs, rhs]),
+        CmpOp::Gt => (LESS, [rhs, lhs]),
+        CmpOp::Ge => (LESS | EQUAL, [rhs, lhs]),
     };
-    zip("cmp", op, [lhs, rhs], Some(DType::U8))
+    // Errors name the operands in the given order.
+    dtype_of_both(lhs.0, rhs.0, "cmp")?;
+    zip("cmp", BinaryFunction { kernel: BinaryOp::Compare, function }, operands, Some(DType::U8))
 }
 
 /// Launches a binary kernel. The result is dense and has the dtype `result`, or that of the operands.
 fn zip(
     op: &'static str,
-    function: BinaryOp,
+    BinaryFunction { kernel, function }: BinaryFunction,
     operands: [Operand; 2],
     result: Option<DType>,
 ) -> Result<RocmStorage> {
     let dtype = dtype_of_both(operands[0].0, operands[1].0, op)?;
-    let kernel = found(Binary::kernel(function, computing(op, dtype)?), op, dtype)?;
-    map!(Binary { lhs, rhs }, kernel, op, result.unwrap_or(dtype), operands, true)
+    let kernel = found(Binary::kernel(kernel, computing(op, dtype)?), op, dtype)?;
+    map!(Binary { lhs, rhs; function }, kernel, op, result.unwrap_or(dtype), operands, true)
 }
 
 /// Computes `silu(lhs) * rhs` on floats, with both steps rounded. The layouts must have the same dims; the result is dense.

@@ -12,8 +12,8 @@ use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
-    dim_word, DevicePtr, Element, Put, PutKind, Take, TakeKind, TakeUnit, GATHER_BYTES_PER_THREAD,
-    GATHER_UNITS_PER_THREAD, PACK_BYTES,
+    dim_word, DevicePtr, Put, PutKind, Take, TakeUnit, GATHER_BYTES_PER_THREAD, GATHER_UNITS_PER_THREAD,
+    IDS_I16, IDS_I32, IDS_I64, IDS_U32, IDS_U8, PACK_BYTES,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
@@ -52,7 +52,7 @@ pub(crate) fn index_select(
     const OP: &str = "index-select";
     let dtype = src.slice.dtype();
     check_computes(OP, dtype)?;
-    let ids_element = ids_element(ids, MOVING_IDS, OP)?;
+    let ids_dtype = ids_dtype(ids, MOVING_IDS, OP)?;
     check_rank(ids_layout, 1)?;
     let inp = src.contiguous_ptr(layout, OP)?;
     let index = ids.ptr(ids_layout, OP)?;
@@ -68,7 +68,7 @@ pub(crate) fn index_select(
     let width = dtype.size_in_bytes();
     let unit = (right * width) | inp.0.addr() | PACK_BYTES;
     let unit = unit & unit.wrapping_neg();
-    let kernel = found(Take::kernel(TakeKind::Is, ids_element, units(unit)), OP, ids.slice.dtype())?;
+    let kernel = found(Take::kernel(units(unit)), OP, dtype)?;
     // Nearly always one launch; otherwise as many ids, or as many lists of ids, per launch as fit.
     let ids_step = groups_per_launch(OP, right)?.min(count);
     let left_step = if ids_step < count { 1 } else { groups_per_launch(OP, count * right)?.min(left) };
@@ -85,6 +85,8 @@ pub(crate) fn index_select(
                 src_right_size: right_size,
                 right_size: dim_word(right_size),
                 ids_dim_size: dim_word(ids_dim_size),
+                ids_dtype,
+                gathers: false,
             };
             let config = LaunchConfig::for_elements(
                 OP,
@@ -103,8 +105,8 @@ pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: us
     let dtype = src.slice.dtype();
     check_computes(OP, dtype)?;
     let unit = dtype.size_in_bytes();
-    let kernel = Take::kernel(TakeKind::Gather, ids_element(ids, MOVING_IDS, OP)?, units(unit));
-    let kernel = found(kernel, OP, ids.slice.dtype())?;
+    let ids_dtype = ids_dtype(ids, MOVING_IDS, OP)?;
+    let kernel = found(Take::kernel(units(unit)), OP, dtype)?;
     let index = ids.contiguous_ptr(ids_layout, OP)?;
     let inp = src.contiguous_ptr(layout, OP)?;
     let (_, src_dim_size, src_right_size) = split(layout, dim);
@@ -128,6 +130,8 @@ pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: us
             src_right_size,
             right_size: dim_word(right_size),
             ids_dim_size: dim_word(ids_dim_size),
+            ids_dtype,
+            gathers: true,
         };
         let config = LaunchConfig::for_elements(
             OP,
@@ -148,13 +152,13 @@ pub(crate) fn scatter(
     add: bool,
 ) -> Result<()> {
     let op = if add { "scatter-add" } else { "scatter" };
-    let ids_element = ids_element(ids, if add { ADDING_IDS } else { MOVING_IDS }, op)?;
+    let ids_dtype = ids_dtype(ids, if add { ADDING_IDS } else { MOVING_IDS }, op)?;
     same_computing_dtype(op, dst, src)?;
     let index = ids.contiguous_ptr(ids_layout, op)?;
     let to = dst.contiguous_ptr(layout, op)?;
-    let kind = if add { PutKind::Sa } else { PutKind::S };
-    let ids = (ids, ids_layout, ids_element, index);
-    put(op, kind, ids, (src, src_layout), (dst, to, layout.dims()[dim]), dim)
+    let kind = if add { PutKind::Add } else { PutKind::Scatter };
+    let ids = (ids, ids_layout, ids_dtype, index);
+    put(op, (kind, false), ids, (src, src_layout), (dst, to, layout.dims()[dim]), dim)
 }
 
 /// Copies `base` and adds `[l, ids[j], r] += src[l, j, r]`.
@@ -165,29 +169,30 @@ pub(crate) fn index_add(
     dim: usize,
 ) -> Result<RocmStorage> {
     const OP: &str = "index-add";
-    let ids_element = ids_element(ids, ADDING_IDS, OP)?;
+    let ids_dtype = ids_dtype(ids, ADDING_IDS, OP)?;
     let index = ids.contiguous_ptr(ids_layout, OP)?;
     same_computing_dtype(OP, base, src)?;
     // Checked before `base` is copied.
     src.contiguous_ptr(src_layout, OP)?;
     let dst = strided::dense(base, layout, OP)?;
     let to = (&dst, dst.slice.ptr(), layout.dims()[dim]);
-    put(OP, PutKind::Ia, (ids, ids_layout, ids_element, index), (src, src_layout), to, dim)?;
+    put(OP, (PutKind::Add, true), (ids, ids_layout, ids_dtype, index), (src, src_layout), to, dim)?;
     Ok(dst)
 }
 
-/// Writes or adds `src` to `dst`, which must be dense from `to` on. The caller has checked the dtypes and the ids' layout.
+/// Writes or adds `src` to `dst`, which must be dense from `to` on. If `are_shared`, there is one id per place along the
+/// dim, otherwise one per element. The caller has checked the dtypes and the ids' layout.
 fn put(
     op: &'static str,
-    kind: PutKind,
-    (ids, ids_layout, ids_element, index): (&RocmStorage, &Layout, Element, DevicePtr),
+    (kind, are_shared): (PutKind, bool),
+    (ids, ids_layout, ids_dtype, index): (&RocmStorage, &Layout, usize, DevicePtr),
     (src, src_layout): Operand,
     (dst, to, dst_dim_size): (&RocmStorage, DevicePtr, usize),
     dim: usize,
 ) -> Result<()> {
     let dtype = src.slice.dtype();
-    let element = if kind == PutKind::S { copy_element(dtype) } else { computing(op, dtype)? };
-    let kernel = found(Put::kernel(kind, ids_element, element), op, dtype)?;
+    let element = if kind == PutKind::Scatter { copy_element(dtype) } else { computing(op, dtype)? };
+    let kernel = found(Put::kernel(kind, element), op, dtype)?;
     let from = src.contiguous_ptr(src_layout, op)?;
     let (left, size, right) = split(src_layout, dim);
     if left * size * right == 0 {
@@ -196,21 +201,21 @@ fn put(
     dst.order_after(ids)?;
     dst.order_after(src)?;
     // If an index is repeated, the last element written must win. Integer sums do not depend on the order.
-    let in_order = kind == PutKind::S || (deterministic() && dtype.is_float());
+    let in_order = kind == PutKind::Scatter || (deterministic() && dtype.is_float());
     // Elements narrower than a word are added by atomics on the whole word, which must not reach beyond the result.
     let end = to.0.addr() + left * dst_dim_size * right * dtype.size_in_bytes();
     let in_order = in_order || (to.0.addr() | end) % size_of::<u32>() != 0;
     // With few long lines, one thread per line is slow, so the ids are sorted instead.
     let fits = size * right <= max_elements();
     let order = match in_order && fits && size > MAX_LINE && left * right < MIN_LINES {
-        true => Some(order(op, ids, ids_layout, if kind == PutKind::Ia { 0 } else { dim })?),
+        true => Some(order(op, ids, ids_layout, if are_shared { 0 } else { dim })?),
         false => None,
     };
     // The order was computed on the stream of the ids.
     order.iter().try_for_each(|order| dst.order_after(order))?;
     let threads = if fits && (order.is_some() || !in_order) { size } else { 1 };
     for (first, left) in runs(left, groups_per_launch(op, threads * right)?) {
-        let first_id = if kind == PutKind::Ia { 0 } else { first * size * right };
+        let first_id = if are_shared { 0 } else { first * size * right };
         let arguments = Put {
             numel: left * threads * right,
             ids: offset_by_elements(index, ids.slice.dtype(), first_id),
@@ -223,6 +228,8 @@ fn put(
             dst_dim_size,
             right_size: dim_word(right),
             runs: dim_word(threads),
+            ids_dtype,
+            are_shared,
         };
         let config = LaunchConfig::for_elements(op, arguments.numel)?;
         // SAFETY: all operands were checked against their buffers; the kernel checks each index.
@@ -269,11 +276,16 @@ fn split(layout: &Layout, dim: usize) -> (usize, usize, usize) {
     (dims[..dim].iter().product(), dims[dim], dims[dim + 1..].iter().product())
 }
 
-/// Returns the element type of the ids, or an error if the operation does not support their dtype.
-fn ids_element(ids: &RocmStorage, accepted: &[DType], op: &'static str) -> Result<Element> {
+/// Returns the contract's number of the ids' dtype, or an error if the operation does not support it.
+fn ids_dtype(ids: &RocmStorage, accepted: &[DType], op: &'static str) -> Result<usize> {
     let dtype = ids.slice.dtype();
-    match accepted.contains(&dtype) {
-        true => computing(op, dtype),
-        false => Err(unsupported_dtype(op, dtype)),
+    match dtype {
+        _ if !accepted.contains(&dtype) => Err(unsupported_dtype(op, dtype)),
+        DType::U8 => Ok(IDS_U8),
+        DType::U32 => Ok(IDS_U32),
+        DType::I64 => Ok(IDS_I64),
+        DType::I16 => Ok(IDS_I16),
+        DType::I32 => Ok(IDS_I32),
+        _ => Err(unsupported_dtype(op, dtype)),
     }
 }

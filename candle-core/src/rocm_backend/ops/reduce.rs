@@ -3,13 +3,14 @@ use super::{computing, found, strided};
 use crate::error::bail;
 use crate::op::{BackpropOp, ReduceOp};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
+use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::layout::{pieces, runs, Reduction, Strided};
 use crate::rocm_backend::storage::{element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
 use hip_kernels::contract::{
-    DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, ReduceVariance, BLOCK, MAX_RESULTS_PER_THREAD,
-    PACK_BYTES, ROW_BLOCK,
+    DevicePtr, ReduceExtreme, ReduceSum, ReduceSumSource, ReduceVariance, BLOCK, MAX_RESULTS_PER_THREAD,
+    PACK_BYTES, PARTS_AS_BF16, PARTS_AS_F16, PARTS_AS_F8, ROW_BLOCK, SUM_AS_ELEMENTS, SUM_AS_F32,
 };
 
 const OP: &str = "reduce";
@@ -269,10 +270,10 @@ fn run(
     let dtype = src.slice.dtype();
     match op {
         ReduceOp::Sum => sum(&src.device, (dtype, dtype), scale, &task, from, to),
-        ReduceOp::Min => extreme(src, from, &task, ReduceExtremeOp::Min, (to, DevicePtr::NULL)),
-        ReduceOp::Max => extreme(src, from, &task, ReduceExtremeOp::Max, (to, DevicePtr::NULL)),
-        ReduceOp::ArgMin => extreme(src, from, &task, ReduceExtremeOp::Min, (DevicePtr::NULL, to)),
-        ReduceOp::ArgMax => extreme(src, from, &task, ReduceExtremeOp::Max, (DevicePtr::NULL, to)),
+        ReduceOp::Min => extreme(src, from, &task, true, (to, DevicePtr::NULL)),
+        ReduceOp::Max => extreme(src, from, &task, false, (to, DevicePtr::NULL)),
+        ReduceOp::ArgMin => extreme(src, from, &task, true, (DevicePtr::NULL, to)),
+        ReduceOp::ArgMax => extreme(src, from, &task, false, (DevicePtr::NULL, to)),
     }
 }
 
@@ -381,6 +382,31 @@ fn sum(
     run_sum(device, (between, result), scale, &rest, &plan, sums.slice.ptr(), to)
 }
 
+/// Returns the kernel that sums elements of the first dtype to results of the second, and its argument `to`.
+fn sum_kernel(dtype: DType, result: DType) -> Option<(ReduceSumSource, usize)> {
+    use ReduceSumSource as Source;
+    let source = match dtype {
+        DType::U8 => Source::U8,
+        DType::I16 => Source::I16,
+        DType::U32 | DType::I32 => Source::U32,
+        DType::I64 => Source::I64,
+        DType::F16 => Source::F16,
+        DType::BF16 => Source::Bf16,
+        DType::F8E4M3 => Source::F8e4m3,
+        DType::F32 => Source::F32,
+        DType::F64 => Source::F64,
+        _ => return None,
+    };
+    Some(match (dtype, result) {
+        (DType::F32, DType::F16) => (Source::Parts, PARTS_AS_F16),
+        (DType::F32, DType::BF16) => (Source::Parts, PARTS_AS_BF16),
+        (DType::F32, DType::F8E4M3) => (Source::Parts, PARTS_AS_F8),
+        (from, to) if from == to => (source, SUM_AS_ELEMENTS),
+        (DType::F16 | DType::BF16 | DType::F8E4M3, DType::F32) => (source, SUM_AS_F32),
+        _ => return None,
+    })
+}
+
 fn run_sum(
     device: &RocmDevice,
     (from_dtype, to_dtype): (DType, DType),
@@ -390,7 +416,7 @@ fn run_sum(
     src: DevicePtr,
     dst: DevicePtr,
 ) -> Result<()> {
-    let kernel = ReduceSum::kernel(computing(OP, from_dtype)?, computing(OP, to_dtype)?);
+    let (source, to) = sum_kernel(from_dtype, to_dtype).ok_or_else(|| unsupported_dtype(OP, from_dtype))?;
     let Strided { num_dims, layout: info } = &task.layout.strided;
     let arguments = ReduceSum {
         results: task.results,
@@ -403,21 +429,22 @@ fn run_sum(
         src,
         dst,
         scale,
+        to,
     };
     // SAFETY: `src` was checked against its buffer, and `dst` has an element for each result and part.
-    unsafe { device.launch(found(kernel, OP, from_dtype)?, plan.config, &arguments) }
+    unsafe { device.launch(found(ReduceSum::kernel(source), OP, from_dtype)?, plan.config, &arguments) }
 }
 
-/// Computes extrema and their indices as u32; either pointer may be null.
+/// Computes minima if `smallest`, otherwise maxima, and their indices as u32; either pointer may be null.
 fn extreme(
     src: &RocmStorage,
     from: DevicePtr,
     task: &Task,
-    op: ReduceExtremeOp,
+    smallest: bool,
     (values, places): (DevicePtr, DevicePtr),
 ) -> Result<()> {
     let dtype = src.slice.dtype();
-    let kernel = found(ReduceExtreme::kernel(op, computing(OP, dtype)?), OP, dtype)?;
+    let kernel = found(ReduceExtreme::kernel(computing(OP, dtype)?), OP, dtype)?;
     let run = |task: &Task, plan: &Plan, candidates: DevicePtr, values: DevicePtr, places: DevicePtr| {
         let Strided { num_dims, layout: info } = &task.layout.strided;
         let arguments = ReduceExtreme {
@@ -432,6 +459,7 @@ fn extreme(
             candidates,
             values,
             places,
+            smallest,
         };
         // SAFETY: `from` was checked against its buffer; null pointers are not used; the others have an element for each
         // result and part.
