@@ -2,44 +2,97 @@
 //! functions return an error if the device fails.
 use candle_core::quantized::QMatMul;
 use candle_core::{D, DType, Module, Result, Tensor};
+use candle_nn::fused::{HeadNorms, add_rms_norm};
 use candle_nn::ops::{rms_norm, swiglu};
 
 use super::config::Activation;
 
-/// Linear layer with an optional bias. The weight stays in its stored format.
+/// Matrix of a linear layer (out, in), in its stored format.
 #[derive(Clone, Debug)]
-pub enum Linear {
-    /// Float weight.
-    Float(candle_nn::Linear),
-    /// GGML-quantized weight.
-    Quantized(QMatMul, Option<Tensor>),
+pub enum Matrix {
+    /// Floats.
+    Float(Tensor),
+    /// GGML-quantized blocks.
+    Quantized(QMatMul),
+}
+
+/// Linear layer with an optional bias.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    matrix: Matrix,
+    /// Bias (out), in the data type of the states.
+    bias: Option<Tensor>,
+    /// Data type of the states, which is that of the output.
+    dtype: DType,
 }
 
 impl Linear {
-    /// Maps (rows, in) to (rows, out).
+    /// Creates a layer for states of type `dtype`.
+    pub fn new(matrix: Matrix, bias: Option<Tensor>, dtype: DType) -> Self {
+        Self { matrix, bias, dtype }
+    }
+
+    /// Maps (rows, in) of any float type to (rows, out).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Float(linear) => linear.forward(x),
-            Self::Quantized(matrix, None) => matrix.forward(x),
-            Self::Quantized(matrix, Some(bias)) => matrix.forward(x)?.broadcast_add(bias),
+        let bias = || self.bias.clone();
+        match &self.matrix {
+            Matrix::Float(weight) if weight.dtype() == self.dtype => {
+                candle_nn::Linear::new(weight.clone(), bias()).forward(&x.to_dtype(self.dtype)?)
+            }
+            Matrix::Float(weight) => {
+                let product = x.to_dtype(weight.dtype())?.matmul(&weight.t()?)?.to_dtype(self.dtype)?;
+                bias().map_or(Ok(product.clone()), |bias| product.broadcast_add(&bias))
+            }
+            Matrix::Quantized(matrix) => {
+                let product = matrix.forward(&x.to_dtype(self.dtype)?)?;
+                bias().map_or(Ok(product.clone()), |bias| product.broadcast_add(&bias))
+            }
         }
+    }
+}
+
+/// Query, key and value projections.
+#[derive(Clone, Debug)]
+pub struct QueryKeyValue {
+    /// Products whose concatenated outputs are queries, keys and values; several if their formats differ.
+    pub products: Vec<Linear>,
+    /// Widths of queries, keys and values.
+    pub widths: [usize; 3],
+    /// Concatenated biases, which are added when the outputs are written to the cache.
+    pub bias: Option<Tensor>,
+}
+
+impl QueryKeyValue {
+    /// Maps (rows, in) to queries, keys and values without biases, (rows, width) each, whose rows may be strided.
+    pub fn forward(&self, x: &Tensor) -> Result<[Tensor; 3]> {
+        let products = self.products.iter().map(|product| product.forward(x)).collect::<Result<Vec<_>>>()?;
+        let mut products = products.into_iter();
+        let (mut current, mut start) = (None, 0);
+        let [q, k, v] = self.widths.map(|width| {
+            let whole = match current.take().or_else(|| products.next()) {
+                Some(whole) => whole,
+                None => candle_core::bail!("internal error: the projections are narrower than the heads"),
+            };
+            let part = whole.narrow(D::Minus1, start, width)?;
+            start += width;
+            if start < whole.dim(D::Minus1)? {
+                current = Some(whole);
+            } else {
+                start = 0;
+            }
+            Ok(part)
+        });
+        Ok([q?, k?, v?])
     }
 }
 
 /// Embedding table with a row for each token.
 #[derive(Clone, Debug)]
 pub enum Embedding {
-    /// Float table.
+    /// Float table (vocabulary, width).
     Float(Tensor),
-    /// GGML-quantized table.
-    Quantized {
-        /// Table (vocabulary, width).
-        matrix: QMatMul,
-        /// Number of rows.
-        vocabulary: usize,
-        /// Data type of the output.
-        dtype: DType,
-    },
+    /// GGML-quantized table with this number of rows.
+    Quantized(QMatMul, usize),
 }
 
 impl Embedding {
@@ -47,27 +100,28 @@ impl Embedding {
     pub fn vocabulary(&self) -> Result<usize> {
         match self {
             Self::Float(rows) => rows.dim(0),
-            Self::Quantized { vocabulary, .. } => Ok(*vocabulary),
+            Self::Quantized(_, vocabulary) => Ok(*vocabulary),
         }
     }
 
-    /// Maps u32 tokens (rows) to (rows, width).
+    /// Maps u32 tokens (rows) to (rows, width) of type `dtype`.
     ///
     /// # Errors
     /// Returns an error if the device fails or a token is outside the table.
-    pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, tokens: &Tensor, dtype: DType) -> Result<Tensor> {
         match self {
-            Self::Float(rows) => rows.index_select(tokens, 0),
-            Self::Quantized { matrix, dtype, .. } => matrix.embedding(tokens)?.to_dtype(*dtype),
+            Self::Float(rows) => rows.index_select(tokens, 0)?.to_dtype(dtype),
+            Self::Quantized(matrix, _) => matrix.embedding(tokens)?.to_dtype(dtype),
         }
     }
 
-    /// Returns an output projection that shares this table.
-    pub fn head(&self) -> Linear {
-        match self {
-            Self::Float(rows) => Linear::Float(candle_nn::Linear::new(rows.clone(), None)),
-            Self::Quantized { matrix, .. } => Linear::Quantized(matrix.clone(), None),
-        }
+    /// Returns an output projection of states of type `dtype` that shares this table.
+    pub fn head(&self, dtype: DType) -> Linear {
+        let matrix = match self {
+            Self::Float(rows) => Matrix::Float(rows.clone()),
+            Self::Quantized(matrix, _) => Matrix::Quantized(matrix.clone()),
+        };
+        Linear::new(matrix, None, dtype)
     }
 }
 
@@ -89,6 +143,41 @@ impl Norm {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         rms_norm(x, &self.weight, self.eps)
     }
+}
+
+/// Norms of the heads of queries and keys.
+#[derive(Clone, Debug)]
+pub struct QueryKeyNorms {
+    /// Norm of queries.
+    pub query: Norm,
+    /// Norm of keys.
+    pub key: Norm,
+}
+
+impl QueryKeyNorms {
+    /// Returns the arguments of the fused operation.
+    pub fn head_norms(&self) -> HeadNorms<'_> {
+        HeadNorms { query: &self.query.weight, key: &self.key.weight, eps: self.query.eps }
+    }
+}
+
+/// Adds `x`, normalized by `post_norm` if there is one, to the residual. Returns the sum, and its norm by `next` if
+/// there is one.
+pub fn add_residual(
+    x: &Tensor,
+    post_norm: Option<&Norm>,
+    residual: &Tensor,
+    next: Option<&Norm>,
+) -> Result<(Tensor, Tensor)> {
+    if let Some(next) = next {
+        let post_norm = post_norm.map(|norm| &norm.weight);
+        return add_rms_norm(x, residual, post_norm, &next.weight, next.eps);
+    }
+    let sum = match post_norm {
+        Some(norm) => (residual + norm.forward(x)?)?,
+        None => (residual + x)?,
+    };
+    Ok((sum.clone(), sum))
 }
 
 /// Gate and up projections.
