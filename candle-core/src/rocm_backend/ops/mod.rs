@@ -6,6 +6,7 @@ pub(super) mod elementwise;
 pub(super) mod indexing;
 pub(super) mod linear;
 pub(super) mod matmul;
+pub(super) mod norm;
 pub(super) mod pooling;
 pub(super) mod quantized_row;
 pub(super) mod random;
