@@ -101,7 +101,9 @@ fn dtype(text: &str) -> Result<DType, String> {
 fn cache_dtype(text: &str) -> Result<CacheDType, String> {
     match text {
         "auto" => Ok(CacheDType(None)),
-        _ => dtype(text).map(|dtype| CacheDType(Some(dtype))).map_err(|_| "must be auto, f32, f16 or bf16".into()),
+        _ => dtype(text)
+            .map(|dtype| CacheDType(Some(dtype)))
+            .map_err(|_| "must be auto, f32, f16 or bf16".into()),
     }
 }
 

@@ -7,7 +7,7 @@ use super::attention::{AttentionPlan, Scoring, StepIndices};
 use super::cache::Cache;
 use super::config::DecoderConfig;
 use super::layers::{
-    Embedding, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, add_residual, softcap,
+    Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
 use super::roles::Role;
 use super::rope::RotaryTable;
@@ -161,9 +161,10 @@ impl Decoder {
         let norm = weights.norm(None, Role::Norm, config.hidden)?;
         let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
         let head = match config.tied_embeddings {
-            true => embedding.head(dtype),
+            true => embedding.head(DType::F32),
             false => {
-                weights.linear(None, &[TensorRows::whole(Role::Head, vocabulary)], config.hidden, false)?
+                let rows = TensorRows::whole(Role::Head, vocabulary);
+                weights.linear(None, &[rows], config.hidden, false)?.with_output(DType::F32)
             }
         };
         let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, device);
@@ -199,40 +200,41 @@ impl Decoder {
         parts.try_into().map_err(|_| Error::Msg(format!("internal error: expected {N} parts of an upload")))
     }
 
-    /// Computes the normalized hidden states after the last layer, (wanted rows, width), from u32 tokens (rows).
-    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<Tensor> {
+    /// Computes the residual stream after the last layer, (wanted rows, width), from u32 tokens (rows).
+    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<ResidualStream> {
         let mut x = self.embedding.forward(tokens, self.dtype)?;
         if let Some(scale) = self.config.embedding_scale {
             x = (x * scale)?;
         }
-        let first = self.layers.first().and_then(|layer| layer.attention_norm.as_ref());
-        let mut normed = first.map_or(Ok(x.clone()), |norm| norm.forward(&x))?;
+        let norm_of = |index: usize| match self.layers.get(index) {
+            Some(layer) => layer.attention_norm.as_ref(),
+            None => Some(&self.norm),
+        };
+        let mut stream = ResidualStream::new(x, norm_of(0))?;
         for (index, layer) in self.layers.iter().enumerate() {
-            let next = self.layers.get(index + 1);
-            let mut out = self.attention(index, layer, &normed, shared)?;
+            let mut out = self.attention(index, layer, stream.input(norm_of(index)), shared)?;
             // After the last layer's keys and values are written, only the wanted rows matter.
-            if let (None, Some(wanted)) = (next, &shared.wanted) {
-                (out, x) = (out.index_select(wanted, 0)?, x.index_select(wanted, 0)?);
+            if let (true, Some(wanted)) = (index + 1 == self.layers.len(), &shared.wanted) {
+                (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
-            let out = layer.output.forward(&out)?;
-            let post_norm = layer.attention_post_norm.as_ref();
-            (x, normed) = add_residual(&out, post_norm, &x, layer.mlp_norm.as_ref())?;
-            let out = layer.mlp.forward(&normed)?;
-            let norm = next.map_or(Some(&self.norm), |next| next.attention_norm.as_ref());
-            (x, normed) = add_residual(&out, layer.mlp_post_norm.as_ref(), &x, norm)?;
+            let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
+            stream = stream.add(&layer.output, &out, post_norm, norm)?;
+            let out = layer.mlp.gated(stream.input(norm))?;
+            let post_norm = layer.mlp_post_norm.as_ref();
+            stream = stream.add(&layer.mlp.down, &out, post_norm, norm_of(index + 1))?;
         }
-        Ok(normed)
+        Ok(stream)
     }
 
-    /// Computes attention from normalized states (rows, width), up to the output projection.
+    /// Computes attention from the input of a layer, up to the output projection.
     fn attention(
         &self,
         index: usize,
         layer: &Layer,
-        x: &Tensor,
+        input: (&Tensor, FusedWith),
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
-        let [q, k, v] = layer.query_key_value.forward(x)?;
+        let [q, k, v] = layer.query_key_value.forward(input)?;
         let [keys, values] = shared.uncached.as_ref().unwrap_or(self.cache.layer(index));
         let heads = CacheHeads {
             q: &q,
@@ -253,8 +255,9 @@ impl Decoder {
         AttentionPlan::new(step, indices, &self.windows, (self.cache.dtype(), self.config.head_dim))
     }
 
-    fn logits(&self, states: &Tensor) -> candle_core::Result<Tensor> {
-        let logits = self.head.forward(states)?.to_dtype(DType::F32)?;
+    fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
+        let (x, with) = states.input(Some(&self.norm));
+        let logits = self.head.forward_fused(x, with)?;
         match self.config.logit_softcap {
             Some(cap) => softcap(&logits, cap),
             None => Ok(logits),
@@ -368,7 +371,7 @@ impl StepModel for Decoder {
             let uncached = Some([zeros()?, zeros()?]);
             let slots = positions.clone();
             let shared = StepContext { positions, slots, plan, uncached, wanted: None };
-            let states = self.states(&tokens, &shared)?;
+            let states = self.states(&tokens, &shared)?.into_normed(&self.norm)?;
             means.push(states.to_dtype(DType::F32)?.mean(0)?);
         }
         match means.is_empty() {

@@ -146,7 +146,12 @@ fn load_files(
 ///
 /// # Errors
 /// Returns an error for a type that the device does not support.
-fn types(files: &ModelFiles, declared: Option<DType>, device: &Device, options: LoadOptions) -> Result<Types> {
+fn types(
+    files: &ModelFiles,
+    declared: Option<DType>,
+    device: &Device,
+    options: LoadOptions,
+) -> Result<Types> {
     let is_gguf = matches!(files.description, Description::Metadata(_)) && !device.is_cpu();
     let stored = if is_gguf { files.float_type() } else { declared.filter(|_| !device.is_cpu()) };
     let states = options.dtype.or(stored).unwrap_or(DType::F32);
