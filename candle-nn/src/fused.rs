@@ -151,7 +151,8 @@ impl CacheHeads<'_> {
         let (positions, pairs) = self.rotary.cos.dims2()?;
         let slots = self.keys.elem_count().checked_div(key_columns).unwrap_or(0);
         let all = columns + 2 * key_columns;
-        let norms = self.norms.is_none_or(|norms| [norms.query, norms.key].iter().all(|norm| norm.dims() == [width]));
+        let norms =
+            self.norms.is_none_or(|norms| [norms.query, norms.key].iter().all(|norm| norm.dims() == [width]));
         let tables = self.rotary.sin.dims() == [positions, pairs] && 2 * pairs <= width && positions > 0;
         let matches = [
             ("q", width > 0 && heads > 0 && columns == heads * width),
@@ -166,7 +167,11 @@ impl CacheHeads<'_> {
             ("keys and values", self.keys.is_contiguous() && self.values.is_contiguous()),
         ];
         if let Some((name, _)) = matches.iter().find(|(_, matches)| !matches) {
-            bail!("cache-heads: {name} does not match q {:?} and keys {:?}", self.q.shape(), self.keys.shape())
+            bail!(
+                "cache-heads: {name} does not match q {:?} and keys {:?}",
+                self.q.shape(),
+                self.keys.shape()
+            )
         }
         Ok(Sizes { rows, heads, key_heads, width, pairs, positions, slots })
     }

@@ -19,9 +19,16 @@ fn launches(device: &Device) -> u64 {
 fn residual_sums_are_normalized_in_one_launch() {
     let device = rocm_alone();
     for dtype in DTYPES {
-        for (rows, columns, skipped) in
-            [(1, 1, 0), (0, 8, 0), (3, 7, 1), (2, 64, 0), (300, 24, 0), (1, 2048, 0), (5, 4096, 0), (2, 4095, 3)]
-        {
+        for (rows, columns, skipped) in [
+            (1, 1, 0),
+            (0, 8, 0),
+            (3, 7, 1),
+            (2, 64, 0),
+            (300, 24, 0),
+            (1, 2048, 0),
+            (5, 4096, 0),
+            (2, 4095, 3),
+        ] {
             for has_post in [false, true] {
                 let on = |count: usize, limit| {
                     let all = tensor(&[count + skipped], dtype, limit).to_device(&device).unwrap();
@@ -38,7 +45,8 @@ fn residual_sums_are_normalized_in_one_launch() {
                 if rows == 0 {
                     continue;
                 }
-                let x = post.map_or(Ok(x.clone()), |post| ops::rms_norm(&x.contiguous()?, &post, 1e-5)).unwrap();
+                let x =
+                    post.map_or(Ok(x.clone()), |post| ops::rms_norm(&x.contiguous()?, &post, 1e-5)).unwrap();
                 let expected = (&residual + x).unwrap();
                 // Norms of one row sum in another order than norms of parts.
                 let exact = if has_post { tolerance(dtype) } else { 0.0 };
@@ -103,7 +111,10 @@ impl Operands {
             joined: tensor(&[rows, columns], dtype, 2.0),
             bias: tensor(&[columns], dtype, 0.6),
             norms: [tensor(&[width], dtype, 1.2), tensor(&[width], dtype, 0.8)],
-            angles: [tensor(&[POSITIONS, pairs], DType::F32, 1.0), tensor(&[POSITIONS, pairs], DType::F32, 0.9)],
+            angles: [
+                tensor(&[POSITIONS, pairs], DType::F32, 1.0),
+                tensor(&[POSITIONS, pairs], DType::F32, 0.9),
+            ],
             positions: Tensor::from_vec(positions, rows, &Device::Cpu).unwrap(),
             slots: Tensor::from_slice(slots, rows, &Device::Cpu).unwrap(),
             cache: [5.0, 6.0].map(|limit| tensor(&[blocks, 4, key_heads, width], cache, limit)),
@@ -124,17 +135,22 @@ impl Operands {
         }
     }
 
-    fn forward(&self, run: fn(&CacheHeads) -> Result<Tensor>) -> Result<Tensor> {
+    fn forward(&self, is_fused: bool) -> Result<Tensor> {
         let Heads { heads, key_heads, width, interleaved, biased, normed, joined, .. } = self.of;
         let part = |first: usize, heads: usize| {
             let part = self.joined.narrow(1, first * width, heads * width)?;
-            if joined { Ok(part) } else { part.contiguous() }
+            if joined {
+                Ok(part)
+            } else {
+                part.contiguous()
+            }
         };
         let norms = HeadNorms { query: &self.norms[0], key: &self.norms[1], eps: 1e-5 };
-        run(&CacheHeads {
-            q: &part(0, heads)?,
-            k: &part(heads, key_heads)?,
-            v: &part(heads + key_heads, key_heads)?,
+        let (q, k, v) = (part(0, heads)?, part(heads, key_heads)?, part(heads + key_heads, key_heads)?);
+        let op = CacheHeads {
+            q: &q,
+            k: &k,
+            v: &v,
             bias: biased.then_some(&self.bias),
             norms: normed.then_some(norms),
             rotary: Rotary { cos: &self.angles[0], sin: &self.angles[1], interleaved },
@@ -142,7 +158,12 @@ impl Operands {
             slots: &self.slots,
             keys: &self.cache[0],
             values: &self.cache[1],
-        })
+        };
+        if is_fused {
+            op.forward()
+        } else {
+            op.forward_separately()
+        }
     }
 }
 
@@ -161,13 +182,22 @@ fn check(of: Heads, dtype: DType, cache: DType) {
     let host = Operands::new(of, dtype, cache, &slots(of.rows));
     let on = host.map(|tensor| tensor.to_device(&device));
     let before = launches(&device);
-    let got = on.forward(CacheHeads::forward).unwrap();
+    let got = on.forward(true).unwrap();
     let made = launches(&device) - before;
     let copies = if of.joined { 0 } else { 3 };
     assert!(made <= 1 + copies, "{what}: {made} launches");
     assert_eq!((got.dims(), got.dtype()), (&[of.rows, of.heads, of.width][..], cache), "{what}");
-    let exact = host.map(|tensor| if tensor.dtype() == DType::U32 { Ok(tensor.clone()) } else { tensor.to_dtype(DType::F32) });
-    let expected = exact.forward(CacheHeads::forward_separately).unwrap();
+    let exact =
+        host.map(
+            |tensor| {
+                if tensor.dtype() == DType::U32 {
+                    Ok(tensor.clone())
+                } else {
+                    tensor.to_dtype(DType::F32)
+                }
+            },
+        );
+    let expected = exact.forward(false).unwrap();
     let tolerance = tolerance(cache).max(if dtype == DType::F32 { 1e-5 } else { 1e-4 });
     assert_close(&got, &expected, tolerance, &what);
     for (got, expected) in on.cache.iter().zip(&exact.cache) {
@@ -227,9 +257,13 @@ fn slots_and_positions_out_of_range_are_reported() {
     for (is_slot, number) in [(true, 1000u32), (false, POSITIONS as u32)] {
         let mut host = Operands::new(LLAMA, DType::F32, DType::F32, &[0, 1, 2]);
         let numbers = Tensor::new(&[0, number, 2], &Device::Cpu).unwrap();
-        if is_slot { host.slots = numbers } else { host.positions = numbers }
+        if is_slot {
+            host.slots = numbers
+        } else {
+            host.positions = numbers
+        }
         let on = host.map(|tensor| tensor.to_device(&device));
-        on.forward(CacheHeads::forward).unwrap();
+        on.forward(true).unwrap();
         let error = device.synchronize().unwrap_err().to_string();
         let name = if is_slot { "cache slot" } else { "rotary position" };
         assert!(error.contains(name) && error.contains(&number.to_string()), "{error}");
@@ -240,6 +274,6 @@ fn slots_and_positions_out_of_range_are_reported() {
     }
     let host = Operands::new(LLAMA, DType::F32, DType::F32, &[0, 1, 2]);
     let wrong = Operands { bias: tensor(&[3], DType::F32, 1.0), of: Heads { biased: true, ..LLAMA }, ..host };
-    let error = wrong.forward(CacheHeads::forward).unwrap_err().to_string();
+    let error = wrong.forward(true).unwrap_err().to_string();
     assert!(error.contains("bias does not match"), "{error}");
 }

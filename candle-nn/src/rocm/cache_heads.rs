@@ -84,7 +84,8 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     let q_norm = optional("q_norm", op.norms.map(|norms| norms.query))?;
     let k_norm = optional("k_norm", op.norms.map(|norms| norms.key))?;
     let (cos, sin) = (at("cos", op.rotary.cos, DType::F32)?, at("sin", op.rotary.sin, DType::F32)?);
-    let (position_of, slot_of) = (at("positions", op.positions, DType::U32)?, at("slots", op.slots, DType::U32)?);
+    let (position_of, slot_of) =
+        (at("positions", op.positions, DType::U32)?, at("slots", op.slots, DType::U32)?);
     let (keys, values) = (at("keys", op.keys, cache)?, at("values", op.values, cache)?);
     let elements = sizes.rows * sizes.heads * sizes.width;
     // SAFETY: every element is written by the kernel.

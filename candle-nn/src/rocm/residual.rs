@@ -48,7 +48,8 @@ pub fn add_rms_norm(
     let (sum, dst) = (alloc()?, alloc()?);
     let (sum_at, dst_at) = (output(&sum)?, output(&dst)?);
     let size = x.dtype().size_in_bytes();
-    let bits = pointers.iter().chain([&sum_at, &dst_at]).fold(columns * size, |bits, ptr| bits | ptr.0.addr());
+    let bits =
+        pointers.iter().chain([&sum_at, &dst_at]).fold(columns * size, |bits, ptr| bits | ptr.0.addr());
     let in_packs = bits % PACK_BYTES == 0;
     let packs = if in_packs { columns * size / PACK_BYTES } else { columns };
     let least = packs.div_ceil(ROW_PACKS).next_power_of_two();
