@@ -28,7 +28,7 @@ impl FusedProduct<'_> {
         let (dims, dtype) = (x.dims(), x.dtype());
         let outer = &dims[..dims.len() - 1];
         // One product of all rows; each matrix of a batch would otherwise be a product.
-        let x = x.contiguous()?.reshape((outer.iter().product(), k))?;
+        let x = x.contiguous()?.reshape((outer.iter().product::<usize>(), k))?;
         let (y, has_bias) = match self.weight {
             ProductWeight::Quantized(weight) => (x.apply_op1_no_bwd(weight)?, false),
             ProductWeight::Float(weight) => self.float_product(&x.to_dtype(weight.dtype())?, weight)?,

@@ -3,11 +3,13 @@
 //! | file | subject |
 //! |---|---|
 //! | this file | the description of a product, its checks, and the choice of the implementation |
+//! | `row` | one row, in one launch |
 //! | `composed` | the same result by separate operations, on any device and for any number of rows |
 mod composed;
+mod row;
 
 use crate::quantized::{QMatMul, QTensor};
-use crate::{bail, DType, Device, Result, Tensor, D};
+use crate::{DType, Device, Error, Result, Tensor, D};
 
 const OP: &str = "fused-product";
 
@@ -149,7 +151,10 @@ impl<'a> FusedProduct<'a> {
     /// If shapes, dtypes or devices do not match, or the device fails.
     pub fn forward(&self) -> Result<Tensor> {
         self.check()?;
-        self.composed()
+        match self.row()? {
+            Some(result) => Ok(result),
+            None => self.composed(),
+        }
     }
 
     /// Returns the number of columns of the result.
@@ -161,10 +166,15 @@ impl<'a> FusedProduct<'a> {
     fn check(&self) -> Result<()> {
         let (n, k) = self.weight.dims2()?;
         if self.x.rank() == 0 || self.x.dim(D::Minus1)? != k {
-            bail!("{OP}: x has shape {:?}; a weight of shape ({n}, {k}) needs rows of {k}", self.x.shape())
+            return Err(invalid(format!(
+                "{OP}: x has shape {:?}; a weight of shape ({n}, {k}) needs rows of {k}",
+                self.x.shape()
+            )));
         }
         if self.gate.is_some() && n % 2 == 1 {
-            bail!("{OP}: a gated product needs an even number of outputs, the weight has {n}")
+            return Err(invalid(format!(
+                "{OP}: a gated product needs an even number of outputs, the weight has {n}"
+            )));
         }
         let columns = self.columns()?;
         let mut result = self.x.dims().to_vec();
@@ -177,22 +187,34 @@ impl<'a> FusedProduct<'a> {
         ];
         let device = self.x.device();
         if !device.same_device(&self.weight.device()) {
-            bail!("{OP}: x is on {:?}, the weight on {:?}", device.location(), self.weight.device().location())
+            return Err(invalid(format!(
+                "{OP}: x is on {:?}, the weight on {:?}",
+                device.location(),
+                self.weight.device().location()
+            )));
         }
         for (name, part, dims) in parts {
             let Some(part) = part else { continue };
             if part.dims() != dims {
-                bail!("{OP}: {name} has shape {:?}, expected {dims:?}", part.shape())
+                return Err(invalid(format!("{OP}: {name} has shape {:?}, expected {dims:?}", part.shape())));
             }
             if !device.same_device(part.device()) {
-                bail!("{OP}: x is on {:?}, {name} on {:?}", device.location(), part.device().location())
+                return Err(invalid(format!(
+                    "{OP}: x is on {:?}, {name} on {:?}",
+                    device.location(),
+                    part.device().location()
+                )));
             }
         }
         for (name, dtype) in [("x", self.x.dtype()), ("the result", self.dtype)] {
             if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
-                bail!("{OP}: {name} is {dtype:?}, expected f16, bf16 or f32")
+                return Err(invalid(format!("{OP}: {name} is {dtype:?}, expected f16, bf16 or f32")));
             }
         }
         Ok(())
     }
+}
+
+fn invalid(message: String) -> Error {
+    Error::Msg(message).bt()
 }
