@@ -112,7 +112,11 @@ fn expected(
     let half_step = |i: usize| {
         let whole = &row[i / span * span..((i / span + 1) * span).min(k)];
         let largest = whole.iter().fold(0f64, |top, x| top.max(x.abs()));
-        if of.blocks.is_some() { largest / 253.0 } else { 0.0 }
+        if of.blocks.is_some() {
+            largest / 253.0
+        } else {
+            0.0
+        }
     };
     let steps: Vec<f64> = (0..k).map(half_step).collect();
     let product = |r: usize| -> Bounded {

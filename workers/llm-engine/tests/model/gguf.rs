@@ -325,7 +325,8 @@ fn a_narrow_cache_changes_logits_little() {
         let (mut narrow, mut wide) = (runner(Some(DType::F16)), runner(Some(DType::F32)));
         let mut worst = 0f32;
         for rows in [21, 1, 1, 1, 9, 1] {
-            let [narrow, wide] = [&mut narrow, &mut wide].map(|runner| runner.step(&[(0, rows, true)]).remove(0));
+            let [narrow, wide] =
+                [&mut narrow, &mut wide].map(|runner| runner.step(&[(0, rows, true)]).remove(0));
             worst = worst.max(close(&narrow, &wide, NARROW_CACHE, name));
         }
         println!("{name}: {worst}");

@@ -7,8 +7,8 @@ use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use hip_kernels::contract::{
-    DevicePtr, Product, ProductKind, TileSide, TiledProduct, ACTIVATION_NONE, BLOCK, PACK_BYTES, PRODUCT_ROWS,
-    PRODUCT_TILE, THIN_SIDE,
+    DevicePtr, Product, ProductKind, TileSide, TiledProduct, ACTIVATION_NONE, BLOCK, PACK_BYTES,
+    PRODUCT_ROWS, PRODUCT_TILE, THIN_SIDE,
 };
 
 /// Number of threads that saturates a large GPU, for products of few rows.
