@@ -105,7 +105,9 @@ pub(crate) struct RowProduct {
 /// Defers the unary operation `U` if it can be fused with a deferred product; otherwise returns `None`.
 #[inline]
 pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<Option<RocmStorage>> {
-    match ContractOp::<U>::UNARY == UnaryFunction::Own(UnaryOp::Silu) && src.device.state().stream.has_deferred() {
+    match ContractOp::<U>::UNARY == UnaryFunction::Own(UnaryOp::Silu)
+        && src.device.state().stream.has_deferred()
+    {
         true => operation(U::NAME, [(src, layout); 2], |deferred, _, [x, _], out, numel| {
             Ok(silu(deferred, x, out, numel))
         }),

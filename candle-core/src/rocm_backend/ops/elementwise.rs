@@ -9,9 +9,9 @@ use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    Affine, Binary, BinaryOp, Bits, Cast, CastForm, DevicePtr, Element, KernelLayout, SimpleUnary, Swiglu, Unary, UnaryOp,
-    UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD, CEIL, EQUAL, FLOOR, LESS, MAXIMUM, MINIMUM, MUL,
-    NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
+    Affine, Binary, BinaryOp, Bits, Cast, CastForm, DevicePtr, Element, KernelLayout, SimpleUnary, Swiglu,
+    Unary, UnaryOp, UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD, CEIL, EQUAL, FLOOR, LESS,
+    MAXIMUM, MINIMUM, MUL, NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
 };
 
 /// A unary operation: a kernel of its own, or a function of the kernel that simple operations share.
