@@ -349,27 +349,23 @@ struct Product {
         if (end == 0) {
             return;
         }
-        const auto finish = [&](unsigned int which, unsigned int first) INLINE {
+        a.start(0);
+        b.start(0);
+        unsigned int which = 0;
+#pragma unroll 1
+        for (unsigned int first = 0; first < end; first += P::DEPTH, which ^= 1) {
             a.finish(lds[which].rows, first);
             b.finish(lds[which].columns, first);
             __syncthreads();
-        };
-        a.start(0);
-        b.start(0);
-        finish(0, 0);
-        unsigned int which = 0;
-#pragma unroll 1
-        for (unsigned int first = P::DEPTH; first < end; first += P::DEPTH) {
-            a.start(first);
-            b.start(first);
+            if (end - first > P::DEPTH) {
+                a.start(first + P::DEPTH);
+                b.start(first + P::DEPTH);
+            }
             // Issues the loads before the products and uses their results afterwards.
             asm volatile("" ::: "memory");
             add(lds[which]);
             asm volatile("" ::: "memory");
-            which ^= 1;
-            finish(which, first);
         }
-        add(lds[which]);
     }
 
     // Calls `use(column)` for each run of columns; it returns the function that writes a row's pack there.

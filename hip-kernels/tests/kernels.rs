@@ -3,7 +3,7 @@ mod software_gpu;
 
 use float8::F8E4M3;
 use half::{bf16, f16};
-use hip_kernels::contract::dim_word;
+use hip_kernels::contract::{IDS_I64, IDS_U32, dim_word};
 use hip_kernels::{Module as KernelModule, code_object};
 use software_gpu::{ARCH, Buffer, Module, argument};
 
@@ -40,7 +40,7 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
         let numel = ids.len() * 3;
         let (ids_buffer, out) = (Buffer::new(ids), Buffer::<u32>::zeroed(numel));
         module.launch_linear(
-            "is_i64_b4",
+            "take_b4",
             numel,
             &mut [
                 argument(&numel),
@@ -52,6 +52,8 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
                 argument(&3usize),
                 argument(&dim_word(3)),
                 argument(&dim_word(ids.len())),
+                argument(&IDS_I64),
+                argument(&false),
             ],
         );
         out.read()
@@ -84,7 +86,7 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
     let (ids, inp) = (Buffer::new(&[2u32, 7, 0, 1]), Buffer::new(&source));
     let out = Buffer::<u32>::zeroed(4);
     module.launch_linear(
-        "gather_u32_b4",
+        "take_b4",
         4,
         &mut [
             argument(&4usize),
@@ -96,6 +98,8 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
             argument(&1usize),
             argument(&one),
             argument(&dim_word(2)),
+            argument(&IDS_U32),
+            argument(&true),
         ],
     );
     assert_eq!(out.read(), [source[2], 0, source[3], source[4]]);
@@ -107,8 +111,8 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
     let values = Buffer::new(&[1.0f32, 2.0, 3.0, 4.0].map(f32::to_bits));
     let target = Buffer::new(&[10.0f32; 6].map(f32::to_bits));
     let wanted = [
-        ("sa_u32_f32", [11.0f32, 10.0, 10.0, 10.0, 17.0, 10.0]),
-        ("s_u32_u32", [1.0, 10.0, 10.0, 10.0, 4.0, 10.0]),
+        ("add_f32", [11.0f32, 10.0, 10.0, 10.0, 17.0, 10.0]),
+        ("scatter_u32", [1.0, 10.0, 10.0, 10.0, 4.0, 10.0]),
     ];
     for (kernel, wanted) in wanted {
         module.launch_linear(
@@ -124,6 +128,8 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
                 argument(&3usize),
                 argument(&one),
                 argument(&one),
+                argument(&IDS_U32),
+                argument(&false),
             ],
         );
         assert_eq!(target.read(), wanted.map(f32::to_bits), "{kernel}");

@@ -285,7 +285,8 @@ fn indexing() {
     };
     let numbers = |total: usize| In(noise(8 * total));
     let numel = left * count * right;
-    for (ids_dtype, is_one_per_element) in (0..widths.len()).flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+    for (ids_dtype, is_one_per_element) in (0..widths.len()).flat_map(|dtype| [(dtype, false), (dtype, true)])
+    {
         let ids = || places(ids_dtype, if is_one_per_element { numel } else { count }, dim);
         for kernel in both.kernels("take_", &[8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 1]) {
             // Rows in units of 16 bytes.

@@ -346,8 +346,7 @@ mod tests {
         let names: Vec<String> = families().iter().flat_map(kernels_of).map(|kernel| kernel.name).collect();
         assert!(names.iter().all(|name| !name.contains(['{', '}'])), "{names:?}");
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
-        for name in
-            ["uexp_f16", "cast_f8e4m3_b2", "attention_rows_128_bf16", "reduce_sum_f16", "usimple_u8"]
+        for name in ["uexp_f16", "cast_f8e4m3_b2", "attention_rows_128_bf16", "reduce_sum_f16", "usimple_u8"]
         {
             assert!(names.iter().any(|known| known == name), "{name}");
         }
