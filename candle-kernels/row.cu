@@ -5,13 +5,13 @@
     const void *x, const void *gate, const void *norm, const void *bias, const void *summand, const uint8_t *w0,       \
         const uint8_t *w1, const uint8_t *w2, void *out0, void *out1, void *out2, const unsigned int end0,             \
         const unsigned int end1, const unsigned int end2, const unsigned int k, const unsigned int results,            \
-        const unsigned int lanes, const unsigned int dtype, const unsigned int out_dtype,                              \
-        const unsigned int activation, const float eps
+        const unsigned int lanes, const unsigned int dtype, const unsigned int summand_dtype,                          \
+        const unsigned int out_dtype, const unsigned int activation, const float eps
 #define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_ROW_PRODUCT_BLOCK) NAME(ROW_ARGUMENTS)
 #define ROW_STRUCTS(DTYPE)                                                                                             \
     const RowMatrices matrices = {{w0, w1, w2}, {out0, out1, out2}, {end0, end1, end2}};                               \
     const RowInput input = {x, gate, norm, DTYPE, k};                                                                  \
-    const RowEpilogue after = {bias, summand, results, out_dtype, activation, eps};
+    const RowEpilogue after = {bias, summand, results, summand_dtype, out_dtype, activation, eps};
 
 #define FLOAT_OP(T, NAME, DTYPE)                                                                                       \
     ROW_KERNEL(row_product_##NAME) {                                                                                   \

@@ -76,7 +76,7 @@ struct RowInput {
 // What follows the product. With an activation, the first matrix is the gate and the second is up.
 struct RowEpilogue {
     const void *bias, *summand;
-    unsigned int results, out_dtype, activation;
+    unsigned int results, summand_dtype, out_dtype, activation;
     float eps;
 };
 
@@ -200,7 +200,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
             result = activate(after.activation, result) * total(count + i);
         }
         if (after.summand != nullptr) {
-            result += load_float(after.summand, input.dtype, first + i);
+            result += load_float(after.summand, after.summand_dtype, first + i);
         }
         matrices.store(first + i, after.out_dtype, result);
     }

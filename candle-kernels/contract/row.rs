@@ -41,7 +41,8 @@ const ROW: &[Argument] = args![
     U32 => end0 "end of the first matrix's rows", end1 "end of the second matrix's rows",
         end2 "end of the third matrix's rows", k "elements of a row", results "results per workgroup",
         lanes "threads that share a row of a matrix: a power of two, or a multiple of 32",
-        dtype "code of the dtype of all inputs other than the matrices", out_dtype "code of the results' dtype",
+        dtype "code of the dtype of all inputs other than the matrices and the summand",
+        summand_dtype "code of the summand's dtype", out_dtype "code of the results' dtype",
         activation "code of the gate's activation";
     F32 => eps "added to the mean square of the norm"];
 
