@@ -1,4 +1,4 @@
-// Products of one row of activations with matrices, with the operations around them in a decoder layer: RMS norm before;
+// Products of one to four rows of activations with matrices, with the operations around them in a decoder layer: RMS norm before;
 // bias, gate and residual after.
 //
 // A workgroup computes consecutive results. A group of lanes shares a row of a matrix. A lane multiplies the same part of
@@ -20,24 +20,26 @@ struct RowMatrices {
         const unsigned int before = row < ends[0] ? 0 : row < ends[1] ? ends[0] : ends[1];
         return (row < ends[0] ? weights[0] : row < ends[1] ? weights[1] : weights[2]) + (row - before) * row_bytes;
     }
-    __device__ __forceinline__ void store(unsigned int row, unsigned int dtype, float value) const {
+    // Stores the result of a row of a matrix for a row of activations.
+    __device__ __forceinline__ void store(unsigned int row, unsigned int x_row, unsigned int dtype, float value) const {
         const unsigned int before = row < ends[0] ? 0 : row < ends[1] ? ends[0] : ends[1];
-        store_float(row < ends[0] ? out[0] : row < ends[1] ? out[1] : out[2], dtype, row - before, value);
+        const unsigned int columns = (row < ends[0] ? ends[0] : row < ends[1] ? ends[1] : ends[2]) - before;
+        store_float(row < ends[0] ? out[0] : row < ends[1] ? out[1] : out[2], dtype, (size_t)x_row * columns + row - before, value);
     }
 };
 
-// The row of activations: x, or silu(x) * gate, times the weights of the norm.
+// Dense rows of activations: x, or for a single row silu(x) * gate, times the weights of the norm.
 struct RowInput {
     const void *x, *gate, *norm;
-    unsigned int dtype, k;
+    unsigned int dtype, k, rows;
 
-    // Returns elements from each place on, and adds their squares before the weights of the norm. T is the dtype; GATED:
+    // Returns elements of a row from each place on, and adds their squares before the weights of the norm. T is the dtype; GATED:
     // there may be a gate.
     template <typename T, bool GATED, unsigned int COUNT, unsigned int N>
-    __device__ __forceinline__ void load(float (&values)[COUNT][N], const unsigned int (&at)[COUNT],
+    __device__ __forceinline__ void load(float (&values)[COUNT][N], unsigned int x_row, const unsigned int (&at)[COUNT],
                                          const bool (&inside)[COUNT], float &squares) const {
         // All loads are issued before the first is used. Without a norm, the second ones repeat the first.
-        const T *row = (const T *)x, *weights = norm != nullptr ? (const T *)norm : row;
+        const T *row = (const T *)x + (size_t)x_row * k, *weights = norm != nullptr ? (const T *)norm : row;
         float factors[COUNT][N];
 #pragma unroll
         for (unsigned int c = 0; c < COUNT; ++c) {
@@ -105,11 +107,44 @@ __device__ __forceinline__ float activate(unsigned int activation, float x) {
 
 // Sums of the waves of each task, and of the squares of the row, in LDS.
 struct RowSums {
-    float tasks[CANDLE_ROW_PRODUCT_SUMS], squares[ROW_GROUPS];
+    float tasks[CANDLE_ROW_PRODUCT_SUMS], squares[CANDLE_PRODUCT_ROWS][ROW_GROUPS];
 };
 
-// M multiplies a lane's part: a unit is what it multiplies at once, and UNITS of them are in registers.
-template <typename M>
+// Sums of each row of activations over `lanes` neighbouring lanes, at most LANES. Each lane below ROWS receives the sum of
+// the row that its number is mapped to by `row_of_lane`.
+template <unsigned int ROWS>
+__device__ __forceinline__ float reduce_rows(const float (&sums)[ROWS], unsigned int lanes) {
+    const auto add = [](float a, float b) INLINE { return a + b; };
+    if constexpr (ROWS == 1) {
+        return reduce_lanes(sums[0], lanes, add);
+    } else {
+        static_assert(ROWS == 4, "two steps halve the number of sums");
+        const bool odd = threadIdx.x & 1, second = threadIdx.x & 2;
+        float half[2];
+#pragma unroll
+        for (unsigned int i = 0; i < 2; ++i) {
+            half[i] = (odd ? sums[2 + i] : sums[i]) + __shfl_xor_sync(~0u, odd ? sums[i] : sums[2 + i], 1, LANES);
+        }
+        float sum = (second ? half[1] : half[0]) + __shfl_xor_sync(~0u, second ? half[0] : half[1], 2, LANES);
+        if (lanes == LANES) {
+#pragma unroll
+            for (unsigned int step = ROWS; step < LANES; step *= 2) {
+                sum += __shfl_xor_sync(~0u, sum, step, LANES);
+            }
+        } else {
+#pragma unroll 1
+            for (unsigned int step = ROWS; step < lanes; step *= 2) {
+                sum += __shfl_xor_sync(~0u, sum, step, LANES);
+            }
+        }
+        return sum;
+    }
+}
+__device__ __forceinline__ unsigned int row_of_lane(unsigned int lane) { return (lane & 1) * 2 + (lane >> 1 & 1); }
+
+// M multiplies a lane's part: a unit is what it multiplies at once, and UNITS of them are in registers. There are up to
+// ROWS rows of activations; with more than one, at least as many lanes share a row of a matrix.
+template <typename M, unsigned int ROWS>
 __device__ __forceinline__ void row_product(const RowMatrices &matrices, const RowInput &input, const RowEpilogue &after,
                                             const unsigned int lanes, RowSums &sums, M &part) {
     const bool is_gated = after.activation != CANDLE_ACTIVATION_NONE;
@@ -117,7 +152,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
     const unsigned int count = min(after.results, (is_gated ? matrices.ends[0] : matrices.ends[2]) - first);
     // A task is a row of a matrix.
     const unsigned int tasks = is_gated ? 2 * count : count, up = matrices.ends[0] - count;
-    const size_t row_bytes = M::row_bytes(input.k);
+    const size_t row_bytes = M::bytes_of_row(input.k);
     const auto row_of = [=](unsigned int task) INLINE { return first + task + (task < count ? 0 : up); };
 
     // Groups of less than LANES lanes are a power of two; others are whole multiples.
@@ -132,7 +167,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         return M::read(matrices.row(row_of(min(task, tasks - 1)), row_bytes), place, segment);
     };
 
-    float squared = 0;
+    float squared[ROWS] = {};
     for (unsigned int segment = 0; segment < place.units; segment += lanes * M::UNITS) {
         typename M::Raw ahead[M::AHEAD];
 #pragma unroll
@@ -146,21 +181,32 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         if (segment == 0) {
             part.prepare(input, squared);
         }
-        const typename M::Activations x = part.activations(input, place, segment, squared);
+        typename M::Activations x[ROWS];
+#pragma unroll
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            x[r] = part.activations(input, place, segment, r < input.rows ? r : 0, squared[r]);
+        }
 #pragma unroll 1
         for (unsigned int done = 0; leader + done < tasks; done += M::AHEAD * groups) {
 #pragma unroll
             for (unsigned int i = 0; i < M::AHEAD; ++i) {
                 const unsigned int before = done + i * groups;
                 if (leader + before < tasks) {
-                    float sum = M::product(ahead[i], x, place, segment);
+                    float products[ROWS] = {M::product(ahead[i], x[0], place, segment)};
+#pragma unroll
+                    for (unsigned int r = 1; r < ROWS; ++r) {
+                        if (r < input.rows) {
+                            products[r] = M::product(ahead[i], x[r], place, segment);
+                        }
+                    }
                     if (leader + before + M::AHEAD * groups < tasks) {
                         ahead[i] = read(group + before + M::AHEAD * groups, segment);
                     }
-                    sum = reduce_lanes(sum, min(lanes, LANES), [](float a, float b) INLINE { return a + b; });
+                    const float sum = reduce_rows<ROWS>(products, min(lanes, LANES));
                     const unsigned int task = group + before;
-                    if (place.lane % LANES == 0 && task < tasks) {
-                        float &to = sums.tasks[task * waves + place.lane / LANES];
+                    if (place.lane % LANES < ROWS && task < tasks) {
+                        const unsigned int row = ROWS == 1 ? 0 : row_of_lane(place.lane);
+                        float &to = sums.tasks[(task * waves + place.lane / LANES) * ROWS + row];
                         to = segment == 0 ? sum : to + sum;
                     }
                 }
@@ -168,53 +214,60 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         }
     }
     if (input.norm != nullptr) {
-        // Only the first group counts if each group has loaded the row.
-        squared = M::LOADS_BY_GROUP && group > 0 ? 0 : squared;
-        squared = reduce_lanes(squared, LANES, [](float a, float b) INLINE { return a + b; });
-        if (threadIdx.x % LANES == 0) {
-            sums.squares[wave] = squared;
+#pragma unroll
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            // Only the first group counts if each group has loaded the row.
+            float sum = M::LOADS_BY_GROUP && group > 0 ? 0 : squared[r];
+            sum = reduce_lanes(sum, LANES, [](float a, float b) INLINE { return a + b; });
+            if (threadIdx.x % LANES == 0) {
+                sums.squares[r][wave] = sum;
+            }
         }
     }
     __syncthreads();
 
-    float factor = 1;
-    if (input.norm != nullptr) {
-        float sum = 0;
-#pragma unroll
-        for (unsigned int i = 0; i < ROW_GROUPS; ++i) {
-            sum += sums.squares[i];
-        }
-        factor = 1 / sqrtf(sum / (float)input.k + after.eps);
-    }
-    for (unsigned int i = threadIdx.x; i < count; i += ROW_THREADS) {
-        const auto total = [&](unsigned int task) INLINE {
+    const unsigned int columns = is_gated ? matrices.ends[0] : matrices.ends[2];
+#pragma unroll 1
+    for (unsigned int r = 0; r < input.rows; ++r) {
+        float factor = 1;
+        if (input.norm != nullptr) {
             float sum = 0;
-            for (unsigned int w = 0; w < waves; ++w) {
-                sum += sums.tasks[task * waves + w];
+#pragma unroll
+            for (unsigned int i = 0; i < ROW_GROUPS; ++i) {
+                sum += sums.squares[r][i];
             }
-            sum = input.norm != nullptr ? sum * factor : sum;
-            return after.bias != nullptr ? sum + load_float(after.bias, input.dtype, row_of(task)) : sum;
-        };
-        float result = total(i);
-        if (is_gated) {
-            result = activate(after.activation, result) * total(count + i);
+            factor = 1 / sqrtf(sum / (float)input.k + after.eps);
         }
-        if (after.summand != nullptr) {
-            result += load_float(after.summand, after.summand_dtype, first + i);
+        for (unsigned int i = threadIdx.x; i < count; i += ROW_THREADS) {
+            const auto total = [&](unsigned int task) INLINE {
+                float sum = 0;
+                for (unsigned int w = 0; w < waves; ++w) {
+                    sum += sums.tasks[(task * waves + w) * ROWS + r];
+                }
+                sum = input.norm != nullptr ? sum * factor : sum;
+                return after.bias != nullptr ? sum + load_float(after.bias, input.dtype, row_of(task)) : sum;
+            };
+            float result = total(i);
+            if (is_gated) {
+                result = activate(after.activation, result) * total(count + i);
+            }
+            if (after.summand != nullptr) {
+                result += load_float(after.summand, after.summand_dtype, (size_t)r * columns + first + i);
+            }
+            matrices.store(first + i, r, after.out_dtype, result);
         }
-        matrices.store(first + i, after.out_dtype, result);
     }
 }
 
 // Rows of floats; a unit is a pack.
-template <typename T>
+template <typename T, unsigned int ROWS>
 struct FloatRow {
-    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = CANDLE_ROW_FLOAT_UNITS, AHEAD = 2;
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = ROWS == 1 ? 4 : 2, AHEAD = 2;
     static constexpr bool LOADS_BY_GROUP = true;
     struct Raw { Pack<T, N> packs[UNITS]; };
     struct Activations { float values[UNITS][N]; };
 
-    __device__ __forceinline__ static size_t row_bytes(unsigned int k) { return k * sizeof(T); }
+    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return k * sizeof(T); }
     __device__ __forceinline__ static unsigned int units(unsigned int k) { return k / N; }
     __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
         Raw raw;
@@ -224,9 +277,10 @@ struct FloatRow {
         }
         return raw;
     }
-    __device__ __forceinline__ void prepare(const RowInput &, float &) {}
+    template <unsigned int COUNT>
+    __device__ __forceinline__ void prepare(const RowInput &, float (&)[COUNT]) {}
     __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
-                                                       float &squares) const {
+                                                       unsigned int row, float &squares) const {
         Activations x;
         unsigned int at[UNITS];
         bool inside[UNITS];
@@ -235,7 +289,7 @@ struct FloatRow {
             at[u] = place.clamped(segment, u) * N;
             inside[u] = place.is_inside(segment, u);
         }
-        input.load<T, false>(x.values, at, inside, squares);
+        input.load<T, false>(x.values, row, at, inside, squares);
         return x;
     }
     __device__ __forceinline__ static float product(const Raw &raw, const Activations &x, const RowLanes &place,
@@ -254,23 +308,32 @@ struct FloatRow {
     }
 };
 
-// The row as bytes in LDS with a scale for each piece. Each workgroup quantizes it itself, which saves a launch.
+// The rows as bytes in LDS with a scale for each piece. Each workgroup quantizes them itself, which saves a launch.
 struct QuantizedInput {
     uint8_t *bytes;
     Scale *scales;
 
-    __device__ __forceinline__ void prepare(const RowInput &input, float &squares) {
-        if (input.dtype == CANDLE_FLOAT_F32) {
-            prepare_from<float>(input, squares);
-        } else if (input.dtype == CANDLE_FLOAT_F16) {
-            prepare_from<__half>(input, squares);
-        } else {
-            prepare_from<__nv_bfloat16>(input, squares);
+    template <unsigned int COUNT>
+    __device__ __forceinline__ void prepare(const RowInput &input, float (&squares)[COUNT]) {
+#pragma unroll
+        for (unsigned int r = 0; r < COUNT; ++r) {
+            if (r >= input.rows) {
+                continue;
+            }
+            if (input.dtype == CANDLE_FLOAT_F32) {
+                prepare_row<float, COUNT == 1>(input, r, squares[r]);
+            } else if (input.dtype == CANDLE_FLOAT_F16) {
+                prepare_row<__half, false>(input, r, squares[r]);
+            } else {
+                prepare_row<__nv_bfloat16, false>(input, r, squares[r]);
+            }
         }
         __syncthreads();
     }
-    template <typename T>
-    __device__ __forceinline__ void prepare_from(const RowInput &input, float &squares) {
+    template <typename T, bool GATED>
+    __device__ __forceinline__ void prepare_row(const RowInput &input, unsigned int row, float &squares) {
+        uint8_t *row_bytes = bytes + row * input.k;
+        Scale *row_scales = scales + row * (input.k / PIECE);
         constexpr unsigned int N = 8, AT_ONCE = 2;
         for (unsigned int begin = 0; begin < input.k; begin += AT_ONCE * N * ROW_THREADS) {
             float values[AT_ONCE][N];
@@ -282,13 +345,13 @@ struct QuantizedInput {
                 inside[i] = own < input.k;
                 at[i] = inside[i] ? own : 0;
             }
-            input.load<T, sizeof(T) == 4>(values, at, inside, squares);
+            input.load<T, GATED>(values, row, at, inside, squares);
 #pragma unroll
             for (unsigned int i = 0; i < AT_ONCE; ++i) {
                 // Threads past the end take part in the shuffles of their wave.
                 if (begin + i * ROW_THREADS * N < input.k) {
                     const unsigned int own = begin + (i * ROW_THREADS + threadIdx.x) * N;
-                    quantize<N / 4, PIECE>(values[i], own / N, inside[i], (uint32_t *)(bytes + own), scales);
+                    quantize<N / 4, PIECE>(values[i], own / N, inside[i], (uint32_t *)(row_bytes + own), row_scales);
                 }
             }
         }
@@ -296,17 +359,17 @@ struct QuantizedInput {
 };
 
 // Rows of blocks; a unit is one piece, or two neighbouring pieces of a large block.
-template <typename F>
+template <typename F, unsigned int ROWS>
 struct BlockRow : QuantizedInput {
-    static constexpr unsigned int PIECES = F::PIECES > 1 ? 2 : 1, UNITS = F::PIECES > 1 ? 1 : 2;
+    static constexpr unsigned int PIECES = F::PIECES > 1 ? 2 : 1, UNITS = F::PIECES > 1 || ROWS > 1 ? 1 : 2;
     static constexpr bool LOADS_BY_GROUP = false;
     struct Raw { typename F::Raw raw[UNITS][PIECES]; };
     // As many as fit into registers.
-    static constexpr unsigned int AHEAD = UNITS * PIECES * F::BYTES > 40 * F::PIECES || F::SCALED == RUN ? 2 : 3;
+    static constexpr unsigned int AHEAD = UNITS * PIECES * F::BYTES > 40 * F::PIECES || F::SCALED == RUN || ROWS > 1 ? 2 : 3;
     struct Run { int words[RUN / 4]; float scale, scaled_sum; int offset; };
     struct Activations { Run runs[UNITS][PIECES][RUNS]; };
 
-    __device__ __forceinline__ static size_t row_bytes(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
+    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
     __device__ __forceinline__ static unsigned int units(unsigned int k) { return k / (PIECE * PIECES); }
     __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
         Raw read;
@@ -321,8 +384,10 @@ struct BlockRow : QuantizedInput {
         }
         return read;
     }
-    __device__ __forceinline__ Activations activations(const RowInput &, const RowLanes &place, unsigned int segment,
-                                                       float &) const {
+    __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
+                                                       unsigned int row, float &) const {
+        const uint8_t *row_bytes = bytes + row * input.k;
+        const Scale *row_scales = scales + row * (input.k / PIECE);
         typedef int Four __attribute__((ext_vector_type(4)));
         Activations x;
 #pragma unroll
@@ -330,8 +395,8 @@ struct BlockRow : QuantizedInput {
             const unsigned int u = i / (PIECES * RUNS), p = i / RUNS % PIECES, run = i % RUNS;
             const unsigned int piece = place.clamped(segment, u) * PIECES + p, inner = piece % F::PIECES;
             const unsigned int column = (piece - inner) * PIECE + F::column(inner, run);
-            const Four words = *(const Four *)(bytes + column);
-            const Scale scale = scales[column / PIECE];
+            const Four words = *(const Four *)(row_bytes + column);
+            const Scale scale = row_scales[column / PIECE];
             const int sum = column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
             Run &to = x.runs[u][p][run];
             to = {{words[0], words[1], words[2], words[3]}, scale.scale, scale.scale * (float)sum, F::OFFSET * sum};
@@ -390,33 +455,34 @@ struct BlockRow : QuantizedInput {
 
 // Rows of blocks of 32 weights whose header is followed by nibbles or bytes, as a stream of aligned packs. A unit is a
 // pack, which has parts of at most two blocks. Activations are arranged like the weights, with zeros in place of headers.
-template <typename F, unsigned int HEADER>
+template <typename F, unsigned int HEADER, unsigned int ROWS>
 struct StreamRow : QuantizedInput {
-    static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS, UNITS = 2 / PLANES;
-    static constexpr unsigned int AHEAD = F::MINIMUM ? 2 : 3, WORDS = CANDLE_PACK_BYTES / 4;
+    static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS;
+    static constexpr unsigned int UNITS = ROWS == 1 ? 2 / PLANES : 1, AHEAD = ROWS == 1 ? 3 : 2, WORDS = CANDLE_PACK_BYTES / 4;
     static constexpr bool LOADS_BY_GROUP = false;
     static_assert(HEADER == 2 + 2 * F::MINIMUM && (PLANES == 1 || PLANES == 2), "a block is a header with nibbles or bytes");
     struct Raw { Pack<uint32_t, WORDS> packs[UNITS]; uint32_t headers[UNITS][2]; };
-    // Activations of the pack's first and last block; both are the same if it has only one, and the second is then zero.
-    struct Block { int words[PLANES][WORDS]; float scale, scaled_sum; int offset; };
-    struct Activations { Block blocks[UNITS][2]; };
+    // Scale and sums of the activations of the pack's first and last block. If it has only one, the second has none.
+    struct Block { float scale, scaled_sum; int offset; };
+    struct Activations { int words[UNITS][PLANES][WORDS]; Block blocks[UNITS][2]; };
 
     // Returns true if rows of k weights are whole packs.
     __device__ __forceinline__ static bool fits(const RowMatrices &matrices, unsigned int k) {
-        size_t bits = row_bytes(k);
+        size_t bits = bytes_of_row(k);
 #pragma unroll
         for (unsigned int i = 0; i < 3; ++i) {
             bits |= (size_t)matrices.weights[i];
         }
         return bits % CANDLE_PACK_BYTES == 0;
     }
-    __device__ __forceinline__ static size_t row_bytes(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
+    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
     __device__ __forceinline__ static unsigned int units(unsigned int k) {
         return k / F::WEIGHTS * F::BYTES / CANDLE_PACK_BYTES;
     }
-    // Returns the block of the first or the last word of a pack.
-    __device__ __forceinline__ static unsigned int block_of(unsigned int pack, unsigned int last) {
-        return (pack * CANDLE_PACK_BYTES + (last ? CANDLE_PACK_BYTES - 4 : 0)) / F::BYTES;
+    // Returns the block that a word of a pack belongs to. If it begins with the last weights of a block, the rest is the
+    // header of the next.
+    __device__ __forceinline__ static unsigned int block_of(unsigned int pack, unsigned int word) {
+        return (pack * CANDLE_PACK_BYTES + word * 4) / F::BYTES;
     }
     __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
         Raw raw;
@@ -426,72 +492,68 @@ struct StreamRow : QuantizedInput {
             raw.packs[u] = Pack<uint32_t, WORDS>::read((const uint32_t *)row + pack * WORDS);
 #pragma unroll
             for (unsigned int last = 0; last < 2; ++last) {
-                const uint8_t *block = row + block_of(pack, last) * F::BYTES;
+                const uint8_t *block = row + block_of(pack, last * (WORDS - 1)) * F::BYTES;
                 raw.headers[u][last] = HEADER == 2 ? *(const uint16_t *)block : *(const uint32_t *)block;
             }
         }
         return raw;
     }
-    __device__ __forceinline__ Activations activations(const RowInput &, const RowLanes &place, unsigned int segment,
-                                                       float &) const {
-        Activations x = {};
+    __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
+                                                       unsigned int row, float &) const {
+        const uint8_t *row_bytes = bytes + row * input.k;
+        const Scale *row_scales = scales + row * (input.k / PIECE);
+        Activations x;
 #pragma unroll
         for (unsigned int u = 0; u < UNITS; ++u) {
-            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0), last = block_of(pack, 1);
+            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0);
             int sums[2] = {0, 0};
 #pragma unroll
-            for (unsigned int word = 0; word < WORDS; ++word) {
-                const unsigned int at = pack * CANDLE_PACK_BYTES + word * 4, block = at / F::BYTES;
-                const bool is_second = block != first;
+            for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
+                const unsigned int plane = i / WORDS, word = i % WORDS, at = pack * CANDLE_PACK_BYTES + word * 4;
+                uint32_t bits = 0;
 #pragma unroll
-                for (unsigned int plane = 0; plane < PLANES; ++plane) {
-                    uint32_t bits = 0;
-#pragma unroll
-                    for (unsigned int half = 0; half < 2; ++half) {
-                        const unsigned int offset = (at + 2 * half) % F::BYTES;
-                        const uint8_t *from = bytes + (at + 2 * half) / F::BYTES * F::WEIGHTS + plane * QUANTS + offset - HEADER;
-                        bits |= offset < HEADER ? 0 : (uint32_t)*(const uint16_t *)from << (16 * half);
-                    }
-                    x.blocks[u][0].words[plane][word] = is_second ? 0 : (int)bits;
-                    x.blocks[u][1].words[plane][word] = is_second ? (int)bits : 0;
-#pragma unroll
-                    for (unsigned int b = 0; b < 2; ++b) {
-                        sums[b] = __dp4a(x.blocks[u][b].words[plane][word], 0x01010101, sums[b]);
-                    }
+                for (unsigned int half = 0; half < 2; ++half) {
+                    const unsigned int offset = (at + 2 * half) % F::BYTES;
+                    const uint8_t *from =
+                        row_bytes + (at + 2 * half) / F::BYTES * F::WEIGHTS + plane * QUANTS + offset - HEADER;
+                    bits |= offset < HEADER ? 0 : (uint32_t)*(const uint16_t *)from << (16 * half);
                 }
+                x.words[u][plane][word] = (int)bits;
+                const int sum = __dp4a((int)bits, 0x01010101, 0);
+                const bool is_first = block_of(pack, word) == first;
+                sums[0] += is_first ? sum : 0;
+                sums[1] += is_first ? 0 : sum;
             }
 #pragma unroll
             for (unsigned int b = 0; b < 2; ++b) {
-                Block &to = x.blocks[u][b];
-                to.scale = scales[b == 0 ? first : last].scale;
-                to.scaled_sum = to.scale * (float)sums[b];
-                to.offset = F::OFFSET * sums[b];
+                const float scale = row_scales[block_of(pack, b * (WORDS - 1))].scale;
+                x.blocks[u][b] = {scale, scale * (float)sums[b], F::OFFSET * sums[b]};
             }
         }
         return x;
     }
     __device__ __forceinline__ static float product(const Raw &raw, const Activations &x, const RowLanes &place,
                                                     unsigned int segment) {
+        constexpr uint32_t BITS = PLANES == 1 ? 0xffffffff : 0x0f0f0f0f;
         float total = 0;
 #pragma unroll
         for (unsigned int u = 0; u < UNITS; ++u) {
+            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0);
+            const Block(&blocks)[2] = x.blocks[u];
+            int dots[2] = {F::OFFSET == 0 ? 0 : -blocks[0].offset, F::OFFSET == 0 ? 0 : -blocks[1].offset};
+#pragma unroll
+            for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
+                const unsigned int plane = i / WORDS, word = i % WORDS;
+                const uint32_t q = raw.packs[u][word] >> (4 * plane), mask = block_of(pack, word) == first ? BITS : 0;
+                dots[0] = __dp4a((int)(q & mask), x.words[u][plane][word], dots[0]);
+                dots[1] = __dp4a((int)(q & (BITS ^ mask)), x.words[u][plane][word], dots[1]);
+            }
             float part = 0;
 #pragma unroll
             for (unsigned int b = 0; b < 2; ++b) {
-                const Block &block = x.blocks[u][b];
-                int dot = F::OFFSET == 0 ? 0 : -block.offset;
-#pragma unroll
-                for (unsigned int word = 0; word < WORDS; ++word) {
-                    const uint32_t bits = raw.packs[u][word];
-#pragma unroll
-                    for (unsigned int plane = 0; plane < PLANES; ++plane) {
-                        const uint32_t q = PLANES == 1 ? bits : bits >> (4 * plane) & 0x0f0f0f0f;
-                        dot = __dp4a((int)q, block.words[plane][word], dot);
-                    }
-                }
-                part += half_of(raw.headers[u][b] & 0xffff) * (block.scale * (float)dot);
+                part += half_of(raw.headers[u][b] & 0xffff) * (blocks[b].scale * (float)dots[b]);
                 if (F::MINIMUM) {
-                    part += half_of(raw.headers[u][b] >> 16) * block.scaled_sum;
+                    part += half_of(raw.headers[u][b] >> 16) * blocks[b].scaled_sum;
                 }
             }
             total += place.is_inside(segment, u) ? part : 0;

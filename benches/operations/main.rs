@@ -12,6 +12,7 @@ mod conv;
 mod copies;
 mod devices;
 mod elementwise;
+mod few_rows;
 mod indexing;
 mod launch;
 mod measure;
@@ -163,6 +164,7 @@ fn select_cases(args: &Args, scale: Scale) -> Result<Vec<Case>> {
         indexing::cases,
         conv::cases,
         products::cases,
+        few_rows::cases,
         attention::cases,
         quantized::cases,
         model::cases,

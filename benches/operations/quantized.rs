@@ -86,12 +86,12 @@ fn amounts(case: &mut Case, format: GgmlDType, [m, k, n]: [usize; 3]) {
     };
 }
 
-fn block_bytes(format: GgmlDType, elements: usize) -> usize {
+pub fn block_bytes(format: GgmlDType, elements: usize) -> usize {
     elements / format.block_size() * format.type_size()
 }
 
 /// Returns a matrix of repeated blocks of normally distributed numbers.
-fn matrix(format: GgmlDType, n: usize, k: usize, device: &Device) -> Result<QTensor> {
+pub fn matrix(format: GgmlDType, n: usize, k: usize, device: &Device) -> Result<QTensor> {
     let period = 64 * 256;
     let values = Tensor::randn(0f32, 0.02, period, &Device::Cpu)?;
     let blocks = QTensor::quantize(&values, format)?.data()?.into_owned();

@@ -51,6 +51,8 @@ pub type Condition = fn(&BlockFormat) -> bool;
 pub const ALL: Condition = |_| true;
 /// Formats with blocks of 256 weights.
 pub const LARGE: Condition = |format| format.weights == 256;
+/// Formats with blocks of 32 weights.
+pub const SMALL: Condition = |format| format.weights == 32;
 /// Formats with a quantizer.
 pub const QUANTIZABLE: Condition = |format| format.quantizer_threads > 0;
 /// Formats whose quantizer supports an importance matrix.
@@ -61,6 +63,7 @@ pub fn macros() -> Vec<(&'static str, String)> {
     let lists = [
         ("FORMAT", ALL),
         ("LARGE_FORMAT", LARGE),
+        ("SMALL_FORMAT", SMALL),
         ("QUANTIZABLE_FORMAT", QUANTIZABLE),
         ("WEIGHTED_FORMAT", WEIGHTED),
     ];

@@ -1,12 +1,12 @@
-//! Products of one row of activations with the operations around them in a decoder layer.
+//! Products of one to four rows of activations with the operations around them in a decoder layer.
 
-use super::formats::{ALL, formats};
-use super::schema::{Argument, Family, dtypes, family};
+use super::formats::{ALL, SMALL, formats};
+use super::schema::{Argument, Axis, Family, dtypes, family, names};
 use super::shared::TILED_FLOATS;
 
 subject! {
     modules {
-        /// Products of one row with float and quantized matrices, with norm, bias, gate and residual.
+        /// Products of one to four rows with float and quantized matrices, with norm, bias, gate and residual.
         row,
     }
     constants {
@@ -14,8 +14,6 @@ subject! {
         ROW_PRODUCT_BLOCK = 512,
         /// Sums of waves that a workgroup holds in LDS. With a row of 32,768 bytes and its scales they fit into 48 KiB.
         ROW_PRODUCT_SUMS = 1984,
-        /// Packs of a float matrix's row that a lane multiplies.
-        ROW_FLOAT_UNITS = 4,
         /// Code of f32 in the arguments of a product of one row.
         FLOAT_F32 = 0,
         /// Code of f16.
@@ -32,37 +30,46 @@ subject! {
 }
 
 const ROW: &[Argument] = args![
-    Pointer => x "the row", gate "if not null, the row of f32 is silu(x) * gate; only for blocks",
-        norm "if not null, the weights of an RMS norm of the row",
+    Pointer => x "dense rows", gate "if not null, the row is silu(x) * gate; only for one row of f32 and blocks",
+        norm "if not null, the weights of an RMS norm of the rows",
         bias "added to the products with all matrices; may be null", summand "added to the result; may be null",
         w0 "rows of the first matrix, or of the gate", w1 "rows of the second matrix, if any, or of up",
         w2 "rows of the third matrix, if any", out0 "result of the first matrix, or of the gate and up",
         out1 "result of the second matrix", out2 "result of the third matrix";
     U32 => end0 "end of the first matrix's rows", end1 "end of the second matrix's rows",
+<<<<<<< HEAD
         end2 "end of the third matrix's rows", k "elements of a row", results "results per workgroup",
         lanes "threads that share a row of a matrix: a power of two, or a multiple of 32",
         dtype "code of the dtype of all inputs other than the matrices and the summand",
         summand_dtype "code of the summand's dtype", out_dtype "code of the results' dtype",
+=======
+        end2 "end of the third matrix's rows", k "elements of a row", rows "number of rows, at most that in the name",
+        results "results per workgroup and row",
+        lanes "threads that share a row of a matrix: a power of two, or a multiple of 32; at least the number of rows in the name",
+        dtype "code of the dtype of all inputs other than the matrices", out_dtype "code of the results' dtype",
+>>>>>>> 13adeaafd50633629d6c8661ea462899ac2579dd
         activation "code of the gate's activation";
     F32 => eps "added to the mean square of the norm"];
 
 fn families() -> Vec<Family> {
     let row = |family: Family| family.takes(&[ROW]).block(ROW_PRODUCT_BLOCK);
+    let rows = |counts| Axis { shared: Some("RowCount"), ..names("rows", counts) };
     vec![
         row(family(
             "RowProduct",
             "row",
-            "row_product_{dtype}",
-            "Products of one row with up to three float matrices, whose rows are numbered consecutively.",
+            "row_product_{rows}_{dtype}",
+            "Products of few rows with up to three float matrices, whose rows are numbered consecutively.",
         )
-        .over([dtypes("dtype", TILED_FLOATS)])),
+        .over([rows(&["1", "4"]), dtypes("dtype", TILED_FLOATS)])),
         row(family(
             "QuantizedRow",
             "row",
-            "quantized_row_{format}",
-            "Products of one row with up to three matrices of blocks, whose rows are numbered consecutively.",
+            "quantized_row_{rows}_{format}",
+            "Products of few rows with up to three matrices of blocks, whose rows are numbered consecutively.",
         )
-        .over([formats(ALL)])
+        .over([rows(&["1"]), formats(ALL)])
+        .over([rows(&["4"]), formats(SMALL)])
         .with_dynamic_lds()),
     ]
 }

@@ -6,7 +6,7 @@ use crate::rocm_backend::hip_kernels::contract::{
     ACTIVATION_NONE, PACK_BYTES, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{
-    activation_bytes, Groups, RowMatrix, RowProduct, RowProducts, RowWeights, MAX_QUANTIZED_COLUMNS,
+    activation_bytes, has_row_kernel, Groups, RowMatrix, RowProduct, RowProducts, RowWeights,
 };
 use crate::rocm_backend::{element, LaunchConfig, RocmError};
 use crate::{DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
@@ -18,8 +18,8 @@ const DOT_ROWS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKernel {
-    /// One row, which every workgroup quantizes for itself.
-    SingleRow,
+    /// One to four rows, which every workgroup quantizes for itself.
+    RowKernel,
     /// 8-bit dot products with activations that a previous launch quantized, [`DOT_ROWS`] rows per pass.
     DotProducts,
     /// Matrix units with activations quantized by a previous launch, 16 rows per pass.
@@ -32,14 +32,14 @@ enum ProductKernel {
 
 /// Chooses the fastest implementation for a product with `rows` rows of activations.
 ///
-/// One row: reading the blocks dominates, and a second launch would cost as much as a small product. Few rows: the blocks
-/// are read once or come from the cache, which costs less than the unused rows of a tile. If the format's scales can be
+/// One to four rows: reading the blocks dominates, and a second launch would cost as much as a small product. `has_row`
+/// tells that there is a kernel. Few rows: the blocks are read once or come from the cache, which costs less than the unused rows of a tile. If the format's scales can be
 /// folded into the bytes, matrix units are used, since dot products are compute-bound from two rows on.
 ///
 /// Many rows on a data-center GPU: writing and rereading the bf16 values costs less than what rocBLAS gains over tiles
 /// that unpack blocks. The same holds against four passes of the few-row kernel. This was measured on an H200; an
 /// Instinct has a similar ratio of compute to bandwidth. A Radeon has too little bandwidth for this and uses tiles.
-fn choose_kernel(rows: usize, columns: usize, on_units: bool, arch: &str) -> ProductKernel {
+fn choose_kernel(rows: usize, has_row: bool, on_units: bool, arch: &str) -> ProductKernel {
     let library = arch.starts_with("gfx9") || arch.starts_with("sm_");
     let few = match (library, on_units) {
         (true, true) => 64,
@@ -47,7 +47,7 @@ fn choose_kernel(rows: usize, columns: usize, on_units: bool, arch: &str) -> Pro
         (false, _) => 32,
     };
     match rows {
-        1 if columns <= MAX_QUANTIZED_COLUMNS => ProductKernel::SingleRow,
+        _ if has_row => ProductKernel::RowKernel,
         _ if rows <= few && rows > 1 && on_units => ProductKernel::FewRowsOnMatrixUnits,
         _ if rows <= few => ProductKernel::DotProducts,
         _ if library => ProductKernel::Library,
@@ -115,8 +115,9 @@ pub(super) fn forward(
         Data::Blocks(format, blocks) => {
             let operands = Operands { format: *format, blocks: blocks.ptr(), x, layout, m: rows, n, k };
             let on_units = few::is_supported(*format, &x.device);
-            match choose_kernel(rows, k, on_units, x.device.arch()) {
-                ProductKernel::SingleRow => single_row(&operands)?,
+            let has_row = has_row_kernel(RowWeights::Blocks(*format), rows, k);
+            match choose_kernel(rows, has_row, on_units, x.device.arch()) {
+                ProductKernel::RowKernel => row_kernel(&operands)?,
                 ProductKernel::DotProducts => dot_products(&operands)?,
                 ProductKernel::FewRowsOnMatrixUnits => few::product(&operands)?,
                 ProductKernel::Tiles => tiles::product(&operands)?,
@@ -162,22 +163,23 @@ fn aligned<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmSto
     Ok(copy.insert(dense).slice.ptr())
 }
 
-/// Multiplies one row. Returns n elements of the dtype of the row.
-fn single_row(operands: &Operands) -> Result<RocmStorage> {
-    let Operands { format, blocks, x, layout, n, k, .. } = *operands;
+/// Multiplies one to four rows. Returns (m, n) in the dtype of the rows.
+fn row_kernel(operands: &Operands) -> Result<RocmStorage> {
+    let Operands { format, blocks, x, layout, m, n, k } = *operands;
     let (dtype, device) = (x.dtype(), &x.device);
     let mut copy = None;
     let row = aligned(x, layout, &mut copy)?;
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(device, dtype, n, OP)? };
+    let dst = unsafe { RocmStorage::alloc(device, dtype, m * n, OP)? };
     let out = dst.slice.ptr();
-    if dtype == DType::F32 {
+    if dtype == DType::F32 && m == 1 {
         // SAFETY: the sizes of the row, the matrix and the output were checked.
         unsafe { device.defer_product(RowProduct { format, blocks, n, k, x: row, out })? };
         return Ok(dst);
     }
     let products = RowProducts {
         weights: RowWeights::Blocks(format),
+        rows: m,
         k,
         dtype,
         out_dtype: dtype,

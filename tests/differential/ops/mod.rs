@@ -4,6 +4,7 @@ mod convolution_gradients;
 mod convolutions;
 mod copies;
 mod elementwise;
+mod fused;
 mod indexing;
 mod layers;
 mod products;
@@ -190,6 +191,7 @@ fn all() -> Vec<Op> {
         convolution_gradients::ops,
         layers::ops,
         quantized::ops,
+        fused::ops,
         attention::ops,
     ];
     families.iter().flat_map(|ops| ops()).collect()

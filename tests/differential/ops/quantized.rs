@@ -66,7 +66,7 @@ fn some_columns(c: &mut Choices, kind: GgmlDType) -> usize {
 
 /// Quantizes an operand on the CPU and copies the blocks to its device. The last blocks are cached, so that
 /// the copies are not counted when a case runs again.
-fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Result<Arc<QTensor>> {
+pub(super) fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Result<Arc<QTensor>> {
     static LAST: Mutex<Option<(String, Arc<QTensor>)>> = Mutex::new(None);
     let device = values.device();
     let key = format!("{case} {operand} {:?}", device.location());
@@ -84,7 +84,7 @@ fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Resu
 }
 
 /// Returns the dequantized numbers of an operand in f64.
-fn values(case: &Case, operand: usize, t: &Tensor, kind: GgmlDType) -> Result<Tensor> {
+pub(super) fn values(case: &Case, operand: usize, t: &Tensor, kind: GgmlDType) -> Result<Tensor> {
     blocks(case, operand, t, kind)?.dequantize(&Device::Cpu)?.to_dtype(DType::F64)
 }
 
@@ -282,7 +282,7 @@ fn span(x: &Tensor, kind: GgmlDType) -> Result<usize> {
 
 /// Returns half a quantization step of each activation, which ROCm quantizes to 8 bits: the largest of a span
 /// is 127 steps. The error of a product is at most this, times the magnitude of the weight.
-fn half_steps(x: &Tensor, span: usize) -> Result<Tensor> {
+pub(super) fn half_steps(x: &Tensor, span: usize) -> Result<Tensor> {
     let (dims, k) = (x.dims(), x.dim(D::Minus1)?);
     let blocks = x.abs()?.reshape([&dims[..dims.len() - 1], &[k / span, span]].concat())?;
     let largest = blocks.max_keepdim(D::Minus1)?.broadcast_as(blocks.shape())?;

@@ -30,6 +30,10 @@ impl FusedProduct<'_> {
         // One product of all rows; each matrix of a batch would otherwise be a product.
         let x = x.contiguous()?.reshape((outer.iter().product::<usize>(), k))?;
         let (y, has_bias) = match self.weight {
+            // Other devices do not multiply bf16 with blocks.
+            ProductWeight::Quantized(weight) if !x.device().is_rocm() => {
+                (x.to_dtype(DType::F32)?.apply_op1_no_bwd(weight)?, false)
+            }
             ProductWeight::Quantized(weight) => (x.apply_op1_no_bwd(weight)?, false),
             ProductWeight::Float(weight) => self.float_product(&x.to_dtype(weight.dtype())?, weight)?,
         };

@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | this file | the description of a product, its checks, and the choice of the implementation |
-//! | `row` | one row, in one launch |
+//! | `row` | one to four rows, in one launch |
 //! | `composed` | the same result by separate operations, on any device and for any number of rows |
 mod composed;
 mod row;
@@ -77,8 +77,9 @@ pub enum GateActivation {
 ///
 /// `out = gate(rms_norm(x) Wᵀ + bias) + residual`
 ///
-/// One row of up to 32,768 elements takes one launch on a ROCm device; each omitted part is skipped. More rows, and what
-/// the kernels do not support, are computed by separate operations, which define the result. The fused form rounds
+/// One to four rows of floats, of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q8_1, and one row of the other formats, take one launch
+/// on a ROCm device, if all dtypes but those of weights and result are the same. Rows for blocks may have up to 32,768
+/// elements together. More rows, and what the kernels do not support, are computed by separate operations, which define the result. The fused form rounds
 /// only its result, while separate operations also round each intermediate result, so that their last bits differ.
 /// Sums are f32 in both forms. Gradients are not tracked.
 ///

@@ -1,7 +1,7 @@
-//! A fused product of one row in one launch.
+//! A fused product of one to four rows in one launch.
 use super::{FusedProduct, GateActivation, ProductWeight, OP};
 use crate::op::BackpropOp;
-use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights, MAX_QUANTIZED_COLUMNS};
+use crate::rocm_backend::ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result, Storage, Tensor};
 use hip_kernels::contract::{DevicePtr, ACTIVATION_GELU, ACTIVATION_NONE, ACTIVATION_SILU, PACK_BYTES};
@@ -14,10 +14,11 @@ struct Rows {
 }
 
 impl FusedProduct<'_> {
-    /// Computes the product of one row. Returns `None` if the kernel does not support it.
+    /// Computes the product of one to four rows. Returns `None` if the kernel does not support it.
     pub(super) fn row(&self) -> Result<Option<Tensor>> {
         let (n, k) = self.weight.dims2()?;
-        if self.x.elem_count() != k || n * k == 0 {
+        let x_rows = self.x.elem_count().checked_div(k).unwrap_or(0);
+        if x_rows * n * k == 0 {
             return Ok(None);
         }
         let xs = self.x.storage();
@@ -25,6 +26,9 @@ impl FusedProduct<'_> {
         let (Some(x), Some(rows)) = (self.input(xs, Some(self.x), true)?, self.rows(xs, k)?) else {
             return Ok(None);
         };
+        if !has_row_kernel(rows.weights, x_rows, k) {
+            return Ok(None);
+        }
         let norm = self.input(xs, self.norm.map(|(weight, _)| weight), true)?;
         let bias = self.input(xs, self.bias, false)?;
         let residual_dtype = self.residual.map_or(self.dtype, Tensor::dtype);
@@ -35,7 +39,7 @@ impl FusedProduct<'_> {
         }
         let columns = self.columns()?;
         // SAFETY: every element is written by the kernel.
-        let dst = unsafe { RocmStorage::alloc(&xs.device, self.dtype, columns, OP)? };
+        let dst = unsafe { RocmStorage::alloc(&xs.device, self.dtype, x_rows * columns, OP)? };
         let out = dst.slice.ptr();
         let activation = match self.gate {
             None => ACTIVATION_NONE,
@@ -46,6 +50,7 @@ impl FusedProduct<'_> {
         let both = [rows.at, up].map(|weights| RowMatrix { weights, n: columns, out });
         let products = RowProducts {
             weights: rows.weights,
+            rows: x_rows,
             k,
             dtype: self.x.dtype(),
             out_dtype: self.dtype,
@@ -100,7 +105,7 @@ impl FusedProduct<'_> {
                 };
                 let row_bytes = k / format.weights() * format.bytes();
                 let rows = Rows { weights: RowWeights::Blocks(format), at, row_bytes };
-                Ok((k <= MAX_QUANTIZED_COLUMNS).then_some(rows))
+                Ok(Some(rows))
             }
         }
     }

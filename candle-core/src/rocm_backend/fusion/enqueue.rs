@@ -99,6 +99,7 @@ fn rows(
     let matrices = &wanted[..count];
     let products = RowProducts {
         weights: RowWeights::Blocks(group.format),
+        rows: 1,
         k: group.k,
         dtype: DType::F32,
         out_dtype: DType::F32,

@@ -1,5 +1,5 @@
-//! Products of one row of activations with up to three matrices of one kind in one launch, with the operations around
-//! them in a decoder layer.
+//! Products of one to four rows of activations with up to three matrices of one kind in one launch, with the operations
+//! around them in a decoder layer.
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::ops::quantized_row::activation_bytes;
@@ -7,20 +7,20 @@ use crate::rocm_backend::storage::element;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use hip_kernels::contract::{
-    BlockFormat, DevicePtr, KernelId, QuantizedRow, RowProduct, ACTIVATION_NONE, FLOAT_BF16, FLOAT_F16,
-    FLOAT_F32, PACK_BYTES, QUANTIZED_PIECE, ROW_FLOAT_UNITS, ROW_PRODUCT_BLOCK, ROW_PRODUCT_SUMS,
+    BlockFormat, DevicePtr, KernelId, QuantizedRow, RowCount, RowProduct, ACTIVATION_NONE, FLOAT_BF16,
+    FLOAT_F16, FLOAT_F32, PACK_BYTES, PRODUCT_ROWS, QUANTIZED_PIECE, ROW_PRODUCT_BLOCK, ROW_PRODUCT_SUMS,
 };
 
 /// The name of the operation in errors.
 const OP: &str = "row-product";
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
-/// Maximum row length in elements whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
-pub(crate) const MAX_QUANTIZED_COLUMNS: usize = 32768;
+/// Maximum number of elements of all rows whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
+const MAX_QUANTIZED_ELEMENTS: usize = 32768;
 /// Number of lanes that shuffles combine.
 const LANES: usize = 32;
 
-/// A matrix of `n` rows, and memory for its `n` results.
+/// A matrix of `n` rows, and memory for its `n` results of each row.
 #[derive(Clone, Copy)]
 pub(crate) struct RowMatrix {
     pub(crate) weights: DevicePtr,
@@ -33,41 +33,71 @@ pub(crate) struct RowMatrix {
 pub(crate) enum RowWeights {
     /// Floats of the dtype of the activations, in whole packs.
     Floats,
-    /// Whole blocks; a row has at most [`MAX_QUANTIZED_COLUMNS`] weights.
+    /// Whole blocks.
     Blocks(BlockFormat),
 }
 
-/// Products of one row of `k` elements with several matrices.
+/// Products of dense rows of `k` elements with several matrices.
 pub(crate) struct RowProducts<'a> {
     pub(crate) weights: RowWeights,
+    /// Number of rows and of their elements, for which [`has_row_kernel`] is true.
+    pub(crate) rows: usize,
     pub(crate) k: usize,
     /// Dtype of all inputs other than the matrices and the summand: f16, bf16 or f32.
     pub(crate) dtype: DType,
     /// Dtype of the results: f16, bf16 or f32.
     pub(crate) out_dtype: DType,
     pub(crate) x: DevicePtr,
-    /// If present, the row of f32 is `silu(x)` times this; only for blocks.
+    /// If present, the row is `silu(x)` times this; only for one row of f32 and blocks.
     pub(crate) gate: Option<DevicePtr>,
-    /// Weights and epsilon of the RMS norm of the row.
+    /// Weights and epsilon of the RMS norm of the rows.
     pub(crate) norm: Option<(DevicePtr, f32)>,
     /// One element for each row of all matrices.
     pub(crate) bias: Option<DevicePtr>,
     /// Code of the activation of a gate. There are then two matrices of `n` rows, the gate and up, with one result.
     pub(crate) activation: usize,
+<<<<<<< HEAD
     /// If present, this is added to the result; f16, bf16 or f32.
     pub(crate) summand: Option<(DevicePtr, DType)>,
+=======
+    /// If present, these rows are added to the result.
+    pub(crate) summand: Option<DevicePtr>,
+>>>>>>> 13adeaafd50633629d6c8661ea462899ac2579dd
     /// The matrices: at least one, at most [`MAX_MATRICES`].
     pub(crate) matrices: &'a [RowMatrix],
 }
 
-/// Returns the kernel for a kind of matrices.
+/// Returns true if a kernel multiplies `rows` rows of `k` elements with a kind of matrices.
+pub(crate) fn has_row_kernel(weights: RowWeights, rows: usize, k: usize) -> bool {
+    let few = (1..=PRODUCT_ROWS).contains(&rows);
+    match weights {
+        RowWeights::Floats => few,
+        RowWeights::Blocks(format) => {
+            few && rows * k <= MAX_QUANTIZED_ELEMENTS && QuantizedRow::kernel(count(rows), format).is_some()
+        }
+    }
+}
+
+/// Returns the number of rows that the kernel for `rows` rows holds.
+fn count(rows: usize) -> RowCount {
+    if rows == 1 {
+        RowCount::R1
+    } else {
+        RowCount::R4
+    }
+}
+
+/// Returns the kernel for one row and a kind of matrices.
 ///
 /// # Errors
 /// If there is none.
 pub(crate) fn row_kernel(weights: RowWeights, dtype: DType) -> Result<KernelId> {
+    let one = RowCount::R1;
     let id = match weights {
-        RowWeights::Floats => element(dtype).and_then(RowProduct::kernel).map(|kernel| kernel.id()),
-        RowWeights::Blocks(format) => QuantizedRow::kernel(format).map(|kernel| kernel.id()),
+        RowWeights::Floats => {
+            element(dtype).and_then(|of| RowProduct::kernel(one, of)).map(|kernel| kernel.id())
+        }
+        RowWeights::Blocks(format) => QuantizedRow::kernel(one, format).map(|kernel| kernel.id()),
     };
     id.ok_or_else(|| match weights {
         RowWeights::Floats => unsupported_dtype(OP, dtype),
@@ -91,25 +121,28 @@ impl RowProducts<'_> {
     /// Returns the number of threads that share a row. It depends only on the length of the row, so that results do not
     /// depend on the other matrices of a launch.
     fn lanes(&self) -> usize {
+        let is_one = self.rows == 1;
         // Units of a row, and units per lane, as in row.cuh.
         let (units, per_lane) = match self.weights {
-            RowWeights::Floats => (self.k * self.dtype.size_in_bytes() / PACK_BYTES, ROW_FLOAT_UNITS),
+            RowWeights::Floats => {
+                (self.k * self.dtype.size_in_bytes() / PACK_BYTES, if is_one { 4 } else { 2 })
+            }
             RowWeights::Blocks(format) => {
                 let row_bytes = self.k / format.weights() * format.bytes();
                 match (format.weights() / QUANTIZED_PIECE, format) {
                     (1, BlockFormat::Q80) if row_bytes.is_multiple_of(PACK_BYTES) => {
-                        (row_bytes / PACK_BYTES, 2)
+                        (row_bytes / PACK_BYTES, if is_one { 2 } else { 1 })
                     }
                     (1, BlockFormat::Q40 | BlockFormat::Q41) if row_bytes.is_multiple_of(PACK_BYTES) => {
                         (row_bytes / PACK_BYTES, 1)
                     }
-                    (1, _) => (self.k / QUANTIZED_PIECE, 2),
+                    (1, _) => (self.k / QUANTIZED_PIECE, if is_one { 2 } else { 1 }),
                     _ => (self.k / (2 * QUANTIZED_PIECE), 1),
                 }
             }
         };
         match units.div_ceil(per_lane) {
-            few if few < LANES => few.max(1).next_power_of_two(),
+            few if few < LANES => few.max(if is_one { 1 } else { PRODUCT_ROWS }).next_power_of_two(),
             lanes => lanes.next_multiple_of(LANES).min(ROW_PRODUCT_BLOCK),
         }
     }
@@ -117,7 +150,8 @@ impl RowProducts<'_> {
     /// Returns the number of results of a workgroup, and the number of workgroups: one for each multiprocessor, or a
     /// multiple if their sums do not fit into LDS. Each workgroup reads the row, so that more would repeat that work.
     fn shares(&self, results: usize, lanes: usize, multiprocessors: usize) -> (usize, usize) {
-        let sums = (lanes / LANES).max(1) * if self.activation == ACTIVATION_NONE { 1 } else { 2 };
+        let held = if self.rows == 1 { 1 } else { PRODUCT_ROWS };
+        let sums = held * (lanes / LANES).max(1) * if self.activation == ACTIVATION_NONE { 1 } else { 2 };
         let passes = results.div_ceil(multiprocessors * (ROW_PRODUCT_SUMS / sums));
         let each = results.div_ceil(multiprocessors * passes.max(1)).max(1);
         (each, results.div_ceil(each))
@@ -135,9 +169,8 @@ impl RowProducts<'_> {
         let end = |count: usize| self.matrices.iter().take(count).map(|matrix| matrix.n).sum::<usize>();
         let weights = |at: usize| self.matrices.get(at).map_or(null, |matrix| matrix.weights);
         let out = |at: usize| self.matrices.get(at).map_or(null, |matrix| matrix.out);
-        let limit = (1 << 31) - 1;
-        if end(MAX_MATRICES).max(self.k) > limit {
-            let elements = end(MAX_MATRICES).max(self.k);
+        let (limit, elements) = ((1 << 31) - 1, end(MAX_MATRICES).max(self.k).max(self.rows * self.k));
+        if elements > limit {
             return Err(RocmError::TooManyElements { op: OP, elements, limit }.into());
         }
         let lanes = self.lanes();
@@ -145,12 +178,16 @@ impl RowProducts<'_> {
         let (each, grid) = self.shares(results, lanes, device.multiprocessors());
         let lds_bytes = match self.weights {
             RowWeights::Floats => 0,
-            RowWeights::Blocks(_) => activation_bytes(1, self.k) as u32,
+            RowWeights::Blocks(_) => activation_bytes(self.rows, self.k) as u32,
         };
         let block = (ROW_PRODUCT_BLOCK as u32, 1, 1);
         let config = LaunchConfig { grid: (grid as u32, 1, 1), block, lds_bytes };
         let (norm, eps) = self.norm.unwrap_or((null, 0.0));
+<<<<<<< HEAD
         let (summand, summand_dtype) = self.summand.unwrap_or((null, self.out_dtype));
+=======
+        let rows = count(self.rows);
+>>>>>>> 13adeaafd50633629d6c8661ea462899ac2579dd
         macro_rules! launch {
             ($family:ident, $kernel:expr) => {{
                 let Some(kernel) = $kernel else { return row_kernel(self.weights, self.dtype).map(drop) };
@@ -170,6 +207,7 @@ impl RowProducts<'_> {
                     end1: end(2) as u32,
                     end2: end(3) as u32,
                     k: self.k as u32,
+                    rows: self.rows as u32,
                     results: each as u32,
                     lanes: lanes as u32,
                     dtype: code(self.dtype)?,
@@ -183,8 +221,10 @@ impl RowProducts<'_> {
             }};
         }
         match self.weights {
-            RowWeights::Floats => launch!(RowProduct, element(self.dtype).and_then(RowProduct::kernel)),
-            RowWeights::Blocks(format) => launch!(QuantizedRow, QuantizedRow::kernel(format)),
+            RowWeights::Floats => {
+                launch!(RowProduct, element(self.dtype).and_then(|of| RowProduct::kernel(rows, of)))
+            }
+            RowWeights::Blocks(format) => launch!(QuantizedRow, QuantizedRow::kernel(rows, format)),
         }
     }
 }

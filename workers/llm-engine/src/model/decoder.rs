@@ -210,7 +210,7 @@ impl Decoder {
             Some(layer) => layer.attention_norm.as_ref(),
             None => Some(&self.norm),
         };
-        let mut stream = ResidualStream::new(x, norm_of(0))?;
+        let mut stream = ResidualStream::new(x);
         for (index, layer) in self.layers.iter().enumerate() {
             // After the last layer's keys and values are written, only the wanted rows matter.
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());

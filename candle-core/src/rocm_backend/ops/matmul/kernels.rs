@@ -2,13 +2,13 @@
 //! rocBLAS has no kernels for the GPU or the dtype.
 use super::operand::{Operand, Output, OP};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
-use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights};
+use crate::rocm_backend::ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use hip_kernels::contract::{
-    DevicePtr, Product, ProductKind, TileSide, TiledProduct, ACTIVATION_NONE, BLOCK, PACK_BYTES, PRODUCT_ROWS,
-    PRODUCT_TILE, THIN_SIDE,
+    DevicePtr, Product, ProductKind, TileSide, TiledProduct, ACTIVATION_NONE, BLOCK, PACK_BYTES,
+    PRODUCT_ROWS, PRODUCT_TILE, THIN_SIDE,
 };
 
 /// Number of threads that saturates a large GPU, for products of few rows.
@@ -49,9 +49,11 @@ pub(super) unsafe fn few_rows(
     if !is_vectorizable(dtype, k, left, right) {
         return Ok(false);
     }
-    if m == 1 && b == 1 && right.0.leading == k {
+    let is_dense = left.0.leading == k && right.0.leading == k && out.row_stride == n;
+    if b == 1 && is_dense && has_row_kernel(RowWeights::Floats, m, k) {
         let products = RowProducts {
             weights: RowWeights::Floats,
+            rows: m,
             k,
             dtype,
             out_dtype: dtype,
