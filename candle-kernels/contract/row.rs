@@ -37,17 +37,11 @@ const ROW: &[Argument] = args![
         w2 "rows of the third matrix, if any", out0 "result of the first matrix, or of the gate and up",
         out1 "result of the second matrix", out2 "result of the third matrix";
     U32 => end0 "end of the first matrix's rows", end1 "end of the second matrix's rows",
-<<<<<<< HEAD
-        end2 "end of the third matrix's rows", k "elements of a row", results "results per workgroup",
-        lanes "threads that share a row of a matrix: a power of two, or a multiple of 32",
-        dtype "code of the dtype of all inputs other than the matrices and the summand",
-        summand_dtype "code of the summand's dtype", out_dtype "code of the results' dtype",
-=======
         end2 "end of the third matrix's rows", k "elements of a row", rows "number of rows, at most that in the name",
         results "results per workgroup and row",
         lanes "threads that share a row of a matrix: a power of two, or a multiple of 32; at least the number of rows in the name",
-        dtype "code of the dtype of all inputs other than the matrices", out_dtype "code of the results' dtype",
->>>>>>> 13adeaafd50633629d6c8661ea462899ac2579dd
+        dtype "code of the dtype of all inputs other than the matrices and the summand",
+        summand_dtype "code of the summand's dtype", out_dtype "code of the results' dtype",
         activation "code of the gate's activation";
     F32 => eps "added to the mean square of the norm"];
 
