@@ -56,13 +56,8 @@ pub(crate) struct RowProducts<'a> {
     pub(crate) bias: Option<DevicePtr>,
     /// Code of the activation of a gate. There are then two matrices of `n` rows, the gate and up, with one result.
     pub(crate) activation: usize,
-<<<<<<< HEAD
-    /// If present, this is added to the result; f16, bf16 or f32.
+    /// If present, these rows of f16, bf16 or f32 are added to the result.
     pub(crate) summand: Option<(DevicePtr, DType)>,
-=======
-    /// If present, these rows are added to the result.
-    pub(crate) summand: Option<DevicePtr>,
->>>>>>> 13adeaafd50633629d6c8661ea462899ac2579dd
     /// The matrices: at least one, at most [`MAX_MATRICES`].
     pub(crate) matrices: &'a [RowMatrix],
 }
@@ -183,11 +178,8 @@ impl RowProducts<'_> {
         let block = (ROW_PRODUCT_BLOCK as u32, 1, 1);
         let config = LaunchConfig { grid: (grid as u32, 1, 1), block, lds_bytes };
         let (norm, eps) = self.norm.unwrap_or((null, 0.0));
-<<<<<<< HEAD
         let (summand, summand_dtype) = self.summand.unwrap_or((null, self.out_dtype));
-=======
         let rows = count(self.rows);
->>>>>>> 13adeaafd50633629d6c8661ea462899ac2579dd
         macro_rules! launch {
             ($family:ident, $kernel:expr) => {{
                 let Some(kernel) = $kernel else { return row_kernel(self.weights, self.dtype).map(drop) };
