@@ -18,12 +18,20 @@ __device__ __forceinline__ void load_floats(float (&values)[N], const T *from) {
     }
 }
 
-// Loads and stores an element of a dtype that all threads share.
-__device__ __forceinline__ float load_float(const void *from, unsigned int dtype, size_t at) {
+// Loads, converts and stores an element of a dtype that all threads share. Bits are loaded separately, so that nothing
+// waits for them before they are converted.
+__device__ __forceinline__ uint32_t load_bits(const void *from, unsigned int dtype, size_t at) {
+    return dtype == CANDLE_FLOAT_F32 ? ((const uint32_t *)from)[at] : ((const uint16_t *)from)[at];
+}
+__device__ __forceinline__ float float_of(uint32_t bits, unsigned int dtype) {
     if (dtype == CANDLE_FLOAT_F32) {
-        return ((const float *)from)[at];
+        return candle_bits<float>(bits);
     }
-    return dtype == CANDLE_FLOAT_F16 ? (float)((const __half *)from)[at] : (float)((const __nv_bfloat16 *)from)[at];
+    return dtype == CANDLE_FLOAT_F16 ? (float)candle_bits<__half>((uint16_t)bits)
+                                     : (float)candle_bits<__nv_bfloat16>((uint16_t)bits);
+}
+__device__ __forceinline__ float load_float(const void *from, unsigned int dtype, size_t at) {
+    return float_of(load_bits(from, dtype, at), dtype);
 }
 __device__ __forceinline__ void store_float(void *to, unsigned int dtype, size_t at, float value) {
     if (dtype == CANDLE_FLOAT_F32) {

@@ -76,8 +76,8 @@ struct Block {
     template <unsigned int N = 4>
     __device__ __forceinline__ static Words<N, ALIGNMENT> words(const uint8_t *from) {
 #if defined(__NVPTX__)
-        // Avoids eight narrow accesses. For large blocks the surrounding words lie within the matrix.
-        if (WEIGHTS == 256 && ALIGNMENT == 2) {
+        // Avoids eight narrow accesses. The last word of a matrix of small blocks may end after it, but then begins in it.
+        if (ALIGNMENT == 2) {
             return Words<N, ALIGNMENT>::read_around(from);
         }
 #endif

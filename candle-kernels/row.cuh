@@ -167,6 +167,9 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
         return M::read(matrices.row(row_of(min(task, tasks - 1)), row_bytes), place, segment);
     };
 
+    // The summand of a single row is loaded before the weights.
+    const bool is_ahead = ROWS == 1 && after.summand != nullptr && threadIdx.x < count;
+    const uint32_t summand = is_ahead ? load_bits(after.summand, after.summand_dtype, first + threadIdx.x) : 0;
     float squared[ROWS] = {};
     for (unsigned int segment = 0; segment < place.units; segment += lanes * M::UNITS) {
         typename M::Raw ahead[M::AHEAD];
@@ -252,7 +255,9 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
                 result = activate(after.activation, result) * total(count + i);
             }
             if (after.summand != nullptr) {
-                result += load_float(after.summand, after.summand_dtype, (size_t)r * columns + first + i);
+                const bool is_loaded = ROWS == 1 && i == threadIdx.x;
+                result += is_loaded ? float_of(summand, after.summand_dtype)
+                                    : load_float(after.summand, after.summand_dtype, (size_t)r * columns + first + i);
             }
             matrices.store(first + i, r, after.out_dtype, result);
         }
