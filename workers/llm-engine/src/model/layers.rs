@@ -59,7 +59,7 @@ impl Linear {
         self.forward_fused(x, FusedWith::default())
     }
 
-    /// Like [`Self::forward`], fused with other operations. On a ROCm device, one row takes one launch.
+    /// Like [`Self::forward`], fused with other operations. On a ROCm device, few rows take one launch.
     pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if x.device().is_rocm() {
@@ -111,7 +111,7 @@ impl Linear {
                 candle_nn::Linear::new(weight.clone(), bias).forward(&x.to_dtype(weight.dtype())?)?
             }
             Matrix::Quantized(matrix) => {
-                let product = matrix.forward(&x)?;
+                let product = matrix.forward(&x.to_dtype(self.dtype)?)?;
                 self.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?
             }
         };
