@@ -5,13 +5,13 @@
     const void *x, const void *gate, const void *norm, const void *bias, const void *summand, const uint8_t *w0,       \
         const uint8_t *w1, const uint8_t *w2, void *out0, void *out1, void *out2, const unsigned int end0,             \
         const unsigned int end1, const unsigned int end2, const unsigned int k, const unsigned int rows,               \
-        const unsigned int results, const unsigned int lanes, const unsigned int dtype, const unsigned int out_dtype,  \
-        const unsigned int activation, const float eps
+        const unsigned int results, const unsigned int lanes, const unsigned int dtype,                                \
+        const unsigned int summand_dtype, const unsigned int out_dtype, const unsigned int activation, const float eps
 #define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_ROW_PRODUCT_BLOCK) NAME(ROW_ARGUMENTS)
 #define ROW_STRUCTS(DTYPE, ROWS)                                                                                       \
     const RowMatrices matrices = {{w0, w1, w2}, {out0, out1, out2}, {end0, end1, end2}};                               \
     const RowInput input = {x, gate, norm, DTYPE, k, ROWS == 1 ? 1 : rows};                                            \
-    const RowEpilogue after = {bias, summand, results, out_dtype, activation, eps};                                    \
+    const RowEpilogue after = {bias, summand, results, summand_dtype, out_dtype, activation, eps};                     \
     __shared__ RowSums sums;
 
 #define FLOAT_OP(T, NAME, DTYPE, ROWS)                                                                                 \

@@ -78,7 +78,7 @@ struct RowInput {
 // What follows the product. With an activation, the first matrix is the gate and the second is up.
 struct RowEpilogue {
     const void *bias, *summand;
-    unsigned int results, out_dtype, activation;
+    unsigned int results, summand_dtype, out_dtype, activation;
     float eps;
 };
 
@@ -169,7 +169,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
 
     // The summand of a single row is loaded before the weights.
     const bool is_ahead = ROWS == 1 && after.summand != nullptr && threadIdx.x < count;
-    const uint32_t summand = is_ahead ? load_bits(after.summand, input.dtype, first + threadIdx.x) : 0;
+    const uint32_t summand = is_ahead ? load_bits(after.summand, after.summand_dtype, first + threadIdx.x) : 0;
     float squared[ROWS] = {};
     for (unsigned int segment = 0; segment < place.units; segment += lanes * M::UNITS) {
         typename M::Raw ahead[M::AHEAD];
@@ -256,8 +256,8 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
             }
             if (after.summand != nullptr) {
                 const bool is_loaded = ROWS == 1 && i == threadIdx.x;
-                result += is_loaded ? float_of(summand, input.dtype)
-                                    : load_float(after.summand, input.dtype, (size_t)r * columns + first + i);
+                result += is_loaded ? float_of(summand, after.summand_dtype)
+                                    : load_float(after.summand, after.summand_dtype, (size_t)r * columns + first + i);
             }
             matrices.store(first + i, r, after.out_dtype, result);
         }

@@ -40,7 +40,8 @@ const ROW: &[Argument] = args![
         end2 "end of the third matrix's rows", k "elements of a row", rows "number of rows, at most that in the name",
         results "results per workgroup and row",
         lanes "threads that share a row of a matrix: a power of two, or a multiple of 32; at least the number of rows in the name",
-        dtype "code of the dtype of all inputs other than the matrices", out_dtype "code of the results' dtype",
+        dtype "code of the dtype of all inputs other than the matrices and the summand",
+        summand_dtype "code of the summand's dtype", out_dtype "code of the results' dtype",
         activation "code of the gate's activation";
     F32 => eps "added to the mean square of the norm"];
 

@@ -135,9 +135,9 @@ impl CacheHeads<'_> {
         let q = prepare(self.q, 0, heads, self.norms.map(|norms| norms.query))?;
         let k = prepare(self.k, heads, key_heads, self.norms.map(|norms| norms.key))?;
         let v = prepare(self.v, heads + key_heads, key_heads, None)?.to_dtype(cache)?;
-        for (to, from) in [(self.keys, rotate(k)?), (self.values, v)] {
-            write_rows(&to.reshape(((), key_heads * width))?, self.slots, &from.flatten_from(1)?)?;
-        }
+        let slots_of = |cache: &Tensor| cache.reshape(((), key_heads * width));
+        let keys = (slots_of(self.keys)?, rotate(k)?.flatten_from(1)?);
+        write_rows(self.slots, &[keys, (slots_of(self.values)?, v.flatten_from(1)?)])?;
         rotate(q)
     }
 
@@ -191,17 +191,21 @@ fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor, interleaved: bool) -> Result<T
     rope_i(&x.unsqueeze(2)?, &cos.unsqueeze(1)?, &sin.unsqueeze(1)?)?.squeeze(2)
 }
 
-/// Writes rows (rows, width) in place to the rows of `to` (slots, width) that the u32 `slots` (rows) number.
+/// Writes rows (rows, width) in place to the rows of each tensor (slots, width) that the u32 `slots` (rows) number. All
+/// tensors have the same width.
 ///
 /// # Errors
 /// If shapes do not match or the device fails. A slot out of range is reported as by `scatter_set`.
-pub fn write_rows(to: &Tensor, slots: &Tensor, rows: &Tensor) -> Result<()> {
+pub fn write_rows(slots: &Tensor, tensors: &[(Tensor, Tensor)]) -> Result<()> {
+    let Some((_, rows)) = tensors.first() else { return Ok(()) };
     let (count, width) = rows.dims2()?;
     for first in (0..count).step_by(MAX_ROWS_PER_SCATTER) {
         let count = MAX_ROWS_PER_SCATTER.min(count - first);
         let slots = slots.narrow(0, first, count)?.reshape((count, 1))?;
-        let slots = slots.to_dtype(DType::U32)?.broadcast_as((count, width))?.contiguous()?;
-        to.scatter_set(&slots, &rows.narrow(0, first, count)?, 0)?;
+        let slots = slots.broadcast_as((count, width))?.contiguous()?;
+        for (to, rows) in tensors {
+            to.scatter_set(&slots, &rows.narrow(0, first, count)?, 0)?;
+        }
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ impl<'a> Operand<'a> {
 }
 
 /// Computes [`CacheHeads`] in one launch. Returns `None` if separate operations must be used: on other devices, or for other
-/// dtypes or odd widths. The caller has checked all shapes.
+/// dtypes, odd widths or no rows. The caller has checked all shapes.
 ///
 /// # Errors
 /// If operands are on several devices, have other dtypes or are strided, or there is not enough memory for the result.
@@ -73,7 +73,7 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     let (dtype, cache) = (x.dtype(), op.keys.dtype());
     let elements = element(dtype).zip(element(cache));
     let kernel = elements.and_then(|(dtype, cache)| contract::CacheHeads::kernel(dtype, cache));
-    let Some(kernel) = kernel.filter(|_| sizes.width % 2 == 0) else { return Ok(None) };
+    let Some(kernel) = kernel.filter(|_| sizes.width % 2 == 0 && sizes.rows > 0) else { return Ok(None) };
     let (q, k, v) = (q.rows(x)?, k.rows(x)?, v.rows(x)?);
     let at = |name, tensor: &Tensor, dtype| Operand::of(name, tensor).address(x, dtype);
     let optional = |name, tensor: Option<&Tensor>| match tensor {

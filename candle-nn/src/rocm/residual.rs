@@ -12,7 +12,7 @@ const FULL_THREADS: usize = 1 << 16;
 
 /// Computes `sum = residual + x`, or `residual + rms_norm(x, post)`, and `rms_norm(sum, alpha)`, in one launch. Returns both,
 /// or `None` if separate operations must be used: on other devices, if gradients are tracked, for other dtypes, strided
-/// operands, and rows that are too long. The caller has checked the shapes.
+/// operands, no rows, and rows that are too long. The caller has checked the shapes.
 ///
 /// # Errors
 /// If there is not enough memory for the results.
@@ -40,7 +40,10 @@ pub fn add_rms_norm(
     }
     let columns = layout.dims().last().copied().unwrap_or(0);
     let elements = layout.shape().elem_count();
-    let rows = elements.checked_div(columns).unwrap_or(0);
+    let rows = elements / columns.max(1);
+    if elements == 0 {
+        return Ok(None);
+    }
     let alloc = || {
         // SAFETY: every element is written by the kernel.
         unsafe { RocmStorage::alloc(first.device(), x.dtype(), elements, OP) }
@@ -56,28 +59,26 @@ pub fn add_rms_norm(
     if least > ROW_BLOCK {
         return Ok(None);
     }
-    if elements > 0 {
-        let wanted = (FULL_THREADS / rows).max(1).next_power_of_two().min(packs.next_power_of_two());
-        let width = wanted.clamp(least, ROW_BLOCK);
-        let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);
-        let config = LaunchConfig::for_rows(OP, rows.div_ceil(block / width), block as u32)?;
-        let [x, residual, post, alpha] = pointers;
-        let arguments = AddNorm {
-            x,
-            residual,
-            post,
-            alpha,
-            sum: sum_at,
-            dst: dst_at,
-            rows: count(OP, rows)?,
-            columns: count(OP, columns)?,
-            width: width as u32,
-            in_packs,
-            eps,
-        };
-        // SAFETY: operands and results have all rows, and the weights have an element for each column.
-        unsafe { first.device().launch(kernel, config, &arguments)? };
-    }
+    let wanted = (FULL_THREADS / rows).max(1).next_power_of_two().min(packs.next_power_of_two());
+    let width = wanted.clamp(least, ROW_BLOCK);
+    let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);
+    let config = LaunchConfig::for_rows(OP, rows.div_ceil(block / width), block as u32)?;
+    let [x, residual, post, alpha] = pointers;
+    let arguments = AddNorm {
+        x,
+        residual,
+        post,
+        alpha,
+        sum: sum_at,
+        dst: dst_at,
+        rows: count(OP, rows)?,
+        columns: count(OP, columns)?,
+        width: width as u32,
+        in_packs,
+        eps,
+    };
+    // SAFETY: operands and results have all rows, and the weights have an element for each column.
+    unsafe { first.device().launch(kernel, config, &arguments)? };
     let result = |storage| {
         Tensor::from_storage(Storage::Rocm(storage), layout.shape().clone(), BackpropOp::none(), false)
     };

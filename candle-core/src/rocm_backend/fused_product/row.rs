@@ -3,7 +3,7 @@ use super::{FusedProduct, GateActivation, ProductWeight, OP};
 use crate::op::BackpropOp;
 use crate::rocm_backend::ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::storage::RocmStorage;
-use crate::{Result, Storage, Tensor};
+use crate::{DType, Result, Storage, Tensor};
 use hip_kernels::contract::{DevicePtr, ACTIVATION_GELU, ACTIVATION_NONE, ACTIVATION_SILU, PACK_BYTES};
 
 /// Rows of a matrix: kind, address, and bytes of a row.
@@ -31,7 +31,8 @@ impl FusedProduct<'_> {
         }
         let norm = self.input(xs, self.norm.map(|(weight, _)| weight), true)?;
         let bias = self.input(xs, self.bias, false)?;
-        let summand = self.input(xs, self.residual, false)?;
+        let residual_dtype = self.residual.map_or(self.dtype, Tensor::dtype);
+        let summand = self.input_of(xs, self.residual, residual_dtype)?;
         let wanted = [self.norm.is_some(), self.bias.is_some(), self.residual.is_some()];
         if wanted != [norm, bias, summand].map(|at| at.is_some()) {
             return Ok(None);
@@ -58,7 +59,7 @@ impl FusedProduct<'_> {
             norm: norm.zip(self.norm.map(|(_, eps)| eps)),
             bias,
             activation,
-            summand,
+            summand: summand.map(|at| (at, residual_dtype)),
             matrices: if self.gate.is_some() { &both } else { &both[..1] },
         };
         let state = xs.device.state();
@@ -74,15 +75,19 @@ impl FusedProduct<'_> {
     /// Returns the address of a dense input of the dtype of `x`, or `None` if it is missing, strided, of another dtype, or
     /// if it must be and is not aligned to packs.
     fn input(&self, xs: &RocmStorage, input: Option<&Tensor>, in_packs: bool) -> Result<Option<DevicePtr>> {
-        let Some(input) = input.filter(|input| input.is_contiguous() && input.dtype() == self.x.dtype())
-        else {
-            return Ok(None);
-        };
+        let at = self.input_of(xs, input, self.x.dtype())?;
+        Ok(at.filter(|at| !in_packs || at.0.addr().is_multiple_of(PACK_BYTES)))
+    }
+
+    /// Returns the address of a dense input, or `None` if it is missing, strided, or not f16, bf16 or f32 as `dtype` is.
+    fn input_of(&self, xs: &RocmStorage, input: Option<&Tensor>, dtype: DType) -> Result<Option<DevicePtr>> {
+        let is_supported = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
+        let matches = |input: &&Tensor| input.is_contiguous() && input.dtype() == dtype;
+        let Some(input) = input.filter(|_| is_supported).filter(matches) else { return Ok(None) };
         let storage = input.storage();
         let Storage::Rocm(storage) = &*storage else { return Ok(None) };
         xs.order_after(storage)?;
-        let at = storage.ptr(input.layout(), OP)?;
-        Ok((!in_packs || at.0.addr().is_multiple_of(PACK_BYTES)).then_some(at))
+        storage.ptr(input.layout(), OP).map(Some)
     }
 
     /// Returns the rows of the weights if the kernel can read them.

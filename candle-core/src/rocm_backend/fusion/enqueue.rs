@@ -109,7 +109,7 @@ fn rows(
         norm: None,
         bias: None,
         activation: ACTIVATION_NONE,
-        summand,
+        summand: summand.map(|at| (at, DType::F32)),
         matrices,
     };
     // SAFETY: the deferred products checked rows, matrices and outputs, and their memory is kept until now.

@@ -43,7 +43,7 @@ pub(crate) struct RowProducts<'a> {
     /// Number of rows and of their elements, for which [`has_row_kernel`] is true.
     pub(crate) rows: usize,
     pub(crate) k: usize,
-    /// Dtype of all inputs other than the matrices: f16, bf16 or f32.
+    /// Dtype of all inputs other than the matrices and the summand: f16, bf16 or f32.
     pub(crate) dtype: DType,
     /// Dtype of the results: f16, bf16 or f32.
     pub(crate) out_dtype: DType,
@@ -56,8 +56,8 @@ pub(crate) struct RowProducts<'a> {
     pub(crate) bias: Option<DevicePtr>,
     /// Code of the activation of a gate. There are then two matrices of `n` rows, the gate and up, with one result.
     pub(crate) activation: usize,
-    /// If present, these rows are added to the result.
-    pub(crate) summand: Option<DevicePtr>,
+    /// If present, these rows of f16, bf16 or f32 are added to the result.
+    pub(crate) summand: Option<(DevicePtr, DType)>,
     /// The matrices: at least one, at most [`MAX_MATRICES`].
     pub(crate) matrices: &'a [RowMatrix],
 }
@@ -178,6 +178,7 @@ impl RowProducts<'_> {
         let block = (ROW_PRODUCT_BLOCK as u32, 1, 1);
         let config = LaunchConfig { grid: (grid as u32, 1, 1), block, lds_bytes };
         let (norm, eps) = self.norm.unwrap_or((null, 0.0));
+        let (summand, summand_dtype) = self.summand.unwrap_or((null, self.out_dtype));
         let rows = count(self.rows);
         macro_rules! launch {
             ($family:ident, $kernel:expr) => {{
@@ -187,7 +188,7 @@ impl RowProducts<'_> {
                     gate: self.gate.unwrap_or(null),
                     norm,
                     bias: self.bias.unwrap_or(null),
-                    summand: self.summand.unwrap_or(null),
+                    summand,
                     w0: weights(0),
                     w1: weights(1),
                     w2: weights(2),
@@ -202,6 +203,7 @@ impl RowProducts<'_> {
                     results: each as u32,
                     lanes: lanes as u32,
                     dtype: code(self.dtype)?,
+                    summand_dtype: code(summand_dtype)?,
                     out_dtype: code(self.out_dtype)?,
                     activation: self.activation as u32,
                     eps,

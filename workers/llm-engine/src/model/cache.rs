@@ -77,10 +77,11 @@ impl Cache {
         let (from, to): (Vec<u32>, Vec<u32>) = pairs.iter().copied().unzip();
         let [from, to] = [from, to].map(|blocks| Tensor::from_vec(blocks, pairs.len(), first.device()));
         let (from, to) = (from?, to?);
-        for tensor in self.layers.iter().flatten() {
+        let copies = self.layers.iter().flatten().map(|tensor| {
             let all = tensor.flatten_from(1)?;
-            write_rows(&all, &to, &all.index_select(&from, 0)?)?;
-        }
-        Ok(())
+            let sources = all.index_select(&from, 0)?;
+            Ok((all, sources))
+        });
+        write_rows(&to, &copies.collect::<candle_core::Result<Vec<_>>>()?)
     }
 }

@@ -210,11 +210,17 @@ impl Decoder {
             Some(layer) => layer.attention_norm.as_ref(),
             None => Some(&self.norm),
         };
-        let mut stream = ResidualStream::new(x, norm_of(0))?;
+        let mut stream = ResidualStream::new(x);
         for (index, layer) in self.layers.iter().enumerate() {
-            let mut out = self.attention(index, layer, stream.input(norm_of(index)), shared)?;
             // After the last layer's keys and values are written, only the wanted rows matter.
-            if let (true, Some(wanted)) = (index + 1 == self.layers.len(), &shared.wanted) {
+            let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
+            let queries = self.write_cache(index, layer, stream.input(norm_of(index)), shared)?;
+            if wanted.is_some_and(|wanted| wanted.elem_count() == 0) {
+                break;
+            }
+            let (keys_values, is_paged) = (self.keys_values(index, shared), shared.uncached.is_none());
+            let mut out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), is_paged)?;
+            if let Some(wanted) = wanted {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
             let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
@@ -226,8 +232,13 @@ impl Decoder {
         Ok(stream)
     }
 
-    /// Computes attention from the input of a layer, up to the output projection.
-    fn attention(
+    /// Returns the keys and values that the rows of a step attend to.
+    fn keys_values<'a>(&'a self, index: usize, shared: &'a StepContext) -> &'a [Tensor; 2] {
+        shared.uncached.as_ref().unwrap_or(self.cache.layer(index))
+    }
+
+    /// Writes keys and values of a layer, and returns the queries (rows, heads, width).
+    fn write_cache(
         &self,
         index: usize,
         layer: &Layer,
@@ -235,8 +246,8 @@ impl Decoder {
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
         let [q, k, v] = layer.query_key_value.forward(input)?;
-        let [keys, values] = shared.uncached.as_ref().unwrap_or(self.cache.layer(index));
-        let heads = CacheHeads {
+        let [keys, values] = self.keys_values(index, shared);
+        let write = CacheHeads {
             q: &q,
             k: &k,
             v: &v,
@@ -248,7 +259,7 @@ impl Decoder {
             keys,
             values,
         };
-        shared.plan.attend(layer.scores, &heads.forward()?, [keys, values], shared.uncached.is_none())
+        write.forward()
     }
 
     fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {

@@ -29,6 +29,10 @@ pub struct FusedWith<'a> {
     pub residual: Option<&'a Tensor>,
 }
 
+/// Maximum number of rows that a fused product multiplies with floats, and with formats that have blocks of 32 weights.
+/// With larger blocks, it multiplies one.
+const MAX_FUSED_ROWS: usize = 4;
+
 /// Linear layer with an optional bias.
 #[derive(Clone, Debug)]
 pub struct Linear {
@@ -55,16 +59,30 @@ impl Linear {
         self.forward_fused(x, FusedWith::default())
     }
 
-    /// Like [`Self::forward`], fused with other operations. On a ROCm device, one row takes one launch.
+    /// Like [`Self::forward`], fused with other operations. On a ROCm device, few rows take one launch.
     pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if x.device().is_rocm() {
-            // Several rows are quantized or converted first in any case, which must not round the product.
-            let several = matches!(self.matrix, Matrix::Quantized(_)) && x.dim(0)? > 1;
-            let x = if several { &x.to_dtype(self.dtype)? } else { x };
+            // Separate operations would round the product to the dtype of x.
+            let is_separate = matches!(self.matrix, Matrix::Quantized(_)) && !self.is_fused(x)?;
+            let x = if is_separate { &x.to_dtype(self.dtype)? } else { x };
             return self.product(x, with)?.forward();
         }
         self.forward_separately(x, with)
+    }
+
+    /// Returns true if a product of these states takes one launch together with a norm and a residual. Otherwise norm and
+    /// residual are faster in a launch of their own.
+    pub fn is_fused(&self, states: &Tensor) -> Result<bool> {
+        let most = match &self.matrix {
+            Matrix::Float(weight) if weight.dtype() == states.dtype() => MAX_FUSED_ROWS,
+            Matrix::Float(_) => 0,
+            Matrix::Quantized(QMatMul::QTensor(matrix)) if matrix.dtype().block_size() == 32 => {
+                MAX_FUSED_ROWS
+            }
+            Matrix::Quantized(_) => 1,
+        };
+        Ok(states.device().is_rocm() && states.dim(0)? <= most)
     }
 
     #[cfg(feature = "rocm")]
@@ -93,7 +111,7 @@ impl Linear {
                 candle_nn::Linear::new(weight.clone(), bias).forward(&x.to_dtype(weight.dtype())?)?
             }
             Matrix::Quantized(matrix) => {
-                let product = matrix.forward(&x)?;
+                let product = matrix.forward(&x.to_dtype(self.dtype)?)?;
                 self.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?
             }
         };
@@ -123,13 +141,9 @@ pub struct ResidualStream {
 }
 
 impl ResidualStream {
-    /// Begins with the embeddings, and `norm` of the first block.
-    pub fn new(sum: Tensor, norm: Option<&Norm>) -> Result<Self> {
-        let normed = match norm {
-            Some(norm) if !is_fused_with_products(&sum)? => Some(norm.forward(&sum)?),
-            _ => None,
-        };
-        Ok(Self { sum, normed })
+    /// Begins with the embeddings.
+    pub fn new(sum: Tensor) -> Self {
+        Self { sum, normed: None }
     }
 
     /// Adds the output of a block, `linear` of `x` and then `post_norm` if there is one. `next` is the norm of the next
@@ -141,7 +155,7 @@ impl ResidualStream {
         post_norm: Option<&Norm>,
         next: Option<&Norm>,
     ) -> Result<Self> {
-        if post_norm.is_none() && is_fused_with_products(&self.sum)? {
+        if post_norm.is_none() && linear.is_fused(&self.sum)? {
             let with = FusedWith { residual: Some(&self.sum), ..FusedWith::default() };
             return Ok(Self { sum: linear.forward_fused(x, with)?, normed: None });
         }
@@ -173,12 +187,6 @@ impl ResidualStream {
     pub fn into_normed(self, norm: &Norm) -> Result<Tensor> {
         self.normed.map_or_else(|| norm.forward(&self.sum), Ok)
     }
-}
-
-/// Returns true if products of these states include norms and sums: for one row on a ROCm device. For more rows, sums
-/// and norms are one launch, and products are others.
-fn is_fused_with_products(states: &Tensor) -> Result<bool> {
-    Ok(states.device().is_rocm() && states.dim(0)? == 1)
 }
 
 /// Query, key and value projections.

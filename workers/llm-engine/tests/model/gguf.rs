@@ -309,27 +309,32 @@ fn files_load_in_their_own_types() {
     }
 }
 
-/// Largest difference of logits with a cache of f16 and of f32, relative to the largest logit.
-const NARROW_CACHE: f32 = 1e-2;
+/// Largest difference of logits with a cache of f16 and of f32, relative to the largest logit, with float weights.
+const NARROW_CACHE: f32 = 5e-3;
+/// The same with quantized weights: a small difference may put an activation on the other side of a rounding boundary.
+const NARROW_CACHE_OF_BLOCKS: f32 = 0.1;
 
 /// With a cache of f16, which is the default for quantized files on GPUs, logits stay close to those with f32.
 #[test]
 fn a_narrow_cache_changes_logits_little() {
-    for (arch, name) in [("llama", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("gemma3", "gemma3")] {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, _) = file(folder.path(), arch, &named(name), GgmlDType::Q8_0, &[]);
-        let runner = |cache_dtype| {
-            let options = LoadOptions { dtype: Some(DType::F32), cache_dtype, ..LoadOptions::default() };
-            Runner::new(load_with(&path, options), &[40])
-        };
-        let (mut narrow, mut wide) = (runner(Some(DType::F16)), runner(Some(DType::F32)));
-        let mut worst = 0f32;
-        for rows in [21, 1, 1, 1, 9, 1] {
-            let [narrow, wide] =
-                [&mut narrow, &mut wide].map(|runner| runner.step(&[(0, rows, true)]).remove(0));
-            worst = worst.max(close(&narrow, &wide, NARROW_CACHE, name));
+    for (dtype, bound) in [(GgmlDType::F32, NARROW_CACHE), (GgmlDType::Q8_0, NARROW_CACHE_OF_BLOCKS)] {
+        for (arch, name) in [("llama", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("gemma3", "gemma3")]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let (path, _) = file(folder.path(), arch, &named(name), dtype, &[]);
+            let runner = |cache_dtype| {
+                let options = LoadOptions { dtype: Some(DType::F32), cache_dtype, ..LoadOptions::default() };
+                Runner::new(load_with(&path, options), &[40])
+            };
+            let (mut narrow, mut wide) = (runner(Some(DType::F16)), runner(Some(DType::F32)));
+            let mut worst = 0f32;
+            for rows in [21, 1, 1, 1, 9, 1] {
+                let [narrow, wide] =
+                    [&mut narrow, &mut wide].map(|runner| runner.step(&[(0, rows, true)]).remove(0));
+                worst = worst.max(close(&narrow, &wide, bound, name));
+            }
+            println!("{name} {dtype:?}: {worst}");
+            assert!(worst > 0.0, "{name}: the caches have the same type");
         }
-        println!("{name}: {worst}");
-        assert!(worst > 0.0, "{name}: the caches have the same type");
     }
 }

@@ -85,6 +85,10 @@ fn a_decoding_step_takes_few_launches() {
             assert!(per_layer <= PER_LAYER, "{name} {arch:?}: {per_layer} launches per layer");
             assert!(besides <= BESIDES, "{name} {arch:?}: {besides} launches besides the layers");
             assert!(per_layer >= 4, "{name} {arch:?}: only {per_layer} launches per layer were counted");
+            let [two, four] = [2, 4].map(|layers| launches(name, arch, layers, &[1, 1, 1]));
+            let of_batch = (four - two).div_ceil(2);
+            println!("{name} {arch:?}: {of_batch} launches per layer for three texts");
+            assert!(arch.is_some() || of_batch <= PER_LAYER, "{name}: {of_batch} launches for three texts");
         }
     }
 }
