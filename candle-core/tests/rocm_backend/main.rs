@@ -17,6 +17,7 @@ mod families;
 mod few;
 mod fixture;
 mod fusion;
+mod graphs;
 mod indexing;
 mod library;
 mod matmul;
