@@ -137,6 +137,7 @@ fn the_result_of_one_graph_is_the_input_of_another() {
     let device = own();
     let x = Tensor::zeros(64, DType::F32, &device).unwrap();
     let (first, y) = capture(&device, || x.affine(2.0, 1.0));
+    first.replay().unwrap();
     let (second, z) = capture(&device, || y.affine(10.0, 0.0));
     // The second graph keeps what it reads of the first.
     drop(y);
