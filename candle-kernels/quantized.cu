@@ -1,9 +1,8 @@
 // Matrices in GGML's block formats: dequantization of all or some rows, and memory-bound products with a few rows of
 // activations. Activations are quantized to bytes with a scale for each 32. Dot products of bytes are exact, so that
 // only the rounding of activations and one f32 sum per run differ from the product of the dequantized values.
-#include "blocks.cuh"
+#include "activations.cuh"
 #include "experts.cuh"
-#include "lanes.cuh"
 
 // Each thread unpacks a piece into LDS in the order of the weights, so that neighbouring lanes write neighbouring
 // values. With `ids`, row i of the output is row ids[i] of the matrix.
@@ -60,38 +59,6 @@ __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t
 // Swizzled position of run `run` of a row of activations in LDS, free of bank conflicts between neighbouring units.
 __device__ __forceinline__ unsigned int run_in_lds(unsigned int run) { return run ^ (run >> 3 & 3); }
 
-// Quantizes 4 * FOURS consecutive activations per lane to bytes; `i` is the lane's index in a dense array. SPAN
-// activations share a scale, which the first lane of each PIECE writes. Lanes past the end must call this, too.
-template <unsigned int FOURS, unsigned int SPAN>
-__device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, bool inside, uint32_t *words_at,
-                                         Scale *scales) {
-    constexpr unsigned int N = 4 * FOURS, PIECE_LANES = PIECE / N, RUN_LANES = RUN / N;
-    float largest = 0;
-#pragma unroll
-    for (unsigned int k = 0; k < N; ++k) {
-        largest = fmaxf(largest, fabsf(x[k]));
-    }
-    largest = reduce_lanes(largest, SPAN / N, [](float a, float b) INLINE { return fmaxf(a, b); });
-    const float inverse = largest > 0 ? 127 / largest : 0;
-    typedef uint32_t Vector __attribute__((ext_vector_type(FOURS)));
-    Vector words = 0;
-    int sum = 0;
-#pragma unroll
-    for (unsigned int k = 0; k < N; ++k) {
-        const int q = (int)rintf(x[k] * inverse);
-        sum += q;
-        words[k / 4] |= (uint32_t)(q & 255) << (k % 4 * 8);
-    }
-    sum = reduce_lanes(sum, RUN_LANES, [](int a, int b) INLINE { return a + b; });
-    const int other = __shfl_xor_sync(~0u, sum, RUN_LANES, LANES);
-    if (inside) {
-        *(Vector *)words_at = words;
-        if (i % PIECE_LANES == 0) {
-            scales[i / PIECE_LANES] = Scale{largest / 127, {(int16_t)sum, (int16_t)other}};
-        }
-    }
-}
-
 template <typename T, unsigned int SPAN>
 __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const size_t numel) {
     // A span must fit into the lanes that shuffles combine.
@@ -130,15 +97,6 @@ struct Unit {
             unit.raw[i] = F::read(row + (size_t)(p / F::PIECES) * F::BYTES, p % F::PIECES + i);
         }
         return unit;
-    }
-    // Keeps the loads from being removed or moved past this point.
-    __device__ __forceinline__ void keep_loaded() const {
-        uint32_t words[sizeof(raw) / 4];
-        __builtin_memcpy(words, raw, sizeof(words));
-#pragma unroll
-        for (uint32_t word : words) {
-            asm volatile("" : CANDLE_IN_REGISTER(word));
-        }
     }
 };
 
@@ -236,85 +194,6 @@ __device__ __forceinline__ unsigned int first_row(unsigned int width) {
     return (blockIdx.x * (THREADS >> shift) + (threadIdx.x >> shift)) * ROWS_PER_LANE_GROUP;
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
-
-// Quantizes a row of activations, or silu(x) * gate, into LDS.
-__device__ __forceinline__ void quantize_row(const float *x, const float *gate, unsigned int pieces, uint8_t *bytes,
-                                             Scale *scales) {
-    typedef Pack<float, 4> Four;
-    constexpr unsigned int RUN_LANES = RUN / 4;
-    const unsigned int count = pieces * (PIECE / 4);
-    for (unsigned int i = threadIdx.x; i - threadIdx.x < count; i += CANDLE_QUANTIZED_ROW_BLOCK) {
-        const bool inside = i < count;
-        const Four pack = Four::read(x + (inside ? 4 * i : 0));
-        float values[4] = {pack[0], pack[1], pack[2], pack[3]};
-        if (gate != nullptr) {
-            const Four factors = Four::read(gate + (inside ? 4 * i : 0));
-#pragma unroll
-            for (unsigned int k = 0; k < 4; ++k) {
-                values[k] = silu(values[k]) * factors[k];
-            }
-        }
-        uint32_t *word = (uint32_t *)bytes + run_in_lds(i / RUN_LANES) * RUN_LANES + i % RUN_LANES;
-        quantize<1, PIECE>(values, i, inside, word, scales);
-    }
-    __syncthreads();
-}
-
-// Multiplies one row of activations, or silu(x) * gate, with up to three matrices. Their rows are numbered
-// consecutively and end at `end0`, `end1` and `end2`. Each workgroup quantizes the activations itself, which saves a
-// launch, and iterates over the rows with a grid stride.
-template <typename F>
-__device__ __forceinline__ void row_product(const float *x, const float *gate, const float *summand, const uint8_t *w0,
-                                            const uint8_t *w1, const uint8_t *w2, float *out0, float *out1, float *out2,
-                                            const unsigned int end0, const unsigned int end1, const unsigned int end2,
-                                            const unsigned int pieces, const unsigned int width) {
-    constexpr unsigned int THREADS = CANDLE_QUANTIZED_ROW_BLOCK;
-    extern __shared__ uint4 activations[];
-    // The swizzle permutes groups of four runs.
-    const unsigned int padded_pieces = (pieces + 1) / 2 * 2;
-    uint8_t *bytes = (uint8_t *)activations;
-    Scale *scales = (Scale *)(bytes + padded_pieces * PIECE);
-    const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
-    const auto matrix_row = [=](unsigned int row) INLINE {
-        const unsigned int before = row < end0 ? 0 : row < end1 ? end0 : end1;
-        return (row < end0 ? w0 : row < end1 ? w1 : w2) + (row - before) * row_bytes;
-    };
-    {
-        // Prefetches the first blocks while the activations are quantized.
-        const Unit<F> prefetched = Unit<F>::read(matrix_row(min(first_row<THREADS>(width), end2 - 1)), threadIdx.x & (width - 1));
-        quantize_row(x, gate, pieces, bytes, scales);
-        prefetched.keep_loaded();
-    }
-    // All threads of a workgroup run the same number of iterations, as the barriers require.
-    const unsigned int rows_of_block = (THREADS >> log2_of(width)) * ROWS_PER_LANE_GROUP;
-    for (unsigned int block_first = blockIdx.x * rows_of_block; block_first < end2; block_first += gridDim.x * rows_of_block) {
-        const unsigned int first = block_first + (threadIdx.x >> log2_of(width)) * ROWS_PER_LANE_GROUP;
-        const uint8_t *rows[ROWS_PER_LANE_GROUP];
-#pragma unroll
-        for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
-            rows[b] = matrix_row(min(first + b, end2 - 1));
-        }
-        Sums<1> sums = {};
-        add_products<F, 1>(sums, rows, threadIdx.x & (width - 1), 0, pieces / Unit<F>::PIECES, width, bytes, scales, padded_pieces);
-        combine<1, THREADS>(sums, width);
-        if ((threadIdx.x & (width - 1)) == 0) {
-#pragma unroll
-            for (unsigned int b = 0; b < ROWS_PER_LANE_GROUP; ++b) {
-                const unsigned int row = first + b, before = row < end0 ? 0 : row < end1 ? end0 : end1;
-                float *out = row < end0 ? out0 : row < end1 ? out1 : out2;
-                if (row < end2) {
-                    out[row - before] = sums.elements[b][0] + (summand == nullptr ? 0 : summand[row]);
-                }
-            }
-        }
-        if (width > LANES) {
-            // The next sums reuse the LDS.
-            __syncthreads();
-        }
-    }
-}
-
 // Multiplies rows of activations written by quantize_rows, `all` of them in memory, with a matrix or the matrices of
 // a stack. LDS holds a SEGMENT of the rows at a time.
 template <typename F, unsigned int ROWS>
@@ -398,12 +277,6 @@ QUANTIZE_OPS(float, f32)
     DEQUANTIZE_OP(F, NAME, __nv_bfloat16, bf16)                                                                        \
     DEQUANTIZE_OP(F, NAME, float, f32)                                                                                 \
     DEQUANTIZE_OP(F, NAME, __half, f16)                                                                                \
-    extern "C" __global__ void __launch_bounds__(CANDLE_QUANTIZED_ROW_BLOCK) quantized_row_##NAME(                     \
-        const float *x, const float *gate, const float *summand, const uint8_t *w0, const uint8_t *w1,                 \
-        const uint8_t *w2, float *out0, float *out1, float *out2, const unsigned int end0, const unsigned int end1,    \
-        const unsigned int end2, const unsigned int pieces, const unsigned int width) {                                \
-        row_product<F>(x, gate, summand, w0, w1, w2, out0, out1, out2, end0, end1, end2, pieces, width);               \
-    }                                                                                                                  \
     ROWS_OP(F, NAME, 1)                                                                                                \
     ROWS_OP(F, NAME, 8)
 CANDLE_EACH_FORMAT(FORMAT_OPS)

@@ -19,6 +19,7 @@ pub mod product;
 pub mod quantized;
 pub mod random;
 pub mod reduce;
+pub mod row;
 pub mod rows;
 pub mod shared;
 pub mod sort;
@@ -26,7 +27,7 @@ pub mod sort;
 pub use schema::{Argument, Axis, Constant, Family, Module, Pass, Subject, names};
 
 /// All subjects, in the order of the constants in the header and of kernel IDs.
-pub const SUBJECTS: [Subject; 13] = [
+pub const SUBJECTS: [Subject; 14] = [
     shared::SUBJECT,
     elementwise::SUBJECT,
     random::SUBJECT,
@@ -40,6 +41,7 @@ pub const SUBJECTS: [Subject; 13] = [
     product::SUBJECT,
     faults::SUBJECT,
     quantized::SUBJECT,
+    row::SUBJECT,
 ];
 
 /// Returns all modules, sorted by name.

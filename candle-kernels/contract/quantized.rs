@@ -17,7 +17,7 @@ subject! {
         quantized,
     }
     constants {
-        /// Threads per workgroup of the quantized_row and quantized_rows kernels.
+        /// Threads per workgroup of the quantized_rows kernels.
         QUANTIZED_ROW_BLOCK = 512,
         /// Activations of each row that are held in LDS at a time.
         QUANTIZED_SEGMENT = 4096,
@@ -66,23 +66,6 @@ fn families() -> Vec<Family> {
         )
         .over([names("span", &["32", "256"]), dtypes("dtype", TILED_FLOATS)])
         .takes(&[args![Pointer => x "the activations"], OUT, NUMEL]),
-        family(
-            "QuantizedRow",
-            "quantized",
-            "quantized_row_{format}",
-            "Products of one f32 row with up to three matrices, whose rows are numbered consecutively.",
-        )
-        .over([formats(ALL)])
-        .takes(&[args![
-            Pointer => x "the row", gate "if not null, the row is silu(x) * gate",
-                summand "added to the product with the first matrix; may be null",
-                w0 "blocks of the first matrix", w1 "blocks of the second matrix, if any",
-                w2 "blocks of the third matrix, if any", out0 "product with the first matrix",
-                out1 "product with the second matrix", out2 "product with the third matrix";
-            U32 => end0 "end of the first matrix's rows", end1 "end of the second matrix's rows",
-                end2 "end of the third matrix's rows"], GROUPS])
-        .block(QUANTIZED_ROW_BLOCK)
-        .with_dynamic_lds(),
         family(
             "QuantizedRows",
             "quantized",

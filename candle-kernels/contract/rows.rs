@@ -1,11 +1,15 @@
-//! Softmax, norms and rotary embeddings of rows.
+//! Softmax, norms and rotary embeddings of rows, and the write of heads to a paged cache.
 
 use super::reduce::ROW_BLOCK;
 use super::schema::{Argument, Family, dtypes, family, names};
-use super::shared::WIDER_FLOATS;
+use super::shared::{TILED_FLOATS, WIDER_FLOATS};
 
 subject! {
     modules {
+        /// Rotary embeddings with the write of keys and values to a paged cache.
+        kvcache,
+        /// Residual sums with RMS norms.
+        residual,
         /// Rotary embeddings.
         rotary,
         /// Softmax and norms of rows.
@@ -33,6 +37,24 @@ const GROUPS: &[Argument] = args![
         groups "groups of an image, as a divisor word";
     U32 => group "index of the group in the first row";
     F64 => eps "added to the variance"];
+
+const HEAD_SIZES: &[Argument] = args![
+    U32 => rows "number of rows; y of the grid", q_heads "heads of queries", kv_heads "heads of keys, and of values",
+        width "elements of a head, an even number", pairs "number of pairs that are rotated",
+        lanes "threads that share a head, a power of two, at most 32", table "number of positions of `cos` and `sin`",
+        slots "number of slots of the cache";
+    Bool => interleaved "true if pairs are neighbours, false if they are elements of both halves",
+        in_packs "true if everything is aligned to packs";
+    F32 => eps "added to the mean square of the norms";
+    Usize => q_stride "elements between rows of `q`", k_stride "elements between rows of `k`",
+        v_stride "elements between rows of `v`"];
+const HEADS: &[Argument] = args![Pointer => q "queries", k "keys", v "values",
+    bias "a summand for each element of the heads of queries, keys and values; may be null",
+    q_norm "a factor for each element of a head of queries; null without norms", k_norm "likewise of keys",
+    cos "cosines, `pairs` for each position, as f32", sin "sines, likewise",
+    position_of "position of each row, as u32", slot_of "slot of each row, as u32; the largest number is no slot",
+    out "dense rotated queries", keys "keys of the cache: `kv_heads` heads for each slot",
+    values "values of the cache, likewise"];
 
 fn families() -> Vec<Family> {
     let row_family =
@@ -69,5 +91,30 @@ fn families() -> Vec<Family> {
             SRC,
         ])
         .takes(&[args![Pointer => cos "cosines, `half` for each position", sin "sines, `half` for each position"], DST]),
+        family(
+            "CacheHeads",
+            "kvcache",
+            "cache_{dtype}_{cache}",
+            "Adds biases to queries, keys and values, normalizes and rotates the heads of queries and keys, and writes \
+             keys and values to the slots of a cache.",
+        )
+        .over([dtypes("dtype", TILED_FLOATS), dtypes("cache", TILED_FLOATS)])
+        .takes(&[HEAD_SIZES, HEADS]),
+        family(
+            "AddNorm",
+            "residual",
+            "addnorm_{dtype}",
+            "`sum = residual + x`, or with `post` `residual + norm(x) * post`; and `dst = norm(sum) * alpha`, where \
+             `norm(x)` is `x / sqrt(mean(x^2) + eps)` for each row.",
+        )
+        .over([dtypes("dtype", TILED_FLOATS)])
+        .takes(&[args![
+            Pointer => x "dense rows", residual "dense rows", post "a factor for each column; may be null",
+                alpha "a factor for each column", sum "dense rows", dst "dense rows";
+            U32 => rows "number of rows",
+                columns "elements of a row, at most as many as ROW_PACKS packs for each thread hold",
+                width "threads that share a row, a power of two";
+            Bool => in_packs "true if everything is aligned to packs"], EPS])
+        .block(ROW_BLOCK),
     ]
 }

@@ -6,5 +6,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
 
+pub mod fused;
+
 #[cfg(feature = "rocm")]
 mod rocm;

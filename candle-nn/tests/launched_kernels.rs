@@ -14,7 +14,7 @@ use candle::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle::rocm::{self, Attention, LaunchConfig, RocmDevice, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
-use candle_nn::{ops, rotary_emb, GroupNorm, Module as _};
+use candle_nn::{fused, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -238,6 +238,18 @@ fn rows(device: &Device) -> Result<()> {
         let (x, angles) = (on(device, &[1, 2, 3, 8], dtype)?, on(device, &[3, 4], dtype)?);
         rotary_emb::rope(&x, &angles, &angles)?;
         rotary_emb::rope_i(&x, &angles, &angles)?;
+    }
+    let (angles, rows) = (on(device, &[3, 4], F32)?, Tensor::new(&[0u32, 1, 2], device)?);
+    for dtype in [BF16, F16, F32] {
+        let (x, weights) = (on(device, &[3, 8], dtype)?, on(device, &[8], dtype)?);
+        fused::add_rms_norm(&x, &x, None, &weights, 1e-5)?;
+        for cache in [BF16, F16, F32] {
+            let (keys, values) = (on(device, &[3, 1, 8], cache)?, on(device, &[3, 1, 8], cache)?);
+            let rotary = fused::Rotary { cos: &angles, sin: &angles, interleaved: false };
+            let (q, k, v, positions, slots) = (&x, &x, &x, &rows, &rows);
+            let (bias, norms, keys, values) = (None, None, &keys, &values);
+            fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values }.forward()?;
+        }
     }
     Ok(())
 }

@@ -113,6 +113,18 @@ impl QRocmStorage {
         }
     }
 
+    /// Returns the format and the address of the blocks; `None` for floats.
+    ///
+    /// # Errors
+    /// If there are fewer than `elements` elements.
+    pub(crate) fn blocks(&self, elements: usize, op: &str) -> Result<Option<(BlockFormat, DevicePtr)>> {
+        self.check_holds(elements, op)?;
+        Ok(match &self.data {
+            Data::Blocks(format, blocks) => Some((*format, blocks.ptr())),
+            Data::Floats(_) => None,
+        })
+    }
+
     fn elements(&self) -> usize {
         self.storage_size_in_bytes() / self.dtype.type_size() * self.dtype.block_size()
     }

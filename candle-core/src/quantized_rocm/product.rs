@@ -3,9 +3,11 @@ use super::{few, invalid, library, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, KernelId, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
-    QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
+    ACTIVATION_NONE, PACK_BYTES, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
-use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
+use crate::rocm_backend::{
+    activation_bytes, Groups, RowMatrix, RowProduct, RowProducts, RowWeights, MAX_QUANTIZED_COLUMNS,
+};
 use crate::rocm_backend::{element, LaunchConfig, RocmError};
 use crate::{DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
 
@@ -13,12 +15,10 @@ pub(super) const OP: &str = "quantized-matmul";
 
 /// Number of rows that the dot-product kernel computes per pass over the matrix.
 const DOT_ROWS: usize = 8;
-/// Maximum row length in elements whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
-const MAX_COLUMNS_IN_LDS: usize = 32768;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKernel {
-    /// One row of f32, which every workgroup quantizes for itself.
+    /// One row, which every workgroup quantizes for itself.
     SingleRow,
     /// 8-bit dot products with activations that a previous launch quantized, [`DOT_ROWS`] rows per pass.
     DotProducts,
@@ -39,7 +39,7 @@ enum ProductKernel {
 /// Many rows on a data-center GPU: writing and rereading the bf16 values costs less than what rocBLAS gains over tiles
 /// that unpack blocks. The same holds against four passes of the few-row kernel. This was measured on an H200; an
 /// Instinct has a similar ratio of compute to bandwidth. A Radeon has too little bandwidth for this and uses tiles.
-fn choose_kernel(rows: usize, columns: usize, dtype: DType, on_units: bool, arch: &str) -> ProductKernel {
+fn choose_kernel(rows: usize, columns: usize, on_units: bool, arch: &str) -> ProductKernel {
     let library = arch.starts_with("gfx9") || arch.starts_with("sm_");
     let few = match (library, on_units) {
         (true, true) => 64,
@@ -47,7 +47,7 @@ fn choose_kernel(rows: usize, columns: usize, dtype: DType, on_units: bool, arch
         (false, _) => 32,
     };
     match rows {
-        1 if dtype == DType::F32 && columns <= MAX_COLUMNS_IN_LDS => ProductKernel::SingleRow,
+        1 if columns <= MAX_QUANTIZED_COLUMNS => ProductKernel::SingleRow,
         _ if rows <= few && rows > 1 && on_units => ProductKernel::FewRowsOnMatrixUnits,
         _ if rows <= few => ProductKernel::DotProducts,
         _ if library => ProductKernel::Library,
@@ -115,7 +115,7 @@ pub(super) fn forward(
         Data::Blocks(format, blocks) => {
             let operands = Operands { format: *format, blocks: blocks.ptr(), x, layout, m: rows, n, k };
             let on_units = few::is_supported(*format, &x.device);
-            match choose_kernel(rows, k, dtype, on_units, x.device.arch()) {
+            match choose_kernel(rows, k, on_units, x.device.arch()) {
                 ProductKernel::SingleRow => single_row(&operands)?,
                 ProductKernel::DotProducts => dot_products(&operands)?,
                 ProductKernel::FewRowsOnMatrixUnits => few::product(&operands)?,
@@ -153,7 +153,7 @@ fn dense(
 /// Returns the address of dense activations if it is aligned for vector loads, otherwise that of a copy.
 fn aligned<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmStorage>) -> Result<DevicePtr> {
     let at = x.contiguous_ptr(layout, OP)?;
-    if at.0.addr().is_multiple_of(4 * x.dtype().size_in_bytes()) {
+    if at.0.addr().is_multiple_of(PACK_BYTES) {
         return Ok(at);
     }
     // SAFETY: every element is written by the copy.
@@ -162,16 +162,36 @@ fn aligned<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmSto
     Ok(copy.insert(dense).slice.ptr())
 }
 
-/// Multiplies one row of f32. Returns n elements of f32.
+/// Multiplies one row. Returns n elements of the dtype of the row.
 fn single_row(operands: &Operands) -> Result<RocmStorage> {
     let Operands { format, blocks, x, layout, n, k, .. } = *operands;
+    let (dtype, device) = (x.dtype(), &x.device);
     let mut copy = None;
     let row = aligned(x, layout, &mut copy)?;
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&x.device, DType::F32, n, OP)? };
-    let product = RowProduct { format, blocks, n, k, x: row, out: dst.slice.ptr() };
-    // SAFETY: the sizes of the row, the matrix and the output were checked.
-    unsafe { x.device.defer_product(product)? };
+    let dst = unsafe { RocmStorage::alloc(device, dtype, n, OP)? };
+    let out = dst.slice.ptr();
+    if dtype == DType::F32 {
+        // SAFETY: the sizes of the row, the matrix and the output were checked.
+        unsafe { device.defer_product(RowProduct { format, blocks, n, k, x: row, out })? };
+        return Ok(dst);
+    }
+    let products = RowProducts {
+        weights: RowWeights::Blocks(format),
+        k,
+        dtype,
+        out_dtype: dtype,
+        x: row,
+        gate: None,
+        norm: None,
+        bias: None,
+        activation: ACTIVATION_NONE,
+        summand: None,
+        matrices: &[RowMatrix { weights: blocks, n, out }],
+    };
+    device.state().stream.bind_and_flush()?;
+    // SAFETY: as above.
+    unsafe { products.launch(device.state())? };
     Ok(dst)
 }
 

@@ -10,9 +10,10 @@
 //!
 //! | file or folder | subject |
 //! |---|---|
+//! | `fused_product/` | products with the operations around them in a decoder layer |
 //! | `backend` | implementations of Candle's backend traits |
 //! | `fusion/` | deferred launches, so that one kernel computes several operations |
-//! | `ops/` | the operations: `attention`, `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
+//! | `ops/` | the operations: `attention`, `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `norm`, `conv`, `pooling`, `strided`, `random` |
 //! | `storage`, `layout` | memory of a tensor; conversion of layouts to kernel arguments |
 //! | `libraries/` | rocBLAS, hipBLASLt, MIOpen: their handles, and the algorithm chosen for a shape |
 //! | `device/` | a GPU: its kernels, launches, faults, and checks before it is opened; higher layers attach state to it |
@@ -50,6 +51,7 @@
 mod backend;
 mod device;
 mod error;
+mod fused_product;
 mod fusion;
 mod layout;
 mod libraries;
@@ -62,6 +64,7 @@ pub use device::{
     RocmGraph, RocmGraphMemory, RocmKernel, GRAPHS_VARIABLE,
 };
 pub use error::RocmError;
+pub use fused_product::{FusedProduct, GateActivation, ProductWeight};
 pub(crate) use fusion::RowProduct;
 pub use fusion::FUSION_VARIABLE;
 pub use hip_kernels::contract::{DevicePtr, KernelLayout};
@@ -89,6 +92,7 @@ pub use ops::matmul::{
 };
 pub(crate) use ops::matmul::{widening_product, Output};
 pub(crate) use ops::quantized_row::{activation_bytes, Groups};
+pub(crate) use ops::row_product::{RowMatrix, RowProducts, RowWeights, MAX_QUANTIZED_COLUMNS};
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;

@@ -3,9 +3,11 @@
 //! | file | operations | kernels |
 //! |---|---|---|
 //! | `attention` | sdpa | module `attention` |
+//! | `cache_heads` | fused::CacheHeads | module `kvcache` |
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
 //! | `group_norm` | GroupNorm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
+//! | `residual` | fused::add_rms_norm | module `residual` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | this file | sigmoid, swiglu | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -15,15 +17,19 @@ use candle::rocm::{element, DevicePtr, RocmStorage};
 use candle::{bail, DType, Layout, Result, Shape, Storage, Tensor};
 
 mod attention;
+mod cache_heads;
 mod experts;
 mod group_norm;
 mod norm;
+mod residual;
 mod rotary;
 
 pub use attention::Attention;
+pub use cache_heads::cache_heads;
 pub use experts::{moe_gemm, moe_gemm_gguf};
 pub use group_norm::group_norm;
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
+pub use residual::add_rms_norm;
 pub use rotary::{rope, rope_i, rope_thd};
 
 /// Computes 1 / (1 + exp(-x)), for any strides, in f16, bf16, f32 or f64.

@@ -21,9 +21,14 @@ pub struct Arguments {
     #[arg(long, env)]
     pub rocm_device: Option<usize>,
 
-    /// Data type of float weights and cache: f32, f16 or bf16 [default: as in the files; f32 on the CPU]
+    /// Data type of float weights: f32, f16 or bf16 [default: as in the files; f32 on the CPU]
     #[arg(long, env, value_parser = dtype)]
     pub dtype: Option<DType>,
+
+    /// Data type of the key-value cache: auto, f32, f16 or bf16. auto is that of float weights, and f16 for quantized
+    /// GGUF files on a GPU
+    #[arg(long, env, default_value = "auto", value_parser = cache_dtype)]
+    pub cache_dtype: CacheDType,
 
     /// Maximum context length, in tokens [default: the model's]
     #[arg(long, env, value_parser = count)]
@@ -71,9 +76,14 @@ impl Arguments {
     /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let (cache_bytes, context) = (self.cache_memory, self.context);
-        LoadOptions { dtype: self.dtype, cache_bytes, context, ..LoadOptions::default() }
+        let (dtype, cache_dtype) = (self.dtype, self.cache_dtype.0);
+        LoadOptions { dtype, cache_dtype, cache_bytes, context, ..LoadOptions::default() }
     }
 }
+
+/// Data type of the cache; `None` is chosen when the model is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheDType(pub Option<DType>);
 
 fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "must be at least 1".to_owned())
@@ -85,6 +95,15 @@ fn dtype(text: &str) -> Result<DType, String> {
         "f16" => Ok(DType::F16),
         "bf16" => Ok(DType::BF16),
         _ => Err("must be f32, f16 or bf16".to_owned()),
+    }
+}
+
+fn cache_dtype(text: &str) -> Result<CacheDType, String> {
+    match text {
+        "auto" => Ok(CacheDType(None)),
+        _ => dtype(text)
+            .map(|dtype| CacheDType(Some(dtype)))
+            .map_err(|_| "must be auto, f32, f16 or bf16".into()),
     }
 }
 
@@ -134,7 +153,14 @@ mod tests {
             (load.dtype, load.cache_bytes, load.context),
             (Some(DType::BF16), Some(1 << 20), Some(99))
         );
-        for wrong in ["--max-running 0", "--step-tokens x", "--dtype f64", "--context 0"] {
+        assert_eq!(load.cache_dtype, None);
+        for (text, expected) in [("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::BF16))] {
+            let line = format!("worker --model m --cache-dtype {text}");
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(arguments.load().cache_dtype, expected);
+        }
+        let wrong = ["--max-running 0", "--step-tokens x", "--dtype f64", "--context 0", "--cache-dtype f64"];
+        for wrong in wrong {
             assert!(
                 Arguments::try_parse_from(format!("worker --model m {wrong}").split(' ')).is_err(),
                 "{wrong}"

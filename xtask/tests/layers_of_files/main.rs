@@ -55,6 +55,7 @@ const LAYERS: &[&[&str]] = &[
     &["ops"],
     &["fusion"],
     &["backend"],
+    &["fused_product"],
 ];
 
 fn root() -> &'static Path {

@@ -3,8 +3,8 @@ use crate::rocm_backend::stream::{upload, Stream};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{
-    DevicePtr, FAULT_EMBEDDING, FAULT_EXPERT, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT, FAULT_PAGE,
-    FAULT_SCATTER, FAULT_SCATTER_ADD, FAULT_SEQUENCE,
+    DevicePtr, FAULT_CACHE, FAULT_EMBEDDING, FAULT_EXPERT, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT,
+    FAULT_PAGE, FAULT_POSITION, FAULT_SCATTER, FAULT_SCATTER_ADD, FAULT_SEQUENCE,
 };
 use rocm_rs::hip;
 use std::ffi::c_void;
@@ -130,6 +130,8 @@ fn op_name(op: u32) -> &'static str {
         FAULT_EXPERT => "experts",
         FAULT_SEQUENCE => "sequence starts",
         FAULT_PAGE => "page table",
+        FAULT_CACHE => "cache slot",
+        FAULT_POSITION => "rotary position",
         _ => "indexing",
     }
 }

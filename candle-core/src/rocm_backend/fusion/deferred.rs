@@ -1,5 +1,5 @@
 //! Deferred launches, and the memory that they need.
-use crate::rocm_backend::ops::quantized_row::MAX_MATRICES;
+use crate::rocm_backend::ops::row_product::MAX_MATRICES;
 use crate::rocm_backend::stream::{Buffer, DeviceBlock, Stream};
 use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId};
 use std::ops::Range;

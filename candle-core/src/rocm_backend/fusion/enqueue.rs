@@ -1,10 +1,10 @@
 //! Enqueues deferred launches: one fused launch if the operations match, otherwise one launch for each.
 use super::deferred::{Deferred, Gated, Matrix, Output, Products, Silu, Work};
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
-use crate::rocm_backend::ops::quantized_row::{RowMatrix, RowProducts, MAX_MATRICES};
-use crate::Result;
+use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights, MAX_MATRICES};
+use crate::{DType, Result};
 use hip_kernels::contract::{
-    Binary, BinaryOp, DevicePtr, Element, KernelLayout, Swiglu, Unary, UnaryOp, LAYOUT_WORDS,
+    Binary, BinaryOp, DevicePtr, Element, KernelLayout, Swiglu, Unary, UnaryOp, ACTIVATION_NONE, LAYOUT_WORDS,
 };
 
 static DENSE: KernelLayout = KernelLayout([0; LAYOUT_WORDS]);
@@ -86,10 +86,10 @@ fn rows(
     summand: Option<DevicePtr>,
 ) -> Result<()> {
     let null = DevicePtr(std::ptr::null_mut());
-    let mut wanted = [RowMatrix { blocks: null, n: 0, out: null }; MAX_MATRICES];
+    let mut wanted = [RowMatrix { weights: null, n: 0, out: null }; MAX_MATRICES];
     let mut count = 0;
     for matrix in matrices.into_iter().flatten().filter(|matrix| matrix.out.is_needed) {
-        wanted[count] = RowMatrix { blocks: matrix.blocks, n: matrix.n, out: matrix.out.ptr };
+        wanted[count] = RowMatrix { weights: matrix.blocks, n: matrix.n, out: matrix.out.ptr };
         count += 1;
     }
     if count == 0 {
@@ -97,7 +97,19 @@ fn rows(
     }
     let (x, gate) = group.gated.map_or((group.x, None), |gated| (gated.silu.x, Some(gated.gate)));
     let matrices = &wanted[..count];
-    let products = RowProducts { format: group.format, k: group.k, x, gate, summand, matrices };
+    let products = RowProducts {
+        weights: RowWeights::Blocks(group.format),
+        k: group.k,
+        dtype: DType::F32,
+        out_dtype: DType::F32,
+        x,
+        gate,
+        norm: None,
+        bias: None,
+        activation: ACTIVATION_NONE,
+        summand: summand.map(|at| (at, DType::F32)),
+        matrices,
+    };
     // SAFETY: the deferred products checked rows, matrices and outputs, and their memory is kept until now.
     unsafe { products.launch(device) }
 }

@@ -4,12 +4,12 @@ use super::enqueue;
 use crate::op::{BinaryOpT, UnaryOpT};
 use crate::rocm_backend::device::{Attachment, DeviceState, RocmDevice};
 use crate::rocm_backend::ops::elementwise::ContractOp;
+use crate::rocm_backend::ops::row_product::{row_kernel, RowWeights};
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::stream::{Buffer, DeferredLaunches, DeviceBlock};
-use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
+use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, UnaryOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -239,10 +239,7 @@ impl RocmDevice {
     pub(crate) unsafe fn defer_product(&self, product: RowProduct) -> Result<()> {
         let state = self.state();
         let RowProduct { format, blocks, n, k, x, out } = product;
-        let Some(kernel) = QuantizedRow::kernel(format) else {
-            return Err(RocmError::Unsupported(format!("no kernel multiplies {}", format.name())).into());
-        };
-        preload(state, kernel.id())?;
+        preload(state, row_kernel(RowWeights::Blocks(format), DType::F32)?)?;
         let matrix = Matrix { blocks, n, out: Output::at(out) };
         state.attachment::<Fusion>().defer(state, |deferred| {
             let gated = match &mut deferred.work {

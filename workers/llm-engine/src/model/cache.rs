@@ -1,12 +1,11 @@
 //! Paged key-value cache: blocks that are allocated once and written in place.
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
+use candle_nn::fused::write_rows;
 
 use super::config::DecoderConfig;
 use crate::step::BLOCK_SIZE;
 
-/// Maximum number of rows per scatter launch, since each GPU thread scans all of them.
-const MAX_ROWS_PER_SCATTER: usize = 64;
 /// Default limit of the cache size, in full contexts. More blocks are never of use.
 pub(super) const MAX_CONTEXTS: usize = 128;
 
@@ -15,10 +14,8 @@ pub struct Cache {
     /// Keys and values of each layer, (blocks, [`BLOCK_SIZE`], heads, width) each.
     layers: Vec<[Tensor; 2]>,
     blocks: usize,
+    dtype: DType,
 }
-
-/// Scatter indices of a step's rows, shared by all layers.
-pub struct Slots(Vec<Tensor>);
 
 /// Returns the size of one block over all layers, in bytes.
 pub fn block_bytes(config: &DecoderConfig, dtype: DType) -> usize {
@@ -47,7 +44,12 @@ impl Cache {
     ) -> candle_core::Result<Self> {
         let zeros = || Tensor::zeros((blocks, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
         let layers = config.windows.iter().map(|_| Ok([zeros()?, zeros()?]));
-        Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks })
+        Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, dtype })
+    }
+
+    /// Returns the data type of keys and values.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Returns the number of blocks.
@@ -58,22 +60,6 @@ impl Cache {
     /// Returns the keys and values of a layer.
     pub fn layer(&self, layer: usize) -> &[Tensor; 2] {
         &self.layers[layer]
-    }
-
-    /// Creates scatter indices from u32 slots (rows): block times [`BLOCK_SIZE`] plus offset.
-    pub fn slots(&self, slots: &Tensor, config: &DecoderConfig) -> candle_core::Result<Slots> {
-        scatter_indices(slots, config.kv_width())
-    }
-
-    /// Writes contiguous keys and values (rows, heads, width) of a layer.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails or a slot is out of range.
-    pub fn write(&self, layer: usize, slots: &Slots, rows: [&Tensor; 2]) -> candle_core::Result<()> {
-        for (to, rows) in self.layers[layer].iter().zip(rows) {
-            scatter_rows(&to.flatten(0, 1)?.flatten_from(1)?, slots, &rows.flatten_from(1)?)?;
-        }
-        Ok(())
     }
 
     /// Copies whole blocks, given as (source, destination) pairs. All sources are read first.
@@ -90,30 +76,11 @@ impl Cache {
         }
         let (from, to): (Vec<u32>, Vec<u32>) = pairs.iter().copied().unzip();
         let [from, to] = [from, to].map(|blocks| Tensor::from_vec(blocks, pairs.len(), first.device()));
-        let (from, to) = (from?, scatter_indices(&to?, first.dims()[1..].iter().product())?);
+        let (from, to) = (from?, to?);
         for tensor in self.layers.iter().flatten() {
             let all = tensor.flatten_from(1)?;
-            scatter_rows(&all, &to, &all.index_select(&from, 0)?)?;
+            write_rows(&all, &to, &all.index_select(&from, 0)?)?;
         }
         Ok(())
     }
-}
-
-/// Expands row numbers to one index per element, as `scatter_set` requires.
-fn scatter_indices(rows: &Tensor, width: usize) -> candle_core::Result<Slots> {
-    let count = rows.elem_count();
-    let all = rows.reshape((count, 1))?.broadcast_as((count, width))?.contiguous()?;
-    let runs = (0..count).step_by(MAX_ROWS_PER_SCATTER);
-    let runs = runs.map(|first| all.narrow(0, first, MAX_ROWS_PER_SCATTER.min(count - first)));
-    Ok(Slots(runs.collect::<candle_core::Result<_>>()?))
-}
-
-fn scatter_rows(to: &Tensor, slots: &Slots, rows: &Tensor) -> candle_core::Result<()> {
-    let mut first = 0;
-    for indices in &slots.0 {
-        let count = indices.dim(0)?;
-        to.scatter_set(indices, &rows.narrow(0, first, count)?, 0)?;
-        first += count;
-    }
-    Ok(())
 }

@@ -1,23 +1,23 @@
 //! Decoder of all model families, over a batch of sequences.
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
+use candle_nn::fused::CacheHeads;
 
 use super::attention::{AttentionPlan, Scoring, StepIndices};
-use super::cache::{Cache, Slots};
+use super::cache::Cache;
 use super::config::DecoderConfig;
-use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, softcap};
+use super::layers::{
+    Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
+};
 use super::roles::Role;
-use super::rope::{RotaryTable, RowAngles};
+use super::rope::RotaryTable;
 use super::weights::{TensorRows, Weights};
 use crate::step::{BLOCK_SIZE, Capacity, SequenceStep, Step, StepModel};
 
 struct Layer {
     attention_norm: Option<Norm>,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    query_norm: Option<Norm>,
-    key_norm: Option<Norm>,
+    query_key_value: QueryKeyValue,
+    head_norms: Option<QueryKeyNorms>,
     output: Linear,
     attention_post_norm: Option<Norm>,
     mlp_norm: Option<Norm>,
@@ -46,10 +46,27 @@ pub struct Decoder {
 
 /// Inputs that all layers of a step share.
 struct StepContext {
-    angles: Vec<RowAngles>,
+    /// Position of each row, u32 (rows).
+    positions: Tensor,
+    /// Slot of each row, u32 (rows).
+    slots: Tensor,
     plan: AttentionPlan,
-    /// Cache slots of keys and values; `None` if they are not kept.
-    slots: Option<Slots>,
+    /// Keys and values of the step's rows, (rows, key heads, width), for all layers in turn; `None` if they are kept
+    /// in the cache.
+    uncached: Option<[Tensor; 2]>,
+    /// Rows whose states are returned, u32; `None` for all.
+    wanted: Option<Tensor>,
+}
+
+/// Data types of a decoder.
+#[derive(Clone, Copy, Debug)]
+pub struct Types {
+    /// Hidden states.
+    pub states: DType,
+    /// Float matrices; `None` for the types in the files.
+    pub matrices: Option<DType>,
+    /// Cache and attention.
+    pub cache: DType,
 }
 
 impl Layer {
@@ -63,23 +80,30 @@ impl Layer {
         let norms = config.norms.map(|part| part.map(|part| norm(weights, part, hidden)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
+        let widths = [queries, keys, keys];
         let pieces = match config.fused {
-            true => {
-                let total_rows = queries + 2 * keys;
-                let rows = [0..queries, queries..queries + keys, queries + keys..total_rows];
-                rows.map(|rows| TensorRows { role: Role::QueryKeyValue, rows, total_rows })
-            }
-            false => [(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)]
-                .map(|(role, rows)| TensorRows::whole(role, rows)),
+            true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
+            false => [Role::Query, Role::Key, Role::Value]
+                .into_iter()
+                .zip(widths)
+                .map(|(role, rows)| TensorRows::whole(role, rows))
+                .collect(),
         };
-        let [query, key, value] = pieces.map(|piece| weights.linear(at, &[piece], hidden, config.qkv_bias));
-        let (query, key, value) = (query?, key?, value?);
-        let (query_norm, key_norm) = match config.qk_norm {
-            true => (
-                Some(norm(weights, Role::QueryNorm, head_dim)?),
-                Some(norm(weights, Role::KeyNorm, head_dim)?),
-            ),
-            false => (None, None),
+        let mut products = Vec::new();
+        for pieces in weights.runs_of_one_format(at, &pieces)? {
+            products.push(weights.linear(at, pieces, hidden, false)?);
+        }
+        let bias = match config.qkv_bias {
+            true => Some(weights.bias(at, &pieces)?),
+            false => None,
+        };
+        let query_key_value = QueryKeyValue { products, widths, bias };
+        let head_norms = match config.qk_norm {
+            true => Some(QueryKeyNorms {
+                query: norm(weights, Role::QueryNorm, head_dim)?,
+                key: norm(weights, Role::KeyNorm, head_dim)?,
+            }),
+            false => None,
         };
         let output =
             weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
@@ -87,25 +111,23 @@ impl Layer {
             true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
             false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
         };
-        let gate_up = match &gate_up[..] {
-            [gate, up] if !weights.same_format(at, &gate_up)? => {
-                let mut linear = |piece: &TensorRows| {
-                    weights.linear(at, std::slice::from_ref(piece), hidden, config.mlp_bias)
-                };
-                GateUp::Separate(linear(gate)?, linear(up)?)
+        let mut linears = Vec::new();
+        for pieces in weights.runs_of_one_format(at, &gate_up)? {
+            linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
+        }
+        let gate_up = match <[Linear; 2]>::try_from(linears) {
+            Ok([gate, up]) => GateUp::Separate(gate, up),
+            Err(mut linears) => {
+                GateUp::Fused(linears.pop().context("internal error: no gate and up projections")?)
             }
-            pieces => GateUp::Fused(weights.linear(at, pieces, hidden, config.mlp_bias)?),
         };
         let down =
             weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
         let window = config.windows[index];
         Ok(Self {
             attention_norm: attention_norm?,
-            query,
-            key,
-            value,
-            query_norm,
-            key_norm,
+            query_key_value,
+            head_norms,
             output,
             attention_post_norm: attention_post_norm?,
             mlp_norm: mlp_norm?,
@@ -117,23 +139,8 @@ impl Layer {
     }
 }
 
-fn apply_norm(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
-    match norm {
-        Some(norm) => norm.forward(&x),
-        None => Ok(x),
-    }
-}
-
-/// Applies a norm, if there is one.
-fn normed(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
-    match norm {
-        Some(norm) => norm.forward(x),
-        None => Ok(x.clone()),
-    }
-}
-
 impl Decoder {
-    /// Loads the weights, and allocates a cache of `blocks` blocks. States and cache are `dtype`.
+    /// Loads the weights, and allocates a cache of `blocks` blocks.
     ///
     /// # Errors
     /// Returns an error that names the file and the invalid tensor, or if memory runs out.
@@ -141,9 +148,10 @@ impl Decoder {
         config: DecoderConfig,
         weights: &mut Weights,
         blocks: usize,
-        dtype: DType,
+        types: Types,
         device: &Device,
     ) -> Result<Self> {
+        let dtype = types.states;
         ensure!(blocks > 0, "the cache must have at least 1 block");
         let embedding = weights.embedding(config.hidden)?;
         let vocabulary = embedding.vocabulary()?;
@@ -153,12 +161,13 @@ impl Decoder {
         let norm = weights.norm(None, Role::Norm, config.hidden)?;
         let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
         let head = match config.tied_embeddings {
-            true => embedding.head(),
+            true => embedding.head(DType::F32),
             false => {
-                weights.linear(None, &[TensorRows::whole(Role::Head, vocabulary)], config.hidden, false)?
+                let rows = TensorRows::whole(Role::Head, vocabulary);
+                weights.linear(None, &[rows], config.hidden, false)?.with_output(DType::F32)
             }
         };
-        let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, dtype, device);
+        let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
         let tables = tables.collect::<candle_core::Result<_>>().context("rotary tables")?;
         let mut windows: Vec<Option<usize>> = Vec::new();
@@ -167,7 +176,7 @@ impl Decoder {
                 windows.push(*window);
             }
         }
-        let cache = Cache::new(&config, blocks, dtype, device)
+        let cache = Cache::new(&config, blocks, types.cache, device)
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let device = device.clone();
         Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache })
@@ -191,65 +200,64 @@ impl Decoder {
         parts.try_into().map_err(|_| Error::Msg(format!("internal error: expected {N} parts of an upload")))
     }
 
-    /// Computes the hidden states after the last layer, (rows, width), from u32 tokens (rows).
-    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<Tensor> {
-        let mut x = self.embedding.forward(tokens)?;
+    /// Computes the residual stream after the last layer, (wanted rows, width), from u32 tokens (rows).
+    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<ResidualStream> {
+        let mut x = self.embedding.forward(tokens, self.dtype)?;
         if let Some(scale) = self.config.embedding_scale {
             x = (x * scale)?;
         }
+        let norm_of = |index: usize| match self.layers.get(index) {
+            Some(layer) => layer.attention_norm.as_ref(),
+            None => Some(&self.norm),
+        };
+        let mut stream = ResidualStream::new(x, norm_of(0))?;
         for (index, layer) in self.layers.iter().enumerate() {
-            let attention_out = self.attention(index, layer, &normed(&layer.attention_norm, &x)?, shared)?;
-            x = (x + apply_norm(&layer.attention_post_norm, attention_out)?)?;
-            let mlp_out = layer.mlp.forward(&normed(&layer.mlp_norm, &x)?)?;
-            x = (x + apply_norm(&layer.mlp_post_norm, mlp_out)?)?;
+            let mut out = self.attention(index, layer, stream.input(norm_of(index)), shared)?;
+            // After the last layer's keys and values are written, only the wanted rows matter.
+            if let (true, Some(wanted)) = (index + 1 == self.layers.len(), &shared.wanted) {
+                (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
+            }
+            let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
+            stream = stream.add(&layer.output, &out, post_norm, norm)?;
+            let out = layer.mlp.gated(stream.input(norm))?;
+            let post_norm = layer.mlp_post_norm.as_ref();
+            stream = stream.add(&layer.mlp.down, &out, post_norm, norm_of(index + 1))?;
         }
-        Ok(x)
+        Ok(stream)
     }
 
+    /// Computes attention from the input of a layer, up to the output projection.
     fn attention(
         &self,
         index: usize,
         layer: &Layer,
-        x: &Tensor,
+        input: (&Tensor, FusedWith),
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
-        let DecoderConfig { heads, kv_heads, head_dim, .. } = self.config;
-        let rows = x.dim(0)?;
-        let by_head = |x: Tensor, heads| x.reshape((rows, heads, head_dim));
-        let q = apply_norm(&layer.query_norm, by_head(layer.query.forward(x)?, heads)?)?;
-        let k = apply_norm(&layer.key_norm, by_head(layer.key.forward(x)?, kv_heads)?)?;
-        let v = by_head(layer.value.forward(x)?, kv_heads)?;
-        let angles = &shared.angles[layer.rotary_table];
-        let (q, k) = (angles.rotate(&q)?, angles.rotate(&k)?);
-        let out = match &shared.slots {
-            Some(slots) => {
-                self.cache.write(index, slots, [&k, &v])?;
-                let [keys, values] = self.cache.layer(index);
-                shared.plan.attend(layer.scores, &q, [keys, values], true)?
-            }
-            None => shared.plan.attend(layer.scores, &q, [&k, &v], false)?,
+        let [q, k, v] = layer.query_key_value.forward(input)?;
+        let [keys, values] = shared.uncached.as_ref().unwrap_or(self.cache.layer(index));
+        let heads = CacheHeads {
+            q: &q,
+            k: &k,
+            v: &v,
+            bias: layer.query_key_value.bias.as_ref(),
+            norms: layer.head_norms.as_ref().map(QueryKeyNorms::head_norms),
+            rotary: self.tables[layer.rotary_table].rotary(),
+            positions: &shared.positions,
+            slots: &shared.slots,
+            keys,
+            values,
         };
-        layer.output.forward(&out)
+        shared.plan.attend(layer.scores, &heads.forward()?, [keys, values], shared.uncached.is_none())
     }
 
-    fn step_context(
-        &self,
-        step: &Step,
-        positions: &Tensor,
-        slots: Option<Slots>,
-        indices: [Tensor; 3],
-    ) -> candle_core::Result<StepContext> {
-        let angles = self.tables.iter().map(|table| table.lookup(positions));
-        let heads = (self.dtype, self.config.head_dim);
-        Ok(StepContext {
-            angles: angles.collect::<candle_core::Result<_>>()?,
-            plan: AttentionPlan::new(step, indices, &self.windows, heads)?,
-            slots,
-        })
+    fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {
+        AttentionPlan::new(step, indices, &self.windows, (self.cache.dtype(), self.config.head_dim))
     }
 
-    fn logits(&self, states: &Tensor) -> candle_core::Result<Tensor> {
-        let logits = self.head.forward(&self.norm.forward(states)?)?.to_dtype(DType::F32)?;
+    fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
+        let (x, with) = states.input(Some(&self.norm));
+        let logits = self.head.forward_fused(x, with)?;
         match self.config.logit_softcap {
             Some(cap) => softcap(&logits, cap),
             None => Ok(logits),
@@ -322,16 +330,13 @@ impl StepModel for Decoder {
         let [tokens, positions, slots] = copies;
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
             self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
-        let slots = self.cache.slots(&slots, &self.config)?;
-        let shared = self.step_context(step, &positions, Some(slots), [cu_rows, cu_keys, table])?;
-        let mut states = self.states(&tokens, &shared)?;
-        if wanted_rows == 0 {
-            return none();
+        let plan = self.plan(step, [cu_rows, cu_keys, table])?;
+        let wanted = (wanted_rows < rows).then_some(wanted);
+        let states = self.states(&tokens, &StepContext { positions, slots, plan, uncached: None, wanted })?;
+        match wanted_rows {
+            0 => none(),
+            _ => self.logits(&states),
         }
-        if wanted_rows < rows {
-            states = states.index_select(&wanted, 0)?;
-        }
-        self.logits(&states)
     }
 
     fn check(&mut self) -> candle_core::Result<()> {
@@ -360,8 +365,13 @@ impl StepModel for Decoder {
             let [cu_rows, cu_keys, table] = StepIndices::of(&step).parts();
             let [tokens, positions, cu_rows, cu_keys, table] =
                 self.upload([step.tokens.clone(), step.positions.clone(), cu_rows, cu_keys, table])?;
-            let shared = self.step_context(&step, &positions, None, [cu_rows, cu_keys, table])?;
-            let states = self.norm.forward(&self.states(&tokens, &shared)?)?;
+            let plan = self.plan(&step, [cu_rows, cu_keys, table])?;
+            let shape = (rows, self.config.kv_heads, self.config.head_dim);
+            let zeros = || Tensor::zeros(shape, self.cache.dtype(), &self.device);
+            let uncached = Some([zeros()?, zeros()?]);
+            let slots = positions.clone();
+            let shared = StepContext { positions, slots, plan, uncached, wanted: None };
+            let states = self.states(&tokens, &shared)?.into_normed(&self.norm)?;
             means.push(states.to_dtype(DType::F32)?.mean(0)?);
         }
         match means.is_empty() {

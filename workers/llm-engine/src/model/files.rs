@@ -161,13 +161,26 @@ impl ModelFiles {
         self.tensors.values().filter_map(|location| location.bytes().ok()).map(|bytes| bytes as u64).sum()
     }
 
-    /// Returns the total size of all tensors in bytes, after converting floats to `dtype`.
-    pub fn bytes_as(&self, dtype: DType) -> usize {
-        let bytes = |location: &TensorInfo| match location.format {
-            Format::Floats(_) => TensorInfo { format: Format::Floats(dtype), ..location.clone() }.bytes(),
-            Format::Blocks(_) => location.bytes(),
+    /// Returns the total size of all tensors in bytes, after converting floats to `dtype` unless it is `None`.
+    pub fn bytes_as(&self, dtype: Option<DType>) -> usize {
+        let bytes = |location: &TensorInfo| match (location.format, dtype) {
+            (Format::Floats(_), Some(dtype)) => {
+                TensorInfo { format: Format::Floats(dtype), ..location.clone() }.bytes()
+            }
+            _ => location.bytes(),
         };
         self.tensors.values().filter_map(|location| bytes(location).ok()).sum()
+    }
+
+    /// Returns the data type in which all matrices are stored if they are floats: f16 or bf16 if any of them is,
+    /// otherwise f32. Returns `None` if any matrix is quantized.
+    pub fn float_type(&self) -> Option<DType> {
+        let matrices = || self.tensors.values().filter(|location| location.shape.len() > 1);
+        if matrices().any(|location| matches!(location.format, Format::Blocks(_))) {
+            return None;
+        }
+        let has = |dtype: &DType| matrices().any(|location| location.format == Format::Floats(*dtype));
+        Some([DType::F16, DType::BF16].into_iter().find(has).unwrap_or(DType::F32))
     }
 
     /// Returns the location of a tensor, or an error if there is none of this name.

@@ -1,45 +1,230 @@
 //! Linear layers, norms, embeddings and feed-forward layers, with float or GGML-quantized weights. Their
 //! functions return an error if the device fails.
 use candle_core::quantized::QMatMul;
-use candle_core::{D, DType, Module, Result, Tensor};
+#[cfg(feature = "rocm")]
+use candle_core::rocm::{FusedProduct, GateActivation, ProductWeight};
+use candle_core::{D, DType, Module, Result, Tensor, bail};
+use candle_nn::fused::{HeadNorms, add_rms_norm};
 use candle_nn::ops::{rms_norm, swiglu};
 
 use super::config::Activation;
 
-/// Linear layer with an optional bias. The weight stays in its stored format.
+/// Matrix of a linear layer (out, in), in its stored format.
 #[derive(Clone, Debug)]
-pub enum Linear {
-    /// Float weight.
-    Float(candle_nn::Linear),
-    /// GGML-quantized weight.
-    Quantized(QMatMul, Option<Tensor>),
+pub enum Matrix {
+    /// Floats.
+    Float(Tensor),
+    /// GGML-quantized blocks.
+    Quantized(QMatMul),
+}
+
+/// Operations that are computed together with the product of a linear layer.
+#[derive(Clone, Copy, Default)]
+pub struct FusedWith<'a> {
+    /// Norm of the input.
+    pub norm: Option<&'a Norm>,
+    /// Activation of the gate, which is the first half of the output; the second half is multiplied by it.
+    pub gate: Option<Activation>,
+    /// Summand of the output.
+    pub residual: Option<&'a Tensor>,
+}
+
+/// Linear layer with an optional bias.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    matrix: Matrix,
+    /// Bias (out), in the data type of the states.
+    bias: Option<Tensor>,
+    /// Data type of the output.
+    dtype: DType,
 }
 
 impl Linear {
-    /// Maps (rows, in) to (rows, out).
+    /// Creates a layer whose outputs have type `dtype`.
+    pub fn new(matrix: Matrix, bias: Option<Tensor>, dtype: DType) -> Self {
+        Self { matrix, bias, dtype }
+    }
+
+    /// Changes the data type of the output.
+    pub fn with_output(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// Maps (rows, in) of any float type to (rows, out).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Float(linear) => linear.forward(x),
-            Self::Quantized(matrix, None) => matrix.forward(x),
-            Self::Quantized(matrix, Some(bias)) => matrix.forward(x)?.broadcast_add(bias),
+        self.forward_fused(x, FusedWith::default())
+    }
+
+    /// Like [`Self::forward`], fused with other operations. On a ROCm device, one row takes one launch.
+    pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
+        #[cfg(feature = "rocm")]
+        if x.device().is_rocm() {
+            // Several rows are quantized or converted first in any case, which must not round the product.
+            let several = matches!(self.matrix, Matrix::Quantized(_)) && x.dim(0)? > 1;
+            let x = if several { &x.to_dtype(self.dtype)? } else { x };
+            return self.product(x, with)?.forward();
         }
+        self.forward_separately(x, with)
+    }
+
+    #[cfg(feature = "rocm")]
+    fn product<'a>(&'a self, x: &'a Tensor, with: FusedWith<'a>) -> Result<FusedProduct<'a>> {
+        let weight = match &self.matrix {
+            Matrix::Float(weight) => ProductWeight::from(weight),
+            Matrix::Quantized(matrix) => ProductWeight::from(matrix),
+        };
+        let gate = with.gate.map(|activation| match activation {
+            Activation::Silu => GateActivation::Silu,
+            Activation::GeluTanh => GateActivation::GeluTanh,
+        });
+        let product = FusedProduct::new(x, weight).bias(self.bias.as_ref()).gated(gate);
+        let product = product.residual(with.residual).dtype(self.dtype);
+        Ok(match with.norm {
+            Some(norm) => product.rms_norm(&norm.weight, norm.eps),
+            None => product,
+        })
+    }
+
+    fn forward_separately(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
+        let x = with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))?;
+        let mut y = match &self.matrix {
+            Matrix::Float(weight) => {
+                let bias = self.bias.as_ref().map(|bias| bias.to_dtype(weight.dtype())).transpose()?;
+                candle_nn::Linear::new(weight.clone(), bias).forward(&x.to_dtype(weight.dtype())?)?
+            }
+            Matrix::Quantized(matrix) => {
+                let product = matrix.forward(&x)?;
+                self.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?
+            }
+        };
+        if let Some(activation) = with.gate {
+            y = gated(&y, activation)?;
+        }
+        y = y.to_dtype(self.dtype)?;
+        with.residual.map_or(Ok(y.clone()), |residual| residual + y)
+    }
+}
+
+/// Returns activation(gate) · up of rows that consist of a gate and up.
+fn gated(both: &Tensor, activation: Activation) -> Result<Tensor> {
+    if activation == Activation::Silu {
+        return swiglu(both);
+    }
+    let width = both.dim(D::Minus1)? / 2;
+    both.narrow(D::Minus1, 0, width)?.gelu()? * both.narrow(D::Minus1, width, width)?
+}
+
+/// The residual stream between two blocks of a decoder, and its norm if it was computed together with the sum.
+#[derive(Clone, Debug)]
+pub struct ResidualStream {
+    /// The sum of all outputs so far, (rows, width).
+    pub sum: Tensor,
+    normed: Option<Tensor>,
+}
+
+impl ResidualStream {
+    /// Begins with the embeddings, and `norm` of the first block.
+    pub fn new(sum: Tensor, norm: Option<&Norm>) -> Result<Self> {
+        let normed = match norm {
+            Some(norm) if !is_fused_with_products(&sum)? => Some(norm.forward(&sum)?),
+            _ => None,
+        };
+        Ok(Self { sum, normed })
+    }
+
+    /// Adds the output of a block, `linear` of `x` and then `post_norm` if there is one. `next` is the norm of the next
+    /// block.
+    pub fn add(
+        &self,
+        linear: &Linear,
+        x: &Tensor,
+        post_norm: Option<&Norm>,
+        next: Option<&Norm>,
+    ) -> Result<Self> {
+        if post_norm.is_none() && is_fused_with_products(&self.sum)? {
+            let with = FusedWith { residual: Some(&self.sum), ..FusedWith::default() };
+            return Ok(Self { sum: linear.forward_fused(x, with)?, normed: None });
+        }
+        let out = linear.forward(x)?;
+        if let Some(next) = next {
+            let post_norm = post_norm.map(|norm| &norm.weight);
+            let (sum, normed) = add_rms_norm(&out, &self.sum, post_norm, &next.weight, next.eps)?;
+            return Ok(Self { sum, normed: Some(normed) });
+        }
+        let out = post_norm.map_or(Ok(out.clone()), |norm| norm.forward(&out))?;
+        Ok(Self { sum: (&self.sum + out)?, normed: None })
+    }
+
+    /// Selects rows.
+    pub fn select(&self, rows: &Tensor) -> Result<Self> {
+        let normed = self.normed.as_ref().map(|normed| normed.index_select(rows, 0)).transpose()?;
+        Ok(Self { sum: self.sum.index_select(rows, 0)?, normed })
+    }
+
+    /// Returns the input of the next block's products, and the norm that they apply to it.
+    pub fn input<'a>(&'a self, norm: Option<&'a Norm>) -> (&'a Tensor, FusedWith<'a>) {
+        match &self.normed {
+            Some(normed) => (normed, FusedWith::default()),
+            None => (&self.sum, FusedWith { norm, ..FusedWith::default() }),
+        }
+    }
+
+    /// Returns the normalized states.
+    pub fn into_normed(self, norm: &Norm) -> Result<Tensor> {
+        self.normed.map_or_else(|| norm.forward(&self.sum), Ok)
+    }
+}
+
+/// Returns true if products of these states include norms and sums: for one row on a ROCm device. For more rows, sums
+/// and norms are one launch, and products are others.
+fn is_fused_with_products(states: &Tensor) -> Result<bool> {
+    Ok(states.device().is_rocm() && states.dim(0)? == 1)
+}
+
+/// Query, key and value projections.
+#[derive(Clone, Debug)]
+pub struct QueryKeyValue {
+    /// Products whose concatenated outputs are queries, keys and values; several if their formats differ.
+    pub products: Vec<Linear>,
+    /// Widths of queries, keys and values.
+    pub widths: [usize; 3],
+    /// Concatenated biases, which are added when the outputs are written to the cache.
+    pub bias: Option<Tensor>,
+}
+
+impl QueryKeyValue {
+    /// Maps (rows, in) to queries, keys and values without biases, (rows, width) each, whose rows may be strided.
+    pub fn forward(&self, (x, with): (&Tensor, FusedWith)) -> Result<[Tensor; 3]> {
+        let mut products = self.products.iter();
+        let (mut current, mut start) = (None, 0);
+        let mut next = |width: usize| {
+            let whole = match current.take() {
+                Some(whole) => whole,
+                None => match products.next() {
+                    Some(product) => product.forward_fused(x, with)?,
+                    None => bail!("internal error: the projections are narrower than the heads"),
+                },
+            };
+            let part = whole.narrow(D::Minus1, start, width)?;
+            start += width;
+            match start < whole.dim(D::Minus1)? {
+                true => current = Some(whole),
+                false => start = 0,
+            }
+            Ok(part)
+        };
+        let [q, k, v] = self.widths;
+        Ok([next(q)?, next(k)?, next(v)?])
     }
 }
 
 /// Embedding table with a row for each token.
 #[derive(Clone, Debug)]
 pub enum Embedding {
-    /// Float table.
+    /// Float table (vocabulary, width).
     Float(Tensor),
-    /// GGML-quantized table.
-    Quantized {
-        /// Table (vocabulary, width).
-        matrix: QMatMul,
-        /// Number of rows.
-        vocabulary: usize,
-        /// Data type of the output.
-        dtype: DType,
-    },
+    /// GGML-quantized table with this number of rows.
+    Quantized(QMatMul, usize),
 }
 
 impl Embedding {
@@ -47,27 +232,28 @@ impl Embedding {
     pub fn vocabulary(&self) -> Result<usize> {
         match self {
             Self::Float(rows) => rows.dim(0),
-            Self::Quantized { vocabulary, .. } => Ok(*vocabulary),
+            Self::Quantized(_, vocabulary) => Ok(*vocabulary),
         }
     }
 
-    /// Maps u32 tokens (rows) to (rows, width).
+    /// Maps u32 tokens (rows) to (rows, width) of type `dtype`.
     ///
     /// # Errors
     /// Returns an error if the device fails or a token is outside the table.
-    pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, tokens: &Tensor, dtype: DType) -> Result<Tensor> {
         match self {
-            Self::Float(rows) => rows.index_select(tokens, 0),
-            Self::Quantized { matrix, dtype, .. } => matrix.embedding(tokens)?.to_dtype(*dtype),
+            Self::Float(rows) => rows.index_select(tokens, 0)?.to_dtype(dtype),
+            Self::Quantized(matrix, _) => matrix.embedding(tokens)?.to_dtype(dtype),
         }
     }
 
-    /// Returns an output projection that shares this table.
-    pub fn head(&self) -> Linear {
-        match self {
-            Self::Float(rows) => Linear::Float(candle_nn::Linear::new(rows.clone(), None)),
-            Self::Quantized { matrix, .. } => Linear::Quantized(matrix.clone(), None),
-        }
+    /// Returns an output projection with outputs of type `dtype` that shares this table.
+    pub fn head(&self, dtype: DType) -> Linear {
+        let matrix = match self {
+            Self::Float(rows) => Matrix::Float(rows.clone()),
+            Self::Quantized(matrix, _) => Matrix::Quantized(matrix.clone()),
+        };
+        Linear::new(matrix, None, dtype)
     }
 }
 
@@ -88,6 +274,22 @@ impl Norm {
     /// Normalizes the last dimension of `x`, which must be contiguous.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         rms_norm(x, &self.weight, self.eps)
+    }
+}
+
+/// Norms of the heads of queries and keys.
+#[derive(Clone, Debug)]
+pub struct QueryKeyNorms {
+    /// Norm of queries.
+    pub query: Norm,
+    /// Norm of keys.
+    pub key: Norm,
+}
+
+impl QueryKeyNorms {
+    /// Returns the arguments of the fused operation.
+    pub fn head_norms(&self) -> HeadNorms<'_> {
+        HeadNorms { query: &self.query.weight, key: &self.key.weight, eps: self.query.eps }
     }
 }
 
@@ -112,24 +314,19 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Maps (rows, width) to (rows, width).
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (gate, up) = match &self.gate_up {
-            GateUp::Fused(both) => {
-                let both = both.forward(x)?;
-                if self.activation == Activation::Silu {
-                    return self.down.forward(&swiglu(&both)?);
+    /// Maps (rows, width) to activation(gate) · up, (rows, intermediate).
+    pub fn gated(&self, (x, with): (&Tensor, FusedWith)) -> Result<Tensor> {
+        match &self.gate_up {
+            GateUp::Fused(both) => both.forward_fused(x, FusedWith { gate: Some(self.activation), ..with }),
+            GateUp::Separate(gate, up) => {
+                let gate = gate.forward_fused(x, with)?;
+                let up = up.forward_fused(x, with)?;
+                match self.activation {
+                    Activation::Silu => gate.silu()? * up,
+                    Activation::GeluTanh => gate.gelu()? * up,
                 }
-                let width = both.dim(D::Minus1)? / 2;
-                (both.narrow(D::Minus1, 0, width)?, both.narrow(D::Minus1, width, width)?)
             }
-            GateUp::Separate(gate, up) => (gate.forward(x)?, up.forward(x)?),
-        };
-        let gate = match self.activation {
-            Activation::Silu => gate.silu()?,
-            Activation::GeluTanh => gate.gelu()?,
-        };
-        self.down.forward(&(gate * up)?)
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub mod weights;
 use crate::step::StepModel;
 use crate::text::TextCodec;
 use config::DecoderConfig;
-use decoder::Decoder;
+use decoder::{Decoder, Types};
 use files::{Description, ModelFiles};
 use weights::Weights;
 
@@ -45,9 +45,12 @@ const CACHE_PERCENT: usize = 85;
 /// Options for loading a model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadOptions {
-    /// Data type of float weights, hidden states and cache. `None` uses the type in the files on a GPU, and
-    /// f32 on the CPU and for GGUF files.
+    /// Data type of float weights and hidden states. `None` uses the type in the files on a GPU, and f32 on the
+    /// CPU and for the hidden states of quantized GGUF files.
     pub dtype: Option<DType>,
+    /// Data type of the cache, in which attention is computed. `None` uses that of the hidden states, but f16 for
+    /// quantized GGUF files on a GPU.
+    pub cache_dtype: Option<DType>,
     /// Cache size in bytes. `None` uses the free device memory less a margin (CPU: 512 MiB).
     pub cache_bytes: Option<usize>,
     /// Maximum context length in tokens. `None` uses the model's own.
@@ -121,40 +124,64 @@ fn load_files(
         ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
     }
-    let dtype = match (options.dtype, declared) {
-        (Some(dtype), _) => dtype,
-        (None, Some("bfloat16")) if !device.is_cpu() => DType::BF16,
-        (None, Some("float16")) if !device.is_cpu() => DType::F16,
-        _ => DType::F32,
-    };
-    let supported = matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
-    ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
+    let types = types(&files, declared, device, options)?;
     // The cache size is checked before the weights are loaded, which takes long.
-    let weights = files.bytes_as(dtype);
+    let weights = files.bytes_as(types.matrices);
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
-    let blocks =
-        cache::blocks_that_fit(&config, dtype, bytes, options.max_contexts.unwrap_or(cache::MAX_CONTEXTS))?;
-    let bytes = weights + blocks * cache::block_bytes(&config, dtype);
-    let mut weights = Weights::new(&mut files, dtype, device, progress);
-    let decoder = Decoder::load(config, &mut weights, blocks, dtype, device)
+    let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
+    let blocks = cache::blocks_that_fit(&config, types.cache, bytes, contexts)?;
+    let bytes = weights + blocks * cache::block_bytes(&config, types.cache);
+    let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
     device.synchronize()?;
     progress(1.0);
     Ok((decoder, bytes))
 }
 
+/// Chooses the data types from the options, from the type that config.json declares, and from the tensors of a GGUF file.
+///
+/// # Errors
+/// Returns an error for a type that the device does not support.
+fn types(
+    files: &ModelFiles,
+    declared: Option<DType>,
+    device: &Device,
+    options: LoadOptions,
+) -> Result<Types> {
+    let is_gguf = matches!(files.description, Description::Metadata(_)) && !device.is_cpu();
+    let stored = if is_gguf { files.float_type() } else { declared.filter(|_| !device.is_cpu()) };
+    let states = options.dtype.or(stored).unwrap_or(DType::F32);
+    let is_quantized = is_gguf && stored.is_none();
+    let matrices = match (options.dtype, is_gguf) {
+        (None, true) => None,
+        _ => Some(states),
+    };
+    let cache = match options.cache_dtype {
+        Some(dtype) => dtype,
+        None if is_quantized && states == DType::F32 => DType::F16,
+        None => states,
+    };
+    for dtype in [states, cache] {
+        let supported =
+            matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
+        ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
+    }
+    Ok(Types { states, matrices, cache })
+}
+
 /// Reads the configuration and the data type that the files declare.
-fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static str>)> {
+fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<DType>)> {
     match &files.description {
         Description::Config(config) => {
             let family = families::from_config(config)?;
             let text = families::text_of_config(config);
             let names = [&config["torch_dtype"], &config["dtype"], &text["torch_dtype"], &text["dtype"]];
-            let named = |name: &'static str| names.iter().any(|value| **value == name).then_some(name);
-            let dtype = named("bfloat16").or_else(|| named("float16"));
+            let named = |name, dtype| names.iter().any(|value| **value == name).then_some(dtype);
+            let dtype = named("bfloat16", DType::BF16).or_else(|| named("float16", DType::F16));
             Ok((DecoderConfig::from_json(family, text).context("config.json")?, dtype))
         }
         Description::Metadata(_) => {

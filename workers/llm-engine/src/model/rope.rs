@@ -1,9 +1,9 @@
-//! Rotary position embeddings: tables of cosines and sines, and rotation of rows by their positions.
+//! Rotary position embeddings: frequencies, and tables of cosines and sines.
 use std::f64::consts::TAU;
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{D, DType, Device, Tensor};
-use candle_nn::rotary_emb::{rope_i, rope_thd};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::fused::Rotary;
 use serde_json::Value;
 
 /// Modification of the frequencies, which are powers of theta by default.
@@ -190,7 +190,7 @@ impl Rope {
     }
 }
 
-/// Cosines and sines of all positions, (positions, pairs) each.
+/// Cosines and sines of all positions, f32 (positions, pairs) each.
 pub struct RotaryTable {
     cos: Tensor,
     sin: Tensor,
@@ -200,59 +200,18 @@ pub struct RotaryTable {
 impl RotaryTable {
     /// Computes the table for positions below `context`. With `interleaved`, neighboring elements form pairs;
     /// otherwise elements of both halves do.
-    pub fn new(
-        rope: &Rope,
-        interleaved: bool,
-        context: usize,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Self> {
+    pub fn new(rope: &Rope, interleaved: bool, context: usize, device: &Device) -> candle_core::Result<Self> {
         let frequencies = rope.frequencies(context);
         let frequencies = Tensor::from_vec(frequencies, (1, rope.rotary_dim / 2), device)?;
         let positions = Tensor::arange(0u32, context as u32, device)?.to_dtype(DType::F32)?.unsqueeze(1)?;
         let angles = positions.broadcast_mul(&frequencies)?;
         let magnitude = rope.scaling.magnitude();
-        let of = |part: Tensor| -> candle_core::Result<Tensor> {
-            let part = if magnitude == 1.0 { part } else { (part * magnitude)? };
-            part.to_dtype(dtype)
-        };
-        Ok(Self { cos: of(angles.cos()?)?, sin: of(angles.sin()?)?, interleaved })
+        let scaled = |part: Tensor| if magnitude == 1.0 { Ok(part) } else { part * magnitude };
+        Ok(Self { cos: scaled(angles.cos()?)?, sin: scaled(angles.sin()?)?, interleaved })
     }
 
-    /// Looks up the rows of u32 `positions` (rows).
-    ///
-    /// # Errors
-    /// Returns an error if the device fails or a position is beyond the context.
-    pub fn lookup(&self, positions: &Tensor) -> candle_core::Result<RowAngles> {
-        let (cos, sin) = (self.cos.index_select(positions, 0)?, self.sin.index_select(positions, 0)?);
-        Ok(RowAngles { cos, sin, interleaved: self.interleaved })
-    }
-}
-
-/// Cosines and sines of a step's rows, shared by its layers.
-pub struct RowAngles {
-    cos: Tensor,
-    sin: Tensor,
-    interleaved: bool,
-}
-
-impl RowAngles {
-    /// Rotates contiguous queries or keys (rows, heads, width).
-    pub fn rotate(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let width = x.dim(D::Minus1)?;
-        let rotary_dim = 2 * self.cos.dim(D::Minus1)?;
-        if rotary_dim == width {
-            return self.rotate_all(x);
-        }
-        let first = self.rotate_all(&x.narrow(D::Minus1, 0, rotary_dim)?.contiguous()?)?;
-        Tensor::cat(&[&first, &x.narrow(D::Minus1, rotary_dim, width - rotary_dim)?], D::Minus1)
-    }
-
-    fn rotate_all(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        if !self.interleaved {
-            return rope_thd(&x.unsqueeze(0)?, &self.cos, &self.sin)?.squeeze(0);
-        }
-        // `rope_i` requires (batch, heads, positions, width): rows become batches of one position.
-        rope_i(&x.unsqueeze(2)?, &self.cos.unsqueeze(1)?, &self.sin.unsqueeze(1)?)?.squeeze(2)
+    /// Returns the arguments of the fused operation.
+    pub fn rotary(&self) -> Rotary<'_> {
+        Rotary { cos: &self.cos, sin: &self.sin, interleaved: self.interleaved }
     }
 }

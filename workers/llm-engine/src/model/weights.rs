@@ -6,7 +6,7 @@ use candle_core::quantized::{QMatMul, QTensor, ggml_file};
 use candle_core::{DType, Device, Tensor};
 
 use super::files::{Description, Format, ModelFiles};
-use super::layers::{Embedding, Linear};
+use super::layers::{Embedding, Linear, Matrix};
 use super::roles::Role;
 
 /// A range of rows of a tensor.
@@ -32,7 +32,10 @@ pub struct Weights<'a> {
     files: &'a mut ModelFiles,
     /// Prefix of tensor names in safetensors; `None` for GGUF.
     prefix: Option<String>,
+    /// Data type of the states.
     dtype: DType,
+    /// Data type of float matrices; `None` for the stored one.
+    matrices: Option<DType>,
     device: &'a Device,
     progress: &'a mut dyn FnMut(f32),
     read: u64,
@@ -40,10 +43,12 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Creates a loader that converts floats to `dtype`. `progress` receives the fraction that was read.
+    /// Creates a loader for states of type `dtype`, which converts float matrices to `matrices` unless it is `None`.
+    /// `progress` receives the fraction that was read.
     pub fn new(
         files: &'a mut ModelFiles,
         dtype: DType,
+        matrices: Option<DType>,
         device: &'a Device,
         progress: &'a mut dyn FnMut(f32),
     ) -> Self {
@@ -55,7 +60,7 @@ impl<'a> Weights<'a> {
             Description::Metadata(_) => None,
         };
         let total = files.bytes().max(1);
-        Self { files, prefix, dtype, device, progress, read: 0, total }
+        Self { files, prefix, dtype, matrices, device, progress, read: 0, total }
     }
 
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
@@ -73,10 +78,7 @@ impl<'a> Weights<'a> {
     pub fn norm(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
         let name = self.name(layer, role, "weight");
         self.check(&name, &[width])?;
-        match self.matrix(&[(name, 0..width)], &[width])? {
-            Matrix::Float(tensor) => Ok(tensor.to_dtype(DType::F32)?),
-            Matrix::Quantized(tensor) => Ok(tensor.dequantize(self.device)?),
-        }
+        self.floats(&[(name, 0..width)], &[width], DType::F32)
     }
 
     /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.
@@ -85,21 +87,23 @@ impl<'a> Weights<'a> {
         let rows = self.files.location(&name)?.shape.first().copied().unwrap_or(0);
         self.check(&name, &[rows, width])?;
         Ok(match self.matrix(&[(name, 0..rows)], &[rows, width])? {
-            Matrix::Float(tensor) => Embedding::Float(tensor.to_dtype(self.dtype)?),
-            Matrix::Quantized(tensor) => Embedding::Quantized {
-                matrix: QMatMul::from_qtensor(tensor)?,
-                vocabulary: rows,
-                dtype: self.dtype,
-            },
+            Matrix::Float(table) => Embedding::Float(table),
+            Matrix::Quantized(table) => Embedding::Quantized(table, rows),
         })
     }
 
-    /// Returns true if the weights of these tensors are stored in the same format, so that they can be fused.
-    pub fn same_format(&self, layer: Option<usize>, pieces: &[TensorRows]) -> Result<bool> {
+    /// Splits `pieces` into runs whose weights are stored in one format, so that each run can be one product.
+    pub fn runs_of_one_format<'p>(
+        &self,
+        layer: Option<usize>,
+        pieces: &'p [TensorRows],
+    ) -> Result<Vec<&'p [TensorRows]>> {
         let format_of =
             |piece: &TensorRows| Ok(self.files.location(&self.name(layer, piece.role, "weight"))?.format);
         let formats = pieces.iter().map(format_of).collect::<Result<Vec<_>>>()?;
-        Ok(formats.windows(2).all(|pair| pair[0] == pair[1]))
+        let mut rest = pieces;
+        let run = |formats: &[Format]| rest.split_off(..formats.len());
+        Ok(formats.chunk_by(|one, next| one == next).filter_map(run).collect())
     }
 
     /// Loads a linear layer from the concatenated rows of `pieces`, each row `width` elements wide, and its
@@ -111,35 +115,38 @@ impl<'a> Weights<'a> {
         width: usize,
         bias: bool,
     ) -> Result<Linear> {
-        let rows: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
-        let named = |weights: &Self, kind| {
-            let name = |piece: &TensorRows| (weights.name(layer, piece.role, kind), piece.rows.clone());
-            pieces.iter().map(name).collect::<Vec<_>>()
-        };
-        let names = named(self, "weight");
-        for ((name, _), piece) in names.iter().zip(pieces) {
-            self.check(name, &[piece.total_rows, width])?;
-        }
+        let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
+        let names = self.named(layer, pieces, "weight", &[width])?;
         let matrix = self.matrix(&names, &[rows, width])?;
         let bias = match bias {
-            true => {
-                let names = named(self, "bias");
-                for ((name, _), piece) in names.iter().zip(pieces) {
-                    self.check(name, &[piece.total_rows])?;
-                }
-                match self.matrix(&names, &[rows])? {
-                    Matrix::Float(tensor) => Some(tensor.to_dtype(self.dtype)?),
-                    Matrix::Quantized(tensor) => Some(tensor.dequantize(self.device)?.to_dtype(self.dtype)?),
-                }
-            }
+            true => Some(self.bias(layer, pieces)?),
             false => None,
         };
-        Ok(match matrix {
-            Matrix::Float(tensor) => {
-                Linear::Float(candle_nn::Linear::new(tensor.to_dtype(self.dtype)?, bias))
-            }
-            Matrix::Quantized(tensor) => Linear::Quantized(QMatMul::from_qtensor(tensor)?, bias),
-        })
+        Ok(Linear::new(matrix, bias, self.dtype))
+    }
+
+    /// Loads the concatenated biases of `pieces`, in the data type of the states.
+    pub fn bias(&mut self, layer: Option<usize>, pieces: &[TensorRows]) -> Result<Tensor> {
+        let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
+        let names = self.named(layer, pieces, "bias", &[])?;
+        self.floats(&names, &[rows], self.dtype)
+    }
+
+    /// Returns the names and rows of `pieces`, after checking the shapes of the tensors. `inner` are the dims after
+    /// the rows.
+    fn named(
+        &self,
+        layer: Option<usize>,
+        pieces: &[TensorRows],
+        kind: &str,
+        inner: &[usize],
+    ) -> Result<Vec<(String, Range<usize>)>> {
+        let named = |piece: &TensorRows| {
+            let name = self.name(layer, piece.role, kind);
+            self.check(&name, &[&[piece.total_rows], inner].concat())?;
+            Ok((name, piece.rows.clone()))
+        };
+        pieces.iter().map(named).collect()
     }
 
     fn check(&self, name: &str, shape: &[usize]) -> Result<()> {
@@ -159,8 +166,27 @@ impl<'a> Weights<'a> {
         Ok(())
     }
 
-    /// Reads and concatenates rows of tensors that are stored in the same format.
+    /// Loads a matrix from rows of tensors that are stored in the same format.
     fn matrix(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Matrix> {
+        Ok(match self.stored(names, shape)? {
+            Stored::Float(tensor) => {
+                let dtype = self.matrices.unwrap_or(tensor.dtype());
+                Matrix::Float(tensor.to_dtype(dtype)?)
+            }
+            Stored::Blocks(tensor) => Matrix::Quantized(QMatMul::from_qtensor(tensor)?),
+        })
+    }
+
+    /// Loads rows of tensors that are stored in the same format as floats of type `dtype`.
+    fn floats(&mut self, names: &[(String, Range<usize>)], shape: &[usize], dtype: DType) -> Result<Tensor> {
+        Ok(match self.stored(names, shape)? {
+            Stored::Float(tensor) => tensor.to_dtype(dtype)?,
+            Stored::Blocks(tensor) => tensor.dequantize(self.device)?.to_dtype(dtype)?,
+        })
+    }
+
+    /// Reads and concatenates rows of tensors that are stored in the same format.
+    fn stored(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Stored> {
         let (first, _) = names.first().context("internal error: a linear layer of no tensors")?;
         let location = self.files.location(first)?;
         let (format, file) = (location.format, self.files.file_of(location).display().to_string());
@@ -172,10 +198,11 @@ impl<'a> Weights<'a> {
         self.read += bytes.len() as u64;
         let made = match format {
             Format::Floats(dtype) => {
-                Tensor::from_raw_buffer(&bytes, dtype, shape, self.device).map(Matrix::Float)
+                Tensor::from_raw_buffer(&bytes, dtype, shape, self.device).map(Stored::Float)
             }
-            Format::Blocks(dtype) => ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device)
-                .map(Matrix::Quantized),
+            Format::Blocks(dtype) => {
+                ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device).map(Stored::Blocks)
+            }
         };
         let made = made.with_context(|| format!("{file}: tensor '{first}'"))?;
         (self.progress)((self.read as f64 / self.total as f64).min(1.0) as f32);
@@ -183,7 +210,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-enum Matrix {
+enum Stored {
     Float(Tensor),
-    Quantized(QTensor),
+    Blocks(QTensor),
 }

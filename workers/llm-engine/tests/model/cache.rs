@@ -29,9 +29,9 @@ fn copied_blocks_are_independent() {
     runner.check_step(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));
 }
 
-/// The step has more rows than one scatter launch, and many blocks.
+/// The step has more rows than one scatter launch of the separate operations, and many blocks.
 #[test]
-fn long_prompts_are_written_in_several_launches() {
+fn long_prompts_are_written() {
     let (mut runner, mut reference) = runner(&[120, 100]);
     runner.check_step(&[(0, 110, true), (1, 70, true)], &mut reference, tolerance(1e-4));
     runner.check_step(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::{self, Content, Value as Metadatum, VersionedMagic};
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_transformers::models::{quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3};
+use llm_engine::model::LoadOptions;
 use llm_engine::model::config::DecoderConfig;
 use llm_engine::model::families;
 use llm_engine::model::rope::Scaling;
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 use super::configs::{Case, named};
 use super::reference::{self, last, tokens};
-use super::steps::{device, load, run, run_blocks};
+use super::steps::{Runner, close, device, load, load_with, run, run_blocks};
 
 /// Tensor names of safetensors, and those that llama.cpp's converter writes.
 const NAMES: &[(&str, &str)] = &[
@@ -282,5 +283,52 @@ fn the_trained_model_matches_candle_transformers() {
     for file in ["tiny-llama.q4_k.gguf", "tiny-llama.q8_0.gguf"] {
         let path = folder.join(file);
         run_blocks(load(&path), &mut quantized("llama", &path));
+    }
+}
+
+/// On GPUs, float tensors keep their types, states have the type of the matrices, and f32 without options for blocks.
+#[test]
+fn files_load_in_their_own_types() {
+    use GgmlDType::{BF16, F16, F32, Q8_0};
+    for (dtype, others) in [
+        (F16, &[][..]),
+        (F32, &[]),
+        (BF16, &[("attn_v.weight", F32)]),
+        (Q8_0, &[("attn_v.weight", F16), ("ffn_down.weight", F32), ("token_embd.weight", F16)]),
+    ] {
+        println!("{dtype:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut model) = file(folder.path(), "qwen3", &named("qwen3"), dtype, others);
+        let loaded = load_with(&path, LoadOptions::default());
+        match dtype {
+            Q8_0 => drop(run_blocks(loaded, &mut quantized("qwen3", &path))),
+            // The weights have 9 bits.
+            BF16 => drop(run(loaded, &mut model, 0.2)),
+            _ => drop(run(loaded, &mut model, 1e-4)),
+        }
+    }
+}
+
+/// Largest difference of logits with a cache of f16 and of f32, relative to the largest logit.
+const NARROW_CACHE: f32 = 1e-2;
+
+/// With a cache of f16, which is the default for quantized files on GPUs, logits stay close to those with f32.
+#[test]
+fn a_narrow_cache_changes_logits_little() {
+    for (arch, name) in [("llama", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("gemma3", "gemma3")] {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = file(folder.path(), arch, &named(name), GgmlDType::Q8_0, &[]);
+        let runner = |cache_dtype| {
+            let options = LoadOptions { dtype: Some(DType::F32), cache_dtype, ..LoadOptions::default() };
+            Runner::new(load_with(&path, options), &[40])
+        };
+        let (mut narrow, mut wide) = (runner(Some(DType::F16)), runner(Some(DType::F32)));
+        let mut worst = 0f32;
+        for rows in [21, 1, 1, 1, 9, 1] {
+            let [narrow, wide] = [&mut narrow, &mut wide].map(|runner| runner.step(&[(0, rows, true)]).remove(0));
+            worst = worst.max(close(&narrow, &wide, NARROW_CACHE, name));
+        }
+        println!("{name}: {worst}");
+        assert!(worst > 0.0, "{name}: the caches have the same type");
     }
 }

@@ -6,6 +6,8 @@ mod broken;
 mod cache;
 mod configs;
 mod gguf;
+#[cfg(feature = "rocm-emulator")]
+mod launches;
 mod reference;
 mod safetensors;
 mod steps;

@@ -36,9 +36,13 @@ pub fn tolerance(exact: f32) -> f32 {
 const QUANTIZED_TOLERANCE: f32 = 0.1;
 
 pub fn load(path: &Path) -> Decoder {
-    let (device, dtype) = device();
-    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
-    load_decoder(path, &device, options, &mut |_| ()).unwrap()
+    load_with(path, LoadOptions { dtype: Some(device().1), ..LoadOptions::default() })
+}
+
+/// Loads a model with a small cache.
+pub fn load_with(path: &Path, options: LoadOptions) -> Decoder {
+    let options = LoadOptions { cache_bytes: Some(1 << 20), ..options };
+    load_decoder(path, &device().0, options, &mut |_| ()).unwrap()
 }
 
 /// Returns a deterministic generator of numbers between -1 and 1 that are exact in f16.

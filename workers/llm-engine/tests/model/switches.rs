@@ -1,5 +1,6 @@
 //! Options that candle-transformers does not implement, compared with independent formulas.
 use candle_core::{DType, Device, Tensor};
+use candle_nn::fused::CacheHeads;
 use llm_engine::model::config::DecoderConfig;
 use llm_engine::model::families;
 use llm_engine::model::rope::{Rope, RotaryTable, Scaling};
@@ -77,13 +78,25 @@ fn attention_scale_follows_the_configuration() {
 /// Rotates (1, 0), which returns the cosines and sines.
 fn angles(rope: &Rope, context: usize, positions: &[u32]) -> Vec<f32> {
     let (device, dtype) = device();
-    let pairs = rope.rotary_dim / 2;
-    let table = RotaryTable::new(rope, false, context, dtype, &device).unwrap();
-    let at = table.lookup(&Tensor::new(positions, &device).unwrap()).unwrap();
-    let ones = Tensor::ones((positions.len(), 1, pairs), dtype, &device).unwrap();
-    let x = Tensor::cat(&[&ones, &ones.zeros_like().unwrap()], 2).unwrap();
-    let rotary_dim = at.rotate(&x).unwrap().to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
-    rotary_dim.flatten_all().unwrap().to_vec1().unwrap()
+    let (pairs, rows) = (rope.rotary_dim / 2, positions.len());
+    let table = RotaryTable::new(rope, false, context, &device).unwrap();
+    let ones = Tensor::ones((rows, pairs), dtype, &device).unwrap();
+    let x = Tensor::cat(&[&ones, &ones.zeros_like().unwrap()], 1).unwrap();
+    let keys = Tensor::zeros((rows, 1, 2 * pairs), dtype, &device).unwrap();
+    let rotate = CacheHeads {
+        q: &x,
+        k: &x,
+        v: &x,
+        bias: None,
+        norms: None,
+        rotary: table.rotary(),
+        positions: &Tensor::new(positions, &device).unwrap(),
+        slots: &Tensor::arange(0, rows as u32, &device).unwrap(),
+        keys: &keys,
+        values: &keys.copy().unwrap(),
+    };
+    let rotated = rotate.forward().unwrap().to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    rotated.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 fn rotary_dim(frequencies: &[f64], magnitude: f64, positions: &[u32]) -> Vec<f32> {

@@ -2,12 +2,13 @@
 //! rocBLAS has no kernels for the GPU or the dtype.
 use super::operand::{Operand, Output, OP};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
+use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use hip_kernels::contract::{
-    DevicePtr, Product, ProductKind, TileSide, TiledProduct, BLOCK, PACK_BYTES, PRODUCT_ROWS, PRODUCT_TILE,
-    THIN_SIDE,
+    DevicePtr, Product, ProductKind, TileSide, TiledProduct, ACTIVATION_NONE, BLOCK, PACK_BYTES, PRODUCT_ROWS,
+    PRODUCT_TILE, THIN_SIDE,
 };
 
 /// Number of threads that saturates a large GPU, for products of few rows.
@@ -47,6 +48,25 @@ pub(super) unsafe fn few_rows(
     };
     if !is_vectorizable(dtype, k, left, right) {
         return Ok(false);
+    }
+    if m == 1 && b == 1 && right.0.leading == k {
+        let products = RowProducts {
+            weights: RowWeights::Floats,
+            k,
+            dtype,
+            out_dtype: dtype,
+            x: left.1,
+            gate: None,
+            norm: None,
+            bias: None,
+            activation: ACTIVATION_NONE,
+            summand: None,
+            matrices: &[RowMatrix { weights: right.1, n, out: out.ptr }],
+        };
+        out.device.state().stream.bind_and_flush()?;
+        // SAFETY: guaranteed by the caller; the operands are dense and aligned.
+        unsafe { products.launch(out.device.state())? };
+        return Ok(true);
     }
     let packs = k * dtype.size_in_bytes() / PACK_BYTES;
     // Enough threads to saturate a large GPU, but at most one per vector of a column.

@@ -1,0 +1,190 @@
+//! Products of one row of activations with up to three matrices of one kind in one launch, with the operations around
+//! them in a decoder layer.
+use crate::rocm_backend::device::{DeviceState, LaunchConfig};
+use crate::rocm_backend::error::unsupported_dtype;
+use crate::rocm_backend::ops::quantized_row::activation_bytes;
+use crate::rocm_backend::storage::element;
+use crate::rocm_backend::RocmError;
+use crate::{DType, Result};
+use hip_kernels::contract::{
+    BlockFormat, DevicePtr, KernelId, QuantizedRow, RowProduct, ACTIVATION_NONE, FLOAT_BF16, FLOAT_F16,
+    FLOAT_F32, PACK_BYTES, QUANTIZED_PIECE, ROW_FLOAT_UNITS, ROW_PRODUCT_BLOCK, ROW_PRODUCT_SUMS,
+};
+
+/// The name of the operation in errors.
+const OP: &str = "row-product";
+/// Maximum number of matrices in one launch.
+pub(crate) const MAX_MATRICES: usize = 3;
+/// Maximum row length in elements whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
+pub(crate) const MAX_QUANTIZED_COLUMNS: usize = 32768;
+/// Number of lanes that shuffles combine.
+const LANES: usize = 32;
+
+/// A matrix of `n` rows, and memory for its `n` results.
+#[derive(Clone, Copy)]
+pub(crate) struct RowMatrix {
+    pub(crate) weights: DevicePtr,
+    pub(crate) n: usize,
+    pub(crate) out: DevicePtr,
+}
+
+/// Storage of the matrices' rows.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum RowWeights {
+    /// Floats of the dtype of the activations, in whole packs.
+    Floats,
+    /// Whole blocks; a row has at most [`MAX_QUANTIZED_COLUMNS`] weights.
+    Blocks(BlockFormat),
+}
+
+/// Products of one row of `k` elements with several matrices.
+pub(crate) struct RowProducts<'a> {
+    pub(crate) weights: RowWeights,
+    pub(crate) k: usize,
+    /// Dtype of all inputs other than the matrices and the summand: f16, bf16 or f32.
+    pub(crate) dtype: DType,
+    /// Dtype of the results: f16, bf16 or f32.
+    pub(crate) out_dtype: DType,
+    pub(crate) x: DevicePtr,
+    /// If present, the row of f32 is `silu(x)` times this; only for blocks.
+    pub(crate) gate: Option<DevicePtr>,
+    /// Weights and epsilon of the RMS norm of the row.
+    pub(crate) norm: Option<(DevicePtr, f32)>,
+    /// One element for each row of all matrices.
+    pub(crate) bias: Option<DevicePtr>,
+    /// Code of the activation of a gate. There are then two matrices of `n` rows, the gate and up, with one result.
+    pub(crate) activation: usize,
+    /// If present, this is added to the result; f16, bf16 or f32.
+    pub(crate) summand: Option<(DevicePtr, DType)>,
+    /// The matrices: at least one, at most [`MAX_MATRICES`].
+    pub(crate) matrices: &'a [RowMatrix],
+}
+
+/// Returns the kernel for a kind of matrices.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn row_kernel(weights: RowWeights, dtype: DType) -> Result<KernelId> {
+    let id = match weights {
+        RowWeights::Floats => element(dtype).and_then(RowProduct::kernel).map(|kernel| kernel.id()),
+        RowWeights::Blocks(format) => QuantizedRow::kernel(format).map(|kernel| kernel.id()),
+    };
+    id.ok_or_else(|| match weights {
+        RowWeights::Floats => unsupported_dtype(OP, dtype),
+        RowWeights::Blocks(format) => {
+            RocmError::Unsupported(format!("{OP}: no kernel for {}", format.name())).into()
+        }
+    })
+}
+
+/// Returns the code of a dtype in the arguments of the kernels.
+fn code(dtype: DType) -> Result<u32> {
+    Ok(match dtype {
+        DType::F32 => FLOAT_F32,
+        DType::F16 => FLOAT_F16,
+        DType::BF16 => FLOAT_BF16,
+        _ => return Err(unsupported_dtype(OP, dtype)),
+    } as u32)
+}
+
+impl RowProducts<'_> {
+    /// Returns the number of threads that share a row. It depends only on the length of the row, so that results do not
+    /// depend on the other matrices of a launch.
+    fn lanes(&self) -> usize {
+        // Units of a row, and units per lane, as in row.cuh.
+        let (units, per_lane) = match self.weights {
+            RowWeights::Floats => (self.k * self.dtype.size_in_bytes() / PACK_BYTES, ROW_FLOAT_UNITS),
+            RowWeights::Blocks(format) => {
+                let row_bytes = self.k / format.weights() * format.bytes();
+                match (format.weights() / QUANTIZED_PIECE, format) {
+                    (1, BlockFormat::Q80) if row_bytes.is_multiple_of(PACK_BYTES) => {
+                        (row_bytes / PACK_BYTES, 2)
+                    }
+                    (1, BlockFormat::Q40 | BlockFormat::Q41) if row_bytes.is_multiple_of(PACK_BYTES) => {
+                        (row_bytes / PACK_BYTES, 1)
+                    }
+                    (1, _) => (self.k / QUANTIZED_PIECE, 2),
+                    _ => (self.k / (2 * QUANTIZED_PIECE), 1),
+                }
+            }
+        };
+        match units.div_ceil(per_lane) {
+            few if few < LANES => few.max(1).next_power_of_two(),
+            lanes => lanes.next_multiple_of(LANES).min(ROW_PRODUCT_BLOCK),
+        }
+    }
+
+    /// Returns the number of results of a workgroup, and the number of workgroups: one for each multiprocessor, or a
+    /// multiple if their sums do not fit into LDS. Each workgroup reads the row, so that more would repeat that work.
+    fn shares(&self, results: usize, lanes: usize, multiprocessors: usize) -> (usize, usize) {
+        let sums = (lanes / LANES).max(1) * if self.activation == ACTIVATION_NONE { 1 } else { 2 };
+        let passes = results.div_ceil(multiprocessors * (ROW_PRODUCT_SUMS / sums));
+        let each = results.div_ceil(multiprocessors * passes.max(1)).max(1);
+        (each, results.div_ceil(each))
+    }
+
+    /// Enqueues the products in one launch. The GPU is bound.
+    ///
+    /// # Errors
+    /// If the matrices have too many rows for a launch, or HIP fails.
+    ///
+    /// # Safety
+    /// Each pointer must cover the given sizes. Inputs and matrices must be aligned to packs, except for bias and summand.
+    pub(crate) unsafe fn launch(&self, device: &DeviceState) -> Result<()> {
+        let null = DevicePtr(std::ptr::null_mut());
+        let end = |count: usize| self.matrices.iter().take(count).map(|matrix| matrix.n).sum::<usize>();
+        let weights = |at: usize| self.matrices.get(at).map_or(null, |matrix| matrix.weights);
+        let out = |at: usize| self.matrices.get(at).map_or(null, |matrix| matrix.out);
+        let limit = (1 << 31) - 1;
+        if end(MAX_MATRICES).max(self.k) > limit {
+            let elements = end(MAX_MATRICES).max(self.k);
+            return Err(RocmError::TooManyElements { op: OP, elements, limit }.into());
+        }
+        let lanes = self.lanes();
+        let results = if self.activation == ACTIVATION_NONE { end(MAX_MATRICES) } else { end(1) };
+        let (each, grid) = self.shares(results, lanes, device.multiprocessors());
+        let lds_bytes = match self.weights {
+            RowWeights::Floats => 0,
+            RowWeights::Blocks(_) => activation_bytes(1, self.k) as u32,
+        };
+        let block = (ROW_PRODUCT_BLOCK as u32, 1, 1);
+        let config = LaunchConfig { grid: (grid as u32, 1, 1), block, lds_bytes };
+        let (norm, eps) = self.norm.unwrap_or((null, 0.0));
+        let (summand, summand_dtype) = self.summand.unwrap_or((null, self.out_dtype));
+        macro_rules! launch {
+            ($family:ident, $kernel:expr) => {{
+                let Some(kernel) = $kernel else { return row_kernel(self.weights, self.dtype).map(drop) };
+                let arguments = $family {
+                    x: self.x,
+                    gate: self.gate.unwrap_or(null),
+                    norm,
+                    bias: self.bias.unwrap_or(null),
+                    summand,
+                    w0: weights(0),
+                    w1: weights(1),
+                    w2: weights(2),
+                    out0: out(0),
+                    out1: out(1),
+                    out2: out(2),
+                    end0: end(1) as u32,
+                    end1: end(2) as u32,
+                    end2: end(3) as u32,
+                    k: self.k as u32,
+                    results: each as u32,
+                    lanes: lanes as u32,
+                    dtype: code(self.dtype)?,
+                    summand_dtype: code(summand_dtype)?,
+                    out_dtype: code(self.out_dtype)?,
+                    activation: self.activation as u32,
+                    eps,
+                };
+                // SAFETY: guaranteed by the caller.
+                unsafe { device.launch_now(kernel, config, &arguments) }
+            }};
+        }
+        match self.weights {
+            RowWeights::Floats => launch!(RowProduct, element(self.dtype).and_then(RowProduct::kernel)),
+            RowWeights::Blocks(format) => launch!(QuantizedRow, QuantizedRow::kernel(format)),
+        }
+    }
+}

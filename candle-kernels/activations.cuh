@@ -1,0 +1,78 @@
+// Activations as f32: loads of any float dtype, and quantization to bytes with a scale for neighbouring elements.
+#pragma once
+#include "blocks.cuh"
+#include "lanes.cuh"
+
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+
+template <unsigned int N, typename T>
+__device__ __forceinline__ void load_floats(float (&values)[N], const T *from) {
+    constexpr unsigned int SIZE = smaller(N, CANDLE_PACK_BYTES / sizeof(T));
+#pragma unroll
+    for (unsigned int i = 0; i < N; i += SIZE) {
+        const Pack<T, SIZE> pack = Pack<T, SIZE>::read(from + i);
+#pragma unroll
+        for (unsigned int j = 0; j < SIZE; ++j) {
+            values[i + j] = (float)pack[j];
+        }
+    }
+}
+
+// Loads and stores an element of a dtype that all threads share.
+__device__ __forceinline__ float load_float(const void *from, unsigned int dtype, size_t at) {
+    if (dtype == CANDLE_FLOAT_F32) {
+        return ((const float *)from)[at];
+    }
+    return dtype == CANDLE_FLOAT_F16 ? (float)((const __half *)from)[at] : (float)((const __nv_bfloat16 *)from)[at];
+}
+__device__ __forceinline__ void store_float(void *to, unsigned int dtype, size_t at, float value) {
+    if (dtype == CANDLE_FLOAT_F32) {
+        ((float *)to)[at] = value;
+    } else if (dtype == CANDLE_FLOAT_F16) {
+        ((__half *)to)[at] = (__half)value;
+    } else {
+        ((__nv_bfloat16 *)to)[at] = (__nv_bfloat16)value;
+    }
+}
+
+// Reduces over COUNT neighbouring lanes, at most LANES.
+template <unsigned int COUNT, typename V, typename F>
+__device__ __forceinline__ V reduce_neighbours(V value, F f) {
+#pragma unroll
+    for (unsigned int step = COUNT / 2; step > 0; step /= 2) {
+        value = f(value, __shfl_xor_sync(~0u, value, step, LANES));
+    }
+    return value;
+}
+
+// Quantizes 4 * FOURS consecutive activations per lane to bytes; `i` is the lane's index in a dense array. SPAN
+// activations share a scale, which the first lane of each PIECE writes. Lanes past the end must call this, too.
+template <unsigned int FOURS, unsigned int SPAN>
+__device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, bool inside, uint32_t *words_at,
+                                         Scale *scales) {
+    constexpr unsigned int N = 4 * FOURS, PIECE_LANES = PIECE / N, RUN_LANES = RUN / N;
+    float largest = 0;
+#pragma unroll
+    for (unsigned int k = 0; k < N; ++k) {
+        largest = fmaxf(largest, fabsf(x[k]));
+    }
+    largest = reduce_neighbours<SPAN / N>(largest, [](float a, float b) INLINE { return fmaxf(a, b); });
+    const float inverse = largest > 0 ? 127 / largest : 0;
+    typedef uint32_t Vector __attribute__((ext_vector_type(FOURS)));
+    Vector words = 0;
+    int sum = 0;
+#pragma unroll
+    for (unsigned int k = 0; k < N; ++k) {
+        const int q = (int)rintf(x[k] * inverse);
+        sum += q;
+        words[k / 4] |= (uint32_t)(q & 255) << (k % 4 * 8);
+    }
+    sum = reduce_neighbours<RUN_LANES>(sum, [](int a, int b) INLINE { return a + b; });
+    const int other = __shfl_xor_sync(~0u, sum, RUN_LANES, LANES);
+    if (inside) {
+        *(Vector *)words_at = words;
+        if (i % PIECE_LANES == 0) {
+            scales[i / PIECE_LANES] = Scale{largest / 127, {(int16_t)sum, (int16_t)other}};
+        }
+    }
+}

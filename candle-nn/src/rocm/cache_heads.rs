@@ -1,0 +1,149 @@
+//! Rotary embeddings with the write of keys and values to a paged cache, in one launch.
+use super::{contiguous, count, output};
+use crate::fused::CacheHeads;
+use candle::backend::{BackendDevice, BackendStorage};
+use candle::op::BackpropOp;
+use candle::rocm::hip_kernels::contract::{self, BLOCK, PACK_BYTES};
+use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage};
+use candle::{bail, DType, Layout, Result, Storage, StorageRef, Tensor};
+
+const OP: &str = "cache-heads";
+/// Maximum number of threads that share a head.
+const MAX_LANES: usize = 32;
+/// HIP's limit for y of a grid; kernels stride over more rows.
+const MAX_GRID: usize = 0xffff;
+
+/// A tensor whose storage is locked for reading.
+struct Operand<'a> {
+    name: &'static str,
+    storage: StorageRef<'a>,
+    layout: &'a Layout,
+}
+
+impl<'a> Operand<'a> {
+    fn of(name: &'static str, tensor: &'a Tensor) -> Self {
+        let (storage, layout) = tensor.storage_and_layout();
+        Self { name, storage, layout }
+    }
+
+    /// Returns the storage, which work on the stream of `first` may use from now on.
+    fn storage(&self, first: &RocmStorage) -> Result<&RocmStorage> {
+        let Storage::Rocm(storage) = &*self.storage else {
+            bail!("{OP}: {} is on {:?}", self.name, self.storage.device().location())
+        };
+        if storage.device().ordinal() != first.device().ordinal() {
+            bail!("{OP}: {} is on {:?}", self.name, storage.device().location());
+        }
+        first.order_after(storage)?;
+        Ok(storage)
+    }
+
+    /// Returns the address of a contiguous operand of `dtype`.
+    fn address(&self, first: &RocmStorage, dtype: DType) -> Result<DevicePtr> {
+        let storage = self.storage(first)?;
+        if storage.dtype() != dtype {
+            bail!("{OP}: {} is {:?}, expected {dtype:?}", self.name, storage.dtype());
+        }
+        contiguous(OP, self.name, storage, self.layout)
+    }
+
+    /// Returns the address of rows whose elements are contiguous, and the number of elements between them.
+    fn rows(&self, first: &RocmStorage) -> Result<(DevicePtr, usize)> {
+        let storage = self.storage(first)?;
+        if storage.dtype() != first.dtype() {
+            bail!("{OP}: {} is {:?}, expected {:?}", self.name, storage.dtype(), first.dtype());
+        }
+        match self.layout.stride() {
+            [row, 1] => Ok((storage.ptr(self.layout, OP)?, *row)),
+            _ if self.layout.is_contiguous() => Ok((storage.ptr(self.layout, OP)?, self.layout.dims()[1])),
+            _ => bail!("{OP}: the elements of each row of {} must be contiguous", self.name),
+        }
+    }
+}
+
+/// Computes [`CacheHeads`] in one launch. Returns `None` if separate operations must be used: on other devices, or for other
+/// dtypes or odd widths. The caller has checked all shapes.
+///
+/// # Errors
+/// If operands are on several devices, have other dtypes or are strided, or there is not enough memory for the result.
+pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
+    let sizes = op.sizes()?;
+    let [q, k, v] = [("q", op.q), ("k", op.k), ("v", op.v)].map(|(name, tensor)| Operand::of(name, tensor));
+    let Storage::Rocm(x) = &*q.storage else { return Ok(None) };
+    let (dtype, cache) = (x.dtype(), op.keys.dtype());
+    let elements = element(dtype).zip(element(cache));
+    let kernel = elements.and_then(|(dtype, cache)| contract::CacheHeads::kernel(dtype, cache));
+    let Some(kernel) = kernel.filter(|_| sizes.width % 2 == 0) else { return Ok(None) };
+    let (q, k, v) = (q.rows(x)?, k.rows(x)?, v.rows(x)?);
+    let at = |name, tensor: &Tensor, dtype| Operand::of(name, tensor).address(x, dtype);
+    let optional = |name, tensor: Option<&Tensor>| match tensor {
+        Some(tensor) => at(name, tensor, dtype),
+        None => Ok(DevicePtr::NULL),
+    };
+    let bias = optional("bias", op.bias)?;
+    let q_norm = optional("q_norm", op.norms.map(|norms| norms.query))?;
+    let k_norm = optional("k_norm", op.norms.map(|norms| norms.key))?;
+    let (cos, sin) = (at("cos", op.rotary.cos, DType::F32)?, at("sin", op.rotary.sin, DType::F32)?);
+    let (position_of, slot_of) =
+        (at("positions", op.positions, DType::U32)?, at("slots", op.slots, DType::U32)?);
+    let (keys, values) = (at("keys", op.keys, cache)?, at("values", op.values, cache)?);
+    let elements = sizes.rows * sizes.heads * sizes.width;
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(x.device(), cache, elements, OP)? };
+    let out = output(&dst)?;
+    let size = dtype.size_in_bytes();
+    let pack = PACK_BYTES / size.max(cache.size_in_bytes());
+    // The addresses and sizes that decide about packs, in elements of each dtype.
+    let of_x = [q.0, k.0, v.0, bias, q_norm, k_norm].map(|ptr| ptr.0.addr() / size);
+    let of_cache = [keys, values, out].map(|ptr| ptr.0.addr() / cache.size_in_bytes());
+    let of_table = [cos, sin].map(|ptr| ptr.0.addr() / DType::F32.size_in_bytes());
+    let counts = [sizes.width / 2, sizes.pairs, q.1, k.1, v.1];
+    let all = of_x.iter().chain(&of_cache).chain(&of_table).chain(&counts);
+    let in_packs = all.fold(0, |bits, n| bits | n) % pack == 0;
+    let units = sizes.width / if in_packs { 2 * pack } else { 2 };
+    let lanes = units.next_power_of_two().min(MAX_LANES);
+    let threads = (sizes.heads + 2 * sizes.key_heads) * lanes;
+    let block = match sizes.rows {
+        // Spreads few rows over more multiprocessors.
+        0..=8 => 64,
+        _ => threads.next_power_of_two().clamp(64, BLOCK),
+    };
+    let config = LaunchConfig {
+        grid: (threads.div_ceil(block) as u32, sizes.rows.min(MAX_GRID) as u32, 1),
+        block: (block as u32, 1, 1),
+        lds_bytes: 0,
+    };
+    let arguments = contract::CacheHeads {
+        rows: count(OP, sizes.rows)?,
+        q_heads: count(OP, sizes.heads)?,
+        kv_heads: count(OP, sizes.key_heads)?,
+        width: count(OP, sizes.width)?,
+        pairs: count(OP, sizes.pairs)?,
+        lanes: lanes as u32,
+        table: count(OP, sizes.positions)?,
+        slots: count(OP, sizes.slots)?,
+        interleaved: op.rotary.interleaved,
+        in_packs,
+        eps: op.norms.map_or(0.0, |norms| norms.eps),
+        q_stride: q.1,
+        k_stride: k.1,
+        v_stride: v.1,
+        q: q.0,
+        k: k.0,
+        v: v.0,
+        bias,
+        q_norm,
+        k_norm,
+        cos,
+        sin,
+        position_of,
+        slot_of,
+        out,
+        keys,
+        values,
+    };
+    // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks positions and slots.
+    unsafe { x.device().launch(kernel, config, &arguments)? };
+    let shape = (sizes.rows, sizes.heads, sizes.width);
+    Ok(Some(Tensor::from_storage(Storage::Rocm(dst), shape, BackpropOp::none(), false)))
+}
