@@ -6,10 +6,10 @@ use half::{bf16, f16};
 use serial_test::serial;
 
 use crate::case::Case;
-use crate::ops::{self, Op};
-use crate::strategy::{DTYPES, typical};
 use crate::common;
 use crate::compare::{self, Compare};
+use crate::ops::{self, Op};
+use crate::strategy::{DTYPES, typical};
 
 /// Number of replays, each with other inputs.
 const REPLAYS: u64 = 3;
@@ -36,7 +36,8 @@ fn copy(from: &Tensor, to: &Tensor) -> Result<bool> {
 
 /// Captures a case. Returns `None` if the operation rejects it or cannot be captured, otherwise the differences.
 fn differences(op: &Op, case: &Case, device: &Device) -> Result<Option<Vec<String>>> {
-    let on_device = |values: &[Tensor]| values.iter().map(|t| t.to_device(device)).collect::<Result<Vec<_>>>();
+    let on_device =
+        |values: &[Tensor]| values.iter().map(|t| t.to_device(device)).collect::<Result<Vec<_>>>();
     let viewed = |stored: &[Tensor]| {
         let viewed = stored.iter().zip(&case.operands).map(|(t, operand)| operand.apply_views(t));
         viewed.collect::<Result<Vec<_>>>()
@@ -95,5 +96,9 @@ fn replays_of_every_operation_equal_the_operation() {
     }
     println!("{} operations captured, not captured: {}", captured.len(), skipped.join(", "));
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(captured.len() > 100 && skipped.len() < captured.len() / 10, "not captured: {}", skipped.join(", "));
+    assert!(
+        captured.len() > 100 && skipped.len() < captured.len() / 10,
+        "not captured: {}",
+        skipped.join(", ")
+    );
 }

@@ -103,8 +103,7 @@ fn memory_of_the_capture_belongs_to_the_graph() {
     assert_eq!(of(&device).memory_stats().live, before);
     graph.replay().unwrap();
     // What is allocated now is not in the graph's memory.
-    let others: Vec<Tensor> =
-        (0..30).map(|_| Tensor::full(7f32, 1000, &device).unwrap()).collect();
+    let others: Vec<Tensor> = (0..30).map(|_| Tensor::full(7f32, 1000, &device).unwrap()).collect();
     assert_eq!(values(&out), [21.0; 1000]);
     graph.replay().unwrap();
     assert!(others.iter().all(|other| values(other) == [7.0; 1000]));
@@ -269,15 +268,27 @@ fn operations_that_cannot_be_captured_are_errors_that_name_them() {
         assert_contains(&error, &["is not possible while a graph is captured on rocm:0"]);
         assert_works(&device);
     };
-    refused(&|| x.to_vec2::<f32>().map(drop), &["copying 24 B to the host", "copy results after the capture"]);
+    refused(
+        &|| x.to_vec2::<f32>().map(drop),
+        &["copying 24 B to the host", "copy results after the capture"],
+    );
     refused(&|| device.synchronize(), &["waiting for the stream (waiting for the device)"]);
-    refused(&|| Tensor::new(&[1f32, 2.0], &device).map(drop), &["copying 8 B from the host", "copy_to_tensor"]);
+    refused(
+        &|| Tensor::new(&[1f32, 2.0], &device).map(drop),
+        &["copying 8 B from the host", "copy_to_tensor"],
+    );
     refused(&|| copy_to_tensor(&[0f32; 6], &x), &["copying 24 B from the host"]);
-    refused(&|| of(&device).capture(|| Ok(())).map(drop), &["capturing another graph", "one graph after the other"]);
+    refused(
+        &|| of(&device).capture(|| Ok(())).map(drop),
+        &["capturing another graph", "one graph after the other"],
+    );
     let (graph, _) = capture(&device, || x.exp());
     refused(&|| graph.replay(), &["replaying a graph"]);
     // No other test uses this kernel on this device.
-    refused(&|| x.erf().map(drop), &["loading the kernel", "run the same operations once before the capture"]);
+    refused(
+        &|| x.erf().map(drop),
+        &["loading the kernel", "run the same operations once before the capture"],
+    );
     if let Some(second) = second_rocm() {
         refused(&|| x.to_device(&second).map(drop), &["copying from rocm:0", "to rocm:1"]);
     }

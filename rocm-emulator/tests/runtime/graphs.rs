@@ -371,7 +371,9 @@ fn memory_that_was_freed_after_the_capture_is_reported() {
     kernels.launch(&f.stream);
     assert_eq!(f.value(), 4);
     drop(freed);
-    for (graph, text) in [(&copies, "use after free: a copy to of 4 bytes"), (&kernels, "use after free: load")] {
+    for (graph, text) in
+        [(&copies, "use after free: a copy to of 4 bytes"), (&kernels, "use after free: load")]
+    {
         graph.launch(&f.stream);
         assert_eq!(f.stream.synchronize(), ILLEGAL_ADDRESS);
         let fault = rocm_emulator::last_fault().unwrap();
@@ -397,7 +399,9 @@ fn parts_begin_and_end_in_every_launch() {
     store(1000);
     assert!(parts::freed(f.stream.0, at(0).addr()));
     // The same bytes in another division, of which one part is the result.
-    assert!(parts::allocated(f.stream.0, at(512).addr(), 256) && parts::allocated(f.stream.0, at(0).addr(), 256));
+    assert!(
+        parts::allocated(f.stream.0, at(512).addr(), 256) && parts::allocated(f.stream.0, at(0).addr(), 256)
+    );
     store(512);
     store(0);
     assert!(parts::freed(f.stream.0, at(0).addr()));

@@ -53,6 +53,12 @@ impl Handle {
         }
         let allocated = DeviceMemory::<u8>::new(WORKSPACE);
         let memory = device.stream.check(allocated, || format!("hipMalloc({WORKSPACE} B for rocBLAS)"))?;
+        self.1 = Some(memory);
+        self.set_workspace(device)
+    }
+
+    fn set_workspace(&self, device: &DeviceState) -> Result<()> {
+        let Some(memory) = &self.1 else { return Ok(()) };
         let (handle, address) = (self.0.as_raw(), memory.as_ptr());
         // SAFETY: the memory is valid until the handle is destroyed, which is dropped before it.
         let status = unsafe { rocm_loader::rocblas::rocblas_set_workspace(handle, address, WORKSPACE) };
@@ -60,9 +66,14 @@ impl Handle {
             0 => Ok(()),
             status => Err(rocblas::Error::new(status)),
         };
-        device.checked(result, || "rocblas_set_workspace".to_string())?;
-        self.1 = Some(memory);
-        Ok(())
+        device.checked(result, || "rocblas_set_workspace".to_string())
+    }
+
+    /// Makes rocBLAS enqueue on the stream that the calling thread uses.
+    fn use_stream(&self, device: &DeviceState) -> Result<()> {
+        device.checked(self.0.set_stream(device.stream.hip()), || "rocblas_set_stream".to_string())?;
+        // cuBLAS forgets the workspace.
+        self.set_workspace(device)
     }
 }
 
@@ -109,13 +120,9 @@ impl DeviceState {
         };
         match library {
             ProductLibrary::Rocblas(handle) if self.stream.is_capturing() => {
-                let raw = &handle.0;
-                let use_stream = || {
-                    self.checked(raw.set_stream(self.stream.hip()), || "rocblas_set_stream".to_string())
-                };
-                use_stream()?;
+                handle.use_stream(self)?;
                 let result = work(library);
-                capturing::outside(use_stream)?;
+                capturing::outside(|| handle.use_stream(self))?;
                 result
             }
             _ => work(library),
