@@ -42,7 +42,8 @@ impl Cache {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Self> {
-        let zeros = || Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
+        let zeros =
+            || Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
         let layers = config.windows.iter().map(|_| Ok([zeros()?, zeros()?]));
         Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, dtype })
     }
