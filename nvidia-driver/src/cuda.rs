@@ -3,7 +3,9 @@
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
-use rocm_rs::hip::bindings::{hipCtx_t, hipEvent_t, hipFunction_t, hipModule_t, hipStream_t};
+use rocm_rs::hip::bindings::{
+    hipCtx_t, hipEvent_t, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t, hipModule_t, hipStream_t,
+};
 
 /// `CUresult`.
 pub(crate) type Code = c_uint;
@@ -93,6 +95,15 @@ functions! {
         cuStreamGetFlags = "cuStreamGetFlags": fn(hipStream_t, *mut c_uint) -> Code;
         cuStreamGetPriority = "cuStreamGetPriority": fn(hipStream_t, *mut c_int) -> Code;
         cuStreamGetCtx = "cuStreamGetCtx": fn(hipStream_t, *mut hipCtx_t) -> Code;
+
+        cuStreamBeginCapture = "cuStreamBeginCapture_v2": fn(hipStream_t, c_uint) -> Code;
+        cuStreamEndCapture = "cuStreamEndCapture": fn(hipStream_t, *mut hipGraph_t) -> Code;
+        cuStreamIsCapturing = "cuStreamIsCapturing": fn(hipStream_t, *mut c_uint) -> Code;
+        cuGraphGetNodes = "cuGraphGetNodes": fn(hipGraph_t, *mut hipGraphNode_t, *mut usize) -> Code;
+        cuGraphInstantiateWithFlags = "cuGraphInstantiateWithFlags": fn(*mut hipGraphExec_t, hipGraph_t, u64) -> Code;
+        cuGraphLaunch = "cuGraphLaunch": fn(hipGraphExec_t, hipStream_t) -> Code;
+        cuGraphDestroy = "cuGraphDestroy": fn(hipGraph_t) -> Code;
+        cuGraphExecDestroy = "cuGraphExecDestroy": fn(hipGraphExec_t) -> Code;
 
         cuEventCreate = "cuEventCreate": fn(*mut hipEvent_t, c_uint) -> Code;
         cuEventDestroy = "cuEventDestroy_v2": fn(hipEvent_t) -> Code;

@@ -298,6 +298,33 @@ fn memory_streams_and_events() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn graphs() -> Outcome {
+    if !in_child("graphs", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+        return Ok(());
+    }
+    let (mut stream, mut graph, mut executable, mut status, mut nodes) =
+        (null_mut(), null_mut(), null_mut(), 9, 0);
+    // SAFETY: handles of the driver, and pointers to live variables.
+    unsafe {
+        assert_eq!(hip::hipStreamCreateWithFlags(&mut stream, 1), 0);
+        log(CUDA)?;
+        assert_eq!(hip::hipStreamEndCapture(stream, &mut graph), 1);
+        // Relaxed.
+        assert_eq!(hip::hipStreamBeginCapture(stream, 2), 0);
+        assert_eq!((hip::hipStreamIsCapturing(stream, &mut status), status), (0, 1));
+        assert_eq!(hip::hipStreamEndCapture(stream, &mut graph), 0);
+        assert_eq!((hip::hipStreamIsCapturing(stream, &mut status), status), (0, 0));
+        assert_eq!((hip::hipGraphGetNodes(graph, null_mut(), &mut nodes), nodes), (0, 3));
+        assert_eq!(hip::hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0), 0);
+        assert_eq!(hip::hipGraphDestroy(graph), 0);
+        assert_eq!(hip::hipGraphLaunch(executable, stream), 0);
+        assert_eq!((hip::hipGraphExecDestroy(executable), hip::hipStreamDestroy(stream)), (0, 0));
+    }
+    assert_eq!(log(CUDA)?, ["capture mode 2", "launch of 3 nodes"]);
+    Ok(())
+}
+
 /// Returns the status that a callback receives.
 fn callback_status(stream: hip_types::hipStream_t) -> u32 {
     static STATUS: AtomicU32 = AtomicU32::new(0);

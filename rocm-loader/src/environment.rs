@@ -78,6 +78,7 @@ const KNOWN: &[(&str, Harm)] = &[
     ("CANDLE_ROCM_MIOPEN", No),
     ("CANDLE_ROCM_HIPBLASLT", No),
     ("CANDLE_ROCM_FUSION", Zero("kernels are not fused: decoding with quantized weights is slower")),
+    ("CANDLE_ROCM_GRAPHS", Zero("steps of models are launched kernel by kernel: generation is slower")),
     ("CANDLE_ROCM_CONV_WORKSPACE", No),
     ("CANDLE_ROCM_CONV_TUNE", NotZero("the first convolution of each shape is timed: slow at first")),
     ("CANDLE_ROCM_CONV_CACHE", No),

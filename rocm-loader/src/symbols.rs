@@ -38,11 +38,16 @@ pub fn open_objects() -> Option<i64> {
 /// Returns 1 for a function that creates an object, -1 for one that destroys it.
 #[cfg(feature = "emulator")]
 fn object_change(name: &str) -> i64 {
-    const OTHERS: [(&str, &str); 3] = [
+    const OTHERS: [(&str, &str); 4] = [
+        ("hipGraphInstantiate", "hipGraphExecDestroy"),
         ("hipMalloc", "hipFree"),
         ("hipHostMalloc", "hipHostFree"),
         ("hipModuleLoadData", "hipModuleUnload"),
     ];
+    if name == "hipGraphDestroy" {
+        // No function is named after the creation of a graph, and a failed capture creates none.
+        return 0;
+    }
     let lower = name.to_ascii_lowercase();
     if lower.contains("create") || OTHERS.iter().any(|(creates, _)| *creates == name) {
         1

@@ -8,6 +8,7 @@ mod common;
 mod compare;
 mod devices;
 mod fuzz;
+mod graphs;
 mod ops;
 mod strategy;
 mod support;

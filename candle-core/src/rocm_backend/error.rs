@@ -205,6 +205,26 @@ pub enum RocmError {
         message: String,
     },
 
+    /// An operation that a graph cannot record. The capture continues without it.
+    #[error("{operation} is not possible while a graph is captured on {device}; {remedy}")]
+    NotCapturable {
+        /// The operation, with its sizes.
+        operation: String,
+        /// Device, like `rocm:0 (gfx1100)`.
+        device: String,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+
+    /// Graphs are disabled on a device.
+    #[error("graphs are disabled on {device}: {reason}; run the operations without a graph")]
+    GraphsDisabled {
+        /// Device, like `rocm:0 (gfx1100)`.
+        device: String,
+        /// Cause.
+        reason: String,
+    },
+
     /// An operation that is not supported.
     #[error("{0}")]
     Unsupported(String),

@@ -60,7 +60,8 @@ mod storage;
 mod stream;
 
 pub use device::{
-    DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,
+    DeviceId, GpuReport, GraphState, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice,
+    RocmGraph, RocmGraphMemory, RocmKernel, GRAPHS_VARIABLE,
 };
 pub use error::RocmError;
 pub use fused_product::{FusedProduct, GateActivation, ProductWeight};
@@ -81,6 +82,7 @@ pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
 pub(crate) use ops::conv::{
     grouped_conv1d, grouped_conv2d, grouped_conv_transpose1d, grouped_conv_transpose2d,
 };
+pub use ops::copy_from_host::copy_to_tensor;
 pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::linear::linear;

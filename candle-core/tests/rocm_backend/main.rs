@@ -18,6 +18,7 @@ mod few;
 mod fixture;
 mod fused_product;
 mod fusion;
+mod graphs;
 mod indexing;
 mod library;
 mod matmul;

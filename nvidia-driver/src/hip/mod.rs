@@ -1,6 +1,7 @@
 //! HIP's functions, implemented on libcuda.
 pub(crate) mod context;
 mod event;
+mod graph;
 mod memory;
 mod module;
 mod names;
@@ -15,6 +16,7 @@ use rocm_driver_api::{Table, table};
 mod functions {
     pub(super) use super::context::*;
     pub(super) use super::event::*;
+    pub(super) use super::graph::*;
     pub(super) use super::memory::*;
     pub(super) use super::module::*;
     pub(super) use super::names::*;

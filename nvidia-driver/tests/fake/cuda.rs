@@ -243,6 +243,38 @@ cuda! {
     #[context] fn cuStreamGetPriority(stream: *mut Object, to: *mut c_int) { *to = (*stream).value as c_int; 0 }
     #[context] fn cuStreamGetCtx(stream: *mut Object, to: *mut usize) { *to = (*stream).context; 0 }
 
+    #[context] fn cuStreamBeginCapture_v2(stream: *mut Object, mode: c_uint) {
+        log(format!("capture mode {mode}"));
+        (*stream).name = "capturing".to_owned();
+        0
+    }
+    #[context] fn cuStreamEndCapture(stream: *mut Object, to: *mut *mut Object) {
+        if (*stream).name != "capturing" {
+            return INVALID_VALUE;
+        }
+        (*stream).name = "stream".to_owned();
+        *to = object("graph", 3);
+        0
+    }
+    #[context] fn cuStreamIsCapturing(stream: *mut Object, status: *mut c_uint) {
+        *status = c_uint::from((*stream).name == "capturing");
+        0
+    }
+    #[context] fn cuGraphGetNodes(graph: *mut Object, _nodes: *mut usize, count: *mut usize) {
+        *count = (*graph).value as usize;
+        0
+    }
+    #[context] fn cuGraphInstantiateWithFlags(to: *mut *mut Object, graph: *mut Object, flags: u64) {
+        *to = object("executable", (*graph).value + flags as i64);
+        0
+    }
+    #[context] fn cuGraphLaunch(executable: *mut Object, _stream: *mut Object) {
+        log(format!("launch of {} nodes", (*executable).value));
+        0
+    }
+    #[context] fn cuGraphDestroy(graph: *mut Object) { drop(Box::from_raw(graph)); 0 }
+    #[context] fn cuGraphExecDestroy(executable: *mut Object) { drop(Box::from_raw(executable)); 0 }
+
     #[context] fn cuEventCreate(to: *mut *mut Object, flags: c_uint) { *to = object("event", flags.into()); 0 }
     #[context] fn cuEventDestroy_v2(event: *mut Object) { drop(Box::from_raw(event)); 0 }
     #[context] fn cuEventRecord(event: *mut Object, _stream: *mut Object) {

@@ -1,6 +1,6 @@
 //! HIP's event functions.
 use super::*;
-use crate::runtime::{Command, Event, may_wait};
+use crate::runtime::{Event, may_wait};
 use std::sync::Arc;
 
 /// Event flags that HIP defines: blocking synchronization, no timing, interprocess, no system fence, release to device
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) 
 /// Waits until the last recording is reached. Returns immediately if the event was never recorded.
 pub unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
     call("hipEventSynchronize", |runtime| {
-        let Some(recording) = runtime.event(event)?.last() else { return Ok(()) };
+        let Some(recording) = runtime.event(event)?.enqueued()? else { return Ok(()) };
         may_wait()?;
         recording.wait();
         recording.take_fault().map_or(Ok(()), Err)
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
 /// Returns hipErrorNotReady if the last recording has not been reached.
 pub unsafe extern "C" fn hipEventQuery(event: hipEvent_t) -> hipError_t {
     call("hipEventQuery", |runtime| {
-        let Some(recording) = runtime.event(event)?.last() else { return Ok(()) };
+        let Some(recording) = runtime.event(event)?.enqueued()? else { return Ok(()) };
         recording.poll();
         match recording.time() {
             Some(_) => Ok(()),
@@ -90,9 +90,6 @@ pub unsafe extern "C" fn hipStreamWaitEvent(
             bail!(InvalidValue, "flags 0x{flags:x}");
         }
         let stream = runtime.stream(stream)?;
-        match runtime.event(event)?.last() {
-            Some(recording) => runtime.device(stream.device)?.submit(&stream, Command::WaitFor(recording)),
-            None => Ok(()),
-        }
+        runtime.wait_for_event(&stream, &*runtime.event(event)?)
     })
 }

@@ -16,6 +16,7 @@ pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipErr
         if ptr.is_null() {
             bail!(InvalidValue, "the pointer for the result is null");
         }
+        runtime.refuse_in_captures("allocating memory")?;
         let device = runtime.current_device()?.ordinal;
         let base = if size == 0 { 0 } else { runtime.memory.allocate_device(device, size)? };
         // SAFETY: the caller's pointer.
@@ -25,7 +26,10 @@ pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipErr
 
 /// Frees device memory after waiting for its device. Null is ignored.
 pub unsafe extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
-    call("hipFree", |runtime| if ptr.is_null() { Ok(()) } else { runtime.free_device(address(ptr)) })
+    call("hipFree", |runtime| {
+        runtime.refuse_in_captures("freeing memory")?;
+        if ptr.is_null() { Ok(()) } else { runtime.free_device(address(ptr)) }
+    })
 }
 
 /// Allocates pinned host memory, which all devices access at the same address.
@@ -34,6 +38,7 @@ pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags
         if ptr.is_null() || flags & !KNOWN_HOST_FLAGS != 0 {
             bail!(InvalidValue, "null result pointer {ptr:?} or invalid flags 0x{flags:x}");
         }
+        runtime.refuse_in_captures("allocating memory")?;
         let base = if size == 0 { 0 } else { runtime.memory.allocate_pinned(size, flags)? };
         // SAFETY: the caller's pointer.
         unsafe { put(ptr, std::ptr::with_exposed_provenance_mut(base)) }
@@ -42,7 +47,10 @@ pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags
 
 /// Frees pinned memory after waiting for all devices. Null is ignored.
 pub unsafe extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
-    call("hipHostFree", |runtime| if ptr.is_null() { Ok(()) } else { runtime.free_pinned(address(ptr)) })
+    call("hipHostFree", |runtime| {
+        runtime.refuse_in_captures("freeing memory")?;
+        if ptr.is_null() { Ok(()) } else { runtime.free_pinned(address(ptr)) }
+    })
 }
 
 /// Returns the device address of pinned or registered memory, which equals the host address.
@@ -142,6 +150,9 @@ unsafe fn copy_row(
     (stream, wait): (hipStream_t, bool),
 ) -> hipError_t {
     call(name, |runtime| {
+        if wait {
+            runtime.refuse_in_captures("a copy that waits")?;
+        }
         let transfer = Transfer::linear(address(dst), address(src), bytes, direction?);
         // SAFETY: the caller's memory.
         unsafe { runtime.copy(&runtime.stream(stream)?, transfer, wait) }
@@ -269,7 +280,12 @@ fn fill(
     (value, width, count): (u32, usize, usize),
     (stream, wait): (hipStream_t, bool),
 ) -> hipError_t {
-    call(name, |runtime| runtime.fill(&runtime.stream(stream)?, address(target), value, width, count, wait))
+    call(name, |runtime| {
+        if wait {
+            runtime.refuse_in_captures("a fill that waits")?;
+        }
+        runtime.fill(&runtime.stream(stream)?, address(target), value, width, count, wait)
+    })
 }
 
 /// Sets bytes on the null stream.

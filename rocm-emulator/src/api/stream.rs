@@ -44,6 +44,7 @@ pub unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
         let Some(found) = runtime.streams.get(stream) else {
             bail!(InvalidHandle, "{stream:?} is not a stream that can be destroyed");
         };
+        found.refuse_in_capture("destroying the stream")?;
         runtime::may_wait()?;
         found.queue().wait();
         runtime.streams.remove(stream);

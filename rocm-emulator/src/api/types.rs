@@ -14,6 +14,11 @@ pub type hipEvent_t = *mut c_void;
 pub type hipModule_t = *mut c_void;
 pub type hipFunction_t = *mut c_void;
 pub type hipCtx_t = *mut c_void;
+pub type hipGraph_t = *mut c_void;
+pub type hipGraphExec_t = *mut c_void;
+pub type hipGraphNode_t = *mut c_void;
+pub type hipStreamCaptureMode = c_uint;
+pub type hipStreamCaptureStatus = c_uint;
 pub type hipMemcpyKind = c_uint;
 pub type hipDeviceAttribute_t = c_uint;
 pub type hipFunction_attribute = c_uint;
@@ -26,6 +31,13 @@ pub const hipMemcpyHostToDevice: hipMemcpyKind = 1;
 pub const hipMemcpyDeviceToHost: hipMemcpyKind = 2;
 pub const hipMemcpyDeviceToDevice: hipMemcpyKind = 3;
 pub const hipMemcpyDefault: hipMemcpyKind = 4;
+
+pub const hipStreamCaptureModeGlobal: hipStreamCaptureMode = 0;
+pub const hipStreamCaptureModeThreadLocal: hipStreamCaptureMode = 1;
+pub const hipStreamCaptureModeRelaxed: hipStreamCaptureMode = 2;
+pub const hipStreamCaptureStatusNone: hipStreamCaptureStatus = 0;
+pub const hipStreamCaptureStatusActive: hipStreamCaptureStatus = 1;
+pub const hipStreamCaptureStatusInvalidated: hipStreamCaptureStatus = 2;
 
 pub const hipStreamDefault: c_uint = 0;
 pub const hipStreamNonBlocking: c_uint = 1;

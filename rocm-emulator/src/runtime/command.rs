@@ -1,6 +1,7 @@
 //! Commands of streams, which execute them one at a time.
 use super::error::{ErrorCode, HipError, Result};
 use super::event::Recording;
+use super::graph::Graph;
 use super::launch::PreparedLaunch;
 use super::stream::{Marker, Queue};
 use super::{fault, injection, runtime, thread_state};
@@ -16,8 +17,9 @@ pub struct UserPointer(pub *mut c_void);
 // SAFETY: HIP passes such pointers to another thread by definition; the runtime never dereferences them.
 unsafe impl Send for UserPointer {}
 
-/// Work of this crate's libraries (rocBLAS, MIOpen) that a stream executes on the host.
-pub type HostWork = Box<dyn FnOnce() -> Result<()> + Send>;
+/// Work of this crate's libraries (rocBLAS, MIOpen) that a stream executes on the host, repeatedly if it is part of a
+/// graph.
+pub type HostWork = Box<dyn Fn() -> Result<()> + Send>;
 
 /// A command of a stream.
 pub enum Command {
@@ -26,6 +28,8 @@ pub enum Command {
     Copy(Copy),
     Fill(Fill),
     Host(HostWork),
+    /// A launch of a graph.
+    Replay(Arc<Graph>),
     Record(Arc<Recording>),
     WaitFor(Arc<Recording>),
     WaitForStreams(Vec<Marker>),
@@ -64,6 +68,11 @@ pub struct Copy {
 }
 
 impl Copy {
+    /// Returns true if the source was pageable host memory.
+    pub fn reads_pageable_memory(&self) -> bool {
+        matches!(self.source, Source::Captured(_))
+    }
+
     /// Executes the copy.
     ///
     /// # Safety
@@ -128,8 +137,15 @@ impl Command {
     /// Returns true if any thread may run the command: it neither waits for other streams nor calls a function of the
     /// host program.
     pub fn runs_anywhere(&self) -> bool {
-        matches!(self, Self::Launch(_) | Self::Copy(_) | Self::Fill(_) | Self::Host(_) | Self::Record(_))
-            || self.can_wait()
+        matches!(
+            self,
+            Self::Launch(_)
+                | Self::Copy(_)
+                | Self::Fill(_)
+                | Self::Host(_)
+                | Self::Replay(_)
+                | Self::Record(_)
+        ) || self.can_wait()
     }
 
     /// Returns true if the command may be deferred until another is enqueued or the host waits or queries.
@@ -138,7 +154,7 @@ impl Command {
     }
 
     /// Executes the command on the calling thread. A failure is also recorded as the process's last fault.
-    pub fn run(self, queue: &Queue) -> Result<()> {
+    pub fn run(&self, queue: &Queue) -> Result<()> {
         let outcome = fault::catch_panic(|| self.run_inner(queue))
             .unwrap_or_else(|panic| Err(HipError::new(ErrorCode::LaunchFailure, panic)));
         if let Err(error) = &outcome {
@@ -147,34 +163,35 @@ impl Command {
         outcome
     }
 
-    fn run_inner(self, queue: &Queue) -> Result<()> {
+    fn run_inner(&self, queue: &Queue) -> Result<()> {
         match self {
             Self::Launch(launch) => launch.run(queue)?,
             Self::Stall(stall) => stall.wait(),
             Self::Copy(copy) => {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();
-                memory.check_copy(&copy)?;
-                // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device before it
-                // frees one. As in HIP, the caller keeps host memory alive.
+                memory.check_copy(copy)?;
+                // SAFETY: the ranges were live when the copy was enqueued or its graph began to run, and hipFree waits
+                // for the device before it frees one. As in HIP, the caller keeps host memory alive.
                 unsafe { copy.run() };
             }
             Self::Fill(fill) => {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();
-                memory.check_fill(&fill)?;
-                // SAFETY: the range was live when the fill was enqueued, and hipFree waits for the device.
+                memory.check_fill(fill)?;
+                // SAFETY: as above.
                 unsafe { fill.run() };
             }
             Self::Host(work) => {
                 let _running = runtime()?.memory.running();
                 work()?;
             }
+            Self::Replay(graph) => graph.run(queue)?,
             Self::Record(recording) => recording.reach(),
             Self::WaitFor(recording) => recording.wait(),
             Self::WaitForStreams(markers) => markers.iter().for_each(Marker::wait),
-            Self::BeginPart { address, len } => runtime()?.memory.begin_part(address, len)?,
-            Self::EndPart { address } => runtime()?.memory.end_part(address)?,
+            Self::BeginPart { address, len } => runtime()?.memory.begin_part(*address, *len)?,
+            Self::EndPart { address } => runtime()?.memory.end_part(*address)?,
             Self::Callback { function, stream, user_data } => {
                 let status = queue.peek_fault().map_or(0, |fault| fault.code as u32);
                 let _inside = thread_state::enter_callback();

@@ -123,9 +123,26 @@ impl Device {
     /// # Errors
     /// The errors of [`Self::submit`].
     pub fn enqueue(&self, stream: &Stream, command: Command) -> Result<()> {
+        if let Some(capture) = stream.capture() {
+            return capture.record(stream, command);
+        }
+        self.refuse_implicit_dependency(stream)?;
         let dependencies = self.dependencies(stream);
         let wait = (!dependencies.is_empty()).then_some(Command::WaitForStreams(dependencies));
         stream.queue().push(wait.into_iter().chain([command]))
+    }
+
+    /// Invalidates captures of blocking streams that work on the null stream would have to wait for.
+    fn refuse_implicit_dependency(&self, stream: &Stream) -> Result<()> {
+        if stream.ordering != Ordering::Null {
+            return Ok(());
+        }
+        let streams = self.live_streams();
+        let blocking = streams.iter().filter(|stream| stream.ordering == Ordering::Blocking);
+        match blocking.filter_map(|stream| stream.capture()).inspect(|capture| capture.invalidate()).count() {
+            0 => Ok(()),
+            _ => bail!(StreamCaptureImplicit, "the null stream would have to wait for a blocking stream that captures"),
+        }
     }
 
     /// Returns the streams to wait for when the host waits for `stream`: the null stream includes the blocking streams.
@@ -150,6 +167,8 @@ impl Device {
     /// The first failure of its work that has not been reported yet.
     pub fn synchronize_stream(&self, stream: &Arc<Stream>) -> Result<()> {
         self.note_use(stream);
+        stream.refuse_in_capture("waiting for the stream")?;
+        self.refuse_implicit_dependency(stream)?;
         Self::wait_for(&self.joined(stream))
     }
 
@@ -158,6 +177,8 @@ impl Device {
     /// # Errors
     /// `NotReady`, or the first failure that has not been reported yet.
     pub fn query_stream(&self, stream: &Arc<Stream>) -> Result<()> {
+        stream.refuse_in_capture("querying the stream")?;
+        self.refuse_implicit_dependency(stream)?;
         let streams = self.joined(stream);
         streams.iter().for_each(|stream| stream.queue().poll());
         if streams.iter().any(|stream| !stream.queue().is_idle()) {
@@ -173,6 +194,9 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         let mut streams = self.live_streams();
         streams.push(Arc::clone(&self.null_stream));
+        if streams.iter().any(|stream| stream.capture().is_some()) {
+            bail!(StreamCaptureUnsupported, "waiting for the device is not permitted while a stream is capturing");
+        }
         Self::wait_for(&streams)
     }
 

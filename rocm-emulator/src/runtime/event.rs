@@ -1,4 +1,5 @@
 //! Events: points in streams, with the time at which they were reached.
+use super::capture::Capture;
 use super::error::{HipError, Result, bail};
 use super::stream::Queue;
 use parking_lot::{Condvar, Mutex};
@@ -12,7 +13,17 @@ pub const DISABLE_TIMING: u32 = 2;
 pub struct Event {
     pub device: usize,
     pub flags: u32,
-    last: Mutex<Option<Arc<Recording>>>,
+    last: Mutex<Last>,
+}
+
+/// The last recording of an event.
+#[derive(Clone, Default)]
+pub enum Last {
+    #[default]
+    Never,
+    Enqueued(Arc<Recording>),
+    /// Recorded by a capture, after these nodes.
+    Captured(Arc<Capture>, Vec<usize>),
 }
 
 /// A recording of an event, which is reached when the stream executes it.
@@ -64,17 +75,32 @@ impl Recording {
 impl Event {
     /// Creates an event that was never recorded.
     pub fn new(device: usize, flags: u32) -> Self {
-        Self { device, flags, last: Mutex::new(None) }
+        Self { device, flags, last: Mutex::default() }
     }
 
     /// Makes the event refer to a new recording.
-    pub fn set(&self, recording: Arc<Recording>) {
-        *self.last.lock() = Some(recording);
+    pub fn set(&self, last: Last) {
+        *self.last.lock() = last;
     }
 
     /// Returns the last recording.
-    pub fn last(&self) -> Option<Arc<Recording>> {
+    pub fn last(&self) -> Last {
         self.last.lock().clone()
+    }
+
+    /// Returns the last recording, for a call that waits for it or queries it; `None` if there is none.
+    ///
+    /// # Errors
+    /// `CapturedEvent` if a capture recorded the event. The capture is invalidated.
+    pub fn enqueued(&self) -> Result<Option<Arc<Recording>>> {
+        match self.last() {
+            Last::Never => Ok(None),
+            Last::Enqueued(recording) => Ok(Some(recording)),
+            Last::Captured(capture, _) => {
+                capture.invalidate();
+                bail!(CapturedEvent, "the event was last recorded in a capturing stream")
+            }
+        }
     }
 
     /// Returns the milliseconds from `start` to `stop`.
@@ -88,7 +114,7 @@ impl Event {
         if (start.flags | stop.flags) & DISABLE_TIMING != 0 {
             bail!(InvalidHandle, "the event was created with hipEventDisableTiming");
         }
-        let (Some(first), Some(second)) = (start.last(), stop.last()) else {
+        let (Some(first), Some(second)) = (start.enqueued()?, stop.enqueued()?) else {
             bail!(InvalidHandle, "the event was never recorded");
         };
         let (Some(from), Some(to)) = (first.time(), second.time()) else {
@@ -109,8 +135,8 @@ mod tests {
         let (start, stop) = (Event::new(0, 0), Event::new(0, 0));
         assert_eq!(Event::elapsed(&start, &stop).unwrap_err().code, ErrorCode::InvalidHandle);
         let (first, second) = (Recording::new(Arc::default()), Recording::new(Arc::default()));
-        start.set(first.clone());
-        stop.set(second.clone());
+        start.set(Last::Enqueued(first.clone()));
+        stop.set(Last::Enqueued(second.clone()));
         first.reach();
         assert_eq!(Event::elapsed(&start, &stop).unwrap_err().code, ErrorCode::NotReady);
         second.reach();

@@ -20,6 +20,9 @@ pub struct Injection {
     pub largest: Option<u64>,
     /// Number of the launch that stalls, with all later work on its stream, until [`release_stalled`].
     pub stalled: Option<u64>,
+    /// Number of the graph launch from which on graphs execute nothing, so that their results are those of earlier
+    /// launches.
+    pub stale: Option<u64>,
 }
 
 impl Injection {
@@ -34,6 +37,7 @@ struct State {
     injection: Injection,
     calls: BTreeMap<String, u64>,
     launches: u64,
+    replays: u64,
     lost: bool,
     /// Number of calls of [`release_stalled`].
     released: u64,
@@ -41,11 +45,18 @@ struct State {
 
 /// True while an injection is active; otherwise calls cost only this load.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
-static STATE: Mutex<State> =
-    Mutex::new(State { injection: NO_FAULTS, calls: BTreeMap::new(), launches: 0, lost: false, released: 0 });
+static STATE: Mutex<State> = Mutex::new(State {
+    injection: NO_FAULTS,
+    calls: BTreeMap::new(),
+    launches: 0,
+    replays: 0,
+    lost: false,
+    released: 0,
+});
 static RELEASED: Condvar = Condvar::new();
 
-const NO_FAULTS: Injection = Injection { failing: Vec::new(), lost: None, largest: None, stalled: None };
+const NO_FAULTS: Injection =
+    Injection { failing: Vec::new(), lost: None, largest: None, stalled: None, stale: None };
 
 /// Replaces the injected faults. Resets the counts, restores lost devices and releases stalled launches.
 pub fn inject(injection: Injection) {
@@ -62,7 +73,7 @@ pub fn release_stalled() {
 }
 
 /// HIP functions that allocate memory.
-const ALLOCATING: [&str; 3] = ["hipMalloc", "hipHostMalloc", "hipModuleLoadData"];
+const ALLOCATING: [&str; 4] = ["hipMalloc", "hipHostMalloc", "hipModuleLoadData", "hipGraphInstantiate"];
 
 /// Counts a call of a C function; every function calls this first.
 ///
@@ -132,6 +143,16 @@ pub fn launching() -> Option<Stall> {
     let mut state = STATE.lock();
     state.launches += 1;
     (state.injection.stalled == Some(state.launches)).then_some(Stall { released: state.released })
+}
+
+/// Counts a launch of a graph. Returns true if it is to execute nothing.
+pub fn replaying() -> bool {
+    if !ACTIVE.load(Ordering::Acquire) {
+        return false;
+    }
+    let mut state = STATE.lock();
+    state.replays += 1;
+    state.injection.stale.is_some_and(|first| state.replays >= first)
 }
 
 /// Returns the number of calls of each function since the last [`inject`]; empty if no injection is active.

@@ -5,12 +5,14 @@
 
 pub mod arch;
 mod at_exit;
+mod capture;
 mod command;
 mod config;
 mod device;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod handle;
 mod injection;
 mod launch;
@@ -23,13 +25,15 @@ mod thread_state;
 mod transfer;
 mod visible;
 
+pub use capture::{Capture, CaptureMode};
 pub use command::{Command, HostWork, UserPointer};
 pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Miopen, Options};
 pub use device::Device;
 pub(crate) use error::bail;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text, fail};
-pub use event::{Event, Recording};
+pub use event::{Event, Last, Recording};
 pub use fault::{catch_panic, last_fault};
+pub use graph::{Executable, Graph};
 pub use handle::Handles;
 pub use injection::{Injection, called, calls, inject, release_stalled};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
@@ -48,7 +52,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, atomic};
+use std::sync::{Arc, OnceLock, Weak, atomic};
 
 /// The software GPUs of this process.
 pub struct Runtime {
@@ -59,6 +63,9 @@ pub struct Runtime {
     pub events: Handles<Event>,
     pub modules: Handles<Module>,
     pub functions: Handles<Function>,
+    pub graphs: Handles<Graph>,
+    pub executables: Handles<Executable>,
+    captures: Mutex<Vec<Weak<Capture>>>,
     launches: AtomicU64,
     counters: Mutex<BTreeMap<String, Counters>>,
     /// The profile, if the options name a file for it.
@@ -162,6 +169,9 @@ impl Runtime {
             events: Handles::new(2),
             modules: Handles::new(3),
             functions: Handles::new(4),
+            graphs: Handles::new(5),
+            executables: Handles::new(6),
+            captures: Mutex::default(),
             launches: AtomicU64::new(0),
             counters: Mutex::default(),
             profile,
@@ -291,12 +301,14 @@ impl Runtime {
             );
         }
         let device = self.device(stream.device)?;
-        if let Some(stall) = injection::launching() {
-            device.submit(stream, Command::Stall(stall))?;
+        // A launch that is captured counts when its graph is launched.
+        if stream.capture().is_none() {
+            if let Some(stall) = injection::launching() {
+                device.submit(stream, Command::Stall(stall))?;
+            }
+            self.launches.fetch_add(1, atomic::Ordering::Relaxed);
         }
-        device.submit(stream, Command::Launch(Box::new(launch)))?;
-        self.launches.fetch_add(1, atomic::Ordering::Relaxed);
-        Ok(())
+        device.submit(stream, Command::Launch(Box::new(launch)))
     }
 
     /// Records an event on a stream.
@@ -312,9 +324,13 @@ impl Runtime {
                 stream.device
             );
         }
+        if let Some(capture) = stream.capture() {
+            event.set(Last::Captured(Arc::clone(&capture), capture.position(stream)?));
+            return Ok(());
+        }
         let recording = Recording::new(Arc::clone(stream.queue()));
         self.device(stream.device)?.submit(stream, Command::Record(Arc::clone(&recording)))?;
-        event.set(recording);
+        event.set(Last::Enqueued(recording));
         Ok(())
     }
 
@@ -414,6 +430,8 @@ impl Runtime {
         drop(self.events.remove_where(|event| event.device == ordinal));
         drop(self.functions.remove_where(|function| function.module.device == ordinal));
         drop(self.modules.remove_where(|module| module.device == ordinal));
+        drop(self.executables.remove_where(|executable| executable.graph.device == ordinal));
+        drop(self.graphs.remove_where(|graph| graph.device == ordinal));
         self.memory.free_all(ordinal);
         device.forget_peers(&self.memory);
         outcome

@@ -5,6 +5,7 @@
 //!
 //! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking streams, whose
 //! later commands wait for it. Non-blocking streams are independent of it.
+use super::capture::Capture;
 use super::command::Command;
 use super::error::{HipError, Result, bail};
 use super::scheduler::Scheduler;
@@ -31,6 +32,8 @@ pub struct Stream {
     pub priority: i32,
     pub ordering: Ordering,
     queue: Arc<Queue>,
+    /// The capture that records the stream's work, or the last one that did.
+    capture: Mutex<Option<Arc<Capture>>>,
 }
 
 impl Stream {
@@ -43,7 +46,35 @@ impl Stream {
         scheduler: Option<Arc<Scheduler>>,
     ) -> Self {
         let queue = Arc::new(Queue { scheduler, ..Queue::default() });
-        Self { device, flags, priority, ordering, queue }
+        Self { device, flags, priority, ordering, queue, capture: Mutex::default() }
+    }
+
+    /// Returns the capture that records the stream's work.
+    pub fn capture(&self) -> Option<Arc<Capture>> {
+        let mut capture = self.capture.lock();
+        if capture.as_ref().is_some_and(|capture| capture.has_ended()) {
+            *capture = None;
+        }
+        capture.clone()
+    }
+
+    /// Makes a capture record the stream's work until it ends.
+    pub fn set_capture(&self, capture: Arc<Capture>) {
+        *self.capture.lock() = Some(capture);
+    }
+
+    /// Invalidates the capture of the stream, if there is one, because of a call that it does not permit.
+    ///
+    /// # Errors
+    /// `StreamCaptureUnsupported` if the stream is capturing. `call` names what the call does.
+    pub fn refuse_in_capture(&self, call: &str) -> Result<()> {
+        match self.capture() {
+            None => Ok(()),
+            Some(capture) => {
+                capture.invalidate();
+                bail!(StreamCaptureUnsupported, "{call} is not permitted while the stream is capturing")
+            }
+        }
     }
 
     /// Returns the stream's queue.

@@ -3,6 +3,7 @@ mod archs;
 mod devices;
 mod faults;
 mod gpu;
+mod graphs;
 #[path = "../../../tests/common/injected.rs"]
 mod injected;
 mod injection;

@@ -4,8 +4,8 @@ pub use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use rocm_rs::hip::bindings as declared;
 pub use rocm_rs::hip::bindings::{
     dim3, hipCtx_t, hipDevice_t, hipDeviceAttribute_t, hipDeviceProp_tR0600, hipDeviceptr_t, hipError_t,
-    hipEvent_t, hipFunction_attribute, hipFunction_t, hipJitOption, hipMemcpyKind, hipModule_t, hipStream_t,
-    hipStreamCallback_t,
+    hipEvent_t, hipFunction_attribute, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t, hipJitOption,
+    hipMemcpyKind, hipModule_t, hipStream_t, hipStreamCallback_t, hipStreamCaptureMode, hipStreamCaptureStatus,
 };
 
 use crate::error::LoadError;
@@ -106,6 +106,22 @@ macro_rules! hip_functions {
                 fn hipStreamGetFlags(stream: hipStream_t, flags: *mut c_uint) -> hipError_t;
                 fn hipStreamGetPriority(stream: hipStream_t, priority: *mut c_int) -> hipError_t;
                 fn hipStreamGetDevice(stream: hipStream_t, device: *mut hipDevice_t) -> hipError_t;
+
+                fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t;
+                fn hipStreamEndCapture(stream: hipStream_t, pGraph: *mut hipGraph_t) -> hipError_t;
+                fn hipStreamIsCapturing(
+                    stream: hipStream_t, pCaptureStatus: *mut hipStreamCaptureStatus,
+                ) -> hipError_t;
+                fn hipGraphGetNodes(
+                    graph: hipGraph_t, nodes: *mut hipGraphNode_t, numNodes: *mut usize,
+                ) -> hipError_t;
+                fn hipGraphInstantiate(
+                    pGraphExec: *mut hipGraphExec_t, graph: hipGraph_t, pErrorNode: *mut hipGraphNode_t,
+                    pLogBuffer: *mut c_char, bufferSize: usize,
+                ) -> hipError_t;
+                fn hipGraphLaunch(graphExec: hipGraphExec_t, stream: hipStream_t) -> hipError_t;
+                fn hipGraphDestroy(graph: hipGraph_t) -> hipError_t;
+                fn hipGraphExecDestroy(graphExec: hipGraphExec_t) -> hipError_t;
 
                 fn hipEventCreate(event: *mut hipEvent_t) -> hipError_t;
                 fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint) -> hipError_t;

@@ -54,6 +54,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub no_prefix_cache: bool,
 
+    /// Launch the kernels of decoding steps one by one instead of as graphs
+    #[arg(long, env)]
+    pub no_graphs: bool,
+
     /// Arguments of all workers.
     #[command(flatten)]
     pub server: ServerArguments,
@@ -76,8 +80,8 @@ impl Arguments {
     /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let (cache_bytes, context) = (self.cache_memory, self.context);
-        let (dtype, cache_dtype) = (self.dtype, self.cache_dtype.0);
-        LoadOptions { dtype, cache_dtype, cache_bytes, context, ..LoadOptions::default() }
+        let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
+        LoadOptions { dtype, cache_dtype, cache_bytes, context, no_graphs, ..LoadOptions::default() }
     }
 }
 
@@ -142,7 +146,7 @@ mod tests {
     #[test]
     fn arguments_become_options() {
         let arguments = Arguments::try_parse_from(
-            "worker --model m --no-prefix-cache --max-running 3 --dtype bf16 --cache-memory 1MiB --context 99"
+            "worker --model m --no-prefix-cache --no-graphs --max-running 3 --dtype bf16 --cache-memory 1MiB --context 99"
                 .split(' '),
         )
         .unwrap();
@@ -153,7 +157,7 @@ mod tests {
             (load.dtype, load.cache_bytes, load.context),
             (Some(DType::BF16), Some(1 << 20), Some(99))
         );
-        assert_eq!(load.cache_dtype, None);
+        assert_eq!((load.cache_dtype, load.no_graphs), (None, true));
         for (text, expected) in [("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::BF16))] {
             let line = format!("worker --model m --cache-dtype {text}");
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();

@@ -108,6 +108,8 @@ impl CustomKernels {
             ))
             .into());
         };
+        let first_use = || format!("loading the kernel {name}");
+        device.stream.refuse_capture(first_use, "run the same operations once before the capture")?;
         device.stream.bind()?;
         let known = self.loaded.iter().find(|kernel| kernel.module.is(module, code_object));
         let loaded_module = match known {

@@ -66,6 +66,14 @@ pub(crate) trait Attachment: Any + Send + Sync {
     fn before_close(&self, _device: &DeviceState) -> Result<()> {
         Ok(())
     }
+
+    /// Prepares for the capture of a graph. The GPU is bound to the calling thread.
+    ///
+    /// # Errors
+    /// If a resource cannot be allocated.
+    fn before_capture(&self, _device: &DeviceState) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<T: Default + Send + 'static> Attachment for Mutex<T> {
@@ -135,6 +143,12 @@ impl DeviceState {
     #[inline]
     pub(crate) fn function(&self, kernel: KernelId) -> Result<bindings::hipFunction_t> {
         self.kernels.function(kernel)
+    }
+
+    /// Prepares all attachments for the capture of a graph.
+    pub(super) fn prepare_capture(&self) -> Result<()> {
+        self.stream.bind()?;
+        self.attachments.iter().try_for_each(|attachment| attachment.before_capture(self))
     }
 
     /// Returns true if a built-in kernel is loaded. Loading its module enqueues copies.

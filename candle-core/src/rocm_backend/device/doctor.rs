@@ -1,5 +1,6 @@
 //! Diagnostic report of a machine: driver, GPUs, code objects, libraries, variables, and one line of advice.
 use super::device::RocmDevice;
+use super::graph_faults::GraphState;
 use super::properties::properties;
 use crate::Result;
 use rocm_loader::{Library, LibraryFile, Variable, Versions};
@@ -50,6 +51,8 @@ pub struct GpuReport {
     pub code_object: Option<&'static str>,
     /// Result of the self-test, see [`RocmDevice::new_checked`]; `None` without a code object.
     pub self_test: Option<std::result::Result<(), String>>,
+    /// State of graphs; `None` if the GPU failed its self-test or has no code object.
+    pub graphs: Option<GraphState>,
 }
 
 /// A library that the driver loads.
@@ -185,6 +188,7 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
         total_memory,
         free_memory: free.map(|(free, _)| free).map_err(|error| error.to_string()),
         code_object,
+        graphs: self_test.as_ref().and_then(|test| test.as_ref().ok()).map(RocmDevice::graph_state),
         self_test: self_test.map(|outcome| outcome.map(drop)),
     }
 }
@@ -264,6 +268,13 @@ impl fmt::Display for Report {
                 Some(Ok(())) => writeln!(f, "  test     passed")?,
                 Some(Err(reason)) => writeln!(f, "  test     {reason}")?,
                 None => {}
+            }
+            match &gpu.graphs {
+                Some(GraphState::Checked(fault)) => {
+                    writeln!(f, "  graphs   the first replays are checked: {fault}")?
+                }
+                Some(GraphState::Disabled(reason)) => writeln!(f, "  graphs   disabled: {reason}")?,
+                Some(GraphState::Enabled) | None => {}
             }
         }
         writeln!(f, "embedded   {}", self.embedded.join(", "))?;

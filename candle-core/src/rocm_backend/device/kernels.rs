@@ -76,6 +76,8 @@ impl KernelTable {
 
     #[cold]
     fn load(&self, id: KernelId) -> Result<bindings::hipFunction_t> {
+        let first_use = || format!("loading the kernel {}", id.name());
+        self.stream.refuse_capture(first_use, "run the same operations once before the capture")?;
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let index = match modules.iter().position(|loaded| loaded.id == id.module()) {
             Some(index) => index,

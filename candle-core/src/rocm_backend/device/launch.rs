@@ -1,5 +1,6 @@
 //! Launches of built-in kernels, with their geometry and their arguments on the stack.
 use super::device::{DeviceState, RocmDevice};
+use crate::rocm_backend::stream::capturing;
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{KernelFamily, KernelOf, BLOCK};
@@ -167,7 +168,11 @@ pub(super) unsafe fn enqueue(
         let lds = config.lds_bytes;
         format!("hipModuleLaunchKernel({name}, grid {grid:?}, block {block:?}, {lds} B LDS)")
     })?;
-    state.launches.fetch_add(1, Ordering::Relaxed);
+    match state.stream.is_capturing() {
+        false => drop(state.launches.fetch_add(1, Ordering::Relaxed)),
+        // Counted when the graph is launched.
+        true => capturing::count_launch(),
+    }
     state.stream.wait().record_launch(name);
     Ok(())
 }

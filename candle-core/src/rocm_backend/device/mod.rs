@@ -6,6 +6,7 @@
 //! | `attachments` | the append-only list of attachments |
 //! | `kernels`, `launch` | built-in kernels: loading and launching |
 //! | `custom` | user-supplied kernels |
+//! | `graph`, `graph_faults` | graphs: capturing and replaying work, and known faults of drivers |
 //! | `faults` | out-of-range indices reported by kernels |
 //! | `memory` | public queries and settings of device memory |
 //! | `properties` | properties of a GPU that can be read without opening it |
@@ -17,6 +18,8 @@ mod custom;
 mod device;
 mod doctor;
 mod faults;
+mod graph;
+mod graph_faults;
 mod kernels;
 mod launch;
 mod memory;
@@ -26,5 +29,7 @@ pub use custom::{KernelArg, Launch, RocmKernel};
 pub(crate) use device::{Attachment, DeviceState, Rng};
 pub use device::{DeviceId, RocmDevice};
 pub use doctor::{GpuReport, LibraryReport, Report};
+pub use graph::{RocmGraph, RocmGraphMemory};
+pub use graph_faults::{GraphState, GRAPHS_VARIABLE};
 pub use launch::LaunchConfig;
 pub(crate) use launch::{max_elements, set_max_elements};

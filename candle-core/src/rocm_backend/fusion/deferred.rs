@@ -1,6 +1,6 @@
 //! Deferred launches, and the memory that they need.
 use crate::rocm_backend::ops::row_product::MAX_MATRICES;
-use crate::rocm_backend::stream::{Allocation, Buffer, Stream};
+use crate::rocm_backend::stream::{Buffer, DeviceBlock, Stream};
 use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId};
 use std::ops::Range;
 
@@ -128,7 +128,7 @@ impl Work {
 pub(super) struct Deferred {
     pub(super) work: Work,
     /// Memory that was released while a deferred launch still needs it.
-    retained: Vec<(Allocation, Range<usize>)>,
+    retained: Vec<(DeviceBlock, Range<usize>)>,
     /// Buffer to drop after the lock is released.
     pub(super) retired: Option<Buffer<u8>>,
     /// An error that could not be returned where it occurred.
@@ -142,7 +142,7 @@ impl Deferred {
     }
 
     /// Returns the memory, unless a deferred launch needs it. Intermediate results in it are no longer needed.
-    pub(super) fn retain(&mut self, memory: Allocation, bytes: usize) -> Option<Allocation> {
+    pub(super) fn retain(&mut self, memory: DeviceBlock, bytes: usize) -> Option<DeviceBlock> {
         let range = memory.address..memory.address + bytes;
         if self.work.needs(&range) {
             self.retained.push((memory, range));

@@ -7,7 +7,7 @@ use crate::rocm_backend::ops::elementwise::{BinaryFunction, ContractOp, UnaryFun
 use crate::rocm_backend::ops::row_product::{row_kernel, RowWeights};
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::RocmStorage;
-use crate::rocm_backend::stream::{Allocation, Buffer, DeferredLaunches};
+use crate::rocm_backend::stream::{Buffer, DeferredLaunches, DeviceBlock};
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId, UnaryOp};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,15 @@ pub const FUSION_VARIABLE: &str = "CANDLE_ROCM_FUSION";
 /// The deferred launches of a device, and the switch of fusion.
 struct Fusion {
     enabled: AtomicBool,
-    deferred: Mutex<Deferred>,
+    /// The launches that are deferred for execution, and those of the graph capture in progress.
+    deferred: [Mutex<Deferred>; 2],
 }
 
 impl Attachment for Fusion {
     fn attach(device: &Arc<DeviceState>) -> Self {
         device.stream.set_deferred_launches(Box::new(WeakDevice(Arc::downgrade(device))));
         let enabled = std::env::var_os(FUSION_VARIABLE).is_none_or(|value| value != "0");
-        Self { enabled: AtomicBool::new(enabled), deferred: Mutex::default() }
+        Self { enabled: AtomicBool::new(enabled), deferred: Default::default() }
     }
 
     fn before_close(&self, device: &DeviceState) -> Result<()> {
@@ -37,7 +38,8 @@ impl Attachment for Fusion {
 impl Fusion {
     /// Calls `work` with the deferred launches locked, then tells the stream if any are pending.
     fn with_deferred<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Deferred) -> R) -> R {
-        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let deferred = &self.deferred[usize::from(device.stream.is_capturing())];
+        let mut deferred = deferred.lock().unwrap_or_else(PoisonError::into_inner);
         let result = work(&mut deferred);
         device.stream.set_has_deferred(deferred.is_pending());
         let retired = deferred.retired.take();
@@ -81,7 +83,7 @@ impl DeferredLaunches for WeakDevice {
         }
     }
 
-    fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation> {
+    fn retain(&self, memory: DeviceBlock, bytes: usize) -> Option<DeviceBlock> {
         match self.0.upgrade() {
             None => Some(memory),
             Some(device) => device

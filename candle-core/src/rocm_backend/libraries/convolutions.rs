@@ -8,7 +8,9 @@ use super::convolution_choices::{self, Choice, Choices, ConvMethod};
 use super::convolution_shape::ConvShape;
 use super::miopen::{self, Handle, Problem, Solution};
 use super::owned::{Failure, FailureLog};
+use super::rocblas::WARM_UP;
 use crate::rocm_backend::device::DeviceState;
+use crate::rocm_backend::stream::capturing;
 use crate::{DType, Result};
 use hip_kernels::contract::DevicePtr;
 use std::collections::HashMap;
@@ -163,23 +165,27 @@ fn convolutions(device: &Arc<DeviceState>) -> MutexGuard<'_, Convolutions> {
 
 impl DeviceState {
     /// Returns the implementation for convolutions of this shape.
-    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> ConvBackend {
+    ///
+    /// # Errors
+    /// If MIOpen's solution is not known yet and the calling thread captures a graph.
+    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> Result<ConvBackend> {
         let wanted = settings().library.load(Ordering::Relaxed);
         let own = ConvBackend::Own(self.own_convolution(shape.dtype));
         if wanted == 0 || !miopen::is_supported(shape.dtype) {
-            return own;
+            return Ok(own);
         }
         let mut convolutions = convolutions(self);
         if let Some(chosen) = convolutions.chosen.get(shape) {
-            return chosen.clone();
+            return Ok(chosen.clone());
         }
+        self.stream.refuse_capture(|| format!("choosing a solution of MIOpen for {shape}"), WARM_UP)?;
         let is_tuned = settings().tuning.load(Ordering::Relaxed) == 1;
         let implementation = match wanted == UNSET && !is_tuned && self.is_in(OWN_KERNEL_ARCHS) {
             true => own,
             false => warn_if_slow(format!("MIOpen: {shape}"), || convolutions.query(self, shape)),
         };
         convolutions.remember(shape, implementation.clone());
-        implementation
+        Ok(implementation)
     }
 
     fn is_in(&self, table: &[&str]) -> bool {
@@ -212,8 +218,16 @@ impl DeviceState {
         let mut convolutions = convolutions(self);
         self.stream.bind_and_flush()?;
         let Some(LibraryState::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
-        // SAFETY: guaranteed by the caller.
-        let outcome = unsafe { plan.problem.run(handle, plan.solution, operands, result, workspace) };
+        let use_stream = || miopen::set_stream(handle, self.stream.raw());
+        let is_capturing = self.stream.is_capturing();
+        let mut outcome = if is_capturing { use_stream() } else { Ok(()) };
+        if outcome.is_ok() {
+            // SAFETY: guaranteed by the caller.
+            outcome = unsafe { plan.problem.run(handle, plan.solution, operands, result, workspace) };
+        }
+        if is_capturing {
+            outcome = outcome.and(capturing::outside(use_stream));
+        }
         if let Err(failure) = outcome {
             // HIP keeps the last error; clear it so that an unrelated call does not return it.
             let _ = rocm_rs::hip::get_last_error();

@@ -3,6 +3,7 @@
 //! The library is optional. If it has no algorithm for a product or fails, rocBLAS and the built-in kernels are used; a
 //! failure is logged once. The library is column-major: C = A B is computed as C' = B' A', with the right operand first.
 use super::owned::{Failure, FailureLog, Owned};
+use super::rocblas::WARM_UP;
 use crate::rocm_backend::device::DeviceState;
 use crate::rocm_backend::error::notes;
 use crate::{DType, Result};
@@ -144,18 +145,27 @@ fn blaslt(device: &Arc<DeviceState>) -> MutexGuard<'_, BlasLt> {
 
 impl DeviceState {
     /// Returns hipBLASLt's choice for a product with a bias; `None` if the library or an algorithm is missing.
-    pub(crate) fn biased_product(self: &Arc<Self>, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
-        data_type(shape.dtype)?;
+    ///
+    /// # Errors
+    /// If the choice is not known yet and the calling thread captures a graph.
+    pub(crate) fn biased_product(
+        self: &Arc<Self>,
+        shape: &BiasedProduct,
+    ) -> Result<Option<Arc<BiasedPlan>>> {
+        if data_type(shape.dtype).is_none() {
+            return Ok(None);
+        }
         let mut lt = blaslt(self);
         if let Some(known) = lt.known.get(shape) {
-            return known.clone();
+            return Ok(known.clone());
         }
+        self.stream.refuse_capture(|| "choosing an algorithm of hipBLASLt".to_string(), WARM_UP)?;
         let plan = lt.query(self, shape);
         if lt.known.len() >= MAX_CACHED_SHAPES {
             lt.known.clear();
         }
         lt.known.insert(*shape, plan.clone());
-        plan
+        Ok(plan)
     }
 
     /// Enqueues a product with a bias. If the library fails, returns `false` and does not use it for this shape again.

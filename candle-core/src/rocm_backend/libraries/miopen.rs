@@ -68,6 +68,12 @@ pub(super) fn open(stream: hipStream_t) -> Result<Handle, Failure> {
     unsafe { Owned::new("miopenCreateWithStream", create, miopen::miopenDestroy, checked) }
 }
 
+/// Makes a handle enqueue on another stream of the same device.
+pub(super) fn set_stream(handle: &Handle, stream: hipStream_t) -> Result<(), Failure> {
+    // SAFETY: the handle and the stream are valid.
+    checked("miopenSetStream", unsafe { miopen::miopenSetStream(handle.raw, stream) })
+}
+
 /// Creates the descriptor of a dense tensor.
 fn tensor(dtype: DType, dims: [usize; 4]) -> Result<Tensor, Failure> {
     let Some(data_type) = data_type(dtype) else {

@@ -34,7 +34,8 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Option<Tenso
     let shape = BiasedProduct { dtype, m, n, k };
     let same = [ws, bs].iter().all(|other| xs.device.same_device(&other.device));
     let state = xs.device.state();
-    let Some(plan) = same.then(|| state.biased_product(&shape)).flatten() else { return Ok(None) };
+    let plan = if same { state.biased_product(&shape)? } else { None };
+    let Some(plan) = plan else { return Ok(None) };
     // SAFETY: the product writes every element; if it fails, the buffer is not used.
     let dst = unsafe { RocmStorage::alloc(&xs.device, dtype, m * n, OP)? };
     // SAFETY: only the library accesses the workspace.

@@ -2,6 +2,7 @@
 pub(super) mod attention;
 pub(super) mod attention_gradients;
 pub(super) mod conv;
+pub(super) mod copy_from_host;
 pub(super) mod elementwise;
 pub(super) mod indexing;
 pub(super) mod linear;

@@ -45,6 +45,10 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
     if bytes == 0 {
         return Ok(());
     }
+    stream.refuse_capture(
+        || format!("copying {bytes} B from the host"),
+        "create the tensor before the capture, and copy new values into it with candle_core::rocm::copy_to_tensor",
+    )?;
     stream.bind_and_flush()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
     stream.with_staging(|ring| {
@@ -69,6 +73,10 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
 pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) -> Result<Vec<T>> {
     let mut host: Vec<T> = Vec::with_capacity(buffer.len());
     let bytes = buffer.size_in_bytes();
+    stream.refuse_capture(
+        || format!("copying {bytes} B to the host"),
+        "copy results after the capture and a replay",
+    )?;
     stream.bind_and_flush()?;
     if bytes == 0 {
         stream.finish("downloading an empty buffer")?;
@@ -96,6 +104,12 @@ pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) ->
 /// If memory runs out or a call fails.
 pub(crate) fn copy_to_stream<T: DeviceElement>(src: &Buffer<T>, to: &Arc<Stream>) -> Result<Buffer<T>> {
     let from = src.stream();
+    if from.ordinal() != to.ordinal() {
+        for stream in [from, to] {
+            let operation = || format!("copying from {} to {}", from.label(), to.label());
+            stream.refuse_capture(operation, "copy between GPUs before or after the capture")?;
+        }
+    }
     let dst = Buffer::on(to, src.len())?;
     let bytes = src.size_in_bytes();
     if bytes == 0 {

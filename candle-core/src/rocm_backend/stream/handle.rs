@@ -1,10 +1,11 @@
 //! A HIP stream: binding its GPU to a thread, checking calls, waiting.
+use super::capture_id;
 use super::wait::{deadline_from_env, StreamWait, WaitError};
 use crate::rocm_backend::error::{notes, RocmError};
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamId(usize);
@@ -29,6 +30,10 @@ pub(crate) struct StreamHandle {
     wait: Arc<StreamWait>,
     /// True if the stream did not finish within the deadline, see [`Self::finish_or_abandon`].
     abandoned: AtomicBool,
+    /// Identifier of the capture that records the work of its thread; 0 for none.
+    capture: AtomicU64,
+    /// The stream that records work; created for the first capture.
+    recorder: OnceLock<hip::Stream>,
     stream: hip::Stream,
 }
 
@@ -54,7 +59,62 @@ impl StreamHandle {
         let deadline = deadline_from_env().map_err(RocmError::InvalidSetting)?;
         let wait = Arc::new(StreamWait::of(&stream, deadline));
         let (id, abandoned) = (StreamId::next(), AtomicBool::new(false));
-        Ok(Self { id, ordinal, label, gpu, wait, abandoned, stream })
+        let (capture, recorder) = (AtomicU64::new(0), OnceLock::new());
+        Ok(Self { id, ordinal, label, gpu, wait, abandoned, capture, recorder, stream })
+    }
+
+    /// Makes what the calling thread enqueues go to a separate stream, the recorder, which is returned. Returns `None`
+    /// if another thread's work is recorded.
+    ///
+    /// # Errors
+    /// If HIP cannot create the recorder.
+    pub(super) fn begin_recording(&self, capture: u64) -> Result<Option<bindings::hipStream_t>> {
+        if self.capture.compare_exchange(0, capture, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return Ok(None);
+        }
+        if self.recorder.get().is_none() {
+            let flags = hip::stream::stream_flags::NON_BLOCKING;
+            let created = self.check(self.gpu.get_stream_with_flags(flags), || {
+                "hipStreamCreateWithFlags(hipStreamNonBlocking)".to_string()
+            });
+            match created {
+                // Only the thread that captures sets it.
+                Ok(recorder) => drop(self.recorder.set(recorder)),
+                Err(error) => {
+                    self.end_recording();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.recorder.get().map(hip::Stream::as_raw))
+    }
+
+    pub(super) fn end_recording(&self) {
+        self.capture.store(0, Ordering::Release);
+    }
+
+    /// Returns true if the calling thread's work on this stream is recorded instead of executed.
+    #[inline]
+    pub(crate) fn is_capturing(&self) -> bool {
+        match self.capture.load(Ordering::Relaxed) {
+            0 => false,
+            capture => capture == capture_id::get(),
+        }
+    }
+
+    /// Returns an error if the calling thread captures this stream. `operation` names what a graph cannot record.
+    pub(crate) fn refuse_capture(
+        &self,
+        operation: impl FnOnce() -> String,
+        remedy: &'static str,
+    ) -> Result<()> {
+        match self.is_capturing() {
+            false => Ok(()),
+            true => {
+                let (operation, device) = (operation(), self.label.clone());
+                Err(RocmError::NotCapturable { operation, device, remedy }.into())
+            }
+        }
     }
 
     /// Leaks the stream until the process ends.
@@ -62,6 +122,7 @@ impl StreamHandle {
         // A null stream is not destroyed on drop.
         let none = hip::Stream::from_raw(std::ptr::null_mut());
         std::mem::forget(std::mem::replace(&mut self.stream, none));
+        std::mem::forget(self.recorder.take());
     }
 
     pub(crate) fn id(&self) -> StreamId {
@@ -84,12 +145,19 @@ impl StreamHandle {
         self.wait.clone()
     }
 
+    /// Returns the stream on which the calling thread enqueues work.
+    #[inline]
     pub(crate) fn hip(&self) -> &hip::Stream {
-        &self.stream
+        match self.is_capturing() {
+            false => &self.stream,
+            true => self.recorder.get().unwrap_or(&self.stream),
+        }
     }
 
+    /// Like [`Self::hip`], as a handle.
+    #[inline]
     pub(crate) fn raw(&self) -> bindings::hipStream_t {
-        self.stream.as_raw()
+        self.hip().as_raw()
     }
 
     /// Creates an event. The GPU is bound.
@@ -132,6 +200,7 @@ impl StreamHandle {
     /// # Errors
     /// If the work failed, or the deadline has passed.
     pub(crate) fn finish(&self, purpose: &'static str) -> Result<()> {
+        self.refuse_capture(|| format!("waiting for the stream ({purpose})"), "wait after the capture")?;
         match self.wait.finish() {
             Ok(()) => Ok(()),
             Err(WaitError::Failed(error)) => {

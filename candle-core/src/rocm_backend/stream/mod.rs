@@ -6,9 +6,14 @@
 //! | `stream` | a stream with its memory, upload ring and deferred launches, and its order relative to other streams |
 //! | `wait` | waiting, with or without a deadline |
 //! | `memory` | the caching allocator for device memory |
+//! | `capture_id`, `capturing` | the graph capture of the calling thread, and the memory of a graph |
+//! | `capture` | capturing the work of a stream into a graph |
 //! | `buffer`, `element` | typed device memory, and the types it can hold |
 //! | `copy`, `staging` | copies between host and device, within a device, and between devices |
 mod buffer;
+mod capture;
+mod capture_id;
+pub(super) mod capturing;
 mod copy;
 mod element;
 mod handle;
@@ -19,9 +24,10 @@ mod stream;
 mod wait;
 
 pub use buffer::Buffer;
+pub(super) use capture::{Capture, Captured};
+pub(super) use capturing::{DeviceBlock, GraphMemory};
 pub(super) use copy::{clear, copy_to_stream, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use handle::{check, StreamId};
-pub(super) use memory::Allocation;
 pub(super) use stream::{DeferredLaunches, Stream};
 pub use wait::DEADLINE_VARIABLE;

@@ -1,6 +1,8 @@
 //! A stream with its memory, upload ring and deferred launches, and its order relative to other streams.
+use super::capture_id;
+use super::capturing::{self, CapturedStream, DeviceBlock, GraphMemory};
 use super::handle::StreamHandle;
-use super::memory::{Allocation, Memory, SetupError};
+use super::memory::{Memory, SetupError};
 use super::staging::Staging;
 use crate::rocm_backend::error::RocmError;
 use crate::Result;
@@ -20,7 +22,7 @@ pub(crate) trait DeferredLaunches: Send + Sync {
     /// Like [`Self::enqueue`]; an error is returned by the next call of [`Self::enqueue`].
     fn enqueue_silently(&self);
     /// Takes ownership of released memory of `bytes` bytes if a deferred launch needs it; otherwise returns it.
-    fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation>;
+    fn retain(&self, memory: DeviceBlock, bytes: usize) -> Option<DeviceBlock>;
 }
 
 pub(crate) struct Stream {
@@ -28,7 +30,8 @@ pub(crate) struct Stream {
     event: Mutex<Option<hip::Event>>,
     staging: Mutex<Option<Staging>>,
     memory: Memory,
-    has_deferred: AtomicBool,
+    /// True if launches are deferred: for execution, and for the capture in progress.
+    has_deferred: [AtomicBool; 2],
     deferred_launches: OnceLock<Box<dyn DeferredLaunches>>,
     // Dropped last, since all other fields depend on it.
     handle: StreamHandle,
@@ -66,7 +69,7 @@ impl Stream {
             event: Mutex::default(),
             staging: Mutex::default(),
             memory,
-            has_deferred: AtomicBool::new(false),
+            has_deferred: Default::default(),
             deferred_launches: OnceLock::new(),
             handle,
         });
@@ -112,21 +115,36 @@ impl Stream {
         let _ = self.deferred_launches.set(deferred);
     }
 
+    /// Returns true if the calling thread has deferred launches. Those of a capture are separate.
+    #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
-        self.has_deferred.load(Ordering::Acquire)
+        self.has_deferred[usize::from(self.is_capturing())].load(Ordering::Acquire)
     }
 
     pub(crate) fn set_has_deferred(&self, has_deferred: bool) {
-        self.has_deferred.store(has_deferred, Ordering::Release);
+        self.has_deferred[usize::from(self.is_capturing())].store(has_deferred, Ordering::Release);
     }
 
     /// Makes later work on this stream wait for the work enqueued on `other`. The host does not wait.
+    ///
+    /// In a capture, a stream that waits for a recorded one joins the capture. If a recorded stream waits for another,
+    /// launches of the graph will.
     ///
     /// # Errors
     /// If HIP fails.
     pub(crate) fn wait_for_stream(&self, other: &Self) -> Result<()> {
         if self.id() == other.id() {
             return Ok(());
+        }
+        match (self.is_capturing(), other.is_capturing()) {
+            (false, true) => self.join_capture()?,
+            (true, false) => {
+                if let Some(other) = other.shared() {
+                    capturing::add_source(other.id(), other);
+                }
+                return Ok(());
+            }
+            _ => {}
         }
         other.bind_and_flush()?;
         self.bind_and_flush()?;
@@ -142,35 +160,84 @@ impl Stream {
         self.check(self.hip().wait_event(event, 0), || "hipStreamWaitEvent".to_string())
     }
 
+    /// Makes the calling thread's capture record this stream, too.
+    #[cold]
+    fn join_capture(&self) -> Result<()> {
+        capture_id::outside(|| self.bind_and_flush())?;
+        let joined = match self.shared() {
+            Some(stream) if self.begin_recording(capture_id::get())?.is_some() => Some(stream),
+            _ => None,
+        };
+        let Some(stream) = joined else {
+            let (operation, device) = ("capturing by another thread".to_string(), self.label().to_string());
+            let remedy = "wait until the other thread has captured its graph";
+            return Err(RocmError::NotCapturable { operation, device, remedy }.into());
+        };
+        let memory = stream.new_graph_memory();
+        memory.begin(capture_id::get());
+        capturing::join((self.id(), stream, memory));
+        Ok(())
+    }
+
+    /// Creates memory for graphs of this stream.
+    pub(super) fn new_graph_memory(self: &Arc<Self>) -> Arc<GraphMemory> {
+        GraphMemory::new(self.memory.of_same_device(), self.id(), self.clone())
+    }
+
+    /// Returns a shared reference to this stream.
+    fn shared(&self) -> Option<Arc<Self>> {
+        let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = all.iter().find(|stream| std::ptr::eq(stream.as_ptr(), self));
+        found.and_then(Weak::upgrade)
+    }
+
     /// Allocates at least `bytes` bytes of uninitialized device memory for use on this stream.
-    pub(super) fn alloc_memory(&self, bytes: usize) -> Result<Allocation> {
+    pub(super) fn alloc_memory(&self, bytes: usize) -> Result<DeviceBlock> {
         self.bind()?;
-        match self.memory.alloc(bytes, || self.release_siblings()) {
+        let graph = if self.is_capturing() { capturing::memory_of(self.id()) } else { None };
+        let allocated = match &graph {
+            None => self.memory.alloc(bytes, || self.release_siblings()),
+            Some(graph) => graph.memory().alloc(bytes, || {
+                let own = self.memory.release_idle();
+                self.release_siblings() || own > 0
+            }),
+        };
+        match allocated {
             Ok(allocation) => {
                 rocm_loader::parts::allocated(self.raw(), allocation.address, bytes);
-                Ok(allocation)
+                Ok(DeviceBlock { address: allocation.address, id: allocation.block, graph })
             }
             Err(error) => self.alloc_error(error),
         }
     }
 
     /// Releases memory of `bytes` bytes. Work enqueued on the stream and deferred launches may still use it.
-    pub(super) fn release_memory(&self, allocation: Allocation, bytes: usize) {
+    pub(super) fn release_memory(&self, block: DeviceBlock, bytes: usize) {
         let unused = match self.deferred_launches.get() {
-            Some(deferred) if self.has_deferred() => deferred.retain(allocation, bytes),
-            _ => Some(allocation),
+            Some(deferred) if self.has_deferred() => deferred.retain(block, bytes),
+            _ => Some(block),
         };
-        if let Some(allocation) = unused {
-            self.return_memory(allocation);
+        if let Some(block) = unused {
+            self.return_memory(block);
         }
     }
 
     /// Releases memory that no deferred launch needs.
-    pub(crate) fn return_memory(&self, allocation: Allocation) {
+    pub(crate) fn return_memory(&self, block: DeviceBlock) {
         // Called from drops, which cannot return an error.
         let _ = self.bind();
-        rocm_loader::parts::freed(self.raw(), allocation.address);
-        self.memory.release(allocation.block);
+        match &block.graph {
+            None => capture_id::outside(|| {
+                rocm_loader::parts::freed(self.raw(), block.address);
+                self.memory.release(block.id);
+            }),
+            Some(graph) if graph.is_recording() => {
+                rocm_loader::parts::freed(self.raw(), block.address);
+                graph.memory().release(block.id);
+            }
+            // Launches of the graph still use it.
+            Some(_) => {}
+        }
     }
 
     #[cold]
@@ -200,6 +267,15 @@ impl Stream {
         drop(all);
         // All of them, even if the first has released enough.
         siblings.iter().map(|stream| stream.memory.release_idle()).sum::<usize>() > 0
+    }
+}
+
+impl CapturedStream for Stream {
+    fn finish_before_free(&self) -> bool {
+        let has_finished = self.finish_or_abandon();
+        // Freeing memory needs the GPU, even if the stream has failed.
+        let _ = self.bind();
+        has_finished
     }
 }
 

@@ -100,6 +100,14 @@ const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: "stale",
+        wanted: "a number of at least 1",
+        set: |options, text| {
+            options.injection.stale = Some(text.parse().ok().filter(|launch| *launch > 0)?);
+            Some(())
+        },
+    },
+    Setting {
         key: "hipblaslt",
         wanted: "absent or none",
         set: |options, text| {
@@ -253,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -269,6 +277,7 @@ mod tests {
                 lost: Some(("hipFree".into(), 2)),
                 largest: Some(1 << 20),
                 stalled: Some(4),
+                stale: Some(3),
             },
             hipblaslt: HipBlasLt::None,
         };
@@ -315,6 +324,7 @@ mod tests {
             ("lose=:1", "the number of its call"),
             ("largest=0", "8G"),
             ("stall=0", "a number of at least 1"),
+            ("stale=0", "a number of at least 1"),
             ("hipblaslt=old", "absent or none"),
             ("memory=x", "8G"),
             ("threads=1025", "1024"),

@@ -167,6 +167,18 @@ impl Memory {
         Ok(())
     }
 
+    /// Ends the life of a part if it is live. A graph does so for the parts that its previous launch left.
+    pub(in crate::runtime) fn forget_part(&self, address: usize) {
+        let mut table = self.table.write();
+        let removed =
+            holding_mut(&mut table, address).and_then(|(_, allocation)| allocation.parts.remove(address));
+        drop(table);
+        if let Some(part) = removed {
+            self.freed.note(part.base as u64, part.len as u64);
+            self.touch();
+        }
+    }
+
     /// Checks that a copy stays inside live parts.
     ///
     /// # Errors

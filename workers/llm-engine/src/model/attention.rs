@@ -53,7 +53,7 @@ pub struct StepIndices {
 }
 
 /// Returns true if candle-flash-attn supports heads of this width and dtype on the device.
-fn supports_flash_attention(device: &Device, dtype: DType, width: usize) -> bool {
+pub(super) fn supports_flash_attention(device: &Device, dtype: DType, width: usize) -> bool {
     let (step, most) = FLASH_WIDTHS;
     device.is_rocm()
         && matches!(dtype, DType::F16 | DType::BF16 | DType::F32)

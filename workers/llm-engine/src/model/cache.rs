@@ -35,14 +35,15 @@ pub fn blocks_that_fit(config: &DecoderConfig, dtype: DType, bytes: usize, conte
 }
 
 impl Cache {
-    /// Allocates `blocks` blocks filled with zeros.
+    /// Allocates `blocks` blocks filled with zeros, and one that is not used.
     pub fn new(
         config: &DecoderConfig,
         blocks: usize,
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Self> {
-        let zeros = || Tensor::zeros((blocks, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
+        let zeros =
+            || Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
         let layers = config.windows.iter().map(|_| Ok([zeros()?, zeros()?]));
         Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, dtype })
     }
@@ -55,6 +56,11 @@ impl Cache {
     /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.blocks
+    }
+
+    /// Returns a block that no sequence uses, for rows whose keys and values do not matter.
+    pub fn unused_block(&self) -> u32 {
+        self.blocks as u32
     }
 
     /// Returns the keys and values of a layer.

@@ -3,9 +3,10 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
 
-use super::attention::{AttentionPlan, Scoring, StepIndices};
+use super::attention::{AttentionPlan, Scoring, StepIndices, supports_flash_attention};
 use super::cache::Cache;
 use super::config::DecoderConfig;
+use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{
     Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
@@ -42,6 +43,7 @@ pub struct Decoder {
     /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
     cache: Cache,
+    graphs: DecodeGraphs,
 }
 
 /// Inputs that all layers of a step share.
@@ -178,8 +180,21 @@ impl Decoder {
         }
         let cache = Cache::new(&config, blocks, types.cache, device)
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
-        let device = device.clone();
-        Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache })
+        let (device, graphs) = (device.clone(), DecodeGraphs::default());
+        Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache, graphs })
+    }
+
+    /// Enables graphs for decoding steps, if the device and the attention support them.
+    pub fn with_graphs(mut self, enabled: bool) -> Self {
+        let enabled =
+            enabled && supports_flash_attention(&self.device, self.cache.dtype(), self.config.head_dim);
+        self.graphs = DecodeGraphs::new(&self.device, enabled);
+        self
+    }
+
+    /// Returns the graphs of decoding steps.
+    pub fn graphs(&self) -> &DecodeGraphs {
+        &self.graphs
     }
 
     /// Returns the configuration.
@@ -191,6 +206,11 @@ impl Decoder {
     fn upload<const N: usize>(&self, vectors: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
         let lengths = vectors.each_ref().map(Vec::len);
         let all = Tensor::from_vec(vectors.concat(), lengths.iter().sum::<usize>(), &self.device)?;
+        Self::split(&all, lengths)
+    }
+
+    /// Returns a view of each part of a tensor.
+    fn split<const N: usize>(all: &Tensor, lengths: [usize; N]) -> candle_core::Result<[Tensor; N]> {
         let mut parts = Vec::with_capacity(N);
         let mut start = 0;
         for length in lengths {
@@ -275,6 +295,10 @@ impl Decoder {
         }
     }
 
+    fn no_logits(&self) -> candle_core::Result<Tensor> {
+        Tensor::zeros((0, self.capacity().vocabulary), DType::F32, &self.device)
+    }
+
     /// Rejects invalid steps, which would cause a device fault or silently wrong results.
     fn validate(&self, step: &Step) -> candle_core::Result<()> {
         let Capacity { vocabulary, context, blocks } = self.capacity();
@@ -317,6 +341,39 @@ impl Decoder {
     }
 }
 
+impl ReplayableModel for Decoder {
+    fn inputs(&self, step: &Step) -> Vec<u32> {
+        input_parts(step).concat()
+    }
+
+    fn compute(&self, step: &Step, inputs: &Tensor) -> candle_core::Result<Tensor> {
+        let parts = input_parts(step);
+        let (rows, wanted_rows) = (step.tokens.len(), parts[6].len());
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
+            Self::split(inputs, parts.each_ref().map(Vec::len))?;
+        let plan = self.plan(step, [cu_rows, cu_keys, table])?;
+        let wanted = (wanted_rows < rows).then_some(wanted);
+        let states = self.states(&tokens, &StepContext { positions, slots, plan, uncached: None, wanted })?;
+        match wanted_rows {
+            0 => self.no_logits(),
+            _ => self.logits(&states),
+        }
+    }
+
+    fn unused_block(&self) -> u32 {
+        self.cache.unused_block()
+    }
+}
+
+/// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows.
+fn input_parts(step: &Step) -> [Vec<u32>; 7] {
+    let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
+    let wanted = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
+    let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
+    let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
+    [tokens, positions, slots, cu_rows, cu_keys, table, wanted]
+}
+
 impl StepModel for Decoder {
     fn capacity(&self) -> Capacity {
         let blocks = self.cache.blocks();
@@ -329,25 +386,17 @@ impl StepModel for Decoder {
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
         self.validate(step)?;
-        let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
-        let wanted: Vec<u32> = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
-        let (rows, wanted_rows) = (step.tokens.len(), wanted.len());
-        let none = || Tensor::zeros((0, self.capacity().vocabulary), DType::F32, &self.device);
-        if rows == 0 {
-            return none();
+        if step.tokens.is_empty() {
+            return self.no_logits();
         }
-        let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
-        let copies = [step.tokens.clone(), step.positions.clone(), step.slots.clone()];
-        let [tokens, positions, slots] = copies;
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
-            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
-        let plan = self.plan(step, [cu_rows, cu_keys, table])?;
-        let wanted = (wanted_rows < rows).then_some(wanted);
-        let states = self.states(&tokens, &StepContext { positions, slots, plan, uncached: None, wanted })?;
-        match wanted_rows {
-            0 => none(),
-            _ => self.logits(&states),
+        let mut graphs = std::mem::take(&mut self.graphs);
+        let replayed = graphs.step(self, step);
+        self.graphs = graphs;
+        if let Some(logits) = replayed? {
+            return Ok(logits);
         }
+        let inputs = self.inputs(step);
+        self.compute(step, &Tensor::from_slice(&inputs, inputs.len(), &self.device)?)
     }
 
     fn check(&mut self) -> candle_core::Result<()> {

@@ -12,6 +12,7 @@
 //! | `cache` | paged key-value cache |
 //! | `attention` | attention of a step's rows over the cache |
 //! | `decoder` | the whole decoder |
+//! | `graphs` | graphs of decoding steps |
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +25,7 @@ pub mod config;
 pub mod decoder;
 pub mod families;
 pub mod files;
+pub mod graphs;
 pub mod layers;
 pub mod roles;
 pub mod rope;
@@ -57,6 +59,8 @@ pub struct LoadOptions {
     pub context: Option<usize>,
     /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
     pub max_contexts: Option<usize>,
+    /// If true, decoding steps are launched kernel by kernel instead of as graphs.
+    pub no_graphs: bool,
 }
 
 /// A loaded model.
@@ -137,6 +141,7 @@ fn load_files(
     let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
+    let decoder = decoder.with_graphs(!options.no_graphs);
     device.synchronize()?;
     progress(1.0);
     Ok((decoder, bytes))

@@ -7,6 +7,8 @@ mod cache;
 mod configs;
 mod gguf;
 #[cfg(feature = "rocm-emulator")]
+mod graphs;
+#[cfg(feature = "rocm-emulator")]
 mod launches;
 mod reference;
 mod safetensors;

@@ -102,7 +102,7 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
         Direction::Weights => weights::compute(op, shape, operands, &dst),
     };
     let state = a.device.state();
-    match state.convolution(shape) {
+    match state.convolution(shape)? {
         ConvBackend::Own(method) => own(method)?,
         ConvBackend::Library(plan) => {
             if !by_library(op, shape, &plan, operands, &dst)? {

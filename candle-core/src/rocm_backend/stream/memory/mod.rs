@@ -66,6 +66,7 @@ pub(crate) enum SetupError {
 }
 
 /// hipMalloc and hipFree on the device that is bound to the calling thread.
+#[derive(Clone)]
 struct Hip {
     wait: Arc<StreamWait>,
 }
@@ -127,6 +128,12 @@ impl Memory {
         let memory = Self { pool, device, begun: Instant::now(), timer: Mutex::default() };
         memory.set_idle_time(limits.idle).map_err(SetupError::Setting)?;
         Ok(memory)
+    }
+
+    /// Creates separate memory with the same driver and limits. It is released when it is dropped, not before.
+    pub(crate) fn of_same_device(&self) -> Self {
+        let pool = Arc::new(Shared::new(self.pool.with(|pool| pool.new_like())));
+        Self { pool, device: self.device.clone(), begun: Instant::now(), timer: Mutex::default() }
     }
 
     /// Allocates at least `bytes` bytes of uninitialized device memory. Before a request fails, `release_siblings` is

@@ -102,6 +102,14 @@ impl<D: Driver> Pool<D> {
         Self { driver, limits, gap, arena, segments, counts }
     }
 
+    /// Creates an empty pool with the same driver, which keeps all of its memory.
+    pub(super) fn new_like(&self) -> Self
+    where
+        D: Clone,
+    {
+        Self::new(self.driver.clone(), Limits { cached: None, idle: None, ..self.limits }, self.gap)
+    }
+
     pub(super) fn alloc(&mut self, bytes: usize) -> Result<Allocation, AllocError<D::Error>> {
         let padded = bytes.max(1).saturating_add(self.gap);
         let Some(len) = sizes::block(padded) else {

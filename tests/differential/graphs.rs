@@ -1,0 +1,104 @@
+//! Captures every operation of the table into a graph, replays it on new inputs, and compares the results with those of
+//! the operation itself.
+use candle_core::rocm::copy_to_tensor;
+use candle_core::{DType, Device, Result, Tensor, WithDType};
+use half::{bf16, f16};
+use serial_test::serial;
+
+use crate::case::Case;
+use crate::common;
+use crate::compare::{self, Compare};
+use crate::ops::{self, Op};
+use crate::strategy::{DTYPES, typical};
+
+/// Number of replays, each with other inputs.
+const REPLAYS: u64 = 3;
+
+/// Copies the values of a tensor on the CPU into a tensor of the device.
+fn copy(from: &Tensor, to: &Tensor) -> Result<bool> {
+    fn copy<T: WithDType>(from: &Tensor, to: &Tensor) -> Result<bool> {
+        copy_to_tensor(&from.flatten_all()?.to_vec1::<T>()?, to)?;
+        Ok(true)
+    }
+    match from.dtype() {
+        DType::U8 => copy::<u8>(from, to),
+        DType::U32 => copy::<u32>(from, to),
+        DType::I16 => copy::<i16>(from, to),
+        DType::I32 => copy::<i32>(from, to),
+        DType::I64 => copy::<i64>(from, to),
+        DType::BF16 => copy::<bf16>(from, to),
+        DType::F16 => copy::<f16>(from, to),
+        DType::F32 => copy::<f32>(from, to),
+        DType::F64 => copy::<f64>(from, to),
+        _ => Ok(false),
+    }
+}
+
+/// Captures a case. Returns `None` if the operation rejects it or cannot be captured, otherwise the differences.
+fn differences(op: &Op, case: &Case, device: &Device) -> Result<Option<Vec<String>>> {
+    let on_device =
+        |values: &[Tensor]| values.iter().map(|t| t.to_device(device)).collect::<Result<Vec<_>>>();
+    let viewed = |stored: &[Tensor]| {
+        let viewed = stored.iter().zip(&case.operands).map(|(t, operand)| operand.apply_views(t));
+        viewed.collect::<Result<Vec<_>>>()
+    };
+    let stored = on_device(&case.stored(|i| (op.domain)(case, i))?)?;
+    let operands = viewed(&stored)?;
+    // Other tests cover rejected cases. This run loads the kernels.
+    if (op.run)(case, &operands).is_err() {
+        return Ok(None);
+    }
+    device.synchronize()?;
+    let (graph, out) = match device.as_rocm_device()?.capture(|| (op.run)(case, &operands)) {
+        Ok(captured) => captured,
+        Err(error) if error.to_string().contains("is not possible while a graph is captured") => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut wrong = Vec::new();
+    for replay in 0..REPLAYS {
+        let next = Case { seed: case.seed + replay, ..case.clone() };
+        let values = next.stored(|i| (op.domain)(&next, i))?;
+        for (from, to) in values.iter().zip(&stored) {
+            copy(from, to)?;
+        }
+        graph.replay()?;
+        let got = out.to_device(&Device::Cpu)?;
+        // Quantized weights are cached by case, so they are those of the capture.
+        let expected = (op.run)(case, &viewed(&on_device(&values)?)?)?.to_device(&Device::Cpu)?;
+        if let Err(why) = compare::equal(&got, &expected, false) {
+            wrong.push(format!("replay {replay} of {next}: {why}"));
+        }
+    }
+    Ok(Some(wrong))
+}
+
+#[test]
+#[serial]
+fn replays_of_every_operation_equal_the_operation() {
+    let device = common::device();
+    let (mut captured, mut skipped, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+    // Random numbers are those of the capture.
+    for op in ops::table().iter().filter(|op| !matches!(op.compare, Compare::Is(_))) {
+        let mut was_captured = false;
+        for dtype in DTYPES {
+            match differences(op, &typical(op, dtype), &device) {
+                Ok(Some(differences)) => {
+                    was_captured = true;
+                    wrong.extend(differences);
+                }
+                Ok(None) => {}
+                Err(error) => wrong.push(format!("{} {dtype:?}: {error}", op.name)),
+            }
+        }
+        if was_captured { captured.push(op.name.as_str()) } else { skipped.push(op.name.as_str()) }
+    }
+    println!("{} operations captured, not captured: {}", captured.len(), skipped.join(", "));
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        captured.len() > 100 && skipped.len() < captured.len() / 10,
+        "not captured: {}",
+        skipped.join(", ")
+    );
+}

@@ -1,0 +1,243 @@
+//! Graphs of decoding steps: captured once for each shape, then replayed by one call.
+//!
+//! A step in which every sequence has one row is padded to a batch of a power of two. Its shapes then depend only on
+//! that batch and on the width of the block table. Tokens, positions, slots, lengths and block tables are in one tensor,
+//! which is written in place before a replay. The rows that pad the batch write to a block that no sequence uses.
+use candle_core::{Device, Result, Tensor};
+
+use crate::step::{BLOCK_SIZE, SequenceStep, Step};
+
+/// Maximum number of sequences of a step that is replayed.
+const MAX_BATCH: usize = 64;
+/// Graphs are captured until their memory exceeds this number of bytes.
+#[cfg(feature = "rocm")]
+const MAX_BYTES: usize = 1 << 30;
+/// Number of replays of each graph that are compared with the same step without a graph, if a fault is known.
+#[cfg(feature = "rocm")]
+const CHECKED_REPLAYS: u32 = 3;
+
+/// Returns a decoding step whose batch is padded to a power of two with rows that use `unused_block`; `None` if the step
+/// is no decoding step or has too many sequences.
+fn padded(step: &Step, unused_block: u32) -> Option<Step> {
+    let is_decoding = |sequence: &SequenceStep| sequence.rows.len() == 1 && sequence.logits;
+    let batch = step.sequences.len();
+    if batch == 0 || batch > MAX_BATCH || !step.sequences.iter().all(is_decoding) {
+        return None;
+    }
+    let mut step = step.clone();
+    for row in batch..batch.next_power_of_two() {
+        step.tokens.push(0);
+        step.positions.push(0);
+        step.slots.push(unused_block * BLOCK_SIZE as u32);
+        step.sequences.push(SequenceStep {
+            rows: row..row + 1,
+            context: 1,
+            blocks: vec![unused_block],
+            logits: true,
+        });
+    }
+    Some(step)
+}
+
+/// A model that computes steps from uploaded inputs, without reading the host's values.
+pub trait ReplayableModel {
+    /// Returns the values that a step uploads. Their number determines the batch and the width of the block table.
+    fn inputs(&self, step: &Step) -> Vec<u32>;
+
+    /// Computes a step from its uploaded inputs. The shapes of its work depend only on the number of sequences and on
+    /// the number of inputs.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    fn compute(&self, step: &Step, inputs: &Tensor) -> Result<Tensor>;
+
+    /// Returns a block of the cache that no sequence uses.
+    fn unused_block(&self) -> u32;
+}
+
+/// The graphs of a model.
+#[derive(Default)]
+pub struct DecodeGraphs {
+    #[cfg(feature = "rocm")]
+    captured: Option<captured::Captured>,
+}
+
+impl DecodeGraphs {
+    /// Creates graphs for a device. Without `enabled`, and on other devices than ROCm, no step is replayed.
+    pub fn new(device: &Device, enabled: bool) -> Self {
+        #[cfg(feature = "rocm")]
+        if let (Device::Rocm(device), true) = (device, enabled) {
+            return Self { captured: Some(captured::Captured::new(device.clone())) };
+        }
+        let _ = (device, enabled);
+        Self::default()
+    }
+
+    /// Computes a decoding step, and captures its graph or replays it. Returns `None` for other steps.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    pub fn step(&mut self, model: &dyn ReplayableModel, step: &Step) -> Result<Option<Tensor>> {
+        #[cfg(feature = "rocm")]
+        if let (Some(captured), Some(padded)) = (&mut self.captured, padded(step, model.unused_block())) {
+            let logits = captured.step(model, &padded)?;
+            return logits.narrow(0, 0, step.sequences.len()).map(Some);
+        }
+        let _ = (model, step);
+        Ok(None)
+    }
+
+    /// Returns the number of captured graphs.
+    pub fn count(&self) -> usize {
+        #[cfg(feature = "rocm")]
+        return self.captured.as_ref().map_or(0, |captured| captured.graphs.len());
+        #[cfg(not(feature = "rocm"))]
+        0
+    }
+}
+
+#[cfg(feature = "rocm")]
+mod captured {
+    use super::*;
+    use candle_core::rocm::{RocmDevice, RocmGraph, copy_to_tensor};
+
+    /// The graphs of a model on a device.
+    pub(super) struct Captured {
+        device: RocmDevice,
+        pub(super) graphs: Vec<StepGraph>,
+        /// True if no further graphs are captured.
+        is_full: bool,
+    }
+
+    /// The graph of one shape.
+    pub(super) struct StepGraph {
+        /// Number of sequences and number of inputs.
+        shape: (usize, usize),
+        inputs: Tensor,
+        logits: Tensor,
+        graph: RocmGraph,
+        /// Number of replays that are still to be compared.
+        checks: u32,
+    }
+
+    impl Captured {
+        pub(super) fn new(device: RocmDevice) -> Self {
+            Self { device, graphs: Vec::new(), is_full: false }
+        }
+
+        pub(super) fn step(&mut self, model: &dyn ReplayableModel, step: &Step) -> Result<Tensor> {
+            let inputs = model.inputs(step);
+            let shape = (step.sequences.len(), inputs.len());
+            let eager = |inputs: &[u32]| {
+                let uploaded = Tensor::from_slice(inputs, inputs.len(), &Device::Rocm(self.device.clone()))?;
+                model.compute(step, &uploaded)
+            };
+            let Some(place) = self.graphs.iter().position(|graph| graph.shape == shape) else {
+                // This also loads kernels and libraries.
+                let logits = eager(&inputs)?;
+                self.capture(model, step, &inputs);
+                return Ok(logits);
+            };
+            let graph = &mut self.graphs[place];
+            copy_to_tensor(&inputs, &graph.inputs)?;
+            graph.graph.replay()?;
+            if graph.checks == 0 {
+                return Ok(graph.logits.clone());
+            }
+            graph.checks -= 1;
+            let fault = graph.graph.known_fault().unwrap_or("no known fault");
+            let expected = eager(&inputs)?;
+            if bits(&graph.logits)? == bits(&expected)? {
+                return Ok(expected);
+            }
+            self.device
+                .disable_graphs(format!("a replay of a decoding step computed a wrong result ({fault})"));
+            self.graphs.clear();
+            self.is_full = true;
+            // The replay may have written wrong keys and values.
+            eager(&inputs)
+        }
+
+        /// Captures the graph of a step that was just computed. If that fails, no further graphs are captured.
+        fn capture(&mut self, model: &dyn ReplayableModel, step: &Step, inputs: &[u32]) {
+            if self.is_full {
+                return;
+            }
+            match self.try_capture(model, step, inputs) {
+                Ok(graph) => {
+                    let bytes = graph.graph.memory().map_or(0, |memory| memory.bytes());
+                    self.graphs.push(graph);
+                    self.is_full = bytes > MAX_BYTES;
+                }
+                Err(error) => {
+                    tracing::warn!("decoding continues without further graphs: {error}");
+                    self.is_full = true;
+                }
+            }
+        }
+
+        fn try_capture(&self, model: &dyn ReplayableModel, step: &Step, values: &[u32]) -> Result<StepGraph> {
+            let inputs = Tensor::from_slice(values, values.len(), &Device::Rocm(self.device.clone()))?;
+            // The graphs run one after the other, so they can use the same memory.
+            let memory = self.graphs.first().and_then(|graph| graph.graph.memory());
+            let work = || model.compute(step, &inputs);
+            let (graph, logits) = match memory {
+                Some(memory) => self.device.capture_into(&memory, work)?,
+                None => self.device.capture(work)?,
+            };
+            let checks = graph.known_fault().map_or(0, |_| CHECKED_REPLAYS);
+            let shape = (step.sequences.len(), values.len());
+            Ok(StepGraph { shape, inputs: inputs.clone(), logits, graph, checks })
+        }
+    }
+
+    fn bits(logits: &Tensor) -> Result<Vec<u32>> {
+        Ok(logits.flatten_all()?.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(batch: usize) -> Step {
+        let sequence = |row: usize| SequenceStep {
+            rows: row..row + 1,
+            context: row + 1,
+            blocks: (0..(row + 1).div_ceil(BLOCK_SIZE) as u32).collect(),
+            logits: true,
+        };
+        let rows = 0..batch as u32;
+        Step {
+            tokens: rows.clone().collect(),
+            positions: rows.clone().collect(),
+            slots: rows.collect(),
+            sequences: (0..batch).map(sequence).collect(),
+        }
+    }
+
+    #[test]
+    fn batches_are_padded_to_powers_of_two() {
+        for (batch, expected) in [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (33, 64), (64, 64)] {
+            let (step, padded) = (step(batch), padded(&step(batch), 99).unwrap());
+            assert_eq!(padded.sequences.len(), expected);
+            assert_eq!([padded.tokens.len(), padded.positions.len(), padded.slots.len()], [expected; 3]);
+            assert_eq!(padded.sequences[..batch], step.sequences[..]);
+            assert!(padded.slots[batch..].iter().all(|slot| *slot == 99 * BLOCK_SIZE as u32));
+            assert!(padded.sequences[batch..].iter().all(|sequence| sequence.blocks == [99]));
+            assert!(padded.sequences.iter().enumerate().all(|(row, s)| s.rows == (row..row + 1)));
+        }
+    }
+
+    #[test]
+    fn other_steps_are_not_padded() {
+        assert_eq!(padded(&step(0), 0), None);
+        assert_eq!(padded(&step(65), 0), None);
+        let mut prompt = step(2);
+        prompt.sequences[1].rows = 1..3;
+        assert_eq!(padded(&prompt, 0), None);
+        let mut silent = step(2);
+        silent.sequences[0].logits = false;
+        assert_eq!(padded(&silent, 0), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! Decoding steps as graphs, compared with the same steps without graphs.
+use std::path::Path;
+use std::process::Command;
+
+use candle_core::{DType, Device};
+use llm_engine::model::{LoadOptions, load_decoder};
+use llm_engine::step::BLOCK_SIZE;
+use tempfile::TempDir;
+
+use super::configs::named;
+use super::reference;
+use super::steps::{Runner, device};
+
+/// Lengths of the sequences after their prompts, so that they cross a boundary of blocks at different steps.
+const PROMPTS: [usize; 5] = [3, 14, 9, 30, 16];
+/// Number of sequences of each decoding step, in turn.
+const BATCHES: [usize; 8] = [1, 2, 4, 3, 5, 4, 1, 5];
+const STEPS: usize = 4 * BATCHES.len();
+
+fn write() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let case = named("llama");
+    let (_, weights) = reference::model(&case);
+    reference::write(folder.path(), &case.config, &weights, 1);
+    folder
+}
+
+/// Returns the logits of every step as bits, and the number of graphs.
+fn decode(path: &Path, dtype: DType, no_graphs: bool) -> (Vec<Vec<Vec<u32>>>, usize) {
+    device();
+    // Other tests do not use this stream.
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let options =
+        LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), no_graphs, ..LoadOptions::default() };
+    let model = load_decoder(path, &device, options, &mut |_| ()).unwrap();
+    let mut runner = Runner::new(model, &[PROMPTS[3] + STEPS + 1; PROMPTS.len()]);
+    let prompts: Vec<_> = PROMPTS.iter().enumerate().map(|(index, rows)| (index, *rows, true)).collect();
+    runner.step(&prompts);
+    let steps = (0..STEPS).map(|step| {
+        let shares: Vec<_> = (0..BATCHES[step % BATCHES.len()]).map(|index| (index, 1, true)).collect();
+        let logits = runner.step(&shares);
+        logits.into_iter().map(|row| row.into_iter().map(f32::to_bits).collect()).collect()
+    });
+    let steps = steps.collect();
+    (steps, runner.model.graphs().count())
+}
+
+fn largest(row: &[u32]) -> usize {
+    let value = |index: &usize| f32::from_bits(row[*index]);
+    (0..row.len()).max_by(|a, b| value(a).total_cmp(&value(b))).unwrap()
+}
+
+#[test]
+fn replayed_steps_equal_launched_steps() {
+    let folder = write();
+    for dtype in [DType::F32, DType::F16] {
+        let (launched, none) = decode(folder.path(), dtype, true);
+        let (replayed, graphs) = decode(folder.path(), dtype, false);
+        assert_eq!(none, 0);
+        // Four padded batches, and the widths of 1 to 4 blocks that they reach.
+        assert!((4..=12).contains(&graphs), "{graphs} graphs");
+        assert!(PROMPTS[3] + STEPS > 3 * BLOCK_SIZE, "the block tables have several widths");
+        for (step, (launched, replayed)) in launched.iter().zip(&replayed).enumerate() {
+            let batch = launched.len();
+            if batch.is_power_of_two() {
+                assert_eq!(launched, replayed, "{dtype:?}, step {step} of {batch} sequences");
+            }
+            for (launched, replayed) in launched.iter().zip(replayed) {
+                let same = largest(launched) == largest(replayed);
+                assert!(same, "{dtype:?}, step {step} of {batch} sequences");
+            }
+        }
+    }
+}
+
+/// Runs an ignored test of this file in a separate process.
+fn passes_with(test: &str, variables: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{test}: {text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn wrong_replays_are_replaced_by_launches() {
+    if rocm_loader::driver().is_ok_and(|driver| !driver.is_software()) {
+        println!("not applicable: only the software GPU can inject failures");
+        return;
+    }
+    let run = |options: &str| {
+        let variables = [
+            ("CANDLE_ROCM_DRIVER", "emulator:gfx1100"),
+            ("CANDLE_ROCM_EMULATOR", options),
+            ("CANDLE_ROCM_GRAPHS", "check"),
+        ];
+        passes_with("graphs::stale_replays_change_nothing", &variables);
+    };
+    run("stale=1");
+    run("stale=4");
+}
+
+#[test]
+#[ignore = "run by wrong_replays_are_replaced_by_launches"]
+fn stale_replays_change_nothing() {
+    let folder = write();
+    let (launched, _) = decode(folder.path(), DType::F32, true);
+    let (replayed, graphs) = decode(folder.path(), DType::F32, false);
+    assert_eq!(graphs, 0, "graphs are disabled");
+    for (launched, replayed) in launched.iter().zip(&replayed) {
+        assert!(!launched.len().is_power_of_two() || launched == replayed);
+    }
+}
