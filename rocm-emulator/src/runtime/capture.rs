@@ -2,13 +2,13 @@
 //!
 //! A stream joins a capture when it waits for an event that the capture recorded. The rules are HIP's: a call that a
 //! capture does not permit invalidates it, and its stream must still end it.
+use super::Runtime;
 use super::command::Command;
 use super::error::{ErrorCode, Result, bail};
 use super::event::{Event, Last};
 use super::graph::{Graph, Node};
 use super::memory::Memory;
 use super::stream::{Ordering, Queue, Stream};
-use super::Runtime;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -177,7 +177,11 @@ impl Capture {
             bail!(StreamCaptureUnmatched, "the capture began on another stream");
         }
         if self.mode != CaptureMode::Relaxed && self.thread != std::thread::current().id() {
-            bail!(StreamCaptureWrongThread, "another thread has begun the capture, in the mode {:?}", self.mode);
+            bail!(
+                StreamCaptureWrongThread,
+                "another thread has begun the capture, in the mode {:?}",
+                self.mode
+            );
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -187,7 +191,10 @@ impl Capture {
         parts.iter().try_for_each(|(address, len)| memory.begin_part(*address, *len))?;
         state.check_valid()?;
         if !state.is_joined(&self.origin) {
-            bail!(StreamCaptureUnjoined, "a stream that has joined the capture has work that its origin does not wait for");
+            bail!(
+                StreamCaptureUnjoined,
+                "a stream that has joined the capture has work that its origin does not wait for"
+            );
         }
         let left = parts.into_iter().map(|(address, _)| address).collect();
         Ok(Graph::new(self.device, std::mem::take(&mut state.nodes), left))
@@ -237,7 +244,8 @@ impl Runtime {
     /// # Errors
     /// `StreamCaptureUnsupported` if there are any.
     pub fn refuse_in_captures(&self, call: &str) -> Result<()> {
-        let captures: Vec<Arc<Capture>> = self.captures.lock().iter().filter_map(|capture| capture.upgrade()).collect();
+        let captures: Vec<Arc<Capture>> =
+            self.captures.lock().iter().filter_map(|capture| capture.upgrade()).collect();
         let forbids = |capture: &Arc<Capture>| {
             let applies = match capture.mode {
                 CaptureMode::Relaxed => false,
@@ -246,11 +254,18 @@ impl Runtime {
             };
             applies && !capture.has_ended()
         };
-        match captures.iter().filter(|capture| forbids(capture)).inspect(|capture| capture.invalidate()).count() {
+        match captures
+            .iter()
+            .filter(|capture| forbids(capture))
+            .inspect(|capture| capture.invalidate())
+            .count()
+        {
             0 => Ok(()),
             _ => super::fail(
                 ErrorCode::StreamCaptureUnsupported,
-                format!("{call} is not permitted during a capture in this mode; use hipStreamCaptureModeRelaxed"),
+                format!(
+                    "{call} is not permitted during a capture in this mode; use hipStreamCaptureModeRelaxed"
+                ),
             ),
         }
     }

@@ -27,7 +27,8 @@ impl Node {
     /// Checks that the memory of a copy or a fill has not been freed since it was captured.
     fn check(&self, memory: &Memory) -> Result<()> {
         let check = |what: &str, address: usize, bytes: usize| {
-            let is_live = memory.find(address).is_some_and(|found| bytes <= found.len - (address - found.base));
+            let is_live =
+                memory.find(address).is_some_and(|found| bytes <= found.len - (address - found.base));
             match is_live {
                 true => Ok(()),
                 false => bail!(
