@@ -2,7 +2,7 @@
 //! consist of separate operations with the same results up to rounding.
 use crate::ops::rms_norm;
 use crate::rotary_emb::{rope_i, rope_thd};
-use candle::{bail, DType, Result, Tensor, D};
+use candle::{bail, Result, Tensor, D};
 
 /// Computes `sum = residual + x`, or with `post_norm` `residual + rms_norm(x, post_norm)`, and `rms_norm(sum, weight)`.
 /// Returns both. `x` and `residual` have equal shapes, and the weights have an element for each column.
