@@ -118,6 +118,9 @@ impl CacheHeads<'_> {
     pub fn forward_separately(&self) -> Result<Tensor> {
         let Sizes { rows, heads, key_heads, width, .. } = self.sizes()?;
         let cache = self.keys.dtype();
+        if rows == 0 {
+            return Tensor::zeros((rows, heads, width), cache, self.q.device());
+        }
         let angles = |table: &Tensor| table.index_select(self.positions, 0)?.to_dtype(self.q.dtype());
         let (cos, sin) = (angles(self.rotary.cos)?, angles(self.rotary.sin)?);
         let prepare = |x: &Tensor, first: usize, heads: usize, norm: Option<&Tensor>| {
