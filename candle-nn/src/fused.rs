@@ -2,7 +2,7 @@
 //! consist of separate operations with the same results up to rounding.
 use crate::ops::rms_norm;
 use crate::rotary_emb::{rope_i, rope_thd};
-use candle::{bail, DType, Result, Tensor, D};
+use candle::{bail, Result, Tensor, D};
 
 /// Computes `sum = residual + x`, or with `post_norm` `residual + rms_norm(x, post_norm)`, and `rms_norm(sum, weight)`.
 /// Returns both. `x` and `residual` have equal shapes, and the weights have an element for each column.
@@ -118,6 +118,9 @@ impl CacheHeads<'_> {
     pub fn forward_separately(&self) -> Result<Tensor> {
         let Sizes { rows, heads, key_heads, width, .. } = self.sizes()?;
         let cache = self.keys.dtype();
+        if rows == 0 {
+            return Tensor::zeros((rows, heads, width), cache, self.q.device());
+        }
         let angles = |table: &Tensor| table.index_select(self.positions, 0)?.to_dtype(self.q.dtype());
         let (cos, sin) = (angles(self.rotary.cos)?, angles(self.rotary.sin)?);
         let prepare = |x: &Tensor, first: usize, heads: usize, norm: Option<&Tensor>| {
