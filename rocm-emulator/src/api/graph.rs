@@ -5,7 +5,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Begins to record the work of a stream instead of executing it.
-pub unsafe extern "C" fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t {
+pub unsafe extern "C" fn hipStreamBeginCapture(
+    stream: hipStream_t,
+    mode: hipStreamCaptureMode,
+) -> hipError_t {
     call("hipStreamBeginCapture", |runtime| {
         let mode = CaptureMode::from_number(mode)?;
         runtime.begin_capture(&*runtime.stream(stream)?, mode)

@@ -2,13 +2,13 @@
 //!
 //! A stream joins a capture when it waits for an event that the capture recorded. The rules are HIP's: a call that a
 //! capture does not permit invalidates it, and its stream must still end it.
+use super::Runtime;
 use super::command::Command;
 use super::error::{ErrorCode, Result, bail};
 use super::event::{Event, Last};
 use super::graph::{Graph, Node};
 use super::memory::Memory;
 use super::stream::{Ordering, Queue, Stream};
-use super::Runtime;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -56,8 +56,8 @@ struct State {
     nodes: Vec<Node>,
     /// The queue of each capturing stream, with the nodes that its next node follows.
     positions: Vec<(Arc<Queue>, Vec<usize>)>,
-    /// Address and length of each part that begins in the capture and has not ended.
-    parts: Vec<(usize, usize)>,
+    /// Address of each part that begins in the capture and has not ended.
+    parts: Vec<usize>,
 }
 
 impl State {
@@ -114,8 +114,8 @@ impl Capture {
         let mut state = self.state.lock();
         match &command {
             // Notices about memory are no calls of HIP, so that they never fail.
-            Command::BeginPart { address, len } => state.parts.push((*address, *len)),
-            Command::EndPart { address } => state.parts.retain(|(begun, _)| begun != address),
+            Command::BeginPart { address, .. } => state.parts.push(*address),
+            Command::EndPart { address } => state.parts.retain(|begun| begun != address),
             _ => state.check_valid()?,
         }
         let refused = match &command {
@@ -177,20 +177,25 @@ impl Capture {
             bail!(StreamCaptureUnmatched, "the capture began on another stream");
         }
         if self.mode != CaptureMode::Relaxed && self.thread != std::thread::current().id() {
-            bail!(StreamCaptureWrongThread, "another thread has begun the capture, in the mode {:?}", self.mode);
+            bail!(
+                StreamCaptureWrongThread,
+                "another thread has begun the capture, in the mode {:?}",
+                self.mode
+            );
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
         state.has_ended = true;
-        // Until the first launch of the graph, nothing has written the memory that is left.
         let parts = std::mem::take(&mut state.parts);
-        parts.iter().try_for_each(|(address, len)| memory.begin_part(*address, *len))?;
+        parts.iter().for_each(|address| memory.note_captured_part(*address));
         state.check_valid()?;
         if !state.is_joined(&self.origin) {
-            bail!(StreamCaptureUnjoined, "a stream that has joined the capture has work that its origin does not wait for");
+            bail!(
+                StreamCaptureUnjoined,
+                "a stream that has joined the capture has work that its origin does not wait for"
+            );
         }
-        let left = parts.into_iter().map(|(address, _)| address).collect();
-        Ok(Graph::new(self.device, std::mem::take(&mut state.nodes), left))
+        Ok(Graph::new(self.device, std::mem::take(&mut state.nodes), parts))
     }
 }
 
@@ -237,7 +242,8 @@ impl Runtime {
     /// # Errors
     /// `StreamCaptureUnsupported` if there are any.
     pub fn refuse_in_captures(&self, call: &str) -> Result<()> {
-        let captures: Vec<Arc<Capture>> = self.captures.lock().iter().filter_map(|capture| capture.upgrade()).collect();
+        let captures: Vec<Arc<Capture>> =
+            self.captures.lock().iter().filter_map(|capture| capture.upgrade()).collect();
         let forbids = |capture: &Arc<Capture>| {
             let applies = match capture.mode {
                 CaptureMode::Relaxed => false,
@@ -246,11 +252,18 @@ impl Runtime {
             };
             applies && !capture.has_ended()
         };
-        match captures.iter().filter(|capture| forbids(capture)).inspect(|capture| capture.invalidate()).count() {
+        match captures
+            .iter()
+            .filter(|capture| forbids(capture))
+            .inspect(|capture| capture.invalidate())
+            .count()
+        {
             0 => Ok(()),
             _ => super::fail(
                 ErrorCode::StreamCaptureUnsupported,
-                format!("{call} is not permitted during a capture in this mode; use hipStreamCaptureModeRelaxed"),
+                format!(
+                    "{call} is not permitted during a capture in this mode; use hipStreamCaptureModeRelaxed"
+                ),
             ),
         }
     }

@@ -141,7 +141,10 @@ impl Device {
         let blocking = streams.iter().filter(|stream| stream.ordering == Ordering::Blocking);
         match blocking.filter_map(|stream| stream.capture()).inspect(|capture| capture.invalidate()).count() {
             0 => Ok(()),
-            _ => bail!(StreamCaptureImplicit, "the null stream would have to wait for a blocking stream that captures"),
+            _ => bail!(
+                StreamCaptureImplicit,
+                "the null stream would have to wait for a blocking stream that captures"
+            ),
         }
     }
 
@@ -195,7 +198,10 @@ impl Device {
         let mut streams = self.live_streams();
         streams.push(Arc::clone(&self.null_stream));
         if streams.iter().any(|stream| stream.capture().is_some()) {
-            bail!(StreamCaptureUnsupported, "waiting for the device is not permitted while a stream is capturing");
+            bail!(
+                StreamCaptureUnsupported,
+                "waiting for the device is not permitted while a stream is capturing"
+            );
         }
         Self::wait_for(&streams)
     }

@@ -4,8 +4,9 @@ pub use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use rocm_rs::hip::bindings as declared;
 pub use rocm_rs::hip::bindings::{
     dim3, hipCtx_t, hipDevice_t, hipDeviceAttribute_t, hipDeviceProp_tR0600, hipDeviceptr_t, hipError_t,
-    hipEvent_t, hipFunction_attribute, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t, hipJitOption,
-    hipMemcpyKind, hipModule_t, hipStream_t, hipStreamCallback_t, hipStreamCaptureMode, hipStreamCaptureStatus,
+    hipEvent_t, hipFunction_attribute, hipFunction_t, hipGraph_t, hipGraphExec_t, hipGraphNode_t,
+    hipJitOption, hipMemcpyKind, hipModule_t, hipStream_t, hipStreamCallback_t, hipStreamCaptureMode,
+    hipStreamCaptureStatus,
 };
 
 use crate::error::LoadError;

@@ -148,10 +148,7 @@ impl DeviceState {
     ///
     /// # Errors
     /// If the choice is not known yet and the calling thread captures a graph.
-    pub(crate) fn biased_product(
-        self: &Arc<Self>,
-        shape: &BiasedProduct,
-    ) -> Result<Option<Arc<BiasedPlan>>> {
+    pub(crate) fn biased_product(self: &Arc<Self>, shape: &BiasedProduct) -> Result<Option<Arc<BiasedPlan>>> {
         if data_type(shape.dtype).is_none() {
             return Ok(None);
         }

@@ -106,7 +106,8 @@ impl<T> Buffer<T> {
     #[cold]
     fn record_graph(&self) {
         let own = self.memory.as_ref().and_then(|block| block.graph.as_ref());
-        let (Some(graph), false) = (capturing::origin_memory(), own.is_some_and(|own| own.is_recording())) else {
+        let (Some(graph), false) = (capturing::origin_memory(), own.is_some_and(|own| own.is_recording()))
+        else {
             return;
         };
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +144,8 @@ impl<T> Drop for Buffer<T> {
         let users = std::mem::take(self.users.get_mut().unwrap_or_else(PoisonError::into_inner));
         let stream = &self.stream;
         if !users.graphs.is_empty() {
-            let released = Released { block: Some(block), bytes, stream: stream.clone(), users: users.streams };
+            let released =
+                Released { block: Some(block), bytes, stream: stream.clone(), users: users.streams };
             let kept: Arc<dyn Any + Send + Sync> = Arc::new(released);
             // If no graph is left, this was the only reference, and the memory is released.
             users.graphs.iter().filter_map(Weak::upgrade).for_each(|graph| {

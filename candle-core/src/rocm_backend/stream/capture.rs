@@ -56,7 +56,12 @@ impl Capture {
         let id = capture_id::next();
         let recorder = match stream.begin_recording(id)? {
             Some(recorder) => recorder,
-            None => return refused("capturing by another thread", "wait until the other thread has captured its graph"),
+            None => {
+                return refused(
+                    "capturing by another thread",
+                    "wait until the other thread has captured its graph",
+                )
+            }
         };
         let memory = memory.unwrap_or_else(|| stream.new_graph_memory());
         if !memory.begin(id) {
@@ -70,7 +75,8 @@ impl Capture {
             "hipStreamBeginCapture".to_string()
         });
         capturing::enter(id, (stream.id(), stream.clone(), memory));
-        let capture = Self { stream: stream.clone(), recorder, has_ended: begun.is_err(), thread: PhantomData };
+        let capture =
+            Self { stream: stream.clone(), recorder, has_ended: begun.is_err(), thread: PhantomData };
         match begun {
             Ok(()) => Ok(capture),
             Err(error) => {

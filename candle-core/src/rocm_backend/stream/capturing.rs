@@ -61,7 +61,8 @@ fn with_current<R>(work: impl FnOnce(&mut Recorded) -> R) -> Option<R> {
 
 /// Returns the streams whose work is recorded.
 pub(super) fn streams() -> Vec<Arc<dyn CapturedStream>> {
-    let streams = |current: &mut Recorded| current.streams.iter().map(|(_, stream, _)| stream.clone()).collect();
+    let streams =
+        |current: &mut Recorded| current.streams.iter().map(|(_, stream, _)| stream.clone()).collect();
     with_current(streams).unwrap_or_default()
 }
 
@@ -160,8 +161,7 @@ impl GraphMemory {
 
     /// Keeps memory until the graphs are dropped. Returns false if there are none.
     pub(super) fn keep(&self, memory: &Arc<dyn Any + Send + Sync>) -> bool {
-        let is_used =
-            self.graphs.load(Ordering::Acquire) > 0 || self.recording.load(Ordering::Relaxed) != 0;
+        let is_used = self.graphs.load(Ordering::Acquire) > 0 || self.recording.load(Ordering::Relaxed) != 0;
         if is_used {
             self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(memory.clone());
         }
