@@ -92,8 +92,8 @@ pub use ops::matmul::{
 };
 pub(crate) use ops::matmul::{widening_product, Output};
 pub(crate) use ops::quantized_row::{activation_bytes, Groups};
-pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::row_product::{RowMatrix, RowProducts, RowWeights, MAX_QUANTIZED_COLUMNS};
+pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;
