@@ -1,5 +1,7 @@
 //! Captures every operation of the table into a graph, replays it on new inputs, and compares the results with those of
 //! the operation itself.
+use std::collections::HashSet;
+
 use candle_core::rocm::copy_to_tensor;
 use candle_core::{DType, Device, Result, Tensor, WithDType};
 use half::{bf16, f16};
@@ -15,10 +17,9 @@ use crate::strategy::{DTYPES, typical};
 const REPLAYS: u64 = 3;
 
 /// Copies the values of a tensor on the CPU into a tensor of the device.
-fn copy(from: &Tensor, to: &Tensor) -> Result<bool> {
-    fn copy<T: WithDType>(from: &Tensor, to: &Tensor) -> Result<bool> {
-        copy_to_tensor(&from.flatten_all()?.to_vec1::<T>()?, to)?;
-        Ok(true)
+fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
+    fn copy<T: WithDType>(from: &Tensor, to: &Tensor) -> Result<()> {
+        copy_to_tensor(&from.flatten_all()?.to_vec1::<T>()?, to)
     }
     match from.dtype() {
         DType::U8 => copy::<u8>(from, to),
@@ -30,12 +31,25 @@ fn copy(from: &Tensor, to: &Tensor) -> Result<bool> {
         DType::F16 => copy::<f16>(from, to),
         DType::F32 => copy::<f32>(from, to),
         DType::F64 => copy::<f64>(from, to),
-        _ => Ok(false),
+        DType::F8E4M3 => copy::<float8::F8E4M3>(from, to),
+        dtype => candle_core::bail!("no case has operands of {dtype:?}"),
     }
 }
 
-/// Captures a case. Returns `None` if the operation rejects it or cannot be captured, otherwise the differences.
-fn differences(op: &Op, case: &Case, device: &Device) -> Result<Option<Vec<String>>> {
+/// Outcome of a capture and its replays.
+enum Captured {
+    /// Differences between replays and the operation.
+    Compared(Vec<String>),
+    /// The operation does something that cannot be captured.
+    Refused,
+    /// The operation rejects the case.
+    Rejected,
+}
+
+/// Operations that copy from or to the host: quantization does by definition, gradients in the table's code.
+const REFUSED: [&str; 3] = ["quantize/", "quantize_imatrix/", "_gradient"];
+
+fn capture(op: &Op, case: &Case, device: &Device) -> Result<Captured> {
     let on_device =
         |values: &[Tensor]| values.iter().map(|t| t.to_device(device)).collect::<Result<Vec<_>>>();
     let viewed = |stored: &[Tensor]| {
@@ -46,13 +60,13 @@ fn differences(op: &Op, case: &Case, device: &Device) -> Result<Option<Vec<Strin
     let operands = viewed(&stored)?;
     // Other tests cover rejected cases. This run loads the kernels.
     if (op.run)(case, &operands).is_err() {
-        return Ok(None);
+        return Ok(Captured::Rejected);
     }
     device.synchronize()?;
     let (graph, out) = match device.as_rocm_device()?.capture(|| (op.run)(case, &operands)) {
         Ok(captured) => captured,
         Err(error) if error.to_string().contains("is not possible while a graph is captured") => {
-            return Ok(None);
+            return Ok(Captured::Refused);
         }
         Err(error) => return Err(error),
     };
@@ -71,34 +85,30 @@ fn differences(op: &Op, case: &Case, device: &Device) -> Result<Option<Vec<Strin
             wrong.push(format!("replay {replay} of {next}: {why}"));
         }
     }
-    Ok(Some(wrong))
+    Ok(Captured::Compared(wrong))
 }
 
 #[test]
 #[serial]
 fn replays_of_every_operation_equal_the_operation() {
     let device = common::device();
-    let (mut captured, mut skipped, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut captured, mut refused, mut wrong) = (HashSet::new(), HashSet::new(), Vec::new());
     // Random numbers are those of the capture.
     for op in ops::table().iter().filter(|op| !matches!(op.compare, Compare::Is(_))) {
-        let mut was_captured = false;
         for dtype in DTYPES {
-            match differences(op, &typical(op, dtype), &device) {
-                Ok(Some(differences)) => {
-                    was_captured = true;
+            match capture(op, &typical(op, dtype), &device) {
+                Ok(Captured::Compared(differences)) => {
+                    captured.insert(op.name.as_str());
                     wrong.extend(differences);
                 }
-                Ok(None) => {}
+                Ok(Captured::Refused) => drop(refused.insert(op.name.as_str())),
+                Ok(Captured::Rejected) => {}
                 Err(error) => wrong.push(format!("{} {dtype:?}: {error}", op.name)),
             }
         }
-        if was_captured { captured.push(op.name.as_str()) } else { skipped.push(op.name.as_str()) }
     }
-    println!("{} operations captured, not captured: {}", captured.len(), skipped.join(", "));
+    println!("{} operations were captured", captured.len());
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(
-        captured.len() > 100 && skipped.len() < captured.len() / 10,
-        "not captured: {}",
-        skipped.join(", ")
-    );
+    refused.retain(|name| !REFUSED.iter().any(|part| name.contains(part)));
+    assert!(refused.is_empty() && captured.len() > 200, "not captured: {refused:?}");
 }

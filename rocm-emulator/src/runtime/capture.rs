@@ -56,8 +56,8 @@ struct State {
     nodes: Vec<Node>,
     /// The queue of each capturing stream, with the nodes that its next node follows.
     positions: Vec<(Arc<Queue>, Vec<usize>)>,
-    /// Address and length of each part that begins in the capture and has not ended.
-    parts: Vec<(usize, usize)>,
+    /// Address of each part that begins in the capture and has not ended.
+    parts: Vec<usize>,
 }
 
 impl State {
@@ -114,8 +114,8 @@ impl Capture {
         let mut state = self.state.lock();
         match &command {
             // Notices about memory are no calls of HIP, so that they never fail.
-            Command::BeginPart { address, len } => state.parts.push((*address, *len)),
-            Command::EndPart { address } => state.parts.retain(|(begun, _)| begun != address),
+            Command::BeginPart { address, .. } => state.parts.push(*address),
+            Command::EndPart { address } => state.parts.retain(|begun| begun != address),
             _ => state.check_valid()?,
         }
         let refused = match &command {
@@ -186,9 +186,8 @@ impl Capture {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         state.has_ended = true;
-        // Until the first launch of the graph, nothing has written the memory that is left.
         let parts = std::mem::take(&mut state.parts);
-        parts.iter().try_for_each(|(address, len)| memory.begin_part(*address, *len))?;
+        parts.iter().for_each(|address| memory.note_captured_part(*address));
         state.check_valid()?;
         if !state.is_joined(&self.origin) {
             bail!(
@@ -196,8 +195,7 @@ impl Capture {
                 "a stream that has joined the capture has work that its origin does not wait for"
             );
         }
-        let left = parts.into_iter().map(|(address, _)| address).collect();
-        Ok(Graph::new(self.device, std::mem::take(&mut state.nodes), left))
+        Ok(Graph::new(self.device, std::mem::take(&mut state.nodes), parts))
     }
 }
 

@@ -29,7 +29,11 @@ pub enum Command {
     Fill(Fill),
     Host(HostWork),
     /// A launch of a graph.
-    Replay(Arc<Graph>),
+    Replay {
+        graph: Arc<Graph>,
+        /// True for an injected fault: the results stay those of the previous launch.
+        is_stale: bool,
+    },
     Record(Arc<Recording>),
     WaitFor(Arc<Recording>),
     WaitForStreams(Vec<Marker>),
@@ -143,7 +147,7 @@ impl Command {
                 | Self::Copy(_)
                 | Self::Fill(_)
                 | Self::Host(_)
-                | Self::Replay(_)
+                | Self::Replay { .. }
                 | Self::Record(_)
         ) || self.can_wait()
     }
@@ -186,7 +190,7 @@ impl Command {
                 let _running = runtime()?.memory.running();
                 work()?;
             }
-            Self::Replay(graph) => graph.run(queue)?,
+            Self::Replay { graph, is_stale } => graph.run(queue, *is_stale)?,
             Self::Record(recording) => recording.reach(),
             Self::WaitFor(recording) => recording.wait(),
             Self::WaitForStreams(markers) => markers.iter().for_each(Marker::wait),

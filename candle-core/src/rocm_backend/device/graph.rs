@@ -68,8 +68,7 @@ impl RocmDevice {
     }
 
     /// Like [`Self::capture`]; the graph shares the memory of another graph of this device, so that both together need
-    /// no more than the larger one. Each replay may overwrite intermediate results of the others, but not their results
-    /// that are still in use.
+    /// little more than the larger one. A replay may overwrite the results of the other graphs: use them before.
     ///
     /// # Errors
     /// See [`Self::capture`].

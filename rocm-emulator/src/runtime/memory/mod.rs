@@ -12,7 +12,7 @@ pub use buffer::HostBuffer;
 use parking_lot::{Mutex, RwLock};
 use parts::Parts;
 use quarantine::{Quarantine, RED_ZONE};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,6 +72,8 @@ pub struct Memory {
     table: RwLock<Table>,
     /// Base and length of the suballocations that are live from the host's view; commands begin and end them later.
     reserved: Mutex<BTreeMap<usize, usize>>,
+    /// Addresses of suballocations that begin in graphs and end outside of them.
+    captured: Mutex<BTreeSet<usize>>,
     total: u64,
     poison: Option<u8>,
     checks: Checks,
@@ -92,6 +94,7 @@ impl Memory {
         Self {
             table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
             reserved: Mutex::default(),
+            captured: Mutex::default(),
             total,
             poison,
             checks,

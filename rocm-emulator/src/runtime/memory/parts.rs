@@ -13,6 +13,8 @@ pub(super) struct Part {
     pub(super) len: usize,
     /// The record of written bytes, if it is checked.
     pub(super) written: Option<Arc<Written>>,
+    /// True if the launch of a graph has begun it.
+    of_graph: bool,
 }
 
 impl Part {
@@ -33,7 +35,7 @@ pub(super) struct Parts {
 impl Parts {
     /// Creates the single part of an undivided allocation.
     pub(super) fn whole(base: usize, len: usize, written: Option<Arc<Written>>) -> Self {
-        Self { divided: false, live: vec![Part { base, len, written }] }
+        Self { divided: false, live: vec![Part { base, len, written, of_graph: false }] }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Part> {
@@ -62,6 +64,16 @@ impl Parts {
         }
         self.live.insert(place, part);
         true
+    }
+
+    /// Removes the parts of graphs that overlap a range. Graphs may share memory, so that one overwrites what another
+    /// has left.
+    fn remove_of_graphs(&mut self, base: usize, len: usize) -> Vec<Part> {
+        let overlaps = |part: &Part| part.base < base + len && base < part.base + part.len;
+        let (removed, live) =
+            std::mem::take(&mut self.live).into_iter().partition(|part| part.of_graph && overlaps(part));
+        self.live = live;
+        removed
     }
 
     /// Removes the part that begins at `base`, if the allocation is divided.
@@ -110,6 +122,12 @@ impl Memory {
         for base in bases {
             reserved.remove(&base);
         }
+        self.captured.lock().retain(|address| !(base..base + len).contains(address));
+    }
+
+    /// Records that a capture contains the begin of a part, so that it begins only when the graph is launched.
+    pub(in crate::runtime) fn note_captured_part(&self, address: usize) {
+        self.captured.lock().insert(address);
     }
 
     /// Begins the life of a part, in stream order.
@@ -117,6 +135,18 @@ impl Memory {
     /// # Errors
     /// `IllegalAddress` if it overlaps a part that another stream has not freed yet, or if the allocation was freed.
     pub(in crate::runtime) fn begin_part(&self, address: usize, len: usize) -> Result<()> {
+        self.begin(address, len, false)
+    }
+
+    /// Like [`Self::begin_part`], in the launch of a graph. Parts that launches of graphs have left there end.
+    ///
+    /// # Errors
+    /// The errors of [`Self::begin_part`].
+    pub(in crate::runtime) fn begin_part_of_graph(&self, address: usize, len: usize) -> Result<()> {
+        self.begin(address, len, true)
+    }
+
+    fn begin(&self, address: usize, len: usize, of_graph: bool) -> Result<()> {
         let running = self.running();
         let mut table = self.table.write();
         let Some((base, allocation)) = holding_mut(&mut table, address) else {
@@ -127,7 +157,12 @@ impl Memory {
             // These addresses may be recorded as freed from earlier allocations.
             self.freed.forget(base as u64, allocation.len as u64);
         }
-        if !allocation.parts.add(Part { base: address, len, written }) {
+        if of_graph {
+            for part in allocation.parts.remove_of_graphs(address, len) {
+                self.freed.note(part.base as u64, part.len as u64);
+            }
+        }
+        if !allocation.parts.add(Part { base: address, len, written, of_graph }) {
             bail!(
                 IllegalAddress,
                 "a suballocation of {len} bytes at 0x{address:x} overlaps a live part: nothing orders the stream \
@@ -155,6 +190,9 @@ impl Memory {
         // The allocation may have been freed together with its parts.
         let Some((_, allocation)) = holding_mut(&mut table, address) else { return Ok(()) };
         let Some(part) = allocation.parts.remove(address) else {
+            if self.captured.lock().contains(&address) {
+                return Ok(());
+            }
             bail!(
                 IllegalAddress,
                 "the part at 0x{address:x} is freed before it is allocated: nothing orders the stream that \

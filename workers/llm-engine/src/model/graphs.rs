@@ -18,7 +18,7 @@ const CHECKED_REPLAYS: u32 = 3;
 
 /// Returns a decoding step whose batch is padded to a power of two with rows that use `unused_block`; `None` if the step
 /// is no decoding step or has too many sequences.
-fn padded(step: &Step, unused_block: u32) -> Option<Step> {
+pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
     let is_decoding = |sequence: &SequenceStep| sequence.rows.len() == 1 && sequence.logits;
     let batch = step.sequences.len();
     if batch == 0 || batch > MAX_BATCH || !step.sequences.iter().all(is_decoding) {
