@@ -315,8 +315,8 @@ __device__ __forceinline__ void gradient_keys(OPERANDS(T), T *out_keys, T *out_v
 #pragma unroll 1
     for (unsigned int h = 0; h < heads; ++h) {
         const unsigned int head = sequence.first_head + h;
-        const KeyRows<T> q_rows = {sequence.q + (size_t)head * sequence.q_head, sequence.q_row, 0, nullptr, 0, 0};
-        const KeyRows<T> g_rows = {sequence.out + (size_t)head * sequence.out_head, sequence.out_row, 0, nullptr, 0, 0};
+        const KeyRows<T> q_rows = {sequence.q + (size_t)head * sequence.q_head, sequence.q_row, 0, nullptr, Divisor(1), 0};
+        const KeyRows<T> g_rows = {sequence.out + (size_t)head * sequence.out_head, sequence.out_row, 0, nullptr, Divisor(1), 0};
         const float *total = sequence.statistics + (size_t)head * sequence.statistics_head;
         const float *product = means + (total - statistics), slope = slopes == nullptr ? 0 : slopes[head];
 #pragma unroll 1

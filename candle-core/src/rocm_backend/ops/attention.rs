@@ -1,7 +1,8 @@
 //! Scaled dot-product attention with an online softmax, which does not materialize the scores.
 //!
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
-//! and iterates over the unmasked keys. With few rows, a workgroup has 16 rows, and the keys are split over workgroups.
+//! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
+//! workgroups to fill the GPU, the keys are split between workgroups, too.
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -9,28 +10,32 @@ use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
-    AttentionKeys, AttentionKeysWidth, AttentionParts, AttentionRows, AttentionRowsWidth, DevicePtr,
-    ATTENTION_COLUMNS, ATTENTION_MAX_SPLITS, ATTENTION_ROWS, ATTENTION_SPLIT_ROWS, ATTENTION_SPLIT_THREADS,
-    BLOCK, PACK_BYTES,
+    dim_word, AttentionDecode, AttentionDecodeRows, AttentionParts, AttentionRows, AttentionRowsWidth,
+    DevicePtr, ATTENTION_COLUMNS, ATTENTION_COUNTERS, ATTENTION_DECODE_KEYS, ATTENTION_DECODE_ROWS,
+    ATTENTION_DECODE_WIDTH, ATTENTION_ROWS, BLOCK, PACK_BYTES,
 };
 
 /// A storage and the layout of its elements.
 pub type AttentionOperand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// Head widths that have kernels; other widths use the next larger one.
-const WIDTHS: [(usize, AttentionRowsWidth, AttentionKeysWidth); 4] = [
-    (64, AttentionRowsWidth::W64, AttentionKeysWidth::W64),
-    (128, AttentionRowsWidth::W128, AttentionKeysWidth::W128),
-    (256, AttentionRowsWidth::W256, AttentionKeysWidth::W256),
-    (512, AttentionRowsWidth::W512, AttentionKeysWidth::W512),
+/// Head widths that have kernels of attention_rows; other widths use the next larger one. Those of the first list exist only
+/// for 16-bit dtypes.
+const HALF_WIDTHS: [(usize, AttentionRowsWidth); 3] =
+    [(48, AttentionRowsWidth::W48), (96, AttentionRowsWidth::W96), (160, AttentionRowsWidth::W160)];
+const WIDTHS: [(usize, AttentionRowsWidth); 4] = [
+    (64, AttentionRowsWidth::W64),
+    (128, AttentionRowsWidth::W128),
+    (256, AttentionRowsWidth::W256),
+    (512, AttentionRowsWidth::W512),
 ];
 
 /// Maximum head width.
 pub const ATTENTION_MAX_WIDTH: usize = 512;
-/// Minimum number of keys per part; for fewer, writing and combining the partial sums costs more than it saves.
+/// Minimum number of keys per part of attention_rows; for fewer, writing and combining the partial sums costs more than it
+/// saves.
 const MIN_KEYS_PER_PART: usize = 256;
-/// Number of workgroups per multiprocessor that saturates the memory bandwidth.
-const WORKGROUPS_PER_MULTIPROCESSOR: usize = 4;
+/// Workgroups of attention_decode that a multiprocessor runs at once, limited by registers.
+const DECODE_WORKGROUPS: usize = 2;
 /// Limit for the row stride of keys in elements, so that 64 rows span less than 4 GiB.
 const MAX_ROW_STRIDE: usize = 1 << 24;
 /// Limit for the number of positions; as a window it means unlimited.
@@ -379,26 +384,53 @@ struct Launch<'a> {
 /// Distribution of the work over workgroups.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
-    /// True for the kernel with few rows per workgroup, which splits the keys.
-    few: bool,
+    /// Rows per workgroup: 4 or 8 for attention_decode, otherwise those of attention_rows.
+    rows: usize,
     grid: (usize, usize, usize),
 }
 
 impl Plan {
+    /// Chooses the kernel and its grid. Depends on the number of keys only through the next power of two, so that launches
+    /// rarely change while sequences grow.
     fn of(sizes: &Sizes, columns: usize, multiprocessors: usize) -> Self {
         let rows = sizes.rows();
-        let pieces = sizes.value_width.div_ceil(columns);
+        let keys = sizes.keys.next_power_of_two();
+        let width = sizes.width.max(sizes.value_width);
         let blocks = |rows_each: usize| rows.div_ceil(rows_each) * sizes.key_heads * sizes.batches;
-        // With few workgroups of 128 rows and many keys, splitting the keys uses more of the GPU.
-        let idle = rows <= 4 * ATTENTION_SPLIT_ROWS && 2 * blocks(ATTENTION_ROWS) * pieces <= multiprocessors;
-        if rows > ATTENTION_SPLIT_ROWS && !(idle && sizes.keys > 4 * MIN_KEYS_PER_PART) {
-            return Self { few: false, grid: (blocks(ATTENTION_ROWS), pieces, 1) };
+        if rows <= ATTENTION_DECODE_ROWS && width <= ATTENTION_DECODE_WIDTH {
+            let rows_each = if rows <= 4 { 4 } else { 8 };
+            let blocks = blocks(rows_each);
+            let groups = BLOCK / (width.next_power_of_two() / 8).clamp(8, 32);
+            let most = match blocks <= ATTENTION_COUNTERS {
+                true => keys.div_ceil(groups * ATTENTION_DECODE_KEYS).max(1),
+                false => 1,
+            };
+            let resident = DECODE_WORKGROUPS * multiprocessors;
+            return Self { rows: rows_each, grid: (blocks, 1, decode_parts(blocks, most, resident)) };
         }
-        let blocks = blocks(ATTENTION_SPLIT_ROWS);
-        let wanted = (WORKGROUPS_PER_MULTIPROCESSOR * multiprocessors) / (blocks * pieces).max(1);
-        let parts = wanted.min(sizes.keys.div_ceil(MIN_KEYS_PER_PART)).clamp(1, ATTENTION_MAX_SPLITS);
-        Self { few: true, grid: (blocks, pieces, parts) }
+        let pieces = sizes.value_width.div_ceil(columns);
+        let blocks = blocks(ATTENTION_ROWS);
+        // With few workgroups and many keys, splitting the keys uses more of the GPU.
+        let wanted = multiprocessors / (blocks * pieces).max(1);
+        let parts = wanted.min(keys.div_ceil(MIN_KEYS_PER_PART)).max(1);
+        Self { rows: ATTENTION_ROWS, grid: (blocks, pieces, parts) }
     }
+}
+
+/// Returns the number of parts, a power of two up to `most`, for `blocks` groups of rows if `resident` workgroups run at once.
+/// The time is about that of the rounds of workgroups, each of which takes the parts' share of the keys.
+fn decode_parts(blocks: usize, most: usize, resident: usize) -> usize {
+    let time = |parts: usize| (blocks * parts).div_ceil(resident) as f64 / parts as f64;
+    let mut chosen = 1;
+    let mut parts = 2;
+    while parts <= most {
+        // Combining the parts takes time, too.
+        if time(parts) < 0.9 * time(chosen) {
+            chosen = parts;
+        }
+        parts *= 2;
+    }
+    chosen
 }
 
 /// Returns the number of value columns per workgroup for heads of `width`. Must match `attention.cu`: registers hold the
@@ -444,23 +476,31 @@ impl Launch<'_> {
                 &v.strides,
                 &out_strides,
                 &mask_strides,
-                &[sizes.page, sizes.pages, table_row],
+                &[dim_word(sizes.page), sizes.pages, table_row],
                 &sizes.statistics_strides(),
                 &attention.window_words(),
                 &[range_count, 2 * range_count],
             ],
         )?;
         let wanted = sizes.width.max(sizes.value_width);
-        let Some((most, rows_width, keys_width)) = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most)
-        else {
+        let more = if self.dtype.size_in_bytes() == 2 { &HALF_WIDTHS[..] } else { &[] };
+        let found_width = WIDTHS.iter().chain(more).filter(|(most, _)| wanted <= *most).min_by_key(|(most, _)| *most);
+        let Some(&(most, width)) = found_width else {
             return Err(invalid(format!(
                 "{op}: the head width {wanted} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
-        let Plan { few, grid } = Plan::of(sizes, columns, device.multiprocessors());
-        let threads = if few { ATTENTION_SPLIT_THREADS } else { BLOCK } as u32;
-        let config = LaunchConfig::for_grid(op, grid, threads)?;
+        let Plan { rows, grid } = Plan::of(sizes, columns, device.multiprocessors());
+        let (x, y, parts) = grid;
+        let is_decode = rows != ATTENTION_ROWS;
+        let partial_columns = if is_decode { sizes.value_width } else { columns };
+        // Per row and part: the partial sums of the columns, the maximum score and the sum of the weights.
+        let scratch_len = if parts > 1 { x * y * parts * rows * (partial_columns + 2) } else { 0 };
+        // SAFETY: the kernels read only what they have written.
+        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
+        let partial = sums.ptr();
+        let config = LaunchConfig::for_grid(op, grid, BLOCK as u32)?;
         // The common arguments of all kernels, followed by those of one kernel.
         macro_rules! arguments {
             ($kernel:ident $(, $extra:ident)*) => {
@@ -486,27 +526,23 @@ impl Launch<'_> {
             };
         }
         let of = element(self.dtype);
-        if !few {
-            let kernel = found(of.and_then(|of| AttentionRows::kernel(rows_width, of)), op, self.dtype)?;
+        if is_decode {
+            let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
+            let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
             // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
-            return unsafe { device.launch(kernel, config, &arguments!(AttentionRows)) };
+            // `partial` has space for all parts, and the module's counters suffice for the grid.
+            return unsafe { device.launch(kernel, config, &arguments!(AttentionDecode, partial)) };
         }
-        let (x, y, z) = grid;
-        // Per row: the partial sums of the columns, the maximum score and the sum of the weights.
-        let scratch_len = if z > 1 { x * y * z * ATTENTION_SPLIT_ROWS * (columns + 2) } else { 0 };
-        // SAFETY: the first launch writes everything that the second reads.
-        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
-        let partial = sums.ptr();
-        let kernel = found(of.and_then(|of| AttentionKeys::kernel(keys_width, of)), op, self.dtype)?;
-        // SAFETY: as above; `partial` has room for all parts.
-        unsafe { device.launch(kernel, config, &arguments!(AttentionKeys, partial))? };
-        if z == 1 {
+        let kernel = found(of.and_then(|of| AttentionRows::kernel(width, of)), op, self.dtype)?;
+        // SAFETY: as above.
+        unsafe { device.launch(kernel, config, &arguments!(AttentionRows, partial))? };
+        if parts == 1 {
             return Ok(());
         }
         let kernel = found(of.and_then(AttentionParts::kernel), op, self.dtype)?;
-        let rows = (x, y, sizes.rows().min(ATTENTION_SPLIT_ROWS));
-        let config = LaunchConfig::for_grid(op, rows, ATTENTION_MAX_SPLITS as u32)?;
-        let (parts, columns) = (z as u32, columns as u32);
+        let rows = (x, y, sizes.rows().min(ATTENTION_ROWS));
+        let config = LaunchConfig::for_grid(op, rows, ATTENTION_COLUMNS as u32)?;
+        let (parts, columns) = (parts as u32, columns as u32);
         // SAFETY: as above.
         unsafe { device.launch(kernel, config, &arguments!(AttentionParts, partial, parts, columns)) }
     }
