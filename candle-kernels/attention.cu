@@ -185,9 +185,10 @@ struct KvIterator {
             scores[i / KEY_TILES][i % KEY_TILES] = {};
         }
         constexpr unsigned int UNROLL = P::QUERIES_IN_REGISTERS ? STEPS : 1;
+        const unsigned int steps = P::QUERIES_IN_REGISTERS ? STEPS : (sequence.width + STEP<T> - 1) / STEP<T>;
         const unsigned int lane = opaque(P::StagedKeys::To::template lane_place<KvFragment<T>>());
 #pragma unroll UNROLL
-        for (unsigned int step = 0; step < STEPS; ++step) {
+        for (unsigned int step = 0; step < steps; ++step) {
             QueryFragment<T> read[QUERY_TILES];
             if constexpr (!P::QUERIES_IN_REGISTERS) {
 #pragma unroll
@@ -389,20 +390,19 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
         const unsigned int total_keys, const float *partial, const unsigned int parts, const unsigned int columns) {    \
         attention_parts<T>(TASK_ARGUMENTS, partial, parts, columns);                                                    \
     }
-#define ATTENTION_WIDTHS(T, T_NAME) \
+// Also for heads of 40, 80 and 96 columns, as image models have.
+#define ATTENTION_HALVES(T, T_NAME) \
     ATTENTION_PARTS(T, T_NAME)      \
+    ATTENTION(T, T_NAME, 48)        \
     ATTENTION(T, T_NAME, 64)        \
+    ATTENTION(T, T_NAME, 96)        \
     ATTENTION(T, T_NAME, 128)       \
     ATTENTION(T, T_NAME, 256)       \
     ATTENTION(T, T_NAME, 512)
-// Heads of image models: 40, 80 or 96, and 160 columns.
-#define ATTENTION_MORE_WIDTHS(T, T_NAME) \
-    ATTENTION(T, T_NAME, 48)             \
-    ATTENTION(T, T_NAME, 96)             \
-    ATTENTION(T, T_NAME, 160)
 
-ATTENTION_WIDTHS(float, f32)
-ATTENTION_WIDTHS(__half, f16)
-ATTENTION_WIDTHS(__nv_bfloat16, bf16)
-ATTENTION_MORE_WIDTHS(__half, f16)
-ATTENTION_MORE_WIDTHS(__nv_bfloat16, bf16)
+ATTENTION_PARTS(float, f32)
+ATTENTION(float, f32, 64)
+ATTENTION(float, f32, 128)
+ATTENTION(float, f32, 512)
+ATTENTION_HALVES(__half, f16)
+ATTENTION_HALVES(__nv_bfloat16, bf16)

@@ -89,7 +89,7 @@ template <typename T, unsigned int ROWS>
 __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *partial) {
     constexpr unsigned int THREADS = CANDLE_BLOCK, WAVES = THREADS / WAVE;
     // Number of keys of a lane group per iteration, as registers allow, and those whose scores are summed together.
-    constexpr unsigned int KEYS = CANDLE_ATTENTION_DECODE_KEYS / (sizeof(T) / 2);
+    constexpr unsigned int KEYS = CANDLE_ATTENTION_DECODE_KEYS / (sizeof(T) == 4 || (ROWS == 8 && WAVE == 64) ? 2 : 1);
     constexpr unsigned int BATCH_KEYS = PAIRS / ROWS, BATCHES = KEYS / BATCH_KEYS;
     constexpr unsigned int N = 16 / sizeof(T);
     __shared__ float weights[THREADS / PAIRS][KEYS][ROWS];
@@ -174,32 +174,33 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
 #pragma unroll 1
     for (unsigned int tile = part; tile < tiles; tile += parts) {
         const unsigned int next = tile + parts;
-        float pairs[BATCHES][PAIRS];
+        // Queries are converted again for each tile, which takes fewer registers.
 #pragma unroll
-        for (unsigned int r = 0; r < ROWS; ++r) {
-            // Converted again for each tile, which takes fewer registers.
-#pragma unroll
-            for (unsigned int p = 0; p < COLUMNS / N; ++p) {
-                queries[r][p].make_opaque();
-            }
-#pragma unroll
-            for (unsigned int i = 0; i < KEYS; ++i) {
-                float sum = 0;
-#pragma unroll
-                for (unsigned int c = 0; c < COLUMNS; ++c) {
-                    sum = fmaf(static_cast<float>(queries[r][c / N][c % N]), keys.at(i, c), sum);
-                }
-                pairs[i / BATCH_KEYS][i % BATCH_KEYS * ROWS + r] = sum;
-            }
-        }
-        if (next < tiles) {
-            keys.read(sequence.k, pages, column, sequence.width, loaded_key(next));
+        for (unsigned int i = 0; i < ROWS * (COLUMNS / N); ++i) {
+            queries[i % ROWS][i / ROWS].make_opaque();
         }
         float scores[BATCHES], highest = own_state.row_max;
 #pragma unroll
         for (unsigned int b = 0; b < BATCHES; ++b) {
+            float pairs[PAIRS];
+#pragma unroll
+            for (unsigned int i = 0; i < PAIRS; ++i) {
+                pairs[i] = 0;
+#pragma unroll
+                for (unsigned int c = 0; c < COLUMNS; ++c) {
+                    const float query = static_cast<float>(queries[i % ROWS][c / N][c % N]);
+                    pairs[i] = fmaf(query, keys.at(b * BATCH_KEYS + i / ROWS, c), pairs[i]);
+                }
+            }
+            scores[b] = sum_pairs(pairs, lane, lanes);
+        }
+        if (next < tiles) {
+            keys.read(sequence.k, pages, column, sequence.width, loaded_key(next));
+        }
+#pragma unroll
+        for (unsigned int b = 0; b < BATCHES; ++b) {
             const unsigned int key = key_of(tile, b * BATCH_KEYS + own_key);
-            const float score = mask_params.apply_softcap(sum_pairs(pairs[b], lane, lanes) * mask_params.scale);
+            const float score = mask_params.apply_softcap(scores[b] * mask_params.scale);
             float value = score - slope * fabsf((float)(position - (int)key));
             if (row_mask != nullptr && key < mask_params.keys) {
                 value += static_cast<float>(row_mask[(size_t)key * sequence.mask_key]);
@@ -351,14 +352,9 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
     }
 }
 
-// Second argument of __launch_bounds__: workgroups of a multiprocessor with NVIDIA, waves of a SIMD with AMD.
-#if defined(__NVPTX__)
-#define RESIDENT(ROWS) (8 / ROWS)
-#else
-#define RESIDENT(ROWS) 2
-#endif
+// The second bound is the number of workgroups per multiprocessor; AMD's compiler ignores it.
 #define ATTENTION_DECODE(T, T_NAME, ROWS)                                                                               \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, RESIDENT(ROWS)) attention_decode_##ROWS##_##T_NAME(                      \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_decode_##ROWS##_##T_NAME(                      \
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
@@ -366,7 +362,6 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
     }
 ATTENTION_DECODE(float, f32, 4)
-ATTENTION_DECODE(float, f32, 8)
 ATTENTION_DECODE(__half, f16, 4)
 ATTENTION_DECODE(__half, f16, 8)
 ATTENTION_DECODE(__nv_bfloat16, bf16, 4)

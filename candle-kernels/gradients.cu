@@ -100,9 +100,10 @@ struct GradientAccumulator {
             scores[i / TILES][i % TILES] = products[i / TILES][i % TILES] = {};
         }
         constexpr unsigned int UNROLL = P::OWN_IN_REGISTERS ? STEPS : 1;
+        const unsigned int steps = P::OWN_IN_REGISTERS ? STEPS : (max(width, value_width) + STEP<T> - 1) / STEP<T>;
         const unsigned int lane = opaque(P::Rows::template lane_place<KvFragment<T>>());
 #pragma unroll UNROLL
-        for (unsigned int step = 0; step < STEPS; ++step) {
+        for (unsigned int step = 0; step < steps; ++step) {
 #pragma unroll
             for (unsigned int operand = 0; operand < 2; ++operand) {
                 QueryFragment<T> own_fragments[OWN_TILES];
@@ -416,9 +417,7 @@ GRADIENT(float, f32, 128)
 GRADIENT(float, f32, 256)
 GRADIENT(__half, f16, 64)
 GRADIENT(__half, f16, 128)
-GRADIENT(__half, f16, 256)
 GRADIENT(__half, f16, 512)
 GRADIENT(__nv_bfloat16, bf16, 64)
 GRADIENT(__nv_bfloat16, bf16, 128)
-GRADIENT(__nv_bfloat16, bf16, 256)
 GRADIENT(__nv_bfloat16, bf16, 512)

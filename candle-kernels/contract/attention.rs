@@ -46,8 +46,6 @@ const GRADIENT: &[Argument] = args![Pointer =>
 
 fn families() -> Vec<Family> {
     const DTYPES: &[&str] = &["f32", "f16", "bf16"];
-    const WIDTHS: &[&str] = &["64", "128", "256", "512"];
-    const HALF_WIDTHS: &[&str] = &["48", "64", "96", "128", "160", "256", "512"];
     let widths = |widths, of| -> [Axis; 2] { [names("width", widths), dtypes("dtype", of)] };
     let attention = |family: Family, last| {
         let mask = args![Pointer => mask "additive mask of the scores; may be null"];
@@ -55,8 +53,8 @@ fn families() -> Vec<Family> {
     };
     let gradient = |name, kernels, meaning, out| {
         family(name, "gradients", kernels, meaning)
-            .over(widths(&WIDTHS[..3], &DTYPES[..1]))
-            .over(widths(WIDTHS, &DTYPES[1..]))
+            .over(widths(&["64", "128", "256"], &DTYPES[..1]))
+            .over(widths(&["64", "128", "512"], &DTYPES[1..]))
             .takes(&[QKV, GRADIENT, INFO, SCORES, out])
     };
     let rows = family(
@@ -86,11 +84,14 @@ fn families() -> Vec<Family> {
         U32 => parts "number of parts", columns "value columns per workgroup of attention_rows"];
     vec![
         attention(
-            rows.over(widths(WIDTHS, &DTYPES[..1])).over(widths(HALF_WIDTHS, &DTYPES[1..])),
+            rows.over(widths(&["64", "128", "512"], &DTYPES[..1]))
+                .over(widths(&["48", "64", "96", "128", "256", "512"], &DTYPES[1..])),
             partial,
         ),
         attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_COLUMNS),
-        attention(decode.over([names("rows", &["4", "8"]), dtypes("dtype", DTYPES)]), partial),
+        attention(decode
+                .over([names("rows", &["4"]), dtypes("dtype", DTYPES)])
+                .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]), partial),
         family(
             "GradientMeans",
             "gradients",

@@ -3,6 +3,7 @@
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
 //! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
 //! workgroups to fill the GPU, the keys are split between workgroups, too.
+use super::attention_plan::{columns, Plan, Sizes};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -11,19 +12,18 @@ use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
     dim_word, AttentionDecode, AttentionDecodeRows, AttentionParts, AttentionRows, AttentionRowsWidth,
-    DevicePtr, ATTENTION_COLUMNS, ATTENTION_COUNTERS, ATTENTION_DECODE_KEYS, ATTENTION_DECODE_ROWS,
-    ATTENTION_DECODE_WIDTH, ATTENTION_ROWS, BLOCK, PACK_BYTES,
+    DevicePtr, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK, PACK_BYTES,
 };
 
 /// A storage and the layout of its elements.
 pub type AttentionOperand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// Head widths that have kernels of attention_rows; other widths use the next larger one. Those of the first list exist only
-/// for 16-bit dtypes.
-const HALF_WIDTHS: [(usize, AttentionRowsWidth); 3] =
-    [(48, AttentionRowsWidth::W48), (96, AttentionRowsWidth::W96), (160, AttentionRowsWidth::W160)];
-const WIDTHS: [(usize, AttentionRowsWidth); 4] = [
+/// Head widths that have kernels of attention_rows, some of them only for 16-bit dtypes; other widths use the next larger
+/// one.
+const WIDTHS: [(usize, AttentionRowsWidth); 6] = [
+    (48, AttentionRowsWidth::W48),
     (64, AttentionRowsWidth::W64),
+    (96, AttentionRowsWidth::W96),
     (128, AttentionRowsWidth::W128),
     (256, AttentionRowsWidth::W256),
     (512, AttentionRowsWidth::W512),
@@ -31,11 +31,6 @@ const WIDTHS: [(usize, AttentionRowsWidth); 4] = [
 
 /// Maximum head width.
 pub const ATTENTION_MAX_WIDTH: usize = 512;
-/// Minimum number of keys per part of attention_rows; for fewer, writing and combining the partial sums costs more than it
-/// saves.
-const MIN_KEYS_PER_PART: usize = 256;
-/// Workgroups of attention_decode that a multiprocessor runs at once, limited by registers.
-const DECODE_WORKGROUPS: usize = 2;
 /// Limit for the row stride of keys in elements, so that 64 rows span less than 4 GiB.
 const MAX_ROW_STRIDE: usize = 1 << 24;
 /// Limit for the number of positions; as a window it means unlimited.
@@ -86,43 +81,6 @@ pub struct AttentionOutput {
     /// Log-sum-exp, f32 (batch, heads, queries), or (heads, all queries) for sequences; negative infinity for queries
     /// without keys.
     pub statistics: Option<RocmStorage>,
-}
-
-/// Sizes of the operands of a launch.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) batches: usize,
-    pub(super) heads: usize,
-    pub(super) key_heads: usize,
-    /// Maximum number of queries of a sequence.
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-    pub(super) width: usize,
-    pub(super) value_width: usize,
-    /// Total number of queries of all sequences.
-    pub(super) total_queries: usize,
-    pub(super) total_keys: usize,
-    /// Number of rows of a page; 0 if keys are not paged.
-    page: usize,
-    pages: usize,
-}
-
-impl Sizes {
-    /// Returns the number of rows that share a key head.
-    pub(super) fn rows(&self) -> usize {
-        self.heads / self.key_heads * self.queries
-    }
-
-    /// Returns the sizes in the order of the kernel argument.
-    pub(super) fn words(&self) -> [usize; 7] {
-        let Self { batches, heads, key_heads, queries, keys, width, value_width, .. } = *self;
-        [heads, key_heads, batches, queries, keys, width, value_width]
-    }
-
-    /// Returns the strides of batches and heads in the statistics.
-    pub(super) fn statistics_strides(&self) -> [usize; 2] {
-        [self.heads * self.total_queries, self.total_queries]
-    }
 }
 
 /// Aligned rows of an operand, with the strides of batches, heads and rows in elements.
@@ -381,69 +339,6 @@ struct Launch<'a> {
     sizes: Sizes,
 }
 
-/// Distribution of the work over workgroups.
-#[derive(Debug, PartialEq, Eq)]
-struct Plan {
-    /// Rows per workgroup: 4 or 8 for attention_decode, otherwise those of attention_rows.
-    rows: usize,
-    grid: (usize, usize, usize),
-}
-
-impl Plan {
-    /// Chooses the kernel and its grid. Depends on the number of keys only through the next power of two, so that launches
-    /// rarely change while sequences grow.
-    fn of(sizes: &Sizes, columns: usize, multiprocessors: usize) -> Self {
-        let rows = sizes.rows();
-        let keys = sizes.keys.next_power_of_two();
-        let width = sizes.width.max(sizes.value_width);
-        let blocks = |rows_each: usize| rows.div_ceil(rows_each) * sizes.key_heads * sizes.batches;
-        if rows <= ATTENTION_DECODE_ROWS && width <= ATTENTION_DECODE_WIDTH {
-            let rows_each = if rows <= 4 { 4 } else { 8 };
-            let blocks = blocks(rows_each);
-            let groups = BLOCK / (width.next_power_of_two() / 8).clamp(8, 32);
-            let most = match blocks <= ATTENTION_COUNTERS {
-                true => keys.div_ceil(groups * ATTENTION_DECODE_KEYS).max(1),
-                false => 1,
-            };
-            let resident = DECODE_WORKGROUPS * multiprocessors;
-            return Self { rows: rows_each, grid: (blocks, 1, decode_parts(blocks, most, resident)) };
-        }
-        let pieces = sizes.value_width.div_ceil(columns);
-        let blocks = blocks(ATTENTION_ROWS);
-        // With few workgroups and many keys, splitting the keys uses more of the GPU.
-        let wanted = multiprocessors / (blocks * pieces).max(1);
-        let parts = wanted.min(keys.div_ceil(MIN_KEYS_PER_PART)).max(1);
-        Self { rows: ATTENTION_ROWS, grid: (blocks, pieces, parts) }
-    }
-}
-
-/// Returns the number of parts, a power of two up to `most`, for `blocks` groups of rows if `resident` workgroups run at once.
-/// The time is about that of the rounds of workgroups, each of which takes the parts' share of the keys.
-fn decode_parts(blocks: usize, most: usize, resident: usize) -> usize {
-    let time = |parts: usize| (blocks * parts).div_ceil(resident) as f64 / parts as f64;
-    let mut chosen = 1;
-    let mut parts = 2;
-    while parts <= most {
-        // Combining the parts takes time, too.
-        if time(parts) < 0.9 * time(chosen) {
-            chosen = parts;
-        }
-        parts *= 2;
-    }
-    chosen
-}
-
-/// Returns the number of value columns per workgroup for heads of `width`. Must match `attention.cu`: registers hold the
-/// accumulators of 256 columns if matrix units multiply 16-bit values.
-fn columns(width: usize, dtype: DType, matrix_units: bool) -> usize {
-    let whole = if matrix_units && dtype.size_in_bytes() == 2 { 256 } else { ATTENTION_COLUMNS };
-    if width > whole {
-        ATTENTION_COLUMNS
-    } else {
-        width
-    }
-}
-
 impl Launch<'_> {
     fn enqueue(
         &self,
@@ -483,15 +378,19 @@ impl Launch<'_> {
             ],
         )?;
         let wanted = sizes.width.max(sizes.value_width);
-        let more = if self.dtype.size_in_bytes() == 2 { &HALF_WIDTHS[..] } else { &[] };
-        let found_width = WIDTHS.iter().chain(more).filter(|(most, _)| wanted <= *most).min_by_key(|(most, _)| *most);
-        let Some(&(most, width)) = found_width else {
+        let of = element(self.dtype);
+        let found_width = WIDTHS
+            .into_iter()
+            .filter(|(most, _)| wanted <= *most)
+            .find_map(|(most, width)| Some((most, of.and_then(|of| AttentionRows::kernel(width, of))?)));
+        let Some((most, of_rows)) = found_width else {
             return Err(invalid(format!(
                 "{op}: the head width {wanted} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
-        let Plan { rows, grid } = Plan::of(sizes, columns, device.multiprocessors());
+        let wide_decode = self.dtype.size_in_bytes() == 2;
+        let Plan { rows, grid } = Plan::of(sizes, columns, wide_decode, device.multiprocessors());
         let (x, y, parts) = grid;
         let is_decode = rows != ATTENTION_ROWS;
         let partial_columns = if is_decode { sizes.value_width } else { columns };
@@ -525,7 +424,6 @@ impl Launch<'_> {
                 }
             };
         }
-        let of = element(self.dtype);
         if is_decode {
             let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
             let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
@@ -533,9 +431,8 @@ impl Launch<'_> {
             // `partial` has space for all parts, and the module's counters suffice for the grid.
             return unsafe { device.launch(kernel, config, &arguments!(AttentionDecode, partial)) };
         }
-        let kernel = found(of.and_then(|of| AttentionRows::kernel(width, of)), op, self.dtype)?;
         // SAFETY: as above.
-        unsafe { device.launch(kernel, config, &arguments!(AttentionRows, partial))? };
+        unsafe { device.launch(of_rows, config, &arguments!(AttentionRows, partial))? };
         if parts == 1 {
             return Ok(());
         }
