@@ -140,11 +140,18 @@ struct Task {
             keys = k_end - k_first;
             batch = 0;
             const unsigned int room = table == nullptr ? total_keys : k_first + word(25) * page;
-            fits = is_within(queries, (uint64_t)word(3) + 1, CANDLE_FAULT_SEQUENCE) &&
-                   is_within(q_end, (uint64_t)total_queries + 1, CANDLE_FAULT_SEQUENCE) &&
-                   is_within(k_end, (uint64_t)room + 1, CANDLE_FAULT_SEQUENCE) &&
-                   is_within(q_first, (uint64_t)q_end + 1, CANDLE_FAULT_SEQUENCE) &&
-                   is_within(k_first, (uint64_t)k_end + 1, CANDLE_FAULT_SEQUENCE);
+            // The first check that fails is reported.
+            uint64_t index = queries, bound = (uint64_t)word(3) + 1;
+            const auto also_within = [&](uint64_t next, uint64_t end) INLINE {
+                const bool within = index < bound;
+                index = within ? next : index;
+                bound = within ? end + 1 : bound;
+            };
+            also_within(q_end, total_queries);
+            also_within(k_end, room);
+            also_within(q_first, q_end);
+            also_within(k_first, k_end);
+            fits = is_within(index, bound, CANDLE_FAULT_SEQUENCE);
         }
         // The last rows come first: they see the most keys under a causal mask and take longest.
         tile = gridDim.x / pairs - 1 - blockIdx.x / pairs;
@@ -167,7 +174,7 @@ struct Task {
         const auto rows_of = [&](const T *from, unsigned int strides) INLINE {
             const unsigned int batch_stride = word(strides), row = word(strides + 2);
             from += (size_t)key_head * word(strides + 1) + (paged ? 0 : batch * batch_stride + (size_t)k_first * row);
-            return KeyRows<T>{from, row, batch_stride, pages, page, word(24)};
+            return KeyRows<T>{from, row, batch_stride, pages, Divisor(info[23]), word(24)};
         };
         sequence.k = rows_of(k, 10);
         sequence.v = rows_of(v, 13);
@@ -198,7 +205,7 @@ struct Task {
 
     // Assigns the workgroup its rows, value columns and keys; every workgroup has the same number of rows and
     // columns.
-    __device__ __forceinline__ void assign_rows(unsigned int rows_each, unsigned int columns_each) {
+    __device__ __forceinline__ void assign_rows(unsigned int rows_each, unsigned int columns_each = 0) {
         first_row = tile * rows_each;
         column = blockIdx.y * columns_each;
         empty = empty || first_row >= sequence.rows;
@@ -209,11 +216,16 @@ struct Task {
         const uint2 visible = mask_params.visible_range(row_positions.x, row_positions.y);
         first_key = visible.x;
         end_key = visible.y;
-        if (sequence.k.table != nullptr) {
-            const unsigned int page = sequence.k.page;
-            for (unsigned int i = first_key / page + threadIdx.x; i * page < end_key; i += blockDim.x) {
-                is_within(sequence.k.table[i], sequence.k.pages, CANDLE_FAULT_PAGE);
-            }
+    }
+
+    // Reports page numbers out of range. The loads clamp them.
+    __device__ __forceinline__ void check_pages(unsigned int first, unsigned int end) const {
+        if (sequence.k.table == nullptr) {
+            return;
+        }
+        const Divisor &page = sequence.k.page;
+        for (unsigned int i = page.quotient(first) + threadIdx.x; i * page.by < end; i += blockDim.x) {
+            is_within(sequence.k.table[i], sequence.k.pages, CANDLE_FAULT_PAGE);
         }
     }
 };

@@ -100,9 +100,10 @@ struct GradientAccumulator {
             scores[i / TILES][i % TILES] = products[i / TILES][i % TILES] = {};
         }
         constexpr unsigned int UNROLL = P::OWN_IN_REGISTERS ? STEPS : 1;
+        const unsigned int steps = P::OWN_IN_REGISTERS ? STEPS : (max(width, value_width) + STEP<T> - 1) / STEP<T>;
         const unsigned int lane = opaque(P::Rows::template lane_place<KvFragment<T>>());
 #pragma unroll UNROLL
-        for (unsigned int step = 0; step < STEPS; ++step) {
+        for (unsigned int step = 0; step < steps; ++step) {
 #pragma unroll
             for (unsigned int operand = 0; operand < 2; ++operand) {
                 QueryFragment<T> own_fragments[OWN_TILES];
@@ -315,8 +316,8 @@ __device__ __forceinline__ void gradient_keys(OPERANDS(T), T *out_keys, T *out_v
 #pragma unroll 1
     for (unsigned int h = 0; h < heads; ++h) {
         const unsigned int head = sequence.first_head + h;
-        const KeyRows<T> q_rows = {sequence.q + (size_t)head * sequence.q_head, sequence.q_row, 0, nullptr, 0, 0};
-        const KeyRows<T> g_rows = {sequence.out + (size_t)head * sequence.out_head, sequence.out_row, 0, nullptr, 0, 0};
+        const KeyRows<T> q_rows = {sequence.q + (size_t)head * sequence.q_head, sequence.q_row, 0, nullptr, Divisor(1), 0};
+        const KeyRows<T> g_rows = {sequence.out + (size_t)head * sequence.out_head, sequence.out_row, 0, nullptr, Divisor(1), 0};
         const float *total = sequence.statistics + (size_t)head * sequence.statistics_head;
         const float *product = means + (total - statistics), slope = slopes == nullptr ? 0 : slopes[head];
 #pragma unroll 1
@@ -416,9 +417,7 @@ GRADIENT(float, f32, 128)
 GRADIENT(float, f32, 256)
 GRADIENT(__half, f16, 64)
 GRADIENT(__half, f16, 128)
-GRADIENT(__half, f16, 256)
 GRADIENT(__half, f16, 512)
 GRADIENT(__nv_bfloat16, bf16, 64)
 GRADIENT(__nv_bfloat16, bf16, 128)
-GRADIENT(__nv_bfloat16, bf16, 256)
 GRADIENT(__nv_bfloat16, bf16, 512)

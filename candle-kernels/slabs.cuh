@@ -1,5 +1,6 @@
 // Tiles of keys and values: loading them from memory, their layout in LDS, and reading fragments from there.
 #pragma once
+#include "index.cuh"
 #include "tiles.cuh"
 
 // Queries are the columns of a tile of scores if that makes a lane's scores its part of the next product's fragment.
@@ -109,7 +110,9 @@ struct KeyRows {
     const T *first;
     unsigned int stride, page_stride;
     const uint32_t *table;
-    unsigned int page, pages;
+    // Number of rows of a page, and number of pages.
+    Divisor page = Divisor(1);
+    unsigned int pages;
 
     // Returns the address of a column of row `from` + `more`; `from` is uniform over the wave.
     template <bool PAGED>
@@ -117,10 +120,11 @@ struct KeyRows {
         if (!PAGED) {
             return first + (size_t)from * stride + (more * stride + column);
         }
-        const unsigned int key = from + more, which = key / page;
+        // page.quotient(key) would take more scalar registers, of which gfx9 has too few.
+        const unsigned int key = from + more, which = key / page.by;
         // A page number out of range has been reported already.
         const unsigned int number = min(table[which], pages - 1);
-        return first + (size_t)number * page_stride + ((size_t)(key - which * page) * stride + column);
+        return first + (size_t)number * page_stride + ((size_t)(key - which * page.by) * stride + column);
     }
 };
 

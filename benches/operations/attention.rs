@@ -1,13 +1,19 @@
 //! Attention as separate operations and as flash attention, for prefill and decode.
-use crate::case::{Cases, FLOATS, causal_mask, dims_name, random};
-use candle_core::{D, Tensor};
-use candle_flash_attn::flash_attn;
+use crate::case::{Cases, FLOATS, M, Scale, Work, causal_mask, dims_name, random};
+use candle_core::{D, DType, Device, Result, Tensor};
+use candle_flash_attn::{flash_attn, flash_attn_varlen_paged_windowed};
 use candle_nn::ops;
+use std::hint::black_box;
 
 const ATTENTION: &str = "attention";
 /// Batch size, query heads, key heads, number of keys.
 const DECODE: [[usize; 4]; 3] = [[1, 32, 32, 4096], [1, 32, 8, 4096], [8, 32, 8, 4096]];
 const WIDTH: usize = 128;
+/// Query heads and key heads of paged decoding, and rows of a page.
+const PAGED_HEADS: [usize; 2] = [32, 8];
+const PAGE: usize = 16;
+/// Maximum elements of keys and values of paged decoding in scale paper.
+const PAPER_ELEMENTS: usize = 4 * M;
 
 pub fn cases(cases: &mut Cases) {
     for dtype in FLOATS {
@@ -42,4 +48,62 @@ pub fn cases(cases: &mut Cases) {
             cases.operation(labels, dtype, shape, operands, fused).bytes(bytes).only_rocm = true;
         }
     }
+    for width in [64, WIDTH] {
+        for (batch, keys) in
+            [1, 16, 64].into_iter().flat_map(|batch| [30, 512, 4096].map(|keys| (batch, keys)))
+        {
+            let (batch, keys) = (cases.scale.dim(batch), cases.scale.dim(keys));
+            let [heads, key_heads] = PAGED_HEADS;
+            let elements = 2 * batch * keys * key_heads * width;
+            if cases.scale == Scale::Paper && elements > PAPER_ELEMENTS {
+                continue;
+            }
+            let shape = format!("{batch}x{heads}/{key_heads}x{keys}x{width}");
+            let prepare = move |device: &Device| paged_decode(device, batch, keys, width);
+            let case =
+                cases.work([ATTENTION, "flash_attn_paged_decode"], DType::F16.as_str(), shape, prepare);
+            case.bytes(elements * DType::F16.size_in_bytes()).only_rocm = true;
+            case.elements = elements;
+        }
+    }
+}
+
+/// Attention of one query per sequence over the pages of a cache, in f16.
+fn paged_decode(device: &Device, batch: usize, keys: usize, width: usize) -> Result<Work> {
+    let [heads, key_heads] = PAGED_HEADS;
+    let pages_each = keys.div_ceil(PAGE);
+    // As the language-model worker passes it: a power of two of pages per sequence.
+    let table_width = pages_each.next_power_of_two();
+    let pages = batch * pages_each;
+    let made = |dims: &[usize]| Tensor::randn(0f32, 1f32, dims, device)?.to_dtype(DType::F16);
+    let q = made(&[batch, heads, width])?;
+    let k = made(&[pages, PAGE, key_heads, width])?;
+    let v = made(&[pages, PAGE, key_heads, width])?;
+    // Neighbouring entries name distant pages.
+    let entry = |i: usize| (i / table_width * pages_each + i % table_width % pages_each) * 7919 % pages;
+    let table: Vec<u32> = (0..batch * table_width).map(|i| entry(i) as u32).collect();
+    let table = Tensor::from_vec(table, (batch, table_width), device)?;
+    let starts = |each: usize| Tensor::from_iter((0..=batch).map(|i| (i * each) as u32), device);
+    let (rows, lengths) = (starts(1)?, starts(keys)?);
+    let (max_keys, scale) = (table_width * PAGE, 1. / (width as f32).sqrt());
+    Ok(Box::new(move || {
+        let out = flash_attn_varlen_paged_windowed(
+            &q,
+            &k,
+            &v,
+            &rows,
+            &lengths,
+            &table,
+            None,
+            1,
+            max_keys,
+            scale,
+            None,
+            Some(0),
+            PAGE,
+            None,
+        )?;
+        drop(black_box(out));
+        Ok(())
+    }))
 }

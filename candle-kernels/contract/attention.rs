@@ -7,6 +7,8 @@ subject! {
     modules {
         /// Scaled dot product attention.
         attention,
+        /// Scaled dot product attention of a few queries per key head.
+        decode,
         /// Gradients of attention.
         gradients,
     }
@@ -15,12 +17,14 @@ subject! {
         ATTENTION_ROWS = 128,
         /// Value columns per workgroup if a head does not fit into one workgroup.
         ATTENTION_COLUMNS = 128,
-        /// Threads per workgroup of attention_keys.
-        ATTENTION_SPLIT_THREADS = 64,
-        /// Query rows per workgroup of attention_keys.
-        ATTENTION_SPLIT_ROWS = 16,
-        /// Maximum number of parts that the keys are split into (split-KV).
-        ATTENTION_MAX_SPLITS = 128,
+        /// Maximum number of query rows that the kernels of attention_decode are used for.
+        ATTENTION_DECODE_ROWS = 16,
+        /// Maximum head width of attention_decode.
+        ATTENTION_DECODE_WIDTH = 256,
+        /// Keys of a group of lanes per iteration of attention_decode.
+        ATTENTION_DECODE_KEYS = 4,
+        /// Maximum number of workgroups in x of attention_decode if the keys are split.
+        ATTENTION_COUNTERS = 4096,
     }
 }
 
@@ -42,7 +46,6 @@ const GRADIENT: &[Argument] = args![Pointer =>
 
 fn families() -> Vec<Family> {
     const DTYPES: &[&str] = &["f32", "f16", "bf16"];
-    const WIDTHS: &[&str] = &["64", "128", "256", "512"];
     let widths = |widths, of| -> [Axis; 2] { [names("width", widths), dtypes("dtype", of)] };
     let attention = |family: Family, last| {
         let mask = args![Pointer => mask "additive mask of the scores; may be null"];
@@ -50,8 +53,8 @@ fn families() -> Vec<Family> {
     };
     let gradient = |name, kernels, meaning, out| {
         family(name, "gradients", kernels, meaning)
-            .over(widths(&WIDTHS[..3], &DTYPES[..1]))
-            .over(widths(WIDTHS, &DTYPES[1..]))
+            .over(widths(&["64", "128", "256"], &DTYPES[..1]))
+            .over(widths(&["64", "128", "512"], &DTYPES[1..]))
             .takes(&[QKV, GRADIENT, INFO, SCORES, out])
     };
     let rows = family(
@@ -59,29 +62,36 @@ fn families() -> Vec<Family> {
         "attention",
         "attention_rows_{width}_{dtype}",
         "Attention with many queries, ATTENTION_ROWS rows per workgroup. x of the grid numbers tiles of rows, key heads \
-         and batches; y numbers groups of value columns.",
-    );
-    let keys = family(
-        "AttentionKeys",
-        "attention",
-        "attention_keys_{width}_{dtype}",
-        "Attention with few queries, ATTENTION_SPLIT_ROWS rows per workgroup. The grid is that of attention_rows, and z numbers \
-         parts of the keys (split-KV).",
+         and batches; y numbers groups of value columns; z numbers parts of the keys (split-KV).",
     );
     let parts = family(
         "AttentionParts",
         "attention",
         "attention_parts_{dtype}",
-        "Combines the partial results of attention_keys. x and y of the grid are equal to its grid; z numbers its rows.",
+        "Combines the partial results of attention_rows. x and y of the grid are equal to its grid; z numbers its rows. \
+         A thread has two columns.",
     );
-    let partial = args![Pointer => partial "workspace for the partial results of several parts"];
+    let decode = family(
+        "AttentionDecode",
+        "decode",
+        "attention_decode_{rows}_{dtype}",
+        "Attention with few queries, 4 or 8 rows per workgroup. x of the grid numbers tiles of rows, key heads and \
+         batches; z numbers parts of the keys (split-KV), which the last workgroup combines.",
+    );
+    let partial = args![Pointer => partial "workspace for the partial results of several parts; may be null if there is one"];
     let sums = args![
-        Pointer => partial "partial results of attention_keys";
-        U32 => parts "number of parts", columns "value columns per workgroup of attention_keys"];
+        Pointer => partial "partial results of attention_rows";
+        U32 => parts "number of parts", columns "value columns per workgroup of attention_rows"];
     vec![
-        attention(rows.over(widths(WIDTHS, DTYPES)), &[]),
-        attention(keys.over(widths(WIDTHS, DTYPES)), partial).block(ATTENTION_SPLIT_THREADS),
-        attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_MAX_SPLITS),
+        attention(
+            rows.over(widths(&["64", "128", "512"], &DTYPES[..1]))
+                .over(widths(&["48", "64", "96", "128", "256", "512"], &DTYPES[1..])),
+            partial,
+        ),
+        attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_COLUMNS),
+        attention(decode
+                .over([names("rows", &["4"]), dtypes("dtype", DTYPES)])
+                .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]), partial),
         family(
             "GradientMeans",
             "gradients",

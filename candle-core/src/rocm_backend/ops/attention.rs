@@ -1,7 +1,9 @@
 //! Scaled dot-product attention with an online softmax, which does not materialize the scores.
 //!
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
-//! and iterates over the unmasked keys. With few rows, a workgroup has 16 rows, and the keys are split over workgroups.
+//! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
+//! workgroups to fill the GPU, the keys are split between workgroups, too.
+use super::attention_plan::{columns, Plan, Sizes};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -9,28 +11,26 @@ use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
-    AttentionKeys, AttentionKeysWidth, AttentionParts, AttentionRows, AttentionRowsWidth, DevicePtr,
-    ATTENTION_COLUMNS, ATTENTION_MAX_SPLITS, ATTENTION_ROWS, ATTENTION_SPLIT_ROWS, ATTENTION_SPLIT_THREADS,
-    BLOCK, PACK_BYTES,
+    dim_word, AttentionDecode, AttentionDecodeRows, AttentionParts, AttentionRows, AttentionRowsWidth,
+    DevicePtr, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK, PACK_BYTES,
 };
 
 /// A storage and the layout of its elements.
 pub type AttentionOperand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// Head widths that have kernels; other widths use the next larger one.
-const WIDTHS: [(usize, AttentionRowsWidth, AttentionKeysWidth); 4] = [
-    (64, AttentionRowsWidth::W64, AttentionKeysWidth::W64),
-    (128, AttentionRowsWidth::W128, AttentionKeysWidth::W128),
-    (256, AttentionRowsWidth::W256, AttentionKeysWidth::W256),
-    (512, AttentionRowsWidth::W512, AttentionKeysWidth::W512),
+/// Head widths that have kernels of attention_rows, some of them only for 16-bit dtypes; other widths use the next larger
+/// one.
+const WIDTHS: [(usize, AttentionRowsWidth); 6] = [
+    (48, AttentionRowsWidth::W48),
+    (64, AttentionRowsWidth::W64),
+    (96, AttentionRowsWidth::W96),
+    (128, AttentionRowsWidth::W128),
+    (256, AttentionRowsWidth::W256),
+    (512, AttentionRowsWidth::W512),
 ];
 
 /// Maximum head width.
 pub const ATTENTION_MAX_WIDTH: usize = 512;
-/// Minimum number of keys per part; for fewer, writing and combining the partial sums costs more than it saves.
-const MIN_KEYS_PER_PART: usize = 256;
-/// Number of workgroups per multiprocessor that saturates the memory bandwidth.
-const WORKGROUPS_PER_MULTIPROCESSOR: usize = 4;
 /// Limit for the row stride of keys in elements, so that 64 rows span less than 4 GiB.
 const MAX_ROW_STRIDE: usize = 1 << 24;
 /// Limit for the number of positions; as a window it means unlimited.
@@ -81,43 +81,6 @@ pub struct AttentionOutput {
     /// Log-sum-exp, f32 (batch, heads, queries), or (heads, all queries) for sequences; negative infinity for queries
     /// without keys.
     pub statistics: Option<RocmStorage>,
-}
-
-/// Sizes of the operands of a launch.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) batches: usize,
-    pub(super) heads: usize,
-    pub(super) key_heads: usize,
-    /// Maximum number of queries of a sequence.
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-    pub(super) width: usize,
-    pub(super) value_width: usize,
-    /// Total number of queries of all sequences.
-    pub(super) total_queries: usize,
-    pub(super) total_keys: usize,
-    /// Number of rows of a page; 0 if keys are not paged.
-    page: usize,
-    pages: usize,
-}
-
-impl Sizes {
-    /// Returns the number of rows that share a key head.
-    pub(super) fn rows(&self) -> usize {
-        self.heads / self.key_heads * self.queries
-    }
-
-    /// Returns the sizes in the order of the kernel argument.
-    pub(super) fn words(&self) -> [usize; 7] {
-        let Self { batches, heads, key_heads, queries, keys, width, value_width, .. } = *self;
-        [heads, key_heads, batches, queries, keys, width, value_width]
-    }
-
-    /// Returns the strides of batches and heads in the statistics.
-    pub(super) fn statistics_strides(&self) -> [usize; 2] {
-        [self.heads * self.total_queries, self.total_queries]
-    }
 }
 
 /// Aligned rows of an operand, with the strides of batches, heads and rows in elements.
@@ -376,42 +339,6 @@ struct Launch<'a> {
     sizes: Sizes,
 }
 
-/// Distribution of the work over workgroups.
-#[derive(Debug, PartialEq, Eq)]
-struct Plan {
-    /// True for the kernel with few rows per workgroup, which splits the keys.
-    few: bool,
-    grid: (usize, usize, usize),
-}
-
-impl Plan {
-    fn of(sizes: &Sizes, columns: usize, multiprocessors: usize) -> Self {
-        let rows = sizes.rows();
-        let pieces = sizes.value_width.div_ceil(columns);
-        let blocks = |rows_each: usize| rows.div_ceil(rows_each) * sizes.key_heads * sizes.batches;
-        // With few workgroups of 128 rows and many keys, splitting the keys uses more of the GPU.
-        let idle = rows <= 4 * ATTENTION_SPLIT_ROWS && 2 * blocks(ATTENTION_ROWS) * pieces <= multiprocessors;
-        if rows > ATTENTION_SPLIT_ROWS && !(idle && sizes.keys > 4 * MIN_KEYS_PER_PART) {
-            return Self { few: false, grid: (blocks(ATTENTION_ROWS), pieces, 1) };
-        }
-        let blocks = blocks(ATTENTION_SPLIT_ROWS);
-        let wanted = (WORKGROUPS_PER_MULTIPROCESSOR * multiprocessors) / (blocks * pieces).max(1);
-        let parts = wanted.min(sizes.keys.div_ceil(MIN_KEYS_PER_PART)).clamp(1, ATTENTION_MAX_SPLITS);
-        Self { few: true, grid: (blocks, pieces, parts) }
-    }
-}
-
-/// Returns the number of value columns per workgroup for heads of `width`. Must match `attention.cu`: registers hold the
-/// accumulators of 256 columns if matrix units multiply 16-bit values.
-fn columns(width: usize, dtype: DType, matrix_units: bool) -> usize {
-    let whole = if matrix_units && dtype.size_in_bytes() == 2 { 256 } else { ATTENTION_COLUMNS };
-    if width > whole {
-        ATTENTION_COLUMNS
-    } else {
-        width
-    }
-}
-
 impl Launch<'_> {
     fn enqueue(
         &self,
@@ -444,23 +371,35 @@ impl Launch<'_> {
                 &v.strides,
                 &out_strides,
                 &mask_strides,
-                &[sizes.page, sizes.pages, table_row],
+                &[dim_word(sizes.page), sizes.pages, table_row],
                 &sizes.statistics_strides(),
                 &attention.window_words(),
                 &[range_count, 2 * range_count],
             ],
         )?;
         let wanted = sizes.width.max(sizes.value_width);
-        let Some((most, rows_width, keys_width)) = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most)
-        else {
+        let of = element(self.dtype);
+        let found_width = WIDTHS
+            .into_iter()
+            .filter(|(most, _)| wanted <= *most)
+            .find_map(|(most, width)| Some((most, of.and_then(|of| AttentionRows::kernel(width, of))?)));
+        let Some((most, of_rows)) = found_width else {
             return Err(invalid(format!(
                 "{op}: the head width {wanted} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
             )));
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
-        let Plan { few, grid } = Plan::of(sizes, columns, device.multiprocessors());
-        let threads = if few { ATTENTION_SPLIT_THREADS } else { BLOCK } as u32;
-        let config = LaunchConfig::for_grid(op, grid, threads)?;
+        let wide_decode = self.dtype.size_in_bytes() == 2;
+        let Plan { rows, grid } = Plan::of(sizes, columns, wide_decode, device.multiprocessors());
+        let (x, y, parts) = grid;
+        let is_decode = rows != ATTENTION_ROWS;
+        let partial_columns = if is_decode { sizes.value_width } else { columns };
+        // Per row and part: the partial sums of the columns, the maximum score and the sum of the weights.
+        let scratch_len = if parts > 1 { x * y * parts * rows * (partial_columns + 2) } else { 0 };
+        // SAFETY: the kernels read only what they have written.
+        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
+        let partial = sums.ptr();
+        let config = LaunchConfig::for_grid(op, grid, BLOCK as u32)?;
         // The common arguments of all kernels, followed by those of one kernel.
         macro_rules! arguments {
             ($kernel:ident $(, $extra:ident)*) => {
@@ -485,28 +424,22 @@ impl Launch<'_> {
                 }
             };
         }
-        let of = element(self.dtype);
-        if !few {
-            let kernel = found(of.and_then(|of| AttentionRows::kernel(rows_width, of)), op, self.dtype)?;
+        if is_decode {
+            let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
+            let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
             // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
-            return unsafe { device.launch(kernel, config, &arguments!(AttentionRows)) };
+            // `partial` has space for all parts, and the module's counters suffice for the grid.
+            return unsafe { device.launch(kernel, config, &arguments!(AttentionDecode, partial)) };
         }
-        let (x, y, z) = grid;
-        // Per row: the partial sums of the columns, the maximum score and the sum of the weights.
-        let scratch_len = if z > 1 { x * y * z * ATTENTION_SPLIT_ROWS * (columns + 2) } else { 0 };
-        // SAFETY: the first launch writes everything that the second reads.
-        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
-        let partial = sums.ptr();
-        let kernel = found(of.and_then(|of| AttentionKeys::kernel(keys_width, of)), op, self.dtype)?;
-        // SAFETY: as above; `partial` has room for all parts.
-        unsafe { device.launch(kernel, config, &arguments!(AttentionKeys, partial))? };
-        if z == 1 {
+        // SAFETY: as above.
+        unsafe { device.launch(of_rows, config, &arguments!(AttentionRows, partial))? };
+        if parts == 1 {
             return Ok(());
         }
         let kernel = found(of.and_then(AttentionParts::kernel), op, self.dtype)?;
-        let rows = (x, y, sizes.rows().min(ATTENTION_SPLIT_ROWS));
-        let config = LaunchConfig::for_grid(op, rows, ATTENTION_MAX_SPLITS as u32)?;
-        let (parts, columns) = (z as u32, columns as u32);
+        let rows = (x, y, sizes.rows().min(ATTENTION_ROWS));
+        let config = LaunchConfig::for_grid(op, rows, ATTENTION_COLUMNS as u32)?;
+        let (parts, columns) = (parts as u32, columns as u32);
         // SAFETY: as above.
         unsafe { device.launch(kernel, config, &arguments!(AttentionParts, partial, parts, columns)) }
     }

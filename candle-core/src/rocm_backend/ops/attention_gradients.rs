@@ -12,7 +12,7 @@ use hip_kernels::contract::{
     BLOCK,
 };
 
-/// Head widths that have kernels; other widths use the next larger one. The largest is not available in f32.
+/// Head widths that have kernels, 256 only in f32 and 512 only in 16-bit dtypes; other widths use the next larger one.
 const WIDTHS: [(usize, GradientQueriesWidth, GradientKeysWidth); 4] = [
     (64, GradientQueriesWidth::W64, GradientKeysWidth::W64),
     (128, GradientQueriesWidth::W128, GradientKeysWidth::W128),
@@ -76,15 +76,15 @@ impl Attention<'_> {
         }
         let pack = hip_kernels::contract::PACK_BYTES / dtype.size_in_bytes();
         let wanted = sizes.width.max(sizes.value_width);
-        let found_width = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most);
         let of = element(dtype);
-        let kernels = found_width.and_then(|(most, queries, keys)| {
-            Some((
-                most,
-                of.and_then(|of| GradientQueries::kernel(queries, of))?,
-                of.and_then(|of| GradientKeys::kernel(keys, of))?,
-            ))
-        });
+        let kernels =
+            WIDTHS.into_iter().filter(|(most, ..)| wanted <= *most).find_map(|(most, queries, keys)| {
+                Some((
+                    most,
+                    of.and_then(|of| GradientQueries::kernel(queries, of))?,
+                    of.and_then(|of| GradientKeys::kernel(keys, of))?,
+                ))
+            });
         let (Some((most, of_queries, of_keys)), true) =
             (kernels, sizes.width % pack == 0 && sizes.value_width % pack == 0)
         else {

@@ -1,6 +1,7 @@
 //! The operations. Each checks its operands, allocates its result, and enqueues kernels or library calls.
 pub(super) mod attention;
 pub(super) mod attention_gradients;
+mod attention_plan;
 pub(super) mod conv;
 pub(super) mod copy_from_host;
 pub(super) mod elementwise;

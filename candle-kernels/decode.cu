@@ -1,0 +1,368 @@
+// Attention of a few query rows per key head, as in decoding: each key and value is read once for all rows, straight
+// into registers, and multiplied in f32.
+//
+// A group of 8, 16 or 32 lanes holds a key, eight columns per lane, and each group iterates over its own keys. The
+// workgroup's groups are merged at the end. The keys are split between workgroups (split-KV); the last one that
+// finishes combines their partial results.
+#include "split.cuh"
+
+// Columns of a key or value that a lane holds.
+constexpr unsigned int COLUMNS = 8;
+// Pairs of a key and a row whose scores are summed over the lanes together; each lane receives one of them.
+constexpr unsigned int PAIRS = 8;
+// Rows whose accumulators are merged in LDS at a time.
+constexpr unsigned int MERGED_ROWS = 2;
+
+// Number of parts of each group of rows that have finished in the current launch. A module belongs to one stream, and
+// the last part resets its number.
+__device__ unsigned int finished_parts[CANDLE_ATTENTION_COUNTERS];
+
+// Sums 2 * HALF values over the lanes that differ in the bits of 2 * HALF - 1. Returns the sum of value `lane` % (2 * HALF).
+// Each step exchanges half of the values with a lane that keeps the other half.
+template <unsigned int HALF>
+__device__ __forceinline__ float sum_pairs(const float *pairs, unsigned int lane) {
+    if constexpr (HALF == 0) {
+        return pairs[0];
+    } else {
+        const bool upper = (lane & HALF) != 0;
+        float kept[HALF];
+#pragma unroll
+        for (unsigned int i = 0; i < HALF; ++i) {
+            const float own = upper ? pairs[HALF + i] : pairs[i], other = upper ? pairs[i] : pairs[HALF + i];
+            kept[i] = own + __shfl_xor_sync(~0u, other, HALF);
+        }
+        return sum_pairs<HALF / 2>(kept, lane);
+    }
+}
+// Sums each of the pairs over the lanes of a group. Returns the sum of pair `lane` % PAIRS.
+__device__ __forceinline__ float sum_pairs(const float (&pairs)[PAIRS], unsigned int lane, unsigned int lanes) {
+    float sum = sum_pairs<PAIRS / 2>(pairs, lane);
+    if (lanes > 8) {
+        sum += __shfl_xor_sync(~0u, sum, 8);
+    }
+    if (lanes > 16) {
+        sum += __shfl_xor_sync(~0u, sum, 16);
+    }
+    return sum;
+}
+
+// Reduces over the lanes of a wave whose numbers differ only in the bits from `first` on.
+template <typename F>
+__device__ __forceinline__ float reduce_wave(float value, unsigned int first, F f) {
+#pragma unroll 1
+    for (unsigned int step = first; step < WAVE; step *= 2) {
+        value = f(value, __shfl_xor_sync(~0ull, value, step, WAVE));
+    }
+    return value;
+}
+__device__ __forceinline__ float add(float a, float b) { return a + b; }
+
+// Columns of a lane of several keys or values.
+template <typename T, unsigned int KEYS>
+struct LaneColumns {
+    static constexpr unsigned int N = 16 / sizeof(T), PACKS = COLUMNS / N;
+    Pack<T> packs[KEYS][PACKS];
+
+    // `key(i)` is the index of key i, and pages[i] its page. Columns from `width` on repeat the first ones.
+    template <typename K>
+    __device__ __forceinline__ void read(const KeyRows<T> &rows, const unsigned int (&pages)[KEYS], unsigned int column,
+                                         unsigned int width, K key) {
+#pragma unroll
+        for (unsigned int i = 0; i < KEYS; ++i) {
+            const unsigned int at = key(i), page = min(pages[i], rows.pages - 1);
+            const T *const from = rows.first + (size_t)page * rows.page_stride +
+                                  (size_t)(at - rows.page.quotient(at) * rows.page.by) * rows.stride;
+#pragma unroll
+            for (unsigned int p = 0; p < PACKS; ++p) {
+                packs[i][p] = Pack<T>::read(from + (column + p * N < width ? column + p * N : 0));
+            }
+        }
+        // Keeps the compiler from moving the loads to their uses.
+        asm volatile("" ::: "memory");
+    }
+    __device__ __forceinline__ float at(unsigned int key, unsigned int column) const {
+        return static_cast<float>(packs[key][column / N][column % N]);
+    }
+};
+
+template <typename T, unsigned int ROWS>
+__device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *partial) {
+    constexpr unsigned int THREADS = CANDLE_BLOCK, WAVES = THREADS / WAVE;
+    // Number of keys of a lane group per iteration, as registers allow, and those whose scores are summed together.
+    constexpr unsigned int KEYS = CANDLE_ATTENTION_DECODE_KEYS / (sizeof(T) == 4 || (ROWS == 8 && WAVE == 64) ? 2 : 1);
+    constexpr unsigned int BATCH_KEYS = PAIRS / ROWS, BATCHES = KEYS / BATCH_KEYS;
+    constexpr unsigned int N = 16 / sizeof(T);
+    __shared__ float weights[THREADS / PAIRS][KEYS][ROWS];
+    __shared__ float merged[WAVES][MERGED_ROWS][COLUMNS * 32];
+    __shared__ SoftmaxState states[WAVES][ROWS];
+    __shared__ bool is_last;
+    Task<T> task(TASK_ARGUMENTS);
+    task.assign_rows(ROWS);
+    if (task.empty) {
+        return;
+    }
+    const Sequence<T> &sequence = task.sequence;
+    const MaskParams &mask_params = task.mask_params;
+    const unsigned int rows = min(ROWS, sequence.rows - task.first_row), thread = threadIdx.x;
+    const unsigned int widest = max(sequence.width, sequence.value_width);
+    const unsigned int lanes = widest > 16 * COLUMNS ? 32 : widest > 8 * COLUMNS ? 16 : 8;
+    const unsigned int lane = thread % WAVE, wave = thread / WAVE, column = thread % lanes * COLUMNS;
+    const unsigned int group = thread / lanes, groups = THREADS / lanes;
+    // Parts take turns with tiles of keys. Parts without keys have nothing to do, unless there are no keys at all.
+    const unsigned int tile_keys = groups * KEYS;
+    const unsigned int tiles = (task.end_key - task.first_key + tile_keys - 1) / tile_keys;
+    const unsigned int parts = min(gridDim.z, max(tiles, 1u)), part = blockIdx.z;
+    if (part >= parts) {
+        return;
+    }
+
+    const auto key_of = [&](unsigned int tile, unsigned int i) INLINE {
+        return task.first_key + (tile * KEYS + i) * groups + group;
+    };
+    // The row of which the lane computes weights, and the query's head and position.
+    const unsigned int own_row = thread % ROWS, own_key = thread % PAIRS / ROWS;
+    const unsigned int own = task.first_row + min(own_row, rows - 1), head = sequence.head(own), query = sequence.query(own);
+    const int position = (int)query + mask_params.keys - (int)sequence.queries;
+    const float slope = sequence.slopes == nullptr ? 0 : sequence.slopes[head];
+    const T *const row_mask =
+        sequence.mask == nullptr ? nullptr : sequence.mask + (size_t)head * sequence.mask_head + (size_t)query * sequence.mask_row;
+
+    // Keys, values and pages of the next tiles are loaded while the current tile is computed.
+    unsigned int pages[KEYS] = {};
+    LaneColumns<T, KEYS> keys, values;
+    const auto loaded_key = [&](unsigned int tile) INLINE {
+        return [&, tile](unsigned int i) INLINE { return min(key_of(tile, i), task.end_key - 1); };
+    };
+    const auto load_pages = [&](unsigned int tile) INLINE {
+        if (sequence.k.table != nullptr) {
+#pragma unroll
+            for (unsigned int i = 0; i < KEYS; ++i) {
+                pages[i] = sequence.k.table[sequence.k.page.quotient(loaded_key(tile)(i))];
+            }
+        }
+    };
+    const auto check_pages = [&]() INLINE {
+        if (sequence.k.table != nullptr) {
+            unsigned int highest = 0;
+#pragma unroll
+            for (unsigned int i = 0; i < KEYS; ++i) {
+                highest = max(highest, pages[i]);
+            }
+            is_within(highest, sequence.k.pages, CANDLE_FAULT_PAGE);
+        }
+    };
+    if (tiles > 0) {
+        load_pages(part);
+    }
+    Pack<T> queries[ROWS][COLUMNS / N];
+    float sums[ROWS][COLUMNS] = {};
+#pragma unroll
+    for (unsigned int i = 0; i < ROWS * (COLUMNS / N); ++i) {
+        const unsigned int r = i % ROWS, at = column + i / ROWS * N, row = task.first_row + min(r, rows - 1);
+        const T *const from =
+            sequence.q + (size_t)sequence.head(row) * sequence.q_head + (size_t)sequence.query(row) * sequence.q_row;
+        const Pack<T> pack = Pack<T>::read(from + (at < sequence.width ? at : 0));
+        queries[r][i / ROWS] = at < sequence.width ? pack : Pack<T>{};
+    }
+    if (tiles > 0) {
+        keys.read(sequence.k, pages, column, sequence.width, loaded_key(part));
+        values.read(sequence.v, pages, column, sequence.value_width, loaded_key(part));
+        check_pages();
+        load_pages(part + parts);
+    }
+    SoftmaxState own_state = {-INFINITY, 0};
+#pragma unroll 1
+    for (unsigned int tile = part; tile < tiles; tile += parts) {
+        const unsigned int next = tile + parts;
+        // Queries are converted again for each tile, which takes fewer registers.
+#pragma unroll
+        for (unsigned int i = 0; i < ROWS * (COLUMNS / N); ++i) {
+            queries[i % ROWS][i / ROWS].make_opaque();
+        }
+        float scores[BATCHES], highest = own_state.row_max;
+#pragma unroll
+        for (unsigned int b = 0; b < BATCHES; ++b) {
+            float pairs[PAIRS];
+#pragma unroll
+            for (unsigned int i = 0; i < PAIRS; ++i) {
+                pairs[i] = 0;
+#pragma unroll
+                for (unsigned int c = 0; c < COLUMNS; ++c) {
+                    const float query = static_cast<float>(queries[i % ROWS][c / N][c % N]);
+                    pairs[i] = fmaf(query, keys.at(b * BATCH_KEYS + i / ROWS, c), pairs[i]);
+                }
+            }
+            scores[b] = sum_pairs(pairs, lane, lanes);
+        }
+        if (next < tiles) {
+            keys.read(sequence.k, pages, column, sequence.width, loaded_key(next));
+        }
+#pragma unroll
+        for (unsigned int b = 0; b < BATCHES; ++b) {
+            const unsigned int key = key_of(tile, b * BATCH_KEYS + own_key);
+            const float score = mask_params.apply_softcap(scores[b] * mask_params.scale);
+            float value = score - slope * fabsf((float)(position - (int)key));
+            if (row_mask != nullptr && key < mask_params.keys) {
+                value += static_cast<float>(row_mask[(size_t)key * sequence.mask_key]);
+            }
+            const bool visible = mask_params.template visible<1>(position, [&](unsigned int) INLINE { return (int)key; });
+            scores[b] = visible ? value * LOG2_E : -INFINITY;
+            highest = fmaxf(highest, scores[b]);
+        }
+#pragma unroll
+        for (unsigned int step = ROWS; step < PAIRS; step *= 2) {
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+        }
+        const float base = exponent_base(highest);
+        // The maximum rarely changes after the first keys.
+        if (candle_ballot(~0u, highest > own_state.row_max) != 0) {
+            const float rescale = candle_exp2(own_state.row_max - base);
+            own_state = SoftmaxState{highest, own_state.row_sum * rescale};
+#pragma unroll
+            for (unsigned int r = 0; r < ROWS; ++r) {
+                const float factor = __shfl_sync(~0u, rescale, r, 8);
+#pragma unroll
+                for (unsigned int c = 0; c < COLUMNS; ++c) {
+                    sums[r][c] *= factor;
+                }
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (unsigned int b = 0; b < BATCHES; ++b) {
+            const float weight = candle_exp2(scores[b] - base);
+            own_state.row_sum += weight;
+            // Lanes with the same pair write the same weight.
+            weights[group][b * BATCH_KEYS + own_key][own_row] = weight;
+        }
+        __syncwarp();
+#pragma unroll
+        for (unsigned int i = 0; i < KEYS; ++i) {
+            float row_weights[ROWS];
+#pragma unroll
+            for (unsigned int r = 0; r < ROWS; r += 4) {
+                const float4 four = *(const float4 *)&weights[group][i][r];
+                row_weights[r] = four.x;
+                row_weights[r + 1] = four.y;
+                row_weights[r + 2] = four.z;
+                row_weights[r + 3] = four.w;
+            }
+#pragma unroll
+            for (unsigned int e = 0; e < ROWS * COLUMNS; ++e) {
+                float &sum = sums[e / COLUMNS][e % COLUMNS];
+                sum = fmaf(row_weights[e / COLUMNS], values.at(i, e % COLUMNS), sum);
+            }
+        }
+        if (next < tiles) {
+            values.read(sequence.v, pages, column, sequence.value_width, loaded_key(next));
+            check_pages();
+            load_pages(next + parts);
+        }
+    }
+
+    // Merge the lane groups, first those of a wave.
+    const float wave_max = reduce_wave(own_state.row_max, lanes, fmaxf);
+    if (lane < ROWS) {
+        states[wave][lane].row_max = wave_max;
+    }
+    __syncthreads();
+    const auto highest_of = [&](unsigned int row) INLINE {
+        float highest = -INFINITY;
+#pragma unroll
+        for (unsigned int w = 0; w < WAVES; ++w) {
+            highest = fmaxf(highest, states[w][row].row_max);
+        }
+        return highest;
+    };
+    const float rescale = candle_exp2(own_state.row_max - exponent_base(highest_of(own_row)));
+    // Of the lanes with the same pair, one counts.
+    const float wave_sum = reduce_wave(thread % lanes < PAIRS ? own_state.row_sum * rescale : 0, ROWS, add);
+    if (lane < ROWS) {
+        states[wave][lane].row_sum = wave_sum;
+    }
+#pragma unroll
+    for (unsigned int r = 0; r < ROWS; ++r) {
+        const float factor = __shfl_sync(~0u, rescale, r, 8);
+#pragma unroll
+        for (unsigned int c = 0; c < COLUMNS; ++c) {
+            sums[r][c] *= factor;
+        }
+    }
+#pragma unroll 1
+    for (unsigned int step = lanes; step < WAVE; step *= 2) {
+#pragma unroll
+        for (unsigned int e = 0; e < ROWS * COLUMNS; ++e) {
+            float &sum = sums[e / COLUMNS][e % COLUMNS];
+            sum += __shfl_xor_sync(~0ull, sum, step, WAVE);
+        }
+    }
+    const unsigned int width = sequence.value_width;
+    const Partials partials(partial, ROWS, width, 0, gridDim.z);
+#pragma unroll
+    for (unsigned int first = 0; first < ROWS; first += MERGED_ROWS) {
+        if (lane < lanes) {
+#pragma unroll
+            for (unsigned int e = 0; e < MERGED_ROWS * COLUMNS; ++e) {
+                merged[wave][e / COLUMNS][column + e % COLUMNS] = sums[first + e / COLUMNS][e % COLUMNS];
+            }
+        }
+        __syncthreads();
+        for (unsigned int e = 2 * thread; e < MERGED_ROWS * width; e += 2 * THREADS) {
+            const unsigned int line = e / width, at = e % width, row = first + line;
+            float2 sum = {0, 0};
+            SoftmaxState all = {highest_of(row), 0};
+#pragma unroll
+            for (unsigned int w = 0; w < WAVES; ++w) {
+                const float2 one = *(const float2 *)&merged[w][line][at];
+                sum = float2{sum.x + one.x, sum.y + one.y};
+                all.row_sum += states[w][row].row_sum;
+            }
+            if (row >= rows) {
+                continue;
+            }
+            if (parts == 1) {
+                write_pair(task, row, at, all, sum);
+                continue;
+            }
+            *(float2 *)(partials.row(part, row) + at) = sum;
+            if (at == 0) {
+                *partials.state(part, row) = all;
+            }
+        }
+        __syncthreads();
+    }
+    if (parts == 1) {
+        return;
+    }
+    // The barrier above orders the workgroup's stores before the fence, which orders them before the count.
+    if (thread == 0) {
+        fence_device();
+        is_last = atomicAdd(&finished_parts[blockIdx.x], 1u) == parts - 1;
+        fence_device();
+    }
+    __syncthreads();
+    if (!is_last) {
+        return;
+    }
+    if (thread == 0) {
+        atomicExch(&finished_parts[blockIdx.x], 0u);
+    }
+    for (unsigned int e = 2 * thread; e < rows * width; e += 2 * THREADS) {
+        combine_parts(task, partials, parts, e / width, e % width);
+    }
+}
+
+// The second bound is the number of workgroups per multiprocessor; AMD's compiler ignores it.
+#define ATTENTION_DECODE(T, T_NAME, ROWS)                                                                               \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_decode_##ROWS##_##T_NAME(                      \
+        const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
+        const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
+        const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
+        const unsigned int total_keys, float *partial) {                                                                \
+        attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
+    }
+ATTENTION_DECODE(float, f32, 4)
+ATTENTION_DECODE(__half, f16, 4)
+ATTENTION_DECODE(__half, f16, 8)
+ATTENTION_DECODE(__nv_bfloat16, bf16, 4)
+ATTENTION_DECODE(__nv_bfloat16, bf16, 8)
