@@ -20,13 +20,14 @@ pub mod quantized;
 pub mod random;
 pub mod reduce;
 pub mod rows;
+pub mod sampling;
 pub mod shared;
 pub mod sort;
 
 pub use schema::{Argument, Axis, Constant, Family, Module, Pass, Subject, names};
 
 /// All subjects, in the order of the constants in the header and of kernel IDs.
-pub const SUBJECTS: [Subject; 13] = [
+pub const SUBJECTS: [Subject; 14] = [
     shared::SUBJECT,
     elementwise::SUBJECT,
     random::SUBJECT,
@@ -35,6 +36,7 @@ pub const SUBJECTS: [Subject; 13] = [
     reduce::SUBJECT,
     rows::SUBJECT,
     sort::SUBJECT,
+    sampling::SUBJECT,
     convolution::SUBJECT,
     attention::SUBJECT,
     product::SUBJECT,
