@@ -132,7 +132,8 @@ struct Row {
     // it passes logits of -INFINITY.
     template <bool CHANGED, typename F>
     __device__ __forceinline__ void each(F f) const {
-        const unsigned int begin = min(threadIdx.x / LANES * span, vocabulary), end = min(begin + span, vocabulary);
+        // A span past the end of the row has no packs.
+        const unsigned int begin = threadIdx.x / LANES * span, end = min(begin + span, vocabulary);
         const bool is_aligned = ((uintptr_t)logits / sizeof(T) | vocabulary) % PACK == 0;
         const auto load = [&](unsigned int pack) INLINE {
             const unsigned int at = pack * PACK;
@@ -175,10 +176,11 @@ __device__ __forceinline__ uint32_t key_of(float logit, float largest, float sca
     return (uint32_t)((largest - logit) * scale);
 }
 
-// A threshold: `through` is the amount of all keys up to `last`, `before` that of all smaller keys if it is not exact.
+// A threshold: no key lies between the threshold itself and `last`. `through` is the amount of all keys up to it. If that
+// is more than wanted, `before` is the amount of all smaller keys.
 struct Threshold {
     uint32_t last;
-    uint64_t before, wanted, through;
+    uint64_t before, through;
 };
 
 // Returns the smallest key such that the amounts of all keys up to it add up to `wanted(total)`. `each_key` calls its
@@ -222,7 +224,7 @@ __device__ __forceinline__ Threshold find_threshold(Shared &shared, E each_key, 
         const uint32_t last = low + ((1u << shift) - 1);
         // Without any of the bin's keys, whose amounts are at least that of the last one, there is too little.
         if (shift == 0 || through - amount(last) < least) {
-            return {last, before, least, through};
+            return {last, before, through};
         }
         size = shift == FIRST_SHIFT ? 1u << (FIRST_SHIFT - SECOND_SHIFT) : 1u << SECOND_SHIFT;
         shift = shift == FIRST_SHIFT ? SECOND_SHIFT : 0;
@@ -380,10 +382,13 @@ __device__ __forceinline__ void sample(const T *logits, const uint32_t *all_sett
                                                 [&](uint64_t) INLINE { return (uint64_t)settings.top_k; }).last;
             }
             if (settings.top_p != NONE) {
-                last = find_threshold<uint64_t>(shared, each_key, [&](uint32_t key) INLINE { return row.weight(key); },
-                                                [&](uint64_t total) INLINE {
+                const Threshold found = find_threshold<uint64_t>(shared, each_key,
+                                                                 [&](uint32_t key) INLINE { return row.weight(key); },
+                                                                 [&](uint64_t total) INLINE {
                     return high_product(total, (uint64_t)settings.top_p << 32);
-                }).last;
+                });
+                // The last key of a bin may be beyond the threshold of top-k.
+                last = min(last, found.last);
             }
             token = draw_token(shared, row, best, settings.scale, min(last, settings.last_key), settings.draw);
         }
