@@ -45,6 +45,10 @@ pub struct Arguments {
     #[arg(long, env, default_value_t = Options::default().step_tokens, value_parser = count)]
     pub step_tokens: usize,
 
+    /// Ignore the sampler settings in the model's generation_config.json; those of OpenAI's API are then the defaults
+    #[arg(long, env)]
+    pub ignore_generation_config: bool,
+
     /// Disable sharing of the cache between prompts with a common prefix
     #[arg(long, env)]
     pub no_prefix_cache: bool,
@@ -55,7 +59,11 @@ pub struct Arguments {
 }
 
 /// This worker's defaults for [`ServerArguments`].
-pub const DEFAULTS: [(&str, &str); 2] = [("port", "8081"), ("body_limit", "8388608")];
+///
+/// Requests of one client are queued and not rejected, because an application's server is a single client. The queue is
+/// fair between clients.
+pub const DEFAULTS: [(&str, &str); 3] =
+    [("port", "8081"), ("body_limit", "8388608"), ("streams_per_client", "0")];
 
 impl Arguments {
     /// Returns the options of the engine.
@@ -103,6 +111,7 @@ fn bytes(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::FromArgMatches;
 
     #[test]
     fn sizes_are_parsed() {
@@ -118,6 +127,19 @@ mod tests {
         ] {
             assert_eq!(bytes(text).ok(), expected, "{text}");
         }
+    }
+
+    /// An application's server is a single client, whose requests wait instead of being rejected.
+    #[test]
+    fn clients_have_no_limit_unless_it_is_set() {
+        let limit = |more: &[&str]| {
+            let command = worker_core::arguments::command::<Arguments>(&DEFAULTS);
+            let matches =
+                command.try_get_matches_from(["worker", "--model", "m"].iter().chain(more)).unwrap();
+            Arguments::from_arg_matches(&matches).unwrap().server.streams_per_client
+        };
+        assert_eq!(limit(&[]), 0);
+        assert_eq!(limit(&["--streams-per-client", "3"]), 3);
     }
 
     #[test]

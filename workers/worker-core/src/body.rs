@@ -7,7 +7,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use hyper::body::Bytes;
 pub use serde::de::MapAccess;
-use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, Visitor};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment};
@@ -79,11 +79,12 @@ macro_rules! tuple {
 tuple!(One, Two);
 tuple!(One, Two, Three);
 
-/// Declares a group of body fields: a struct of options, which are `None` if the field is missing or null.
+/// Declares a group of body fields: a struct of options, which are `None` if the field is missing or null. `as` gives a
+/// field another name in JSON.
 #[macro_export]
 macro_rules! fields {
     ($(#[$meta:meta])* $visibility:vis struct $name:ident $(, others: $others:expr)? => {
-        $($(#[$field_meta:meta])* $field:ident: $kind:ty,)*
+        $($(#[$field_meta:meta])* $field:ident $(as $json_name:literal)?: $kind:ty,)*
     }) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
@@ -98,12 +99,24 @@ macro_rules! fields {
                 values: &mut A,
             ) -> Result<bool, A::Error> {
                 match name {
-                    $(stringify!($field) => self.$field = values.next_value()?,)*
+                    $($crate::field_name!($field $($json_name)?) => self.$field = values.next_value()?,)*
                     _ => return Ok(false),
                 }
                 Ok(true)
             }
         }
+    };
+}
+
+/// Returns the name of a field in JSON: that of the struct, or one that follows it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! field_name {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $json_name:literal) => {
+        $json_name
     };
 }
 
@@ -174,7 +187,7 @@ pub fn parse<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
         ApiError::invalid(format!("the body is not UTF-8: invalid byte {at}")).with_code("invalid_utf8")
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
-    let object = read::<T, _>(&mut json)?;
+    let object = read::<T, _>(&mut json, text)?;
     json.end().map_err(|error| not_json(&error))?;
     object.accepted()
 }
@@ -184,15 +197,16 @@ pub fn parse<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
 /// # Errors
 /// 400 if a value has the wrong type or a field is not accepted.
 pub fn from_fields<T: Fields>(fields: Map<String, Value>) -> Result<T, ApiError> {
-    read::<T, _>(Value::Object(fields))?.accepted()
+    read::<T, _>(Value::Object(fields), "")?.accepted()
 }
 
 fn read<'de, T: Fields, D: Deserializer<'de, Error = serde_json::Error>>(
     from: D,
+    text: &str,
 ) -> Result<Object<T>, ApiError> {
     serde_path_to_error::deserialize(from).map_err(|error| {
         let path = error.path().clone();
-        data_error(&path, &error.into_inner())
+        data_error(&path, &error.into_inner(), text)
     })
 }
 
@@ -205,11 +219,7 @@ struct Object<T> {
 impl<T> Object<T> {
     fn accepted(self) -> Result<T, ApiError> {
         let Some((name, code)) = self.refused else { return Ok(self.parts) };
-        let why = if code == "invalid_value" {
-            "is not a field of this request body"
-        } else {
-            "is not supported by this server"
-        };
+        let why = if code == "invalid_value" { NOT_A_FIELD } else { NOT_SUPPORTED };
         Err(ApiError::field(name.chars().take(MAX_NAME_CHARS).collect::<String>(), why).with_code(code))
     }
 }
@@ -247,13 +257,38 @@ impl<'de, T: Fields> Deserialize<'de> for Object<T> {
     }
 }
 
-fn data_error(at: &Path, error: &serde_json::Error) -> ApiError {
-    if error.classify() != Category::Data {
-        return not_json(error);
+/// An object within a body, whose unknown fields are treated like those of the body.
+#[derive(Clone, Debug, Default)]
+pub struct Nested<T>(pub T);
+
+impl<'de, T: Fields> Deserialize<'de> for Nested<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Object { parts, refused } = Object::deserialize(deserializer)?;
+        let Some((name, code)) = refused else { return Ok(Nested(parts)) };
+        let kind = if code == "invalid_value" { UNKNOWN } else { UNSUPPORTED };
+        let name: String = name.chars().take(MAX_NAME_CHARS).collect();
+        Err(D::Error::custom(format_args!("{kind}{name}`")))
     }
+}
+
+/// Converts the error for the value at `at` of the body `text`.
+fn data_error(at: &Path, error: &serde_json::Error, text: &str) -> ApiError {
     let message = truncated(error.to_string());
+    let message = match error.classify() {
+        Category::Data => message,
+        // serde_json also reports values that it cannot represent, and a number in place of a variant's name, as syntax
+        // errors.
+        Category::Syntax if serde_json::from_str::<IgnoredAny>(text).is_ok() => {
+            if message.starts_with("expected value") {
+                "the value has the wrong type".to_owned()
+            } else {
+                message
+            }
+        }
+        _ => return not_json(error),
+    };
     let mut param = path(at);
-    // For missing and duplicate fields the path may end at the enclosing object; serde's text has the name.
+    // For missing, duplicate and unknown fields the path may end at the enclosing object; serde's text has the name.
     let named = NAMED.iter().find_map(|start| Some((start, message.strip_prefix(start)?.split_once('`')?.0)));
     if let Some((start, name)) = named {
         let last = matches!(at.iter().next_back(), Some(Segment::Map { key }) if key == name);
@@ -261,13 +296,25 @@ fn data_error(at: &Path, error: &serde_json::Error) -> ApiError {
             param = if param.is_empty() { name.to_owned() } else { format!("{param}.{name}") };
         }
     }
+    match named {
+        Some((&UNSUPPORTED, _)) => {
+            return ApiError::field(param, NOT_SUPPORTED).with_code("unsupported_parameter");
+        }
+        Some((&UNKNOWN, _)) => return ApiError::field(param, NOT_A_FIELD),
+        _ => {}
+    }
     let location = if param.is_empty() { "the body" } else { param.as_str() };
     let error = ApiError::invalid(format!("{location}: {message}")).with_code("invalid_value");
     if param.is_empty() { error } else { error.with_param(param) }
 }
 
 const MISSING: &str = "missing field `";
-const NAMED: [&str; 2] = [MISSING, "duplicate field `"];
+const UNSUPPORTED: &str = "unsupported field `";
+const UNKNOWN: &str = "unknown field `";
+const NAMED: [&str; 4] = [MISSING, "duplicate field `", UNSUPPORTED, UNKNOWN];
+
+const NOT_SUPPORTED: &str = "is not supported by this server";
+const NOT_A_FIELD: &str = "is not a field of this request body";
 
 /// Maximum number of characters of a field name in an error.
 const MAX_NAME_CHARS: usize = 64;
@@ -309,7 +356,33 @@ mod tests {
         struct Sample => {
             max_tokens: u32,
             messages: Vec<Message>,
+            kind: Kind,
+            nested: Nested<Outer>,
         }
+    }
+
+    fields! {
+        /// An object.
+        struct Outer => { inner: Nested<Inner>, }
+    }
+
+    fields! {
+        /// An object in an object.
+        struct Inner, others: Others::Unsupported(&[&[("y", &["*"])]]) => { kind as "type": String, }
+    }
+
+    #[test]
+    fn nested_objects_follow_the_rule_of_bodies() {
+        let body = br#"{"nested": {"inner": {"type": "a", "x": null, "y": 2}}}"#;
+        let inner = parse::<Sample>(body).unwrap().nested.unwrap().0.inner.unwrap().0;
+        assert_eq!(inner.kind.as_deref(), Some("a"));
+    }
+
+    /// serde_json calls a number in place of a variant a syntax error.
+    #[derive(Deserialize, Debug)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        One,
     }
 
     #[derive(Deserialize, Debug)]
@@ -322,6 +395,12 @@ mod tests {
     fn errors_name_the_field() {
         let table: &[(&[u8], &str, Option<&str>)] = &[
             (br#"{"messages": [{"role": 1}]}"#, "invalid_value", Some("messages[0].role")),
+            (br#"{"kind": 1}"#, "invalid_value", Some("kind")),
+            (br#"{"kind": {}, "messages": 1}"#, "invalid_value", Some("kind")),
+            (br#"{"kind": 1"#, "invalid_json", None),
+            (br#"{"nested": {"more": 1}}"#, "invalid_value", Some("nested.more")),
+            (br#"{"nested": {"inner": {"x": 1}}}"#, "unsupported_parameter", Some("nested.inner.x")),
+            (br#"{"nested": {"inner": {"type": 1}}}"#, "invalid_value", Some("nested.inner.type")),
             (br#"{"messages": [{"role": "a"}, {}]}"#, "invalid_value", Some("messages[1].role")),
             (br#"{"messages": 1}"#, "invalid_value", Some("messages")),
             (br#"{"messages": [], "max_tokens": -1}"#, "invalid_value", Some("max_tokens")),
@@ -346,9 +425,9 @@ mod tests {
     #[test]
     fn a_missing_field_has_the_full_path() {
         fields! {
-            struct Outer => { role: Message, }
+            struct Outermost => { role: Message, }
         }
-        let error = parse::<Outer>(br#"{"role": {}}"#).unwrap_err();
+        let error = parse::<Outermost>(br#"{"role": {}}"#).unwrap_err();
         assert_eq!(error.param(), Some("role.role"));
     }
 

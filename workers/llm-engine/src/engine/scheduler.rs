@@ -1,5 +1,5 @@
 //! Selection of the rows of each step: pure bookkeeping without threads or tensors.
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
@@ -68,7 +68,8 @@ pub struct Counters {
 }
 
 /// Batches requests into steps. Decoding sequences come first, with one row each; the remaining rows go to
-/// prompts, in chunks, first come, first served. When blocks run out, the youngest sequence is preempted: it
+/// prompts, in chunks, first come, first served. Of the waiting requests, those of the clients with the fewest running
+/// ones are admitted first. When blocks run out, the youngest sequence is preempted: it
 /// releases its blocks and recomputes its tokens later. The oldest sequence therefore advances in every step.
 pub struct Scheduler<W> {
     pool: BlockPool,
@@ -278,7 +279,7 @@ impl<W> Scheduler<W> {
         (!waits).then_some(sequence.pending())
     }
 
-    /// Admits the first waiting sequence that can run, and returns its index among the running ones.
+    /// Admits the next waiting sequence that can run, and returns its index among the running ones.
     fn admit(&mut self) -> Option<usize> {
         if self.running.len() >= self.limits.running {
             return None;
@@ -286,7 +287,14 @@ impl<W> Scheduler<W> {
         let filling = &self.filling;
         let fills =
             |sequence: &Sequence<W>| sequence.next_block().is_some_and(|block| filling.contains(&block));
-        let place = self.waiting.iter().position(|sequence| !(sequence.may_share() && fills(sequence)))?;
+        let candidates = self.waiting.iter().enumerate();
+        let candidates = candidates.filter(|(_, sequence)| !(sequence.may_share() && fills(sequence)));
+        let mut of_client: HashMap<u128, usize> = HashMap::new();
+        self.running.iter().for_each(|running| *of_client.entry(running.client).or_default() += 1);
+        let turn = |sequence: &Sequence<W>| of_client.get(&sequence.client).copied().unwrap_or(0);
+        // Preempted sequences continue first. Of equal ones, `min_by_key` returns the oldest.
+        let next = candidates.min_by_key(|(_, sequence)| (!sequence.preempted, turn(sequence)));
+        let (place, _) = next?;
         let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
         let spare = |pool: &BlockPool| pool.available().saturating_sub(promised);
         let sequence = &mut self.waiting[place];
@@ -362,6 +370,33 @@ fn divide(group: &mut [(u64, usize)], mut left: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A client with many requests does not delay the first request of another until all of its own have run.
+    #[test]
+    fn clients_take_turns() {
+        let mut scheduler = Scheduler::new(99, true, Limits { running: 3, rows: 64 });
+        for (client, first) in [(1, 10), (1, 20), (1, 30), (1, 40), (1, 50), (2, 60), (3, 70), (2, 80)] {
+            scheduler.submit(Sequence::new(vec![first; 3], ()).of_client(client));
+        }
+        let mut plan = Plan::default();
+        let mut started = Vec::new();
+        while !scheduler.is_empty() {
+            scheduler.plan(&mut plan);
+            scheduler.commit(&plan);
+            let oldest = scheduler.running[0].id();
+            started.extend(scheduler.planned().map(|sequence| sequence.tokens[0]));
+            scheduler.running.iter_mut().for_each(|sequence| sequence.push(1));
+            scheduler.remove(|sequence| sequence.id() == oldest, &mut Vec::new());
+        }
+        started.retain(|first| *first != 1);
+        let mut order: Vec<u32> = Vec::new();
+        for first in started {
+            if !order.contains(&first) {
+                order.push(first);
+            }
+        }
+        assert_eq!(order, [10, 60, 70, 20, 30, 40, 50, 80]);
+    }
 
     #[test]
     fn a_copy_for_a_preempted_sequence_is_dropped() {
