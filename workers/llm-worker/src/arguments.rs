@@ -111,7 +111,6 @@ fn bytes(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::FromArgMatches;
 
     #[test]
     fn sizes_are_parsed() {
@@ -127,19 +126,6 @@ mod tests {
         ] {
             assert_eq!(bytes(text).ok(), expected, "{text}");
         }
-    }
-
-    /// An application's server is a single client, whose requests wait instead of being rejected.
-    #[test]
-    fn clients_have_no_limit_unless_it_is_set() {
-        let limit = |more: &[&str]| {
-            let command = worker_core::arguments::command::<Arguments>(&DEFAULTS);
-            let matches =
-                command.try_get_matches_from(["worker", "--model", "m"].iter().chain(more)).unwrap();
-            Arguments::from_arg_matches(&matches).unwrap().server.streams_per_client
-        };
-        assert_eq!(limit(&[]), 0);
-        assert_eq!(limit(&["--streams-per-client", "3"]), 3);
     }
 
     #[test]

@@ -371,33 +371,6 @@ fn divide(group: &mut [(u64, usize)], mut left: usize) {
 mod tests {
     use super::*;
 
-    /// A client with many requests does not delay the first request of another until all of its own have run.
-    #[test]
-    fn clients_take_turns() {
-        let mut scheduler = Scheduler::new(99, true, Limits { running: 3, rows: 64 });
-        for (client, first) in [(1, 10), (1, 20), (1, 30), (1, 40), (1, 50), (2, 60), (3, 70), (2, 80)] {
-            scheduler.submit(Sequence::new(vec![first; 3], ()).of_client(client));
-        }
-        let mut plan = Plan::default();
-        let mut started = Vec::new();
-        while !scheduler.is_empty() {
-            scheduler.plan(&mut plan);
-            scheduler.commit(&plan);
-            let oldest = scheduler.running[0].id();
-            started.extend(scheduler.planned().map(|sequence| sequence.tokens[0]));
-            scheduler.running.iter_mut().for_each(|sequence| sequence.push(1));
-            scheduler.remove(|sequence| sequence.id() == oldest, &mut Vec::new());
-        }
-        started.retain(|first| *first != 1);
-        let mut order: Vec<u32> = Vec::new();
-        for first in started {
-            if !order.contains(&first) {
-                order.push(first);
-            }
-        }
-        assert_eq!(order, [10, 60, 70, 20, 30, 40, 50, 80]);
-    }
-
     #[test]
     fn a_copy_for_a_preempted_sequence_is_dropped() {
         let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64 });

@@ -46,27 +46,3 @@ pub(super) fn sampling(folder: &Path) -> Result<Sampling> {
     }
     Ok(sampling)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_of_the_model_are_defaults() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |text: &str| {
-            std::fs::write(folder.path().join("generation_config.json"), text).unwrap();
-            sampling(folder.path())
-        };
-        let read = of(r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": null,
-            "repetition_penalty": 1.05, "eos_token_id": [1, 2], "transformers_version": "4.51.0"}"#);
-        let (temperature, top_p, top_k, repetition_penalty) = (0.6, 0.95, Some(20), 1.05);
-        let expected = Sampling { temperature, top_p, top_k, repetition_penalty, ..Sampling::default() };
-        assert_eq!(read.unwrap(), expected);
-        let ignored = of(r#"{"temperature": -1, "top_p": "x", "top_k": 0, "repetition_penalty": 0}"#);
-        assert_eq!(ignored.unwrap(), Sampling::default());
-        assert!(of("{").is_err());
-        std::fs::remove_file(folder.path().join("generation_config.json")).unwrap();
-        assert_eq!(sampling(folder.path()).unwrap(), Sampling::default());
-    }
-}
