@@ -6,7 +6,7 @@
 // sort with 8-bit digits: each tile counts its digits, a prefix sum over the tiles gives the target positions, and
 // each tile moves its elements there.
 #include "index.cuh"
-#include "lanes.cuh"
+#include "prefix.cuh"
 
 // Maps bits to keys. `sign` is the sign bit, 0 for unsigned types; `infinity` the bits of the largest value that is
 // not NaN, 0 for integers; `descending_mask` is all ones for descending order. All are 0 if the elements are keys already.
@@ -170,18 +170,6 @@ __device__ __forceinline__ void count_digits(const K *x, uint32_t *counts, const
     }
     __syncthreads();
     counts[(tile.row * DIGITS + threadIdx.x) * tiles + tile.tile] = found[threadIdx.x];
-}
-
-// Returns the sum of the values of the lanes before this one in its group (exclusive prefix sum).
-template <typename V>
-__device__ __forceinline__ V sum_before(V value) {
-    V sum = value;
-#pragma unroll
-    for (unsigned int step = 1; step < LANES; step *= 2) {
-        const V other = __shfl_up_sync(~0u, sum, step, LANES);
-        sum += threadIdx.x % LANES < step ? 0 : other;
-    }
-    return sum - value;
 }
 
 // Replaces counts by their exclusive prefix sums over the tiles; a group of lanes sums the list of one row and

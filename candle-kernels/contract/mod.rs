@@ -21,6 +21,7 @@ pub mod random;
 pub mod reduce;
 pub mod row;
 pub mod rows;
+pub mod sampling;
 pub mod shared;
 pub mod sort;
 
@@ -36,6 +37,7 @@ pub const SUBJECTS: [Subject; 14] = [
     reduce::SUBJECT,
     rows::SUBJECT,
     sort::SUBJECT,
+    sampling::SUBJECT,
     convolution::SUBJECT,
     attention::SUBJECT,
     product::SUBJECT,

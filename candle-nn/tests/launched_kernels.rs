@@ -7,7 +7,7 @@ use candle::quantized::rocm::block_types;
 use candle::quantized::{GgmlDType, QTensor};
 use candle::rocm::hip_kernels::contract::{
     Element, KernelId, Product, ProductKind, Quantize, QuantizeKind, TileSide, TiledProduct, BLOCK,
-    PRODUCT_TILE,
+    PRODUCT_TILE, SAMPLE_RESULT_WORDS, SAMPLE_SETTINGS_WORDS,
 };
 use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
@@ -82,13 +82,14 @@ fn launched_on(arch: &str) -> Vec<String> {
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
-    let groups: [(&str, Group); 10] = [
+    let groups: [(&str, Group); 11] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
         ("reductions", reductions),
         ("rows", rows),
         ("sorting", sorting),
+        ("sampling", sampling),
         ("windows", windows),
         ("products", products),
         ("attention", attention),
@@ -261,6 +262,21 @@ fn sorting(device: &Device) -> Result<()> {
             let x = on(device, &[1, columns], dtype)?;
             x.arg_sort_last_dim(true)?;
             x.arg_sort_last_dim(false)?;
+        }
+    }
+    Ok(())
+}
+
+fn sampling(device: &Device) -> Result<()> {
+    let settings = Tensor::zeros(SAMPLE_SETTINGS_WORDS, U32, device)?;
+    for dtype in [BF16, F16, F32] {
+        let logits = on(device, &[1, 40], dtype)?;
+        let ((logits, logits_layout), (settings, settings_layout)) =
+            (logits.storage_and_layout(), settings.storage_and_layout());
+        let (Storage::Rocm(logits), Storage::Rocm(settings)) = (&*logits, &*settings) else { continue };
+        // SAFETY: settings of zeros refer to no lists and ask for no most likely tokens.
+        unsafe {
+            rocm::sample((logits, logits_layout), (settings, settings_layout), SAMPLE_RESULT_WORDS)?;
         }
     }
     Ok(())

@@ -83,9 +83,8 @@ pub fn run(
         max_tokens: Some(tokens.min(left)),
         sampling,
         stop: options.stops.clone(),
-        ignore_eos: false,
         logprobs: options.report.as_ref().map(|_| 2),
-        constraint: None,
+        ..Request::default()
     };
     let result = match engine.submit(request) {
         Ok(stream) => run.follow(stream, interrupted, on_text),

@@ -82,10 +82,8 @@ impl Bench {
             prompt,
             max_tokens: Some(tokens),
             sampling,
-            stop: Vec::new(),
             ignore_eos: true,
-            logprobs: None,
-            constraint: None,
+            ..Request::default()
         })?)
     }
 

@@ -12,8 +12,8 @@ pub enum Constraint {
     JsonSchema(serde_json::Value),
 }
 
-/// A request to generate text.
-#[derive(Clone, Debug)]
+/// A request to generate text. The default has an empty prompt, which must be set.
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The prompt's tokens, at least one.
     pub prompt: Vec<u32>,
@@ -23,12 +23,18 @@ pub struct Request {
     pub sampling: Sampling,
     /// Stop strings: generation ends at the first of them, which is not part of the text.
     pub stop: Vec<String>,
+    /// Tokens that end the text like end-of-text tokens, regardless of `ignore_eos`.
+    pub stop_token_ids: Vec<u32>,
+    /// Number of tokens before which no stop string, stop token or end-of-text token ends the text.
+    pub min_tokens: usize,
     /// If true, generation continues after an end-of-text token.
     pub ignore_eos: bool,
     /// Number of alternatives per token with log probabilities; `None` reports no log probabilities.
     pub logprobs: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
+    /// Number that identifies the client. Waiting requests of clients with fewer running ones are started first.
+    pub client: u128,
 }
 
 /// A token and its log probability before temperature and truncation.

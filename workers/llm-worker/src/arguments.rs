@@ -50,6 +50,10 @@ pub struct Arguments {
     #[arg(long, env, default_value_t = Options::default().step_tokens, value_parser = count)]
     pub step_tokens: usize,
 
+    /// Ignore the sampler settings in the model's generation_config.json; those of OpenAI's API are then the defaults
+    #[arg(long, env)]
+    pub ignore_generation_config: bool,
+
     /// Disable sharing of the cache between prompts with a common prefix
     #[arg(long, env)]
     pub no_prefix_cache: bool,
@@ -64,7 +68,11 @@ pub struct Arguments {
 }
 
 /// This worker's defaults for [`ServerArguments`].
-pub const DEFAULTS: [(&str, &str); 2] = [("port", "8081"), ("body_limit", "8388608")];
+///
+/// Requests of one client are queued and not rejected, because an application's server is a single client. The queue is
+/// fair between clients.
+pub const DEFAULTS: [(&str, &str); 3] =
+    [("port", "8081"), ("body_limit", "8388608"), ("streams_per_client", "0")];
 
 impl Arguments {
     /// Returns the options of the engine.

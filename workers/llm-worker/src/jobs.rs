@@ -119,7 +119,8 @@ async fn create(
     let place = client.acquire(1, "prompt")?;
     let submitting = served.clone();
     let start = Instant::now();
-    let stream = blocking(move || submit(&submitting, body)).await?;
+    let client = client.id();
+    let stream = blocking(move || submit(&submitting, body, client)).await?;
     let job = state.jobs.create(OnDisconnect::Continue);
     job.hold(place);
     let job_id = job.id();
@@ -129,9 +130,10 @@ async fn create(
     Ok(accepted(&job_id))
 }
 
-fn submit(served: &ServedModel, body: JobRequest) -> Result<Stream, ApiError> {
+fn submit(served: &ServedModel, body: JobRequest, client: u128) -> Result<Stream, ApiError> {
     let max_tokens = required(body.max_tokens, "max_tokens")?;
-    let top_p = body.top_p.unwrap_or(1.0);
+    let defaults = served.sampling.clone();
+    let top_p = body.top_p.unwrap_or(defaults.top_p);
     check(&[
         Limit("max_tokens", max_tokens as f64, 1.0..=f64::INFINITY, "tokens"),
         Limit("top_p", top_p.into(), f64::MIN_POSITIVE..=1.0, ""),
@@ -139,18 +141,16 @@ fn submit(served: &ServedModel, body: JobRequest) -> Result<Stream, ApiError> {
     let sampling = Sampling {
         temperature: required(body.temperature, "temperature")?,
         top_p,
-        top_k: body.top_k.filter(|&top_k| top_k > 0),
-        ..Sampling::default()
+        top_k: body.top_k.map_or(defaults.top_k, |top_k| Some(top_k).filter(|&top_k| top_k > 0)),
+        ..defaults
     };
     let prompt = served.engine.text().encode(&required(body.prompt, "prompt")?, true);
     let request = Request {
         prompt: prompt.map_err(|error| prompts::rejected("prompt", &error))?,
         max_tokens: Some(max_tokens),
         sampling,
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        constraint: None,
+        client,
+        ..Request::default()
     };
     served.engine.submit(request).map_err(|error| failure::request_error(error, "prompt", "prompt"))
 }

@@ -51,7 +51,7 @@ impl Worker for LlmWorker {
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
         let reading = &mut |share| progress.report(share, "reading the weights");
-        let Loaded { model, text, name, bytes } =
+        let Loaded { model, text, sampling, name, bytes } =
             load(&path, &device.device, arguments.load(), reading).context("cannot load the model")?;
         progress.report(1.0, "warming up");
         let name = if path.as_os_str() == arguments.model.as_str() { name } else { arguments.model.clone() };
@@ -62,6 +62,8 @@ impl Worker for LlmWorker {
         let name = ModelName::new(name, aliases);
         let served =
             ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
+        let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
+        let served = served.with_sampling(sampling);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
     }
@@ -75,10 +77,8 @@ fn warm_up(engine: &Engine) -> Result<()> {
         prompt,
         max_tokens: Some(2),
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
-        stop: Vec::new(),
         ignore_eos: true,
-        logprobs: None,
-        constraint: None,
+        ..Request::default()
     };
     let mut stream = engine.submit(request)?;
     while let Some(event) = stream.blocking_next() {

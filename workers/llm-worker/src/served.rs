@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use llm_engine::engine::{Engine, Options};
-use llm_engine::request::RequestError;
+use llm_engine::request::{RequestError, Sampling};
 use llm_engine::step::BLOCK_SIZE;
 use serde_json::{Value, json};
 use worker_core::device::OpenDevice;
@@ -21,6 +21,8 @@ pub struct ServedModel {
     pub device: OpenDevice,
     /// Metrics.
     pub metrics: ModelMetrics,
+    /// Defaults of the sampler settings.
+    pub sampling: Sampling,
     /// Maximum number of open requests.
     max_open: usize,
 }
@@ -38,7 +40,12 @@ impl ServedModel {
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
         let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
-        ServedModel { engine, name, device, metrics, max_open }
+        ServedModel { engine, name, device, metrics, sampling: Sampling::default(), max_open }
+    }
+
+    /// Sets the defaults of the sampler settings.
+    pub fn with_sampling(self, sampling: Sampling) -> ServedModel {
+        ServedModel { sampling, ..self }
     }
 
     /// Checks that a prompt leaves space for at least one generated token.

@@ -4,9 +4,11 @@
 #[path = "http/tiny_llama.rs"]
 mod tiny_llama;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn worker(folder: &Path) -> Command {
     let mut worker = Command::new(env!("CARGO_BIN_EXE_llm-worker-cpu"));
@@ -28,6 +30,55 @@ fn a_model_that_cannot_be_loaded_exits_with_1() {
         last.starts_with("error: llm-worker-cpu cannot serve") && last.contains("tokenizer.json"),
         "{stderr}"
     );
+}
+
+/// With RUST_BACKTRACE, Candle appends a backtrace to its errors.
+#[test]
+fn a_damaged_file_is_reported_without_a_backtrace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, [b"GGUF".as_slice(), &[3, 0, 0, 0], &[0xff; 64]].concat()).unwrap();
+    let output = worker(&path).env("RUST_BACKTRACE", "1").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("model.gguf") && !stderr.contains("backtrace"), "{stderr}");
+    assert!(!stderr.lines().any(|line| line.trim_start().starts_with("at ")), "{stderr}");
+}
+
+/// Idle connections may use up all file descriptors; the oldest are then closed.
+#[test]
+fn idle_connections_do_not_block_others() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_llama::write(folder.path(), true);
+    let command = format!(
+        "ulimit -n 100; exec {} --port 0 --model {}",
+        env!("CARGO_BIN_EXE_llm-worker-cpu"),
+        folder.path().display()
+    );
+    let mut worker = Command::new("sh").args(["-c", &command]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(worker.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit("http://").next().unwrap().to_owned();
+    let idle: Vec<_> = (0..150).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let mut client = TcpStream::connect(&address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let read = client.read_to_string(&mut answer);
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert!(read.is_ok() && answer.starts_with("HTTP/1.1 200"), "{read:?} {answer}");
+    drop(idle);
+}
+
+/// nginx counts every status in `proxy_next_upstream` as a failure of the worker, which `max_fails` then disables for
+/// all clients.
+#[test]
+fn a_client_over_its_limit_does_not_disable_the_worker_behind_nginx() {
+    let config = std::fs::read_to_string("../../deploy/nginx.conf").unwrap();
+    let lines = config.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let conditions: Vec<&str> = lines.filter(|line| line.starts_with("proxy_next_upstream ")).collect();
+    assert_eq!(conditions, ["proxy_next_upstream error http_503 non_idempotent;"]);
 }
 
 #[test]

@@ -67,6 +67,14 @@ pub struct Client {
 }
 
 impl Client {
+    /// Returns a number that identifies the client, for fair queues.
+    pub fn id(&self) -> u128 {
+        match self.address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(address) => address.to_bits(),
+        }
+    }
+
     /// Acquires `count` slots, one per text or image; `param` is the request field that sets the count.
     ///
     /// # Errors

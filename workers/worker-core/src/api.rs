@@ -117,9 +117,14 @@ fn model(served: &impl LoadedModel, owner: &str) -> Value {
     model
 }
 
-/// Returns the routes `GET /v1/models` and `GET /v1/models/{name}`; `owner` is the name of the worker's package.
+/// Returns the routes `GET /v1/models` and `GET /v1/models/{name}`, also without `/v1`; `owner` is the name of the
+/// worker's package.
 pub fn models<S: LoadedModel>(api: &Api<S>, owner: &'static str) -> Router {
-    let router = Router::new().route("/v1/models", get(list::<S>)).route("/v1/models/{*name}", get(one::<S>));
+    let routes = |router: Router<_>, prefix: &str| {
+        let router = router.route(&format!("{prefix}/models"), get(list::<S>));
+        router.route(&format!("{prefix}/models/{{*name}}"), get(one::<S>))
+    };
+    let router = ["/v1", ""].into_iter().fold(Router::new(), routes);
     router.with_state((api.clone(), owner))
 }
 

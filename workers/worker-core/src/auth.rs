@@ -2,7 +2,8 @@
 
 use crate::ApiError;
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::HeaderValue;
+use axum::http::header::{AUTHORIZATION, HeaderName};
 use axum::middleware::Next;
 use axum::response::Response;
 use std::fmt;
@@ -52,6 +53,10 @@ pub(crate) struct TokenPolicy {
     pub open: Arc<[&'static str]>,
 }
 
+/// Header that Anthropic's clients and some proxies use instead of `Authorization`.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Middleware that rejects requests without the token.
 pub(crate) async fn require_token(
     State(guard): State<TokenPolicy>,
     request: Request,
@@ -61,11 +66,15 @@ pub(crate) async fn require_token(
     if guard.open.contains(&request.uri().path()) {
         return Ok(next.run(request).await);
     }
-    let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()).and_then(bearer);
+    let headers = request.headers();
+    let header = |name| headers.get(name).map(|value: &HeaderValue| value.as_bytes());
+    let given = header(AUTHORIZATION).and_then(bearer).or_else(|| header(API_KEY));
     match given {
         Some(given) if token.matches(given) => Ok(next.run(request).await),
         Some(_) => Err(ApiError::unauthorized("invalid token; it must equal the worker's --api-token")),
-        None => Err(ApiError::unauthorized("missing token; send it as `Authorization: Bearer TOKEN`")),
+        None => Err(ApiError::unauthorized(
+            "missing token; send it as `Authorization: Bearer TOKEN` or `X-Api-Key: TOKEN`",
+        )),
     }
 }
 

@@ -38,6 +38,7 @@ pub mod api;
 pub mod arguments;
 pub mod auth;
 pub mod body;
+mod connections;
 pub mod device;
 pub mod error;
 mod guarded;
@@ -54,6 +55,7 @@ pub mod progress;
 pub mod routes;
 pub mod server;
 pub mod sse;
+mod unread;
 
 pub use admission::{Client, WorkPermit};
 pub use api::{Api, LoadedModel, ModelName, blocking, unix_seconds};

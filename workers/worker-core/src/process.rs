@@ -115,8 +115,10 @@ fn load<W: Worker>(
                 api.lifecycle.ready();
             }
             Err(error) => {
-                tracing::error!("{error:#}");
+                // With RUST_BACKTRACE, Candle's errors end with a backtrace.
                 let summary = error_summary(&error);
+                tracing::error!("{summary}");
+                tracing::debug!("{error:#}");
                 api.lifecycle.fail(format!("{} cannot serve: {summary}", kind.binary(W::PACKAGE)));
             }
         }

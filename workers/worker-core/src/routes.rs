@@ -6,9 +6,10 @@ use crate::device::{self, DeviceKind};
 use crate::error::{handler_panicked, method_not_allowed, normalize_errors, route_not_found};
 use crate::lifecycle::State as Phase;
 use crate::metrics::measure;
+use crate::unread::close_unread;
 use crate::{ApiError, Lifecycle, Metrics, ServerArguments, metrics};
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{Method, StatusCode};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -20,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::trace::TraceLayer;
 use tracing::Span;
 
@@ -101,7 +102,8 @@ impl App {
             .layer(from_fn_with_state(admission, admit))
             .layer(from_fn_with_state(guard, require_token))
             .layer(CatchPanicLayer::custom(handler_panicked))
-            .layer(from_fn(normalize_errors));
+            .layer(from_fn(normalize_errors))
+            .layer(from_fn(close_unread));
         if !arguments.cors_origin.is_empty() {
             router = router.layer(cors(arguments));
         }
@@ -119,7 +121,8 @@ fn cors(arguments: &ServerArguments) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        .allow_headers([AUTHORIZATION, CONTENT_TYPE, HeaderName::from_static("last-event-id")])
+        // Clients send headers of their own, such as OpenAI's `x-stainless-os`. Origins are what is restricted.
+        .allow_headers(AllowHeaders::mirror_request())
         .max_age(Duration::from_secs(600))
 }
 

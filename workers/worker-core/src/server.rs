@@ -1,9 +1,10 @@
 //! HTTP server with graceful shutdown.
 
+use crate::connections::{Connections, OpenRequests};
+use crate::guarded::guard;
 use crate::{App, Lifecycle, ServerArguments};
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -14,7 +15,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 /// Time allowed for sending the remaining bytes after the shutdown deadline.
@@ -89,33 +89,44 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
     }
 }
 
-async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArguments) {
+async fn run(listener: TcpListener, mut app: App, arguments: &ServerArguments) {
     let router = app.router(arguments);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(arguments.header_timeout())
         .max_header_size(arguments.header_limit);
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
     let graceful = GracefulShutdown::new();
     let drain = app.drain.take();
     let shutdown = wait_for_shutdown(&app.lifecycle, drain, arguments.drain());
     tokio::pin!(shutdown);
     loop {
-        let (stream, peer) = tokio::select! {
-            accepted = Listener::accept(&mut listener) => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = &mut shutdown => break,
         };
-        while connections.try_join_next().is_some() {}
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tokio::select! {
+                    () = connections.recover(&error) => continue,
+                    () = &mut shutdown => break,
+                }
+            }
+        };
         // Tokens are small and must not be delayed.
         let _ = stream.set_nodelay(true);
         let router = router.clone();
+        let requests = OpenRequests::default();
+        let counted = requests.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
-            router.clone().oneshot(request)
+            let (open, response) = (counted.open(), router.clone().oneshot(request));
+            async move { response.await.map(|response| guard(response, open)) }
         });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
-        connections.spawn(async move {
+        connections.spawn(requests, async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%peer, %error, "connection failed");
             }

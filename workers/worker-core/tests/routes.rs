@@ -287,6 +287,26 @@ async fn cors_is_disabled_by_default() {
     );
 }
 
+/// OpenAI's client for JavaScript sends headers of its own.
+#[tokio::test]
+async fn preflight_requests_are_allowed_the_headers_that_they_ask_for() {
+    let router = worker(&["--cors-origin=http://a.test"]);
+    let headers = "authorization,content-type,x-stainless-os,x-stainless-retry-count";
+    let request = with(ask("OPTIONS", "/length"), "origin", "http://a.test");
+    let request = with(request, "access-control-request-headers", headers);
+    let response = router.oneshot(with(request, "access-control-request-method", "POST")).await.unwrap();
+    assert_eq!(response.headers()["access-control-allow-headers"], headers);
+}
+
+#[tokio::test]
+async fn the_token_may_be_sent_as_x_api_key() {
+    let router = worker(&["--api-token=secret"]);
+    for (key, status) in [("secret", 200), ("wrong", 401)] {
+        let request = with(json("/length", r#"{"text": "abc"}"#), "x-api-key", key);
+        assert_eq!(router.clone().oneshot(request).await.unwrap().status().as_u16(), status, "{key}");
+    }
+}
+
 #[tokio::test]
 async fn metrics_count_requests_by_route_and_status() {
     let app = app(&ready());

@@ -88,6 +88,32 @@ async fn the_header_limit_does_not_apply_to_the_body() {
     assert!(answer.ends_with("1048576"), "{answer}");
 }
 
+/// Without the header, a client may send its next request on a connection that the server closes.
+#[tokio::test]
+async fn responses_before_the_body_is_read_announce_that_the_connection_closes() {
+    let router = Router::new().route("/", post(async |body: String| body.len().to_string()));
+    let worker = start(|_| router, &["--api-token=secret", "--body-limit=1024"]).await;
+    let ask = async |path: &str, token: &str, length: usize| {
+        let mut client = Client::connect(worker.address).await;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n");
+        // The limit of a body is noticed while it is read.
+        client.send(&format!("{head}Content-Length: {length}\r\n\r\n{}", "a".repeat(2000))).await;
+        client.until("\r\n\r\n").await
+    };
+    for (path, token, length, status) in
+        [("/", "wrong", 500_000, 401), ("/none", "secret", 500_000, 404), ("/", "secret", 500_000, 413)]
+    {
+        let head = ask(path, token, length).await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+        assert!(head.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{head}");
+    }
+    let mut client = Client::connect(worker.address).await;
+    let head = "POST / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n";
+    client.send(&format!("{head}Content-Length: 3\r\n\r\nabc")).await;
+    let head = client.until("\r\n\r\n").await.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 200") && !head.contains("connection: close"), "{head}");
+}
+
 #[tokio::test]
 async fn malformed_requests_are_400() {
     let worker = start(|_| Router::new(), &[]).await;

@@ -14,6 +14,7 @@ pub(super) mod quantized_row;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod row_product;
+pub(super) mod sampling;
 pub(super) mod scan;
 pub(super) mod sort;
 pub(super) mod strided;

@@ -43,6 +43,21 @@ fn fields(request: &Request, vocabulary: usize) -> Result<(), RequestError> {
     let checks = [
         ("max_tokens", request.max_tokens != Some(0), "at least 1"),
         ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "at most the size of the vocabulary"),
+        (
+            "min_tokens",
+            request.max_tokens.is_none_or(|most| request.min_tokens <= most),
+            "at most `max_tokens`",
+        ),
+        (
+            "min_tokens",
+            request.min_tokens == 0 || request.constraint.is_none(),
+            "0 if the text is constrained, because a grammar determines where it ends",
+        ),
+        (
+            "stop_token_ids",
+            request.stop_token_ids.iter().all(|&token| (token as usize) < vocabulary),
+            "tokens of the vocabulary",
+        ),
         ("stop", request.stop.iter().all(|stop| !stop.is_empty()), "strings of at least one character"),
     ];
     match checks.into_iter().find(|&(_, holds, _)| !holds) {

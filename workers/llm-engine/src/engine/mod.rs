@@ -125,9 +125,9 @@ impl Engine {
             .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
         let (sender, events) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (prompt, writer) =
-            Writer::new(request, max_tokens, grammar, text, slot, sender, cancelled.clone());
-        self.send(Command::Submit(Box::new(Sequence::new(prompt, writer))))?;
+        let (client, limits) = (request.client, (max_tokens, capacity.vocabulary));
+        let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sender, cancelled.clone());
+        self.send(Command::Submit(Box::new(Sequence::new(prompt, writer).of_client(client))))?;
         Ok(Stream { events, cancelled })
     }
 

@@ -1,5 +1,5 @@
 //! Selection of the rows of each step: pure bookkeeping without threads or tensors.
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
@@ -68,7 +68,8 @@ pub struct Counters {
 }
 
 /// Batches requests into steps. Decoding sequences come first, with one row each; the remaining rows go to
-/// prompts, in chunks, first come, first served. When blocks run out, the youngest sequence is preempted: it
+/// prompts, in chunks, first come, first served. Of the waiting requests, those of the clients with the fewest running
+/// ones are admitted first. When blocks run out, the youngest sequence is preempted: it
 /// releases its blocks and recomputes its tokens later. The oldest sequence therefore advances in every step.
 pub struct Scheduler<W> {
     pool: BlockPool,
@@ -278,7 +279,7 @@ impl<W> Scheduler<W> {
         (!waits).then_some(sequence.pending())
     }
 
-    /// Admits the first waiting sequence that can run, and returns its index among the running ones.
+    /// Admits the next waiting sequence that can run, and returns its index among the running ones.
     fn admit(&mut self) -> Option<usize> {
         if self.running.len() >= self.limits.running {
             return None;
@@ -286,7 +287,14 @@ impl<W> Scheduler<W> {
         let filling = &self.filling;
         let fills =
             |sequence: &Sequence<W>| sequence.next_block().is_some_and(|block| filling.contains(&block));
-        let place = self.waiting.iter().position(|sequence| !(sequence.may_share() && fills(sequence)))?;
+        let candidates = self.waiting.iter().enumerate();
+        let candidates = candidates.filter(|(_, sequence)| !(sequence.may_share() && fills(sequence)));
+        let mut of_client: HashMap<u128, usize> = HashMap::new();
+        self.running.iter().for_each(|running| *of_client.entry(running.client).or_default() += 1);
+        let turn = |sequence: &Sequence<W>| of_client.get(&sequence.client).copied().unwrap_or(0);
+        // Preempted sequences continue first. Of equal ones, `min_by_key` returns the oldest.
+        let next = candidates.min_by_key(|(_, sequence)| (!sequence.preempted, turn(sequence)));
+        let (place, _) = next?;
         let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
         let spare = |pool: &BlockPool| pool.available().saturating_sub(promised);
         let sequence = &mut self.waiting[place];

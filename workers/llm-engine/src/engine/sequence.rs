@@ -20,6 +20,8 @@ pub struct Sequence<W> {
     pub(super) missing: usize,
     /// True if it was preempted before.
     pub(super) preempted: bool,
+    /// Number that identifies the client.
+    pub(super) client: u128,
     cached: usize,
     /// Attached data.
     pub writer: W,
@@ -37,9 +39,15 @@ impl<W> Sequence<W> {
             rows: 0,
             missing: 0,
             preempted: false,
+            client: 0,
             cached: 0,
             writer,
         }
+    }
+
+    /// Sets the number that identifies the client.
+    pub fn of_client(self, client: u128) -> Self {
+        Self { client, ..self }
     }
 
     /// Returns the id that the scheduler assigned.

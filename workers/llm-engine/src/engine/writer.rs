@@ -18,7 +18,11 @@ use super::status::{QueueSlot, Shared};
 /// [`Event::Error`], at the latest when the writer is dropped.
 pub(super) struct Writer {
     sampling: Sampling,
+    /// Sampling parameters of the first `min_tokens` tokens, which exclude those that end the text.
+    early_sampling: Sampling,
+    min_tokens: usize,
     max_tokens: usize,
+    stop_tokens: Vec<u32>,
     ignore_eos: bool,
     logprobs: Option<usize>,
     text: Arc<TextCodec>,
@@ -37,24 +41,33 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Splits a request into its prompt and its writer. `max_tokens` is the requested limit, or what fits.
+    /// Splits a request into its prompt and its writer. `max_tokens` is the requested limit, or what fits, of a model
+    /// with `vocabulary` tokens.
     pub(super) fn new(
         request: Request,
-        max_tokens: usize,
+        (max_tokens, vocabulary): (usize, usize),
         grammar: Option<Grammar>,
         text: &Arc<TextCodec>,
         slot: QueueSlot,
         events: UnboundedSender<Event>,
         cancelled: Arc<AtomicBool>,
     ) -> (Vec<u32>, Self) {
-        let Request { prompt, sampling, stop, ignore_eos, logprobs, .. } = request;
+        let Request { prompt, sampling, stop, stop_token_ids, min_tokens, ignore_eos, logprobs, .. } =
+            request;
+        let ends = if ignore_eos { &[] } else { text.ends() };
+        let ends = ends.iter().filter(|end| (**end as usize) < vocabulary).chain(&stop_token_ids);
+        let mut early_sampling = sampling.clone();
+        early_sampling.logit_bias.extend(ends.map(|end| (*end, f32::NEG_INFINITY)));
         let random = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
         let writer = Self {
             sampling,
+            early_sampling,
+            min_tokens,
             max_tokens,
+            stop_tokens: stop_token_ids,
             ignore_eos,
             logprobs,
-            stream: TextStream::new(text.clone(), stop),
+            stream: TextStream::new(text.clone(), stop).searching_from(min_tokens),
             text: text.clone(),
             grammar,
             random,
@@ -96,7 +109,9 @@ impl Writer {
                 None
             }
         };
-        Row { sampling: &self.sampling, draw, prompt, written, allowed, logprobs: self.logprobs }
+        let is_early = self.usage.completion_tokens < self.min_tokens;
+        let sampling = if is_early { &self.early_sampling } else { &self.sampling };
+        Row { sampling, draw, prompt, written, allowed, logprobs: self.logprobs }
     }
 
     /// Handles the next token. Returns true if the token is part of the text; an end-of-text token is not.
@@ -106,7 +121,7 @@ impl Writer {
         }
         self.usage.cached_tokens = cached;
         let token = sampled.token;
-        if !self.ignore_eos && self.text.is_end(token) {
+        if (!self.ignore_eos && self.text.is_end(token)) || self.stop_tokens.contains(&token) {
             self.end(StopReason::Stop);
             return false;
         }

@@ -5,6 +5,7 @@
 //! | `families` | table of supported model families; identification of a file's family |
 //! | `config` | sizes and options of a decoder |
 //! | `files` | safetensors and GGUF files: headers, tensor locations, raw bytes |
+//! | `generation_config` | defaults of the sampler settings in a model's folder |
 //! | `roles` | roles of tensors, and their names in files |
 //! | `weights` | loading of tensors by role |
 //! | `layers` | linear layers, norms, embeddings, feed-forward layers |
@@ -25,12 +26,14 @@ pub mod config;
 pub mod decoder;
 pub mod families;
 pub mod files;
+mod generation_config;
 pub mod graphs;
 pub mod layers;
 pub mod roles;
 pub mod rope;
 pub mod weights;
 
+use crate::sampling::settings::Sampling;
 use crate::step::StepModel;
 use crate::text::TextCodec;
 use config::DecoderConfig;
@@ -69,6 +72,8 @@ pub struct Loaded {
     pub model: Box<dyn StepModel>,
     /// Tokenizer and chat template.
     pub text: TextCodec,
+    /// Defaults of the sampler settings, from generation_config.json.
+    pub sampling: Sampling,
     /// Name of the folder, or of the file without its extension.
     pub name: String,
     /// Size of weights and cache, in bytes.
@@ -87,10 +92,14 @@ pub fn load(
 ) -> Result<Loaded> {
     let files = ModelFiles::open(path)?;
     let text = read_text(&files)?;
+    let sampling = match &files.description {
+        Description::Config(_) => generation_config::sampling(files.path())?,
+        Description::Metadata(_) => Sampling::default(),
+    };
     let (decoder, bytes) = load_files(files, device, options, progress)?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
-    Ok(Loaded { model: Box::new(decoder), text, name, bytes })
+    Ok(Loaded { model: Box::new(decoder), text, sampling, name, bytes })
 }
 
 /// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.

@@ -7,23 +7,21 @@
 //! | `settings` | table of the settings |
 //! | `check` | validation of the settings |
 //! | `penalties` | logit bias and penalties |
-//! | `mask` | grammar masks |
-//! | `thresholds` | top-k, top-p and min-p as thresholds |
-//! | `cumulative` | search in cumulative weights |
-//! | `largest` | the most likely tokens, for log probabilities |
+//! | `words` | settings and results of a batch as words |
+//! | `op` | the operation on the CPU and on ROCm |
+//! | `cpu` | sampling of a row on the CPU |
 //!
-//! A row's token depends only on its own logits and parameters, never on the rest of the batch: weights are
-//! summed in the order of the vocabulary, and truncation keeps all tokens that are as likely as the last one
-//! kept.
+//! A row's token depends only on its own logits and parameters, never on the rest of the batch or on the device:
+//! weights are integers, whose sums do not depend on their order, and truncation keeps all tokens that are as likely
+//! as the last one kept.
 mod check;
-mod cumulative;
-mod largest;
-mod mask;
+mod cpu;
+mod op;
 mod penalties;
 mod row;
 mod sampler;
 pub mod settings;
-mod thresholds;
+mod words;
 
 pub use check::check;
 pub use row::Row;

@@ -1,11 +1,11 @@
 //! Logit bias and penalties.
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, bail};
 
 use super::row::Row;
 
-/// Adjustment of the logit of one token.
+/// Bias and occurrences of one token.
 #[derive(Clone, Copy, Default)]
-struct Adjustment {
+struct Item {
     token: u32,
     bias: f32,
     /// Number of occurrences in the generated text.
@@ -14,62 +14,82 @@ struct Adjustment {
     seen: bool,
 }
 
-/// Applies bias and penalties to the affected tokens. Keeps its table between steps.
+/// Change of the logit of a token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adjustment {
+    pub(super) token: u32,
+    /// Added to the logit.
+    bias: f32,
+    /// Then divides a positive logit, and multiplies others.
+    repetition: f32,
+    /// Then subtracted from the logit.
+    penalty: f32,
+}
+
+impl Adjustment {
+    /// Number of words in the kernel's layout.
+    pub(super) const WORDS: usize = 4;
+
+    /// Returns the changed logit.
+    pub(super) fn apply(self, logit: f32) -> f32 {
+        let biased = logit + self.bias;
+        let repeated = if biased > 0.0 { biased / self.repetition } else { biased * self.repetition };
+        repeated - self.penalty
+    }
+
+    pub(super) fn to_words(self) -> [u32; Self::WORDS] {
+        let [bias, repetition, penalty] = [self.bias, self.repetition, self.penalty].map(f32::to_bits);
+        [self.token, bias, repetition, penalty]
+    }
+
+    /// Reads `count` adjustments from the position `begin`.
+    pub(super) fn read_all(words: &[u32], [begin, count]: [u32; 2]) -> impl Iterator<Item = Self> {
+        words[begin as usize..].chunks_exact(Self::WORDS).take(count as usize).map(|words| {
+            let float = |at: usize| f32::from_bits(words[at]);
+            Self { token: words[0], bias: float(1), repetition: float(2), penalty: float(3) }
+        })
+    }
+}
+
+/// Collects the tokens that bias and penalties affect. Keeps its table between steps.
 #[derive(Debug, Default)]
 pub(super) struct Penalties {
-    /// Index of each vocabulary token among a row's adjustments, plus 1; 0 means none.
+    /// Index of each vocabulary token among a row's items, plus 1; 0 means none.
     indices: Vec<u32>,
 }
 
 impl Penalties {
-    /// Applies bias, repetition penalty, presence and frequency penalties to `logits` (rows, vocabulary).
-    pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
-        let (count, vocabulary) = logits.dims2()?;
+    /// Returns the changes that bias, repetition, presence and frequency penalties make to a row, sorted by token.
+    ///
+    /// # Errors
+    /// Returns an error if a token is not in the vocabulary.
+    pub(super) fn of(&mut self, row: &Row, vocabulary: usize) -> Result<Vec<Adjustment>> {
         self.indices.resize(vocabulary, 0);
-        let items = rows.iter().map(|row| self.items(row)).collect::<Result<Vec<_>>>()?;
-        let width = items.iter().map(Vec::len).max().unwrap_or(0);
-        if width == 0 {
-            return Ok(logits.clone());
-        }
-        let mut tokens = Vec::with_capacity(count * width);
-        let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, items) in rows.iter().zip(&items) {
-            let sampling = row.sampling;
-            // Rows with fewer adjustments repeat their first one; writing the same value twice is harmless.
-            let first = items.first().copied().unwrap_or_default();
-            for index in 0..width {
-                let item = items.get(index).copied().unwrap_or(first);
-                tokens.push(item.token);
-                bias.push(item.bias);
-                repeat.push(if item.seen { sampling.repetition_penalty } else { 1.0 });
-                let presence = if item.count > 0 { sampling.presence_penalty } else { 0.0 };
-                off.push(presence + sampling.frequency_penalty * item.count as f32);
-            }
-        }
-        bias.append(&mut repeat);
-        bias.append(&mut off);
-        let device = logits.device();
-        let tokens = Tensor::from_vec(tokens, (count, width), device)?;
-        let parameters = Tensor::from_vec(bias, (3, count, width), device)?;
-        let biased = (logits.gather(&tokens, 1)? + parameters.get(0)?)?;
-        let repeat = parameters.get(1)?;
-        let repeated = biased.gt(0f32)?.where_cond(&(&biased / &repeat)?, &(&biased * &repeat)?)?;
-        logits.scatter(&tokens, &(repeated - parameters.get(2)?)?, 1)
+        let mut items = self.items(row)?;
+        items.sort_unstable_by_key(|item| item.token);
+        let sampling = row.sampling;
+        let change = |item: Item| Adjustment {
+            token: item.token,
+            bias: item.bias,
+            repetition: if item.seen { sampling.repetition_penalty } else { 1.0 },
+            penalty: if item.count > 0 { sampling.presence_penalty } else { 0.0 }
+                + sampling.frequency_penalty * item.count as f32,
+        };
+        Ok(items.into_iter().map(change).collect())
     }
 
-    fn items(&mut self, row: &Row) -> Result<Vec<Adjustment>> {
+    fn items(&mut self, row: &Row) -> Result<Vec<Item>> {
         let sampling = row.sampling;
         let biases = sampling.logit_bias.iter();
-        let biased =
-            biases.map(|(token, bias)| Adjustment { token: *token, bias: *bias, ..Adjustment::default() });
+        let biased = biases.map(|(token, bias)| Item { token: *token, bias: *bias, ..Item::default() });
         let repeats = sampling.repetition_penalty != 1.0;
         // Long contexts are scanned only if a penalty needs them.
         let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
         let seen = prompt.iter().chain(text);
-        let seen = seen.map(|token| Adjustment { token: *token, seen: true, ..Adjustment::default() });
+        let seen = seen.map(|token| Item { token: *token, seen: true, ..Item::default() });
         let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
         let counted = if counts { row.written } else { &[] }.iter();
-        let counted = counted.map(|token| Adjustment { token: *token, count: 1, ..Adjustment::default() });
+        let counted = counted.map(|token| Item { token: *token, count: 1, ..Item::default() });
         let mut items = Vec::new();
         let merged = biased.chain(seen).chain(counted).try_for_each(|item| self.merge(&mut items, item));
         for item in &items {
@@ -78,7 +98,7 @@ impl Penalties {
         merged.map(|()| items)
     }
 
-    fn merge(&mut self, items: &mut Vec<Adjustment>, item: Adjustment) -> Result<()> {
+    fn merge(&mut self, items: &mut Vec<Item>, item: Item) -> Result<()> {
         let vocabulary = self.indices.len();
         let Some(index) = self.indices.get_mut(item.token as usize) else {
             bail!("token {} is not in the vocabulary of {vocabulary} tokens", item.token)

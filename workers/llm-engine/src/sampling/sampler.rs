@@ -1,15 +1,14 @@
-//! Sampling of a whole batch with one read back.
+//! Sampling of a whole batch with one upload, one operation and one read back.
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::cumulative::{Crossing, Cumulative};
-use super::largest::largest;
-use super::mask::Masks;
+use super::cpu::ordered;
+use super::op::SampleRows;
 use super::penalties::Penalties;
 use super::row::Row;
-use super::thresholds::{self, Thresholds};
+use super::words::{self, NONE, Outcome, RESULT_WORDS};
 use crate::request::LogProb;
 
-/// Maximum vocabulary size: tokens are read back as f32, which represents integers exactly up to here.
+/// Maximum vocabulary size: the weights of so many tokens are summed in 62 bits.
 const MAX_VOCABULARY: usize = 1 << 24;
 
 /// A sampled token.
@@ -23,24 +22,24 @@ pub struct Sampled {
     pub top: Vec<LogProb>,
 }
 
-/// Samples the next token of each row of a batch. Keeps constants on the device between steps.
+/// Samples the next token of each row of a batch. Keeps a table of the vocabulary between steps.
 #[derive(Debug, Default)]
 pub struct Sampler {
     penalties: Penalties,
-    masks: Masks,
-    cumulative: Cumulative,
 }
 
 impl Sampler {
-    /// Creates a sampler; it allocates its constants on first use.
+    /// Creates a sampler; it allocates its table on first use.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Samples a token for each row of f32 `logits` (rows, vocabulary) on their device, with one read back.
+    /// Samples a token for each row of f16, bf16 or f32 `logits` (rows, vocabulary) on their device, in one launch on
+    /// ROCm. Logits of other GPUs are copied to the host.
     ///
     /// Applies in this order: bias and penalties, mask, temperature, top-k, top-p, min-p. Greedy rows take
-    /// the first of the largest logits. Log probabilities are those of the unmodified logits.
+    /// the first of the largest logits. Log probabilities are those of the unmodified logits. The CPU and all GPUs
+    /// select the same token.
     ///
     /// # Errors
     /// Returns an error if the shapes do not match, a logit is NaN or positive infinity, a row has no
@@ -57,140 +56,56 @@ impl Sampler {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let logits = logits.to_dtype(DType::F32)?.contiguous()?;
-        let adjusted = self.penalties.apply(&logits, rows)?;
-        let adjusted = self.masks.apply(&adjusted, rows)?;
-        let best = adjusted.max_keepdim(1)?;
-        let tokens = self.tokens(&adjusted, &best, rows)?;
-        // The sum detects NaN and infinity in any logit.
-        let mut columns = vec![tokens.clone(), logits.sum_keepdim(1)?, best];
-        let top_count = rows.iter().filter_map(|row| row.logprobs).max().map(|count| count.min(vocabulary));
-        if let Some(top_count) = top_count {
-            let top = logits.max_keepdim(1)?;
-            let sums = logits.broadcast_sub(&top)?.exp()?.sum_keepdim(1)?.log()?;
-            let norm = (top + sums)?;
-            columns.push((logits.gather(&tokens.to_dtype(DType::U32)?, 1)? - &norm)?);
-            if top_count > 0 {
-                let (values, places) = largest(&logits, top_count)?;
-                columns.extend([places, values.broadcast_sub(&norm)?]);
-            }
-        }
-        let read = Tensor::cat(&columns, 1)?.to_vec2::<f32>()?;
-        let top_count = top_count.unwrap_or(0);
-        read.iter()
-            .zip(rows)
-            .enumerate()
-            .map(|(index, (read, row))| sampled(index, read, row, top_count, vocabulary))
-            .collect()
-    }
-
-    /// Samples the tokens of all rows, f32 (rows, 1).
-    fn tokens(&mut self, adjusted: &Tensor, best: &Tensor, rows: &[Row]) -> Result<Tensor> {
-        let first = || adjusted.argmax_keepdim(1)?.to_dtype(DType::F32);
-        if rows.iter().all(Row::greedy) {
-            return first();
-        }
-        let vocabulary = adjusted.dim(1)?;
-        let parameters = Parameters::upload(rows, vocabulary, adjusted.device())?;
-        let scaled = adjusted.broadcast_sub(best)?.broadcast_div(&parameters.temperature)?;
-        let mut threshold = parameters.thresholds.threshold(&scaled, &mut self.cumulative)?;
-        if let Some(min_p) = &parameters.min_p {
-            threshold = Some(match threshold {
-                Some(threshold) => threshold.maximum(min_p)?,
-                None => min_p.clone(),
-            });
-        }
-        let weights = thresholds::weights(&scaled, threshold.as_ref())?;
-        let row = &parameters.thresholds.row;
-        let drawn = self.cumulative.find(&weights, &parameters.draw, row, Crossing::Above)?;
-        match &parameters.greedy {
-            Some(greedy) => greedy.gt(0f32)?.where_cond(&first()?, &drawn),
-            None => Ok(drawn),
-        }
-    }
-}
-
-/// Number of uploaded values per row.
-const COLUMNS: usize = 8;
-
-/// Parameters of all rows on the device, each f32 (rows, 1); `None` if no row uses it.
-struct Parameters {
-    temperature: Tensor,
-    draw: Tensor,
-    thresholds: Thresholds,
-    /// Logarithm of min-p.
-    min_p: Option<Tensor>,
-    /// 1 for greedy rows, 0 for others.
-    greedy: Option<Tensor>,
-}
-
-impl Parameters {
-    /// Uploads all parameters at once. Greedy rows get neutral values.
-    fn upload(rows: &[Row], vocabulary: usize, device: &Device) -> Result<Self> {
-        let drawn = |row: &Row, value: f32, greedy: f32| if row.greedy() { greedy } else { value };
-        let top_k = |row: &Row| {
-            drawn(
-                row,
-                row.sampling.top_k.unwrap_or(vocabulary).clamp(1, vocabulary) as f32,
-                vocabulary as f32,
-            )
+        let words = words::settings(&mut self.penalties, rows, vocabulary)?;
+        let top = |row: &Row| row.logprobs.unwrap_or(0).min(vocabulary);
+        let most = rows.iter().map(top).max().unwrap_or(0);
+        let logits = readable(logits)?.contiguous()?;
+        let length = words.len();
+        let settings = Tensor::from_vec(words, length, logits.device())?;
+        let op = SampleRows { out_words: RESULT_WORDS + 2 * most };
+        let read = logits.apply_op2_no_bwd(&settings, &op)?.to_vec2::<u32>()?;
+        let outcomes = read.iter().zip(rows).enumerate();
+        let sampled = |(index, (read, row)): (usize, (&Vec<u32>, &Row))| {
+            sampled(index, Outcome::read(read, top(row))?, row, vocabulary)
         };
-        // The smallest positive number has the same effect as 0: it keeps only the most likely token.
-        let top_p = |row: &Row| drawn(row, row.sampling.top_p.max(f32::MIN_POSITIVE), 1.0);
-        let min_p = |row: &Row| drawn(row, row.sampling.min_p, 0.0);
-        let of = |(index, row): (usize, &Row)| {
-            [
-                index as f32,
-                // A subnormal temperature would turn the logits into infinities and NaN.
-                drawn(row, row.sampling.temperature.max(f32::MIN_POSITIVE), 1.0),
-                row.draw,
-                top_k(row),
-                top_p(row),
-                if top_p(row) < 1.0 { 0.0 } else { f32::NEG_INFINITY },
-                min_p(row).ln(),
-                drawn(row, 0.0, 1.0),
-            ]
-        };
-        let lines: Vec<[f32; COLUMNS]> = rows.iter().enumerate().map(of).collect();
-        let values = (0..COLUMNS).flat_map(|column| lines.iter().map(move |line| line[column]));
-        let uploaded = Tensor::from_vec(values.collect::<Vec<f32>>(), (COLUMNS, rows.len(), 1), device)?;
-        let column = |place: usize| uploaded.get(place);
-        let some = |used: bool, place: usize| used.then(|| column(place)).transpose();
-        let share = some(rows.iter().any(|row| top_p(row) < 1.0), 4)?;
-        Ok(Self {
-            temperature: column(1)?,
-            draw: column(2)?,
-            thresholds: Thresholds {
-                top_k: some(rows.iter().any(|row| top_k(row) < vocabulary as f32), 3)?,
-                top_p: share.map(|share| Ok::<_, candle_core::Error>((share, column(5)?))).transpose()?,
-                row: column(0)?,
-            },
-            min_p: some(rows.iter().any(|row| min_p(row) > 0.0), 6)?,
-            greedy: some(rows.iter().any(Row::greedy), 7)?,
-        })
+        outcomes.map(sampled).collect()
     }
 }
 
-/// Interprets the values that were read back for a row: the token, the sum of its logits, the largest
-/// adjusted logit, and optionally the token's log probability, `top_count` positions and their log
-/// probabilities.
-fn sampled(index: usize, read: &[f32], row: &Row, top_count: usize, vocabulary: usize) -> Result<Sampled> {
-    let [token, sum, best, logprobs @ ..] = read else { bail!("read {} values of row {index}", read.len()) };
-    if sum.is_nan() || *sum == f32::INFINITY {
+/// Returns the logits on a device and in a dtype that the operation supports.
+fn readable(logits: &Tensor) -> Result<Tensor> {
+    let device = logits.device();
+    if device.is_cuda() || device.is_metal() {
+        return logits.to_device(&Device::Cpu)?.to_dtype(DType::F32);
+    }
+    match logits.dtype() {
+        DType::F16 | DType::BF16 if !device.is_cpu() => Ok(logits.clone()),
+        _ => logits.to_dtype(DType::F32),
+    }
+}
+
+/// Returns the token of a row, and its log probabilities if they were requested.
+fn sampled(index: usize, outcome: Outcome, row: &Row, vocabulary: usize) -> Result<Sampled> {
+    if outcome.bad_token != NONE {
         bail!(
-            "the logits of row {index} are not finite (their sum is {sum}): the weights are corrupt or overflow their dtype"
+            "the logits of row {index} are not finite (the first is that of token {}): the weights are corrupt or overflow their dtype",
+            outcome.bad_token
         )
     }
-    if *best == f32::NEG_INFINITY {
+    if outcome.largest == f32::NEG_INFINITY {
         bail!("no token of row {index} is possible: its mask allows only logits of -infinity")
     }
-    let token = *token as u32;
-    let (Some(count), [own, top @ ..]) = (row.logprobs, logprobs) else {
+    let token = outcome.token;
+    if token as usize >= vocabulary {
+        bail!("internal error: sampled token {token} of row {index} from a vocabulary of {vocabulary}")
+    }
+    if row.logprobs.is_none() {
         return Ok(Sampled { token, logprob: None, top: Vec::new() });
-    };
-    let (places, values) = top.split_at(top_count.min(top.len()));
-    let pairs = places.iter().zip(values).filter(|(place, _)| (**place as usize) < vocabulary);
-    let top =
-        pairs.take(count).map(|(place, value)| LogProb { token: *place as u32, logprob: *value }).collect();
-    Ok(Sampled { token, logprob: Some(*own), top })
+    }
+    let sum = (outcome.raw_sum as f64).ln() - f64::from(words::weight_bits(vocabulary)) * 2f64.ln();
+    let logprob = |logit: f32| (f64::from(logit) - f64::from(outcome.raw_largest) - sum) as f32;
+    let mut top = outcome.top;
+    top.sort_unstable_by_key(|(token, logit)| (!ordered(*logit), *token));
+    let top = top.into_iter().map(|(token, logit)| LogProb { token, logprob: logprob(logit) }).collect();
+    Ok(Sampled { token, logprob: Some(logprob(outcome.logit)), top })
 }

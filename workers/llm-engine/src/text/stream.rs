@@ -20,13 +20,21 @@ pub struct TextStream {
     /// Bytes of a character that is not whole yet.
     bytes: Vec<u8>,
     stops: StopFinder,
+    /// Number of tokens for which stop strings are not searched.
+    unsearched: usize,
 }
 
 impl TextStream {
     /// Creates a stream that ends before any string of `stop`. Empty strings are ignored.
     pub fn new(text: Arc<TextCodec>, stop: Vec<String>) -> Self {
         let stops = stop.into_iter().filter(|stop| !stop.is_empty()).collect();
-        Self { text, bytes: Vec::new(), stops: StopFinder { stops, held: String::new(), stopped: false } }
+        let stops = StopFinder { stops, held: String::new(), stopped: false };
+        Self { text, bytes: Vec::new(), stops, unsearched: 0 }
+    }
+
+    /// Searches stop strings only in the text of the token number `token` and of later ones, counted from 1.
+    pub fn searching_from(self, token: usize) -> Self {
+        Self { unsearched: token.saturating_sub(1), ..self }
     }
 
     /// Returns the text that `token` completes. It is empty while a character or a stop string may be
@@ -49,6 +57,10 @@ impl TextStream {
             rest = end;
         }
         self.bytes.drain(..rest);
+        if self.unsearched > 0 {
+            self.unsearched -= 1;
+            return Ok(TextChunk { text, stopped: false });
+        }
         Ok(self.stops.push(&text))
     }
 

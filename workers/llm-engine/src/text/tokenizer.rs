@@ -82,6 +82,11 @@ impl TextCodec {
         self.token_bytes.count()
     }
 
+    /// Returns the tokens that end a text.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
     /// Returns true if `token` ends a text.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()

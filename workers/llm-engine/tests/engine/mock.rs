@@ -177,10 +177,7 @@ pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
         prompt,
         max_tokens: Some(max_tokens),
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        constraint: None,
+        ..Request::default()
     }
 }
 

@@ -259,3 +259,27 @@ fn the_youngest_sequence_is_preempted() {
     run.finish(400);
     assert_eq!((run.first[2], run.finished), (third, 3));
 }
+
+/// A client with many requests does not delay the first request of another until all of its own have run.
+#[test]
+fn clients_take_turns() {
+    let mut scheduler = Scheduler::new(99, true, Limits { running: 3, rows: 64 });
+    for (client, token) in [(1, 10), (1, 20), (1, 30), (1, 40), (1, 50), (2, 60), (3, 70), (2, 80)] {
+        scheduler.submit(Sequence::new(vec![token; 3], 0).of_client(client));
+    }
+    let (mut plan, mut order) = (Plan::default(), Vec::new());
+    while !scheduler.is_empty() {
+        scheduler.plan(&mut plan);
+        scheduler.commit(&plan);
+        for sequence in scheduler.planned() {
+            let token = sequence.prompt()[0];
+            if !order.contains(&token) {
+                order.push(token);
+            }
+            sequence.push(1);
+        }
+        let oldest = scheduler.running()[0].id();
+        scheduler.remove(|sequence| sequence.id() == oldest, &mut Vec::new());
+    }
+    assert_eq!(order, [10, 60, 70, 20, 30, 40, 50, 80]);
+}

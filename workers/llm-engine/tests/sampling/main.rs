@@ -1,4 +1,5 @@
 //! Sampling, compared with independent formulas in f64.
+mod adversarial;
 mod bad_input;
 mod distributions;
 mod reference;

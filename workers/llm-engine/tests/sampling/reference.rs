@@ -81,7 +81,33 @@ impl Case {
         tokens
     }
 
+    /// Returns the probabilities of all tokens.
+    pub fn probabilities(&self) -> Vec<f64> {
+        let adjusted = self.adjusted();
+        let best = adjusted.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights = self.weights(&adjusted, best, 1.0, 1.0);
+        let total: f64 = weights.iter().sum();
+        weights.into_iter().map(|weight| weight / total).collect()
+    }
+
     fn drawn(&self, adjusted: &[f32], best: f32, near_p: f64, near_m: f64) -> Vec<u32> {
+        let weights = self.weights(adjusted, best, near_p, near_m);
+        let total: f64 = weights.iter().sum();
+        let mut tokens = Vec::new();
+        let mut before = 0.0;
+        for (token, weight) in weights.iter().enumerate() {
+            let (low, high) = (before / total - 1e-5, (before + weight) / total + 1e-5);
+            // Weights that round to 0 in f32 and truncated tokens cannot be sampled; subnormal weights can.
+            if *weight > SMALLEST && (low..=high).contains(&f64::from(self.draw)) {
+                tokens.push(token as u32);
+            }
+            before += weight;
+        }
+        tokens
+    }
+
+    /// Returns the weights of all tokens, 0 for those that are not kept.
+    fn weights(&self, adjusted: &[f32], best: f32, near_p: f64, near_m: f64) -> Vec<f64> {
         let sampling = &self.sampling;
         let temperature = f64::from(sampling.temperature);
         let weight = |logit: f32| ((f64::from(logit) - f64::from(best)) / temperature).exp();
@@ -101,20 +127,9 @@ impl Case {
             }
         }
         let min_p = f64::from(sampling.min_p) * near_m;
-        let keeps = |logit: f32| logit >= least && (min_p == 0.0 || weight(logit) >= min_p);
-        let weights: Vec<f64> =
-            adjusted.iter().map(|logit| if keeps(*logit) { weight(*logit) } else { 0.0 }).collect();
-        let total: f64 = weights.iter().sum();
-        let mut tokens = Vec::new();
-        let mut before = 0.0;
-        for (token, weight) in weights.iter().enumerate() {
-            let (low, high) = (before / total - 1e-5, (before + weight) / total + 1e-5);
-            // Weights that round to 0 in f32 and truncated tokens cannot be sampled; subnormal weights can.
-            if *weight > SMALLEST && (low..=high).contains(&f64::from(self.draw)) {
-                tokens.push(token as u32);
-            }
-            before += weight;
-        }
-        tokens
+        // Tokens whose likelihood differs by less than 2^-26 count as equally likely.
+        let least = f64::from(least) - 1e-8 * temperature;
+        let keeps = |logit: f32| f64::from(logit) >= least && (min_p == 0.0 || weight(logit) >= min_p);
+        adjusted.iter().map(|logit| if keeps(*logit) { weight(*logit) } else { 0.0 }).collect()
     }
 }

@@ -6,10 +6,27 @@ use proptest::prelude::*;
 
 use crate::reference::Case;
 
-pub fn sample(cases: &[Case]) -> candle_core::Result<Vec<Sampled>> {
+/// Returns the logits of cases of one vocabulary.
+pub fn logits(cases: &[Case], device: &Device) -> Tensor {
     let logits: Vec<f32> = cases.iter().flat_map(|case| case.logits.clone()).collect();
-    let logits = Tensor::from_vec(logits, (cases.len(), cases[0].logits.len()), &Device::Cpu)?;
-    Sampler::new().sample(&logits, &cases.iter().map(Case::row).collect::<Vec<_>>())
+    Tensor::from_vec(logits, (cases.len(), cases[0].logits.len()), device).unwrap()
+}
+
+pub fn on_device(cases: &[Case], device: &Device) -> candle_core::Result<Vec<Sampled>> {
+    Sampler::new().sample(&logits(cases, device), &cases.iter().map(Case::row).collect::<Vec<_>>())
+}
+
+pub fn sample(cases: &[Case]) -> candle_core::Result<Vec<Sampled>> {
+    on_device(cases, &Device::Cpu)
+}
+
+/// Returns the ROCm device: the one that the environment selects, or a software GPU.
+#[cfg(feature = "rocm-emulator")]
+pub fn rocm() -> Device {
+    if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
+        rocm_loader::select("emulator:gfx1100").unwrap();
+    }
+    Device::new_rocm(0).unwrap()
 }
 
 fn sampling(vocabulary: u32) -> impl Strategy<Value = Sampling> {

@@ -76,7 +76,7 @@ pub async fn create(
     served.name.check(common.model.as_deref())?;
     let logprobs = logprobs(&own)?;
     let vocabulary = served.engine.capacity().vocabulary;
-    let mut options = Options::new(common, sampler, vocabulary, None, logprobs)?;
+    let mut options = Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)?;
     served.check_count(options.choices, "n")?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?;
     let mut constrained = "response_format";
@@ -90,7 +90,7 @@ pub async fn create(
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
     let finder = (!tools.names.is_empty()).then(|| CallFinder::new(tools.names, single));
-    let requests = options.requests(vec![prompt]);
+    let requests = options.requests(vec![prompt], client.id());
     let generation =
         Generation::start(&served, requests, options.choices, finder, ["messages", constrained]).await?;
     let writer = Writer { served: served.clone(), logprobs: logprobs.is_some() };

@@ -56,13 +56,14 @@ pub async fn create(
     served.name.check(common.model.as_deref())?;
     check(&[top_logprobs("logprobs", own.logprobs.unwrap_or(0))])?;
     let vocabulary = served.engine.capacity().vocabulary;
-    let options = Options::new(common, sampler, vocabulary, Some(MAX_TOKENS), own.logprobs)?;
+    let options =
+        Options::new(common, sampler, (vocabulary, &served.sampling), Some(MAX_TOKENS), own.logprobs)?;
     let fits = |tokens, param: &str| served.check_prompt(tokens, param);
     let prompts = prompts::tokens(&served, required(own.prompt, "prompt")?, "prompt", fits).await?;
     let texts = prompts.len() * options.choices;
     served.check_count(texts, "prompt")?;
     let place = client.acquire(texts, if prompts.len() > 1 { "prompt" } else { "n" })?;
-    let requests = options.requests(prompts);
+    let requests = options.requests(prompts, client.id());
     let generation =
         Generation::start(&served, requests, options.choices, None, ["prompt", "response_format"]).await?;
     let mut writer =

@@ -108,6 +108,20 @@ impl<'a> Function<'a> {
         if !function.is_object() {
             return Err(ApiError::field(format!("tools[{index}].function"), "is missing or not an object"));
         }
+        let unknown = |object: &'a Value, known: &[&str]| {
+            let fields = object.as_object().into_iter().flatten();
+            let mut fields =
+                fields.filter(|(name, value)| !known.contains(&name.as_str()) && !value.is_null());
+            fields.next().map(|(name, _)| name.as_str())
+        };
+        let unknown = unknown(tool, &["type", "function"]).map(str::to_owned).or_else(|| {
+            let known = ["name", "description", "parameters", "strict"];
+            unknown(function, &known).map(|name| format!("function.{name}"))
+        });
+        if let Some(name) = unknown {
+            let error = ApiError::field(format!("tools[{index}].{name}"), "is not supported by this server");
+            return Err(error.with_code("unsupported_parameter"));
+        }
         let name = text(&function["name"], "function.name")?;
         Ok(Self { name, parameters: function.get("parameters").filter(|parameters| !parameters.is_null()) })
     }

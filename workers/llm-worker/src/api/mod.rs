@@ -35,11 +35,13 @@ use axum::routing::post;
 
 use crate::served::Api;
 
-/// Returns the routes under `/v1`, except those of jobs and models.
+/// Returns the routes under `/v1`, except those of jobs and models. As in llama.cpp, `/v1` may be omitted.
 pub fn router(api: Api) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/embeddings", post(embeddings::create))
-        .with_state(api)
+    let routes = |router: Router<Api>, prefix: &str| {
+        router
+            .route(&format!("{prefix}/chat/completions"), post(chat::create))
+            .route(&format!("{prefix}/completions"), post(completions::create))
+            .route(&format!("{prefix}/embeddings"), post(embeddings::create))
+    };
+    ["/v1", ""].into_iter().fold(Router::new(), routes).with_state(api)
 }

@@ -3,13 +3,15 @@ use llm_engine::request::{Constraint, Request, Sampling};
 use llm_engine::sampling::{self, settings::LOGIT_BIAS_RANGE};
 use serde_json::Value;
 use worker_core::ApiError;
-use worker_core::body::{Limit, check};
+use worker_core::body::{Limit, Nested, check, required};
 
 use super::failure;
-use super::request::{CommonFields, ResponseFormat, SamplerFields};
+use super::request::{Biases, CommonFields, NamedSchema, ResponseFormat, SamplerFields, TokenLimit};
 
-/// Maximum number of stop strings, as in OpenAI's API.
-const MAX_STOP_STRINGS: usize = 4;
+/// Maximum number of stop strings, all of which are searched for after each token.
+const MAX_STOP_STRINGS: usize = 64;
+/// Maximum number of tokens in `stop_token_ids`.
+const MAX_STOP_TOKENS: usize = 256;
 /// Maximum length of a stop string in bytes.
 const MAX_STOP_BYTES: usize = 1024;
 /// Maximum number of texts per prompt.
@@ -33,14 +35,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// Validates all fields. `vocabulary` bounds the `logit_bias` keys; `max_tokens` is the default limit.
+    /// Validates all fields. `vocabulary` bounds the tokens; `max_tokens` is the default limit, and `defaults` are those of
+    /// the sampler settings.
     ///
     /// # Errors
     /// Returns a 400 error that names the field.
     pub fn new(
         common: CommonFields,
-        SamplerFields(sampling): SamplerFields,
-        vocabulary: usize,
+        sampler: SamplerFields,
+        (vocabulary, defaults): (usize, &Sampling),
         max_tokens: Option<usize>,
         logprobs: Option<usize>,
     ) -> Result<Options, ApiError> {
@@ -51,23 +54,33 @@ impl Options {
             return Err(ApiError::field("stream_options", "requires `stream: true`"));
         }
         let stream_usage =
-            common.stream_options.as_ref().is_some_and(|options| options.include_usage == Some(true));
+            common.stream_options.as_ref().is_some_and(|Nested(options)| options.include_usage == Some(true));
         let sampling = Sampling {
             // Negative seeds are reinterpreted as unsigned.
             seed: common.seed.map(i64::cast_unsigned),
             logit_bias: logit_bias(&common, vocabulary)?,
-            ..sampling
+            ..sampler.over(defaults)
         };
         sampling::check(&sampling, vocabulary)
             .map_err(|error| failure::request_error(error, "prompt", "response_format"))?;
         let request = Request {
             prompt: Vec::new(),
-            max_tokens: limit(&common)?.or(max_tokens),
+            max_tokens: max_tokens_of(&common)?.map_or(max_tokens, |limit| match limit {
+                TokenLimit::Unlimited => None,
+                TokenLimit::Tokens(tokens) => Some(tokens),
+            }),
+            min_tokens: common.min_tokens.unwrap_or(0),
+            stop_token_ids: stop_tokens(common.stop_token_ids.unwrap_or_default(), vocabulary)?,
+            client: 0,
             sampling,
             stop: stops(common.stop.map(Vec::from).unwrap_or_default())?,
             ignore_eos: common.ignore_eos.unwrap_or(false),
             logprobs,
-            constraint: common.response_format.map(constraint).transpose()?.flatten(),
+            constraint: common
+                .response_format
+                .map(|Nested(format)| constraint(format))
+                .transpose()?
+                .flatten(),
         };
         Ok(Options { request, choices, stream, stream_usage })
     }
@@ -84,9 +97,13 @@ impl Options {
         Ok(())
     }
 
-    /// Returns one request per prompt and choice, lazily. The seeds of a prompt's texts are consecutive.
-    pub fn requests(&self, prompts: Vec<Vec<u32>>) -> impl Iterator<Item = Request> + Send + use<> {
-        let (request, choices) = (self.request.clone(), self.choices);
+    /// Returns one request of `client` per prompt and choice, lazily. The seeds of a prompt's texts are consecutive.
+    pub fn requests(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        client: u128,
+    ) -> impl Iterator<Item = Request> + Send + use<> {
+        let (request, choices) = (Request { client, ..self.request.clone() }, self.choices);
         (0..prompts.len() * choices).map(move |text| {
             let mut request = Request { prompt: prompts[text / choices].clone(), ..request.clone() };
             request.sampling.seed =
@@ -96,10 +113,10 @@ impl Options {
     }
 }
 
-fn limit(common: &CommonFields) -> Result<Option<usize>, ApiError> {
+fn max_tokens_of(common: &CommonFields) -> Result<Option<TokenLimit>, ApiError> {
     let (old, later) = (common.max_tokens, common.max_completion_tokens);
     for (name, value) in [("max_tokens", old), ("max_completion_tokens", later)] {
-        if let Some(tokens) = value {
+        if let Some(TokenLimit::Tokens(tokens)) = value {
             check(&[Limit(name, tokens as f64, 1.0..=f64::INFINITY, "tokens")])?;
         }
     }
@@ -124,10 +141,21 @@ fn stops(stops: Vec<String>) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
+fn stop_tokens(tokens: Vec<u32>, vocabulary: usize) -> Result<Vec<u32>, ApiError> {
+    let name = "stop_token_ids";
+    check(&[Limit(name, tokens.len() as f64, 0.0..=MAX_STOP_TOKENS as f64, "tokens")])?;
+    match tokens.iter().find(|token| **token as usize >= vocabulary) {
+        Some(token) => {
+            Err(ApiError::field(name, format!("contains {token}; tokens are numbers below {vocabulary}")))
+        }
+        None => Ok(tokens),
+    }
+}
+
 fn logit_bias(common: &CommonFields, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
-    let biases = common.logit_bias.iter().flatten();
+    let biases = common.logit_bias.iter().flat_map(|Biases(biases)| biases);
     biases
-        .map(|(key, &bias)| {
+        .map(|&(ref key, bias)| {
             let name = format!("logit_bias.{key}");
             let token = key.parse::<u32>().ok().filter(|&token| (token as usize) < vocabulary);
             let token = token.ok_or_else(|| {
@@ -141,16 +169,17 @@ fn logit_bias(common: &CommonFields, vocabulary: usize) -> Result<Vec<(u32, f32)
 }
 
 fn constraint(format: ResponseFormat) -> Result<Option<Constraint>, ApiError> {
-    match (format.kind.as_str(), format.json_schema) {
+    let schema = |schema: Option<Value>, param: &str| match schema {
+        Some(schema) if schema.is_object() || schema.is_boolean() => Ok(Some(Constraint::JsonSchema(schema))),
+        Some(_) => Err(ApiError::field(param, "must be an object")),
+        None => Ok(Some(Constraint::JsonObject)),
+    };
+    match (required(format.kind, "response_format.type")?.as_str(), format.json_schema) {
         ("text", _) => Ok(None),
-        ("json_object", _) => Ok(Some(Constraint::JsonObject)),
-        ("json_schema", Some(named)) => match named.schema {
-            Some(schema) if schema.is_object() || schema.is_boolean() => {
-                Ok(Some(Constraint::JsonSchema(schema)))
-            }
-            Some(_) => Err(ApiError::field("response_format.json_schema.schema", "must be an object")),
-            None => Ok(Some(Constraint::JsonObject)),
-        },
+        ("json_object", _) => schema(format.schema, "response_format.schema"),
+        ("json_schema", Some(Nested(NamedSchema { schema: named, .. }))) => {
+            schema(named, "response_format.json_schema.schema")
+        }
         ("json_schema", None) => {
             Err(ApiError::field("response_format.json_schema", "is missing; set `name` and `schema`"))
         }

@@ -1,10 +1,11 @@
 //! Request bodies of OpenAI's API with vLLM's extensions.
-use std::collections::BTreeMap;
+use std::fmt;
 
 use llm_engine::sampling::settings::{Kind, Sampling, Setting};
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
-use worker_core::body::{Fields, MapAccess, Others};
+use worker_core::body::{Fields, MapAccess, Nested, Others};
 use worker_core::fields;
 
 use super::unsupported;
@@ -17,29 +18,54 @@ fields! {
         /// If true, the text is streamed.
         stream: bool,
         /// Options of the stream.
-        stream_options: StreamOptions,
+        stream_options: Nested<StreamOptions>,
         /// Number of texts per prompt.
         n: usize,
         /// Stop strings.
         stop: Strings,
+        /// Tokens that end the text, besides the model's end-of-text tokens.
+        stop_token_ids: Vec<u32>,
         /// Seed of the random numbers.
         seed: i64,
         /// Maximum number of tokens to generate.
-        max_tokens: usize,
+        max_tokens: TokenLimit,
         /// Newer name of `max_tokens`.
-        max_completion_tokens: usize,
+        max_completion_tokens: TokenLimit,
+        /// Number of tokens before which the text does not end.
+        min_tokens: usize,
         /// Logit biases by token, from -100 to 100.
-        logit_bias: BTreeMap<String, f32>,
+        logit_bias: Biases,
         /// If true, generation continues after an end-of-text token.
         ignore_eos: bool,
         /// Output format.
-        response_format: ResponseFormat,
+        response_format: Nested<ResponseFormat>,
     }
+}
+
+/// Value of a sampler setting, with the function that sets it.
+#[derive(Clone, Debug)]
+enum Change {
+    Number(fn(&mut Sampling, f32), f32),
+    Count(fn(&mut Sampling, Option<usize>), Option<usize>),
 }
 
 /// Sampler settings: a field for each row of [`SETTINGS`](llm_engine::sampling::settings::SETTINGS).
 #[derive(Clone, Debug, Default)]
-pub struct SamplerFields(pub Sampling);
+pub struct SamplerFields(Vec<Change>);
+
+impl SamplerFields {
+    /// Returns `defaults` with the settings of the request.
+    pub fn over(self, defaults: &Sampling) -> Sampling {
+        let mut sampling = defaults.clone();
+        for change in self.0 {
+            match change {
+                Change::Number(set, value) => set(&mut sampling, value),
+                Change::Count(set, count) => set(&mut sampling, count),
+            }
+        }
+        sampling
+    }
+}
 
 impl Fields for SamplerFields {
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, values: &mut A) -> Result<bool, A::Error> {
@@ -47,11 +73,11 @@ impl Fields for SamplerFields {
         match setting.kind {
             Kind::Number { set, .. } => {
                 let value: Option<f32> = values.next_value()?;
-                value.into_iter().for_each(|value| set(&mut self.0, value));
+                self.0.extend(value.map(|value| Change::Number(set, value)));
             }
             Kind::Count { set, .. } => {
                 let count: Option<Count> = values.next_value()?;
-                set(&mut self.0, count.and_then(|Count(count)| count));
+                self.0.extend(count.map(|Count(count)| Change::Count(set, count)));
             }
         }
         Ok(true)
@@ -76,11 +102,71 @@ impl TryFrom<i64> for Count {
     }
 }
 
-/// Options of a stream.
-#[derive(Debug, Default, Deserialize)]
-pub struct StreamOptions {
-    /// If true, the last chunk contains the token counts.
-    pub include_usage: Option<bool>,
+/// Maximum number of tokens; -1 stands for as many as fit into the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub enum TokenLimit {
+    /// As many as fit.
+    Unlimited,
+    /// This many.
+    Tokens(usize),
+}
+
+impl TryFrom<i64> for TokenLimit {
+    type Error = &'static str;
+
+    fn try_from(count: i64) -> Result<Self, Self::Error> {
+        match usize::try_from(count) {
+            Ok(count) => Ok(Self::Tokens(count)),
+            Err(_) if count == -1 => Ok(Self::Unlimited),
+            Err(_) => Err("must be at least 1, or -1 for as many as fit"),
+        }
+    }
+}
+
+/// Biases of tokens: an object with tokens as names, or a list of pairs.
+#[derive(Clone, Debug, Default)]
+pub struct Biases(pub Vec<(String, f32)>);
+
+impl<'de> Deserialize<'de> for Biases {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items;
+
+        impl<'de> Visitor<'de> for Items {
+            type Value = Biases;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of biases by token, or a list of pairs of token and bias")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Biases, A::Error> {
+                let mut biases = Vec::new();
+                while let Some(bias) = items.next_entry()? {
+                    biases.push(bias);
+                }
+                Ok(Biases(biases))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Biases, A::Error> {
+                let mut biases = Vec::new();
+                while let Some((token, bias)) = items.next_element::<(u64, f32)>()? {
+                    biases.push((token.to_string(), bias));
+                }
+                Ok(Biases(biases))
+            }
+        }
+
+        deserializer.deserialize_any(Items)
+    }
+}
+
+fields! {
+    /// Options of a stream.
+    #[derive(Clone)]
+    pub struct StreamOptions, others: Others::Unsupported(unsupported::STREAM_OPTIONS) => {
+        /// If true, the last chunk contains the token counts.
+        include_usage: bool,
+    }
 }
 
 /// One string or several.
@@ -102,21 +188,30 @@ impl From<Strings> for Vec<String> {
     }
 }
 
-/// Output format.
-#[derive(Debug, Deserialize)]
-pub struct ResponseFormat {
-    /// `text`, `json_object` or `json_schema`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Schema of the type `json_schema`.
-    pub json_schema: Option<NamedSchema>,
+fields! {
+    /// Output format.
+    pub struct ResponseFormat, others: Others::Unsupported(&[]) => {
+        /// `text`, `json_object` or `json_schema`.
+        kind as "type": String,
+        /// Schema of the type `json_schema`.
+        json_schema: Nested<NamedSchema>,
+        /// Schema of the type `json_object`, as in llama.cpp.
+        schema: Value,
+    }
 }
 
-/// A named JSON schema.
-#[derive(Debug, Deserialize)]
-pub struct NamedSchema {
-    /// Schema; `None` allows any object.
-    pub schema: Option<Value>,
+fields! {
+    /// A named JSON schema.
+    pub struct NamedSchema, others: Others::Unsupported(&[]) => {
+        /// Name, which has no effect.
+        name: IgnoredAny,
+        /// Description, which has no effect.
+        description: IgnoredAny,
+        /// Whether the schema must be followed; it always is.
+        strict: IgnoredAny,
+        /// Schema; `None` allows any object.
+        schema: Value,
+    }
 }
 
 fields! {

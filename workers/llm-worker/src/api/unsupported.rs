@@ -5,7 +5,6 @@ use worker_core::body::Table;
 const ANY: &[&str] = &["*"];
 const FALSE: &[&str] = &["false"];
 const TRUE: &[&str] = &["true"];
-const ZERO: &[&str] = &["0", "0.0"];
 const ONE: &[&str] = &["1", "1.0"];
 const EMPTY: &[&str] = &["", "[]", "{}"];
 
@@ -24,6 +23,9 @@ const METADATA: Table = &[
     ("user", ANY),
 ];
 
+/// Options of streams.
+pub const STREAM_OPTIONS: &[Table] = &[&[("continuous_usage_stats", FALSE), ("include_obfuscation", ANY)]];
+
 /// Fields of other servers' chat and completion APIs.
 const TEXTS: Table = &[
     ("add_special_tokens", TRUE),
@@ -34,9 +36,7 @@ const TEXTS: Table = &[
     ("include_stop_str_in_output", FALSE),
     ("length_penalty", ONE),
     ("logits_processors", EMPTY),
-    ("min_tokens", ZERO),
     ("skip_special_tokens", TRUE),
-    ("stop_token_ids", EMPTY),
     ("structured_outputs", EMPTY),
     ("use_beam_search", FALSE),
 ];

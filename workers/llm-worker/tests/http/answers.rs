@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Ask, MODEL, worker, worker_with};
 use crate::tiny_llama::CONTEXT;
 
-fn completion(more: Value) -> Value {
+pub fn completion(more: Value) -> Value {
     merged(json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}), more)
 }
 
@@ -16,7 +16,7 @@ fn chat(more: Value) -> Value {
     merged(json!({"model": MODEL, "messages": messages, "max_tokens": 12, "temperature": 0}), more)
 }
 
-fn merged(mut body: Value, more: Value) -> Value {
+pub fn merged(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }

@@ -6,6 +6,7 @@ use candle_core::{Device, Result, Tensor};
 use clap::Parser;
 use llm_engine::engine::{Engine, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
+use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel};
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
@@ -99,8 +100,17 @@ pub fn worker() -> Worker {
     worker_with(true, Options::default(), &[])
 }
 
+/// Creates a worker whose model has these defaults of the sampler settings.
+pub fn worker_of(sampling: Option<Sampling>) -> Worker {
+    build(true, Options::default(), &[], sampling.unwrap_or_default())
+}
+
 /// Creates a worker with or without a chat template, with engine options and additional arguments.
 pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
+    build(chat, options, more, Sampling::default())
+}
+
+fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
     let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
@@ -113,7 +123,7 @@ pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
     let device = OpenDevice { device: Device::Cpu, ordinal: None };
     let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
     let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
-    let served = api.serve(served).clone();
+    let served = api.serve(served.with_sampling(sampling)).clone();
     lifecycle.ready();
     let line = ["worker", "--model", "tiny"];
     let unlimited = ["--streams-per-client", "0"];

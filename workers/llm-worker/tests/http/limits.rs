@@ -1,5 +1,7 @@
 //! Full queues, disconnected clients, failing devices, and draining.
+use clap::FromArgMatches;
 use llm_engine::engine::Options;
+use llm_worker::arguments::{Arguments, DEFAULTS};
 use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 
@@ -134,4 +136,16 @@ async fn concurrent_streams_match_single_requests() {
     for (i, stream) in streams.into_iter().enumerate() {
         assert_eq!(text(read(stream).await.chunks()), alone[i], "stream {i}");
     }
+}
+
+/// An application's server is a single client, whose requests wait instead of being rejected.
+#[test]
+fn clients_have_no_limit_unless_it_is_set() {
+    let limit = |more: &[&str]| {
+        let command = worker_core::arguments::command::<Arguments>(&DEFAULTS);
+        let matches = command.try_get_matches_from(["worker", "--model", "m"].iter().chain(more)).unwrap();
+        Arguments::from_arg_matches(&matches).unwrap().server.streams_per_client
+    };
+    assert_eq!(limit(&[]), 0);
+    assert_eq!(limit(&["--streams-per-client", "3"]), 3);
 }

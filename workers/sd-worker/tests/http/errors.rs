@@ -163,7 +163,7 @@ async fn invalid_json_is_4xx() {
         (b"\"text\"", "invalid_value"),
         (b"{} {}", "invalid_json"),
         (b"{\"prompt\": \"\xff\xfe\"}", "invalid_utf8"),
-        (b"{\"prompt\": \"x\", \"guidance\": 1e999}", "invalid_json"),
+        (b"{\"prompt\": \"x\", \"guidance\": 1e999}", "invalid_value"),
         (b"{\"prompt\": \"x\", \"guidance\": NaN}", "invalid_json"),
     ] {
         for path in [JOBS, GENERATIONS] {
