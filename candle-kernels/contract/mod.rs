@@ -28,7 +28,7 @@ pub mod sort;
 pub use schema::{Argument, Axis, Constant, Family, Module, Pass, Subject, names};
 
 /// All subjects, in the order of the constants in the header and of kernel IDs.
-pub const SUBJECTS: [Subject; 14] = [
+pub const SUBJECTS: [Subject; 15] = [
     shared::SUBJECT,
     elementwise::SUBJECT,
     random::SUBJECT,
