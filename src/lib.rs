@@ -9,6 +9,8 @@ mod snippets {
     #[cfg(feature = "ck")]
     #[doc = include_str!("../docs/how-to/composable-kernel.md")]
     mod composable_kernel {}
+    #[doc = include_str!("../docs/explanation/graphs.md")]
+    mod graphs {}
     #[doc = include_str!("../docs/explanation/memory.md")]
     mod memory {}
     #[doc = include_str!("../docs/how-to/use-in-your-crate.md")]
