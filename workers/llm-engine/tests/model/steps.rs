@@ -32,8 +32,10 @@ pub fn tolerance(exact: f32) -> f32 {
 }
 
 /// Tolerance of single rows with quantized weights: rounding activations to blocks may put a value on the
-/// other side of a rounding boundary. At least half of the rows must meet the normal tolerance.
+/// other side of a rounding boundary. At least half of the rows must meet the normal
+/// tolerance, or [`QUANTIZED_MEDIAN`] on GPUs, whose activations have 8 bits while those of the reference are exact.
 const QUANTIZED_TOLERANCE: f32 = 0.1;
+const QUANTIZED_MEDIAN: f32 = 4e-2;
 
 pub fn load(path: &Path) -> Decoder {
     load_with(path, LoadOptions { dtype: Some(device().1), ..LoadOptions::default() })
@@ -145,7 +147,12 @@ pub fn close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) -> f32 {
 pub fn run_blocks(model: Decoder, reference: &mut Reference) {
     let mut off = run(model, reference, QUANTIZED_TOLERANCE);
     off.sort_by(f32::total_cmp);
-    assert!(off[off.len() / 2] <= tolerance(1e-4), "{off:?}");
+    println!("median {}, worst {}", off[off.len() / 2], off[off.len() - 1]);
+    let limit = match device().1 {
+        DType::F32 => 1e-4,
+        _ => QUANTIZED_MEDIAN,
+    };
+    assert!(off[off.len() / 2] <= limit, "{off:?}");
 }
 
 /// Runs a prompt in two chunks beside others, a sequence that shares a block, and decoding beyond any window.
