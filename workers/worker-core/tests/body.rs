@@ -1,7 +1,7 @@
 //! Parsing of request bodies.
 
 use serde::Deserialize;
-use worker_core::body::{Limit, Nested, Others, check, parse};
+use worker_core::body::{Limit, Nested, Others, check, from_fields, parse, required};
 use worker_core::fields;
 
 fields! {
