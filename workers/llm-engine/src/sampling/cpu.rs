@@ -85,7 +85,7 @@ struct Weights {
 impl Weights {
     fn of(&self, key: u32) -> u64 {
         let power = u64::from(key) * LOG2_E;
-        let fraction = (power >> 32 & 0xff_ffff) as f32 / (1 << 24) as f32;
+        let fraction = ((power >> 32) & 0xff_ffff) as f32 / (1 << 24) as f32;
         let [highest, rest @ ..] = POLYNOMIAL;
         let exponential =
             rest.into_iter().fold(highest, |sum, coefficient| sum.mul_add(fraction, coefficient));
@@ -95,7 +95,7 @@ impl Weights {
 }
 
 fn high_product(a: u64, b: u64) -> u64 {
-    (u128::from(a) * u128::from(b) >> 64) as u64
+    ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 
 /// Draws a token among those that top-k, top-p and min-p keep.
