@@ -374,8 +374,15 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
     combine_parts(task, partials, parts, line, column);
 }
 
+// Minimum number of waves per SIMD, which limits the registers.
+#if defined(__GFX9__)
+#define RESIDENT_WAVES(COUNT) __attribute__((amdgpu_waves_per_eu(COUNT)))
+#else
+#define RESIDENT_WAVES(COUNT)
+#endif
 #define ATTENTION(T, T_NAME, WIDTH)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) attention_rows_##WIDTH##_##T_NAME(                       \
+    extern "C" RESIDENT_WAVES(WIDTH > 128 ? 1 : 2) __global__ void __launch_bounds__(CANDLE_BLOCK)                      \
+        attention_rows_##WIDTH##_##T_NAME(                                                                              \
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
