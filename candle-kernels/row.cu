@@ -1,5 +1,5 @@
 // Products of one to four rows of activations with matrices of floats or of GGML's blocks, with the operations around them.
-#include "row.cuh"
+#include "row_parts.cuh"
 
 #define ROW_ARGUMENTS                                                                                                  \
     const void *x, const void *gate, const void *norm, const void *bias, const void *summand, const uint8_t *w0,       \

@@ -300,6 +300,7 @@ fn products(device: &Device) -> Result<()> {
     for dtype in [F32, F16, BF16] {
         for rows in [1, 2, 5] {
             on(device, &[rows, 16], dtype)?.matmul(&on(device, &[3, 16], dtype)?.t()?)?;
+            on(device, &[2, rows, 16], dtype)?.matmul(&on(device, &[2, 3, 16], dtype)?.t()?)?;
         }
     }
     own_products(device)
@@ -439,7 +440,7 @@ fn quantizing(device: &Device) -> Result<()> {
         matrix.dequantize(device)?;
         matrix.dequantize_f16(device)?;
         // One row, a few, and many.
-        for rows in [1, 2, 65] {
+        for rows in [1, 2, 5, 65] {
             on(device, &[rows, 256], F32)?.apply_op1_no_bwd(&matrix)?;
         }
         let stack = QTensor::quantize(&on(device, &[2, 1, 256], F32)?, dtype)?;

@@ -90,8 +90,8 @@ pub use ops::matmul::{
 };
 pub(crate) use ops::matmul::{widening_product, Output};
 pub(crate) use ops::quantized_row::{activation_bytes, Groups};
-pub(crate) use ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
+pub(crate) use ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;

@@ -1,0 +1,306 @@
+// A lane's part of the rows that row.cuh multiplies: floats, blocks, and blocks as a stream of packs.
+#pragma once
+#include "row.cuh"
+
+// Rows of floats; a unit is a pack.
+template <typename T, unsigned int ROWS>
+struct FloatRow {
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = ROWS == 1 ? 4 : 2, AHEAD = 2;
+    static constexpr bool LOADS_BY_GROUP = true;
+    struct Raw { Pack<T, N> packs[UNITS]; };
+    struct Activations { float values[UNITS][N]; };
+
+    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return k * sizeof(T); }
+    __device__ __forceinline__ static unsigned int units(unsigned int k) { return k / N; }
+    __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
+        Raw raw;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            raw.packs[u] = Pack<T, N>::read((const T *)row + place.clamped(segment, u) * N);
+        }
+        return raw;
+    }
+    template <unsigned int COUNT>
+    __device__ __forceinline__ void prepare(const RowInput &, float (&)[COUNT]) {}
+    __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
+                                                       unsigned int row, float &squares) const {
+        Activations x;
+        unsigned int at[UNITS];
+        bool inside[UNITS];
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            at[u] = place.clamped(segment, u) * N;
+            inside[u] = place.is_inside(segment, u);
+        }
+        input.load<T, false>(x.values, row, at, inside, squares);
+        return x;
+    }
+    __device__ __forceinline__ static float product(const Raw &raw, const Activations &x, const RowLanes &place,
+                                                    unsigned int segment) {
+        float sum = 0;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            float part = 0;
+#pragma unroll
+            for (unsigned int i = 0; i < N; ++i) {
+                part += x.values[u][i] * (float)raw.packs[u][i];
+            }
+            sum += place.is_inside(segment, u) ? part : 0;
+        }
+        return sum;
+    }
+};
+
+// The rows as bytes in LDS with a scale for each piece. Each workgroup quantizes them itself, which saves a launch.
+struct QuantizedInput {
+    uint8_t *bytes;
+    Scale *scales;
+
+    template <unsigned int COUNT>
+    __device__ __forceinline__ void prepare(const RowInput &input, float (&squares)[COUNT]) {
+#pragma unroll
+        for (unsigned int r = 0; r < COUNT; ++r) {
+            if (r >= input.rows) {
+                continue;
+            }
+            if (input.dtype == CANDLE_FLOAT_F32) {
+                prepare_row<float, COUNT == 1>(input, r, squares[r]);
+            } else if (input.dtype == CANDLE_FLOAT_F16) {
+                prepare_row<__half, false>(input, r, squares[r]);
+            } else {
+                prepare_row<__nv_bfloat16, false>(input, r, squares[r]);
+            }
+        }
+        __syncthreads();
+    }
+    template <typename T, bool GATED>
+    __device__ __forceinline__ void prepare_row(const RowInput &input, unsigned int row, float &squares) {
+        uint8_t *row_bytes = bytes + row * input.k;
+        Scale *row_scales = scales + row * (input.k / PIECE);
+        constexpr unsigned int N = 8, AT_ONCE = 2;
+        for (unsigned int begin = 0; begin < input.k; begin += AT_ONCE * N * ROW_THREADS) {
+            float values[AT_ONCE][N];
+            unsigned int at[AT_ONCE];
+            bool inside[AT_ONCE];
+#pragma unroll
+            for (unsigned int i = 0; i < AT_ONCE; ++i) {
+                const unsigned int own = begin + (i * ROW_THREADS + threadIdx.x) * N;
+                inside[i] = own < input.k;
+                at[i] = inside[i] ? own : 0;
+            }
+            input.load<T, GATED>(values, row, at, inside, squares);
+#pragma unroll
+            for (unsigned int i = 0; i < AT_ONCE; ++i) {
+                // Threads past the end take part in the shuffles of their wave.
+                if (begin + i * ROW_THREADS * N < input.k) {
+                    const unsigned int own = begin + (i * ROW_THREADS + threadIdx.x) * N;
+                    quantize<N / 4, PIECE>(values[i], own / N, inside[i], (uint32_t *)(row_bytes + own), row_scales);
+                }
+            }
+        }
+    }
+};
+
+// Rows of blocks; a unit is one piece, or two neighbouring pieces of a large block.
+template <typename F, unsigned int ROWS>
+struct BlockRow : QuantizedInput {
+    static constexpr unsigned int PIECES = F::PIECES > 1 ? 2 : 1, UNITS = F::PIECES > 1 || ROWS > 1 ? 1 : 2;
+    static constexpr bool LOADS_BY_GROUP = false;
+    struct Raw { typename F::Raw raw[UNITS][PIECES]; };
+    // As many as fit into registers.
+    static constexpr unsigned int AHEAD = UNITS * PIECES * F::BYTES > 40 * F::PIECES || F::SCALED == RUN || ROWS > 1 ? 2 : 3;
+    struct Run { int words[RUN / 4]; float scale, scaled_sum; int offset; };
+    struct Activations { Run runs[UNITS][PIECES][RUNS]; };
+
+    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
+    __device__ __forceinline__ static unsigned int units(unsigned int k) { return k / (PIECE * PIECES); }
+    __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
+        Raw read;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            const unsigned int piece = place.clamped(segment, u) * PIECES;
+            const uint8_t *block = row + (size_t)(piece / F::PIECES) * F::BYTES;
+#pragma unroll
+            for (unsigned int i = 0; i < PIECES; ++i) {
+                read.raw[u][i] = F::read(block, piece % F::PIECES + i);
+            }
+        }
+        return read;
+    }
+    __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
+                                                       unsigned int row, float &) const {
+        const uint8_t *row_bytes = bytes + row * input.k;
+        const Scale *row_scales = scales + row * (input.k / PIECE);
+        typedef int Four __attribute__((ext_vector_type(4)));
+        Activations x;
+#pragma unroll
+        for (unsigned int i = 0; i < UNITS * PIECES * RUNS; ++i) {
+            const unsigned int u = i / (PIECES * RUNS), p = i / RUNS % PIECES, run = i % RUNS;
+            const unsigned int piece = place.clamped(segment, u) * PIECES + p, inner = piece % F::PIECES;
+            const unsigned int column = (piece - inner) * PIECE + F::column(inner, run);
+            const Four words = *(const Four *)(row_bytes + column);
+            const Scale scale = row_scales[column / PIECE];
+            const int sum = column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
+            Run &to = x.runs[u][p][run];
+            to = {{words[0], words[1], words[2], words[3]}, scale.scale, scale.scale * (float)sum, F::OFFSET * sum};
+        }
+        return x;
+    }
+    __device__ __forceinline__ static float product(const Raw &raw, const Activations &x, const RowLanes &place,
+                                                    unsigned int segment) {
+        float total = 0;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            const unsigned int first = place.clamped(segment, u) * PIECES % F::PIECES;
+            float sum = 0, minimum = 0;
+            Piece weights[PIECES];
+#pragma unroll
+            for (unsigned int p = 0; p < PIECES; ++p) {
+                weights[p] = F::unpack(raw.raw[u][p], first + p);
+            }
+            // Runs that share the scales of weights and activations are added as integers: those of a piece, or the
+            // same run of neighbouring pieces.
+            constexpr bool BY_PIECE = F::DISTANCE == RUN;
+            constexpr unsigned int OUTER = BY_PIECE ? PIECES : RUNS, INNER = BY_PIECE ? RUNS : PIECES;
+#pragma unroll
+            for (unsigned int outer = 0; outer < OUTER; ++outer) {
+                int dot = 0;
+                float scaled_sum = 0;
+#pragma unroll
+                for (unsigned int inner = 0; inner < INNER; ++inner) {
+                    const unsigned int p = BY_PIECE ? outer : inner, run = BY_PIECE ? inner : outer;
+                    const Run &of = x.runs[u][p][run];
+#pragma unroll
+                    for (unsigned int i = 0; i < RUN / 4; ++i) {
+                        dot = __dp4a(weights[p].q[run][i], of.words[i], dot);
+                    }
+                    dot -= F::OFFSET == 0 ? 0 : of.offset;
+                    scaled_sum += of.scaled_sum;
+                    if (F::SCALED == RUN || inner + 1 == INNER) {
+                        sum += (float)(weights[p].scales[run] * dot) * of.scale;
+                        if (F::MINIMUM) {
+                            minimum += (float)weights[p].minimums[run] * scaled_sum;
+                        }
+                        dot = 0;
+                        scaled_sum = 0;
+                    }
+                }
+            }
+            float part = weights[0].scale * sum;
+            if (F::MINIMUM) {
+                part -= weights[0].minimum * minimum;
+            }
+            total += place.is_inside(segment, u) ? part : 0;
+        }
+        return total;
+    }
+};
+
+// Rows of blocks of 32 weights whose header is followed by nibbles or bytes, as a stream of aligned packs. A unit is a
+// pack, which has parts of at most two blocks. Activations are arranged like the weights, with zeros in place of headers.
+template <typename F, unsigned int HEADER, unsigned int ROWS>
+struct StreamRow : QuantizedInput {
+    static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS;
+    static constexpr unsigned int UNITS = ROWS == 1 ? 2 / PLANES : 1, AHEAD = ROWS == 1 ? 3 : 2, WORDS = CANDLE_PACK_BYTES / 4;
+    static constexpr bool LOADS_BY_GROUP = false;
+    static_assert(HEADER == 2 + 2 * F::MINIMUM && (PLANES == 1 || PLANES == 2), "a block is a header with nibbles or bytes");
+    struct Raw { Pack<uint32_t, WORDS> packs[UNITS]; uint32_t headers[UNITS][2]; };
+    // Scale and sums of the activations of the pack's first and last block. If it has only one, the second has none.
+    struct Block { float scale, scaled_sum; int offset; };
+    struct Activations { int words[UNITS][PLANES][WORDS]; Block blocks[UNITS][2]; };
+
+    // Returns true if rows of k weights are whole packs.
+    __device__ __forceinline__ static bool fits(const RowMatrices &matrices, unsigned int k) {
+        size_t bits = bytes_of_row(k);
+#pragma unroll
+        for (unsigned int i = 0; i < 3; ++i) {
+            bits |= (size_t)matrices.weights[i];
+        }
+        return bits % CANDLE_PACK_BYTES == 0;
+    }
+    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
+    __device__ __forceinline__ static unsigned int units(unsigned int k) {
+        return k / F::WEIGHTS * F::BYTES / CANDLE_PACK_BYTES;
+    }
+    // Returns the block that a word of a pack belongs to. If it begins with the last weights of a block, the rest is the
+    // header of the next.
+    __device__ __forceinline__ static unsigned int block_of(unsigned int pack, unsigned int word) {
+        return (pack * CANDLE_PACK_BYTES + word * 4) / F::BYTES;
+    }
+    __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
+        Raw raw;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            const unsigned int pack = place.clamped(segment, u);
+            raw.packs[u] = Pack<uint32_t, WORDS>::read((const uint32_t *)row + pack * WORDS);
+#pragma unroll
+            for (unsigned int last = 0; last < 2; ++last) {
+                const uint8_t *block = row + block_of(pack, last * (WORDS - 1)) * F::BYTES;
+                raw.headers[u][last] = HEADER == 2 ? *(const uint16_t *)block : *(const uint32_t *)block;
+            }
+        }
+        return raw;
+    }
+    __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
+                                                       unsigned int row, float &) const {
+        const uint8_t *row_bytes = bytes + row * input.k;
+        const Scale *row_scales = scales + row * (input.k / PIECE);
+        Activations x;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0);
+            int sums[2] = {0, 0};
+#pragma unroll
+            for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
+                const unsigned int plane = i / WORDS, word = i % WORDS, at = pack * CANDLE_PACK_BYTES + word * 4;
+                uint32_t bits = 0;
+#pragma unroll
+                for (unsigned int half = 0; half < 2; ++half) {
+                    const unsigned int offset = (at + 2 * half) % F::BYTES;
+                    const uint8_t *from =
+                        row_bytes + (at + 2 * half) / F::BYTES * F::WEIGHTS + plane * QUANTS + offset - HEADER;
+                    bits |= offset < HEADER ? 0 : (uint32_t)*(const uint16_t *)from << (16 * half);
+                }
+                x.words[u][plane][word] = (int)bits;
+                const int sum = __dp4a((int)bits, 0x01010101, 0);
+                const bool is_first = block_of(pack, word) == first;
+                sums[0] += is_first ? sum : 0;
+                sums[1] += is_first ? 0 : sum;
+            }
+#pragma unroll
+            for (unsigned int b = 0; b < 2; ++b) {
+                const float scale = row_scales[block_of(pack, b * (WORDS - 1))].scale;
+                x.blocks[u][b] = {scale, scale * (float)sums[b], F::OFFSET * sums[b]};
+            }
+        }
+        return x;
+    }
+    __device__ __forceinline__ static float product(const Raw &raw, const Activations &x, const RowLanes &place,
+                                                    unsigned int segment) {
+        constexpr uint32_t BITS = PLANES == 1 ? 0xffffffff : 0x0f0f0f0f;
+        float total = 0;
+#pragma unroll
+        for (unsigned int u = 0; u < UNITS; ++u) {
+            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0);
+            const Block(&blocks)[2] = x.blocks[u];
+            int dots[2] = {F::OFFSET == 0 ? 0 : -blocks[0].offset, F::OFFSET == 0 ? 0 : -blocks[1].offset};
+#pragma unroll
+            for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
+                const unsigned int plane = i / WORDS, word = i % WORDS;
+                const uint32_t q = raw.packs[u][word] >> (4 * plane), mask = block_of(pack, word) == first ? BITS : 0;
+                dots[0] = __dp4a((int)(q & mask), x.words[u][plane][word], dots[0]);
+                dots[1] = __dp4a((int)(q & (BITS ^ mask)), x.words[u][plane][word], dots[1]);
+            }
+            float part = 0;
+#pragma unroll
+            for (unsigned int b = 0; b < 2; ++b) {
+                part += half_of(raw.headers[u][b] & 0xffff) * (blocks[b].scale * (float)dots[b]);
+                if (F::MINIMUM) {
+                    part += half_of(raw.headers[u][b] >> 16) * blocks[b].scaled_sum;
+                }
+            }
+            total += place.is_inside(segment, u) ? part : 0;
+        }
+        return total;
+    }
+};
