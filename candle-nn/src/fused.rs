@@ -101,8 +101,9 @@ impl CacheHeads<'_> {
     /// Writes keys and values, and returns the rotated queries (rows, heads, width) in the dtype of the cache.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not match. A position or slot out of range returns an error on the CPU; on a GPU, the
-    /// next call that waits for the device does, and the row is not written to the cache.
+    /// If shapes, dtypes or devices do not match. A position or slot out of range returns an error on the CPU. On a GPU, the
+    /// next call that waits for the device does; a row without a slot is not written to the cache, and one without a
+    /// position is rotated like the first.
     pub fn forward(&self) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if let Some(queries) = crate::rocm::cache_heads(self)? {
