@@ -180,7 +180,7 @@ fn the_device_reports_the_errors_of_the_cpu() {
             let logits = vec![1.0, 2.0, broken, broken, 3.0];
             let case = Case { logits, sampling, logprobs: Some(2), ..Case::default() };
             let first_line = |error: candle_core::Error| error.to_string().lines().next().unwrap().to_owned();
-            let message = first_line(on_device(&[case.clone()], &device).unwrap_err());
+            let message = first_line(on_device(std::slice::from_ref(&case), &device).unwrap_err());
             assert_eq!(message, first_line(sample(&[case]).unwrap_err()));
             assert!(message.contains("token 2"), "{message}");
         }
