@@ -89,9 +89,12 @@ fn families() -> Vec<Family> {
             partial,
         ),
         attention(parts.over([dtypes("dtype", DTYPES)]), sums).block(ATTENTION_COLUMNS),
-        attention(decode
+        attention(
+            decode
                 .over([names("rows", &["4"]), dtypes("dtype", DTYPES)])
-                .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]), partial),
+                .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]),
+            partial,
+        ),
         family(
             "GradientMeans",
             "gradients",
