@@ -9,6 +9,10 @@
 // Returns the number of columns of a line in LDS, whose layout needs a power of two.
 constexpr unsigned int pitch(unsigned int width) { return width > 256 ? 512 : width > 128 ? 256 : width > 64 ? 128 : 64; }
 
+// Bytes of keys in LDS if lanes multiply. bf16 has fewer keys than f16, because it needs more registers.
+template <typename T, unsigned int WIDTH> constexpr unsigned int LANES_KEY_BYTES = 8192;
+template <> constexpr unsigned int LANES_KEY_BYTES<__nv_bfloat16, 128> = 4096;
+
 // Tile sizes and memory layout of a workgroup. The numbers of rows and threads are the same on every GPU.
 template <typename T, unsigned int WIDTH>
 struct Plan {
@@ -18,7 +22,7 @@ struct Plan {
     static constexpr unsigned int MAX_VALUES = BY_LANES<T> || sizeof(T) == 4 ? CANDLE_ATTENTION_COLUMNS : 256;
     static constexpr unsigned int VALUES = WIDTH > MAX_VALUES ? CANDLE_ATTENTION_COLUMNS : WIDTH;
     // Keys of a tile, limited by the size of LDS and by the registers for their scores.
-    static constexpr unsigned int KEYS_IN_LDS = (BY_LANES<T> ? 8192 : 16384) / (pitch(WIDTH) * sizeof(T));
+    static constexpr unsigned int KEYS_IN_LDS = (BY_LANES<T> ? LANES_KEY_BYTES<T, WIDTH> : 16384) / (pitch(WIDTH) * sizeof(T));
     static constexpr unsigned int MAX_KEYS = BY_LANES<T> || pitch(WIDTH) < 128 ? 32 : 64;
     static constexpr unsigned int KEYS = KEYS_IN_LDS < TILE_SIDE ? TILE_SIDE : KEYS_IN_LDS < MAX_KEYS ? KEYS_IN_LDS : MAX_KEYS;
     // Registers for the query fragments. If they are too many, queries are read again for each tile of keys.
@@ -374,8 +378,8 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
     combine_parts(task, partials, parts, line, column);
 }
 
-// Minimum number of waves per SIMD, which limits the registers.
-#if defined(__GFX9__)
+// Minimum number of waves per SIMD, which limits the registers; gfx908's accumulation registers do not count.
+#if defined(__GFX9__) && !defined(__gfx908__)
 #define RESIDENT_WAVES(COUNT) __attribute__((amdgpu_waves_per_eu(COUNT)))
 #else
 #define RESIDENT_WAVES(COUNT)
