@@ -292,8 +292,9 @@ fn the_mode_decides_which_threads_may_allocate() {
     let f = Fixture::new();
     let allocate = || {
         let mut ptr = null_mut();
-        // SAFETY: a valid pointer for the result; the runtime checks the address.
+        // SAFETY: a valid pointer for the result.
         match unsafe { hipMalloc(&mut ptr, 64) } {
+            // SAFETY: the runtime checks the address.
             0 => unsafe { hipFree(ptr) },
             code => code,
         }
