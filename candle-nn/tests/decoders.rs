@@ -11,7 +11,7 @@ use common::{assert_close, rocm, rocm_alone, tensor, tolerance};
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 fn launches(device: &Device) -> u64 {
-    device.as_rocm_device().unwrap().kernels_launched() as u64
+    device.as_rocm_device().unwrap().kernels_launched()
 }
 
 /// The sum has the bits of a separate sum. Covers rows of which a workgroup has several, odd widths and unaligned starts.
@@ -171,7 +171,7 @@ impl Operands {
 fn slots(rows: usize) -> Vec<u32> {
     let slot = |row: usize| if row == 2 { u32::MAX } else { (row * 5 % rows * 2 + row % 2) as u32 };
     // 5 and the number of rows have no common divisor.
-    assert!(rows % 5 != 0 || rows == 0);
+    assert!(!rows.is_multiple_of(5) || rows == 0);
     (0..rows).map(slot).collect()
 }
 

@@ -173,7 +173,7 @@ impl<'a> Weights<'a> {
                 let dtype = self.matrices.unwrap_or(tensor.dtype());
                 Matrix::Float(tensor.to_dtype(dtype)?)
             }
-            Stored::Blocks(tensor) => Matrix::Quantized(QMatMul::from_qtensor(tensor)?),
+            Stored::Blocks(tensor) => Matrix::Quantized(QMatMul::from_qtensor(*tensor)?),
         })
     }
 
@@ -201,7 +201,8 @@ impl<'a> Weights<'a> {
                 Tensor::from_raw_buffer(&bytes, dtype, shape, self.device).map(Stored::Float)
             }
             Format::Blocks(dtype) => {
-                ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device).map(Stored::Blocks)
+                let tensor = ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device);
+                tensor.map(|tensor| Stored::Blocks(Box::new(tensor)))
             }
         };
         let made = made.with_context(|| format!("{file}: tensor '{first}'"))?;
@@ -212,5 +213,5 @@ impl<'a> Weights<'a> {
 
 enum Stored {
     Float(Tensor),
-    Blocks(QTensor),
+    Blocks(Box<QTensor>),
 }
