@@ -275,7 +275,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         return highest;
     };
     const float rescale = candle_exp2(own_state.row_max - exponent_base(highest_of(own_row)));
-    // Of the lanes with the same pair, one counts.
+    // Only one of the lanes with the same pair counts.
     const float wave_sum = reduce_wave(thread % lanes < PAIRS ? own_state.row_sum * rescale : 0, ROWS, add);
     if (lane < ROWS) {
         states[wave][lane].row_sum = wave_sum;

@@ -75,7 +75,7 @@ struct RowInput {
     }
 };
 
-// What follows the product. With an activation, the first matrix is the gate and the second is up.
+// Operations after the product. With an activation, the first matrix is the gate and the second is up.
 struct RowEpilogue {
     const void *bias, *summand;
     unsigned int results, summand_dtype, out_dtype, activation;

@@ -19,7 +19,7 @@ pub const EMBEDDINGS: &str = "sentence_embeddings";
 
 /// Compile time of a kernel module relative to that of an average package.
 const MODULE_WEIGHT: usize = 6;
-/// The same for packages that take much longer than the average.
+/// Like [`MODULE_WEIGHT`], for packages that take much longer than the average.
 const HEAVY_PACKAGES: [(&str, usize); 4] =
     [("rocm-emulator", 100), ("candle-core", 90), ("candle-transformers", 25), ("tokenizers", 12)];
 const POLL: Duration = Duration::from_secs(1);

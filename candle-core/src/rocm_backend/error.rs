@@ -212,7 +212,7 @@ pub enum RocmError {
         operation: String,
         /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// What to do instead.
+        /// Instruction that avoids the error, such as an order of operations.
         remedy: &'static str,
     },
 

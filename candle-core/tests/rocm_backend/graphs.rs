@@ -102,7 +102,7 @@ fn memory_of_the_capture_belongs_to_the_graph() {
     assert!(memory.bytes() > 0 && memory.bytes() <= 2 << 20, "{memory:?}");
     assert_eq!(of(&device).memory_stats().live, before);
     graph.replay().unwrap();
-    // What is allocated now is not in the graph's memory.
+    // Later allocations do not use the graph's memory.
     let others: Vec<Tensor> = (0..30).map(|_| Tensor::full(7f32, 1000, &device).unwrap()).collect();
     assert_eq!(values(&out), [21.0; 1000]);
     graph.replay().unwrap();

@@ -399,7 +399,7 @@ fn parts_begin_and_end_in_every_launch() {
     assert!(parts::allocated(f.stream.0, at(0).addr(), 1024));
     store(1000);
     assert!(parts::freed(f.stream.0, at(0).addr()));
-    // The same bytes in another division, of which one part is the result.
+    // The bytes are divided differently now; one of the parts is the result.
     assert!(
         parts::allocated(f.stream.0, at(512).addr(), 256) && parts::allocated(f.stream.0, at(0).addr(), 256)
     );

@@ -311,7 +311,7 @@ fn files_load_in_their_own_types() {
 
 /// Largest difference of logits with a cache of f16 and of f32, relative to the largest logit, with float weights.
 const NARROW_CACHE: f32 = 5e-3;
-/// The same with quantized weights: a small difference may put an activation on the other side of a rounding boundary.
+/// Like [`NARROW_CACHE`], for quantized weights: a small difference may put an activation on the other side of a rounding boundary.
 const NARROW_CACHE_OF_BLOCKS: f32 = 0.1;
 
 /// With a cache of f16, which is the default for quantized files on GPUs, logits stay close to those with f32.

@@ -207,7 +207,7 @@ fields! {
         name: IgnoredAny,
         /// Description, which has no effect.
         description: IgnoredAny,
-        /// Whether the schema must be followed; it always is.
+        /// Accepted and ignored, because the schema is always followed.
         strict: IgnoredAny,
         /// Schema; `None` allows any object.
         schema: Value,
