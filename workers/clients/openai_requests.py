@@ -70,7 +70,7 @@ refused("unknown model", openai.NotFoundError, "model",
 refused("temperature", openai.BadRequestError, "temperature",
         lambda: client.completions.create(**{**greedy, "temperature": 9}))
 refused("max_tokens", openai.BadRequestError, "max_tokens",
-        lambda: client.completions.create(**{**greedy, "max_tokens": -1}))
+        lambda: client.completions.create(**{**greedy, "max_tokens": -2}))
 refused("no messages", openai.BadRequestError, "messages",
         lambda: client.chat.completions.create(**{**chat, "messages": []}))
 refused("long prompt", openai.BadRequestError, "prompt",
