@@ -60,30 +60,34 @@ impl Progress {
 struct Artifact {
     /// Cargo's identifier, which contains the name.
     package: String,
+    /// Name of the library or program.
+    target: String,
     executable: Option<PathBuf>,
 }
 
 /// Builds [`EMBEDDINGS`], or an example of the root package, with the software GPU and code objects of `archs`. Returns a
-/// command that runs it. `features` replaces the selection of packages and features, which has as few as possible.
+/// command that runs it. `features` replaces the selection of packages and features, which has as few as possible; all
+/// programs are built then, as the tests need them.
 ///
 /// # Errors
 /// If the build fails.
 pub fn command(name: &str, archs: &str, features: Option<&[&str]>) -> Result<Command> {
-    let (package, program) = match name {
-        EMBEDDINGS => (&["--package", "sentence-embeddings"][..], ["--bin", name]),
-        _ => (&[][..], ["--example", name]),
+    let selection: Vec<&str> = match (features, name) {
+        (Some(features), _) => [features, &["--bins", "--examples"]].concat(),
+        (None, EMBEDDINGS) => {
+            vec!["--package", "sentence-embeddings", "--features", "rocm-emulator", "--bin", name]
+        }
+        (None, _) => vec!["--features", "rocm-emulator", "--example", name],
     };
-    let features =
-        features.map_or_else(|| [package, &["--features", "rocm-emulator"]].concat(), <[_]>::to_vec);
-    Ok(process::command::<&str>(build(&[&features[..], &program].concat(), archs)?, &[]))
+    Ok(process::command::<&str>(build(name, &selection, archs)?, &[]))
 }
 
-/// Builds the program of `selection` for the kernel targets `archs` (comma-separated), and shows the progress. Returns its
-/// path.
+/// Builds the programs of `selection` for the kernel targets `archs` (comma-separated), and shows the progress. Returns the
+/// path of the program `name`.
 ///
 /// # Errors
 /// If the build fails; the compiler's errors are on standard error.
-fn build(selection: &[&str], archs: &str) -> Result<PathBuf> {
+fn build(name: &str, selection: &[&str], archs: &str) -> Result<PathBuf> {
     let packages = count_packages(selection)?;
     let sources = fs::read_dir(root().join("candle-kernels")).context("candle-kernels")?;
     let modules = sources.flatten().filter(|entry| entry.path().extension().is_some_and(|end| end == "cu"));
@@ -104,7 +108,7 @@ fn build(selection: &[&str], archs: &str) -> Result<PathBuf> {
     bar.set_style(style?.progress_chars("=> "));
     let begin = Instant::now();
     let (is_terminal, mut printed) = (std::io::stderr().is_terminal(), begin);
-    let program = watch(messages, |built| {
+    let program = watch(name, messages, |built| {
         let new = files(&cache).saturating_sub(cached).min(modules);
         let is_left = |name: &str| !built.iter().any(|package| package.contains(&format!("{name}#")));
         let heavy_left =
@@ -131,8 +135,8 @@ fn build(selection: &[&str], archs: &str) -> Result<PathBuf> {
 }
 
 /// Calls `update` with the packages that cargo has reported, once per second and per message, until the build ends.
-/// Returns the path of the program.
-fn watch(messages: ChildStdout, mut update: impl FnMut(&BTreeSet<String>)) -> Option<PathBuf> {
+/// Returns the path of the program `name`.
+fn watch(name: &str, messages: ChildStdout, mut update: impl FnMut(&BTreeSet<String>)) -> Option<PathBuf> {
     let (sender, receiver) = mpsc::channel();
     let reader = thread::spawn(move || {
         let lines = BufReader::new(messages).lines().map_while(Result::ok);
@@ -141,9 +145,9 @@ fn watch(messages: ChildStdout, mut update: impl FnMut(&BTreeSet<String>)) -> Op
     let (mut packages, mut program) = (BTreeSet::new(), None);
     loop {
         match receiver.recv_timeout(POLL) {
-            Ok(Artifact { package, executable }) => {
+            Ok(Artifact { package, target, executable }) => {
                 packages.insert(package);
-                program = executable.or(program);
+                program = executable.filter(|_| target == name).or(program);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -161,7 +165,8 @@ fn artifact(line: &str) -> Option<Artifact> {
     let is_artifact =
         message["reason"] == "compiler-artifact" && message["target"]["kind"][0] != "custom-build";
     let package = message["package_id"].as_str().filter(|_| is_artifact)?.to_owned();
-    Some(Artifact { package, executable: message["executable"].as_str().map(PathBuf::from) })
+    let target = message["target"]["name"].as_str()?.to_owned();
+    Some(Artifact { package, target, executable: message["executable"].as_str().map(PathBuf::from) })
 }
 
 /// Returns the number of packages that a build compiles, itself included.
@@ -173,7 +178,7 @@ fn count_packages(selection: &[&str]) -> Result<usize> {
     while let Some(argument) = arguments.next() {
         if ["--bin", "--example"].contains(argument) {
             arguments.next();
-        } else {
+        } else if !["--bins", "--examples"].contains(argument) {
             tree.arg(argument);
         }
     }
@@ -194,7 +199,7 @@ mod tests {
     fn artifacts_are_read_without_build_scripts() {
         let message = |reason: &str, kind: &str, executable: &str| {
             format!(
-                r#"{{"reason": "{reason}", "package_id": "a 1.0", "target": {{"kind": ["{kind}"]}},
+                r#"{{"reason": "{reason}", "package_id": "a 1.0", "target": {{"name": "t", "kind": ["{kind}"]}},
                     "executable": {executable}}}"#
             )
         };
