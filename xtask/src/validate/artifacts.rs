@@ -61,7 +61,7 @@ impl Artifacts {
         }
         let needs_model = chosen.iter().any(|stage| matches!(stage.kind, Kind::Demo));
         let model = match needs_model {
-            true => weights::ensure().map_err(|error| format!("{error:#}")),
+            true => weights::MINILM.ensure().map_err(|error| format!("{error:#}")),
             false => Err("the demo was not selected".to_owned()),
         };
         Self::build(archs.as_deref(), model, &|key: &str| {

@@ -24,7 +24,7 @@ pub fn pack(folder: &Path, without_model: bool) -> Result<()> {
     if folder.is_dir() && folder.read_dir()?.next().is_some() && !folder.join(MANIFEST).is_file() {
         bail!("{} is not empty and not a pack; select another folder", folder.display());
     }
-    let model = if without_model { Err("--without-model".to_owned()) } else { Ok(weights::ensure()?) };
+    let model = if without_model { Err("--without-model".to_owned()) } else { Ok(weights::MINILM.ensure()?) };
     let archs = std::env::var("CANDLE_ROCM_ARCHS").ok();
     let artifacts = Artifacts::build(archs.as_deref(), model, &|_| true)?;
     if folder.is_dir() {
