@@ -322,14 +322,16 @@ fn products(device: &Device) -> Result<()> {
     own_products(device)
 }
 
-/// Many queries, few queries, and few queries with keys for several workgroups; the value width selects the kernel.
+/// One, few and many queries, and many queries with keys for several workgroups; the width of heads selects the kernel.
 /// Gradients are called like other crates call them.
 fn attention(device: &Device) -> Result<()> {
     for (dtype, width) in
-        [F32, F16, BF16].into_iter().flat_map(|dtype| [64, 128, 256, 512].map(|width| (dtype, width)))
+        [F32, F16, BF16].into_iter().flat_map(|dtype| [48, 64, 96, 128, 256, 512].map(|width| (dtype, width)))
     {
         let of = |rows, width| on(device, &[1, 1, rows, width], dtype);
-        for (queries, keys) in [(1, 3), (1, 600), (20, 3)] {
+        let sizes = [(1, 3), (8, 3), (20, 3), (20, 1100)];
+        // The width does not matter to the kernel that combines the results of several workgroups.
+        for (queries, keys) in sizes.into_iter().filter(|(_, keys)| *keys < 4 || width == 64) {
             ops::sdpa(&of(queries, 16)?, &of(keys, 16)?, &of(keys, width)?, None, false, 0.25, 1.0)?;
         }
         if dtype != F32 || width < 512 {

@@ -47,30 +47,53 @@ pub fn run(args: &Args) -> Result<()> {
         TINY_LLAMA => root().join(TINY_LLAMA_FILE),
         path => PathBuf::from(path),
     };
-    let on = |device| report(args, &model, device);
-    println!("{}", summary(&on("rocm:0")?, &on("cpu")?)?);
+    let text =
+        Text { arch: &args.arch, model: &model, prompt: &args.prompt, is_chat: false, tokens: args.tokens };
+    println!("{}", summary(&text.report("rocm:0")?, &text.report("cpu")?)?);
     Ok(())
 }
 
-fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
-    let path = process::cache_file(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
-    let mut command = example::command("generate", &args.arch, None)?;
-    command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
-    command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
-    if !is_gguf(&model.to_string_lossy()) {
-        command.args(["--dtype", "f32"]);
+/// A greedy text.
+pub struct Text<'a> {
+    /// Architecture of the software GPU.
+    pub arch: &'a str,
+    pub model: &'a Path,
+    pub prompt: &'a str,
+    /// If true, the prompt is formatted with the chat template.
+    pub is_chat: bool,
+    /// Maximum number of tokens to generate.
+    pub tokens: u32,
+}
+
+impl Text<'_> {
+    /// Generates the text with the example and returns its report.
+    ///
+    /// # Errors
+    /// If the example fails.
+    pub fn report(&self, device: &str) -> Result<Value> {
+        let path = process::cache_file(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
+        let mut command = example::command("generate", self.arch, None)?;
+        command.arg(self.model).args(["--device", device, "--temperature", "0", "--prompt", self.prompt]);
+        command.args(["--tokens", &self.tokens.to_string()]).arg("--report").arg(&path);
+        if self.is_chat {
+            command.arg("--chat");
+        }
+        if !is_gguf(&self.model.to_string_lossy()) {
+            command.args(["--dtype", "f32"]);
+        }
+        SoftwareGpu::new(self.arch).apply_to(&mut command);
+        process::run(&mut command)?;
+        process::read_json(&path)
     }
-    SoftwareGpu::new(&args.arch).apply_to(&mut command);
-    process::run(&mut command)?;
-    process::read_json(&path)
 }
 
 fn is_gguf(model: &str) -> bool {
     model.ends_with(".gguf")
 }
 
-/// Returns the summary line, or an error if the two devices' texts differ at a clear choice.
-fn summary(rocm: &Value, cpu: &Value) -> Result<String> {
+/// Returns the summary line, or an error if the two texts differ at a clear choice. `cpu` needs the fields `tokens` and
+/// `margins` only.
+pub fn summary(rocm: &Value, cpu: &Value) -> Result<String> {
     let text = |key: &str| rocm[key].as_str().with_context(|| format!("the report has no field '{key}'"));
     let tokens = |report: &Value| -> Result<Vec<u64>> {
         let tokens = report["tokens"].as_array().context("the report has no field 'tokens'")?;

@@ -18,6 +18,7 @@ mod isa_coverage;
 mod kernels;
 mod licenses;
 mod lines;
+mod llama_cpp;
 mod nvidia_tools;
 mod paper;
 mod process;
@@ -53,6 +54,8 @@ enum Command {
     Demo(demo::Args),
     /// Generate greedy text with a language model on the software GPU and compare it with the CPU device.
     Generate(generate::Args),
+    /// Compare the greedy text of a real model on the software GPU with that of llama.cpp's CPU build.
+    LlamaCpp(llama_cpp::Args),
     /// Run the stages of continuous integration, or list them with their durations.
     Ci(ci::Args),
     /// Run all stages of continuous integration; with --quick only our own tests.
@@ -125,6 +128,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ck(args) => ck::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::LlamaCpp(args) => llama_cpp::execute(&args),
         Command::Lines(args) => lines::run(&args),
         Command::NvidiaTools(args) => nvidia_tools::run(&args),
         Command::Ci(args) => ci::run(&args),

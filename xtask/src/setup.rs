@@ -54,6 +54,7 @@ pub const COMPOSABLE_KERNEL: &[Tool] = &[CLANG, CXX, DEVICE_LIBS, PIP];
 pub const NVIDIA_TOOLS: &[Tool] = &[PIP];
 pub const DEMO: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP];
 pub const GENERATE: &[Tool] = DEMO;
+pub const LLAMA_CPP: &[Tool] = &[CC, CXX, PIP];
 pub const VALGRIND: &[Tool] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
 pub const SERVE: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
 pub const PAGE: &[Tool] = &[BROWSER];

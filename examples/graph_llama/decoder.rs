@@ -1,0 +1,185 @@
+//! Llama with the weights and the configuration of candle-transformers, and a static cache.
+use candle_core::{D, DType, Device, IndexOp, Result, Tensor, bail};
+use candle_flash_attn::flash_attn_varlen_paged_windowed;
+use candle_nn::fused::Rotary;
+use candle_nn::ops::{rms_norm, swiglu};
+use candle_nn::static_cache::{PAGE_SIZE, StaticCache, StaticCacheSize};
+use candle_nn::{Linear, Module, VarBuilder};
+use candle_transformers::models::llama::Config;
+
+/// Decoder of one sequence. [`Self::step`] has no other input than the memory of the device.
+pub struct Decoder {
+    embeddings: Tensor,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    head: Linear,
+    /// Cosines and sines of all positions, f32 (positions, width / 2).
+    rotary: [Tensor; 2],
+    cache: StaticCache,
+    /// Token of the next step, u32 (1). A step replaces it by the token that it predicts.
+    token: Tensor,
+    /// Ends of the queries, u32 (2): one query.
+    query_ends: Tensor,
+    eps: f32,
+}
+
+struct Layer {
+    input_norm: Tensor,
+    query_key_value: Linear,
+    output: Linear,
+    feed_forward_norm: Tensor,
+    gate_up: Linear,
+    down: Linear,
+    /// Widths of queries, keys and values.
+    widths: [usize; 3],
+}
+
+impl Decoder {
+    /// Loads the weights, with a cache of at least `context` positions.
+    ///
+    /// # Errors
+    /// If the rotary embedding is scaled, weights are missing or have other shapes, or there is not enough memory.
+    pub fn load(config: &Config, context: usize, weights: &VarBuilder) -> Result<Self> {
+        if config.rope_scaling.is_some() {
+            bail!("the configuration has rope_scaling, which this example does not support");
+        }
+        let (hidden, device) = (config.hidden_size, weights.device());
+        let (heads, key_heads) = (config.num_attention_heads, config.num_key_value_heads);
+        let width = hidden / heads;
+        let size = StaticCacheSize {
+            layers: config.num_hidden_layers,
+            sequences: 1,
+            capacity: context.next_multiple_of(PAGE_SIZE),
+            key_heads,
+            width,
+        };
+        let embeddings = weights.get((config.vocab_size, hidden), "model.embed_tokens.weight")?;
+        let head = match config.tie_word_embeddings {
+            true => embeddings.clone(),
+            false => weights.get((config.vocab_size, hidden), "lm_head.weight")?,
+        };
+        let layers = (0..config.num_hidden_layers)
+            .map(|layer| Layer::load(config, &weights.pp("model.layers").pp(layer)));
+        Ok(Self {
+            layers: layers.collect::<Result<_>>()?,
+            norm: weights.get(hidden, "model.norm.weight")?,
+            head: Linear::new(head, None),
+            embeddings,
+            rotary: rotary(config.rope_theta, size.capacity, width, device)?,
+            cache: StaticCache::new(size, weights.dtype(), device)?,
+            token: Tensor::zeros(1, DType::U32, device)?,
+            query_ends: Tensor::new(&[0u32, 1], device)?,
+            eps: config.rms_norm_eps as f32,
+        })
+    }
+
+    /// Starts a new sequence.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn reset(&self) -> Result<()> {
+        self.cache.set_positions(&[0])
+    }
+
+    /// Sets the token of the next step.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn set_token(&self, token: u32) -> Result<()> {
+        self.token.slice_set(&Tensor::new(&[token], self.token.device())?, 0, 0)
+    }
+
+    /// Returns the token of the next step. Waits for the device.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn token(&self) -> Result<u32> {
+        self.token.i(0)?.to_scalar()
+    }
+
+    /// Enqueues a step: reads the token and its position from the memory of the device, and writes the predicted token and
+    /// the next position there. It can be captured as a graph.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn step(&self) -> Result<()> {
+        let mut x = self.embeddings.index_select(&self.token, 0)?;
+        for (at, layer) in self.layers.iter().enumerate() {
+            x = (&x + self.attend(at, layer, &rms_norm(&x, &layer.input_norm, self.eps)?)?)?;
+            let normed = rms_norm(&x, &layer.feed_forward_norm, self.eps)?;
+            x = (&x + layer.down.forward(&swiglu(&layer.gate_up.forward(&normed)?)?)?)?;
+        }
+        let logits = self.head.forward(&rms_norm(&x, &self.norm, self.eps)?)?;
+        self.token.slice_set(&logits.argmax(D::Minus1)?, 0, 0)?;
+        self.cache.advance()
+    }
+
+    fn attend(&self, at: usize, layer: &Layer, x: &Tensor) -> Result<Tensor> {
+        let all = layer.query_key_value.forward(x)?;
+        let [q, k, v] = layer.widths;
+        let parts = [(0, q), (q, k), (q + k, v)].map(|(start, width)| all.narrow(1, start, width));
+        let [q, k, v] = parts;
+        let [cos, sin] = &self.rotary;
+        let rotary = Rotary { cos, sin, interleaved: false };
+        let q = self.cache.append(at, [&q?, &k?, &v?], None, rotary)?;
+        let StaticCacheSize { capacity, width, .. } = self.cache.size();
+        let scale = 1.0 / (width as f32).sqrt();
+        if !q.device().is_rocm() {
+            return layer.output.forward(&self.cache.attention(at, &q, f64::from(scale))?.flatten_from(1)?);
+        }
+        let (keys, values) = self.cache.pages(at)?;
+        let (ends, table) = (self.cache.key_ends(), self.cache.block_table());
+        let out = flash_attn_varlen_paged_windowed(
+            &q,
+            &keys,
+            &values,
+            &self.query_ends,
+            ends,
+            table,
+            None,
+            1,
+            capacity,
+            scale,
+            None,
+            Some(0),
+            PAGE_SIZE,
+            None,
+        )?;
+        layer.output.forward(&out.flatten_from(1)?)
+    }
+}
+
+impl Layer {
+    fn load(config: &Config, weights: &VarBuilder) -> Result<Self> {
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let keys = hidden / config.num_attention_heads * config.num_key_value_heads;
+        // Products of the same rows are one product.
+        let joined = |parts: &[(&str, usize)]| {
+            let parts =
+                parts.iter().map(|(name, rows)| weights.get((*rows, hidden), &format!("{name}.weight")));
+            Ok::<_, candle_core::Error>(Linear::new(
+                Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?,
+                None,
+            ))
+        };
+        let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
+        Ok(Self {
+            input_norm: weights.get(hidden, "input_layernorm.weight")?,
+            query_key_value: joined(&[(q, hidden), (k, keys), (v, keys)])?,
+            output: joined(&[("self_attn.o_proj", hidden)])?,
+            feed_forward_norm: weights.get(hidden, "post_attention_layernorm.weight")?,
+            gate_up: joined(&[("mlp.gate_proj", inner), ("mlp.up_proj", inner)])?,
+            down: Linear::new(weights.get((hidden, inner), "mlp.down_proj.weight")?, None),
+            widths: [hidden, keys, keys],
+        })
+    }
+}
+
+/// Returns cosines and sines (positions, width / 2) of RoPE with the given base.
+fn rotary(base: f32, positions: usize, width: usize, device: &Device) -> Result<[Tensor; 2]> {
+    let frequencies = (0..width).step_by(2).map(|pair| base.powf(-(pair as f32) / width as f32));
+    let frequencies = Tensor::from_iter(frequencies, device)?.unsqueeze(0)?;
+    let positions = Tensor::arange(0, positions as u32, device)?.to_dtype(DType::F32)?.unsqueeze(1)?;
+    let angles = positions.broadcast_mul(&frequencies)?;
+    Ok([angles.cos()?, angles.sin()?])
+}
