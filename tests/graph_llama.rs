@@ -70,7 +70,7 @@ fn replays_generate_the_text_of_candle_transformers() {
     let cpu = load(&Device::Cpu);
     assert_eq!(generate(&cpu, || cpu.step()).unwrap(), expected);
 
-    let device = common::device().clone();
+    let device = common::device();
     let decoder = load(&device);
     assert_eq!(generate(&decoder, || decoder.step()).unwrap(), expected);
     let (graph, ()) = device.as_rocm_device().unwrap().capture(|| decoder.step()).unwrap();
