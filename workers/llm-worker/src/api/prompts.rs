@@ -1,9 +1,10 @@
 //! Tokenization of the prompts of completions and the inputs of embeddings.
 use std::sync::Arc;
 
-use worker_core::{ApiError, blocking};
+use worker_core::ApiError;
 
 use super::request::Prompts;
+use super::tokenizing;
 use crate::served::ServedModel;
 
 /// Maximum number of prompts per request.
@@ -20,13 +21,7 @@ pub async fn tokens(
     check: impl Fn(usize, &str) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let vocabulary = served.engine.capacity().vocabulary;
-    let texts = |texts: Vec<String>| {
-        let served = served.clone();
-        blocking(move || {
-            let encode = |text: &String| served.engine.text().encode(text, true);
-            texts.iter().map(encode).collect::<Result<Vec<_>, _>>().map_err(|error| rejected(param, &error))
-        })
-    };
+    let texts = |texts| tokenizing::encode(served, texts, param);
     let (several, tokens) = match prompts {
         Prompts::Text(text) => (false, texts(vec![text]).await?),
         Prompts::Texts(all) => (true, texts(all).await?),
