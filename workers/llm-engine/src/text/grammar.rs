@@ -42,7 +42,7 @@ impl GrammarCompiler {
     /// Returns the grammar of a constraint. It is compiled once for all texts of a request, and for later requests.
     pub fn compile(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
         let copy = |start: &Mutex<Matcher>| start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        let create = || Ok(Mutex::new(self.matcher(tokens, ends, constraint)?));
+        let create = || self.matcher(tokens, ends, constraint).map(Mutex::new);
         Ok(Grammar { matcher: self.compiled.get(constraint, copy, create)?, mask: None })
     }
 

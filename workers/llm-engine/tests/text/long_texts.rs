@@ -63,16 +63,16 @@ fn pieces_have_the_tokens_of_the_whole_text() {
     for (name, tokenizer) in [("bytes", bytes()), ("pieces", pieces()), ("tiny llama", folder)] {
         let tokenizer = if name == "tiny llama" { tokenizer } else { with_bos(tokenizer) };
         let codec = TextCodec::new(tokenizer.clone(), vec![], None).unwrap();
-        for seed in 0..4 {
-            let long = varied(seed, 150_000);
-            for special in [false, true] {
-                let whole = tokenizer.encode_fast(long.as_str(), special).unwrap();
-                assert!(codec.encode(&long, special).unwrap() == whole.get_ids(), "{name}, seed {seed}");
-            }
+        for seed in 0..2 {
+            let long = varied(seed, 80_000);
+            let special = seed == 0;
+            let whole = tokenizer.encode_fast(long.as_str(), special).unwrap();
+            assert!(codec.encode(&long, special).unwrap() == whole.get_ids(), "{name}, seed {seed}");
         }
         // There is no place for a cut.
-        let whole = tokenizer.encode_fast("ll".repeat(100_000).as_str(), true).unwrap();
-        assert!(codec.encode(&"ll".repeat(100_000), true).unwrap() == whole.get_ids(), "{name}");
+        let unbroken = "ll".repeat(70_000);
+        let whole = tokenizer.encode_fast(unbroken.as_str(), true).unwrap();
+        assert!(codec.encode(&unbroken, true).unwrap() == whole.get_ids(), "{name}");
     }
 }
 
@@ -84,14 +84,14 @@ fn texts_above_the_limit_are_refused() {
         let longest = longest.max().unwrap();
         assert_eq!(codec.max_bytes(1_000_000), longest * 1_000_000);
         assert_eq!(codec.max_bytes(1), 64 << 10, "short texts are always tokenized");
-        let words = "he ".repeat(200_000);
+        let words = "he ".repeat(30_000);
         let count = codec.encode(&words, false).unwrap().len();
         assert_eq!(codec.encode_within(&words, false, count).unwrap().unwrap().len(), count);
         for limit in [1, 1000, count - 1] {
             assert!(codec.encode_within(&words, false, limit).unwrap().is_none(), "{limit}");
         }
-        let unbroken = "e".repeat(600_000);
-        assert!(codec.encode_within(&unbroken, false, 200_000).unwrap().is_none());
+        let unbroken = "e".repeat(140_000);
+        assert!(codec.encode_within(&unbroken, false, 50_000).unwrap().is_none());
         let count = codec.encode(&unbroken, false).unwrap().len();
         assert_eq!(codec.encode_within(&unbroken, false, count).unwrap().unwrap().len(), count);
         assert_eq!(

@@ -5,12 +5,12 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use fixture::{Ask, MODEL, Worker, json_request, worker};
+use fixture::{MODEL, Worker, json_request, worker_with};
 use serde_json::{Value, json};
 use worker_core::device::resident_bytes;
 
 #[path = "../http/fixture.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
+#[allow(dead_code, unused_imports, reason = "shared with other tests")]
 mod fixture;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
@@ -96,7 +96,7 @@ async fn peak(worker: &Worker, name: &str, path: &str, body: impl Fn(String) -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_above_the_context_take_little_memory() {
-    let worker = worker();
+    let worker = worker_with(true, Default::default(), &["--body-limit", "8388608"]);
     let completion = |text: String| json!({"model": MODEL, "prompt": text});
     let chat = |text: String| json!({"model": MODEL, "messages": [{"role": "user", "content": text}]});
     for text in ["many words ", "\u{6F22}\u{5B57}"] {
