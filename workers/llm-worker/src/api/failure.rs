@@ -30,6 +30,11 @@ pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> Api
     }
 }
 
+/// Returns the error for a field that the tokenizer or the template rejected.
+pub fn rejected(param: &str, error: &anyhow::Error) -> ApiError {
+    ApiError::invalid(format!("{error:#}")).with_param(param).with_code("invalid_value")
+}
+
 /// Returns the error for a text that certainly has more tokens than the context.
 pub fn too_long(limit: usize, param: &str) -> ApiError {
     let message =

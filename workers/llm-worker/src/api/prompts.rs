@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use worker_core::ApiError;
 
+pub use super::failure::rejected;
 use super::request::Prompts;
 use super::tokenizing;
 use crate::served::ServedModel;
@@ -45,9 +46,4 @@ pub async fn tokens(
         }
     }
     Ok(tokens)
-}
-
-/// Returns the error for a field that the tokenizer or the template rejected.
-pub fn rejected(param: &str, error: &anyhow::Error) -> ApiError {
-    ApiError::invalid(format!("{error:#}")).with_param(param).with_code("invalid_value")
 }

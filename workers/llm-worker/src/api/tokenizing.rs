@@ -4,7 +4,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use worker_core::{ApiError, blocking, memory};
 
-use super::{failure, prompts};
+use super::failure;
 use crate::served::ServedModel;
 
 /// Number of bytes of text from which freed memory is returned to the operating system.
@@ -39,7 +39,7 @@ pub fn encode_one(
 ) -> Result<Vec<u32>, ApiError> {
     let limit = served.context();
     let tokens = served.engine.text().encode_within(text, special, limit);
-    tokens.map_err(|error| prompts::rejected(param, &error))?.ok_or_else(|| failure::too_long(limit, param))
+    tokens.map_err(|error| failure::rejected(param, &error))?.ok_or_else(|| failure::too_long(limit, param))
 }
 
 /// Checks that a text of `bytes` bytes may fit into the context.

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use fixture::{MODEL, Worker, json_request, worker_with};
+use llm_engine::text::TextCodec;
 use serde_json::{Value, json};
+use tokenizers::{AddedToken, Tokenizer};
 use worker_core::device::resident_bytes;
 
 #[path = "../http/fixture.rs"]
@@ -94,6 +96,25 @@ async fn peak(worker: &Worker, name: &str, path: &str, body: impl Fn(String) -> 
     above + bodies_bytes
 }
 
+/// Tokenizes texts at once for a context that they might fit into by their length.
+fn peak_of_pieces(text: &str) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_llama::write(folder.path(), false);
+    let mut tokenizer = Tokenizer::from_file(folder.path().join("tokenizer.json")).unwrap();
+    tokenizer.add_special_tokens([AddedToken::from("-".repeat(1000), true)]).unwrap();
+    let codec = TextCodec::new(tokenizer, Vec::new(), None).unwrap();
+    let (prompt, limit) = (text.repeat(PROMPT_BYTES / text.len()), 10_000);
+    assert!(prompt.len() < codec.max_bytes(limit));
+    let idle = ALLOCATED.load(Relaxed);
+    PEAK.store(idle, Relaxed);
+    std::thread::scope(|scope| {
+        for _ in 0..PROMPTS {
+            scope.spawn(|| assert_eq!(codec.encode_within(&prompt, true, limit).unwrap(), None));
+        }
+    });
+    PEAK.load(Relaxed) - idle
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_above_the_context_take_little_memory() {
     let worker = worker_with(true, Default::default(), &["--body-limit", "8388608"]);
@@ -106,5 +127,8 @@ async fn prompts_above_the_context_take_little_memory() {
         ] {
             assert!(bytes < MAX_BYTES, "{bytes} bytes");
         }
+        let bytes = peak_of_pieces(text);
+        println!("{PROMPTS} tokenizations at once: peak +{} MB allocated", bytes / 1_000_000);
+        assert!(bytes < MAX_BYTES, "{bytes} bytes");
     }
 }
