@@ -80,7 +80,8 @@ pub(crate) async fn require_token(
         ));
     };
     // All tokens are compared, so that the time does not depend on which one matches.
-    match guard.tokens.iter().filter(|token| token.matches(given)).last() {
+    let matching = |found, token: &Token| if token.matches(given) { Some(token.clone()) } else { found };
+    match guard.tokens.iter().fold(None, matching) {
         Some(token) => {
             if guard.tokens.len() > 1 {
                 request.extensions_mut().insert(TokenHash(Sha256::digest(token.reveal()).into()));
