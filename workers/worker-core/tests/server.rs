@@ -286,7 +286,7 @@ async fn a_client_that_stops_reading_is_disconnected() {
 
 #[tokio::test]
 async fn idle_connections_above_the_limit_are_closed() {
-    let worker = start(|_| Router::new(), &["--max-connections=3"]).await;
+    let worker = start(|_| Router::new(), &["--max-connections=3", "--header-timeout=86400"]).await;
     let mut idle = Vec::new();
     for _ in 0..10 {
         idle.push(Client::connect(worker.address).await);
