@@ -33,6 +33,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
+    /// Number of the group of requests that may share cached prefixes.
+    pub cache_salt: u128,
     /// Number that identifies the client. Waiting requests of clients with fewer running ones are started first.
     pub client: u128,
 }

@@ -58,6 +58,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub no_prefix_cache: bool,
 
+    /// Report the number of prompt tokens found in the cache. Clients can then detect which texts others have sent
+    #[arg(long, env)]
+    pub enable_prompt_tokens_details: bool,
+
     /// Launch the kernels of decoding steps one by one instead of as graphs
     #[arg(long, env)]
     pub no_graphs: bool,
@@ -82,6 +86,7 @@ impl Arguments {
             max_waiting: self.max_waiting,
             step_tokens: self.step_tokens,
             prefix_cache: !self.no_prefix_cache,
+            ..Options::default()
         }
     }
 

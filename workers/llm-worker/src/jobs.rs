@@ -14,7 +14,7 @@ use worker_core::body::{Limit, check, required};
 use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
 use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, device, fields};
 
-use crate::api::{failure, prompts};
+use crate::api::{failure, tokenizing};
 use crate::metrics::TextLatency;
 use crate::served::{Api, ServedModel};
 
@@ -117,10 +117,13 @@ async fn create(
     target.check(&*served, &state.worker_id)?;
     let single_event = body.stream == Some(false);
     let place = client.acquire(1, "prompt")?;
-    let submitting = served.clone();
     let start = Instant::now();
-    let client = client.id();
-    let stream = blocking(move || submit(&submitting, body, client)).await?;
+    let request = request(&served, body, &client).await?;
+    let engine = served.engine.clone();
+    let submitted = blocking(move || {
+        engine.submit(request).map_err(|error| failure::request_error(error, "prompt", "prompt"))
+    });
+    let stream = submitted.await?;
     let job = state.jobs.create(OnDisconnect::Continue);
     job.hold(place);
     let job_id = job.id();
@@ -130,7 +133,7 @@ async fn create(
     Ok(accepted(&job_id))
 }
 
-fn submit(served: &ServedModel, body: JobRequest, client: u128) -> Result<Stream, ApiError> {
+async fn request(served: &Arc<ServedModel>, body: JobRequest, client: &Client) -> Result<Request, ApiError> {
     let max_tokens = required(body.max_tokens, "max_tokens")?;
     let defaults = served.sampling.clone();
     let top_p = body.top_p.unwrap_or(defaults.top_p);
@@ -144,15 +147,15 @@ fn submit(served: &ServedModel, body: JobRequest, client: u128) -> Result<Stream
         top_k: body.top_k.map_or(defaults.top_k, |top_k| Some(top_k).filter(|&top_k| top_k > 0)),
         ..defaults
     };
-    let prompt = served.engine.text().encode(&required(body.prompt, "prompt")?, true);
-    let request = Request {
-        prompt: prompt.map_err(|error| prompts::rejected("prompt", &error))?,
+    let prompts = tokenizing::encode(served, vec![required(body.prompt, "prompt")?], "prompt").await?;
+    Ok(Request {
+        prompt: prompts.into_iter().next().unwrap_or_default(),
         max_tokens: Some(max_tokens),
         sampling,
-        client,
+        client: client.id(),
+        cache_salt: client.cache_salt(None),
         ..Request::default()
-    };
-    served.engine.submit(request).map_err(|error| failure::request_error(error, "prompt", "prompt"))
+    })
 }
 
 /// Forwards a stream's events to a job's event log.

@@ -64,6 +64,7 @@ impl Worker for LlmWorker {
             ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
         let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
         let served = served.with_sampling(sampling);
+        let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
     }

@@ -1,10 +1,14 @@
 //! State of a loaded model, shared by the request handlers.
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::{RequestError, Sampling};
 use llm_engine::step::BLOCK_SIZE;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 
@@ -23,6 +27,10 @@ pub struct ServedModel {
     pub metrics: ModelMetrics,
     /// Defaults of the sampler settings.
     pub sampling: Sampling,
+    /// If true, responses contain the number of prompt tokens found in the cache.
+    pub prompt_tokens_details: bool,
+    /// Permits for tokenizing, one per processor.
+    pub tokenizing: Arc<Semaphore>,
     /// Maximum number of open requests.
     max_open: usize,
 }
@@ -40,7 +48,22 @@ impl ServedModel {
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
         let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
-        ServedModel { engine, name, device, metrics, sampling: Sampling::default(), max_open }
+        let processors = available_parallelism().map_or(1, NonZero::get);
+        ServedModel {
+            engine,
+            name,
+            device,
+            metrics,
+            sampling: Sampling::default(),
+            prompt_tokens_details: false,
+            tokenizing: Arc::new(Semaphore::new(processors)),
+            max_open,
+        }
+    }
+
+    /// Sets whether responses contain the number of prompt tokens found in the cache.
+    pub fn with_prompt_tokens_details(self, prompt_tokens_details: bool) -> ServedModel {
+        ServedModel { prompt_tokens_details, ..self }
     }
 
     /// Sets the defaults of the sampler settings.

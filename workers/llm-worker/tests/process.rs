@@ -62,7 +62,7 @@ fn idle_connections_do_not_block_others() {
     let idle: Vec<_> = (0..150).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let mut client = TcpStream::connect(&address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    client.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    client.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     let read = client.read_to_string(&mut answer);
     worker.kill().unwrap();

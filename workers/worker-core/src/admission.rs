@@ -1,5 +1,6 @@
 //! Admission control: per-client limits, and rejection of new work while the worker is not ready.
 
+use crate::auth::TokenHash;
 use crate::guarded::guard;
 use crate::{ApiError, Lifecycle};
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
@@ -8,6 +9,7 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Monitoring routes. They are served in every state and count neither as requests of a client nor as work.
-const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
+pub(crate) const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 #[derive(Clone, Debug, Default)]
 struct SlotCounts {
@@ -63,6 +65,8 @@ impl Drop for WorkPermit {
 #[derive(Clone, Debug)]
 pub struct Client {
     address: IpAddr,
+    /// Token, if there are several.
+    token: Option<TokenHash>,
     work: SlotCounts,
 }
 
@@ -73,6 +77,17 @@ impl Client {
             IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
             IpAddr::V6(address) => address.to_bits(),
         }
+    }
+
+    /// Returns a number that differs between requests that must not share cached prompts: those with different tokens,
+    /// and those with a different `salt`. The number is 0 if there is neither.
+    pub fn cache_salt(&self, salt: Option<&str>) -> u128 {
+        if self.token.is_none() && salt.is_none() {
+            return 0;
+        }
+        let token = self.token.map_or([0; 32], |TokenHash(hash)| hash);
+        let hash = Sha256::new().chain_update(token).chain_update(salt.unwrap_or_default()).finalize();
+        hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
     }
 
     /// Acquires `count` slots, one per text or image; `param` is the request field that sets the count.
@@ -100,7 +115,8 @@ impl<S: Sync> FromRequestParts<S> for Client {
 
     /// Returns a client without limits if [`crate::App`] has not processed the request.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let unknown = || Client { address: Ipv6Addr::UNSPECIFIED.into(), work: SlotCounts::default() };
+        let unknown =
+            || Client { address: Ipv6Addr::UNSPECIFIED.into(), token: None, work: SlotCounts::default() };
         Ok(parts.extensions.get().cloned().unwrap_or_else(unknown))
     }
 }
@@ -168,7 +184,8 @@ pub(crate) async fn admit(State(admission): State<Admission>, mut request: Reque
         let message = format!("limit of {} open requests per client exceeded", clients.requests.limit);
         return ApiError::too_many(message, Duration::from_secs(1)).into_response();
     };
-    request.extensions_mut().insert(Client { address, work: clients.work });
+    let token = request.extensions().get::<TokenHash>().copied();
+    request.extensions_mut().insert(Client { address, token, work: clients.work });
     let timed_out = async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -226,7 +243,7 @@ mod tests {
     #[test]
     fn work_and_requests_are_counted_separately() {
         let clients = ClientLimits::new(2, &[]);
-        let client = Client { address: [1, 2, 3, 4].into(), work: clients.work.clone() };
+        let client = Client { address: [1, 2, 3, 4].into(), token: None, work: clients.work.clone() };
         let refused = |count| client.acquire(count, "n").unwrap_err();
         assert_eq!((refused(3).status().as_u16(), refused(3).param()), (400, Some("n")));
         let two = client.acquire(2, "n").unwrap();
@@ -234,6 +251,22 @@ mod tests {
         assert!(clients.requests.try_acquire(client.address, 1).is_some(), "running work can be followed");
         drop(two);
         assert!(client.acquire(1, "n").is_ok());
+    }
+
+    #[test]
+    fn cache_salts_differ_by_token_and_by_salt() {
+        let work = SlotCounts::default();
+        let of = |token: Option<u8>, salt| {
+            let token = token.map(|byte| TokenHash([byte; 32]));
+            Client { address: [1, 2, 3, 4].into(), token, work: work.clone() }.cache_salt(salt)
+        };
+        assert_eq!(of(None, None), 0);
+        let salts = [of(Some(1), None), of(Some(2), None), of(None, Some("a")), of(Some(1), Some("a"))];
+        let salts = [&salts[..], &[of(Some(1), Some("b")), of(None, None)]].concat();
+        for (i, salt) in salts.iter().enumerate() {
+            assert!(!salts[..i].contains(salt), "{salts:?}");
+        }
+        assert_eq!(of(Some(1), Some("a")), of(Some(1), Some("a")));
     }
 
     #[test]

@@ -35,9 +35,19 @@ pub struct ServerArguments {
     #[arg(long, env, hide_env_values = true)]
     pub hive_token: Option<Token>,
 
-    /// Token that clients must send as `Authorization: Bearer TOKEN`
-    #[arg(long, env, hide_env_values = true)]
-    pub api_token: Option<Token>,
+    /// Host or HOST:PORT that heartbeats report [default: --host, or this machine's address on the route to the hive]
+    #[arg(long, env)]
+    pub advertise_address: Option<String>,
+
+    /// Tokens, separated by commas, of which clients must send one as `Authorization: Bearer TOKEN`. Clients with
+    /// different tokens do not share cached prompts
+    #[arg(long, env, hide_env_values = true, value_delimiter = ',')]
+    pub api_token: Vec<Token>,
+
+    /// Names in the Host header that are accepted besides localhost if the worker listens on the loopback interface
+    /// without --api-token, separated by commas; * allows all
+    #[arg(long, env, value_delimiter = ',')]
+    pub allowed_host: Vec<String>,
 
     /// Origins allowed by CORS, separated by commas; * allows all
     #[arg(long, env, value_delimiter = ',')]
@@ -63,6 +73,14 @@ pub struct ServerArguments {
     /// Seconds until a response, or the first byte of a stream, must be available; 0 disables the limit
     #[arg(long, env, default_value_t = 600, value_parser = seconds(0))]
     pub request_timeout: u64,
+
+    /// Seconds for which a client may read nothing of a response before its connection is closed; 0 disables the limit
+    #[arg(long, env, default_value_t = 60, value_parser = seconds(0))]
+    pub write_timeout: u64,
+
+    /// Maximum number of connections; at the limit, idle ones are closed [default: the limit of open files less 80]
+    #[arg(long, env, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub max_connections: Option<usize>,
 
     /// Maximum number of open requests, and of running texts, images and jobs, per client; 0 disables the limit
     #[arg(long, env, default_value_t = 32)]
@@ -94,6 +112,11 @@ impl ServerArguments {
     /// Returns the time limit for starting a response, or `None` if there is no limit.
     pub fn request_timeout(&self) -> Option<Duration> {
         (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout))
+    }
+
+    /// Returns the time for which a client may read nothing, or `None` if there is no limit.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        (self.write_timeout > 0).then(|| Duration::from_secs(self.write_timeout))
     }
 
     /// Returns the time that running requests have to finish at shutdown.

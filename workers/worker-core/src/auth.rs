@@ -6,6 +6,7 @@ use axum::http::HeaderValue;
 use axum::http::header::{AUTHORIZATION, HeaderName};
 use axum::middleware::Next;
 use axum::response::Response;
+use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -45,10 +46,15 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Token that requests must present, and the paths that are exempt.
+/// Hash of the token of a request, if several tokens are valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenHash(pub [u8; 32]);
+
+/// Tokens of which requests must present one, and the paths that are exempt.
 #[derive(Clone)]
 pub(crate) struct TokenPolicy {
-    pub token: Option<Token>,
+    /// If empty, no token is required.
+    pub tokens: Arc<[Token]>,
     /// Paths that do not require a token.
     pub open: Arc<[&'static str]>,
 }
@@ -56,25 +62,33 @@ pub(crate) struct TokenPolicy {
 /// Header that Anthropic's clients and some proxies use instead of `Authorization`.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Middleware that rejects requests without the token.
+/// Middleware that rejects requests without a valid token.
 pub(crate) async fn require_token(
     State(guard): State<TokenPolicy>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let Some(token) = &guard.token else { return Ok(next.run(request).await) };
-    if guard.open.contains(&request.uri().path()) {
+    if guard.tokens.is_empty() || guard.open.contains(&request.uri().path()) {
         return Ok(next.run(request).await);
     }
     let headers = request.headers();
     let header = |name| headers.get(name).map(|value: &HeaderValue| value.as_bytes());
     let given = header(AUTHORIZATION).and_then(bearer).or_else(|| header(API_KEY));
-    match given {
-        Some(given) if token.matches(given) => Ok(next.run(request).await),
-        Some(_) => Err(ApiError::unauthorized("invalid token; it must equal the worker's --api-token")),
-        None => Err(ApiError::unauthorized(
+    let Some(given) = given else {
+        return Err(ApiError::unauthorized(
             "missing token; send it as `Authorization: Bearer TOKEN` or `X-Api-Key: TOKEN`",
-        )),
+        ));
+    };
+    // All tokens are compared, so that the time does not depend on which one matches.
+    let matching = |found, token: &Token| if token.matches(given) { Some(token.clone()) } else { found };
+    match guard.tokens.iter().fold(None, matching) {
+        Some(token) => {
+            if guard.tokens.len() > 1 {
+                request.extensions_mut().insert(TokenHash(Sha256::digest(token.reveal()).into()));
+            }
+            Ok(next.run(request).await)
+        }
+        None => Err(ApiError::unauthorized("invalid token; it must equal the worker's --api-token")),
     }
 }
 

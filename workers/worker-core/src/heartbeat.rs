@@ -1,5 +1,6 @@
 //! Periodic status reports to the hive, the server that coordinates workers.
 
+use crate::advertise::advertised;
 use crate::auth::Token;
 use crate::post::Poster;
 use crate::{App, ServerArguments};
@@ -19,7 +20,7 @@ pub struct Report {
     pub kind: String,
     /// Names of the models that it serves.
     pub models: Vec<String>,
-    /// Address that it listens on, such as `127.0.0.1:8080`.
+    /// Address under which it can be reached, such as `10.0.0.7:8080`.
     pub address: String,
     /// True if it accepts work.
     pub ready: bool,
@@ -108,7 +109,8 @@ impl Heartbeat {
 #[derive(Debug)]
 pub struct PendingHeartbeat(Receiver<Heartbeat>);
 
-/// Starts a heartbeat when `app` begins to listen, if the arguments have a hive URL. `beat` receives the address.
+/// Starts a heartbeat when `app` begins to listen, if the arguments have a hive URL. `beat` receives the address. The
+/// reported address is the one under which other machines reach the worker.
 pub fn attach(
     app: App,
     arguments: &ServerArguments,
@@ -116,10 +118,14 @@ pub fn attach(
 ) -> (App, PendingHeartbeat) {
     let (sender, beating) = channel();
     let Some(url) = arguments.hive_url.clone() else { return (app, PendingHeartbeat(beating)) };
-    let options = Options { token: arguments.hive_token.clone(), ..Options::new(url) };
-    let app = app.on_bound(move |address| match start(options, move || beat(address)) {
-        Ok(heartbeat) => drop(sender.send(heartbeat)),
-        Err(error) => tracing::warn!(%error, "cannot start the heartbeat thread"),
+    let options = Options { token: arguments.hive_token.clone(), ..Options::new(url.as_str()) };
+    let given = arguments.advertise_address.clone();
+    let app = app.on_bound(move |bound| {
+        let beat = move || Report { address: advertised(bound, given.as_deref(), &url), ..beat(bound) };
+        match start(options, beat) {
+            Ok(heartbeat) => drop(sender.send(heartbeat)),
+            Err(error) => tracing::warn!(%error, "cannot start the heartbeat thread"),
+        }
     });
     (app, PendingHeartbeat(beating))
 }

@@ -34,6 +34,7 @@
 //! ```
 
 mod admission;
+mod advertise;
 pub mod api;
 pub mod arguments;
 pub mod auth;
@@ -47,7 +48,9 @@ pub mod hub;
 pub mod jobs;
 pub mod lifecycle;
 pub mod logging;
+pub mod memory;
 pub mod metrics;
+mod origin;
 pub mod page;
 pub mod post;
 pub mod process;
@@ -56,6 +59,7 @@ pub mod routes;
 pub mod server;
 pub mod sse;
 mod unread;
+mod writes;
 
 pub use admission::{Client, WorkPermit};
 pub use api::{Api, LoadedModel, ModelName, blocking, unix_seconds};

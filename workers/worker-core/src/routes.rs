@@ -6,6 +6,7 @@ use crate::device::{self, DeviceKind};
 use crate::error::{handler_panicked, method_not_allowed, normalize_errors, route_not_found};
 use crate::lifecycle::State as Phase;
 use crate::metrics::measure;
+use crate::origin::{OriginPolicy, check_origin};
 use crate::unread::close_unread;
 use crate::{ApiError, Lifecycle, Metrics, ServerArguments, metrics};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -88,7 +89,8 @@ impl App {
         if let Some(doctor) = &self.doctor {
             router = router.route("/doctor", get(get_doctor).with_state(doctor.clone()));
         }
-        let guard = TokenPolicy { token: arguments.api_token.clone(), open: self.open.as_slice().into() };
+        let guard =
+            TokenPolicy { tokens: arguments.api_token.as_slice().into(), open: self.open.as_slice().into() };
         let admission = Admission {
             lifecycle: self.lifecycle.clone(),
             clients: ClientLimits::new(arguments.streams_per_client, &arguments.trusted_proxy),
@@ -100,7 +102,11 @@ impl App {
             // The last layer is the outermost.
             .layer(DefaultBodyLimit::max(arguments.body_limit))
             .layer(from_fn_with_state(admission, admit))
-            .layer(from_fn_with_state(guard, require_token))
+            .layer(from_fn_with_state(guard, require_token));
+        if let Some(policy) = OriginPolicy::of(arguments) {
+            router = router.layer(from_fn_with_state(policy, check_origin));
+        }
+        let mut router = router
             .layer(CatchPanicLayer::custom(handler_panicked))
             .layer(from_fn(normalize_errors))
             .layer(from_fn(close_unread));

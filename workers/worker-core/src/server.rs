@@ -1,24 +1,34 @@
 //! HTTP server with graceful shutdown.
 
-use crate::connections::{Connections, OpenRequests};
+use crate::admission::PROBES;
+use crate::connections::{Admission, Connections, OpenRequests};
 use crate::guarded::guard;
-use crate::{App, Lifecycle, ServerArguments};
+use crate::writes::WriteTimeout;
+use crate::{ApiError, App, Lifecycle, ServerArguments};
+use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
 /// Time allowed for sending the remaining bytes after the shutdown deadline.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Retry interval sent to clients while too many connections are open.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Time for which `/ready` reports the cause of a failure, and streams receive the error, before shutdown starts.
 const FAILURE_NOTICE: Duration = Duration::from_secs(2);
@@ -69,7 +79,7 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
         write_port(path, address.port())
             .map_err(|source| ServeError::PortFile { path: path.clone(), source })?;
     }
-    if !address.ip().is_loopback() && arguments.api_token.is_none() {
+    if !address.ip().is_loopback() && arguments.api_token.is_empty() {
         tracing::warn!(%address, "the worker is reachable from other machines without authentication; set --api-token");
     }
     // Standard output may be closed, which is not an error.
@@ -95,7 +105,7 @@ async fn run(listener: TcpListener, mut app: App, arguments: &ServerArguments) {
     http.timer(TokioTimer::new())
         .header_read_timeout(arguments.header_timeout())
         .max_header_size(arguments.header_limit);
-    let mut connections = Connections::default();
+    let mut connections = Connections::new(arguments.max_connections);
     let graceful = GracefulShutdown::new();
     let drain = app.drain.take();
     let shutdown = wait_for_shutdown(&app.lifecycle, drain, arguments.drain());
@@ -114,6 +124,11 @@ async fn run(listener: TcpListener, mut app: App, arguments: &ServerArguments) {
                 }
             }
         };
+        let admission = connections.admit();
+        if admission == Admission::Refused {
+            tracing::debug!(%peer, "too many connections (--max-connections)");
+            continue;
+        }
         // Tokens are small and must not be delayed.
         let _ = stream.set_nodelay(true);
         let router = router.clone();
@@ -122,9 +137,12 @@ async fn run(listener: TcpListener, mut app: App, arguments: &ServerArguments) {
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
-            let (open, response) = (counted.open(), router.clone().oneshot(request));
-            async move { response.await.map(|response| guard(response, open)) }
+            let (open, response) = (counted.open(), respond(router.clone(), request, admission));
+            async move { Ok::<_, Infallible>(guard(response.await, open)) }
         });
+        // The system discards the bytes that the client did not read.
+        let discard = |stream: &TcpStream| drop(stream.set_zero_linger());
+        let stream = WriteTimeout::new(stream, arguments.write_timeout(), discard);
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         connections.spawn(requests, async move {
             if let Err(error) = connection.await {
@@ -137,6 +155,22 @@ async fn run(listener: TcpListener, mut app: App, arguments: &ServerArguments) {
     if tokio::time::timeout(FLUSH_TIMEOUT, graceful.shutdown()).await.is_err() {
         tracing::warn!("closing connections whose clients did not read the remaining bytes");
     }
+}
+
+/// Responds to a request on a connection that was admitted like this.
+async fn respond(router: Router, request: hyper::Request<Body>, admission: Admission) -> Response {
+    if admission == Admission::Full {
+        return router.oneshot(request).await.into_response();
+    }
+    let mut response = match PROBES.contains(&request.uri().path()) {
+        true => router.oneshot(request).await.into_response(),
+        false => {
+            let message = "too many connections are open (--max-connections); try again later";
+            ApiError::unavailable(message, RETRY_DELAY).with_code("too_many_connections").into_response()
+        }
+    };
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Waits for the start of shutdown and then for running work, at most until the deadline.

@@ -308,6 +308,93 @@ async fn the_token_may_be_sent_as_x_api_key() {
 }
 
 #[tokio::test]
+async fn each_of_several_tokens_is_accepted_and_has_its_own_cache() {
+    let salt = async |client: Client| client.cache_salt(None).to_string();
+    let salts = async |tokens: &str| {
+        let app = App::new(Router::new().route("/salt", get(salt)), ready(), Metrics::new());
+        let router = app.router(&arguments(&[tokens]));
+        let mut salts = Vec::new();
+        for token in ["one", "two", "one", "three"] {
+            let response =
+                router.clone().oneshot(with(ask("GET", "/salt"), "x-api-key", token)).await.unwrap();
+            salts.push((response.status().as_u16(), text(response).await.1));
+        }
+        salts
+    };
+    let several = salts("--api-token=one,two").await;
+    assert_eq!(several.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200, 200, 200, 401]);
+    assert_ne!(several[0], several[1]);
+    assert_eq!(several[0], several[2]);
+    assert_ne!(several[0].1, "0");
+    assert_eq!(salts("--api-token=one").await[0].1, "0");
+}
+
+/// Sends a GET request with these headers and returns the status.
+async fn status_with(router: &Router, headers: &[(&'static str, &str)]) -> u16 {
+    let request =
+        headers.iter().fold(ask("GET", "/inner/one"), |request, (name, value)| with(request, name, value));
+    router.clone().oneshot(request).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn a_worker_without_token_on_loopback_rejects_foreign_hosts() {
+    let router = worker(&["--allowed-host=chat.test"]);
+    for (host, status) in [
+        ("localhost", 200),
+        ("LOCALHOST:81", 200),
+        ("localhost.:81", 200),
+        ("127.0.0.1:81", 200),
+        ("[::1]:81", 200),
+        ("chat.test", 200),
+        ("evil.test:81", 403),
+        ("localhost.evil.test", 403),
+        ("localhost@evil.test", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+        ("a b", 403),
+    ] {
+        assert_eq!(status_with(&router, &[("host", host)]).await, status, "{host}");
+    }
+    assert_eq!(status_with(&router, &[]).await, 200, "browsers always send the header");
+    assert_eq!(status_with(&router, &[("host", "localhost"), ("host", "evil.test")]).await, 403);
+    let rebound = with(ask("GET", "/inner/one"), "host", "evil.test");
+    assert_eq!(rejection(&router, rebound).await, (403, "forbidden_host".into()));
+    let absolute = ask("GET", "http://evil.test/inner/one");
+    assert_eq!(rejection(&router, absolute).await, (403, "forbidden_host".into()));
+    let health = with(ask("GET", "/health"), "host", "evil.test");
+    assert_eq!(router.oneshot(health).await.unwrap().status(), StatusCode::OK);
+    let foreign = [("host", "evil.test"), ("x-api-key", "secret")];
+    for flag in ["--api-token=secret", "--allowed-host=*"] {
+        assert_eq!(status_with(&worker(&[flag]), &foreign).await, 200, "{flag}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_without_token_on_loopback_rejects_pages_of_other_origins() {
+    let router = worker(&["--cors-origin=http://app.test"]);
+    for (origin, status) in [
+        ("http://localhost:81", 200),
+        ("https://localhost:81", 200),
+        ("http://app.test", 200),
+        ("http://localhost", 403),
+        ("http://localhost:82", 403),
+        ("http://evil.test", 403),
+        ("null", 403),
+    ] {
+        assert_eq!(
+            status_with(&router, &[("host", "localhost:81"), ("origin", origin)]).await,
+            status,
+            "{origin}"
+        );
+    }
+    let form = with(ask("POST", "/inner/one"), "content-type", "multipart/form-data; boundary=x");
+    let form = with(with(form, "host", "localhost:81"), "origin", "http://evil.test");
+    assert_eq!(rejection(&router, form).await, (403, "forbidden_origin".into()));
+    let any = worker(&["--cors-origin=*"]);
+    assert_eq!(status_with(&any, &[("host", "localhost"), ("origin", "http://evil.test")]).await, 200);
+}
+
+#[tokio::test]
 async fn metrics_count_requests_by_route_and_status() {
     let app = app(&ready());
     let router = app.router(&arguments(&[]));

@@ -3,6 +3,7 @@
 mod support;
 
 use axum::Router;
+use axum::body::Body;
 use axum::response::Response;
 use axum::routing::{get, post};
 use parking_lot::Mutex;
@@ -50,7 +51,7 @@ async fn clients_with_incomplete_heads_do_not_block_others() {
     let mut slow = Vec::new();
     for i in 0..100 {
         let mut client = Client::connect(worker.address).await;
-        client.send(["", "GET", "GET / HTTP/1.1\r\nHost: x\r\nX: "][i % 3]).await;
+        client.send(["", "GET", "GET / HTTP/1.1\r\nHost: localhost\r\nX: "][i % 3]).await;
         slow.push(client);
     }
     let answer = Client::ask(worker.address, "GET", "/health", "").await.rest().await;
@@ -68,7 +69,7 @@ async fn oversized_heads_are_431() {
     let worker = start(|_| Router::new(), &["--header-limit=2048"]).await;
     let ask = async |length: usize| {
         let mut client = Client::connect(worker.address).await;
-        let head = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ";
+        let head = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ";
         client.send(&format!("{head}{}\r\n\r\n", "a".repeat(length - head.len() - 4))).await;
         client.rest().await
     };
@@ -95,7 +96,7 @@ async fn responses_before_the_body_is_read_announce_that_the_connection_closes()
     let worker = start(|_| router, &["--api-token=secret", "--body-limit=1024"]).await;
     let ask = async |path: &str, token: &str, length: usize| {
         let mut client = Client::connect(worker.address).await;
-        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n");
         // The limit of a body is noticed while it is read.
         client.send(&format!("{head}Content-Length: {length}\r\n\r\n{}", "a".repeat(2000))).await;
         client.until("\r\n\r\n").await
@@ -108,7 +109,7 @@ async fn responses_before_the_body_is_read_announce_that_the_connection_closes()
         assert!(head.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{head}");
     }
     let mut client = Client::connect(worker.address).await;
-    let head = "POST / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n";
+    let head = "POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n";
     client.send(&format!("{head}Content-Length: 3\r\n\r\nabc")).await;
     let head = client.until("\r\n\r\n").await.to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 200") && !head.contains("connection: close"), "{head}");
@@ -165,7 +166,7 @@ async fn shutdown_waits_for_streams() {
     let (worker, mut senders) = start_streaming(&[]).await;
     // An idle kept-alive connection does not delay shutdown.
     let mut idle = Client::connect(worker.address).await;
-    idle.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    idle.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     idle.until("}").await;
 
     let mut client = Client::ask(worker.address, "POST", "/stream", "").await;
@@ -214,7 +215,7 @@ async fn running_work_is_aborted_at_the_deadline() {
     job.push(&1);
     job_client.until("data: 1\n").await;
     let mut waiting = Client::connect(worker.address).await;
-    waiting.send("GET /wait HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    waiting.send("GET /wait HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
     // Two streams, one job and one pending request.
     while worker.lifecycle.active_work() < 4 {
         tokio::task::yield_now().await;
@@ -261,6 +262,63 @@ async fn a_stalled_reader_blocks_neither_jobs_nor_readers_nor_shutdown() {
     worker.task.await.unwrap().unwrap();
 }
 
+/// The clock is paused once the head has arrived, so that it advances only while all tasks wait.
+#[tokio::test]
+async fn a_client_that_stops_reading_is_disconnected() {
+    let (held, dropped) = oneshot::channel::<()>();
+    let held = Arc::new(Mutex::new(Some(held)));
+    let endless = move || async move {
+        let held = held.lock().take();
+        let chunk = move || {
+            let _ = &held;
+            Ok::<_, std::convert::Infallible>(vec![b'a'; 1 << 16])
+        };
+        Body::from_stream(tokio_stream::iter(std::iter::repeat_with(chunk)))
+    };
+    let worker = start(|_| Router::new().route("/", get(endless)), &["--write-timeout=20"]).await;
+    let mut client = Client::ask(worker.address, "GET", "/", "").await;
+    client.until("\r\n\r\n").await;
+    tokio::time::pause();
+    let waited = tokio::time::timeout(Duration::from_secs(3600), dropped).await;
+    assert!(waited.is_ok_and(|dropped| dropped.is_err()), "the response is dropped");
+    worker.lifecycle.idle().await;
+}
+
+#[tokio::test]
+async fn idle_connections_above_the_limit_are_closed() {
+    let worker = start(|_| Router::new(), &["--max-connections=3", "--header-timeout=86400"]).await;
+    let mut idle = Vec::new();
+    for _ in 0..10 {
+        idle.push(Client::connect(worker.address).await);
+    }
+    let answer = Client::ask(worker.address, "GET", "/doctor", "").await.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    for client in idle.drain(..7) {
+        assert_eq!(client.rest().await, "");
+    }
+}
+
+#[tokio::test]
+async fn above_the_connection_limit_only_monitoring_is_served() {
+    let (worker, mut senders) = start_streaming(&["--max-connections=2"]).await;
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let client = Client::ask(worker.address, "POST", "/stream", "").await;
+        open.push((senders.recv().await.unwrap(), client));
+    }
+    let mut health = Client::connect(worker.address).await;
+    health.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let health = health.rest().await.to_ascii_lowercase();
+    assert!(health.starts_with("http/1.1 200") && health.contains("connection: close"), "{health}");
+    let refused = Client::ask(worker.address, "POST", "/stream", "").await.rest().await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too_many_connections"), "{refused}");
+    let (events, client) = open.remove(0);
+    drop(events);
+    client.rest().await;
+    let _next = Client::ask(worker.address, "POST", "/stream", "").await;
+    senders.recv().await.unwrap();
+}
+
 #[tokio::test]
 async fn the_stream_limit_applies_per_client_and_is_released() {
     let (worker, mut senders) = start_streaming(&["--streams-per-client=2"]).await;
@@ -286,7 +344,9 @@ async fn an_incomplete_body_is_408() {
     let router = Router::new().route("/", post(async |body: String| body));
     let worker = start(|_| router, &["--request-timeout=1"]).await;
     let mut client = Client::connect(worker.address).await;
-    client.send("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 10\r\n\r\nabc").await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 10\r\n\r\nabc")
+        .await;
     let answer = client.rest().await;
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("\"code\":\"timeout\""), "{answer}");
 }

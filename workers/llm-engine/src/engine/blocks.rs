@@ -6,6 +6,18 @@ use crate::step::BLOCK_SIZE;
 /// Tokens of a full block.
 pub type BlockTokens = [u32; BLOCK_SIZE];
 
+/// What precedes a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Parent {
+    /// Nothing. Sequences share blocks only with sequences of the same salt.
+    Start {
+        /// Number of the group of sequences that may share blocks.
+        salt: u128,
+    },
+    /// This registered block.
+    Block(u32),
+}
+
 /// Maximum number of child blocks that are compared for a common prefix, most recent first.
 const MAX_COMPARED_BLOCKS: usize = 64;
 
@@ -22,8 +34,10 @@ struct Block {
 
 #[derive(Clone, Copy)]
 struct Registered {
-    parent: Option<u32>,
+    parent: Parent,
     tokens: BlockTokens,
+    /// Client that computed it.
+    owner: u128,
 }
 
 /// All blocks of the cache. Each is free, held, or idle: registered, unreferenced, and kept until needed.
@@ -34,9 +48,9 @@ struct Registered {
 pub struct BlockPool {
     blocks: Vec<Block>,
     free: Vec<u32>,
-    registered: HashMap<(Option<u32>, BlockTokens), u32>,
-    /// Registered blocks at the start of a sequence.
-    roots: Vec<u32>,
+    registered: HashMap<(Parent, BlockTokens), u32>,
+    /// Registered blocks at the start of a sequence, by salt.
+    roots: HashMap<u128, Vec<u32>>,
     /// Registered blocks without references, least recently released first.
     idle: BTreeMap<u64, u32>,
     clock: u64,
@@ -50,7 +64,7 @@ impl BlockPool {
             blocks: (0..blocks).map(|_| Block::default()).collect(),
             free: (0..blocks).rev().collect(),
             registered: HashMap::new(),
-            roots: Vec::new(),
+            roots: HashMap::new(),
             idle: BTreeMap::new(),
             clock: 0,
             shares,
@@ -130,32 +144,34 @@ impl BlockPool {
         }
     }
 
-    /// Returns the registered block that holds `tokens` after the registered block `parent`.
-    pub fn find(&self, parent: Option<u32>, tokens: &BlockTokens) -> Option<u32> {
+    /// Returns the registered block that holds `tokens` after `parent`.
+    pub fn find(&self, parent: Parent, tokens: &BlockTokens) -> Option<u32> {
         self.registered.get(&(parent, *tokens)).copied()
     }
 
-    /// Returns the most recent child of `parent` with the longest common prefix, and that prefix's length.
-    pub fn longest_prefix_match(&self, parent: Option<u32>, tokens: &[u32]) -> Option<(u32, usize)> {
+    /// Returns the most recent child of `parent` with the longest common prefix, and that prefix's length. Considers
+    /// only blocks that `owner` computed: otherwise the number of saved positions would reveal the text of other clients
+    /// token by token.
+    pub fn longest_prefix_match(&self, parent: Parent, tokens: &[u32], owner: u128) -> Option<(u32, usize)> {
         let common = |block: u32| {
-            let entry = self.blocks[block as usize].registered.as_ref();
+            let entry = self.blocks[block as usize].registered.as_ref().filter(|entry| entry.owner == owner);
             entry.map_or(0, |entry| entry.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count())
         };
         let latest = self.children(parent).iter().rev().take(MAX_COMPARED_BLOCKS);
         latest.map(|&block| (block, common(block))).max_by_key(|&(_, common)| common).filter(|&(_, n)| n > 0)
     }
 
-    /// Registers that `block`, which has one reference, holds `tokens` after the registered block `parent`.
-    /// Returns the block to use from now on. An identical registered block replaces `block`, which is
+    /// Registers that `block`, which has one reference, holds `tokens` after `parent`, computed by
+    /// `owner`. Returns the block to use from now on. An identical registered block replaces `block`, which is
     /// released.
-    pub fn register(&mut self, block: u32, parent: Option<u32>, tokens: &BlockTokens) -> u32 {
+    pub fn register(&mut self, block: u32, parent: Parent, tokens: &BlockTokens, owner: u128) -> u32 {
         if let Some(same) = self.find(parent, tokens) {
             self.retain(same);
             self.release(block);
             return same;
         }
         self.registered.insert((parent, *tokens), block);
-        self.block(block).registered = Some(Registered { parent, tokens: *tokens });
+        self.block(block).registered = Some(Registered { parent, tokens: *tokens, owner });
         self.children_mut(parent).push(block);
         block
     }
@@ -167,6 +183,11 @@ impl BlockPool {
             if let Some(place) = children.iter().position(|&b| b == block) {
                 children.remove(place);
             }
+            if let Parent::Start { salt } = registered.parent
+                && self.roots.get(&salt).is_some_and(Vec::is_empty)
+            {
+                self.roots.remove(&salt);
+            }
         }
     }
 
@@ -174,14 +195,17 @@ impl BlockPool {
         &mut self.blocks[block as usize]
     }
 
-    fn children(&self, parent: Option<u32>) -> &Vec<u32> {
-        parent.map_or(&self.roots, |parent| &self.blocks[parent as usize].children)
+    fn children(&self, parent: Parent) -> &[u32] {
+        match parent {
+            Parent::Block(parent) => &self.blocks[parent as usize].children,
+            Parent::Start { salt } => self.roots.get(&salt).map_or(&[], Vec::as_slice),
+        }
     }
 
-    fn children_mut(&mut self, parent: Option<u32>) -> &mut Vec<u32> {
+    fn children_mut(&mut self, parent: Parent) -> &mut Vec<u32> {
         match parent {
-            Some(parent) => &mut self.block(parent).children,
-            None => &mut self.roots,
+            Parent::Block(parent) => &mut self.block(parent).children,
+            Parent::Start { salt } => self.roots.entry(salt).or_default(),
         }
     }
 
@@ -196,10 +220,10 @@ impl BlockPool {
                 ref_count[block as usize] += 1;
                 let parent = place.checked_sub(1).map(|place| table[place]);
                 match self.blocks[block as usize].registered {
-                    Some(registered) if registered.parent != parent => {
-                        return Err(format!("block {block} does not follow block {parent:?}"));
-                    }
-                    _ => {}
+                    Some(Registered { parent: Parent::Block(b), .. }) if parent == Some(b) => {}
+                    Some(Registered { parent: Parent::Start { .. }, .. }) if parent.is_none() => {}
+                    Some(_) => return Err(format!("block {block} does not follow block {parent:?}")),
+                    None => {}
                 }
             }
         }
@@ -217,7 +241,10 @@ impl BlockPool {
                 return Err(format!("block {id}: {} references, {} lists", block.ref_count, places[number]));
             }
             if let Some(registered) = block.registered {
-                let chained = registered.parent.is_none_or(|b| self.blocks[b as usize].registered.is_some());
+                let chained = match registered.parent {
+                    Parent::Block(b) => self.blocks[b as usize].registered.is_some(),
+                    Parent::Start { .. } => true,
+                };
                 let listed = self.children(registered.parent).iter().filter(|&&b| b == id).count() == 1;
                 if !chained || !listed || self.find(registered.parent, &registered.tokens) != Some(id) {
                     return Err(format!("block {id} is registered, but its parent is not"));

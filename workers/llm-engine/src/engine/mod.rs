@@ -5,7 +5,9 @@
 //! | `blocks` | reference-counted cache blocks and prefix sharing |
 //! | `sequence` | a request's tokens and blocks |
 //! | `scheduler` | selection of the rows of each step |
+//! | `beside` | host work on other threads during a step |
 //! | `writer` | a request's text, random numbers, grammar and events |
+//! | `events` | bounded channel from the thread to a stream |
 //! | `limits` | validation of requests |
 //! | `embedding` | embedding jobs |
 //! | `thread` | main loop of the engine thread |
@@ -18,15 +20,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use model_thread::ModelThread;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::request::{Event, Request, RequestError};
 use crate::step::{BLOCK_SIZE, Capacity, StepModel};
 use crate::text::TextCodec;
 
+mod beside;
 pub mod blocks;
 mod embedding;
+mod events;
 mod limits;
 pub mod scheduler;
 pub mod sequence;
@@ -38,6 +41,7 @@ pub use embedding::EmbeddingResult;
 pub use status::Status;
 
 use embedding::EmbeddingJob;
+use events::EventSink;
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
 use status::{QueueSlot, Shared};
@@ -59,11 +63,14 @@ pub struct Options {
     pub step_tokens: usize,
     /// If true, requests share the cache blocks of common prefixes, which are kept for later requests.
     pub prefix_cache: bool,
+    /// Maximum number of events of a stream that are not read yet. A stream above it ends with an error, because the
+    /// engine waits for no reader.
+    pub max_unread: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_running: 64, max_waiting: 256, step_tokens: 512, prefix_cache: true }
+        Self { max_running: 64, max_waiting: 256, step_tokens: 512, prefix_cache: true, max_unread: 4096 }
     }
 }
 
@@ -82,6 +89,8 @@ struct Inner {
     max_open: usize,
     /// Maximum length of an embedded prompt, in tokens.
     embedding_limit: usize,
+    /// Maximum number of unread events of a stream.
+    max_unread: usize,
     thread: ModelThread,
 }
 
@@ -91,9 +100,10 @@ impl Engine {
     /// # Errors
     /// Returns an error for a zero option, an empty or oversized cache, or if the thread cannot be started.
     pub fn start(model: Box<dyn StepModel>, text: Arc<TextCodec>, options: Options) -> Result<Self> {
-        let Options { max_running, max_waiting, step_tokens, prefix_cache } = options;
+        let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread } = options;
         let capacity = model.capacity();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
+        ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
         ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
@@ -107,7 +117,7 @@ impl Engine {
         let thread = thread.context("cannot start the engine's thread")?;
         let max_open = running.saturating_add(max_waiting);
         let embedding_limit = step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context);
-        let inner = Inner { commands, shared, text, capacity, max_open, embedding_limit, thread };
+        let inner = Inner { commands, shared, text, capacity, max_open, embedding_limit, max_unread, thread };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -123,11 +133,12 @@ impl Engine {
         let grammar = request.constraint.as_ref().map(|constraint| text.grammar(constraint)).transpose();
         let grammar = grammar
             .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
-        let (sender, events) = unbounded_channel();
+        let (sink, events) = EventSink::new(self.inner.max_unread);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (client, limits) = (request.client, (max_tokens, capacity.vocabulary));
-        let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sender, cancelled.clone());
-        self.send(Command::Submit(Box::new(Sequence::new(prompt, writer).of_client(client))))?;
+        let (client, salt, limits) = (request.client, request.cache_salt, (max_tokens, capacity.vocabulary));
+        let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sink, cancelled.clone());
+        let sequence = Sequence::new(prompt, writer).of_client(client).with_salt(salt);
+        self.send(Command::Submit(Box::new(sequence)))?;
         Ok(Stream { events, cancelled })
     }
 
@@ -228,7 +239,7 @@ impl Engine {
 
 /// Stream of a request's events. Dropping it cancels the request.
 pub struct Stream {
-    events: UnboundedReceiver<Event>,
+    events: mpsc::Receiver<Event>,
     cancelled: Arc<AtomicBool>,
 }
 

@@ -3,7 +3,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
-use super::blocks::{BlockPool, BlockTokens};
+use super::blocks::{BlockPool, BlockTokens, Parent};
 use super::sequence::Sequence;
 
 /// Number of prompts that share the rows of a step, unless they leave some over.
@@ -79,7 +79,7 @@ pub struct Scheduler<W> {
     /// Sequences without blocks, oldest first.
     waiting: VecDeque<Sequence<W>>,
     /// Blocks that this step's prompts fill. Other prompts with the same tokens wait for them.
-    filling: Vec<(Option<u32>, BlockTokens)>,
+    filling: Vec<(Parent, BlockTokens)>,
     /// Prompts that share the remaining rows: (id, rows).
     group: Vec<(u64, usize)>,
     counters: Counters,
@@ -197,6 +197,11 @@ impl<W> Scheduler<W> {
     /// Returns the sequences with rows in the plan, in the order of the step.
     pub fn planned(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
         self.running.iter_mut().filter(|sequence| sequence.rows > 0)
+    }
+
+    /// Returns the sequences whose next token is sampled from the planned step, which is not committed yet.
+    pub fn will_await_token(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+        self.running.iter_mut().filter(|sequence| sequence.will_want_logits())
     }
 
     /// Returns the sequences whose next token is sampled from the committed step, in the order of its logits.

@@ -1,7 +1,7 @@
 //! A request's tokens and cache blocks, as the scheduler manages them.
 use crate::step::BLOCK_SIZE;
 
-use super::blocks::{BlockPool, BlockTokens};
+use super::blocks::{BlockPool, BlockTokens, Parent};
 
 /// A request in the scheduler, with attached data of type `W`.
 pub struct Sequence<W> {
@@ -22,6 +22,8 @@ pub struct Sequence<W> {
     pub(super) preempted: bool,
     /// Number that identifies the client.
     pub(super) client: u128,
+    /// Number of the group of sequences that may share blocks.
+    salt: u128,
     cached: usize,
     /// Attached data.
     pub writer: W,
@@ -40,6 +42,7 @@ impl<W> Sequence<W> {
             missing: 0,
             preempted: false,
             client: 0,
+            salt: 0,
             cached: 0,
             writer,
         }
@@ -48,6 +51,11 @@ impl<W> Sequence<W> {
     /// Sets the number that identifies the client.
     pub fn of_client(self, client: u128) -> Self {
         Self { client, ..self }
+    }
+
+    /// Restricts sharing of blocks to sequences with the same salt.
+    pub fn with_salt(self, salt: u128) -> Self {
+        Self { salt, ..self }
     }
 
     /// Returns the id that the scheduler assigned.
@@ -117,14 +125,22 @@ impl<W> Sequence<W> {
     }
 
     /// Returns parent and tokens of the block that its next row belongs to, if its tokens fill that block.
-    pub(super) fn next_block(&self) -> Option<(Option<u32>, BlockTokens)> {
+    pub(super) fn next_block(&self) -> Option<(Parent, BlockTokens)> {
         let block = self.computed / BLOCK_SIZE;
         let tokens = self.tokens[block * BLOCK_SIZE..].first_chunk()?;
         Some((self.parent_of(block), *tokens))
     }
 
-    fn parent_of(&self, block: usize) -> Option<u32> {
-        block.checked_sub(1).map(|before| self.blocks[before])
+    fn parent_of(&self, block: usize) -> Parent {
+        match block.checked_sub(1) {
+            Some(before) => Parent::Block(self.blocks[before]),
+            None => Parent::Start { salt: self.salt },
+        }
+    }
+
+    /// Returns true if its last planned row, which is not committed yet, is followed by a token to sample.
+    pub(super) fn will_want_logits(&self) -> bool {
+        self.rows > 0 && self.computed + self.rows == self.tokens.len()
     }
 
     /// Returns true if its next row starts a block that it could share. The last row is always computed.
@@ -154,7 +170,8 @@ impl<W> Sequence<W> {
             return None;
         }
         let wanted = &self.tokens[self.computed..self.tokens.len() - 1];
-        let (from, common) = pool.longest_prefix_match(self.parent_of(self.blocks.len()), wanted)?;
+        let (from, common) =
+            pool.longest_prefix_match(self.parent_of(self.blocks.len()), wanted, self.client)?;
         // A copy launches kernels in each layer, so recomputing fewer rows is cheaper.
         if common < BLOCK_SIZE / 2 {
             return None;
@@ -185,7 +202,8 @@ impl<W> Sequence<W> {
         }
         for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK_SIZE).enumerate().skip(first) {
             if let Some(tokens) = tokens.first_chunk() {
-                self.blocks[block] = pool.register(self.blocks[block], self.parent_of(block), tokens);
+                let parent = self.parent_of(block);
+                self.blocks[block] = pool.register(self.blocks[block], parent, tokens, self.client);
             }
         }
     }

@@ -12,6 +12,7 @@ use model_thread::{catch_panic, error_summary, is_out_of_memory};
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
+use super::beside::run_beside;
 use super::embedding::EmbeddingJob;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
@@ -151,7 +152,10 @@ impl EngineLoop {
         ensure!(!self.plan.step.tokens.is_empty(), "none of {running} running sequences was scheduled");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
-        let logits = match compute(&mut *self.model, &self.plan) {
+        let masked = self.scheduler.will_await_token().map(|sequence| &mut sequence.writer);
+        let masked = masked.filter(|writer| writer.has_grammar());
+        let (model, plan) = (&mut *self.model, &self.plan);
+        let logits = match run_beside(masked, Writer::prepare_mask, || compute(model, plan)) {
             Ok(logits) => logits,
             Err(error) => return self.fail_step(error),
         };

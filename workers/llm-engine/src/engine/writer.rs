@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use model_thread::error_summary;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::request::{Event, Request, Sampling, StopReason, Usage};
 use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, TextCodec, TextStream};
 
+use super::events::EventSink;
 use super::sequence::Sequence;
 use super::status::{QueueSlot, Shared};
 
@@ -30,7 +30,7 @@ pub(super) struct Writer {
     grammar: Option<Grammar>,
     /// Random generator; each token consumes one number.
     random: StdRng,
-    events: UnboundedSender<Event>,
+    events: EventSink,
     cancelled: Arc<AtomicBool>,
     started: bool,
     usage: Usage,
@@ -49,7 +49,7 @@ impl Writer {
         grammar: Option<Grammar>,
         text: &Arc<TextCodec>,
         slot: QueueSlot,
-        events: UnboundedSender<Event>,
+        events: EventSink,
         cancelled: Arc<AtomicBool>,
     ) -> (Vec<u32>, Self) {
         let Request { prompt, sampling, stop, stop_token_ids, min_tokens, ignore_eos, logprobs, .. } =
@@ -98,6 +98,16 @@ impl Writer {
         self.ending.is_some()
     }
 
+    /// Computes the mask of the next token, if the text has a grammar.
+    pub(super) fn prepare_mask(&mut self) {
+        self.grammar.iter_mut().for_each(Grammar::prepare);
+    }
+
+    /// Returns true if the text has a grammar.
+    pub(super) fn has_grammar(&self) -> bool {
+        self.grammar.is_some()
+    }
+
     /// Returns the sampler's input for the next token. Each call consumes a random number.
     fn row<'a>(&'a mut self, prompt: &'a [u32], written: &'a [u32]) -> Row<'a> {
         let draw = self.random.random();
@@ -133,6 +143,9 @@ impl Writer {
         let piece = self.stream.push(token).unwrap_or_default();
         self.usage.completion_tokens += 1;
         self.send(Event::Token { token, text: piece.text, logprob: sampled.logprob, top: sampled.top });
+        if self.ending.is_some() {
+            return true;
+        }
         if piece.stopped {
             let usage = self.usage;
             self.ending = Some(Event::End { text: String::new(), reason: StopReason::Stop, usage });
@@ -154,8 +167,10 @@ impl Writer {
     }
 
     /// Sends an event. The receiver may be gone, which the next [`Self::is_finished`] notices.
-    fn send(&self, event: Event) {
-        let _ = self.events.send(event);
+    fn send(&mut self, event: Event) {
+        if let Err(too_slow) = self.events.send(event) {
+            self.ending = Some(too_slow);
+        }
     }
 }
 
@@ -163,14 +178,15 @@ impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.slot.take());
         match (self.ending.take(), self.shared.failed()) {
-            (Some(ending), _) => self.send(ending),
+            (Some(ending), _) => self.events.finish(ending),
             (None, Some(failure)) => {
-                self.send(Event::Error { code: failure.code, message: failure.message.clone() });
+                let ending = Event::Error { code: failure.code, message: failure.message.clone() };
+                self.events.finish(ending);
             }
             (None, None) => {
                 self.end(StopReason::Cancelled);
                 if let Some(ending) = self.ending.take() {
-                    self.send(ending);
+                    self.events.finish(ending);
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Grammars that constrain generated text to JSON.
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -8,6 +8,7 @@ use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, SimpleVob, TokEnv, T
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
+use super::recent::RecentlyUsed;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
@@ -22,14 +23,30 @@ const MAX_TOKEN_BYTES: usize = 256;
 /// White space between JSON tokens: enough to pretty-print, but bounded, as models might never stop.
 const WHITESPACE: &str = r"[ \n\t]{1,20}";
 
-/// Grammar compiler of a vocabulary, created on first use.
-#[derive(Default)]
+/// Number of compiled grammars that are kept. Each may take a few MiB.
+const MAX_COMPILED: usize = 16;
+
+/// Grammar compiler of a vocabulary, created on first use, with the grammars compiled most recently.
 pub(super) struct GrammarCompiler {
     factory: OnceLock<Result<ParserFactory, String>>,
+    compiled: RecentlyUsed<Constraint, Mutex<Matcher>>,
+}
+
+impl Default for GrammarCompiler {
+    fn default() -> Self {
+        Self { factory: OnceLock::new(), compiled: RecentlyUsed::new(MAX_COMPILED) }
+    }
 }
 
 impl GrammarCompiler {
+    /// Returns the grammar of a constraint. It is compiled once for all texts of a request, and for later requests.
     pub fn compile(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
+        let copy = |start: &Mutex<Matcher>| start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        let create = || self.matcher(tokens, ends, constraint).map(Mutex::new);
+        Ok(Grammar { matcher: self.compiled.get(constraint, copy, create)?, mask: None })
+    }
+
+    fn matcher(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Matcher> {
         let any = json!({ "type": "object" });
         let schema = match constraint {
             Constraint::JsonObject => &any,
@@ -47,8 +64,7 @@ impl GrammarCompiler {
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the grammar compiler panicked"))))
         });
         let parser = compiled.context("cannot start a compiler thread")?.map_err(|error| brief(&error));
-        let parser = parser.context("the schema cannot be used")?;
-        Ok(Grammar { matcher: Matcher::new(Ok(parser)), allowed: SimpleVob::new() })
+        Ok(Matcher::new(Ok(parser.context("the schema cannot be used")?)))
     }
 }
 
@@ -120,18 +136,33 @@ fn brief(error: &anyhow::Error) -> anyhow::Error {
 /// State of a grammar after a partial text.
 pub struct Grammar {
     matcher: Matcher,
-    allowed: SimpleVob,
+    /// Allowed next tokens, or the error of computing them; `None` if not computed yet.
+    mask: Option<Result<SimpleVob, String>>,
 }
 
 impl Grammar {
+    /// Computes the mask that [`Self::allowed`] returns, unless it is computed.
+    pub fn prepare(&mut self) {
+        self.mask();
+    }
+
+    fn mask(&mut self) -> &Result<SimpleVob, String> {
+        let matcher = &mut self.matcher;
+        self.mask.get_or_insert_with(|| {
+            matcher.compute_mask_or_eos().map_err(|error| format!("{:#}", brief(&error)))
+        })
+    }
+
     /// Returns a bit mask of the allowed next tokens, 32 per word, lowest bit first. Includes the end-of-text
     /// tokens exactly where the text may end.
     ///
     /// # Errors
     /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
     pub fn allowed(&mut self) -> Result<&[u32]> {
-        self.allowed = self.matcher.compute_mask_or_eos().map_err(|error| brief(&error))?;
-        Ok(self.allowed.as_slice())
+        match self.mask() {
+            Ok(mask) => Ok(mask.as_slice()),
+            Err(error) => Err(anyhow!("{error}")),
+        }
     }
 
     /// Advances the state by `token`.
@@ -139,6 +170,7 @@ impl Grammar {
     /// # Errors
     /// Returns an error if the token was not allowed; the grammar must not be used afterwards.
     pub fn accept(&mut self, token: u32) -> Result<()> {
+        self.mask = None;
         if self.matcher.is_stopped() && !self.matcher.is_error() {
             let ends = self.matcher.tok_env()?.tok_trie().eos_tokens().contains(&token);
             ensure!(ends, "token {token} follows the end of the text");

@@ -10,12 +10,16 @@
 //! | `token_bytes` | the bytes of each token |
 //! | `stream` | incremental detokenization and stop strings |
 //! | `template` | chat templates |
+//! | `pieces` | cuts of long texts |
 //! | `grammar` | output constrained to JSON |
+//! | `recent` | cache of compiled grammars |
 mod folder;
 mod gguf;
 mod gguf_metadata;
 mod gguf_tokenizers;
 mod grammar;
+mod pieces;
+mod recent;
 mod stream;
 mod template;
 mod token_bytes;

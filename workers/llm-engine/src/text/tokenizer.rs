@@ -4,6 +4,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use super::grammar::{Grammar, GrammarCompiler};
+use super::pieces::TextCutter;
 use super::template::ChatTemplate;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
@@ -12,6 +13,9 @@ use crate::request::Constraint;
 pub struct TextCodec {
     tokenizer: Tokenizer,
     token_bytes: TokenBytes,
+    cutter: TextCutter,
+    /// Tokens that the model expects before and after a text.
+    around: Option<[Vec<u32>; 2]>,
     ends: Vec<u32>,
     template: Option<ChatTemplate>,
     grammar_compiler: GrammarCompiler,
@@ -30,12 +34,15 @@ impl TextCodec {
         // Padding and truncation are training settings that would alter prompts.
         tokenizer.with_padding(None).with_truncation(None).map_err(Error::msg)?;
         let token_bytes = TokenBytes::of(&tokenizer);
+        let cutter = TextCutter::of(&tokenizer, &token_bytes);
+        let around = tokens_around(&tokenizer);
         ends.sort_unstable();
         ends.dedup();
         if let Some(end) = ends.iter().find(|end| **end as usize >= token_bytes.count()) {
             bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", token_bytes.count());
         }
-        Ok(Self { tokenizer, token_bytes, ends, template, grammar_compiler: GrammarCompiler::default() })
+        let grammar_compiler = GrammarCompiler::default();
+        Ok(Self { tokenizer, token_bytes, cutter, around, ends, template, grammar_compiler })
     }
 
     /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens
@@ -45,6 +52,64 @@ impl TextCodec {
     /// # Errors
     /// Returns an error if the tokenizer fails.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        Ok(self.encode_within(text, special, usize::MAX)?.unwrap_or_default())
+    }
+
+    /// Like [`TextCodec::encode`]. Returns `None`, without tokenizing all of it, for a long text that has more than
+    /// `limit` tokens. Short texts are always tokenized. Time and memory are linear in the length of the text up to the
+    /// limit.
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer fails.
+    pub fn encode_within(&self, text: &str, special: bool, limit: usize) -> Result<Option<Vec<u32>>> {
+        if text.len() > self.max_bytes(limit) {
+            return Ok(None);
+        }
+        let mut pieces = self.cutter.pieces(text).peekable();
+        let (Some(first), Some([before, after])) = (pieces.next(), &self.around) else {
+            return Ok(Some(self.encode_piece(text, special)?));
+        };
+        if pieces.peek().is_none() && self.cutter.samples(first).is_none() {
+            return Ok(Some(self.encode_piece(first, special)?));
+        }
+        let mut tokens = if special { before.clone() } else { Vec::new() };
+        for piece in std::iter::once(first).chain(pieces) {
+            if self.exceeds(piece, limit.saturating_sub(tokens.len()))? {
+                return Ok(None);
+            }
+            tokens.extend(self.encode_piece(piece, false)?);
+            if tokens.len() > limit {
+                return Ok(None);
+            }
+        }
+        if special {
+            tokens.extend_from_slice(after);
+        }
+        Ok(Some(tokens))
+    }
+
+    /// Returns the length in bytes above which a text has more than `tokens` tokens, whatever it contains.
+    pub fn max_bytes(&self, tokens: usize) -> usize {
+        self.cutter.max_bytes(tokens)
+    }
+
+    /// Returns true if a piece without a place for a cut certainly has more than `limit` tokens.
+    fn exceeds(&self, piece: &str, limit: usize) -> Result<bool> {
+        if limit == usize::MAX {
+            return Ok(false);
+        }
+        // Cuts inside of tokens add few tokens, so twice the limit is far from a doubtful case.
+        let mut left = limit.saturating_mul(2);
+        for sample in self.cutter.samples(piece).into_iter().flatten() {
+            match left.checked_sub(self.encode_piece(sample, false)?.len()) {
+                Some(rest) => left = rest,
+                None => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    fn encode_piece(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         let encoded = self.tokenizer.encode_fast(text, special).map_err(Error::msg);
         Ok(encoded.context("the tokenizer rejected the text")?.get_ids().to_vec())
     }
@@ -122,4 +187,12 @@ impl TextCodec {
     pub(super) fn visible_bytes(&self, token: u32) -> &[u8] {
         self.token_bytes.visible_bytes(token)
     }
+}
+
+/// Returns the tokens that the tokenizer adds before and after a text; `None` if it does more than that.
+fn tokens_around(tokenizer: &Tokenizer) -> Option<[Vec<u32>; 2]> {
+    let encode = |special| Some(tokenizer.encode_fast("a", special).ok()?.get_ids().to_vec());
+    let (plain, whole) = (encode(false)?, encode(true)?);
+    let start = whole.windows(plain.len().max(1)).position(|window| window == plain)?;
+    Some([whole[..start].to_vec(), whole[start + plain.len()..].to_vec()])
 }

@@ -1,9 +1,11 @@
 //! The block pool, compared with a model of plain lists.
 use std::collections::HashMap;
 
-use llm_engine::engine::blocks::{BlockPool, BlockTokens};
+use llm_engine::engine::blocks::{BlockPool, BlockTokens, Parent};
 use llm_engine::step::BLOCK_SIZE;
 use proptest::prelude::*;
+
+const START: Parent = Parent::Start { salt: 0 };
 
 #[derive(Clone, Debug)]
 enum Action {
@@ -39,7 +41,7 @@ impl Lists {
         let mut table = Vec::new();
         for (place, &number) in numbers.iter().enumerate() {
             let tokens: BlockTokens = [number; BLOCK_SIZE];
-            let before = table.last().copied();
+            let before = table.last().map_or(START, |&block| Parent::Block(block));
             let prefix = &numbers[..=place];
             let known = self.content.iter().find(|(_, content)| *content == prefix).map(|(&block, _)| block);
             assert_eq!(pool.find(before, &tokens), known);
@@ -68,7 +70,7 @@ impl Lists {
             assert!(
                 self.ref_count(block) == 0 && !table.contains(&block) && !self.content.contains_key(&block)
             );
-            assert_eq!(pool.register(block, before, &tokens), block);
+            assert_eq!(pool.register(block, before, &tokens, 0), block);
             self.content.insert(block, prefix.to_vec());
             table.push(block);
         }
@@ -112,8 +114,8 @@ proptest! {
 fn a_registered_block_replaces_a_duplicate() {
     let mut pool = BlockPool::new(3, true);
     let [a, b] = [pool.allocate().unwrap(), pool.allocate().unwrap()];
-    assert_eq!(pool.register(a, None, &[7; BLOCK_SIZE]), a);
-    assert_eq!(pool.register(b, None, &[7; BLOCK_SIZE]), a);
+    assert_eq!(pool.register(a, START, &[7; BLOCK_SIZE], 0), a);
+    assert_eq!(pool.register(b, START, &[7; BLOCK_SIZE], 0), a);
     pool.check([&[a][..], &[a][..]]).unwrap();
     assert_eq!(pool.used(), 1);
 }
@@ -122,17 +124,18 @@ fn a_registered_block_replaces_a_duplicate() {
 fn the_block_with_the_longest_common_prefix_is_found() {
     let mut pool = BlockPool::new(4, true);
     let first = pool.allocate().unwrap();
-    pool.register(first, None, &[1; BLOCK_SIZE]);
+    pool.register(first, START, &[1; BLOCK_SIZE], 0);
+    let after = Parent::Block(first);
     let mut tokens = [2; BLOCK_SIZE];
     tokens[9..].fill(3);
     let [short, long] = [[2, 2, 2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4], tokens].map(|tokens| {
         let block = pool.allocate().unwrap();
-        (pool.register(block, Some(first), &tokens), tokens)
+        (pool.register(block, after, &tokens, 0), tokens)
     });
-    assert_eq!(pool.longest_prefix_match(Some(first), &[2; 15]), Some((long.0, 9)));
-    assert_eq!(pool.longest_prefix_match(Some(first), &short.1[..15]), Some((short.0, 15)));
-    assert_eq!(pool.longest_prefix_match(Some(first), &[5; 15]), None);
-    assert_eq!(pool.longest_prefix_match(None, &[2; 15]), None);
+    assert_eq!(pool.longest_prefix_match(after, &[2; 15], 0), Some((long.0, 9)));
+    assert_eq!(pool.longest_prefix_match(after, &short.1[..15], 0), Some((short.0, 15)));
+    assert_eq!(pool.longest_prefix_match(after, &[5; 15], 0), None);
+    assert_eq!(pool.longest_prefix_match(START, &[2; 15], 0), None);
 }
 
 #[test]
@@ -142,4 +145,34 @@ fn a_wrong_reference_count_is_detected() {
     assert!(pool.check([]).is_err());
     assert!(pool.check([&[block][..], &[block][..]]).is_err());
     pool.check([&[block][..]]).unwrap();
+}
+
+#[test]
+fn blocks_are_found_only_with_the_same_salt() {
+    let mut pool = BlockPool::new(2, true);
+    let tokens = [7; BLOCK_SIZE];
+    let block = pool.allocate().unwrap();
+    pool.register(block, Parent::Start { salt: 1 }, &tokens, 5);
+    assert_eq!(pool.find(Parent::Start { salt: 1 }, &tokens), Some(block));
+    assert_eq!(pool.longest_prefix_match(Parent::Start { salt: 1 }, &[7; 15], 5), Some((block, 15)));
+    for salt in [0, 2] {
+        assert_eq!(pool.find(Parent::Start { salt }, &tokens), None);
+        assert_eq!(pool.longest_prefix_match(Parent::Start { salt }, &[7; 15], 5), None);
+    }
+    pool.check([&[block][..]]).unwrap();
+    pool.release(block);
+    // Evicts it.
+    let both = [pool.allocate().unwrap(), pool.allocate().unwrap()];
+    assert_eq!(pool.find(Parent::Start { salt: 1 }, &tokens), None);
+    pool.check(both.iter().map(std::slice::from_ref)).unwrap();
+}
+
+#[test]
+fn parts_of_blocks_match_only_for_the_client_that_computed_them() {
+    let mut pool = BlockPool::new(1, true);
+    let block = pool.allocate().unwrap();
+    pool.register(block, START, &[7; BLOCK_SIZE], 5);
+    assert_eq!(pool.longest_prefix_match(START, &[7; 15], 5), Some((block, 15)));
+    assert_eq!(pool.longest_prefix_match(START, &[7; 15], 6), None);
+    assert_eq!(pool.find(START, &[7; BLOCK_SIZE]), Some(block));
 }

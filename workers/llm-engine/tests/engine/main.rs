@@ -2,6 +2,7 @@
 mod blocks;
 mod cache;
 mod faults;
+mod isolation;
 mod mock;
 mod refused;
 mod scheduler;

@@ -308,3 +308,19 @@ fn grammars_work_with_a_real_vocabulary_and_threads() {
     assert_eq!(allowed(&mut grammar, &text), [2]);
     assert_eq!(text.decode(&written).unwrap(), "{\"n\": 12}");
 }
+
+/// Compiled grammars are kept for other texts with the same schema.
+#[test]
+fn grammars_of_one_schema_are_independent() {
+    let codec = text(bytes());
+    let constraint = Constraint::JsonSchema(json!({ "const": true }));
+    let tokens = codec.encode("true", false).unwrap();
+    let [mut one, mut other] = [(); 2].map(|()| codec.grammar(&constraint).unwrap());
+    let start = other.allowed().unwrap().to_vec();
+    tokens.iter().for_each(|token| one.accept(*token).unwrap());
+    assert!(one.finished() && !other.finished());
+    assert_eq!(other.allowed().unwrap(), start);
+    assert_eq!(codec.grammar(&constraint).unwrap().allowed().unwrap(), start);
+    tokens.iter().for_each(|token| other.accept(*token).unwrap());
+    assert!(other.finished());
+}

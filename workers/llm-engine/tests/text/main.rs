@@ -2,5 +2,6 @@
 mod chats;
 mod gguf;
 mod grammars;
+mod long_texts;
 mod streams;
 mod tokenizers_built;

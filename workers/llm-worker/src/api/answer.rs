@@ -12,8 +12,9 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Sum of both.
     pub total_tokens: usize,
-    /// Details of the prompt tokens.
-    pub prompt_tokens_details: PromptDetails,
+    /// Details of the prompt tokens, if the worker reports them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptDetails>,
 }
 
 /// Details of the prompt tokens.

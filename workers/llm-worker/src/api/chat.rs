@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_stream::StreamExt;
 use worker_core::body::{check, required};
-use worker_core::{ApiError, Body, Client, blocking, sse};
+use worker_core::{ApiError, Body, Client, sse};
 
 use super::answer::{ChatLogProb, TokenLogProb};
 use super::envelope::{Answer, Envelope};
@@ -17,7 +17,7 @@ use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
 use super::request::{ChatBody, ChatFields};
 use super::tool_calls::{Call, CallFinder, FunctionCall, ToolCall};
-use super::{call_ids, messages, prompts};
+use super::{call_ids, messages, prompts, tokenizing};
 use crate::served::{Api, ServedModel};
 
 #[derive(Serialize)]
@@ -90,7 +90,7 @@ pub async fn create(
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
     let finder = (!tools.names.is_empty()).then(|| CallFinder::new(tools.names, single));
-    let requests = options.requests(vec![prompt], client.id());
+    let requests = options.requests(vec![prompt], &client);
     let generation =
         Generation::start(&served, requests, options.choices, finder, ["messages", constrained]).await?;
     let writer = Writer { served: served.clone(), logprobs: logprobs.is_some() };
@@ -130,8 +130,9 @@ async fn prompt(
         let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
         return Err(ApiError::invalid(message).with_code("no_chat_template").with_param("messages"));
     }
-    let served = served.clone();
-    blocking(move || {
+    let bytes = tokenizing::text_bytes(&conversation);
+    tokenizing::check_bytes(served, bytes, "messages")?;
+    tokenizing::run(served, bytes, move |served| {
         let text = served.engine.text();
         let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
         let written = write(&conversation).or_else(|refused| match call_ids::with_short_ids(&conversation) {
@@ -139,8 +140,8 @@ async fn prompt(
             None => Err(refused),
         });
         // The template's output already contains the BOS token.
-        let tokens = written.and_then(|written| text.encode(&written, false));
-        tokens.map_err(|error| prompts::rejected("messages", &error))
+        let written = written.map_err(|error| prompts::rejected("messages", &error))?;
+        tokenizing::encode_one(served, &written, false, "messages")
     })
     .await
 }

@@ -63,7 +63,7 @@ pub async fn create(
     let texts = prompts.len() * options.choices;
     served.check_count(texts, "prompt")?;
     let place = client.acquire(texts, if prompts.len() > 1 { "prompt" } else { "n" })?;
-    let requests = options.requests(prompts, client.id());
+    let requests = options.requests(prompts, &client);
     let generation =
         Generation::start(&served, requests, options.choices, None, ["prompt", "response_format"]).await?;
     let mut writer =

@@ -30,11 +30,24 @@ pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> Api
     }
 }
 
+/// Returns the error for a field that the tokenizer or the template rejected.
+pub fn rejected(param: &str, error: &anyhow::Error) -> ApiError {
+    ApiError::invalid(format!("{error:#}")).with_param(param).with_code("invalid_value")
+}
+
+/// Returns the error for a text that certainly has more tokens than the context.
+pub fn too_long(limit: usize, param: &str) -> ApiError {
+    let message =
+        format!("`{param}` has more than {limit} tokens, which is the context length; shorten the text");
+    ApiError::invalid(message).with_code("context_length_exceeded").with_param(param)
+}
+
 /// Converts a failure during generation.
 pub fn engine_error(code: &'static str, message: impl Into<String>) -> ApiError {
     let status = match code {
         // The schema reached a state without continuation, or exceeded its limits.
         "grammar" => StatusCode::BAD_REQUEST,
+        "client_too_slow" => StatusCode::REQUEST_TIMEOUT,
         "device_lost" | "out_of_memory" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use worker_core::{ApiError, blocking};
 
-use super::answer::{TokenLogProb, Usage};
+use super::answer::{PromptDetails, TokenLogProb, Usage};
 use super::failure;
 use super::tool_calls::{Call, CallFinder};
 use crate::metrics::TextLatency;
@@ -88,7 +88,9 @@ impl Generation {
             let latency = served.metrics.observe(requested);
             tasks.spawn(forward(index, stream, sender.clone(), latency));
         }
-        Ok(Generation { events, choices, choices_per_prompt, usage: Usage::default(), _tasks: tasks })
+        let prompt_tokens_details = served.prompt_tokens_details.then(PromptDetails::default);
+        let usage = Usage { prompt_tokens_details, ..Usage::default() };
+        Ok(Generation { events, choices, choices_per_prompt, usage, _tasks: tasks })
     }
 
     /// Returns the next piece of any text, or `None` when all have ended.
@@ -144,7 +146,9 @@ impl Generation {
                 choice.ended = true;
                 if index.is_multiple_of(self.choices_per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
-                    self.usage.prompt_tokens_details.cached_tokens += usage.cached_tokens;
+                    if let Some(details) = &mut self.usage.prompt_tokens_details {
+                        details.cached_tokens += usage.cached_tokens;
+                    }
                 }
                 self.usage.completion_tokens += usage.completion_tokens;
                 self.usage.total_tokens = self.usage.prompt_tokens + self.usage.completion_tokens;

@@ -8,6 +8,7 @@
 //! | `chat`, `completions`, `embeddings` | the endpoints |
 //! | `messages` | conversion of messages and tools for the chat template |
 //! | `prompts` | tokenization of prompts |
+//! | `tokenizing` | bounds of tokenization |
 //! | `generation` | concurrent streams of one request |
 //! | `tool_calls`, `call_ids` | tool calls in generated text; their ids |
 //! | `references` | `$ref`s of nested JSON schemas |
@@ -27,6 +28,7 @@ mod options;
 pub mod prompts;
 mod references;
 mod request;
+pub mod tokenizing;
 mod tool_calls;
 mod unsupported;
 

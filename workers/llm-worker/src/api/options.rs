@@ -2,8 +2,8 @@
 use llm_engine::request::{Constraint, Request, Sampling};
 use llm_engine::sampling::{self, settings::LOGIT_BIAS_RANGE};
 use serde_json::Value;
-use worker_core::ApiError;
 use worker_core::body::{Limit, Nested, check, required};
+use worker_core::{ApiError, Client};
 
 use super::failure;
 use super::request::{Biases, CommonFields, NamedSchema, ResponseFormat, SamplerFields, TokenLimit};
@@ -14,6 +14,8 @@ const MAX_STOP_STRINGS: usize = 64;
 const MAX_STOP_TOKENS: usize = 256;
 /// Maximum length of a stop string in bytes.
 const MAX_STOP_BYTES: usize = 1024;
+/// Maximum length of `cache_salt` in bytes.
+const MAX_SALT_BYTES: usize = 1024;
 /// Maximum number of texts per prompt.
 const MAX_CHOICES: f64 = 128.0;
 
@@ -26,6 +28,8 @@ pub fn top_logprobs(name: &'static str, count: usize) -> Limit<'static> {
 #[derive(Clone, Debug)]
 pub struct Options {
     request: Request,
+    /// Word that separates the cached prefixes of its requests from those of other requests.
+    cache_salt: Option<String>,
     /// Number of texts per prompt.
     pub choices: usize,
     /// If true, the texts are streamed.
@@ -72,6 +76,7 @@ impl Options {
             min_tokens: common.min_tokens.unwrap_or(0),
             stop_token_ids: stop_tokens(common.stop_token_ids.unwrap_or_default(), vocabulary)?,
             client: 0,
+            cache_salt: 0,
             sampling,
             stop: stops(common.stop.map(Vec::from).unwrap_or_default())?,
             ignore_eos: common.ignore_eos.unwrap_or(false),
@@ -82,7 +87,11 @@ impl Options {
                 .transpose()?
                 .flatten(),
         };
-        Ok(Options { request, choices, stream, stream_usage })
+        let cache_salt = common.cache_salt;
+        if cache_salt.as_ref().is_some_and(|salt| salt.is_empty() || salt.len() > MAX_SALT_BYTES) {
+            return Err(ApiError::field("cache_salt", format!("must have 1 to {MAX_SALT_BYTES} bytes")));
+        }
+        Ok(Options { request, cache_salt, choices, stream, stream_usage })
     }
 
     /// Constrains the texts to a JSON schema.
@@ -101,9 +110,11 @@ impl Options {
     pub fn requests(
         &self,
         prompts: Vec<Vec<u32>>,
-        client: u128,
+        client: &Client,
     ) -> impl Iterator<Item = Request> + Send + use<> {
-        let (request, choices) = (Request { client, ..self.request.clone() }, self.choices);
+        let cache_salt = client.cache_salt(self.cache_salt.as_deref());
+        let request = Request { client: client.id(), cache_salt, ..self.request.clone() };
+        let choices = self.choices;
         (0..prompts.len() * choices).map(move |text| {
             let mut request = Request { prompt: prompts[text / choices].clone(), ..request.clone() };
             request.sampling.seed =

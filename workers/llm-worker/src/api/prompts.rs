@@ -1,9 +1,11 @@
 //! Tokenization of the prompts of completions and the inputs of embeddings.
 use std::sync::Arc;
 
-use worker_core::{ApiError, blocking};
+use worker_core::ApiError;
 
+pub use super::failure::rejected;
 use super::request::Prompts;
+use super::tokenizing;
 use crate::served::ServedModel;
 
 /// Maximum number of prompts per request.
@@ -20,13 +22,7 @@ pub async fn tokens(
     check: impl Fn(usize, &str) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let vocabulary = served.engine.capacity().vocabulary;
-    let texts = |texts: Vec<String>| {
-        let served = served.clone();
-        blocking(move || {
-            let encode = |text: &String| served.engine.text().encode(text, true);
-            texts.iter().map(encode).collect::<Result<Vec<_>, _>>().map_err(|error| rejected(param, &error))
-        })
-    };
+    let texts = |texts| tokenizing::encode(served, texts, param);
     let (several, tokens) = match prompts {
         Prompts::Text(text) => (false, texts(vec![text]).await?),
         Prompts::Texts(all) => (true, texts(all).await?),
@@ -50,9 +46,4 @@ pub async fn tokens(
         }
     }
     Ok(tokens)
-}
-
-/// Returns the error for a field that the tokenizer or the template rejected.
-pub fn rejected(param: &str, error: &anyhow::Error) -> ApiError {
-    ApiError::invalid(format!("{error:#}")).with_param(param).with_code("invalid_value")
 }

@@ -39,6 +39,8 @@ fields! {
         ignore_eos: bool,
         /// Output format.
         response_format: Nested<ResponseFormat>,
+        /// Word that separates the cached prefixes of requests, as in vLLM.
+        cache_salt: String,
     }
 }
 

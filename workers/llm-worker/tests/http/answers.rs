@@ -213,7 +213,7 @@ async fn logit_bias_selects_the_token() {
 
 #[tokio::test]
 async fn a_common_prefix_is_computed_once() {
-    let worker = worker();
+    let worker = worker_with(true, Options::default(), &["--enable-prompt-tokens-details"]);
     let body =
         completion(json!({"prompt": "a common beginning of many prompts that is long enough to be kept"}));
     let first = worker.post("/v1/completions", &body).await.json();

@@ -123,12 +123,13 @@ fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Wor
     let device = OpenDevice { device: Device::Cpu, ordinal: None };
     let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
     let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
-    let served = api.serve(served.with_sampling(sampling)).clone();
-    lifecycle.ready();
     let line = ["worker", "--model", "tiny"];
     let unlimited = ["--streams-per-client", "0"];
     let unlimited = unlimited.iter().filter(|_| !more.contains(&unlimited[0]));
     let arguments = Arguments::try_parse_from(line.iter().chain(unlimited).chain(more)).unwrap();
+    let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
+    let served = api.serve(served.with_sampling(sampling)).clone();
+    lifecycle.ready();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }
 }

@@ -4,6 +4,7 @@ mod errors;
 mod extensions;
 mod fixture;
 mod fuzz;
+mod isolation;
 mod jobs;
 mod limits;
 mod page;

@@ -67,7 +67,7 @@ impl Client {
     /// Sends a request with `Connection: close`.
     pub async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Client {
         let mut client = Client::connect(address).await;
-        client.send(&format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")).await;
+        client.send(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")).await;
         client
             .send(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
             .await;
