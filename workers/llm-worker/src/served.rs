@@ -9,6 +9,7 @@ use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 
 use crate::api::failure;
+use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
 
 /// A loaded model.
@@ -23,6 +24,8 @@ pub struct ServedModel {
     pub metrics: ModelMetrics,
     /// Defaults of the sampler settings.
     pub sampling: Sampling,
+    /// Formats of tool calls and reasoning.
+    pub formats: Formats,
     /// Maximum number of open requests.
     max_open: usize,
 }
@@ -40,12 +43,25 @@ impl ServedModel {
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
         let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
-        ServedModel { engine, name, device, metrics, sampling: Sampling::default(), max_open }
+        let template = engine.text().template();
+        let formats = Formats::detect(|sign| template.is_some_and(|template| template.contains(sign)));
+        ServedModel { engine, name, device, metrics, sampling: Sampling::default(), formats, max_open }
     }
 
     /// Sets the defaults of the sampler settings.
     pub fn with_sampling(self, sampling: Sampling) -> ServedModel {
         ServedModel { sampling, ..self }
+    }
+
+    /// Sets the formats of tool calls and reasoning, which are otherwise detected from the chat template.
+    pub fn with_formats(self, formats: Formats) -> ServedModel {
+        ServedModel { formats, ..self }
+    }
+
+    /// Returns the special tokens whose text the parser of a request needs.
+    pub fn shown_tokens(&self, options: &ParserOptions) -> Vec<u32> {
+        let marks = self.formats.marks(options).into_iter();
+        marks.filter_map(|mark| self.engine.text().special_token(mark)).collect()
     }
 
     /// Checks that a prompt leaves space for at least one generated token.

@@ -7,7 +7,9 @@ mod fuzz;
 mod jobs;
 mod limits;
 mod page;
+mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 mod tiny_llama;
+mod tools;
