@@ -217,7 +217,15 @@ mod tests {
             let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
             assert_eq!(of(arguments.formats(detected)), expected, "{flags}");
         }
-        let wrong = ["--tool-parser x", "--reasoning-parser hermes", "--max-running 0", "--step-tokens x", "--dtype f64", "--context 0", "--cache-dtype f64"];
+        let wrong = [
+            "--tool-parser x",
+            "--reasoning-parser hermes",
+            "--max-running 0",
+            "--step-tokens x",
+            "--dtype f64",
+            "--context 0",
+            "--cache-dtype f64",
+        ];
         for wrong in wrong {
             assert!(
                 Arguments::try_parse_from(format!("worker --model m {wrong}").split(' ')).is_err(),

@@ -181,7 +181,10 @@ fn shown_special_tokens_have_text() {
         let mut stream = TextStream::new(text.clone(), vec!["|>h".into()]).showing(vec![end]);
         assert_eq!(stream.push(end).unwrap().text, "<|end");
         // Stop strings may contain them.
-        assert!(h.iter().any(|token| stream.push(*token).unwrap().stopped) || text.decode_after(&h).unwrap() != "h");
+        assert!(
+            h.iter().any(|token| stream.push(*token).unwrap().stopped)
+                || text.decode_after(&h).unwrap() != "h"
+        );
     }
 }
 

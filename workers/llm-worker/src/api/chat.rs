@@ -15,9 +15,9 @@ use super::answer::{ChatLogProb, TokenLogProb};
 use super::envelope::{Answer, Envelope};
 use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
+use super::parsers::ParserOptions;
 use super::request::{ChatBody, ChatFields};
 use super::tool_calls::ToolCall;
-use super::parsers::ParserOptions;
 use super::{call_ids, messages, prompts};
 use crate::served::{Api, ServedModel};
 

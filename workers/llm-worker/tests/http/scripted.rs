@@ -63,7 +63,8 @@ impl StepModel for Scripted {
 /// Creates a worker whose model writes `script` after every prompt.
 pub fn scripted(template: &str, script: &str, more: &[&str]) -> Worker {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+    let file =
+        |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
     let special: Vec<&str> = SPECIAL.into_iter().chain(MARKS).collect();
     file("tokenizer.json", tiny_llama::tokenizer(&special));
     file(

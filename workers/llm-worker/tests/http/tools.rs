@@ -94,7 +94,8 @@ async fn special_tokens_begin_calls() {
     assert!(streamed(&worker, &with_tools(json!({}))).await.2 > 15);
     // The limit cuts the arguments.
     let cut = json!({"content": "I turn.", "reasoning": null, "calls": [called("turn", "{\"up\"")]});
-    let limit = worker.served.engine.text().encode("I turn.[TOOL_CALLS]turn[ARGS]{\"up\"", false).unwrap().len();
+    let limit =
+        worker.served.engine.text().encode("I turn.[TOOL_CALLS]turn[ARGS]{\"up\"", false).unwrap().len();
     check(&worker, with_tools(json!({"max_tokens": limit})), cut, "length").await;
     // Without tools, special tokens have no text.
     let plain = r#"I turn.turn{"up": true, "by": [1, 2]}rest{}"#;
@@ -126,7 +127,8 @@ async fn reasoning_is_separate() {
         "content": "Hello<tool_call>{\"name\": \"rest\"}</tool_call>", "reasoning": "I see <tool_call>.", "calls": [],
     });
     check(&worker, chat(json!({"max_tokens": 400})), plain, "stop").await;
-    let worker = scripted(&template(signs, ""), &format!("<think>\n{script}"), &["--reasoning-parser", "none"]);
+    let worker =
+        scripted(&template(signs, ""), &format!("<think>\n{script}"), &["--reasoning-parser", "none"]);
     let (message, _) = message(&worker, &chat(json!({"max_tokens": 400}))).await;
     assert!(message.get("reasoning_content").is_none());
     assert_eq!(message["content"], format!("<think>\n{script}"));
@@ -157,12 +159,14 @@ async fn required_calls_do_not_reason() {
 async fn reasoning_of_earlier_messages_reaches_the_template() {
     let raise = "{% for message in messages %}{% if message.reasoning_content %}{{ raise_exception(message.reasoning_content ~ message.thinking) }}{% endif %}{% endfor %}x";
     let worker = scripted(raise, "x", &[]);
-    for (field, content, expected) in
-        [("reasoning_content", "b", "because"), ("reasoning", "b", "because"), ("reasoning_content", "", "becausebecause")]
+    for (field, content, count) in
+        [("reasoning_content", "b", 1), ("reasoning", "b", 1), ("reasoning_content", "", 2)]
     {
-        let turns = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": content, field: "because"}]);
+        let answer = json!({"role": "assistant", "content": content, field: "because"});
+        let turns = json!([{"role": "user", "content": "a"}, answer]);
         let answer = worker.post("/v1/chat/completions", &chat(json!({"messages": turns}))).await;
-        assert_eq!(answer.status, 400);
-        assert!(answer.text.contains(&format!("{expected}\"")) || answer.text.contains(&format!(": {expected}")), "{}", answer.text);
+        assert_eq!(answer.error().1, "invalid_value");
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert_eq!(message.matches("because").count(), count, "{message}");
     }
 }

@@ -23,10 +23,16 @@ fn hermes_and_qwen() {
             // Without a mark at the start, and in a fence.
             (r#"{"name": "add", "arguments": {"a": 1, "b": 2}}"#, &[call("add", ADD)]),
             (" \n[{\"name\": \"now\"}]", &[call("now", "{}")]),
-            ("See:\n```json\n{\"name\": \"now\"}\n```\nDone.", &[content("See:"), call("now", "{}"), content("Done.")]),
+            (
+                "See:\n```json\n{\"name\": \"now\"}\n```\nDone.",
+                &[content("See:"), call("now", "{}"), content("Done.")],
+            ),
             // Malformed and unknown calls are content; a real one behind them is found.
             ("<tool_call>no json</tool_call>", &[content("<tool_call>no json</tool_call>")]),
-            ("<tool_call>\n{\"name\": \"sub\"}</tool_call>", &[content("<tool_call>\n{\"name\": \"sub\"}</tool_call>")]),
+            (
+                "<tool_call>\n{\"name\": \"sub\"}</tool_call>",
+                &[content("<tool_call>\n{\"name\": \"sub\"}</tool_call>")],
+            ),
             ("<tool_call> <tool_call>{\"name\": \"now\"}</tool_call>", &[call("now", "{}")]),
             (
                 "Use <tool_call> tags: <tool_call>{\"name\": \"now\"}</tool_call>",
@@ -34,9 +40,15 @@ fn hermes_and_qwen() {
             ),
             ("<tool_call>{\"name\": \"ad", &[content("<tool_call>{\"name\": \"ad")]),
             // The missing brace does not consume the end mark.
-            ("<tool_call>{\"name\": \"now\", \"arguments\": {}</tool_call> x", &[call("now", "{}"), content("x")]),
+            (
+                "<tool_call>{\"name\": \"now\", \"arguments\": {}</tool_call> x",
+                &[call("now", "{}"), content("x")],
+            ),
             // The limit of tokens cuts the arguments.
-            ("<tool_call>{\"name\": \"say\", \"arguments\": {\"text\": \"a }", &[cut("say", "{\"text\": \"a }")]),
+            (
+                "<tool_call>{\"name\": \"say\", \"arguments\": {\"text\": \"a }",
+                &[cut("say", "{\"text\": \"a }")],
+            ),
             ("\n <tool_call>", &[content("\n <tool_call>")]),
         ],
     );
@@ -48,12 +60,18 @@ fn forms_of_objects() {
         Setup::of("json", "none"),
         &[
             (r#"{"arguments": {"a": 1}, "name": "add"}"#, &[call("add", r#"{"a": 1}"#)]),
-            (r#"{"type":"function","function":{"name":"add","arguments":"{\"a\":1}"}}"#, &[call("add", r#"{"a":1}"#)]),
+            (
+                r#"{"type":"function","function":{"name":"add","arguments":"{\"a\":1}"}}"#,
+                &[call("add", r#"{"a":1}"#)],
+            ),
             (
                 r#"{"type": "function", "function": {"name": "add", "arguments": {"a":{"x":[1,{}]}}}, "id": "1"} "#,
                 &[call("add", r#"{"a":{"x":[1,{}]}}"#)],
             ),
-            (r#"{"id": "x", "name": "say", "parameters": {"text": "}\"]\\"}}"#, &[call("say", r#"{"text": "}\"]\\"}"#)]),
+            (
+                r#"{"id": "x", "name": "say", "parameters": {"text": "}\"]\\"}}"#,
+                &[call("say", r#"{"text": "}\"]\\"}"#)],
+            ),
             (r#"{"name": "now", "arguments": null}"#, &[call("now", "{}")]),
             (r#"{"name": "now", "arguments": ""}"#, &[call("now", "{}")]),
             (r#"{"name":"now"}{"name":"now"}"#, &[call("now", "{}"), call("now", "{}")]),

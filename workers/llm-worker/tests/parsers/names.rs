@@ -47,7 +47,10 @@ fn deepseek() {
                 "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool_call_end｜><｜tool_calls_end｜>",
                 &[call("now", "{}")],
             ),
-            ("I will:\n```json\n{\"name\": \"now\", \"arguments\": {}}\n```", &[content("I will:"), call("now", "{}")]),
+            (
+                "I will:\n```json\n{\"name\": \"now\", \"arguments\": {}}\n```",
+                &[content("I will:"), call("now", "{}")],
+            ),
             ("As {\"name\": \"now\", \"arguments\": {}}", &[content("As"), call("now", "{}")]),
         ],
     );

@@ -17,7 +17,10 @@ fn lists_of_calls() {
             ),
             (
                 r#"<|python_start|>[set(flag=True, item={"k": (1, None), 'd': {}}, name="\u20ac\n", any=false)]<|python_end|>"#,
-                &[call("set", r#"{"flag": true, "item": {"k": [1, null], "d": {}}, "name": "€\n", "any": false}"#)],
+                &[call(
+                    "set",
+                    r#"{"flag": true, "item": {"k": [1, null], "d": {}}, "name": "€\n", "any": false}"#,
+                )],
             ),
             ("I do:\n[now()]\nDone.", &[content("I do:"), call("now", "{}"), content("Done.")]),
             ("[say(\"hello\")]", &[call("say", r#"{"text": "hello"}"#)]),

@@ -7,7 +7,10 @@ fn think_tags() {
     check_all(
         Setup::of("hermes", "think"),
         &[
-            ("<think>\nI'm\nthinking\n</think>\n\nHello \n", &[reasoning("I'm\nthinking"), content("Hello \n")]),
+            (
+                "<think>\nI'm\nthinking\n</think>\n\nHello \n",
+                &[reasoning("I'm\nthinking"), content("Hello \n")],
+            ),
             ("<think>\n\n</think>\n\nHello", &[content("Hello")]),
             ("<think>never closed \n", &[reasoning("never closed")]),
             (" no reasoning", &[content(" no reasoning")]),
@@ -15,7 +18,10 @@ fn think_tags() {
             // A mentioned call does not hide the real one.
             (
                 &format!("<think>I write <tool_call> or {tool}.</think>{tool}"),
-                &[reasoning("I write <tool_call> or <tool_call>{\"name\": \"now\"}</tool_call>."), call("now", "{}")],
+                &[
+                    reasoning("I write <tool_call> or <tool_call>{\"name\": \"now\"}</tool_call>."),
+                    call("now", "{}"),
+                ],
             ),
             ("<think>a</think>\n<think>b</think>c", &[reasoning("a\nb"), content("c")]),
             ("<think>a</thi", &[reasoning("a</thi")]),
@@ -61,6 +67,7 @@ fn harmony_analysis() {
     check(Setup::of("none", "harmony"), &format!("{analysis}<|channel|>final<|message|>Hi<|return|>"), &both);
     let called = format!("{analysis}<|channel|>commentary to=functions.now <|constrain|>json<|message|>{{}}");
     check(setup, &called, &[reasoning("I'm\nthinking"), call("now", "{}")]);
-    let again = format!("{analysis}{analysis}<|channel|>commentary to=assistant<|channel|>final<|message|>Hi");
+    let again =
+        format!("{analysis}{analysis}<|channel|>commentary to=assistant<|channel|>final<|message|>Hi");
     check(setup, &again, &[reasoning("I'm\nthinking\nI'm\nthinking"), content("Hi")]);
 }

@@ -6,10 +6,51 @@ use proptest::prelude::*;
 use crate::checked::{Setup, joined};
 
 const FRAGMENTS: [&str; 45] = [
-    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "<function=", "add", ">",
-    "</function>", "<parameter=", "a", "</parameter>", "{", "}", "[", "]", "\"", "\"name\"", ": ", ", ", "\"add\"",
-    "\"arguments\"", "(", ")", "=", "1", "\\", "\n", " ", "<think>", "</think>", "```json", "```", "functools",
-    "{\"name\": \"now\"", "[{\"name\": \"add\"", "now()", "add(a=1)", ";", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "{\"name\": \"now\", \"arguments\": {", "<|channel|>final<|message|>", "€",
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|python_tag|>",
+    "<function=",
+    "add",
+    ">",
+    "</function>",
+    "<parameter=",
+    "a",
+    "</parameter>",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"",
+    "\"name\"",
+    ": ",
+    ", ",
+    "\"add\"",
+    "\"arguments\"",
+    "(",
+    ")",
+    "=",
+    "1",
+    "\\",
+    "\n",
+    " ",
+    "<think>",
+    "</think>",
+    "```json",
+    "```",
+    "functools",
+    "{\"name\": \"now\"",
+    "[{\"name\": \"add\"",
+    "now()",
+    "add(a=1)",
+    ";",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "{\"name\": \"now\", \"arguments\": {",
+    "<|channel|>final<|message|>",
+    "€",
 ];
 
 proptest! {
@@ -63,7 +104,6 @@ fn deltas_arrive_early() {
             Delta::CallEnd { .. } => "end",
         })
         .collect();
-    let expected =
-        ["one", " two", "three", " four", "say", "{\"text\": ", "\"five ", "six\"}", "end"];
+    let expected = ["one", " two", "three", " four", "say", "{\"text\": ", "\"five ", "six\"}", "end"];
     assert_eq!(texts, expected);
 }

@@ -23,10 +23,13 @@ fn functionary() {
 fn qwen_coder() {
     let of = |inner: &str| format!("<tool_call>\n{inner}\n</tool_call>");
     let now = of("<function=now>\n</function>");
-    let add = of("<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n-2\n</parameter>\n</function>");
+    let add =
+        of("<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n-2\n</parameter>\n</function>");
     let say = of("<function=say>\n<parameter=text>\n<b> \"x\"\n\n  y</b>\n\n</parameter>\n</function>");
-    let set = of("<function=set>\n<parameter=flag>True</parameter><parameter=item>{\"k\": [1, \"2\"]}</parameter>\
-        <parameter=name>\nnull\n</parameter><parameter=unit>C</parameter><parameter=value>2 dollars</parameter></function>");
+    let set = of(
+        "<function=set>\n<parameter=flag>True</parameter><parameter=item>{\"k\": [1, \"2\"]}</parameter>\
+        <parameter=name>\nnull\n</parameter><parameter=unit>C</parameter><parameter=value>2 dollars</parameter></function>",
+    );
     let again = of("<function=set>\n<parameter=name>42</parameter><parameter=value>{\"a\"</parameter>\
         <parameter=any>[1]</parameter><parameter=new>7</parameter></function>");
     let two = format!("I do.\n{now}\n{add}\n");
@@ -40,7 +43,10 @@ fn qwen_coder() {
             (&say, &[call("say", r#"{"text": "<b> \"x\"\n\n  y</b>\n"}"#)]),
             (
                 &set,
-                &[call("set", r#"{"flag": true, "item": {"k": [1, "2"]}, "name": null, "unit": "C", "value": "2 dollars"}"#)],
+                &[call(
+                    "set",
+                    r#"{"flag": true, "item": {"k": [1, "2"]}, "name": null, "unit": "C", "value": "2 dollars"}"#,
+                )],
             ),
             (&again, &[call("set", r#"{"name": "42", "value": "{\"a\"", "any": [1], "new": "7"}"#)]),
             (&two, &[content("I do."), call("now", "{}"), call("add", added)]),

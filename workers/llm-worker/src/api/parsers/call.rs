@@ -9,7 +9,7 @@ use super::parameters::{ParameterScan, ParameterStep};
 use super::python;
 use super::tool_formats::{FUNCTION_TAG, LIST, OBJECT, ToolFormat};
 
-/// Maximum length of a rejected object that is searched for calls.
+/// Maximum length of a rejected call that is searched for other calls.
 const MAX_SEARCHED: usize = 4096;
 /// Maximum length of a function's name.
 const MAX_NAME: usize = 256;
@@ -94,12 +94,10 @@ impl CallReader {
             let flow = match &mut self.phase {
                 Phase::Start => self.start(held, ended),
                 Phase::Object(scan) => match scan.advance(held, tools) {
-                    ObjectStep::More => Flow::End(if ended { Step::Reject } else { Step::More }),
-                    ObjectStep::Reject => {
-                        let read = if scan.scanned() > MAX_SEARCHED { scan.scanned() } else { 0 };
-                        let read = (read..held.len()).find(|&read| held.is_char_boundary(read));
-                        self.raw.extend(held.drain(..read.unwrap_or(0)));
-                        Flow::End(Step::Reject)
+                    ObjectStep::More if !ended => Flow::End(Step::More),
+                    ObjectStep::More | ObjectStep::Reject => {
+                        let scanned = scan.scanned();
+                        self.reject(held, scanned)
                     }
                     ObjectStep::Arguments { tool, start, levels } => {
                         held.drain(..start);
@@ -145,7 +143,10 @@ impl CallReader {
                             out.call(name, &arguments);
                             Flow::To(Phase::After)
                         }
-                        None if end.is_some() || ended => Flow::End(Step::Reject),
+                        None if end.is_some() || ended => {
+                            let scanned = end.map_or(held.len(), |(end, _)| end);
+                            self.reject(held, scanned)
+                        }
                         None => Flow::End(Step::More),
                     }
                 }
@@ -158,14 +159,19 @@ impl CallReader {
                     match end {
                         Some(_) => {
                             out.end_call();
-                            Flow::To(if levels == 0 { Phase::After } else { Phase::Tail(Nesting::within(levels)) })
+                            Flow::To(if levels == 0 {
+                                Phase::After
+                            } else {
+                                Phase::Tail(Nesting::within(levels))
+                            })
                         }
                         None => Flow::End(if ended { Step::Done } else { Step::More }),
                     }
                 }
                 Phase::Tail(nesting) => {
                     // A missing brace must not consume the end mark.
-                    let is_end = |nesting: &Nesting, byte| !nesting.is_string() && matches!(byte, b'<' | b'`' | b'[');
+                    let is_end =
+                        |nesting: &Nesting, byte| !nesting.is_string() && matches!(byte, b'<' | b'`' | b'[');
                     let mut end = None;
                     for (at, byte) in held.bytes().enumerate() {
                         if is_end(nesting, byte) {
@@ -204,17 +210,26 @@ impl CallReader {
         out.begin_call(tools.get(tool).map_or("", |tool| &tool.name));
     }
 
+    /// Rejects a call after `scanned` bytes. A long one is not searched for other calls, which would take quadratic time.
+    fn reject(&mut self, held: &mut String, scanned: usize) -> Flow {
+        if scanned > MAX_SEARCHED {
+            let boundary = (scanned..held.len()).find(|&at| held.is_char_boundary(at));
+            self.take(held, boundary.unwrap_or(held.len()));
+        }
+        Flow::End(Step::Reject)
+    }
+
     /// Moves the next `len` bytes to `raw`.
     fn take(&mut self, held: &mut String, len: usize) {
         self.raw.extend(held.drain(..len));
     }
 
     fn start(&mut self, held: &mut String, ended: bool) -> Flow {
-        let text = held.trim_start();
-        let space = held.len() - text.len();
+        self.take(held, held.len() - held.trim_start().len());
+        let text = held.as_str();
         // Marks may enclose each other.
         if let Some(mark) = self.format.openers.iter().find(|mark| text.starts_with(**mark)) {
-            self.take(held, space + mark.len());
+            self.take(held, mark.len());
             return Flow::To(Self::behind(mark));
         }
         if !ended && (text.is_empty() || is_partial(text, self.format.openers.iter().copied())) {
@@ -222,18 +237,15 @@ impl CallReader {
         }
         match text.chars().next() {
             Some('{') => {
-                self.take(held, space + 1);
+                self.take(held, 1);
                 Flow::To(Self::behind(OBJECT))
             }
             Some('[') if !self.is_list => {
-                self.take(held, space + 1);
+                self.take(held, 1);
                 self.is_list = true;
                 Flow::To(Phase::Start)
             }
-            Some(sign) if sign.is_alphanumeric() || sign == '_' => {
-                self.take(held, space);
-                Flow::To(Phase::Header)
-            }
+            Some(sign) if sign.is_alphanumeric() || sign == '_' => Flow::To(Phase::Header),
             _ => Flow::End(Step::Reject),
         }
     }
@@ -251,10 +263,10 @@ impl CallReader {
         let text = held[end + 1..].trim_start();
         let start = held.len() - text.len();
         let phase = match text.chars().next() {
-            None => return more,
+            None if start < MAX_NAME => return more,
             Some('{') => Phase::Arguments { nesting: Nesting::default(), levels: 0 },
             Some('<') => Phase::Parameters(ParameterScan::new(tool)),
-            Some(_) => return Flow::End(Step::Reject),
+            _ => return Flow::End(Step::Reject),
         };
         held.drain(..start);
         self.begin(tool, tools, out);
@@ -262,25 +274,25 @@ impl CallReader {
     }
 
     fn after(&mut self, held: &mut String, ended: bool) -> Flow {
-        let text = held.trim_start();
-        let space = held.len() - text.len();
+        held.drain(..held.len() - held.trim_start().len());
+        let text = held.as_str();
         match text.chars().next() {
             Some(',') if self.is_list => {
-                self.take(held, space + 1);
+                self.take(held, 1);
                 Flow::To(Phase::Start)
             }
             Some(']') if self.is_list => {
-                held.drain(..=space);
+                held.drain(..1);
                 self.is_list = false;
                 Flow::To(Phase::After)
             }
             // The end of `print(f())`.
             Some(')') => {
-                held.drain(..=space);
+                held.drain(..1);
                 Flow::To(Phase::After)
             }
             Some('{') if !self.is_list => {
-                self.take(held, space + 1);
+                self.take(held, 1);
                 Flow::To(Self::behind(OBJECT))
             }
             Some(';') if !self.is_list => {

@@ -94,7 +94,8 @@ impl Harmony {
 
     /// Returns the kind of message that the header describes, and begins it.
     fn begin(&self, header: &str, out: &mut Output) -> State {
-        let end = |text: &str| text.find(|sign: char| sign.is_whitespace() || sign == '<').unwrap_or(text.len());
+        let end =
+            |text: &str| text.find(|sign: char| sign.is_whitespace() || sign == '<').unwrap_or(text.len());
         let word = |text: &str, before: &str| {
             text.rsplit_once(before).map(|(_, after)| after[..end(after)].to_owned())
         };

@@ -66,7 +66,9 @@ fn arguments(after: &str) -> Header {
     }
     let trimmed = after.trim_start();
     let is_begun = |mark: &&str| trimmed.len() < mark.len() && mark.starts_with(trimmed);
-    if ".call(".starts_with(after) || SEPARATORS.iter().any(|mark| is_begun(mark)) {
+    if after.len() <= MAX_SEPARATOR
+        && (".call(".starts_with(after) || SEPARATORS.iter().any(|mark| is_begun(mark)))
+    {
         return Header::More;
     }
     if !SEPARATORS.iter().any(|separator| trimmed.starts_with(separator)) {

@@ -71,7 +71,9 @@ impl ObjectScan {
                 let ended = !self.nesting.is_string() && depth == self.level;
                 !ended || self.end_string(text, at, tools)
             } else if depth == self.level {
-                if self.starts_arguments(byte) && let Some(tool) = self.tool {
+                if self.starts_arguments(byte)
+                    && let Some(tool) = self.tool
+                {
                     return ObjectStep::Arguments { tool, start: at, levels: depth };
                 }
                 self.structure(text, (at, byte), tools)

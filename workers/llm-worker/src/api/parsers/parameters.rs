@@ -55,8 +55,8 @@ impl ParameterScan {
     ) -> ParameterStep {
         loop {
             let Some(mut value) = self.value.take() else {
-                let text = held.trim_start();
-                let space = held.len() - text.len();
+                held.drain(..held.len() - held.trim_start().len());
+                let text = held.as_str();
                 if let Some(tag) = text.strip_prefix(OPEN) {
                     let Some(end) = tag.find('>') else { return ParameterStep::More };
                     let key = tag[..end].trim().trim_matches(['"', '\'']).to_owned();
@@ -67,7 +67,7 @@ impl ParameterScan {
                         self.key(&key, out);
                         out.arguments("\"");
                     }
-                    held.drain(..space + OPEN.len() + end + 1);
+                    held.drain(..OPEN.len() + end + 1);
                     self.value = Some(OpenValue { key, is_string, is_begun: false });
                     continue;
                 }
@@ -75,7 +75,7 @@ impl ParameterScan {
                     return ParameterStep::More;
                 }
                 // The end tag may be missing.
-                let end = if text.starts_with(END) { space + END.len() } else { 0 };
+                let end = if text.starts_with(END) { END.len() } else { 0 };
                 held.drain(..end);
                 out.arguments(if self.has_parameters { "}" } else { "{}" });
                 return ParameterStep::Complete;

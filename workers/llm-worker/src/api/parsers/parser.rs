@@ -9,6 +9,9 @@ use super::output::Output;
 use super::reasoning_formats::ReasoningFormat;
 use super::tool_formats::{Bare, HARMONY, LIST, OBJECT, ToolFormat};
 
+/// Maximum number of bytes that are read at once.
+const MAX_PART: usize = 1024;
+
 /// Streaming parser of the text of an answer.
 #[derive(Clone, Debug)]
 pub struct Parser {
@@ -42,13 +45,23 @@ impl Parser {
     }
 
     /// Adds text, and returns what is certain by now.
-    pub fn push(&mut self, text: &str) -> Vec<Delta> {
-        self.advance(text, false)
+    pub fn push(&mut self, mut text: &str) -> Vec<Delta> {
+        // Long texts are read in parts, because each rejected call moves the rest of its part.
+        while text.len() > MAX_PART {
+            let boundary = (MAX_PART..text.len()).find(|&at| text.is_char_boundary(at));
+            let (part, rest) = text.split_at(boundary.unwrap_or(text.len()));
+            self.advance(part, false);
+            text = rest;
+        }
+        self.advance(text, false);
+        self.output.take()
     }
 
     /// Returns the remaining deltas at the end of the text.
     pub fn finish(&mut self) -> Vec<Delta> {
-        self.advance("", true)
+        self.advance("", true);
+        self.output.finish();
+        self.output.take()
     }
 
     /// Returns true if the text ended within the arguments of a call.
@@ -56,7 +69,7 @@ impl Parser {
         self.output.is_truncated()
     }
 
-    fn advance(&mut self, text: &str, ended: bool) -> Vec<Delta> {
+    fn advance(&mut self, text: &str, ended: bool) {
         match &mut self.reader {
             Reader::Marked(reader) => {
                 reader.held.push_str(text);
@@ -64,10 +77,6 @@ impl Parser {
             }
             Reader::Harmony(reader) => reader.advance(text, ended, &mut self.output),
         }
-        if ended {
-            self.output.finish();
-        }
-        self.output.take()
     }
 }
 
@@ -132,21 +141,24 @@ impl Marked {
         let openers = self.tool.into_iter().flat_map(|format| format.openers.iter().copied());
         let dropped = self.reasoning.into_iter().flat_map(|format| format.dropped.iter().copied());
         let marks = anywhere.chain(openers).chain(dropped);
+        if !out.has_content() {
+            let space = self.held.len() - self.held.trim_start().len();
+            out.content(&self.held[..space]);
+            self.held.drain(..space);
+        }
         let mut found = first(&self.held, marks.clone());
         if !out.has_content() {
-            let text = self.held.trim_start();
-            let space = self.held.len() - text.len();
             let reasoning = self.reasoning.into_iter().flat_map(|format| format.openers.iter().copied());
             let at_start = [OBJECT, LIST].into_iter().filter(|_| bare == Bare::AtStart);
             let at_start = reasoning.chain(at_start);
-            if !ended && is_partial(text, at_start.clone().chain(marks.clone())) {
+            if !ended && is_partial(&self.held, at_start.clone().chain(marks.clone())) {
                 return false;
             }
-            let longest = at_start.filter(|mark| text.starts_with(mark)).max_by_key(|mark| mark.len());
+            let longest = at_start.filter(|mark| self.held.starts_with(mark)).max_by_key(|mark| mark.len());
             if let Some(mark) = longest
-                && !found.is_some_and(|(at, other)| at == space && other.len() > mark.len())
+                && !found.is_some_and(|(at, other)| at == 0 && other.len() > mark.len())
             {
-                found = Some((space, mark));
+                found = Some((0, mark));
             }
         }
         let Some((at, mark)) = found else {

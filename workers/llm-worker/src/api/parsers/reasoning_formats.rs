@@ -47,7 +47,7 @@ pub(super) static REASONING_FORMATS: &[ReasoningFormat] = &[
     },
     ReasoningFormat {
         name: "granite",
-        signs: &["Here is my thought process:", "'Here is my thought process", "<response></response>"],
+        signs: &["Here is my thought process", "<response></response>"],
         openers: &["Here is my thought process:", "Here's my thought process:", "<think>"],
         closers: &["Here is my response:", "Here's my response:", "</think>"],
         dropped: &["<response>", "</response>"],

@@ -69,7 +69,13 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
             "function<｜tool▁sep｜>",
             "```json",
         ],
-        closers: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<｜tool_call_end｜>", "<｜tool_calls_end｜>"],
+        closers: &[
+            "```",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁end｜>",
+            "<｜tool_call_end｜>",
+            "<｜tool_calls_end｜>",
+        ],
         separators: &["<｜tool▁sep｜>"],
         bare: Bare::Anywhere,
     },
@@ -89,7 +95,7 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
     },
     ToolFormat {
         name: "cohere",
-        signs: &["<|START_ACTION|>", "Action: ```json", "Action:```"],
+        signs: &["<|START_ACTION|>", "Action:\\n```json"],
         openers: &["<|START_ACTION|>", "Action:", "```json"],
         closers: &["```", "<|END_ACTION|>"],
         ..PLAIN
@@ -103,7 +109,7 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
     },
     ToolFormat {
         name: "lfm2",
-        signs: &["<|tool_call_start|>"],
+        signs: &["<|tool_call_start|>", "<|tool_list_start|>"],
         openers: &["<|tool_call_start|>"],
         closers: &["<|tool_call_end|>"],
         ..PLAIN
