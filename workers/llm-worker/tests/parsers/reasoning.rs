@@ -34,6 +34,7 @@ fn think_tags() {
         &[
             ("I'm\nthinking</think>Hello", &[reasoning("I'm\nthinking"), content("Hello")]),
             ("</think>\n\nHello", &[content("Hello")]),
+            ("\n<think>\nwhy</think>Hello", &[reasoning("why"), content("Hello")]),
             (&format!("x {tool}</think>\n{tool}"), &[reasoning(&format!("x {tool}")), call("now", "{}")]),
         ],
     );

@@ -94,6 +94,11 @@ impl Output {
         self.reasoning_starts = true;
     }
 
+    /// Returns true until the current reasoning has text other than white space.
+    pub(super) fn is_reasoning_start(&self) -> bool {
+        self.reasoning_starts
+    }
+
     pub(super) fn reasoning(&mut self, text: &str) {
         let text = if self.reasoning_starts { text.trim_start() } else { text };
         let trimmed = text.trim_end();

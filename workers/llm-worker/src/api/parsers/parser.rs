@@ -190,6 +190,17 @@ impl Marked {
     fn reasoning(&mut self, ended: bool, out: &mut Output) -> bool {
         let closers = || self.reasoning.into_iter().flat_map(|format| format.closers.iter().copied());
         // The template may begin the reasoning, and the model as well.
+        if out.is_reasoning_start() {
+            self.held.drain(..self.held.len() - self.held.trim_start().len());
+            let openers = || self.reasoning.into_iter().flat_map(|format| format.openers.iter().copied());
+            if let Some(mark) = openers().find(|mark| self.held.starts_with(mark)) {
+                self.held.drain(..mark.len());
+                return true;
+            }
+            if !ended && is_partial(&self.held, openers()) {
+                return false;
+            }
+        }
         let found = first(&self.held, closers());
         let keep = if ended { 0 } else { overlap(&self.held, closers()) };
         let certain = found.map_or(self.held.len() - keep, |(at, _)| at);
