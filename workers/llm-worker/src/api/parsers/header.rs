@@ -67,7 +67,7 @@ fn arguments(after: &str) -> Header {
     let trimmed = after.trim_start();
     let is_begun = |mark: &&str| trimmed.len() < mark.len() && mark.starts_with(trimmed);
     if after.len() <= MAX_SEPARATOR
-        && (".call(".starts_with(after) || SEPARATORS.iter().any(|mark| is_begun(mark)))
+        && (".call(".starts_with(after) || SEPARATORS.iter().any(is_begun))
     {
         return Header::More;
     }
