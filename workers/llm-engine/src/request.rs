@@ -29,6 +29,8 @@ pub struct Request {
     pub min_tokens: usize,
     /// If true, generation continues after an end-of-text token.
     pub ignore_eos: bool,
+    /// Special tokens that are part of the text, such as those that begin tool calls. Others add no text.
+    pub shown_tokens: Vec<u32>,
     /// Number of alternatives per token with log probabilities; `None` reports no log probabilities.
     pub logprobs: Option<usize>,
     /// Constraint on the text, if any.

@@ -1,9 +1,12 @@
 //! Command line. Each flag can also be set by an environment variable of the same name in capitals.
 use candle_core::DType;
 use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
 use worker_core::ServerArguments;
+
+use crate::api::parsers::Formats;
 
 /// Serves a language model with an OpenAI-compatible API.
 #[derive(Parser, Clone, Debug)]
@@ -54,6 +57,14 @@ pub struct Arguments {
     #[arg(long, env)]
     pub ignore_generation_config: bool,
 
+    /// Format of tool calls; auto detects it from the chat template, none returns calls as text
+    #[arg(long, env, default_value = "auto", value_parser = names(Formats::tool_names()))]
+    pub tool_parser: String,
+
+    /// Format of reasoning; auto detects it from the chat template, none returns reasoning as text
+    #[arg(long, env, default_value = "auto", value_parser = names(Formats::reasoning_names()))]
+    pub reasoning_parser: String,
+
     /// Disable sharing of the cache between prompts with a common prefix
     #[arg(long, env)]
     pub no_prefix_cache: bool,
@@ -90,12 +101,34 @@ impl Arguments {
         }
     }
 
+    /// Returns the formats of tool calls and reasoning; `detected` are those of the chat template.
+    pub fn formats(&self, detected: Formats) -> Formats {
+        Formats {
+            tool: match self.tool_parser.as_str() {
+                AUTO => detected.tool,
+                name => Formats::tool_named(name),
+            },
+            reasoning: match self.reasoning_parser.as_str() {
+                AUTO => detected.reasoning,
+                name => Formats::reasoning_named(name),
+            },
+        }
+    }
+
     /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let (cache_bytes, context) = (self.cache_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
         LoadOptions { dtype, cache_dtype, cache_bytes, context, no_graphs, ..LoadOptions::default() }
     }
+}
+
+/// Value of a flag that stands for the detected format.
+const AUTO: &str = "auto";
+
+/// Returns the parser of a flag whose values are `names`, `auto` and `none`.
+fn names(names: impl Iterator<Item = &'static str>) -> PossibleValuesParser {
+    PossibleValuesParser::new([AUTO, "none"].into_iter().chain(names))
 }
 
 /// Data type of the cache; `None` is chosen when the model is loaded.
@@ -176,7 +209,28 @@ mod tests {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(arguments.load().cache_dtype, expected);
         }
-        let wrong = ["--max-running 0", "--step-tokens x", "--dtype f64", "--context 0", "--cache-dtype f64"];
+        let of = |formats: Formats| {
+            (formats.tool.map(|format| format.name), formats.reasoning.map(|format| format.name))
+        };
+        let detected = Formats::detect(|sign| sign == "<tool_call>" || sign == "<think>");
+        for (flags, expected) in [
+            ("", (Some("hermes"), Some("think"))),
+            ("--tool-parser mistral --reasoning-parser none", (Some("mistral"), None)),
+            ("--tool-parser none --reasoning-parser granite", (None, Some("granite"))),
+        ] {
+            let line = format!("worker --model m {flags}");
+            let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
+            assert_eq!(of(arguments.formats(detected)), expected, "{flags}");
+        }
+        let wrong = [
+            "--tool-parser x",
+            "--reasoning-parser hermes",
+            "--max-running 0",
+            "--step-tokens x",
+            "--dtype f64",
+            "--context 0",
+            "--cache-dtype f64",
+        ];
         for wrong in wrong {
             assert!(
                 Arguments::try_parse_from(format!("worker --model m {wrong}").split(' ')).is_err(),

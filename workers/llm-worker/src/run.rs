@@ -63,7 +63,8 @@ impl Worker for LlmWorker {
         let served =
             ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
         let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
-        let served = served.with_sampling(sampling);
+        let formats = arguments.formats(served.formats);
+        let served = served.with_sampling(sampling).with_formats(formats);
         let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)

@@ -13,6 +13,7 @@ use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 
 use crate::api::failure;
+use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
 
 /// A loaded model.
@@ -31,6 +32,8 @@ pub struct ServedModel {
     pub prompt_tokens_details: bool,
     /// Permits for tokenizing, one per processor.
     pub tokenizing: Arc<Semaphore>,
+    /// Formats of tool calls and reasoning.
+    pub formats: Formats,
     /// Maximum number of open requests.
     max_open: usize,
 }
@@ -49,6 +52,8 @@ impl ServedModel {
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
         let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
         let processors = available_parallelism().map_or(1, NonZero::get);
+        let template = engine.text().template();
+        let formats = Formats::detect(|sign| template.is_some_and(|template| template.contains(sign)));
         ServedModel {
             engine,
             name,
@@ -56,6 +61,7 @@ impl ServedModel {
             metrics,
             sampling: Sampling::default(),
             prompt_tokens_details: false,
+            formats,
             tokenizing: Arc::new(Semaphore::new(processors)),
             max_open,
         }
@@ -69,6 +75,17 @@ impl ServedModel {
     /// Sets the defaults of the sampler settings.
     pub fn with_sampling(self, sampling: Sampling) -> ServedModel {
         ServedModel { sampling, ..self }
+    }
+
+    /// Sets the formats of tool calls and reasoning, which are otherwise detected from the chat template.
+    pub fn with_formats(self, formats: Formats) -> ServedModel {
+        ServedModel { formats, ..self }
+    }
+
+    /// Returns the special tokens whose text the parser of a request needs.
+    pub fn shown_tokens(&self, options: &ParserOptions) -> Vec<u32> {
+        let marks = self.formats.marks(options).into_iter();
+        marks.filter_map(|mark| self.engine.text().special_token(mark)).collect()
     }
 
     /// Checks that a prompt leaves space for at least one generated token.

@@ -52,8 +52,8 @@ impl Writer {
         events: EventSink,
         cancelled: Arc<AtomicBool>,
     ) -> (Vec<u32>, Self) {
-        let Request { prompt, sampling, stop, stop_token_ids, min_tokens, ignore_eos, logprobs, .. } =
-            request;
+        let Request { prompt, sampling, stop, stop_token_ids, min_tokens, .. } = request;
+        let Request { ignore_eos, shown_tokens, logprobs, .. } = request;
         let ends = if ignore_eos { &[] } else { text.ends() };
         let ends = ends.iter().filter(|end| (**end as usize) < vocabulary).chain(&stop_token_ids);
         let mut early_sampling = sampling.clone();
@@ -67,7 +67,7 @@ impl Writer {
             stop_tokens: stop_token_ids,
             ignore_eos,
             logprobs,
-            stream: TextStream::new(text.clone(), stop).searching_from(min_tokens),
+            stream: TextStream::new(text.clone(), stop).searching_from(min_tokens).showing(shown_tokens),
             text: text.clone(),
             grammar,
             random,

@@ -20,8 +20,10 @@ impl TextCodec {
     pub fn from_gguf(content: &Content) -> Result<TextCodec> {
         let metadata = Metadata::new(content);
         let template_text = metadata.text(TEMPLATE).unwrap_or_default();
-        let turn_ends =
-            TURN_END_TOKENS.into_iter().filter(|end| template_text.contains(end)).collect::<Vec<_>>();
+        // In gpt-oss, this token ends a message but not the turn.
+        let is_message_end = |end: &str| end == "<|end|>" && template_text.contains("<|channel|>");
+        let turn_ends = TURN_END_TOKENS.into_iter().filter(|end| template_text.contains(end));
+        let turn_ends = turn_ends.filter(|end| !is_message_end(end)).collect::<Vec<_>>();
         let tokenizer = gguf_tokenizers::tokenizer(&metadata, &turn_ends)?;
         let mut ends: Vec<u32> = END_TOKEN_KEYS.iter().filter_map(|key| metadata.token(key)).collect();
         ends.extend(turn_ends.iter().filter_map(|end| tokenizer.token_to_id(end)));

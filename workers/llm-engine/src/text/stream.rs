@@ -22,6 +22,8 @@ pub struct TextStream {
     stops: StopFinder,
     /// Number of tokens for which stop strings are not searched.
     unsearched: usize,
+    /// Special tokens that add text.
+    shown: Vec<u32>,
 }
 
 impl TextStream {
@@ -29,7 +31,7 @@ impl TextStream {
     pub fn new(text: Arc<TextCodec>, stop: Vec<String>) -> Self {
         let stops = stop.into_iter().filter(|stop| !stop.is_empty()).collect();
         let stops = StopFinder { stops, held: String::new(), stopped: false };
-        Self { text, bytes: Vec::new(), stops, unsearched: 0 }
+        Self { text, bytes: Vec::new(), stops, unsearched: 0, shown: Vec::new() }
     }
 
     /// Searches stop strings only in the text of the token number `token` and of later ones, counted from 1.
@@ -37,10 +39,19 @@ impl TextStream {
         Self { unsearched: token.saturating_sub(1), ..self }
     }
 
+    /// Adds the text of these special tokens.
+    pub fn showing(self, shown: Vec<u32>) -> Self {
+        Self { shown, ..self }
+    }
+
     /// Returns the text that `token` completes. It is empty while a character or a stop string may be
-    /// incomplete, and for special or unknown tokens.
+    /// incomplete, and for unknown tokens and special tokens that are not shown.
     pub fn push(&mut self, token: u32) -> Result<TextChunk> {
-        self.bytes.extend_from_slice(self.text.visible_bytes(token));
+        let bytes = match self.shown.contains(&token) {
+            true => self.text.token_bytes(token).unwrap_or_default(),
+            false => self.text.visible_bytes(token),
+        };
+        self.bytes.extend_from_slice(bytes);
         let mut text = String::new();
         let mut rest = 0;
         for chunk in self.bytes.utf8_chunks() {

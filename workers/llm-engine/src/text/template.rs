@@ -59,6 +59,11 @@ impl ChatTemplate {
         let rendered = environment().render_str(text.unwrap_or(&self.default), values);
         rendered.context("the model's chat template rejected the messages")
     }
+
+    /// Returns true if the template, or the one for tools, contains `text`.
+    pub fn contains(&self, text: &str) -> bool {
+        self.default.contains(text) || self.tool_use.as_ref().is_some_and(|template| template.contains(text))
+    }
 }
 
 fn message(message: &Value) -> Result<Value> {

@@ -157,9 +157,19 @@ impl TextCodec {
         self.ends.binary_search(&token).is_ok()
     }
 
+    /// Returns the special token with this text.
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text).filter(|token| self.token_bytes.is_special(*token))
+    }
+
     /// Returns true if the model has a chat template.
     pub fn has_template(&self) -> bool {
         self.template.is_some()
+    }
+
+    /// Returns the chat template, if the model has one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
     }
 
     /// Renders the prompt for the model's answer to `messages`, an array of objects with `role` and `content`

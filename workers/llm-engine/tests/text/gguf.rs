@@ -191,6 +191,8 @@ fn end_of_turn_tokens_are_found_in_the_template() {
     let phi = with("{{ '<|end|>' }}<|eot_id|>", vec![]);
     assert_eq!((ends(&phi), phi.decode(&[0, 4, 5]).unwrap()), (vec![2, 4], "a<|im_end|>".into()));
     assert_eq!(phi.encode("a<|end|>", false).unwrap(), [0, 4]);
+    // In gpt-oss it ends a message.
+    assert_eq!(ends(&with("<|channel|>final<|message|>{{ x }}<|end|>", vec![])), [2]);
     let several = Value::Array(vec![Value::U32(3), Value::U32(5)]);
     assert_eq!(ends(&with("", vec![("ggml.eos_token_ids", several)])), [2, 3, 5]);
 }

@@ -171,6 +171,23 @@ fn special_tokens_have_names_but_no_text() {
     assert!(TextCodec::new(bytes(), vec![100_000], None).is_err());
 }
 
+#[test]
+fn shown_special_tokens_have_text() {
+    for tokenizer in [bytes(), pieces()] {
+        let text = text(tokenizer);
+        let end = text.special_token(END).unwrap();
+        assert_eq!((text.special_token(ADDED), text.special_token("absent")), (None, None));
+        let h = text.encode("h", false).unwrap();
+        let mut stream = TextStream::new(text.clone(), vec!["|>h".into()]).showing(vec![end]);
+        assert_eq!(stream.push(end).unwrap().text, "<|end");
+        // Stop strings may contain them.
+        assert!(
+            h.iter().any(|token| stream.push(*token).unwrap().stopped)
+                || text.decode_after(&h).unwrap() != "h"
+        );
+    }
+}
+
 /// Gemma's runs of spaces are such tokens.
 #[test]
 fn added_tokens_are_decoded_like_others() {

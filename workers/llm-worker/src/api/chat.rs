@@ -15,8 +15,9 @@ use super::answer::{ChatLogProb, TokenLogProb};
 use super::envelope::{Answer, Envelope};
 use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
+use super::parsers::ParserOptions;
 use super::request::{ChatBody, ChatFields};
-use super::tool_calls::{Call, CallFinder, FunctionCall, ToolCall};
+use super::tool_calls::ToolCall;
 use super::{call_ids, messages, prompts, tokenizing};
 use crate::served::{Api, ServedModel};
 
@@ -31,6 +32,8 @@ struct Choice {
 #[derive(Serialize)]
 struct AnswerMessage {
     role: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
     content: Option<String>,
     refusal: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -49,6 +52,8 @@ struct Chunk {
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -85,14 +90,16 @@ pub async fn create(
         options.constrain(schema, "tool_choice")?;
     }
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let prompt = prompt(&served, conversation, tools.for_template).await?;
+    let (prompt, written) = prompt(&served, conversation, tools.for_template).await?;
     served.check_prompt(prompt.len(), "messages")?;
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
-    let finder = (!tools.names.is_empty()).then(|| CallFinder::new(tools.names, single));
+    let parser = ParserOptions { tools: tools.callable, single, is_json: options.is_constrained() };
+    options.show_tokens(served.shown_tokens(&parser));
+    let parser = served.formats.parser(parser, &written);
     let requests = options.requests(vec![prompt], &client);
     let generation =
-        Generation::start(&served, requests, options.choices, finder, ["messages", constrained]).await?;
+        Generation::start(&served, requests, options.choices, parser, ["messages", constrained]).await?;
     let writer = Writer { served: served.clone(), logprobs: logprobs.is_some() };
     let envelope = |object| Envelope::new(served, "chatcmpl-", object, &options, place);
     if !options.stream {
@@ -121,11 +128,12 @@ fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
     }
 }
 
+/// Returns the tokens and the text of the prompt.
 async fn prompt(
     served: &Arc<ServedModel>,
-    conversation: Value,
+    mut conversation: Value,
     tools: Option<Value>,
-) -> Result<Vec<u32>, ApiError> {
+) -> Result<(Vec<u32>, String), ApiError> {
     if !served.engine.text().has_template() {
         let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
         return Err(ApiError::invalid(message).with_code("no_chat_template").with_param("messages"));
@@ -134,6 +142,9 @@ async fn prompt(
     tokenizing::check_bytes(served, bytes, "messages")?;
     tokenizing::run(served, bytes, move |served| {
         let text = served.engine.text();
+        if text.template().is_some_and(|template| template.contains("message.thinking")) {
+            messages::add_thinking(&mut conversation);
+        }
         let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
         let written = write(&conversation).or_else(|refused| match call_ids::with_short_ids(&conversation) {
             Some(conversation) => write(&conversation).map_err(|_| refused),
@@ -141,7 +152,8 @@ async fn prompt(
         });
         // The template's output already contains the BOS token.
         let written = written.map_err(|error| prompts::rejected("messages", &error))?;
-        tokenizing::encode_one(served, &written, false, "messages")
+        let prompt = tokenizing::encode_one(served, &written, false, "messages")?;
+        Ok((prompt, written))
     })
     .await
 }
@@ -153,32 +165,42 @@ impl Writer {
         choices: usize,
         mut generation: Generation,
     ) -> Result<Answer<Choice>, ApiError> {
-        let message =
-            || AnswerMessage { role: "assistant", content: None, refusal: None, tool_calls: Vec::new() };
+        let message = || AnswerMessage {
+            role: "assistant",
+            reasoning_content: None,
+            content: None,
+            refusal: None,
+            tool_calls: Vec::new(),
+        };
         let choice =
             |index| Choice { index, message: message(), logprobs: self.logprobs(&[]), finish_reason: None };
         let mut choices: Vec<Choice> = (0..choices).map(choice).collect();
         while let Some(piece) = generation.next().await {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.index) else { continue };
+            let message = &mut choice.message;
+            ToolCall::extend(&mut message.tool_calls, &piece.deltas);
+            let (reasoning, content) = (piece.reasoning(), piece.content());
+            if !reasoning.is_empty() {
+                message.reasoning_content.get_or_insert_default().push_str(&reasoning);
+            }
             // A response of only tool calls has no content; any other has, even if it is empty.
-            if !piece.text.is_empty() || (piece.finish.is_some() && piece.calls.is_empty()) {
-                choice.message.content.get_or_insert_default().push_str(&piece.text);
+            if !content.is_empty() || (piece.finish.is_some() && message.tool_calls.is_empty()) {
+                message.content.get_or_insert_default().push_str(&content);
             }
             if let (Some(logprobs), Some(more)) = (&mut choice.logprobs, self.logprobs(&piece.logprobs)) {
                 logprobs.content.extend(more.content);
             }
-            choice.message.tool_calls.extend(piece.calls.into_iter().map(|call| tool_call(call, None)));
             choice.finish_reason = piece.finish.or(choice.finish_reason);
         }
         Ok(envelope.whole(choices, generation.usage()))
     }
 
     fn chunk(&self, piece: ChoicePiece) -> Chunk {
-        let calls = piece.calls.into_iter().enumerate();
-        let tool_calls = calls.map(|(index, call)| tool_call(call, Some(index))).collect();
-        let content = (!piece.text.is_empty()).then_some(piece.text);
-        let delta = Delta { role: None, content, tool_calls };
+        let filled = |text: String| Some(text).filter(|text| !text.is_empty());
+        let (reasoning_content, content) = (filled(piece.reasoning()), filled(piece.content()));
+        let tool_calls = ToolCall::parts(&piece.deltas);
+        let delta = Delta { role: None, reasoning_content, content, tool_calls };
         let logprobs = self.logprobs(&piece.logprobs).filter(|logprobs| !logprobs.content.is_empty());
         Chunk { index: piece.index, delta, logprobs, finish_reason: piece.finish }
     }
@@ -188,9 +210,4 @@ impl Writer {
         let content = || tokens.iter().map(|token| ChatLogProb::new(text, token)).collect();
         self.logprobs.then(|| LogProbs { content: content() })
     }
-}
-
-fn tool_call(call: Call, index: Option<usize>) -> ToolCall {
-    let function = FunctionCall { name: call.name, arguments: call.arguments };
-    ToolCall { index, id: call_ids::unique(), kind: "function", function }
 }

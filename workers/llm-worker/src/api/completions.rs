@@ -98,7 +98,7 @@ impl Writer {
 
     fn choice(&mut self, piece: ChoicePiece) -> Choice {
         let logprobs = self.logprobs.then(|| self.logprobs(piece.index, &piece.logprobs));
-        Choice { index: piece.index, text: piece.text, logprobs, finish_reason: piece.finish }
+        Choice { index: piece.index, text: piece.content(), logprobs, finish_reason: piece.finish }
     }
 
     fn logprobs(&mut self, index: usize, tokens: &[TokenLogProb]) -> LogProbs {

@@ -11,7 +11,7 @@ use worker_core::{ApiError, blocking};
 
 use super::answer::{PromptDetails, TokenLogProb, Usage};
 use super::failure;
-use super::tool_calls::{Call, CallFinder};
+use super::parsers::{Delta, Parser};
 use crate::metrics::TextLatency;
 use crate::served::ServedModel;
 
@@ -31,23 +31,76 @@ pub enum FinishReason {
 }
 
 /// Progress of one of the texts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ChoicePiece {
     /// Index of the text: prompt × choices per prompt + choice.
     pub index: usize,
-    /// Text to append.
-    pub text: String,
+    /// Content, reasoning and calls to append, in the order of generation.
+    pub deltas: Vec<Delta>,
     /// Log probabilities of the new tokens, if requested.
     pub logprobs: Vec<TokenLogProb>,
-    /// Tool calls found in the text.
-    pub calls: Vec<Call>,
     /// Finish reason, set in the last piece of a text.
     pub finish: Option<FinishReason>,
 }
 
+impl ChoicePiece {
+    /// Returns the content to append.
+    pub fn content(&self) -> String {
+        let text = |delta: &Delta| match delta {
+            Delta::Content(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.deltas.iter().filter_map(text).collect()
+    }
+
+    /// Returns the reasoning to append.
+    pub fn reasoning(&self) -> String {
+        let text = |delta: &Delta| match delta {
+            Delta::Reasoning(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.deltas.iter().filter_map(text).collect()
+    }
+}
+
 struct Choice {
-    finder: Option<CallFinder>,
+    /// Parser of the text; `None` if all of it is content.
+    parser: Option<Parser>,
+    has_calls: bool,
     ended: bool,
+}
+
+impl Choice {
+    /// Returns the deltas of new text.
+    fn push(&mut self, text: String) -> Vec<Delta> {
+        let deltas = match &mut self.parser {
+            Some(parser) => parser.push(&text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Delta::Content(text)],
+        };
+        self.has_calls |= deltas.iter().any(|delta| matches!(delta, Delta::CallBegin { .. }));
+        deltas
+    }
+
+    /// Returns the deltas of the last text.
+    fn finish(&mut self, text: String) -> Vec<Delta> {
+        let mut deltas = self.push(text);
+        if let Some(parser) = &mut self.parser {
+            let last = parser.finish();
+            self.has_calls |= last.iter().any(|delta| matches!(delta, Delta::CallBegin { .. }));
+            deltas.extend(last);
+        }
+        deltas
+    }
+
+    fn finish_reason(&self, reason: StopReason) -> FinishReason {
+        let is_truncated = self.parser.as_ref().is_some_and(Parser::is_truncated);
+        match reason {
+            StopReason::Length if is_truncated || !self.has_calls => FinishReason::Length,
+            _ if self.has_calls => FinishReason::ToolCalls,
+            _ => FinishReason::Stop,
+        }
+    }
 }
 
 /// The streams of one request. Dropping it cancels the unfinished ones.
@@ -61,8 +114,8 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Submits all requests or none. Copies of `finder` extract tool calls from the texts. The last argument
-    /// names the fields of prompt and constraint for errors.
+    /// Submits all requests or none. Copies of `parser` find reasoning and tool calls in the texts. The last
+    /// argument names the fields of prompt and constraint for errors.
     ///
     /// # Errors
     /// Returns an error if the engine rejects any request.
@@ -70,7 +123,7 @@ impl Generation {
         served: &Arc<ServedModel>,
         requests: impl Iterator<Item = Request> + Send + 'static,
         choices_per_prompt: usize,
-        finder: Option<CallFinder>,
+        parser: Option<Parser>,
         [prompt, constraint]: [&'static str; 2],
     ) -> Result<Generation, ApiError> {
         let requested = Instant::now();
@@ -82,7 +135,8 @@ impl Generation {
         });
         let streams = streams.await?;
         let (sender, events) = mpsc::channel(BUFFERED_EVENTS * streams.len().max(1));
-        let choices = streams.iter().map(|_| Choice { finder: finder.clone(), ended: false }).collect();
+        let choice = || Choice { parser: parser.clone(), has_calls: false, ended: false };
+        let choices = streams.iter().map(|_| choice()).collect();
         let mut tasks = JoinSet::new();
         for (index, stream) in streams.into_iter().enumerate() {
             let latency = served.metrics.observe(requested);
@@ -125,25 +179,16 @@ impl Generation {
         match event {
             Event::Started => Ok(None),
             Event::Token { token, text, logprob, top } => {
-                let text = match &mut choice.finder {
-                    Some(finder) => finder.push(&text),
-                    None => text,
-                };
+                let deltas = choice.push(text);
                 let own = logprob.map(|logprob| LogProb { token, logprob });
                 let logprobs: Vec<_> = own.map(|own| TokenLogProb { own, top }).into_iter().collect();
-                let empty = text.is_empty() && logprobs.is_empty();
-                Ok((!empty).then(|| ChoicePiece { index, text, logprobs, ..ChoicePiece::default() }))
+                let empty = deltas.is_empty() && logprobs.is_empty();
+                Ok((!empty).then_some(ChoicePiece { index, deltas, logprobs, finish: None }))
             }
             Event::End { text, reason, usage } => {
-                let (text, calls) = match &mut choice.finder {
-                    Some(finder) => {
-                        let content = finder.push(&text);
-                        let (rest, calls) = finder.finish();
-                        (content + &rest, calls)
-                    }
-                    None => (text, Vec::new()),
-                };
+                let deltas = choice.finish(text);
                 choice.ended = true;
+                let finish = Some(choice.finish_reason(reason));
                 if index.is_multiple_of(self.choices_per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     if let Some(details) = &mut self.usage.prompt_tokens_details {
@@ -152,13 +197,10 @@ impl Generation {
                 }
                 self.usage.completion_tokens += usage.completion_tokens;
                 self.usage.total_tokens = self.usage.prompt_tokens + self.usage.completion_tokens;
-                let finish = match reason {
-                    StopReason::Cancelled => return Err(failure::worker_stopped()),
-                    _ if !calls.is_empty() => FinishReason::ToolCalls,
-                    StopReason::Stop => FinishReason::Stop,
-                    StopReason::Length => FinishReason::Length,
-                };
-                Ok(Some(ChoicePiece { index, text, calls, finish: Some(finish), ..ChoicePiece::default() }))
+                if reason == StopReason::Cancelled {
+                    return Err(failure::worker_stopped());
+                }
+                Ok(Some(ChoicePiece { index, deltas, logprobs: Vec::new(), finish }))
             }
             Event::Error { code, message } => Err(failure::engine_error(code, message)),
         }

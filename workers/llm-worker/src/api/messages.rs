@@ -2,6 +2,7 @@
 use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
+use super::parsers::Tool;
 use super::references;
 use super::request::{Content, Message, MessageToolCall, Part, Role, ToolChoice};
 
@@ -14,6 +15,18 @@ pub fn for_template(messages: Vec<Message>) -> Result<Value, ApiError> {
         return Err(ApiError::field("messages", "is empty; at least one message is required"));
     }
     messages.into_iter().enumerate().map(|(i, message)| template_message(i, message)).collect()
+}
+
+/// Copies the reasoning of messages to `thinking`, which some templates read. gpt-oss' template refuses it beside
+/// content.
+pub fn add_thinking(messages: &mut Value) {
+    for message in messages.as_array_mut().into_iter().flatten() {
+        let has_content = message["content"].as_str().is_some_and(|content| !content.is_empty());
+        let reasoning = message.get("reasoning_content").filter(|_| !has_content).cloned();
+        if let Some(reasoning) = reasoning {
+            message["thinking"] = reasoning;
+        }
+    }
 }
 
 fn template_message(i: usize, message: Message) -> Result<Value, ApiError> {
@@ -36,6 +49,9 @@ fn template_message(i: usize, message: Message) -> Result<Value, ApiError> {
     for (name, value) in [("name", message.name), ("tool_call_id", message.tool_call_id)] {
         turn.extend(value.map(|value| (name.to_owned(), Value::String(value))));
     }
+    let reasoning = message.reasoning_content.map(Value::String).or(message.reasoning);
+    let reasoning = reasoning.filter(|reasoning| reasoning.as_str().is_some_and(|text| !text.is_empty()));
+    turn.extend(reasoning.map(|reasoning| ("reasoning_content".to_owned(), reasoning)));
     if !calls.is_empty() {
         turn.insert("tool_calls".into(), calls.into_iter().map(call).collect());
     }
@@ -75,8 +91,8 @@ fn call(call: MessageToolCall) -> Value {
 /// Tools that may be called, and the constraint if one must be.
 #[derive(Debug, Default)]
 pub struct Tools {
-    /// Names of the tools that may be called.
-    pub names: Vec<String>,
+    /// Tools that may be called.
+    pub callable: Vec<Tool>,
     /// JSON schema of the text, if a call is required.
     pub schema: Option<Value>,
     /// Tools for the template, if any may be called.
@@ -126,6 +142,10 @@ impl<'a> Function<'a> {
         Ok(Self { name, parameters: function.get("parameters").filter(|parameters| !parameters.is_null()) })
     }
 
+    fn callable(&self) -> Tool {
+        Tool { name: self.name.to_owned(), parameters: self.parameters.cloned() }
+    }
+
     /// Returns the JSON schema of a call, for the location `at` (a JSON pointer).
     fn schema(&self, at: &str) -> Value {
         let parameters = self.parameters.cloned();
@@ -150,8 +170,8 @@ impl<'a> Function<'a> {
 pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, ApiError> {
     let functions = tools.iter().enumerate().map(|(index, tool)| Function::of(index, tool));
     let functions = functions.collect::<Result<Vec<_>, _>>()?;
-    let all = || functions.iter().map(|function| function.name.to_owned()).collect();
-    let (names, schema): (Vec<String>, Option<Value>) = match choice {
+    let all = || functions.iter().map(Function::callable).collect();
+    let (callable, schema): (Vec<Tool>, Option<Value>) = match choice {
         None => (all(), None),
         Some(ToolChoice::Word(word)) => match word.as_str() {
             "none" => return Ok(Tools::default()),
@@ -177,11 +197,11 @@ pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, Api
             let found = found
                 .ok_or_else(|| ApiError::field("tool_choice.function.name", "is not among the `tools`"))?;
             let schema = found.schema("");
-            (vec![named.name], Some(schema))
+            (vec![found.callable()], Some(schema))
         }
     };
-    let for_template = (!names.is_empty()).then(|| Value::Array(tools));
-    Ok(Tools { names, schema, for_template })
+    let for_template = (!callable.is_empty()).then(|| Value::Array(tools));
+    Ok(Tools { callable, schema, for_template })
 }
 
 #[cfg(test)]
@@ -199,6 +219,9 @@ mod tests {
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "me"},
             {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "2"},
+            {"role": "assistant", "content": "3", "reasoning_content": "why", "reasoning": "other"},
+            {"role": "assistant", "content": "3", "reasoning": "how"},
+            {"role": "assistant", "content": "3", "reasoning": {"effort": 1}, "reasoning_content": ""},
         ]));
         assert_eq!(
             converted.unwrap(),
@@ -208,7 +231,20 @@ mod tests {
                 {"role": "assistant", "content": "", "tool_calls": [
                     {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]},
                 {"role": "tool", "content": "2", "tool_call_id": "1"},
+                {"role": "assistant", "content": "3", "reasoning_content": "why"},
+                {"role": "assistant", "content": "3", "reasoning_content": "how"},
+                {"role": "assistant", "content": "3"},
             ])
+        );
+    }
+
+    #[test]
+    fn thinking_is_added_without_content() {
+        let mut turns = json!([{"content": "", "reasoning_content": "a"}, {"content": "b", "reasoning_content": "c"}, {"content": "d"}]);
+        add_thinking(&mut turns);
+        assert_eq!(
+            turns,
+            json!([{"content": "", "reasoning_content": "a", "thinking": "a"}, {"content": "b", "reasoning_content": "c"}, {"content": "d"}])
         );
     }
 
@@ -240,14 +276,16 @@ mod tests {
                 serde_json::from_value::<Option<ToolChoice>>(choice).unwrap(),
             )
         };
-        assert_eq!(choose(Value::Null).unwrap().names, ["f", "g"]);
-        assert!(choose(json!("none")).unwrap().names.is_empty());
+        let names = |tools: Tools| tools.callable.into_iter().map(|tool| tool.name).collect::<Vec<_>>();
+        assert_eq!(names(choose(Value::Null).unwrap()), ["f", "g"]);
+        assert!(choose(json!("none")).unwrap().callable.is_empty());
         assert_eq!(
             choose(json!("required")).unwrap().schema.unwrap()["anyOf"][1]["properties"]["name"]["const"],
             "g"
         );
         let named = choose(json!({"type": "function", "function": {"name": "g"}})).unwrap();
-        assert_eq!((named.names, named.schema.is_some()), (vec!["g".to_owned()], true));
+        assert!(named.schema.is_some());
+        assert_eq!(names(named), ["g"]);
         for (wrong, param) in [
             (json!("sometimes"), "tool_choice"),
             (json!({"function": {"name": "h"}}), "tool_choice.function.name"),

@@ -10,7 +10,8 @@
 //! | `prompts` | tokenization of prompts |
 //! | `tokenizing` | bounds of tokenization |
 //! | `generation` | concurrent streams of one request |
-//! | `tool_calls`, `call_ids` | tool calls in generated text; their ids |
+//! | `parsers/` | tool calls and reasoning in generated text |
+//! | `tool_calls`, `call_ids` | tool calls in responses; their ids |
 //! | `references` | `$ref`s of nested JSON schemas |
 //! | `envelope` | responses and response chunks |
 //! | `answer` | common parts of responses |
@@ -25,6 +26,7 @@ pub mod failure;
 mod generation;
 mod messages;
 mod options;
+pub mod parsers;
 pub mod prompts;
 mod references;
 mod request;

@@ -80,6 +80,7 @@ impl Options {
             sampling,
             stop: stops(common.stop.map(Vec::from).unwrap_or_default())?,
             ignore_eos: common.ignore_eos.unwrap_or(false),
+            shown_tokens: Vec::new(),
             logprobs,
             constraint: common
                 .response_format
@@ -104,6 +105,16 @@ impl Options {
         }
         self.request.constraint = Some(Constraint::JsonSchema(schema));
         Ok(())
+    }
+
+    /// Returns true if the texts are constrained.
+    pub fn is_constrained(&self) -> bool {
+        self.request.constraint.is_some()
+    }
+
+    /// Makes these special tokens part of the texts.
+    pub fn show_tokens(&mut self, tokens: Vec<u32>) {
+        self.request.shown_tokens = tokens;
     }
 
     /// Returns one request of `client` per prompt and choice, lazily. The seeds of a prompt's texts are consecutive.

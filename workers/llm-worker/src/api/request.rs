@@ -262,6 +262,10 @@ pub struct Message {
     pub content: Option<Content>,
     /// Name of the author or of the tool.
     pub name: Option<String>,
+    /// Reasoning of the model before its answer.
+    pub reasoning_content: Option<String>,
+    /// Newer name of `reasoning_content` in vLLM; other servers' objects are ignored.
+    pub reasoning: Option<Value>,
     /// Tool calls that the model made.
     pub tool_calls: Option<Vec<MessageToolCall>>,
     /// Id of the call whose result this is.

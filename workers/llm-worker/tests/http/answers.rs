@@ -11,7 +11,7 @@ pub fn completion(more: Value) -> Value {
     merged(json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}), more)
 }
 
-fn chat(more: Value) -> Value {
+pub fn chat(more: Value) -> Value {
     let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
     merged(json!({"model": MODEL, "messages": messages, "max_tokens": 12, "temperature": 0}), more)
 }
@@ -282,8 +282,12 @@ async fn a_required_tool_is_called() {
             .map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"])
             .filter(|calls| !calls.is_null())
             .collect();
-        assert_eq!(calls.len(), 1);
-        assert_eq!((&calls[0][0]["index"], &calls[0][0]["function"]), (&json!(0), &call["function"]));
+        assert_eq!(calls[0][0]["function"]["name"], call["function"]["name"]);
+        assert!(calls.iter().all(|calls| calls[0]["index"] == 0 && calls.as_array().unwrap().len() == 1));
+        // The arguments are streamed.
+        let arguments = calls.iter().filter_map(|calls| calls[0]["function"]["arguments"].as_str());
+        assert!(calls.len() > 1);
+        assert_eq!(arguments.collect::<String>(), call["function"]["arguments"]);
         assert_eq!(
             joined(&chunks, |choice| &choice["delta"]["content"])[0],
             (String::new(), json!("tool_calls"))

@@ -8,6 +8,7 @@ use llm_engine::engine::{Engine, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel};
+use llm_engine::text::TextCodec;
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
 use llm_worker::served::{Api, ServedModel};
@@ -115,6 +116,18 @@ fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Wor
     tiny_llama::write(folder.path(), chat);
     let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
     let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
+    serve(model, text, folder, options, more, sampling)
+}
+
+/// Creates a worker from a model and its tokenizer, whose files are in `folder`.
+pub fn serve(
+    model: Box<dyn StepModel>,
+    text: TextCodec,
+    folder: TempDir,
+    options: Options,
+    more: &[&str],
+    sampling: Sampling,
+) -> Worker {
     let gate = Gate::new(GateState::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
     let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
@@ -127,8 +140,9 @@ fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Wor
     let unlimited = ["--streams-per-client", "0"];
     let unlimited = unlimited.iter().filter(|_| !more.contains(&unlimited[0]));
     let arguments = Arguments::try_parse_from(line.iter().chain(unlimited).chain(more)).unwrap();
+    let formats = arguments.formats(served.formats);
     let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
-    let served = api.serve(served.with_sampling(sampling)).clone();
+    let served = api.serve(served.with_sampling(sampling).with_formats(formats)).clone();
     lifecycle.ready();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }

@@ -8,7 +8,9 @@ mod isolation;
 mod jobs;
 mod limits;
 mod page;
+mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 mod tiny_llama;
+mod tools;

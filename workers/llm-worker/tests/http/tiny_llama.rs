@@ -28,7 +28,8 @@ const MERGES: [(&str, &str); 12] = [
     ("o", "r"),
     ("e", "n"),
 ];
-const SPECIAL: [&str; 4] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"];
+/// Special tokens, of which the second ends texts.
+pub const SPECIAL: [&str; 4] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"];
 
 /// A template in Qwen's format with tools first; it rejects call ids like Mistral's templates do.
 pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}\
@@ -51,13 +52,14 @@ fn character(byte: u8) -> char {
     }
 }
 
-fn tokenizer() -> Value {
+/// Returns a byte-level tokenizer with these special tokens.
+pub fn tokenizer(special: &[&str]) -> Value {
     let bytes = (0..=255).map(|byte| character(byte).to_string());
     let merged = MERGES.iter().map(|(one, other)| format!("{one}{other}"));
     let tokens: Vec<String> = bytes.chain(merged).collect();
     let vocabulary: HashMap<&str, usize> =
         tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();
-    let special: Vec<Value> = SPECIAL
+    let special: Vec<Value> = special
         .iter()
         .enumerate()
         .map(|(i, content)| {
@@ -98,7 +100,7 @@ pub fn write(folder: &Path, chat: bool) {
         config["chat_template"] = TEMPLATE.into();
     }
     file("tokenizer_config.json", config);
-    file("tokenizer.json", tokenizer());
+    file("tokenizer.json", tokenizer(&SPECIAL));
     candle_core::safetensors::save(&weights(), folder.join("model.safetensors")).unwrap();
 }
 
