@@ -49,9 +49,14 @@ RUN apt-get update
 > Quoted, with H<sub>2</sub>O.
 
 See [the manual](https://example.com/manual), [not this](javascript:document.title='broken'),
-[nor this](data:text/html,<script>document.title='broken'</script>) or ![an image](https://example.com/pixel.png).
+[nor this](data:text/html,<script>document.title='broken'</script>), [these](JaVa&Tab;Script:alert) [two](java&#x0A;script:alert(1)),
+<javascript:alert(1)>, [][ref], ![an image](https://example.com/pixel.png).
+
+[ref]: javascript:alert(1)
 
 <img src=x onerror="document.title='broken'"><script>document.title='broken'</script>
+
+> > > - 1. nested <details open ontoggle=alert(1)>
 
 $$\href{javascript:document.title='broken'}{x}$$
 """
@@ -65,14 +70,14 @@ class Mock:
     def __init__(self, worker):
         with urllib.request.urlopen(worker + "/") as page:
             self.document, self.policy = page.read(), page.headers["Content-Security-Policy"]
-        self.requests, self.ended, mock = [], threading.Event(), self
+        self.requests, self.ended, self.chat_template, mock = [], threading.Event(), True, self
 
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_):
                 pass
 
             def do_GET(self):
-                model = {"id": "mock", "max_model_len": 4096, "chat_template": True}
+                model = {"id": "mock", "max_model_len": 4096, "chat_template": mock.chat_template}
                 if self.path == "/":
                     return self.answer("text/html; charset=utf-8", mock.document, [("Content-Security-Policy", mock.policy)])
                 body = {"/ready": {"status": "ready"}, "/v1/models": {"data": [model]}}.get(self.path)
@@ -84,8 +89,9 @@ class Mock:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.end_headers()
+                message = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
                 try:
-                    mock.stream(request["messages"][-1]["content"], self.send)
+                    mock.stream(message, self.send)
                 except OSError:  # the page has stopped the answer
                     pass
 
@@ -97,9 +103,10 @@ class Mock:
                 self.wfile.write(body)
 
             def send(self, *deltas, end=None, tokens=None):
-                events = [{"choices": [{"delta": delta}]} for delta in deltas]
+                texts = self.path.endswith("/v1/completions")
+                events = [{"choices": [{"text": delta["content"]} if texts else {"delta": delta}]} for delta in deltas]
                 if end:
-                    events += [{"choices": [{"delta": {}, "finish_reason": end}]}, {"choices": [], "usage": {"completion_tokens": tokens}}]
+                    events += [{"choices": [{"finish_reason": end}]}, {"choices": [], "usage": {"completion_tokens": tokens}}]
                 lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"] * bool(end)
                 self.wfile.write("".join(lines).encode())
                 self.wfile.flush()

@@ -30,7 +30,8 @@ def all_of(selector):
 
 
 def texts(selector):
-    return [found.text for found in all_of(selector)]
+    """Returns the texts of the elements, of one moment."""
+    return script("return [...document.querySelectorAll(arguments[0])].map(found => found.innerText.trim())", selector)
 
 
 def answers():
@@ -70,7 +71,7 @@ def press(*keys):
 
 
 def click(selector, place=-1):
-    script("arguments[0].click()", all_of(selector)[place])
+    script("[...document.querySelectorAll(arguments[0])].at(arguments[1]).click()", selector, place)
 
 
 def button(label, place=-1):
@@ -135,6 +136,11 @@ def test_worker():
 def test_rendering():
     ask("markdown")
     body = "#log .turn.assistant .markdown"
+    html = "return document.querySelector('#log .markdown').outerHTML"
+    streamed = script(html)
+    reload()
+    wait.until(lambda _: all_of(body))
+    check("the same after a reload", script(html) == streamed, (script(html), streamed))
     check("formulas", len(all_of(f"{body} math")) == 4, len(all_of(f"{body} math")))
     check("two displayed formulas", len(all_of(f"{body} .math.display math[display=block]")) == 2)
     check("a matrix and a fraction", all_of(f"{body} mtable") and all_of(f"{body} mfrac"))
@@ -308,10 +314,11 @@ def test_history():
 
     # Everything can be exported, deleted and imported again.
     def contents():
-        return sorted(zip(entries(), script(
+        """Returns the stored conversations, the last changed first."""
+        return [json.loads(text) for text in script(
             "return new Promise(done => { const open = indexedDB.open('llm-worker-chat'); open.onsuccess = () => {"
             "const all = open.result.transaction('conversations').objectStore('conversations').getAll();"
-            "all.onsuccess = () => { open.result.close(); done(all.result.sort((a, b) => b.updated - a.updated).map(c => JSON.stringify(c))); }; }; })")))
+            "all.onsuccess = () => { open.result.close(); done(all.result.sort((a, b) => b.updated - a.updated).map(c => JSON.stringify(c))); }; }; })")]
     kept = contents()
     at("export-all").click()
     file = FOLDER / "conversations.json"
@@ -332,7 +339,7 @@ def test_history():
     check("all deleted", entries() == [] and answers() == [], entries())
     at("import-file").send_keys(str(file.resolve()))
     wait.until(lambda _: len(entries()) == len(before))
-    check("the same conversations", contents() == kept)
+    check("the same conversations", contents() == kept, contents())
     (FOLDER / "bad.json").write_text(json.dumps({"format": "llm-worker-chat", "version": 1, "conversations": [
         {"id": "0" * 24, "turns": [{"role": "user", "content": "a", "parent": 0}]}]}))
     at("import-file").send_keys(str((FOLDER / "bad.json").resolve()))
@@ -363,6 +370,20 @@ def test_tabs():
     check("the answer of the other tab", texts(".turn.user .body")[-1] == "from the other tab")
 
 
+def test_text_completion():
+    """A model without a chat template continues the whole text."""
+    at("new-chat").click()
+    mock.chat_template = False
+    reload()
+    check("text completion", "Text completion" in texts("#empty h2"), texts("#empty h2"))
+    ask("Once ")
+    first = answers()[-1]
+    ask("then")
+    check("the whole text is sent", mock.requests[-1]["prompt"] == f"Once{first}then", mock.requests[-1])
+    mock.chat_template = True
+    reload()
+
+
 def test_keyboard_and_phone():
     press(Keys.CONTROL, "/")
     check("list of shortcuts", at("shortcuts").is_displayed())
@@ -385,10 +406,10 @@ def test_keyboard_and_phone():
     wait.until(lambda _: not at("history").is_displayed())
     at("toggle-list").click()
     check("a drawer", at("history").is_displayed() and at("shade").is_displayed())
-    check("the page behind is inert", at("scroll").get_attribute("inert") is not None)
+    check("the page behind is inert", script("return document.getElementById('scroll').inert"))
     check("screenshot", page.save_screenshot(str(FOLDER / "drawer-narrow.png")))
     press(Keys.ESCAPE)
-    check("closed drawer", not at("history").is_displayed() and at("scroll").get_attribute("inert") is None)
+    check("closed drawer", not at("history").is_displayed() and not script("return document.getElementById('scroll').inert"))
     at("toggle-list").click()
     click("#list .entry .open", 0)
     wait.until(lambda _: answers() and not at("history").is_displayed())
@@ -412,7 +433,7 @@ try:
     page.get(mock.base)
     wait.until(ready)
     for test in (test_rendering, test_reasoning_and_speed, test_stop_and_failure, test_branches, test_attachments,
-                 test_history, test_tabs, test_keyboard_and_phone, test_names):
+                 test_history, test_tabs, test_text_completion, test_keyboard_and_phone, test_names):
         test()
     check_logs(page, base=mock.base)
 finally:

@@ -29,6 +29,7 @@ def screenshot(page, name):
             page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             check(f"screenshot {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
     page.set_window_size(*SIZES["wide"])
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def check_logs(page, expected="\0", base=BASE):

@@ -97,8 +97,13 @@ async function start() {
   show_theme();
   show_list(!narrow.matches && stored(localStorage, "chat-list", true));
   const open = stored(sessionStorage, "open-chat", ""), draft = stored(sessionStorage, "chat-draft", "");
-  const conversation = open && await storage.read(open).catch(() => null);
-  if (conversation) show_conversation(conversation);
+  try {
+    await keep_unfinished();
+    const conversation = open && await storage.read(open);
+    if (conversation) show_conversation(conversation);
+  } catch (error) {
+    notify(`The conversations could not be read: ${error?.message ?? error}`);
+  }
   set_prompt(draft);
   follow();
   if (matchMedia("(hover: hover)").matches) prompt_.focus();

@@ -90,8 +90,22 @@ async function generate(conversation, parent) {
   refresh_list();
 }
 
-// The browser may close the page without a further event.
+// A page that is being closed can no longer write to IndexedDB, but to the storage of its tab.
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "hidden") runs.forEach(({ conversation }) => save(conversation));
 });
-addEventListener("pagehide", () => runs.forEach(({ conversation }) => save(conversation)));
+addEventListener("pagehide", () => {
+  const unfinished = [...runs.values()].map(({ conversation: { id, turns }, index }) => ({ id, index, content: turns[index].content, reasoning: turns[index].reasoning }));
+  store(sessionStorage, "chat-unfinished", unfinished);
+});
+
+// Stores what was written of answers after the last save before the page was closed.
+async function keep_unfinished() {
+  for (const { id, index, content, reasoning } of stored(sessionStorage, "chat-unfinished", [])) {
+    const conversation = await storage.read(id), turn = conversation?.turns[index];
+    if (!turn || turn.end) continue;
+    Object.assign(turn, { content }, reasoning && { reasoning });
+    await storage.write(conversation);
+  }
+  store(sessionStorage, "chat-unfinished", []);
+}

@@ -68,9 +68,22 @@ async function open_conversation(id, turn = -1) {
   mark_entries();
   stick_to_bottom = turn < 0;
   if (turn < 0) follow();
-  else views.get(turn)?.item.scrollIntoView({ block: "center" });
+  else show_found(views.get(turn)?.item);
   if (narrow.matches) show_list(false);
   if (matchMedia("(hover: hover)").matches) prompt_.focus();
+}
+
+// Scrolls to the first word of the search in a turn, and marks it.
+function show_found(item) {
+  const word = search.value.trim().toLowerCase().split(/\s+/)[0], nodes = document.createTreeWalker(item, NodeFilter.SHOW_TEXT);
+  let node, place = -1;
+  while (place < 0 && (node = nodes.nextNode())) place = node.data.toLowerCase().indexOf(word);
+  (node?.parentElement ?? item).scrollIntoView({ block: "center" });
+  if (place < 0 || !CSS.highlights) return;
+  const range = new Range();
+  range.setStart(node, place);
+  range.setEnd(node, Math.min(node.length, place + word.length));
+  CSS.highlights.set("found", new Highlight(range));
 }
 
 function new_chat() {

@@ -100,25 +100,38 @@ function code(text, language) {
 function highlighted(text, language) {
   if (!language || text.length > 60000 || !hljs.getLanguage(language)) return [text];
   const node = entry => typeof entry === "string" ? entry : element("span", { className: `hl-${entry.scope?.split(".")[0] ?? ""}` }, ...entry.children.map(node));
-  return hljs.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode.children.map(node);
+  return hljs.highlight(text, { language, ignoreIllegals: true })._emitter?.rootNode?.children.map(node) ?? [text];
 }
 
-// Blocks that `draw_markdown` has made, by the element that contains them.
-const drawn_blocks = new WeakMap();
+// What `draw_markdown` has drawn in an element: the text, and its blocks with their source, nodes and end in the text.
+const drawn = new WeakMap();
 
 // Renders `text` into `parent`. Unchanged blocks keep their elements, and so selections and scroll positions survive while a text grows.
-function draw_markdown(parent, text) {
-  const tokens = marked.lexer(text), links = Object.keys(tokens.links).length;
-  const shown = tokens.filter(({ type }) => type !== "space" && type !== "def");
-  const before = drawn_blocks.get(parent) ?? { links: 0, raws: [], nodes: [] };
+// If `growing`, the text is drawn again when it is complete, and only its last blocks are parsed.
+function draw_markdown(parent, text, growing = false) {
+  text = text.replace(/\r\n?/g, "\n");
+  const before = drawn.get(parent) ?? { text: "", links: 0, made: [] };
+  const kept = growing && text.startsWith(before.text) ? Math.max(0, before.made.length - 2) : 0;
+  let tokens;
+  let end = before.made[kept - 1]?.end ?? 0;
+  try {
+    tokens = marked.lexer(text.slice(end));
+  } catch {
+    // The nesting is too deep for the stack.
+    tokens = Object.assign([{ type: "html", raw: text.slice(end), text: text.slice(end) }], { links: {} });
+  }
+  const links = Object.keys(tokens.links).length;
+  const found = tokens.map(token => ({ token, raw: token.raw, end: end += token.raw.length, nodes: [] }));
   let same = 0;
   // A new link definition may change any block.
-  if (links === before.links) while (same < shown.length && before.raws[same] === shown[same].raw) same++;
-  before.nodes.slice(same).flat().forEach(node => node.remove());
-  const nodes = before.nodes.slice(0, same);
-  for (const token of shown.slice(same)) {
-    nodes.push(blocks([token]).map(node => typeof node === "string" ? document.createTextNode(node) : node));
-    parent.append(...nodes.at(-1));
+  if (growing || links === before.links) while (same < found.length && before.made[kept + same]?.raw === found[same].raw) same++;
+  const made = before.made.slice(0, kept + same);
+  made.slice(kept).forEach((block, i) => { block.end = found[i].end; });
+  before.made.slice(made.length).forEach(({ nodes }) => nodes.forEach(node => node.remove()));
+  for (const { token, ...block } of found.slice(same)) {
+    block.nodes = blocks([token]).map(node => typeof node === "string" ? document.createTextNode(node) : node);
+    parent.append(...block.nodes);
+    made.push(block);
   }
-  drawn_blocks.set(parent, { links, raws: shown.map(({ raw }) => raw), nodes });
+  drawn.set(parent, { text, links, made });
 }

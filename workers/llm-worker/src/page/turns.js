@@ -18,7 +18,6 @@ function show_conversation(conversation) {
   current = conversation;
   views.forEach(view => view.item.remove());
   views.clear();
-  store(sessionStorage, "open-chat", current.id);
   show_path();
 }
 
@@ -29,6 +28,7 @@ function show_path() {
   while (same < shown.length && before[same] === shown[same]) same++;
   before.slice(same).forEach(forget_view);
   shown.slice(same).forEach(show_turn);
+  store(sessionStorage, "open-chat", current.id);
   update();
 }
 function forget_view(index) {
@@ -71,8 +71,8 @@ function draw_turn({ index, body, text, foot, figures, thought }) {
   const summary = open && running ? "Thinking…" : "Reasoning";
   if (thought.firstChild.textContent !== summary) thought.firstChild.textContent = summary;
   thought.hidden = !reasoning;
-  if (thought.open) draw_markdown(thought.lastChild, reasoning);
-  draw_markdown(text, content);
+  if (thought.open) draw_markdown(thought.lastChild, reasoning, running);
+  draw_markdown(text, content, running);
   text.classList.toggle("caret", running && !(open && reasoning));
   foot.hidden = running;
   body.querySelectorAll(".ending").forEach(note => note.remove());
