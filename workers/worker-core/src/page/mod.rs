@@ -124,7 +124,8 @@ mod tests {
     #[test]
     fn a_browser_that_has_the_document_is_sent_none() {
         let page = Page::new("<!-- title -->\nA\n", "", "");
-        let request = |tags: &str| HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_str(tags).unwrap())]);
+        let request =
+            |tags: &str| HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_str(tags).unwrap())]);
         let tag = page.tag.to_str().unwrap();
         assert_eq!(page.response(&request(&format!("\"other\", W/{tag}"))).status(), 304);
         for other in ["\"other\"", ""] {
