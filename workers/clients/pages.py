@@ -15,6 +15,7 @@ def browser():
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.add_experimental_option("prefs", {"download.default_directory": str(FOLDER.resolve())})
     service = webdriver.ChromeService("/usr/bin/chromedriver")
     return webdriver.Chrome(options=options, service=service)
 
@@ -28,13 +29,14 @@ def screenshot(page, name):
             page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             check(f"screenshot {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
     page.set_window_size(*SIZES["wide"])
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def check_logs(page, expected="\0"):
-    """Checks that the console has no errors, except those that contain `expected`, and that only the worker was contacted."""
+def check_logs(page, expected="\0", base=BASE):
+    """Checks that the console has no errors, except those that contain `expected`, and that only `base` was contacted."""
     errors = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
     errors = [entry for entry in errors if expected not in entry["message"]]
     check("no console errors", not errors, errors)
     requests = [entry["message"] for entry in page.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
-    external = [text[:300] for text in requests if '"url":"http' in text and f'"url":"{BASE}' not in text]
+    external = [text[:300] for text in requests if '"url":"http' in text and f'"url":"{base}' not in text]
     check("no external requests", not external, external)

@@ -1,142 +1,137 @@
-// Renders the Markdown of language models to elements and text nodes. Text is never parsed as HTML.
-// A library would also need a sanitizer, and both are larger than this.
+// Renders the Markdown of language models. marked splits it into tokens, and this file makes elements and text nodes of them. Text is
+// never parsed as HTML.
+marked.use({ breaks: true });
 
-// Inline elements: pattern, and function of its match. The earliest match in the text wins.
-const INLINE = [
-  [/`` ?(.+?) ?``|`([^`\n]+)`/, m => element("code", {}, m[1] ?? m[2])],
-  [/\*\*(?=\S)(.+?\S?)\*\*|__(?=\S)(.+?)__(?!\w)/s, m => element("strong", {}, ...inline(m[1] ?? m[2]))],
-  [/(?<!\w)\*(?=[^\s*])([^*]*[^\s*])\*(?!\w)|(?<!\w)_(?=[^\s_])([^_]*[^\s_])_(?!\w)/, m => element("em", {}, ...inline(m[1] ?? m[2]))],
-  [/~~(?=\S)(.+?)~~/, m => element("s", {}, ...inline(m[1]))],
-  [/\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)/, m => link(m[2], inline(m[1]))],
-  [/https?:\/\/[^\s<>()"'`*]*[^\s<>()"'`*.,;:!?]/, m => link(m[0], [m[0]])],
-];
-const link = (href, children) => element("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—", ndash: "–", times: "×", deg: "°", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠" };
+const decode = text => text.replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w+));/gi, (entity, decimal, hex, name) => {
+  if (name) return ENTITIES[name] ?? entity;
+  const point = decimal ? Number(decimal) : parseInt(hex, 16);
+  return point && point <= 0x10ffff ? String.fromCodePoint(point) : entity;
+});
 
-function inline(text) {
+// Returns a link, or only its text if the address is relative or might run a script.
+function link(href, children) {
+  let url;
+  try {
+    url = new URL(decode(href));
+  } catch {
+    return children;
+  }
+  if (!["http:", "https:", "mailto:"].includes(url.protocol)) return children;
+  return [element("a", { href: url.href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children)];
+}
+
+const BLOCKS = {
+  space: () => [],
+  def: () => [],
+  hr: () => [element("hr")],
+  // The page itself has headings of the levels 1 and 2.
+  heading: ({ depth, tokens }) => [element(`h${Math.min(depth + 2, 6)}`, {}, ...inline(tokens))],
+  paragraph: ({ tokens }) => [element("p", {}, ...inline(tokens))],
+  text: token => inline(token.tokens ?? [token]),
+  blockquote: ({ tokens }) => [element("blockquote", {}, ...blocks(tokens))],
+  list: ({ ordered, start, items }) => [element(ordered ? "ol" : "ul", ordered && start !== 1 ? { start } : {}, ...items.map(list_item))],
+  code: ({ text, lang }) => [code(text, (lang ?? "").split(/\s/)[0])],
+  table: token => [table(token)],
+  checkbox: () => [],
+  html: ({ text }) => [element("p", {}, ...lines(text.trim()))],
+  tex_block: token => [formula(token)],
+};
+const INLINE = {
+  text: ({ text, tokens }) => tokens ? inline(tokens) : [decode(text)],
+  escape: ({ text }) => [text],
+  codespan: ({ text }) => [element("code", {}, text)],
+  strong: ({ tokens }) => [element("strong", {}, ...inline(tokens))],
+  em: ({ tokens }) => [element("em", {}, ...inline(tokens))],
+  del: ({ tokens }) => [element("s", {}, ...inline(tokens))],
+  br: () => [element("br")],
+  link: ({ href, tokens }) => link(href, inline(tokens)),
+  // Images are not loaded: the request would tell another server what was read.
+  image: ({ href, text }) => link(href, [decode(text) || href]),
+  checkbox: () => [],
+  html: ({ text }) => /^<br\s*\/?>$/i.test(text) ? [element("br")] : [text],
+  tex: token => [formula(token)],
+};
+// HTML elements without attributes that models use in text.
+const PAIRED = /^<(sub|sup|kbd|mark|u|b|i|s)>$/i;
+
+const blocks = tokens => tokens.flatMap(token => (BLOCKS[token.type] ?? (({ raw }) => [element("p", {}, raw)]))(token));
+const lines = text => text.split("\n").flatMap((line, i) => i ? [element("br"), line] : [line]);
+
+function inline(tokens) {
   const made = [];
-  while (text) {
-    let first = null;
-    for (const [pattern, make] of INLINE) {
-      const match = pattern.exec(text);
-      if (match && (!first || match.index < first.match.index)) first = { match, make };
-    }
-    if (!first) break;
-    if (first.match.index) made.push(text.slice(0, first.match.index));
-    made.push(first.make(first.match));
-    text = text.slice(first.match.index + first.match[0].length);
-  }
-  if (text) made.push(text);
-  return made;
-}
-
-const FENCE = /^\s{0,3}(`{3,}|~{3,})\s*([^`\s]*)/;
-const ITEM = /^(\s*)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/;
-const HEADING = /^\s{0,3}(#{1,6})\s+(.+?)\s*#*\s*$/;
-const RULE = /^\s{0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const DASHES = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replaceAll("\\|", "|"));
-
-// Returns the block elements of `text`. An unfinished code block extends to the end.
-function blocks(text) {
-  const lines = text.replaceAll("\r\n", "\n").split("\n"), made = [];
-  let at = 0;
-  const starts = line => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || ITEM.test(line) || /^\s{0,3}>/.test(line);
-  while (at < lines.length) {
-    const line = lines[at];
-    let match;
-    if (!line.trim()) at++;
-    else if ((match = FENCE.exec(line))) {
-      const end = new RegExp(`^\\s*${match[1][0]}{${match[1].length},}\\s*$`), from = ++at;
-      while (at < lines.length && !end.test(lines[at])) at++;
-      made.push(code(lines.slice(from, at++).join("\n"), match[2]));
-    } else if ((match = HEADING.exec(line))) {
-      made.push(element(match[1].length < 3 ? "h3" : "h4", {}, ...inline(match[2])));
-      at++;
-    } else if (RULE.test(line)) {
-      made.push(element("hr"));
-      at++;
-    } else if (/^\s{0,3}>/.test(line)) {
-      const from = at;
-      while (at < lines.length && /^\s{0,3}>/.test(lines[at])) at++;
-      made.push(element("blockquote", {}, ...blocks(lines.slice(from, at).map(l => l.replace(/^\s{0,3}> ?/, "")).join("\n"))));
-    } else if (ITEM.test(line)) {
-      const from = at++;
-      while (at < lines.length && (ITEM.test(lines[at]) || /^\s+\S/.test(lines[at]) || (!lines[at].trim() && /^\s+\S|^\s*(?:[-*+]|\d{1,9}[.)])\s/.test(lines[at + 1] ?? "")))) at++;
-      made.push(...lists(lines.slice(from, at)));
-    } else if (line.includes("|") && DASHES.test(lines[at + 1] ?? "") && cells(line).length === cells(lines[at + 1]).length) {
-      const head = element("tr", {}, ...cells(line).map(cell => element("th", { scope: "col" }, ...inline(cell)))), body = element("tbody");
-      for (at += 2; at < lines.length && lines[at].includes("|"); at++) body.append(element("tr", {}, ...cells(lines[at]).map(cell => element("td", {}, ...inline(cell)))));
-      made.push(element("div", { className: "table", tabIndex: 0 }, element("table", {}, element("thead", {}, head), body)));
+  for (let i = 0; i < tokens.length; i++) {
+    const token = tokens[i], name = token.type === "html" && PAIRED.exec(token.text)?.[1].toLowerCase();
+    const end = name ? tokens.findIndex((other, j) => j > i && other.type === "html" && other.text.toLowerCase() === `</${name}>`) : -1;
+    if (end > 0) {
+      made.push(element(name, {}, ...inline(tokens.slice(i + 1, end))));
+      i = end;
     } else {
-      const from = at++;
-      while (at < lines.length && lines[at].trim() && !starts(lines[at])) at++;
-      const paragraph = element("p");
-      lines.slice(from, at).forEach((l, i) => paragraph.append(...(i ? [element("br")] : []), ...inline(l.trim())));
-      made.push(paragraph);
+      made.push(...(INLINE[token.type] ?? (({ raw }) => [raw]))(token));
     }
   }
   return made;
 }
 
-// Returns the lists in `lines`, which are items or their indented content. A different kind of marker starts a new list.
-function lists(lines) {
-  const made = [], depth = ITEM.exec(lines[0])[1].length;
-  let list = null, inner = [];
-  const close = () => {
-    if (!list || !inner.length) return;
-    const indents = inner.slice(1).filter(l => l.trim()).map(l => /^\s*/.exec(l)[0].length);
-    const cut = indents.length ? Math.min(...indents) : 0;
-    const content = blocks([inner[0], ...inner.slice(1).map(l => l.slice(cut))].join("\n"));
-    const item = element("li");
-    content.forEach((block, i) => i || block.tagName !== "P" ? item.append(block) : item.append(...block.childNodes));
-    list.append(item);
-    inner = [];
-  };
-  for (const line of lines) {
-    const match = ITEM.exec(line);
-    if (!match || match[1].length > depth + 1) {
-      inner.push(line);
-      continue;
-    }
-    close();
-    const name = match[2] ? "ul" : "ol";
-    if (list?.localName !== name) {
-      list = element(name);
-      if (match[3]) list.start = Number(match[3]);
-      made.push(list);
-    }
-    inner = [match[4]];
-  }
-  close();
-  return made;
+function list_item({ task, checked, tokens }) {
+  const item = element("li", {}, ...blocks(tokens));
+  if (!task) return item;
+  item.className = "task";
+  const box = element("input", { type: "checkbox", checked, disabled: true, ariaLabel: checked ? "Done" : "Not done" });
+  (item.firstElementChild?.localName === "p" ? item.firstElementChild : item).prepend(box, " ");
+  return item;
+}
+
+function table({ header, rows }) {
+  const cell = (name, { tokens, align }) => element(name, { ...(name === "th" && { scope: "col" }), ...(align && { className: align }) }, ...inline(tokens));
+  const row = (name, cells) => element("tr", {}, ...cells.map(entry => cell(name, entry)));
+  const made = element("table", {}, element("thead", {}, row("th", header)), element("tbody", {}, ...rows.map(entry => row("td", entry))));
+  return element("div", { className: "table", tabIndex: 0, role: "region", ariaLabel: "Table" }, made);
 }
 
 function code(text, language) {
   const copy = element("button", { type: "button", className: "quiet" }, "Copy");
   copy.addEventListener("click", () => clip(text, copy));
-  const pre = element("pre", { tabIndex: 0 }, element("code", {}, text));
-  pre.setAttribute("aria-label", language ? `Code in ${language}` : "Code");
+  const pre = element("pre", { tabIndex: 0, ariaLabel: language ? `Code in ${language}` : "Code" }, element("code", {}, ...highlighted(text, language)));
   return element("div", { className: "code" }, element("div", { className: "bar" }, element("span", {}, language || "text"), copy), pre);
 }
 
-async function clip(text, button) {
-  const label = button.lastChild, was = label.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    label.textContent = "Copied";
-  } catch {
-    label.textContent = "Copy failed";
-  }
-  announce(label.textContent);
-  setTimeout(() => { label.textContent = was; }, 1500);
+// Returns code as text and elements with the class of each token. Long code stays plain, because it is coloured again with each new token.
+function highlighted(text, language) {
+  if (!language || text.length > 60000 || !hljs.getLanguage(language)) return [text];
+  const node = entry => typeof entry === "string" ? entry : element("span", { className: `hl-${entry.scope?.split(".")[0] ?? ""}` }, ...entry.children.map(node));
+  return hljs.highlight(text, { language, ignoreIllegals: true })._emitter?.rootNode?.children.map(node) ?? [text];
 }
 
-// Returns the elements of a response, with the reasoning that some models write first in a collapsible block.
-function answer(text) {
-  const match = /^\s*<think>([\s\S]*?)(<\/think>|$)/.exec(text);
-  if (!match) return blocks(text);
-  const rest = blocks(text.slice(match[0].length));
-  if (!match[1].trim()) return rest;
-  const open = !match[2];
-  return [element("details", { className: "thought", open }, element("summary", {}, open ? "Thinking…" : "Reasoning"), element("div", {}, match[1].trim())), ...rest];
+// What `draw_markdown` has drawn in an element: the text, and its blocks with their source, nodes and end in the text.
+const drawn = new WeakMap();
+
+// Renders `text` into `parent`. Unchanged blocks keep their elements, and so selections and scroll positions survive while a text grows.
+// If `growing`, the text is drawn again when it is complete, and only its last blocks are parsed.
+function draw_markdown(parent, text, growing = false) {
+  text = text.replace(/\r\n?/g, "\n");
+  const before = drawn.get(parent) ?? { text: "", links: 0, made: [] };
+  const kept = growing && text.startsWith(before.text) ? Math.max(0, before.made.length - 2) : 0;
+  let tokens;
+  let end = before.made[kept - 1]?.end ?? 0;
+  try {
+    tokens = marked.lexer(text.slice(end));
+  } catch {
+    // The nesting is too deep for the stack.
+    tokens = Object.assign([{ type: "html", raw: text.slice(end), text: text.slice(end) }], { links: {} });
+  }
+  const links = Object.keys(tokens.links).length;
+  const found = tokens.map(token => ({ token, raw: token.raw, end: end += token.raw.length, nodes: [] }));
+  let same = 0;
+  // A new link definition may change any block.
+  if (growing || links === before.links) while (same < found.length && before.made[kept + same]?.raw === found[same].raw) same++;
+  const made = before.made.slice(0, kept + same);
+  made.slice(kept).forEach((block, i) => { block.end = found[i].end; });
+  before.made.slice(made.length).forEach(({ nodes }) => nodes.forEach(node => node.remove()));
+  for (const { token, ...block } of found.slice(same)) {
+    block.nodes = blocks([token]).map(node => typeof node === "string" ? document.createTextNode(node) : node);
+    parent.append(...block.nodes);
+    made.push(block);
+  }
+  drawn.set(parent, { text, links, made });
 }
