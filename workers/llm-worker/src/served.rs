@@ -23,8 +23,12 @@ pub struct ServedModel {
     pub metrics: ModelMetrics,
     /// Defaults of the sampler settings.
     pub sampling: Sampling,
+    /// Maximum number of requests that run at once.
+    pub max_running: usize,
     /// Maximum number of open requests.
     max_open: usize,
+    /// Context length of the model's configuration.
+    trained_context: usize,
 }
 
 impl ServedModel {
@@ -39,13 +43,20 @@ impl ServedModel {
         let lifecycle = lifecycle.clone();
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
-        let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
-        ServedModel { engine, name, device, metrics, sampling: Sampling::default(), max_open }
+        let max_running = options.max_running.min(options.step_tokens);
+        let max_open = max_running.saturating_add(options.max_waiting);
+        let (sampling, trained_context) = (Sampling::default(), engine.capacity().context);
+        ServedModel { engine, name, device, metrics, sampling, max_running, max_open, trained_context }
     }
 
     /// Sets the defaults of the sampler settings.
     pub fn with_sampling(self, sampling: Sampling) -> ServedModel {
         ServedModel { sampling, ..self }
+    }
+
+    /// Sets the context length of the model's configuration, if it is longer than the served one.
+    pub fn with_trained_context(self, trained_context: usize) -> ServedModel {
+        ServedModel { trained_context, ..self }
     }
 
     /// Checks that a prompt leaves space for at least one generated token.
@@ -88,7 +99,17 @@ impl worker_core::LoadedModel for ServedModel {
     }
 
     fn card(&self) -> Value {
-        json!({ "max_model_len": self.context(), "chat_template": self.engine.text().has_template() })
+        json!({
+            "max_model_len": self.context(),
+            "chat_template": self.engine.text().has_template(),
+            "architecture": { "input_modalities": ["text"], "output_modalities": ["text"] },
+            // As in llama.cpp.
+            "meta": {
+                "n_ctx": self.context(),
+                "n_ctx_train": self.trained_context,
+                "n_vocab": self.engine.capacity().vocabulary,
+            },
+        })
     }
 
     fn device(&self) -> &OpenDevice {

@@ -38,6 +38,16 @@ impl ChatTemplate {
         })
     }
 
+    /// Returns the template's text.
+    pub fn source(&self) -> &str {
+        &self.default
+    }
+
+    /// Returns the texts of the BOS and EOS tokens.
+    pub fn special_texts(&self) -> [&str; 2] {
+        [&self.bos, &self.eos]
+    }
+
     /// Renders the prompt for the model's answer to `messages`. Content that is a list of text parts is
     /// joined by newlines, and string arguments of tool calls are parsed as JSON, as templates expect.
     ///

@@ -97,6 +97,11 @@ impl TextCodec {
         self.template.is_some()
     }
 
+    /// Returns the chat template, if the model has one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
     /// Renders the prompt for the model's answer to `messages`, an array of objects with `role` and `content`
     /// as in OpenAI's API. Further fields are passed to the template. `tools` is an array as in that API.
     ///

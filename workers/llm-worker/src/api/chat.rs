@@ -126,23 +126,37 @@ async fn prompt(
     conversation: Value,
     tools: Option<Value>,
 ) -> Result<Vec<u32>, ApiError> {
-    if !served.engine.text().has_template() {
-        let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
-        return Err(ApiError::invalid(message).with_code("no_chat_template").with_param("messages"));
-    }
     let served = served.clone();
     blocking(move || {
-        let text = served.engine.text();
-        let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
-        let written = write(&conversation).or_else(|refused| match call_ids::with_short_ids(&conversation) {
-            Some(conversation) => write(&conversation).map_err(|_| refused),
-            None => Err(refused),
-        });
+        let written = rendered(&served, &conversation, tools.as_ref(), "messages")?;
         // The template's output already contains the BOS token.
-        let tokens = written.and_then(|written| text.encode(&written, false));
+        let tokens = served.engine.text().encode(&written, false);
         tokens.map_err(|error| prompts::rejected("messages", &error))
     })
     .await
+}
+
+/// Renders a conversation, which is the field `param`, with the model's chat template.
+///
+/// # Errors
+/// Returns a 400 error if there is no template or it rejects the conversation.
+pub fn rendered(
+    served: &ServedModel,
+    conversation: &Value,
+    tools: Option<&Value>,
+    param: &str,
+) -> Result<String, ApiError> {
+    let text = served.engine.text();
+    if !text.has_template() {
+        let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
+        return Err(ApiError::invalid(message).with_code("no_chat_template").with_param(param));
+    }
+    let write = |conversation: &Value| text.chat(conversation, tools);
+    let written = write(conversation).or_else(|refused| match call_ids::with_short_ids(conversation) {
+        Some(conversation) => write(&conversation).map_err(|_| refused),
+        None => Err(refused),
+    });
+    written.map_err(|error| prompts::rejected(param, &error))
 }
 
 impl Writer {

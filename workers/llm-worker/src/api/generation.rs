@@ -37,12 +37,16 @@ pub struct ChoicePiece {
     pub index: usize,
     /// Text to append.
     pub text: String,
+    /// Reasoning to append, which is not part of the text.
+    pub reasoning: String,
     /// Log probabilities of the new tokens, if requested.
     pub logprobs: Vec<TokenLogProb>,
     /// Tool calls found in the text.
     pub calls: Vec<Call>,
     /// Finish reason, set in the last piece of a text.
     pub finish: Option<FinishReason>,
+    /// Stop string that ended the text, if one did.
+    pub stop: Option<String>,
 }
 
 struct Choice {
@@ -132,7 +136,7 @@ impl Generation {
                 let empty = text.is_empty() && logprobs.is_empty();
                 Ok((!empty).then(|| ChoicePiece { index, text, logprobs, ..ChoicePiece::default() }))
             }
-            Event::End { text, reason, usage } => {
+            Event::End { text, reason, stop, usage } => {
                 let (text, calls) = match &mut choice.finder {
                     Some(finder) => {
                         let content = finder.push(&text);
@@ -154,7 +158,8 @@ impl Generation {
                     StopReason::Stop => FinishReason::Stop,
                     StopReason::Length => FinishReason::Length,
                 };
-                Ok(Some(ChoicePiece { index, text, calls, finish: Some(finish), ..ChoicePiece::default() }))
+                let finish = Some(finish);
+                Ok(Some(ChoicePiece { index, text, calls, finish, stop, ..ChoicePiece::default() }))
             }
             Event::Error { code, message } => Err(failure::engine_error(code, message)),
         }

@@ -1,5 +1,6 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
+mod anthropic;
 mod errors;
 mod extensions;
 mod fixture;
@@ -7,7 +8,9 @@ mod fuzz;
 mod jobs;
 mod limits;
 mod page;
+mod responses;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 mod tiny_llama;
+mod tokens;

@@ -1,0 +1,168 @@
+//! A conversation of any API, from its turns and options to the generated answer.
+use std::sync::Arc;
+
+use llm_engine::request::Sampling;
+use serde_json::Value;
+use worker_core::{ApiError, Client, WorkPermit, blocking, fields};
+
+use super::chat::rendered;
+use super::generation::Generation;
+use super::messages::{self, Tools};
+use super::options::Options;
+use super::output::Outputs;
+use super::prompts;
+use super::request::{Biases, CommonFields, SamplerFields, Strings, TokenLimit, ToolChoice};
+use super::tool_calls::CallFinder;
+use super::turns::Turns;
+use crate::served::ServedModel;
+
+fields! {
+    /// Fields of chats that other APIs accept as extensions, with the same meaning.
+    pub struct ExtensionFields => {
+        /// Seed of the random numbers.
+        seed: i64,
+        /// Tokens that end the text.
+        stop_token_ids: Vec<u32>,
+        /// Number of tokens before which the text does not end.
+        min_tokens: usize,
+        /// Logit biases by token.
+        logit_bias: Biases,
+        /// If true, generation continues after an end-of-text token.
+        ignore_eos: bool,
+    }
+}
+
+/// Names of fields for errors.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldNames {
+    /// Field of the turns.
+    pub turns: &'static str,
+    /// Field of the answer's JSON schema.
+    pub schema: &'static str,
+}
+
+/// A conversation with its options.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// Turns.
+    pub turns: Turns,
+    /// If true, the model continues the assistant's text at the end instead of a new turn.
+    pub continues: bool,
+    /// Tools in the format of `/v1/chat/completions`.
+    pub tools: Vec<Value>,
+    /// Tools that may or must be called.
+    pub choice: Option<ToolChoice>,
+    /// If true, at most one tool call is returned.
+    pub single_call: bool,
+    /// JSON schema of the answer.
+    pub schema: Option<Value>,
+    /// Number of alternatives per token with log probabilities, if these are requested.
+    pub logprobs: Option<usize>,
+    /// Maximum number of tokens to generate, if it is limited. More than fit into the context are as many as fit.
+    pub max_tokens: Option<usize>,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    /// Sampler settings.
+    pub sampler: SamplerFields,
+    /// Further options.
+    pub extensions: ExtensionFields,
+}
+
+/// An answer that is being generated.
+pub struct Started {
+    /// Its parts.
+    pub outputs: Outputs,
+    /// Number of tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Slot of the client.
+    pub permit: WorkPermit,
+}
+
+impl Conversation {
+    /// Returns the sampler settings, with the model's defaults.
+    pub fn sampling(&self, served: &ServedModel) -> Sampling {
+        self.sampler.clone().over(&served.sampling)
+    }
+
+    /// Returns the number of tokens of the prompt.
+    ///
+    /// # Errors
+    /// Returns a 400 error if the tools are invalid or the template rejects the turns.
+    pub async fn count(self, served: &Arc<ServedModel>, names: FieldNames) -> Result<usize, ApiError> {
+        let tools = messages::tools(self.tools, self.choice)?;
+        Ok(prompt(served, self.turns, self.continues, tools.for_template, names.turns).await?.len())
+    }
+
+    /// Starts the answer.
+    ///
+    /// # Errors
+    /// Returns an error that names the invalid field, or that of the engine.
+    pub async fn start(
+        self,
+        served: &Arc<ServedModel>,
+        client: &Client,
+        names: FieldNames,
+    ) -> Result<Started, ApiError> {
+        let mut options =
+            options(self.max_tokens, self.stop, self.sampler, self.extensions, self.logprobs, served)?;
+        let Tools { names: callable, schema: call, for_template } = messages::tools(self.tools, self.choice)?;
+        let constrained = if call.is_some() { "tools" } else { names.schema };
+        match (self.schema, call) {
+            (Some(_), Some(_)) => {
+                let message = format!("cannot require a call together with `{}`", names.schema);
+                return Err(ApiError::field("tool_choice", message));
+            }
+            (Some(schema), None) | (None, Some(schema)) => options.constrain(schema, names.schema)?,
+            (None, None) => {}
+        }
+        let prompt = prompt(served, self.turns, self.continues, for_template, names.turns).await?;
+        let prompt_tokens = prompt.len();
+        served.check_prompt(prompt_tokens, names.turns)?;
+        options.limit_tokens(served.context() - prompt_tokens);
+        let permit = client.acquire(1, names.turns)?;
+        let finder = (!callable.is_empty()).then(|| CallFinder::new(callable, self.single_call));
+        let requests = options.requests(vec![prompt], client.id());
+        let generation = Generation::start(served, requests, 1, finder, [names.turns, constrained]).await?;
+        Ok(Started { outputs: Outputs::new(generation), prompt_tokens, permit })
+    }
+}
+
+fn options(
+    max_tokens: Option<usize>,
+    stop: Vec<String>,
+    sampler: SamplerFields,
+    extensions: ExtensionFields,
+    logprobs: Option<usize>,
+    served: &ServedModel,
+) -> Result<Options, ApiError> {
+    let ExtensionFields { seed, stop_token_ids, min_tokens, logit_bias, ignore_eos } = extensions;
+    let common = CommonFields {
+        max_tokens: max_tokens.map(TokenLimit::Tokens),
+        stop: (!stop.is_empty()).then_some(Strings::Several(stop)),
+        seed,
+        stop_token_ids,
+        min_tokens,
+        logit_bias,
+        ignore_eos,
+        ..CommonFields::default()
+    };
+    let vocabulary = served.engine.capacity().vocabulary;
+    Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)
+}
+
+async fn prompt(
+    served: &Arc<ServedModel>,
+    mut turns: Turns,
+    continues: bool,
+    tools: Option<Value>,
+    param: &'static str,
+) -> Result<Vec<u32>, ApiError> {
+    let served = served.clone();
+    blocking(move || {
+        let beginning = if continues { turns.take_beginning() } else { None };
+        let mut text = rendered(&served, &turns.into_value(), tools.as_ref(), param)?;
+        text.push_str(beginning.as_deref().unwrap_or_default());
+        served.engine.text().encode(&text, false).map_err(|error| prompts::rejected(param, &error))
+    })
+    .await
+}
