@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::iter;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_stream::StreamExt;
 use worker_core::body::{check, required};
 use worker_core::{ApiError, Body, Client, blocking, sse};
@@ -128,7 +128,7 @@ async fn prompt(
 ) -> Result<Vec<u32>, ApiError> {
     let served = served.clone();
     blocking(move || {
-        let written = rendered(&served, &conversation, tools.as_ref(), "messages")?;
+        let written = rendered(&served, &conversation, tools.as_ref(), None, "messages")?;
         // The template's output already contains the BOS token.
         let tokens = served.engine.text().encode(&written, false);
         tokens.map_err(|error| prompts::rejected("messages", &error))
@@ -136,7 +136,7 @@ async fn prompt(
     .await
 }
 
-/// Renders a conversation, which is the field `param`, with the model's chat template.
+/// Renders a conversation, which is the field `param`, with the model's chat template and further variables of it.
 ///
 /// # Errors
 /// Returns a 400 error if there is no template or it rejects the conversation.
@@ -144,6 +144,7 @@ pub fn rendered(
     served: &ServedModel,
     conversation: &Value,
     tools: Option<&Value>,
+    variables: Option<&Map<String, Value>>,
     param: &str,
 ) -> Result<String, ApiError> {
     let text = served.engine.text();
@@ -151,7 +152,7 @@ pub fn rendered(
         let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
         return Err(ApiError::invalid(message).with_code("no_chat_template").with_param(param));
     }
-    let write = |conversation: &Value| text.chat(conversation, tools);
+    let write = |conversation: &Value| text.chat_with(conversation, tools, variables);
     let written = write(conversation).or_else(|refused| match call_ids::with_short_ids(conversation) {
         Some(conversation) => write(&conversation).map_err(|_| refused),
         None => Err(refused),

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use llm_engine::request::Sampling;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use worker_core::{ApiError, Client, WorkPermit, blocking, fields};
 
 use super::chat::rendered;
@@ -29,6 +29,8 @@ fields! {
         logit_bias: Biases,
         /// If true, generation continues after an end-of-text token.
         ignore_eos: bool,
+        /// Variables of the chat template.
+        chat_template_kwargs: Map<String, Value>,
     }
 }
 
@@ -52,6 +54,8 @@ pub struct Conversation {
     pub tools: Vec<Value>,
     /// Tools that may or must be called.
     pub choice: Option<ToolChoice>,
+    /// Variables of the chat template. Those of `extensions` have precedence.
+    pub variables: Map<String, Value>,
     /// If true, at most one tool call is returned.
     pub single_call: bool,
     /// JSON schema of the answer.
@@ -89,8 +93,10 @@ impl Conversation {
     /// # Errors
     /// Returns a 400 error if the tools are invalid or the template rejects the turns.
     pub async fn count(self, served: &Arc<ServedModel>, names: FieldNames) -> Result<usize, ApiError> {
-        let tools = messages::tools(self.tools, self.choice)?;
-        Ok(prompt(served, self.turns, self.continues, tools.for_template, names.turns).await?.len())
+        let tools = messages::tools(self.tools, self.choice)?.for_template;
+        let mut variables = self.variables;
+        variables.extend(self.extensions.chat_template_kwargs.unwrap_or_default());
+        Ok(prompt(served, self.turns, self.continues, (tools, variables), names.turns).await?.len())
     }
 
     /// Starts the answer.
@@ -98,11 +104,12 @@ impl Conversation {
     /// # Errors
     /// Returns an error that names the invalid field, or that of the engine.
     pub async fn start(
-        self,
+        mut self,
         served: &Arc<ServedModel>,
         client: &Client,
         names: FieldNames,
     ) -> Result<Started, ApiError> {
+        self.variables.extend(self.extensions.chat_template_kwargs.take().unwrap_or_default());
         let mut options =
             options(self.max_tokens, self.stop, self.sampler, self.extensions, self.logprobs, served)?;
         let Tools { names: callable, schema: call, for_template } = messages::tools(self.tools, self.choice)?;
@@ -115,7 +122,8 @@ impl Conversation {
             (Some(schema), None) | (None, Some(schema)) => options.constrain(schema, names.schema)?,
             (None, None) => {}
         }
-        let prompt = prompt(served, self.turns, self.continues, for_template, names.turns).await?;
+        let prompt =
+            prompt(served, self.turns, self.continues, (for_template, self.variables), names.turns).await?;
         let prompt_tokens = prompt.len();
         served.check_prompt(prompt_tokens, names.turns)?;
         options.limit_tokens(served.context() - prompt_tokens);
@@ -135,7 +143,7 @@ fn options(
     logprobs: Option<usize>,
     served: &ServedModel,
 ) -> Result<Options, ApiError> {
-    let ExtensionFields { seed, stop_token_ids, min_tokens, logit_bias, ignore_eos } = extensions;
+    let ExtensionFields { seed, stop_token_ids, min_tokens, logit_bias, ignore_eos, .. } = extensions;
     let common = CommonFields {
         max_tokens: max_tokens.map(TokenLimit::Tokens),
         stop: (!stop.is_empty()).then_some(Strings::Several(stop)),
@@ -150,17 +158,18 @@ fn options(
     Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)
 }
 
+/// Returns the tokens of the prompt. The template receives the tools and the variables.
 async fn prompt(
     served: &Arc<ServedModel>,
     mut turns: Turns,
     continues: bool,
-    tools: Option<Value>,
+    (tools, variables): (Option<Value>, Map<String, Value>),
     param: &'static str,
 ) -> Result<Vec<u32>, ApiError> {
     let served = served.clone();
     blocking(move || {
         let beginning = if continues { turns.take_beginning() } else { None };
-        let mut text = rendered(&served, &turns.into_value(), tools.as_ref(), param)?;
+        let mut text = rendered(&served, &turns.into_value(), tools.as_ref(), Some(&variables), param)?;
         text.push_str(beginning.as_deref().unwrap_or_default());
         served.engine.text().encode(&text, false).map_err(|error| prompts::rejected(param, &error))
     })

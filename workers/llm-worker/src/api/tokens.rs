@@ -89,7 +89,7 @@ fn encode(served: &ServedModel, body: TokenizeBody) -> Result<Vec<u32>, ApiError
         (None, None, Some(messages)) => {
             let tools = messages::tools(body.tools.unwrap_or_default(), None)?.for_template;
             let messages = messages::for_template(messages)?;
-            (rendered(served, &messages, tools.as_ref(), "messages")?, false, "messages")
+            (rendered(served, &messages, tools.as_ref(), None, "messages")?, false, "messages")
         }
         _ => return Err(ApiError::invalid("set exactly one of `content`, `prompt` and `messages`")),
     };
@@ -142,6 +142,6 @@ pub async fn apply_template(
     served.name.check(common.model.as_deref())?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let prompt = blocking(move || rendered(&served, &conversation, tools.as_ref(), "messages")).await?;
+    let prompt = blocking(move || rendered(&served, &conversation, tools.as_ref(), None, "messages")).await?;
     Ok(Json(json!({ "prompt": prompt })))
 }

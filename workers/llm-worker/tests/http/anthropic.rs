@@ -153,7 +153,7 @@ async fn fields_of_agents_are_accepted() {
         "output_config": {"effort": "high"}, "betas": ["x"], "top_k": 5, "top_p": 0.9, "cache_control": {"type": "ephemeral"},
         "system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}], "max_tokens": 32_000,
         "tool_choice": {"type": "auto"}, "tools": [{"type": "custom", "name": "f", "input_schema": {"type": "object"}}],
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "x ".repeat(480)}]}]});
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x ".repeat(400)}]}]});
     let path = "/v1/messages?beta=true";
     let request = Request::post(path).header("content-type", "application/json").header("x-api-key", "x");
     let request =
@@ -168,6 +168,29 @@ async fn fields_of_agents_are_accepted() {
         let text = answer["content"][0]["text"].as_str().unwrap();
         assert_eq!(serde_json::from_str::<Value>(text).unwrap(), json!({"n": 7}));
     }
+}
+
+/// The template of the model has a switch for reasoning.
+#[tokio::test]
+async fn thinking_is_a_variable_of_the_template() {
+    let worker = worker();
+    let count = async |more: Value| {
+        let answer = worker.post("/v1/messages/count_tokens", &request(more)).await.json();
+        answer["input_tokens"].as_u64().unwrap()
+    };
+    let tokens = |text: &str| worker.served.engine.text().encode(text, false).unwrap().len() as u64;
+    let plain = count(json!({})).await;
+    assert_eq!(count(json!({"thinking": {"type": "adaptive"}})).await, plain);
+    for more in [
+        json!({"thinking": {"type": "disabled"}}),
+        json!({"thinking": {"type": "adaptive"}, "chat_template_kwargs": {"enable_thinking": false}}),
+    ] {
+        assert_eq!(count(more).await, plain + tokens("[no thinking]"));
+    }
+    assert_eq!(count(json!({"output_config": {"effort": "high"}})).await, plain + tokens("[high]"));
+    let body = json!({"input": "Hello", "max_output_tokens": 1, "reasoning": {"effort": "none"}});
+    let response = worker.post("/v1/responses", &body).await.json();
+    assert_eq!(response["usage"]["input_tokens"], plain + tokens("[no thinking][none]"));
 }
 
 #[tokio::test]

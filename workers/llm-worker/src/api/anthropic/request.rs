@@ -1,6 +1,6 @@
 //! Body of `POST /v1/messages`.
 use serde::de::IgnoredAny;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use worker_core::body::{Limit, Nested, Others, Table, check, required};
 use worker_core::{ApiError, fields};
 
@@ -64,7 +64,7 @@ fields! {
 fields! {
     /// Options of reasoning.
     pub struct ThinkingFields, others: Others::Unsupported(&[]) => {
-        /// One of [`THINKING`].
+        /// One of [`THINKING`], which sets the variable `enable_thinking` of the chat template.
         kind as "type": String,
         /// Accepted without effect.
         budget_tokens: usize,
@@ -76,7 +76,7 @@ fields! {
 fields! {
     /// Options of the answer.
     pub struct OutputFields, others: Others::Unsupported(&[]) => {
-        /// Accepted without effect.
+        /// Variable `reasoning_effort` of the chat template.
         effort: String,
         /// Format.
         format: Nested<FormatFields>,
@@ -112,14 +112,17 @@ pub fn validated(
     if let Some(tokens) = own.max_tokens {
         check(&[Limit("max_tokens", tokens as f64, 1.0..=f64::INFINITY, "tokens")])?;
     }
+    let mut variables = Map::new();
     if let Some(Nested(thinking)) = own.thinking {
         let kind = required(thinking.kind, "thinking.type")?;
         if !THINKING.contains(&kind.as_str()) {
             let message = format!("is {kind:?}, but must be one of {}", THINKING.join(", "));
             return Err(ApiError::field("thinking.type", message));
         }
+        variables.insert("enable_thinking".to_owned(), json!(kind != "disabled"));
     }
     let Nested(output) = own.output_config.unwrap_or_default();
+    variables.extend(output.effort.map(|effort| ("reasoning_effort".to_owned(), json!(effort))));
     let format = |format: Option<Nested<FormatFields>>, name: &str| match format {
         None => Ok(None),
         Some(Nested(format)) => match required(format.kind, &format!("{name}.type"))?.as_str() {
@@ -139,6 +142,7 @@ pub fn validated(
         continues: true,
         tools: tools.functions,
         choice: tools.choice,
+        variables,
         single_call: tools.single_call,
         schema,
         max_tokens: own.max_tokens,

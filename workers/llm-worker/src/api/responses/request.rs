@@ -176,6 +176,7 @@ pub fn validated(
         tools: tools.functions,
         choice: tools.choice,
         single_call: own.parallel_tool_calls == Some(false),
+        variables: variables(reasoning.effort.as_deref()),
         schema,
         logprobs: logprobs.then_some(top),
         max_tokens: own.max_output_tokens,
@@ -214,6 +215,18 @@ pub fn validated(
         "user": null,
     });
     Ok(Request { conversation, response, custom_tools: tools.custom, logprobs, stream })
+}
+
+/// Returns the variables of the chat template for an effort.
+fn variables(effort: Option<&str>) -> Map<String, Value> {
+    let mut variables = Map::new();
+    if let Some(effort) = effort {
+        variables.insert("reasoning_effort".to_owned(), json!(effort));
+    }
+    if effort == Some("none") {
+        variables.insert("enable_thinking".to_owned(), json!(false));
+    }
+    variables
 }
 
 /// Returns the format as the response repeats it, and the schema of the text.
