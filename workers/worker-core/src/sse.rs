@@ -91,8 +91,9 @@ impl Frame {
 
 impl From<Frame> for Event {
     fn from(frame: Frame) -> Event {
-        let event = Event::default().data(frame.data);
-        let event = frame.name.into_iter().fold(event, Event::event);
+        // The name comes first, as simple clients expect.
+        let event = frame.name.into_iter().fold(Event::default(), Event::event);
+        let event = event.data(frame.data);
         frame.id.into_iter().fold(event, |event, id| event.id(id.to_string()))
     }
 }

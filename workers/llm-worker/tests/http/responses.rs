@@ -196,7 +196,7 @@ async fn fields_of_agents_are_accepted() {
         "truncation": "auto", "user": "u", "store": true, "client_metadata": {"a": "b"}, "safety_identifier": "s",
         "reasoning": {"effort": "high", "summary": "auto"}, "text": {"verbosity": "low"}, "previous_response_id": null,
         "tool_choice": "auto", "parallel_tool_calls": true, "background": false, "stream_options": null,
-        "tools": [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}]});
+        "tools": [{"type": "web_search", "external_web_access": false}, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}, {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}]});
     let answer = worker.post(PATH, &request(more)).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert_eq!(answer.json()["store"], false);

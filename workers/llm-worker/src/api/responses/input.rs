@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 use worker_core::ApiError;
 
-use super::tools::FREE_TEXT;
+use super::tools::{FREE_TEXT, visible_name};
 use crate::api::object::{Object, text_of};
 use crate::api::turns::Turns;
 
@@ -51,11 +51,11 @@ fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
             let arguments = item.required_text("arguments")?;
             // Templates serialize the arguments themselves.
             let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
-            turns.call(item.required_text("call_id")?, item.required_text("name")?, arguments);
+            turns.call(item.required_text("call_id")?, &name(item)?, arguments);
         }
         "custom_tool_call" => {
             let arguments = json!({ FREE_TEXT: item.required_text("input")? });
-            turns.call(item.required_text("call_id")?, item.required_text("name")?, arguments);
+            turns.call(item.required_text("call_id")?, &name(item)?, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
             turns.result(item.required_text("call_id")?, content(item, "output")?);
@@ -74,6 +74,10 @@ fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+fn name(item: &Object) -> Result<String, ApiError> {
+    Ok(visible_name(item.text("namespace")?, item.required_text("name")?))
 }
 
 fn content(item: &Object, name: &str) -> Result<String, ApiError> {

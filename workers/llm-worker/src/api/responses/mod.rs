@@ -33,8 +33,7 @@ pub async fn create(
     let served = api.served()?;
     let request = request::validated(body, &served)?;
     let started = request.conversation.start(&served, &client, NAMES).await?;
-    let writer =
-        Writer::new(request.response, request.custom_tools, request.logprobs.then(|| served.clone()));
+    let writer = Writer::new(request.response, request.tool_names, request.logprobs.then(|| served.clone()));
     if request.stream {
         return Ok(output::streamed(writer, started.outputs, started.permit, &api.lifecycle, error_event));
     }

@@ -1,10 +1,13 @@
 //! Body of `POST /v1/responses`.
+use std::collections::HashMap;
+
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 use worker_core::body::{Limit, Nested, Others, Table, check, required};
 use worker_core::{ApiError, fields, unix_seconds};
 
+use super::tools::ToolName;
 use super::{input, tools};
 use crate::api::answer::decimal;
 use crate::api::conversation::{Conversation, ExtensionFields};
@@ -129,8 +132,8 @@ pub struct Request {
     pub conversation: Conversation,
     /// Response without output.
     pub response: Value,
-    /// Names of the tools whose input is free text.
-    pub custom_tools: Vec<String>,
+    /// Names of the tools, by those that the model sees.
+    pub tool_names: HashMap<String, ToolName>,
     /// If true, log probabilities are returned.
     pub logprobs: bool,
     /// If true, events are streamed.
@@ -214,7 +217,7 @@ pub fn validated(
         "usage": null,
         "user": null,
     });
-    Ok(Request { conversation, response, custom_tools: tools.custom, logprobs, stream })
+    Ok(Request { conversation, response, tool_names: tools.names, logprobs, stream })
 }
 
 /// Returns the variables of the chat template for an effort.

@@ -1,11 +1,12 @@
 //! Output items and events of a response.
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 use worker_core::{ApiError, unix_seconds};
 
-use super::tools::FREE_TEXT;
+use super::tools::{FREE_TEXT, ToolName};
 use crate::api::answer::{ChatLogProb, TokenLogProb, Usage};
 use crate::api::generation::FinishReason;
 use crate::api::output::{AnswerWriter, Output, TypedEvent};
@@ -17,7 +18,8 @@ pub struct Writer {
     response: Value,
     output: Vec<Value>,
     open: Option<Item>,
-    custom_tools: Vec<String>,
+    /// Names of the tools, by those that the model sees.
+    tool_names: HashMap<String, ToolName>,
     /// Model whose tokens are reported with log probabilities, if they are requested.
     logprobs: Option<Arc<ServedModel>>,
     events: Vec<TypedEvent>,
@@ -37,15 +39,20 @@ struct Item {
 enum Kind {
     Reasoning,
     Message,
-    Function { call_id: String, name: String },
-    Custom { call_id: String, name: String },
+    Function { call_id: String, tool: ToolName },
+    Custom { call_id: String, tool: ToolName },
 }
 
 impl Writer {
-    /// Creates a writer of `response`, which has no output yet. The input of `custom_tools` is free text.
-    pub fn new(response: Value, custom_tools: Vec<String>, logprobs: Option<Arc<ServedModel>>) -> Self {
+    /// Creates a writer of `response`, which has no output yet. `tool_names` are the names of the tools, by those that the
+    /// model sees.
+    pub fn new(
+        response: Value,
+        tool_names: HashMap<String, ToolName>,
+        logprobs: Option<Arc<ServedModel>>,
+    ) -> Self {
         let (output, events) = (Vec::new(), Vec::new());
-        Self { response, output, open: None, custom_tools, logprobs, events, sequence: 0 }
+        Self { response, output, open: None, tool_names, logprobs, events, sequence: 0 }
     }
 
     fn event(&mut self, kind: &'static str, mut body: Value) {
@@ -89,8 +96,8 @@ impl Writer {
                 let body = json!({ "text": text, "logprobs": item.logprobs });
                 self.item_event("response.output_text.done", body);
             }
-            Kind::Function { name, .. } => {
-                let body = json!({ "name": name, "arguments": text });
+            Kind::Function { tool, .. } => {
+                let body = json!({ "name": tool.name, "arguments": text });
                 self.item_event("response.function_call_arguments.done", body);
             }
             Kind::Custom { .. } => {
@@ -186,10 +193,14 @@ impl AnswerWriter for Writer {
             Output::Text(text, tokens) => {
                 self.append(|kind| matches!(kind, Kind::Message), Some(Kind::Message), &text, &tokens);
             }
-            Output::Call { id, name } => self.begin(match self.custom_tools.contains(&name) {
-                true => Kind::Custom { call_id: id, name },
-                false => Kind::Function { call_id: id, name },
-            }),
+            Output::Call { id: call_id, name } => {
+                let unknown = || ToolName { name: name.clone(), namespace: None, is_custom: false };
+                let tool = self.tool_names.get(&name).cloned().unwrap_or_else(unknown);
+                self.begin(match tool.is_custom {
+                    true => Kind::Custom { call_id, tool },
+                    false => Kind::Function { call_id, tool },
+                });
+            }
             Output::Arguments(text) => {
                 self.append(|kind| !matches!(kind, Kind::Reasoning | Kind::Message), None, &text, &[]);
             }
@@ -246,15 +257,21 @@ impl Item {
             Kind::Message => json!({
                 "id": id, "type": "message", "status": status, "role": "assistant", "content": content,
             }),
-            Kind::Function { call_id, name } => json!({
-                "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
-                "arguments": text,
-            }),
-            Kind::Custom { call_id, name } => {
+            Kind::Function { call_id, tool } => {
+                let mut call = json!({
+                    "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": tool.name,
+                    "arguments": text,
+                });
+                if let Some(namespace) = &tool.namespace {
+                    call["namespace"] = json!(namespace);
+                }
+                call
+            }
+            Kind::Custom { call_id, tool } => {
                 let input = serde_json::from_str::<Value>(text).ok();
                 let input = input.and_then(|arguments| arguments[FREE_TEXT].as_str().map(str::to_owned));
                 json!({
-                    "id": id, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": name,
+                    "id": id, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": tool.name,
                     "input": input.unwrap_or_else(|| text.clone()),
                 })
             }
@@ -268,14 +285,17 @@ mod tests {
 
     #[test]
     fn parts_become_items_in_order() {
-        let mut writer = Writer::new(json!({ "output": [] }), Vec::new(), None);
+        let mut writer = {
+            let tool = ToolName { name: "f".into(), namespace: Some("n".into()), is_custom: false };
+            Writer::new(json!({ "output": [] }), [("n__f".to_owned(), tool)].into(), None)
+        };
         let mut events = writer.start();
         let usage = Usage::default();
         for output in [
             Output::Reasoning("a".into()),
             Output::Reasoning("b".into()),
             Output::Text("c".into(), Vec::new()),
-            Output::Call { id: "1".into(), name: "f".into() },
+            Output::Call { id: "1".into(), name: "n__f".into() },
             Output::Arguments("{\"x\":".into()),
             Output::Arguments("1}".into()),
             Output::Call { id: "2".into(), name: "g".into() },
@@ -314,6 +334,7 @@ mod tests {
         assert_eq!(output[0]["content"], json!([{ "type": "reasoning_text", "text": "ab" }]));
         assert_eq!(output[1]["content"][0]["text"], "c");
         assert_eq!((&output[2]["arguments"], &output[2]["call_id"]), (&json!("{\"x\":1}"), &json!("1")));
+        assert_eq!((&output[2]["name"], &output[2]["namespace"]), (&json!("f"), &json!("n")));
         assert_eq!((&output[3]["arguments"], &output[3]["name"]), (&json!(""), &json!("g")));
         let items: Vec<Value> = events.iter().map(|event| json!(event)).collect();
         let items = items.iter().filter(|event| event["type"] == "response.output_item.done");
