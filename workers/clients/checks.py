@@ -1,5 +1,7 @@
 """Checks for client tests: counts successful checks and exits at the first failure."""
+import json
 import sys
+import urllib.request
 
 COUNT = 0
 
@@ -20,6 +22,15 @@ def refused(what, kind, param, work):
         check(what, error.param == param, error)
     else:
         sys.exit(f"{what}: expected an error, got {seen}")
+
+
+def without_space(base):
+    """Returns fields of a request without white space, which the tiny model repeats until the limit in JSON."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{base}/tokenize", json.dumps({"content": " "}).encode(), headers)
+    tokens = json.load(urllib.request.urlopen(request))["tokens"]
+    check("space", len(tokens) == 1, tokens)
+    return {"logit_bias": {str(tokens[0]): -100}}
 
 
 def report(name):

@@ -95,6 +95,8 @@ pub enum Event {
         text: String,
         /// Reason why generation ended.
         reason: StopReason,
+        /// Stop string that ended the text, if one did.
+        stop: Option<String>,
         /// Token counts.
         usage: Usage,
     },

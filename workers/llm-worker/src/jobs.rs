@@ -188,7 +188,7 @@ async fn write(
         let is_open = match event {
             Event::Started => log.started(),
             Event::Token { text, .. } => log.token(text),
-            Event::End { text, reason, usage } => {
+            Event::End { text, reason, usage, .. } => {
                 log.end(text, reason, usage.completion_tokens);
                 return log.job.end();
             }

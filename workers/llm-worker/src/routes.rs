@@ -15,11 +15,13 @@ pub fn app(api: &Api, metrics: Metrics, worker_id: &str, kind: DeviceKind) -> Ap
         .merge(jobs::router(api.clone(), worker_id.to_owned()))
         .merge(page::page().router());
     let drained = api.clone();
-    App::new(router, api.lifecycle.clone(), metrics).public_path("/").doctor_of(kind, package).on_drain(
-        move || {
+    App::new(router, api.lifecycle.clone(), metrics)
+        .public_path("/")
+        .doctor_of(kind, package)
+        .error_format(api::MESSAGES, api::messages_error)
+        .on_drain(move || {
             if let Ok(served) = drained.served() {
                 served.engine.drain();
             }
-        },
-    )
+        })
 }

@@ -51,7 +51,7 @@ impl Worker for LlmWorker {
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
         let reading = &mut |share| progress.report(share, "reading the weights");
-        let Loaded { model, text, sampling, name, bytes } =
+        let Loaded { model, text, sampling, name, bytes, trained_context } =
             load(&path, &device.device, arguments.load(), reading).context("cannot load the model")?;
         progress.report(1.0, "warming up");
         let name = if path.as_os_str() == arguments.model.as_str() { name } else { arguments.model.clone() };
@@ -64,7 +64,7 @@ impl Worker for LlmWorker {
             ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
         let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
         let formats = arguments.formats(served.formats);
-        let served = served.with_sampling(sampling).with_formats(formats);
+        let served = served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
         let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)

@@ -34,8 +34,12 @@ pub struct ServedModel {
     pub tokenizing: Arc<Semaphore>,
     /// Formats of tool calls and reasoning.
     pub formats: Formats,
+    /// Maximum number of requests that run at once.
+    pub max_running: usize,
     /// Maximum number of open requests.
     max_open: usize,
+    /// Context length of the model's configuration.
+    trained_context: usize,
 }
 
 impl ServedModel {
@@ -50,10 +54,12 @@ impl ServedModel {
         let lifecycle = lifecycle.clone();
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
-        let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
+        let max_running = options.max_running.min(options.step_tokens);
+        let max_open = max_running.saturating_add(options.max_waiting);
         let processors = available_parallelism().map_or(1, NonZero::get);
         let template = engine.text().template();
         let formats = Formats::detect(|sign| template.is_some_and(|template| template.contains(sign)));
+        let trained_context = engine.capacity().context;
         ServedModel {
             engine,
             name,
@@ -63,7 +69,9 @@ impl ServedModel {
             prompt_tokens_details: false,
             formats,
             tokenizing: Arc::new(Semaphore::new(processors)),
+            max_running,
             max_open,
+            trained_context,
         }
     }
 
@@ -86,6 +94,11 @@ impl ServedModel {
     pub fn shown_tokens(&self, options: &ParserOptions) -> Vec<u32> {
         let marks = self.formats.marks(options).into_iter();
         marks.filter_map(|mark| self.engine.text().special_token(mark)).collect()
+    }
+
+    /// Sets the context length of the model's configuration, if it is longer than the served one.
+    pub fn with_trained_context(self, trained_context: usize) -> ServedModel {
+        ServedModel { trained_context, ..self }
     }
 
     /// Checks that a prompt leaves space for at least one generated token.
@@ -128,7 +141,17 @@ impl worker_core::LoadedModel for ServedModel {
     }
 
     fn card(&self) -> Value {
-        json!({ "max_model_len": self.context(), "chat_template": self.engine.text().has_template() })
+        json!({
+            "max_model_len": self.context(),
+            "chat_template": self.engine.text().has_template(),
+            "architecture": { "input_modalities": ["text"], "output_modalities": ["text"] },
+            // As in llama.cpp.
+            "meta": {
+                "n_ctx": self.context(),
+                "n_ctx_train": self.trained_context,
+                "n_vocab": self.engine.capacity().vocabulary,
+            },
+        })
     }
 
     fn device(&self) -> &OpenDevice {

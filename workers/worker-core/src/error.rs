@@ -1,9 +1,9 @@
 //! HTTP errors in OpenAI's format.
 
 use axum::Json;
-use axum::body::to_bytes;
-use axum::extract::Request;
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -148,8 +148,41 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        (self.status, headers, Json(self.body())).into_response()
+        let mut response = (self.status, headers, Json(self.body())).into_response();
+        response.extensions_mut().insert(self);
+        response
     }
+}
+
+/// Function that returns the JSON body of an error.
+pub type ErrorFormat = fn(&ApiError) -> Value;
+
+/// Formats of errors of paths that do not use OpenAI's. Each applies to a path and to those below it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ErrorFormats(pub Vec<(&'static str, ErrorFormat)>);
+
+impl ErrorFormats {
+    fn of(&self, path: &str) -> Option<ErrorFormat> {
+        let under =
+            |start| path.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.0.iter().find(|(start, _)| under(*start)).map(|(_, format)| *format)
+    }
+}
+
+/// Middleware that replaces the bodies of errors of paths with a format of their own. The response keeps its headers.
+pub(crate) async fn format_errors(
+    State(formats): State<ErrorFormats>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let format = formats.of(request.uri().path());
+    let response = next.run(request).await;
+    let Some(error) = format.and_then(|format| Some(format(response.extensions().get::<ApiError>()?))) else {
+        return response;
+    };
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(error.to_string()))
 }
 
 /// Handles requests for unknown paths.

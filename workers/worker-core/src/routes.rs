@@ -3,7 +3,10 @@
 use crate::admission::{Admission, ClientLimits, admit};
 use crate::auth::{TokenPolicy, require_token};
 use crate::device::{self, DeviceKind};
-use crate::error::{handler_panicked, method_not_allowed, normalize_errors, route_not_found};
+use crate::error::{
+    ErrorFormat, ErrorFormats, format_errors, handler_panicked, method_not_allowed, normalize_errors,
+    route_not_found,
+};
 use crate::lifecycle::State as Phase;
 use crate::metrics::measure;
 use crate::origin::{OriginPolicy, check_origin};
@@ -33,6 +36,7 @@ pub struct App {
     router: Router,
     doctor: Option<Doctor>,
     open: Vec<&'static str>,
+    formats: ErrorFormats,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
     pub(crate) bound: Option<Box<dyn FnOnce(SocketAddr) + Send>>,
@@ -49,7 +53,8 @@ impl App {
     /// Creates an application. `router` must not contain `/health`, `/ready`, `/metrics` and `/doctor`.
     pub fn new(router: Router, lifecycle: Lifecycle, metrics: Metrics) -> App {
         let open = vec!["/health", "/ready"];
-        App { router, doctor: None, open, lifecycle, metrics, bound: None, drain: None }
+        let formats = ErrorFormats::default();
+        App { router, doctor: None, open, formats, lifecycle, metrics, bound: None, drain: None }
     }
 
     /// Sets the function that returns the report for `GET /doctor`. It may block.
@@ -65,6 +70,12 @@ impl App {
     /// Exempts a path from authentication, such as a page that asks for the token.
     pub fn public_path(mut self, path: &'static str) -> App {
         self.open.push(path);
+        self
+    }
+
+    /// Sets the format of the errors of `path` and of the paths below it, including those of the middleware.
+    pub fn error_format(mut self, path: &'static str, format: ErrorFormat) -> App {
+        self.formats.0.push((path, format));
         self
     }
 
@@ -109,6 +120,7 @@ impl App {
         let mut router = router
             .layer(CatchPanicLayer::custom(handler_panicked))
             .layer(from_fn(normalize_errors))
+            .layer(from_fn_with_state(self.formats.clone(), format_errors))
             .layer(from_fn(close_unread));
         if !arguments.cors_origin.is_empty() {
             router = router.layer(cors(arguments));

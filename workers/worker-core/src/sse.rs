@@ -6,6 +6,7 @@ use axum::http::HeaderValue;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::Value;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -22,6 +23,8 @@ pub type EventName<E> = fn(&E) -> Option<&'static str>;
 pub struct Options<E> {
     /// Returns the SSE names of events. If set, errors are sent as events named `error`.
     pub name: Option<EventName<E>>,
+    /// Returns the JSON of an error.
+    pub error: fn(&ApiError) -> Value,
     /// If true, the stream ends with `data: [DONE]`.
     pub done: bool,
     /// Idle time after which a comment is sent, so that proxies keep the connection open.
@@ -39,12 +42,12 @@ impl<E> Copy for Options<E> {}
 impl<E> Default for Options<E> {
     /// Returns options with unnamed events, `[DONE]` at the end, and comments after 15 idle seconds.
     fn default() -> Self {
-        Options { name: None, done: true, keep_alive: Duration::from_secs(15) }
+        Options { name: None, error: ApiError::body, done: true, keep_alive: Duration::from_secs(15) }
     }
 }
 
 /// Returns a response that streams events as JSON. An error, or the shutdown deadline of the worker, is sent
-/// as `{"error": {...}}` and ends the stream. `events` is dropped when the client disconnects, which notifies
+/// as `{"error": {...}}`, or in the format of the options, and ends the stream. `events` is dropped when the client disconnects, which notifies
 /// their producer.
 pub fn response<E, S>(events: S, lifecycle: &Lifecycle, options: Options<E>) -> Response
 where
@@ -56,7 +59,7 @@ where
     let events = UntilAborted { source: Some(Box::pin(events)), aborted };
     let frames = events.map(move |event| {
         let event = event.and_then(|event| Frame::new(&event, options.name.and_then(|name| name(&event))));
-        event.unwrap_or_else(|error| Frame::error(&error, options.name.map(|_| "error")))
+        event.unwrap_or_else(|error| Frame::error(&(options.error)(&error), options.name.map(|_| "error")))
     });
     respond(frames, options.done, options.keep_alive)
 }
@@ -81,15 +84,16 @@ impl Frame {
         size_of::<Frame>() + self.data.len()
     }
 
-    pub fn error(error: &ApiError, name: Option<&'static str>) -> Frame {
-        Frame { id: None, name, data: error.body().to_string().into() }
+    pub fn error(body: &Value, name: Option<&'static str>) -> Frame {
+        Frame { id: None, name, data: body.to_string().into() }
     }
 }
 
 impl From<Frame> for Event {
     fn from(frame: Frame) -> Event {
-        let event = Event::default().data(frame.data);
-        let event = frame.name.into_iter().fold(event, Event::event);
+        // The name comes first, as simple clients expect.
+        let event = frame.name.into_iter().fold(Event::default(), Event::event);
+        let event = event.data(frame.data);
         frame.id.into_iter().fold(event, |event, id| event.id(id.to_string()))
     }
 }

@@ -431,6 +431,6 @@ async fn an_error_is_the_last_event_of_a_stream() {
     let body = response(events, &lifecycle, options).into_body();
     let text = String::from_utf8(axum::body::to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap();
     let error = ApiError::internal("failed").body();
-    let expected = format!("data: 1\nevent: number\n\ndata: {error}\nevent: error\n\ndata: [DONE]\n\n");
+    let expected = format!("event: number\ndata: 1\n\nevent: error\ndata: {error}\n\ndata: [DONE]\n\n");
     assert_eq!(text, expected);
 }

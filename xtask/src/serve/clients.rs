@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use crate::download;
 use crate::process::{self, cache, command, run};
 
-/// OpenAI's client, and a package that decodes images.
-pub const OPENAI: &[&str] = &["openai==3.54.0", "pillow==13.0.0"];
+/// OpenAI's and Anthropic's clients, and a package that decodes images.
+pub const CLIENTS: &[&str] = &["openai==3.54.0", "anthropic==2.13.0", "pillow==13.0.0"];
 /// Package that controls a browser.
 const SELENIUM: &[&str] = &["selenium==4.51.0"];
 
 /// Runs a Python client against a worker. Returns the count in the client's last line, which is `NAME=COUNT`.
 pub fn run_client(program: &str, name: &str, url: &str) -> Result<u64> {
-    run_and_parse_count(command("python3", &[program, url]).env("PYTHONPATH", packages(OPENAI)?), name)
+    run_and_parse_count(command("python3", &[program, url]).env("PYTHONPATH", packages(CLIENTS)?), name)
 }
 
 /// Tests a worker's page in Chromium and stores screenshots in the folder `name` of `folder`.

@@ -10,7 +10,8 @@ use crate::process::{self, command, root};
 use crate::software_gpu::SoftwareGpu;
 
 const MODEL: &str = "examples/tiny_llama/model";
-const REQUESTS: &str = "workers/clients/openai_requests.py";
+/// Test clients in `workers/clients`.
+const CLIENTS: [&str; 3] = ["openai_requests", "openai_responses", "anthropic_messages"];
 const PAGE: &str = "workers/clients/chat_page.py";
 /// Prefix of the load test's last line on success.
 const LOAD_OK: &str = "load: ok";
@@ -24,7 +25,10 @@ pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: O
         // The load test's clients share one address, so the per-client limit is off.
         command.args(["--streams-per-client", "0"]);
     })?;
-    let requests = clients::run_client(REQUESTS, "openai_requests", &worker.url(""))?;
+    let mut requests = 0;
+    for name in CLIENTS {
+        requests += clients::run_client(&format!("workers/clients/{name}.py"), name, &worker.url(""))?;
+    }
     if let Some(folder) = page {
         clients::run_browser(PAGE, "chat_page", &worker.url(""), folder)?;
     }

@@ -147,8 +147,8 @@ impl Writer {
             return true;
         }
         if piece.stopped {
-            let usage = self.usage;
-            self.ending = Some(Event::End { text: String::new(), reason: StopReason::Stop, usage });
+            let (usage, stop) = (self.usage, self.stream.found_stop().map(str::to_owned));
+            self.ending = Some(Event::End { text: String::new(), reason: StopReason::Stop, stop, usage });
         } else if self.grammar.as_ref().is_some_and(Grammar::finished) {
             self.end(StopReason::Stop);
         } else if self.usage.completion_tokens >= self.max_tokens {
@@ -163,7 +163,7 @@ impl Writer {
     }
 
     fn end(&mut self, reason: StopReason) {
-        self.ending = Some(Event::End { text: self.stream.finish(), reason, usage: self.usage });
+        self.ending = Some(Event::End { text: self.stream.finish(), reason, stop: None, usage: self.usage });
     }
 
     /// Sends an event. The receiver may be gone, which the next [`Self::is_finished`] notices.

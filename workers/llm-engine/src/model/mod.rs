@@ -78,6 +78,8 @@ pub struct Loaded {
     pub name: String,
     /// Size of weights and cache, in bytes.
     pub bytes: usize,
+    /// Context length of the model's configuration, in tokens, which the options may have reduced.
+    pub trained_context: usize,
 }
 
 /// Loads a safetensors folder or a .gguf file. `progress` receives the fraction that was read, up to 1.
@@ -96,10 +98,10 @@ pub fn load(
         Description::Config(_) => generation_config::sampling(files.path())?,
         Description::Metadata(_) => Sampling::default(),
     };
-    let (decoder, bytes) = load_files(files, device, options, progress)?;
+    let (decoder, bytes, trained_context) = load_files(files, device, options, progress)?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
-    Ok(Loaded { model: Box::new(decoder), text, sampling, name, bytes })
+    Ok(Loaded { model: Box::new(decoder), text, sampling, name, bytes, trained_context })
 }
 
 /// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
@@ -125,14 +127,16 @@ pub fn load_decoder(
     Ok(load_files(ModelFiles::open(path)?, device, options, progress)?.0)
 }
 
+/// Returns the decoder, its size in bytes, and the context length of its configuration.
 fn load_files(
     mut files: ModelFiles,
     device: &Device,
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
-) -> Result<(Decoder, usize)> {
+) -> Result<(Decoder, usize, usize)> {
     let path = files.path().display().to_string();
     let (mut config, declared) = read_config(&mut files).with_context(|| path.clone())?;
+    let trained_context = config.context;
     if let Some(context) = options.context {
         ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
@@ -153,7 +157,7 @@ fn load_files(
     let decoder = decoder.with_graphs(!options.no_graphs);
     device.synchronize()?;
     progress(1.0);
-    Ok((decoder, bytes))
+    Ok((decoder, bytes, trained_context))
 }
 
 /// Chooses the data types from the options, from the type that config.json declares, and from the tensors of a GGUF file.

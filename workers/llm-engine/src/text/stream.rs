@@ -30,7 +30,7 @@ impl TextStream {
     /// Creates a stream that ends before any string of `stop`. Empty strings are ignored.
     pub fn new(text: Arc<TextCodec>, stop: Vec<String>) -> Self {
         let stops = stop.into_iter().filter(|stop| !stop.is_empty()).collect();
-        let stops = StopFinder { stops, held: String::new(), stopped: false };
+        let stops = StopFinder { stops, held: String::new(), found: None };
         Self { text, bytes: Vec::new(), stops, unsearched: 0, shown: Vec::new() }
     }
 
@@ -75,6 +75,11 @@ impl TextStream {
         Ok(self.stops.push(&text))
     }
 
+    /// Returns the stop string that ended the text, if one did.
+    pub fn found_stop(&self) -> Option<&str> {
+        self.stops.found.as_deref()
+    }
+
     /// Returns the text held back so far, including an incomplete character.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&std::mem::take(&mut self.bytes)).into_owned();
@@ -94,23 +99,24 @@ struct StopFinder {
     stops: Vec<String>,
     /// Text that may be the start of a stop string.
     held: String,
-    stopped: bool,
+    /// Stop string that ended the text.
+    found: Option<String>,
 }
 
 impl StopFinder {
     fn push(&mut self, text: &str) -> TextChunk {
-        if self.stopped {
+        if self.found.is_some() {
             return TextChunk { text: String::new(), stopped: true };
         }
         self.held.push_str(text);
         let found = self.stops.iter().filter_map(|stop| {
             let start = self.held.find(stop.as_str())?;
-            Some((start + stop.len(), start))
+            Some((start + stop.len(), start, stop))
         });
         // The match that ends first wins, so that the result does not depend on how the text is split.
-        if let Some((_, start)) = found.min() {
+        if let Some((_, start, stop)) = found.min() {
+            self.found = Some(stop.clone());
             self.held.truncate(start);
-            self.stopped = true;
             return TextChunk { text: std::mem::take(&mut self.held), stopped: true };
         }
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 use minijinja::value::{Kwargs, Value as Jinja};
 use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::ser::Formatter;
+use serde_json::{Map, Value};
 
 /// A model's Jinja chat template, with the functions and filters that Transformers provides.
 #[derive(Clone, Debug)]
@@ -38,6 +38,16 @@ impl ChatTemplate {
         })
     }
 
+    /// Returns the template's text.
+    pub fn source(&self) -> &str {
+        &self.default
+    }
+
+    /// Returns the texts of the BOS and EOS tokens.
+    pub fn special_texts(&self) -> [&str; 2] {
+        [&self.bos, &self.eos]
+    }
+
     /// Renders the prompt for the model's answer to `messages`. Content that is a list of text parts is
     /// joined by newlines, and string arguments of tool calls are parsed as JSON, as templates expect.
     ///
@@ -45,6 +55,19 @@ impl ChatTemplate {
     /// Returns an error if `messages` is not an array of objects, a part is not text, or the template raises
     /// an exception.
     pub fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
+        self.render_with(messages, tools, None)
+    }
+
+    /// Like [`Self::render`], with further variables, which cannot replace those that the template always has.
+    ///
+    /// # Errors
+    /// Like [`Self::render`].
+    pub fn render_with(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+        variables: Option<&Map<String, Value>>,
+    ) -> Result<String> {
         let messages = messages.as_array().context("messages must be an array")?;
         let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
         let tools = tools.filter(|tools| tools.as_array().is_some_and(|tools| !tools.is_empty()));
@@ -55,6 +78,7 @@ impl ChatTemplate {
             add_generation_prompt => true,
             bos_token => self.bos,
             eos_token => self.eos,
+            ..Jinja::from_serialize(variables.cloned().unwrap_or_default()),
         };
         let rendered = environment().render_str(text.unwrap_or(&self.default), values);
         rendered.context("the model's chat template rejected the messages")

@@ -1,6 +1,6 @@
 //! A model's tokenizer with its end-of-text tokens, chat template and grammars.
 use anyhow::{Context, Error, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use super::grammar::{Grammar, GrammarCompiler};
@@ -178,8 +178,21 @@ impl TextCodec {
     /// # Errors
     /// Returns an error if there is no template or it rejects the messages.
     pub fn chat(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
+        self.chat_with(messages, tools, None)
+    }
+
+    /// Like [`TextCodec::chat`], with further variables of the template, such as `enable_thinking`.
+    ///
+    /// # Errors
+    /// Returns an error if there is no template or it rejects the messages.
+    pub fn chat_with(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+        variables: Option<&Map<String, Value>>,
+    ) -> Result<String> {
         match &self.template {
-            Some(template) => template.render(messages, tools),
+            Some(template) => template.render_with(messages, tools, variables),
             None => bail!("the model has no chat template; request a completion instead"),
         }
     }

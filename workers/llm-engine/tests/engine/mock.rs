@@ -217,7 +217,7 @@ pub fn read(mut stream: Stream) -> StreamOutput {
                 top.push(likeliest);
                 continue;
             }
-            Event::End { text: piece, reason, usage } => {
+            Event::End { text: piece, reason, usage, .. } => {
                 text.push_str(&piece);
                 assert_eq!(usage.completion_tokens, tokens.len());
                 Ok((reason, usage))

@@ -64,3 +64,8 @@ impl ChatLogProb {
 pub fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
 }
+
+/// Returns the shortest decimal number that stands for `value`.
+pub fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| value.into())
+}

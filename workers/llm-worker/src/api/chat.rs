@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::iter;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_stream::StreamExt;
 use worker_core::body::{check, required};
 use worker_core::{ApiError, Body, Client, sse};
@@ -131,31 +131,47 @@ fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
 /// Returns the tokens and the text of the prompt.
 async fn prompt(
     served: &Arc<ServedModel>,
-    mut conversation: Value,
+    conversation: Value,
     tools: Option<Value>,
 ) -> Result<(Vec<u32>, String), ApiError> {
-    if !served.engine.text().has_template() {
-        let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
-        return Err(ApiError::invalid(message).with_code("no_chat_template").with_param("messages"));
-    }
     let bytes = tokenizing::text_bytes(&conversation);
     tokenizing::check_bytes(served, bytes, "messages")?;
     tokenizing::run(served, bytes, move |served| {
-        let text = served.engine.text();
-        if text.template().is_some_and(|template| template.contains("message.thinking")) {
-            messages::add_thinking(&mut conversation);
-        }
-        let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
-        let written = write(&conversation).or_else(|refused| match call_ids::with_short_ids(&conversation) {
-            Some(conversation) => write(&conversation).map_err(|_| refused),
-            None => Err(refused),
-        });
+        let written = rendered(served, &conversation, tools.as_ref(), None, "messages")?;
         // The template's output already contains the BOS token.
-        let written = written.map_err(|error| prompts::rejected("messages", &error))?;
         let prompt = tokenizing::encode_one(served, &written, false, "messages")?;
         Ok((prompt, written))
     })
     .await
+}
+
+/// Renders a conversation, which is the field `param`, with the model's chat template and further variables of it.
+///
+/// # Errors
+/// Returns a 400 error if there is no template or it rejects the conversation.
+pub fn rendered(
+    served: &ServedModel,
+    conversation: &Value,
+    tools: Option<&Value>,
+    variables: Option<&Map<String, Value>>,
+    param: &str,
+) -> Result<String, ApiError> {
+    let text = served.engine.text();
+    if !text.has_template() {
+        let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
+        return Err(ApiError::invalid(message).with_code("no_chat_template").with_param(param));
+    }
+    let mut thinking = None;
+    if text.template().is_some_and(|template| template.contains("message.thinking")) {
+        messages::add_thinking(thinking.insert(conversation.clone()));
+    }
+    let conversation = thinking.as_ref().unwrap_or(conversation);
+    let write = |conversation: &Value| text.chat_with(conversation, tools, variables);
+    let written = write(conversation).or_else(|refused| match call_ids::with_short_ids(conversation) {
+        Some(conversation) => write(&conversation).map_err(|_| refused),
+        None => Err(refused),
+    });
+    written.map_err(|error| prompts::rejected(param, &error))
 }
 
 impl Writer {

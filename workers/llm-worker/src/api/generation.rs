@@ -41,6 +41,8 @@ pub struct ChoicePiece {
     pub logprobs: Vec<TokenLogProb>,
     /// Finish reason, set in the last piece of a text.
     pub finish: Option<FinishReason>,
+    /// Stop string that ended the text, if one did.
+    pub stop: Option<String>,
 }
 
 impl ChoicePiece {
@@ -183,9 +185,9 @@ impl Generation {
                 let own = logprob.map(|logprob| LogProb { token, logprob });
                 let logprobs: Vec<_> = own.map(|own| TokenLogProb { own, top }).into_iter().collect();
                 let empty = deltas.is_empty() && logprobs.is_empty();
-                Ok((!empty).then_some(ChoicePiece { index, deltas, logprobs, finish: None }))
+                Ok((!empty).then_some(ChoicePiece { index, deltas, logprobs, ..ChoicePiece::default() }))
             }
-            Event::End { text, reason, usage } => {
+            Event::End { text, reason, stop, usage } => {
                 let deltas = choice.finish(text);
                 choice.ended = true;
                 let finish = Some(choice.finish_reason(reason));
@@ -200,7 +202,7 @@ impl Generation {
                 if reason == StopReason::Cancelled {
                     return Err(failure::worker_stopped());
                 }
-                Ok(Some(ChoicePiece { index, deltas, logprobs: Vec::new(), finish }))
+                Ok(Some(ChoicePiece { index, deltas, logprobs: Vec::new(), finish, stop }))
             }
             Event::Error { code, message } => Err(failure::engine_error(code, message)),
         }

@@ -1,11 +1,17 @@
-//! OpenAI's API.
+//! OpenAI's and Anthropic's APIs, and endpoints of vLLM and llama.cpp.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `request` | request bodies |
 //! | `options` | validation of the options that chats and completions share |
 //! | `unsupported` | unsupported fields, and their values without effect |
-//! | `chat`, `completions`, `embeddings` | the endpoints |
+//! | `chat`, `completions`, `embeddings` | OpenAI's older endpoints |
+//! | `responses/` | OpenAI's Responses API |
+//! | `anthropic/` | Anthropic's Messages API |
+//! | `tokens`, `props` | tokenization, rendering of conversations, properties of the worker |
+//! | `conversation`, `turns` | a conversation of `responses` and `anthropic`; its turns for the chat template |
+//! | `output` | the parts of an answer, and their events |
+//! | `object` | objects of a body whose fields depend on their type |
 //! | `messages` | conversion of messages and tools for the chat template |
 //! | `prompts` | tokenization of prompts |
 //! | `tokenizing` | bounds of tokenization |
@@ -17,35 +23,57 @@
 //! | `answer` | common parts of responses |
 //! | `failure` | conversion of engine errors to HTTP errors |
 mod answer;
+mod anthropic;
 mod call_ids;
 mod chat;
 mod completions;
+mod conversation;
 mod embeddings;
 mod envelope;
 pub mod failure;
 mod generation;
 mod messages;
+mod object;
 mod options;
+mod output;
 pub mod parsers;
 pub mod prompts;
+mod props;
 mod references;
 mod request;
+mod responses;
 pub mod tokenizing;
+mod tokens;
 mod tool_calls;
+mod turns;
 mod unsupported;
 
 use axum::Router;
-use axum::routing::post;
+use axum::routing::{get, post};
+
+pub use anthropic::error_body as messages_error;
 
 use crate::served::Api;
 
-/// Returns the routes under `/v1`, except those of jobs and models. As in llama.cpp, `/v1` may be omitted.
+/// Path of Anthropic's Messages API, whose errors have [a format of their own](messages_error).
+pub const MESSAGES: &str = "/v1/messages";
+
+/// Returns all routes except those of jobs and models. As in llama.cpp, `/v1` may be omitted in those of OpenAI.
 pub fn router(api: Api) -> Router {
     let routes = |router: Router<Api>, prefix: &str| {
         router
             .route(&format!("{prefix}/chat/completions"), post(chat::create))
             .route(&format!("{prefix}/completions"), post(completions::create))
             .route(&format!("{prefix}/embeddings"), post(embeddings::create))
+            .route(&format!("{prefix}/responses"), post(responses::create))
     };
-    ["/v1", ""].into_iter().fold(Router::new(), routes).with_state(api)
+    let router = ["/v1", ""].into_iter().fold(Router::new(), routes);
+    router
+        .route(MESSAGES, post(anthropic::create))
+        .route(&format!("{MESSAGES}/count_tokens"), post(anthropic::count_tokens))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/props", get(props::get))
+        .with_state(api)
 }

@@ -78,7 +78,7 @@ impl Options {
             client: 0,
             cache_salt: 0,
             sampling,
-            stop: stops(common.stop.map(Vec::from).unwrap_or_default())?,
+            stop: stops("stop", common.stop.map(Vec::from).unwrap_or_default())?,
             ignore_eos: common.ignore_eos.unwrap_or(false),
             shown_tokens: Vec::new(),
             logprobs,
@@ -117,6 +117,11 @@ impl Options {
         self.request.shown_tokens = tokens;
     }
 
+    /// Reduces the maximum number of tokens to what fits, which is `most`.
+    pub fn limit_tokens(&mut self, most: usize) {
+        self.request.max_tokens = self.request.max_tokens.filter(|tokens| *tokens <= most);
+    }
+
     /// Returns one request of `client` per prompt and choice, lazily. The seeds of a prompt's texts are consecutive.
     pub fn requests(
         &self,
@@ -150,15 +155,19 @@ fn max_tokens_of(common: &CommonFields) -> Result<Option<TokenLimit>, ApiError> 
     }
 }
 
-fn stops(stops: Vec<String>) -> Result<Vec<String>, ApiError> {
+/// Checks stop strings, which are the field `name`.
+///
+/// # Errors
+/// Returns a 400 error for too many strings, and for empty or long ones.
+pub fn stops(name: &str, stops: Vec<String>) -> Result<Vec<String>, ApiError> {
     if stops.len() > MAX_STOP_STRINGS {
         return Err(ApiError::field(
-            "stop",
+            name,
             format!("has {} strings, but at most {MAX_STOP_STRINGS} are allowed", stops.len()),
         ));
     }
     if stops.iter().any(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES) {
-        return Err(ApiError::field("stop", format!("must contain strings of 1 to {MAX_STOP_BYTES} bytes")));
+        return Err(ApiError::field(name, format!("must contain strings of 1 to {MAX_STOP_BYTES} bytes")));
     }
     Ok(stops)
 }

@@ -154,6 +154,17 @@ impl Answer {
         self.text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     }
 
+    /// Returns the events of a stream whose events have names. Checks that the names are their types.
+    pub fn typed_events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{}", self.text);
+        let names: Vec<&str> = self.text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+        let events: Vec<Value> =
+            self.events().iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+        let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+        assert_eq!(names, types);
+        events
+    }
+
     /// Returns the events as JSON. Checks that `[DONE]` occurs once, at the end.
     pub fn chunks(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.text);

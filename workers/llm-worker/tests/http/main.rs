@@ -1,5 +1,6 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
+mod anthropic;
 mod errors;
 mod extensions;
 mod fixture;
@@ -9,8 +10,10 @@ mod jobs;
 mod limits;
 mod page;
 mod scripted;
+mod responses;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 mod tiny_llama;
 mod tools;
+mod tokens;

@@ -38,7 +38,8 @@ pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson 
     {% for call in message.tool_calls %}{% if call.id | length != 9 %}{{ raise_exception('ids have nine signs') }}{% endif %}\
     {% endfor %}{% if message.role == 'tool' and message.tool_call_id | length != 9 %}\
     {{ raise_exception('ids have nine signs') }}{% endif %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
-    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}[no thinking]{% endif %}\
+    {% if reasoning_effort %}[{{ reasoning_effort }}]{% endif %}{% endif %}";
 
 /// Returns GPT-2's character for a byte.
 fn character(byte: u8) -> char {

@@ -192,7 +192,7 @@ impl<E: Serialize> Shared<E> {
     fn close(&self, entry: &Entry, error: Option<&ApiError>) {
         let last = error.map(|error| {
             let event = (self.options.error)(error);
-            self.frame(&event).unwrap_or_else(|broken| Frame::error(&broken, None))
+            self.frame(&event).unwrap_or_else(|broken| Frame::error(&broken.body(), None))
         });
         if let Some(bytes) = entry.close(last) {
             self.table.lock().mark_ended(entry.id, bytes);

@@ -90,8 +90,8 @@ async fn events_have_names_ids_and_an_end_marker() {
     job.push(&Event::Token { i: 7 });
     job.fail(&ApiError::conflict("no"));
     let all = text(jobs.stream(&id, &HeaderMap::new()).unwrap()).await;
-    let expected = "data: {\"type\":\"token\",\"i\":7}\nevent: token\nid: 0\n\n\
-        data: {\"type\":\"error\",\"code\":\"conflict\"}\nevent: error\nid: 1\n\ndata: [DONE]\n\n";
+    let expected = "event: token\ndata: {\"type\":\"token\",\"i\":7}\nid: 0\n\n\
+        event: error\ndata: {\"type\":\"error\",\"code\":\"conflict\"}\nid: 1\n\ndata: [DONE]\n\n";
     assert_eq!(all, expected);
 
     for (last, data) in [("0", 1), ("1", 0), ("99", 0), ("18446744073709551615", 0), ("x", 2)] {

@@ -1,0 +1,86 @@
+//! Conversion of input items to turns.
+use serde_json::{Value, json};
+use worker_core::ApiError;
+
+use super::tools::{FREE_TEXT, visible_name};
+use crate::api::object::{Object, text_of};
+use crate::api::turns::Turns;
+
+/// Types of parts that contain text.
+const TEXT_PARTS: [&str; 4] = ["input_text", "output_text", "text", "refusal"];
+
+/// Returns the turns of `instructions` and `input`, which is a text or a list of items.
+///
+/// # Errors
+/// Returns a 400 error that names the field.
+pub fn turns(instructions: Option<String>, input: &Value) -> Result<Turns, ApiError> {
+    let mut turns = Turns::default();
+    if let Some(instructions) = instructions {
+        turns.text("system", instructions);
+    }
+    match input {
+        Value::String(text) => turns.text("user", text.clone()),
+        Value::Array(items) if items.is_empty() => {
+            return Err(ApiError::field("input", "is empty; at least one item is required"));
+        }
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                add(&mut turns, &Object::new(format!("input[{i}]"), item)?)?;
+            }
+        }
+        _ => return Err(ApiError::field("input", "must be a string or a list of items")),
+    }
+    Ok(turns)
+}
+
+fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
+    match item.text("type")?.unwrap_or("message") {
+        "message" => {
+            let role = match item.required_text("role")? {
+                // Templates expect the older name.
+                "system" | "developer" => "system",
+                role @ ("user" | "assistant") => role,
+                other => {
+                    let message = format!("is {other:?}, but must be user, assistant, system or developer");
+                    return Err(item.error("role", message));
+                }
+            };
+            turns.text(role, content(item, "content")?);
+        }
+        "function_call" => {
+            let arguments = item.required_text("arguments")?;
+            // Templates serialize the arguments themselves.
+            let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
+            turns.call(item.required_text("call_id")?, &name(item)?, arguments);
+        }
+        "custom_tool_call" => {
+            let arguments = json!({ FREE_TEXT: item.required_text("input")? });
+            turns.call(item.required_text("call_id")?, &name(item)?, arguments);
+        }
+        "function_call_output" | "custom_tool_call_output" => {
+            turns.result(item.required_text("call_id")?, content(item, "output")?);
+        }
+        "reasoning" => {
+            if let Some(content) = item.get("content") {
+                turns.reasoning(&text_of(&item.path("content"), content, &["reasoning_text", "text"])?);
+            }
+        }
+        "item_reference" => {
+            return Err(item.error("type", "is \"item_reference\", but this server does not store items"));
+        }
+        other => {
+            let message = format!("is {other:?}, which this server does not support");
+            return Err(item.error("type", message).with_code("unsupported_parameter"));
+        }
+    }
+    Ok(())
+}
+
+fn name(item: &Object) -> Result<String, ApiError> {
+    Ok(visible_name(item.text("namespace")?, item.required_text("name")?))
+}
+
+fn content(item: &Object, name: &str) -> Result<String, ApiError> {
+    let content = item.get(name).ok_or_else(|| item.error(name, "is missing"))?;
+    text_of(&item.path(name), content, &TEXT_PARTS)
+}
