@@ -114,7 +114,7 @@ impl Writer {
 
 /// Returns the token counts. Anthropic counts tokens found in the cache separately.
 fn usage_of(usage: &Usage) -> Value {
-    let cached = usage.prompt_tokens_details.cached_tokens;
+    let cached = usage.prompt_tokens_details.map_or(0, |details| details.cached_tokens);
     json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(cached),
         "cache_creation_input_tokens": 0,

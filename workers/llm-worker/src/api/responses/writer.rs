@@ -158,7 +158,7 @@ impl Writer {
         self.response["usage"] = json!({
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {
-                "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+                "cached_tokens": usage.prompt_tokens_details.map_or(0, |details| details.cached_tokens),
                 "cache_write_tokens": 0,
             },
             "output_tokens": usage.completion_tokens,
