@@ -6,6 +6,9 @@
 //! | `options` | validation of the options that chats and completions share |
 //! | `unsupported` | unsupported fields, and their values without effect |
 //! | `chat`, `completions`, `embeddings` | the endpoints |
+//! | `rerank` | the endpoints `/rerank` and `/score` |
+//! | `scores` | scores of cross-encoders, cosines of embeddings |
+//! | `inputs` | truncation and limits of texts of embeddings and scores |
 //! | `messages` | conversion of messages and tools for the chat template |
 //! | `prompts` | tokenization of prompts |
 //! | `generation` | concurrent streams of one request |
@@ -22,11 +25,14 @@ mod embeddings;
 mod envelope;
 pub mod failure;
 mod generation;
+mod inputs;
 mod messages;
 mod options;
 pub mod prompts;
 mod references;
 mod request;
+mod rerank;
+mod scores;
 mod tool_calls;
 mod unsupported;
 
@@ -42,6 +48,10 @@ pub fn router(api: Api) -> Router {
             .route(&format!("{prefix}/chat/completions"), post(chat::create))
             .route(&format!("{prefix}/completions"), post(completions::create))
             .route(&format!("{prefix}/embeddings"), post(embeddings::create))
+            .route(&format!("{prefix}/rerank"), post(rerank::rerank))
+            .route(&format!("{prefix}/score"), post(rerank::score))
     };
-    ["/v1", ""].into_iter().fold(Router::new(), routes).with_state(api)
+    let router = ["/v1", ""].into_iter().fold(Router::new(), routes);
+    // Cohere's clients use the second version.
+    router.route("/v2/rerank", post(rerank::rerank)).with_state(api)
 }

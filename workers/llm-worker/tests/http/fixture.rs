@@ -1,4 +1,5 @@
 //! A worker without a socket, whose model can be paused and made to fail.
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
@@ -7,7 +8,7 @@ use clap::Parser;
 use llm_engine::engine::{Engine, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
-use llm_engine::step::{Capacity, Step, StepModel};
+use llm_engine::step::{Capacity, Step, StepModel, Tasks};
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
 use llm_worker::served::{Api, ServedModel};
@@ -77,6 +78,15 @@ impl StepModel for Gated {
         self.gate.step()?;
         self.model.embed(prompts)
     }
+
+    fn tasks(&self) -> Tasks {
+        self.model.tasks()
+    }
+
+    fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> Result<Tensor> {
+        self.gate.step()?;
+        self.model.classify(prompts, seconds)
+    }
 }
 
 /// A worker and its parts.
@@ -85,7 +95,7 @@ pub struct Worker {
     pub served: Arc<ServedModel>,
     pub lifecycle: Lifecycle,
     pub gate: Gate<GateState>,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Drop for Worker {
@@ -113,8 +123,19 @@ pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
 fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
+    let mut worker = serve(folder.path(), options, more, sampling);
+    worker._folder = Some(folder);
+    worker
+}
+
+/// Creates a worker that serves the model at `path`.
+pub fn worker_at(path: &Path) -> Worker {
+    serve(path, Options::default(), &[], Sampling::default())
+}
+
+fn serve(path: &Path, options: Options, more: &[&str], sampling: Sampling) -> Worker {
     let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
-    let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
+    let Loaded { model, text, .. } = load(path, &Device::Cpu, limits, &mut |_| ()).unwrap();
     let gate = Gate::new(GateState::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
     let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
@@ -130,7 +151,7 @@ fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Wor
     let unlimited = unlimited.iter().filter(|_| !more.contains(&unlimited[0]));
     let arguments = Arguments::try_parse_from(line.iter().chain(unlimited).chain(more)).unwrap();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
-    Worker { router, served, lifecycle, gate, _folder: folder }
+    Worker { router, served, lifecycle, gate, _folder: None }
 }
 
 impl Answer {

@@ -1,5 +1,6 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
+mod embeddings;
 mod errors;
 mod extensions;
 mod fixture;
