@@ -38,4 +38,4 @@ for text, one in zip(TEXTS, answer.data, strict=True):
     print(f"{off:9.1e}  {len(text):5} characters  {text[:40]!r}")
     worst = max(worst, off)
 print(f"embeddings: 1 - cos is at most {worst:.1e} for {len(TEXTS)} texts")
-sys.exit(worst > LIMIT)
+sys.exit(int(worst > LIMIT))

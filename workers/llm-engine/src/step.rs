@@ -1,4 +1,6 @@
 //! Input of one forward pass (a step), and the trait of models that compute steps.
+use std::any::Any;
+
 use candle_core::{Result, Tensor, bail};
 
 /// Number of positions in one block of the cache.
@@ -60,6 +62,9 @@ impl Default for Tasks {
     }
 }
 
+/// Intermediate results of a model between two parts of its work.
+pub type PartialWork = Box<dyn Any + Send>;
+
 /// A model and its cache, as the engine drives it.
 pub trait StepModel: Send {
     /// Returns the size limits.
@@ -92,6 +97,21 @@ pub trait StepModel: Send {
     /// # Errors
     /// Returns an error if the device fails or a prompt exceeds the context length.
     fn embed(&mut self, prompts: &[Vec<u32>]) -> Result<Tensor>;
+
+    /// Computes a part of [`Self::embed`] that takes about as long as a step of `max_rows` rows, so that running texts do
+    /// not wait longer. Returns `None` until the last part; `work` is `None` before the first.
+    ///
+    /// # Errors
+    /// See [`Self::embed`].
+    fn embed_part(
+        &mut self,
+        prompts: &[Vec<u32>],
+        max_rows: usize,
+        work: &mut Option<PartialWork>,
+    ) -> Result<Option<Tensor>> {
+        let _ = (max_rows, work);
+        self.embed(prompts).map(Some)
+    }
 
     /// Returns the scores of pairs of texts as f32 (prompts, 1). Each prompt contains both texts; `seconds` are the
     /// indices of the first tokens of their second segments.

@@ -5,7 +5,7 @@ use candle_core::DType;
 use model_thread::error_summary;
 use tokio::sync::oneshot;
 
-use crate::step::StepModel;
+use crate::step::{PartialWork, StepModel};
 
 use super::status::QueueSlot;
 
@@ -18,6 +18,8 @@ pub(super) struct EmbeddingJob {
     /// First token of the second segment of each prompt, if pairs of texts are scored.
     seconds: Option<Vec<usize>>,
     done: Vec<Vec<f32>>,
+    /// Intermediate results of the next prompt, if it is longer than a step.
+    partial: Option<PartialWork>,
     failed: Option<String>,
     reply: Option<oneshot::Sender<EmbeddingResult>>,
     slot: Option<QueueSlot>,
@@ -31,7 +33,7 @@ impl EmbeddingJob {
         reply: oneshot::Sender<EmbeddingResult>,
     ) -> Self {
         let done = Vec::with_capacity(prompts.len());
-        Self { prompts, seconds, done, failed: None, reply: Some(reply), slot: Some(slot) }
+        Self { prompts, seconds, done, partial: None, failed: None, reply: Some(reply), slot: Some(slot) }
     }
 
     /// Returns true if the receiver still exists.
@@ -41,6 +43,25 @@ impl EmbeddingJob {
 
     fn is_finished(&self) -> bool {
         self.failed.is_some() || self.done.len() == self.prompts.len()
+    }
+
+    /// Computes a part of the next prompt if it has more than `max_rows` rows. Returns false if it has not.
+    fn compute_part(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
+        let Some(next) = self.prompts.get(self.done.len()) else { return false };
+        if self.seconds.is_some() || next.len() <= max_rows {
+            return false;
+        }
+        let part = model.embed_part(std::slice::from_ref(next), max_rows, &mut self.partial);
+        let part = part.and_then(|rows| rows.map(|rows| rows.to_dtype(DType::F32)?.to_vec2()).transpose());
+        match part {
+            Ok(vectors) => self.done.extend(vectors.into_iter().flatten().take(1)),
+            Err(error) => {
+                let rows = next.len();
+                self.failed =
+                    Some(format!("embedding a prompt of {rows} tokens failed: {}", error_summary(&error)));
+            }
+        }
+        true
     }
 
     /// Returns the next prompts that fit into `rows` rows, or the next one if `at_least_one`.
@@ -59,10 +80,23 @@ impl EmbeddingJob {
 }
 
 /// Computes the next prompts of the first job, and of those behind it that fit: at least one prompt, and otherwise at most
-/// `max_rows` rows. Removes jobs that are finished or whose receivers were dropped.
+/// `max_rows` rows. Of a longer prompt, computes a part. Removes jobs that are finished or whose receivers were dropped.
 pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
     jobs.retain(|job| job.is_wanted() && !job.is_finished());
-    let Some(is_scored) = jobs.front().map(|job| job.seconds.is_some()) else { return };
+    let Some(first) = jobs.front_mut() else { return };
+    if !first.compute_part(model, max_rows) {
+        compute_several(jobs, model, max_rows);
+    }
+    jobs.retain(|job| !job.is_finished());
+    // A large job does not delay those behind it.
+    if jobs.len() > 1 {
+        jobs.rotate_left(1);
+    }
+}
+
+/// Computes the next prompts of several jobs.
+fn compute_several(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
+    let is_scored = jobs.front().is_some_and(|job| job.seconds.is_some());
     let (mut batch, mut seconds, mut shares) = (Vec::new(), Vec::new(), Vec::new());
     let mut rows = 0;
     for job in jobs.iter() {
@@ -91,11 +125,6 @@ pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn S
             Ok(vectors) => job.done.extend(vectors.take(share)),
             Err(why) => job.failed = Some(why.clone()),
         }
-    }
-    jobs.retain(|job| !job.is_finished());
-    // A large job does not delay those behind it.
-    if jobs.len() > 1 {
-        jobs.rotate_left(1);
     }
 }
 

@@ -44,8 +44,8 @@ use status::{QueueSlot, Shared};
 use thread::{Command, EngineLoop};
 use writer::Writer;
 
-/// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A prompt is computed in one
-/// piece, outside of the cache, while all streams wait.
+/// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A longer prompt than a step is
+/// computed in parts, so that streams do not wait longer than for a step.
 const MIN_EMBEDDING_LIMIT: usize = 2048;
 
 /// Limits of the engine.

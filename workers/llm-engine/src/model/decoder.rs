@@ -1,4 +1,6 @@
 //! Decoder of all model families, over a batch of sequences.
+use std::ops::Range;
+
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
@@ -10,12 +12,13 @@ use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{
     Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
-use super::packed::packed_step;
 use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
 use super::weights::{TensorRows, Weights};
-use crate::step::{BLOCK_SIZE, Capacity, SequenceStep, Step, StepModel, Tasks};
+use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, Tasks};
+
+mod embeddings;
 
 struct Layer {
     attention_norm: Option<Norm>,
@@ -248,16 +251,30 @@ impl Decoder {
 
     /// Computes the residual stream after the last layer, (wanted rows, width), from u32 tokens (rows).
     fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<ResidualStream> {
-        let mut x = self.embedding.forward(tokens, self.dtype)?;
-        if let Some(scale) = self.config.embedding_scale {
-            x = (x * scale)?;
-        }
+        self.run_layers(self.embedded(tokens)?, 0..self.layers.len(), shared)
+    }
+
+    /// Returns the residual stream before the first layer.
+    fn embedded(&self, tokens: &Tensor) -> candle_core::Result<ResidualStream> {
+        let x = self.embedding.forward(tokens, self.dtype)?;
+        Ok(ResidualStream::new(match self.config.embedding_scale {
+            Some(scale) => (x * scale)?,
+            None => x,
+        }))
+    }
+
+    /// Computes the layers of a range.
+    fn run_layers(
+        &self,
+        mut stream: ResidualStream,
+        range: Range<usize>,
+        shared: &StepContext,
+    ) -> candle_core::Result<ResidualStream> {
         let norm_of = |index: usize| match self.layers.get(index) {
             Some(layer) => layer.attention_norm.as_ref(),
             None => Some(&self.norm),
         };
-        let mut stream = ResidualStream::new(x);
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in self.layers.iter().enumerate().take(range.end).skip(range.start) {
             // After the last layer's keys and values are written, only the wanted rows matter.
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
             let queries = self.write_cache(index, layer, stream.input(norm_of(index)), shared)?;
@@ -445,30 +462,15 @@ impl StepModel for Decoder {
     }
 
     fn embed(&mut self, prompts: &[Vec<u32>]) -> candle_core::Result<Tensor> {
-        let head = &self.embedding_head;
-        if prompts.is_empty() {
-            return Tensor::zeros((0, head.width()), DType::F32, &self.device);
-        }
-        let step = packed_step(prompts, self.embedding.vocabulary()?, self.config.context)?;
-        let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
-        let (rows, wanted) = (step.tokens.len(), head.rows(&lengths));
-        let is_partial = wanted.is_some();
-        let [cu_rows, cu_keys, table] = StepIndices::of(&step).parts();
-        let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
-        let wanted = wanted.unwrap_or_default();
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
-            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
-        let (indices, heads) = ([cu_rows, cu_keys, table], (self.cache.dtype(), self.config.head_dim));
-        let plan = match self.config.bidirectional {
-            true => AttentionPlan::bidirectional(&step, indices, &self.windows, heads)?,
-            false => AttentionPlan::new(&step, indices, &self.windows, heads)?,
-        };
-        let shape = (rows, self.config.kv_heads, self.config.head_dim);
-        let zeros = || Tensor::zeros(shape, self.cache.dtype(), &self.device);
-        let uncached = Some([zeros()?, zeros()?]);
-        let wanted = is_partial.then_some(wanted);
-        let shared = StepContext { positions, slots, plan, uncached, wanted };
-        let states = self.states(&tokens, &shared)?.into_normed(&self.norm)?;
-        head.forward(&states, &lengths)
+        self.embed_prompts(prompts)
+    }
+
+    fn embed_part(
+        &mut self,
+        prompts: &[Vec<u32>],
+        max_rows: usize,
+        work: &mut Option<PartialWork>,
+    ) -> candle_core::Result<Option<Tensor>> {
+        self.embed_prompts_in_parts(prompts, max_rows, work)
     }
 }

@@ -170,6 +170,24 @@ fn scores_equal_sentence_transformers() {
     }
 }
 
+/// 64 rows with at most 32 rows per part are a layer per part.
+#[test]
+fn parts_of_a_decoder_give_the_same_vectors() {
+    for name in ["qwen3", "gemma3"] {
+        let mut model = open(&data(name), &device(), Some(DType::F32)).model;
+        let prompts = [vec![5; 40], (0..24).collect()];
+        let whole: Vec<Vec<f32>> = model.embed(&prompts).unwrap().to_vec2().unwrap();
+        for (max_rows, parts) in [(32, 2), (1, 2), (64, 1), (usize::MAX, 1)] {
+            let mut work = None;
+            for part in 1..=parts {
+                let vectors = model.embed_part(&prompts, max_rows, &mut work).unwrap();
+                assert_eq!((vectors.is_some(), work.is_none()), (part == parts, part == parts));
+                assert!(vectors.is_none_or(|vectors| vectors.to_vec2::<f32>().unwrap() == whole), "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn invalid_prompts_are_rejected() {
     let mut model = open(&data("bert"), &device(), None).model;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Device, Result, Tensor, bail};
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::{Request, RequestError};
-use llm_engine::step::{Capacity, Step, StepModel, Tasks};
+use llm_engine::step::{Capacity, PartialWork, Step, StepModel, Tasks};
 
 use super::mock::text;
 
@@ -48,6 +48,22 @@ impl StepModel for Recorder {
         }
         let firsts: Vec<f32> = prompts.iter().map(|prompt| prompt[0] as f32).collect();
         Tensor::from_vec(firsts, (prompts.len(), 1), &Device::Cpu)
+    }
+
+    fn embed_part(
+        &mut self,
+        prompts: &[Vec<u32>],
+        max_rows: usize,
+        work: &mut Option<PartialWork>,
+    ) -> Result<Option<Tensor>> {
+        let rows: usize = prompts.iter().map(Vec::len).sum();
+        let done = work.take().map_or(0, |work| *work.downcast::<usize>().unwrap()) + max_rows;
+        if done >= rows {
+            return self.embed(prompts).map(Some);
+        }
+        self.batches.lock().unwrap().push(vec![]);
+        *work = Some(Box::new(done));
+        Ok(None)
     }
 
     fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> Result<Tensor> {
@@ -93,7 +109,24 @@ fn a_batch_has_texts_of_several_jobs() {
     assert_eq!(total, 3 + 50 + 9 + 100);
     assert!(batches.iter().all(|batch| batch.iter().sum::<usize>() <= 20 || batch == &[100]), "{batches:?}");
     let is_mixed = |batch: &Vec<usize>| batch.contains(&10) && batch.iter().any(|length| *length < 10);
-    assert!(batches.iter().any(is_mixed) && batches.len() <= 6, "{batches:?}");
+    assert!(batches.iter().any(is_mixed) && batches.len() <= 10, "{batches:?}");
+    engine.stop();
+}
+
+#[test]
+fn a_long_prompt_is_computed_in_parts() {
+    let (engine, batches, permits) = start(EMBEDS, Options { step_tokens: 10, ..Options::default() });
+    let first = engine.embed(prompts(&[1])).unwrap();
+    let long = engine.embed(prompts(&[35, 2])).unwrap();
+    let short = engine.embed(prompts(&[3])).unwrap();
+    drop(permits);
+    for (job, count) in [(first, 1), (long, 2), (short, 1)] {
+        assert_eq!(job.blocking_recv().unwrap(), Ok(vectors(count)));
+    }
+    let batches = batches.lock().unwrap();
+    assert_eq!(batches.iter().filter(|batch| batch.is_empty()).count(), 3, "{batches:?}");
+    let [short, long] = [3, 35].map(|length| batches.iter().position(|batch| batch.contains(&length)));
+    assert!(short < long, "{batches:?}");
     engine.stop();
 }
 
