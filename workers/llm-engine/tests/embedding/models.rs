@@ -139,10 +139,12 @@ fn the_default_is_the_mean() {
 
 #[test]
 fn gguf_files_name_the_pooling() {
-    let mut model = open(&data("bert.gguf"), &device(), Some(DType::F32));
-    check(&mut model, &expected(&data("bert")), 1e-6, "bert.gguf");
-    let mut model = open(&data("bert-cls-q8_0.gguf"), &device(), None);
-    check(&mut model, &expected(&data("bert-cls")), 5e-3, "bert-cls-q8_0.gguf");
+    for device in [Device::Cpu, device()] {
+        let mut model = open(&data("bert.gguf"), &device, Some(DType::F32));
+        check(&mut model, &expected(&data("bert")), 1e-6, "bert.gguf");
+        let mut model = open(&data("bert-cls-q8_0.gguf"), &device, None);
+        check(&mut model, &expected(&data("bert-cls")), 5e-3, "bert-cls-q8_0.gguf");
+    }
 }
 
 #[test]
