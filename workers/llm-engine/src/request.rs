@@ -1,6 +1,8 @@
 //! Requests to the engine, the events of their streams, and the errors of rejected requests.
 use serde::{Deserialize, Serialize};
 
+use crate::step::Tasks;
+
 pub use crate::sampling::settings::Sampling;
 
 /// Constraint on the generated text.
@@ -136,6 +138,14 @@ pub enum RequestError {
         /// Maximum number of tokens.
         limit: usize,
     },
+    /// The model does not do this.
+    #[error("the model does not compute {task}; {}", offers(tasks))]
+    Unsupported {
+        /// Requested results.
+        task: &'static str,
+        /// Tasks of the model.
+        tasks: Tasks,
+    },
     /// The value of a field is invalid.
     #[error("{field}: {why}")]
     Invalid {
@@ -150,4 +160,13 @@ pub enum RequestError {
         /// Cause.
         why: String,
     },
+}
+
+/// Describes what a model offers instead.
+fn offers(tasks: &Tasks) -> &'static str {
+    match tasks {
+        Tasks { generate: true, .. } => "it generates text and computes embeddings",
+        Tasks { embed: true, .. } => "it computes embeddings, and scores of texts from them",
+        _ => "it scores pairs of texts",
+    }
 }

@@ -1,5 +1,7 @@
 //! Input of one forward pass (a step), and the trait of models that compute steps.
-use candle_core::{Result, Tensor};
+use std::any::Any;
+
+use candle_core::{Result, Tensor, bail};
 
 /// Number of positions in one block of the cache.
 pub const BLOCK_SIZE: usize = 16;
@@ -41,6 +43,28 @@ pub struct Capacity {
     pub blocks: usize,
 }
 
+/// Tasks that a model can do. The default is a decoder that also computes embeddings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tasks {
+    /// If true, it computes steps, and so generates text.
+    pub generate: bool,
+    /// If true, it computes embeddings.
+    pub embed: bool,
+    /// If true, it scores pairs of texts.
+    pub classify: bool,
+    /// Number of elements of an embedding, if known.
+    pub width: Option<usize>,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self { generate: true, embed: true, classify: false, width: None }
+    }
+}
+
+/// Intermediate results of a model between two parts of its work.
+pub type PartialWork = Box<dyn Any + Send>;
+
 /// A model and its cache, as the engine drives it.
 pub trait StepModel: Send {
     /// Returns the size limits.
@@ -62,10 +86,40 @@ pub trait StepModel: Send {
     /// Copies whole blocks of the cache, given as (source, destination) pairs.
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
-    /// Returns the final hidden states after the last norm, averaged over the rows of each prompt, as f32
-    /// (prompts, width), for embeddings. Does not use the cache.
+    /// Returns the tasks that the model can do.
+    fn tasks(&self) -> Tasks {
+        Tasks::default()
+    }
+
+    /// Returns the embeddings of prompts as f32 (prompts, width): the final hidden states, pooled as the model's files
+    /// say, or otherwise averaged. Does not use the cache.
     ///
     /// # Errors
     /// Returns an error if the device fails or a prompt exceeds the context length.
     fn embed(&mut self, prompts: &[Vec<u32>]) -> Result<Tensor>;
+
+    /// Computes a part of [`Self::embed`] that takes about as long as a step of `max_rows` rows, so that running texts do
+    /// not wait longer. Returns `None` until the last part; `work` is `None` before the first.
+    ///
+    /// # Errors
+    /// See [`Self::embed`].
+    fn embed_part(
+        &mut self,
+        prompts: &[Vec<u32>],
+        max_rows: usize,
+        work: &mut Option<PartialWork>,
+    ) -> Result<Option<Tensor>> {
+        let _ = (max_rows, work);
+        self.embed(prompts).map(Some)
+    }
+
+    /// Returns the scores of pairs of texts as f32 (prompts, 1). Each prompt contains both texts; `seconds` are the
+    /// indices of the first tokens of their second segments.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, a prompt exceeds the context length, or the model has no classifier.
+    fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> Result<Tensor> {
+        let _ = (prompts, seconds);
+        bail!("the model has no classifier")
+    }
 }

@@ -9,6 +9,8 @@ use worker_core::hub::{HubName, ModelFiles, Report, Snapshot, is_name};
 const INDEX: &str = "model.safetensors.index.json";
 /// Folder of additional chat templates.
 const TEMPLATES: &str = "additional_chat_templates/";
+/// Files of the modules of embedding models, in folders such as `1_Pooling`.
+const MODULE_FILES: [&str; 2] = ["config.json", "model.safetensors"];
 
 /// Files of a language model: one GGUF file, or the configuration, tokenizer and weights of a folder.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +44,7 @@ fn fetch_folder(snapshot: &Snapshot, repository: &str, report: Report) -> Result
     let template = |file: &&String| {
         file.strip_prefix(TEMPLATES).is_some_and(|name| name.ends_with(".jinja") && is_name(name))
     };
-    let extra = files.iter().filter(template);
+    let extra = files.iter().filter(template).chain(files.iter().filter(|file| is_module_file(file)));
     for file in root().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")).chain(extra) {
         snapshot.get(file, "", report)?;
     }
@@ -58,6 +60,14 @@ fn fetch_folder(snapshot: &Snapshot, repository: &str, report: Report) -> Result
     );
     snapshot.get_all(&weights, report)?;
     Ok(config.parent().context("internal error: a cached file has no parent folder")?.to_owned())
+}
+
+/// Returns true for the files of a module, such as `1_Pooling/config.json`.
+fn is_module_file(path: &str) -> bool {
+    let Some((folder, file)) = path.split_once('/') else { return false };
+    let number = folder.split_once('_').map_or("", |(number, _)| number);
+    let is_numbered = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+    is_numbered && is_name(folder) && MODULE_FILES.contains(&file)
 }
 
 fn files_in_index(path: &Path) -> Result<BTreeSet<String>> {
@@ -88,6 +98,18 @@ mod tests {
         for wrong in ["/no/such/model", "org/name/model.bin"] {
             let missing = find(wrong, None).unwrap_err();
             assert!(format!("{missing:#}").contains("no name on the Hub"), "{missing:#}");
+        }
+    }
+
+    #[test]
+    fn modules_have_numbered_folders() {
+        for module in ["1_Pooling/config.json", "2_Dense/model.safetensors", "10_Dense/config.json"] {
+            assert!(is_module_file(module), "{module}");
+        }
+        let others =
+            ["config.json", "onnx/config.json", "1_Pooling/x.py", "_x/config.json", "1_a/b/config.json"];
+        for other in others {
+            assert!(!is_module_file(other), "{other}");
         }
     }
 

@@ -71,10 +71,22 @@ impl Worker for LlmWorker {
     }
 }
 
-/// Generates two tokens, so that kernels are loaded and buffers allocated before the first request.
+/// Computes an embedding or a score, or generates two tokens, so that kernels are loaded and buffers allocated before the first request.
 fn warm_up(engine: &Engine) -> Result<()> {
     let prompt = engine.text().encode("Hello", true)?;
     ensure!(!prompt.is_empty(), "the tokenizer returned no tokens for \"Hello\"");
+    let tasks = engine.tasks();
+    if !tasks.generate {
+        let job = match tasks.classify {
+            true => engine.classify(vec![prompt.clone()], vec![prompt.len()])?,
+            false => engine.embed(vec![prompt])?,
+        };
+        return match job.blocking_recv() {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(why)) => bail!(why),
+            Err(_) => bail!("the engine stopped unexpectedly"),
+        };
+    }
     let request = Request {
         prompt,
         max_tokens: Some(2),

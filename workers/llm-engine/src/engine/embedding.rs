@@ -1,59 +1,130 @@
-//! Embedding jobs, computed in batches between generation steps.
+//! Embedding jobs, computed in batches between generation steps. A batch contains texts of several jobs.
+use std::collections::VecDeque;
+
 use candle_core::DType;
 use model_thread::error_summary;
 use tokio::sync::oneshot;
 
-use crate::step::StepModel;
+use crate::step::{PartialWork, StepModel};
 
 use super::status::QueueSlot;
 
 /// One vector per prompt, or the reason of the failure.
 pub type EmbeddingResult = Result<Vec<Vec<f32>>, String>;
 
-/// Prompts to embed. The receiver always gets exactly one reply, at the latest when the job is dropped.
+/// Prompts to embed or to score. The receiver always gets exactly one reply, at the latest when the job is dropped.
 pub(super) struct EmbeddingJob {
     prompts: Vec<Vec<u32>>,
+    /// First token of the second segment of each prompt, if pairs of texts are scored.
+    seconds: Option<Vec<usize>>,
     done: Vec<Vec<f32>>,
+    /// Intermediate results of the next prompt, if it is longer than a step.
+    partial: Option<PartialWork>,
     failed: Option<String>,
     reply: Option<oneshot::Sender<EmbeddingResult>>,
     slot: Option<QueueSlot>,
 }
 
 impl EmbeddingJob {
-    pub fn new(prompts: Vec<Vec<u32>>, slot: QueueSlot, reply: oneshot::Sender<EmbeddingResult>) -> Self {
+    pub fn new(
+        prompts: Vec<Vec<u32>>,
+        seconds: Option<Vec<usize>>,
+        slot: QueueSlot,
+        reply: oneshot::Sender<EmbeddingResult>,
+    ) -> Self {
         let done = Vec::with_capacity(prompts.len());
-        Self { prompts, done, failed: None, reply: Some(reply), slot: Some(slot) }
+        Self { prompts, seconds, done, partial: None, failed: None, reply: Some(reply), slot: Some(slot) }
     }
 
     /// Returns true if the receiver still exists.
-    pub(super) fn is_wanted(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
-    /// Embeds the next prompts: at least one, up to `max_rows` rows. Returns true if the job is done.
-    pub(super) fn compute_batch(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
-        let rest = &self.prompts[self.done.len()..];
-        let mut rows = 0;
-        let fits = |prompt: &&Vec<u32>| {
-            rows += prompt.len();
-            rows <= max_rows
-        };
-        let batch = &rest[..rest.iter().take_while(fits).count().max(1).min(rest.len())];
-        if batch.is_empty() {
-            return true;
-        }
-        let computed = model.embed(batch).and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
-        match computed {
-            Ok(vectors) if vectors.len() == batch.len() => self.done.extend(vectors),
-            Ok(vectors) => {
-                self.failed = Some(format!("got {} embeddings for {} prompts", vectors.len(), batch.len()))
-            }
-            Err(error) => {
-                self.failed =
-                    Some(format!("embedding {} prompts failed: {}", batch.len(), error_summary(&error)))
-            }
-        }
+    fn is_finished(&self) -> bool {
         self.failed.is_some() || self.done.len() == self.prompts.len()
+    }
+
+    /// Computes a part of the next prompt if it has more than `max_rows` rows. Returns false if it has not.
+    fn compute_part(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
+        let Some(next) = self.prompts.get(self.done.len()) else { return false };
+        if self.seconds.is_some() || next.len() <= max_rows {
+            return false;
+        }
+        let part = model.embed_part(std::slice::from_ref(next), max_rows, &mut self.partial);
+        let part = part.and_then(|rows| rows.map(|rows| rows.to_dtype(DType::F32)?.to_vec2()).transpose());
+        match part {
+            Ok(vectors) => self.done.extend(vectors.into_iter().flatten().take(1)),
+            Err(error) => {
+                let rows = next.len();
+                self.failed =
+                    Some(format!("embedding a prompt of {rows} tokens failed: {}", error_summary(&error)));
+            }
+        }
+        true
+    }
+
+    /// Returns the next prompts that fit into `rows` rows, or the next one if `at_least_one`.
+    fn next(&self, mut rows: usize, at_least_one: bool) -> &[Vec<u32>] {
+        let rest = &self.prompts[self.done.len()..];
+        let fits = |prompt: &&Vec<u32>| match rows.checked_sub(prompt.len()) {
+            Some(left) => {
+                rows = left;
+                true
+            }
+            None => false,
+        };
+        let count = rest.iter().take_while(fits).count();
+        &rest[..count.max(at_least_one.into()).min(rest.len())]
+    }
+}
+
+/// Computes the next prompts of the first job, and of those behind it that fit: at least one prompt, and otherwise at most
+/// `max_rows` rows. Of a longer prompt, computes a part. Removes jobs that are finished or whose receivers were dropped.
+pub(super) fn compute_batch(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
+    jobs.retain(|job| job.is_wanted() && !job.is_finished());
+    let Some(first) = jobs.front_mut() else { return };
+    if !first.compute_part(model, max_rows) {
+        compute_several(jobs, model, max_rows);
+    }
+    jobs.retain(|job| !job.is_finished());
+    // A large job does not delay those behind it.
+    if jobs.len() > 1 {
+        jobs.rotate_left(1);
+    }
+}
+
+/// Computes the next prompts of several jobs.
+fn compute_several(jobs: &mut VecDeque<EmbeddingJob>, model: &mut dyn StepModel, max_rows: usize) {
+    let is_scored = jobs.front().is_some_and(|job| job.seconds.is_some());
+    let (mut batch, mut seconds, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rows = 0;
+    for job in jobs.iter() {
+        let next = match job.seconds.is_some() == is_scored {
+            true => job.next(max_rows.saturating_sub(rows), batch.is_empty()),
+            false => &[],
+        };
+        if let Some(all) = &job.seconds {
+            seconds.extend(&all[job.done.len()..job.done.len() + next.len()]);
+        }
+        rows += next.iter().map(Vec::len).sum::<usize>();
+        batch.extend_from_slice(next);
+        shares.push(next.len());
+    }
+    let computed = if is_scored { model.classify(&batch, &seconds) } else { model.embed(&batch) };
+    let computed = computed.and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
+    let count = batch.len();
+    let computed = match computed {
+        Ok(vectors) if vectors.len() == count => Ok(vectors),
+        Ok(vectors) => Err(format!("got {} embeddings for {count} prompts", vectors.len())),
+        Err(error) => Err(format!("embedding {count} prompts failed: {}", error_summary(&error))),
+    };
+    let mut vectors = computed.map(Vec::into_iter);
+    for (job, share) in jobs.iter_mut().zip(shares).filter(|(_, share)| *share > 0) {
+        match &mut vectors {
+            Ok(vectors) => job.done.extend(vectors.take(share)),
+            Err(why) => job.failed = Some(why.clone()),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use model_thread::ModelThread;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::request::{Event, Request, RequestError};
-use crate::step::{BLOCK_SIZE, Capacity, StepModel};
+use crate::step::{BLOCK_SIZE, Capacity, StepModel, Tasks};
 use crate::text::TextCodec;
 
 mod beside;
@@ -48,8 +48,8 @@ use status::{QueueSlot, Shared};
 use thread::{Command, EngineLoop};
 use writer::Writer;
 
-/// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A prompt is computed in one
-/// piece, outside of the cache, while all streams wait.
+/// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A longer prompt than a step is
+/// computed in parts, so that streams do not wait longer than for a step.
 const MIN_EMBEDDING_LIMIT: usize = 2048;
 
 /// Limits of the engine.
@@ -85,8 +85,11 @@ struct Inner {
     shared: Arc<Shared>,
     text: Arc<TextCodec>,
     capacity: Capacity,
+    tasks: Tasks,
     /// Maximum number of open requests.
     max_open: usize,
+    /// Maximum number of rows per step.
+    step_tokens: usize,
     /// Maximum length of an embedded prompt, in tokens.
     embedding_limit: usize,
     /// Maximum number of unread events of a stream.
@@ -101,7 +104,7 @@ impl Engine {
     /// Returns an error for a zero option, an empty or oversized cache, or if the thread cannot be started.
     pub fn start(model: Box<dyn StepModel>, text: Arc<TextCodec>, options: Options) -> Result<Self> {
         let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread } = options;
-        let capacity = model.capacity();
+        let (capacity, tasks) = (model.capacity(), model.tasks());
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
@@ -116,8 +119,23 @@ impl Engine {
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
         let max_open = running.saturating_add(max_waiting);
-        let embedding_limit = step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context);
-        let inner = Inner { commands, shared, text, capacity, max_open, embedding_limit, max_unread, thread };
+        let embedding_limit = match tasks.generate {
+            true => step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context),
+            // There are no streams that would wait.
+            false => capacity.context,
+        };
+        let inner = Inner {
+            commands,
+            shared,
+            text,
+            capacity,
+            tasks,
+            max_open,
+            step_tokens,
+            embedding_limit,
+            max_unread,
+            thread,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -127,9 +145,12 @@ impl Engine {
     /// Returns an error, without computing anything, if the request is invalid, the queue is full, or the
     /// engine is draining, stopped or has failed.
     pub fn submit(&self, request: Request) -> Result<Stream, RequestError> {
-        let Inner { text, capacity, .. } = &*self.inner;
+        let Inner { text, capacity, tasks, .. } = &*self.inner;
+        if !tasks.generate {
+            return Err(RequestError::Unsupported { task: "text", tasks: *tasks });
+        }
         let max_tokens = limits::max_tokens(&request, *capacity)?;
-        let slot = self.queue_slot()?;
+        let slot = self.queue_slot(1)?;
         let grammar = request.constraint.as_ref().map(|constraint| text.grammar(constraint)).transpose();
         let grammar = grammar
             .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
@@ -142,13 +163,45 @@ impl Engine {
         Ok(Stream { events, cancelled })
     }
 
-    /// Queues prompts for embedding. The result of each is the mean of its final hidden states, in order.
-    /// Prompts are computed in batches between steps; dropping the receiver cancels the rest.
+    /// Queues prompts for embedding. The result of each is one vector, in order, pooled as the model's files say.
+    /// Prompts are computed in batches between steps; dropping the receiver cancels the rest. A job takes a place in the
+    /// queue for each batch that it fills.
     ///
     /// # Errors
     /// See [`Self::submit`]. Failures of the device are sent to the receiver.
     pub fn embed(&self, prompts: Vec<Vec<u32>>) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
-        let capacity = self.inner.capacity;
+        if !self.inner.tasks.embed {
+            return Err(RequestError::Unsupported { task: "embeddings", tasks: self.inner.tasks });
+        }
+        self.queue_job(prompts, None)
+    }
+
+    /// Like [`Self::embed`], for scores of pairs of texts: one number for each. `seconds` are the indices of the first
+    /// tokens of the second segments.
+    ///
+    /// # Errors
+    /// See [`Self::embed`].
+    pub fn classify(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        seconds: Vec<usize>,
+    ) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
+        if !self.inner.tasks.classify {
+            return Err(RequestError::Unsupported { task: "scores", tasks: self.inner.tasks });
+        }
+        if seconds.len() != prompts.len() {
+            let why = format!("has {} entries for {} prompts", seconds.len(), prompts.len());
+            return Err(RequestError::Invalid { field: "seconds", why });
+        }
+        self.queue_job(prompts, Some(seconds))
+    }
+
+    fn queue_job(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        seconds: Option<Vec<usize>>,
+    ) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
+        let Inner { capacity, max_open, step_tokens, .. } = *self.inner;
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;
             let (prompt, limit) = (prompt.len(), self.inner.embedding_limit);
@@ -156,9 +209,17 @@ impl Engine {
                 return Err(RequestError::EmbeddingLength { prompt, limit });
             }
         }
+        let rows: usize = prompts.iter().map(Vec::len).sum();
+        // A job that would fill more than the whole queue is accepted while the queue is empty.
+        let slot = self.queue_slot(rows.div_ceil(step_tokens).clamp(1, max_open))?;
         let (reply, receiver) = oneshot::channel();
-        self.send(Command::Embed(EmbeddingJob::new(prompts, self.queue_slot()?, reply)))?;
+        self.send(Command::Embed(EmbeddingJob::new(prompts, seconds, slot, reply)))?;
         Ok(receiver)
+    }
+
+    /// Returns the tasks that the model can do.
+    pub fn tasks(&self) -> Tasks {
+        self.inner.tasks
     }
 
     /// Returns the maximum length of an embedded prompt, in tokens.
@@ -211,10 +272,10 @@ impl Engine {
         let _ = self.inner.commands.send(Command::Stop);
     }
 
-    fn queue_slot(&self) -> Result<QueueSlot, RequestError> {
+    fn queue_slot(&self, places: usize) -> Result<QueueSlot, RequestError> {
         self.check_open()?;
         let Inner { shared, max_open, capacity, .. } = &*self.inner;
-        QueueSlot::take(shared, *max_open)
+        QueueSlot::take(shared, places, *max_open)
             .map_err(|_| RequestError::QueueFull { waiting: shared.status(capacity.blocks).waiting })
     }
 

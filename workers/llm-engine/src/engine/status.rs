@@ -9,7 +9,7 @@ use super::scheduler::Counters;
 pub struct Status {
     /// Number of requests that hold cache blocks.
     pub running: usize,
-    /// Number of requests without blocks, and of unfinished embedding jobs.
+    /// Number of requests without blocks, and of batches of unfinished embedding jobs.
     pub waiting: usize,
     /// Number of blocks in the cache.
     pub blocks: usize,
@@ -42,7 +42,7 @@ pub(super) struct Failure {
 /// State that the thread writes and handles read.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// Number of accepted requests and embedding jobs that have not ended.
+    /// Number of accepted requests, and of batches of accepted embedding jobs, that have not ended.
     open: AtomicUsize,
     snapshot: Mutex<Status>,
     pub(super) draining: AtomicBool,
@@ -100,14 +100,14 @@ impl Shared {
     }
 }
 
-/// Place in the engine's queue, released when dropped.
-pub(super) struct QueueSlot(Arc<Shared>);
+/// Places in the engine's queue, released when dropped.
+pub(super) struct QueueSlot(Arc<Shared>, usize);
 
 impl QueueSlot {
-    /// Takes a place, or returns the number of taken places if that is `limit`.
-    pub(super) fn take(shared: &Arc<Shared>, limit: usize) -> Result<Self, usize> {
-        let more = |open: usize| (open < limit).then_some(open + 1);
-        shared.open.fetch_update(Relaxed, Relaxed, more).map(|_| Self(shared.clone()))
+    /// Takes places, or returns the number of taken ones if more than `limit` would be.
+    pub(super) fn take(shared: &Arc<Shared>, places: usize, limit: usize) -> Result<Self, usize> {
+        let more = |open: usize| open.checked_add(places).filter(|open| *open <= limit);
+        shared.open.fetch_update(Relaxed, Relaxed, more).map(|_| Self(shared.clone(), places))
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -117,6 +117,6 @@ impl QueueSlot {
 
 impl Drop for QueueSlot {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.0.open.fetch_sub(self.1, Relaxed);
     }
 }

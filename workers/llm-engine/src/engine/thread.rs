@@ -13,7 +13,7 @@ use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::beside::run_beside;
-use super::embedding::EmbeddingJob;
+use super::embedding::{self, EmbeddingJob};
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::Shared;
@@ -206,15 +206,10 @@ impl EngineLoop {
         Ok((written, elapsed))
     }
 
-    /// Computes a batch of the first embedding job. Returns the time it took.
+    /// Computes a batch of the embedding jobs. Returns the time it took.
     fn embed_batch(&mut self) -> Duration {
         let begin = Instant::now();
-        self.embeddings.retain(EmbeddingJob::is_wanted);
-        if let Some(embedding) = self.embeddings.front_mut()
-            && embedding.compute_batch(&mut *self.model, self.rows)
-        {
-            self.embeddings.pop_front();
-        }
+        embedding::compute_batch(&mut self.embeddings, &mut *self.model, self.rows);
         begin.elapsed()
     }
 }

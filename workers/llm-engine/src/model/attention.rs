@@ -23,6 +23,8 @@ pub struct Scoring {
 pub struct AttentionPlan {
     sequences: Vec<SequencePlan>,
     flash: Option<FlashArguments>,
+    /// If true, a query does not see the keys after its position.
+    causal: bool,
 }
 
 struct SequencePlan {
@@ -102,9 +104,29 @@ impl AttentionPlan {
     /// and the dtype and width of the heads.
     pub fn new(
         step: &Step,
+        indices: [Tensor; 3],
+        windows: &[Option<usize>],
+        heads: (DType, usize),
+    ) -> Result<Self> {
+        Self::with_direction(step, indices, windows, heads, true)
+    }
+
+    /// Like [`Self::new`], for queries that also see the keys after their position. Windows extend to both sides.
+    pub fn bidirectional(
+        step: &Step,
+        indices: [Tensor; 3],
+        windows: &[Option<usize>],
+        heads: (DType, usize),
+    ) -> Result<Self> {
+        Self::with_direction(step, indices, windows, heads, false)
+    }
+
+    fn with_direction(
+        step: &Step,
         [rows, keys, table]: [Tensor; 3],
         windows: &[Option<usize>],
         (dtype, width): (DType, usize),
+        causal: bool,
     ) -> Result<Self> {
         let device = rows.device().clone();
         let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
@@ -119,7 +141,7 @@ impl AttentionPlan {
                     planned.blocks = Some(table.narrow(0, at * table_width, blocks)?);
                 }
                 for &window in windows {
-                    planned.masks.push((window, causal_mask(sequence, window, &device)?));
+                    planned.masks.push((window, mask(sequence, window, causal, &device)?));
                 }
             }
             sequences.push(planned);
@@ -134,15 +156,16 @@ impl AttentionPlan {
             }),
             false => None,
         };
-        Ok(Self { sequences, flash })
+        Ok(Self { sequences, flash, causal })
     }
 
-    /// Computes attention of queries (rows, heads, width) over the keys of their sequence, up to their own
+    /// Computes attention of queries (rows, heads, width) over the keys of their sequence, if causal up to their own
     /// position. Returns (rows, heads · width). Keys and values are the cache's (blocks, [`BLOCK_SIZE`], key
     /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width).
     pub fn attend(&self, scores: Scoring, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
         let Some(flash) = &self.flash else { return self.attend_without_flash(scores, q, [k, v], paged) };
-        let (left, right) = (scores.window.map(|window| window - 1), Some(0));
+        let left = scores.window.map(|window| window - 1);
+        let right = if self.causal { Some(0) } else { left };
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
         let (scale, cap) = (scores.scale, scores.softcap);
@@ -209,13 +232,20 @@ fn attend_one(scores: Scoring, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<
 }
 
 /// Returns `None` if every query attends to every key.
-fn causal_mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Result<Option<Tensor>> {
+fn mask(
+    sequence: &SequenceStep,
+    window: Option<usize>,
+    causal: bool,
+    device: &Device,
+) -> Result<Option<Tensor>> {
     let (rows, context) = (sequence.rows.len(), sequence.context);
     let first = context - rows;
-    if rows == 1 && window.is_none_or(|window| context <= window) {
+    if (rows == 1 || !causal) && window.is_none_or(|window| context <= window) {
         return Ok(None);
     }
-    let seen = |query: usize, key: usize| key <= query && window.is_none_or(|window| query - key < window);
+    let seen = |query: usize, key: usize| {
+        (key <= query || !causal) && window.is_none_or(|window| query.abs_diff(key) < window)
+    };
     let value = |query, key| if seen(query, key) { 0f32 } else { f32::NEG_INFINITY };
     let values: Vec<f32> =
         (first..context).flat_map(|query| (0..context).map(move |key| value(query, key))).collect();

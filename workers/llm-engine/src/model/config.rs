@@ -74,6 +74,8 @@ pub struct DecoderConfig {
     pub logit_softcap: Option<f64>,
     /// If true, the embedding table is also the output head.
     pub tied_embeddings: bool,
+    /// If true, tokens also see those after them, as in models that only compute embeddings.
+    pub bidirectional: bool,
 }
 
 /// Predicate of the layer index: true for layers with a window, if the model has one.
@@ -103,7 +105,15 @@ pub struct Fields<'a> {
     defaults: Value,
 }
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
+    /// Creates them from a config.json and the defaults, a JSON object.
+    ///
+    /// # Errors
+    /// Returns an error if `defaults` is not JSON.
+    pub fn new(config: &'a Value, defaults: &str) -> Result<Self> {
+        Ok(Self { config, defaults: serde_json::from_str(defaults)? })
+    }
+
     /// Returns a field or its default. Returns `None` for an explicit null.
     pub fn value(&self, key: &str) -> Option<&Value> {
         let value = self.config.get(key).or_else(|| self.defaults.get(key));
@@ -144,8 +154,7 @@ impl DecoderConfig {
     /// # Errors
     /// Returns an error for missing, mistyped or inconsistent fields, and for unsupported options.
     pub fn from_json(family: &Family, config: &Value) -> Result<Self> {
-        let defaults = serde_json::from_str(family.defaults)?;
-        let fields = Fields { config, defaults };
+        let fields = Fields::new(config, family.defaults)?;
         let (hidden, heads) = (fields.required("hidden_size")?, fields.required("num_attention_heads")?);
         let kv_heads = fields.size("num_key_value_heads")?.unwrap_or(heads);
         ensure!(
@@ -211,6 +220,7 @@ impl DecoderConfig {
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
             logit_softcap: fields.number("final_logit_softcapping")?,
             tied_embeddings: fields.flag("tie_word_embeddings"),
+            bidirectional: fields.flag("use_bidirectional_attention"),
         };
         (family.configure)(&mut decoder, &fields)?;
         Ok(decoder)

@@ -1,4 +1,6 @@
 //! Decoder of all model families, over a batch of sequences.
+use std::ops::Range;
+
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
@@ -10,10 +12,13 @@ use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{
     Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
+use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
 use super::weights::{TensorRows, Weights};
-use crate::step::{BLOCK_SIZE, Capacity, SequenceStep, Step, StepModel};
+use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, Tasks};
+
+mod embeddings;
 
 struct Layer {
     attention_norm: Option<Norm>,
@@ -44,6 +49,9 @@ pub struct Decoder {
     windows: Vec<Option<usize>>,
     cache: Cache,
     graphs: DecodeGraphs,
+    embedding_head: EmbeddingHead,
+    /// If true, the model only computes embeddings, and the cache is not used.
+    embeds_only: bool,
 }
 
 /// Inputs that all layers of a step share.
@@ -181,7 +189,28 @@ impl Decoder {
         let cache = Cache::new(&config, blocks, types.cache, device)
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let (device, graphs) = (device.clone(), DecodeGraphs::default());
-        Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache, graphs })
+        let embedding_head = EmbeddingHead::mean(config.hidden);
+        let embeds_only = false;
+        Ok(Self {
+            config,
+            device,
+            dtype,
+            embedding,
+            layers,
+            norm,
+            head,
+            tables,
+            windows,
+            cache,
+            graphs,
+            embedding_head,
+            embeds_only,
+        })
+    }
+
+    /// Makes the model compute only embeddings, with this head.
+    pub fn for_embeddings(self, embedding_head: EmbeddingHead) -> Self {
+        Self { embedding_head, embeds_only: true, ..self }
     }
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
@@ -222,16 +251,30 @@ impl Decoder {
 
     /// Computes the residual stream after the last layer, (wanted rows, width), from u32 tokens (rows).
     fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<ResidualStream> {
-        let mut x = self.embedding.forward(tokens, self.dtype)?;
-        if let Some(scale) = self.config.embedding_scale {
-            x = (x * scale)?;
-        }
+        self.run_layers(self.embedded(tokens)?, 0..self.layers.len(), shared)
+    }
+
+    /// Returns the residual stream before the first layer.
+    fn embedded(&self, tokens: &Tensor) -> candle_core::Result<ResidualStream> {
+        let x = self.embedding.forward(tokens, self.dtype)?;
+        Ok(ResidualStream::new(match self.config.embedding_scale {
+            Some(scale) => (x * scale)?,
+            None => x,
+        }))
+    }
+
+    /// Computes the layers of a range.
+    fn run_layers(
+        &self,
+        mut stream: ResidualStream,
+        range: Range<usize>,
+        shared: &StepContext,
+    ) -> candle_core::Result<ResidualStream> {
         let norm_of = |index: usize| match self.layers.get(index) {
             Some(layer) => layer.attention_norm.as_ref(),
             None => Some(&self.norm),
         };
-        let mut stream = ResidualStream::new(x);
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in self.layers.iter().enumerate().take(range.end).skip(range.start) {
             // After the last layer's keys and values are written, only the wanted rows matter.
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
             let queries = self.write_cache(index, layer, stream.input(norm_of(index)), shared)?;
@@ -376,7 +419,10 @@ fn input_parts(step: &Step) -> [Vec<u32>; 7] {
 
 impl StepModel for Decoder {
     fn capacity(&self) -> Capacity {
-        let blocks = self.cache.blocks();
+        let blocks = match self.embeds_only {
+            true => self.config.context.div_ceil(BLOCK_SIZE),
+            false => self.cache.blocks(),
+        };
         Capacity {
             vocabulary: self.embedding.vocabulary().unwrap_or(0),
             context: self.config.context.min(blocks * BLOCK_SIZE),
@@ -384,7 +430,15 @@ impl StepModel for Decoder {
         }
     }
 
+    fn tasks(&self) -> Tasks {
+        let width = Some(self.embedding_head.width());
+        Tasks { generate: !self.embeds_only, width, ..Tasks::default() }
+    }
+
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
+        if self.embeds_only {
+            bail!("the model only computes embeddings")
+        }
         self.validate(step)?;
         if step.tokens.is_empty() {
             return self.no_logits();
@@ -408,35 +462,15 @@ impl StepModel for Decoder {
     }
 
     fn embed(&mut self, prompts: &[Vec<u32>]) -> candle_core::Result<Tensor> {
-        let mut means = Vec::with_capacity(prompts.len());
-        for prompt in prompts {
-            let (rows, limit) = (prompt.len(), self.config.context);
-            if rows == 0 || rows > limit {
-                bail!("cannot embed a prompt of {rows} tokens; it must have 1 to {limit}")
-            }
-            let vocabulary = self.embedding.vocabulary()?;
-            if let Some(token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
-                bail!("cannot embed token {token}: the vocabulary has {vocabulary} tokens")
-            }
-            let sequence = SequenceStep { rows: 0..rows, context: rows, blocks: Vec::new(), logits: false };
-            let positions: Vec<u32> = (0..rows as u32).collect();
-            let step =
-                Step { tokens: prompt.clone(), positions, slots: Vec::new(), sequences: vec![sequence] };
-            let [cu_rows, cu_keys, table] = StepIndices::of(&step).parts();
-            let [tokens, positions, cu_rows, cu_keys, table] =
-                self.upload([step.tokens.clone(), step.positions.clone(), cu_rows, cu_keys, table])?;
-            let plan = self.plan(&step, [cu_rows, cu_keys, table])?;
-            let shape = (rows, self.config.kv_heads, self.config.head_dim);
-            let zeros = || Tensor::zeros(shape, self.cache.dtype(), &self.device);
-            let uncached = Some([zeros()?, zeros()?]);
-            let slots = positions.clone();
-            let shared = StepContext { positions, slots, plan, uncached, wanted: None };
-            let states = self.states(&tokens, &shared)?.into_normed(&self.norm)?;
-            means.push(states.to_dtype(DType::F32)?.mean(0)?);
-        }
-        match means.is_empty() {
-            true => Tensor::zeros((0, self.config.hidden), DType::F32, &self.device),
-            false => Tensor::stack(&means, 0),
-        }
+        self.embed_prompts(prompts)
+    }
+
+    fn embed_part(
+        &mut self,
+        prompts: &[Vec<u32>],
+        max_rows: usize,
+        work: &mut Option<PartialWork>,
+    ) -> candle_core::Result<Option<Tensor>> {
+        self.embed_prompts_in_parts(prompts, max_rows, work)
     }
 }

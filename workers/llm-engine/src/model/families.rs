@@ -30,7 +30,7 @@ fn all_but_last_of_group(fields: &Fields) -> Result<WindowPredicate> {
 pub const FAMILIES: &[Family] = &[
     Family {
         name: "Llama",
-        architectures: &["LlamaForCausalLM"],
+        architectures: &["LlamaForCausalLM", "LlamaModel"],
         model_types: &["llama"],
         gguf: Some("llama"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
@@ -39,7 +39,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "Mistral",
-        architectures: &["MistralForCausalLM"],
+        architectures: &["MistralForCausalLM", "MistralModel"],
         model_types: &["mistral"],
         gguf: None,
         defaults: r#"{"rope_theta": 1e4, "num_key_value_heads": 8, "max_position_embeddings": 131072,
@@ -49,7 +49,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "Qwen2",
-        architectures: &["Qwen2ForCausalLM"],
+        architectures: &["Qwen2ForCausalLM", "Qwen2Model"],
         model_types: &["qwen2"],
         gguf: Some("qwen2"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
@@ -62,7 +62,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "Qwen3",
-        architectures: &["Qwen3ForCausalLM"],
+        architectures: &["Qwen3ForCausalLM", "Qwen3Model"],
         model_types: &["qwen3"],
         gguf: Some("qwen3"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
@@ -112,7 +112,7 @@ pub const FAMILIES: &[Family] = &[
     },
     Family {
         name: "Gemma3",
-        architectures: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+        architectures: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"],
         model_types: &["gemma3_text", "gemma3"],
         gguf: Some("gemma3"),
         defaults: r#"{"rope_theta": 1e6, "rope_local_base_freq": 1e4, "max_position_embeddings": 131072,
@@ -131,6 +131,10 @@ pub const FAMILIES: &[Family] = &[
                 None => fields.number("rope_local_base_freq")?.unwrap_or(1e4),
             };
             decoder.local_rope = Some(local);
+            if decoder.bidirectional {
+                // config.json contains the width of the window, which extends to both sides.
+                decoder.windows.iter_mut().flatten().for_each(|window| *window = *window / 2 + 1);
+            }
             gemma(decoder, fields)
         },
     },

@@ -1,4 +1,4 @@
-//! Decoders: configurations, weights, layers, paged attention.
+//! Decoders and encoders: configurations, weights, layers, paged attention.
 //!
 //! | file | subject |
 //! |---|---|
@@ -14,6 +14,10 @@
 //! | `attention` | attention of a step's rows over the cache |
 //! | `decoder` | the whole decoder |
 //! | `graphs` | graphs of decoding steps |
+//! | `packed` | steps of whole prompts outside of the cache |
+//! | `sentence` | modules of embedding models: pooling, linear layers, normalization |
+//! | `pooling` | embeddings from the states of a model |
+//! | `encoder/` | encoders of the BERT family |
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -24,13 +28,17 @@ pub mod attention;
 pub mod cache;
 pub mod config;
 pub mod decoder;
+pub mod encoder;
 pub mod families;
 pub mod files;
 mod generation_config;
 pub mod graphs;
 pub mod layers;
+mod packed;
+pub mod pooling;
 pub mod roles;
 pub mod rope;
+pub mod sentence;
 pub mod weights;
 
 use crate::sampling::settings::Sampling;
@@ -38,7 +46,11 @@ use crate::step::StepModel;
 use crate::text::TextCodec;
 use config::DecoderConfig;
 use decoder::{Decoder, Types};
+use encoder::config::EncoderConfig;
+use encoder::{Encoder, EncoderTypes};
 use files::{Description, ModelFiles};
+use pooling::EmbeddingHead;
+use sentence::SentenceModules;
 use weights::Weights;
 
 /// Cache size in bytes if neither the options nor the device determine it.
@@ -68,7 +80,7 @@ pub struct LoadOptions {
 
 /// A loaded model.
 pub struct Loaded {
-    /// Decoder and cache.
+    /// Decoder and cache, or encoder.
     pub model: Box<dyn StepModel>,
     /// Tokenizer and chat template.
     pub text: TextCodec,
@@ -98,10 +110,21 @@ pub fn load(
         Description::Config(_) => generation_config::sampling(files.path())?,
         Description::Metadata(_) => Sampling::default(),
     };
-    let (decoder, bytes, trained_context) = load_files(files, device, options, progress)?;
+    let encoder = EncoderConfig::of(&files).with_context(|| path.display().to_string())?;
+    let (model, bytes, trained_context): (Box<dyn StepModel>, _, _) = match encoder {
+        Some(config) => {
+            let trained_context = config.context;
+            let (encoder, bytes) = load_encoder(config, files, device, options, progress)?;
+            (Box::new(encoder), bytes, trained_context)
+        }
+        None => {
+            let (decoder, bytes, trained_context) = load_files(files, device, options, progress)?;
+            (Box::new(decoder), bytes, trained_context)
+        }
+    };
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
-    Ok(Loaded { model: Box::new(decoder), text, sampling, name, bytes, trained_context })
+    Ok(Loaded { model, text, sampling, name, bytes, trained_context })
 }
 
 /// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
@@ -127,6 +150,31 @@ pub fn load_decoder(
     Ok(load_files(ModelFiles::open(path)?, device, options, progress)?.0)
 }
 
+fn load_encoder(
+    mut config: EncoderConfig,
+    mut files: ModelFiles,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<(Encoder, usize)> {
+    let path = files.path().display().to_string();
+    if let Some(context) = options.context {
+        ensure!(context > 0, "context length must be at least 1");
+        config.context = context.min(config.context);
+    }
+    let declared = match &files.description {
+        Description::Config(config) => declared_type(config),
+        Description::Metadata(_) => None,
+    };
+    let Types { states, matrices, .. } = types(&files, declared, device, options)?;
+    let bytes = files.bytes_as(matrices);
+    let encoder = Encoder::load(config, &mut files, EncoderTypes { states, matrices }, device, progress);
+    let encoder = encoder.with_context(|| format!("cannot load {path}"))?;
+    device.synchronize()?;
+    progress(1.0);
+    Ok((encoder, bytes))
+}
+
 /// Returns the decoder, its size in bytes, and the context length of its configuration.
 fn load_files(
     mut files: ModelFiles,
@@ -141,6 +189,16 @@ fn load_files(
         ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
     }
+    let modules = SentenceModules::of(&files).with_context(|| path.clone())?;
+    if let Description::Config(_) = &files.description
+        && modules.is_some()
+        && let Some(limit) = sentence::max_tokens(files.path())?
+    {
+        config.context = config.context.min(limit);
+    }
+    // Files of embedding models have no output head, and their cache is not used.
+    let embeds_only = modules.is_some() || config.bidirectional;
+    config.tied_embeddings |= embeds_only;
     let types = types(&files, declared, device, options)?;
     // The cache size is checked before the weights are loaded, which takes long.
     let weights = files.bytes_as(types.matrices);
@@ -149,12 +207,26 @@ fn load_files(
         None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
-    let blocks = cache::blocks_that_fit(&config, types.cache, bytes, contexts)?;
+    let blocks = match embeds_only {
+        true => 1,
+        false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
+    };
     let bytes = weights + blocks * cache::block_bytes(&config, types.cache);
     let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
-    let decoder = decoder.with_graphs(!options.no_graphs);
+    let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
+    let decoder = match modules {
+        Some(modules) => {
+            let head = EmbeddingHead::load(&modules, decoder.config().hidden, device);
+            decoder.for_embeddings(head.with_context(|| path.clone())?)
+        }
+        None if embeds_only => {
+            let head = EmbeddingHead::mean(decoder.config().hidden);
+            decoder.for_embeddings(head)
+        }
+        None => decoder,
+    };
     device.synchronize()?;
     progress(1.0);
     Ok((decoder, bytes, trained_context))
@@ -197,9 +269,7 @@ fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<DType>)>
         Description::Config(config) => {
             let family = families::from_config(config)?;
             let text = families::text_of_config(config);
-            let names = [&config["torch_dtype"], &config["dtype"], &text["torch_dtype"], &text["dtype"]];
-            let named = |name, dtype| names.iter().any(|value| **value == name).then_some(dtype);
-            let dtype = named("bfloat16", DType::BF16).or_else(|| named("float16", DType::F16));
+            let dtype = declared_type(config);
             Ok((DecoderConfig::from_json(family, text).context("config.json")?, dtype))
         }
         Description::Metadata(_) => {
@@ -207,6 +277,14 @@ fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<DType>)>
             Ok((DecoderConfig::from_json(family, &fields).context("the metadata")?, None))
         }
     }
+}
+
+/// Returns the 16-bit type that a config.json declares.
+fn declared_type(config: &Value) -> Option<DType> {
+    let text = families::text_of_config(config);
+    let names = [&config["torch_dtype"], &config["dtype"], &text["torch_dtype"], &text["dtype"]];
+    let named = |name, dtype| names.iter().any(|value| **value == name).then_some(dtype);
+    named("bfloat16", DType::BF16).or_else(|| named("float16", DType::F16))
 }
 
 fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {

@@ -83,7 +83,13 @@ impl<'a> Weights<'a> {
 
     /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.
     pub fn embedding(&mut self, width: usize) -> Result<Embedding> {
-        let name = self.name(None, Role::Embedding, "weight");
+        let name = self.name(None, Role::Embedding, "");
+        self.table_named(name.trim_end_matches('.'), width)
+    }
+
+    /// Like [`Self::embedding`], for the tensor `{name}.weight`.
+    pub fn table_named(&mut self, name: &str, width: usize) -> Result<Embedding> {
+        let name = format!("{name}.weight");
         let rows = self.files.location(&name)?.shape.first().copied().unwrap_or(0);
         self.check(&name, &[rows, width])?;
         Ok(match self.matrix(&[(name, 0..rows)], &[rows, width])? {
@@ -147,6 +153,36 @@ impl<'a> Weights<'a> {
             Ok((name, piece.rows.clone()))
         };
         pieces.iter().map(named).collect()
+    }
+
+    /// Loads the vector `name`, as f32 (width).
+    pub fn vector_named(&mut self, name: &str, width: usize) -> Result<Tensor> {
+        self.check(name, &[width])?;
+        self.floats(&[(name.to_owned(), 0..width)], &[width], DType::F32)
+    }
+
+    /// Returns true if the matrices `{name}.weight` are stored in one format.
+    pub fn are_stored_alike(&self, names: &[String]) -> Result<bool> {
+        let format = |name: &String| Ok(self.files.location(&format!("{name}.weight"))?.format);
+        let formats = names.iter().map(format).collect::<Result<Vec<Format>>>()?;
+        Ok(formats.windows(2).all(|pair| pair[0] == pair[1]))
+    }
+
+    /// Loads a linear layer from the concatenated rows of the matrices `{name}.weight`, which are stored in one format
+    /// and have `rows` rows of `width` elements each, and from their biases `{name}.bias`.
+    pub fn linear_named(&mut self, names: &[String], rows: usize, width: usize) -> Result<Linear> {
+        let (mut matrices, mut biases) = (Vec::new(), Vec::new());
+        for name in names {
+            let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+            self.check(&weight, &[rows, width])?;
+            self.check(&bias, &[rows])?;
+            matrices.push((weight, 0..rows));
+            biases.push((bias, 0..rows));
+        }
+        let total = rows * names.len();
+        let matrix = self.matrix(&matrices, &[total, width])?;
+        let bias = self.floats(&biases, &[total], self.dtype)?;
+        Ok(Linear::new(matrix, Some(bias), self.dtype))
     }
 
     fn check(&self, name: &str, shape: &[usize]) -> Result<()> {

@@ -13,7 +13,7 @@ const TEMPLATE: &str = "tokenizer.chat_template";
 
 impl TextCodec {
     /// Builds the tokenizer, end-of-text tokens and chat template from the metadata of a GGUF file.
-    /// Tokenizers of type `llama` and `gpt2` are supported.
+    /// Tokenizers of type `llama`, `gpt2` and `bert` are supported.
     ///
     /// # Errors
     /// Returns an error if the metadata describes no supported tokenizer.

@@ -1,4 +1,4 @@
-//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores) and `gpt2` (byte-level BPE).
+//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores), `gpt2` (byte-level BPE) and `bert` (WordPiece).
 use std::cmp::Reverse;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -16,6 +16,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 use super::gguf_metadata::Metadata;
+use super::wordpiece;
 
 /// SentencePiece's substitute for a space.
 const SPACE: &str = "\u{2581}";
@@ -108,7 +109,13 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
         Some("gpt2") => byte_level_bpe(metadata, &tokens, &types)?,
-        kind => bail!("the tokenizer type {kind:?} is not known; known are llama and gpt2: {REMEDY}"),
+        Some("bert") => {
+            let is_control: Vec<bool> = types.iter().map(|kind| [CONTROL, UNKNOWN].contains(kind)).collect();
+            let mut tokenizer = wordpiece::tokenizer(metadata, &tokens, &is_control)?;
+            add_tokens(&mut tokenizer, &tokens, &types)?;
+            return Ok(tokenizer);
+        }
+        kind => bail!("the tokenizer type {kind:?} is not known; known are llama, gpt2 and bert: {REMEDY}"),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
     add_bos_eos(&mut tokenizer, metadata, &tokens, bos)?;

@@ -7,6 +7,8 @@
 //! | `gguf_metadata` | access to the tokenizer metadata of a GGUF file |
 //! | `gguf` | loading from a GGUF file |
 //! | `gguf_tokenizers` | construction of tokenizers from GGUF metadata |
+//! | `wordpiece` | tokenizers of BERT from GGUF metadata |
+//! | `segments` | tokenization of texts and pairs for embeddings and scores |
 //! | `token_bytes` | the bytes of each token |
 //! | `stream` | incremental detokenization and stop strings |
 //! | `template` | chat templates |
@@ -20,10 +22,12 @@ mod gguf_tokenizers;
 mod grammar;
 mod pieces;
 mod recent;
+mod segments;
 mod stream;
 mod template;
 mod token_bytes;
 mod tokenizer;
+mod wordpiece;
 
 pub use grammar::Grammar;
 pub use stream::{TextChunk, TextStream};

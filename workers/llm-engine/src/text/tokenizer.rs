@@ -206,6 +206,11 @@ impl TextCodec {
         self.grammar_compiler.compile(&self.token_bytes, &self.ends, constraint)
     }
 
+    /// Returns the tokenizer.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// Returns the bytes that a token adds to a text.
     pub(super) fn visible_bytes(&self, token: u32) -> &[u8] {
         self.token_bytes.visible_bytes(token)

@@ -24,7 +24,7 @@ fn requests_over_the_context_length_are_rejected() {
     }
 }
 
-/// Embedding a prompt blocks all streams, so prompts of more than 2048 tokens require larger steps.
+/// A part of a prompt is at least a layer, so prompts of more than 2048 tokens require larger steps.
 #[test]
 fn prompts_over_the_embedding_limit_are_rejected() {
     for (step_tokens, context, limit) in [(512, 100_000, 2048), (4096, 100_000, 4096), (4096, 3000, 3000)] {

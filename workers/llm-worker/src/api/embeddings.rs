@@ -3,13 +3,12 @@ use axum::Json;
 use axum::extract::State;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use llm_engine::request::RequestError;
 use serde::Serialize;
 use worker_core::body::required;
 use worker_core::{ApiError, Body};
 
 use super::request::Embeddings;
-use super::{failure, prompts};
+use super::{inputs, scores};
 use crate::served::Api;
 
 #[derive(Serialize)]
@@ -50,19 +49,22 @@ pub async fn create(State(api): State<Api>, Body(body): Body<Embeddings>) -> Res
         Some("base64") => true,
         Some(_) => return Err(ApiError::field("encoding_format", "must be float or base64")),
     };
-    let limit = served.engine.max_embedding_tokens();
-    let check = |prompt: usize, param: &str| match prompt > limit {
-        true => Err(failure::request_error(RequestError::EmbeddingLength { prompt, limit }, param, param)),
-        false => Ok(()),
-    };
-    let inputs = prompts::tokens(&served, required(body.input, "input")?, "input", check).await?;
+    let width = served.engine.tasks().width;
+    if let Some(dimensions) = body.dimensions
+        && (dimensions == 0 || width.is_some_and(|width| dimensions > width))
+    {
+        let most = width.map_or(String::new(), |width| format!(" and at most {width}"));
+        let why = format!("is {dimensions}, but must be at least 1{most}");
+        return Err(ApiError::field("dimensions", why));
+    }
+    let truncate = inputs::truncation(&served, body.truncate_prompt_tokens)?;
+    let inputs = inputs::tokens(&served, required(body.input, "input")?, truncate, "input").await?;
     let tokens = inputs.iter().map(Vec::len).sum();
-    let computed =
-        served.engine.embed(inputs).map_err(|error| failure::request_error(error, "input", "input"))?;
-    let vectors = computed.await.map_err(|_| failure::worker_stopped())?;
-    let vectors = vectors.map_err(|why| failure::engine_error("engine_failed", why))?;
-    let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let vector = normalized(vector);
+    let vectors = scores::received(served.engine.embed(inputs), "input").await?;
+    let normalize = body.normalize.unwrap_or(true);
+    let data = vectors.into_iter().enumerate().map(|(index, mut vector)| {
+        vector.truncate(body.dimensions.unwrap_or(usize::MAX));
+        let vector = if normalize { normalized(vector) } else { vector };
         let embedding = match base64 {
             true => {
                 let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();

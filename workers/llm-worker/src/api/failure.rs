@@ -20,12 +20,13 @@ pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> Api
         }
         RequestError::Invalid { field, why } => {
             let named = match field {
-                "prompt" | "prompts" => prompt,
+                "prompt" | "prompts" | "seconds" => prompt,
                 "constraint" => constraint,
                 field => field,
             };
             ApiError::field(named, why)
         }
+        RequestError::Unsupported { .. } => ApiError::invalid(message).with_code("unsupported_task"),
         RequestError::Closed { .. } => ApiError::unavailable(message, CLOSED_DELAY).with_code("not_ready"),
     }
 }

@@ -8,6 +8,9 @@
 //! | `chat`, `completions`, `embeddings` | OpenAI's older endpoints |
 //! | `responses/` | OpenAI's Responses API |
 //! | `anthropic/` | Anthropic's Messages API |
+//! | `rerank` | the endpoints `/rerank` and `/score` |
+//! | `scores` | scores of cross-encoders, cosines of embeddings |
+//! | `inputs` | truncation and limits of texts of embeddings and scores |
 //! | `tokens`, `props` | tokenization, rendering of conversations, properties of the worker |
 //! | `conversation`, `turns` | a conversation of `responses` and `anthropic`; its turns for the chat template |
 //! | `output` | the parts of an answer, and their events |
@@ -32,6 +35,7 @@ mod embeddings;
 mod envelope;
 pub mod failure;
 mod generation;
+mod inputs;
 mod messages;
 mod object;
 mod options;
@@ -41,7 +45,9 @@ pub mod prompts;
 mod props;
 mod references;
 mod request;
+mod rerank;
 mod responses;
+mod scores;
 pub mod tokenizing;
 mod tokens;
 mod tool_calls;
@@ -66,11 +72,15 @@ pub fn router(api: Api) -> Router {
             .route(&format!("{prefix}/completions"), post(completions::create))
             .route(&format!("{prefix}/embeddings"), post(embeddings::create))
             .route(&format!("{prefix}/responses"), post(responses::create))
+            .route(&format!("{prefix}/rerank"), post(rerank::rerank))
+            .route(&format!("{prefix}/score"), post(rerank::score))
     };
     let router = ["/v1", ""].into_iter().fold(Router::new(), routes);
     router
         .route(MESSAGES, post(anthropic::create))
         .route(&format!("{MESSAGES}/count_tokens"), post(anthropic::count_tokens))
+        // Cohere's clients use the second version.
+        .route("/v2/rerank", post(rerank::rerank))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))

@@ -370,5 +370,11 @@ fields! {
         input: Prompts,
         /// `float` or `base64`.
         encoding_format: String,
+        /// Number of leading elements of each vector to return.
+        dimensions: usize,
+        /// Maximum number of tokens to keep of each text; -1 is the model's limit.
+        truncate_prompt_tokens: i64,
+        /// If false, vectors are returned as the model computes them instead of with length 1.
+        normalize: bool,
     }
 }

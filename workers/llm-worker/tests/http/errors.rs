@@ -173,7 +173,7 @@ async fn every_bad_value_names_its_field() {
         (EMBEDDINGS, json!({"input": ""}), "invalid_value", "input"),
         (EMBEDDINGS, json!({"input": "x ".repeat(CONTEXT)}), "context_length_exceeded", "input"),
         (EMBEDDINGS, json!({"encoding_format": "hex"}), "invalid_value", "encoding_format"),
-        (EMBEDDINGS, json!({"dimensions": 3}), "unsupported_parameter", "dimensions"),
+        (EMBEDDINGS, json!({"dimensions": 0}), "invalid_value", "dimensions"),
     ];
     for (path, change, code, param) in table {
         let mut body = valid(path);

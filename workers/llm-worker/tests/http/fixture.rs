@@ -1,4 +1,5 @@
 //! A worker without a socket, whose model can be paused and made to fail.
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
@@ -7,7 +8,7 @@ use clap::Parser;
 use llm_engine::engine::{Engine, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
-use llm_engine::step::{Capacity, Step, StepModel};
+use llm_engine::step::{Capacity, Step, StepModel, Tasks};
 use llm_engine::text::TextCodec;
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
@@ -78,6 +79,15 @@ impl StepModel for Gated {
         self.gate.step()?;
         self.model.embed(prompts)
     }
+
+    fn tasks(&self) -> Tasks {
+        self.model.tasks()
+    }
+
+    fn classify(&mut self, prompts: &[Vec<u32>], seconds: &[usize]) -> Result<Tensor> {
+        self.gate.step()?;
+        self.model.classify(prompts, seconds)
+    }
 }
 
 /// A worker and its parts.
@@ -86,7 +96,7 @@ pub struct Worker {
     pub served: Arc<ServedModel>,
     pub lifecycle: Lifecycle,
     pub gate: Gate<GateState>,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Drop for Worker {
@@ -114,16 +124,27 @@ pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
 fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
-    let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
-    let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
-    serve(model, text, folder, options, more, sampling)
+    let (model, text) = load_at(folder.path());
+    serve(model, text, Some(folder), options, more, sampling)
 }
 
-/// Creates a worker from a model and its tokenizer, whose files are in `folder`.
+/// Creates a worker that serves the model at `path`.
+pub fn worker_at(path: &Path) -> Worker {
+    let (model, text) = load_at(path);
+    serve(model, text, None, Options::default(), &[], Sampling::default())
+}
+
+fn load_at(path: &Path) -> (Box<dyn StepModel>, TextCodec) {
+    let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
+    let Loaded { model, text, .. } = load(path, &Device::Cpu, limits, &mut |_| ()).unwrap();
+    (model, text)
+}
+
+/// Creates a worker from a model and its tokenizer. `folder` contains their files and is deleted with the worker.
 pub fn serve(
     model: Box<dyn StepModel>,
     text: TextCodec,
-    folder: TempDir,
+    folder: Option<TempDir>,
     options: Options,
     more: &[&str],
     sampling: Sampling,

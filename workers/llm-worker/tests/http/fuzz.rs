@@ -84,6 +84,16 @@ fn seeds() -> Vec<Seed> {
         ("/apply-template", json!({"messages": [{"role": "user", "content": "hi"}]})),
         ("/v1/embeddings", json!({"model": MODEL, "input": ["a", "b"], "encoding_format": "base64"})),
         (
+            "/v1/embeddings",
+            json!({"input": "a", "dimensions": 5, "truncate_prompt_tokens": -1, "normalize": false}),
+        ),
+        (
+            "/v1/rerank",
+            json!({"model": MODEL, "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1, "return_documents": false,
+            "truncate_prompt_tokens": 3}),
+        ),
+        ("/v1/score", json!({"text_1": "a", "text_2": ["b", "c"], "truncate_prompt_tokens": -1})),
+        (
             "/v1/jobs",
             json!({"hive_id": "h", "model": MODEL, "prompt": "hi", "max_tokens": 2, "temperature": 0.5,
             "top_p": 0.5, "top_k": 3, "device": 0, "worker_id": "worker-1", "stream": true}),

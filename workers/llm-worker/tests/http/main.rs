@@ -1,6 +1,7 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
 mod anthropic;
+mod embeddings;
 mod errors;
 mod extensions;
 mod fixture;

@@ -81,5 +81,5 @@ pub fn scripted(template: &str, script: &str, more: &[&str]) -> Worker {
     };
     let options = Options { prefix_cache: false, ..Options::default() };
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    serve(Box::new(model), text, folder, options, more, sampling)
+    serve(Box::new(model), text, Some(folder), options, more, sampling)
 }
