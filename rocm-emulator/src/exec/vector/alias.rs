@@ -13,10 +13,10 @@ pub struct Rewrite {
     pub accumulate: bool,
 }
 
-/// Parts of mnemonics, and those of the operation with swapped sources.
+/// Beginnings of mnemonics, and those of the operation with swapped sources.
 const SWAPPED: &[(&str, &str)] = &[("v_subrev_", "v_sub_")];
 
-/// Parts of mnemonics, and those of the operation that adds the destination.
+/// Beginnings of mnemonics, and those of the operation that adds the destination.
 const ACCUMULATING: &[(&str, &str)] = &[
     ("v_fmac_", "v_fma_"),
     ("v_pk_fmac_", "v_pk_fma_"),
@@ -27,7 +27,7 @@ const ACCUMULATING: &[(&str, &str)] = &[
     ("v_dot2acc_", "v_dot2_"),
 ];
 
-/// Parts of mnemonics, and those of the same operation.
+/// Beginnings of mnemonics, and those of the same operation.
 const RENAMED: &[(&str, &str)] = &[
     ("v_fmamk_", "v_fma_"),
     ("v_fmaak_", "v_fma_"),
