@@ -18,6 +18,7 @@
 //! The process configures the devices once with [`configure`]; until then the HIP functions report that there is no
 //! device.
 pub mod api;
+mod c_functions;
 pub mod code_object;
 pub mod exec;
 pub mod hipblaslt;

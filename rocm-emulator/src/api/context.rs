@@ -19,62 +19,50 @@ fn device_of(runtime: &Runtime, ctx: hipCtx_t) -> Result<usize> {
     }
 }
 
-/// Makes a device current and returns its context.
-pub unsafe extern "C" fn hipCtxCreate(ctx: *mut hipCtx_t, flags: u32, device: hipDevice_t) -> hipError_t {
-    let _ = flags;
-    call("hipCtxCreate", |runtime| {
+c_functions! {
+    /// Makes a device current and returns its context.
+    fn hipCtxCreate(ctx: *mut hipCtx_t, _flags: u32, device: hipDevice_t) -> ctx |runtime| {
         let device = runtime.device(ordinal(device)?)?.ordinal;
-        // SAFETY: the caller's pointer.
-        unsafe { put(ctx, handle(device))? };
+        not_null(ctx)?;
         runtime::set_device(device);
-        Ok(())
-    })
-}
+        handle(device)
+    }
 
-/// Checks the handle; the device's context stays.
-pub unsafe extern "C" fn hipCtxDestroy(ctx: hipCtx_t) -> hipError_t {
-    call("hipCtxDestroy", |runtime| device_of(runtime, ctx).map(drop))
-}
+    /// Checks the handle; the device's context stays.
+    fn hipCtxDestroy(ctx: hipCtx_t) |runtime| {
+        device_of(runtime, ctx).map(drop)
+    }
 
-/// Returns the current device's context.
-pub unsafe extern "C" fn hipCtxGetCurrent(ctx: *mut hipCtx_t) -> hipError_t {
-    call("hipCtxGetCurrent", |runtime| {
-        // SAFETY: the caller's pointer.
-        unsafe { put(ctx, handle(runtime.current_device()?.ordinal)) }
-    })
-}
+    /// Returns the current device's context.
+    fn hipCtxGetCurrent(ctx: *mut hipCtx_t) -> ctx |runtime| {
+        handle(runtime.current_device()?.ordinal)
+    }
 
-/// Makes a context's device current. Null has no effect.
-pub unsafe extern "C" fn hipCtxSetCurrent(ctx: hipCtx_t) -> hipError_t {
-    call("hipCtxSetCurrent", |runtime| {
+    /// Makes a context's device current. Null has no effect.
+    fn hipCtxSetCurrent(ctx: hipCtx_t) |runtime| {
         if !ctx.is_null() {
             runtime::set_device(device_of(runtime, ctx)?);
         }
         Ok(())
-    })
-}
+    }
 
-/// Returns the current device.
-pub unsafe extern "C" fn hipCtxGetDevice(device: *mut hipDevice_t) -> hipError_t {
-    // SAFETY: the caller's pointer.
-    call("hipCtxGetDevice", |runtime| unsafe { put(device, runtime.current_device()?.ordinal as i32) })
-}
+    /// Returns the current device.
+    fn hipCtxGetDevice(device: *mut hipDevice_t) -> device |runtime| {
+        runtime.current_device()?.ordinal as i32
+    }
 
-/// Waits for the current device.
-pub unsafe extern "C" fn hipCtxSynchronize() -> hipError_t {
-    call("hipCtxSynchronize", |runtime| runtime.current_device()?.synchronize())
-}
+    /// Waits for the current device.
+    fn hipCtxSynchronize() |runtime| {
+        runtime.current_device()?.synchronize()
+    }
 
-/// Returns the context of a device.
-pub unsafe extern "C" fn hipDevicePrimaryCtxRetain(pctx: *mut hipCtx_t, dev: hipDevice_t) -> hipError_t {
-    call("hipDevicePrimaryCtxRetain", |runtime| {
-        let device = runtime.device(ordinal(dev)?)?.ordinal;
-        // SAFETY: the caller's pointer.
-        unsafe { put(pctx, handle(device)) }
-    })
-}
+    /// Returns the context of a device.
+    fn hipDevicePrimaryCtxRetain(pctx: *mut hipCtx_t, dev: hipDevice_t) -> pctx |runtime| {
+        handle(runtime.device(ordinal(dev)?)?.ordinal)
+    }
 
-/// Checks the device; its context stays.
-pub unsafe extern "C" fn hipDevicePrimaryCtxRelease(dev: hipDevice_t) -> hipError_t {
-    call("hipDevicePrimaryCtxRelease", |runtime| runtime.device(ordinal(dev)?).map(drop))
+    /// Checks the device; its context stays.
+    fn hipDevicePrimaryCtxRelease(dev: hipDevice_t) |runtime| {
+        runtime.device(ordinal(dev)?).map(drop)
+    }
 }

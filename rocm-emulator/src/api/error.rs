@@ -22,20 +22,14 @@ pub unsafe extern "C" fn hipGetErrorString(hipError: hipError_t) -> *const c_cha
     error_text(hipError).as_ptr()
 }
 
-/// Writes the result of [`hipGetErrorName`] through a pointer.
-pub unsafe extern "C" fn hipDrvGetErrorName(
-    hipError: hipError_t,
-    errorString: *mut *const c_char,
-) -> hipError_t {
-    // SAFETY: the caller's pointer.
-    answer("hipDrvGetErrorName", || unsafe { put(errorString, error_name(hipError).as_ptr()) })
-}
+c_functions! {
+    /// Writes the result of [`hipGetErrorName`] through a pointer.
+    fn hipDrvGetErrorName(hipError: hipError_t, errorString: *mut *const c_char) -> errorString {
+        error_name(hipError).as_ptr()
+    }
 
-/// Writes the result of [`hipGetErrorString`] through a pointer.
-pub unsafe extern "C" fn hipDrvGetErrorString(
-    hipError: hipError_t,
-    errorString: *mut *const c_char,
-) -> hipError_t {
-    // SAFETY: the caller's pointer.
-    answer("hipDrvGetErrorString", || unsafe { put(errorString, error_text(hipError).as_ptr()) })
+    /// Writes the result of [`hipGetErrorString`] through a pointer.
+    fn hipDrvGetErrorString(hipError: hipError_t, errorString: *mut *const c_char) -> errorString {
+        error_text(hipError).as_ptr()
+    }
 }

@@ -29,6 +29,7 @@ pub use module::*;
 pub use stream::*;
 pub use types::*;
 
+use crate::c_functions::{self, Failure, c_functions, put};
 use crate::runtime::{self, ErrorCode, HipError, Result, Runtime, bail, fail};
 use std::ffi::{CStr, c_char};
 
@@ -56,17 +57,15 @@ fn answer(name: &str, body: impl FnOnce() -> Result<()>) -> hipError_t {
     error.code as u32
 }
 
-/// Writes a result through the caller's pointer.
-///
-/// # Safety
-/// `place` must be null or valid for a write.
-unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
-    if place.is_null() {
-        bail!(InvalidValue, "the pointer for the result is null");
+impl Failure for HipError {
+    fn null_result() -> Self {
+        Self::new(ErrorCode::InvalidValue, "the pointer for the result is null")
     }
-    // SAFETY: not null, and the caller guarantees it.
-    unsafe { place.write_unaligned(value) };
-    Ok(())
+}
+
+/// Fails if the pointer for a result is null.
+fn not_null<T>(place: *mut T) -> Result<()> {
+    c_functions::not_null(place)
 }
 
 /// Writes a result unless the caller's pointer is null.

@@ -1,7 +1,7 @@
 //! Handles and descriptors. They are numbers, so that an invalid one causes an error code instead of a crash.
-use super::types::{EPILOGUE_DEFAULT, Result, Status, operation, reject};
+use super::types::{EPILOGUE_DEFAULT, Result, Status, StatusError, operation, reject};
 use crate::rocblas::types::Operation;
-use crate::runtime::Handles;
+use crate::runtime::{ErrorCode, Handles, HipError};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
@@ -51,16 +51,21 @@ pub struct Preference {
 }
 
 /// Table of the live objects of one kind.
-pub struct Table<T>(LazyLock<Handles<T>>, &'static str);
+pub struct Table<T>(LazyLock<Handles<T>>);
 
-// These kinds differ from those of HIP's and rocBLAS' handles.
-pub static CONTEXTS: Table<Context> = Table(LazyLock::new(|| Handles::new(0x30)), "hipblasLtHandle_t");
-pub static LAYOUTS: Table<Mutex<Layout>> =
-    Table(LazyLock::new(|| Handles::new(0x31)), "hipblasLtMatrixLayout_t");
-pub static MATMULS: Table<Mutex<Matmul>> =
-    Table(LazyLock::new(|| Handles::new(0x32)), "hipblasLtMatmulDesc_t");
-pub static PREFERENCES: Table<Mutex<Preference>> =
-    Table(LazyLock::new(|| Handles::new(0x33)), "hipblasLtMatmulPreference_t");
+/// Defines tables, whose kinds differ from those of HIP's and rocBLAS' handles.
+macro_rules! tables {
+    ($($table:ident: $type:ty, $kind:literal, $what:literal;)*) => {$(
+        pub static $table: Table<$type> =
+            Table(LazyLock::new(|| Handles::new($kind, $what, ErrorCode::InvalidHandle)));
+    )*};
+}
+tables! {
+    CONTEXTS: Context, 0x30, "a live hipblasLtHandle_t";
+    LAYOUTS: Mutex<Layout>, 0x31, "a live hipblasLtMatrixLayout_t";
+    MATMULS: Mutex<Matmul>, 0x32, "a live hipblasLtMatmulDesc_t";
+    PREFERENCES: Mutex<Preference>, 0x33, "a live hipblasLtMatmulPreference_t";
+}
 
 impl<T> Table<T> {
     pub fn insert(&self, object: T) -> *mut c_void {
@@ -69,7 +74,7 @@ impl<T> Table<T> {
 
     /// Returns a live object; fails with the status `wrong` for any other handle.
     pub fn get_or(&self, handle: *mut c_void, wrong: Status) -> Result<Arc<T>> {
-        self.0.get(handle).map_or_else(|| reject(wrong, format!("{handle:?} is not a live {}", self.1)), Ok)
+        self.0.get(handle).map_err(|HipError { detail: reason, .. }| StatusError { status: wrong, reason })
     }
 
     pub fn get(&self, handle: *mut c_void) -> Result<Arc<T>> {
@@ -77,9 +82,7 @@ impl<T> Table<T> {
     }
 
     pub fn remove(&self, handle: *mut c_void, wrong: Status) -> Result<()> {
-        self.get_or(handle, wrong)?;
-        self.0.remove(handle);
-        Ok(())
+        self.get_or(handle, wrong).map(|_| drop(self.0.remove(handle)))
     }
 }
 

@@ -5,6 +5,7 @@ use super::descriptors::{
 };
 use super::product::{Request, at};
 use super::types::{Result, Status, StatusError, reject};
+use crate::c_functions::{c_functions, not_null};
 use crate::rocblas::handle::stream_on;
 use crate::rocblas::problem::{Problem, Scalar};
 use crate::rocblas::{compute, element};
@@ -40,100 +41,71 @@ fn internal(error: HipError) -> StatusError {
     StatusError { status: Status::InternalError, reason: error.detail }
 }
 
-/// Writes a result through the caller's pointer.
-///
-/// # Safety
-/// `place` must be null or valid for a write.
-unsafe fn put<T>(place: *mut T, value: impl FnOnce() -> Result<T>) -> Result<()> {
-    if place.is_null() {
-        return reject(Status::InvalidValue, "the pointer for the result is null");
+c_functions! {
+    /// Creates a handle on the current device, on every architecture.
+    fn hipblasLtCreate(handle: *mut *mut c_void) -> handle |runtime| {
+        not_null(handle)?;
+        CONTEXTS.insert(Context { device: runtime.current_device().map_err(internal)?.ordinal })
     }
-    // SAFETY: the caller guarantees the pointer.
-    unsafe { place.write(value()?) };
-    Ok(())
-}
 
-/// Creates a handle on the current device, on every architecture.
-pub unsafe extern "C" fn hipblasLtCreate(handle: *mut *mut c_void) -> u32 {
-    call("hipblasLtCreate", |runtime| {
-        let create = || {
-            let device = runtime.current_device().map_err(internal)?.ordinal;
-            Ok(CONTEXTS.insert(Context { device }))
-        };
-        // SAFETY: the caller's pointer.
-        unsafe { put(handle, create) }
-    })
-}
+    /// Destroys a handle. Work that was enqueued through it continues.
+    fn hipblasLtDestroy(handle: *mut c_void) |_| {
+        CONTEXTS.remove(handle, Status::NotInitialized)
+    }
 
-/// Destroys a handle. Work that was enqueued through it continues.
-pub unsafe extern "C" fn hipblasLtDestroy(handle: *mut c_void) -> u32 {
-    call("hipblasLtDestroy", |_| CONTEXTS.remove(handle, Status::NotInitialized))
-}
-
-/// Returns the version as a number.
-pub unsafe extern "C" fn hipblasLtGetVersion(handle: *mut c_void, version: *mut i32) -> u32 {
-    call("hipblasLtGetVersion", |_| {
+    /// Returns the version as a number.
+    fn hipblasLtGetVersion(handle: *mut c_void, version: *mut i32) -> version |_| {
         CONTEXTS.get_or(handle, Status::NotInitialized)?;
-        // SAFETY: the caller's pointer.
-        unsafe { put(version, || Ok(VERSION)) }
-    })
-}
+        VERSION
+    }
 
-/// Creates the descriptor of a matrix, which is validated when a product uses it.
-pub unsafe extern "C" fn hipblasLtMatrixLayoutCreate(
-    matLayout: *mut *mut c_void,
-    r#type: u32,
-    rows: u64,
-    cols: u64,
-    ld: i64,
-) -> u32 {
-    call("hipblasLtMatrixLayoutCreate", |_| {
+    /// Creates the descriptor of a matrix, which is validated when a product uses it.
+    fn hipblasLtMatrixLayoutCreate(
+        matLayout: *mut *mut c_void,
+        r#type: u32,
+        rows: u64,
+        cols: u64,
+        ld: i64,
+    ) -> matLayout |_| {
+        not_null(matLayout)?;
         let layout = Layout { kind: r#type, rows, columns: cols, ld, batch: 1, stride: 0, order: 0 };
-        // SAFETY: the caller's pointer.
-        unsafe { put(matLayout, || Ok(LAYOUTS.insert(Mutex::new(layout)))) }
-    })
-}
+        LAYOUTS.insert(Mutex::new(layout))
+    }
 
-/// Creates the descriptor of a product.
-pub unsafe extern "C" fn hipblasLtMatmulDescCreate(
-    matmulDesc: *mut *mut c_void,
-    computeType: u32,
-    scaleType: u32,
-) -> u32 {
-    call("hipblasLtMatmulDescCreate", |_| {
-        let matmul = Matmul::new(computeType, scaleType);
-        // SAFETY: the caller's pointer.
-        unsafe { put(matmulDesc, || Ok(MATMULS.insert(Mutex::new(matmul)))) }
-    })
-}
+    /// Creates the descriptor of a product.
+    fn hipblasLtMatmulDescCreate(
+        matmulDesc: *mut *mut c_void,
+        computeType: u32,
+        scaleType: u32,
+    ) -> matmulDesc |_| {
+        not_null(matmulDesc)?;
+        MATMULS.insert(Mutex::new(Matmul::new(computeType, scaleType)))
+    }
 
-/// Creates a preference without a workspace.
-pub unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(pref: *mut *mut c_void) -> u32 {
-    call("hipblasLtMatmulPreferenceCreate", |_| {
-        // SAFETY: the caller's pointer.
-        unsafe { put(pref, || Ok(PREFERENCES.insert(Mutex::new(Preference::default())))) }
-    })
+    /// Creates a preference without a workspace.
+    fn hipblasLtMatmulPreferenceCreate(pref: *mut *mut c_void) -> pref |_| {
+        not_null(pref)?;
+        PREFERENCES.insert(Mutex::new(Preference::default()))
+    }
 }
 
 /// Defines the functions that set an attribute of a descriptor and that destroy it.
 macro_rules! descriptors {
-    ($($table:ident: $set:ident, $destroy:ident;)*) => {$(
-        /// Sets an attribute. The value must have the attribute's size.
-        pub unsafe extern "C" fn $set(
-            descriptor: *mut c_void, attr: u32, buf: *const c_void, sizeInBytes: usize,
-        ) -> u32 {
-            call(stringify!($set), |_| {
+    ($($table:ident: $set:ident, $destroy:ident;)*) => {
+        c_functions! {$(
+            /// Sets an attribute. The value must have the attribute's size.
+            fn $set(descriptor: *mut c_void, attr: u32, buf: *const c_void, sizeInBytes: usize) |_| {
                 let value = Value { from: buf, bytes: sizeInBytes };
                 // SAFETY: the caller's value.
                 unsafe { $table.get(descriptor)?.lock().set(attr, &value) }
-            })
-        }
+            }
 
-        /// Destroys a descriptor.
-        pub unsafe extern "C" fn $destroy(descriptor: *mut c_void) -> u32 {
-            call(stringify!($destroy), |_| $table.remove(descriptor, Status::InvalidValue))
-        }
-    )*};
+            /// Destroys a descriptor.
+            fn $destroy(descriptor: *mut c_void) |_| {
+                $table.remove(descriptor, Status::InvalidValue)
+            }
+        )*}
+    };
 }
 descriptors! {
     LAYOUTS: hipblasLtMatrixLayoutSetAttribute, hipblasLtMatrixLayoutDestroy;
@@ -157,21 +129,21 @@ fn problem(
     Request { matmul, layouts }.problem(device.arch.name)
 }
 
-/// Returns the algorithms for a product within the preference's workspace, best first. If the library has no kernels for
-/// it, returns success and no algorithm.
-pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
-    handle: *mut c_void,
-    matmulDesc: *mut c_void,
-    Adesc: *mut c_void,
-    Bdesc: *mut c_void,
-    Cdesc: *mut c_void,
-    Ddesc: *mut c_void,
-    pref: *mut c_void,
-    requestedAlgoCount: i32,
-    heuristicResultsArray: *mut MatmulHeuristicResult,
-    returnAlgoCount: *mut i32,
-) -> u32 {
-    call("hipblasLtMatmulAlgoGetHeuristic", |runtime| {
+c_functions! {
+    /// Returns the algorithms for a product within the preference's workspace, best first. If the library has no kernels for
+    /// it, returns success and no algorithm.
+    fn hipblasLtMatmulAlgoGetHeuristic(
+        handle: *mut c_void,
+        matmulDesc: *mut c_void,
+        Adesc: *mut c_void,
+        Bdesc: *mut c_void,
+        Cdesc: *mut c_void,
+        Ddesc: *mut c_void,
+        pref: *mut c_void,
+        requestedAlgoCount: i32,
+        heuristicResultsArray: *mut MatmulHeuristicResult,
+        returnAlgoCount: *mut i32,
+    ) -> returnAlgoCount |runtime| {
         let context = CONTEXTS.get_or(handle, Status::NotInitialized)?;
         let matmul = MATMULS.read(matmulDesc)?;
         let limit = PREFERENCES.read(pref)?.max_workspace_bytes as usize;
@@ -191,31 +163,28 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
             // SAFETY: the caller's array holds as many results as requested.
             unsafe { heuristicResultsArray.add(index).write(*result) };
         }
-        // SAFETY: the caller's pointer.
-        unsafe { put(returnAlgoCount, || Ok(found.len() as i32)) }
-    })
-}
+        found.len() as i32
+    }
 
-/// Computes D = alpha * op(A) * op(B) + beta * C + bias. A null `algo` selects the algorithm without a workspace.
-pub unsafe extern "C" fn hipblasLtMatmul(
-    handle: *mut c_void,
-    matmulDesc: *mut c_void,
-    alpha: *const c_void,
-    A: *const c_void,
-    Adesc: *mut c_void,
-    B: *const c_void,
-    Bdesc: *mut c_void,
-    beta: *const c_void,
-    C: *const c_void,
-    Cdesc: *mut c_void,
-    D: *mut c_void,
-    Ddesc: *mut c_void,
-    algo: *const MatmulAlgo,
-    workspace: *mut c_void,
-    workspaceSizeInBytes: usize,
-    stream: *mut c_void,
-) -> u32 {
-    call("hipblasLtMatmul", |runtime| {
+    /// Computes D = alpha * op(A) * op(B) + beta * C + bias. A null `algo` selects the algorithm without a workspace.
+    fn hipblasLtMatmul(
+        handle: *mut c_void,
+        matmulDesc: *mut c_void,
+        alpha: *const c_void,
+        A: *const c_void,
+        Adesc: *mut c_void,
+        B: *const c_void,
+        Bdesc: *mut c_void,
+        beta: *const c_void,
+        C: *const c_void,
+        Cdesc: *mut c_void,
+        D: *mut c_void,
+        Ddesc: *mut c_void,
+        algo: *const MatmulAlgo,
+        workspace: *mut c_void,
+        workspaceSizeInBytes: usize,
+        stream: *mut c_void,
+    ) |runtime| {
         let context = CONTEXTS.get_or(handle, Status::NotInitialized)?;
         let matmul = MATMULS.read(matmulDesc)?;
         let mut problem = problem(runtime, &context, &matmul, [Adesc, Bdesc, Cdesc, Ddesc])?;
@@ -263,24 +232,19 @@ pub unsafe extern "C" fn hipblasLtMatmul(
             return reject(Status::InvalidValue, reason);
         }
         let Some(stream) = stream_on(context.device, stream.addr()) else {
-            return reject(
-                Status::InvalidValue,
-                format!("{stream:?} is not a stream of the handle's device"),
-            );
+            return reject(Status::InvalidValue, format!("{stream:?} is not a stream of the handle's device"));
         };
         if is_empty {
             return Ok(());
         }
-        let device = runtime.device(context.device).map_err(internal)?;
-        let work = Box::new(move || {
-            let memory = device.address_space(&runtime.memory);
+        let work = move |memory: &_, threads| {
             if needed > 0 {
-                problem.spoil(&memory, at, needed)?;
+                problem.spoil(memory, at, needed)?;
             }
             // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references
             // into it.
-            unsafe { compute::run(&problem, &memory, runtime.options.threads) }
-        });
+            unsafe { compute::run(&problem, memory, threads) }
+        };
         runtime.submit_host_work(&stream, work).map_err(internal)
-    })
+    }
 }

@@ -1,4 +1,6 @@
 //! hipBLASLt's enumerations (hipblaslt.h, hipblas-common.h, library_types.h), and the error type.
+pub use crate::c_functions::reject;
+use crate::c_functions::{self, Failure};
 use crate::rocblas::problem::{Operand, Place};
 use crate::rocblas::types::{DataType, Operation};
 
@@ -21,18 +23,13 @@ pub enum Status {
     Unknown = 11,
 }
 
-/// An error status with its reason.
-#[derive(Debug, PartialEq, Eq)]
-pub struct StatusError {
-    pub status: Status,
-    pub reason: String,
-}
-
+pub type StatusError = c_functions::StatusError<Status>;
 pub type Result<T> = std::result::Result<T, StatusError>;
 
-/// Returns an error with its reason.
-pub fn reject<T>(status: Status, reason: impl Into<String>) -> Result<T> {
-    Err(StatusError { status, reason: reason.into() })
+impl Failure for StatusError {
+    fn null_result() -> Self {
+        Self { status: Status::InvalidValue, reason: "the pointer for the result is null".into() }
+    }
 }
 
 /// `HIPBLAS_COMPUTE_32F`.

@@ -345,48 +345,36 @@ pub struct DecodeError {
 }
 
 impl InlineFloat {
+    /// All constants with their values, in the order of their operand codes.
+    pub const ALL: [(Self, f64); 9] = [
+        (Self::Half, 0.5),
+        (Self::NegHalf, -0.5),
+        (Self::One, 1.0),
+        (Self::NegOne, -1.0),
+        (Self::Two, 2.0),
+        (Self::NegTwo, -2.0),
+        (Self::Four, 4.0),
+        (Self::NegFour, -4.0),
+        // One unit in the last place less than the nearest f64.
+        (Self::InvTwoPi, f64::from_bits(0x3fc4_5f30_6dc9_c882)),
+    ];
+
+    pub const fn value(self) -> f64 {
+        Self::ALL[self as usize].1
+    }
+
     /// Returns the constant's bits as f16.
-    pub const fn bits_16(self) -> u16 {
-        match self {
-            Self::Half => 0x3800,
-            Self::NegHalf => 0xb800,
-            Self::One => 0x3c00,
-            Self::NegOne => 0xbc00,
-            Self::Two => 0x4000,
-            Self::NegTwo => 0xc000,
-            Self::Four => 0x4400,
-            Self::NegFour => 0xc400,
-            Self::InvTwoPi => 0x3118,
-        }
+    pub fn bits_16(self) -> u16 {
+        half::f16::from_f64(self.value()).to_bits()
     }
 
     /// Returns the constant's bits as f32.
     pub const fn bits_32(self) -> u32 {
-        match self {
-            Self::Half => 0x3f00_0000,
-            Self::NegHalf => 0xbf00_0000,
-            Self::One => 0x3f80_0000,
-            Self::NegOne => 0xbf80_0000,
-            Self::Two => 0x4000_0000,
-            Self::NegTwo => 0xc000_0000,
-            Self::Four => 0x4080_0000,
-            Self::NegFour => 0xc080_0000,
-            Self::InvTwoPi => 0x3e22_f983,
-        }
+        (self.value() as f32).to_bits()
     }
 
     /// Returns the constant's bits as f64.
     pub const fn bits_64(self) -> u64 {
-        match self {
-            Self::Half => 0x3fe0_0000_0000_0000,
-            Self::NegHalf => 0xbfe0_0000_0000_0000,
-            Self::One => 0x3ff0_0000_0000_0000,
-            Self::NegOne => 0xbff0_0000_0000_0000,
-            Self::Two => 0x4000_0000_0000_0000,
-            Self::NegTwo => 0xc000_0000_0000_0000,
-            Self::Four => 0x4010_0000_0000_0000,
-            Self::NegFour => 0xc010_0000_0000_0000,
-            Self::InvTwoPi => 0x3fc4_5f30_6dc9_c882,
-        }
+        self.value().to_bits()
     }
 }

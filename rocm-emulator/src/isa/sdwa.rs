@@ -18,7 +18,7 @@ pub struct SdwaWord {
 pub fn sdwa(word: u32, writes_mask: bool) -> Option<SdwaWord> {
     let dst = match writes_mask {
         true => None,
-        false => Some((select(bits(word, 8, 3))?, unused(bits(word, 11, 2))?)),
+        false => Some((select(bits(word, 8, 3))?, UNUSED.get(bits(word, 11, 2) as usize)?.0)),
     };
     let sdwa = Sdwa {
         dst,
@@ -38,52 +38,39 @@ pub fn sdwa_source(words: &mut Words, word: u32, code: u32, scalar: u32) -> Resu
     }
 }
 
+/// Parts of a dword and their names, in the order of their codes.
+const SELECTS: [(SdwaSelect, &str); 7] = [
+    (SdwaSelect::Byte0, "BYTE_0"),
+    (SdwaSelect::Byte1, "BYTE_1"),
+    (SdwaSelect::Byte2, "BYTE_2"),
+    (SdwaSelect::Byte3, "BYTE_3"),
+    (SdwaSelect::Word0, "WORD_0"),
+    (SdwaSelect::Word1, "WORD_1"),
+    (SdwaSelect::Dword, "DWORD"),
+];
+/// Values of the other bits and their names, in the order of their codes.
+const UNUSED: [(SdwaUnused, &str); 3] = [
+    (SdwaUnused::Pad, "UNUSED_PAD"),
+    (SdwaUnused::SignExtend, "UNUSED_SEXT"),
+    (SdwaUnused::Preserve, "UNUSED_PRESERVE"),
+];
+
 fn select(code: u32) -> Option<SdwaSelect> {
-    Some(match code {
-        0 => SdwaSelect::Byte0,
-        1 => SdwaSelect::Byte1,
-        2 => SdwaSelect::Byte2,
-        3 => SdwaSelect::Byte3,
-        4 => SdwaSelect::Word0,
-        5 => SdwaSelect::Word1,
-        6 => SdwaSelect::Dword,
-        _ => return None,
-    })
+    SELECTS.get(code as usize).map(|(select, _)| *select)
 }
 
-fn unused(code: u32) -> Option<SdwaUnused> {
-    Some(match code {
-        0 => SdwaUnused::Pad,
-        1 => SdwaUnused::SignExtend,
-        2 => SdwaUnused::Preserve,
-        _ => return None,
-    })
+fn selected(select: SdwaSelect) -> &'static str {
+    SELECTS[select as usize].1
 }
 
 /// Writes the selected parts, which follow the operands.
 pub fn write_sdwa(text: &mut String, sdwa: &Sdwa, sources: usize) -> std::fmt::Result {
     if let Some((select, unused)) = sdwa.dst {
-        let unused = match unused {
-            SdwaUnused::Pad => "UNUSED_PAD",
-            SdwaUnused::SignExtend => "UNUSED_SEXT",
-            SdwaUnused::Preserve => "UNUSED_PRESERVE",
-        };
+        let unused = UNUSED[unused as usize].1;
         write!(text, " dst_sel:{} dst_unused:{unused}", selected(select))?;
     }
     for (at, select) in sdwa.src.iter().enumerate().take(sources) {
         write!(text, " src{at}_sel:{}", selected(*select))?;
     }
     Ok(())
-}
-
-fn selected(select: SdwaSelect) -> &'static str {
-    match select {
-        SdwaSelect::Byte0 => "BYTE_0",
-        SdwaSelect::Byte1 => "BYTE_1",
-        SdwaSelect::Byte2 => "BYTE_2",
-        SdwaSelect::Byte3 => "BYTE_3",
-        SdwaSelect::Word0 => "WORD_0",
-        SdwaSelect::Word1 => "WORD_1",
-        SdwaSelect::Dword => "DWORD",
-    }
 }

@@ -100,15 +100,16 @@ pub fn parse_line(line: &str, prefix: &str, column: usize) -> Option<Vec<Row>> {
     let (names, rest) = words.split_first()?;
     let (operands, opcodes) = rest.split_at_checked(rest.len().checked_sub(CHIPS)?)?;
     let first = u16::from_str_radix(opcodes[column], 16).ok()?;
-    let mut slots = [None; 5];
-    for (slot, word) in slots.iter_mut().zip(operands) {
-        *slot = Some(parse_slot(word)?);
-    }
-    let row = |(op, name): (u16, String)| {
+    let row = |(index, (op, name)): (usize, (u16, String))| {
+        let mut slots = [None; 5];
+        for (slot, word) in slots.iter_mut().zip(operands) {
+            *slot = Some(parse_slot(word, index)?);
+        }
         // Tables are built once and live as long as the process.
-        (!name.contains('-')).then(|| Row { op, name: name.leak(), slots })
+        Some(Row { op, name: name.leak(), slots })
     };
-    Some((first..).zip(expand(&names.replace('*', prefix))).filter_map(row).collect())
+    let names = (first..).zip(expand(&names.replace('*', prefix))).enumerate();
+    names.filter(|(_, (_, name))| !name.contains('-')).map(row).collect()
 }
 
 /// Expands a pattern to names, one for each choice in each pair of braces. The last pair varies fastest.
@@ -120,14 +121,14 @@ pub fn expand(pattern: &str) -> Vec<String> {
     choices.split(',').flat_map(names).collect()
 }
 
-/// `=v2`: role, class, dwords or `h`; one dword if no number is given.
-fn parse_slot(word: &str) -> Option<Slot> {
+/// `=v2`: role, class, dwords or `h`; one dword if no number is given. Of a list, the name's index selects the number.
+fn parse_slot(word: &str, index: usize) -> Option<Slot> {
     let (role, word) = match word.as_bytes().first()? {
         b'=' => (Role::Destination, &word[1..]),
         b'?' => (Role::Returned, &word[1..]),
         _ => (Role::Source, word),
     };
-    let (letter, size) = word.split_at_checked(1)?;
+    let (letter, sizes) = word.split_at_checked(1)?;
     let class = match letter {
         "v" => Class::Vgpr,
         "g" => Class::Agpr,
@@ -151,6 +152,7 @@ fn parse_slot(word: &str) -> Option<Slot> {
         "p" => Class::Depctr,
         _ => return None,
     };
+    let size = sizes.split(',').cycle().nth(index)?;
     let dwords = match size {
         "" => 1,
         "h" => 0,

@@ -1,12 +1,13 @@
 //! The C functions of convolutions in immediate mode with MIOpen 3's prototypes, five for each direction.
 use super::compute::{self, Job};
 use super::descriptor::{CONVOLUTIONS, TENSORS};
-use super::functions::{call, put};
+use super::functions::answer;
 use super::handle;
 use super::problem::{Direction, Problem};
 use super::solution::{self, ConvSolution};
-use super::status::{Outcome, Status, StatusError, bad_parm, reject};
-use crate::runtime::{HipError, runtime};
+use super::status::{Outcome, Status, bad_parm, internal, reject};
+use crate::c_functions::{c_functions, put};
+use crate::runtime::runtime;
 use std::ffi::c_void;
 
 /// The descriptors of a call, with the tensors in the order of the function's arguments.
@@ -68,56 +69,42 @@ fn submit(
         addresses[place] = tensor.expose_provenance();
     }
     let workspace = at.workspace.expose_provenance();
-    enqueue(&handle, Job { function, problem, addresses, workspace, workspace_size: wanted })
-}
-
-/// Enqueues a checked convolution on the stream.
-fn enqueue(handle: &handle::Handle, job: Job) -> Outcome {
+    let job = Job { function, problem, addresses, workspace, workspace_size: wanted };
     let stream = handle.stream()?;
-    let internal = |error: HipError| StatusError { status: Status::InternalError, why: error.to_string() };
-    let runtime = runtime().map_err(internal)?;
-    let device = runtime.device(handle.device).map_err(internal)?;
-    let work = Box::new(move || {
-        let memory = device.address_space(&runtime.memory);
-        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references into it.
-        unsafe { compute::run(&job, &memory, runtime.options.threads) }
-    });
-    runtime.submit_host_work(&stream, work).map_err(internal)
+    // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references into it.
+    let work = move |memory: &_, threads| unsafe { compute::run(&job, memory, threads) };
+    runtime().and_then(|runtime| runtime.submit_host_work(&stream, work)).map_err(internal)
 }
 
 /// Defines the functions of a direction. `one`, `other` and `result` are the tensors in the order of the arguments.
 macro_rules! direction {
     ($direction:expr, $what:literal, $count:ident, $solutions:ident, $workspace:ident, $compile:ident, $run:ident) => {
-        #[doc = concat!("Writes the number of solutions for ", $what, ".")]
-        pub unsafe extern "C" fn $count(
-            handle: *mut c_void,
-            one: *mut c_void,
-            other: *mut c_void,
-            convDesc: *mut c_void,
-            result: *mut c_void,
-            solutionCount: *mut usize,
-        ) -> u32 {
-            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
-            call(stringify!($count), || {
-                let problem = descriptors.problem($direction)?;
-                // SAFETY: the caller's pointer.
-                unsafe { put(solutionCount, solution::available(&problem).len()) }
-            })
-        }
+        c_functions! {
+            #[doc = concat!("Writes the number of solutions for ", $what, ".")]
+            fn $count(
+                handle: *mut c_void,
+                one: *mut c_void,
+                other: *mut c_void,
+                convDesc: *mut c_void,
+                result: *mut c_void,
+                solutionCount: *mut usize,
+            ) -> solutionCount {
+                let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+                solution::available(&descriptors.problem($direction)?).len()
+            }
 
-        #[doc = concat!("Writes the solutions for ", $what, ", fastest first, up to the size of the caller's array.")]
-        pub unsafe extern "C" fn $solutions(
-            handle: *mut c_void,
-            one: *mut c_void,
-            other: *mut c_void,
-            convDesc: *mut c_void,
-            result: *mut c_void,
-            maxSolutionCount: usize,
-            solutionCount: *mut usize,
-            solutions: *mut ConvSolution,
-        ) -> u32 {
-            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
-            call(stringify!($solutions), || {
+            #[doc = concat!("Writes the solutions for ", $what, ", fastest first, up to the size of the caller's array.")]
+            fn $solutions(
+                handle: *mut c_void,
+                one: *mut c_void,
+                other: *mut c_void,
+                convDesc: *mut c_void,
+                result: *mut c_void,
+                maxSolutionCount: usize,
+                solutionCount: *mut usize,
+                solutions: *mut ConvSolution,
+            ) {
+                let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
                 let mut found = solution::available(&descriptors.problem($direction)?);
                 if solutions.is_null() {
                     return bad_parm("a null pointer for solutions");
@@ -129,67 +116,60 @@ macro_rules! direction {
                     std::ptr::copy_nonoverlapping(found.as_ptr(), solutions, found.len());
                 }
                 Ok(())
-            })
-        }
+            }
 
-        #[doc = concat!("Writes the bytes of workspace that a solution for ", $what, " needs.")]
-        pub unsafe extern "C" fn $workspace(
-            handle: *mut c_void,
-            one: *mut c_void,
-            other: *mut c_void,
-            convDesc: *mut c_void,
-            result: *mut c_void,
-            solution_id: u64,
-            workSpaceSize: *mut usize,
-        ) -> u32 {
-            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
-            call(stringify!($workspace), || {
-                let solution = solution::find(&descriptors.problem($direction)?, solution_id)?;
-                // SAFETY: the caller's pointer.
-                unsafe { put(workSpaceSize, solution.workspace_size) }
-            })
-        }
+            #[doc = concat!("Writes the bytes of workspace that a solution for ", $what, " needs.")]
+            fn $workspace(
+                handle: *mut c_void,
+                one: *mut c_void,
+                other: *mut c_void,
+                convDesc: *mut c_void,
+                result: *mut c_void,
+                solution_id: u64,
+                workSpaceSize: *mut usize,
+            ) -> workSpaceSize {
+                let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+                solution::find(&descriptors.problem($direction)?, solution_id)?.workspace_size
+            }
 
-        #[doc = concat!("Compiles a solution for ", $what, ", so that its first use need not.")]
-        pub unsafe extern "C" fn $compile(
-            handle: *mut c_void,
-            one: *mut c_void,
-            other: *mut c_void,
-            convDesc: *mut c_void,
-            result: *mut c_void,
-            solution_id: u64,
-        ) -> u32 {
-            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
-            call(stringify!($compile), || {
+            #[doc = concat!("Compiles a solution for ", $what, ", so that its first use need not.")]
+            fn $compile(
+                handle: *mut c_void,
+                one: *mut c_void,
+                other: *mut c_void,
+                convDesc: *mut c_void,
+                result: *mut c_void,
+                solution_id: u64,
+            ) {
+                let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
                 let problem = descriptors.problem($direction)?;
                 solution::find(&problem, solution_id)?;
                 handle::get(handle)?.compile(&problem, solution_id);
                 Ok(())
-            })
-        }
+            }
 
-        #[doc = concat!("Computes ", $what, " with a solution.")]
-        pub unsafe extern "C" fn $run(
-            handle: *mut c_void,
-            one: *mut c_void,
-            oneData: *const c_void,
-            other: *mut c_void,
-            otherData: *const c_void,
-            convDesc: *mut c_void,
-            result: *mut c_void,
-            resultData: *mut c_void,
-            workSpace: *mut c_void,
-            workSpaceSize: usize,
-            solution_id: u64,
-        ) -> u32 {
-            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
-            let at = Addresses {
-                tensors: [oneData, otherData, resultData.cast_const()],
-                workspace: workSpace,
-                workspace_size: workSpaceSize,
-            };
-            let function = stringify!($run);
-            call(function, || submit(function, $direction, &descriptors, &at, solution_id))
+            #[doc = concat!("Computes ", $what, " with a solution.")]
+            fn $run(
+                handle: *mut c_void,
+                one: *mut c_void,
+                oneData: *const c_void,
+                other: *mut c_void,
+                otherData: *const c_void,
+                convDesc: *mut c_void,
+                result: *mut c_void,
+                resultData: *mut c_void,
+                workSpace: *mut c_void,
+                workSpaceSize: usize,
+                solution_id: u64,
+            ) {
+                let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+                let at = Addresses {
+                    tensors: [oneData, otherData, resultData.cast_const()],
+                    workspace: workSpace,
+                    workspace_size: workSpaceSize,
+                };
+                submit(stringify!($run), $direction, &descriptors, &at, solution_id)
+            }
         }
     };
 }

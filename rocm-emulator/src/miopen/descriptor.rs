@@ -1,6 +1,6 @@
 //! Descriptors of tensors and convolutions: numbers, so that an invalid one causes an error code instead of a crash.
-use super::status::{Outcome, Status, bad_parm, reject};
-use crate::runtime::Handles;
+use super::status::{Outcome, Status, bad_parm, reject, stale};
+use crate::runtime::{ErrorCode, Handles};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
@@ -118,25 +118,19 @@ impl Convolution {
 }
 
 /// Table of live descriptors of one kind. They are empty until they are set.
-pub struct Descriptors<T> {
-    live: Handles<Mutex<Option<T>>>,
-    name: &'static str,
-}
+pub struct Descriptors<T>(LazyLock<Handles<Mutex<Option<T>>>>);
 
 /// All tensor descriptors.
-pub static TENSORS: LazyLock<Descriptors<Tensor>> = LazyLock::new(|| Descriptors::new(0x31, "tensor"));
+pub static TENSORS: Descriptors<Tensor> =
+    Descriptors(LazyLock::new(|| Handles::new(0x31, "a tensor descriptor", ErrorCode::InvalidHandle)));
 /// All convolution descriptors.
-pub static CONVOLUTIONS: LazyLock<Descriptors<Convolution>> =
-    LazyLock::new(|| Descriptors::new(0x32, "convolution"));
+pub static CONVOLUTIONS: Descriptors<Convolution> =
+    Descriptors(LazyLock::new(|| Handles::new(0x32, "a convolution descriptor", ErrorCode::InvalidHandle)));
 
 impl<T: Clone> Descriptors<T> {
-    fn new(kind: u8, name: &'static str) -> Self {
-        Self { live: Handles::new(kind), name }
-    }
-
     /// Creates an empty descriptor.
     pub fn create(&self) -> *mut c_void {
-        self.live.insert(Arc::new(Mutex::new(None)))
+        self.0.insert(Arc::new(Mutex::new(None)))
     }
 
     /// Sets the contents.
@@ -144,7 +138,7 @@ impl<T: Clone> Descriptors<T> {
     /// # Errors
     /// `BadParm` if it is not live.
     pub fn set(&self, descriptor: *mut c_void, value: T) -> Outcome {
-        *self.slot(descriptor)?.lock() = Some(value);
+        *self.0.get(descriptor).map_err(stale)?.lock() = Some(value);
         Ok(())
     }
 
@@ -153,8 +147,8 @@ impl<T: Clone> Descriptors<T> {
     /// # Errors
     /// `BadParm` if it is not live or was not set.
     pub fn get(&self, descriptor: *mut c_void) -> Outcome<T> {
-        let value = self.slot(descriptor)?.lock().clone();
-        value.map_or_else(|| bad_parm(format!("{} descriptor {descriptor:?} is not set", self.name)), Ok)
+        let value = self.0.get(descriptor).map_err(stale)?.lock().clone();
+        value.map_or_else(|| bad_parm(format!("the descriptor {descriptor:?} is not set")), Ok)
     }
 
     /// Destroys a descriptor.
@@ -162,14 +156,6 @@ impl<T: Clone> Descriptors<T> {
     /// # Errors
     /// `BadParm` if it is not live.
     pub fn destroy(&self, descriptor: *mut c_void) -> Outcome {
-        self.live.remove(descriptor).map_or_else(|| self.stale(descriptor), |_| Ok(()))
-    }
-
-    fn slot(&self, descriptor: *mut c_void) -> Outcome<Arc<Mutex<Option<T>>>> {
-        self.live.get(descriptor).map_or_else(|| self.stale(descriptor), Ok)
-    }
-
-    fn stale<R>(&self, descriptor: *mut c_void) -> Outcome<R> {
-        bad_parm(format!("{descriptor:?} is not a {} descriptor", self.name))
+        self.0.remove(descriptor).map(drop).map_err(stale)
     }
 }

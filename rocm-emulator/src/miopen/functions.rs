@@ -3,6 +3,7 @@ use super::descriptor::{CONVOLUTIONS, Convolution, TENSORS, Tensor};
 use super::handle;
 use super::problem::fit;
 use super::status::{Outcome, Status, StatusError, bad_parm, reject, status_name};
+use crate::c_functions::{c_functions, not_null};
 use crate::runtime::{self, Miopen, runtime};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,19 +11,19 @@ use std::ffi::{c_char, c_int, c_void};
 const VERSION: [usize; 3] = [3, 4, 0];
 
 /// Runs a function's body and converts a panic to `InternalError`. Fails if the library is configured as absent.
-pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
+pub(super) fn answer(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
     let outcome = runtime::catch_panic(|| {
         if runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::Absent) {
             return reject(Status::NotInitialized, "MIOpen is absent (configured with miopen=absent)");
         }
         runtime::called(function)
-            .map_err(|error| StatusError { status: Status::UnknownError, why: error.detail })?;
+            .map_err(|error| StatusError { status: Status::UnknownError, reason: error.detail })?;
         body()
     });
     match outcome.unwrap_or_else(|panic| reject(Status::InternalError, panic)) {
         Ok(()) => Status::Success as u32,
-        Err(StatusError { status, why }) => {
-            runtime::note_detail(format!("{} ({}): {function}: {why}", name(status), status as u32));
+        Err(StatusError { status, reason }) => {
+            runtime::note_detail(format!("{} ({}): {function}: {reason}", name(status), status as u32));
             status as u32
         }
     }
@@ -30,31 +31,6 @@ pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
 
 fn name(status: Status) -> std::borrow::Cow<'static, str> {
     status_name(status as u32).to_string_lossy()
-}
-
-/// Writes a result through the caller's pointer.
-///
-/// # Safety
-/// `place` must be null or valid for a write.
-pub(super) unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
-    if place.is_null() {
-        return bad_parm("a null pointer for a result");
-    }
-    // SAFETY: the caller guarantees the pointer.
-    unsafe { place.write(value) };
-    Ok(())
-}
-
-/// Creates an object and writes its handle. Creates nothing if the pointer is null.
-///
-/// # Safety
-/// `place` must be null or valid for a write.
-unsafe fn put_new(place: *mut *mut c_void, make: impl FnOnce() -> Outcome<*mut c_void>) -> Outcome {
-    if place.is_null() {
-        return bad_parm("a null pointer for a result");
-    }
-    // SAFETY: the caller's pointer.
-    unsafe { put(place, make()?) }
 }
 
 /// Returns the caller's array of numbers.
@@ -69,9 +45,9 @@ unsafe fn take<'a>(values: *const c_int, len: usize) -> Outcome<&'a [i32]> {
     Ok(unsafe { std::slice::from_raw_parts(values, len) })
 }
 
-/// Returns the version. Null pointers are skipped.
-pub unsafe extern "C" fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> u32 {
-    call("miopenGetVersion", || {
+c_functions! {
+    /// Returns the version. Null pointers are skipped.
+    fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) {
         for (place, part) in [major, minor, patch].into_iter().zip(VERSION) {
             if !place.is_null() {
                 // SAFETY: the caller's pointer.
@@ -79,7 +55,7 @@ pub unsafe extern "C" fn miopenGetVersion(major: *mut usize, minor: *mut usize, 
             }
         }
         Ok(())
-    })
+    }
 }
 
 /// Returns the name of a status.
@@ -87,66 +63,60 @@ pub unsafe extern "C" fn miopenGetErrorString(error: u32) -> *const c_char {
     status_name(error).as_ptr()
 }
 
-/// Creates a handle on the current device, with its null stream.
-pub unsafe extern "C" fn miopenCreate(handle: *mut *mut c_void) -> u32 {
-    // SAFETY: the caller's pointer.
-    call("miopenCreate", || unsafe { put_new(handle, || handle::create(0)) })
-}
+c_functions! {
+    /// Creates a handle on the current device, with its null stream.
+    fn miopenCreate(handle: *mut *mut c_void) -> handle {
+        not_null(handle)?;
+        handle::create(0)?
+    }
 
-/// Creates a handle on the current device, with one of its streams.
-pub unsafe extern "C" fn miopenCreateWithStream(handle: *mut *mut c_void, stream: *mut c_void) -> u32 {
-    // SAFETY: the caller's pointer.
-    call("miopenCreateWithStream", || unsafe { put_new(handle, || handle::create(stream.addr())) })
-}
+    /// Creates a handle on the current device, with one of its streams.
+    fn miopenCreateWithStream(handle: *mut *mut c_void, stream: *mut c_void) -> handle {
+        not_null(handle)?;
+        handle::create(stream.addr())?
+    }
 
-/// Destroys a handle.
-pub unsafe extern "C" fn miopenDestroy(handle: *mut c_void) -> u32 {
-    call("miopenDestroy", || handle::destroy(handle))
-}
+    /// Destroys a handle.
+    fn miopenDestroy(handle: *mut c_void) {
+        handle::destroy(handle)
+    }
 
-/// Sets the stream for later work. It must belong to the handle's device.
-pub unsafe extern "C" fn miopenSetStream(handle: *mut c_void, streamID: *mut c_void) -> u32 {
-    call("miopenSetStream", || handle::get(handle)?.set_stream(streamID.addr()))
-}
+    /// Sets the stream for later work. It must belong to the handle's device.
+    fn miopenSetStream(handle: *mut c_void, streamID: *mut c_void) {
+        handle::get(handle)?.set_stream(streamID.addr())
+    }
 
-/// Returns the handle's stream.
-pub unsafe extern "C" fn miopenGetStream(handle: *mut c_void, streamID: *mut *mut c_void) -> u32 {
-    call("miopenGetStream", || {
-        let stream = handle::get(handle)?.stream_handle();
-        // SAFETY: the caller's pointer.
-        unsafe { put(streamID, std::ptr::without_provenance_mut(stream)) }
-    })
-}
+    /// Returns the handle's stream.
+    fn miopenGetStream(handle: *mut c_void, streamID: *mut *mut c_void) -> streamID {
+        std::ptr::without_provenance_mut(handle::get(handle)?.stream_handle())
+    }
 
-/// Creates an empty tensor descriptor.
-pub unsafe extern "C" fn miopenCreateTensorDescriptor(tensorDesc: *mut *mut c_void) -> u32 {
-    // SAFETY: the caller's pointer.
-    call("miopenCreateTensorDescriptor", || unsafe { put_new(tensorDesc, || Ok(TENSORS.create())) })
-}
+    /// Creates an empty tensor descriptor.
+    fn miopenCreateTensorDescriptor(tensorDesc: *mut *mut c_void) -> tensorDesc {
+        not_null(tensorDesc)?;
+        TENSORS.create()
+    }
 
-/// Sets a descriptor to a packed tensor of four dimensions.
-pub unsafe extern "C" fn miopenSet4dTensorDescriptor(
-    tensorDesc: *mut c_void,
-    dataType: u32,
-    n: c_int,
-    c: c_int,
-    h: c_int,
-    w: c_int,
-) -> u32 {
-    call("miopenSet4dTensorDescriptor", || {
+    /// Sets a descriptor to a packed tensor of four dimensions.
+    fn miopenSet4dTensorDescriptor(
+        tensorDesc: *mut c_void,
+        dataType: u32,
+        n: c_int,
+        c: c_int,
+        h: c_int,
+        w: c_int,
+    ) {
         TENSORS.set(tensorDesc, Tensor::new(dataType, &[n, c, h, w], None)?)
-    })
-}
+    }
 
-/// Sets a descriptor to a tensor of two to five dimensions. Without strides it is packed.
-pub unsafe extern "C" fn miopenSetTensorDescriptor(
-    tensorDesc: *mut c_void,
-    dataType: u32,
-    nbDims: c_int,
-    dimsA: *const c_int,
-    stridesA: *const c_int,
-) -> u32 {
-    call("miopenSetTensorDescriptor", || {
+    /// Sets a descriptor to a tensor of two to five dimensions. Without strides it is packed.
+    fn miopenSetTensorDescriptor(
+        tensorDesc: *mut c_void,
+        dataType: u32,
+        nbDims: c_int,
+        dimsA: *const c_int,
+        stridesA: *const c_int,
+    ) {
         let Some(rank) = usize::try_from(nbDims).ok().filter(|rank| (2..=5).contains(rank)) else {
             return bad_parm(format!("{nbDims} dimensions; a tensor here has 2 to 5"));
         };
@@ -156,48 +126,44 @@ pub unsafe extern "C" fn miopenSetTensorDescriptor(
             (take(dimsA, rank)?, strides.transpose()?)
         };
         TENSORS.set(tensorDesc, Tensor::new(dataType, dims, strides)?)
-    })
-}
+    }
 
-/// Destroys a tensor descriptor.
-pub unsafe extern "C" fn miopenDestroyTensorDescriptor(tensorDesc: *mut c_void) -> u32 {
-    call("miopenDestroyTensorDescriptor", || TENSORS.destroy(tensorDesc))
-}
+    /// Destroys a tensor descriptor.
+    fn miopenDestroyTensorDescriptor(tensorDesc: *mut c_void) {
+        TENSORS.destroy(tensorDesc)
+    }
 
-/// Creates an empty convolution descriptor.
-pub unsafe extern "C" fn miopenCreateConvolutionDescriptor(convDesc: *mut *mut c_void) -> u32 {
-    // SAFETY: the caller's pointer.
-    call("miopenCreateConvolutionDescriptor", || unsafe { put_new(convDesc, || Ok(CONVOLUTIONS.create())) })
-}
+    /// Creates an empty convolution descriptor.
+    fn miopenCreateConvolutionDescriptor(convDesc: *mut *mut c_void) -> convDesc {
+        not_null(convDesc)?;
+        CONVOLUTIONS.create()
+    }
 
-/// Sets a descriptor to a two-dimensional convolution with one group.
-pub unsafe extern "C" fn miopenInitConvolutionDescriptor(
-    convDesc: *mut c_void,
-    c_mode: u32,
-    pad_h: c_int,
-    pad_w: c_int,
-    stride_h: c_int,
-    stride_w: c_int,
-    dilation_h: c_int,
-    dilation_w: c_int,
-) -> u32 {
-    call("miopenInitConvolutionDescriptor", || {
+    /// Sets a descriptor to a two-dimensional convolution with one group.
+    fn miopenInitConvolutionDescriptor(
+        convDesc: *mut c_void,
+        c_mode: u32,
+        pad_h: c_int,
+        pad_w: c_int,
+        stride_h: c_int,
+        stride_w: c_int,
+        dilation_h: c_int,
+        dilation_w: c_int,
+    ) {
         let (padding, stride) = ([pad_h, pad_w], [stride_h, stride_w]);
         let convolution = Convolution::new(c_mode, padding, stride, [dilation_h, dilation_w])?;
         CONVOLUTIONS.set(convDesc, convolution)
-    })
-}
+    }
 
-/// Like [`miopenInitConvolutionDescriptor`], for any number of dimensions. Only two dimensions are implemented.
-pub unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
-    convDesc: *mut c_void,
-    spatialDim: c_int,
-    padA: *const c_int,
-    strideA: *const c_int,
-    dilationA: *const c_int,
-    c_mode: u32,
-) -> u32 {
-    call("miopenInitConvolutionNdDescriptor", || {
+    /// Like [`miopenInitConvolutionDescriptor`], for any number of dimensions. Only two dimensions are implemented.
+    fn miopenInitConvolutionNdDescriptor(
+        convDesc: *mut c_void,
+        spatialDim: c_int,
+        padA: *const c_int,
+        strideA: *const c_int,
+        dilationA: *const c_int,
+        c_mode: u32,
+    ) {
         if spatialDim != 2 {
             let why =
                 format!("the software GPU supports convolutions of 2 spatial dimensions, not {spatialDim}");
@@ -207,33 +173,31 @@ pub unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
         let two = |values| unsafe { take(values, 2) }.map(|values| [values[0], values[1]]);
         let convolution = Convolution::new(c_mode, two(padA)?, two(strideA)?, two(dilationA)?)?;
         CONVOLUTIONS.set(convDesc, convolution)
-    })
-}
+    }
 
-/// Sets the number of groups, into which channels and filters are divided.
-pub unsafe extern "C" fn miopenSetConvolutionGroupCount(convDesc: *mut c_void, groupCount: c_int) -> u32 {
-    call("miopenSetConvolutionGroupCount", || match usize::try_from(groupCount) {
-        Ok(groups) if groups > 0 => {
-            CONVOLUTIONS.set(convDesc, Convolution { groups, ..CONVOLUTIONS.get(convDesc)? })
+    /// Sets the number of groups, into which channels and filters are divided.
+    fn miopenSetConvolutionGroupCount(convDesc: *mut c_void, groupCount: c_int) {
+        match usize::try_from(groupCount) {
+            Ok(groups) if groups > 0 => {
+                CONVOLUTIONS.set(convDesc, Convolution { groups, ..CONVOLUTIONS.get(convDesc)? })
+            }
+            _ => bad_parm(format!("{groupCount} groups")),
         }
-        _ => bad_parm(format!("{groupCount} groups")),
-    })
-}
+    }
 
-/// Destroys a convolution descriptor.
-pub unsafe extern "C" fn miopenDestroyConvolutionDescriptor(convDesc: *mut c_void) -> u32 {
-    call("miopenDestroyConvolutionDescriptor", || CONVOLUTIONS.destroy(convDesc))
-}
+    /// Destroys a convolution descriptor.
+    fn miopenDestroyConvolutionDescriptor(convDesc: *mut c_void) {
+        CONVOLUTIONS.destroy(convDesc)
+    }
 
-/// Returns the four dimensions of a convolution's output.
-pub unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
-    convDesc: *mut c_void,
-    inputTensorDesc: *mut c_void,
-    filterDesc: *mut c_void,
-    nDim: *mut c_int,
-    outputTensorDimA: *mut c_int,
-) -> u32 {
-    call("miopenGetConvolutionNdForwardOutputDim", || {
+    /// Returns the four dimensions of a convolution's output.
+    fn miopenGetConvolutionNdForwardOutputDim(
+        convDesc: *mut c_void,
+        inputTensorDesc: *mut c_void,
+        filterDesc: *mut c_void,
+        nDim: *mut c_int,
+        outputTensorDimA: *mut c_int,
+    ) -> nDim {
         let (input, filter) = (TENSORS.get(inputTensorDesc)?, TENSORS.get(filterDesc)?);
         let (dims, _) = fit(&CONVOLUTIONS.get(convDesc)?, &input, &filter)?;
         if outputTensorDimA.is_null() {
@@ -246,7 +210,6 @@ pub unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
             // SAFETY: the caller guarantees one number per dimension.
             unsafe { outputTensorDimA.add(index).write(dim) };
         }
-        // SAFETY: the caller's pointer.
-        unsafe { put(nDim, dims.len() as c_int) }
-    })
+        dims.len() as c_int
+    }
 }

@@ -1,8 +1,8 @@
 //! Handles: MIOpen's state between calls. They are numbers, so that an invalid one causes an error code, not a crash.
 use super::problem::Problem;
-use super::status::{Outcome, Status, StatusError, bad_parm, reject};
+use super::status::{Outcome, Status, bad_parm, internal, reject, stale};
 use crate::rocblas::stream_on;
-use crate::runtime::{Handles, Stream, runtime};
+use crate::runtime::{ErrorCode, Handles, Stream, runtime};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -19,7 +19,8 @@ pub struct Handle {
     compiled: Mutex<HashSet<(Problem, u64)>>,
 }
 
-static LIVE: LazyLock<Handles<Handle>> = LazyLock::new(|| Handles::new(0x30));
+static LIVE: LazyLock<Handles<Handle>> =
+    LazyLock::new(|| Handles::new(0x30, "a MIOpen handle", ErrorCode::InvalidHandle));
 static COMPILES: AtomicU64 = AtomicU64::new(0);
 
 /// Returns how often a solution was compiled for a shape.
@@ -32,10 +33,7 @@ pub fn compiles() -> u64 {
 /// # Errors
 /// `InternalError` if the software GPU is not configured or lacks the device, `BadParm` if the stream is not its own.
 pub fn create(stream: usize) -> Outcome<*mut c_void> {
-    let device = runtime()
-        .and_then(|runtime| runtime.current_device())
-        .map_err(|error| StatusError { status: Status::InternalError, why: error.to_string() })?
-        .ordinal;
+    let device = runtime().and_then(|runtime| runtime.current_device()).map_err(internal)?.ordinal;
     let handle = Handle { device, stream: Mutex::new(0), compiled: Mutex::default() };
     handle.set_stream(stream)?;
     Ok(LIVE.insert(Arc::new(handle)))
@@ -46,7 +44,7 @@ pub fn create(stream: usize) -> Outcome<*mut c_void> {
 /// # Errors
 /// `BadParm`.
 pub fn get(handle: *mut c_void) -> Outcome<Arc<Handle>> {
-    LIVE.get(handle).map_or_else(|| bad_parm(format!("{handle:?} is not a MIOpen handle")), Ok)
+    LIVE.get(handle).map_err(stale)
 }
 
 /// Destroys a handle. Work that was enqueued through it continues.
@@ -54,7 +52,7 @@ pub fn get(handle: *mut c_void) -> Outcome<Arc<Handle>> {
 /// # Errors
 /// `BadParm`.
 pub fn destroy(handle: *mut c_void) -> Outcome {
-    LIVE.remove(handle).map_or_else(|| bad_parm(format!("{handle:?} is not a MIOpen handle")), |_| Ok(()))
+    LIVE.remove(handle).map(drop).map_err(stale)
 }
 
 impl Handle {

@@ -1,56 +1,44 @@
 //! MIOpen's status codes, and the error type.
-use std::ffi::CStr;
+pub use crate::c_functions::reject;
+use crate::c_functions::{self, Failure, statuses};
+use crate::runtime::HipError;
 
-/// `miopenStatus_t`.
-#[allow(missing_docs, reason = "MIOpen's names")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Status {
-    Success = 0,
-    NotInitialized = 1,
-    InvalidValue = 2,
-    BadParm = 3,
-    AllocFailed = 4,
-    InternalError = 5,
-    NotImplemented = 6,
-    UnknownError = 7,
-    UnsupportedOp = 8,
-    GpuOperationsSkipped = 9,
-    VersionMismatch = 10,
+statuses! {
+    /// `miopenStatus_t`.
+    Success c"miopenStatusSuccess",
+    NotInitialized c"miopenStatusNotInitialized",
+    InvalidValue c"miopenStatusInvalidValue",
+    BadParm c"miopenStatusBadParm",
+    AllocFailed c"miopenStatusAllocFailed",
+    InternalError c"miopenStatusInternalError",
+    NotImplemented c"miopenStatusNotImplemented",
+    UnknownError c"miopenStatusUnknownError",
+    UnsupportedOp c"miopenStatusUnsupportedOp",
+    GpuOperationsSkipped c"miopenStatusGpuOperationsSkipped",
+    VersionMismatch c"miopenStatusVersionMismatch",
+    _ c"Unknown error status"
 }
 
-/// Returns the name of a code, as `miopenGetErrorString` does.
-pub fn status_name(code: u32) -> &'static CStr {
-    const NAMES: [&CStr; 11] = [
-        c"miopenStatusSuccess",
-        c"miopenStatusNotInitialized",
-        c"miopenStatusInvalidValue",
-        c"miopenStatusBadParm",
-        c"miopenStatusAllocFailed",
-        c"miopenStatusInternalError",
-        c"miopenStatusNotImplemented",
-        c"miopenStatusUnknownError",
-        c"miopenStatusUnsupportedOp",
-        c"miopenStatusGpuOperationsSkipped",
-        c"miopenStatusVersionMismatch",
-    ];
-    NAMES.get(code as usize).copied().unwrap_or(c"Unknown error status")
+pub type StatusError = c_functions::StatusError<Status>;
+
+impl Failure for StatusError {
+    fn null_result() -> Self {
+        Self { status: Status::BadParm, reason: "a null pointer for a result".into() }
+    }
 }
 
-/// An error status with its reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusError {
-    pub status: Status,
-    pub why: String,
+/// Converts an error of the runtime.
+pub fn internal(error: HipError) -> StatusError {
+    StatusError { status: Status::InternalError, reason: error.to_string() }
+}
+
+/// Converts the error for a handle that is not live.
+pub fn stale(error: HipError) -> StatusError {
+    StatusError { status: Status::BadParm, reason: error.detail }
 }
 
 /// Result of a function's body.
 pub type Outcome<T = ()> = Result<T, StatusError>;
-
-/// Returns `Err` with a code and the reason.
-pub fn reject<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
-    Err(StatusError { status, why: why.into() })
-}
 
 /// Returns `Err` with `BadParm`, MIOpen's code for most invalid arguments.
 pub fn bad_parm<T>(why: impl Into<String>) -> Outcome<T> {

@@ -293,7 +293,7 @@ fn small_inputs_and_wide_filters_agree_with_the_definition() {
 
 #[test]
 fn a_panic_in_a_function_returns_an_error_status() {
-    let status = super::functions::call("test", || panic!("on purpose"));
+    let status = super::functions::answer("test", || panic!("on purpose"));
     assert_eq!(status, Status::InternalError as u32);
     assert!(crate::runtime::last_detail().is_some_and(|text| text.contains("failed: on purpose")));
 }

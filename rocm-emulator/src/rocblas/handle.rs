@@ -1,26 +1,18 @@
 //! Handles: rocBLAS' state between calls. A handle is a number, so that an invalid handle causes an error code instead of
 //! a crash.
 use super::types::Status;
-use crate::runtime::{Stream, runtime};
+use crate::runtime::{ErrorCode, Handles, HipError, Stream, note, runtime};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Arc;
-
-/// Location of alpha and beta.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum PointerMode {
-    Host = 0,
-    Device = 1,
-}
+use std::sync::{Arc, LazyLock};
 
 /// The settings of a handle.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// The stream handle; null is the device's null stream.
     pub stream: usize,
-    pub pointer_mode: PointerMode,
+    /// Location of alpha and beta: 0 in host memory, 1 in device memory.
+    pub pointer_mode: u32,
     /// Permission for results that depend on the order of atomic additions. Stored, but without effect here.
     pub atomics_mode: u32,
 }
@@ -32,25 +24,23 @@ pub struct Handle {
     settings: Mutex<Settings>,
 }
 
-static LIVE: Mutex<BTreeMap<usize, Arc<Handle>>> = Mutex::new(BTreeMap::new());
+static LIVE: LazyLock<Handles<Handle>> =
+    LazyLock::new(|| Handles::new(0x20, "a rocBLAS handle", ErrorCode::InvalidHandle));
 
-/// First handle, above all handles of the HIP functions.
-const FIRST: usize = (0x20 << 40) + 16;
+/// Records the cause of an internal error.
+pub fn internal(error: HipError) -> Status {
+    note(&error);
+    Status::InternalError
+}
 
 /// Creates a handle for the calling thread's current device.
 ///
 /// # Errors
 /// `InternalError` if the software GPU is not configured or has no such device.
 pub fn create() -> Result<*mut c_void, Status> {
-    let device = runtime().and_then(|runtime| runtime.current_device()).map_err(|error| {
-        crate::runtime::note(&error);
-        Status::InternalError
-    })?;
-    let settings = Settings { stream: 0, pointer_mode: PointerMode::Host, atomics_mode: 1 };
-    let mut live = LIVE.lock();
-    let number = live.last_key_value().map_or(FIRST, |(last, _)| last + 16);
-    live.insert(number, Arc::new(Handle { device: device.ordinal, settings: Mutex::new(settings) }));
-    Ok(std::ptr::without_provenance_mut(number))
+    let device = runtime().and_then(|runtime| runtime.current_device()).map_err(internal)?.ordinal;
+    let settings = Mutex::new(Settings { stream: 0, pointer_mode: 0, atomics_mode: 1 });
+    Ok(LIVE.insert(Arc::new(Handle { device, settings })))
 }
 
 /// Returns a live handle.
@@ -58,7 +48,7 @@ pub fn create() -> Result<*mut c_void, Status> {
 /// # Errors
 /// `InvalidHandle`.
 pub fn get(handle: *mut c_void) -> Result<Arc<Handle>, Status> {
-    LIVE.lock().get(&handle.addr()).cloned().ok_or(Status::InvalidHandle)
+    LIVE.get(handle).map_err(|_| Status::InvalidHandle)
 }
 
 /// Destroys a handle. Work that was enqueued through it continues.
@@ -66,7 +56,7 @@ pub fn get(handle: *mut c_void) -> Result<Arc<Handle>, Status> {
 /// # Errors
 /// `InvalidHandle`.
 pub fn destroy(handle: *mut c_void) -> Result<(), Status> {
-    LIVE.lock().remove(&handle.addr()).map(|_| ()).ok_or(Status::InvalidHandle)
+    LIVE.remove(handle).map(drop).map_err(|_| Status::InvalidHandle)
 }
 
 impl Handle {

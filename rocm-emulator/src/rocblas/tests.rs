@@ -450,7 +450,7 @@ fn arguments_are_checked_as_rocblas_does() {
 
 #[test]
 fn a_panic_in_a_function_returns_an_error_status() {
-    let status = super::functions::call("test", || panic!("on purpose"));
+    let status = super::functions::answer("test", || panic!("on purpose"));
     assert_eq!(status, Status::InternalError as u32);
     assert!(
         crate::last_error().is_some_and(|text| text.contains("test: the software GPU failed: on purpose"))

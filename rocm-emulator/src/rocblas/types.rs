@@ -1,50 +1,31 @@
 //! rocBLAS' enumerations, and the combinations of element types that products support.
-use std::ffi::CStr;
+use crate::c_functions::{Failure, statuses};
 
-/// `rocblas_status`.
-#[allow(missing_docs, reason = "rocBLAS' names")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Status {
-    Success = 0,
-    InvalidHandle = 1,
-    NotImplemented = 2,
-    InvalidPointer = 3,
-    InvalidSize = 4,
-    MemoryError = 5,
-    InternalError = 6,
-    PerfDegraded = 7,
-    SizeQueryMismatch = 8,
-    SizeIncreased = 9,
-    SizeUnchanged = 10,
-    InvalidValue = 11,
-    Continue = 12,
-    CheckNumericsFail = 13,
-    ExcludedFromBuild = 14,
-    ArchMismatch = 15,
+statuses! {
+    /// `rocblas_status`.
+    Success c"rocblas_status_success",
+    InvalidHandle c"rocblas_status_invalid_handle",
+    NotImplemented c"rocblas_status_not_implemented",
+    InvalidPointer c"rocblas_status_invalid_pointer",
+    InvalidSize c"rocblas_status_invalid_size",
+    MemoryError c"rocblas_status_memory_error",
+    InternalError c"rocblas_status_internal_error",
+    PerfDegraded c"rocblas_status_perf_degraded",
+    SizeQueryMismatch c"rocblas_status_size_query_mismatch",
+    SizeIncreased c"rocblas_status_size_increased",
+    SizeUnchanged c"rocblas_status_size_unchanged",
+    InvalidValue c"rocblas_status_invalid_value",
+    Continue c"rocblas_status_continue",
+    CheckNumericsFail c"rocblas_status_check_numerics_fail",
+    ExcludedFromBuild c"rocblas_status_excluded_from_build",
+    ArchMismatch c"rocblas_status_arch_mismatch",
+    _ c"<undefined rocblas_status value>"
 }
 
-/// Returns the name of a code, as `rocblas_status_to_string` does.
-pub fn status_name(code: u32) -> &'static CStr {
-    const NAMES: [&CStr; 16] = [
-        c"rocblas_status_success",
-        c"rocblas_status_invalid_handle",
-        c"rocblas_status_not_implemented",
-        c"rocblas_status_invalid_pointer",
-        c"rocblas_status_invalid_size",
-        c"rocblas_status_memory_error",
-        c"rocblas_status_internal_error",
-        c"rocblas_status_perf_degraded",
-        c"rocblas_status_size_query_mismatch",
-        c"rocblas_status_size_increased",
-        c"rocblas_status_size_unchanged",
-        c"rocblas_status_invalid_value",
-        c"rocblas_status_continue",
-        c"rocblas_status_check_numerics_fail",
-        c"rocblas_status_excluded_from_build",
-        c"rocblas_status_arch_mismatch",
-    ];
-    NAMES.get(code as usize).copied().unwrap_or(c"<undefined rocblas_status value>")
+impl Failure for Status {
+    fn null_result() -> Self {
+        Self::InvalidPointer
+    }
 }
 
 /// Operation on a matrix. Matrices are real, so the conjugate transpose is the transpose.

@@ -19,7 +19,7 @@ unsafe impl Send for UserPointer {}
 
 /// Work of this crate's libraries (rocBLAS, MIOpen) that a stream executes on the host, repeatedly if it is part of a
 /// graph.
-pub type HostWork = Box<dyn Fn() -> Result<()> + Send>;
+type HostWork = Box<dyn Fn() -> Result<()> + Send>;
 
 /// A command of a stream.
 pub enum Command {
@@ -194,7 +194,7 @@ impl Command {
             Self::Record(recording) => recording.reach(),
             Self::WaitFor(recording) => recording.wait(),
             Self::WaitForStreams(markers) => markers.iter().for_each(Marker::wait),
-            Self::BeginPart { address, len } => runtime()?.memory.begin_part(*address, *len)?,
+            Self::BeginPart { address, len } => runtime()?.memory.begin_part(*address, *len, false)?,
             Self::EndPart { address } => runtime()?.memory.end_part(*address)?,
             Self::Callback { function, stream, user_data } => {
                 let status = queue.peek_fault().map_or(0, |fault| fault.code as u32);

@@ -90,7 +90,7 @@ impl Graph {
         for index in order(&nodes, queue.seed_of_launch("graph")) {
             let node = &nodes[index];
             let result = match node.command {
-                Command::BeginPart { address, len } => memory.begin_part_of_graph(address, len),
+                Command::BeginPart { address, len } => memory.begin_part(address, len, true),
                 _ if is_stale && node.is_work() => Ok(()),
                 _ => node.check(memory).and_then(|()| node.command.run(queue)),
             };

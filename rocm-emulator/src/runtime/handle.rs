@@ -1,6 +1,7 @@
 //! Handles: opaque pointers for streams, events, modules and functions.
 //!
 //! A handle is a number, never an address, so that an invalid handle causes an error instead of a crash.
+use super::error::{ErrorCode, Result, fail};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -11,12 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Handles<T> {
     live: RwLock<HashMap<usize, Arc<T>>>,
     next: AtomicUsize,
+    /// What a handle is and the code of the error if it is not live.
+    what: &'static str,
+    code: ErrorCode,
 }
 
 impl<T> Handles<T> {
-    /// Creates a table. `kind` distinguishes the handles of different tables.
-    pub fn new(kind: u8) -> Self {
-        Self { live: RwLock::default(), next: AtomicUsize::new((usize::from(kind) << 40) + 16) }
+    /// Creates a table. `kind` distinguishes the handles of different tables; `what` names one in errors with `code`.
+    pub fn new(kind: u8, what: &'static str, code: ErrorCode) -> Self {
+        let next = AtomicUsize::new((usize::from(kind) << 40) + 16);
+        Self { live: RwLock::default(), next, what, code }
     }
 
     /// Adds an object and returns its handle.
@@ -26,14 +31,24 @@ impl<T> Handles<T> {
         std::ptr::without_provenance_mut(handle)
     }
 
-    /// Returns the object of a handle; `None` if it is not live.
-    pub fn get(&self, handle: *mut c_void) -> Option<Arc<T>> {
-        self.live.read().get(&handle.addr()).cloned()
+    /// Returns the object of a handle.
+    ///
+    /// # Errors
+    /// The table's code if it is not live.
+    pub fn get(&self, handle: *mut c_void) -> Result<Arc<T>> {
+        self.found(handle, self.live.read().get(&handle.addr()).cloned())
     }
 
     /// Removes a handle and returns its object.
-    pub fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
-        self.live.write().remove(&handle.addr())
+    ///
+    /// # Errors
+    /// The table's code if it is not live.
+    pub fn remove(&self, handle: *mut c_void) -> Result<Arc<T>> {
+        self.found(handle, self.live.write().remove(&handle.addr()))
+    }
+
+    fn found(&self, handle: *mut c_void, object: Option<Arc<T>>) -> Result<Arc<T>> {
+        object.map_or_else(|| fail(self.code, format!("{handle:?} is not {}", self.what)), Ok)
     }
 
     /// Removes every handle whose object `gone` selects. Returns the objects so that the caller drops them outside the
@@ -51,22 +66,25 @@ mod tests {
 
     #[test]
     fn a_handle_lives_until_it_is_removed() {
-        let table = Handles::new(1);
+        let table = Handles::new(1, "a number", ErrorCode::InvalidHandle);
         let (one, two) = (table.insert(Arc::new(1)), table.insert(Arc::new(2)));
         assert_ne!(one, two);
-        assert_eq!(table.get(one).as_deref(), Some(&1));
-        assert_eq!(table.remove(one).as_deref(), Some(&1));
-        assert!(table.get(one).is_none() && table.remove(one).is_none());
+        assert_eq!(table.get(one).as_deref(), Ok(&1));
+        assert_eq!(table.remove(one).as_deref(), Ok(&1));
+        assert!(table.remove(one).is_err());
+        let error = table.get(one).unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidHandle);
+        assert!(error.detail.ends_with("is not a number"), "{error}");
         assert_eq!(table.remove_where(|n| *n == 2).len(), 1);
-        assert!(table.get(two).is_none());
+        assert!(table.get(two).is_err());
     }
 
     #[test]
     fn tables_do_not_share_handles() {
-        let (a, b) = (Handles::new(1), Handles::new(2));
+        let [a, b] = [1, 2].map(|kind| Handles::new(kind, "a unit", ErrorCode::InvalidHandle));
         let handle = a.insert(Arc::new(()));
         b.insert(Arc::new(()));
-        assert!(b.get(handle).is_none());
-        assert!(a.get(std::ptr::null_mut()).is_none());
+        assert!(b.get(handle).is_err());
+        assert!(a.get(std::ptr::null_mut()).is_err());
     }
 }

@@ -26,7 +26,7 @@ mod transfer;
 mod visible;
 
 pub use capture::{Capture, CaptureMode};
-pub use command::{Command, HostWork, UserPointer};
+pub use command::{Command, UserPointer};
 pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Miopen, Options};
 pub use device::Device;
 pub(crate) use error::bail;
@@ -45,7 +45,7 @@ pub use stream::Stream;
 pub use thread_state::{last_detail, last_error, may_wait, note, note_detail, set_device};
 pub use transfer::{Direction, Transfer};
 
-use crate::exec::Counters;
+use crate::exec::{AddressSpace, Counters};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -165,12 +165,12 @@ impl Runtime {
                 .map(|(n, (slot, arch))| Device::new(n, *slot, arch, scheduler.clone()))
                 .collect(),
             options,
-            streams: Handles::new(1),
-            events: Handles::new(2),
-            modules: Handles::new(3),
-            functions: Handles::new(4),
-            graphs: Handles::new(5),
-            executables: Handles::new(6),
+            streams: Handles::new(1, "a stream", ErrorCode::ContextIsDestroyed),
+            events: Handles::new(2, "an event", ErrorCode::InvalidHandle),
+            modules: Handles::new(3, "a module", ErrorCode::InvalidHandle),
+            functions: Handles::new(4, "a kernel function", ErrorCode::InvalidHandle),
+            graphs: Handles::new(5, "a graph", ErrorCode::InvalidValue),
+            executables: Handles::new(6, "an executable graph", ErrorCode::InvalidValue),
             captures: Mutex::default(),
             launches: AtomicU64::new(0),
             counters: Mutex::default(),
@@ -215,10 +215,7 @@ impl Runtime {
         match handle.addr() {
             0 | STREAM_LEGACY => Ok(Arc::clone(self.current_device()?.null_stream())),
             STREAM_PER_THREAD => self.stream_of_thread(),
-            _ => match self.streams.get(handle) {
-                Some(stream) => Ok(stream),
-                None => fail(ErrorCode::ContextIsDestroyed, format!("{handle:?} is not a stream")),
-            },
+            _ => self.streams.get(handle),
         }
     }
 
@@ -230,39 +227,6 @@ impl Runtime {
         Ok(STREAMS.with_borrow_mut(|streams| {
             Arc::clone(streams.entry(device.ordinal).or_insert_with(|| device.create_stream(0, 0)))
         }))
-    }
-
-    /// Returns an event by handle.
-    ///
-    /// # Errors
-    /// `InvalidHandle`.
-    pub fn event(&self, handle: *mut c_void) -> Result<Arc<Event>> {
-        match self.events.get(handle) {
-            Some(event) => Ok(event),
-            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is not an event")),
-        }
-    }
-
-    /// Returns a module by handle.
-    ///
-    /// # Errors
-    /// `InvalidHandle`.
-    pub fn module(&self, handle: *mut c_void) -> Result<Arc<Module>> {
-        match self.modules.get(handle) {
-            Some(module) => Ok(module),
-            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is not a module")),
-        }
-    }
-
-    /// Returns a kernel function by handle.
-    ///
-    /// # Errors
-    /// `InvalidHandle`.
-    pub fn function(&self, handle: *mut c_void) -> Result<Arc<Function>> {
-        match self.functions.get(handle) {
-            Some(function) => Ok(function),
-            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is not a kernel function")),
-        }
     }
 
     /// Loads a code object on the current device.
@@ -280,8 +244,7 @@ impl Runtime {
     /// # Errors
     /// `InvalidHandle`.
     pub fn unload_module(&self, handle: *mut c_void) -> Result<()> {
-        let module = self.module(handle)?;
-        self.modules.remove(handle);
+        let module = self.modules.remove(handle)?;
         drop(self.functions.remove_where(|function| Arc::ptr_eq(&function.module, &module)));
         Ok(())
     }
@@ -334,12 +297,19 @@ impl Runtime {
         Ok(())
     }
 
-    /// Executes host work of this crate's libraries in stream order. A failure is reported like a kernel fault.
+    /// Executes host work of this crate's libraries in stream order. The work receives the memory of the stream's device
+    /// and the number of threads that it may use. A failure is reported like a kernel fault.
     ///
     /// # Errors
     /// The errors of [`Device::submit`].
-    pub fn submit_host_work(&self, stream: &Stream, work: HostWork) -> Result<()> {
-        self.device(stream.device)?.submit(stream, Command::Host(work))
+    pub fn submit_host_work(
+        &'static self,
+        stream: &Stream,
+        work: impl Fn(&AddressSpace, usize) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let device = self.device(stream.device)?;
+        let work = move || work(&device.address_space(&self.memory), self.options.threads);
+        device.submit(stream, Command::Host(Box::new(work)))
     }
 
     /// Begins the life of a suballocation in stream order; its contents count as never written. Returns false if it is

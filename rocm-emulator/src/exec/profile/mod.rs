@@ -12,83 +12,74 @@ use super::memory::{Accesses, MemoryKind};
 use super::program::Step;
 use super::wave::Wave;
 
-/// Sums over all waves of one launch, or of several launches (`+=`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
-    /// Lanes of all vector and vector memory instructions, active or not.
-    pub lanes: u64,
-    /// Active lanes of all vector and vector memory instructions.
-    pub active_lanes: u64,
-    /// Vector instructions at a quarter of the full rate: transcendental functions, and multiplications of
-    /// 32-bit integers.
-    pub quarter_rate: u64,
-    /// Vector instructions on f64.
-    pub double_precision: u64,
-    /// Matrix products and dot products, except those on f64.
-    pub products: u64,
-    /// Conditional branches.
-    pub branches: u64,
-    /// Instructions that disabled some, but not all, of the active lanes: divergent branches.
-    pub splits: u64,
-    /// Barriers, counted once per wave.
-    pub barriers: u64,
-    /// Wave accesses to global memory with at least one active lane.
-    pub accesses: u64,
-    /// Bytes that lanes loaded from and stored to global memory; an atomic counts twice.
-    pub bytes: u64,
-    /// Lines of 64 bytes that the accesses touched, summed over accesses.
-    pub lines_64: u64,
-    /// Minimum number of lines of 64 bytes that could hold the accesses' bytes, summed over accesses.
-    pub min_lines_64: u64,
-    /// Like `lines_64`, for lines of 128 bytes.
-    pub lines_128: u64,
-    /// Like `min_lines_64`, for lines of 128 bytes.
-    pub min_lines_128: u64,
-    /// Distinct lines of 128 bytes that a launch loaded from.
-    pub lines_loaded: u64,
-    /// Distinct lines of 128 bytes that a launch stored to.
-    pub lines_stored: u64,
-    /// Wave accesses to LDS with at least one active lane.
-    pub lds_accesses: u64,
-    /// Bytes that lanes loaded from LDS.
-    pub lds_bytes_loaded: u64,
-    /// Bytes that lanes stored to LDS.
-    pub lds_bytes_stored: u64,
-    /// Cycles that the LDS accesses would take without bank conflicts.
-    pub lds_steps: u64,
-    /// Additional cycles because of bank conflicts.
-    pub bank_conflicts: u64,
-    /// Bytes that lanes loaded from private memory.
-    pub scratch_bytes_loaded: u64,
-    /// Bytes that lanes stored to private memory.
-    pub scratch_bytes_stored: u64,
-}
+/// Defines a structure of sums, with its addition.
+macro_rules! sums {
+    ($(#[$attribute:meta])* $name:ident {$($(#[$doc:meta])* $field:ident: $type:ty,)*}) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
 
-impl std::ops::AddAssign for Profile {
-    fn add_assign(&mut self, other: Self) {
-        self.lanes += other.lanes;
-        self.active_lanes += other.active_lanes;
-        self.quarter_rate += other.quarter_rate;
-        self.double_precision += other.double_precision;
-        self.products += other.products;
-        self.branches += other.branches;
-        self.splits += other.splits;
-        self.barriers += other.barriers;
-        self.accesses += other.accesses;
-        self.bytes += other.bytes;
-        self.lines_64 += other.lines_64;
-        self.min_lines_64 += other.min_lines_64;
-        self.lines_128 += other.lines_128;
-        self.min_lines_128 += other.min_lines_128;
-        self.lines_loaded += other.lines_loaded;
-        self.lines_stored += other.lines_stored;
-        self.lds_accesses += other.lds_accesses;
-        self.lds_bytes_loaded += other.lds_bytes_loaded;
-        self.lds_bytes_stored += other.lds_bytes_stored;
-        self.lds_steps += other.lds_steps;
-        self.bank_conflicts += other.bank_conflicts;
-        self.scratch_bytes_loaded += other.scratch_bytes_loaded;
-        self.scratch_bytes_stored += other.scratch_bytes_stored;
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+pub(super) use sums;
+
+sums! {
+    /// Sums over all waves of one launch, or of several launches (`+=`).
+    Profile {
+        /// Lanes of all vector and vector memory instructions, active or not.
+        lanes: u64,
+        /// Active lanes of all vector and vector memory instructions.
+        active_lanes: u64,
+        /// Vector instructions at a quarter of the full rate: transcendental functions, and multiplications of
+        /// 32-bit integers.
+        quarter_rate: u64,
+        /// Vector instructions on f64.
+        double_precision: u64,
+        /// Matrix products and dot products, except those on f64.
+        products: u64,
+        /// Conditional branches.
+        branches: u64,
+        /// Instructions that disabled some, but not all, of the active lanes: divergent branches.
+        splits: u64,
+        /// Barriers, counted once per wave.
+        barriers: u64,
+        /// Wave accesses to global memory with at least one active lane.
+        accesses: u64,
+        /// Bytes that lanes loaded from and stored to global memory; an atomic counts twice.
+        bytes: u64,
+        /// Lines of 64 bytes that the accesses touched, summed over accesses.
+        lines_64: u64,
+        /// Minimum number of lines of 64 bytes that could hold the accesses' bytes, summed over accesses.
+        min_lines_64: u64,
+        /// Like `lines_64`, for lines of 128 bytes.
+        lines_128: u64,
+        /// Like `min_lines_64`, for lines of 128 bytes.
+        min_lines_128: u64,
+        /// Distinct lines of 128 bytes that a launch loaded from.
+        lines_loaded: u64,
+        /// Distinct lines of 128 bytes that a launch stored to.
+        lines_stored: u64,
+        /// Wave accesses to LDS with at least one active lane.
+        lds_accesses: u64,
+        /// Bytes that lanes loaded from LDS.
+        lds_bytes_loaded: u64,
+        /// Bytes that lanes stored to LDS.
+        lds_bytes_stored: u64,
+        /// Cycles that the LDS accesses would take without bank conflicts.
+        lds_steps: u64,
+        /// Additional cycles because of bank conflicts.
+        bank_conflicts: u64,
+        /// Bytes that lanes loaded from private memory.
+        scratch_bytes_loaded: u64,
+        /// Bytes that lanes stored to private memory.
+        scratch_bytes_stored: u64,
     }
 }
 

@@ -13,51 +13,38 @@ pub struct Rewrite {
     pub accumulate: bool,
 }
 
-const SWAPPED: &[(&str, &str)] = &[
-    ("v_subrev_f32", "v_sub_f32"),
-    ("v_subrev_f16", "v_sub_f16"),
-    ("v_subrev_nc_u32", "v_sub_nc_u32"),
-    ("v_subrev_nc_u16", "v_sub_nc_u16"),
-    ("v_subrev_co_u32", "v_sub_co_u32"),
-    ("v_subrev_co_ci_u32", "v_sub_co_ci_u32"),
-];
+/// Beginnings of mnemonics, and those of the operation with swapped sources.
+const SWAPPED: &[(&str, &str)] = &[("v_subrev_", "v_sub_")];
 
+/// Beginnings of mnemonics, and those of the operation that adds the destination.
 const ACCUMULATING: &[(&str, &str)] = &[
-    ("v_fmac_f16", "v_fma_f16"),
-    ("v_fmac_f32", "v_fma_f32"),
-    ("v_fmac_dx9_zero_f32", "v_fma_dx9_zero_f32"),
-    ("v_pk_fmac_f16", "v_pk_fma_f16"),
-    ("v_fmac_f64", "v_fma_f64"),
-    ("v_mac_f16", "v_mad_f16"),
-    ("v_mac_f32", "v_mad_f32"),
-    ("v_mac_legacy_f32", "v_mad_legacy_f32"),
+    ("v_fmac_", "v_fma_"),
+    ("v_pk_fmac_", "v_pk_fma_"),
+    ("v_mac_", "v_mad_"),
     ("v_dot4c_i32_i8", "v_dot4_i32_iu8 neg:3"),
     ("v_dot8c_i32_i4", "v_dot8_i32_iu4 neg:3"),
     ("v_dot2c_i32_i16", "v_dot2_i32_i16"),
-    ("v_dot2acc_f32_f16", "v_dot2_f32_f16"),
-    ("v_dot2acc_f32_bf16", "v_dot2_f32_bf16"),
+    ("v_dot2acc_", "v_dot2_"),
 ];
 
+/// Beginnings of mnemonics, and those of the same operation.
 const RENAMED: &[(&str, &str)] = &[
-    ("v_fmamk_f16", "v_fma_f16"),
-    ("v_fmamk_f32", "v_fma_f32"),
-    ("v_fmaak_f16", "v_fma_f16"),
-    ("v_fmaak_f32", "v_fma_f32"),
-    ("v_madmk_f16", "v_mad_f16"),
-    ("v_madmk_f32", "v_mad_f32"),
-    ("v_madak_f16", "v_mad_f16"),
-    ("v_madak_f32", "v_mad_f32"),
+    ("v_fmamk_", "v_fma_"),
+    ("v_fmaak_", "v_fma_"),
+    ("v_madmk_", "v_mad_"),
+    ("v_madak_", "v_mad_"),
     ("v_dot4_i32_i8", "v_dot4_i32_iu8 neg:3"),
     ("v_dot8_i32_i4", "v_dot8_i32_iu4 neg:3"),
-    ("v_exp_legacy_f32", "v_exp_f32"),
-    ("v_log_legacy_f32", "v_log_f32"),
-    ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"),
+    ("v_exp_legacy_", "v_exp_"),
+    ("v_log_legacy_", "v_log_"),
+    ("v_cvt_pkrtz_", "v_cvt_pk_rtz_"),
 ];
 
 /// Returns the operation that implements `mnemonic`.
 pub fn rewrite(mnemonic: &str) -> Rewrite {
     let find = |table: &[(&str, &str)]| {
-        table.iter().find(|(name, _)| *name == mnemonic).map(|(_, base)| (*base).to_string())
+        let base = |(prefix, base): &(&str, &str)| Some(format!("{base}{}", mnemonic.strip_prefix(prefix)?));
+        table.iter().find_map(base)
     };
     if let Some(compare) = rewrite_compare(mnemonic) {
         compare

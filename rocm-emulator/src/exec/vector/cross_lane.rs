@@ -2,10 +2,10 @@
 //! tables do not support.
 use std::mem::MaybeUninit;
 
-use super::integer;
 use super::kind::Format;
-use super::operand::{self, Operands, Source, Target};
+use super::operand::{Operands, Source, Target};
 use super::operation::Action;
+use super::{integer, register};
 use crate::exec::wave::Wave;
 use crate::isa::{Inst, sreg};
 
@@ -45,7 +45,7 @@ pub fn flags(inst: &Inst) -> u8 {
 }
 
 fn lanes<const W: usize>(wave: &Wave<W>, source: &Source) -> [u32; W] {
-    *operand::fetch32(wave, source, &mut MaybeUninit::uninit())
+    *register::fetch32(wave, source, &mut MaybeUninit::uninit())
 }
 
 fn scalar<const W: usize>(wave: &Wave<W>, source: &Source) -> u32 {
@@ -118,7 +118,7 @@ fn fetch_in_row<const W: usize, const OTHER: usize>(
             mask &= !(1 << lane);
         }
     }
-    operand::write_register(wave, n, mask, &out);
+    register::write_register(wave, n, mask, &out);
 }
 
 /// Swaps lanes 0..32 and 32..64. Waves of 32 lanes keep their register.
@@ -128,7 +128,7 @@ fn swap_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     }
     let mut values = lanes(wave, &operands.src[0]);
     values.rotate_left(W / 2);
-    operand::store32(operands, wave, &values);
+    register::store32(operands, wave, &values);
 }
 
 /// Counts the mask bits of lanes below each lane, in the low or high word.
@@ -139,14 +139,14 @@ fn count_below<const W: usize, const FIRST: u32>(operands: &Operands, wave: &mut
         let below = ((1u64 << lane) - 1) >> FIRST;
         *value = value.wrapping_add((masks[lane] & below as u32).count_ones());
     }
-    operand::store32(operands, wave, &out);
+    register::store32(operands, wave, &out);
 }
 
 fn swap_registers<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let (Target::Vgpr(a), Source::Vgpr(b)) = (operands.dst, &operands.src[0]) else { return };
-    let (first, second, exec) = (*operand::vgpr(wave, a), *operand::vgpr(wave, *b), wave.exec());
-    operand::write_register(wave, a, exec, &second);
-    operand::write_register(wave, *b, exec, &first);
+    let (first, second, exec) = (*register::vgpr(wave, a), *register::vgpr(wave, *b), wave.exec());
+    register::write_register(wave, a, exec, &second);
+    register::write_register(wave, *b, exec, &first);
 }
 
 /// Swaps 16-bit halves. op_sel selects them: bit 0 of the source, bit 3 of the destination.
@@ -178,46 +178,46 @@ fn relative<const W: usize>(wave: &Wave<W>, n: u16) -> u16 {
 fn move_to_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let Target::Vgpr(n) = operands.dst else { return };
     let (values, mask) = (lanes(wave, &operands.src[0]), operands.write_mask(wave));
-    operand::write_register(wave, relative(wave, n), mask, &values);
+    register::write_register(wave, relative(wave, n), mask, &values);
 }
 
 fn move_from_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let Source::Vgpr(n) = &operands.src[0] else { return };
-    let values = *operand::vgpr(wave, relative(wave, *n));
-    operand::store32(operands, wave, &values);
+    let values = *register::vgpr(wave, relative(wave, *n));
+    register::store32(operands, wave, &values);
 }
 
 fn move_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let (Target::Vgpr(to), Source::Vgpr(from)) = (operands.dst, &operands.src[0]) else { return };
-    let (values, mask) = (*operand::vgpr(wave, relative(wave, *from)), operands.write_mask(wave));
-    operand::write_register(wave, relative(wave, to), mask, &values);
+    let (values, mask) = (*register::vgpr(wave, relative(wave, *from)), operands.write_mask(wave));
+    register::write_register(wave, relative(wave, to), mask, &values);
 }
 
 /// Moves with gfx9's register indexing: the low 8 bits of M0 are added to vector register numbers.
 fn move_indexed<const W: usize, const SRC: bool, const DST: bool>(operands: &Operands, wave: &mut Wave<W>) {
     let index = (wave.sgpr[sreg::M0 as usize] & 0xff) as u16;
     let (values, mask) = match &operands.src[0] {
-        Source::Vgpr(n) if SRC => (*operand::vgpr(wave, n + index), operands.write_mask(wave)),
+        Source::Vgpr(n) if SRC => (*register::vgpr(wave, n + index), operands.write_mask(wave)),
         source => (lanes(wave, source), operands.write_mask(wave)),
     };
     let Target::Vgpr(n) = operands.dst else { return };
-    operand::write_register(wave, if DST { n + index } else { n }, mask, &values);
+    register::write_register(wave, if DST { n + index } else { n }, mask, &values);
 }
 
 /// Adds sums of absolute byte differences to four registers. The sums use source 0 shifted by 0 to 3 bytes,
 /// and skip zero bytes of source 1.
 fn sad_into_four_registers<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let (Target::Vgpr(to), Source::Vgpr(addends)) = (operands.dst, &operands.src[2]) else { return };
-    let bytes = *operand::fetch64(wave, &operands.src[0], &mut MaybeUninit::uninit());
+    let bytes = *register::fetch64(wave, &operands.src[0], &mut MaybeUninit::uninit());
     let (masks, exec) = (lanes(wave, &operands.src[1]), wave.exec());
     let sums: [[u32; W]; 4] = std::array::from_fn(|i| {
-        let addend = operand::vgpr(wave, addends + i as u16);
+        let addend = register::vgpr(wave, addends + i as u16);
         std::array::from_fn(|lane| {
             let sum = integer::sad((bytes[lane] >> (8 * i)) as u32, masks[lane], 8, |byte| byte != 0);
             sum.wrapping_add(addend[lane])
         })
     });
     for (i, sums) in sums.iter().enumerate() {
-        operand::write_register(wave, to + i as u16, exec, sums);
+        register::write_register(wave, to + i as u16, exec, sums);
     }
 }

@@ -3,9 +3,9 @@
 //! The compiler emits v_div_scale on denominator and numerator, v_rcp, Newton steps with v_fma, then
 //! v_div_fmas, which undoes the scaling, and v_div_fixup, which handles special cases.
 use super::kind::{F16, F32, F64, Mask, U32};
-use super::operand::{self, Operands};
+use super::operand::Operands;
 use super::operation::{Action, Entry, Operation, operations};
-use super::{float64, soft};
+use super::{float64, register, soft};
 use crate::exec::wave::Wave;
 
 operations! { select;
@@ -44,7 +44,7 @@ pub fn select_fmas<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
 }
 
 fn fmas<P: Operation, S: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
-    let scaled = operand::fetch_mask(wave, &operands.src[3]) & wave.exec() != 0;
+    let scaled = register::fetch_mask(wave, &operands.src[3]) & wave.exec() != 0;
     let action = if scaled { Entry::<W>::of::<S>().action } else { Entry::<W>::of::<P>().action };
     // SAFETY: `Entry::of` selected a function that this host supports.
     unsafe { action(operands, wave) }

@@ -69,6 +69,7 @@ fn source_lane(control: &DppControl, lane: u8) -> u8 {
     let (row, lane_in_row) = (lane & !15, lane & 15);
     let within =
         |lane_in_row: i16| if (0..16).contains(&lane_in_row) { row + lane_in_row as u8 } else { OUTSIDE };
+    let only = |inside: bool, lane: u8| if inside { lane } else { OUTSIDE };
     match control {
         DppControl::QuadPerm(select) => (lane & !3) + (select[(lane & 3) as usize] & 3),
         DppControl::RowShl(n) => within(i16::from(lane_in_row) + i16::from(*n)),
@@ -78,30 +79,12 @@ fn source_lane(control: &DppControl, lane: u8) -> u8 {
         DppControl::RowHalfMirror => (lane & !7) + 7 - (lane & 7),
         DppControl::RowShare(n) => row + (n & 15),
         DppControl::RowXmask(n) => row + (lane_in_row ^ (n & 15)),
-        DppControl::WaveShl => {
-            if lane < 63 {
-                lane + 1
-            } else {
-                OUTSIDE
-            }
-        }
+        DppControl::WaveShl => only(lane < 63, lane + 1),
         DppControl::WaveRol => (lane + 1) & 63,
         DppControl::WaveShr => lane.checked_sub(1).unwrap_or(OUTSIDE),
         DppControl::WaveRor => lane.wrapping_sub(1) & 63,
-        DppControl::RowBcast15 => {
-            if lane >= 16 {
-                row - 1
-            } else {
-                OUTSIDE
-            }
-        }
-        DppControl::RowBcast31 => {
-            if lane >= 32 {
-                31
-            } else {
-                OUTSIDE
-            }
-        }
+        DppControl::RowBcast15 => only(lane >= 16, row.wrapping_sub(1)),
+        DppControl::RowBcast31 => only(lane >= 32, 31),
         DppControl::Dpp8(select) => (lane & !7) + (select[(lane & 7) as usize] & 7),
     }
 }

@@ -1,12 +1,8 @@
 //! f32 arithmetic.
 use super::kind::{B32, F32, I32, U32};
 use super::operation::operations;
-use super::order::{max_number, max_or_nan, maximum, median, median_number, min_number, min_or_nan, minimum};
 
 operations! { select;
-    "v_add_f32" Add [Add] (a: F32, b: F32) -> F32 { a + b }
-    "v_sub_f32" Sub [Sub] (a: F32, b: F32) -> F32 { a - b }
-    "v_mul_f32" Mul [Mul] (a: F32, b: F32) -> F32 { a * b }
     "v_fma_f32" Fma [Fma] (a: F32, b: F32, c: F32) -> F32 { a.mul_add(b, c) }
     // gfx9's multiply-add flushes denormals, whatever the mode.
     "v_mad_f32" Mad [Mad] (a: F32, b: F32, c: F32) -> F32 { mad(a, b, c) }
@@ -17,26 +13,6 @@ operations! { select;
     "v_fma_dx9_zero_f32" FmaDx9Zero (a: F32, b: F32, c: F32) -> F32 {
         if a == 0.0 || b == 0.0 { c } else { a.mul_add(b, c) }
     }
-    "v_min_f32" Min [MinMax] (a: F32, b: F32) -> F32 { minimum(a, b) }
-    "v_max_f32" Max [MinMax] (a: F32, b: F32) -> F32 { maximum(a, b) }
-    "v_min3_f32" Min3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { minimum(minimum(a, b), c) }
-    "v_max3_f32" Max3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { maximum(maximum(a, b), c) }
-    "v_med3_f32" Med3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { median(a, b, c) }
-    "v_minmax_f32" MinMax [MinMax] (a: F32, b: F32, c: F32) -> F32 { maximum(minimum(a, b), c) }
-    "v_maxmin_f32" MaxMin [MinMax] (a: F32, b: F32, c: F32) -> F32 { minimum(maximum(a, b), c) }
-    "v_min_num_f32" MinNumber (a: F32, b: F32) -> F32 { min_number(a, b) }
-    "v_max_num_f32" MaxNumber (a: F32, b: F32) -> F32 { max_number(a, b) }
-    "v_min3_num_f32" Min3Number (a: F32, b: F32, c: F32) -> F32 { min_number(min_number(a, b), c) }
-    "v_max3_num_f32" Max3Number (a: F32, b: F32, c: F32) -> F32 { max_number(max_number(a, b), c) }
-    "v_med3_num_f32" Med3Number (a: F32, b: F32, c: F32) -> F32 { median_number(a, b, c) }
-    "v_minmax_num_f32" MinMaxNumber (a: F32, b: F32, c: F32) -> F32 { max_number(min_number(a, b), c) }
-    "v_maxmin_num_f32" MaxMinNumber (a: F32, b: F32, c: F32) -> F32 { min_number(max_number(a, b), c) }
-    "v_minimum_f32" Minimum2 (a: F32, b: F32) -> F32 { min_or_nan(a, b) }
-    "v_maximum_f32" Maximum2 (a: F32, b: F32) -> F32 { max_or_nan(a, b) }
-    "v_minimum3_f32" Minimum3 (a: F32, b: F32, c: F32) -> F32 { min_or_nan(min_or_nan(a, b), c) }
-    "v_maximum3_f32" Maximum3 (a: F32, b: F32, c: F32) -> F32 { max_or_nan(max_or_nan(a, b), c) }
-    "v_minimummaximum_f32" MinimumMaximum (a: F32, b: F32, c: F32) -> F32 { max_or_nan(min_or_nan(a, b), c) }
-    "v_maximumminimum_f32" MaximumMinimum (a: F32, b: F32, c: F32) -> F32 { min_or_nan(max_or_nan(a, b), c) }
     "v_mullit_f32" Mullit (a: F32, b: F32, c: F32) -> F32 {
         let dark = b <= f32::MIN || b.is_nan() || c <= 0.0 || c.is_nan();
         if dark { f32::MIN } else { a * b }
@@ -45,10 +21,6 @@ operations! { select;
     "v_cubesc_f32" CubeS (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).s }
     "v_cubetc_f32" CubeT (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).t }
     "v_cubema_f32" CubeMajor (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).twice_major }
-    "v_trunc_f32" Trunc (a: F32) -> F32 { a.trunc() }
-    "v_ceil_f32" Ceil (a: F32) -> F32 { a.ceil() }
-    "v_floor_f32" Floor (a: F32) -> F32 { a.floor() }
-    "v_rndne_f32" RoundEven (a: F32) -> F32 { a.round_ties_even() }
     "v_fract_f32" Fract (a: F32) -> F32 { fract(a) }
     "v_ldexp_f32" Ldexp (a: F32, n: I32) -> F32 { ldexp(a, n) }
     "v_frexp_mant_f32" FrexpMantissa (a: F32) -> F32 { frexp(a).0 }
@@ -58,7 +30,7 @@ operations! { select;
 
 /// Flushes a denormal to a zero of its sign.
 #[inline(always)]
-fn flushed(value: f32) -> f32 {
+pub fn flushed(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
 }

@@ -1,22 +1,9 @@
 //! f64 arithmetic.
 use super::kind::{F64, I32};
 use super::operation::operations;
-use super::order::{max_number, max_or_nan, maximum, min_number, min_or_nan, minimum};
 
 operations! { select;
-    "v_add_f64" Add [Add] (a: F64, b: F64) -> F64 { a + b }
-    "v_mul_f64" Mul [Mul] (a: F64, b: F64) -> F64 { a * b }
     "v_fma_f64" Fma [Fma] (a: F64, b: F64, c: F64) -> F64 { a.mul_add(b, c) }
-    "v_min_f64" Min [MinMax] (a: F64, b: F64) -> F64 { minimum(a, b) }
-    "v_max_f64" Max [MinMax] (a: F64, b: F64) -> F64 { maximum(a, b) }
-    "v_min_num_f64" MinNumber (a: F64, b: F64) -> F64 { min_number(a, b) }
-    "v_max_num_f64" MaxNumber (a: F64, b: F64) -> F64 { max_number(a, b) }
-    "v_minimum_f64" Minimum (a: F64, b: F64) -> F64 { min_or_nan(a, b) }
-    "v_maximum_f64" Maximum (a: F64, b: F64) -> F64 { max_or_nan(a, b) }
-    "v_trunc_f64" Trunc (a: F64) -> F64 { a.trunc() }
-    "v_ceil_f64" Ceil (a: F64) -> F64 { a.ceil() }
-    "v_floor_f64" Floor (a: F64) -> F64 { a.floor() }
-    "v_rndne_f64" RoundEven (a: F64) -> F64 { a.round_ties_even() }
     "v_fract_f64" Fract (a: F64) -> F64 { fract(a) }
     "v_ldexp_f64" Ldexp (a: F64, n: I32) -> F64 { ldexp(a, n) }
     "v_frexp_mant_f64" FrexpMantissa (a: F64) -> F64 { frexp(a).0 }

@@ -1,11 +1,10 @@
 //! Slow path of float operations in non-default modes (directed rounding, flushed denormals, IEEE off).
 use std::mem::MaybeUninit;
 
-use super::kind::Format;
-use super::operand::{self, Operands, Source};
+use super::kind::{F16, F32, F64, Format, H2, Kind, Mask, S2, U16, U32, U64};
+use super::operand::{Operands, Source};
 use super::operation::Form;
-use super::shape::{self, Shaping};
-use super::soft;
+use super::{register, soft};
 use crate::exec::wave::{Mode, Wave};
 
 /// Description of an operation that the slow path interprets.
@@ -46,9 +45,9 @@ pub fn run<const W: usize>(operation: &Description, operands: &Operands, wave: &
         carry[i] = u32::from(operation.carry.is_some_and(|carry| carry(lanes[i]))).wrapping_neg();
     }
     let active = operands.write_mask(wave);
-    store(operation.result, operands, wave, &out);
+    store(operation.result, operands, wave, &mut out);
     if operation.carry.is_some() {
-        operand::store_mask(operands.dst2, false, wave, active, operand::collect(&carry));
+        register::store_mask(operands.dst2, false, wave, active, register::collect(&carry));
     }
 }
 
@@ -66,71 +65,46 @@ pub fn compute_lane(operation: &Description, mut lane: [u64; 4], mode: Mode) -> 
 fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u64; W] {
     match format {
         Format::Bits64 | Format::Signed64 | Format::PackedSingle | Format::Double => {
-            *operand::fetch64(wave, source, &mut MaybeUninit::uninit())
+            *register::fetch64(wave, source, &mut MaybeUninit::uninit())
         }
-        Format::Mask => operand::expand::<W>(operand::fetch_mask(wave, source)).map(u64::from),
+        Format::Mask => register::expand::<W>(register::fetch_mask(wave, source)).map(u64::from),
         Format::Bits16 | Format::Half => {
-            operand::fetch32(wave, source, &mut MaybeUninit::uninit()).map(|x| u64::from(x & 0xffff))
+            register::fetch32(wave, source, &mut MaybeUninit::uninit()).map(|x| u64::from(x & 0xffff))
         }
-        _ => operand::fetch32(wave, source, &mut MaybeUninit::uninit()).map(u64::from),
+        _ => register::fetch32(wave, source, &mut MaybeUninit::uninit()).map(u64::from),
     }
 }
 
-fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>, out: &[u64; W]) {
+fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
+    let mut words = out.map(|bits| bits as u32);
     match format {
-        Format::Double => {
-            let shaping = Shaping::of_doubles(operands, wave.mode);
-            let shaped = out.map(|x| shaping.double(f64::from_bits(x)).to_bits());
-            operand::store64(operands, wave, if operands.shapes_output() { &shaped } else { out });
-        }
-        Format::PackedSingle if operands.shapes_output() => {
-            let mut shaped = *out;
-            shape::packed_singles(Shaping::of_singles(operands, wave.mode), &mut shaped);
-            operand::store64(operands, wave, &shaped);
-        }
-        Format::Bits64 | Format::Signed64 | Format::PackedSingle => operand::store64(operands, wave, out),
-        Format::Mask => {
-            let active = operands.write_mask(wave);
-            let mask = operand::collect(&out.map(|x| x as u32));
-            operand::store_masks(operands, wave, active, mask);
-        }
-        Format::Half if operands.shapes_output() => {
-            let shaping = Shaping::of_halves(operands, wave.mode);
-            operand::store16(operands, wave, &out.map(|x| shaping.half(x as u32)));
-        }
-        Format::Half | Format::Bits16 => operand::store16(operands, wave, &out.map(|x| x as u32)),
-        Format::Single | Format::Mix if operands.shapes_output() => {
-            let shaping = Shaping::of_singles(operands, wave.mode);
-            let shape = |x| shaping.single(f32::from_bits(x as u32)).to_bits();
-            operand::store32(operands, wave, &out.map(shape));
-        }
-        Format::PackedHalf if operands.shapes_output() => {
-            let shaping = Shaping::of_halves(operands, wave.mode);
-            let half = |bits: u64| shaping.half(bits as u32 & 0xffff);
-            operand::store32(operands, wave, &out.map(|x| half(x) | half(x >> 16) << 16));
-        }
-        _ => operand::store32(operands, wave, &out.map(|x| x as u32)),
+        Format::Double => F64::store(operands, wave, out),
+        Format::PackedSingle => S2::store(operands, wave, out),
+        Format::Bits64 | Format::Signed64 => U64::store(operands, wave, out),
+        Format::Mask => Mask::store(operands, wave, &mut words),
+        Format::Half => F16::store(operands, wave, &mut words),
+        Format::Bits16 => U16::store(operands, wave, &mut words),
+        Format::Single | Format::Mix => F32::store(operands, wave, &mut words),
+        Format::PackedHalf => H2::store(operands, wave, &mut words),
+        Format::Bits32 | Format::PackedInt => U32::store(operands, wave, &mut words),
     }
 }
 
 fn compute(operation: &Description, lane: [u64; 4], mode: Mode) -> u64 {
-    if operation.result == Format::PackedHalf && operation.sources.iter().all(|f| *f == Format::PackedHalf) {
-        let rounding = soft::Rounding::from_mode(mode.round_16_64);
-        let halves = |shift: u32| lane.map(|bits| bits >> shift & 0xffff);
-        let part = |halves: [u64; 4]| arithmetic(operation.form, halves, &soft::HALF, rounding);
-        return match (part(halves(0)), part(halves(16))) {
-            (Some(low), Some(high)) => low | high << 16,
-            _ => (operation.lane)(lane),
-        };
-    }
-    if operation.result == Format::PackedSingle {
-        let rounding = soft::Rounding::from_mode(mode.round_32);
+    let packed = match operation.result {
+        Format::PackedHalf if operation.sources.iter().all(|format| *format == Format::PackedHalf) => {
+            Some((16, &soft::HALF, mode.round_16_64))
+        }
+        Format::PackedSingle => Some((32, &soft::SINGLE, mode.round_32)),
+        _ => None,
+    };
+    if let Some((width, layout, rounding)) = packed {
         let part = |shift: u32| {
-            let words = lane.map(|bits| bits >> shift & 0xffff_ffff);
-            arithmetic(operation.form, words, &soft::SINGLE, rounding)
+            let parts = lane.map(|bits| bits >> shift & ((1 << width) - 1));
+            arithmetic(operation.form, parts, layout, soft::Rounding::from_mode(rounding))
         };
-        return match (part(0), part(32)) {
-            (Some(low), Some(high)) => low | high << 32,
+        return match (part(0), part(width)) {
+            (Some(low), Some(high)) => low | high << width,
             _ => (operation.lane)(lane),
         };
     }
@@ -181,43 +155,40 @@ fn arithmetic(form: Form, lane: [u64; 4], layout: &soft::Layout, rounding: soft:
 }
 
 fn layout(format: Format, mode: Mode) -> Option<(&'static soft::Layout, soft::Rounding)> {
-    let single = soft::Rounding::from_mode(mode.round_32);
-    let other = soft::Rounding::from_mode(mode.round_16_64);
+    let (layout, count) = floats(format)?;
+    let rounding = if layout.fraction_bits == 23 { mode.round_32 } else { mode.round_16_64 };
+    (count == 1).then_some((layout, soft::Rounding::from_mode(rounding)))
+}
+
+/// Returns the layout and the number of the floats in a format.
+fn floats(format: Format) -> Option<(&'static soft::Layout, u32)> {
     match format {
-        Format::Half => Some((&soft::HALF, other)),
-        Format::Single | Format::Mix => Some((&soft::SINGLE, single)),
-        Format::Double => Some((&soft::DOUBLE, other)),
+        Format::Half => Some((&soft::HALF, 1)),
+        Format::PackedHalf => Some((&soft::HALF, 2)),
+        Format::Single | Format::Mix => Some((&soft::SINGLE, 1)),
+        Format::PackedSingle => Some((&soft::SINGLE, 2)),
+        Format::Double => Some((&soft::DOUBLE, 1)),
         _ => None,
     }
 }
 
+/// Applies `f` to every float in a value of a format.
+fn each_float(format: Format, bits: u64, f: impl Fn(&soft::Layout, u64) -> u64) -> u64 {
+    let Some((layout, count)) = floats(format) else { return bits };
+    let width = layout.exponent_bits + layout.fraction_bits + 1;
+    let part =
+        |index: u32| f(layout, bits >> (width * index) & (u64::MAX >> (64 - width))) << (width * index);
+    (0..count).fold(0, |value, index| value | part(index))
+}
+
 /// Flushes denormals to zeros of their sign unless the mode allows them (`allow`: 1 inputs, 2 outputs).
 fn flush(format: Format, bits: u64, mode: Mode, allow: u8) -> u64 {
-    let flush_bits = |layout: &soft::Layout, denormals: u8, bits: u64| {
+    each_float(format, bits, |layout, bits| {
+        let denormals = if layout.fraction_bits == 23 { mode.denorm_32 } else { mode.denorm_16_64 };
         if denormals & allow == 0 && layout.is_denormal(bits) { bits & layout.sign() } else { bits }
-    };
-    match format {
-        Format::Half => flush_bits(&soft::HALF, mode.denorm_16_64, bits),
-        Format::Single | Format::Mix => flush_bits(&soft::SINGLE, mode.denorm_32, bits),
-        Format::Double => flush_bits(&soft::DOUBLE, mode.denorm_16_64, bits),
-        Format::PackedHalf => {
-            let half = |bits| flush_bits(&soft::HALF, mode.denorm_16_64, bits);
-            half(bits & 0xffff) | half(bits >> 16 & 0xffff) << 16
-        }
-        Format::PackedSingle => {
-            let word = |bits| flush_bits(&soft::SINGLE, mode.denorm_32, bits);
-            word(bits & 0xffff_ffff) | word(bits >> 32) << 32
-        }
-        _ => bits,
-    }
+    })
 }
 
 fn quiet(format: Format, bits: u64) -> u64 {
-    match format {
-        Format::Half => soft::HALF.quiet(bits),
-        Format::Single | Format::Mix => soft::SINGLE.quiet(bits),
-        Format::Double => soft::DOUBLE.quiet(bits),
-        Format::PackedHalf => soft::HALF.quiet(bits & 0xffff) | soft::HALF.quiet(bits >> 16 & 0xffff) << 16,
-        _ => bits,
-    }
+    each_float(format, bits, soft::Layout::quiet)
 }

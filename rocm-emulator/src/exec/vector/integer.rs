@@ -1,32 +1,26 @@
-//! 32-bit and 64-bit integer operations.
-use super::kind::{I32, I64, U32, U64};
-use super::operation::operations;
+//! Integer operations, except those of only 16 bits.
+use super::kind::{I16, I32, I64, U16, U32, U64};
+use super::operation::{families, operations};
+
+families! { select_common; unsigned16 "u16" U16, signed16 "i16" I16, unsigned32 "u32" U32, signed32 "i32" I32; {
+    "v_add_nc_" Add (a: K, b: K) -> K { a.wrapping_add(b) }
+    "v_sub_nc_" Sub (a: K, b: K) -> K { a.wrapping_sub(b) }
+    "v_add_nc_" " clamp" AddSaturate (a: K, b: K) -> K { a.saturating_add(b) }
+    "v_sub_nc_" " clamp" SubSaturate (a: K, b: K) -> K { a.saturating_sub(b) }
+    "v_min_" Min (a: K, b: K) -> K { a.min(b) }
+    "v_max_" Max (a: K, b: K) -> K { a.max(b) }
+    "v_min3_" Min3 (a: K, b: K, c: K) -> K { a.min(b).min(c) }
+    "v_max3_" Max3 (a: K, b: K, c: K) -> K { a.max(b).max(c) }
+    "v_med3_" Med3 (a: K, b: K, c: K) -> K { a.min(b).max(a.max(b).min(c)) }
+} }
 
 operations! { select;
-    "v_add_nc_u32" Add (a: U32, b: U32) -> U32 { a.wrapping_add(b) }
-    "v_sub_nc_u32" Sub (a: U32, b: U32) -> U32 { a.wrapping_sub(b) }
-    "v_add_nc_i32" AddSigned (a: I32, b: I32) -> I32 { a.wrapping_add(b) }
-    "v_sub_nc_i32" SubSigned (a: I32, b: I32) -> I32 { a.wrapping_sub(b) }
-    "v_add_nc_u32 clamp" AddSaturate (a: U32, b: U32) -> U32 { a.saturating_add(b) }
-    "v_sub_nc_u32 clamp" SubSaturate (a: U32, b: U32) -> U32 { a.saturating_sub(b) }
-    "v_add_nc_i32 clamp" AddSignedSaturate (a: I32, b: I32) -> I32 { a.saturating_add(b) }
-    "v_sub_nc_i32 clamp" SubSignedSaturate (a: I32, b: I32) -> I32 { a.saturating_sub(b) }
     "v_lshl_add_u64" ShiftAdd64 (a: U64, n: U32, b: U64) -> U64 { (a << (n & 7)).wrapping_add(b) }
     "v_mov_b64" Move64 (a: U64) -> U64 { a }
     "v_add3_u32" Add3 (a: U32, b: U32, c: U32) -> U32 { a.wrapping_add(b).wrapping_add(c) }
     "v_lshl_add_u32" ShiftAdd (a: U32, b: U32, c: U32) -> U32 { (a << (b & 31)).wrapping_add(c) }
     "v_add_lshl_u32" AddShift (a: U32, b: U32, c: U32) -> U32 { a.wrapping_add(b) << (c & 31) }
     "v_xad_u32" XorAdd (a: U32, b: U32, c: U32) -> U32 { (a ^ b).wrapping_add(c) }
-    "v_min_u32" Min (a: U32, b: U32) -> U32 { a.min(b) }
-    "v_max_u32" Max (a: U32, b: U32) -> U32 { a.max(b) }
-    "v_min_i32" MinSigned (a: I32, b: I32) -> I32 { a.min(b) }
-    "v_max_i32" MaxSigned (a: I32, b: I32) -> I32 { a.max(b) }
-    "v_min3_u32" Min3 (a: U32, b: U32, c: U32) -> U32 { a.min(b).min(c) }
-    "v_max3_u32" Max3 (a: U32, b: U32, c: U32) -> U32 { a.max(b).max(c) }
-    "v_med3_u32" Med3 (a: U32, b: U32, c: U32) -> U32 { a.min(b).max(a.max(b).min(c)) }
-    "v_min3_i32" Min3Signed (a: I32, b: I32, c: I32) -> I32 { a.min(b).min(c) }
-    "v_max3_i32" Max3Signed (a: I32, b: I32, c: I32) -> I32 { a.max(b).max(c) }
-    "v_med3_i32" Med3Signed (a: I32, b: I32, c: I32) -> I32 { a.min(b).max(a.max(b).min(c)) }
     "v_minmax_u32" MinMax (a: U32, b: U32, c: U32) -> U32 { a.min(b).max(c) }
     "v_maxmin_u32" MaxMin (a: U32, b: U32, c: U32) -> U32 { a.max(b).min(c) }
     "v_minmax_i32" MinMaxSigned (a: I32, b: I32, c: I32) -> I32 { a.min(b).max(c) }

@@ -1,9 +1,9 @@
 //! Operand kinds: the interpretation of a lane's bits by an operation.
 use std::mem::MaybeUninit;
 
-use super::half;
-use super::operand::{self, Operands, Source};
+use super::operand::{Operands, Source};
 use super::shape::{self, Shaping};
+use super::{half, register};
 use crate::exec::wave::Wave;
 
 /// Format of an operand, which determines its width and how constants and sign modifiers apply.
@@ -50,7 +50,7 @@ impl Raw for u32 {
         source: &Source,
         buffer: &'a mut MaybeUninit<[u32; W]>,
     ) -> &'a [u32; W] {
-        operand::fetch32(wave, source, buffer)
+        register::fetch32(wave, source, buffer)
     }
     #[inline(always)]
     fn widen(self) -> u64 {
@@ -69,7 +69,7 @@ impl Raw for u64 {
         source: &Source,
         buffer: &'a mut MaybeUninit<[u64; W]>,
     ) -> &'a [u64; W] {
-        operand::fetch64(wave, source, buffer)
+        register::fetch64(wave, source, buffer)
     }
     #[inline(always)]
     fn widen(self) -> u64 {
@@ -133,19 +133,19 @@ macro_rules! kind {
 }
 
 kind!(/// 32 bits, unsigned.
-    U32: u32 as u32, Bits32, false, store_int, |raw| raw, |v| v);
+    U32: u32 as u32, Bits32, false, register::store32, |raw| raw, |v| v);
 kind!(/// 32 bits, signed.
-    I32: i32 as u32, Bits32, false, store_int, |raw| raw as i32, |v| v as u32);
+    I32: i32 as u32, Bits32, false, register::store32, |raw| raw as i32, |v| v as u32);
 kind!(/// 16 bits, unsigned.
-    U16: u16 as u32, Bits16, false, store_int16, |raw| raw as u16, |v| u32::from(v));
+    U16: u16 as u32, Bits16, false, register::store16, |raw| raw as u16, |v| u32::from(v));
 kind!(/// 16 bits, signed.
-    I16: i16 as u32, Bits16, false, store_int16, |raw| raw as i16, |v| u32::from(v as u16));
+    I16: i16 as u32, Bits16, false, register::store16, |raw| raw as i16, |v| u32::from(v as u16));
 kind!(/// f32.
     F32: f32 as u32, Single, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
 kind!(/// Bits of an f32 that is not rounded: sign modifiers apply, the mode does not.
-    B32: u32 as u32, Single, false, store_int, |raw| raw, |v| v);
+    B32: u32 as u32, Single, false, register::store32, |raw| raw, |v| v);
 kind!(/// Bits of an f16 that is not rounded: sign modifiers apply, the mode does not.
-    B16: u16 as u32, Half, false, store_int16, |raw| raw as u16, |v| u32::from(v));
+    B16: u16 as u32, Half, false, register::store16, |raw| raw as u16, |v| u32::from(v));
 kind!(/// f16, converted to f32 exactly, and back by rounding to nearest even.
     F16: f32 as u32, Half, true, store_half, |raw| half::widen(raw & 0xffff), |v| half::narrow(v));
 kind!(/// Two f16.
@@ -153,25 +153,25 @@ kind!(/// Two f16.
     |raw| [half::widen(raw & 0xffff), half::widen(raw >> 16)],
     |v| half::narrow(v[0]) | half::narrow(v[1]) << 16);
 kind!(/// Two unsigned 16-bit integers.
-    P16: [u16; 2] as u32, PackedInt, false, store_int,
+    P16: [u16; 2] as u32, PackedInt, false, register::store32,
     |raw| [raw as u16, (raw >> 16) as u16], |v| u32::from(v[0]) | u32::from(v[1]) << 16);
 kind!(/// Source of v_fma_mix: f32, or f16 converted to f32.
     Mixed: f32 as u32, Mix, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
 kind!(/// 64 bits, unsigned.
-    U64: u64 as u64, Bits64, false, operand::store64, |raw| raw, |v| v);
+    U64: u64 as u64, Bits64, false, register::store64, |raw| raw, |v| v);
 kind!(/// 64 bits, signed.
-    I64: i64 as u64, Signed64, false, operand::store64, |raw| raw as i64, |v| v as u64);
+    I64: i64 as u64, Signed64, false, register::store64, |raw| raw as i64, |v| v as u64);
 kind!(/// Two f32.
     S2: [f32; 2] as u64, PackedSingle, true, store_packed_single,
     |raw| [f32::from_bits(raw as u32), f32::from_bits((raw >> 32) as u32)],
     |v| u64::from(v[0].to_bits()) | u64::from(v[1].to_bits()) << 32);
 kind!(/// Two 32-bit values.
-    W2: [u32; 2] as u64, PackedSingle, false, operand::store64,
+    W2: [u32; 2] as u64, PackedSingle, false, register::store64,
     |raw| [raw as u32, (raw >> 32) as u32], |v| u64::from(v[0]) | u64::from(v[1]) << 32);
 kind!(/// f64.
     F64: f64 as u64, Double, true, store_double, |raw| f64::from_bits(raw), |v| v.to_bits());
 kind!(/// Bits of an f64 that is not rounded.
-    B64: u64 as u64, Double, false, operand::store64, |raw| raw, |v| v);
+    B64: u64 as u64, Double, false, register::store64, |raw| raw, |v| v);
 
 /// A lane's bit of a scalar mask.
 pub struct Mask;
@@ -187,12 +187,12 @@ impl Kind for Mask {
         source: &Source,
         buffer: &'a mut MaybeUninit<[u32; W]>,
     ) -> &'a [u32; W] {
-        buffer.write(operand::expand(operand::fetch_mask(wave, source)))
+        buffer.write(register::expand(register::fetch_mask(wave, source)))
     }
     #[inline(always)]
     fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
         let active = operands.write_mask(wave);
-        operand::store_masks(operands, wave, active, operand::collect(out));
+        register::store_masks(operands, wave, active, register::collect(out));
     }
     #[inline(always)]
     fn unpack(raw: u32) -> bool {
@@ -204,52 +204,22 @@ impl Kind for Mask {
     }
 }
 
-#[inline(always)]
-fn store_int<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    operand::store32(operands, wave, out);
+/// Defines the functions that apply the output modifiers to a result of floats and store it.
+macro_rules! shaped_stores {
+    ($($name:ident: $raw:ty, $shaping:ident, $shape:ident, $store:ident;)*) => {$(
+        #[inline(always)]
+        fn $name<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [$raw; W]) {
+            if operands.direct.is_none() && operands.shapes_output() {
+                shape::$shape(Shaping::$shaping(operands, wave.mode), out);
+            }
+            register::$store(operands, wave, out);
+        }
+    )*};
 }
-
-#[inline(always)]
-fn store_int16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    operand::store16(operands, wave, out);
-}
-
-#[inline(always)]
-fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    if operands.direct.is_none() && operands.shapes_output() {
-        shape::singles(Shaping::of_singles(operands, wave.mode), out);
-    }
-    operand::store32(operands, wave, out);
-}
-
-#[inline(always)]
-fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    if operands.shapes_output() {
-        shape::halves(Shaping::of_halves(operands, wave.mode), out);
-    }
-    operand::store16(operands, wave, out);
-}
-
-#[inline(always)]
-fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    if operands.direct.is_none() && operands.shapes_output() {
-        shape::halves(Shaping::of_halves(operands, wave.mode), out);
-    }
-    operand::store32(operands, wave, out);
-}
-
-#[inline(always)]
-fn store_packed_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
-    if operands.shapes_output() {
-        shape::packed_singles(Shaping::of_singles(operands, wave.mode), out);
-    }
-    operand::store64(operands, wave, out);
-}
-
-#[inline(always)]
-fn store_double<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
-    if operands.shapes_output() {
-        shape::doubles(Shaping::of_doubles(operands, wave.mode), out);
-    }
-    operand::store64(operands, wave, out);
+shaped_stores! {
+    store_single: u32, of_singles, singles, store32;
+    store_half: u32, of_halves, halves, store16;
+    store_packed_half: u32, of_halves, halves, store32;
+    store_packed_single: u64, of_singles, packed_singles, store64;
+    store_double: u64, of_doubles, doubles, store64;
 }

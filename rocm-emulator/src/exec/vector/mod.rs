@@ -3,9 +3,9 @@
 //! [`prepare`] resolves an instruction once: operands to register numbers and constants, the mnemonic to a
 //! function compiled for this host. [`VectorStep`]'s `run` is then one indirect call for all lanes.
 //!
-//! The tables in [`float32`], [`integer`] and others define each instruction in one line. [`kind`] interprets
-//! operands, [`operand`] reads and writes them, [`operation`] turns a table line into a loop over lanes, and
-//! [`general`] handles non-default modes.
+//! The tables in [`float`], [`integer`] and others define each instruction in one line. [`operand`] resolves operands,
+//! [`register`] reads and writes them, [`kind`] interprets them, [`operation`] turns a table line into a loop over
+//! lanes, and [`general`] handles non-default modes.
 mod alias;
 mod carry;
 mod compare;
@@ -13,6 +13,7 @@ mod convert;
 mod cross_lane;
 mod division;
 mod dpp;
+mod float;
 mod float16;
 mod float32;
 mod float64;
@@ -25,6 +26,7 @@ mod operand;
 mod operation;
 mod order;
 mod packed;
+mod register;
 mod shape;
 pub(super) mod small_float;
 mod soft;
@@ -183,8 +185,13 @@ fn with_implicit_operands(inst: &Inst, mnemonic: &str, accumulate: bool) -> Inst
 }
 
 fn select<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
-    float32::select(mnemonic)
+    float::select(mnemonic)
+        .or_else(|| float::select_narrow(mnemonic))
+        .or_else(|| float32::select(mnemonic))
         .or_else(|| integer::select(mnemonic))
+        .or_else(|| integer::select_common(mnemonic))
+        .or_else(|| compare::select_float(mnemonic))
+        .or_else(|| compare::select_integer(mnemonic))
         .or_else(|| compare::select(mnemonic))
         .or_else(|| convert::select(mnemonic))
         .or_else(|| carry::select(mnemonic))

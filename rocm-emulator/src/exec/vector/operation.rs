@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 
 use super::general::{self, Description};
 use super::kind::{Format, Kind, Raw};
-use super::operand::{self, Operands, Target};
+use super::operand::{Operands, Target};
+use super::register;
 use crate::exec::wave::Wave;
 
 /// Class of an operation, which determines its rounding in non-default modes.
@@ -189,7 +190,7 @@ fn all_lanes<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<
     if O::CARRY {
         let active = operands.write_mask(wave);
         O::Result::store(operands, wave, out);
-        operand::store_mask(operands.dst2, false, wave, active, operand::collect(&carry));
+        register::store_mask(operands.dst2, false, wave, active, register::collect(&carry));
     } else {
         O::Result::store(operands, wave, out);
     }
@@ -215,10 +216,11 @@ fn one_carry<O: Operation>(bits: [u64; 4]) -> bool {
 
 /// Defines a table of operations, one per line: `"mnemonic" TypeName [Form] (source: Kind, ...) -> Kind {
 /// body }`. The form is omitted if it is `Other`. `carry { body }` follows if the second result is a lane
-/// mask. The table expands to the function `$select`, from mnemonic to [`Entry`].
+/// mask. A mnemonic may consist of several literals. The table expands to the function `$select`, from mnemonic to
+/// [`Entry`].
 macro_rules! operations {
     ($select:ident; $(
-        $mnemonic:literal $name:ident $([$form:ident])? ($($sources:tt)*) -> $result:ident $body:block
+        $mnemonic:literal $($more:literal)* $name:ident $([$form:ident])? ($($sources:tt)*) -> $result:ident $body:block
         $(carry $carry:block)?
     )*) => {
         $(
@@ -233,10 +235,42 @@ macro_rules! operations {
         /// Returns the operation of this table with the given mnemonic.
         pub fn $select<const W: usize>(mnemonic: &str) -> Option<$crate::exec::vector::operation::Entry<W>> {
             Some(match mnemonic {
-                $($mnemonic => $crate::exec::vector::operation::Entry::of::<$name>(),)*
+                $(concat!($mnemonic $(, $more)*) => $crate::exec::vector::operation::Entry::of::<$name>(),)*
                 _ => return None,
             })
         }
+    };
+}
+
+/// Defines a table of [`operations`] for each of several kinds, which the lines call `K`. The kind's suffix is inserted
+/// after the first literal of a mnemonic. The tables are in modules; `$select` searches all of them.
+macro_rules! families {
+    ($select:ident; $($module:ident $suffix:literal $kind:ident),*; $lines:tt) => {
+        $(
+            mod $module {
+                #[allow(unused_imports)]
+                use super::*;
+                use super::$kind as K;
+                $crate::exec::vector::operation::family! { $suffix $lines }
+            }
+        )*
+
+        /// Returns the operation of these tables with the given mnemonic.
+        pub fn $select<const W: usize>(mnemonic: &str) -> Option<$crate::exec::vector::operation::Entry<W>> {
+            None$(.or_else(|| $module::select(mnemonic)))*
+        }
+    };
+}
+
+/// Defines the table of one kind of [`families`].
+macro_rules! family {
+    ($suffix:literal {$(
+        $mnemonic:literal $($more:literal)? $name:ident $([$form:ident])? ($($sources:tt)*) -> $result:ident
+            $body:block
+    )*}) => {
+        $crate::exec::vector::operation::operations! { select; $(
+            $mnemonic $suffix $($more)? $name $([$form])? ($($sources)*) -> $result $body
+        )* }
     };
 }
 
@@ -274,4 +308,4 @@ macro_rules! lane {
         fn $function(($($arg,)*): ($(<$kind as $crate::exec::vector::kind::Kind>::Value,)*)) -> $output $body
     };
 }
-pub(super) use {lane, operation, operations};
+pub(super) use {families, family, lane, operation, operations};

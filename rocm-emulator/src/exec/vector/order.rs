@@ -12,48 +12,35 @@ pub trait Float: Copy + PartialOrd {
     fn quiet(self) -> Self;
 }
 
-impl Float for f32 {
-    type Key = i32;
+macro_rules! floats {
+    ($($float:ident: $signed:ident, $unsigned:ident;)*) => {$(
+        impl Float for $float {
+            type Key = $signed;
 
-    #[inline(always)]
-    fn key(self) -> i32 {
-        let bits = self.to_bits() as i32;
-        bits ^ ((bits >> 31) as u32 >> 1) as i32
-    }
-    #[inline(always)]
-    fn is_nan(self) -> bool {
-        self.is_nan()
-    }
-    #[inline(always)]
-    fn is_signalling(self) -> bool {
-        (self.to_bits() & 0x7fff_ffff).wrapping_sub(0x7f80_0001) < 0x3f_ffff
-    }
-    #[inline(always)]
-    fn quiet(self) -> f32 {
-        f32::from_bits(self.to_bits() | 0x40_0000)
-    }
+            #[inline(always)]
+            fn key(self) -> $signed {
+                let bits = self.to_bits() as $signed;
+                bits ^ ((bits >> ($signed::BITS - 1)) as $unsigned >> 1) as $signed
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                self.is_nan()
+            }
+            #[inline(always)]
+            fn is_signalling(self) -> bool {
+                const INFINITY: $unsigned = $float::INFINITY.to_bits();
+                (self.to_bits() & $unsigned::MAX >> 1).wrapping_sub(INFINITY + 1) < (1 << ($float::MANTISSA_DIGITS - 2)) - 1
+            }
+            #[inline(always)]
+            fn quiet(self) -> $float {
+                $float::from_bits(self.to_bits() | (1 << ($float::MANTISSA_DIGITS - 2)))
+            }
+        }
+    )*};
 }
-
-impl Float for f64 {
-    type Key = i64;
-
-    #[inline(always)]
-    fn key(self) -> i64 {
-        let bits = self.to_bits() as i64;
-        bits ^ ((bits >> 63) as u64 >> 1) as i64
-    }
-    #[inline(always)]
-    fn is_nan(self) -> bool {
-        self.is_nan()
-    }
-    #[inline(always)]
-    fn is_signalling(self) -> bool {
-        self.is_nan() && self.to_bits() & 1 << 51 == 0
-    }
-    #[inline(always)]
-    fn quiet(self) -> f64 {
-        f64::from_bits(self.to_bits() | 1 << 51)
-    }
+floats! {
+    f32: i32, u32;
+    f64: i64, u64;
 }
 
 #[inline(always)]

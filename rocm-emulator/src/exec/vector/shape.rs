@@ -13,6 +13,22 @@ pub struct Shaping {
     least: f64,
 }
 
+/// Defines the method that applies the modifiers to a float. Clamping turns -0 into +0.
+macro_rules! shaped {
+    ($name:ident: $float:ident) => {
+        #[inline(always)]
+        pub fn $name(self, value: $float) -> $float {
+            let scaled = if self.factor == 1.0 { value } else { value * $float::from(self.factor) };
+            let vanishes = self.factor != 1.0 && f64::from(scaled.abs()) < self.least;
+            let scaled = if vanishes { $float::copysign(0.0, scaled) } else { scaled };
+            let inside = if scaled > 1.0 { 1.0 } else { scaled };
+            let inside = if inside > 0.0 { inside } else { 0.0 };
+            let unclamped = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
+            if unclamped { scaled } else { inside }
+        }
+    };
+}
+
 impl Shaping {
     pub fn of_singles(operands: &Operands, mode: Mode) -> Self {
         Self::new(operands, mode, mode.denorm_32, f32::MIN_POSITIVE.into())
@@ -33,34 +49,13 @@ impl Shaping {
         Self { factor, clamp: operands.clamp, nan_to_zero: mode.dx10_clamp, least }
     }
 
-    /// Applies the modifiers to an f32. Clamping turns -0 into +0.
-    #[inline(always)]
-    pub fn single(self, value: f32) -> f32 {
-        let scaled = if self.factor == 1.0 { value } else { value * self.factor };
-        let vanishes = self.factor != 1.0 && f64::from(scaled.abs()) < self.least;
-        let scaled = if vanishes { 0f32.copysign(scaled) } else { scaled };
-        let inside = if scaled > 1.0 { 1.0 } else { scaled };
-        let inside = if inside > 0.0 { inside } else { 0.0 };
-        let unclamped = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
-        if unclamped { scaled } else { inside }
-    }
+    shaped!(single: f32);
+    shaped!(double: f64);
 
     /// Applies the modifiers to an f16's bits.
     #[inline(always)]
     pub fn half(self, bits: u32) -> u32 {
         half::narrow(self.single(half::widen(bits)))
-    }
-
-    /// Applies the modifiers to an f64.
-    #[inline(always)]
-    pub fn double(self, value: f64) -> f64 {
-        let scaled = if self.factor == 1.0 { value } else { value * f64::from(self.factor) };
-        let vanishes = self.factor != 1.0 && scaled.abs() < self.least;
-        let scaled = if vanishes { 0f64.copysign(scaled) } else { scaled };
-        let inside = if scaled > 1.0 { 1.0 } else { scaled };
-        let inside = if inside > 0.0 { inside } else { 0.0 };
-        let unclamped = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
-        if unclamped { scaled } else { inside }
     }
 }
 

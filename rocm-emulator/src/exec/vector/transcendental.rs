@@ -4,6 +4,7 @@
 //! Errors are below 0.51 ulp of f32.
 use std::f64::consts::{LN_2, PI};
 
+use super::float32::flushed as flush;
 use super::kind::{F32, F64};
 use super::operation::operations;
 
@@ -13,19 +14,10 @@ operations! { select;
     "v_rcp_f32" Reciprocal (a: F32) -> F32 { reciprocal(a) }
     "v_rcp_iflag_f32" ReciprocalFlagged (a: F32) -> F32 { reciprocal(a) }
     "v_rsq_f32" ReciprocalSqrt (a: F32) -> F32 { (1.0 / f64::from(flush(a)).sqrt()) as f32 }
-    "v_sqrt_f32" Sqrt (a: F32) -> F32 { a.sqrt() }
     "v_sin_f32" Sin (a: F32) -> F32 { sin_turns(f64::from(a)) as f32 }
     "v_cos_f32" Cos (a: F32) -> F32 { cos_turns(f64::from(a)) as f32 }
     "v_rcp_f64" Reciprocal64 (a: F64) -> F64 { 1.0 / a }
     "v_rsq_f64" ReciprocalSqrt64 (a: F64) -> F64 { 1.0 / a.sqrt() }
-    "v_sqrt_f64" Sqrt64 (a: F64) -> F64 { a.sqrt() }
-}
-
-/// Flushes a denormal to a zero of its sign.
-#[inline(always)]
-fn flush(value: f32) -> f32 {
-    let bits = value.to_bits();
-    if bits & 0x7f80_0000 == 0 { f32::from_bits(bits & 0x8000_0000) } else { value }
 }
 
 #[inline(always)]

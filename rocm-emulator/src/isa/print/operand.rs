@@ -79,7 +79,7 @@ pub fn write_operand(text: &mut String, family: Family, operand: Operand, dwords
         Operand::PrivateBase => write!(text, "src_private_base"),
         Operand::PrivateLimit => write!(text, "src_private_limit"),
         Operand::Int(value) => write!(text, "{value}"),
-        Operand::Float(value) => write!(text, "{}", float_text(value, kind)),
+        Operand::Float(value) => write!(text, "{}", float_text(value.value(), kind)),
         Operand::Literal(value) => write_literal(text, value, kind),
         Operand::HwReg { .. } => write!(text, "hwreg"),
     };
@@ -117,43 +117,29 @@ fn write_scalar(text: &mut String, family: Family, n: u8, dwords: u8) -> std::fm
     }
 }
 
-fn float_text(value: InlineFloat, kind: Kind) -> &'static str {
-    match value {
-        InlineFloat::Half => "0.5",
-        InlineFloat::NegHalf => "-0.5",
-        InlineFloat::One => "1.0",
-        InlineFloat::NegOne => "-1.0",
-        InlineFloat::Two => "2.0",
-        InlineFloat::NegTwo => "-2.0",
-        InlineFloat::Four => "4.0",
-        InlineFloat::NegFour => "-4.0",
-        InlineFloat::InvTwoPi if matches!(kind, Kind::Int64 | Kind::Float64) => "0.15915494309189532",
-        InlineFloat::InvTwoPi => "0.15915494",
+/// Returns the shortest text of a constant in its type.
+fn float_text(value: f64, kind: Kind) -> String {
+    match kind {
+        Kind::Int64 | Kind::Float64 => format!("{value:?}"),
+        _ => format!("{:?}", value as f32),
     }
 }
 
-/// All inline float constants.
-const FLOATS: [InlineFloat; 9] = [
-    InlineFloat::Half,
-    InlineFloat::NegHalf,
-    InlineFloat::One,
-    InlineFloat::NegOne,
-    InlineFloat::Two,
-    InlineFloat::NegTwo,
-    InlineFloat::Four,
-    InlineFloat::NegFour,
-    InlineFloat::InvTwoPi,
-];
+/// Returns true if an inline float constant satisfies `f`.
+fn is_any_float(f: impl Fn(InlineFloat) -> bool) -> bool {
+    InlineFloat::ALL.iter().any(|(float, _)| f(*float))
+}
 
 /// Writes a literal that is a mandatory part of the instruction, and thus not marked with `lit`.
 pub fn write_embedded_literal(text: &mut String, family: Family, operand: Operand, encoding: Encoding) {
     let Operand::Literal(value) = operand else { return write_register(text, family, operand, 1) };
     let as_constant = encoding == Encoding::Sopk;
-    let float = FLOATS.iter().find(|f| f.bits_32() == value);
+    let float = f64::from(f32::from_bits(value));
+    let is_float = is_any_float(|constant| constant.bits_32() == value);
     // Writing into a String cannot fail.
-    let _ = match (value as i32, float) {
-        (small @ -16..=64, _) if as_constant => write!(text, "{small}"),
-        (_, Some(float)) if as_constant => write!(text, "{}", float_text(*float, Kind::Word)),
+    let _ = match value as i32 {
+        small @ -16..=64 if as_constant => write!(text, "{small}"),
+        _ if as_constant && is_float => write!(text, "{}", float_text(float, Kind::Word)),
         _ => write!(text, "0x{value:x}"),
     };
 }
@@ -165,8 +151,9 @@ fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result 
         if value == 0 {
             return write!(text, "0");
         }
-        if let Some(float) = FLOATS.iter().find(|f| f.bits_64() == u64::from(value) << 32) {
-            return write!(text, "{}", float_text(*float, kind));
+        let bits = u64::from(value) << 32;
+        if is_any_float(|constant| constant.bits_64() == bits) {
+            return write!(text, "{}", float_text(f64::from_bits(bits), kind));
         }
     }
     if is_marked(value, kind) {
@@ -180,16 +167,15 @@ fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result 
 /// so that assembling the text reproduces the encoding.
 fn is_marked(value: u32, kind: Kind) -> bool {
     let is_float = |half: u16| {
-        let bits = |float: &InlineFloat| match kind {
+        is_any_float(|float| match kind {
             // bf16 is the upper half of f32.
-            Kind::Bfloat16 | Kind::PackedBfloat16 => (float.bits_32() >> 16) as u16,
-            _ => float.bits_16(),
-        };
-        FLOATS.iter().any(|float| bits(float) == half)
+            Kind::Bfloat16 | Kind::PackedBfloat16 => (float.bits_32() >> 16) as u16 == half,
+            _ => float.bits_16() == half,
+        })
     };
     let small = (-16..=64).contains(&(value as i32));
     match kind {
-        Kind::Word | Kind::Int16 => small || FLOATS.iter().any(|f| f.bits_32() == value),
+        Kind::Word | Kind::Int16 => small || is_any_float(|float| float.bits_32() == value),
         Kind::Float16 | Kind::Bfloat16 => (-16..=64).contains(&(value as i16)) || is_float(value as u16),
         Kind::PackedFloat16 | Kind::PackedBfloat16 => small || u16::try_from(value).is_ok_and(is_float),
         Kind::Int64 => value <= 64,

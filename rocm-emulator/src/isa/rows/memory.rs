@@ -3,26 +3,22 @@
 
 /// Rows common to FLAT, GLOBAL, SCRATCH and MUBUF.
 pub const ALL_SEGMENTS: &str = "
-    *_load_{ubyte,sbyte,ushort,sshort,dword}                         =v1 10 10 10 08 -- --
-    *_load_dwordx2                                                   =v2 15 15 15 0d -- --
-    *_load_dwordx3                                                   =v3 16 16 16 0f -- --
-    *_load_dwordx4                                                   =v4 17 17 17 0e -- --
-    *_store_{byte,byte_d16_hi,short,short_d16_hi,dword}              d1  18 18 18 18 -- --
-    *_store_dwordx2                                                  d2  1d 1d 1d 1d -- --
-    *_store_dwordx3                                                  d3  1e 1e 1e 1f -- --
-    *_store_dwordx4                                                  d4  1f 1f 1f 1e -- --
-    *_load_{ubyte_d16,ubyte_d16_hi,sbyte_d16,sbyte_d16_hi,short_d16} =v1 20 20 20 20 -- --
-    *_load_short_d16_hi                                              =v1 25 25 25 25 -- --
-    *_load_{u8,i8,u16,i16,b32}                                       =v1 -- -- -- -- 10 10
-    *_load_b64                                                       =v2 -- -- -- -- 15 15
-    *_load_b96                                                       =v3 -- -- -- -- 16 16
-    *_load_b128                                                      =v4 -- -- -- -- 17 17
-    *_store_{b8,b16,b32}                                             d1  -- -- -- -- 18 18
-    *_store_b64                                                      d2  -- -- -- -- 1b 1b
-    *_store_b96                                                      d3  -- -- -- -- 1c 1c
-    *_store_b128                                                     d4  -- -- -- -- 1d 1d
-    *_load_d16_{u8,i8,b16,hi_u8,hi_i8,hi_b16}                        =v1 -- -- -- -- 1e 1e
-    *_store_d16_hi_{b8,b16}                                          d1  -- -- -- -- 24 24
+    *_load_{ubyte,sbyte,ushort,sshort,dword}                         =v1     10 10 10 08 -- --
+    *_load_dwordx2                                                   =v2     15 15 15 0d -- --
+    *_load_dwordx3                                                   =v3     16 16 16 0f -- --
+    *_load_dwordx4                                                   =v4     17 17 17 0e -- --
+    *_store_{byte,byte_d16_hi,short,short_d16_hi,dword}              d1      18 18 18 18 -- --
+    *_store_dwordx2                                                  d2      1d 1d 1d 1d -- --
+    *_store_dwordx3                                                  d3      1e 1e 1e 1f -- --
+    *_store_dwordx4                                                  d4      1f 1f 1f 1e -- --
+    *_load_{ubyte_d16,ubyte_d16_hi,sbyte_d16,sbyte_d16_hi,short_d16} =v1     20 20 20 20 -- --
+    *_load_short_d16_hi                                              =v1     25 25 25 25 -- --
+    *_load_{u8,i8,u16,i16,b32}                                       =v1     -- -- -- -- 10 10
+    *_load_{b64,b96,b128}                                            =v2,3,4 -- -- -- -- 15 15
+    *_store_{b8,b16,b32}                                             d1      -- -- -- -- 18 18
+    *_store_{b64,b96,b128}                                           d2,3,4  -- -- -- -- 1b 1b
+    *_load_d16_{u8,i8,b16,hi_u8,hi_i8,hi_b16}                        =v1     -- -- -- -- 1e 1e
+    *_store_d16_hi_{b8,b16}                                          d1      -- -- -- -- 24 24
 ";
 
 /// Rows common to FLAT, GLOBAL and MUBUF.
@@ -45,39 +41,29 @@ pub const ATOMICS: &str = "
 
 /// Rows of MUBUF only. A compare-and-swap returns as many registers as it reads.
 pub const MUBUF: &str = "
-    *_load_format_x               =v1    00 00 00 00 00 00
-    *_load_format_xy              =v2    01 01 01 01 01 01
-    *_load_format_xyz             =v3    02 02 02 02 02 02
-    *_load_format_xyzw            =v4    03 03 03 03 03 03
-    *_store_format_x              d1     04 04 04 04 04 04
-    *_store_format_xy             d2     05 05 05 05 05 05
-    *_store_format_xyz            d3     06 06 06 06 06 06
-    *_store_format_xyzw           d4     07 07 07 07 07 07
-    *_load_format_d16_{x,xy}      =v1    08 08 08 80 -- --
-    *_load_format_d16_{xyz,xyzw}  =v2    0a 0a 0a 82 -- --
-    *_store_format_d16_{x,xy}     d1     0c 0c 0c 84 -- --
-    *_store_format_d16_{xyz,xyzw} d2     0e 0e 0e 86 -- --
-    *_load_format_d16_hi_x        =v1    26 26 26 26 -- --
-    *_store_format_d16_hi_x       d1     27 27 27 27 -- --
-    *_atomic_cmpswap              ?v2 d2 41 41 41 31 -- --
-    *_atomic_cmpswap_x2           ?v4 d4 61 61 61 51 -- --
-    *_{wbinvl1,wbinvl1_vol}              3e 3e -- -- -- --
-    *_wbl2                               -- 28 28 -- -- --
-    *_invl2                              -- 29 -- -- -- --
-    *_inv                                -- -- 29 -- -- --
-    *_{gl0,gl1}_inv                      -- -- -- 71 2b --
-    *_atomic_fcmpswap             ?v2 d2 -- -- -- 3e -- --
-    *_atomic_fcmpswap_x2          ?v4 d4 -- -- -- 5e -- --
-    *_load_d16_format_{x,xy}      =v1    -- -- -- -- 08 08
-    *_load_d16_format_{xyz,xyzw}  =v2    -- -- -- -- 0a 0a
-    *_store_d16_format_{x,xy}     d1     -- -- -- -- 0c 0c
-    *_store_d16_format_{xyz,xyzw} d2     -- -- -- -- 0e 0e
-    *_load_d16_hi_format_x        =v1    -- -- -- -- 26 26
-    *_store_d16_hi_format_x       d1     -- -- -- -- 27 27
-    *_atomic_cmpswap_b32          ?v2 d2 -- -- -- -- 34 34
-    *_atomic_cmpswap_b64          ?v4 d4 -- -- -- -- 42 42
-    *_atomic_cmpswap_f32          ?v2 d2 -- -- -- -- 50 --
-    *_atomic_pk_add_bf16          ?v1 d1 -- -- -- -- -- 5a
+    *_load_format_{x,xy,xyz,xyzw}      =v1,2,3,4 00 00 00 00 00 00
+    *_store_format_{x,xy,xyz,xyzw}     d1,2,3,4  04 04 04 04 04 04
+    *_load_format_d16_{x,xy,xyz,xyzw}  =v1,1,2,2 08 08 08 80 -- --
+    *_store_format_d16_{x,xy,xyz,xyzw} d1,1,2,2  0c 0c 0c 84 -- --
+    *_load_format_d16_hi_x             =v1       26 26 26 26 -- --
+    *_store_format_d16_hi_x            d1        27 27 27 27 -- --
+    *_atomic_cmpswap                   ?v2 d2    41 41 41 31 -- --
+    *_atomic_cmpswap_x2                ?v4 d4    61 61 61 51 -- --
+    *_{wbinvl1,wbinvl1_vol}                      3e 3e -- -- -- --
+    *_wbl2                                       -- 28 28 -- -- --
+    *_invl2                                      -- 29 -- -- -- --
+    *_inv                                        -- -- 29 -- -- --
+    *_{gl0,gl1}_inv                              -- -- -- 71 2b --
+    *_atomic_fcmpswap                  ?v2 d2    -- -- -- 3e -- --
+    *_atomic_fcmpswap_x2               ?v4 d4    -- -- -- 5e -- --
+    *_load_d16_format_{x,xy,xyz,xyzw}  =v1,1,2,2 -- -- -- -- 08 08
+    *_store_d16_format_{x,xy,xyz,xyzw} d1,1,2,2  -- -- -- -- 0c 0c
+    *_load_d16_hi_format_x             =v1       -- -- -- -- 26 26
+    *_store_d16_hi_format_x            d1        -- -- -- -- 27 27
+    *_atomic_cmpswap_b32               ?v2 d2    -- -- -- -- 34 34
+    *_atomic_cmpswap_b64               ?v4 d4    -- -- -- -- 42 42
+    *_atomic_cmpswap_f32               ?v2 d2    -- -- -- -- 50 --
+    *_atomic_pk_add_bf16               ?v1 d1    -- -- -- -- -- 5a
 ";
 
 /// Rows common to FLAT and GLOBAL.

@@ -1,15 +1,15 @@
 //! Instructions of every GPU. A table lists those of one or several encodings, one run of opcodes per line:
 //!
 //! ```text
-//! name                    operands     gfx908 gfx90a gfx942 gfx10.3 gfx11 gfx12
-//! s_{and,-,or,-,xor}_b32  =s1 c1 c1    0c     0c     0c     0e      16    16
+//! name                      operands         gfx908 gfx90a gfx942 gfx10.3 gfx11 gfx12
+//! s_{and,or,xor}_{b32,b64}  =s1,2 c1,2 c1,2  0c     0c     0c     0e      16    16
 //! ```
 //!
 //! - Names in braces have consecutive opcodes; `-` skips one. `*` is the encoding's own prefix: `flat`, `global`,
 //!   `scratch` or `buffer`.
 //! - Operands are one word each, in printed order: the role (`=`, `?` or nothing: see
 //!   [`Role`](super::table::Role)), the class (a letter: see [`Class`](super::table::Class)), and the number of
-//!   dwords or `h` for half a register.
+//!   dwords or `h` for half a register. A list such as `=s1,2` has the numbers of successive names, cyclically.
 //! - The columns are the opcode of the first name on each GPU, in hexadecimal, or `--` if the GPU has none.
 use super::Encoding;
 

@@ -22,128 +22,49 @@ struct Setting {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "check",
-        wanted: "a list of memory, race and init, such as memory,race",
-        set: |options, text| {
-            options.checks = parse_checks(text)?;
-            Some(())
-        },
-    },
-    Setting {
-        key: "max_instructions",
-        wanted: "a number of at least 1",
-        set: |options, text| {
-            options.instruction_limit = text.parse().ok().filter(|limit| *limit > 0)?;
-            Some(())
-        },
-    },
-    Setting {
-        key: "seed",
-        wanted: "a number",
-        set: |options, text| {
-            options.seed = Some(text.parse().ok()?);
-            Some(())
-        },
-    },
-    Setting {
-        key: "profile",
-        wanted: "a file name",
-        set: |options, text| {
-            options.profile = Some(text.into());
-            Some(())
-        },
-    },
-    Setting {
-        key: "miopen",
-        wanted: "absent (not installed) or none (no solution for any convolution)",
-        set: |options, text| {
-            options.miopen = match text {
-                "absent" => Miopen::Absent,
-                "none" => Miopen::WithoutSolutions,
-                _ => return None,
-            };
-            Some(())
-        },
-    },
-    Setting {
-        key: "fail",
-        wanted: "a list of functions and the numbers of their calls, such as hipMalloc:7,hipModuleLaunchKernel:1",
-        set: |options, text| {
-            options.injection.failing = text.split(',').map(parse_call).collect::<Option<_>>()?;
-            Some(())
-        },
-    },
-    Setting {
-        key: "lose",
-        wanted: "a function and the number of its call, such as hipModuleLaunchKernel:3",
-        set: |options, text| {
-            options.injection.lost = Some(parse_call(text)?);
-            Some(())
-        },
-    },
-    Setting {
-        key: "largest",
-        wanted: "bytes, such as 8G or 512M",
-        set: |options, text| {
-            options.injection.largest = Some(parse_bytes(text)?);
-            Some(())
-        },
-    },
-    Setting {
-        key: "stall",
-        wanted: "a number of at least 1",
-        set: |options, text| {
-            options.injection.stalled = Some(text.parse().ok().filter(|launch| *launch > 0)?);
-            Some(())
-        },
-    },
-    Setting {
-        key: "stale",
-        wanted: "a number of at least 1",
-        set: |options, text| {
-            options.injection.stale = Some(text.parse().ok().filter(|launch| *launch > 0)?);
-            Some(())
-        },
-    },
-    Setting {
-        key: "hipblaslt",
-        wanted: "absent or none",
-        set: |options, text| {
-            options.hipblaslt = match text {
-                "absent" => HipBlasLt::Absent,
-                "none" => HipBlasLt::None,
-                _ => return None,
-            };
-            Some(())
-        },
-    },
-    Setting {
-        key: "memory",
-        wanted: "bytes, such as 8G or 512M",
-        set: |options, text| {
-            options.total_memory = parse_bytes(text)?;
-            Some(())
-        },
-    },
-    Setting {
-        key: "threads",
-        wanted: "a number from 1 to 1024",
-        set: |options, text| {
-            options.threads = text.parse().ok().filter(|n| (1..=1024).contains(n))?;
-            Some(())
-        },
-    },
-    Setting {
-        key: "poison",
-        wanted: "a byte, such as 255 or 0xff",
-        set: |options, text| {
-            options.poison = Some(parse_byte(text)?);
-            Some(())
-        },
-    },
-];
+/// Defines [`SETTINGS`] from rows of a key, the expected values, and the option with the value that `text` sets.
+macro_rules! settings {
+    (|$text:ident| $($key:literal: $wanted:literal, $($option:ident).+ = $value:expr;)*) => {
+        const SETTINGS: &[Setting] = &[$(Setting {
+            key: $key,
+            wanted: $wanted,
+            set: |options, $text| {
+                options.$($option).+ = $value;
+                Some(())
+            },
+        }),*];
+    };
+}
+settings! { |text|
+    "check": "a list of memory, race and init, such as memory,race",
+        checks = parse_checks(text)?;
+    "max_instructions": "a number of at least 1",
+        instruction_limit = parse_positive(text)?;
+    "seed": "a number",
+        seed = Some(text.parse().ok()?);
+    "profile": "a file name",
+        profile = Some(text.into());
+    "miopen": "absent (not installed) or none (no solution for any convolution)",
+        miopen = choose(text, [("absent", Miopen::Absent), ("none", Miopen::WithoutSolutions)])?;
+    "fail": "a list of functions and the numbers of their calls, such as hipMalloc:7,hipModuleLaunchKernel:1",
+        injection.failing = text.split(',').map(parse_call).collect::<Option<_>>()?;
+    "lose": "a function and the number of its call, such as hipModuleLaunchKernel:3",
+        injection.lost = Some(parse_call(text)?);
+    "largest": "bytes, such as 8G or 512M",
+        injection.largest = Some(parse_bytes(text)?);
+    "stall": "a number of at least 1",
+        injection.stalled = Some(parse_positive(text)?);
+    "stale": "a number of at least 1",
+        injection.stale = Some(parse_positive(text)?);
+    "hipblaslt": "absent or none",
+        hipblaslt = choose(text, [("absent", HipBlasLt::Absent), ("none", HipBlasLt::None)])?;
+    "memory": "bytes, such as 8G or 512M",
+        total_memory = parse_bytes(text)?;
+    "threads": "a number from 1 to 1024",
+        threads = text.parse().ok().filter(|n| (1..=1024).contains(n))?;
+    "poison": "a byte, such as 255 or 0xff",
+        poison = Some(parse_byte(text)?);
+}
 
 fn known() -> String {
     SETTINGS.iter().map(|setting| setting.key).collect::<Vec<_>>().join(", ")
@@ -224,6 +145,15 @@ fn parse_checks(text: &str) -> Option<Checks> {
         }
     }
     Some(checks)
+}
+
+fn parse_positive(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number| *number > 0)
+}
+
+/// Returns the value with the given name.
+fn choose<T>(text: &str, choices: [(&str, T); 2]) -> Option<T> {
+    choices.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value)
 }
 
 fn parse_call(text: &str) -> Option<(String, u64)> {

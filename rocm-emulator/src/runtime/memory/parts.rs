@@ -130,23 +130,12 @@ impl Memory {
         self.captured.lock().insert(address);
     }
 
-    /// Begins the life of a part, in stream order.
+    /// Begins the life of a part, in stream order. If it is part of a graph, the parts that launches of graphs have left
+    /// there end.
     ///
     /// # Errors
     /// `IllegalAddress` if it overlaps a part that another stream has not freed yet, or if the allocation was freed.
-    pub(in crate::runtime) fn begin_part(&self, address: usize, len: usize) -> Result<()> {
-        self.begin(address, len, false)
-    }
-
-    /// Like [`Self::begin_part`], in the launch of a graph. Parts that launches of graphs have left there end.
-    ///
-    /// # Errors
-    /// The errors of [`Self::begin_part`].
-    pub(in crate::runtime) fn begin_part_of_graph(&self, address: usize, len: usize) -> Result<()> {
-        self.begin(address, len, true)
-    }
-
-    fn begin(&self, address: usize, len: usize, of_graph: bool) -> Result<()> {
+    pub(in crate::runtime) fn begin_part(&self, address: usize, len: usize, of_graph: bool) -> Result<()> {
         let running = self.running();
         let mut table = self.table.write();
         let Some((base, allocation)) = holding_mut(&mut table, address) else {
