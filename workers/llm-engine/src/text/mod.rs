@@ -6,16 +6,19 @@
 //! | `folder` | loading from the JSON files of a model's folder |
 //! | `gguf_metadata` | access to the tokenizer metadata of a GGUF file |
 //! | `gguf` | loading from a GGUF file |
-//! | `gguf_tokenizers` | construction of tokenizers from GGUF metadata |
+//! | `gguf_tokenizers`, `pre_tokenizers` | construction of tokenizers from GGUF metadata; their pre-tokenizers |
+//! | `chosen_template` | chat templates that replace the model's own |
 //! | `token_bytes` | the bytes of each token |
 //! | `stream` | incremental detokenization and stop strings |
-//! | `template` | chat templates |
+//! | `template/` | chat templates |
 //! | `grammar` | output constrained to JSON |
+mod chosen_template;
 mod folder;
 mod gguf;
 mod gguf_metadata;
 mod gguf_tokenizers;
 mod grammar;
+mod pre_tokenizers;
 mod stream;
 mod template;
 mod token_bytes;
@@ -23,5 +26,5 @@ mod tokenizer;
 
 pub use grammar::Grammar;
 pub use stream::{TextChunk, TextStream};
-pub use template::ChatTemplate;
+pub use template::{ChatTemplate, Conversation, builtin as builtin_templates};
 pub use tokenizer::TextCodec;

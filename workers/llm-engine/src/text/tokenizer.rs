@@ -1,6 +1,6 @@
 //! A model's tokenizer with its end-of-text tokens, chat template and grammars.
 use anyhow::{Context, Error, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
 use super::grammar::{Grammar, GrammarCompiler};
@@ -13,7 +13,9 @@ pub struct TextCodec {
     tokenizer: Tokenizer,
     token_bytes: TokenBytes,
     ends: Vec<u32>,
-    template: Option<ChatTemplate>,
+    pub(super) template: Option<ChatTemplate>,
+    /// Texts of the BOS and EOS tokens, which templates use.
+    pub(super) special_texts: [String; 2],
     grammar_compiler: GrammarCompiler,
 }
 
@@ -35,7 +37,8 @@ impl TextCodec {
         if let Some(end) = ends.iter().find(|end| **end as usize >= token_bytes.count()) {
             bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", token_bytes.count());
         }
-        Ok(Self { tokenizer, token_bytes, ends, template, grammar_compiler: GrammarCompiler::default() })
+        let (special_texts, grammar_compiler) = Default::default();
+        Ok(Self { tokenizer, token_bytes, ends, template, special_texts, grammar_compiler })
     }
 
     /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens
@@ -87,6 +90,18 @@ impl TextCodec {
         &self.ends
     }
 
+    /// Adds tokens that end a text, as far as the vocabulary has them.
+    pub(super) fn add_ends<'a>(&mut self, texts: impl IntoIterator<Item = &'a str>) {
+        self.ends.extend(texts.into_iter().filter_map(|text| self.tokenizer.token_to_id(text)));
+        self.ends.sort_unstable();
+        self.ends.dedup();
+    }
+
+    /// Returns the id of a token by its text.
+    pub(super) fn token_id(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
     /// Returns true if `token` ends a text.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()
@@ -97,14 +112,32 @@ impl TextCodec {
         self.template.is_some()
     }
 
+    /// Returns the chat template, if the model has one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
     /// Renders the prompt for the model's answer to `messages`, an array of objects with `role` and `content`
     /// as in OpenAI's API. Further fields are passed to the template. `tools` is an array as in that API.
     ///
     /// # Errors
     /// Returns an error if there is no template or it rejects the messages.
     pub fn chat(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
+        self.chat_with(messages, tools, None)
+    }
+
+    /// Like [`TextCodec::chat`], with further variables of the template, such as `enable_thinking`.
+    ///
+    /// # Errors
+    /// Returns an error if there is no template or it rejects the messages.
+    pub fn chat_with(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+        variables: Option<&Map<String, Value>>,
+    ) -> Result<String> {
         match &self.template {
-            Some(template) => template.render(messages, tools),
+            Some(template) => template.prompt(messages, tools, variables),
             None => bail!("the model has no chat template; request a completion instead"),
         }
     }
