@@ -55,6 +55,7 @@ pub const NVIDIA_TOOLS: &[Tool] = &[PIP];
 pub const DEMO: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP];
 pub const VALGRIND: &[Tool] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
 pub const SERVE: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
+pub const CONFORMANCE: &[Tool] = &[CC, PIP];
 pub const PAGE: &[Tool] = &[BROWSER];
 pub const TEST: &[Tool] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];
 

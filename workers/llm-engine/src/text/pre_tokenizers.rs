@@ -299,9 +299,61 @@ mod tests {
     }
 
     #[test]
-    fn print() {
-        for pre in &PRE_TOKENIZERS {
-            println!("(\"{}\", {:?}, {:?}),", pre.names[0], splits(pre.names[0], TEXT), splits(pre.names[0], SCRIPTS));
+    fn texts_are_split_by_name() {
+        let gpt2 = "I|'|LL| pay| 12345| $|5|,| don|'t|\n\n | x|=|3|.|5|;|\u{C4}bC";
+        let gpt2_scripts = " \u{4E2D}\u{6587}\u{304B}\u{D55C}| a|\u{301}|b|\u{3002}|6|\n";
+        let gpt4 = "I|'LL| pay| |123|45| $|5|,| don|'t|\n\n| | x|=|3|.|5|;\u{C4}bC";
+        let gpt4_scripts = " \u{4E2D}\u{6587}\u{304B}\u{D55C}| a|\u{301}b|\u{3002}|6|\n";
+        let cased_scripts = " \u{4E2D}\u{6587}\u{304B}\u{D55C}| a\u{301}b|\u{3002}|6|\n";
+        let single = gpt4.replace("123|45", "1|2|3|4|5");
+        let gpt4o = "I'LL| pay| |123|45| $|5|,| don't|\n\n| | x|=|3|.|5|;\u{C4}b|C";
+        let deepseek3 = gpt4.replace(";\u{C4}", ";|\u{C4}");
+        let kana = " |\u{4E2D}\u{6587}\u{304B}|\u{D55C}| a\u{301}b|\u{3002}|6|\n";
+        let chinese = " |\u{4E2D}\u{6587}\u{304B}\u{D55C}| a|\u{301}|b|\u{3002}|6|\n";
+        let deepseek = "I|'|LL| pay| |12345| $|5|,| don|'|t|\n|\n| | x|=|3|.|5|;|\u{C4}|bC";
+        for (name, text, scripts) in [
+            ("llama-bpe", gpt4, gpt4_scripts),
+            ("jais-2", gpt4, gpt4_scripts),
+            ("minicpm5", gpt4, gpt4_scripts),
+            ("qwen2", &single, gpt4_scripts),
+            ("qwen35", &single, cased_scripts),
+            ("laguna", &single, gpt4_scripts),
+            ("seed-coder", &single, gpt4_scripts),
+            ("bailingmoe", &single, gpt4_scripts),
+            ("tekken", &single.replace("\u{C4}bC", "\u{C4}b|C"), cased_scripts),
+            ("gpt-4o", gpt4o, cased_scripts),
+            ("tiny_aya", &gpt4o.replace("123|45", "12|345"), cased_scripts),
+            ("kimi-k2", gpt4o, " |\u{4E2D}\u{6587}|\u{304B}\u{D55C}| a\u{301}b|\u{3002}|6|\n"),
+            ("youtu", &gpt4o.replace("123|45", "1|2|3|4|5"), kana),
+            ("deepseek-v3", &deepseek3, kana),
+            ("spark2_5", &deepseek3.replace("123|45", "1|2|3|4|5").replace("\n\n", "\n|\n"), kana),
+            ("afmoe", &deepseek3.replace("123|45", "12|345"), &cased_scripts.replacen(' ', " |", 1)),
+            ("deepseek-llm", deepseek, chinese),
+            ("deepseek-coder", &deepseek.replace("12345", "1|2|3|4|5").replace("\u{C4}|", "\u{C4}"), chinese),
+            ("gpt-2", gpt2, gpt2_scripts),
+            ("smollm", &gpt2.replace(" 12345", " |1|2|3|4|5"), gpt2_scripts),
+            ("superbpe", "I'LL pay |12|345| $|5|, don't\n\n  x=|3|.|5|;\u{C4}bC", &SCRIPTS.replace('6', "|6|")),
+            ("gemma4", "I'LL pay 12345 $5, don't|\n\n|  x=3.5;\u{C4}bC", &SCRIPTS.replace('\n', "|\n")),
+        ] {
+            assert_eq!(splits(name, TEXT), *text, "{name}");
+            assert_eq!(splits(name, SCRIPTS), *scripts, "{name}");
         }
+        assert_eq!(splits("default", "a$b12345'tis"), "a|$|b|123|45|'|tis");
+        assert_eq!(splits("falcon", "a$b12345'tis"), "a|$|b|123|45|'|tis");
+        assert_eq!(splits("viking", "it's 12, (so)"), "it's| |1|2|,| |(|so|)");
+        assert_eq!(splits("exaone-moe", "so it is"), "so it is");
+        assert_eq!(splits("chameleon", "a  b\tIMGIMGABZ"), "a|  |b|\t|IMGIMGABZ");
+    }
+
+    #[test]
+    fn each_name_has_one_pre_tokenizer() {
+        let mut names: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|pre| pre.names).collect();
+        for name in &names {
+            splits(name, TEXT);
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!((names.len(), count), (93, 93));
     }
 }

@@ -3,4 +3,5 @@ mod chats;
 mod gguf;
 mod grammars;
 mod streams;
+mod templates;
 mod tokenizers_built;

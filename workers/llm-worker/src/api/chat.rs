@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::iter;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_stream::StreamExt;
 use worker_core::body::{check, required};
 use worker_core::{ApiError, Body, Client, blocking, sse};
@@ -16,6 +16,7 @@ use super::envelope::{Answer, Envelope};
 use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
 use super::request::{ChatBody, ChatFields};
+use super::template_variables::variables;
 use super::tool_calls::{Call, CallFinder, FunctionCall, ToolCall};
 use super::{call_ids, messages, prompts};
 use crate::served::{Api, ServedModel};
@@ -85,7 +86,8 @@ pub async fn create(
         options.constrain(schema, "tool_choice")?;
     }
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let prompt = prompt(&served, conversation, tools.for_template).await?;
+    let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
+    let prompt = prompt(&served, conversation, tools.for_template, variables).await?;
     served.check_prompt(prompt.len(), "messages")?;
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
@@ -125,6 +127,7 @@ async fn prompt(
     served: &Arc<ServedModel>,
     conversation: Value,
     tools: Option<Value>,
+    variables: Map<String, Value>,
 ) -> Result<Vec<u32>, ApiError> {
     if !served.engine.text().has_template() {
         let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
@@ -133,7 +136,7 @@ async fn prompt(
     let served = served.clone();
     blocking(move || {
         let text = served.engine.text();
-        let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
+        let write = |conversation: &Value| text.chat_with(conversation, tools.as_ref(), Some(&variables));
         let written = write(&conversation).or_else(|refused| match call_ids::with_short_ids(&conversation) {
             Some(conversation) => write(&conversation).map_err(|_| refused),
             None => Err(refused),

@@ -7,6 +7,7 @@
 //! | `unsupported` | unsupported fields, and their values without effect |
 //! | `chat`, `completions`, `embeddings` | the endpoints |
 //! | `messages` | conversion of messages and tools for the chat template |
+//! | `template_variables` | variables of the chat template |
 //! | `prompts` | tokenization of prompts |
 //! | `generation` | concurrent streams of one request |
 //! | `tool_calls`, `call_ids` | tool calls in generated text; their ids |
@@ -27,6 +28,7 @@ mod options;
 pub mod prompts;
 mod references;
 mod request;
+mod template_variables;
 mod tool_calls;
 mod unsupported;
 

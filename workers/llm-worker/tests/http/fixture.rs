@@ -9,7 +9,7 @@ use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel};
 use llm_worker::arguments::Arguments;
-use llm_worker::routes;
+use llm_worker::{identity, routes};
 use llm_worker::served::{Api, ServedModel};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -110,6 +110,14 @@ pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
     build(chat, options, more, Sampling::default())
 }
 
+/// Creates a worker with this chat template and these arguments.
+pub fn worker_with_template(template: &str, more: &[&str]) -> Worker {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), template).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    worker_with(false, Options::default(), &[more, &["--chat-template", &path]].concat())
+}
+
 fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
@@ -117,18 +125,25 @@ fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Wor
     let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
     let gate = Gate::new(GateState::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
-    let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
-    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
-    let api = Api::new(lifecycle.clone());
-    let device = OpenDevice { device: Device::Cpu, ordinal: None };
-    let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
-    let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
-    let served = api.serve(served.with_sampling(sampling)).clone();
-    lifecycle.ready();
     let line = ["worker", "--model", "tiny"];
     let unlimited = ["--streams-per-client", "0"];
     let unlimited = unlimited.iter().filter(|_| !more.contains(&unlimited[0]));
     let arguments = Arguments::try_parse_from(line.iter().chain(unlimited).chain(more)).unwrap();
+    let text = match arguments.chat_template {
+        Some(_) => identity::with_template(&arguments, text).unwrap(),
+        None => text,
+    };
+    let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
+    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
+    let api = Api::new(lifecycle.clone());
+    let device = OpenDevice { device: Device::Cpu, ordinal: None };
+    let name = match (&arguments.served_model_name[..], arguments.any_model_name) {
+        ([], false) => ModelName::new(MODEL, vec!["org/tiny".into()]),
+        _ => identity::names(&arguments, MODEL.into(), folder.path()),
+    };
+    let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
+    let served = api.serve(served.with_sampling(sampling)).clone();
+    lifecycle.ready();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }
 }

@@ -10,4 +10,5 @@ mod page;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
+mod templates;
 mod tiny_llama;

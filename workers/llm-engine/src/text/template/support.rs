@@ -39,6 +39,9 @@ impl Support {
         };
         let probe = Self { parts, ..usual };
         let show = |messages: Vec<Value>, text: &str| shows(&probe.contents(messages), text);
+        let show_text = |messages: Vec<Value>, text: &str| {
+            shows(&Self { text_arguments: true, ..probe }.contents(messages), text)
+        };
         let system = show(vec![turn("system", SYSTEM), turn("user", USER)], SYSTEM);
         let [name, value] = ARGUMENTS;
         let calls = |arguments: Value| {
@@ -50,7 +53,7 @@ impl Support {
         let object = || calls(json!({ name: value }));
         let as_python = format!("'{name}': '{value}'");
         let text_arguments = (!show(object(), value) || show(object(), &as_python))
-            && show(calls(json!({ name: value }).to_string().into()), &format!("\"{name}\":\"{value}\""));
+            && show_text(object(), &format!("\"{name}\":\"{value}\""));
         Self { system, parts, text_arguments }
     }
 
