@@ -42,7 +42,8 @@ fn templates(file: &Path) -> Result<()> {
     let mut different = BTreeSet::new();
     let mut refused = 0;
     for case in &cases {
-        let [name, conversation] = ["template", "conversation"].map(|field| case[field].as_str().unwrap_or_default());
+        let [name, conversation] =
+            ["template", "conversation"].map(|field| case[field].as_str().unwrap_or_default());
         let expected = case["expected"].as_str();
         let rendered = rendered(case);
         refused += usize::from(expected.is_none());
@@ -54,12 +55,16 @@ fn templates(file: &Path) -> Result<()> {
             Some((_, _, reason)) => println!("known difference: {name}, {conversation}: {reason}"),
             None => {
                 println!("difference: {name}, {conversation}");
-                println!("  jinja2: {}", expected.map_or_else(|| case["error"].to_string(), |text| format!("{text:?}")));
+                println!(
+                    "  jinja2: {}",
+                    expected.map_or_else(|| case["error"].to_string(), |text| format!("{text:?}"))
+                );
                 println!("  ours:   {rendered:?}");
             }
         }
     }
-    let known = KNOWN_DIFFERENCES.iter().map(|(template, conversation, _)| (*template, *conversation)).collect();
+    let known =
+        KNOWN_DIFFERENCES.iter().map(|(template, conversation, _)| (*template, *conversation)).collect();
     ensure!(!cases.is_empty(), "{} contains no cases", file.display());
     ensure!(
         different == known,
@@ -94,7 +99,8 @@ fn tokenizers(folder: &Path) -> Result<()> {
             let path = folder.join(format!("{name}.gguf.{suffix}"));
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
         };
-        let codec = TextCodec::from_gguf(&Content::read(&mut File::open(folder.join(format!("{name}.gguf")))?)?);
+        let codec =
+            TextCodec::from_gguf(&Content::read(&mut File::open(folder.join(format!("{name}.gguf")))?)?);
         let codec = match codec {
             Ok(codec) => codec,
             Err(error) => {
@@ -109,7 +115,9 @@ fn tokenizers(folder: &Path) -> Result<()> {
             let tokens = codec.encode(text, false)?;
             texts += 1;
             if tokens != expected && name == NOT_NORMALIZED && text.contains(['\u{300}', '\u{301}']) {
-                println!("known difference: {name}, {text:.20}: the data ignores the tokenizer's normalization to NFC");
+                println!(
+                    "known difference: {name}, {text:.20}: the data ignores the tokenizer's normalization to NFC"
+                );
                 known += 1;
             } else if tokens != expected {
                 println!("{name}: {text:?}\n  llama.cpp: {expected:?}\n  ours:      {tokens:?}");

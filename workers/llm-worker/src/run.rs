@@ -14,8 +14,8 @@ use worker_core::{App, Metrics, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
-use crate::{identity, routes};
 use crate::served::{Api, ServedModel};
+use crate::{identity, routes};
 
 /// Runs the worker until it ends.
 pub fn main(kind: DeviceKind) -> ExitCode {

@@ -154,7 +154,12 @@ async fn one<S: LoadedModel>(
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
     served.name().check(Some(&name))?;
-    let id = served.name().names.iter().find(|known| **known == name).map_or(served.name().as_str(), String::as_str);
+    let id = served
+        .name()
+        .names
+        .iter()
+        .find(|known| **known == name)
+        .map_or(served.name().as_str(), String::as_str);
     Ok(Json(model(&*served, owner, id)))
 }
 

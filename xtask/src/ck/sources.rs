@@ -52,7 +52,9 @@ fn package() -> Result<PathBuf> {
     download::ensure_filled(&folder, ARCHIVE.sha256, || {
         eprintln!("fetching the source package of {VERSION} (8 MB)");
         let fetched = ARCHIVE.extract(&folder, &[&format!("{HEADERS}/ck_tile")]);
-        fetched.with_context(|| format!("set {FOLDER_VARIABLE} to a checkout of Composable Kernel to avoid the download"))
+        fetched.with_context(|| {
+            format!("set {FOLDER_VARIABLE} to a checkout of Composable Kernel to avoid the download")
+        })
     })?;
     Ok(folder.join(HEADERS))
 }

@@ -41,7 +41,10 @@ impl TextCodec {
 fn read(path: &str) -> Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| {
         let names: Vec<_> = builtin::names().collect();
-        format!("{path:?} is neither a built-in chat template ({}) nor a file that can be read", names.join(", "))
+        format!(
+            "{path:?} is neither a built-in chat template ({}) nor a file that can be read",
+            names.join(", ")
+        )
     })?;
     ensure!(!text.trim().is_empty(), "the chat template {path} is empty");
     Ok(text)

@@ -99,7 +99,12 @@ fn write_spaces(tokenizer: &mut Tokenizer, prefix: bool) -> Result<()> {
 }
 
 /// Builds a tokenizer that merges pairs in the order of a list.
-fn byte_pairs(metadata: &Metadata, tokens: &[String], types: &[i64], pre: &PreTokenizer) -> Result<Tokenizer> {
+fn byte_pairs(
+    metadata: &Metadata,
+    tokens: &[String],
+    types: &[i64],
+    pre: &PreTokenizer,
+) -> Result<Tokenizer> {
     let merges = metadata.texts("merges")?.into_iter().map(|merge| {
         // The first character may itself be a space.
         let second = merge.char_indices().nth(1).map_or(merge.len(), |(second, _)| second);

@@ -117,7 +117,8 @@ fn dates_and_generation_tags_are_supported() {
     assert!(year.len() == 4 && year.parse::<u32>().is_ok_and(|year| year >= 2024), "{year}");
     let template = ChatTemplate::new("{{ strftime_now('%!') }}", None, "", "").unwrap();
     assert!(
-        format!("{:#}", template.prompt(&json!([]), None, None).unwrap_err()).contains("not a valid date format")
+        format!("{:#}", template.prompt(&json!([]), None, None).unwrap_err())
+            .contains("not a valid date format")
     );
     let tagged = "a {%- generation -%} b {% endgeneration %}c{% if true %}d{% endif %}";
     assert_eq!(render(tagged, json!([])), "ab cd");

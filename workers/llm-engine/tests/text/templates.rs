@@ -92,15 +92,15 @@ fn changes_to_the_source_respect_strings_comments_and_raw_blocks() {
 
 const REFUSES_SYSTEM: &str = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
                               {{ m.role[0] }}:{{ m.content }};{% endfor %}";
-const DROPS_SYSTEM: &str =
-    "{% for m in messages %}{% if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }};{% endif %}{% endfor %}";
+const DROPS_SYSTEM: &str = "{% for m in messages %}{% if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }};{% endif %}{% endfor %}";
 const LEADING_SYSTEM: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
                               {{ raise_exception('no') }}{% endif %}{{ m.role[0] }}:{{ m.content }};{% endfor %}";
 
 #[test]
 fn unsupported_system_messages_are_merged_into_the_next_turn() {
     let [system, more] = ["S", "T"].map(|text| json!({"role": "system", "content": text}));
-    let [user, answer] = [json!({"role": "user", "content": "u"}), json!({"role": "assistant", "content": "a"})];
+    let [user, answer] =
+        [json!({"role": "user", "content": "u"}), json!({"role": "assistant", "content": "a"})];
     for template in [REFUSES_SYSTEM, DROPS_SYSTEM] {
         for (messages, expected) in [
             (json!([system, user]), "u:S\n\nu;"),
@@ -128,7 +128,8 @@ fn unsupported_system_messages_are_merged_into_the_next_turn() {
 #[test]
 fn content_and_arguments_have_the_form_that_the_template_requires() {
     let user = json!({"role": "user", "content": "u"});
-    let in_parts = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
+    let in_parts =
+        "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
     assert_eq!(prompt(in_parts, &json!([user])), "u");
     let call = |arguments: Value| {
         let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}});

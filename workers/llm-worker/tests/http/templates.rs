@@ -59,7 +59,10 @@ async fn a_rejected_system_message_is_merged_into_the_first_turn() {
     let messages = json!([{"role": "system", "content": "abcd"}, user]);
     // The texts are separated by an empty line.
     assert_eq!(prompt_tokens(&worker, json!({"messages": messages})).await, 4 + 2 + 3);
-    assert_eq!(prompt_tokens(&worker, json!({"messages": [{"role": "developer", "content": "abcd"}]})).await, 4);
+    assert_eq!(
+        prompt_tokens(&worker, json!({"messages": [{"role": "developer", "content": "abcd"}]})).await,
+        4
+    );
 }
 
 #[test]
@@ -93,7 +96,8 @@ fn a_model_without_a_template_gets_chatml() {
 async fn the_model_has_the_names_of_the_command_line() {
     let worker = worker_with(true, Default::default(), &["--served-model-name", "gpt-x,gpt-y"]);
     let models = worker.get("/v1/models").await.json();
-    let ids: Vec<&str> = models["data"].as_array().unwrap().iter().filter_map(|model| model["id"].as_str()).collect();
+    let ids: Vec<&str> =
+        models["data"].as_array().unwrap().iter().filter_map(|model| model["id"].as_str()).collect();
     assert_eq!(ids, ["gpt-x", "gpt-y"]);
     for (name, status) in [("gpt-x", 200), ("gpt-y", 200), ("org/tiny", 404)] {
         let answer = worker.post("/v1/chat/completions", &chat(json!({"model": name}))).await;

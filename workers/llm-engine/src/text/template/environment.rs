@@ -17,13 +17,17 @@ pub(super) fn environment(now: Option<i64>) -> Environment<'static> {
     environment.set_formatter(|out, _, value| {
         out.write_str(&python::str(value)).map_err(|_| error("cannot write the text".into()))
     });
-    environment.add_function("raise_exception", |message: String| -> Result<String, Error> { Err(error(message)) });
+    environment
+        .add_function("raise_exception", |message: String| -> Result<String, Error> { Err(error(message)) });
     environment.add_function("strftime_now", move |format: String| strftime(now, &format));
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", |value: &Jinja| python::str(value));
     environment.add_filter("join", join);
     for name in ["length", "count"] {
-        environment.add_filter(name, |value: &Jinja| if value.is_undefined() { Ok(0) } else { filters::length(value) });
+        environment.add_filter(
+            name,
+            |value: &Jinja| if value.is_undefined() { Ok(0) } else { filters::length(value) },
+        );
     }
     environment.add_filter("int", int);
     environment.add_filter("title", |text: String| title(&text));
@@ -39,14 +43,19 @@ pub(super) fn environment(now: Option<i64>) -> Environment<'static> {
         });
     }
     environment.add_filter(source::ITERATE, |value: Jinja| match value.kind() {
-        ValueKind::None | ValueKind::Bool | ValueKind::Number => Err(error(format!("{} is not iterable", value.kind()))),
+        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+            Err(error(format!("{} is not iterable", value.kind())))
+        }
         _ => Ok(value),
     });
-    environment.add_test("iterable", |value: &Jinja| !matches!(value.kind(), ValueKind::None) && value.try_iter().is_ok());
+    environment.add_test("iterable", |value: &Jinja| {
+        !matches!(value.kind(), ValueKind::None) && value.try_iter().is_ok()
+    });
     environment.add_test("sequence", |value: &Jinja| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
     });
-    environment.add_test("number", |value: &Jinja| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    environment
+        .add_test("number", |value: &Jinja| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     environment
 }
 
@@ -73,12 +82,18 @@ fn generator(values: &Jinja) -> Result<Jinja, Error> {
 }
 
 /// Joins the texts of items, or of one attribute of them.
-fn join(values: &Jinja, separator: Option<String>, attribute: Option<String>, options: Kwargs) -> Result<String, Error> {
+fn join(
+    values: &Jinja,
+    separator: Option<String>,
+    attribute: Option<String>,
+    options: Kwargs,
+) -> Result<String, Error> {
     let option = |given: Option<String>, name: &str| match given {
         Some(given) => Ok(Some(given)),
         None => options.get::<Option<String>>(name),
     };
-    let (separator, attribute) = (option(separator, "d")?.unwrap_or_default(), option(attribute, "attribute")?);
+    let (separator, attribute) =
+        (option(separator, "d")?.unwrap_or_default(), option(attribute, "attribute")?);
     options.assert_all_used()?;
     let mut texts = Vec::new();
     for value in values.try_iter()? {
@@ -93,7 +108,9 @@ fn join(values: &Jinja, separator: Option<String>, attribute: Option<String>, op
 /// Converts a value to an integer; returns `default` for a text that is not a number.
 fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
     let number = match value.as_str().map(str::trim) {
-        Some(text) => text.parse::<i64>().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as i64)),
+        Some(text) => {
+            text.parse::<i64>().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as i64))
+        }
         None if value.kind() == ValueKind::Bool => Some(i64::from(value.is_true())),
         None => value.as_i64().or_else(|| f64::try_from(value.clone()).ok().map(|number| number as i64)),
     };
@@ -118,7 +135,9 @@ fn title(text: &str) -> String {
 fn method(state: &State, value: &Jinja, name: &str, arguments: &[Jinja]) -> Result<Jinja, Error> {
     let found = match value.as_str() {
         Some(text) => string_method(text, name, arguments)?,
-        None if name == "copy" && matches!(value.kind(), ValueKind::Map | ValueKind::Seq) => Some(value.clone()),
+        None if name == "copy" && matches!(value.kind(), ValueKind::Map | ValueKind::Seq) => {
+            Some(value.clone())
+        }
         None => None,
     };
     match found {
@@ -149,16 +168,21 @@ fn string_method(text: &str, name: &str, arguments: &[Jinja]) -> Result<Option<J
         },
         "rsplit" => {
             let (separator, limit): (Option<&str>, Option<i64>) = from_args(arguments)?;
-            let count = limit.and_then(|limit| usize::try_from(limit).ok()).map_or(usize::MAX, |limit| limit + 1);
+            let count =
+                limit.and_then(|limit| usize::try_from(limit).ok()).map_or(usize::MAX, |limit| limit + 1);
             let mut parts: Vec<&str> = match separator {
                 Some(separator) => text.rsplitn(count, separator).collect(),
-                None => text.trim().rsplitn(count, char::is_whitespace).filter(|part| !part.is_empty()).collect(),
+                None => {
+                    text.trim().rsplitn(count, char::is_whitespace).filter(|part| !part.is_empty()).collect()
+                }
             };
             parts.reverse();
             list(&parts)
         }
         // For the empty string, Rust's conditions hold and Python's do not.
-        "isalnum" | "isalpha" | "isdigit" | "islower" | "isnumeric" | "isspace" | "isupper" if text.is_empty() => {
+        "isalnum" | "isalpha" | "isdigit" | "islower" | "isnumeric" | "isspace" | "isupper"
+            if text.is_empty() =>
+        {
             false.into()
         }
         _ => return Ok(None),

@@ -48,7 +48,12 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Returns an error if a template is not valid Jinja.
-    pub fn at(default: &str, tool_use: Option<&str>, [bos, eos]: [&str; 2], now: Option<i64>) -> Result<Self> {
+    pub fn at(
+        default: &str,
+        tool_use: Option<&str>,
+        [bos, eos]: [&str; 2],
+        now: Option<i64>,
+    ) -> Result<Self> {
         let compile = |text: &str| -> Result<(Renderer, Support)> {
             let renderer = Renderer::new(text, bos, eos, now)?;
             let support = Support::of(&renderer);

@@ -60,7 +60,9 @@ fn tags(text: &str) -> Vec<Range<usize>> {
 fn end_of_code(text: &str, start: usize, sign: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut skipped = start;
-    for (index, character) in text[start..].char_indices().map(|(index, character)| (start + index, character)) {
+    for (index, character) in
+        text[start..].char_indices().map(|(index, character)| (start + index, character))
+    {
         if index < skipped {
             continue;
         }

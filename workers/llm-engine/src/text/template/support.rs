@@ -47,8 +47,13 @@ impl Support {
         let calls = |arguments: Value| {
             let function = json!({ "name": "probe", "arguments": arguments });
             let call = json!({ "id": "abcdefghi", "type": "function", "function": function });
-            let result = json!({ "role": "tool", "name": "probe", "tool_call_id": "abcdefghi", "content": "1" });
-            vec![turn("user", USER), json!({ "role": "assistant", "content": "", "tool_calls": [call] }), result]
+            let result =
+                json!({ "role": "tool", "name": "probe", "tool_call_id": "abcdefghi", "content": "1" });
+            vec![
+                turn("user", USER),
+                json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
+                result,
+            ]
         };
         let object = || calls(json!({ name: value }));
         let as_python = format!("'{name}': '{value}'");
@@ -71,7 +76,8 @@ impl Support {
             return None;
         }
         let leading = messages.iter().take_while(|message| is_system(message)).count();
-        let texts: Vec<&str> = messages[..leading].iter().filter_map(|message| message["content"].as_str()).collect();
+        let texts: Vec<&str> =
+            messages[..leading].iter().filter_map(|message| message["content"].as_str()).collect();
         let first = (leading > 0).then(|| turn("system", &texts.join(SEPARATOR)));
         let kept = usize::from(first.is_some());
         let messages = first.into_iter().chain(messages[leading..].iter().cloned()).collect();
@@ -80,14 +86,20 @@ impl Support {
 
     fn contents(&self, mut messages: Vec<Value>) -> Vec<Value> {
         for message in &mut messages {
-            if self.parts && let Some(text) = message["content"].as_str() {
+            if self.parts
+                && let Some(text) = message["content"].as_str()
+            {
                 message["content"] = parts(text);
             }
             let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
-            for arguments in calls.into_iter().flatten().filter_map(|call| call.pointer_mut("/function/arguments")) {
+            for arguments in
+                calls.into_iter().flatten().filter_map(|call| call.pointer_mut("/function/arguments"))
+            {
                 match arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
                     Some(object) if !self.text_arguments => *arguments = object,
-                    None if self.text_arguments && !arguments.is_string() => *arguments = arguments.to_string().into(),
+                    None if self.text_arguments && !arguments.is_string() => {
+                        *arguments = arguments.to_string().into()
+                    }
                     _ => {}
                 }
             }
@@ -129,7 +141,8 @@ fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
         let text = pending.trim_end_matches(SEPARATOR);
         match merged.last_mut().filter(|message| message["role"] == "user") {
             Some(last) => {
-                last["content"] = format!("{}{SEPARATOR}{text}", last["content"].as_str().unwrap_or_default()).into();
+                last["content"] =
+                    format!("{}{SEPARATOR}{text}", last["content"].as_str().unwrap_or_default()).into();
             }
             None => merged.push(turn("user", text)),
         }
