@@ -1,9 +1,10 @@
 //! `cargo xtask conformance`: compares chat templates with jinja2 and tokenizers with llama.cpp's test data.
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::process::{self, cache, cargo, command, run as run_command};
+use crate::process::{self, cache, cargo, command};
 use crate::pypi::Archive;
 use crate::serve::packages;
 use crate::{download, setup};
@@ -34,22 +35,30 @@ enum Part {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    compare(&mut cargo(&["build", "--quiet", "--package", "llm-engine"]), args.only)
+}
+
+/// Runs the comparisons that CI runs: all. `build` is a build command with the selection of packages.
+pub fn run_all(build: &mut Command) -> Result<()> {
+    compare(build, None)
+}
+
+fn compare(build: &mut Command, only: Option<Part>) -> Result<()> {
     setup::ensure(setup::CONFORMANCE)?;
     let models = models()?;
-    let selection = ["--package", "llm-engine", "--example", EXAMPLE];
-    let programs = process::build_executables(cargo(&["build", "--quiet"]).args(selection))?;
+    let programs = process::build_executables(build.args(["--example", EXAMPLE]))?;
     let program = programs.iter().find(|program| program["target"]["name"] == EXAMPLE);
     let program = program.and_then(|program| program["executable"].as_str());
     let program = program.with_context(|| format!("cargo reported no executable {EXAMPLE}"))?;
-    if args.only != Some(Part::Tokenizers) {
+    if only != Some(Part::Tokenizers) {
         let cases = process::cache_file("templates.json")?;
         let mut render = command("python3", &[REFERENCE]);
         render.arg(models.join("templates")).arg(&cases).env("PYTHONPATH", packages(JINJA)?);
-        run_command(&mut render)?;
-        run_command(command(program, &["templates"]).arg(&cases))?;
+        process::run(&mut render)?;
+        process::run(command(program, &["templates"]).arg(&cases))?;
     }
-    if args.only != Some(Part::Templates) {
-        run_command(command(program, &["tokenizers"]).arg(&models))?;
+    if only != Some(Part::Templates) {
+        process::run(command(program, &["tokenizers"]).arg(&models))?;
     }
     Ok(())
 }

@@ -68,6 +68,8 @@ fn tests_and_filters_follow_jinja2() {
         "{{ 'a' + 1 }}",
         "{{ 'a' + x.list }}",
         "{{ x.list.append(1) }}",
+        // Minijinja panics here.
+        "{% for a in [][::-1] %}{% endfor %}",
     ] {
         assert!(raw(refused, &x).is_err(), "{refused}");
     }
@@ -150,6 +152,18 @@ fn content_and_arguments_have_the_form_that_the_template_requires() {
             assert_eq!(prompt(&template(arguments), &call(given)), expected, "{arguments}");
         }
     }
+}
+
+/// A template for tools that rejects conversations without them.
+#[test]
+fn templates_for_tools_are_examined_with_a_tool() {
+    let tool_use =
+        format!("{{% for tool in tools %}}{{{{ tool.function.name }}}};{{% endfor %}}{REFUSES_SYSTEM}");
+    let template = ChatTemplate::new("", Some(&tool_use), "", "").unwrap();
+    let messages = json!([{"role": "system", "content": "S"}, {"role": "user", "content": "u"}]);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    assert_eq!(template.prompt(&messages, Some(&tools), None).unwrap(), "f;u:S\n\nu;");
+    assert_eq!(template.prompt(&messages, None, None).unwrap(), "");
 }
 
 #[test]

@@ -54,16 +54,16 @@ impl ChatTemplate {
         [bos, eos]: [&str; 2],
         now: Option<i64>,
     ) -> Result<Self> {
-        let compile = |text: &str| -> Result<(Renderer, Support)> {
+        let compile = |text: &str, with_tools: bool| -> Result<(Renderer, Support)> {
             let renderer = Renderer::new(text, bos, eos, now)?;
-            let support = Support::of(&renderer);
+            let support = Support::of(&renderer, with_tools);
             Ok((renderer, support))
         };
         Ok(Self {
             source: default.into(),
             special_texts: [bos, eos].map(str::to_owned),
-            default: compile(default)?,
-            tool_use: tool_use.map(compile).transpose()?,
+            default: compile(default, false)?,
+            tool_use: tool_use.map(|text| compile(text, true)).transpose()?,
         })
     }
 

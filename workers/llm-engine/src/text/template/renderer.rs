@@ -1,7 +1,8 @@
 //! Rendering of one Jinja template.
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use minijinja::Environment;
 use minijinja::value::Value as Jinja;
 use serde_json::{Map, Value};
@@ -55,6 +56,9 @@ impl Renderer {
         values.insert("bos_token", Jinja::from(self.bos.as_str()));
         values.insert("eos_token", Jinja::from(self.eos.as_str()));
         let template = self.environment.get_template(NAME)?;
-        template.render(values).context("the chat template rejected the messages")
+        // Minijinja panics in rare cases, such as an empty list in reverse order.
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render(values)));
+        let rendered = rendered.map_err(|_| anyhow!("the template engine panicked; see the log"))?;
+        rendered.context("the chat template rejected the messages")
     }
 }

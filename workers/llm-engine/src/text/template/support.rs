@@ -23,11 +23,14 @@ pub(super) struct Support {
 }
 
 impl Support {
-    /// Renders probes. A template that rejects even a single message of the user, for example because it requires tools, is
+    /// Renders probes, for a template that is used with tools also with a tool. A template that rejects even a single message of the user, for example because it requires tools, is
     /// assumed to support all messages in their usual form.
-    pub(super) fn of(renderer: &Renderer) -> Self {
+    pub(super) fn of(renderer: &Renderer, with_tools: bool) -> Self {
+        let function = json!({ "name": "probe", "description": "Probe.", "parameters": { "type": "object", "properties": {} } });
+        let tools = [json!({ "type": "function", "function": function })];
+        let tools = if with_tools { &tools[..] } else { &[] };
         let shows = |messages: &[Value], text: &str| {
-            let rendered = renderer.render(&Conversation { messages, ..Conversation::default() });
+            let rendered = renderer.render(&Conversation { messages, tools, variables: None });
             rendered.is_ok_and(|rendered| rendered.contains(text))
         };
         let usual = Self { system: true, parts: false, text_arguments: false };
