@@ -107,7 +107,7 @@ const STAGES: &[Stage] = &[
         run: workers,
     },
     Stage {
-        name: "conformance",
+        name: "texts",
         purpose: "chat templates against jinja2, tokenizers against llama.cpp's test data",
         seconds: 0,
         run: conformance,

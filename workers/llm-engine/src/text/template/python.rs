@@ -22,7 +22,7 @@ fn repr(out: &mut String, value: &Jinja) {
         ValueKind::String => string(out, value.as_str().unwrap_or_default()),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
             Ok(number) => out.push_str(&float(number)),
-            Err(_) => drop(write!(out, "{value}")),
+            Err(_) => out.push_str(&value.to_string()),
         },
         ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
@@ -42,7 +42,7 @@ fn repr(out: &mut String, value: &Jinja) {
             }
             out.push('}');
         }
-        _ => drop(write!(out, "{value}")),
+        _ => out.push_str(&value.to_string()),
     }
 }
 
@@ -56,7 +56,7 @@ fn string(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             '\\' => out.push_str("\\\\"),
-            _ if character == quote => drop(write!(out, "\\{quote}")),
+            _ if character == quote => out.extend(['\\', quote]),
             _ if is_printable(character) => out.push(character),
             _ => {
                 let code = u32::from(character);
