@@ -9,8 +9,8 @@ use clap::builder::PossibleValuesParser;
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{
-    demo, docs, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress, upstream_tests,
-    validate,
+    conformance, demo, docs, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress,
+    upstream_tests, validate,
 };
 
 /// Selects all packages, with every driver. Cargo compiles a crate again for other features, so all checks of the workspace
@@ -105,6 +105,12 @@ const STAGES: &[Stage] = &[
         purpose: "both workers, with OpenAI's client and under load",
         seconds: 0,
         run: workers,
+    },
+    Stage {
+        name: "texts",
+        purpose: "chat templates against jinja2, tokenizers against llama.cpp's test data",
+        seconds: 0,
+        run: conformance,
     },
     Stage {
         name: TESTS,
@@ -242,6 +248,10 @@ fn upstream(run: &mut Run) -> Result<()> {
 
 fn workers(run: &mut Run) -> Result<()> {
     serve::run_on(SoftwareGpu::new(software_gpu::DEFAULT), &run.archs, &FEATURES, WORKER_LOAD, None)
+}
+
+fn conformance(run: &mut Run) -> Result<()> {
+    conformance::run_all(&mut run.cargo(&["build", "--quiet"]))
 }
 
 /// Runs the doctests first, so that the last lines are those of the other tests.

@@ -3,6 +3,7 @@ mod archive;
 mod bounded;
 mod ci;
 mod ck;
+mod conformance;
 mod coverage;
 mod demo;
 mod docs;
@@ -23,6 +24,7 @@ mod nvidia_tools;
 mod paper;
 mod process;
 mod profile;
+mod pypi;
 mod report;
 mod serve;
 mod setup;
@@ -86,6 +88,8 @@ enum Command {
     IsaCoverage(isa_coverage::Args),
     /// Start the workers on the software GPU and test them with OpenAI's client, curl and a load generator.
     Serve(serve::Args),
+    /// Compare chat templates with jinja2 and tokenizers with llama.cpp's test data.
+    Conformance(conformance::Args),
     /// Stress the GPU with many allocations, changing shapes, many threads and two devices; fail on leaks or errors.
     Stress(stress::Args),
     /// Run all tests and benchmarks on a machine with a GPU and collect the results in a folder (docs/how-to/validate-a-gpu.md).
@@ -126,6 +130,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Ck(args) => ck::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::LlamaCpp(args) => llama_cpp::execute(&args),

@@ -57,6 +57,7 @@ pub const GENERATE: &[Tool] = DEMO;
 pub const LLAMA_CPP: &[Tool] = &[CC, CXX, PIP];
 pub const VALGRIND: &[Tool] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
 pub const SERVE: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
+pub const CONFORMANCE: &[Tool] = &[CC, PIP];
 pub const PAGE: &[Tool] = &[BROWSER];
 pub const TEST: &[Tool] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];
 

@@ -1,7 +1,7 @@
 //! Command line. Each flag can also be set by an environment variable of the same name in capitals.
 use candle_core::DType;
 use clap::Parser;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
 use worker_core::ServerArguments;
@@ -19,6 +19,19 @@ pub struct Arguments {
     /// Branch, tag or commit of a model on the Hub [default: main]
     #[arg(long, env)]
     pub model_ref: Option<String>,
+
+    /// Chat template: a file or alpaca, chatml, gemma, llama2, llama3, mistral, phi3 or zephyr [default: the model's, or
+    /// chatml if it has none]
+    #[arg(long, env)]
+    pub chat_template: Option<String>,
+
+    /// Names of the model in the API, separated by commas; responses contain the first [default: the value of --model]
+    #[arg(long, env, num_args = 1.., value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    pub served_model_name: Vec<String>,
+
+    /// Accept requests for any model name
+    #[arg(long, env)]
+    pub any_model_name: bool,
 
     /// Index of the AMD GPU [default: the first that works]
     #[arg(long, env)]

@@ -5,6 +5,7 @@
 //! | `run` | process entry point; loading and warming up of the model |
 //! | `arguments` | command line |
 //! | `fetch` | model files on the Hugging Face Hub |
+//! | `identity` | names and chat template of the served model |
 //! | `served` | state of a loaded model |
 //! | `routes` | all routes |
 //! | `api/` | OpenAI's API |
@@ -14,6 +15,7 @@
 pub mod api;
 pub mod arguments;
 pub mod fetch;
+pub mod identity;
 pub mod jobs;
 pub mod metrics;
 pub mod page;

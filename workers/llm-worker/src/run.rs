@@ -10,12 +10,12 @@ use worker_core::device::{self, DeviceKind};
 use worker_core::hub::Hub;
 use worker_core::process::{self, Worker};
 use worker_core::progress::Progress;
-use worker_core::{App, Metrics, ModelName, ServerArguments};
+use worker_core::{App, Metrics, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
-use crate::routes;
 use crate::served::{Api, ServedModel};
+use crate::{identity, routes};
 
 /// Runs the worker until it ends.
 pub fn main(kind: DeviceKind) -> ExitCode {
@@ -54,17 +54,16 @@ impl Worker for LlmWorker {
         let Loaded { model, text, sampling, name, bytes, trained_context } =
             load(&path, &device.device, arguments.load(), reading).context("cannot load the model")?;
         progress.report(1.0, "warming up");
-        let name = if path.as_os_str() == arguments.model.as_str() { name } else { arguments.model.clone() };
+        let text = identity::with_template(arguments, text)?;
         let engine = Engine::start(model, Arc::new(text), arguments.engine())?;
         warm_up(&engine).context("warm-up failed")?;
-        let mut aliases = vec![arguments.model.clone()];
-        aliases.extend(path.file_name().map(|file| file.to_string_lossy().into_owned()));
-        let name = ModelName::new(name, aliases);
+        let name = identity::names(arguments, name, &path);
         let served =
             ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
         let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
         let formats = arguments.formats(served.formats);
-        let served = served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
+        let served =
+            served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
         let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)

@@ -31,23 +31,37 @@ pub trait LoadedModel: Send + Sync + 'static {
     fn stop_within(&self, limit: Duration) -> bool;
 }
 
-/// Name and aliases of a model.
+/// Names of a model in the API.
 #[derive(Clone, Debug)]
 pub struct ModelName {
-    name: String,
+    /// Names in `GET /v1/models`, at least one.
+    names: Vec<String>,
     aliases: Vec<String>,
+    accepts_any: bool,
     created: u64,
 }
 
 impl ModelName {
     /// Creates a name. Responses contain `name`; requests may also use one of the `aliases`.
     pub fn new(name: impl Into<String>, aliases: Vec<String>) -> Self {
-        Self { name: name.into(), aliases, created: unix_seconds() }
+        Self { names: vec![name.into()], aliases, accepts_any: false, created: unix_seconds() }
+    }
+
+    /// Creates several names. Responses contain `first`; `GET /v1/models` lists all.
+    pub fn several(first: impl Into<String>, others: Vec<String>) -> Self {
+        let mut name = Self::new(first, Vec::new());
+        name.names.extend(others);
+        name
+    }
+
+    /// Sets whether requests may use any name.
+    pub fn accepting_any(self, accepts_any: bool) -> Self {
+        Self { accepts_any, ..self }
     }
 
     /// Returns the name that responses contain.
     pub fn as_str(&self) -> &str {
-        &self.name
+        &self.names[0]
     }
 
     /// Checks that the model name of a request, if there is one, refers to this model.
@@ -55,13 +69,12 @@ impl ModelName {
     /// # Errors
     /// 404 if the name is unknown.
     pub fn check(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name {
-            Some(name) if name != self.name && !self.aliases.iter().any(|alias| alias == name) => {
-                let message = format!("model {name:?} not found; this worker serves {:?}", self.name);
-                Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
-            }
-            _ => Ok(()),
+        let Some(name) = name.filter(|_| !self.accepts_any) else { return Ok(()) };
+        if self.names.iter().chain(&self.aliases).any(|known| known == name) {
+            return Ok(());
         }
+        let message = format!("model {name:?} not found; this worker serves {:?}", self.as_str());
+        Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
     }
 }
 
@@ -103,14 +116,13 @@ impl<S> Api<S> {
     }
 }
 
-/// Returns the entry of the model in `GET /v1/models`.
-fn model(served: &impl LoadedModel, owner: &str) -> Value {
-    let ModelName { name, created, .. } = served.name();
+/// Returns the entry of the model in `GET /v1/models` under the name `id`.
+fn model(served: &impl LoadedModel, owner: &str, id: &str) -> Value {
     let mut model = served.card();
     let more = [
-        ("id", json!(name)),
+        ("id", json!(id)),
         ("object", json!("model")),
-        ("created", json!(created)),
+        ("created", json!(served.name().created)),
         ("owned_by", json!(owner)),
     ];
     more.into_iter().for_each(|(field, value)| model[field] = value);
@@ -131,7 +143,9 @@ pub fn models<S: LoadedModel>(api: &Api<S>, owner: &'static str) -> Router {
 type Models<S> = State<(Api<S>, &'static str)>;
 
 async fn list<S: LoadedModel>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
-    Ok(Json(json!({ "object": "list", "data": [model(&*api.served()?, owner)] })))
+    let served = api.served()?;
+    let models: Vec<Value> = served.name().names.iter().map(|id| model(&*served, owner, id)).collect();
+    Ok(Json(json!({ "object": "list", "data": models })))
 }
 
 async fn one<S: LoadedModel>(
@@ -140,7 +154,13 @@ async fn one<S: LoadedModel>(
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
     served.name().check(Some(&name))?;
-    Ok(Json(model(&*served, owner)))
+    let id = served
+        .name()
+        .names
+        .iter()
+        .find(|known| **known == name)
+        .map_or(served.name().as_str(), String::as_str);
+    Ok(Json(model(&*served, owner, id)))
 }
 
 /// Runs CPU-bound work on the blocking thread pool, so that it does not delay other requests.

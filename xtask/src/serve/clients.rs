@@ -35,7 +35,7 @@ fn run_and_parse_count(command: &mut Command, name: &str) -> Result<u64> {
 }
 
 /// Returns a folder with the packages and their dependencies; installs them on first use.
-fn packages(requirements: &[&str]) -> Result<PathBuf> {
+pub fn packages(requirements: &[&str]) -> Result<PathBuf> {
     let name = requirements.join(" ");
     let cache_folder = cache().join(name.replace("==", "-").replace(' ', "-"));
     let packages = cache_folder.join("packages");

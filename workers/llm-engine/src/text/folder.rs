@@ -34,7 +34,9 @@ impl TextCodec {
         let known = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         ends.retain(|end| *end <= known);
         let template = template(folder, &config, bos, eos)?;
-        TextCodec::new(tokenizer, ends, template)
+        let mut codec = TextCodec::new(tokenizer, ends, template)?;
+        codec.special_texts = [bos, eos].map(str::to_owned);
+        Ok(codec)
     }
 }
 

@@ -2,18 +2,17 @@
 use anyhow::Result;
 use candle_core::quantized::gguf_file::Content;
 
+use super::chosen_template::turn_ends;
 use super::gguf_metadata::Metadata;
 use super::{ChatTemplate, TextCodec, gguf_tokenizers};
 
 /// Metadata keys of the tokens that end a text or a turn.
 const END_TOKEN_KEYS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
-/// Known end-of-turn tokens. Files of Gemma and Phi-3 only contain theirs in the chat template.
-const TURN_END_TOKENS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 impl TextCodec {
     /// Builds the tokenizer, end-of-text tokens and chat template from the metadata of a GGUF file.
-    /// Tokenizers of type `llama`, `gpt2` and `bert` are supported.
+    /// Tokenizers of type `llama`, `gpt2`, `gemma4` and `bert` are supported.
     ///
     /// # Errors
     /// Returns an error if the metadata describes no supported tokenizer.
@@ -22,8 +21,8 @@ impl TextCodec {
         let template_text = metadata.text(TEMPLATE).unwrap_or_default();
         // In gpt-oss, this token ends a message but not the turn.
         let is_message_end = |end: &str| end == "<|end|>" && template_text.contains("<|channel|>");
-        let turn_ends = TURN_END_TOKENS.into_iter().filter(|end| template_text.contains(end));
-        let turn_ends = turn_ends.filter(|end| !is_message_end(end)).collect::<Vec<_>>();
+        // Files of Gemma and Phi-3 only contain their end-of-turn tokens in the chat template.
+        let turn_ends = turn_ends(template_text).filter(|end| !is_message_end(end)).collect::<Vec<_>>();
         let tokenizer = gguf_tokenizers::tokenizer(&metadata, &turn_ends)?;
         let mut ends: Vec<u32> = END_TOKEN_KEYS.iter().filter_map(|key| metadata.token(key)).collect();
         ends.extend(turn_ends.iter().filter_map(|end| tokenizer.token_to_id(end)));
@@ -33,14 +32,17 @@ impl TextCodec {
         }
         let token_text =
             |key| metadata.token(key).and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default();
+        let special_texts = ["bos_token_id", "eos_token_id"].map(token_text);
         let template = match metadata.text(TEMPLATE) {
             Some(default) => {
                 let tool_use = metadata.text(&format!("{TEMPLATE}.tool_use"));
-                let (bos, eos) = (token_text("bos_token_id"), token_text("eos_token_id"));
-                Some(ChatTemplate::new(default, tool_use, &bos, &eos)?)
+                let [bos, eos] = &special_texts;
+                Some(ChatTemplate::new(default, tool_use, bos, eos)?)
             }
             None => None,
         };
-        TextCodec::new(tokenizer, ends, template)
+        let mut codec = TextCodec::new(tokenizer, ends, template)?;
+        codec.special_texts = special_texts;
+        Ok(codec)
     }
 }

@@ -1,4 +1,5 @@
-//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores), `gpt2` (byte-level BPE) and `bert` (WordPiece).
+//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores), `gpt2` and `gemma4` (byte-pair encoding), and `bert`
+//! (WordPiece).
 use std::cmp::Reverse;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -8,14 +9,13 @@ use tokenizers::decoders::sequence::Sequence as Decoders;
 use tokenizers::decoders::strip::Strip;
 use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence as Normalizers};
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
+use tokenizers::{AddedToken, Tokenizer};
 
 use super::gguf_metadata::Metadata;
+use super::pre_tokenizers::PreTokenizer;
 use super::wordpiece;
 
 /// SentencePiece's substitute for a space.
@@ -26,72 +26,8 @@ const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-/// Pre-tokenizer: splits a text before byte-level merges.
-struct Splitter {
-    /// Names in `tokenizer.ggml.pre`.
-    names: &'static [&'static str],
-    patterns: &'static [&'static str],
-    /// If true, a split that is itself a token is not merged (`ignore_merges`).
-    ignore_merges: bool,
-    /// If true, a text starts with the BOS token unless the file says otherwise.
-    bos: bool,
-    /// If true, the text is normalized to NFC first.
-    nfc: bool,
-}
-
-const DIGITS: &str = r"\p{N}";
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// GPT-4's pattern: numbers are split into groups of three digits.
-const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Like [`GPT4`], with single digits.
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Words also end between a lowercase and an uppercase letter.
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
-/// GPT-4o's pattern: like [`TEKKEN`], with groups of three digits and with contractions as part of the word.
-const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Remedy for unsupported tokenizers.
 const REMEDY: &str = "use the model's folder of safetensors instead, which has a tokenizer.json";
-
-const SPLITTERS: [Splitter; 7] = [
-    Splitter {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
-        patterns: &[GPT4],
-        ignore_merges: true,
-        bos: true,
-        nfc: false,
-    },
-    Splitter {
-        names: &["smaug-bpe", "dbrx"],
-        patterns: &[GPT4],
-        ignore_merges: false,
-        bos: false,
-        nfc: false,
-    },
-    Splitter {
-        names: &["qwen2", "deepseek-r1-qwen"],
-        patterns: &[QWEN2],
-        ignore_merges: false,
-        bos: false,
-        nfc: true,
-    },
-    Splitter { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, bos: true, nfc: false },
-    Splitter { names: &["gpt-4o"], patterns: &[GPT4O], ignore_merges: false, bos: false, nfc: false },
-    Splitter {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
-        patterns: &[DIGITS, GPT2],
-        ignore_merges: false,
-        bos: false,
-        nfc: false,
-    },
-    Splitter {
-        names: &["gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt", "jina-en", "jina-es", "jina-de"],
-        patterns: &[GPT2],
-        ignore_merges: false,
-        bos: false,
-        nfc: false,
-    },
-];
 
 /// Builds the tokenizer. Tokens in `special` are treated as control tokens, whatever their declared type.
 ///
@@ -108,14 +44,27 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
     }
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
-        Some("gpt2") => byte_level_bpe(metadata, &tokens, &types)?,
+        Some("gpt2") => {
+            let name = metadata.name("pre").unwrap_or("default");
+            let pre = PreTokenizer::named(name);
+            let pre = pre.with_context(|| format!("the pre-tokenizer {name:?} is not known: {REMEDY}"))?;
+            (byte_pairs(metadata, &tokens, &types, pre)?, pre.bos)
+        }
+        Some(name @ "gemma4") => {
+            let pre = PreTokenizer::named(name).with_context(|| format!("no pre-tokenizer {name}"))?;
+            (byte_pairs(metadata, &tokens, &types, pre)?, pre.bos)
+        }
         Some("bert") => {
             let is_control: Vec<bool> = types.iter().map(|kind| [CONTROL, UNKNOWN].contains(kind)).collect();
             let mut tokenizer = wordpiece::tokenizer(metadata, &tokens, &is_control)?;
             add_tokens(&mut tokenizer, &tokens, &types)?;
             return Ok(tokenizer);
         }
-        kind => bail!("the tokenizer type {kind:?} is not known; known are llama, gpt2 and bert: {REMEDY}"),
+        kind => {
+            bail!(
+                "the tokenizer type {kind:?} is not known; known are llama, gpt2, gemma4 and bert: {REMEDY}"
+            )
+        }
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
     add_bos_eos(&mut tokenizer, metadata, &tokens, bos)?;
@@ -142,44 +91,55 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
     let mut tokenizer = build(builder, tokens, types)?;
 
+    write_spaces(&mut tokenizer, metadata.flag("add_space_prefix").unwrap_or(true))?;
+    Ok(tokenizer)
+}
+
+/// Replaces spaces by [`SPACE`], also before the text if `prefix`, and decodes them and bytes written as `<0x41>`.
+fn write_spaces(tokenizer: &mut Tokenizer, prefix: bool) -> Result<()> {
     let spaces = Replace::new(" ", SPACE).map_err(Error::msg)?.into();
     let back = Replace::new(SPACE, " ").map_err(Error::msg)?.into();
     let mut normalizers = vec![spaces];
     let mut decoders = vec![back, ByteFallback::new().into(), Fuse::new().into()];
-    if metadata.flag("add_space_prefix").unwrap_or(true) {
+    if prefix {
         normalizers.insert(0, Prepend::new(SPACE.into()).into());
         decoders.push(Strip::new(' ', 1, 0).into());
     }
     tokenizer.with_normalizer(Some(Normalizers::new(normalizers))).map_err(Error::msg)?;
     tokenizer.with_decoder(Some(Decoders::new(decoders)));
-    Ok(tokenizer)
+    Ok(())
 }
 
-/// Builds a byte-level BPE tokenizer. Also returns whether texts start with the BOS token by default.
-fn byte_level_bpe(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
-    let pre = metadata.name("pre").unwrap_or("default");
-    let splitter = SPLITTERS.iter().find(|splitter| splitter.names.contains(&pre));
-    let unknown = || format!("the pre-tokenizer {pre:?} is not known: {REMEDY}");
-    let splitter = splitter.with_context(unknown)?;
-    let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
-        Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-        None => bail!("the merge {merge:?} is not a pair of tokens"),
+/// Builds a tokenizer that merges pairs in the order of a list.
+fn byte_pairs(
+    metadata: &Metadata,
+    tokens: &[String],
+    types: &[i64],
+    pre: &PreTokenizer,
+) -> Result<Tokenizer> {
+    let merges = metadata.texts("merges")?.into_iter().map(|merge| {
+        // The first character may itself be a space.
+        let second = merge.char_indices().nth(1).map_or(merge.len(), |(second, _)| second);
+        match merge[second..].split_once(' ') {
+            Some((_, right)) => Ok((merge[..merge.len() - right.len() - 1].to_owned(), right.to_owned())),
+            None => bail!("the merge {merge:?} is not a pair of tokens"),
+        }
     });
     let builder = BPE::builder().vocab_and_merges(vocabulary_of(tokens), merges.collect::<Result<Vec<_>>>()?);
-    let mut tokenizer = build(builder.ignore_merges(splitter.ignore_merges), tokens, types)?;
-    if splitter.nfc {
+    let builder = builder.byte_fallback(pre.plain_text).fuse_unk(pre.plain_text);
+    let mut tokenizer = build(builder.ignore_merges(pre.ignore_merges), tokens, types)?;
+    if pre.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(Error::msg)?;
     }
-    let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
-    for pattern in splitter.patterns {
-        let pattern = SplitPattern::Regex((*pattern).into());
-        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(Error::msg)?;
-        steps.push(split.into());
+    let mut steps = pre.steps()?;
+    if pre.plain_text {
+        write_spaces(&mut tokenizer, false)?;
+    } else {
+        steps.push(ByteLevel::new(false, true, false).into());
+        tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
     }
-    steps.push(ByteLevel::new(false, true, false).into());
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
-    tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
-    Ok((tokenizer, splitter.bos))
+    Ok(tokenizer)
 }
 
 /// Builds the tokenizer, with its unknown token if there is one.

@@ -17,7 +17,9 @@ pub struct TextCodec {
     /// Tokens that the model expects before and after a text.
     around: Option<[Vec<u32>; 2]>,
     ends: Vec<u32>,
-    template: Option<ChatTemplate>,
+    pub(super) template: Option<ChatTemplate>,
+    /// Texts of the BOS and EOS tokens, which templates use.
+    pub(super) special_texts: [String; 2],
     grammar_compiler: GrammarCompiler,
 }
 
@@ -41,8 +43,8 @@ impl TextCodec {
         if let Some(end) = ends.iter().find(|end| **end as usize >= token_bytes.count()) {
             bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", token_bytes.count());
         }
-        let grammar_compiler = GrammarCompiler::default();
-        Ok(Self { tokenizer, token_bytes, cutter, around, ends, template, grammar_compiler })
+        let (special_texts, grammar_compiler) = Default::default();
+        Ok(Self { tokenizer, token_bytes, cutter, around, ends, template, special_texts, grammar_compiler })
     }
 
     /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens
@@ -152,6 +154,18 @@ impl TextCodec {
         &self.ends
     }
 
+    /// Adds tokens that end a text, as far as the vocabulary has them.
+    pub(super) fn add_ends<'a>(&mut self, texts: impl IntoIterator<Item = &'a str>) {
+        self.ends.extend(texts.into_iter().filter_map(|text| self.tokenizer.token_to_id(text)));
+        self.ends.sort_unstable();
+        self.ends.dedup();
+    }
+
+    /// Returns the id of a token by its text.
+    pub(super) fn token_id(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
     /// Returns true if `token` ends a text.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()
@@ -192,7 +206,7 @@ impl TextCodec {
         variables: Option<&Map<String, Value>>,
     ) -> Result<String> {
         match &self.template {
-            Some(template) => template.render_with(messages, tools, variables),
+            Some(template) => template.prompt(messages, tools, variables),
             None => bail!("the model has no chat template; request a completion instead"),
         }
     }

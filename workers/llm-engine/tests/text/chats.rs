@@ -23,7 +23,7 @@ const GEMMA: &str = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}\
 {% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
 
 fn render(template: &str, messages: Value) -> String {
-    ChatTemplate::new(template, None, "<s>", "</s>").unwrap().render(&messages, None).unwrap()
+    ChatTemplate::new(template, None, "<s>", "</s>").unwrap().prompt(&messages, None, None).unwrap()
 }
 
 fn turns() -> Value {
@@ -63,8 +63,7 @@ fn well_known_templates_render_correctly() {
 #[test]
 fn template_exceptions_keep_their_message() {
     let gemma = ChatTemplate::new(GEMMA, None, "", "").unwrap();
-    let render_error = |messages: Value| format!("{:#}", gemma.render(&messages, None).unwrap_err());
-    assert!(render_error(json!([{"role": "system", "content": "x"}])).contains("no system role"));
+    let render_error = |messages: Value| format!("{:#}", gemma.prompt(&messages, None, None).unwrap_err());
     let twice = json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]);
     assert!(render_error(twice).contains("roles must take turns"));
     assert!(render_error(json!("hi")).contains("must be an array"));
@@ -82,15 +81,17 @@ fn tojson_matches_python() {
     let with = |expression: &str| {
         let template =
             ChatTemplate::new(&format!("{{{{ tools[0] | {expression} }}}}"), None, "", "").unwrap();
-        template.render(&json!([]), Some(&tools)).unwrap()
+        template.prompt(&json!([]), Some(&tools), None).unwrap()
     };
     assert_eq!(with("tojson"), "{\"b\": \"<\u{E9}'>\", \"a\": [1, 2.5, true, null, [], {}]}");
     assert_eq!(with("tojson(sort_keys=true)"), "{\"a\": [1, 2.5, true, null, [], {}], \"b\": \"<\u{E9}'>\"}");
     assert_eq!(with("tojson(separators=[',', ':'])"), "{\"b\":\"<\u{E9}'>\",\"a\":[1,2.5,true,null,[],{}]}");
     let lines = "{\n  \"b\": \"<\u{E9}'>\",\n  \"a\": [\n    1,\n    2.5,\n    true,\n    null,\n    [],\n    {}\n  ]\n}";
     assert_eq!(with("tojson(indent=2)"), lines);
-    assert_eq!(with("tojson(2)"), lines);
+    // As in Transformers, the first argument is `ensure_ascii`.
+    assert_eq!(with("tojson(2, 2)"), lines.replace('\u{E9}', "\\u00e9"));
     assert_eq!(with("tojson(ensure_ascii=False)"), with("tojson"));
+    assert_eq!(with("tojson(ensure_ascii=True)"), with("tojson").replace('\u{E9}', "\\u00e9"));
 }
 
 #[test]
@@ -116,7 +117,8 @@ fn dates_and_generation_tags_are_supported() {
     assert!(year.len() == 4 && year.parse::<u32>().is_ok_and(|year| year >= 2024), "{year}");
     let template = ChatTemplate::new("{{ strftime_now('%!') }}", None, "", "").unwrap();
     assert!(
-        format!("{:#}", template.render(&json!([]), None).unwrap_err()).contains("not a valid date format")
+        format!("{:#}", template.prompt(&json!([]), None, None).unwrap_err())
+            .contains("not a valid date format")
     );
     let tagged = "a {%- generation -%} b {% endgeneration %}c{% if true %}d{% endif %}";
     assert_eq!(render(tagged, json!([])), "ab cd");

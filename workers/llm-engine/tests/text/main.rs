@@ -4,4 +4,5 @@ mod gguf;
 mod grammars;
 mod long_texts;
 mod streams;
+mod templates;
 mod tokenizers_built;

@@ -17,6 +17,7 @@ use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
 use super::parsers::ParserOptions;
 use super::request::{ChatBody, ChatFields};
+use super::template_variables::variables;
 use super::tool_calls::ToolCall;
 use super::{call_ids, messages, prompts, tokenizing};
 use crate::served::{Api, ServedModel};
@@ -90,7 +91,8 @@ pub async fn create(
         options.constrain(schema, "tool_choice")?;
     }
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let (prompt, written) = prompt(&served, conversation, tools.for_template).await?;
+    let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
+    let (prompt, written) = prompt(&served, conversation, (tools.for_template, variables)).await?;
     served.check_prompt(prompt.len(), "messages")?;
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
@@ -132,12 +134,12 @@ fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
 async fn prompt(
     served: &Arc<ServedModel>,
     conversation: Value,
-    tools: Option<Value>,
+    (tools, variables): (Option<Value>, Map<String, Value>),
 ) -> Result<(Vec<u32>, String), ApiError> {
     let bytes = tokenizing::text_bytes(&conversation);
     tokenizing::check_bytes(served, bytes, "messages")?;
     tokenizing::run(served, bytes, move |served| {
-        let written = rendered(served, &conversation, tools.as_ref(), None, "messages")?;
+        let written = rendered(served, &conversation, tools.as_ref(), Some(&variables), "messages")?;
         // The template's output already contains the BOS token.
         let prompt = tokenizing::encode_one(served, &written, false, "messages")?;
         Ok((prompt, written))

@@ -16,6 +16,7 @@
 //! | `output` | the parts of an answer, and their events |
 //! | `object` | objects of a body whose fields depend on their type |
 //! | `messages` | conversion of messages and tools for the chat template |
+//! | `template_variables` | variables of the chat template |
 //! | `prompts` | tokenization of prompts |
 //! | `tokenizing` | bounds of tokenization |
 //! | `generation` | concurrent streams of one request |
@@ -48,6 +49,7 @@ mod request;
 mod rerank;
 mod responses;
 mod scores;
+mod template_variables;
 pub mod tokenizing;
 mod tokens;
 mod tool_calls;

@@ -4,7 +4,7 @@ use std::fmt;
 use llm_engine::sampling::settings::{Kind, Sampling, Setting};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use worker_core::body::{Fields, MapAccess, Nested, Others};
 use worker_core::fields;
 
@@ -231,6 +231,12 @@ fields! {
         tool_choice: ToolChoice,
         /// If false, at most one tool call is returned.
         parallel_tool_calls: bool,
+        /// Variables of the chat template, such as `enable_thinking`.
+        chat_template_kwargs: Map<String, Value>,
+        /// Effort of reasoning, which is a variable of the chat template.
+        reasoning_effort: String,
+        /// Documents for the chat template.
+        documents: Vec<Value>,
     }
 }
 

@@ -47,9 +47,7 @@ pub const CHAT: &[Table] = &[
     TEXTS,
     &[
         ("add_generation_prompt", TRUE),
-        ("chat_template_kwargs", EMPTY),
         ("continue_final_message", FALSE),
-        ("documents", EMPTY),
         ("functions", EMPTY),
         ("modalities", &["[\"text\"]"]),
     ],

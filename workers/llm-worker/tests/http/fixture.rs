@@ -11,8 +11,8 @@ use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel, Tasks};
 use llm_engine::text::TextCodec;
 use llm_worker::arguments::Arguments;
-use llm_worker::routes;
 use llm_worker::served::{Api, ServedModel};
+use llm_worker::{identity, routes};
 use serde_json::Value;
 use tempfile::TempDir;
 use worker_core::device::{DeviceKind, OpenDevice};
@@ -121,6 +121,14 @@ pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
     build(chat, options, more, Sampling::default())
 }
 
+/// Creates a worker with this chat template and these arguments.
+pub fn worker_with_template(template: &str, more: &[&str]) -> Worker {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), template).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    worker_with(false, Options::default(), &[more, &["--chat-template", &path]].concat())
+}
+
 fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
@@ -151,16 +159,24 @@ pub fn serve(
 ) -> Worker {
     let gate = Gate::new(GateState::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
-    let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
-    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
-    let api = Api::new(lifecycle.clone());
-    let device = OpenDevice { device: Device::Cpu, ordinal: None };
-    let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
-    let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
     let line = ["worker", "--model", "tiny"];
     let unlimited = ["--streams-per-client", "0"];
     let unlimited = unlimited.iter().filter(|_| !more.contains(&unlimited[0]));
     let arguments = Arguments::try_parse_from(line.iter().chain(unlimited).chain(more)).unwrap();
+    let text = match arguments.chat_template {
+        Some(_) => identity::with_template(&arguments, text).unwrap(),
+        None => text,
+    };
+    let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
+    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
+    let api = Api::new(lifecycle.clone());
+    let device = OpenDevice { device: Device::Cpu, ordinal: None };
+    let path = folder.as_ref().map_or(Path::new(MODEL), TempDir::path);
+    let name = match (&arguments.served_model_name[..], arguments.any_model_name) {
+        ([], false) => ModelName::new(MODEL, vec!["org/tiny".into()]),
+        _ => identity::names(&arguments, MODEL.into(), path),
+    };
+    let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
     let formats = arguments.formats(served.formats);
     let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
     let served = api.serve(served.with_sampling(sampling).with_formats(formats)).clone();

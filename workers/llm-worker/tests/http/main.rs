@@ -10,11 +10,12 @@ mod isolation;
 mod jobs;
 mod limits;
 mod page;
-mod scripted;
 mod responses;
+mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
+mod templates;
 mod tiny_llama;
-mod tools;
 mod tokens;
+mod tools;

@@ -66,9 +66,7 @@ fn arguments(after: &str) -> Header {
     }
     let trimmed = after.trim_start();
     let is_begun = |mark: &&str| trimmed.len() < mark.len() && mark.starts_with(trimmed);
-    if after.len() <= MAX_SEPARATOR
-        && (".call(".starts_with(after) || SEPARATORS.iter().any(is_begun))
-    {
+    if after.len() <= MAX_SEPARATOR && (".call(".starts_with(after) || SEPARATORS.iter().any(is_begun)) {
         return Header::More;
     }
     if !SEPARATORS.iter().any(|separator| trimmed.starts_with(separator)) {
