@@ -31,7 +31,7 @@ pub enum FinishReason {
 }
 
 /// Progress of one of the texts.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub struct ChoicePiece {
     /// Index of the text: prompt × choices per prompt + choice.
     pub index: usize,

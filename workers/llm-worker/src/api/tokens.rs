@@ -9,6 +9,7 @@ use worker_core::{ApiError, Body, blocking, fields};
 
 use super::chat::rendered;
 use super::request::{ChatBody, Message};
+use super::template_variables::variables;
 use super::{messages, prompts};
 use crate::served::{Api, ServedModel};
 
@@ -141,7 +142,9 @@ pub async fn apply_template(
     let served = api.served()?;
     served.name.check(common.model.as_deref())?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
+    let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let prompt = blocking(move || rendered(&served, &conversation, tools.as_ref(), None, "messages")).await?;
+    let render = move || rendered(&served, &conversation, tools.as_ref(), Some(&variables), "messages");
+    let prompt = blocking(render).await?;
     Ok(Json(json!({ "prompt": prompt })))
 }
