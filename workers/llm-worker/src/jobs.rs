@@ -184,6 +184,7 @@ async fn write(
         latency.event(&event);
         let is_open = match event {
             Event::Started => log.started(),
+            Event::Prompt { .. } => true,
             Event::Token { text, .. } => log.token(text),
             Event::End { text, reason, usage } => {
                 log.end(text, reason, usage.completion_tokens);

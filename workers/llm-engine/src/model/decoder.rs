@@ -323,10 +323,13 @@ impl Decoder {
         }
         let mut next = 0;
         for sequence in &step.sequences {
-            let SequenceStep { rows, context, blocks: own, .. } = sequence;
+            let SequenceStep { rows, context, blocks: own, logits } = sequence;
             let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
             if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
                 bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
+            }
+            if *logits > rows.len() {
+                bail!("invalid step: a sequence has {} rows, but {logits} logits are wanted", rows.len())
             }
             let needed = context.div_ceil(BLOCK_SIZE);
             if own.len() < needed || first_out_of_range(own, blocks).is_some() {
@@ -367,8 +370,9 @@ impl ReplayableModel for Decoder {
 
 /// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows.
 fn input_parts(step: &Step) -> [Vec<u32>; 7] {
-    let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
-    let wanted = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
+    let last =
+        |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
+    let wanted = step.sequences.iter().flat_map(last).collect();
     let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
     let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
     [tokens, positions, slots, cu_rows, cu_keys, table, wanted]
@@ -418,7 +422,7 @@ impl StepModel for Decoder {
             if let Some(token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
                 bail!("cannot embed token {token}: the vocabulary has {vocabulary} tokens")
             }
-            let sequence = SequenceStep { rows: 0..rows, context: rows, blocks: Vec::new(), logits: false };
+            let sequence = SequenceStep { rows: 0..rows, context: rows, blocks: Vec::new(), logits: 0 };
             let positions: Vec<u32> = (0..rows as u32).collect();
             let step =
                 Step { tokens: prompt.clone(), positions, slots: Vec::new(), sequences: vec![sequence] };

@@ -10,13 +10,21 @@
 //! | `token_bytes` | the bytes of each token |
 //! | `stream` | incremental detokenization and stop strings |
 //! | `template` | chat templates |
-//! | `grammar` | output constrained to JSON |
+//! | `grammar` | state of a grammar that constrains the output |
+//! | `grammar_source` | conversion of constraints to the grammar compiler's input |
+//! | `schema` | limits and white space of JSON schemas |
+//! | `gbnf`, `structural_tag`, `lark` | conversion of GBNF and of structural tags to Lark |
 mod folder;
+mod gbnf;
 mod gguf;
 mod gguf_metadata;
 mod gguf_tokenizers;
 mod grammar;
+mod grammar_source;
+mod lark;
+mod schema;
 mod stream;
+mod structural_tag;
 mod template;
 mod token_bytes;
 mod tokenizer;

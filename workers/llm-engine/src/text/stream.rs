@@ -22,14 +22,16 @@ pub struct TextStream {
     stops: StopFinder,
     /// Number of tokens for which stop strings are not searched.
     unsearched: usize,
+    /// If true, special tokens add their text.
+    has_special: bool,
 }
 
 impl TextStream {
     /// Creates a stream that ends before any string of `stop`. Empty strings are ignored.
     pub fn new(text: Arc<TextCodec>, stop: Vec<String>) -> Self {
         let stops = stop.into_iter().filter(|stop| !stop.is_empty()).collect();
-        let stops = StopFinder { stops, held: String::new(), stopped: false };
-        Self { text, bytes: Vec::new(), stops, unsearched: 0 }
+        let stops = StopFinder { stops, held: String::new(), stopped: false, is_included: false };
+        Self { text, bytes: Vec::new(), stops, unsearched: 0, has_special: false }
     }
 
     /// Searches stop strings only in the text of the token number `token` and of later ones, counted from 1.
@@ -37,10 +39,25 @@ impl TextStream {
         Self { unsearched: token.saturating_sub(1), ..self }
     }
 
+    /// If `is_included`, the text ends after the stop string instead of before it.
+    pub fn including_stop(mut self, is_included: bool) -> Self {
+        self.stops.is_included = is_included;
+        self
+    }
+
+    /// If `has_special`, special tokens add their text.
+    pub fn with_special_tokens(self, has_special: bool) -> Self {
+        Self { has_special, ..self }
+    }
+
     /// Returns the text that `token` completes. It is empty while a character or a stop string may be
-    /// incomplete, and for special or unknown tokens.
+    /// incomplete, for unknown tokens, and for special tokens unless they add their text.
     pub fn push(&mut self, token: u32) -> Result<TextChunk> {
-        self.bytes.extend_from_slice(self.text.visible_bytes(token));
+        let bytes = match self.has_special {
+            true => self.text.token_bytes(token).unwrap_or_default(),
+            false => self.text.visible_bytes(token),
+        };
+        self.bytes.extend_from_slice(bytes);
         let mut text = String::new();
         let mut rest = 0;
         for chunk in self.bytes.utf8_chunks() {
@@ -84,6 +101,8 @@ struct StopFinder {
     /// Text that may be the start of a stop string.
     held: String,
     stopped: bool,
+    /// If true, the text ends after the stop string.
+    is_included: bool,
 }
 
 impl StopFinder {
@@ -97,8 +116,8 @@ impl StopFinder {
             Some((start + stop.len(), start))
         });
         // The match that ends first wins, so that the result does not depend on how the text is split.
-        if let Some((_, start)) = found.min() {
-            self.held.truncate(start);
+        if let Some((end, start)) = found.min() {
+            self.held.truncate(if self.is_included { end } else { start });
             self.stopped = true;
             return TextChunk { text: std::mem::take(&mut self.held), stopped: true };
         }

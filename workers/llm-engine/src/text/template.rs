@@ -45,6 +45,23 @@ impl ChatTemplate {
     /// Returns an error if `messages` is not an array of objects, a part is not text, or the template raises
     /// an exception.
     pub fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
+        self.render_with(messages, tools, true)
+    }
+
+    /// Like [`Self::render`], but without the beginning of an answer after the messages.
+    ///
+    /// # Errors
+    /// As [`Self::render`].
+    pub fn render_history(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
+        self.render_with(messages, tools, false)
+    }
+
+    fn render_with(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let messages = messages.as_array().context("messages must be an array")?;
         let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
         let tools = tools.filter(|tools| tools.as_array().is_some_and(|tools| !tools.is_empty()));
@@ -52,7 +69,7 @@ impl ChatTemplate {
         let values = context! {
             messages,
             tools,
-            add_generation_prompt => true,
+            add_generation_prompt,
             bos_token => self.bos,
             eos_token => self.eos,
         };

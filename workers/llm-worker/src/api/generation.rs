@@ -11,6 +11,7 @@ use worker_core::{ApiError, blocking};
 
 use super::answer::{TokenLogProb, Usage};
 use super::failure;
+use super::timings::{Stopwatch, Timings};
 use super::tool_calls::{Call, CallFinder};
 use crate::metrics::TextLatency;
 use crate::served::ServedModel;
@@ -37,6 +38,8 @@ pub struct ChoicePiece {
     pub index: usize,
     /// Text to append.
     pub text: String,
+    /// Log probabilities of the next prompt tokens, if requested.
+    pub prompt: Vec<TokenLogProb>,
     /// Log probabilities of the new tokens, if requested.
     pub logprobs: Vec<TokenLogProb>,
     /// Tool calls found in the text.
@@ -57,6 +60,7 @@ pub struct Generation {
     /// Number of texts per prompt. Only the first counts the prompt's tokens.
     choices_per_prompt: usize,
     usage: Usage,
+    stopwatch: Option<Stopwatch>,
     _tasks: JoinSet<()>,
 }
 
@@ -88,7 +92,25 @@ impl Generation {
             let latency = served.metrics.observe(requested);
             tasks.spawn(forward(index, stream, sender.clone(), latency));
         }
-        Ok(Generation { events, choices, choices_per_prompt, usage: Usage::default(), _tasks: tasks })
+        Ok(Generation {
+            events,
+            choices,
+            choices_per_prompt,
+            usage: Usage::default(),
+            stopwatch: None,
+            _tasks: tasks,
+        })
+    }
+
+    /// Measures times if `enabled`, for prompts of `prompt_tokens` tokens in all.
+    pub fn measuring(mut self, enabled: bool, prompt_tokens: usize) -> Self {
+        self.stopwatch = enabled.then(|| Stopwatch::new(prompt_tokens));
+        self
+    }
+
+    /// Returns the times until now, if they are measured.
+    pub fn timings(&self) -> Option<Timings> {
+        self.stopwatch.as_ref().map(Stopwatch::timings)
     }
 
     /// Returns the next piece of any text, or `None` when all have ended.
@@ -121,8 +143,15 @@ impl Generation {
     fn piece(&mut self, index: usize, event: Event) -> Result<Option<ChoicePiece>, ApiError> {
         let Some(choice) = self.choices.get_mut(index) else { return Ok(None) };
         match event {
-            Event::Started => Ok(None),
+            Event::Started => {
+                self.stopwatch.iter_mut().for_each(Stopwatch::start);
+                Ok(None)
+            }
+            Event::Prompt { tokens } => {
+                Ok(Some(ChoicePiece { index, prompt: tokens, ..ChoicePiece::default() }))
+            }
             Event::Token { token, text, logprob, top } => {
+                self.stopwatch.iter_mut().for_each(Stopwatch::token);
                 let text = match &mut choice.finder {
                     Some(finder) => finder.push(&text),
                     None => text,
@@ -142,6 +171,7 @@ impl Generation {
                     None => (text, Vec::new()),
                 };
                 choice.ended = true;
+                self.stopwatch.iter_mut().for_each(|stopwatch| stopwatch.end(usage));
                 if index.is_multiple_of(self.choices_per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     self.usage.prompt_tokens_details.cached_tokens += usage.cached_tokens;

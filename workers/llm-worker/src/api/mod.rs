@@ -3,6 +3,11 @@
 //! | file | subject |
 //! |---|---|
 //! | `request` | request bodies |
+//! | `extensions` | fields of vLLM and llama.cpp |
+//! | `constraints` | constraints on generated text |
+//! | `echo` | prompts at the beginning of texts |
+//! | `prompt_logprobs` | log probabilities of prompts, as in vLLM |
+//! | `timings` | times of a response, as in llama.cpp |
 //! | `options` | validation of the options that chats and completions share |
 //! | `unsupported` | unsupported fields, and their values without effect |
 //! | `chat`, `completions`, `embeddings` | the endpoints |
@@ -18,15 +23,20 @@ mod answer;
 mod call_ids;
 mod chat;
 mod completions;
+mod constraints;
+mod echo;
 mod embeddings;
 mod envelope;
+mod extensions;
 pub mod failure;
 mod generation;
 mod messages;
 mod options;
+mod prompt_logprobs;
 pub mod prompts;
 mod references;
 mod request;
+mod timings;
 mod tool_calls;
 mod unsupported;
 
