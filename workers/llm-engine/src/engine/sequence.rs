@@ -130,12 +130,12 @@ impl<W> Sequence<W> {
     }
 
     /// Returns the positions whose logits the committed step returned.
-    pub(super) fn returned(&self) -> Range<usize> {
+    pub fn returned(&self) -> Range<usize> {
         self.wanted(self.computed - self.rows..self.computed)
     }
 
     /// Records that the logits of the prompt rows before `position` were read.
-    pub(super) fn set_scored(&mut self, position: usize) {
+    pub fn set_scored(&mut self, position: usize) {
         self.scored = self.scored.map(|scored| scored.max(position));
     }
 

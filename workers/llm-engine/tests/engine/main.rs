@@ -5,4 +5,5 @@ mod faults;
 mod mock;
 mod refused;
 mod scheduler;
+mod scoring;
 mod streams;
