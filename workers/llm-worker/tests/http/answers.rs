@@ -11,7 +11,7 @@ pub fn completion(more: Value) -> Value {
     merged(json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}), more)
 }
 
-fn chat(more: Value) -> Value {
+pub fn chat(more: Value) -> Value {
     let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
     merged(json!({"model": MODEL, "messages": messages, "max_tokens": 12, "temperature": 0}), more)
 }
@@ -22,7 +22,7 @@ pub fn merged(mut body: Value, more: Value) -> Value {
 }
 
 /// Joins the chunks of a stream by index. Returns each text with its finish reason.
-fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Value)> {
+pub fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Value)> {
     let mut texts: Vec<(String, Value)> = Vec::new();
     for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap()) {
         let index = choice["index"].as_u64().unwrap() as usize;

@@ -1,5 +1,6 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
+mod constraints;
 mod errors;
 mod extensions;
 mod fixture;
@@ -7,6 +8,7 @@ mod fuzz;
 mod jobs;
 mod limits;
 mod page;
+mod scoring;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
