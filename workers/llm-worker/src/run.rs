@@ -64,7 +64,8 @@ impl Worker for LlmWorker {
             ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
         let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
         let formats = arguments.formats(served.formats);
-        let served = served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
+        let served =
+            served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
         let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
@@ -99,7 +100,7 @@ fn warm_up(engine: &Engine) -> Result<()> {
         match event {
             Event::Error { message, .. } => bail!(message),
             Event::End { .. } => return Ok(()),
-            Event::Started | Event::Token { .. } => {}
+            Event::Started | Event::Prompt { .. } | Event::Token { .. } => {}
         }
     }
     bail!("the engine stopped unexpectedly")

@@ -55,10 +55,11 @@ impl ChatTemplate {
     /// Returns an error if `messages` is not an array of objects, a part is not text, or the template raises
     /// an exception.
     pub fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
-        self.render_with(messages, tools, None)
+        self.render_with(messages, tools, None, true)
     }
 
-    /// Like [`Self::render`], with further variables, which cannot replace those that the template always has.
+    /// Like [`Self::render`], with further variables, which cannot replace those that the template always has, and only
+    /// with `add_generation_prompt` with the beginning of an answer after the messages.
     ///
     /// # Errors
     /// Like [`Self::render`].
@@ -67,6 +68,7 @@ impl ChatTemplate {
         messages: &Value,
         tools: Option<&Value>,
         variables: Option<&Map<String, Value>>,
+        add_generation_prompt: bool,
     ) -> Result<String> {
         let messages = messages.as_array().context("messages must be an array")?;
         let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
@@ -75,7 +77,7 @@ impl ChatTemplate {
         let values = context! {
             messages,
             tools,
-            add_generation_prompt => true,
+            add_generation_prompt,
             bos_token => self.bos,
             eos_token => self.eos,
             ..Jinja::from_serialize(variables.cloned().unwrap_or_default()),

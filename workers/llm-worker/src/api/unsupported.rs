@@ -33,11 +33,11 @@ const TEXTS: Table = &[
     ("bad_words", EMPTY),
     ("best_of", ONE),
     ("echo", FALSE),
-    ("include_stop_str_in_output", FALSE),
     ("length_penalty", ONE),
     ("logits_processors", EMPTY),
-    ("skip_special_tokens", TRUE),
-    ("structured_outputs", EMPTY),
+    // Grammars are always compiled by the same library.
+    ("guided_decoding_backend", ANY),
+    ("guided_whitespace_pattern", EMPTY),
     ("use_beam_search", FALSE),
 ];
 
@@ -46,9 +46,7 @@ pub const CHAT: &[Table] = &[
     METADATA,
     TEXTS,
     &[
-        ("add_generation_prompt", TRUE),
         ("chat_template_kwargs", EMPTY),
-        ("continue_final_message", FALSE),
         ("documents", EMPTY),
         ("functions", EMPTY),
         ("modalities", &["[\"text\"]"]),

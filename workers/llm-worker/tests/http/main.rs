@@ -1,6 +1,7 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
 mod anthropic;
+mod constraints;
 mod embeddings;
 mod errors;
 mod extensions;
@@ -10,11 +11,12 @@ mod isolation;
 mod jobs;
 mod limits;
 mod page;
-mod scripted;
 mod responses;
+mod scoring;
+mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 mod tiny_llama;
-mod tools;
 mod tokens;
+mod tools;
