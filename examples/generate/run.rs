@@ -136,7 +136,7 @@ impl Run {
         let begun = Instant::now();
         loop {
             match stream.blocking_next().context("the engine stopped unexpectedly")? {
-                Event::Started => {}
+                Event::Started | Event::Prompt { .. } => {}
                 Event::Token { token, text, top, .. } => {
                     match self.tokens.is_empty() {
                         true => self.prompt_time = begun.elapsed(),

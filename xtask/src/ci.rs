@@ -22,7 +22,7 @@ pub const FEATURES: [&str; 3] = [
      sentence-embeddings/rocm-emulator",
 ];
 
-const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60 };
+const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60, lm_eval: false };
 
 /// Software GPUs for upstream's tests: every family, and one on which calls that synchronize more than a
 /// stream fail. Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.

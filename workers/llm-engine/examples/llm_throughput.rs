@@ -101,7 +101,7 @@ impl Bench {
                         seen.tokens += 1;
                     }
                     Event::Error { code, message } => bail!("{code}: {message}"),
-                    Event::Started | Event::End { .. } => {}
+                    Event::Started | Event::Prompt { .. } | Event::End { .. } => {}
                 }
             }
             Ok(seen)

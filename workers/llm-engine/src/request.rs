@@ -12,6 +12,16 @@ pub enum Constraint {
     JsonObject,
     /// JSON that matches this schema.
     JsonSchema(serde_json::Value),
+    /// Text that this regular expression matches as a whole, in the syntax of Rust's crate `regex`.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// Text of a grammar in GBNF, the notation of llama.cpp.
+    Gbnf(String),
+    /// Text of a grammar in Lark, as llguidance reads it.
+    Lark(String),
+    /// Text with tagged parts, each of which has a format of its own, as in vLLM and XGrammar.
+    StructuralTag(serde_json::Value),
 }
 
 /// A request to generate text. The default has an empty prompt, which must be set.
@@ -19,7 +29,7 @@ pub enum Constraint {
 pub struct Request {
     /// The prompt's tokens, at least one.
     pub prompt: Vec<u32>,
-    /// Maximum number of tokens to generate; `None` allows as many as fit into the context.
+    /// Maximum number of tokens to generate; `None` allows as many as fit into the context. 0 only computes the prompt.
     pub max_tokens: Option<usize>,
     /// Sampling parameters.
     pub sampling: Sampling,
@@ -35,6 +45,15 @@ pub struct Request {
     pub shown_tokens: Vec<u32>,
     /// Number of alternatives per token with log probabilities; `None` reports no log probabilities.
     pub logprobs: Option<usize>,
+    /// Number of alternatives per prompt token with log probabilities; `None` reports none. Such prompts are computed
+    /// without cached prefixes.
+    pub prompt_logprobs: Option<usize>,
+    /// If true, the text contains the stop string that ended it.
+    pub include_stop: bool,
+    /// If true, the text contains the special tokens, except the one that ended it.
+    pub special_tokens: bool,
+    /// If true, the prompt is computed without cached prefixes.
+    pub no_cached_prefix: bool,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
     /// Number of the group of requests that may share cached prefixes.
@@ -50,6 +69,15 @@ pub struct LogProb {
     pub token: u32,
     /// Natural logarithm.
     pub logprob: f32,
+}
+
+/// A token with its log probability, and the most likely tokens at its position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogProb {
+    /// Token and log probability.
+    pub own: LogProb,
+    /// Most likely tokens, in descending order.
+    pub top: Vec<LogProb>,
 }
 
 /// Reason why generation ended.
@@ -75,11 +103,17 @@ pub struct Usage {
     pub completion_tokens: usize,
 }
 
-/// Item of a request's stream, in this order: `Started`, any number of `Token`s, then one `End` or `Error`.
+/// Item of a request's stream, in this order: `Started`, any number of `Prompt`s, any number of `Token`s, then one `End`
+/// or `Error`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The first chunk of the prompt is about to be computed.
     Started,
+    /// Log probabilities of the next prompt tokens, if requested. The first token of a prompt has none.
+    Prompt {
+        /// The tokens, in order.
+        tokens: Vec<TokenLogProb>,
+    },
     /// A generated token. Its text is empty while a character or a stop string may be incomplete.
     Token {
         /// The token.

@@ -15,8 +15,8 @@ pub struct SequenceStep {
     pub context: usize,
     /// Blocks that hold these positions, in order; at least `context.div_ceil(BLOCK_SIZE)`.
     pub blocks: Vec<u32>,
-    /// If true, the logits of its last row are returned.
-    pub logits: bool,
+    /// Number of its last rows whose logits are returned.
+    pub logits: usize,
 }
 
 /// Input of one forward pass: the rows of all sequences, concatenated.
@@ -70,8 +70,8 @@ pub trait StepModel: Send {
     /// Returns the size limits.
     fn capacity(&self) -> Capacity;
 
-    /// Computes a step without waiting for the device. Returns f32 logits (sequences, vocabulary) on the
-    /// model's device, one row for each sequence with `logits` set, in order.
+    /// Computes a step without waiting for the device. Returns f32 logits (rows, vocabulary) on the model's
+    /// device: the last [`SequenceStep::logits`] rows of each sequence, in order.
     ///
     /// # Errors
     /// Returns an error if the device fails. The cache is then unchanged or holds part of the step.

@@ -147,7 +147,8 @@ async fn request(served: &Arc<ServedModel>, body: JobRequest, client: &Client) -
         top_k: body.top_k.map_or(defaults.top_k, |top_k| Some(top_k).filter(|&top_k| top_k > 0)),
         ..defaults
     };
-    let prompts = tokenizing::encode(served, vec![required(body.prompt, "prompt")?], "prompt").await?;
+    let texts = vec![required(body.prompt, "prompt")?];
+    let prompts = tokenizing::encode(served, texts, served.context(), "prompt").await?;
     Ok(Request {
         prompt: prompts.into_iter().next().unwrap_or_default(),
         max_tokens: Some(max_tokens),
@@ -187,6 +188,7 @@ async fn write(
         latency.event(&event);
         let is_open = match event {
             Event::Started => log.started(),
+            Event::Prompt { .. } => true,
             Event::Token { text, .. } => log.token(text),
             Event::End { text, reason, usage, .. } => {
                 log.end(text, reason, usage.completion_tokens);

@@ -98,7 +98,7 @@ fn warm_up(engine: &Engine) -> Result<()> {
         match event {
             Event::Error { message, .. } => bail!(message),
             Event::End { .. } => return Ok(()),
-            Event::Started | Event::Token { .. } => {}
+            Event::Started | Event::Prompt { .. } | Event::Token { .. } => {}
         }
     }
     bail!("the engine stopped unexpectedly")

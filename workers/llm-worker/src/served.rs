@@ -101,16 +101,21 @@ impl ServedModel {
         ServedModel { trained_context, ..self }
     }
 
-    /// Checks that a prompt leaves space for at least one generated token.
+    /// Checks that a prompt leaves space for one generated token, or for none if `max_tokens` is 0.
     ///
     /// # Errors
     /// Returns a 400 error that names the field `param`.
-    pub fn check_prompt(&self, tokens: usize, param: &str) -> Result<(), ApiError> {
-        let limit = self.context();
-        if tokens < limit {
+    pub fn check_prompt(
+        &self,
+        tokens: usize,
+        max_tokens: Option<usize>,
+        param: &str,
+    ) -> Result<(), ApiError> {
+        let (limit, wanted) = (self.context(), max_tokens.map_or(1, |most| most.min(1)));
+        if tokens + wanted <= limit {
             return Ok(());
         }
-        let error = RequestError::ContextLength { prompt: tokens, wanted: 1, limit };
+        let error = RequestError::ContextLength { prompt: tokens, wanted, limit };
         Err(failure::request_error(error, param, param))
     }
 

@@ -78,6 +78,7 @@ macro_rules! tuple {
 }
 tuple!(One, Two);
 tuple!(One, Two, Three);
+tuple!(One, Two, Three, Four);
 
 /// Declares a group of body fields: a struct of options, which are `None` if the field is missing or null. `as` gives a
 /// field another name in JSON.

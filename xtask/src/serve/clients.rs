@@ -10,12 +10,20 @@ use crate::process::{self, cache, command, run};
 
 /// OpenAI's and Anthropic's clients, and a package that decodes images.
 pub const CLIENTS: &[&str] = &["openai==3.54.0", "anthropic==2.13.0", "pillow==13.0.0"];
+/// lm-evaluation-harness with its client of completions, and the packages that read the tokenizer and the model.
+const LM_EVAL: &[&str] = &["lm-eval[api]==0.4.13", "transformers==5.24.0", "openai==3.54.0"];
 /// Package that controls a browser.
 const SELENIUM: &[&str] = &["selenium==4.51.0"];
 
 /// Runs a Python client against a worker. Returns the count in the client's last line, which is `NAME=COUNT`.
 pub fn run_client(program: &str, name: &str, url: &str) -> Result<u64> {
     run_and_parse_count(command("python3", &[program, url]).env("PYTHONPATH", packages(CLIENTS)?), name)
+}
+
+/// Runs lm-evaluation-harness against a worker that serves the model in `model`. Returns the number of checks.
+pub fn run_lm_eval(program: &str, name: &str, url: &str, model: &Path) -> Result<u64> {
+    let mut client = command("python3", &[program, url]);
+    run_and_parse_count(client.arg(model).env("PYTHONPATH", packages(LM_EVAL)?), name)
 }
 
 /// Tests a worker's page in Chromium and stores screenshots in the folder `name` of `folder`.
@@ -37,7 +45,7 @@ fn run_and_parse_count(command: &mut Command, name: &str) -> Result<u64> {
 /// Returns a folder with the packages and their dependencies; installs them on first use.
 pub fn packages(requirements: &[&str]) -> Result<PathBuf> {
     let name = requirements.join(" ");
-    let cache_folder = cache().join(name.replace("==", "-").replace(' ', "-"));
+    let cache_folder = cache().join(name.replace("==", "-").replace(' ', "-").replace(['[', ']'], ""));
     let packages = cache_folder.join("packages");
     download::ensure_filled(&cache_folder, &name, || {
         let folder = packages.to_string_lossy().into_owned();

@@ -12,6 +12,7 @@ use crate::software_gpu::SoftwareGpu;
 const MODEL: &str = "examples/tiny_llama/model";
 /// Test clients in `workers/clients`.
 const CLIENTS: [&str; 3] = ["openai_requests", "openai_responses", "anthropic_messages"];
+const LM_EVAL: &str = "workers/clients/lm_eval_scores.py";
 const PAGE: &str = "workers/clients/chat_page.py";
 /// Prefix of the load test's last line on success.
 const LOAD_OK: &str = "load: ok";
@@ -29,6 +30,10 @@ pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: O
     for name in CLIENTS {
         requests += clients::run_client(&format!("workers/clients/{name}.py"), name, &worker.url(""))?;
     }
+    let scores = match load.lm_eval {
+        true => clients::run_lm_eval(LM_EVAL, "lm_eval_scores", &worker.url(""), &root().join(MODEL))?,
+        false => 0,
+    };
     if let Some(folder) = page {
         clients::run_browser(PAGE, "chat_page", &worker.url(""), folder)?;
     }
@@ -38,7 +43,7 @@ pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: O
     let output = process::tee(&mut client)?;
     ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load test failed");
     worker.stop()?;
-    Ok(requests + jobs)
+    Ok(requests + scores + jobs)
 }
 
 /// Runs one job to its end and cancels another. Returns the number of jobs.

@@ -26,7 +26,7 @@ pub struct Args {
     load: Load,
 }
 
-/// Load on the LLM worker.
+/// Load on the LLM worker, and further clients of it.
 #[derive(Clone, Copy, clap::Args)]
 pub struct Load {
     /// Number of concurrent streams.
@@ -35,6 +35,9 @@ pub struct Load {
     /// Duration in seconds during which streams start and end.
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
+    /// Also run a task of lm-evaluation-harness, whose packages take 760 MB.
+    #[arg(long)]
+    pub lm_eval: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {

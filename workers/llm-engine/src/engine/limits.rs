@@ -41,17 +41,16 @@ pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) ->
 
 fn fields(request: &Request, vocabulary: usize) -> Result<(), RequestError> {
     let checks = [
-        ("max_tokens", request.max_tokens != Some(0), "at least 1"),
+        (
+            "prompt_logprobs",
+            request.prompt_logprobs.is_none_or(|n| n <= vocabulary),
+            "at most the size of the vocabulary",
+        ),
         ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "at most the size of the vocabulary"),
         (
             "min_tokens",
             request.max_tokens.is_none_or(|most| request.min_tokens <= most),
             "at most `max_tokens`",
-        ),
-        (
-            "min_tokens",
-            request.min_tokens == 0 || request.constraint.is_none(),
-            "0 if the text is constrained, because a grammar determines where it ends",
         ),
         (
             "stop_token_ids",

@@ -52,6 +52,9 @@ use writer::Writer;
 /// computed in parts, so that streams do not wait longer than for a step.
 const MIN_EMBEDDING_LIMIT: usize = 2048;
 
+/// Maximum number of bytes of the logits of prompts in a step, unless a single row has more.
+const PROMPT_LOGITS_BYTES: usize = 128 << 20;
+
 /// Limits of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -111,7 +114,8 @@ impl Engine {
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
         ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
         let running = max_running.min(step_tokens);
-        let limits = Limits { running, rows: step_tokens };
+        let scored_rows = (PROMPT_LOGITS_BYTES / size_of::<f32>() / capacity.vocabulary.max(1)).max(1);
+        let limits = Limits { running, rows: step_tokens, scored_rows };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
@@ -157,8 +161,14 @@ impl Engine {
         let (sink, events) = EventSink::new(self.inner.max_unread);
         let cancelled = Arc::new(AtomicBool::new(false));
         let (client, salt, limits) = (request.client, request.cache_salt, (max_tokens, capacity.vocabulary));
+        let (scores_prompt, is_uncached) = (request.prompt_logprobs.is_some(), request.no_cached_prefix);
         let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sink, cancelled.clone());
         let sequence = Sequence::new(prompt, writer).of_client(client).with_salt(salt);
+        let sequence = match (scores_prompt, is_uncached) {
+            (true, _) => sequence.with_prompt_logits(),
+            (false, true) => sequence.without_sharing(),
+            (false, false) => sequence,
+        };
         self.send(Command::Submit(Box::new(sequence)))?;
         Ok(Stream { events, cancelled })
     }

@@ -18,6 +18,9 @@ pub struct Limits {
     pub running: usize,
     /// Maximum number of rows of a step; at least `running`, so that each sequence can have one.
     pub rows: usize,
+    /// Maximum number of rows of a step that belong to prompts all of whose logits are needed; at least 1. Bounds the
+    /// memory for logits.
+    pub scored_rows: usize,
 }
 
 /// Plan of a step: block copies, then rows.
@@ -51,7 +54,7 @@ impl Plan {
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
         blocks.extend_from_slice(&sequence.blocks);
-        let logits = context == sequence.tokens.len();
+        let logits = sequence.wanted(from..context).len();
         sequences.push(SequenceStep { rows: first..tokens.len(), context, blocks, logits });
     }
 }
@@ -233,6 +236,11 @@ impl<W> Scheduler<W> {
         }
     }
 
+    fn scored_rows_left(&self) -> usize {
+        let scored = self.running.iter().filter(|sequence| sequence.has_unscored_rows());
+        self.limits.scored_rows.saturating_sub(scored.map(|sequence| sequence.rows).sum())
+    }
+
     fn rows_left(&self) -> usize {
         self.limits.rows - self.running.iter().map(|sequence| sequence.rows).sum::<usize>()
     }
@@ -327,7 +335,10 @@ impl<W> Scheduler<W> {
 
     /// Assigns up to `rows` rows to a running sequence, and allocates their blocks, preempting younger
     /// sequences if necessary. Returns the number of rows assigned.
-    fn assign_rows(&mut self, index: usize, rows: usize, plan: &mut Plan) -> usize {
+    fn assign_rows(&mut self, index: usize, mut rows: usize, plan: &mut Plan) -> usize {
+        if self.running[index].has_unscored_rows() {
+            rows = rows.min(self.scored_rows_left());
+        }
         let needed = (self.running[index].computed + rows).div_ceil(BLOCK_SIZE);
         while self.running[index].blocks.len() < needed {
             if let Some(block) = self.pool.allocate() {
@@ -378,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_copy_for_a_preempted_sequence_is_dropped() {
-        let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64 });
+        let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64, scored_rows: 64 });
         let mut plan = Plan::default();
         let prompt: Vec<u32> = (0..32).collect();
         scheduler.submit(Sequence::new(prompt.clone(), ()));

@@ -1,4 +1,6 @@
 //! A request's tokens and cache blocks, as the scheduler manages them.
+use std::ops::Range;
+
 use crate::step::BLOCK_SIZE;
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
@@ -25,6 +27,10 @@ pub struct Sequence<W> {
     /// Number of the group of sequences that may share blocks.
     salt: u128,
     cached: usize,
+    /// If true, it takes over blocks that others computed.
+    shares: bool,
+    /// Number of prompt rows whose logits were returned; `None` if they are not needed.
+    scored: Option<usize>,
     /// Attached data.
     pub writer: W,
 }
@@ -44,6 +50,8 @@ impl<W> Sequence<W> {
             client: 0,
             salt: 0,
             cached: 0,
+            shares: true,
+            scored: None,
             writer,
         }
     }
@@ -56,6 +64,16 @@ impl<W> Sequence<W> {
     /// Restricts sharing of blocks to sequences with the same salt.
     pub fn with_salt(self, salt: u128) -> Self {
         Self { salt, ..self }
+    }
+
+    /// Computes the whole prompt, without blocks that others computed.
+    pub fn without_sharing(self) -> Self {
+        Self { shares: false, ..self }
+    }
+
+    /// Returns the logits of all rows of the prompt, which is computed without blocks of others.
+    pub fn with_prompt_logits(self) -> Self {
+        Self { scored: Some(0), ..self.without_sharing() }
     }
 
     /// Returns the id that the scheduler assigned.
@@ -104,6 +122,31 @@ impl<W> Sequence<W> {
         self.tokens.push(token);
     }
 
+    /// Returns true if logits of prompt rows, before the last one, are still needed.
+    pub(super) fn has_unscored_rows(&self) -> bool {
+        self.scored.is_some_and(|scored| scored + 1 < self.prompt)
+    }
+
+    /// Returns the positions whose logits are needed, the last of `rows`, if these are computed.
+    pub(super) fn wanted(&self, rows: Range<usize>) -> Range<usize> {
+        let first = match self.scored {
+            Some(scored) if self.has_unscored_rows() => scored.max(rows.start).min(rows.end),
+            _ if rows.end == self.tokens.len() => rows.end - 1,
+            _ => rows.end,
+        };
+        first..rows.end
+    }
+
+    /// Returns the positions whose logits the committed step returned.
+    pub fn returned(&self) -> Range<usize> {
+        self.wanted(self.computed - self.rows..self.computed)
+    }
+
+    /// Records that the logits of the prompt rows before `position` were read.
+    pub fn set_scored(&mut self, position: usize) {
+        self.scored = self.scored.map(|scored| scored.max(position));
+    }
+
     /// Returns true if the logits of its last row are needed, because all of its tokens are computed.
     pub(super) fn wants_logits(&self) -> bool {
         self.rows > 0 && self.computed == self.tokens.len()
@@ -145,7 +188,7 @@ impl<W> Sequence<W> {
 
     /// Returns true if its next row starts a block that it could share. The last row is always computed.
     pub(super) fn may_share(&self) -> bool {
-        self.computed.is_multiple_of(BLOCK_SIZE) && self.pending() > BLOCK_SIZE
+        self.shares && self.computed.is_multiple_of(BLOCK_SIZE) && self.pending() > BLOCK_SIZE
     }
 
     /// Takes over registered blocks that match its next tokens. Returns the number of positions saved.
@@ -166,7 +209,7 @@ impl<W> Sequence<W> {
     /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Holds
     /// the source once more. Returns (source, destination) and the number of positions saved.
     pub(super) fn copy_partial_match(&mut self, pool: &mut BlockPool) -> Option<((u32, u32), usize)> {
-        if !self.computed.is_multiple_of(BLOCK_SIZE) {
+        if !self.shares || !self.computed.is_multiple_of(BLOCK_SIZE) {
             return None;
         }
         let wanted = &self.tokens[self.computed..self.tokens.len() - 1];

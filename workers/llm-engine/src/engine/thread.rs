@@ -187,7 +187,8 @@ impl EngineLoop {
 
     /// Samples the next tokens. Returns the number of generated tokens and the time spent in sampling.
     fn write(&mut self, logits: &Tensor) -> Result<(usize, Duration)> {
-        let rows: Vec<_> = self.scheduler.awaiting_token().map(Sequence::row).collect();
+        let mut rows = Vec::new();
+        self.scheduler.planned().for_each(|sequence| sequence.push_rows(&mut rows));
         let begin = Instant::now();
         if rows.is_empty() {
             // Otherwise the host would queue many prompt steps ahead, which could not be cancelled.
@@ -199,10 +200,10 @@ impl EngineLoop {
             Err(_) => sample_rows(&mut self.sampler, logits, &rows)?,
         };
         let elapsed = begin.elapsed();
-        ensure!(sampled.len() == rows.len(), "sampled {} tokens for {} sequences", sampled.len(), rows.len());
+        ensure!(sampled.len() == rows.len(), "sampled {} tokens for {} rows", sampled.len(), rows.len());
         drop(rows);
-        let written =
-            self.scheduler.awaiting_token().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
+        let mut sampled = sampled.into_iter();
+        let written = self.scheduler.planned().map(|sequence| sequence.write(&mut sampled)).sum();
         Ok((written, elapsed))
     }
 

@@ -1,4 +1,5 @@
 //! A request's text, random numbers, grammar and events.
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +7,7 @@ use model_thread::error_summary;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::request::{Event, Request, Sampling, StopReason, Usage};
+use crate::request::{Event, LogProb, Request, Sampling, StopReason, TokenLogProb, Usage};
 use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, TextCodec, TextStream};
 
@@ -25,6 +26,9 @@ pub(super) struct Writer {
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
     logprobs: Option<usize>,
+    prompt_logprobs: Option<usize>,
+    /// Sampling parameters that select the tokens of the prompt, for the rows of the current step.
+    prompt_sampling: Vec<Sampling>,
     text: Arc<TextCodec>,
     stream: TextStream,
     grammar: Option<Grammar>,
@@ -53,7 +57,12 @@ impl Writer {
         cancelled: Arc<AtomicBool>,
     ) -> (Vec<u32>, Self) {
         let Request { prompt, sampling, stop, stop_token_ids, min_tokens, .. } = request;
-        let Request { ignore_eos, shown_tokens, logprobs, .. } = request;
+        let Request { ignore_eos, shown_tokens, logprobs, prompt_logprobs, .. } = request;
+        let stream = TextStream::new(text.clone(), stop)
+            .searching_from(min_tokens)
+            .showing(shown_tokens)
+            .including_stop(request.include_stop)
+            .with_special_tokens(request.special_tokens);
         let ends = if ignore_eos { &[] } else { text.ends() };
         let ends = ends.iter().filter(|end| (**end as usize) < vocabulary).chain(&stop_token_ids);
         let mut early_sampling = sampling.clone();
@@ -67,7 +76,9 @@ impl Writer {
             stop_tokens: stop_token_ids,
             ignore_eos,
             logprobs,
-            stream: TextStream::new(text.clone(), stop).searching_from(min_tokens).showing(shown_tokens),
+            prompt_logprobs,
+            prompt_sampling: Vec::new(),
+            stream,
             text: text.clone(),
             grammar,
             random,
@@ -108,8 +119,29 @@ impl Writer {
         self.grammar.is_some()
     }
 
-    /// Returns the sampler's input for the next token. Each call consumes a random number.
-    fn row<'a>(&'a mut self, prompt: &'a [u32], written: &'a [u32]) -> Row<'a> {
+    /// Adds the sampler's input for the tokens that follow the positions `scored` of the prompt and, if `is_sampled`, for
+    /// the next token, which consumes a random number.
+    fn push_rows<'a>(
+        &'a mut self,
+        (prompt, written): (&'a [u32], &'a [u32]),
+        scored: Range<usize>,
+        is_sampled: bool,
+        rows: &mut Vec<Row<'a>>,
+    ) {
+        // The largest bias makes the prompt's token the most likely one, and log probabilities ignore biases.
+        let select = |token: &u32| Sampling {
+            temperature: 0.0,
+            logit_bias: vec![(*token, f32::MAX)],
+            ..Sampling::default()
+        };
+        let targets = prompt.get(scored.start + 1..scored.end + 1).unwrap_or_default();
+        self.prompt_sampling = targets.iter().map(select).collect();
+        let logprobs = self.prompt_logprobs;
+        let row = |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs };
+        rows.extend(self.prompt_sampling.iter().map(row));
+        if !is_sampled {
+            return;
+        }
         let draw = self.random.random();
         let allowed = match self.grammar.as_mut().map(Grammar::allowed) {
             None => None,
@@ -119,9 +151,23 @@ impl Writer {
                 None
             }
         };
-        let is_early = self.usage.completion_tokens < self.min_tokens;
+        let is_early = self.usage.completion_tokens < self.min_tokens
+            && allowed.is_none_or(|allowed| allows_others(allowed, self.text.ends()));
         let sampling = if is_early { &self.early_sampling } else { &self.sampling };
-        Row { sampling, draw, prompt, written, allowed, logprobs: self.logprobs }
+        rows.push(Row { sampling, draw, prompt, written, allowed, logprobs: self.logprobs });
+    }
+
+    /// Reports the log probabilities of prompt tokens. `targets` are the tokens themselves.
+    fn write_prompt(&mut self, targets: &[u32], scored: impl Iterator<Item = Sampled>) {
+        let token = |(target, scored): (&u32, Sampled)| {
+            // Only a logit of negative infinity stays below all others.
+            let logprob = scored.logprob.filter(|_| scored.token == *target).unwrap_or(f32::NEG_INFINITY);
+            TokenLogProb { own: LogProb { token: *target, logprob }, top: scored.top }
+        };
+        let tokens: Vec<_> = targets.iter().zip(scored).map(token).collect();
+        if self.ending.is_none() && !tokens.is_empty() {
+            self.send(Event::Prompt { tokens });
+        }
     }
 
     /// Handles the next token. Returns true if the token is part of the text; an end-of-text token is not.
@@ -130,6 +176,10 @@ impl Writer {
             return false;
         }
         self.usage.cached_tokens = cached;
+        if self.max_tokens == 0 {
+            self.end(StopReason::Length);
+            return false;
+        }
         let token = sampled.token;
         if (!self.ignore_eos && self.text.is_end(token)) || self.stop_tokens.contains(&token) {
             self.end(StopReason::Stop);
@@ -194,21 +244,39 @@ impl Drop for Writer {
 }
 
 impl Sequence<Writer> {
-    /// Returns the sampler's input for the next token.
-    pub(super) fn row(&mut self) -> Row<'_> {
-        let (prompt, written, writer) = self.parts();
-        writer.row(prompt, written)
+    /// Returns the positions of the prompt whose next tokens the committed step scored, and true if the step returned
+    /// the logits of the next token.
+    fn scored(&self) -> (Range<usize>, bool) {
+        let returned = self.returned();
+        let is_sampled = self.wants_logits() && !returned.is_empty();
+        (returned.start..returned.end - usize::from(is_sampled), is_sampled)
     }
 
-    /// Handles the next token or the sampling error. Returns the number of tokens that were added.
-    pub(super) fn write(&mut self, sampled: Result<Sampled, String>) -> usize {
-        let sampled = match sampled {
-            Ok(sampled) => sampled,
+    /// Adds the sampler's input for all rows of logits that the committed step returned.
+    pub(super) fn push_rows<'a>(&'a mut self, rows: &mut Vec<Row<'a>>) {
+        let (scored, is_sampled) = self.scored();
+        let (prompt, written, writer) = self.parts();
+        writer.push_rows((prompt, written), scored, is_sampled, rows);
+    }
+
+    /// Takes the results of its rows, which are tokens or errors of sampling. Returns the number of generated tokens.
+    pub(super) fn write(&mut self, results: &mut impl Iterator<Item = Result<Sampled, String>>) -> usize {
+        let (scored, is_sampled) = self.scored();
+        let results: Vec<_> = results.take(scored.len() + usize::from(is_sampled)).collect();
+        let mut results: Vec<Sampled> = match results.into_iter().collect() {
+            Ok(results) => results,
             Err(message) => {
                 self.writer.fail("sampling", message);
                 return 0;
             }
         };
+        let sampled = if is_sampled { results.pop() } else { None };
+        if !results.is_empty() {
+            let (prompt, _, writer) = self.parts();
+            writer.write_prompt(prompt.get(scored.start + 1..).unwrap_or_default(), results.into_iter());
+            self.set_scored(scored.end);
+        }
+        let Some(sampled) = sampled else { return 0 };
         let (token, cached) = (sampled.token, self.cached());
         let written = self.writer.write(sampled, cached);
         if written {
@@ -216,6 +284,15 @@ impl Sequence<Writer> {
         }
         usize::from(written)
     }
+}
+
+/// Returns true if a mask allows tokens besides `ends`.
+fn allows_others(allowed: &[u32], ends: &[u32]) -> bool {
+    let ends_in = |word: usize| {
+        let bits = ends.iter().filter(|end| **end as usize / 32 == word).map(|end| 1u32 << (end % 32));
+        bits.fold(0, |all, bit| all | bit)
+    };
+    allowed.iter().enumerate().any(|(word, bits)| *bits != 0 && bits & !ends_in(word) != 0)
 }
 
 fn error_event(code: &'static str, error: &anyhow::Error) -> Event {

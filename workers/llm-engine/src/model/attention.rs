@@ -261,7 +261,7 @@ mod tests {
             rows: row..row + 1,
             context,
             blocks: (0..context.div_ceil(BLOCK_SIZE) as u32).collect(),
-            logits: true,
+            logits: 1,
         };
         Step { sequences: contexts.iter().enumerate().map(sequence).collect(), ..Step::default() }
     }

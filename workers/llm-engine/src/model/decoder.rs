@@ -366,10 +366,13 @@ impl Decoder {
         }
         let mut next = 0;
         for sequence in &step.sequences {
-            let SequenceStep { rows, context, blocks: own, .. } = sequence;
+            let SequenceStep { rows, context, blocks: own, logits } = sequence;
             let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
             if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
                 bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
+            }
+            if *logits > rows.len() {
+                bail!("invalid step: a sequence has {} rows, but {logits} logits are wanted", rows.len())
             }
             let needed = context.div_ceil(BLOCK_SIZE);
             if own.len() < needed || first_out_of_range(own, blocks).is_some() {
@@ -410,8 +413,9 @@ impl ReplayableModel for Decoder {
 
 /// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows.
 fn input_parts(step: &Step) -> [Vec<u32>; 7] {
-    let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
-    let wanted = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
+    let last =
+        |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
+    let wanted = step.sequences.iter().flat_map(last).collect();
     let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
     let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
     [tokens, positions, slots, cu_rows, cu_keys, table, wanted]

@@ -19,7 +19,7 @@ const CHECKED_REPLAYS: u32 = 3;
 /// Returns a decoding step whose batch is padded to a power of two with rows that use `unused_block`; `None` if the step
 /// is no decoding step or has too many sequences.
 pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
-    let is_decoding = |sequence: &SequenceStep| sequence.rows.len() == 1 && sequence.logits;
+    let is_decoding = |sequence: &SequenceStep| sequence.rows.len() == 1 && sequence.logits == 1;
     let batch = step.sequences.len();
     if batch == 0 || batch > MAX_BATCH || !step.sequences.iter().all(is_decoding) {
         return None;
@@ -33,7 +33,7 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
             rows: row..row + 1,
             context: 1,
             blocks: vec![unused_block],
-            logits: true,
+            logits: 1,
         });
     }
     Some(step)
@@ -205,7 +205,7 @@ mod tests {
             rows: row..row + 1,
             context: row + 1,
             blocks: (0..(row + 1).div_ceil(BLOCK_SIZE) as u32).collect(),
-            logits: true,
+            logits: 1,
         };
         let rows = 0..batch as u32;
         Step {
@@ -237,7 +237,7 @@ mod tests {
         prompt.sequences[1].rows = 1..3;
         assert_eq!(padded(&prompt, 0), None);
         let mut silent = step(2);
-        silent.sequences[0].logits = false;
+        silent.sequences[0].logits = 0;
         assert_eq!(padded(&silent, 0), None);
     }
 }

@@ -25,7 +25,7 @@ pub fn packed_step(prompts: &[Vec<u32>], vocabulary: usize, context: usize) -> R
             rows: first..first + rows,
             context: rows,
             blocks: Vec::new(),
-            logits: false,
+            logits: 0,
         });
     }
     step.slots = (0..step.tokens.len() as u32).collect();

@@ -84,11 +84,12 @@ impl Penalties {
         let biased = biases.map(|(token, bias)| Item { token: *token, bias: *bias, ..Item::default() });
         let repeats = sampling.repetition_penalty != 1.0;
         // Long contexts are scanned only if a penalty needs them.
-        let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
+        let [prompt, written] = window(row);
+        let [prompt, text] = if repeats { [prompt, written] } else { [&[][..]; 2] };
         let seen = prompt.iter().chain(text);
         let seen = seen.map(|token| Item { token: *token, seen: true, ..Item::default() });
         let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
-        let counted = if counts { row.written } else { &[] }.iter();
+        let counted = if counts { written } else { &[] }.iter();
         let counted = counted.map(|token| Item { token: *token, count: 1, ..Item::default() });
         let mut items = Vec::new();
         let merged = biased.chain(seen).chain(counted).try_for_each(|item| self.merge(&mut items, item));
@@ -113,5 +114,17 @@ impl Penalties {
             merged.seen |= item.seen;
         }
         Ok(())
+    }
+}
+
+/// Returns the tokens of prompt and text that the penalties of a row consider.
+fn window<'a>(row: &Row<'a>) -> [&'a [u32]; 2] {
+    let last = |tokens: &'a [u32], count: usize| &tokens[tokens.len().saturating_sub(count)..];
+    match row.sampling.penalty_window {
+        Some(count) => {
+            let written = last(row.written, count);
+            [last(row.prompt, count - written.len()), written]
+        }
+        None => [row.prompt, row.written],
     }
 }

@@ -56,11 +56,13 @@ macro_rules! settings {
             pub seed: Option<u64>,
             /// Tokens and the biases that are added to their logits.
             pub logit_bias: Vec<(u32, f32)>,
+            /// Number of last tokens of prompt and text that the penalties consider; `None` considers all.
+            pub penalty_window: Option<usize>,
         }
 
         impl Default for Sampling {
             fn default() -> Self {
-                Self { $($name: $default,)* seed: None, logit_bias: Vec::new() }
+                Self { $($name: $default,)* seed: None, logit_bias: Vec::new(), penalty_window: None }
             }
         }
 
@@ -84,7 +86,7 @@ settings! {
     /// Keeps tokens at least this share as likely as the most likely one; 0 keeps all.
     number min_p = 0.0, 0.0..=1.0;
     /// Divides the logits of tokens of prompt and text if positive, and multiplies them otherwise; 1 changes nothing.
-    number repetition_penalty("repeat_penalty") = 1.0, f32::MIN_POSITIVE..=2.0;
+    number repetition_penalty("repeat_penalty") = 1.0, f32::MIN_POSITIVE..=100.0;
     /// Subtracted from the logit of each token that the text has.
     number presence_penalty = 0.0, -2.0..=2.0;
     /// Subtracted from the logit of each token, as often as the text has it.

@@ -1,27 +1,20 @@
-//! Grammars that constrain generated text to JSON.
+//! Grammars that constrain generated text.
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use llguidance::api::TopLevelGrammar;
+use anyhow::{Context, Result, anyhow, ensure};
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
 
+use super::grammar_source::GrammarSource;
 use super::recent::RecentlyUsed;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
-/// Limits of a schema: nesting depth, number of values, and number of objects and arrays.
-const MAX_DEPTH: usize = 48;
-const MAX_VALUES: usize = 20_000;
-const MAX_CONTAINERS: usize = 2_000;
-/// Stack bytes for compiling a schema, per object or array. References may nest them in any order.
-const STACK_PER_CONTAINER: usize = 128 << 10;
+/// Stack bytes for compiling a grammar, per part. References may nest parts in any order.
+const STACK_PER_PART: usize = 128 << 10;
 /// Maximum length in bytes of a token that a grammar allows; bounds the depth of the token tree.
 const MAX_TOKEN_BYTES: usize = 256;
-/// White space between JSON tokens: enough to pretty-print, but bounded, as models might never stop.
-const WHITESPACE: &str = r"[ \n\t]{1,20}";
 
 /// Number of compiled grammars that are kept. Each may take a few MiB.
 const MAX_COMPILED: usize = 16;
@@ -47,67 +40,18 @@ impl GrammarCompiler {
     }
 
     fn matcher(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Matcher> {
-        let any = json!({ "type": "object" });
-        let schema = match constraint {
-            Constraint::JsonObject => &any,
-            Constraint::JsonSchema(schema) => schema,
-        };
-        let containers = containers(schema)?;
-        let schema = TopLevelGrammar::from_json_schema(with_whitespace(schema)?);
+        let GrammarSource { grammar, parts, name } = GrammarSource::of(constraint)?;
         let factory =
             self.factory.get_or_init(|| factory(tokens, ends).map_err(|error| format!("{error:#}")));
         let factory = factory.as_ref().map_err(|error| anyhow!("cannot compile grammars: {error}"))?;
         let compiled = thread::scope(|scope| {
-            let thread = thread::Builder::new().stack_size((4 << 20) + containers * STACK_PER_CONTAINER);
-            let thread = thread.spawn_scoped(scope, || factory.create_parser(schema));
+            let thread = thread::Builder::new().stack_size((4 << 20) + parts * STACK_PER_PART);
+            let thread = thread.spawn_scoped(scope, || factory.create_parser(grammar));
             thread
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the grammar compiler panicked"))))
         });
         let parser = compiled.context("cannot start a compiler thread")?.map_err(|error| brief(&error));
-        Ok(Matcher::new(Ok(parser.context("the schema cannot be used")?)))
-    }
-}
-
-/// Returns the number of objects and arrays of a schema, or an error if the schema is too large.
-fn containers(schema: &Value) -> Result<usize> {
-    let (mut values, mut containers) = (0, 0);
-    let mut level = vec![schema];
-    for _ in 0..MAX_DEPTH {
-        values += level.len();
-        containers += level.iter().filter(|value| value.is_object() || value.is_array()).count();
-        level = level.into_iter().flat_map(children).collect();
-    }
-    ensure!(level.is_empty(), "the schema is nested deeper than {MAX_DEPTH} levels");
-    for (count, most, what) in
-        [(values, MAX_VALUES, "values"), (containers, MAX_CONTAINERS, "objects and arrays")]
-    {
-        ensure!(count <= most, "the schema has {count} {what}, more than the limit of {most}");
-    }
-    Ok(containers)
-}
-
-/// Adds the bounded white-space pattern to a schema.
-fn with_whitespace(schema: &Value) -> Result<Value> {
-    match schema {
-        Value::Bool(true) => Ok(json!({ "x-guidance": { "whitespace_pattern": WHITESPACE } })),
-        Value::Object(fields) => {
-            ensure!(
-                !fields.contains_key("x-guidance"),
-                "the schema has the key x-guidance, which is not part of JSON Schema"
-            );
-            let mut fields = fields.clone();
-            fields.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));
-            Ok(Value::Object(fields))
-        }
-        _ => bail!("a schema must be an object, not {schema}"),
-    }
-}
-
-fn children(value: &Value) -> Vec<&Value> {
-    match value {
-        Value::Array(values) => values.iter().collect(),
-        Value::Object(fields) => fields.values().collect(),
-        _ => Vec::new(),
+        Ok(Matcher::new(Ok(parser.with_context(|| format!("the {name} cannot be used"))?)))
     }
 }
 

@@ -14,19 +14,27 @@
 //! | `stream` | incremental detokenization and stop strings |
 //! | `template/` | chat templates |
 //! | `pieces` | cuts of long texts |
-//! | `grammar` | output constrained to JSON |
+//! | `grammar` | state of a grammar that constrains the output |
 //! | `recent` | cache of compiled grammars |
+//! | `grammar_source` | conversion of constraints to the grammar compiler's input |
+//! | `schema` | limits and white space of JSON schemas |
+//! | `gbnf`, `structural_tag`, `lark` | conversion of GBNF and of structural tags to Lark |
 mod chosen_template;
 mod folder;
+mod gbnf;
 mod gguf;
 mod gguf_metadata;
 mod gguf_tokenizers;
 mod grammar;
+mod grammar_source;
+mod lark;
 mod pieces;
 mod pre_tokenizers;
 mod recent;
+mod schema;
 mod segments;
 mod stream;
+mod structural_tag;
 mod template;
 mod token_bytes;
 mod tokenizer;

@@ -24,14 +24,16 @@ pub struct TextStream {
     unsearched: usize,
     /// Special tokens that add text.
     shown: Vec<u32>,
+    /// If true, all special tokens add their text.
+    has_special: bool,
 }
 
 impl TextStream {
     /// Creates a stream that ends before any string of `stop`. Empty strings are ignored.
     pub fn new(text: Arc<TextCodec>, stop: Vec<String>) -> Self {
         let stops = stop.into_iter().filter(|stop| !stop.is_empty()).collect();
-        let stops = StopFinder { stops, held: String::new(), found: None };
-        Self { text, bytes: Vec::new(), stops, unsearched: 0, shown: Vec::new() }
+        let stops = StopFinder { stops, held: String::new(), found: None, is_included: false };
+        Self { text, bytes: Vec::new(), stops, unsearched: 0, shown: Vec::new(), has_special: false }
     }
 
     /// Searches stop strings only in the text of the token number `token` and of later ones, counted from 1.
@@ -44,10 +46,21 @@ impl TextStream {
         Self { shown, ..self }
     }
 
+    /// If `is_included`, the text ends after the stop string instead of before it.
+    pub fn including_stop(mut self, is_included: bool) -> Self {
+        self.stops.is_included = is_included;
+        self
+    }
+
+    /// If `has_special`, all special tokens add their text.
+    pub fn with_special_tokens(self, has_special: bool) -> Self {
+        Self { has_special, ..self }
+    }
+
     /// Returns the text that `token` completes. It is empty while a character or a stop string may be
-    /// incomplete, and for unknown tokens and special tokens that are not shown.
+    /// incomplete, for unknown tokens, and for special tokens unless they add their text.
     pub fn push(&mut self, token: u32) -> Result<TextChunk> {
-        let bytes = match self.shown.contains(&token) {
+        let bytes = match self.has_special || self.shown.contains(&token) {
             true => self.text.token_bytes(token).unwrap_or_default(),
             false => self.text.visible_bytes(token),
         };
@@ -101,6 +114,8 @@ struct StopFinder {
     held: String,
     /// Stop string that ended the text.
     found: Option<String>,
+    /// If true, the text ends after the stop string.
+    is_included: bool,
 }
 
 impl StopFinder {
@@ -114,9 +129,9 @@ impl StopFinder {
             Some((start + stop.len(), start, stop))
         });
         // The match that ends first wins, so that the result does not depend on how the text is split.
-        if let Some((_, start, stop)) = found.min() {
+        if let Some((end, start, stop)) = found.min() {
             self.found = Some(stop.clone());
-            self.held.truncate(start);
+            self.held.truncate(if self.is_included { end } else { start });
             return TextChunk { text: std::mem::take(&mut self.held), stopped: true };
         }
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);

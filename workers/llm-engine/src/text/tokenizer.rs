@@ -211,6 +211,50 @@ impl TextCodec {
         }
     }
 
+    /// Like [`TextCodec::chat_with`], but without the beginning of an answer after the messages.
+    ///
+    /// # Errors
+    /// Returns an error if there is no template or it rejects the messages.
+    pub fn chat_history(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+        variables: Option<&Map<String, Value>>,
+    ) -> Result<String> {
+        let mut variables = variables.cloned().unwrap_or_default();
+        variables.insert("add_generation_prompt".into(), false.into());
+        self.chat_with(messages, tools, Some(&variables))
+    }
+
+    /// Like [`TextCodec::chat_with`], but the last message, which is the beginning of the answer, stays open. As in
+    /// Transformers, the text ends with that message's content.
+    ///
+    /// # Errors
+    /// Returns an error if the last message has no text or the template does not write it.
+    pub fn chat_continued(
+        &self,
+        messages: &Value,
+        tools: Option<&Value>,
+        variables: Option<&Map<String, Value>>,
+    ) -> Result<String> {
+        let last = messages.as_array().and_then(|messages| messages.last());
+        let content = last.and_then(|last| last["content"].as_str()).unwrap_or_default();
+        let words = content.trim();
+        ensure!(!words.is_empty(), "the last message has no text to continue");
+        let mut text = self.chat_history(messages, tools, variables)?;
+        let start = text.rfind(words).context("the chat template does not write the last message's text")?;
+        // Templates may trim the content.
+        let kept = content.trim_start();
+        let kept = if text[start..].starts_with(kept) { kept } else { words };
+        text.truncate(start + kept.len());
+        Ok(text)
+    }
+
+    /// Returns true for tokens that are no part of the text, such as those that begin or end it.
+    pub fn is_special(&self, token: u32) -> bool {
+        self.token_bytes.is_special(token)
+    }
+
     /// Compiles a constraint. The first call takes longer because it builds a tree of the vocabulary.
     ///
     /// # Errors

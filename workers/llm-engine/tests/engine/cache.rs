@@ -64,8 +64,12 @@ impl Cache {
             }
         }
         assert_eq!(next, rows);
-        let read = |blocks, context| digest((0..context).map(|position| self.at(blocks, position)));
-        step.sequences.iter().map(|sequence| read(&sequence.blocks, sequence.context)).collect()
+        step.sequences.iter().map(|sequence| self.digest_at(&sequence.blocks, sequence.context)).collect()
+    }
+
+    /// Returns the digest of the first `context` positions of a sequence.
+    pub fn digest_at(&self, blocks: &[u32], context: usize) -> u64 {
+        digest((0..context).map(|position| self.at(blocks, position)))
     }
 
     fn at(&self, blocks: &[u32], position: usize) -> u64 {

@@ -7,4 +7,5 @@ mod isolation;
 mod mock;
 mod refused;
 mod scheduler;
+mod scoring;
 mod streams;

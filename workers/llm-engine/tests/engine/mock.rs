@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Error, Result, Tensor, bail};
 use llm_engine::engine::{Engine, Options, Stream};
-use llm_engine::request::{Event, LogProb, Request, Sampling, StopReason, Usage};
-use llm_engine::step::{Capacity, SequenceStep, Step, StepModel};
+use llm_engine::request::{Event, LogProb, Request, Sampling, StopReason, TokenLogProb, Usage};
+use llm_engine::step::{Capacity, Step, StepModel};
 use llm_engine::text::TextCodec;
 use tokenizers::Tokenizer;
 use tokenizers::models::wordlevel::WordLevel;
@@ -19,7 +19,7 @@ pub const VOCABULARY: usize = 64;
 /// The end-of-text token.
 pub const END: u32 = 0;
 
-fn logits(digest: u64) -> Vec<f32> {
+pub fn logits(digest: u64) -> Vec<f32> {
     (0..VOCABULARY as u64).map(|token| (mix(digest, token) >> 40) as f32 / (1 << 22) as f32).collect()
 }
 
@@ -54,6 +54,7 @@ pub enum Fault {
 #[derive(Default)]
 pub struct MockCalls {
     pub most_rows: AtomicUsize,
+    pub most_logits: AtomicUsize,
     pub copies: AtomicUsize,
     /// Numbers of sequences and rows of each step.
     pub steps: Mutex<Vec<(usize, usize)>>,
@@ -128,13 +129,18 @@ impl StepModel for Mock {
             _ => {}
         }
         self.calls.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
-        let digests = self.cache.step(step);
-        let wanted = digests.iter().zip(&step.sequences).filter(|(_, sequence)| sequence.logits);
-        let row = |(&digest, sequence): (&u64, &SequenceStep)| match step.tokens[sequence.rows.end - 1] {
-            token if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
-            _ => logits(digest),
-        };
-        let rows: Vec<Vec<f32>> = wanted.map(row).collect();
+        self.cache.step(step);
+        let mut rows: Vec<Vec<f32>> = Vec::new();
+        for sequence in &step.sequences {
+            for row in sequence.rows.end - sequence.logits..sequence.rows.end {
+                let context = sequence.context - (sequence.rows.end - 1 - row);
+                rows.push(match step.tokens[row] {
+                    token if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
+                    _ => logits(self.cache.digest_at(&sequence.blocks, context)),
+                });
+            }
+        }
+        self.calls.most_logits.fetch_max(rows.len(), Ordering::Relaxed);
         Tensor::from_vec(rows.concat(), (rows.len(), VOCABULARY), &Device::Cpu)
     }
 
@@ -187,6 +193,7 @@ pub struct StreamOutput {
     pub tokens: Vec<u32>,
     pub text: String,
     pub top: Vec<Vec<LogProb>>,
+    pub prompt: Vec<TokenLogProb>,
     pub end: std::result::Result<(StopReason, Usage), (&'static str, String)>,
 }
 
@@ -203,11 +210,17 @@ impl StreamOutput {
 /// Reads a stream to its end, and checks the order of events.
 pub fn read(mut stream: Stream) -> StreamOutput {
     let (mut tokens, mut text, mut top, mut started) = (Vec::new(), String::new(), Vec::new(), false);
+    let mut prompt = Vec::new();
     loop {
         let end = match stream.blocking_next().expect("a stream must end with `End` or `Error`") {
             Event::Started => {
                 assert!(!started && tokens.is_empty());
                 started = true;
+                continue;
+            }
+            Event::Prompt { tokens: scored } => {
+                assert!(started && tokens.is_empty());
+                prompt.extend(scored);
                 continue;
             }
             Event::Token { token, text: piece, top: likeliest, .. } => {
@@ -225,7 +238,7 @@ pub fn read(mut stream: Stream) -> StreamOutput {
             Event::Error { code, message } => Err((code, message)),
         };
         assert_eq!(stream.blocking_next(), None);
-        return StreamOutput { tokens, text, top, end };
+        return StreamOutput { tokens, text, top, prompt, end };
     }
 }
 

@@ -50,8 +50,9 @@ fn values_out_of_range_are_rejected_by_field() {
     let cases = [
         ("prompt", request(vec![], 1)),
         ("prompt", request(vec![1, VOCABULARY as u32], 1)),
-        ("max_tokens", request(vec![1], 0)),
+        ("min_tokens", Request { min_tokens: 2, ..good.clone() }),
         ("stop", Request { stop: vec!["a".into(), String::new()], ..good.clone() }),
+        ("prompt_logprobs", Request { prompt_logprobs: Some(VOCABULARY + 1), ..good.clone() }),
         ("logprobs", Request { logprobs: Some(VOCABULARY + 1), ..good.clone() }),
         ("temperature", with(|sampling| sampling.temperature = -0.1)),
         ("temperature", with(|sampling| sampling.temperature = f32::NAN)),

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 
 use super::cache::{Cache, digest_of};
 
+fn limits(running: usize, rows: usize) -> Limits {
+    Limits { running, rows, scored_rows: rows }
+}
+
 /// Number of tokens that a request generates.
 type Wanted = usize;
 
@@ -76,10 +80,10 @@ impl Run {
                 &tokens[rows.context - rows.rows.len()..rows.context]
             );
             assert_eq!(digest, digest_of(&tokens[..rows.context]), "the cells must match the tokens");
-            assert_eq!(rows.logits, rows.context == tokens.len());
+            assert_eq!(rows.logits == 1, rows.context == tokens.len());
         }
         scheduler.commit(plan);
-        let wanted = step.sequences.iter().zip(&digests).filter(|(sequence, _)| sequence.logits);
+        let wanted = step.sequences.iter().zip(&digests).filter(|(sequence, _)| sequence.logits == 1);
         let wanted: Vec<_> = wanted.map(|(_, &digest)| digest).collect();
         assert_eq!(scheduler.awaiting_token().count(), wanted.len());
         for (sequence, digest) in scheduler.awaiting_token().zip(wanted) {
@@ -139,7 +143,7 @@ proptest! {
         actions in actions(),
     ) {
         // The longest sequence just fits: 109 prompt tokens and 39 generated ones.
-        let limits = Limits { running, rows: running + more_rows };
+        let limits = limits(running, running + more_rows);
         let mut run = Run::new(148_usize.div_ceil(BLOCK_SIZE) + spare, shares, limits);
         let (mut submitted, mut cancelled, mut tokens) = (0, 0, 0);
         for action in actions {
@@ -172,7 +176,7 @@ proptest! {
         count in 1..30_usize,
         rows in 8..100_usize,
     ) {
-        let mut run = Run::new(1000, false, Limits { running: 8, rows });
+        let mut run = Run::new(1000, false, limits(8, rows));
         let submitted: Vec<_> = (0..count).map(|_| run.submit(vec![1; length], 3)).collect();
         run.finish(count * (length + 3));
         prop_assert_eq!(run.first, submitted);
@@ -181,7 +185,7 @@ proptest! {
 
 #[test]
 fn short_prompts_do_not_wait_for_a_long_prompt() {
-    let mut run = Run::new(2000, true, Limits { running: 64, rows: 64 });
+    let mut run = Run::new(2000, true, limits(64, 64));
     let writing = run.submit(vec![9; 4], 10_000);
     run.step();
     let long = run.submit((0..16_000).collect(), 1);
@@ -201,7 +205,7 @@ fn short_prompts_do_not_wait_for_a_long_prompt() {
 #[test]
 fn a_common_prompt_is_computed_once() {
     let prompt: Vec<u32> = (0..100).collect();
-    let mut run = Run::new(200, true, Limits { running: 16, rows: 256 });
+    let mut run = Run::new(200, true, limits(16, 256));
     (0..16).for_each(|_| _ = run.submit(prompt.clone(), 5));
     run.step();
     run.step();
@@ -218,7 +222,7 @@ fn a_common_prompt_is_computed_once() {
 
 #[test]
 fn a_partially_shared_block_is_copied() {
-    let mut run = Run::new(20, true, Limits { running: 4, rows: 64 });
+    let mut run = Run::new(20, true, limits(4, 64));
     let prompt: Vec<u32> = (0..32).collect();
     run.submit(prompt.clone(), 1);
     run.finish(5);
@@ -240,7 +244,7 @@ fn a_partially_shared_block_is_copied() {
 
 #[test]
 fn the_youngest_sequence_is_preempted() {
-    let mut run = Run::new(8, false, Limits { running: 2, rows: 64 });
+    let mut run = Run::new(8, false, limits(2, 64));
     let [first, second] = [40, 35].map(|length| run.submit(vec![1; length], 60));
     let third = run.submit(vec![2; 10], 2);
     run.step();
@@ -263,7 +267,7 @@ fn the_youngest_sequence_is_preempted() {
 /// A client with many requests does not delay the first request of another until all of its own have run.
 #[test]
 fn clients_take_turns() {
-    let mut scheduler = Scheduler::new(99, true, Limits { running: 3, rows: 64 });
+    let mut scheduler = Scheduler::new(99, true, limits(3, 64));
     for (client, token) in [(1, 10), (1, 20), (1, 30), (1, 40), (1, 50), (2, 60), (3, 70), (2, 80)] {
         scheduler.submit(Sequence::new(vec![token; 3], 0).of_client(client));
     }

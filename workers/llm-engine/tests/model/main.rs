@@ -12,5 +12,6 @@ mod graphs;
 mod launches;
 mod reference;
 mod safetensors;
+mod scoring;
 mod steps;
 mod switches;

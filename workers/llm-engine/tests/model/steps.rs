@@ -110,7 +110,12 @@ impl Runner {
             }
             *done += rows;
             let (rows, context) = (first..step.tokens.len(), *done);
-            step.sequences.push(SequenceStep { rows, context, blocks: blocks.clone(), logits });
+            step.sequences.push(SequenceStep {
+                rows,
+                context,
+                blocks: blocks.clone(),
+                logits: usize::from(logits),
+            });
         }
         let logits = self.model.step(&step).unwrap();
         let wanted = shares.iter().filter(|share| share.2).count();

@@ -40,6 +40,7 @@ pub fn combinations(vocabulary: usize) -> Vec<Sampling> {
                         frequency_penalty: if changes { 0.125 } else { 0.0 },
                         logit_bias: if all.len() % 5 == 0 { vec![(0, 1.5)] } else { Vec::new() },
                         seed: None,
+                        penalty_window: if all.len() % 7 == 0 { Some(4) } else { None },
                     });
                 }
             }

@@ -36,21 +36,22 @@ impl Case {
     /// Returns the logits after bias, penalties and mask, in f32.
     pub fn adjusted(&self) -> Vec<f32> {
         let sampling = &self.sampling;
+        let all = [self.prompt.as_slice(), &self.written].concat();
+        let skipped = sampling.penalty_window.map_or(0, |window| all.len().saturating_sub(window));
+        let (considered, written) = (&all[skipped..], &all[skipped.max(self.prompt.len())..]);
         let adjust = |(token, logit): (usize, &f32)| {
             let token = token as u32;
             let bias: f32 =
                 sampling.logit_bias.iter().filter(|(of, _)| *of == token).map(|(_, bias)| bias).sum();
             let mut logit = logit + bias;
-            if sampling.repetition_penalty != 1.0
-                && (self.prompt.contains(&token) || self.written.contains(&token))
-            {
+            if sampling.repetition_penalty != 1.0 && considered.contains(&token) {
                 logit = if logit > 0.0 {
                     logit / sampling.repetition_penalty
                 } else {
                     logit * sampling.repetition_penalty
                 };
             }
-            let count = self.written.iter().filter(|of| **of == token).count();
+            let count = written.iter().filter(|of| **of == token).count();
             if count > 0 {
                 logit -= sampling.presence_penalty + sampling.frequency_penalty * count as f32;
             }

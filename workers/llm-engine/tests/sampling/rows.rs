@@ -37,7 +37,8 @@ fn sampling(vocabulary: u32) -> impl Strategy<Value = Sampling> {
     let repeat = prop_oneof![Just(1.0f32), 0.5f32..2.0];
     let penalty = || prop_oneof![Just(0.0f32), -2.0f32..2.0];
     let bias = prop::collection::vec((0..vocabulary, -5.0f32..5.0), 0..4);
-    (temperature, top_k, top_p, min_p, repeat, penalty(), penalty(), bias).prop_map(
+    let window = prop_oneof![2 => Just(None), 1 => (0usize..12).prop_map(Some)];
+    (temperature, top_k, top_p, min_p, repeat, penalty(), penalty(), bias, window).prop_map(
         |(
             temperature,
             top_k,
@@ -47,6 +48,7 @@ fn sampling(vocabulary: u32) -> impl Strategy<Value = Sampling> {
             presence_penalty,
             frequency_penalty,
             logit_bias,
+            penalty_window,
         )| {
             Sampling {
                 temperature,
@@ -58,6 +60,7 @@ fn sampling(vocabulary: u32) -> impl Strategy<Value = Sampling> {
                 frequency_penalty,
                 seed: None,
                 logit_bias,
+                penalty_window,
             }
         },
     )

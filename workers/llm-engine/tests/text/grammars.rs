@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::tokenizers_built::{ADDED, END, bytes, pieces, text, tiny_llama};
 
-fn allowed(grammar: &mut Grammar, text: &TextCodec) -> Vec<u32> {
+pub fn allowed(grammar: &mut Grammar, text: &TextCodec) -> Vec<u32> {
     let words = grammar.allowed().unwrap();
     let may = |token: &u32| words.get(*token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1);
     (0..text.vocabulary() as u32).filter(may).collect()

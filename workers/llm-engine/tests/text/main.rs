@@ -1,6 +1,7 @@
 //! Tokenizers, detokenization, chat templates and grammars, with small tokenizers built here.
 mod chats;
 mod gguf;
+mod grammar_kinds;
 mod grammars;
 mod long_texts;
 mod streams;

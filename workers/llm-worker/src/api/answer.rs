@@ -1,5 +1,6 @@
 //! Common parts of chat and completion responses.
 use llm_engine::request::LogProb;
+pub use llm_engine::request::TokenLogProb;
 use llm_engine::text::TextCodec;
 use serde::Serialize;
 
@@ -22,15 +23,6 @@ pub struct Usage {
 pub struct PromptDetails {
     /// Number of prompt tokens found in the cache.
     pub cached_tokens: usize,
-}
-
-/// A generated token with its log probability and alternatives.
-#[derive(Clone, Debug)]
-pub struct TokenLogProb {
-    /// Token and log probability.
-    pub own: LogProb,
-    /// Most likely tokens at this position.
-    pub top: Vec<LogProb>,
 }
 
 /// Log probability of a token in a chat response.

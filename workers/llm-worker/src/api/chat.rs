@@ -13,14 +13,19 @@ use worker_core::{ApiError, Body, Client, sse};
 
 use super::answer::{ChatLogProb, TokenLogProb};
 use super::envelope::{Answer, Envelope};
+use super::extensions::ExtensionFields;
 use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
 use super::parsers::ParserOptions;
-use super::request::{ChatBody, ChatFields};
+use super::prompt_logprobs::PromptLogProbs;
+use super::request::{ChatFields, CommonFields, SamplerFields};
 use super::template_variables::variables;
 use super::tool_calls::ToolCall;
 use super::{call_ids, messages, prompts, tokenizing};
 use crate::served::{Api, ServedModel};
+
+/// Body of `POST /v1/chat/completions`.
+pub type ChatBody = (ChatFields, CommonFields, SamplerFields, ExtensionFields);
 
 #[derive(Serialize)]
 struct Choice {
@@ -70,39 +75,81 @@ struct LogProbs {
 struct Writer {
     served: Arc<ServedModel>,
     logprobs: bool,
+    prompt_logprobs: Option<usize>,
+}
+
+/// How a prompt ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Ending {
+    /// With the beginning of an answer.
+    Answer,
+    /// With the last message.
+    Message,
+    /// Within the last message, which the answer continues.
+    Open,
+}
+
+impl Ending {
+    /// Reads the fields, whose names and meaning are those of vLLM and Transformers.
+    ///
+    /// # Errors
+    /// Returns a 400 error if the fields contradict each other.
+    pub fn of(own: &ChatFields) -> Result<Self, ApiError> {
+        match (own.continue_final_message.unwrap_or(false), own.add_generation_prompt) {
+            (true, Some(true)) => Err(ApiError::field(
+                "continue_final_message",
+                "cannot be combined with `add_generation_prompt: true`",
+            )),
+            (true, _) => Ok(Self::Open),
+            (false, Some(false)) => Ok(Self::Message),
+            (false, _) => Ok(Self::Answer),
+        }
+    }
 }
 
 /// Handles `POST /v1/chat/completions`.
 pub async fn create(
     State(api): State<Api>,
     client: Client,
-    Body((own, common, sampler)): Body<ChatBody>,
+    Body((own, mut common, sampler, extensions)): Body<ChatBody>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
     served.name.check(common.model.as_deref())?;
-    let logprobs = logprobs(&own)?;
+    let logprobs = logprobs(&own, extensions.n_probs)?;
+    extensions.rename(&mut common)?;
+    let ending = Ending::of(&own)?;
+    let truncation = extensions.truncate_prompt_tokens;
     let vocabulary = served.engine.capacity().vocabulary;
     let mut options = Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)?;
+    extensions.apply(&mut options)?;
     served.check_count(options.choices, "n")?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?;
-    let mut constrained = "response_format";
+    let mut constrained = options.constraint_field;
     if let Some(schema) = tools.schema {
         constrained = "tools";
         options.constrain(schema, "tool_choice")?;
     }
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
-    let (prompt, written) = prompt(&served, conversation, (tools.for_template, variables)).await?;
-    served.check_prompt(prompt.len(), "messages")?;
+    let conversation = (conversation, tools.for_template, variables);
+    let (mut prompt, written) = prompt(&served, conversation, ending, truncation.is_some()).await?;
+    if let Some(most) = truncation.map(|truncation| truncation.tokens(served.context())) {
+        prompt.drain(..prompt.len().saturating_sub(most));
+    }
+    served.check_prompt(prompt.len(), options.request.max_tokens, "messages")?;
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
-    let parser = ParserOptions { tools: tools.callable, single, is_json: options.is_constrained() };
+    let (is_constrained, is_json) = (options.is_constrained(), options.is_json());
+    let parser = ParserOptions { tools: tools.callable, single, is_constrained, is_json };
     options.show_tokens(served.shown_tokens(&parser));
     let parser = served.formats.parser(parser, &written);
+    let prompt_tokens = prompt.len() * options.choices;
     let requests = options.requests(vec![prompt], &client);
     let generation =
         Generation::start(&served, requests, options.choices, parser, ["messages", constrained]).await?;
-    let writer = Writer { served: served.clone(), logprobs: logprobs.is_some() };
+    let generation = generation.measuring(options.timings, prompt_tokens);
+    let prompt_logprobs = options.request.prompt_logprobs;
+    let writer = Writer { served: served.clone(), logprobs: logprobs.is_some(), prompt_logprobs };
     let envelope = |object| Envelope::new(served, "chatcmpl-", object, &options, place);
     if !options.stream {
         return Ok(Json(writer.whole(envelope("chat.completion"), options.choices, generation).await?)
@@ -120,10 +167,12 @@ pub async fn create(
 }
 
 /// Returns the number of alternatives to report, if log probabilities are requested.
-fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
-    let top = own.top_logprobs.unwrap_or(0);
+fn logprobs(own: &ChatFields, n_probs: Option<usize>) -> Result<Option<usize>, ApiError> {
+    check(&[top_logprobs("n_probs", n_probs.unwrap_or(0))])?;
+    let wanted = n_probs.filter(|count| *count > 0);
+    let top = own.top_logprobs.or(wanted).unwrap_or(0);
     check(&[top_logprobs("top_logprobs", top)])?;
-    match own.logprobs.unwrap_or(false) {
+    match own.logprobs.unwrap_or(wanted.is_some()) {
         true => Ok(Some(top)),
         false if top > 0 => Err(ApiError::field("top_logprobs", "requires `logprobs: true`")),
         false => Ok(None),
@@ -133,29 +182,32 @@ fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
 /// Returns the tokens and the text of the prompt.
 async fn prompt(
     served: &Arc<ServedModel>,
-    conversation: Value,
-    (tools, variables): (Option<Value>, Map<String, Value>),
+    (conversation, tools, variables): (Value, Option<Value>, Map<String, Value>),
+    ending: Ending,
+    is_truncated: bool,
 ) -> Result<(Vec<u32>, String), ApiError> {
-    let bytes = tokenizing::text_bytes(&conversation);
-    tokenizing::check_bytes(served, bytes, "messages")?;
+    let (bytes, limit) = (tokenizing::text_bytes(&conversation), tokenizing::limit(served, is_truncated));
+    tokenizing::check_bytes(served, bytes, limit, "messages")?;
     tokenizing::run(served, bytes, move |served| {
-        let written = rendered(served, &conversation, tools.as_ref(), Some(&variables), "messages")?;
+        let inputs = (tools.as_ref(), Some(&variables));
+        let written = rendered(served, &conversation, inputs, ending, "messages")?;
         // The template's output already contains the BOS token.
-        let prompt = tokenizing::encode_one(served, &written, false, "messages")?;
+        let prompt = tokenizing::encode_one(served, &written, false, limit, "messages")?;
         Ok((prompt, written))
     })
     .await
 }
 
-/// Renders a conversation, which is the field `param`, with the model's chat template and further variables of it.
+/// Renders a conversation, which is the field `param`, with the model's chat template. The template receives tools and
+/// further variables.
 ///
 /// # Errors
 /// Returns a 400 error if there is no template or it rejects the conversation.
 pub fn rendered(
     served: &ServedModel,
     conversation: &Value,
-    tools: Option<&Value>,
-    variables: Option<&Map<String, Value>>,
+    (tools, variables): (Option<&Value>, Option<&Map<String, Value>>),
+    ending: Ending,
     param: &str,
 ) -> Result<String, ApiError> {
     let text = served.engine.text();
@@ -168,7 +220,11 @@ pub fn rendered(
         messages::add_thinking(thinking.insert(conversation.clone()));
     }
     let conversation = thinking.as_ref().unwrap_or(conversation);
-    let write = |conversation: &Value| text.chat_with(conversation, tools, variables);
+    let write = |conversation: &Value| match ending {
+        Ending::Answer => text.chat_with(conversation, tools, variables),
+        Ending::Message => text.chat_history(conversation, tools, variables),
+        Ending::Open => text.chat_continued(conversation, tools, variables),
+    };
     let written = write(conversation).or_else(|refused| match call_ids::with_short_ids(conversation) {
         Some(conversation) => write(&conversation).map_err(|_| refused),
         None => Err(refused),
@@ -193,9 +249,14 @@ impl Writer {
         let choice =
             |index| Choice { index, message: message(), logprobs: self.logprobs(&[]), finish_reason: None };
         let mut choices: Vec<Choice> = (0..choices).map(choice).collect();
+        let mut prompt = self.prompt_logprobs.map(|_| PromptLogProbs::default());
         while let Some(piece) = generation.next().await {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.index) else { continue };
+            // All texts have the same prompt.
+            if let (0, Some(prompt), Some(count)) = (piece.index, &mut prompt, self.prompt_logprobs) {
+                prompt.extend(self.served.engine.text(), &piece.prompt, count);
+            }
             let message = &mut choice.message;
             ToolCall::extend(&mut message.tool_calls, &piece.deltas);
             let (reasoning, content) = (piece.reasoning(), piece.content());
@@ -211,7 +272,8 @@ impl Writer {
             }
             choice.finish_reason = piece.finish.or(choice.finish_reason);
         }
-        Ok(envelope.whole(choices, generation.usage()))
+        let answer = envelope.whole(choices, generation.usage());
+        Ok(answer.with_timings(generation.timings()).with_prompt_logprobs(prompt))
     }
 
     fn chunk(&self, piece: ChoicePiece) -> Chunk {

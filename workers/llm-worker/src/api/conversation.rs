@@ -5,7 +5,7 @@ use llm_engine::request::Sampling;
 use serde_json::{Map, Value};
 use worker_core::{ApiError, Client, WorkPermit, fields};
 
-use super::chat::rendered;
+use super::chat::{Ending, rendered};
 use super::generation::Generation;
 use super::messages::{self, Tools};
 use super::options::Options;
@@ -125,11 +125,15 @@ impl Conversation {
         let (prompt, written) =
             prompt(served, self.turns, self.continues, (for_template, self.variables), names.turns).await?;
         let prompt_tokens = prompt.len();
-        served.check_prompt(prompt_tokens, names.turns)?;
+        served.check_prompt(prompt_tokens, options.request.max_tokens, names.turns)?;
         options.limit_tokens(served.context() - prompt_tokens);
         let permit = client.acquire(1, names.turns)?;
-        let parser =
-            ParserOptions { tools: callable, single: self.single_call, is_json: options.is_constrained() };
+        let parser = ParserOptions {
+            tools: callable,
+            single: self.single_call,
+            is_constrained: options.is_constrained(),
+            is_json: options.is_json(),
+        };
         options.show_tokens(served.shown_tokens(&parser));
         let parser = served.formats.parser(parser, &written);
         let requests = options.requests(vec![prompt], client);
@@ -172,11 +176,12 @@ async fn prompt(
     let beginning = if continues { turns.take_beginning() } else { None };
     let turns = turns.into_value();
     let bytes = tokenizing::text_bytes(&turns) + beginning.as_ref().map_or(0, String::len);
-    tokenizing::check_bytes(served, bytes, param)?;
+    let limit = served.context();
+    tokenizing::check_bytes(served, bytes, limit, param)?;
     tokenizing::run(served, bytes, move |served| {
-        let mut text = rendered(served, &turns, tools.as_ref(), Some(&variables), param)?;
+        let mut text = rendered(served, &turns, (tools.as_ref(), Some(&variables)), Ending::Answer, param)?;
         text.push_str(beginning.as_deref().unwrap_or_default());
-        let tokens = tokenizing::encode_one(served, &text, false, param)?;
+        let tokens = tokenizing::encode_one(served, &text, false, limit, param)?;
         Ok((tokens, text))
     })
     .await

@@ -10,6 +10,8 @@ use worker_core::{ApiError, WorkPermit, unix_seconds};
 use super::answer::Usage;
 use super::generation::{ChoicePiece, Generation};
 use super::options::Options;
+use super::prompt_logprobs::PromptLogProbs;
+use super::timings::Timings;
 use crate::served::ServedModel;
 
 /// A response, or a chunk of a streamed response.
@@ -23,6 +25,22 @@ pub struct Answer<C> {
     /// Null in the chunks of a stream that ends with the token counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogProbs>,
+}
+
+impl<C> Answer<C> {
+    /// Sets the times.
+    pub fn with_timings(self, timings: Option<Timings>) -> Self {
+        Self { timings, ..self }
+    }
+
+    /// Sets the log probabilities of the prompt.
+    pub fn with_prompt_logprobs(self, prompt_logprobs: Option<PromptLogProbs>) -> Self {
+        Self { prompt_logprobs, ..self }
+    }
 }
 
 /// Fields that all chunks of a response share.
@@ -67,7 +85,17 @@ impl Envelope {
 
     fn answer<C>(&self, choices: Vec<C>, usage: Option<Option<Usage>>) -> Answer<C> {
         let (id, model) = (self.id.clone(), self.served.name.as_str().to_owned());
-        Answer { id, object: self.object, created: self.created, model, choices, usage }
+        let (timings, prompt_logprobs) = (None, None);
+        Answer {
+            id,
+            object: self.object,
+            created: self.created,
+            model,
+            choices,
+            usage,
+            timings,
+            prompt_logprobs,
+        }
     }
 
     /// Streams the chunks that `choice` makes of each piece, followed by the token counts if requested.
@@ -79,7 +107,10 @@ impl Envelope {
         unfold((self, choice, Some(generation)), |(envelope, mut choice, generation)| async move {
             let mut generation = generation?;
             let (item, rest) = match generation.next().await {
-                Some(Ok(piece)) => (Ok(envelope.chunk(choice(piece))), Some(generation)),
+                Some(Ok(piece)) => {
+                    let chunk = envelope.chunk(choice(piece)).with_timings(generation.timings());
+                    (Ok(chunk), Some(generation))
+                }
                 Some(Err(error)) => (Err(error), None),
                 None if envelope.stream_usage => (Ok(envelope.whole(Vec::new(), generation.usage())), None),
                 None => return None,

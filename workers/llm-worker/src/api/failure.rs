@@ -38,8 +38,7 @@ pub fn rejected(param: &str, error: &anyhow::Error) -> ApiError {
 
 /// Returns the error for a text that certainly has more tokens than the context.
 pub fn too_long(limit: usize, param: &str) -> ApiError {
-    let message =
-        format!("`{param}` has more than {limit} tokens, which is the context length; shorten the text");
+    let message = format!("`{param}` has more than {limit} tokens, which is the limit; shorten the text");
     ApiError::invalid(message).with_code("context_length_exceeded").with_param(param)
 }
 

@@ -12,6 +12,7 @@ use worker_core::{ApiError, blocking};
 use super::answer::{PromptDetails, TokenLogProb, Usage};
 use super::failure;
 use super::parsers::{Delta, Parser};
+use super::timings::{Stopwatch, Timings};
 use crate::metrics::TextLatency;
 use crate::served::ServedModel;
 
@@ -31,12 +32,14 @@ pub enum FinishReason {
 }
 
 /// Progress of one of the texts.
-#[derive(Default, Debug)]
+#[derive(Debug, Default)]
 pub struct ChoicePiece {
     /// Index of the text: prompt × choices per prompt + choice.
     pub index: usize,
     /// Content, reasoning and calls to append, in the order of generation.
     pub deltas: Vec<Delta>,
+    /// Log probabilities of the next prompt tokens, if requested.
+    pub prompt: Vec<TokenLogProb>,
     /// Log probabilities of the new tokens, if requested.
     pub logprobs: Vec<TokenLogProb>,
     /// Finish reason, set in the last piece of a text.
@@ -112,6 +115,7 @@ pub struct Generation {
     /// Number of texts per prompt. Only the first counts the prompt's tokens.
     choices_per_prompt: usize,
     usage: Usage,
+    stopwatch: Option<Stopwatch>,
     _tasks: JoinSet<()>,
 }
 
@@ -146,7 +150,18 @@ impl Generation {
         }
         let prompt_tokens_details = served.prompt_tokens_details.then(PromptDetails::default);
         let usage = Usage { prompt_tokens_details, ..Usage::default() };
-        Ok(Generation { events, choices, choices_per_prompt, usage, _tasks: tasks })
+        Ok(Generation { events, choices, choices_per_prompt, usage, stopwatch: None, _tasks: tasks })
+    }
+
+    /// Measures times if `enabled`, for prompts of `prompt_tokens` tokens in all.
+    pub fn measuring(mut self, enabled: bool, prompt_tokens: usize) -> Self {
+        self.stopwatch = enabled.then(|| Stopwatch::new(prompt_tokens));
+        self
+    }
+
+    /// Returns the times until now, if they are measured.
+    pub fn timings(&self) -> Option<Timings> {
+        self.stopwatch.as_ref().map(Stopwatch::timings)
     }
 
     /// Returns the next piece of any text, or `None` when all have ended.
@@ -179,8 +194,15 @@ impl Generation {
     fn piece(&mut self, index: usize, event: Event) -> Result<Option<ChoicePiece>, ApiError> {
         let Some(choice) = self.choices.get_mut(index) else { return Ok(None) };
         match event {
-            Event::Started => Ok(None),
+            Event::Started => {
+                self.stopwatch.iter_mut().for_each(Stopwatch::start);
+                Ok(None)
+            }
+            Event::Prompt { tokens } => {
+                Ok(Some(ChoicePiece { index, prompt: tokens, ..ChoicePiece::default() }))
+            }
             Event::Token { token, text, logprob, top } => {
+                self.stopwatch.iter_mut().for_each(Stopwatch::token);
                 let deltas = choice.push(text);
                 let own = logprob.map(|logprob| LogProb { token, logprob });
                 let logprobs: Vec<_> = own.map(|own| TokenLogProb { own, top }).into_iter().collect();
@@ -190,6 +212,7 @@ impl Generation {
             Event::End { text, reason, stop, usage } => {
                 let deltas = choice.finish(text);
                 choice.ended = true;
+                self.stopwatch.iter_mut().for_each(|stopwatch| stopwatch.end(usage));
                 let finish = Some(choice.finish_reason(reason));
                 if index.is_multiple_of(self.choices_per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
@@ -202,7 +225,7 @@ impl Generation {
                 if reason == StopReason::Cancelled {
                     return Err(failure::worker_stopped());
                 }
-                Ok(Some(ChoicePiece { index, deltas, logprobs: Vec::new(), finish, stop }))
+                Ok(Some(ChoicePiece { index, deltas, finish, stop, ..ChoicePiece::default() }))
             }
             Event::Error { code, message } => Err(failure::engine_error(code, message)),
         }

@@ -56,7 +56,8 @@ pub async fn tokens(
         Some(limit) => truncated(served, texts, limit, param).await?,
         None => texts,
     };
-    prompts::tokens(served, texts, param, |prompt, param| check_length(served, prompt, param)).await
+    let check = |prompt, param: &str| check_length(served, prompt, param);
+    prompts::tokens(served, texts, served.context(), param, check).await
 }
 
 async fn truncated(

@@ -3,6 +3,11 @@
 //! | file | subject |
 //! |---|---|
 //! | `request` | request bodies |
+//! | `extensions` | fields of vLLM and llama.cpp |
+//! | `constraints` | constraints on generated text |
+//! | `echo` | prompts at the beginning of texts |
+//! | `prompt_logprobs` | log probabilities of prompts, as in vLLM |
+//! | `timings` | times of a response, as in llama.cpp |
 //! | `options` | validation of the options that chats and completions share |
 //! | `unsupported` | unsupported fields, and their values without effect |
 //! | `chat`, `completions`, `embeddings` | OpenAI's older endpoints |
@@ -31,9 +36,12 @@ mod anthropic;
 mod call_ids;
 mod chat;
 mod completions;
+mod constraints;
 mod conversation;
+mod echo;
 mod embeddings;
 mod envelope;
+mod extensions;
 pub mod failure;
 mod generation;
 mod inputs;
@@ -42,6 +50,7 @@ mod object;
 mod options;
 mod output;
 pub mod parsers;
+mod prompt_logprobs;
 pub mod prompts;
 mod props;
 mod references;
@@ -50,6 +59,7 @@ mod rerank;
 mod responses;
 mod scores;
 mod template_variables;
+mod timings;
 pub mod tokenizing;
 mod tokens;
 mod tool_calls;

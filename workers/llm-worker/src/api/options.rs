@@ -2,11 +2,11 @@
 use llm_engine::request::{Constraint, Request, Sampling};
 use llm_engine::sampling::{self, settings::LOGIT_BIAS_RANGE};
 use serde_json::Value;
-use worker_core::body::{Limit, Nested, check, required};
+use worker_core::body::{Limit, Nested, check};
 use worker_core::{ApiError, Client};
 
-use super::failure;
-use super::request::{Biases, CommonFields, NamedSchema, ResponseFormat, SamplerFields, TokenLimit};
+use super::request::{Biases, CommonFields, SamplerFields, TokenLimit};
+use super::{constraints, failure};
 
 /// Maximum number of stop strings, all of which are searched for after each token.
 const MAX_STOP_STRINGS: usize = 64;
@@ -27,7 +27,12 @@ pub fn top_logprobs(name: &'static str, count: usize) -> Limit<'static> {
 /// Validated options: the engine request of each text, without its prompt.
 #[derive(Clone, Debug)]
 pub struct Options {
-    request: Request,
+    /// Request of a text, without its prompt.
+    pub request: Request,
+    /// Name of the field of the constraint.
+    pub constraint_field: &'static str,
+    /// If true, responses contain times.
+    pub timings: bool,
     /// Word that separates the cached prefixes of its requests from those of other requests.
     cache_salt: Option<String>,
     /// Number of texts per prompt.
@@ -75,24 +80,23 @@ impl Options {
             }),
             min_tokens: common.min_tokens.unwrap_or(0),
             stop_token_ids: stop_tokens(common.stop_token_ids.unwrap_or_default(), vocabulary)?,
-            client: 0,
-            cache_salt: 0,
             sampling,
             stop: stops("stop", common.stop.map(Vec::from).unwrap_or_default())?,
             ignore_eos: common.ignore_eos.unwrap_or(false),
-            shown_tokens: Vec::new(),
             logprobs,
             constraint: common
                 .response_format
-                .map(|Nested(format)| constraint(format))
+                .map(|Nested(format)| constraints::of_format(format))
                 .transpose()?
                 .flatten(),
+            ..Request::default()
         };
         let cache_salt = common.cache_salt;
         if cache_salt.as_ref().is_some_and(|salt| salt.is_empty() || salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::field("cache_salt", format!("must have 1 to {MAX_SALT_BYTES} bytes")));
         }
-        Ok(Options { request, cache_salt, choices, stream, stream_usage })
+        let constraint_field = "response_format";
+        Ok(Options { request, constraint_field, timings: false, cache_salt, choices, stream, stream_usage })
     }
 
     /// Constrains the texts to a JSON schema.
@@ -100,16 +104,36 @@ impl Options {
     /// # Errors
     /// Returns a 400 error if they are already constrained.
     pub fn constrain(&mut self, schema: Value, param: &str) -> Result<(), ApiError> {
+        self.constrain_named(param, Constraint::JsonSchema(schema))
+    }
+
+    /// Constrains the texts as the field `field` requests.
+    ///
+    /// # Errors
+    /// Returns a 400 error if they are already constrained.
+    pub fn constrain_by(&mut self, field: &'static str, constraint: Constraint) -> Result<(), ApiError> {
+        self.constrain_named(field, constraint)?;
+        self.constraint_field = field;
+        Ok(())
+    }
+
+    fn constrain_named(&mut self, param: &str, constraint: Constraint) -> Result<(), ApiError> {
         if self.request.constraint.is_some() {
-            return Err(ApiError::field(param, "cannot be combined with a `response_format` of JSON"));
+            let why = format!("cannot be combined with the constraint of `{}`", self.constraint_field);
+            return Err(ApiError::field(param, why));
         }
-        self.request.constraint = Some(Constraint::JsonSchema(schema));
+        self.request.constraint = Some(constraint);
         Ok(())
     }
 
     /// Returns true if the texts are constrained.
     pub fn is_constrained(&self) -> bool {
         self.request.constraint.is_some()
+    }
+
+    /// Returns true if the texts are constrained to JSON.
+    pub fn is_json(&self) -> bool {
+        matches!(self.request.constraint, Some(Constraint::JsonObject | Constraint::JsonSchema(_)))
     }
 
     /// Makes these special tokens part of the texts.
@@ -144,7 +168,7 @@ fn max_tokens_of(common: &CommonFields) -> Result<Option<TokenLimit>, ApiError> 
     let (old, later) = (common.max_tokens, common.max_completion_tokens);
     for (name, value) in [("max_tokens", old), ("max_completion_tokens", later)] {
         if let Some(TokenLimit::Tokens(tokens)) = value {
-            check(&[Limit(name, tokens as f64, 1.0..=f64::INFINITY, "tokens")])?;
+            check(&[Limit(name, tokens as f64, 0.0..=f64::INFINITY, "tokens")])?;
         }
     }
     match (old, later) {
@@ -197,26 +221,4 @@ fn logit_bias(common: &CommonFields, vocabulary: usize) -> Result<Vec<(u32, f32)
             Ok((token, bias))
         })
         .collect()
-}
-
-fn constraint(format: ResponseFormat) -> Result<Option<Constraint>, ApiError> {
-    let schema = |schema: Option<Value>, param: &str| match schema {
-        Some(schema) if schema.is_object() || schema.is_boolean() => Ok(Some(Constraint::JsonSchema(schema))),
-        Some(_) => Err(ApiError::field(param, "must be an object")),
-        None => Ok(Some(Constraint::JsonObject)),
-    };
-    match (required(format.kind, "response_format.type")?.as_str(), format.json_schema) {
-        ("text", _) => Ok(None),
-        ("json_object", _) => schema(format.schema, "response_format.schema"),
-        ("json_schema", Some(Nested(NamedSchema { schema: named, .. }))) => {
-            schema(named, "response_format.json_schema.schema")
-        }
-        ("json_schema", None) => {
-            Err(ApiError::field("response_format.json_schema", "is missing; set `name` and `schema`"))
-        }
-        (other, _) => Err(ApiError::field(
-            "response_format.type",
-            format!("is {other:?}, but must be text, json_object or json_schema"),
-        )),
-    }
 }

@@ -11,18 +11,19 @@ use crate::served::ServedModel;
 /// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 2048;
 
-/// Tokenizes all prompts of the field `param`. `check` validates the length of each, given its name.
+/// Tokenizes all prompts of the field `param`. Texts may have `limit` tokens. `check` validates the length of each, given its name.
 ///
 /// # Errors
 /// Returns a 400 error for empty prompts, too many prompts, unknown tokens, and errors of `check`.
 pub async fn tokens(
     served: &Arc<ServedModel>,
     prompts: Prompts,
+    limit: usize,
     param: &'static str,
     check: impl Fn(usize, &str) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let vocabulary = served.engine.capacity().vocabulary;
-    let texts = |texts| tokenizing::encode(served, texts, param);
+    let texts = |texts| tokenizing::encode(served, texts, limit, param);
     let (several, tokens) = match prompts {
         Prompts::Text(text) => (false, texts(vec![text]).await?),
         Prompts::Texts(all) => (true, texts(all).await?),

@@ -121,7 +121,7 @@ impl TryFrom<i64> for TokenLimit {
         match usize::try_from(count) {
             Ok(count) => Ok(Self::Tokens(count)),
             Err(_) if count == -1 => Ok(Self::Unlimited),
-            Err(_) => Err("must be at least 1, or -1 for as many as fit"),
+            Err(_) => Err("must be at least 0, or -1 for as many as fit"),
         }
     }
 }
@@ -193,12 +193,30 @@ impl From<Strings> for Vec<String> {
 fields! {
     /// Output format.
     pub struct ResponseFormat, others: Others::Unsupported(&[]) => {
-        /// `text`, `json_object` or `json_schema`.
+        /// `text`, or the kind of a constraint.
         kind as "type": String,
         /// Schema of the type `json_schema`.
         json_schema: Nested<NamedSchema>,
         /// Schema of the type `json_object`, as in llama.cpp.
         schema: Value,
+        /// Regular expression of the type `regex`.
+        regex: String,
+        /// Grammar of the type `gbnf`.
+        gbnf: String,
+        /// Grammar of the type `lark`.
+        lark: String,
+        /// Grammar of the type `grammar`, in GBNF or Lark.
+        grammar: String,
+        /// Texts of the type `choice`.
+        choice: Vec<String>,
+        /// Text of the types `regex`, `gbnf`, `lark` and `grammar`, in place of the field of that name.
+        value: Value,
+        /// Tags of the type `structural_tag`.
+        structures: Value,
+        /// Beginnings of these tags.
+        triggers: Value,
+        /// Nested format of the type `structural_tag`.
+        format: Value,
     }
 }
 
@@ -237,11 +255,12 @@ fields! {
         reasoning_effort: String,
         /// Documents for the chat template.
         documents: Vec<Value>,
+        /// If false, the prompt ends with the last message instead of the beginning of an answer.
+        add_generation_prompt: bool,
+        /// If true, the answer continues the last message.
+        continue_final_message: bool,
     }
 }
-
-/// Body of `POST /v1/chat/completions`.
-pub type ChatBody = (ChatFields, CommonFields, SamplerFields);
 
 /// Author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -344,11 +363,12 @@ fields! {
         prompt: Prompts,
         /// Number of alternatives to return with their log probabilities.
         logprobs: usize,
+        /// If true, the texts begin with the prompt.
+        echo: bool,
+        /// Number of texts per prompt to generate, of which the `n` most likely are returned.
+        best_of: usize,
     }
 }
-
-/// Body of `POST /v1/completions`.
-pub type CompletionBody = (CompletionFields, CommonFields, SamplerFields);
 
 /// One prompt or several, as text or tokens.
 #[derive(Debug, Deserialize)]
@@ -365,6 +385,17 @@ pub enum Prompts {
     Tokens(Vec<u32>),
     /// Several prompts, as tokens.
     TokenLists(Vec<Vec<u32>>),
+}
+
+impl Prompts {
+    /// Returns the prompts that are given as text.
+    pub fn texts(&self) -> Vec<String> {
+        match self {
+            Self::Text(text) => vec![text.clone()],
+            Self::Texts(texts) => texts.clone(),
+            Self::Tokens(_) | Self::TokenLists(_) => Vec::new(),
+        }
+    }
 }
 
 fields! {

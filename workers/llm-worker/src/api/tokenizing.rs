@@ -10,19 +10,29 @@ use crate::served::ServedModel;
 /// Number of bytes of text from which freed memory is returned to the operating system.
 const LARGE_BYTES: usize = 1 << 20;
 
+/// Number of contexts that a text may fill if only its end is kept.
+const MAX_TRUNCATED_CONTEXTS: usize = 8;
+
+/// Returns the maximum number of tokens of a text. `is_truncated` is true if only the end of a long text is kept.
+pub fn limit(served: &ServedModel, is_truncated: bool) -> usize {
+    let context = served.context();
+    if is_truncated { context.saturating_mul(MAX_TRUNCATED_CONTEXTS) } else { context }
+}
+
 /// Tokenizes texts with the tokens that the model expects around them. `param` names the field for errors.
 ///
 /// # Errors
-/// Returns a 400 error for a text that does not fit into the context or that the tokenizer rejects.
+/// Returns a 400 error for a text of more than `limit` tokens or that the tokenizer rejects.
 pub async fn encode(
     served: &Arc<ServedModel>,
     texts: Vec<String>,
+    limit: usize,
     param: &'static str,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
-    check_bytes(served, texts.iter().map(String::len).max().unwrap_or(0), param)?;
+    check_bytes(served, texts.iter().map(String::len).max().unwrap_or(0), limit, param)?;
     let bytes = texts.iter().map(String::len).sum();
     run(served, bytes, move |served| {
-        texts.into_iter().map(|text| encode_one(served, &text, true, param)).collect()
+        texts.into_iter().map(|text| encode_one(served, &text, true, limit, param)).collect()
     })
     .await
 }
@@ -35,19 +45,18 @@ pub fn encode_one(
     served: &ServedModel,
     text: &str,
     special: bool,
+    limit: usize,
     param: &str,
 ) -> Result<Vec<u32>, ApiError> {
-    let limit = served.context();
     let tokens = served.engine.text().encode_within(text, special, limit);
     tokens.map_err(|error| failure::rejected(param, &error))?.ok_or_else(|| failure::too_long(limit, param))
 }
 
-/// Checks that a text of `bytes` bytes may fit into the context.
+/// Checks that a text of `bytes` bytes may have at most `limit` tokens.
 ///
 /// # Errors
 /// Returns a 400 error that names the field `param`.
-pub fn check_bytes(served: &ServedModel, bytes: usize, param: &str) -> Result<(), ApiError> {
-    let limit = served.context();
+pub fn check_bytes(served: &ServedModel, bytes: usize, limit: usize, param: &str) -> Result<(), ApiError> {
     if bytes > served.engine.text().max_bytes(limit) { Err(failure::too_long(limit, param)) } else { Ok(()) }
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use worker_core::body::{Others, Table, required};
 use worker_core::{ApiError, Body, blocking, fields};
 
-use super::chat::rendered;
-use super::request::{ChatBody, Message};
+use super::chat::{ChatBody, Ending, rendered};
+use super::request::Message;
 use super::template_variables::variables;
 use super::{messages, prompts};
 use crate::served::{Api, ServedModel};
@@ -90,7 +90,11 @@ fn encode(served: &ServedModel, body: TokenizeBody) -> Result<Vec<u32>, ApiError
         (None, None, Some(messages)) => {
             let tools = messages::tools(body.tools.unwrap_or_default(), None)?.for_template;
             let messages = messages::for_template(messages)?;
-            (rendered(served, &messages, tools.as_ref(), None, "messages")?, false, "messages")
+            (
+                rendered(served, &messages, (tools.as_ref(), None), Ending::Answer, "messages")?,
+                false,
+                "messages",
+            )
         }
         _ => return Err(ApiError::invalid("set exactly one of `content`, `prompt` and `messages`")),
     };
@@ -137,14 +141,19 @@ fn decode(served: &Arc<ServedModel>, tokens: &[u32]) -> Result<String, ApiError>
 /// Handles `POST /apply-template`: renders the prompt of a chat. It takes the fields of `/v1/chat/completions`.
 pub async fn apply_template(
     State(api): State<Api>,
-    Body((own, common, _)): Body<ChatBody>,
+    Body((own, common, ..)): Body<ChatBody>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
     served.name.check(common.model.as_deref())?;
+    let ending = Ending::of(&own)?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let render = move || rendered(&served, &conversation, tools.as_ref(), Some(&variables), "messages");
+    let inputs = (tools, variables);
+    let render = move || {
+        let inputs = (inputs.0.as_ref(), Some(&inputs.1));
+        rendered(&served, &conversation, inputs, ending, "messages")
+    };
     let prompt = blocking(render).await?;
     Ok(Json(json!({ "prompt": prompt })))
 }

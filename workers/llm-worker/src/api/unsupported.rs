@@ -33,25 +33,16 @@ const TEXTS: Table = &[
     ("bad_words", EMPTY),
     ("best_of", ONE),
     ("echo", FALSE),
-    ("include_stop_str_in_output", FALSE),
     ("length_penalty", ONE),
     ("logits_processors", EMPTY),
-    ("skip_special_tokens", TRUE),
-    ("structured_outputs", EMPTY),
+    // Grammars are always compiled by the same library.
+    ("guided_decoding_backend", ANY),
+    ("guided_whitespace_pattern", EMPTY),
     ("use_beam_search", FALSE),
 ];
 
 /// Tables of `/v1/chat/completions`.
-pub const CHAT: &[Table] = &[
-    METADATA,
-    TEXTS,
-    &[
-        ("add_generation_prompt", TRUE),
-        ("continue_final_message", FALSE),
-        ("functions", EMPTY),
-        ("modalities", &["[\"text\"]"]),
-    ],
-];
+pub const CHAT: &[Table] = &[METADATA, TEXTS, &[("functions", EMPTY), ("modalities", &["[\"text\"]"])]];
 
 /// Tables of `/v1/completions`.
 pub const COMPLETIONS: &[Table] = &[METADATA, TEXTS, &[("suffix", EMPTY)]];

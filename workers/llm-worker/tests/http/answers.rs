@@ -22,7 +22,7 @@ pub fn merged(mut body: Value, more: Value) -> Value {
 }
 
 /// Joins the chunks of a stream by index. Returns each text with its finish reason.
-fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Value)> {
+pub fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Value)> {
     let mut texts: Vec<(String, Value)> = Vec::new();
     for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap()) {
         let index = choice["index"].as_u64().unwrap() as usize;

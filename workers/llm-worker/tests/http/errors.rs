@@ -27,16 +27,9 @@ async fn every_bad_value_names_its_field() {
     let long = json!([{"role": "user", "content": "x ".repeat(CONTEXT)}]);
     // Path, change of a valid body, error code, param.
     let table: &[(&str, Value, &str, &str)] = &[
-        (CHAT, json!({"max_tokens": 0}), "invalid_value", "max_tokens"),
         (CHAT, json!({"max_tokens": -2}), "invalid_value", "max_tokens"),
         (CHAT, json!({"min_tokens": 3}), "invalid_value", "min_tokens"),
         (CHAT, json!({"min_tokens": -1}), "invalid_value", "min_tokens"),
-        (
-            CHAT,
-            json!({"min_tokens": 1, "response_format": {"type": "json_object"}}),
-            "invalid_value",
-            "min_tokens",
-        ),
         (CHAT, json!({"stop_token_ids": [vocabulary()]}), "invalid_value", "stop_token_ids"),
         (CHAT, json!({"stop_token_ids": vec![1; 257]}), "invalid_value", "stop_token_ids"),
         (CHAT, json!({"max_tokens": 1.5}), "invalid_value", "max_tokens"),
@@ -166,10 +159,88 @@ async fn every_bad_value_names_its_field() {
         (COMPLETIONS, json!({"prompt": "x ".repeat(CONTEXT)}), "context_length_exceeded", "prompt"),
         (COMPLETIONS, json!({"prompt": vec!["a"; 200], "n": 2}), "invalid_value", "prompt"),
         (COMPLETIONS, json!({"logprobs": 21}), "invalid_value", "logprobs"),
-        (COMPLETIONS, json!({"echo": true}), "unsupported_parameter", "echo"),
+        (CHAT, json!({"echo": true}), "unsupported_parameter", "echo"),
+        (COMPLETIONS, json!({"echo": 1}), "invalid_value", "echo"),
         (COMPLETIONS, json!({"suffix": "the end"}), "unsupported_parameter", "suffix"),
-        (COMPLETIONS, json!({"best_of": 3}), "unsupported_parameter", "best_of"),
-        (COMPLETIONS, json!({"guided_regex": "a+"}), "unsupported_parameter", "guided_regex"),
+        (CHAT, json!({"best_of": 3}), "unsupported_parameter", "best_of"),
+        (COMPLETIONS, json!({"best_of": 2, "n": 3}), "invalid_value", "best_of"),
+        (COMPLETIONS, json!({"best_of": 129}), "invalid_value", "best_of"),
+        (COMPLETIONS, json!({"best_of": 3, "stream": true}), "invalid_value", "best_of"),
+        (COMPLETIONS, json!({"prompt_logprobs": 21}), "invalid_value", "prompt_logprobs"),
+        (COMPLETIONS, json!({"prompt_logprobs": 1, "stream": true}), "invalid_value", "prompt_logprobs"),
+        (COMPLETIONS, json!({"n_probs": 21}), "invalid_value", "n_probs"),
+        (CHAT, json!({"n_probs": 21}), "invalid_value", "n_probs"),
+        (COMPLETIONS, json!({"n_predict": 3}), "invalid_value", "n_predict"),
+        (COMPLETIONS, json!({"n_predict": -2}), "invalid_value", "n_predict"),
+        (COMPLETIONS, json!({"truncate_prompt_tokens": 0}), "invalid_value", "truncate_prompt_tokens"),
+        (COMPLETIONS, json!({"repeat_last_n": -2}), "invalid_value", "repeat_last_n"),
+        (COMPLETIONS, json!({"repetition_penalty": 101}), "invalid_value", "repetition_penalty"),
+        (COMPLETIONS, json!({"guided_regex": "("}), "invalid_value", "guided_regex"),
+        (COMPLETIONS, json!({"guided_json": "{"}), "invalid_value", "guided_json"),
+        (COMPLETIONS, json!({"guided_json": [1]}), "invalid_value", "guided_json"),
+        (COMPLETIONS, json!({"guided_choice": []}), "invalid_value", "guided_choice"),
+        (COMPLETIONS, json!({"guided_choice": ["a"], "guided_regex": "a"}), "invalid_value", "guided_choice"),
+        (
+            COMPLETIONS,
+            json!({"guided_whitespace_pattern": " "}),
+            "unsupported_parameter",
+            "guided_whitespace_pattern",
+        ),
+        (COMPLETIONS, json!({"grammar": "root ::= other"}), "invalid_value", "grammar"),
+        (
+            COMPLETIONS,
+            json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}),
+            "invalid_value",
+            "structured_outputs",
+        ),
+        (
+            COMPLETIONS,
+            json!({"structured_outputs": {"invented": 1}}),
+            "unsupported_parameter",
+            "structured_outputs.invented",
+        ),
+        (
+            COMPLETIONS,
+            json!({"response_format": {"type": "regex"}}),
+            "invalid_value",
+            "response_format.regex",
+        ),
+        (
+            COMPLETIONS,
+            json!({"response_format": {"type": "gbnf", "gbnf": "root"}}),
+            "invalid_value",
+            "response_format",
+        ),
+        (
+            COMPLETIONS,
+            json!({"response_format": {"type": "choice"}}),
+            "invalid_value",
+            "response_format.choice",
+        ),
+        (
+            COMPLETIONS,
+            json!({"response_format": {"type": "structural_tag"}}),
+            "invalid_value",
+            "response_format",
+        ),
+        (
+            CHAT,
+            json!({"response_format": {"type": "json_object"}, "grammar": "root ::= \"a\""}),
+            "invalid_value",
+            "grammar",
+        ),
+        (
+            CHAT,
+            json!({"tools": tool, "tool_choice": "required", "guided_regex": "a"}),
+            "invalid_value",
+            "tool_choice",
+        ),
+        (
+            CHAT,
+            json!({"continue_final_message": true, "add_generation_prompt": true}),
+            "invalid_value",
+            "continue_final_message",
+        ),
         (EMBEDDINGS, json!({"input": ""}), "invalid_value", "input"),
         (EMBEDDINGS, json!({"input": "x ".repeat(CONTEXT)}), "context_length_exceeded", "input"),
         (EMBEDDINGS, json!({"encoding_format": "hex"}), "invalid_value", "encoding_format"),
@@ -186,7 +257,7 @@ async fn every_bad_value_names_its_field() {
     let mut body = valid(CHAT);
     body.as_object_mut()
         .unwrap()
-        .extend(json!({"stream": true, "max_tokens": 0}).as_object().unwrap().clone());
+        .extend(json!({"stream": true, "max_tokens": -2}).as_object().unwrap().clone());
     assert_eq!(worker.post(CHAT, &body).await.error().2.as_deref(), Some("max_tokens"));
     worker.idle().await;
 }

@@ -45,6 +45,24 @@ fn seeds() -> Vec<Seed> {
             "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
         ),
         ("/v1/completions", with_settings()),
+        (
+            "/v1/completions",
+            json!({"prompt": ["hi", "there"], "echo": true, "max_tokens": 0, "logprobs": 1, "prompt_logprobs": 2, "best_of": 2,
+            "truncate_prompt_tokens": 4, "skip_special_tokens": false, "include_stop_str_in_output": true,
+            "cache_prompt": false, "timings_per_token": true, "repeat_last_n": 3, "n_probs": 1}),
+        ),
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 3, "guided_regex": "a+(b|c)"})),
+        ("/v1/completions", json!({"prompt": "a", "n_predict": 3, "grammar": "root ::= \"a\" root | [b-d]"})),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "max_tokens": 3, "structured_outputs": {"grammar": "start: /a+/ \"b\""}}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "assistant", "content": "hi"}], "max_tokens": 3, "continue_final_message": true,
+            "add_generation_prompt": false, "response_format": {"type": "structural_tag", "triggers": ["<f"],
+            "structures": [{"begin": "<f>", "schema": schema, "end": "</f>"}]}}),
+        ),
         ("/v1/completions", json!({"prompt": [[1, 2], [3]], "max_tokens": 2, "stream": true, "echo": false})),
         (
             "/v1/responses",

@@ -1,6 +1,7 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
 mod anthropic;
+mod constraints;
 mod embeddings;
 mod errors;
 mod extensions;
@@ -11,6 +12,7 @@ mod jobs;
 mod limits;
 mod page;
 mod responses;
+mod scoring;
 mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]

@@ -37,7 +37,7 @@ impl StepModel for Scripted {
             if sequence.rows.len() > 1 {
                 self.prompts.insert(sequence.blocks[0], sequence.context);
             }
-            if sequence.logits {
+            if sequence.logits > 0 {
                 let written = sequence.context - self.prompts[&sequence.blocks[0]];
                 let next = self.script.get(written).copied().unwrap_or(self.end);
                 logits.extend((0..width as u32).map(|token| if token == next { 100.0f32 } else { 0.0 }));

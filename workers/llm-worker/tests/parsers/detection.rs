@@ -44,8 +44,10 @@ fn marks_depend_on_the_request() {
     let plain = ParserOptions::default();
     let with_tools = ParserOptions { tools: tools(), ..ParserOptions::default() };
     let json = ParserOptions { is_json: true, ..with_tools.clone() };
+    let constrained = ParserOptions { is_constrained: true, ..with_tools.clone() };
     assert_eq!(formats.marks(&plain), ["[THINK]", "[/THINK]"]);
     assert_eq!(formats.marks(&with_tools), ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"]);
+    assert_eq!(formats.marks(&constrained), ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]);
     assert!(formats.marks(&json).is_empty());
     assert!(formats.parser(json, "[THINK]").is_some());
     let none = Formats::default();

@@ -23,7 +23,9 @@ pub struct ParserOptions {
     pub tools: Vec<Tool>,
     /// If true, calls after the first are dropped.
     pub single: bool,
-    /// True if a grammar constrains the text to JSON, so that it has neither marks nor reasoning.
+    /// True if a grammar constrains the text, so that it has no reasoning.
+    pub is_constrained: bool,
+    /// True if a grammar constrains the text to JSON, so that it has no marks.
     pub is_json: bool,
 }
 
@@ -60,7 +62,10 @@ impl Formats {
         if options.is_json {
             return Self { tool: Some(&JSON).filter(|_| !options.tools.is_empty()), reasoning: None };
         }
-        Self { tool: self.tool.filter(|_| !options.tools.is_empty()), ..self }
+        Self {
+            tool: self.tool.filter(|_| !options.tools.is_empty()),
+            reasoning: self.reasoning.filter(|_| !options.is_constrained),
+        }
     }
 
     /// Returns the parser of an answer to `prompt`, or `None` if all text is content.
