@@ -59,7 +59,7 @@ pub fn execute(args: &Args) -> Result<()> {
 
 /// Returns a folder with llama.cpp and its bindings; builds them on first use.
 fn packages() -> Result<PathBuf> {
-    let folder = cache().join("llama-cpp");
+    let folder = cache().join("llama-cpp-build");
     let packages = folder.join("packages");
     download::ensure_filled(&folder, PACKAGE, || {
         let target = packages.to_string_lossy().into_owned();
