@@ -1,9 +1,10 @@
 //! Log probabilities of prompts, and the fields of vLLM and llama.cpp that select prompts and texts.
+use llm_engine::engine::Options;
 use llm_engine::request::{Event, Request, Sampling};
 use serde_json::{Value, json};
 
 use crate::answers::{chat, completion, joined, merged};
-use crate::fixture::{Ask, Worker, worker};
+use crate::fixture::{Ask, Worker, worker, worker_with};
 use crate::tiny_llama::{CONTEXT, vocabulary};
 
 /// Generates tokens greedily by the engine. Returns each with its log probability.
@@ -262,7 +263,7 @@ async fn stop_strings_and_special_tokens_are_included_on_request() {
 
 #[tokio::test]
 async fn names_of_llama_cpp_are_accepted() {
-    let worker = worker();
+    let worker = worker_with(true, Options::default(), &["--enable-prompt-tokens-details"]);
     let ask = async |path: &str, body: Value| {
         let answer = worker.post(path, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
