@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Handles<T> {
     live: RwLock<HashMap<usize, Arc<T>>>,
     next: AtomicUsize,
-    /// What a handle is and the code of the error if it is not live.
+    /// Name of a handle in errors.
     what: &'static str,
+    /// Code of the error if a handle is not live.
     code: ErrorCode,
 }
 

@@ -6,7 +6,7 @@ use crate::step::BLOCK_SIZE;
 /// Tokens of a full block.
 pub type BlockTokens = [u32; BLOCK_SIZE];
 
-/// What precedes a block.
+/// Predecessor of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parent {
     /// Nothing. Sequences share blocks only with sequences of the same salt.

@@ -1,4 +1,4 @@
-//! What a template supports, found by rendering short conversations, and messages adapted to it.
+//! Support of templates for kinds of messages, found by rendering short conversations, and messages adapted to it.
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 

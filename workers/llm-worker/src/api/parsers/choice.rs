@@ -16,7 +16,7 @@ pub struct Formats {
     pub reasoning: Option<&'static ReasoningFormat>,
 }
 
-/// What a parser must know of its request.
+/// Properties of a request that its parser depends on.
 #[derive(Clone, Debug, Default)]
 pub struct ParserOptions {
     /// Tools that may be called.
