@@ -13,6 +13,20 @@ pub fn allowed(grammar: &mut Grammar, text: &TextCodec) -> Vec<u32> {
     (0..text.vocabulary() as u32).filter(may).collect()
 }
 
+/// Writes up to 50 tokens that a constraint allows, unless it is rejected.
+pub fn write_some_tokens(text: &TextCodec, constraint: &Constraint) {
+    let Ok(mut grammar) = text.grammar(constraint) else { return };
+    for _ in 0..50 {
+        if grammar.finished() || grammar.allowed().is_err() {
+            break;
+        }
+        let choices = allowed(&mut grammar, text);
+        if choices.last().is_none_or(|token| grammar.accept(*token).is_err()) {
+            break;
+        }
+    }
+}
+
 /// Generates a random text that the grammar allows, and checks where the grammar lets it end.
 fn random_text(text: &TextCodec, constraint: &Constraint, seed: u64) -> String {
     let mut random = StdRng::seed_from_u64(seed);
@@ -272,16 +286,7 @@ fn hostile_schemas_are_rejected() {
         json!({"type": "object", "patternProperties": {"^(a+)+$": {"type": "null"}, "^(a|aa)+$": {"type": "null"}}}),
     ];
     for schema in hostile {
-        let Ok(mut grammar) = text.grammar(&Constraint::JsonSchema(schema)) else { continue };
-        for _ in 0..50 {
-            if grammar.finished() || grammar.allowed().is_err() {
-                break;
-            }
-            let choices = allowed(&mut grammar, &text);
-            if choices.last().is_none_or(|token| grammar.accept(*token).is_err()) {
-                break;
-            }
-        }
+        write_some_tokens(&text, &Constraint::JsonSchema(schema));
     }
 }
 
