@@ -5,8 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::process::{self, cache, cargo, command};
-use crate::pypi::Archive;
-use crate::serve::packages;
+use crate::pypi::{Archive, packages};
 use crate::{download, setup};
 
 /// Contains llama.cpp with its chat templates and vocabularies.

@@ -1,11 +1,10 @@
 //! `cargo xtask llama-cpp`: holds the greedy text of SmolLM2 on the software GPU against that of llama.cpp's CPU build.
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::process::{self, cache, command, root, run};
-use crate::{download, generate, setup, software_gpu, weights};
+use crate::process::{self, command, root, run};
+use crate::pypi::packages_built_with;
+use crate::{generate, setup, software_gpu, weights};
 
 /// Requests with llama.cpp's tokens and margins.
 const EXPECTED: &str = "xtask/llama_cpp/smollm2.json";
@@ -13,7 +12,8 @@ const SCRIPT: &str = "xtask/llama_cpp/greedy.py";
 /// Sources of llama.cpp with bindings for Python.
 const PACKAGE: &str = "llama-cpp-python==0.3.36";
 /// Leaves out what the bindings do not need.
-const CMAKE_ARGS: &str = "-DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_SERVER=OFF";
+const CMAKE_ARGS: (&str, &str) =
+    ("CMAKE_ARGS", "-DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_SERVER=OFF");
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -36,7 +36,7 @@ pub fn execute(args: &Args) -> Result<()> {
     if args.write {
         setup::ensure(setup::LLAMA_CPP)?;
         let mut greedy = command("python3", &[SCRIPT]);
-        greedy.arg(&model).arg(&path).env("PYTHONPATH", packages()?);
+        greedy.arg(&model).arg(&path).env("PYTHONPATH", packages_built_with(&[PACKAGE], &[CMAKE_ARGS])?);
         return run(&mut greedy);
     }
     setup::ensure(setup::GENERATE)?;
@@ -55,17 +55,4 @@ pub fn execute(args: &Args) -> Result<()> {
     }
     println!("llama-cpp: ok requests={}", requests.len());
     Ok(())
-}
-
-/// Returns a folder with llama.cpp and its bindings; builds them on first use.
-fn packages() -> Result<PathBuf> {
-    let folder = cache().join("llama-cpp-build");
-    let packages = folder.join("packages");
-    download::ensure_filled(&folder, PACKAGE, || {
-        let target = packages.to_string_lossy().into_owned();
-        let install = ["-m", "pip", "install", "--root-user-action=ignore", "--target", &target, PACKAGE];
-        run(command("python3", &install).env("CMAKE_ARGS", CMAKE_ARGS))
-            .with_context(|| format!("cannot build {PACKAGE}: check the network or the PyPI mirror"))
-    })?;
-    Ok(packages)
 }

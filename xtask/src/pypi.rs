@@ -1,10 +1,10 @@
-//! Source archives of packages on PyPI.
+//! Source archives and installed packages from PyPI.
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 use crate::download;
-use crate::process::{command, command_line, run};
+use crate::process::{cache, command, command_line, run};
 
 /// A source archive.
 pub struct Archive {
@@ -50,6 +50,32 @@ fn parse_address<'a>(text: &'a str, file: &str) -> Option<&'a str> {
     text.split_whitespace()
         .map(|word| word.split('#').next().unwrap_or(word))
         .find(|word| word.contains("://") && word.ends_with(file))
+}
+
+/// Returns a folder with the packages and their dependencies; installs them on first use.
+///
+/// # Errors
+/// If pip cannot fetch or build a package.
+pub fn packages(requirements: &[&str]) -> Result<PathBuf> {
+    packages_built_with(requirements, &[])
+}
+
+/// Like [`packages`], with environment variables for packages that are built from source.
+///
+/// # Errors
+/// As [`packages`].
+pub fn packages_built_with(requirements: &[&str], environment: &[(&str, &str)]) -> Result<PathBuf> {
+    let name = requirements.join(" ");
+    let cache_folder = cache().join(name.replace("==", "-").replace(' ', "-").replace(['[', ']'], ""));
+    let packages = cache_folder.join("packages");
+    download::ensure_filled(&cache_folder, &name, || {
+        let folder = packages.to_string_lossy().into_owned();
+        let install = ["-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", &folder];
+        let mut pip = command("python3", &install);
+        run(pip.args(requirements).envs(environment.iter().copied()))
+            .with_context(|| format!("cannot fetch {name}: check the network or the PyPI mirror"))
+    })?;
+    Ok(packages)
 }
 
 #[cfg(test)]

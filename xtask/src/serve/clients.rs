@@ -1,12 +1,12 @@
 //! Runs the Python test clients of the workers, and installs the packages that they need.
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::download;
-use crate::process::{self, cache, command, run};
+use crate::process::{self, command};
+use crate::pypi::packages;
 
 /// OpenAI's and Anthropic's clients, and a package that decodes images.
 pub const CLIENTS: &[&str] = &["openai==3.54.0", "anthropic==2.13.0", "pillow==13.0.0"];
@@ -40,18 +40,4 @@ fn run_and_parse_count(command: &mut Command, name: &str) -> Result<u64> {
     last.with_context(|| format!("the client's last line is not {name}=COUNT"))?
         .parse()
         .context("the client's count is not a number")
-}
-
-/// Returns a folder with the packages and their dependencies; installs them on first use.
-pub fn packages(requirements: &[&str]) -> Result<PathBuf> {
-    let name = requirements.join(" ");
-    let cache_folder = cache().join(name.replace("==", "-").replace(' ', "-").replace(['[', ']'], ""));
-    let packages = cache_folder.join("packages");
-    download::ensure_filled(&cache_folder, &name, || {
-        let folder = packages.to_string_lossy().into_owned();
-        let install = ["-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", &folder];
-        run(command("python3", &install).args(requirements))
-            .with_context(|| format!("cannot fetch {name}: check the network or the PyPI mirror"))
-    })?;
-    Ok(packages)
 }

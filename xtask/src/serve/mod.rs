@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
-pub use clients::packages;
 pub use worker::Worker;
 
 #[derive(clap::Args)]
