@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::iter;
 use serde::Serialize;
-use serde_json::{Map, Value};
+
 use tokio_stream::StreamExt;
 use worker_core::body::{check, required};
 use worker_core::{ApiError, Body, Client, sse};
@@ -16,12 +16,12 @@ use super::envelope::{Answer, Envelope};
 use super::extensions::ExtensionFields;
 use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
-use super::parsers::ParserOptions;
 use super::prompt_logprobs::PromptLogProbs;
 use super::request::{ChatFields, CommonFields, SamplerFields};
+use super::template_input::{Ending, TemplateInput};
 use super::template_variables::variables;
 use super::tool_calls::ToolCall;
-use super::{call_ids, messages, prompts, tokenizing};
+use super::{messages, tokenizing};
 use crate::served::{Api, ServedModel};
 
 /// Body of `POST /v1/chat/completions`.
@@ -78,35 +78,6 @@ struct Writer {
     prompt_logprobs: Option<usize>,
 }
 
-/// How a prompt ends.
-#[derive(Clone, Copy, Debug)]
-pub enum Ending {
-    /// With the beginning of an answer.
-    Answer,
-    /// With the last message.
-    Message,
-    /// Within the last message, which the answer continues.
-    Open,
-}
-
-impl Ending {
-    /// Reads the fields, whose names and meaning are those of vLLM and Transformers.
-    ///
-    /// # Errors
-    /// Returns a 400 error if the fields contradict each other.
-    pub fn of(own: &ChatFields) -> Result<Self, ApiError> {
-        match (own.continue_final_message.unwrap_or(false), own.add_generation_prompt) {
-            (true, Some(true)) => Err(ApiError::field(
-                "continue_final_message",
-                "cannot be combined with `add_generation_prompt: true`",
-            )),
-            (true, _) => Ok(Self::Open),
-            (false, Some(false)) => Ok(Self::Message),
-            (false, _) => Ok(Self::Answer),
-        }
-    }
-}
-
 /// Handles `POST /v1/chat/completions`.
 pub async fn create(
     State(api): State<Api>,
@@ -131,18 +102,23 @@ pub async fn create(
     }
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
-    let conversation = (conversation, tools.for_template, variables);
-    let (mut prompt, written) = prompt(&served, conversation, ending, truncation.is_some()).await?;
+    let tools_for_template = tools.for_template;
+    let input = TemplateInput {
+        conversation,
+        tools: tools_for_template,
+        variables,
+        ending,
+        ..TemplateInput::default()
+    };
+    let limit = tokenizing::limit(&served, truncation.is_some());
+    let (mut prompt, written) = input.prompt(&served, limit, "messages").await?;
     if let Some(most) = truncation.map(|truncation| truncation.tokens(served.context())) {
         prompt.drain(..prompt.len().saturating_sub(most));
     }
     served.check_prompt(prompt.len(), options.request.max_tokens, "messages")?;
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
-    let (is_constrained, is_json) = (options.is_constrained(), options.is_json());
-    let parser = ParserOptions { tools: tools.callable, single, is_constrained, is_json };
-    options.show_tokens(served.shown_tokens(&parser));
-    let parser = served.formats.parser(parser, &written);
+    let parser = options.parser(&served, tools.callable, single, &written);
     let prompt_tokens = prompt.len() * options.choices;
     let requests = options.requests(vec![prompt], &client);
     let generation =
@@ -177,59 +153,6 @@ fn logprobs(own: &ChatFields, n_probs: Option<usize>) -> Result<Option<usize>, A
         false if top > 0 => Err(ApiError::field("top_logprobs", "requires `logprobs: true`")),
         false => Ok(None),
     }
-}
-
-/// Returns the tokens and the text of the prompt.
-async fn prompt(
-    served: &Arc<ServedModel>,
-    (conversation, tools, variables): (Value, Option<Value>, Map<String, Value>),
-    ending: Ending,
-    is_truncated: bool,
-) -> Result<(Vec<u32>, String), ApiError> {
-    let (bytes, limit) = (tokenizing::text_bytes(&conversation), tokenizing::limit(served, is_truncated));
-    tokenizing::check_bytes(served, bytes, limit, "messages")?;
-    tokenizing::run(served, bytes, move |served| {
-        let inputs = (tools.as_ref(), Some(&variables));
-        let written = rendered(served, &conversation, inputs, ending, "messages")?;
-        // The template's output already contains the BOS token.
-        let prompt = tokenizing::encode_one(served, &written, false, limit, "messages")?;
-        Ok((prompt, written))
-    })
-    .await
-}
-
-/// Renders a conversation, which is the field `param`, with the model's chat template. The template receives tools and
-/// further variables.
-///
-/// # Errors
-/// Returns a 400 error if there is no template or it rejects the conversation.
-pub fn rendered(
-    served: &ServedModel,
-    conversation: &Value,
-    (tools, variables): (Option<&Value>, Option<&Map<String, Value>>),
-    ending: Ending,
-    param: &str,
-) -> Result<String, ApiError> {
-    let text = served.engine.text();
-    if !text.has_template() {
-        let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
-        return Err(ApiError::invalid(message).with_code("no_chat_template").with_param(param));
-    }
-    let mut thinking = None;
-    if text.template().is_some_and(|template| template.contains("message.thinking")) {
-        messages::add_thinking(thinking.insert(conversation.clone()));
-    }
-    let conversation = thinking.as_ref().unwrap_or(conversation);
-    let write = |conversation: &Value| match ending {
-        Ending::Answer => text.chat_with(conversation, tools, variables),
-        Ending::Message => text.chat_history(conversation, tools, variables),
-        Ending::Open => text.chat_continued(conversation, tools, variables),
-    };
-    let written = write(conversation).or_else(|refused| match call_ids::with_short_ids(conversation) {
-        Some(conversation) => write(&conversation).map_err(|_| refused),
-        None => Err(refused),
-    });
-    written.map_err(|error| prompts::rejected(param, &error))
 }
 
 impl Writer {

@@ -5,14 +5,12 @@ use llm_engine::request::Sampling;
 use serde_json::{Map, Value};
 use worker_core::{ApiError, Client, WorkPermit, fields};
 
-use super::chat::{Ending, rendered};
 use super::generation::Generation;
 use super::messages::{self, Tools};
 use super::options::Options;
 use super::output::Outputs;
-use super::parsers::ParserOptions;
 use super::request::{Biases, CommonFields, SamplerFields, Strings, TokenLimit, ToolChoice};
-use super::tokenizing;
+use super::template_input::TemplateInput;
 use super::turns::Turns;
 use crate::served::ServedModel;
 
@@ -96,7 +94,8 @@ impl Conversation {
         let tools = messages::tools(self.tools, self.choice)?.for_template;
         let mut variables = self.variables;
         variables.extend(self.extensions.chat_template_kwargs.unwrap_or_default());
-        Ok(prompt(served, self.turns, self.continues, (tools, variables), names.turns).await?.0.len())
+        let input = template_input(self.turns, self.continues, tools, variables);
+        Ok(input.prompt(served, served.context(), names.turns).await?.0.len())
     }
 
     /// Starts the answer.
@@ -122,20 +121,13 @@ impl Conversation {
             (Some(schema), None) | (None, Some(schema)) => options.constrain(schema, names.schema)?,
             (None, None) => {}
         }
-        let (prompt, written) =
-            prompt(served, self.turns, self.continues, (for_template, self.variables), names.turns).await?;
+        let input = template_input(self.turns, self.continues, for_template, self.variables);
+        let (prompt, written) = input.prompt(served, served.context(), names.turns).await?;
         let prompt_tokens = prompt.len();
         served.check_prompt(prompt_tokens, options.request.max_tokens, names.turns)?;
         options.limit_tokens(served.context() - prompt_tokens);
         let permit = client.acquire(1, names.turns)?;
-        let parser = ParserOptions {
-            tools: callable,
-            single: self.single_call,
-            is_constrained: options.is_constrained(),
-            is_json: options.is_json(),
-        };
-        options.show_tokens(served.shown_tokens(&parser));
-        let parser = served.formats.parser(parser, &written);
+        let parser = options.parser(served, callable, self.single_call, &written);
         let requests = options.requests(vec![prompt], client);
         let generation = Generation::start(served, requests, 1, parser, [names.turns, constrained]).await?;
         Ok(Started { outputs: Outputs::new(generation), prompt_tokens, permit })
@@ -165,24 +157,20 @@ fn options(
     Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)
 }
 
-/// Returns the tokens and the text of the prompt. The template receives the tools and the variables.
-async fn prompt(
-    served: &Arc<ServedModel>,
+/// Returns the inputs of the template. If `continues`, the assistant's text at the end is the beginning of the answer.
+fn template_input(
     mut turns: Turns,
     continues: bool,
-    (tools, variables): (Option<Value>, Map<String, Value>),
-    param: &'static str,
-) -> Result<(Vec<u32>, String), ApiError> {
+    tools: Option<Value>,
+    variables: Map<String, Value>,
+) -> TemplateInput {
     let beginning = if continues { turns.take_beginning() } else { None };
-    let turns = turns.into_value();
-    let bytes = tokenizing::text_bytes(&turns) + beginning.as_ref().map_or(0, String::len);
-    let limit = served.context();
-    tokenizing::check_bytes(served, bytes, limit, param)?;
-    tokenizing::run(served, bytes, move |served| {
-        let mut text = rendered(served, &turns, (tools.as_ref(), Some(&variables)), Ending::Answer, param)?;
-        text.push_str(beginning.as_deref().unwrap_or_default());
-        let tokens = tokenizing::encode_one(served, &text, false, limit, param)?;
-        Ok((tokens, text))
-    })
-    .await
+    let beginning = beginning.unwrap_or_default();
+    TemplateInput {
+        conversation: turns.into_value(),
+        tools,
+        variables,
+        beginning,
+        ..TemplateInput::default()
+    }
 }

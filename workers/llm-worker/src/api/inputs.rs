@@ -2,10 +2,10 @@
 use std::sync::Arc;
 
 use llm_engine::request::RequestError;
-use worker_core::{ApiError, blocking};
+use worker_core::ApiError;
 
 use super::request::Prompts;
-use super::{failure, prompts};
+use super::{failure, prompts, tokenizing};
 use crate::served::ServedModel;
 
 /// Value of `truncate_prompt_tokens` for the limit of the model.
@@ -71,8 +71,8 @@ async fn truncated(
         tokens
     };
     let encode = |texts: Vec<String>| {
-        let served = served.clone();
-        blocking(move || {
+        let bytes = texts.iter().map(String::len).sum();
+        tokenizing::run(served, bytes, move |served| {
             let encode = |text: &String| served.engine.text().encode_truncated(text, limit);
             let tokens = texts.iter().map(encode).collect::<Result<Vec<_>, _>>();
             tokens.map_err(|error| prompts::rejected(param, &error))

@@ -21,6 +21,7 @@
 //! | `output` | the parts of an answer, and their events |
 //! | `object` | objects of a body whose fields depend on their type |
 //! | `messages` | conversion of messages and tools for the chat template |
+//! | `template_input` | inputs of the chat template, and the prompt that it writes |
 //! | `template_variables` | variables of the chat template |
 //! | `prompts` | tokenization of prompts |
 //! | `tokenizing` | bounds of tokenization |
@@ -58,6 +59,7 @@ mod request;
 mod rerank;
 mod responses;
 mod scores;
+mod template_input;
 mod template_variables;
 mod timings;
 pub mod tokenizing;

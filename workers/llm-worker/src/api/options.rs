@@ -5,8 +5,10 @@ use serde_json::Value;
 use worker_core::body::{Limit, Nested, check};
 use worker_core::{ApiError, Client};
 
+use super::parsers::{Parser, ParserOptions, Tool};
 use super::request::{Biases, CommonFields, SamplerFields, TokenLimit};
 use super::{constraints, failure};
+use crate::served::ServedModel;
 
 /// Maximum number of stop strings, all of which are searched for after each token.
 const MAX_STOP_STRINGS: usize = 64;
@@ -126,19 +128,20 @@ impl Options {
         Ok(())
     }
 
-    /// Returns true if the texts are constrained.
-    pub fn is_constrained(&self) -> bool {
-        self.request.constraint.is_some()
-    }
-
-    /// Returns true if the texts are constrained to JSON.
-    pub fn is_json(&self) -> bool {
-        matches!(self.request.constraint, Some(Constraint::JsonObject | Constraint::JsonSchema(_)))
-    }
-
-    /// Makes these special tokens part of the texts.
-    pub fn show_tokens(&mut self, tokens: Vec<u32>) {
-        self.request.shown_tokens = tokens;
+    /// Returns the parser of answers to the prompt `written`, which may call `tools`; only once if `single`. Special tokens
+    /// that it needs become a part of the texts.
+    pub fn parser(
+        &mut self,
+        served: &ServedModel,
+        tools: Vec<Tool>,
+        single: bool,
+        written: &str,
+    ) -> Option<Parser> {
+        let constraint = self.request.constraint.as_ref();
+        let is_json = matches!(constraint, Some(Constraint::JsonObject | Constraint::JsonSchema(_)));
+        let options = ParserOptions { tools, single, is_constrained: constraint.is_some(), is_json };
+        self.request.shown_tokens = served.shown_tokens(&options);
+        served.formats.parser(options, written)
     }
 
     /// Reduces the maximum number of tokens to what fits, which is `most`.

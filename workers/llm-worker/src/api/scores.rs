@@ -1,10 +1,10 @@
 //! Relevance of documents to queries: scores of a cross-encoder, or cosines of embeddings.
 use std::sync::Arc;
 
-use worker_core::{ApiError, blocking};
+use worker_core::ApiError;
 
 use super::request::Prompts;
-use super::{failure, inputs, prompts};
+use super::{failure, inputs, prompts, tokenizing};
 use crate::served::ServedModel;
 
 /// Maximum number of pairs per request.
@@ -60,11 +60,11 @@ async fn classified(
 ) -> Result<Scores, ApiError> {
     let document = pairs.fields[1];
     let several = pairs.documents.len() > 1;
-    let model = served.clone();
-    let (tokens, seconds) = blocking(move || {
+    let bytes = pairs.queries.iter().chain(&pairs.documents).map(String::len).sum();
+    let (tokens, seconds) = tokenizing::run(served, bytes, move |served| {
         let queries = pairs.queries.iter().cycle();
         let encode =
-            |(query, text): (&String, &String)| model.engine.text().encode_pair(query, text, truncate);
+            |(query, text): (&String, &String)| served.engine.text().encode_pair(query, text, truncate);
         let encoded = queries.zip(&pairs.documents).map(encode).collect::<Result<Vec<_>, _>>();
         let encoded = encoded.map_err(|error| prompts::rejected(document, &error))?;
         Ok::<(Vec<Vec<u32>>, Vec<usize>), ApiError>(encoded.into_iter().unzip())

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use worker_core::body::{Others, Table, required};
 use worker_core::{ApiError, Body, blocking, fields};
 
-use super::chat::{ChatBody, Ending, rendered};
+use super::chat::ChatBody;
 use super::request::Message;
+use super::template_input::{Ending, TemplateInput};
 use super::template_variables::variables;
-use super::{messages, prompts};
+use super::{messages, prompts, tokenizing};
 use crate::served::{Api, ServedModel};
 
 const TRUE: &[&str] = &["true"];
@@ -65,11 +66,12 @@ pub async fn tokenize(
     let served = api.served()?;
     served.name.check(body.model.as_deref())?;
     let (pieces, strings) = (body.with_pieces == Some(true), body.return_token_strs == Some(true));
-    blocking(move || {
-        let tokens = encode(&served, body)?;
+    let source = Source::of(body)?;
+    tokenizing::run(&served, source.bytes(), move |served| {
+        let tokens = source.encode(served)?;
         let text = served.engine.text();
         let listed: Vec<Value> = match pieces {
-            true => tokens.iter().map(|&id| json!({ "id": id, "piece": piece(&served, id) })).collect(),
+            true => tokens.iter().map(|&id| json!({ "id": id, "piece": piece(served, id) })).collect(),
             false => tokens.iter().map(|&id| json!(id)).collect(),
         };
         let strings = strings.then(|| tokens.iter().map(|&id| text.token_text(id)).collect::<Vec<_>>());
@@ -83,23 +85,52 @@ pub async fn tokenize(
     .await
 }
 
-fn encode(served: &ServedModel, body: TokenizeBody) -> Result<Vec<u32>, ApiError> {
-    let (text, special, param) = match (body.content, body.prompt, body.messages) {
-        (Some(content), None, None) => (content, false, "content"),
-        (None, Some(prompt), None) => (prompt, true, "prompt"),
-        (None, None, Some(messages)) => {
-            let tools = messages::tools(body.tools.unwrap_or_default(), None)?.for_template;
-            let messages = messages::for_template(messages)?;
-            (
-                rendered(served, &messages, (tools.as_ref(), None), Ending::Answer, "messages")?,
-                false,
-                "messages",
-            )
+/// Text to tokenize.
+struct Source {
+    input: Input,
+    /// If true, adds the tokens that the model expects around a text.
+    special: bool,
+    /// Field of the text.
+    param: &'static str,
+}
+
+enum Input {
+    Text(String),
+    Messages(Box<TemplateInput>),
+}
+
+impl Source {
+    fn of(body: TokenizeBody) -> Result<Self, ApiError> {
+        let (input, special, param) = match (body.content, body.prompt, body.messages) {
+            (Some(content), None, None) => (Input::Text(content), false, "content"),
+            (None, Some(prompt), None) => (Input::Text(prompt), true, "prompt"),
+            (None, None, Some(messages)) => {
+                let tools = messages::tools(body.tools.unwrap_or_default(), None)?.for_template;
+                let conversation = messages::for_template(messages)?;
+                let input = TemplateInput { conversation, tools, ..TemplateInput::default() };
+                (Input::Messages(Box::new(input)), false, "messages")
+            }
+            _ => return Err(ApiError::invalid("set exactly one of `content`, `prompt` and `messages`")),
+        };
+        let special = body.add_special.or(body.add_special_tokens).unwrap_or(special);
+        Ok(Self { input, special, param })
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.input {
+            Input::Text(text) => text.len(),
+            Input::Messages(input) => input.bytes(),
         }
-        _ => return Err(ApiError::invalid("set exactly one of `content`, `prompt` and `messages`")),
-    };
-    let special = body.add_special.or(body.add_special_tokens).unwrap_or(special);
-    served.engine.text().encode(&text, special).map_err(|error| prompts::rejected(param, &error))
+    }
+
+    fn encode(self, served: &ServedModel) -> Result<Vec<u32>, ApiError> {
+        let text = match self.input {
+            Input::Text(text) => text,
+            Input::Messages(input) => input.render(served, self.param)?,
+        };
+        let tokens = served.engine.text().encode(&text, self.special);
+        tokens.map_err(|error| prompts::rejected(self.param, &error))
+    }
 }
 
 /// Returns the text of a token, or its bytes if they are not UTF-8, as in llama.cpp.
@@ -149,11 +180,9 @@ pub async fn apply_template(
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let inputs = (tools, variables);
-    let render = move || {
-        let inputs = (inputs.0.as_ref(), Some(&inputs.1));
-        rendered(&served, &conversation, inputs, ending, "messages")
-    };
-    let prompt = blocking(render).await?;
+    let input = TemplateInput { conversation, tools, variables, ending, ..TemplateInput::default() };
+    let bytes = input.bytes();
+    let render = move |served: &ServedModel| input.render(served, "messages");
+    let prompt = tokenizing::run(&served, bytes, render).await?;
     Ok(Json(json!({ "prompt": prompt })))
 }
