@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Handles<T> {
     live: RwLock<HashMap<usize, Arc<T>>>,
     next: AtomicUsize,
-    /// Name of a handle in errors.
+    /// Name of a handle in errors, and the code of the error if it is not live.
     what: &'static str,
-    /// Code of the error if a handle is not live.
     code: ErrorCode,
 }
 
