@@ -19,7 +19,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns true if the node is work of the device, which HIP counts as a node, and not a notice about memory.
+    /// Returns true for work of the device, which HIP counts as a node, and false for the beginning or end of a part.
     pub fn is_work(&self) -> bool {
         !self.command.can_wait()
     }
@@ -77,8 +77,8 @@ impl Graph {
         Self { device, len, launches, nodes: Mutex::new(nodes), left }
     }
 
-    /// Executes all nodes on the calling thread, or only the notices about memory if the launch is `stale`. With a seed,
-    /// nodes without an order run in a random one.
+    /// Executes all nodes on the calling thread. If the launch is stale, it only begins and ends parts of memory. With a
+    /// seed, nodes without an order run in a random one.
     ///
     /// # Errors
     /// The first failure of a node; later nodes run nevertheless.
