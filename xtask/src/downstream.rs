@@ -39,11 +39,10 @@ edition = "2021"
 [workspace]
 
 [profile.dev]
-opt-level = 1
 debug = false
 
-[profile.dev.package.candle-transformers]
-opt-level = 0
+[profile.dev.package.rocm-emulator]
+opt-level = 1
 "#
     ))
 }
