@@ -25,15 +25,20 @@ pub struct Args {
 const TABLE: &str = "hip-kernels/resources.tsv";
 
 pub fn run(args: &Args) -> Result<()> {
-    build(&args.archs, args.quiet, args.write_table)
+    let quiet = args.quiet.then_some("--quiet");
+    let write = args.write_table.then_some("--write");
+    build(&args.archs, quiet.into_iter().chain(write))
+}
+
+/// Builds every target that the committed table was not made from, and compares its resource use with the table.
+pub fn build_changed() -> Result<()> {
+    build(EVERY_ARCH, ["--quiet", "--skip-recorded"])
 }
 
 /// Builds the kernels and compares their resource use with the committed table, or updates the table.
-pub fn build(archs: &str, quiet: bool, write_table: bool) -> Result<()> {
+fn build(archs: &str, options: impl IntoIterator<Item = &'static str>) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
-    let mut args = vec!["run", "--quiet", "--package", "hip-kernels-build", "--"];
-    args.extend(["--archs", archs, "--compare", TABLE]);
-    args.extend(quiet.then_some("--quiet"));
-    args.extend(write_table.then_some("--write"));
-    process::run(&mut cargo(&args))
+    let mut command = cargo(&["run", "--quiet", "--package", "hip-kernels-build", "--"]);
+    command.args(["--archs", archs, "--compare", TABLE]).args(options);
+    process::run(&mut command)
 }

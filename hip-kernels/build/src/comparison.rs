@@ -33,25 +33,33 @@ pub struct Comparison {
     pub tolerated: usize,
 }
 
-/// Returns the text of the committed table for a build, which must have all of [`TARGETS`]; others are ignored.
+/// Beginning of the lines with the hash of a target's inputs.
+const INPUTS: &str = "# inputs of ";
+
+/// Returns the text of the committed table for a build, which must have all of [`TARGETS`]; of other targets, only the hash
+/// of their inputs is recorded.
 ///
 /// # Errors
 /// A message that names the missing target.
-pub fn render(compiler: &str, resources: &ResourceTable) -> Result<String, String> {
+pub fn render(
+    compiler: &str,
+    inputs: &BTreeMap<String, String>,
+    resources: &ResourceTable,
+) -> Result<String, String> {
     let table = figures(resources);
     let mut text = format!(
         "# Resource use of each kernel on each target: {FIGURES}. Updated by cargo xtask kernels --write-table.\n\
-         # compiler: {compiler}\n\
-         kernel\t{}\n",
-        TARGETS.join("\t")
+         # compiler: {compiler}\n"
     );
+    // Writing to a String cannot fail.
+    let _ = inputs.iter().try_for_each(|(target, hash)| writeln!(text, "{INPUTS}{target}: {hash}"));
+    let _ = writeln!(text, "kernel\t{}", TARGETS.join("\t"));
     for kernel in families().iter().flat_map(kernels_of) {
         text.push_str(&kernel.name);
         for target in TARGETS {
             let figures = table.get(&(kernel.name.clone(), target.to_owned())).ok_or_else(|| {
                 format!("the table needs {}: {target} has no {}", TARGETS.join(","), kernel.name)
             })?;
-            // Writing to a String cannot fail.
             let _ = write!(text, "\t{}", joined(figures));
         }
         text.push('\n');
@@ -87,6 +95,12 @@ pub fn compare(committed: &str, compiler: &str, resources: &ResourceTable) -> Re
         comparison.failures.push(format!("{kernel} on {target}: not in the table, is {new} ({FIGURES})"));
     }
     Ok(comparison)
+}
+
+/// Returns true if the committed table was made from these inputs of a target, so that a build would give the same kernels.
+pub fn is_recorded(committed: &str, target: &str, hash: &str) -> bool {
+    let mut recorded = committed.lines().filter_map(|line| line.strip_prefix(INPUTS)?.split_once(": "));
+    recorded.any(|recorded| recorded == (target, hash))
 }
 
 fn is_worse(old: &Figures, new: &Figures) -> bool {
@@ -160,8 +174,12 @@ mod tests {
         ResourceTable(rows.collect())
     }
 
+    fn inputs() -> BTreeMap<String, String> {
+        [("gfx90a".to_owned(), "00ff".to_owned())].into()
+    }
+
     fn compared(compiler: &str, change: impl Fn(&mut KernelResources)) -> Comparison {
-        let table = render("clang 22", &build()).unwrap();
+        let table = render("clang 22", &inputs(), &build()).unwrap();
         let mut resources = build();
         let row = resources.0.iter_mut().find(|row| row.kernel.name == "uexp_f32" && row.target == "gfx1100");
         change(row.unwrap());
@@ -171,8 +189,16 @@ mod tests {
     #[test]
     fn a_build_agrees_with_its_own_table() {
         assert_eq!(compared("clang 22", |_| {}), Comparison::default());
-        let table = render("clang 22", &build()).unwrap();
+        let table = render("clang 22", &inputs(), &build()).unwrap();
         assert!(table.lines().any(|line| line.starts_with("uexp_f32\t20/0/30/64/0/0/16\t")), "{table}");
+    }
+
+    #[test]
+    fn the_inputs_of_a_target_are_recorded() {
+        let table = render("clang 22", &inputs(), &build()).unwrap();
+        assert!(is_recorded(&table, "gfx90a", "00ff"), "{table:.300}");
+        assert!(!is_recorded(&table, "gfx90a", "00fe"));
+        assert!(!is_recorded(&table, "gfx942", "00ff"));
     }
 
     #[test]
@@ -209,11 +235,11 @@ mod tests {
 
     #[test]
     fn targets_that_were_not_built_are_not_compared() {
-        let table = render("clang 22", &build()).unwrap();
+        let table = render("clang 22", &inputs(), &build()).unwrap();
         let mut one = build();
         one.0.retain(|row| row.target == "gfx90a");
         assert_eq!(compare(&table, "clang 22", &one), Ok(Comparison::default()));
-        assert!(render("clang 22", &one).unwrap_err().contains("gfx908"));
+        assert!(render("clang 22", &inputs(), &one).unwrap_err().contains("gfx908"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use hip_kernels_build::check::{Difference, Disagreement};
 use hip_kernels_build::comparison;
-use hip_kernels_build::pipeline::compile_own;
+use hip_kernels_build::pipeline::{self, compile_own};
 use hip_kernels_build::resources::ResourceTable;
 use hip_kernels_build::{BuildError, Options, Progress, Report, Target, build, target};
 
@@ -29,6 +29,9 @@ struct Arguments {
     /// Update the table of --compare instead
     #[arg(long, requires = "compare")]
     write: bool,
+    /// Do not build targets whose inputs are those that the table of --compare was made from
+    #[arg(long, requires = "compare", conflicts_with = "write")]
+    skip_recorded: bool,
     /// Compile this source file instead, with candle_hip.h included before its first line
     #[arg(long, requires = "out")]
     source: Option<PathBuf>,
@@ -66,8 +69,11 @@ fn own_source(arguments: &Arguments, source: &Path, out: &Path) -> Result<(), Bu
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     let targets = targets(arguments).map_err(|error| error.to_string())?;
-    let report = build(&Options::new(targets, &arguments.work_dir, &arguments.work_dir), &print_progress)
-        .map_err(|error| error.to_string())?;
+    let mut options = Options::new(targets, &arguments.work_dir, &arguments.work_dir);
+    if let Some(table) = arguments.compare.as_deref().filter(|_| arguments.skip_recorded) {
+        skip_recorded(table, &mut options)?;
+    }
+    let report = build(&options, &print_progress).map_err(|error| error.to_string())?;
     let resources = report.resources();
     if !arguments.quiet {
         print!("{resources}");
@@ -94,11 +100,27 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     compared
 }
 
+/// Removes the targets that a table was made from.
+fn skip_recorded(path: &Path, options: &mut Options) -> Result<(), String> {
+    let table = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let inputs = pipeline::inputs(options).map_err(|error| error.to_string())?;
+    options.targets.retain(|target| {
+        let hash = inputs.get(target.name());
+        let is_recorded = hash.is_some_and(|hash| comparison::is_recorded(&table, target.name(), hash));
+        if is_recorded {
+            println!("{target}: same inputs as in {}", path.display());
+        }
+        !is_recorded
+    });
+    Ok(())
+}
+
 /// Compares the figures with the table in a file, or writes the file.
 fn compare(path: &Path, write: bool, report: &Report, resources: &ResourceTable) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     if write {
-        return fs::write(path, comparison::render(&report.compiler, resources)?).map_err(failed);
+        return fs::write(path, comparison::render(&report.compiler, &report.inputs(), resources)?)
+            .map_err(failed);
     }
     let table = fs::read_to_string(path).map_err(failed)?;
     let compared = comparison::compare(&table, &report.compiler, resources)?;

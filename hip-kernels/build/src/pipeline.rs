@@ -1,5 +1,6 @@
 //! Compiles every module for every target, in parallel and only after changes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -79,6 +80,8 @@ pub struct BuiltObject {
     pub module: &'static str,
     /// Target of the code object.
     pub target: Target,
+    /// Hash of all inputs of the compilation.
+    pub inputs: String,
     /// Path of the code object.
     pub path: PathBuf,
     /// Path of the code object compressed with zstd.
@@ -135,6 +138,15 @@ impl Report {
         self.objects.iter().flat_map(|object| &object.disagreements)
     }
 
+    /// Returns the hash of all inputs of each target, as [`inputs`] does.
+    pub fn inputs(&self) -> BTreeMap<String, String> {
+        let mut hashes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for object in &self.objects {
+            hashes.entry(object.target.name().to_owned()).or_default().push(object.inputs.clone());
+        }
+        hashes.into_iter().map(|(target, hashes)| (target, combined(hashes))).collect()
+    }
+
     /// Returns the resource usage of every kernel on every target.
     pub fn resources(&self) -> ResourceTable {
         ResourceTable(self.objects.iter().flat_map(|object| object.kernels.iter().cloned()).collect())
@@ -148,20 +160,13 @@ impl Report {
 /// # Errors
 /// If there is no compiler, the sources cannot be found or translated, or a file cannot be written.
 pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<Report, BuildError> {
-    let compiler = Compiler::discover(&options.targets)?;
-    let tree = Tree::create(&options.kernels_dir, &options.work_dir)?;
+    let context = Context::new(options)?;
     fs::create_dir_all(&options.cache_dir).map_err(BuildError::io("cannot create", &options.cache_dir))?;
-
-    let library =
-        Sha256::digest(fs::read(compiler.ocml()).map_err(BuildError::io("cannot read", compiler.ocml()))?);
     // Module by module, so that the slowest modules of every target start first.
     let jobs: Vec<(&'static str, &Target)> = modules()
         .into_iter()
         .flat_map(|module| options.targets.iter().map(move |target| (module, target)))
         .collect();
-    let context =
-        Context { compiler: &compiler, tree: &tree, options, families: families(), library: library.into() };
-
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<Outcome, BuildError>>>> =
@@ -189,7 +194,7 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
     });
 
     let mut report =
-        Report { compiler: compiler.version().to_owned(), objects: Vec::new(), failures: Vec::new() };
+        Report { compiler: context.compiler.version().to_owned(), objects: Vec::new(), failures: Vec::new() };
     for result in results.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()) {
         match result? {
             Ok(object) => report.objects.push(object),
@@ -201,32 +206,75 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
     Ok(report)
 }
 
+/// Returns the hash of all inputs of each target: the preprocessed text of every module, the compiler, its options and the
+/// device library. Compiles nothing. Targets with a module that cannot be preprocessed are left out.
+///
+/// # Errors
+/// As [`build`].
+pub fn inputs(options: &Options) -> Result<BTreeMap<String, String>, BuildError> {
+    let context = Context::new(options)?;
+    let hash = |target: &Target| -> Result<Option<(String, String)>, BuildError> {
+        let mut names = modules();
+        names.sort_unstable();
+        let hashes = names.into_iter().map(|module| context.inputs(module, target));
+        let hashes = hashes.collect::<Result<Result<Vec<_>, _>, BuildError>>()?;
+        Ok(hashes.ok().map(|hashes| (target.name().to_owned(), combined(hashes))))
+    };
+    options.targets.iter().filter_map(|target| hash(target).transpose()).collect()
+}
+
+fn combined(hashes: Vec<String>) -> String {
+    hex(&Sha256::digest(hashes.concat()))
+}
+
+/// Writes the first 16 bytes of a hash.
+fn hex(hash: &[u8]) -> String {
+    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
 type Outcome = Result<BuiltObject, Failure>;
 
 /// State shared by all jobs.
 struct Context<'a> {
-    compiler: &'a Compiler,
-    tree: &'a Tree,
+    compiler: Compiler,
+    tree: Tree,
     options: &'a Options,
     families: Vec<Family>,
     /// SHA-256 of the device library.
     library: [u8; 32],
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    fn new(options: &'a Options) -> Result<Self, BuildError> {
+        let compiler = Compiler::discover(&options.targets)?;
+        let tree = Tree::create(&options.kernels_dir, &options.work_dir)?;
+        let library = fs::read(compiler.ocml()).map_err(BuildError::io("cannot read", compiler.ocml()))?;
+        let library = Sha256::digest(library).into();
+        Ok(Self { compiler, tree, options, families: families(), library })
+    }
+
+    /// Returns the folders of headers.
+    fn include(&self) -> [&Path; 2] {
+        [self.options.include_dir.as_path(), self.tree.dir()]
+    }
+
+    /// Returns the hash of all inputs of a module's compilation, or the compiler's messages. The preprocessed text does not
+    /// depend on comments or on unused constants.
+    fn inputs(&self, module: &str, target: &Target) -> Result<Result<String, String>, BuildError> {
+        let source = self.tree.source(module);
+        let text = self.compiler.preprocess(&source, target, &self.include(), PRELUDE)?;
+        let hash = Sha256::new().chain_update(self.library).chain_update(self.compiler.fingerprint(target)?);
+        Ok(text.map(|text| hex(&hash.chain_update(text).finalize())))
+    }
+
     fn build_object(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
         let source = self.tree.source(module);
-        let include = [self.options.include_dir.as_path(), self.tree.dir()];
         let failure = |message| Ok(Err(Failure { module, target: target.clone(), message }));
-        // The preprocessed text does not depend on comments or on unused constants.
-        let text = match self.compiler.preprocess(&source, target, &include, PRELUDE)? {
-            Ok(text) => text,
+        let inputs = match self.inputs(module, target)? {
+            Ok(inputs) => inputs,
             Err(message) => return failure(message),
         };
-        let hash = Sha256::new().chain_update(self.library).chain_update(self.compiler.fingerprint(target)?);
-        let hash = hash.chain_update(text).finalize();
-        let hash: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let path = self.options.cache_dir.join(format!("{module}-{target}-{hash}.hsaco"));
+        let path = self.options.cache_dir.join(format!("{module}-{target}-{inputs}.hsaco"));
         let compressed = path.with_extension("hsaco.zst");
 
         let mut compiled_in = None;
@@ -234,7 +282,7 @@ impl Context<'_> {
             let started = Instant::now();
             // Other builds may share the cache, so files must appear atomically.
             let unfinished = path.with_extension(format!("{}.part", std::process::id()));
-            let outcome = self.compiler.compile(&source, target, &include, PRELUDE, &unfinished)?;
+            let outcome = self.compiler.compile(&source, target, &self.include(), PRELUDE, &unfinished)?;
             if let Err(message) = outcome {
                 return failure(message);
             }
@@ -261,6 +309,7 @@ impl Context<'_> {
         Ok(Ok(BuiltObject {
             module,
             target: target.clone(),
+            inputs,
             path,
             compressed,
             size,
