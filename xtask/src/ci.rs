@@ -79,13 +79,13 @@ const STAGES: &[Stage] = &[
         seconds: 0,
         run: kernels,
     },
+    Stage { name: "demo", purpose: "sentence embeddings on the software GPU", seconds: 0, run: demo },
     Stage {
         name: "downstream",
         purpose: "crates that use the fork as the README says",
         seconds: 0,
         run: downstream,
     },
-    Stage { name: "demo", purpose: "sentence embeddings on the software GPU", seconds: 0, run: demo },
     Stage {
         name: "questions",
         purpose: "the hardware questions of `validate`, on two architectures",
@@ -213,8 +213,8 @@ fn kernels(_: &mut Run) -> Result<()> {
     kernels::build_changed()
 }
 
-fn downstream(_: &mut Run) -> Result<()> {
-    downstream::run()
+fn downstream(run: &mut Run) -> Result<()> {
+    downstream::run(&run.archs)
 }
 
 fn demo(run: &mut Run) -> Result<()> {

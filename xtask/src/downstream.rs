@@ -3,8 +3,8 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use crate::process::{self, cache, cargo, root};
-use crate::setup;
+use crate::process::{self, cargo, root};
+use crate::{setup, software_gpu};
 
 /// Crates like a user's: published dependencies, a model of candle-transformers, one patch section.
 const CRATES: [Crate; 2] = [
@@ -19,8 +19,8 @@ struct Crate {
     main: &'static str,
 }
 
-/// Returns a manifest with the README's dependency and patch lines, the fork's real path and the software GPU.
-fn manifest(readme: &str, line: &str, fork: &str) -> Result<String> {
+/// Returns a manifest with the README's dependency and patch lines, the fork's real path, the software GPU, and `profiles`.
+fn manifest(readme: &str, line: &str, fork: &str, profiles: &str) -> Result<String> {
     let block = readme
         .split("```toml\n")
         .filter_map(|rest| rest.split("```").next())
@@ -38,36 +38,44 @@ edition = "2021"
 {lines}
 [workspace]
 
-[profile.dev]
-debug = false
-
-[profile.dev.package.rocm-emulator]
-opt-level = 1
-"#
+{profiles}"#
     ))
 }
 
-pub fn run() -> Result<()> {
+/// Returns the profiles of the workspace. With the same profiles, versions and target folder, a user's crate shares the
+/// dependencies that the workspace has built.
+fn profiles() -> Result<String> {
+    let text = fs::read_to_string(root().join("Cargo.toml")).context("cannot read Cargo.toml")?;
+    let manifest: toml::Table = text.parse().context("cannot parse Cargo.toml")?;
+    let profiles = manifest.into_iter().filter(|(key, _)| key == "profile").collect::<toml::Table>();
+    toml::to_string(&profiles).context("cannot write the profiles")
+}
+
+/// Builds and runs the crates. The programs contain code objects for `archs` (comma-separated).
+///
+/// # Errors
+/// If a crate does not build or its program fails.
+pub fn run(archs: &str) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let readme = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
+    let profiles = profiles()?;
     for tested in &CRATES {
         // Outside the workspace's folder, so that cargo finds neither its manifest nor its .cargo/config.toml.
         let folder = std::env::temp_dir().join("candle-rocm-downstream").join(tested.name);
         fs::create_dir_all(folder.join("src"))
             .with_context(|| format!("cannot create {}", folder.display()))?;
-        let manifest = manifest(&readme, tested.line, &root().to_string_lossy())?;
+        let manifest = manifest(&readme, tested.line, &root().to_string_lossy(), &profiles)?;
         fs::write(folder.join("Cargo.toml"), manifest)?;
+        fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock")).context("cannot copy Cargo.lock")?;
         fs::write(folder.join("src/main.rs"), tested.main)?;
         process::run(
             cargo(&["run", "--quiet", "--"])
                 .arg(root().join("examples/tiny_llama/model"))
                 .current_dir(&folder)
-                // One target folder for both crates, so that they share dependencies.
-                .env("CARGO_TARGET_DIR", cache().join("downstream-target"))
-                .env("CANDLE_ROCM_KERNEL_CACHE", root().join("target/hip-kernels/cache"))
+                .env("CARGO_TARGET_DIR", root().join("target"))
                 .env("SKIP_BINDGEN", "1")
-                .env("CANDLE_ROCM_ARCHS", "gfx1100")
-                .env("CANDLE_ROCM_DRIVER", "emulator:gfx1100"),
+                .env("CANDLE_ROCM_ARCHS", archs)
+                .env("CANDLE_ROCM_DRIVER", format!("emulator:{}", software_gpu::DEFAULT)),
         )?;
     }
     println!("downstream: ok");
@@ -88,10 +96,10 @@ mod tests {
         };
         let readme = format!("```toml\n[env]\n```\n{}{}", block("a"), block("b"));
         for (line, path) in [("a =", "path = \"/fork/a\""), ("b =", "path = \"/fork/b\"")] {
-            let text = manifest(&readme, line, "/fork").unwrap();
+            let text = manifest(&readme, line, "/fork", "").unwrap();
             assert!(text.contains("features = [\"rocm-emulator\"]"), "{text}");
             assert!(text.contains(path), "{text}");
         }
-        assert!(manifest(&readme, "c =", "/fork").is_err());
+        assert!(manifest(&readme, "c =", "/fork", "").is_err());
     }
 }

@@ -155,7 +155,7 @@ fn run(command: Command) -> Result<()> {
         Command::Serve(args) => serve::run(&args),
         Command::Stress(args) => stress::run(&args),
         Command::Kernels(args) => kernels::run(&args),
-        Command::Downstream => downstream::run(),
+        Command::Downstream => downstream::run(software_gpu::DEFAULT),
         Command::CheckSymbols { files } => symbols::run(&files),
     }
 }
