@@ -9,6 +9,9 @@ use super::template::ChatTemplate;
 use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
+/// Text that marks the end of a message that stays open. It is that of Transformers, which some templates know.
+const CONTINUATION_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
 /// A model's tokenizer, end-of-text tokens, chat template and grammar compiler.
 pub struct TextCodec {
     tokenizer: Tokenizer,
@@ -237,16 +240,23 @@ impl TextCodec {
         tools: Option<&Value>,
         variables: Option<&Map<String, Value>>,
     ) -> Result<String> {
-        let last = messages.as_array().and_then(|messages| messages.last());
-        let content = last.and_then(|last| last["content"].as_str()).unwrap_or_default();
-        let words = content.trim();
-        ensure!(!words.is_empty(), "the last message has no text to continue");
-        let mut text = self.chat_history(messages, tools, variables)?;
-        let start = text.rfind(words).context("the chat template does not write the last message's text")?;
-        // Templates may trim the content.
-        let kept = content.trim_start();
-        let kept = if text[start..].starts_with(kept) { kept } else { words };
-        text.truncate(start + kept.len());
+        let mut tagged = messages.clone();
+        let last = tagged.as_array_mut().and_then(|messages| messages.last_mut());
+        let content = last.and_then(|last| last.get_mut("content"));
+        let content = match content {
+            Some(Value::String(content)) if !content.trim().is_empty() => content,
+            _ => bail!("the last message has no text to continue"),
+        };
+        content.push_str(CONTINUATION_TAG);
+        let mut text = self.chat_history(&tagged, tools, variables)?;
+        let end = text.rfind(CONTINUATION_TAG.trim_end());
+        let end = end.context("the chat template does not write the last message's text")?;
+        // A template that trims the tag would also have trimmed the content.
+        let is_trimmed = !text[end..].starts_with(CONTINUATION_TAG);
+        text.truncate(end);
+        if is_trimmed {
+            text.truncate(text.trim_end().len());
+        }
         Ok(text)
     }
 

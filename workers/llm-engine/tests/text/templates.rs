@@ -99,7 +99,7 @@ const LEADING_SYSTEM: &str = "{% for m in messages %}{% if m.role == 'system' an
                               {{ raise_exception('no') }}{% endif %}{{ m.role[0] }}:{{ m.content }};{% endfor %}";
 
 #[test]
-fn unsupported_system_messages_are_merged_into_the_next_turn() {
+fn unsupported_system_messages_are_merged_into_a_neighbouring_turn() {
     let [system, more] = ["S", "T"].map(|text| json!({"role": "system", "content": text}));
     let [user, answer] =
         [json!({"role": "user", "content": "u"}), json!({"role": "assistant", "content": "a"})];
@@ -109,6 +109,8 @@ fn unsupported_system_messages_are_merged_into_the_next_turn() {
             (json!([system, more, user, answer]), "u:S\n\nT\n\nu;a:a;"),
             (json!([user, answer, more, user]), "u:u;a:a;u:T\n\nu;"),
             (json!([user, more]), "u:u\n\nT;"),
+            (json!([user, more, answer, user]), "u:u\n\nT;a:a;u:u;"),
+            (json!([user, answer, more]), "u:u;a:a;u:T;"),
             (json!([system]), "u:S;"),
             (json!([user, answer]), "u:u;a:a;"),
         ] {
@@ -119,6 +121,8 @@ fn unsupported_system_messages_are_merged_into_the_next_turn() {
         (json!([system, user]), "s:S;u:u;"),
         (json!([system, more, user]), "s:S\n\nT;u:u;"),
         (json!([system, user, answer, more, user]), "s:S;u:u;a:a;u:T\n\nu;"),
+        // As Claude Code sends them.
+        (json!([system, user, more, answer]), "s:S;u:u\n\nT;a:a;"),
     ] {
         assert_eq!(prompt(LEADING_SYSTEM, &messages), expected, "{messages}");
     }

@@ -103,24 +103,18 @@ pub async fn create(
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
     let tools_for_template = tools.for_template;
-    let input = TemplateInput {
-        conversation,
-        tools: tools_for_template,
-        variables,
-        ending,
-        ..TemplateInput::default()
-    };
+    let input = TemplateInput { conversation, tools: tools_for_template, variables, ending };
     let limit = tokenizing::limit(&served, truncation.is_some());
-    let (mut prompt, written) = input.prompt(&served, limit, "messages").await?;
+    let mut prompt = input.prompt(&served, limit, "messages").await?;
     if let Some(most) = truncation.map(|truncation| truncation.tokens(served.context())) {
-        prompt.drain(..prompt.len().saturating_sub(most));
+        prompt.tokens.drain(..prompt.tokens.len().saturating_sub(most));
     }
-    served.check_prompt(prompt.len(), options.request.max_tokens, "messages")?;
+    served.check_prompt(prompt.tokens.len(), options.request.max_tokens, "messages")?;
     let place = client.acquire(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
-    let parser = options.parser(&served, tools.callable, single, &written);
-    let prompt_tokens = prompt.len() * options.choices;
-    let requests = options.requests(vec![prompt], &client);
+    let parser = options.parser(&served, tools.callable, single, &prompt);
+    let prompt_tokens = prompt.tokens.len() * options.choices;
+    let requests = options.requests(vec![prompt.tokens], &client);
     let generation =
         Generation::start(&served, requests, options.choices, parser, ["messages", constrained]).await?;
     let generation = generation.measuring(options.timings, prompt_tokens);

@@ -10,7 +10,7 @@ use super::messages::{self, Tools};
 use super::options::Options;
 use super::output::Outputs;
 use super::request::{Biases, CommonFields, SamplerFields, Strings, TokenLimit, ToolChoice};
-use super::template_input::TemplateInput;
+use super::template_input::{Ending, TemplateInput};
 use super::turns::Turns;
 use crate::served::ServedModel;
 
@@ -95,7 +95,7 @@ impl Conversation {
         let mut variables = self.variables;
         variables.extend(self.extensions.chat_template_kwargs.unwrap_or_default());
         let input = template_input(self.turns, self.continues, tools, variables);
-        Ok(input.prompt(served, served.context(), names.turns).await?.0.len())
+        Ok(input.prompt(served, served.context(), names.turns).await?.tokens.len())
     }
 
     /// Starts the answer.
@@ -122,13 +122,13 @@ impl Conversation {
             (None, None) => {}
         }
         let input = template_input(self.turns, self.continues, for_template, self.variables);
-        let (prompt, written) = input.prompt(served, served.context(), names.turns).await?;
-        let prompt_tokens = prompt.len();
+        let prompt = input.prompt(served, served.context(), names.turns).await?;
+        let prompt_tokens = prompt.tokens.len();
         served.check_prompt(prompt_tokens, options.request.max_tokens, names.turns)?;
         options.limit_tokens(served.context() - prompt_tokens);
         let permit = client.acquire(1, names.turns)?;
-        let parser = options.parser(served, callable, self.single_call, &written);
-        let requests = options.requests(vec![prompt], client);
+        let parser = options.parser(served, callable, self.single_call, &prompt);
+        let requests = options.requests(vec![prompt.tokens], client);
         let generation = Generation::start(served, requests, 1, parser, [names.turns, constrained]).await?;
         Ok(Started { outputs: Outputs::new(generation), prompt_tokens, permit })
     }
@@ -157,20 +157,13 @@ fn options(
     Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)
 }
 
-/// Returns the inputs of the template. If `continues`, the assistant's text at the end is the beginning of the answer.
+/// Returns the inputs of the template. If `continues`, the answer continues the assistant's text at the end.
 fn template_input(
     mut turns: Turns,
     continues: bool,
     tools: Option<Value>,
     variables: Map<String, Value>,
 ) -> TemplateInput {
-    let beginning = if continues { turns.take_beginning() } else { None };
-    let beginning = beginning.unwrap_or_default();
-    TemplateInput {
-        conversation: turns.into_value(),
-        tools,
-        variables,
-        beginning,
-        ..TemplateInput::default()
-    }
+    let ending = if continues && turns.has_beginning() { Ending::Open } else { Ending::Answer };
+    TemplateInput { conversation: turns.into_value(), tools, variables, ending }
 }

@@ -78,6 +78,24 @@ impl<'a> Object<'a> {
 /// # Errors
 /// Returns a 400 error that names the first part of another type.
 pub fn text_of(path: &str, content: &Value, types: &[&str]) -> Result<String, ApiError> {
+    lines(path, content, types, |part, kind| Err(part.unsupported_type(kind)))
+}
+
+/// Like [`text_of`], for the result of a tool: a note replaces parts of other types. Agents repeat a result in all further
+/// requests, so an error would end the conversation.
+///
+/// # Errors
+/// Returns a 400 error if the content has no such form.
+pub fn result_text_of(path: &str, content: &Value, types: &[&str]) -> Result<String, ApiError> {
+    lines(path, content, types, |_, kind| Ok(format!("[{kind} omitted: this model accepts only text]")))
+}
+
+fn lines(
+    path: &str,
+    content: &Value,
+    types: &[&str],
+    other: fn(&Object, &str) -> Result<String, ApiError>,
+) -> Result<String, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(text.clone()),
         Value::Array(parts) => parts,
@@ -87,9 +105,9 @@ pub fn text_of(path: &str, content: &Value, types: &[&str]) -> Result<String, Ap
         let part = Object::new(format!("{path}[{i}]"), part)?;
         match part.required_text("type")? {
             kind if types.contains(&kind) => {
-                part.required_text(if kind == "refusal" { kind } else { "text" })
+                part.required_text(if kind == "refusal" { kind } else { "text" }).map(str::to_owned)
             }
-            kind => Err(part.unsupported_type(kind)),
+            kind => other(&part, kind),
         }
     };
     Ok(parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join("\n"))

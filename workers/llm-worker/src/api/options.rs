@@ -7,6 +7,7 @@ use worker_core::{ApiError, Client};
 
 use super::parsers::{Parser, ParserOptions, Tool};
 use super::request::{Biases, CommonFields, SamplerFields, TokenLimit};
+use super::template_input::Prompt;
 use super::{constraints, failure};
 use crate::served::ServedModel;
 
@@ -135,13 +136,17 @@ impl Options {
         served: &ServedModel,
         tools: Vec<Tool>,
         single: bool,
-        written: &str,
+        prompt: &Prompt,
     ) -> Option<Parser> {
         let constraint = self.request.constraint.as_ref();
         let is_json = matches!(constraint, Some(Constraint::JsonObject | Constraint::JsonSchema(_)));
         let options = ParserOptions { tools, single, is_constrained: constraint.is_some(), is_json };
         self.request.shown_tokens = served.shown_tokens(&options);
-        served.formats.parser(options, written)
+        let parser = served.formats.parser(options, &prompt.text)?;
+        Some(match &prompt.continued {
+            Some(text) if !is_json => parser.continuing(text),
+            _ => parser,
+        })
     }
 
     /// Reduces the maximum number of tokens to what fits, which is `most`.

@@ -10,7 +10,7 @@ use super::{call_ids, messages, tokenizing};
 use crate::served::ServedModel;
 
 /// End of a prompt.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     /// With the beginning of an answer.
     #[default]
@@ -50,14 +50,23 @@ pub struct TemplateInput {
     pub variables: Map<String, Value>,
     /// End of the prompt.
     pub ending: Ending,
-    /// Beginning of the answer, which is appended to the rendered text.
-    pub beginning: String,
+}
+
+/// A prompt.
+#[derive(Debug)]
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Its text.
+    pub text: String,
+    /// Text of the last message, if the answer continues it.
+    pub continued: Option<String>,
 }
 
 impl TemplateInput {
     /// Returns the number of bytes of all texts.
     pub fn bytes(&self) -> usize {
-        tokenizing::text_bytes(&self.conversation) + self.beginning.len()
+        tokenizing::text_bytes(&self.conversation)
     }
 
     /// Renders the conversation, which is the field `param`, with the model's chat template.
@@ -85,10 +94,10 @@ impl TemplateInput {
             Some(conversation) => write(&conversation).map_err(|_| refused),
             None => Err(refused),
         });
-        Ok(written.map_err(|error| rejected(param, &error))? + &self.beginning)
+        written.map_err(|error| rejected(param, &error))
     }
 
-    /// Returns the tokens and the text of the prompt, which may have `limit` tokens.
+    /// Returns the prompt, which may have `limit` tokens.
     ///
     /// # Errors
     /// As [`Self::render`]; also returns a 400 error for a prompt that is too long.
@@ -97,14 +106,17 @@ impl TemplateInput {
         served: &Arc<ServedModel>,
         limit: usize,
         param: &'static str,
-    ) -> Result<(Vec<u32>, String), ApiError> {
+    ) -> Result<Prompt, ApiError> {
         let bytes = self.bytes();
         tokenizing::check_bytes(served, bytes, limit, param)?;
         tokenizing::run(served, bytes, move |served| {
-            let written = self.render(served, param)?;
+            let text = self.render(served, param)?;
             // The template's output already contains the BOS token.
-            let tokens = tokenizing::encode_one(served, &written, false, limit, param)?;
-            Ok((tokens, written))
+            let tokens = tokenizing::encode_one(served, &text, false, limit, param)?;
+            let last = self.conversation.as_array().and_then(|messages| messages.last());
+            let last = last.filter(|_| self.ending == Ending::Open);
+            let continued = last.and_then(|last| last["content"].as_str()).map(str::to_owned);
+            Ok(Prompt { tokens, text, continued })
         })
         .await
     }

@@ -180,7 +180,7 @@ pub async fn apply_template(
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
     let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let input = TemplateInput { conversation, tools, variables, ending, ..TemplateInput::default() };
+    let input = TemplateInput { conversation, tools, variables, ending };
     let bytes = input.bytes();
     let render = move |served: &ServedModel| input.render(served, "messages");
     let prompt = tokenizing::run(&served, bytes, render).await?;

@@ -55,16 +55,15 @@ impl Turns {
         self.push(json!({ "role": "tool", "tool_call_id": id, "content": text }));
     }
 
-    /// Removes and returns the assistant's text at the end, which the model is to continue.
-    pub fn take_beginning(&mut self) -> Option<String> {
-        let is_beginning = |turn: &Value| turn["role"] == "assistant" && turn.get("tool_calls").is_none();
-        if !self.turns.last().is_some_and(is_beginning) {
-            return None;
+    /// Returns true if the assistant's text is at the end, so that the model can continue it. Removes a turn without text.
+    pub fn has_beginning(&mut self) -> bool {
+        let is_beginning = |turn: &&Value| turn["role"] == "assistant" && turn.get("tool_calls").is_none();
+        let Some(last) = self.turns.last().filter(is_beginning) else { return false };
+        let has_text = last["content"].as_str().is_some_and(|text| !text.trim().is_empty());
+        if !has_text {
+            self.turns.pop();
         }
-        match self.turns.pop()?["content"].take() {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
+        has_text
     }
 
     /// Returns the list of turns.
@@ -100,9 +99,11 @@ mod tests {
         turns.text("system", "x".into());
         turns.reasoning("more");
         turns.call("3", "f", json!({}));
+        assert!(!turns.has_beginning());
+        turns.text("assistant", " ".into());
+        assert!(!turns.has_beginning());
         turns.text("assistant", "the end".into());
-        assert_eq!(turns.take_beginning().as_deref(), Some("the end"));
-        assert_eq!(turns.take_beginning(), None);
+        assert!(turns.has_beginning());
         let call = |id: &str, name: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": {}}});
         assert_eq!(
             turns.into_value(),
@@ -113,6 +114,7 @@ mod tests {
                 {"role": "tool", "tool_call_id": "1", "content": "e"},
                 {"role": "system", "content": "x"},
                 {"role": "assistant", "content": "", "reasoning_content": "more", "tool_calls": [call("3", "f")]},
+                {"role": "assistant", "content": "the end"},
             ])
         );
     }

@@ -1,4 +1,5 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
+mod agents;
 mod answers;
 mod anthropic;
 mod constraints;
@@ -17,6 +18,7 @@ mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
+mod streams;
 mod templates;
 mod tiny_llama;
 mod tokens;

@@ -158,7 +158,8 @@ async fn conversations_continue_after_calls() {
         {"role": "user", "content": "Turn."},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": null},
         {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "turn", "arguments": "{\"up\":true}", "status": "completed"},
-        {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "done"}]},
+        {"type": "function_call_output", "call_id": "call_1", "output":
+            [{"type": "input_text", "text": "done"}, {"type": "input_image", "image_url": "data:,"}]},
         {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content":
             [{"type": "output_text", "text": "Turned.", "annotations": [], "logprobs": []}]},
         {"role": "user", "content": "Again."},

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use candle_core::{Device, Result, Tensor, bail};
 use llm_engine::engine::Options;
 use llm_engine::request::Sampling;
-use llm_engine::step::{Capacity, Step, StepModel};
+use llm_engine::step::{BLOCK_SIZE, Capacity, Step, StepModel};
 use llm_engine::text::TextCodec;
 use serde_json::{Value, json};
 
 use crate::fixture::{Worker, serve};
-use crate::tiny_llama::{self, CONTEXT, SPECIAL};
+use crate::tiny_llama::{self, SPECIAL};
+
+/// Context length, which is enough for the prompts of coding agents.
+const CONTEXT: usize = 1 << 18;
 
 /// Special tokens of the scripted model besides those of tiny Llama.
 const MARKS: [&str; 7] =
@@ -20,8 +23,8 @@ struct Scripted {
     script: Vec<u32>,
     capacity: Capacity,
     end: u32,
-    /// Length of each prompt by the first cache block of its sequence.
-    prompts: HashMap<u32, usize>,
+    /// Length of each prompt by the first cache block of its sequence; `None` while it is being computed.
+    prompts: HashMap<u32, Option<usize>>,
 }
 
 impl StepModel for Scripted {
@@ -33,12 +36,13 @@ impl StepModel for Scripted {
         let width = self.capacity.vocabulary;
         let mut logits = Vec::new();
         for sequence in &step.sequences {
-            // A step of several rows computes a prompt.
-            if sequence.rows.len() > 1 {
-                self.prompts.insert(sequence.blocks[0], sequence.context);
+            // A step of several rows computes a prompt, whose last part may be one row.
+            let prompt = self.prompts.entry(sequence.blocks[0]).or_default();
+            if sequence.rows.len() > 1 || prompt.is_none() {
+                *prompt = Some(sequence.context).filter(|_| sequence.logits > 0);
             }
-            if sequence.logits > 0 {
-                let written = sequence.context - self.prompts[&sequence.blocks[0]];
+            if let Some(prompt) = prompt.filter(|_| sequence.logits > 0) {
+                let written = sequence.context - prompt;
                 let next = self.script.get(written).copied().unwrap_or(self.end);
                 logits.extend((0..width as u32).map(|token| if token == next { 100.0f32 } else { 0.0 }));
             }
@@ -72,7 +76,7 @@ pub fn scripted(template: &str, script: &str, more: &[&str]) -> Worker {
         json!({"bos_token": SPECIAL[0], "eos_token": SPECIAL[1], "chat_template": template}),
     );
     let text = TextCodec::from_folder(folder.path()).unwrap();
-    let capacity = Capacity { vocabulary: text.vocabulary(), context: CONTEXT, blocks: 256 };
+    let capacity = Capacity { vocabulary: text.vocabulary(), context: CONTEXT, blocks: CONTEXT / BLOCK_SIZE };
     let model = Scripted {
         script: text.encode(script, false).unwrap(),
         capacity,

@@ -65,6 +65,61 @@ async fn a_rejected_system_message_is_merged_into_the_first_turn() {
     );
 }
 
+/// The beginning of an answer stands where the template writes messages, which may differ from the end of other prompts.
+#[tokio::test]
+async fn all_apis_continue_the_last_message_alike() {
+    let turn = "<|im_start|>{{ message.role }}\n{{ content }}<|im_end|>\n";
+    let think = "<think>\n\n</think>\n\n";
+    let trimming = "{% set content = message.content | trim %}";
+    let keeping = "{% set content = message.content %}";
+    let rewriting = "{% set content = message.content.split('</think>')[-1] %}";
+    for (content, text, open, expected) in [
+        ("Once upon ", keeping, "", "Once upon "),
+        ("Once upon ", trimming, "", "Once upon"),
+        ("Once upon ", keeping, think, "Once upon "),
+        // Texts that the rest of the template also contains.
+        ("end", trimming, "<think>\n", "end"),
+        (">", keeping, "", ">"),
+        ("<think>why</think>Once", rewriting, think, "Once"),
+    ] {
+        let last = format!("{{% if loop.last and message.role == 'assistant' %}}{open}{{% endif %}}");
+        let turn = turn.replace("{{ content }}", &format!("{last}{{{{ content }}}}"));
+        let template = format!(
+            "{{% for message in messages %}}{text}{turn}{{% endfor %}}\
+             {{% if add_generation_prompt %}}<|im_start|>assistant\n<think>\n{{% endif %}}"
+        );
+        let worker = worker_with_template(&template, &[]);
+        let messages =
+            json!([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": content}]);
+        let body = json!({"messages": messages, "continue_final_message": true});
+        let answer = worker.post("/apply-template", &body).await.json();
+        let prompt = format!("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n{open}{expected}");
+        assert_eq!(answer["prompt"], prompt);
+        let tokens = worker.served.engine.text().encode(&prompt, false).unwrap();
+        let counted = worker.post("/v1/messages/count_tokens", &json!({"messages": messages})).await.json();
+        assert_eq!(counted["input_tokens"], tokens.len(), "{prompt}");
+        let expected = json!({"prompt": tokens, "max_tokens": 9, "temperature": 0, "ignore_eos": true});
+        let expected = worker.post("/v1/completions", &expected).await.json()["choices"][0]["text"].clone();
+        let options = json!({"messages": messages, "max_tokens": 9, "temperature": 0, "ignore_eos": true});
+        let message = worker.post("/v1/messages", &options).await.json();
+        assert_eq!(message["content"][0]["text"], expected, "{message}");
+        let chat = merged(options, json!({"continue_final_message": true}));
+        let chat = worker.post("/v1/chat/completions", &chat).await.json();
+        assert_eq!(chat["choices"][0]["message"]["content"], expected, "{chat}");
+    }
+    // Nothing can be continued.
+    let worker = worker_with_template("{% for message in messages %}{{ message.role }}{% endfor %}", &[]);
+    let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    let body = json!({"messages": messages, "continue_final_message": true, "max_tokens": 1});
+    assert_eq!(worker.post("/v1/chat/completions", &body).await.error().2.as_deref(), Some("messages"));
+    let body = json!({"messages": messages, "max_tokens": 1});
+    assert_eq!(worker.post("/v1/messages", &body).await.json()["error"]["param"], "messages");
+    let blank = json!({"messages": [messages[0], {"role": "assistant", "content": " "}]});
+    let without = json!({"messages": [messages[0]]});
+    let blank = worker.post("/v1/messages/count_tokens", &blank).await.json();
+    assert_eq!(blank, worker.post("/v1/messages/count_tokens", &without).await.json());
+}
+
 #[test]
 fn a_model_without_a_template_gets_chatml() {
     let folder = tempfile::tempdir().unwrap();

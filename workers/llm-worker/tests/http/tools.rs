@@ -144,6 +144,40 @@ async fn channels_of_gpt_oss() {
     check(&worker, chat(json!({"max_tokens": 400})), plain, "stop").await;
 }
 
+/// The parser begins where the message ends, which is not where the answer to another prompt begins.
+#[tokio::test]
+async fn continued_messages_begin_within_content_or_reasoning() {
+    let think = template("<tool_call> <think>", "{% if add_generation_prompt %}<think>\n{% endif %}");
+    let channels = "{# <|channel|> #}{% for message in messages %}<|channel|>final<|message|>{{ message.content }}{% endfor %}\
+        {% if add_generation_prompt %}<|start|>assistant{% endif %}";
+    let script = " upon <b>.</think>\n\nHello<tool_call>{\"name\": \"rest\"}</tool_call>";
+    let called = [called("rest", "{}")];
+    let (think, calls) = (think.as_str(), &called[..]);
+    for (template, script, begun, content, reasoning, calls) in [
+        (think, script, "Once", " upon <b>.</think>\n\nHello", None, calls),
+        (think, script, "<think>\nWhy</think> Once", " upon <b>.</think>\n\nHello", None, calls),
+        (think, script, "<think>\nOnce", "Hello", Some(" upon <b>."), calls),
+        (think, "{\"a\": 1}", "The object ", "{\"a\": 1}", None, &calls[..0]),
+        (channels, " upon", "Once", " upon", None, &calls[..0]),
+    ] {
+        let worker = scripted(template, script, &[]);
+        let messages = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": begun}]);
+        let body = with_tools(json!({"messages": messages, "continue_final_message": true}));
+        let expected = json!({"content": content, "reasoning": reasoning, "calls": calls});
+        let finish = if calls.is_empty() { "stop" } else { "tool_calls" };
+        check(&worker, body, expected, finish).await;
+        let tools = json!([{"name": "rest", "input_schema": {}}]);
+        let body = json!({"messages": messages, "max_tokens": 400, "tools": tools});
+        let message = worker.post("/v1/messages", &body).await.json();
+        let field = |kind: &str| {
+            let mut blocks = message["content"].as_array().unwrap().iter();
+            blocks.find(|block| block["type"] == kind).map(|block| block[kind].as_str().unwrap_or_default())
+        };
+        assert_eq!((field("text"), field("thinking")), (Some(content), reasoning), "{message}");
+        assert_eq!(field("tool_use").is_some(), !calls.is_empty());
+    }
+}
+
 /// The text that a grammar writes has no marks, and the required call is found with every template.
 #[tokio::test]
 async fn required_calls_do_not_reason() {
@@ -151,7 +185,11 @@ async fn required_calls_do_not_reason() {
     for signs in ["[TOOL_CALLS]", "<tool_call> <think>", "<|channel|>"] {
         let worker = scripted(&template(signs, "<think>\n"), script, &[]);
         let expected = json!({"content": null, "reasoning": null, "calls": [called("turn", "{}")]});
-        check(&worker, with_tools(json!({"tool_choice": "required"})), expected, "tool_calls").await;
+        let required = json!({"tool_choice": "required"});
+        check(&worker, with_tools(required.clone()), expected.clone(), "tool_calls").await;
+        let messages = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Once"}]);
+        let continued = merged(required, json!({"messages": messages, "continue_final_message": true}));
+        check(&worker, with_tools(continued), expected, "tool_calls").await;
     }
 }
 

@@ -123,16 +123,24 @@ fn is_system(message: &Value) -> bool {
     message["role"] == "system"
 }
 
-/// Merges the system messages behind the first `kept` messages into the next user message. Those that no user message
-/// follows become a user message.
+/// Merges the system messages behind the first `kept` messages into the user message before them, otherwise into the next
+/// one, so that they stay in place as the conversation grows. Those that belong to no user message become one.
 fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::with_capacity(messages.len());
     let mut pending = String::new();
     for (index, mut message) in messages.into_iter().enumerate() {
         let text = message["content"].as_str().unwrap_or_default();
         if is_system(&message) && index >= kept {
-            pending += text;
-            pending += SEPARATOR;
+            match merged.last_mut().filter(|before| before["role"] == "user") {
+                Some(before) => {
+                    let before_text = before["content"].as_str().unwrap_or_default();
+                    before["content"] = format!("{before_text}{SEPARATOR}{text}").into();
+                }
+                None => {
+                    pending += text;
+                    pending += SEPARATOR;
+                }
+            }
         } else {
             if message["role"] == "user" && !pending.is_empty() {
                 message["content"] = (std::mem::take(&mut pending) + text).into();
@@ -141,14 +149,7 @@ fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
         }
     }
     if !pending.is_empty() {
-        let text = pending.trim_end_matches(SEPARATOR);
-        match merged.last_mut().filter(|message| message["role"] == "user") {
-            Some(last) => {
-                last["content"] =
-                    format!("{}{SEPARATOR}{text}", last["content"].as_str().unwrap_or_default()).into();
-            }
-            None => merged.push(turn("user", text)),
-        }
+        merged.push(turn("user", pending.trim_end_matches(SEPARATOR)));
     }
     merged
 }

@@ -2,10 +2,13 @@
 use serde_json::{Value, json};
 use worker_core::ApiError;
 
-use crate::api::object::{Object, text_of};
+use crate::api::object::{Object, result_text_of, text_of};
 use crate::api::turns::Turns;
 
 const TEXT: &[&str] = &["text"];
+/// Beginning of a line that Claude Code puts before its system message. The line differs between sessions, so it would keep
+/// their common prompt from being found in the cache.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
 /// Returns the turns of the system message and of the messages.
 ///
@@ -17,7 +20,12 @@ pub fn turns(system: Option<&Value>, messages: &[Value]) -> Result<Turns, ApiErr
     }
     let mut turns = Turns::default();
     if let Some(system) = system.filter(|system| !system.is_null()) {
-        turns.text("system", text_of("system", system, TEXT)?);
+        let text = text_of("system", system, TEXT)?;
+        let text = match text.strip_prefix(BILLING_HEADER) {
+            Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest).to_owned(),
+            None => text,
+        };
+        turns.text("system", text);
     }
     for (i, message) in messages.iter().enumerate() {
         add(&mut turns, &Object::new(format!("messages[{i}]"), message)?)?;
@@ -63,7 +71,7 @@ fn add(turns: &mut Turns, message: &Object) -> Result<(), ApiError> {
             }
             ("user", "tool_result") => {
                 let text = match block.get("content") {
-                    Some(content) => text_of(&block.path("content"), content, TEXT)?,
+                    Some(content) => result_text_of(&block.path("content"), content, TEXT)?,
                     None => String::new(),
                 };
                 turns.result(block.required_text("tool_use_id")?, text);
@@ -104,12 +112,12 @@ mod tests {
                 {"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}},
                 {"type": "tool_use", "id": "2", "name": "g"}]},
             {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "r"}]},
+                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "r"}, {"type": "image", "source": {}}]},
                 {"type": "tool_result", "tool_use_id": "2", "is_error": true},
                 {"type": "text", "text": "go on"}]},
         ]);
-        let system =
-            json!([{"type": "text", "text": "s", "cache_control": null}, {"type": "text", "text": "t"}]);
+        let system = json!([{"type": "text", "text": "x-anthropic-billing-header: cc_version=1;"},
+                {"type": "text", "text": "s", "cache_control": null}, {"type": "text", "text": "t"}]);
         let turns = turns(Some(&system), messages.as_array().unwrap()).unwrap();
         let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         assert_eq!(
@@ -119,7 +127,7 @@ mod tests {
                 {"role": "user", "content": "a\nb"},
                 {"role": "assistant", "content": "I look.", "reasoning_content": "why",
                     "tool_calls": [call("1", "f", json!({"x": 1})), call("2", "g", json!({}))]},
-                {"role": "tool", "tool_call_id": "1", "content": "r"},
+                {"role": "tool", "tool_call_id": "1", "content": "r\n[image omitted: this model accepts only text]"},
                 {"role": "tool", "tool_call_id": "2", "content": ""},
                 {"role": "user", "content": "go on"},
             ])
@@ -146,7 +154,7 @@ mod tests {
                 "messages[0].content[0].id",
             ),
             (
-                json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]}]}),
+                json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{}]}]}),
                 "messages[0].content[0].content[0].type",
             ),
         ] {

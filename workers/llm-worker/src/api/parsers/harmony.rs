@@ -43,6 +43,12 @@ impl Harmony {
         Self { tools, has_reasoning, held: String::new(), state: State::Header }
     }
 
+    /// Begins within a message to the user instead of a header. Returns false, because that is no reasoning.
+    pub(super) fn continue_message(&mut self) -> bool {
+        self.state = State::Content;
+        false
+    }
+
     pub(super) fn advance(&mut self, text: &str, ended: bool, out: &mut Output) {
         self.held.push_str(text);
         loop {

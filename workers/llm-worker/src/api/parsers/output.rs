@@ -49,6 +49,12 @@ impl Output {
         }
     }
 
+    /// Begins after other text of the answer, so that white space is kept.
+    pub(super) fn continue_after(&mut self, is_reasoning: bool) {
+        self.reasoning_starts = !is_reasoning;
+        self.has_content = !is_reasoning;
+    }
+
     /// Returns the deltas since the last call of this function.
     pub(super) fn take(&mut self) -> Vec<Delta> {
         std::mem::take(&mut self.deltas)

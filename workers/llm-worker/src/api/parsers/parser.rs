@@ -44,6 +44,16 @@ impl Parser {
         Self { reader, output: Output::new(single) }
     }
 
+    /// Begins within a message whose text so far is `text`.
+    pub fn continuing(mut self, text: &str) -> Self {
+        let is_reasoning = match &mut self.reader {
+            Reader::Marked(reader) => reader.continue_after(text),
+            Reader::Harmony(reader) => reader.continue_message(),
+        };
+        self.output.continue_after(is_reasoning);
+        self
+    }
+
     /// Adds text, and returns what is certain by now.
     pub fn push(&mut self, mut text: &str) -> Vec<Delta> {
         // Long texts are read in parts, because each rejected call moves the rest of its part.
@@ -99,6 +109,14 @@ struct Marked {
 }
 
 impl Marked {
+    /// Begins after `text`. Returns true if that is within the reasoning.
+    fn continue_after(&mut self, text: &str) -> bool {
+        let last = |marks: &[&str]| marks.iter().filter_map(|mark| text.rfind(mark)).max();
+        let is_reasoning = self.reasoning.is_some_and(|format| last(format.openers) > last(format.closers));
+        self.state = if is_reasoning { State::Reasoning } else { State::Content };
+        is_reasoning
+    }
+
     fn advance(&mut self, ended: bool, out: &mut Output) {
         loop {
             let is_done = match &mut self.state {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use worker_core::ApiError;
 
 use super::tools::{FREE_TEXT, visible_name};
-use crate::api::object::{Object, text_of};
+use crate::api::object::{Object, result_text_of, text_of};
 use crate::api::turns::Turns;
 
 /// Types of parts that contain text.
@@ -45,7 +45,7 @@ fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
                     return Err(item.error("role", message));
                 }
             };
-            turns.text(role, content(item, "content")?);
+            turns.text(role, content(item)?);
         }
         "function_call" => {
             let arguments = item.required_text("arguments")?;
@@ -58,7 +58,9 @@ fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
             turns.call(item.required_text("call_id")?, &name(item)?, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
-            turns.result(item.required_text("call_id")?, content(item, "output")?);
+            let output = item.get("output").ok_or_else(|| item.error("output", "is missing"))?;
+            let text = result_text_of(&item.path("output"), output, &TEXT_PARTS)?;
+            turns.result(item.required_text("call_id")?, text);
         }
         "reasoning" => {
             if let Some(content) = item.get("content") {
@@ -80,7 +82,7 @@ fn name(item: &Object) -> Result<String, ApiError> {
     Ok(visible_name(item.text("namespace")?, item.required_text("name")?))
 }
 
-fn content(item: &Object, name: &str) -> Result<String, ApiError> {
-    let content = item.get(name).ok_or_else(|| item.error(name, "is missing"))?;
-    text_of(&item.path(name), content, &TEXT_PARTS)
+fn content(item: &Object) -> Result<String, ApiError> {
+    let content = item.get("content").ok_or_else(|| item.error("content", "is missing"))?;
+    text_of(&item.path("content"), content, &TEXT_PARTS)
 }
