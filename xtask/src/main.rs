@@ -20,6 +20,7 @@ mod kernels;
 mod licenses;
 mod lines;
 mod llama_cpp;
+mod npm;
 mod nvidia_tools;
 mod paper;
 mod process;

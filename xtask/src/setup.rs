@@ -47,6 +47,7 @@ const CC: Tool = program("cc", &["gcc", "libc6-dev"], "links Rust programs and b
 const CXX: Tool = program("c++", &["g++"], "the C++ library's headers, which AMD's sources include");
 const CURL: Tool = program("curl", &["curl"], "sends requests to the workers");
 const BROWSER: Tool = program("chromedriver", &["chromium", "chromium-driver"], "tests the workers' pages");
+const NODE: Tool = program("npm", &["nodejs", "npm"], "runs test clients in JavaScript");
 const MEMORY_CHECKER: Tool = program("valgrind", &["valgrind"], "finds memory errors and leaks");
 
 pub const KERNELS: &[Tool] = &[CC, CLANG, DEVICE_LIBS];
@@ -57,6 +58,7 @@ pub const GENERATE: &[Tool] = DEMO;
 pub const LLAMA_CPP: &[Tool] = &[CC, CXX, PIP];
 pub const VALGRIND: &[Tool] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
 pub const SERVE: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
+pub const CLIENTS: &[Tool] = &[NODE];
 pub const CONFORMANCE: &[Tool] = &[CC, PIP];
 pub const PAGE: &[Tool] = &[BROWSER];
 pub const TEST: &[Tool] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::worker::Worker;
-use super::{Load, clients};
+use super::{Load, clients, libraries};
 use crate::process::{self, command, root};
 use crate::software_gpu::SoftwareGpu;
 
@@ -19,13 +19,7 @@ const LOAD_OK: &str = "load: ok";
 
 /// Sends the worker requests of every kind, then a load. Returns the number of requests that were answered correctly.
 pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: Option<&Path>) -> Result<u64> {
-    let worker = Worker::start(llm, gpu, &|command| {
-        command.arg("--model").arg(root().join(MODEL));
-        // In f32, a different order of additions does not change greedy text.
-        command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);
-        // The load test's clients share one address, so the per-client limit is off.
-        command.args(["--streams-per-client", "0"]);
-    })?;
+    let worker = start(llm, gpu)?;
     let mut requests = 0;
     for name in CLIENTS {
         requests += clients::run_client(&format!("workers/clients/{name}.py"), name, &worker.url(""))?;
@@ -44,6 +38,29 @@ pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: O
     ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load test failed");
     worker.stop()?;
     Ok(requests + scores + jobs)
+}
+
+/// Runs all client libraries against the worker.
+///
+/// # Errors
+/// If a client or the worker fails.
+pub fn test_libraries(llm: &Path, gpu: SoftwareGpu) -> Result<()> {
+    let worker = start(llm, gpu)?;
+    let result = libraries::test_all(&worker.url(""), &root().join(MODEL));
+    worker.stop()?;
+    println!("clients: ok passed={} failed=0", result?);
+    Ok(())
+}
+
+/// Starts the worker with the tiny Llama.
+fn start(llm: &Path, gpu: SoftwareGpu) -> Result<Worker> {
+    Worker::start(llm, gpu, &|command| {
+        command.arg("--model").arg(root().join(MODEL));
+        // In f32, a different order of additions does not change greedy text.
+        command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);
+        // The load test's clients share one address, so the per-client limit is off.
+        command.args(["--streams-per-client", "0"]);
+    })
 }
 
 /// Runs one job to its end and cancels another. Returns the number of jobs.

@@ -2,11 +2,13 @@
 mod clients;
 mod images;
 mod language;
+mod libraries;
 mod worker;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::process::{self, cargo};
 use crate::setup;
@@ -21,6 +23,9 @@ pub struct Args {
     /// Also test the web pages in Chromium and store screenshots in this folder.
     #[arg(long, value_name = "FOLDER")]
     page: Option<PathBuf>,
+    /// Test only the LLM worker, with the client libraries that applications use; their packages take 1.8 GB.
+    #[arg(long, conflicts_with_all = ["page", "lm_eval"])]
+    clients: bool,
     #[command(flatten)]
     load: Load,
 }
@@ -43,8 +48,15 @@ pub fn run(args: &Args) -> Result<()> {
     software_gpu::check_arch(&args.arch)?;
     let features = "llm-worker/rocm-emulator,sd-worker/rocm-emulator";
     let selection = ["--package", "llm-worker", "--package", "sd-worker", "--features", features];
+    let gpu = SoftwareGpu::new(&args.arch);
+    if args.clients {
+        setup::ensure(setup::SERVE)?;
+        setup::ensure(setup::CLIENTS)?;
+        let programs = build(&args.arch, &selection)?;
+        return language::test_libraries(&program(&programs, "llm-worker-rocm")?, gpu);
+    }
     let page = args.page.as_deref().map(std::path::absolute).transpose()?;
-    run_on(SoftwareGpu::new(&args.arch), &args.arch, &selection, args.load, page.as_deref())
+    run_on(gpu, &args.arch, &selection, args.load, page.as_deref())
 }
 
 /// Like [`run`], with programs that contain code objects for `archs`. `selection` passes packages and features to cargo.
@@ -59,15 +71,23 @@ pub fn run_on(
     if page.is_some() {
         setup::ensure(setup::PAGE)?;
     }
-    let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
-    let programs = process::build_executables(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
-    let program = |name: &str| -> Result<PathBuf> {
-        let named = |program: &&serde_json::Value| program["target"]["name"] == name;
-        let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
-        found.map(PathBuf::from).with_context(|| format!("cargo reported no executable {name}"))
-    };
+    let programs = build(archs, selection)?;
+    let program = |name: &str| program(&programs, name);
     let sd_requests = images::test_sd(&program("sd-worker-rocm")?, gpu, page)?;
     let llm_requests = language::test_llm(&program("llm-worker-rocm")?, &program("load")?, gpu, load, page)?;
     println!("serve: ok llm_requests={llm_requests} sd_requests={sd_requests}");
     Ok(())
+}
+
+/// Builds the programs, and returns cargo's messages about them.
+fn build(archs: &str, selection: &[&str]) -> Result<Vec<Value>> {
+    let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
+    process::build_executables(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))
+}
+
+/// Returns the path of a program that was built.
+fn program(programs: &[Value], name: &str) -> Result<PathBuf> {
+    let named = |program: &&Value| program["target"]["name"] == name;
+    let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
+    found.map(PathBuf::from).with_context(|| format!("cargo reported no executable {name}"))
 }
