@@ -6,11 +6,12 @@ mod worker;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
+pub use language::start as start_tiny_llama;
 pub use worker::Worker;
 
 #[derive(clap::Args)]
@@ -60,12 +61,7 @@ pub fn run_on(
         setup::ensure(setup::PAGE)?;
     }
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
-    let programs = process::build_executables(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
-    let program = |name: &str| -> Result<PathBuf> {
-        let named = |program: &&serde_json::Value| program["target"]["name"] == name;
-        let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
-        found.map(PathBuf::from).with_context(|| format!("cargo reported no executable {name}"))
-    };
+    let program = process::build_programs(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
     let sd_requests = images::test_sd(&program("sd-worker-rocm")?, gpu, page)?;
     let llm_requests = language::test_llm(&program("llm-worker-rocm")?, &program("load")?, gpu, load, page)?;
     println!("serve: ok llm_requests={llm_requests} sd_requests={sd_requests}");
