@@ -13,6 +13,7 @@ mod example;
 mod flash_attn;
 mod fuzz;
 mod fuzz_files;
+mod fuzz_requests;
 mod generate;
 mod harness;
 mod isa_coverage;
@@ -20,9 +21,11 @@ mod kernels;
 mod licenses;
 mod lines;
 mod llama_cpp;
+mod load;
 mod npm;
 mod nvidia_tools;
 mod paper;
+mod plot;
 mod process;
 mod profile;
 mod pypi;
@@ -79,6 +82,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Load mutated model files: each must load or fail cleanly, without a panic or high memory use.
     FuzzFiles(fuzz_files::Args),
+    /// Send mutated requests to the language-model server: none may cause a 5xx, a panic, a hang or growth.
+    FuzzRequests(fuzz_requests::Args),
     /// Run an example on the software GPU and list the kernels that execute the most instructions.
     Profile(profile::Args),
     /// Merge benchmark runs into docs/explanation/performance.md, or list the cases in which a run became slower.
@@ -89,6 +94,8 @@ enum Command {
     IsaCoverage(isa_coverage::Args),
     /// Start the workers on the software GPU and test them with OpenAI's client, curl and a load generator.
     Serve(serve::Args),
+    /// Measure the latencies of a language-model server under requests that arrive at random times.
+    Load(load::Args),
     /// Compare chat templates with jinja2 and tokenizers with llama.cpp's test data.
     Conformance(conformance::Args),
     /// Stress the GPU with many allocations, changing shapes, many threads and two devices; fail on leaks or errors.
@@ -136,6 +143,7 @@ fn run(command: Command) -> Result<()> {
         Command::Generate(args) => generate::run(&args),
         Command::LlamaCpp(args) => llama_cpp::execute(&args),
         Command::Lines(args) => lines::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::NvidiaTools(args) => nvidia_tools::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Test(args) => ci::run_tests(&args),
@@ -147,6 +155,7 @@ fn run(command: Command) -> Result<()> {
         Command::FlashAttn(args) => flash_attn::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::FuzzFiles(args) => fuzz_files::run(&args),
+        Command::FuzzRequests(args) => fuzz_requests::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Paper(args) => paper::run(&args),

@@ -109,6 +109,16 @@ pub fn build_executables(command: &mut Command) -> Result<Vec<Value>> {
     Ok(messages.filter(|message| message["executable"].is_string()).collect())
 }
 
+/// Runs a build command of cargo. Returns a function from the name of a target to the path of its executable.
+pub fn build_programs(command: &mut Command) -> Result<impl Fn(&str) -> Result<PathBuf>> {
+    let programs = build_executables(command)?;
+    Ok(move |name: &str| {
+        let found = programs.iter().find(|program| program["target"]["name"] == name);
+        let path = found.and_then(|program| program["executable"].as_str());
+        path.map(PathBuf::from).with_context(|| format!("cargo built no executable {name}"))
+    })
+}
+
 /// Builds the single test executable of a package that the command selects, and returns its path.
 pub fn test_program(command: &mut Command, package: &str) -> Result<PathBuf> {
     let manifest = root().join(package).join("Cargo.toml");

@@ -32,7 +32,7 @@ pub fn test_llm(llm: &Path, client: &Path, gpu: SoftwareGpu, load: Load, page: O
         clients::run_browser(PAGE, "chat_page", &worker.url(""), folder)?;
     }
     let jobs = run_jobs(&worker)?;
-    let mut client = command(client, &["--address", worker.address()]);
+    let mut client = command(client, &["mixed", "--address", worker.address()]);
     client.args(["--streams", &load.streams.to_string(), "--seconds", &load.seconds.to_string()]);
     let output = process::tee(&mut client)?;
     ensure!(output.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load test failed");
@@ -53,12 +53,15 @@ pub fn test_libraries(llm: &Path, gpu: SoftwareGpu) -> Result<()> {
 }
 
 /// Starts the worker with the tiny Llama.
-fn start(llm: &Path, gpu: SoftwareGpu) -> Result<Worker> {
+///
+/// # Errors
+/// As [`Worker::start`].
+pub fn start(llm: &Path, gpu: SoftwareGpu) -> Result<Worker> {
     Worker::start(llm, gpu, &|command| {
         command.arg("--model").arg(root().join(MODEL));
         // In f32, a different order of additions does not change greedy text.
         command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);
-        // The load test's clients share one address, so the per-client limit is off.
+        // The clients of a load share one address, so the per-client limit is off.
         command.args(["--streams-per-client", "0"]);
     })
 }

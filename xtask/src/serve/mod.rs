@@ -7,12 +7,12 @@ mod worker;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
+pub use language::start as start_tiny_llama;
 pub use worker::Worker;
 
 #[derive(clap::Args)]
@@ -52,8 +52,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.clients {
         setup::ensure(setup::SERVE)?;
         setup::ensure(setup::CLIENTS)?;
-        let programs = build(&args.arch, &selection)?;
-        return language::test_libraries(&program(&programs, "llm-worker-rocm")?, gpu);
+        let program = build(&args.arch, &selection)?;
+        return language::test_libraries(&program("llm-worker-rocm")?, gpu);
     }
     let page = args.page.as_deref().map(std::path::absolute).transpose()?;
     run_on(gpu, &args.arch, &selection, args.load, page.as_deref())
@@ -71,23 +71,15 @@ pub fn run_on(
     if page.is_some() {
         setup::ensure(setup::PAGE)?;
     }
-    let programs = build(archs, selection)?;
-    let program = |name: &str| program(&programs, name);
+    let program = build(archs, selection)?;
     let sd_requests = images::test_sd(&program("sd-worker-rocm")?, gpu, page)?;
     let llm_requests = language::test_llm(&program("llm-worker-rocm")?, &program("load")?, gpu, load, page)?;
     println!("serve: ok llm_requests={llm_requests} sd_requests={sd_requests}");
     Ok(())
 }
 
-/// Builds the programs, and returns cargo's messages about them.
-fn build(archs: &str, selection: &[&str]) -> Result<Vec<Value>> {
+/// Builds the programs. Returns a function from the name of a program to its path.
+fn build(archs: &str, selection: &[&str]) -> Result<impl Fn(&str) -> Result<PathBuf>> {
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
-    process::build_executables(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))
-}
-
-/// Returns the path of a program that was built.
-fn program(programs: &[Value], name: &str) -> Result<PathBuf> {
-    let named = |program: &&Value| program["target"]["name"] == name;
-    let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
-    found.map(PathBuf::from).with_context(|| format!("cargo reported no executable {name}"))
+    process::build_programs(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))
 }

@@ -58,14 +58,11 @@ impl Programs {
         } else {
             build.env("CANDLE_ROCM_ARCHS", arch);
         }
-        let built = process::build_executables(&mut build)?;
+        let built = process::build_programs(&mut build)?;
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let program = |name: &str| -> Result<PathBuf> {
-            let found = built.iter().find(|program| program["target"]["name"] == name);
-            let path = found.and_then(|program| program["executable"].as_str());
-            let path = path.with_context(|| format!("cargo built no {name}"))?;
-            let copy = folder.join(name);
-            std::fs::copy(path, &copy).with_context(|| format!("cannot copy {path}"))?;
+            let (path, copy) = (built(name)?, folder.join(name));
+            std::fs::copy(&path, &copy).with_context(|| format!("cannot copy {}", path.display()))?;
             Ok(copy)
         };
         Ok(Self {
@@ -198,7 +195,8 @@ impl Soak<'_> {
 
     /// Loads the language model at the rate; returns leaked bytes and lost requests.
     fn load(&self, worker: &Worker, time: Duration, seed: usize) -> Result<(u64, u64)> {
-        let mut load = command(&self.programs.load, &["--address", worker.address(), "--streams", STREAMS]);
+        let mut load =
+            command(&self.programs.load, &["mixed", "--address", worker.address(), "--streams", STREAMS]);
         load.args(["--rate", &self.rate.to_string(), "--seconds", &time.as_secs().to_string()]);
         let output = process::tee(load.args(["--seed", &seed.to_string()]))?;
         let last = output.lines().last().unwrap_or_default();
@@ -207,6 +205,7 @@ impl Soak<'_> {
             value.and_then(|value| value.parse().ok()).with_context(|| format!("the load ended with: {last}"))
         };
         ensure!(count("mixed")? == 0, "a stream carried the text of another: {last}");
+        ensure!(count("invalid")? == 0, "an answer violated its format: {last}");
         Ok((count("leaked_bytes")?, count("lost")?))
     }
 

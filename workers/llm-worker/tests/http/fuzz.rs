@@ -1,14 +1,28 @@
-//! Fuzzing of request bodies: no response is 5xx, and all errors have the same format.
+//! Fuzzing of requests: no response is 5xx, all errors have the same format, and nothing grows.
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use worker_core::device::resident_bytes;
 
-use crate::fixture::{Ask, MODEL, json_request, worker};
-use crate::shared::fuzz::{self, Seed, changed, edited};
+use crate::fixture::{Ask, MODEL, Worker, json_request, worker};
+use crate::shared::fuzz::{self, Change, Seed, addressed, changed, edited};
 use crate::tiny_llama::CONTEXT;
 
 /// Default number of bodies; overridden by CANDLE_FUZZ_CASES.
 const CASES: u32 = 3000;
+/// Maximum time of a response. A body makes the tiny model generate at most some thousands of tokens.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Number of clients that send bodies at once.
+const CLIENTS: u32 = 4;
+/// Maximum growth of resident memory, in bytes, after a quarter of the bodies.
+const MAX_GROWTH: u64 = 32 << 20;
+/// Maximum growth of the numbers of threads and of open files.
+const SPARE: usize = 4;
 
 /// Returns a body with every sampler setting.
 fn with_settings() -> Value {
@@ -137,18 +151,106 @@ fn value() -> impl Strategy<Value = Value> {
     fuzz::value(more, &words)
 }
 
-#[test]
-fn no_body_causes_a_5xx() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let worker = runtime.block_on(async { worker() });
-    let seeds = seeds();
-    fuzz::run(fuzz::cases(CASES), &seeds, value(), |path, seed, changes| {
-        let body = changed(seed, changes, &seeds).to_string().into_bytes();
-        let answer = runtime.block_on(worker.read(json_request(path, edited(body, changes))));
+/// A worker, and the runtime of its requests.
+struct Fuzzed {
+    runtime: Runtime,
+    worker: Worker,
+    seeds: Vec<Seed>,
+}
+
+impl Fuzzed {
+    fn new() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let worker = runtime.block_on(async { worker() });
+        Self { runtime, worker, seeds: seeds() }
+    }
+
+    /// Sends one body and returns the status of its response.
+    fn send(
+        &self,
+        path: &'static str,
+        seed: &Value,
+        changes: &[Change],
+    ) -> Result<StatusCode, TestCaseError> {
+        let body = changed(seed, changes, &self.seeds).to_string().into_bytes();
+        let request = addressed(json_request(path, edited(body, changes)), changes);
+        let answer = async { tokio::time::timeout(DEADLINE, self.worker.read(request)).await };
+        let Ok(answer) = self.runtime.block_on(answer) else {
+            return Err(TestCaseError::fail(format!("{path}: no response within {DEADLINE:?}")));
+        };
         fuzz::check(path, &answer)?;
         prop_assert!(!answer.text.contains("the engine stopped unexpectedly"), "{}", answer.text);
-        Ok(())
+        Ok(answer.status)
+    }
+
+    /// Waits until nothing runs, and returns what the process uses.
+    fn usage(&self) -> Usage {
+        self.runtime.block_on(self.worker.idle());
+        assert_eq!(self.worker.served.engine.status().failed, None);
+        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        Usage { bytes: resident_bytes(), threads: count("/proc/self/task"), files: count("/proc/self/fd") }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    bytes: u64,
+    threads: usize,
+    files: usize,
+}
+
+#[test]
+fn no_body_causes_a_5xx() {
+    let fuzzed = Fuzzed::new();
+    fuzz::run(fuzz::cases(CASES), fuzz::seed(), &fuzzed.seeds, value(), |path, seed, changes| {
+        fuzzed.send(path, seed, changes).map(|_| ())
     });
-    runtime.block_on(worker.idle());
-    assert_eq!(worker.served.engine.status().failed, None);
+    fuzzed.usage();
+}
+
+#[test]
+#[ignore = "takes minutes, and needs a process of its own; run it with `cargo xtask fuzz-requests`"]
+fn many_bodies_cause_no_growth() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.fetch_add(1, Relaxed);
+        print(info);
+    }));
+    let (fuzzed, begin, accepted) = (Fuzzed::new(), Instant::now(), AtomicU32::new(0));
+    let send = |cases: u32, client: u64| {
+        let seed = fuzz::seed().unwrap_or_default().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ client;
+        fuzz::run(cases, Some(seed), &fuzzed.seeds, value(), |path, seed, changes| {
+            let status = fuzzed.send(path, seed, changes)?;
+            // A panic beside the response's own task does not reach the response.
+            prop_assert_eq!(PANICS.load(Relaxed), 0, "a thread panicked");
+            accepted.fetch_add(u32::from(status.is_success()), Relaxed);
+            Ok(())
+        });
+    };
+    // Returns what the process uses when all clients have sent their share.
+    let round = |cases: u32, number: u64| {
+        std::thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let send = &send;
+                scope.spawn(move || send(cases / CLIENTS, number << 32 | u64::from(client)));
+            }
+        });
+        fuzzed.usage()
+    };
+    let cases = fuzz::cases(CASES);
+    // In the first round caches fill: of compiled schemas, of ended jobs, of the allocator.
+    let warm = round(cases / 4, 0);
+    let end = round(cases - cases / 4, 1);
+    println!(
+        "bodies: ok count={cases} accepted={accepted:?} seconds={} {warm:?} {end:?}",
+        begin.elapsed().as_secs()
+    );
+    assert!(end.bytes <= warm.bytes + MAX_GROWTH, "resident memory has grown");
+    assert!(
+        end.threads <= warm.threads + SPARE && end.files <= warm.files + SPARE,
+        "threads or files have grown"
+    );
+    assert!(accepted.into_inner() >= cases / 20, "too few valid bodies");
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Ask, Worker, form_body, form_request, json_request, with};
 use crate::images::{base64, invalid_images, mask, png};
-use crate::shared::fuzz::{self, Change, Seed, changed, edited};
+use crate::shared::fuzz::{self, Change, Seed, addressed, changed, edited};
 
 /// Default number of test cases, overridden by CANDLE_FUZZ_CASES.
 const CASES: u32 = 1000;
@@ -97,7 +97,8 @@ fn request(path: &str, seed: &Value, changes: &[Change], seeds: &[Seed]) -> Requ
         _ => changed.to_string().into_bytes(),
     };
     let body = edited(body, changes);
-    if path == EDITS { form_request(body) } else { json_request(path, body) }
+    let request = if path == EDITS { form_request(body) } else { json_request(path, body) };
+    addressed(request, changes)
 }
 
 async fn check(worker: &Worker, request: Request<Body>) -> Result<(), TestCaseError> {
@@ -119,7 +120,7 @@ fn mutated_bodies_do_not_cause_5xx() {
     let limits = ["--max-side", "64", "--max-pixels", "4096", "--max-steps", "4", "--max-images", "2"];
     let worker = runtime.block_on(async { with(&limits) });
     let seeds = seeds();
-    fuzz::run(cases, &seeds, value(), |path, seed, changes| {
+    fuzz::run(cases, fuzz::seed(), &seeds, value(), |path, seed, changes| {
         runtime.block_on(check(&worker, request(path, seed, changes, &seeds)))
     });
     runtime.block_on(worker.idle());
