@@ -9,7 +9,7 @@ use llm_engine::request::{Event, Request, Sampling};
 use worker_core::device::{self, DeviceKind};
 use worker_core::hub::Hub;
 use worker_core::process::{self, Worker};
-use worker_core::progress::Progress;
+use worker_core::progress::{Completed, Progress};
 use worker_core::{App, Metrics, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
@@ -47,7 +47,7 @@ impl Worker for LlmWorker {
     ) -> Result<ServedModel> {
         let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
         progress.report(0.0, "finding the model");
-        let report = &mut |share: f32, activity: &str| progress.report(share, activity);
+        let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
         let reading = &mut |share| progress.report(share, "reading the weights");

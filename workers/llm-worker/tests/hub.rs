@@ -13,6 +13,7 @@ use axum::{Json, Router};
 use llm_worker::fetch::LanguageModel;
 use serde_json::json;
 use worker_core::hub::Hub;
+use worker_core::progress::Completed;
 
 const COMMIT: &str = "0123456789abcdef";
 
@@ -111,7 +112,7 @@ fn a_folder_is_downloaded_once_and_then_found_offline() {
     let hub = hub(address, cache.path());
     let mut progress = Vec::new();
     let folder = hub
-        .model("org/name", None, &LanguageModel, &mut |share, what| progress.push((share, what.to_owned())))
+        .model("org/name", None, &LanguageModel, &mut |done, what| progress.push((done, what.to_owned())))
         .unwrap();
     let fetched = [
         "additional_chat_templates/tool_use.jinja",
@@ -125,8 +126,9 @@ fn a_folder_is_downloaded_once_and_then_found_offline() {
     assert_eq!(mock_hub.take_sent(), fetched);
     assert_eq!(std::fs::read(folder.join("model-2.safetensors")).unwrap(), b"second part");
     assert_eq!(std::fs::read(folder.join(fetched[0])).unwrap(), b"{{ tools }}");
-    assert!(progress.contains(&(1.0, "fetching model-2.safetensors (2 of 2)".into())), "{progress:?}");
-    assert!(progress.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
+    let last = Completed::Bytes { done: 11, total: 11, resumed: 0 };
+    assert!(progress.contains(&(last, "fetching model-2.safetensors (2 of 2)".into())), "{progress:?}");
+    assert!(progress.iter().all(|(done, _)| (0.0..=1.0).contains(&done.share())));
     // A second call, and a tag of the same commit, send no files.
     for revision in [None, Some("v1")] {
         assert_eq!(hub.model("org/name", revision, &LanguageModel, &mut |_, _| ()).unwrap(), folder);
@@ -147,6 +149,22 @@ fn a_single_gguf_file_is_downloaded() {
         (std::fs::read(path).unwrap(), mock_hub.take_sent()),
         (b"GGUF small".to_vec(), vec!["small.gguf".into()])
     );
+}
+
+#[test]
+fn an_interrupted_download_continues() {
+    let mock_hub = MockHub::new(&[("small.gguf", b"GGUF small")]);
+    let (_runtime, address) = serve(&mock_hub);
+    let cache = tempfile::tempdir().unwrap();
+    let blobs = cache.path().join("models--org--name/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::write(blobs.join("etag-small.part"), "GGUF").unwrap();
+    let mut progress = Vec::new();
+    let report = &mut |done: Completed, _: &str| progress.push(done);
+    let path = hub(address, cache.path()).model("org/name/small.gguf", None, &LanguageModel, report).unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), b"GGUF small");
+    let bytes = |done| Completed::Bytes { done, total: 10, resumed: 4 };
+    assert_eq!((progress.first(), progress.last()), (Some(&bytes(4)), Some(&bytes(10))));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use candle_core::DType;
 use worker_core::device::{self, DeviceKind};
 use worker_core::hub::Hub;
 use worker_core::process::{self, Worker};
-use worker_core::progress::Progress;
+use worker_core::progress::{Completed, Progress};
 use worker_core::{App, Metrics, ModelName, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
@@ -63,7 +63,7 @@ impl Worker for SdWorker {
         progress.report(0.0, "finding the model");
         let options = arguments.load();
         let half = options.dtype.map_or(!device.device.is_cpu(), |dtype| dtype != DType::F32);
-        let report = &mut |share: f32, activity: &str| progress.report(share, activity);
+        let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
         let requested = &arguments.model_path;
         let path =
             Hub::default().model(requested, arguments.model_ref.as_deref(), &ImageModel { half }, report)?;

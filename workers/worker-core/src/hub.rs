@@ -1,5 +1,6 @@
 //! Download of model files from the Hugging Face Hub.
 
+use crate::progress::Completed;
 use anyhow::{Context, Result, anyhow, ensure};
 use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 const RETRIES: usize = 3;
 
-/// Callback that receives the completed fraction of a download, 0 to 1, and its description.
-pub type Report<'a> = &'a mut dyn FnMut(f32, &str);
+/// Callback that receives the completed part of a download and its description.
+pub type Report<'a> = &'a mut dyn FnMut(Completed, &str);
 
 /// Source of models that are not local paths. By default the environment variables HF_ENDPOINT, HF_HOME and
 /// HF_TOKEN apply, as in other Hub clients.
@@ -158,7 +159,8 @@ impl Snapshot {
         if let Some(path) = self.local.get(file) {
             return Ok(path);
         }
-        let download = Download { report, what: format!("fetching {file}{note}"), size: 0, done: 0 };
+        let what = format!("fetching {file}{note}");
+        let download = Download { report, what, total: 0, done: 0, resumed: None };
         let fetched = self.remote.download_with_progress(file, download);
         fetched.map_err(|error| explain(&error, &self.label).context(format!("fetching {file}")))
     }
@@ -182,22 +184,26 @@ fn named(repository: &str, revision: &str) -> Repo {
     Repo::with_revision(repository.to_owned(), RepoType::Model, revision.to_owned())
 }
 
+/// State of the download of a file.
 struct Download<'a> {
     report: Report<'a>,
     what: String,
-    size: usize,
-    done: usize,
+    total: u64,
+    done: u64,
+    /// Bytes that were there before the request. The first update after [`Progress::init`] contains them.
+    resumed: Option<u64>,
 }
 
 impl Progress for Download<'_> {
     fn init(&mut self, size: usize, _file: &str) {
-        (self.size, self.done) = (size, 0);
-        self.update(0);
+        (self.total, self.done, self.resumed) = (size as u64, 0, None);
     }
 
     fn update(&mut self, bytes: usize) {
-        self.done += bytes;
-        (self.report)(self.done as f32 / self.size.max(1) as f32, &self.what);
+        self.done += bytes as u64;
+        let resumed = *self.resumed.get_or_insert(self.done);
+        let completed = Completed::Bytes { done: self.done, total: self.total, resumed };
+        (self.report)(completed, &self.what);
     }
 
     fn finish(&mut self) {}

@@ -50,8 +50,15 @@ pub struct Decoder {
     cache: Cache,
     graphs: DecodeGraphs,
     embedding_head: EmbeddingHead,
-    /// If true, the model only computes embeddings, and the cache is not used.
-    embeds_only: bool,
+    task: Task,
+}
+
+/// Task of a decoder. Only the first one uses the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Generate,
+    Embed,
+    Score,
 }
 
 /// Inputs that all layers of a step share.
@@ -190,7 +197,6 @@ impl Decoder {
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let (device, graphs) = (device.clone(), DecodeGraphs::default());
         let embedding_head = EmbeddingHead::mean(config.hidden);
-        let embeds_only = false;
         Ok(Self {
             config,
             device,
@@ -204,13 +210,18 @@ impl Decoder {
             cache,
             graphs,
             embedding_head,
-            embeds_only,
+            task: Task::Generate,
         })
     }
 
     /// Makes the model compute only embeddings, with this head.
     pub fn for_embeddings(self, embedding_head: EmbeddingHead) -> Self {
-        Self { embedding_head, embeds_only: true, ..self }
+        Self { embedding_head, task: Task::Embed, ..self }
+    }
+
+    /// Makes the model score pairs of texts, with a head of width 1.
+    pub fn for_scores(self, embedding_head: EmbeddingHead) -> Self {
+        Self { embedding_head, task: Task::Score, ..self }
     }
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
@@ -423,9 +434,9 @@ fn input_parts(step: &Step) -> [Vec<u32>; 7] {
 
 impl StepModel for Decoder {
     fn capacity(&self) -> Capacity {
-        let blocks = match self.embeds_only {
-            true => self.config.context.div_ceil(BLOCK_SIZE),
-            false => self.cache.blocks(),
+        let blocks = match self.task {
+            Task::Generate => self.cache.blocks(),
+            Task::Embed | Task::Score => self.config.context.div_ceil(BLOCK_SIZE),
         };
         Capacity {
             vocabulary: self.embedding.vocabulary().unwrap_or(0),
@@ -435,13 +446,16 @@ impl StepModel for Decoder {
     }
 
     fn tasks(&self) -> Tasks {
+        if self.task == Task::Score {
+            return Tasks { generate: false, embed: false, classify: true, width: None };
+        }
         let width = Some(self.embedding_head.width());
-        Tasks { generate: !self.embeds_only, width, ..Tasks::default() }
+        Tasks { generate: self.task == Task::Generate, width, ..Tasks::default() }
     }
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
-        if self.embeds_only {
-            bail!("the model only computes embeddings")
+        if self.task != Task::Generate {
+            bail!("the model only computes embeddings or scores")
         }
         self.validate(step)?;
         if step.tokens.is_empty() {
@@ -466,6 +480,16 @@ impl StepModel for Decoder {
     }
 
     fn embed(&mut self, prompts: &[Vec<u32>]) -> candle_core::Result<Tensor> {
+        if self.task == Task::Score {
+            bail!("a reranker computes no embeddings")
+        }
+        self.embed_prompts(prompts)
+    }
+
+    fn classify(&mut self, prompts: &[Vec<u32>], _: &[usize]) -> candle_core::Result<Tensor> {
+        if self.task != Task::Score {
+            bail!("the model has no classifier")
+        }
         self.embed_prompts(prompts)
     }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::{DecoderConfig, Family, Fields, WindowPredicate};
 use super::roles::Role;
+use super::sentence::CLASSIFIER;
 
 fn all_layers(_: &Fields) -> Result<WindowPredicate> {
     Ok(Box::new(|_| true))
@@ -166,7 +167,12 @@ fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// Returns an error if the architecture is not in the table.
 pub fn from_config(config: &Value) -> Result<&'static Family> {
     let names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let named = |name: &str| FAMILIES.iter().find(|family| family.architectures.contains(&name));
+    let named = |name: &str| {
+        // Classifiers only differ by their heads.
+        let generator = name.strip_suffix(CLASSIFIER).map(|base| format!("{base}ForCausalLM"));
+        let name = generator.as_deref().unwrap_or(name);
+        FAMILIES.iter().find(|family| family.architectures.contains(&name))
+    };
     let kind = config["model_type"].as_str().unwrap_or_default();
     let by_type = || FAMILIES.iter().find(|family| family.model_types.contains(&kind));
     let all = || join_names(FAMILIES.iter().flat_map(|family| family.architectures).copied());

@@ -15,8 +15,8 @@
 //! | `decoder` | the whole decoder |
 //! | `graphs` | graphs of decoding steps |
 //! | `packed` | steps of whole prompts outside of the cache |
-//! | `sentence` | modules of embedding models: pooling, linear layers, normalization |
-//! | `pooling` | embeddings from the states of a model |
+//! | `sentence` | modules of embedding models and rerankers: pooling, linear layers, normalization, scores |
+//! | `pooling` | embeddings and scores from the states of a model |
 //! | `encoder/` | encoders of the BERT family |
 use std::path::Path;
 
@@ -50,7 +50,7 @@ use encoder::config::EncoderConfig;
 use encoder::{Encoder, EncoderTypes};
 use files::{Description, ModelFiles};
 use pooling::EmbeddingHead;
-use sentence::SentenceModules;
+use sentence::{ScoreRows, SentenceModules};
 use weights::Weights;
 
 /// Cache size in bytes if neither the options nor the device determine it.
@@ -190,14 +190,16 @@ fn load_files(
         config.context = context.min(config.context);
     }
     let modules = SentenceModules::of(&files).with_context(|| path.clone())?;
+    let score = ScoreRows::of(&files).with_context(|| path.clone())?;
     if let Description::Config(_) = &files.description
-        && modules.is_some()
+        && (modules.is_some() || score.is_some())
         && let Some(limit) = sentence::max_tokens(files.path())?
     {
         config.context = config.context.min(limit);
     }
-    // Files of embedding models have no output head, and their cache is not used.
-    let embeds_only = modules.is_some() || config.bidirectional;
+    // The output head and the cache of embedding models and rerankers are not used.
+    let embeds_only = modules.is_some() || score.is_some() || config.bidirectional;
+    let is_tied = config.tied_embeddings;
     config.tied_embeddings |= embeds_only;
     let types = types(&files, declared, device, options)?;
     // The cache size is checked before the weights are loaded, which takes long.
@@ -216,20 +218,42 @@ fn load_files(
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
-    let decoder = match modules {
-        Some(modules) => {
-            let head = EmbeddingHead::load(&modules, decoder.config().hidden, device);
+    let hidden = decoder.config().hidden;
+    let decoder = match (score, modules) {
+        (Some(score), _) => {
+            let head = score_head(&score, decoder.config(), &mut weights, is_tied);
+            decoder.for_scores(head.with_context(|| path.clone())?)
+        }
+        (None, Some(modules)) => {
+            let head = EmbeddingHead::load(&modules, hidden, device);
             decoder.for_embeddings(head.with_context(|| path.clone())?)
         }
-        None if embeds_only => {
-            let head = EmbeddingHead::mean(decoder.config().hidden);
-            decoder.for_embeddings(head)
-        }
-        None => decoder,
+        (None, None) if embeds_only => decoder.for_embeddings(EmbeddingHead::mean(hidden)),
+        (None, None) => decoder,
     };
     device.synchronize()?;
     progress(1.0);
     Ok((decoder, bytes, trained_context))
+}
+
+/// Loads the head of a decoder that scores pairs of texts.
+fn score_head(
+    score: &ScoreRows,
+    config: &DecoderConfig,
+    weights: &mut Weights,
+    is_tied: bool,
+) -> Result<EmbeddingHead> {
+    ensure!(
+        score.matrix.is_some() || config.logit_softcap.is_none(),
+        "scores of models with capped logits are not supported"
+    );
+    let mut row = |row| weights.row(score.matrix, is_tied, row, config.hidden);
+    let yes = row(score.yes)?;
+    let weight = match score.no {
+        Some(no) => (yes - row(no)?)?,
+        None => yes,
+    };
+    Ok(EmbeddingHead::score(weight, score.sigmoid))
 }
 
 /// Chooses the data types from the options, from the type that config.json declares, and from the tensors of a GGUF file.

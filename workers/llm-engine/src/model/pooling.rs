@@ -1,4 +1,4 @@
-//! Embeddings from the states of a model: pooling, linear layers and normalization.
+//! Embeddings and scores from the states of a model: pooling, linear layers and normalization.
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -7,12 +7,20 @@ use candle_core::{D, DType, Device, Tensor};
 use super::files::{Description, ModelFiles};
 use super::sentence::{Pooling, SentenceModules};
 
+/// Function of the outputs of a linear layer.
+#[derive(Clone, Copy, Debug)]
+enum Activation {
+    Identity,
+    Tanh,
+    Sigmoid,
+}
+
 /// Linear layer after the pooling.
 #[derive(Clone, Debug)]
 struct Dense {
     linear: candle_nn::Linear,
     width: usize,
-    tanh: bool,
+    activation: Activation,
 }
 
 /// Converts the states of texts to one vector for each text.
@@ -28,6 +36,14 @@ impl EmbeddingHead {
     /// Creates a head that computes the mean of states of `width` elements.
     pub fn mean(width: usize) -> Self {
         Self { poolings: vec![Pooling::Mean], dense: Vec::new(), normalize: false, width }
+    }
+
+    /// Creates a head that computes a score: the product of the last state with `weight`, f32 (1, width), and of that
+    /// the sigmoid if `sigmoid`.
+    pub fn score(weight: Tensor, sigmoid: bool) -> Self {
+        let activation = if sigmoid { Activation::Sigmoid } else { Activation::Identity };
+        let dense = Dense { linear: candle_nn::Linear::new(weight, None), width: 1, activation };
+        Self { poolings: vec![Pooling::Last], dense: vec![dense], normalize: false, width: 1 }
     }
 
     /// Loads the modules of a model whose states have `hidden` elements.
@@ -72,9 +88,11 @@ impl EmbeddingHead {
         };
         for dense in &self.dense {
             vectors = candle_core::Module::forward(&dense.linear, &vectors)?;
-            if dense.tanh {
-                vectors = vectors.tanh()?;
-            }
+            vectors = match dense.activation {
+                Activation::Identity => vectors,
+                Activation::Tanh => vectors.tanh()?,
+                Activation::Sigmoid => candle_nn::ops::sigmoid(&vectors)?,
+            };
         }
         match self.normalize {
             true => normalized(&vectors),
@@ -90,9 +108,9 @@ impl Dense {
         let width = config["out_features"].as_u64().context("\"out_features\" is no whole number")?;
         let width = usize::try_from(width)?;
         let activation = config["activation_function"].as_str().unwrap_or_default();
-        let tanh = match activation.rsplit('.').next().unwrap_or_default() {
-            "Tanh" => true,
-            "Identity" => false,
+        let activation = match activation.rsplit('.').next().unwrap_or_default() {
+            "Tanh" => Activation::Tanh,
+            "Identity" => Activation::Identity,
             _ => bail!("the activation {activation:?} is not known; use Tanh or Identity"),
         };
         ensure!(config["use_residual"] != true, "\"use_residual\" is not supported");
@@ -101,7 +119,7 @@ impl Dense {
             false => Some(tensor(&mut files, "linear.bias", &[width], device)?),
         };
         let weight = tensor(&mut files, "linear.weight", &[width, inputs], device)?;
-        Ok(Self { linear: candle_nn::Linear::new(weight, bias), width, tanh })
+        Ok(Self { linear: candle_nn::Linear::new(weight, bias), width, activation })
     }
 }
 

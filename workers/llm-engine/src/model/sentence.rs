@@ -1,5 +1,5 @@
-//! Modules of sentence-transformers: how a checkpoint turns the states of a text into one vector. GGUF files contain
-//! the pooling in their metadata.
+//! Modules of sentence-transformers: how a checkpoint turns the states of a text into one vector or score. GGUF files
+//! contain the pooling in their metadata.
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -74,35 +74,130 @@ impl SentenceModules {
     }
 
     fn of_folder(folder: &Path) -> Result<Option<Self>> {
-        let path = folder.join("modules.json");
-        let Some(modules) = optional_json(&path)? else { return Ok(None) };
-        let modules = modules.as_array().with_context(|| format!("{} is not a list", path.display()))?;
         let mut found = Self { poolings: Vec::new(), dense: Vec::new(), normalize: false };
-        for module in modules {
-            let text = |key: &str| {
-                let text = module[key].as_str();
-                text.with_context(|| format!("{}: a module has no {key:?}", path.display()))
-            };
-            let kind = text("type")?;
-            let name = text("path")?;
-            let inside = name.is_empty() || Path::new(name).file_name().is_some_and(|last| last == name);
-            ensure!(inside, "{}: the path {name:?} is not a folder beside it", path.display());
+        for (kind, path) in modules(folder)? {
             match kind.rsplit('.').next().unwrap_or_default() {
                 "Transformer" => {
-                    ensure!(name.is_empty(), "{}: a model in {name:?} is not supported", path.display());
+                    ensure!(path == folder, "a model in {} is not supported", path.display());
                 }
-                "Pooling" => found.poolings = poolings(&folder.join(name).join("config.json"))?,
-                "Dense" => found.dense.push(folder.join(name)),
+                "Pooling" => found.poolings = poolings(&path.join("config.json"))?,
+                "Dense" => found.dense.push(path),
                 "Normalize" => found.normalize = true,
+                LOGIT_SCORE => {}
                 _ => bail!(
-                    "{}: the module {kind:?} is not known; known are Transformer, Pooling, Dense and Normalize",
-                    path.display()
+                    "modules.json: the module {kind:?} is not known; known are Transformer, Pooling, Dense, Normalize \
+                     and {LOGIT_SCORE}"
                 ),
             }
         }
         Ok((!found.poolings.is_empty()).then_some(found))
     }
 }
+
+/// Name of the module that scores a pair of texts by logits.
+const LOGIT_SCORE: &str = "LogitScore";
+
+/// Returns the types and folders of the modules in modules.json; none if there is no such file.
+fn modules(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let path = folder.join("modules.json");
+    let modules = optional_json(&path)?.unwrap_or_else(|| Value::Array(Vec::new()));
+    let modules = modules.as_array().with_context(|| format!("{} is not a list", path.display()))?;
+    let read = |module: &Value| {
+        let text = |key: &str| {
+            let text = module[key].as_str();
+            text.with_context(|| format!("{}: a module has no {key:?}", path.display()))
+        };
+        let (kind, name) = (text("type")?, text("path")?);
+        let inside = name.is_empty() || Path::new(name).file_name().is_some_and(|last| last == name);
+        ensure!(inside, "{}: the path {name:?} is not a folder beside it", path.display());
+        let folder = if name.is_empty() { folder.to_owned() } else { folder.join(name) };
+        Ok((kind.to_owned(), folder))
+    };
+    modules.iter().map(read).collect()
+}
+
+/// Score of a pair of texts by a decoder: the product of the last token's state with a row of a matrix, less that with
+/// another row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScoreRows {
+    /// Name of the matrix; `None` for the projection to logits.
+    pub matrix: Option<&'static str>,
+    /// Row of a match.
+    pub yes: usize,
+    /// Row of texts that do not match.
+    pub no: Option<usize>,
+    /// If true, the score is the sigmoid of the difference.
+    pub sigmoid: bool,
+}
+
+impl ScoreRows {
+    /// Reads the files of a decoder. Returns `None` if it does not score pairs of texts.
+    ///
+    /// # Errors
+    /// Returns an error for invalid files, and for classifiers with several labels other than yes and no.
+    pub fn of(files: &ModelFiles) -> Result<Option<Self>> {
+        match &files.description {
+            Description::Config(config) => Self::of_folder(files, config),
+            Description::Metadata(content) if is_reranker(content) => Self::of_metadata(content).map(Some),
+            Description::Metadata(_) => Ok(None),
+        }
+    }
+
+    fn of_folder(files: &ModelFiles, config: &Value) -> Result<Option<Self>> {
+        let modules = modules(files.path())?;
+        if let Some((_, folder)) = modules.iter().find(|(kind, _)| kind.ends_with(LOGIT_SCORE)) {
+            let path = folder.join("config.json");
+            let tokens = optional_json(&path)?.with_context(|| format!("there is no {}", path.display()))?;
+            let row = |key: &str| tokens[key].as_u64().and_then(|row| usize::try_from(row).ok());
+            let yes = row("true_token_id");
+            let yes = yes.with_context(|| format!("{}: \"true_token_id\" is no token", path.display()))?;
+            let (no, sigmoid) = (row("false_token_id"), is_sigmoid(files, config)?);
+            return Ok(Some(Self { matrix: None, yes, no, sigmoid }));
+        }
+        let names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        if !names.into_iter().any(|name| name.ends_with(CLASSIFIER)) {
+            return Ok(None);
+        }
+        let labels = config["id2label"].as_object().map_or(2, |labels| labels.len());
+        ensure!(labels == 1, "the classifier has {labels} labels; models that score texts have 1");
+        let sigmoid = is_sigmoid(files, config)?;
+        Ok(Some(Self { matrix: Some("score.weight"), yes: 0, no: None, sigmoid }))
+    }
+
+    fn of_metadata(content: &Content) -> Result<Self> {
+        let arch = content.metadata.get("general.architecture").and_then(|arch| arch.to_string().ok());
+        let key = format!("{}.classifier.output_labels", arch.map_or("", String::as_str));
+        let labels = content.metadata.get(&key).and_then(|labels| labels.to_vec().ok());
+        let labels = labels.map_or(&[][..], Vec::as_slice);
+        let row = |name: &str| labels.iter().position(|label| label.to_string().is_ok_and(|it| it == name));
+        let (yes, no) = match (row("yes"), row("no")) {
+            (Some(yes), Some(no)) => (yes, Some(no)),
+            _ if labels.len() < 2 => (0, None),
+            _ => bail!("{key} has {} labels; models that score texts have 1, or yes and no", labels.len()),
+        };
+        Ok(Self { matrix: Some("cls.output.weight"), yes, no, sigmoid: true })
+    }
+}
+
+/// Suffix of the architectures of classifiers.
+pub(super) const CLASSIFIER: &str = "ForSequenceClassification";
+
+/// Returns true unless the files name another activation of the scores, as sentence-transformers writes it.
+pub(super) fn is_sigmoid(files: &ModelFiles, config: &Value) -> Result<bool> {
+    let path = files.path().join("config_sentence_transformers.json");
+    let own = optional_json(&path)?.unwrap_or_default();
+    let names =
+        [&own["activation_fn"], &config["sentence_transformers"]["activation_fn"], &config[OLD_ACTIVATION]];
+    let Some(name) = names.into_iter().find_map(Value::as_str) else { return Ok(true) };
+    match name.rsplit('.').next().unwrap_or_default() {
+        "Sigmoid" => Ok(true),
+        "Identity" => Ok(false),
+        _ => bail!("the activation of scores {name:?} is not known; use Sigmoid or Identity"),
+    }
+}
+
+/// Field of config.json in older files.
+const OLD_ACTIVATION: &str = "sbert_ce_default_activation_function";
 
 /// Returns true if the metadata of a GGUF file describes a classifier of pairs of texts.
 pub fn is_reranker(content: &Content) -> bool {

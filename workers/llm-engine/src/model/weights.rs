@@ -161,6 +161,16 @@ impl<'a> Weights<'a> {
         self.floats(&[(name.to_owned(), 0..width)], &[width], DType::F32)
     }
 
+    /// Loads a row of a matrix, as f32 (1, width). Without a name, the matrix is the projection to logits, which is the
+    /// embedding table if `is_tied`.
+    pub fn row(&mut self, name: Option<&str>, is_tied: bool, row: usize, width: usize) -> Result<Tensor> {
+        let role = if is_tied { Role::Embedding } else { Role::Head };
+        let name = name.map_or_else(|| self.name(None, role, "weight"), str::to_owned);
+        let rows = self.files.location(&name)?.shape.first().copied().unwrap_or(0);
+        self.check(&name, &[rows, width])?;
+        self.floats(&[(name, row..row.saturating_add(1))], &[1, width], DType::F32)
+    }
+
     /// Returns true if the matrices `{name}.weight` are stored in one format.
     pub fn are_stored_alike(&self, names: &[String]) -> Result<bool> {
         let format = |name: &String| Ok(self.files.location(&format!("{name}.weight"))?.format);

@@ -12,7 +12,7 @@ const TEMPLATE: &str = "tokenizer.chat_template";
 
 impl TextCodec {
     /// Builds the tokenizer, end-of-text tokens and chat template from the metadata of a GGUF file.
-    /// Tokenizers of type `llama`, `gpt2`, `gemma4` and `bert` are supported.
+    /// Tokenizers of type `llama`, `gpt2`, `gemma4`, `bert` and `t5` are supported.
     ///
     /// # Errors
     /// Returns an error if the metadata describes no supported tokenizer.
@@ -43,6 +43,7 @@ impl TextCodec {
         };
         let mut codec = TextCodec::new(tokenizer, ends, template)?;
         codec.special_texts = special_texts;
+        codec.pair_prompt = metadata.text(&format!("{TEMPLATE}.rerank")).map(str::to_owned);
         Ok(codec)
     }
 }

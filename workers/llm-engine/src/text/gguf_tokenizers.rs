@@ -1,5 +1,5 @@
-//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores), `gpt2` and `gemma4` (byte-pair encoding), and `bert`
-//! (WordPiece).
+//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores), `gpt2` and `gemma4` (byte-pair encoding), `bert`
+//! (WordPiece), and `t5` (unigrams).
 use std::cmp::Reverse;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -16,7 +16,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::gguf_metadata::Metadata;
 use super::pre_tokenizers::PreTokenizer;
-use super::wordpiece;
+use super::{unigram, wordpiece};
 
 /// SentencePiece's substitute for a space.
 const SPACE: &str = "\u{2581}";
@@ -60,11 +60,14 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
             add_tokens(&mut tokenizer, &tokens, &types)?;
             return Ok(tokenizer);
         }
-        kind => {
-            bail!(
-                "the tokenizer type {kind:?} is not known; known are llama, gpt2, gemma4 and bert: {REMEDY}"
-            )
+        Some("t5") => {
+            let mut tokenizer = unigram::tokenizer(metadata, &tokens)?;
+            add_tokens(&mut tokenizer, &tokens, &types)?;
+            return Ok(tokenizer);
         }
+        kind => bail!(
+            "the tokenizer type {kind:?} is not known; known are llama, gpt2, gemma4, bert and t5: {REMEDY}"
+        ),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
     add_bos_eos(&mut tokenizer, metadata, &tokens, bos)?;

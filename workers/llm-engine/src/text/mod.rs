@@ -7,7 +7,7 @@
 //! | `gguf_metadata` | access to the tokenizer metadata of a GGUF file |
 //! | `gguf` | loading from a GGUF file |
 //! | `gguf_tokenizers`, `pre_tokenizers` | construction of tokenizers from GGUF metadata; their pre-tokenizers |
-//! | `wordpiece` | tokenizers of BERT from GGUF metadata |
+//! | `wordpiece`, `unigram` | tokenizers of BERT and XLM-R from GGUF metadata |
 //! | `chosen_template` | chat templates that replace the model's own |
 //! | `segments` | tokenization of texts and pairs for embeddings and scores |
 //! | `token_bytes` | the bytes of each token |
@@ -38,6 +38,7 @@ mod structural_tag;
 mod template;
 mod token_bytes;
 mod tokenizer;
+mod unigram;
 mod wordpiece;
 
 pub use grammar::Grammar;

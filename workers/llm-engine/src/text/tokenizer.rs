@@ -21,6 +21,8 @@ pub struct TextCodec {
     around: Option<[Vec<u32>; 2]>,
     ends: Vec<u32>,
     pub(super) template: Option<ChatTemplate>,
+    /// Prompt for pairs of texts, with `{query}` and `{document}`.
+    pub(super) pair_prompt: Option<String>,
     /// Texts of the BOS and EOS tokens, which templates use.
     pub(super) special_texts: [String; 2],
     grammar_compiler: GrammarCompiler,
@@ -47,7 +49,18 @@ impl TextCodec {
             bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", token_bytes.count());
         }
         let (special_texts, grammar_compiler) = Default::default();
-        Ok(Self { tokenizer, token_bytes, cutter, around, ends, template, special_texts, grammar_compiler })
+        let pair_prompt = None;
+        Ok(Self {
+            tokenizer,
+            token_bytes,
+            cutter,
+            around,
+            ends,
+            template,
+            pair_prompt,
+            special_texts,
+            grammar_compiler,
+        })
     }
 
     /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens

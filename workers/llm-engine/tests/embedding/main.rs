@@ -1,4 +1,4 @@
-//! Embeddings and scores of tiny random models, compared with sentence-transformers' results, which `reference.py`
-//! writes.
+//! Embeddings and scores of tiny random models, compared with results of sentence-transformers, numpy and SentencePiece,
+//! which `reference.py` and `rerankers.py` write.
 mod models;
 mod texts;

@@ -1,4 +1,4 @@
-//! All architectures, poolings and file formats.
+//! All architectures, poolings, scores and file formats.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -153,10 +153,7 @@ fn scores_equal_sentence_transformers() {
         let path = data(name);
         for device in [Device::Cpu, device()] {
             let mut model = open(&path, &device, Some(DType::F32));
-            assert_eq!(
-                model.model.tasks(),
-                Tasks { generate: false, embed: false, classify: true, width: None }
-            );
+            assert_eq!(model.model.tasks(), score_task());
             let (expected, limit) = (expected(&path), model.model.capacity().context);
             let query = expected["query"].as_str().unwrap();
             let texts: Vec<String> = list(&expected["texts"]);
@@ -168,6 +165,91 @@ fn scores_equal_sentence_transformers() {
                 assert!((score[0] - expected).abs() < 1e-4, "{name} {text:?}: {score:?}, not {expected}");
             }
             assert!(model.model.embed(&tokens).is_err());
+        }
+    }
+}
+
+fn score_task() -> Tasks {
+    Tasks { generate: false, embed: false, classify: true, width: None }
+}
+
+/// Scores `texts` in one batch.
+fn scores(
+    model: &mut Loaded,
+    instruction: Option<&str>,
+    query: &str,
+    texts: &[String],
+) -> (Vec<usize>, Vec<f32>) {
+    let limit = Some(model.model.capacity().context);
+    let pair = |text: &String| model.text.encode_instructed_pair(instruction, query, text, limit).unwrap();
+    let (tokens, seconds): (Vec<_>, Vec<_>) = texts.iter().map(pair).unzip();
+    let rows: Vec<Vec<f32>> = model.model.classify(&tokens, &seconds).unwrap().to_vec2().unwrap();
+    (tokens.iter().map(Vec::len).collect(), rows.into_iter().flatten().collect())
+}
+
+fn assert_close(scores: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(scores.len(), expected.len(), "{what}");
+    let worst = scores.iter().zip(expected).map(|(one, other)| (one - other).abs()).fold(0f32, f32::max);
+    assert!(worst < 1e-4, "{what}: {scores:?} instead of {expected:?}");
+}
+
+/// The score is the probability of one token among two after a prompt.
+#[test]
+fn decoders_score_by_two_tokens() {
+    let folder = merged("qwen3", "qwen3-reranker");
+    let expected = expected(folder.path());
+    let (query, texts) = (expected["query"].as_str().unwrap(), list::<String>(&expected["texts"]));
+    for path in [folder.path(), &data("qwen3-reranker.gguf")] {
+        for device in [Device::Cpu, device()] {
+            let mut model = open(path, &device, Some(DType::F32));
+            let what = path.display().to_string();
+            assert_eq!((model.model.tasks(), model.model.capacity().context), (score_task(), 192), "{what}");
+            let (tokens, found) = scores(&mut model, None, query, &texts);
+            assert_eq!(tokens, list::<usize>(&expected["tokens"]), "{what}");
+            assert_close(&found, &list::<f32>(&expected["scores"]), &what);
+            assert_eq!(model.text.has_pair_template(), path.is_dir());
+            if path.is_dir() {
+                let instruction = expected["instruction"].as_str();
+                let (_, found) = scores(&mut model, instruction, query, &texts);
+                assert_close(&found, &list::<f32>(&expected["instructed"]), &what);
+            }
+            assert!(model.model.embed(&[vec![1]]).is_err() && model.model.step(&Step::default()).is_err());
+        }
+    }
+}
+
+#[test]
+fn decoders_with_a_classifier_have_one_label() {
+    let folder = merged("qwen3", "qwen3-reranker");
+    fs::remove_file(folder.path().join("modules.json")).unwrap();
+    let file = folder.path().join("config.json");
+    let config = fs::read_to_string(&file).unwrap();
+    let config = config.replace("Qwen3ForCausalLM", "Qwen3ForSequenceClassification");
+    for (labels, name) in [("", "2 labels"), (r#""id2label": {"0": "LABEL_0"},"#, "score.weight")] {
+        fs::write(&file, config.replacen('{', &format!("{{{labels}"), 1)).unwrap();
+        let error = load(folder.path(), &Device::Cpu, LoadOptions::default(), &mut |_| ()).err().unwrap();
+        assert!(format!("{error:#}").contains(name), "{name}: {error:#}");
+    }
+}
+
+/// GGUF files of classifiers contain no activation, and SentencePiece drops white space that the folder's tokenizer keeps.
+#[test]
+fn scores_of_gguf_files_equal_those_of_folders() {
+    for name in ["bert-reranker", "xlm-roberta-reranker"] {
+        let expected = expected(&data(name));
+        let is_logit = name == "bert-reranker";
+        let (texts, wanted): (Vec<String>, Vec<f32>) = list::<String>(&expected["texts"])
+            .into_iter()
+            .zip(list::<f32>(&expected["scores"]))
+            .filter(|(text, _)| is_logit || text.trim() == text)
+            .map(|(text, score)| (text, if is_logit { 1.0 / (1.0 + (-score).exp()) } else { score }))
+            .unzip();
+        assert!(texts.len() >= 5);
+        for device in [Device::Cpu, device()] {
+            let mut model = open(&data(&format!("{name}.gguf")), &device, Some(DType::F32));
+            assert_eq!((model.model.tasks(), model.model.capacity().context), (score_task(), 64), "{name}");
+            let (_, found) = scores(&mut model, None, expected["query"].as_str().unwrap(), &texts);
+            assert_close(&found, &wanted, name);
         }
     }
 }

@@ -2,6 +2,7 @@
 
     pip install sentence-transformers==6.2.0 gguf
     python3 reference.py data
+    python3 rerankers.py data
 
 The weights are random and the tokenizers are trained on the lines below, so that nothing is downloaded. Results are
 computed on the CPU in f32. Vocabularies differ between runs, because ties are resolved by the order in a hash table.

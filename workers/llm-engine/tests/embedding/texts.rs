@@ -1,7 +1,8 @@
 //! Tokenization of texts and pairs, with truncation.
 use llm_engine::model::load_text;
+use serde_json::Value;
 
-use super::models::data;
+use super::models::{data, list};
 
 #[test]
 fn truncated_texts_keep_special_tokens() {
@@ -42,4 +43,41 @@ fn a_gguf_file_has_the_same_tokenizer() {
         let pair = |codec: &llm_engine::text::TextCodec| codec.encode_pair(text, "the dog", None).unwrap();
         assert_eq!(pair(&file), pair(&folder), "{text}");
     }
+}
+
+/// Normalization, white space, unknown characters and pairs.
+#[test]
+fn unigrams_of_a_gguf_file_equal_those_of_sentencepiece() {
+    let file = load_text(&data("xlm-roberta-reranker.gguf")).unwrap();
+    let expected = std::fs::read_to_string(data("xlm-roberta-reranker.gguf.json")).unwrap();
+    let expected: Value = serde_json::from_str(&expected).unwrap();
+    for (text, tokens) in list::<String>(&expected["texts"]).iter().zip(list::<Vec<u32>>(&expected["tokens"]))
+    {
+        assert_eq!(file.encode(text, false).unwrap(), tokens, "{text:?}");
+        assert_eq!(file.encode(text, true).unwrap(), [vec![0], tokens.clone(), vec![2]].concat(), "{text:?}");
+        let pair = [vec![0], tokens.clone(), vec![2, 2], tokens, vec![2]].concat();
+        assert_eq!(file.encode_pair(text, text, None).unwrap(), (pair.clone(), pair.len()), "{text:?}");
+    }
+}
+
+/// The document is cut, and the prompt around it is kept.
+#[test]
+fn prompts_for_pairs_keep_their_ends() {
+    let text = load_text(&data("qwen3-reranker.gguf")).unwrap();
+    let long = "The dog sleeps on the caf\u{e9}'s mat. ".repeat(40);
+    let (empty, _) = text.encode_pair("the cat", "", None).unwrap();
+    let (whole, _) = text.encode_pair("the cat", &long, None).unwrap();
+    assert!(whole.len() > 400);
+    for limit in [empty.len() + 1, 80, 100, 101, whole.len() - 1] {
+        let (tokens, _) = text.encode_pair("the cat", &long, Some(limit)).unwrap();
+        assert!(tokens.len() <= limit && tokens.len() + 8 > limit, "{limit}: {}", tokens.len());
+        assert_eq!(tokens[tokens.len() - 5..], empty[empty.len() - 5..]);
+        assert_eq!(tokens[..8], empty[..8]);
+    }
+    assert_eq!(text.encode_pair("the cat", &long, Some(whole.len())).unwrap().0, whole);
+    assert!(text.encode_pair("the cat", &long, Some(empty.len() / 2)).is_err());
+    // Places in the query are not replaced.
+    let (tokens, _) = text.encode_pair("{document}", "{query}", None).unwrap();
+    let decoded = text.decode(&tokens).unwrap();
+    assert!(decoded.contains("<Query>: {document}") && decoded.contains("<Document>: {query}"), "{decoded}");
 }

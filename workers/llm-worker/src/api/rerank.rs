@@ -63,6 +63,8 @@ fields! {
         top_n: usize,
         /// If true, results contain the documents.
         return_documents: bool,
+        /// Task in the prompt of a reranker that is a decoder.
+        instruction: String,
         /// Maximum number of tokens to keep of a query with a document.
         truncate_prompt_tokens: i64,
     }
@@ -77,6 +79,8 @@ fields! {
         text_1: Texts,
         /// Texts that `text_1` is compared with.
         text_2: Texts,
+        /// Task in the prompt of a reranker that is a decoder.
+        instruction: String,
         /// Maximum number of tokens to keep of a pair.
         truncate_prompt_tokens: i64,
     }
@@ -142,7 +146,8 @@ pub async fn rerank(State(api): State<Api>, Body(body): Body<RerankBody>) -> Res
     if body.top_n == Some(0) {
         return Err(ApiError::field("top_n", "is 0, but must be at least 1"));
     }
-    let pairs = Pairs { queries: vec![query], documents: documents.clone(), fields: ["query", "documents"] };
+    let (fields, instruction) = (["query", "documents"], body.instruction);
+    let pairs = Pairs { queries: vec![query], documents: documents.clone(), instruction, fields };
     let computed = scores::compute(&served, pairs, body.truncate_prompt_tokens).await?;
     let mut ranked: Vec<(usize, f32)> = computed.scores.into_iter().enumerate().collect();
     // Documents of equal scores stay in their order.
@@ -168,6 +173,7 @@ pub async fn score(State(api): State<Api>, Body(body): Body<ScoreBody>) -> Resul
     let pairs = Pairs {
         queries: required(body.text_1, "text_1")?.into_texts(),
         documents: required(body.text_2, "text_2")?.into_texts(),
+        instruction: body.instruction,
         fields: ["text_1", "text_2"],
     };
     let computed = scores::compute(&served, pairs, body.truncate_prompt_tokens).await?;

@@ -1,4 +1,4 @@
-//! Relevance of documents to queries: scores of a cross-encoder, or cosines of embeddings.
+//! Relevance of documents to queries: scores of a cross-encoder or a decoder, or cosines of embeddings.
 use std::sync::Arc;
 
 use worker_core::ApiError;
@@ -16,6 +16,8 @@ pub struct Pairs {
     pub queries: Vec<String>,
     /// Documents.
     pub documents: Vec<String>,
+    /// Task in the prompt of a reranker that is a decoder.
+    pub instruction: Option<String>,
     /// Names of the fields of queries and documents.
     pub fields: [&'static str; 2],
 }
@@ -46,6 +48,12 @@ pub async fn compute(
         let why = format!("has {queries} texts, but must have 1, or {documents} as `{document}`");
         return Err(ApiError::field(query, why));
     }
+    let is_instructed = served.engine.tasks().classify && served.engine.text().has_pair_template();
+    if pairs.instruction.is_some() && !is_instructed {
+        let why =
+            "is not supported by this model; it requires a reranker with a chat template for instructions";
+        return Err(ApiError::field("instruction", why));
+    }
     let truncate = inputs::truncation(served, truncate)?;
     match served.engine.tasks().classify {
         true => classified(served, pairs, truncate).await,
@@ -63,8 +71,10 @@ async fn classified(
     let bytes = pairs.queries.iter().chain(&pairs.documents).map(String::len).sum();
     let (tokens, seconds) = tokenizing::run(served, bytes, move |served| {
         let queries = pairs.queries.iter().cycle();
-        let encode =
-            |(query, text): (&String, &String)| served.engine.text().encode_pair(query, text, truncate);
+        let encode = |(query, text): (&String, &String)| {
+            let instruction = pairs.instruction.as_deref();
+            served.engine.text().encode_instructed_pair(instruction, query, text, truncate)
+        };
         let encoded = queries.zip(&pairs.documents).map(encode).collect::<Result<Vec<_>, _>>();
         let encoded = encoded.map_err(|error| prompts::rejected(document, &error))?;
         Ok::<(Vec<Vec<u32>>, Vec<usize>), ApiError>(encoded.into_iter().unzip())
@@ -86,7 +96,7 @@ async fn cosines(
     pairs: Pairs,
     truncate: Option<usize>,
 ) -> Result<Scores, ApiError> {
-    let Pairs { queries, documents, fields: [query, document] } = pairs;
+    let Pairs { queries, documents, fields: [query, document], .. } = pairs;
     let count = queries.len();
     let mut tokens = inputs::tokens(served, Prompts::Texts(queries), truncate, query).await?;
     tokens.extend(inputs::tokens(served, Prompts::Texts(documents), truncate, document).await?);

@@ -83,9 +83,13 @@ async fn dimensions_cut_and_normalize_again() {
 }
 
 #[tokio::test]
-async fn cross_encoders_rank_documents() {
-    for name in ["bert-reranker", "xlm-roberta-reranker"] {
-        let (worker, expected) = (worker_at(&data(name)), expected(name));
+async fn rerankers_rank_documents() {
+    for (model, name) in [
+        ("bert-reranker", "bert-reranker"),
+        ("xlm-roberta-reranker", "xlm-roberta-reranker"),
+        ("qwen3-reranker.gguf", "qwen3-reranker"),
+    ] {
+        let (worker, expected) = (worker_at(&data(model)), expected(name));
         let scores = numbers(&expected["scores"]);
         let body =
             json!({"query": expected["query"], "documents": expected["texts"], "truncate_prompt_tokens": -1});
@@ -157,6 +161,7 @@ async fn invalid_pairs_are_rejected_by_field() {
         ("/v1/score", json!({"text_1": [], "text_2": ["a"]}), "text_1"),
         ("/v1/score", json!({"text_1": "a", "text_2": []}), "text_2"),
         ("/v1/score", json!({"text_1": "a"}), "text_2"),
+        ("/v1/score", json!({"text_1": "a", "text_2": "b", "instruction": "c"}), "instruction"),
     ] {
         let (status, _, named) = worker.post(path, &body).await.error();
         assert_eq!((status, named.as_deref()), (400, Some(param)), "{path} {body}");

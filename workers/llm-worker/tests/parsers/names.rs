@@ -1,5 +1,5 @@
 //! Calls whose name precedes JSON arguments.
-use crate::checked::{Setup, call, check_all, content};
+use crate::checked::{Setup, call, check_all, content, reasoning};
 
 const ADD: &str = r#"{"a": 1, "b": 2}"#;
 
@@ -61,7 +61,14 @@ fn kimi() {
     let text = "Well.<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{\"a\": 1, \"b\": 2}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>";
     check_all(
         Setup::of("kimi_k2", "think"),
-        &[(text, &[content("Well."), call("add", ADD), call("now", "{}")])],
+        &[
+            (text, &[content("Well."), call("add", ADD), call("now", "{}")]),
+            // Without the marks around all calls.
+            (
+                "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+                &[call("now", "{}")],
+            ),
+        ],
     );
 }
 
@@ -85,6 +92,43 @@ fn harmony() {
             ("no channel", &[content("no channel")]),
             ("<|channel|>final", &[]),
             ("<|channel|>commentary to=python<|message|>1", &[content("1")]),
+        ],
+    );
+}
+
+#[test]
+fn gemma4() {
+    let add = "<|tool_call>call:add{a:1,b:2}<tool_call|>";
+    let say = "<|tool_call>call:say{text:<|\"|>it's \"x\", } {\n<|\"|>}<tool_call|>";
+    let set = "<|tool_call>call:set{any:[1,<|\"|>]<|\"|>,{}],flag:true,item:{k:null,<|\"|>l m<|\"|>:-2.5},name:none}<tool_call|>";
+    check_all(
+        Setup::of("gemma4", "gemma4"),
+        &[
+            (add, &[call("add", ADD)]),
+            (
+                &format!("<|channel>thought\nI call {add}.\n<channel|>Well.{add}{say}"),
+                &[
+                    reasoning(&format!("I call {add}.")),
+                    content("Well."),
+                    call("add", ADD),
+                    call("say", r#"{"text": "it's \"x\", } {\n"}"#),
+                ],
+            ),
+            (
+                set,
+                &[call(
+                    "set",
+                    r#"{"any": [1, "]", {}], "flag": true, "item": {"k": null, "l m": -2.5}, "name": "none"}"#,
+                )],
+            ),
+            // Quotes that the model left out, and those of JSON.
+            ("<|tool_call>call:say{text:a (b)}<tool_call|>", &[call("say", r#"{"text": "a (b)"}"#)]),
+            ("<|tool_call>call:now{}<tool_call|>\n", &[call("now", "{}")]),
+            ("<|tool_call>call:say{\"text\": \"x\"}<tool_call|>", &[call("say", r#"{"text": "x"}"#)]),
+            ("<|channel>thought\n<channel|>Hi", &[content("Hi")]),
+            ("<|channel>Hm<channel|>Hi", &[reasoning("Hm"), content("Hi")]),
+            ("<|tool_call>call:sub{}<tool_call|>", &[content("<|tool_call>call:sub{}<tool_call|>")]),
+            ("<|tool_call>call:add{a:1", &[content("<|tool_call>call:add{a:1")]),
         ],
     );
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::checked::{Setup, joined};
 
-const FRAGMENTS: [&str; 45] = [
+const FRAGMENTS: [&str; 59] = [
     "<tool_call>",
     "</tool_call>",
     "[TOOL_CALLS]",
@@ -51,6 +51,20 @@ const FRAGMENTS: [&str; 45] = [
     "{\"name\": \"now\", \"arguments\": {",
     "<|channel|>final<|message|>",
     "€",
+    "add\n<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<invoke name=\"add\">",
+    "<parameter name=\"a\">",
+    "</invoke>",
+    "<minimax:tool_call>",
+    "<｜DSML｜invoke name=\"say\">",
+    "<｜DSML｜parameter name=\"text\" string=\"true\">",
+    "</｜DSML｜parameter>",
+    "<|tool_call>call:add{",
+    "<|\"|>",
+    "a:",
 ];
 
 proptest! {

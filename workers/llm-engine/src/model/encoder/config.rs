@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::model::config::Fields;
 use crate::model::files::{Description, ModelFiles};
-use crate::model::sentence::{is_reranker, max_tokens, optional_json};
+use crate::model::sentence::{CLASSIFIER, is_reranker, is_sigmoid, max_tokens};
 
 /// Maximum number of layers, more than any model has.
 const MAX_LAYERS: usize = 4096;
@@ -23,7 +23,6 @@ const FAMILIES: [(&str, &str, bool); 4] = [
     ("XLMRoberta", "xlm-roberta", true),
     ("Camembert", "camembert", true),
 ];
-const CLASSIFIER: &str = "ForSequenceClassification";
 const SUFFIXES: [&str; 3] = ["Model", "ForMaskedLM", CLASSIFIER];
 
 /// Activation function of the feed-forward layers.
@@ -204,20 +203,3 @@ fn family(config: &Value) -> Option<(bool, bool)> {
     let (.., is_roberta) = FAMILIES.iter().find(|(_, known, _)| kind == Some(known))?;
     Some((false, *is_roberta))
 }
-
-/// Returns true unless the files name another activation of the scores, as sentence-transformers writes it.
-fn is_sigmoid(files: &ModelFiles, config: &Value) -> Result<bool> {
-    let path = files.path().join("config_sentence_transformers.json");
-    let own = optional_json(&path)?.unwrap_or_default();
-    let names =
-        [&own["activation_fn"], &config["sentence_transformers"]["activation_fn"], &config[OLD_ACTIVATION]];
-    let Some(name) = names.into_iter().find_map(Value::as_str) else { return Ok(true) };
-    match name.rsplit('.').next().unwrap_or_default() {
-        "Sigmoid" => Ok(true),
-        "Identity" => Ok(false),
-        _ => bail!("the activation of scores {name:?} is not known; use Sigmoid or Identity"),
-    }
-}
-
-/// Field of config.json in older files.
-const OLD_ACTIVATION: &str = "sbert_ce_default_activation_function";

@@ -7,7 +7,8 @@ use super::object::{ObjectScan, ObjectStep};
 use super::output::Output;
 use super::parameters::{ParameterScan, ParameterStep};
 use super::python;
-use super::tool_formats::{FUNCTION_TAG, LIST, OBJECT, ToolFormat};
+use super::tags::{self, Tags};
+use super::tool_formats::{LIST, OBJECT, ToolFormat};
 
 /// Maximum length of a rejected call that is searched for other calls.
 const MAX_SEARCHED: usize = 4096;
@@ -31,12 +32,12 @@ enum Phase {
     Start,
     /// In a JSON object that is not certain to be a call.
     Object(ObjectScan),
-    /// Behind `<function=`.
-    FunctionTag,
-    /// In the name before JSON or Python arguments.
+    /// Behind a tag's mark, such as `<function=`.
+    Tag(&'static Tags),
+    /// In a name without a tag.
     Header,
-    /// In the parentheses of a call in Python.
-    Python { tool: usize, nesting: Nesting, pos: usize },
+    /// In arguments that are read as a whole, because `convert` has to make JSON of them.
+    Whole { tool: usize, nesting: Nesting, pos: usize, convert: fn(&str, &Tool) -> Option<String> },
     /// In JSON arguments within so many open objects.
     Arguments { nesting: Nesting, levels: usize },
     /// Behind the arguments, in the object around them.
@@ -45,6 +46,11 @@ enum Phase {
     Parameters(ParameterScan),
     /// Behind a call.
     After,
+}
+
+/// Returns the name in an attribute.
+fn unquoted(text: &str) -> &str {
+    text.trim().trim_matches(['"', '\''])
 }
 
 enum Flow {
@@ -72,8 +78,7 @@ impl CallReader {
     fn behind(mark: &str) -> Phase {
         match mark {
             OBJECT => Phase::Object(ObjectScan::new()),
-            FUNCTION_TAG => Phase::FunctionTag,
-            _ => Phase::Start,
+            mark => tags::of_mark(mark).map_or(Phase::Start, Phase::Tag),
         }
     }
 
@@ -112,7 +117,10 @@ impl CallReader {
                         Flow::To(Phase::After)
                     }
                 },
-                Phase::FunctionTag => self.function_tag(held, tools, ended, out),
+                Phase::Tag(tags) => {
+                    let tags = *tags;
+                    self.tag(tags, held, tools, ended, out)
+                }
                 Phase::Header => match header::read(held, tools) {
                     Header::More => Flow::End(if ended { Step::Reject } else { Step::More }),
                     Header::Reject => Flow::End(Step::Reject),
@@ -123,18 +131,27 @@ impl CallReader {
                                 self.begin(tool, tools, out);
                                 Phase::Arguments { nesting: Nesting::default(), levels: 0 }
                             }
+                            ArgumentForm::Tags(tags) => {
+                                self.begin(tool, tools, out);
+                                Phase::Parameters(ParameterScan::new(tags, tool))
+                            }
                             ArgumentForm::Python => {
-                                Phase::Python { tool, nesting: Nesting::within(1), pos: 0 }
+                                let (nesting, convert) = (Nesting::within(1), python::arguments as _);
+                                Phase::Whole { tool, nesting, pos: 0, convert }
+                            }
+                            ArgumentForm::Raw => {
+                                let (nesting, convert) = (Nesting::raw(), python::raw_arguments as _);
+                                Phase::Whole { tool, nesting, pos: 0, convert }
                             }
                         })
                     }
                 },
-                Phase::Python { tool, nesting, pos } => {
+                Phase::Whole { tool, nesting, pos, convert } => {
                     let end = held.bytes().enumerate().skip(*pos).find(|&(_, byte)| nesting.advance(byte));
                     *pos = held.len();
                     let call = end.and_then(|(end, _)| {
                         let tool = tools.get(*tool)?;
-                        Some((end, &tool.name, python::arguments(&held[..end], tool)?))
+                        Some((end, &tool.name, convert(&held[..end], tool)?))
                     });
                     match call {
                         Some((end, name, arguments)) => {
@@ -190,7 +207,12 @@ impl CallReader {
                     }
                 }
                 Phase::Parameters(scan) => match scan.advance(held, tools, ended, out) {
-                    ParameterStep::More => Flow::End(if ended { Step::Done } else { Step::More }),
+                    ParameterStep::More if ended => {
+                        // The beginning of a tag or of a value that is no string is not content.
+                        held.clear();
+                        Flow::End(Step::Done)
+                    }
+                    ParameterStep::More => Flow::End(Step::More),
                     ParameterStep::Complete => {
                         out.end_call();
                         Flow::To(Phase::After)
@@ -250,13 +272,21 @@ impl CallReader {
         }
     }
 
-    fn function_tag(&mut self, held: &mut String, tools: &[Tool], ended: bool, out: &mut Output) -> Flow {
+    fn tag(
+        &mut self,
+        tags: &'static Tags,
+        held: &mut String,
+        tools: &[Tool],
+        ended: bool,
+        out: &mut Output,
+    ) -> Flow {
         let more = Flow::End(if ended { Step::Reject } else { Step::More });
         let Some(end) = held.find('>') else {
-            let is_begun = tools.iter().any(|tool| tool.name.starts_with(held.trim()));
+            let name = unquoted(held);
+            let is_begun = tools.iter().any(|tool| tool.name.starts_with(name));
             return if is_begun && held.len() < MAX_NAME { more } else { Flow::End(Step::Reject) };
         };
-        let name = held[..end].trim();
+        let name = unquoted(&held[..end]);
         let Some(tool) = tools.iter().position(|tool| tool.name == name) else {
             return Flow::End(Step::Reject);
         };
@@ -265,7 +295,7 @@ impl CallReader {
         let phase = match text.chars().next() {
             None if start < MAX_NAME => return more,
             Some('{') => Phase::Arguments { nesting: Nesting::default(), levels: 0 },
-            Some('<') => Phase::Parameters(ParameterScan::new(tool)),
+            Some('<') => Phase::Parameters(ParameterScan::new(tags, tool)),
             _ => return Flow::End(Step::Reject),
         };
         held.drain(..start);

@@ -13,8 +13,8 @@
 //! | `call` | one call or a list of calls |
 //! | `header` | the name of a call before its arguments |
 //! | `object` | calls that are JSON objects |
-//! | `parameters` | arguments in XML tags, typed by the tool's JSON schema |
-//! | `python` | arguments as in Python |
+//! | `tags`, `parameters` | arguments in XML tags, typed by the tool's JSON schema |
+//! | `python` | arguments as in Python, and those of Gemma 4 |
 //! | `nesting` | the end of a nested value |
 //! | `marks` | search for marks in text that is not complete |
 //! | `output` | collection of deltas |
@@ -31,6 +31,7 @@ mod parameters;
 mod parser;
 mod python;
 mod reasoning_formats;
+mod tags;
 mod tool_formats;
 
 pub use choice::{Formats, ParserOptions};

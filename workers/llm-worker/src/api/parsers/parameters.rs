@@ -5,13 +5,7 @@ use super::delta::Tool;
 use super::marks::{is_partial, overlap};
 use super::output::Output;
 use super::python::quoted;
-
-const OPEN: &str = "<parameter=";
-const CLOSE: &str = "</parameter>";
-/// Line break and end tag, which both do not belong to the value.
-const LINE_CLOSE: &str = "\n</parameter>";
-/// End of the call.
-const END: &str = "</function>";
+use super::tags::{KEY_END, Tags};
 
 /// Result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,21 +22,22 @@ struct OpenValue {
     key: String,
     /// True for a string, whose text is not held back.
     is_string: bool,
-    /// True once the first line break was removed.
+    /// True once a line break that does not belong to the value was removed.
     is_begun: bool,
 }
 
 /// Scanner of the parameters of a call.
 #[derive(Clone, Debug)]
 pub(super) struct ParameterScan {
+    tags: &'static Tags,
     tool: usize,
     has_parameters: bool,
     value: Option<OpenValue>,
 }
 
 impl ParameterScan {
-    pub(super) fn new(tool: usize) -> Self {
-        Self { tool, has_parameters: false, value: None }
+    pub(super) fn new(tags: &'static Tags, tool: usize) -> Self {
+        Self { tags, tool, has_parameters: false, value: None }
     }
 
     /// Moves parameters from `held` to the arguments of the current call.
@@ -53,42 +48,44 @@ impl ParameterScan {
         ended: bool,
         out: &mut Output,
     ) -> ParameterStep {
+        let tags = self.tags;
         loop {
             let Some(mut value) = self.value.take() else {
                 held.drain(..held.len() - held.trim_start().len());
                 let text = held.as_str();
-                if let Some(tag) = text.strip_prefix(OPEN) {
-                    let Some(end) = tag.find('>') else { return ParameterStep::More };
-                    let key = tag[..end].trim().trim_matches(['"', '\'']).to_owned();
-                    let is_string = tools
-                        .get(self.tool)
-                        .is_some_and(|tool| tool.parameter(&key).is_none_or(is_only_string));
+                if let Some(tag) = text.strip_prefix(tags.key) {
+                    let Some(end) = tag.find(tags.value) else { return ParameterStep::More };
+                    let (key, declared) = key_and_type(&tag[..end]);
+                    let key = key.to_owned();
+                    let is_string =
+                        tools.get(self.tool).is_some_and(|tool| is_string(tool.parameter(&key), declared));
                     if is_string {
                         self.key(&key, out);
                         out.arguments("\"");
                     }
-                    held.drain(..OPEN.len() + end + 1);
+                    held.drain(..tags.key.len() + end + tags.value.len());
                     self.value = Some(OpenValue { key, is_string, is_begun: false });
                     continue;
                 }
-                if !ended && is_partial(text, [OPEN, END].into_iter()) {
+                if !(ended && text.is_empty()) && is_partial(text, [tags.key, tags.end].into_iter()) {
                     return ParameterStep::More;
                 }
                 // The end tag may be missing.
-                let end = if text.starts_with(END) { END.len() } else { 0 };
+                let end = if text.starts_with(tags.end) { tags.end.len() } else { 0 };
                 held.drain(..end);
                 out.arguments(if self.has_parameters { "}" } else { "{}" });
                 return ParameterStep::Complete;
             };
             if !value.is_begun && !held.is_empty() {
                 value.is_begun = true;
-                if held.starts_with('\n') {
+                if tags.line_value_end.is_some() && held.starts_with('\n') {
                     held.drain(..1);
                 }
             }
-            if let Some(end) = held.find(CLOSE) {
+            if let Some(end) = held.find(tags.value_end) {
                 let text = &held[..end];
-                let text = text.strip_suffix('\n').unwrap_or(text);
+                let line = text.strip_suffix('\n').filter(|_| tags.line_value_end.is_some());
+                let text = line.unwrap_or(text);
                 if value.is_string {
                     out.arguments(&escaped(text));
                     out.arguments("\"");
@@ -98,11 +95,12 @@ impl ParameterScan {
                     self.key(&value.key, out);
                     out.arguments(&text);
                 }
-                held.drain(..end + CLOSE.len());
+                held.drain(..end + tags.value_end.len());
                 continue;
             }
             if value.is_string {
-                let keep = if ended { 0 } else { overlap(held, [CLOSE, LINE_CLOSE].into_iter()) };
+                let ends = [tags.value_end].into_iter().chain(tags.line_value_end);
+                let keep = if ended { 0 } else { overlap(held, ends) };
                 let certain = held.len() - keep;
                 out.arguments(&escaped(&held[..certain]));
                 held.drain(..certain);
@@ -117,6 +115,28 @@ impl ParameterScan {
         out.arguments(&quoted(key));
         out.arguments(": ");
         self.has_parameters = true;
+    }
+}
+
+/// Splits the text between a parameter's tag and its value into the name and whether an attribute declares a string.
+fn key_and_type(text: &str) -> (&str, Option<bool>) {
+    let text = text.trim().trim_end_matches(KEY_END).trim_end();
+    let Some(quote @ ('"' | '\'')) = text.chars().next() else { return (text, None) };
+    let (key, attributes) = text[1..].split_once(quote).unwrap_or((&text[1..], ""));
+    let declared = match attributes.trim() {
+        "string=\"true\"" => Some(true),
+        "string=\"false\"" => Some(false),
+        _ => None,
+    };
+    (key, declared)
+}
+
+/// Returns true if the value of a parameter is a string whatever its text is.
+fn is_string(schema: Option<&Value>, declared: Option<bool>) -> bool {
+    match (schema.map(types), declared) {
+        (Some(types), Some(true)) => types.is_empty() || types.contains(&"string"),
+        (None, declared) => declared.unwrap_or(true),
+        (Some(types), _) => !types.is_empty() && types.iter().all(|kind| *kind == "string"),
     }
 }
 
@@ -153,11 +173,6 @@ fn kind(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-fn is_only_string(schema: &Value) -> bool {
-    let types = types(schema);
-    !types.is_empty() && types.iter().all(|kind| *kind == "string")
 }
 
 /// Returns the JSON of a parameter's text: a value of the schema's types if it is one, otherwise a string.

@@ -1,14 +1,15 @@
-//! Arguments as in Python: `a=1, b="x"`.
+//! Arguments as in Python: `a=1, b="x"`; and those of Gemma 4: `a:1,b:<|"|>x<|"|>`.
 use serde_json::Value;
 
 use super::delta::Tool;
+use super::nesting::RAW_QUOTE;
 
 /// Maximum nesting depth of values.
 const MAX_DEPTH: usize = 64;
 
 /// Converts the text between the parentheses of a call to JSON. Returns `None` if it is not valid.
 pub(super) fn arguments(text: &str, tool: &Tool) -> Option<String> {
-    let mut reader = Reader { rest: text.trim() };
+    let mut reader = Reader { rest: text.trim(), is_raw: false };
     let mut json = String::from("{");
     while !reader.rest.is_empty() {
         if json.len() > 1 {
@@ -31,14 +32,24 @@ pub(super) fn arguments(text: &str, tool: &Tool) -> Option<String> {
     Some(json)
 }
 
+/// Converts the text between the braces of a call by Gemma 4 to JSON. Returns `None` if it is not valid.
+pub(super) fn raw_arguments(text: &str, _: &Tool) -> Option<String> {
+    let object = format!("{{{text}}}");
+    let mut json = String::new();
+    Reader { rest: &object, is_raw: true }.dictionary(&mut json, 0)?;
+    Some(json)
+}
+
 /// Returns a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Reader of Python literals. `rest` has no white space at its beginning.
+/// Reader of literals. `rest` has no white space at its beginning.
 struct Reader<'a> {
     rest: &'a str,
+    /// True for literals of Gemma 4: strings are between [`RAW_QUOTE`]s, and keys and short strings have no quotes.
+    is_raw: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -79,7 +90,7 @@ impl<'a> Reader<'a> {
             '[' => self.list(json, depth, "]"),
             '(' => self.list(json, depth, ")"),
             '{' => self.dictionary(json, depth),
-            '"' | '\'' => {
+            _ if self.is_string() => {
                 let text = self.string()?;
                 json.push_str(&quoted(&text));
                 Some(())
@@ -115,10 +126,7 @@ impl<'a> Reader<'a> {
                 json.push_str(", ");
             }
             is_first = false;
-            if !self.rest.starts_with(['"', '\'']) {
-                return None;
-            }
-            let key = self.string()?;
+            let key = self.key()?;
             json.push_str(&quoted(&key));
             json.push_str(": ");
             if !self.eat(":") {
@@ -133,20 +141,46 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
+    /// Reads the key of a dictionary.
+    fn key(&mut self) -> Option<String> {
+        if self.is_string() {
+            return self.string();
+        }
+        let end = self.rest.find(':').filter(|_| self.is_raw)?;
+        let key = self.rest[..end].trim_end().to_owned();
+        self.skip(end);
+        Some(key)
+    }
+
     fn scalar(&mut self, json: &mut String) -> Option<()> {
-        let end = self.rest.find([',', ')', ']', '}', ':', ' ', '\n', '\r', '\t']).unwrap_or(self.rest.len());
-        let text = &self.rest[..end];
+        let ends: &[char] =
+            if self.is_raw { &[',', '}', ']'] } else { &[',', ')', ']', '}', ':', ' ', '\n', '\r', '\t'] };
+        let end = self.rest.find(ends).unwrap_or(self.rest.len());
+        let text = self.rest[..end].trim_end();
         match text {
             "True" | "true" => json.push_str("true"),
             "False" | "false" => json.push_str("false"),
             "None" | "null" => json.push_str("null"),
-            number => json.push_str(&number_of(number)?),
+            other => match number_of(other) {
+                Some(number) => json.push_str(&number),
+                None if self.is_raw => json.push_str(&quoted(other)),
+                None => return None,
+            },
         }
         self.skip(end);
         Some(())
     }
 
+    fn is_string(&self) -> bool {
+        self.rest.starts_with(['"', '\'']) || self.rest.starts_with(RAW_QUOTE)
+    }
+
     fn string(&mut self) -> Option<String> {
+        if let Some(text) = self.rest.strip_prefix(RAW_QUOTE) {
+            let (text, rest) = text.split_once(RAW_QUOTE)?;
+            self.rest = rest.trim_start();
+            return Some(text.to_owned());
+        }
         let quote = self.rest.chars().next()?;
         let mut text = String::new();
         let mut signs = self.rest.char_indices().skip(1);

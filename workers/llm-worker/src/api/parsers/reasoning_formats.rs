@@ -1,4 +1,14 @@
 //! Formats of reasoning by model family.
+//!
+//! | name | defined by |
+//! |---|---|
+//! | `harmony` | OpenAI's guide "OpenAI harmony response format" |
+//! | `cohere` | the chat template of CohereLabs/command-a-reasoning-08-2025 |
+//! | `gemma4` | the chat template of google/gemma-4-31B-it |
+//! | `mistral` | mistral-common's instruct tokenizer v13 |
+//! | `seed` | the chat template of ByteDance-Seed/Seed-OSS-36B-Instruct |
+//! | `granite` | the chat template of ibm-granite/granite-3.3-8b-instruct |
+//! | `think` | the chat templates of deepseek-ai/DeepSeek-R1, Qwen/Qwen3-8B, zai-org/GLM-4.5, MiniMaxAI/MiniMax-M2, moonshotai/Kimi-K2-Thinking and others |
 
 /// Format in which a model family writes its reasoning.
 #[derive(Debug)]
@@ -30,6 +40,13 @@ pub(super) static REASONING_FORMATS: &[ReasoningFormat] = &[
         openers: &["<|START_THINKING|>"],
         closers: &["<|END_THINKING|>"],
         dropped: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+    },
+    ReasoningFormat {
+        name: "gemma4",
+        signs: &["<|channel>"],
+        openers: &["<|channel>thought\n", "<|channel>"],
+        closers: &["<channel|>"],
+        dropped: &[],
     },
     ReasoningFormat {
         name: "mistral",

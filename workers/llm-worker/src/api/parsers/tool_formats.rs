@@ -1,4 +1,29 @@
 //! Formats of tool calls by model family.
+//!
+//! | name | defined by |
+//! |---|---|
+//! | `harmony` | OpenAI's guide "OpenAI harmony response format", and its renderer openai-harmony |
+//! | `kimi_k2` | the chat template and `docs/tool_call_guidance.md` of moonshotai/Kimi-K2-Instruct |
+//! | `gemma4` | the chat template of google/gemma-4-31B-it |
+//! | `minimax` | the chat template of MiniMaxAI/MiniMax-M2 (tags), and `docs/function_call_guide.md` of MiniMax-M1-80k (`<tool_calls>` with a JSON object per line) |
+//! | `deepseek_v32` | `encoding_dsv32.py` of deepseek-ai/DeepSeek-V3.2; DeepSeek-V4 writes `tool_calls` for `function_calls` |
+//! | `deepseek` | the chat templates of deepseek-ai/DeepSeek-V3-0324 and DeepSeek-R1 (`function`, name and fence), and of DeepSeek-V3.1 (name and JSON) |
+//! | `glm4` | the chat templates of zai-org/GLM-4.5 and GLM-4.6 (a line per tag), and of GLM-4.7 (without line breaks) |
+//! | `qwen3_coder` | the chat templates of Qwen/Qwen3-Coder-30B-A3B-Instruct and ByteDance-Seed/Seed-OSS-36B-Instruct |
+//! | `mistral` | mistral-common's instruct tokenizers, from v1 (a list) to v13 (`name[ARGS]`) |
+//! | `cohere` | the tool-use templates of CohereLabs/c4ai-command-r-plus and c4ai-command-r7b-12-2024 |
+//! | `nemotron` | the chat templates of nvidia/Llama-3_3-Nemotron-Super-49B-v1_5 and ServiceNow-AI/Apriel-1.5-15b-Thinker |
+//! | `lfm2` | the chat template of LiquidAI/LFM2-1.2B |
+//! | `granite` | the chat templates of ibm-granite/granite-3.3-8b-instruct and granite-4.0 |
+//! | `functools` | the chat templates of microsoft/Phi-4-mini-instruct and fireworks-ai/llama-3-firefunction-v2 |
+//! | `functionary` | the chat template of meetkai/functionary-small-v3.1 |
+//! | `hermes` | the chat templates of NousResearch/Hermes-2-Pro-Llama-3-8B and Qwen/Qwen2.5-7B-Instruct |
+//! | `pythonic` | Meta's prompt format pages of Llama 3.2 and Llama 4 |
+//! | `llama3_json` | Meta's prompt format page of Llama 3.1 |
+//! | `gemma` | Google's page "Function calling with Gemma" (Gemma 3) |
+//! | `json`, `generic` | no model: a JSON object, and the common marks of the others |
+
+use super::nesting::RAW_QUOTE;
 
 /// A JSON object as a mark.
 pub(super) const OBJECT: &str = "{";
@@ -6,6 +31,10 @@ pub(super) const OBJECT: &str = "{";
 pub(super) const LIST: &str = "[";
 /// Mark that the name of a function and `>` follow.
 pub(super) const FUNCTION_TAG: &str = "<function=";
+/// Mark that the quoted name of a function and `>` follow.
+pub(super) const INVOKE_TAG: &str = "<invoke name=";
+/// [`INVOKE_TAG`] of DeepSeek-V3.2.
+pub(super) const DSML_TAG: &str = "<｜DSML｜invoke name=";
 
 /// Places where a call may begin without a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +85,32 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
         bare: Bare::Nowhere,
     },
     ToolFormat {
+        name: "gemma4",
+        signs: &["<|tool_call>"],
+        openers: &["<|tool_call>"],
+        closers: &["<tool_call|>"],
+        separators: &[RAW_QUOTE],
+        bare: Bare::Nowhere,
+    },
+    ToolFormat {
+        name: "minimax",
+        // The second sign is that of MiniMax-M1.
+        signs: &["<minimax:tool_call>", "<beginning_of_sentence>"],
+        openers: &["<minimax:tool_call>", INVOKE_TAG, "<tool_calls>"],
+        closers: &["</minimax:tool_call>", "</tool_calls>"],
+        bare: Bare::Nowhere,
+        ..PLAIN
+    },
+    ToolFormat {
+        name: "deepseek_v32",
+        signs: &["｜DSML｜"],
+        openers: &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", DSML_TAG],
+        closers: &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+        // A special token within the marks.
+        separators: &["｜DSML｜"],
+        bare: Bare::Nowhere,
+    },
+    ToolFormat {
         name: "deepseek",
         signs: &["<｜tool▁calls▁begin｜>"],
         // Distilled models write the marks with other signs, or leave them out.
@@ -78,6 +133,14 @@ pub(super) static TOOL_FORMATS: &[ToolFormat] = &[
         ],
         separators: &["<｜tool▁sep｜>"],
         bare: Bare::Anywhere,
+    },
+    ToolFormat {
+        name: "glm4",
+        signs: &["<arg_key>"],
+        openers: &["<tool_call>"],
+        closers: &["</tool_call>"],
+        separators: &["<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
+        bare: Bare::Nowhere,
     },
     ToolFormat {
         name: "qwen3_coder",
