@@ -110,7 +110,7 @@ pub fn build_executables(command: &mut Command) -> Result<Vec<Value>> {
 }
 
 /// Runs a build command of cargo. Returns a function from the name of a target to the path of its executable.
-pub fn build_programs(command: &mut Command) -> Result<impl Fn(&str) -> Result<PathBuf>> {
+pub fn build_programs(command: &mut Command) -> Result<impl Fn(&str) -> Result<PathBuf> + use<>> {
     let programs = build_executables(command)?;
     Ok(move |name: &str| {
         let found = programs.iter().find(|program| program["target"]["name"] == name);
