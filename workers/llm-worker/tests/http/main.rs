@@ -23,3 +23,6 @@ mod templates;
 mod tiny_llama;
 mod tokens;
 mod tools;
+
+#[global_allocator]
+static ALLOCATOR: shared::allocations::Counting = shared::allocations::Counting;

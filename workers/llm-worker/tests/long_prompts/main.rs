@@ -1,13 +1,12 @@
 //! Host memory of prompts that are far too long, in a process of its own. Prints what it measures:
 //! `cargo test --test long_prompts -- --nocapture`.
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use fixture::{MODEL, Worker, json_request, worker_with};
 use llm_engine::text::TextCodec;
 use serde_json::{Value, json};
+use shared::allocations;
 use tokenizers::{AddedToken, Tokenizer};
 use worker_core::device::resident_bytes;
 
@@ -26,34 +25,8 @@ const PROMPTS: usize = 4;
 /// Maximum of memory above that of an idle worker.
 const MAX_BYTES: usize = 300_000_000;
 
-/// The system's allocator, which counts.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-fn count(bytes: usize) {
-    let now = ALLOCATED.fetch_add(bytes, Relaxed) + bytes;
-    PEAK.fetch_max(now, Relaxed);
-}
-
-// SAFETY: all calls are forwarded to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        // SAFETY: the caller upholds the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller upholds the contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 /// Sends the bodies at once, and checks that each is refused. Returns the peak of allocated bytes above those before.
 async fn peak(worker: &Worker, name: &str, path: &str, body: impl Fn(String) -> Value, text: &str) -> usize {
@@ -61,10 +34,10 @@ async fn peak(worker: &Worker, name: &str, path: &str, body: impl Fn(String) -> 
     let bodies: Vec<_> = (0..PROMPTS).map(|_| body(prompt.clone()).to_string().into_bytes()).collect();
     drop(prompt);
     let bodies_bytes: usize = bodies.iter().map(Vec::len).sum();
-    let (idle, begin, resident) = (ALLOCATED.load(Relaxed), Instant::now(), resident_bytes());
+    let (begin, resident) = (Instant::now(), resident_bytes());
     // Resets the peak of resident memory.
     let _ = fs::write("/proc/self/clear_refs", "5");
-    PEAK.store(idle, Relaxed);
+    let idle = allocations::reset_peak();
     let answers = bodies.into_iter().map(|body| {
         let (router, request) = (worker.router.clone(), json_request(path, body));
         tokio::spawn(async move {
@@ -81,7 +54,7 @@ async fn peak(worker: &Worker, name: &str, path: &str, body: impl Fn(String) -> 
         );
     }
     let seconds = begin.elapsed().as_secs_f64();
-    let above = PEAK.load(Relaxed) - idle;
+    let above = allocations::peak() - idle;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let most =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
@@ -105,14 +78,13 @@ fn peak_of_pieces(text: &str) -> usize {
     let codec = TextCodec::new(tokenizer, Vec::new(), None).unwrap();
     let (prompt, limit) = (text.repeat(PROMPT_BYTES / text.len()), 10_000);
     assert!(prompt.len() < codec.max_bytes(limit));
-    let idle = ALLOCATED.load(Relaxed);
-    PEAK.store(idle, Relaxed);
+    let idle = allocations::reset_peak();
     std::thread::scope(|scope| {
         for _ in 0..PROMPTS {
             scope.spawn(|| assert_eq!(codec.encode_within(&prompt, true, limit).unwrap(), None));
         }
     });
-    PEAK.load(Relaxed) - idle
+    allocations::peak() - idle
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! Helpers for the HTTP tests of the workers: requests without a socket, a gate for the steps of a model, fuzzing.
 #![allow(dead_code, reason = "not every worker uses every item")]
+pub mod allocations;
 pub mod fuzz;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
