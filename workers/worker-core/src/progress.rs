@@ -50,8 +50,8 @@ impl Completed {
     fn describe(self, elapsed: Duration) -> String {
         let left = |done: f64, rest: f64| {
             let seconds = (elapsed.as_secs_f64() * rest / done).round();
-            let known = done > 0.0 && seconds.is_finite() && seconds >= 0.0;
-            known.then(|| format!(", {:#} left", HumanDuration(Duration::from_secs(seconds as u64))))
+            let is_known = done > 0.0 && !elapsed.is_zero();
+            is_known.then(|| format!(", {:#} left", HumanDuration(Duration::from_secs(seconds as u64))))
         };
         match self {
             Completed::Share(share) => {
@@ -153,8 +153,11 @@ mod tests {
 
     #[test]
     fn lines_contain_bytes_rate_and_time() {
-        let bytes =
-            |done, resumed| Completed::Bytes { done: done << 20, total: 1 << 30, resumed: resumed << 20 };
+        let bytes = |done: u64, resumed: u64| Completed::Bytes {
+            done: done << 20,
+            total: 1 << 30,
+            resumed: resumed << 20,
+        };
         for (completed, seconds, expected) in [
             (Completed::Share(0.25), 10, "25%, 30s left"),
             (Completed::Share(0.0), 10, "0%"),
