@@ -106,9 +106,10 @@ fn load<W: Worker>(
 ) -> Result<()> {
     let load = move || {
         let progress = Progress::new(&api.lifecycle);
-        match W::load(&arguments, kind, &metrics, &progress) {
+        let loaded = W::load(&arguments, kind, &metrics, &progress);
+        progress.finish();
+        match loaded {
             Ok(served) => {
-                progress.finish();
                 let device = device::describe(&served.device().device);
                 tracing::info!(model = served.name().as_str(), device, "loaded");
                 api.serve(served);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const BAR_STEPS: u64 = 1000;
 const SHARE_BAR: &str = "{msg} [{wide_bar}] {percent}% ({eta} left)";
 const BYTES_BAR: &str =
-    "{msg} [{wide_bar}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec} ({eta} left)";
+    "{msg} [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} ({eta} left)";
 /// Minimum time between two reports of the same activity.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum time between two lines about the same activity in the log, if there is no terminal.
@@ -50,8 +50,8 @@ impl Completed {
     fn describe(self, elapsed: Duration) -> String {
         let left = |done: f64, rest: f64| {
             let seconds = (elapsed.as_secs_f64() * rest / done).round();
-            let known = done > 0.0 && seconds.is_finite() && seconds >= 0.0;
-            known.then(|| format!(", {:#} left", HumanDuration(Duration::from_secs(seconds as u64))))
+            let is_known = done > 0.0 && !elapsed.is_zero();
+            is_known.then(|| format!(", {:#} left", HumanDuration(Duration::from_secs(seconds as u64))))
         };
         match self {
             Completed::Share(share) => {
@@ -115,8 +115,8 @@ impl Progress {
             }
             None => {
                 *times = Some(Times { started: now, reported: now, logged: now });
-                self.bar.suspend(|| tracing::info!("{activity}"));
                 self.begin(completed, activity);
+                self.bar.suspend(|| tracing::info!("{activity}"));
             }
         }
         self.bar.set_position(match completed {
@@ -131,12 +131,13 @@ impl Progress {
             Completed::Share(_) => (SHARE_BAR, BAR_STEPS, 0),
             Completed::Bytes { total, resumed, .. } => (BYTES_BAR, total, resumed),
         };
-        self.bar.reset();
+        // The style comes first, because each of these calls may draw the bar.
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style.progress_chars("=> "));
         }
-        self.bar.set_length(length);
         self.bar.set_message(activity.to_owned());
+        self.bar.set_length(length);
+        self.bar.reset();
         self.bar.set_position(start);
         self.bar.reset_eta();
     }
@@ -153,8 +154,11 @@ mod tests {
 
     #[test]
     fn lines_contain_bytes_rate_and_time() {
-        let bytes =
-            |done, resumed| Completed::Bytes { done: done << 20, total: 1 << 30, resumed: resumed << 20 };
+        let bytes = |done: u64, resumed: u64| Completed::Bytes {
+            done: done << 20,
+            total: 1 << 30,
+            resumed: resumed << 20,
+        };
         for (completed, seconds, expected) in [
             (Completed::Share(0.25), 10, "25%, 30s left"),
             (Completed::Share(0.0), 10, "0%"),
