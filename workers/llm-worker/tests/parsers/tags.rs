@@ -151,7 +151,7 @@ fn glm() {
     check_all(
         Setup::of("glm4", "think"),
         &[
-            (add, &[added.clone()]),
+            (add, std::slice::from_ref(&added)),
             (
                 &format!("\n<think>I use <tool_call>.</think>\nWell.\n{add}\n{say}"),
                 &[reasoning("I use <tool_call>."), content("Well."), added, said],
