@@ -154,7 +154,7 @@ fn glm() {
             (add, std::slice::from_ref(&added)),
             (
                 &format!("\n<think>I use <tool_call>.</think>\nWell.\n{add}\n{say}"),
-                &[reasoning("I use <tool_call>."), content("Well."), added, said],
+                &[reasoning("I use <tool_call>."), content("Well."), added.clone(), said],
             ),
             ("<tool_call>now\n</tool_call>\n", &[call("now", "{}")]),
             ("<tool_call>now</tool_call> x", &[call("now", "{}"), content("x")]),
