@@ -4,7 +4,7 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::json;
 
 use super::lark::pattern;
-use super::schema::{containers, with_whitespace};
+use super::schema::{check_embedded, containers, with_whitespace};
 use super::{gbnf, structural_tag};
 use crate::request::Constraint;
 
@@ -62,7 +62,9 @@ impl GrammarSource {
                 (TopLevelGrammar::from_lark(lark), parts, "GBNF grammar")
             }
             Constraint::Lark(text) => {
-                (TopLevelGrammar::from_lark(text.clone()), parts(text)?, "Lark grammar")
+                let parts = parts(text)?;
+                check_embedded(text)?;
+                (TopLevelGrammar::from_lark(text.clone()), parts, "Lark grammar")
             }
             Constraint::StructuralTag(tag) => {
                 let parts = containers(tag)?;

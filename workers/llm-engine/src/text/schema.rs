@@ -1,18 +1,20 @@
 //! Size limits and white space of JSON schemas.
 use anyhow::{Result, bail, ensure};
-use serde_json::{Value, json};
+use serde_json::{Deserializer, Value, json};
 
 /// Limits of a schema: nesting depth, number of values, and number of objects and arrays.
 const MAX_DEPTH: usize = 48;
 const MAX_VALUES: usize = 20_000;
 const MAX_CONTAINERS: usize = 2_000;
+/// Exclusive lower limit of numbers. llguidance negates bounds as i64, and recurses without end for this one.
+const LOWER_LIMIT: f64 = i64::MIN as f64;
 /// White space between JSON tokens: enough to pretty-print, but bounded, as models might never stop.
 const WHITESPACE: &str = r"[ \n\t]{1,20}";
 
 /// Returns the number of objects and arrays of a schema.
 ///
 /// # Errors
-/// Returns an error if the schema is too large.
+/// Returns an error if the schema is too large or has a number of -2^63 or less.
 pub(super) fn containers(schema: &Value) -> Result<usize> {
     let (mut values, mut containers) = (0, 0);
     let mut level = vec![schema];
@@ -27,7 +29,35 @@ pub(super) fn containers(schema: &Value) -> Result<usize> {
     {
         ensure!(count <= most, "the schema has {count} {what}, more than the limit of {most}");
     }
+    check_numbers(schema)?;
     Ok(containers)
+}
+
+/// Checks the numbers of the schemas in the text of a Lark grammar.
+///
+/// # Errors
+/// Returns an error if a schema has a number of -2^63 or less.
+pub(super) fn check_embedded(text: &str) -> Result<()> {
+    for (at, keyword) in text.match_indices("%json") {
+        let schema = Deserializer::from_str(&text[at + keyword.len()..]).into_iter::<Value>().next();
+        // llguidance reports text that is not JSON.
+        if let Some(Ok(schema)) = schema {
+            check_numbers(&schema)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_numbers(schema: &Value) -> Result<()> {
+    let mut pending = vec![schema];
+    while let Some(value) = pending.pop() {
+        ensure!(
+            value.as_f64().is_none_or(|number| number > LOWER_LIMIT),
+            "the schema has the number {value}, but numbers must be above -2^63"
+        );
+        pending.extend(children(value));
+    }
+    Ok(())
 }
 
 /// Adds the bounded white-space pattern to a schema.

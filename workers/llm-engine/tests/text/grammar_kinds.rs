@@ -312,6 +312,8 @@ fn invalid_grammars_are_rejected_with_a_reason() {
         (Constraint::Lark("start: <|end|>".into()), "Lark grammar cannot be used"),
         (Constraint::Lark("a".repeat(100_000)), "100000 bytes"),
         (Constraint::Lark("(".repeat(5_000)), "5000 signs"),
+        (Constraint::Lark(format!("start: \"%json\" %json {{\"enum\": [{}]}}", i64::MIN)), "above -2^63"),
+        (tag(json!({"format": {"type": "json_schema", "json_schema": {"const": i64::MIN}}})), "above -2^63"),
         (gbnf(""), "root"),
         (gbnf("begin ::= \"a\""), "root"),
         (gbnf("root ::= \"a\" other"), "`other` is not defined"),

@@ -243,6 +243,9 @@ fn invalid_schemas_are_rejected_with_a_reason() {
         (json!({"$ref": "https://example.com/schema.json"}), "schema cannot be used"),
         (json!({"$ref": "#/$defs/none"}), "schema cannot be used"),
         (json!(false), "must be an object"),
+        (json!({"enum": [1, i64::MIN]}), "above -2^63"),
+        (json!({"const": {"a": [i64::MIN + 1]}}), "above -2^63"),
+        (json!({"type": "integer", "minimum": -1e30, "maximum": -1e19}), "above -2^63"),
     ];
     for (schema, wanted) in bad {
         let short: String = schema.to_string().chars().take(80).collect();
@@ -255,6 +258,8 @@ fn invalid_schemas_are_rejected_with_a_reason() {
             }
         }
     }
+    // The next lower number that f64 has is the limit.
+    text.grammar(&Constraint::JsonSchema(json!({"const": i64::MIN + 1024}))).unwrap();
 }
 
 /// Schemas that would take unlimited time or memory fail with an error.
