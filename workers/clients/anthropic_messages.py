@@ -8,10 +8,10 @@ import urllib.request
 
 import anthropic
 
-from checks import check, report, without_space
+from checks import TIMEOUT, check, report, without_space
 
 BASE = sys.argv[1]
-client = anthropic.Anthropic(base_url=BASE, api_key="unused", max_retries=0)
+client = anthropic.Anthropic(base_url=BASE, api_key="unused", max_retries=0, timeout=TIMEOUT)
 MODEL = json.load(urllib.request.urlopen(f"{BASE}/v1/models"))["data"][0]["id"]
 
 USER = {"role": "user", "content": "Anna lives"}

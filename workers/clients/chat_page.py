@@ -9,16 +9,13 @@ import json
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
 from chat_mock import WORDS, Mock
 from checks import check, report
-from pages import BASE, FOLDER, SIZES, browser, check_logs, screenshot
-
-TIMEOUT = 60
+from pages import BASE, FOLDER, SIZES, browser, check_logs, screenshot, waiting
 
 page = browser()
-wait = WebDriverWait(page, TIMEOUT, poll_frequency=0.05)
+wait = waiting(page)
 
 
 def at(id):

@@ -2,8 +2,15 @@
 import { exit } from "node:process";
 
 let count = 0;
+// Timeout of requests in milliseconds; long, because the worker may run on a software GPU on a busy machine.
+export const TIMEOUT = 1_800_000;
 // Conversation that the tests of different libraries continue.
 export const MESSAGES = [{ role: "user", content: "Anna lives" }];
+
+// Replaces the object that sends the requests of Node's `fetch`, whose own timeout is 5 minutes. Its first request creates it.
+const DISPATCHER = Symbol.for("undici.globalDispatcher.1");
+await fetch("data:,");
+globalThis[DISPATCHER] = new globalThis[DISPATCHER].constructor({ headersTimeout: TIMEOUT, bodyTimeout: TIMEOUT });
 
 function fail(what, seen) {
   console.error(`${what}: ${JSON.stringify(seen, null, 1)}`);

@@ -4,6 +4,8 @@ import sys
 import urllib.request
 
 COUNT = 0
+# Timeout of requests in seconds; long, because the worker may run on a software GPU on a busy machine.
+TIMEOUT = 1800
 # Conversation that the tests of different libraries continue.
 MESSAGES = [{"role": "user", "content": "Anna lives"}]
 

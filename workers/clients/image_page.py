@@ -5,16 +5,48 @@
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
 from checks import check, report
-from pages import BASE, FOLDER, SIZES, browser, check_logs, screenshot
+from pages import BASE, FOLDER, SIZES, browser, check_logs, screenshot, waiting
 
-TIMEOUT = 120
+# Records every text of the progress and every previous class of the picture; queries could miss short states.
+RECORD = """
+    window.seen = [];
+    const observer = new MutationObserver(records => {
+        for (const { addedNodes, oldValue } of records) window.seen.push(addedNodes[0]?.data ?? oldValue);
+    });
+    observer.observe(document.getElementById("progress-text"), { childList: true });
+    observer.observe(document.getElementById("picture"), { attributeFilter: ["class"], attributeOldValue: true });
+    window.stop_recording = () => observer.disconnect();"""
+# Withholds the events after the first preview, so that the page shows it until the job is stopped.
+HOLD = """
+    const real = window.fetch;
+    window.asked = [];
+    window.fetch = async (path, init) => {
+        const answer = await real(path, init);
+        if (init.method) window.asked.push(init.method);
+        if (!path.endsWith("/stream")) return answer;
+        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+        let text = "", preview = null;
+        return new Response(new ReadableStream({
+            start: controller => init.signal.addEventListener("abort", () => controller.error(init.signal.reason)),
+            pull: async controller => {
+                if (preview) return;
+                const { value, done } = await reader.read();
+                if (done) throw new Error("the job ended without a preview");
+                const start = text.length;
+                text += value;
+                preview = /event: ?preview\\n[^]*?\\n\\n/.exec(text);
+                const end = preview ? preview.index + preview[0].length : text.length;
+                controller.enqueue(new TextEncoder().encode(text.slice(start, end)));
+            },
+        }));
+    };
+    window.restore = () => { window.fetch = real; };"""
 
 page = browser()
 try:
-    wait = WebDriverWait(page, TIMEOUT, poll_frequency=0.05)
+    wait = waiting(page)
     at = lambda id: page.find_element(By.ID, id)
     shown = lambda id: at(id).is_displayed()
     history = lambda: page.find_elements(By.CSS_SELECTOR, "#history button")
@@ -30,8 +62,9 @@ try:
     def generate(count):
         before = len(history())
         at("prompt").send_keys(Keys.ENTER)
-        wait.until(lambda _: len(history()) == before + count and shown("go"))
+        wait.until(lambda _: shown("go"))
         check("no failure", not shown("failure"), at("failure").text)
+        check("images in the history", len(history()) == before + count, len(history()))
 
     page.set_window_size(*SIZES["wide"])
     page.get(BASE)
@@ -43,7 +76,11 @@ try:
     at("prompt").send_keys("a red circle on blue")
     side = int(at("width").get_attribute("value"))
     put(steps=8, seed=5)
+    page.execute_script(RECORD)
     generate(1)
+    seen = page.execute_script("window.stop_recording(); return window.seen")
+    check("progress", "Step 1 of 8" in seen and "Step 8 of 8 · finishing" in seen, seen)
+    check("preview", "small" in seen, seen)
     first = source()
     check("image shown", first.startswith("data:image/png;base64,"))
     check("image size", page.execute_script("return document.getElementById('picture').naturalWidth") == side)
@@ -62,16 +99,21 @@ try:
     check("copied seed", at("seed").get_attribute("value") == "5")
     put(count=1)
 
-    # Progress and previews during generation, and stopping.
-    put(steps=60, width=4 * side, height=4 * side)
+    # The page during generation, and stopping.
+    put(steps=60)
+    page.execute_script(HOLD)
     at("prompt").send_keys(Keys.ENTER)
-    wait.until(lambda _: "Step" in at("progress-text").text and "small" in at("picture").get_attribute("class"))
-    check("progress shown", int(at("bar").get_attribute("aria-valuenow")) > 0)
+    wait.until(lambda _: "small" in at("picture").get_attribute("class") or shown("go"))
+    check("progress shown", at("progress-text").text.startswith("Step 5 of 60"), at("progress-text").text)
+    check("bar", at("bar").get_attribute("aria-valuenow") == "8", at("bar").get_attribute("aria-valuenow"))
     screenshot(page, "generating")
     check("stop button focused", page.switch_to.active_element.get_attribute("id") == "stop")
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     wait.until(lambda _: shown("go"))
     check("previous image shown again", source() == first and len(history()) == 4)
+    check("job stopped", not shown("failure"), at("failure").text)
+    wait.until(lambda _: page.execute_script("return window.asked.join() === 'POST,DELETE'"))
+    page.execute_script("window.restore()")
 
     # Stopping before the server returns the job id: the job is cancelled once the id is known.
     page.execute_script("""
@@ -96,7 +138,7 @@ try:
     page.execute_script("window.restore()")
 
     # An input image: pixels outside the mask are preserved.
-    put(steps=6, seed=7, width=side, height=side)
+    put(steps=6, seed=7)
     at("use-as-input").click()
     wait.until(lambda _: shown("input-image"))
     check("size of the input image", at("width").get_attribute("value") == str(side))

@@ -10,11 +10,11 @@ import openai
 from instructor.core import InstructorRetryException
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from checks import MESSAGES, check, model_name, raised, report, without_space
+from checks import MESSAGES, TIMEOUT, check, model_name, raised, report, without_space
 
 BASE = sys.argv[1]
 MODEL = model_name(BASE)
-CLIENT = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
+CLIENT = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0, timeout=TIMEOUT)
 ASKED = dict(messages=MESSAGES, model=MODEL, temperature=0, max_tokens=80, max_retries=0)
 
 

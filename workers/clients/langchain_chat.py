@@ -13,12 +13,12 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
-from checks import check, greedy_chat, model_name, raised, report, without_space
+from checks import TIMEOUT, check, greedy_chat, model_name, raised, report, without_space
 
 BASE = sys.argv[1]
 MODEL = model_name(BASE)
 TEXT, USAGE = greedy_chat(BASE)
-PLACE = dict(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
+PLACE = dict(base_url=f"{BASE}/v1", api_key="unused", max_retries=0, timeout=TIMEOUT)
 
 chat = ChatOpenAI(**PLACE, model=MODEL, temperature=0, max_completion_tokens=16, stream_usage=True)
 one = chat.invoke("Anna lives")

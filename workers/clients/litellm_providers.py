@@ -13,14 +13,14 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm  # noqa: E402
 
-from checks import MESSAGES, check, greedy_chat, model_name, raised, report, without_space  # noqa: E402
+from checks import MESSAGES, TIMEOUT, check, greedy_chat, model_name, raised, report, without_space  # noqa: E402
 
 litellm.suppress_debug_info = True
 BASE = sys.argv[1]
 MODEL = model_name(BASE)
 TEXT, USAGE = greedy_chat(BASE)
-COMPATIBLE = dict(model=f"openai/{MODEL}", api_base=f"{BASE}/v1", api_key="unused", max_retries=0)
-ANTHROPIC = dict(model=f"anthropic/{MODEL}", api_base=BASE, api_key="unused", max_retries=0)
+COMPATIBLE = dict(model=f"openai/{MODEL}", api_base=f"{BASE}/v1", api_key="unused", max_retries=0, timeout=TIMEOUT)
+ANTHROPIC = dict(model=f"anthropic/{MODEL}", api_base=BASE, api_key="unused", max_retries=0, timeout=TIMEOUT)
 SCHEMA = {
     "type": "object",
     "properties": {"mood": {"type": "string", "enum": ["calm", "sad"]}, "glad": {"type": "boolean"}},

@@ -18,7 +18,7 @@ import openai  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
-from checks import check, report  # noqa: E402
+from checks import TIMEOUT, check, report  # noqa: E402
 
 BASE, MODEL = sys.argv[1], Path(sys.argv[2])
 # Largest difference of a log likelihood. The worker computes in f32.
@@ -122,12 +122,13 @@ def expected(given, text):
 def evaluate(task, batch, is_tokenized):
     """Runs a task through lm-eval's client of completions, and returns its samples."""
     arguments = {
-        "model": openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused").models.list().data[0].id,
+        "model": openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", timeout=TIMEOUT).models.list().data[0].id,
         "base_url": f"{BASE}/v1/completions",
         "tokenizer_backend": "huggingface",
         "tokenizer": str(MODEL),
         "tokenized_requests": is_tokenized,
         "num_concurrent": 1,
+        "timeout": TIMEOUT,
         "max_length": llama.config["max_position_embeddings"],
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -10,13 +10,13 @@ import sys
 import openai
 from PIL import Image
 
-from checks import check, refused, report
+from checks import TIMEOUT, check, refused, report
 
 BASE = sys.argv[1]
 COLOURS = {"red": (215, 40, 40), "blue": (45, 80, 215), "white": (245, 245, 245), "green": (40, 165, 60)}
 STEPS = 8
 
-client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
+client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0, timeout=TIMEOUT)
 models = client.models.list().data
 check("models", len(models) == 1, models)
 MODEL = models[0].id

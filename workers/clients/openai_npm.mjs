@@ -5,13 +5,13 @@ import OpenAI, { BadRequestError, NotFoundError } from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-import { MESSAGES, check, greedy_chat, model_name, raised, report, without_space } from "./checks.mjs";
+import { MESSAGES, TIMEOUT, check, greedy_chat, model_name, raised, report, without_space } from "./checks.mjs";
 
 const base = process.argv[2];
 const model = await model_name(base);
 const { text, usage } = await greedy_chat(base);
 const compact = await without_space(base);
-const client = new OpenAI({ baseURL: `${base}/v1`, apiKey: "unused", maxRetries: 0 });
+const client = new OpenAI({ baseURL: `${base}/v1`, apiKey: "unused", maxRetries: 0, timeout: TIMEOUT });
 
 const models = [];
 for await (const listed of client.models.list()) models.push(listed.id);

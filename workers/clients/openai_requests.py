@@ -7,11 +7,11 @@ import sys
 
 import openai
 
-from checks import check, refused, report
+from checks import TIMEOUT, check, refused, report
 
 BASE = sys.argv[1]
 
-client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
+client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0, timeout=TIMEOUT)
 models = client.models.list().data
 check("models", len(models) == 1, models)
 MODEL = models[0].id

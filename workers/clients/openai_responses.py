@@ -7,10 +7,10 @@ import sys
 
 import openai
 
-from checks import check, refused, report, without_space
+from checks import TIMEOUT, check, refused, report, without_space
 
 BASE = sys.argv[1]
-client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
+client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0, timeout=TIMEOUT)
 MODEL = client.models.list().data[0].id
 
 plain = dict(model=MODEL, input="Anna lives", instructions="Tell a story.", max_output_tokens=16, temperature=0)

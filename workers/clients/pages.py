@@ -3,11 +3,13 @@ import sys
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
 
-from checks import check
+from checks import TIMEOUT, check
 
 BASE, FOLDER = sys.argv[1].rstrip("/"), Path(sys.argv[2])
 SIZES = {"wide": (1280, 860), "narrow": (390, 844)}
+
 
 
 def browser():
@@ -17,7 +19,14 @@ def browser():
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     options.add_experimental_option("prefs", {"download.default_directory": str(FOLDER.resolve())})
     service = webdriver.ChromeService("/usr/bin/chromedriver")
-    return webdriver.Chrome(options=options, service=service)
+    page = webdriver.Chrome(options=options, service=service)
+    page.set_script_timeout(TIMEOUT)
+    return page
+
+
+def waiting(page):
+    """Returns an object that waits for a state of the page."""
+    return WebDriverWait(page, TIMEOUT, poll_frequency=0.05)
 
 
 def screenshot(page, name):

@@ -13,14 +13,14 @@ from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from checks import check, greedy_chat, model_name, raised, report, without_space
+from checks import TIMEOUT, check, greedy_chat, model_name, raised, report, without_space
 
 BASE = sys.argv[1]
 MODEL = model_name(BASE)
 TEXT, USAGE = greedy_chat(BASE)
 PROVIDER = OpenAIProvider(base_url=f"{BASE}/v1", api_key="unused")
-GREEDY = ModelSettings(temperature=0, max_tokens=16)
-COMPACT = ModelSettings(temperature=0, max_tokens=80, extra_body=without_space(BASE))
+GREEDY = ModelSettings(temperature=0, max_tokens=16, timeout=TIMEOUT)
+COMPACT = ModelSettings(temperature=0, max_tokens=80, timeout=TIMEOUT, extra_body=without_space(BASE))
 
 
 class Person(BaseModel):
