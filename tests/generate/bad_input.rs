@@ -194,7 +194,7 @@ fn invalid_gguf_files_are_rejected() -> Result<()> {
         ("llama.expert_count", Metadata::U32(u32::MAX), ["experts", "not known"]),
         ("split.count", Metadata::U16(3), ["llama.gguf", "one part of several; join them"]),
         ("llama.context_length", Metadata::U32(0), ["\"max_position_embeddings\" is 0", "the metadata"]),
-        ("tokenizer.ggml.model", text("t5"), ["\"t5\"", "known are llama, gpt2, gemma4 and bert"]),
+        ("tokenizer.ggml.model", text("rwkv"), ["\"rwkv\"", "known are llama, gpt2, gemma4, bert and t5"]),
         ("tokenizer.ggml.model", text("llama"), ["llama.gguf", "tokenizer.ggml.scores"]),
     ] {
         assert_error(&llama(key, value)?, &ARGS, &parts);
