@@ -2,13 +2,12 @@
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::fixture::{Ask, MODEL, Worker, json_request, worker};
+use crate::fixture::{Answer, Ask, MODEL, Worker, json_request, worker};
 use crate::shared::allocations::allocated;
 use crate::shared::fuzz::{self, Change, Seed, addressed, changed, edited};
 use crate::tiny_llama::CONTEXT;
@@ -170,13 +169,8 @@ impl Fuzzed {
         Self { runtime, worker, seeds: seeds() }
     }
 
-    /// Sends one body and returns the status of its response.
-    fn send(
-        &self,
-        path: &'static str,
-        seed: &Value,
-        changes: &[Change],
-    ) -> Result<StatusCode, TestCaseError> {
+    /// Sends one body and returns its response.
+    fn send(&self, path: &'static str, seed: &Value, changes: &[Change]) -> Result<Answer, TestCaseError> {
         let mut body = changed(seed, changes, &self.seeds);
         for limit in LIMITS.iter().filter(|limit| changes.len() > 1 && seed.get(**limit).is_some()) {
             if body[*limit].is_null() {
@@ -191,7 +185,7 @@ impl Fuzzed {
         };
         fuzz::check(path, &answer)?;
         prop_assert!(!answer.text.contains("the engine stopped unexpectedly"), "{}", answer.text);
-        Ok(answer.status)
+        Ok(answer)
     }
 
     /// Waits until nothing runs, and returns what the process uses.
@@ -240,10 +234,12 @@ fn many_bodies_cause_no_growth() {
     let send = |cases: u32, client: u64| {
         let seed = fuzz::seed().unwrap_or_default().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ client;
         fuzz::run(cases, Some(seed), &fuzzed.seeds, value(), |path, seed, changes| {
-            let status = fuzzed.send(path, seed, changes)?;
+            let answer = fuzzed.send(path, seed, changes)?;
             // A panic beside the response's own task does not reach the response.
             prop_assert_eq!(PANICS.load(Relaxed), 0, "a thread panicked");
-            accepted.fetch_add(u32::from(status.is_success()), Relaxed);
+            // llguidance catches its own panics and reports them as errors.
+            prop_assert!(!answer.text.contains("panic: "), "{path}: {}", answer.text);
+            accepted.fetch_add(u32::from(answer.status.is_success()), Relaxed);
             Ok(())
         });
     };
