@@ -8,7 +8,7 @@ import urllib.request
 
 import anthropic
 
-from checks import TIMEOUT, check, report, without_space
+from checks import TIMEOUT, check, fetch, report, without_space
 
 BASE = sys.argv[1]
 client = anthropic.Anthropic(base_url=BASE, api_key="unused", max_retries=0, timeout=TIMEOUT)
@@ -50,7 +50,9 @@ listed = client.messages.create(**{**plain, "messages": blocks, "system": system
 check("blocks", listed.content[0].text == TEXT, listed)
 start = " ".join(TEXT.split()[:3])
 begun = client.messages.create(**{**plain, "messages": [USER, {"role": "assistant", "content": start}]})
-check("continued answer", TEXT.strip().startswith(start + begun.content[0].text[:6]), (TEXT, begun))
+# The chat template of the tiny Llama writes only the last message.
+continued = fetch(BASE, "/v1/completions", {"prompt": start, "max_tokens": 16, "temperature": 0})["choices"][0]["text"]
+check("continued answer", begun.content[0].text == continued, (continued, begun))
 
 SCHEMA = {
     "type": "object",
