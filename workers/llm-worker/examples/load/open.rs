@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Outcome::Failed(why) | Outcome::Lost(why) => Some(why),
         _ => None,
     });
-    // Of many failures the first ones show the cause.
+    // The first failures are enough to show the cause.
     reasons.take(5).for_each(|why| eprintln!("a request failed: {why:.500}"));
     let milliseconds = |bound: Option<u64>| bound.map(Duration::from_millis);
     let bounds = Bounds { first: milliseconds(arguments.ttft_bound), gap: milliseconds(arguments.itl_bound) };
@@ -343,7 +343,7 @@ mod tests {
                 (other, _) => panic!("{output}: {other:?}"),
             }
         }
-        // The same requests, of which each disconnects within its text.
+        // Each request is sent again, and now disconnects within its text.
         let line = [&line[..], &["--cancel", "1"]].concat();
         let records = measure(&Line::parse_from(line).arguments).unwrap();
         let cancelled = records.iter().filter(|record| record.outcome == Outcome::Cancelled);
