@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::process::{self, cache, cargo, command};
 use crate::pypi::{Archive, packages};
@@ -45,19 +45,16 @@ pub fn run_all(build: &mut Command) -> Result<()> {
 fn compare(build: &mut Command, only: Option<Part>) -> Result<()> {
     setup::ensure(setup::CONFORMANCE)?;
     let models = models()?;
-    let programs = process::build_executables(build.args(["--example", EXAMPLE]))?;
-    let program = programs.iter().find(|program| program["target"]["name"] == EXAMPLE);
-    let program = program.and_then(|program| program["executable"].as_str());
-    let program = program.with_context(|| format!("cargo reported no executable {EXAMPLE}"))?;
+    let program = process::build_programs(build.args(["--example", EXAMPLE]))?(EXAMPLE)?;
     if only != Some(Part::Tokenizers) {
         let cases = process::cache_file("templates.json")?;
         let mut render = command("python3", &[REFERENCE]);
         render.arg(models.join("templates")).arg(&cases).env("PYTHONPATH", packages(JINJA)?);
         process::run(&mut render)?;
-        process::run(command(program, &["templates"]).arg(&cases))?;
+        process::run(command(&program, &["templates"]).arg(&cases))?;
     }
     if only != Some(Part::Templates) {
-        process::run(command(program, &["tokenizers"]).arg(&models))?;
+        process::run(command(&program, &["tokenizers"]).arg(&models))?;
     }
     Ok(())
 }
