@@ -4,15 +4,14 @@
 """
 import json
 import sys
-import urllib.request
 
 import anthropic
 
-from checks import TIMEOUT, check, fetch, report, without_space
+from checks import TIMEOUT, check, fetch, model_name, report, without_space
 
 BASE = sys.argv[1]
 client = anthropic.Anthropic(base_url=BASE, api_key="unused", max_retries=0, timeout=TIMEOUT)
-MODEL = json.load(urllib.request.urlopen(f"{BASE}/v1/models"))["data"][0]["id"]
+MODEL = model_name(BASE)
 
 USER = {"role": "user", "content": "Anna lives"}
 # The package has no parameter for the temperature.
