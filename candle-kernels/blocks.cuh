@@ -89,7 +89,7 @@ struct Block {
 template <unsigned int BITS, bool MINIMUM_>
 struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> {
     typedef Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> B;
-    static constexpr unsigned int FIFTH = 2 + 2 * MINIMUM_, QUANTS = FIFTH + (BITS == 5 ? 4 : 0);
+    static constexpr unsigned int QUANT_BITS = BITS, FIFTH = 2 + 2 * MINIMUM_, QUANTS = FIFTH + (BITS == 5 ? 4 : 0);
     struct Raw {
         Words<4, B::ALIGNMENT> quants[BITS == 8 ? 2 : 1];
         uint32_t fifth;
@@ -133,6 +133,7 @@ typedef Plain<8, false> Q8_0;
 template <unsigned int WEIGHTS_, unsigned int BYTES_>
 struct Bytes : Block<WEIGHTS_, BYTES_, 16, 0, false, 32> {
     typedef Block<WEIGHTS_, BYTES_, 16, 0, false, 32> B;
+    static constexpr unsigned int QUANT_BITS = 8, FIFTH = 4, QUANTS = 4;
     struct Raw {
         Words<4, 4> quants[RUNS];
         uint32_t header;

@@ -1,7 +1,7 @@
 // Folding of integer scales into weights, for formats with blocks of 256: (q - OFFSET) * scale of the run as one or
 // two bytes, so that sums of products stay integers over a whole block.
 #pragma once
-#include "blocks.cuh"
+#include "activations.cuh"
 
 // A folded weight is (high << SHIFT) + low in PARTS bytes; NEGATED if the bytes hold the negated weight.
 template <unsigned int PARTS_, unsigned int SHIFT_, bool NEGATED_ = false>
@@ -61,7 +61,7 @@ __device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Fo
 // Defines the kernel that multiplies rows of activations with a matrix in format F.
 #define PRODUCT_OP(KERNEL, F)                                                                                    \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) KERNEL(                                        \
-        const uint8_t *blocks, const uint8_t *x, float *out, const unsigned int m, const unsigned int n,         \
-        const unsigned int k) {                                                                                  \
-        product<F>(blocks, x, out, m, n, k);                                                                     \
+        const uint8_t *blocks, const uint8_t *x, void *out, const unsigned int m, const unsigned int n,          \
+        const unsigned int k, const unsigned int out_dtype) {                                                    \
+        product<F>(blocks, x, out, m, n, k, out_dtype);                                                          \
     }

@@ -349,8 +349,8 @@ struct Product {
 };
 
 template <typename F>
-__device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x, float *out, const unsigned int m,
-                                        const unsigned int n, const unsigned int k) {
+__device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x, void *out, const unsigned int m,
+                                        const unsigned int n, const unsigned int k, const unsigned int out_dtype) {
     typedef Product<F> P;
     __shared__ typename P::Shared shared;
     const unsigned int first_row = blockIdx.x * ROWS, first_column = blockIdx.y * COLUMNS;
@@ -381,7 +381,8 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
         const unsigned int column =
             first_column + (column_tile + tile % COLUMN_TILES) * TILE_SIDE + LaneLayout<Side::COLUMNS>::at(c);
         if (row < m && column < n) {
-            out[(size_t)row * n + column] = sums[tile / COLUMN_TILES][tile % COLUMN_TILES].values[r][c];
+            const float sum = sums[tile / COLUMN_TILES][tile % COLUMN_TILES].values[r][c];
+            store_float(out, out_dtype, (size_t)row * n + column, sum);
         }
     }
 }

@@ -18,27 +18,29 @@ struct ThinLayout<T, SIDE, true> {
     }
 };
 
-template <typename T>
+// A lane's part of 16 columns, and of the first PARTS groups of the rows.
+template <typename T, unsigned int PARTS>
 struct ThinProduct {
     typedef ThinLayout<T, Side::ROWS> Columns;
     typedef ThinLayout<T, Side::COLUMNS> Rows;
     typedef Tile<float, BY_LANES<T>> Sums;
     typedef int Four __attribute__((ext_vector_type(4)));
     static constexpr unsigned int N = 16 / sizeof(T), SHARES = Columns::SHARES;
+    static constexpr unsigned int ROWS = BY_LANES<T> ? Rows::COUNT : Rows::COUNT / COLUMN_PARTS * PARTS;
     // Words of a line per lane and product; packs per read; and products per read.
     static constexpr unsigned int WORDS = STEP<T> * sizeof(T) / 4 / SHARES;
     static constexpr unsigned int PACKS = WORDS > 4 ? WORDS / 4 : 1, PRODUCTS = PACKS * 4 / WORDS;
     // Packs of a part of k, over all lanes that share a line. PARTS_IN_FLIGHT consecutive parts are prefetched.
     static constexpr unsigned int PART = PACKS * SHARES;
     typedef int Words __attribute__((ext_vector_type(PACKS * 4)));
-    struct Part { Words columns[Columns::COUNT], rows[Rows::COUNT]; };
+    struct Part { Words columns[Columns::COUNT], rows[ROWS]; };
 #if defined(TILES_BY_MMA)
     static constexpr unsigned int PARTS_IN_FLIGHT = BY_LANES<T> ? 3 : 4;
 #else
     static constexpr unsigned int PARTS_IN_FLIGHT = BY_LANES<T> ? 4 : 256 / sizeof(Part);
 #endif
 
-    const T *columns[Columns::COUNT], *rows[Rows::COUNT];
+    const T *columns[Columns::COUNT], *rows[ROWS];
     // Number of packs of a line.
     unsigned int packs;
 
@@ -51,7 +53,7 @@ struct ThinProduct {
             columns[i] = b + min(first_column + Columns::at(i), n - 1) * b_column;
         }
 #pragma unroll
-        for (unsigned int i = 0; i < Rows::COUNT; ++i) {
+        for (unsigned int i = 0; i < ROWS; ++i) {
             rows[i] = a + min(Rows::at(i), m - 1) * a_row;
         }
     }
@@ -77,7 +79,7 @@ struct ThinProduct {
                 read_pack(read.columns[i], columns[i]);
             }
 #pragma unroll
-            for (unsigned int i = 0; i < Rows::COUNT; ++i) {
+            for (unsigned int i = 0; i < ROWS; ++i) {
                 read_pack(read.rows[i], rows[i]);
             }
         }
@@ -93,7 +95,7 @@ struct ThinProduct {
                 read.columns[i][word] = inside ? read.columns[i][word] : 0;
             }
 #pragma unroll
-            for (unsigned int i = 0; i < Rows::COUNT; ++i) {
+            for (unsigned int i = 0; i < ROWS; ++i) {
                 read.rows[i][word] = inside ? read.rows[i][word] : 0;
             }
         }
@@ -102,7 +104,7 @@ struct ThinProduct {
 #pragma unroll
         for (unsigned int product = 0; product < PRODUCTS; ++product) {
             Fragment<T, STEP<T>, Side::ROWS> column;
-            Fragment<T, STEP<T>, Side::COLUMNS> row;
+            Fragment<T, STEP<T>, Side::COLUMNS> row = {};
 #pragma unroll
             for (unsigned int word = 0; word < WORDS; ++word) {
                 const unsigned int at = product * WORDS + word;
@@ -111,11 +113,11 @@ struct ThinProduct {
                     Columns::set(column, i, word, read.columns[i][at]);
                 }
 #pragma unroll
-                for (unsigned int i = 0; i < Rows::COUNT; ++i) {
+                for (unsigned int i = 0; i < ROWS; ++i) {
                     Rows::set(row, i, word, read.rows[i][at]);
                 }
             }
-            multiply(sums, column, row);
+            multiply<BY_LANES<T> ? COLUMN_PARTS : PARTS>(sums, column, row);
         }
         // Keeps later loads behind these products. gfx908 has separate accumulator registers.
         uint32_t sum = candle_bits<uint32_t>(sums.values[0][0]);
@@ -186,8 +188,14 @@ __device__ __forceinline__ void thin_product(const T *a, const T *b, T *c, const
     const unsigned int wave = candle_uniform(threadIdx.x / WAVE), waves = blockDim.x / WAVE;
 #pragma unroll 1
     for (unsigned int batch = blockIdx.z; batch < batches; batch += gridDim.z) {
-        const ThinProduct<T> thin(a + batch * a_batch, b + batch * b_batch, first_column, m, n, k, a_row, b_column);
-        const typename ThinProduct<T>::Sums sums = thin.sums(wave, waves);
+        const T *rows = a + batch * a_batch, *columns = b + batch * b_batch;
+        Tile<float, LANES> sums;
+        // Skips the second half of the rows if it is empty.
+        if (LANES || COLUMN_PARTS == 1 || m > SIDE / COLUMN_PARTS) {
+            sums = ThinProduct<T, COLUMN_PARTS>(rows, columns, first_column, m, n, k, a_row, b_column).sums(wave, waves);
+        } else {
+            sums = ThinProduct<T, 1>(rows, columns, first_column, m, n, k, a_row, b_column).sums(wave, waves);
+        }
 #pragma unroll
         for (unsigned int r = 0; r < LaneLayout<Side::ROWS, LANES>::COUNT; ++r) {
 #pragma unroll

@@ -49,8 +49,6 @@ pub const FORMATS: &[BlockFormat] = &[
 pub type Condition = fn(&BlockFormat) -> bool;
 /// All formats.
 pub const ALL: Condition = |_| true;
-/// Formats with blocks of 256 weights.
-pub const LARGE: Condition = |format| format.weights == 256;
 /// Formats with blocks of 32 weights.
 pub const SMALL: Condition = |format| format.weights == 32;
 /// Formats with a quantizer.
@@ -62,7 +60,6 @@ pub const WEIGHTED: Condition = |format| format.is_weighted;
 pub fn macros() -> Vec<(&'static str, String)> {
     let lists = [
         ("FORMAT", ALL),
-        ("LARGE_FORMAT", LARGE),
         ("SMALL_FORMAT", SMALL),
         ("QUANTIZABLE_FORMAT", QUANTIZABLE),
         ("WEIGHTED_FORMAT", WEIGHTED),

@@ -1,6 +1,6 @@
 //! Kernels that quantize, dequantize and multiply blocks of GGML's formats.
 
-use super::formats::{ALL, LARGE, QUANTIZABLE, WEIGHTED, formats};
+use super::formats::{ALL, QUANTIZABLE, WEIGHTED, formats};
 use super::product::{ROUTED, ROUTES};
 use super::schema::{Argument, Family, dtypes, family, names};
 use super::shared::{INP, NUMEL, OUT, TILED_FLOATS};
@@ -38,7 +38,8 @@ subject! {
 
 const PRODUCT: &[Argument] = args![
     Pointer => blocks "the matrix", x "output of quantize_rows", out "the dense output";
-    U32 => m "rows of the result", n "columns of the result, rows of the matrix", k "columns of the matrix, whole blocks"];
+    U32 => m "rows of the result", n "columns of the result, rows of the matrix", k "columns of the matrix, whole blocks",
+        out_dtype "code of the output's dtype"];
 const GROUPS: &[Argument] = args![U32 =>
     pieces "pieces of QUANTIZED_PIECE weights per row",
     width "threads that share ROWS_PER_LANE_GROUP rows of weights, at most `pieces`"];
@@ -93,7 +94,7 @@ fn families() -> Vec<Family> {
             "Products of a few rows of activations with a matrix, on matrix units. x of the grid numbers tiles of \
              QFEW_SIDE columns, y tiles of QFEW_SIDE rows.",
         )
-        .over([formats(LARGE)])
+        .over([formats(ALL)])
         .takes(&[PRODUCT]),
         family(
             "Quantize",

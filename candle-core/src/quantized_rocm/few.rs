@@ -1,10 +1,9 @@
 //! Products of a few rows of activations with a quantized matrix, on matrix units.
-use super::product::{count, with_quantized_rows, Operands, OP};
-use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, QuantizeRowsSpan, QuantizedFew, BLOCK, QFEW_SIDE,
-};
-use crate::rocm_backend::LaunchConfig;
-use crate::{DType, Result, RocmDevice, RocmStorage};
+use super::product::{activation_span, count, with_quantized_rows, Operands, OP};
+use crate::backend::BackendStorage;
+use crate::rocm_backend::hip_kernels::contract::{BlockFormat, QuantizedFew, BLOCK, QFEW_SIDE};
+use crate::rocm_backend::{float_code, LaunchConfig};
+use crate::{Result, RocmDevice, RocmStorage};
 
 /// Number of threads per multiprocessor that saturates the memory bandwidth.
 const SATURATING_THREADS: usize = 384;
@@ -14,7 +13,7 @@ pub(super) fn is_supported(format: BlockFormat, device: &RocmDevice) -> bool {
     device.has_matrix_units() && QuantizedFew::kernel(format).is_some()
 }
 
-/// Returns the product, of shape (m, n) in f32.
+/// Returns the product, of shape (m, n) in the dtype of the activations.
 ///
 /// # Errors
 /// If [`is_supported`] is false for the format, a size is too large for one launch, or memory runs out.
@@ -33,11 +32,12 @@ pub(super) fn product(operands: &Operands) -> Result<RocmStorage> {
         lds_bytes: 0,
     };
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
-    let out = dst.slice.ptr();
-    let span = (QuantizeRowsSpan::S256, kernel.id());
+    let dst = unsafe { RocmStorage::alloc(device, x.dtype(), m * n, OP)? };
+    let (out, out_dtype) = (dst.slice.ptr(), float_code(x.dtype())?);
+    let span = (activation_span(format, device), kernel.id());
     with_quantized_rows(device, x, operands.layout, (m, k), span, |activations| {
-        let arguments = QuantizedFew { blocks, x: activations, out, m: rows, n: columns, k: depth };
+        let arguments =
+            QuantizedFew { blocks, x: activations, out, m: rows, n: columns, k: depth, out_dtype };
         // SAFETY: the size of the matrix was checked, and activations and output have m rows.
         unsafe { device.state().launch_now(kernel, config, &arguments) }
     })?;

@@ -6,7 +6,7 @@ use crate::rocm_backend::hip_kernels::contract::{
     ACTIVATION_NONE, PACK_BYTES, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{
-    activation_bytes, has_row_kernel, Groups, RowMatrix, RowProduct, RowProducts, RowWeights,
+    activation_bytes, uses_row_kernel, Groups, RowMatrix, RowProduct, RowProducts, RowWeights,
 };
 use crate::rocm_backend::{element, LaunchConfig, RocmError};
 use crate::{DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
@@ -22,7 +22,7 @@ enum ProductKernel {
     RowKernel,
     /// 8-bit dot products with activations that a previous launch quantized, [`DOT_ROWS`] rows per pass.
     DotProducts,
-    /// Matrix units with activations quantized by a previous launch, 16 rows per pass.
+    /// Matrix units with activations that a previous launch quantized, 16 rows per pass.
     FewRowsOnMatrixUnits,
     /// Tiles of many rows on matrix units, with activations quantized by a previous launch.
     Tiles,
@@ -32,25 +32,27 @@ enum ProductKernel {
 
 /// Chooses the fastest implementation for a product with `rows` rows of activations.
 ///
-/// One to four rows: reading the blocks dominates, and a second launch would cost as much as a small product. `has_row`
-/// tells that there is a kernel. Few rows: the blocks are read once or come from the cache, which costs less than the unused rows of a tile. If the format's scales can be
-/// folded into the bytes, matrix units are used, since dot products are compute-bound from two rows on.
+/// `has_row` tells that the kernel for one to four rows is the fastest: reading the blocks dominates, and a second launch
+/// would cost as much as a small product. Few rows: the blocks are read once or come from the cache, which costs less than
+/// the unused rows of a tile. Dot products are compute-bound from two rows on, so that matrix units are used if there are
+/// any.
 ///
 /// Many rows on a data-center GPU: writing and rereading the bf16 values costs less than what rocBLAS gains over tiles
 /// that unpack blocks. The same holds against four passes of the few-row kernel. This was measured on an H200; an
 /// Instinct has a similar ratio of compute to bandwidth. A Radeon has too little bandwidth for this and uses tiles.
-fn choose_kernel(rows: usize, has_row: bool, on_units: bool, arch: &str) -> ProductKernel {
-    let library = arch.starts_with("gfx9") || arch.starts_with("sm_");
-    let few = match (library, on_units) {
-        (true, true) => 64,
+fn choose_kernel(rows: usize, has_row: bool, format: BlockFormat, device: &RocmDevice) -> ProductKernel {
+    let (by_library, on_units) = (device.is_data_center(), few::is_supported(format, device));
+    // A pass over small blocks takes longer, since each is scaled separately.
+    let few = match (by_library, on_units) {
+        (true, true) if format.weights() > QUANTIZED_PIECE => 64,
         (true, false) => 16,
-        (false, _) => 32,
+        _ => 32,
     };
     match rows {
         _ if has_row => ProductKernel::RowKernel,
         _ if rows <= few && rows > 1 && on_units => ProductKernel::FewRowsOnMatrixUnits,
         _ if rows <= few => ProductKernel::DotProducts,
-        _ if library => ProductKernel::Library,
+        _ if by_library => ProductKernel::Library,
         _ => ProductKernel::Tiles,
     }
 }
@@ -78,6 +80,16 @@ impl Operands<'_> {
 
 fn no_kernel(format: BlockFormat) -> Error {
     RocmError::Unsupported(format!("{OP}: no kernel for {}", format.name())).into()
+}
+
+/// Returns the number of activations that share a scale, as `qfew` and `qtiles` expect it: those of a block if the GPU has
+/// matrix units, for which scales are folded into the weights of large blocks.
+pub(super) fn activation_span(format: BlockFormat, device: &RocmDevice) -> QuantizeRowsSpan {
+    if format.weights() > QUANTIZED_PIECE && device.has_matrix_units() {
+        QuantizeRowsSpan::S256
+    } else {
+        QuantizeRowsSpan::S32
+    }
 }
 
 pub(super) fn forward(
@@ -114,9 +126,8 @@ pub(super) fn forward(
         Data::Floats(_) => dense(matrix, x, layout, (rows, n, k))?,
         Data::Blocks(format, blocks) => {
             let operands = Operands { format: *format, blocks: blocks.ptr(), x, layout, m: rows, n, k };
-            let on_units = few::is_supported(*format, &x.device);
-            let has_row = has_row_kernel(RowWeights::Blocks(*format), rows, k);
-            match choose_kernel(rows, has_row, on_units, x.device.arch()) {
+            let has_row = uses_row_kernel(&x.device, RowWeights::Blocks(*format), dtype, rows, k);
+            match choose_kernel(rows, has_row, *format, &x.device) {
                 ProductKernel::RowKernel => row_kernel(&operands)?,
                 ProductKernel::DotProducts => dot_products(&operands)?,
                 ProductKernel::FewRowsOnMatrixUnits => few::product(&operands)?,

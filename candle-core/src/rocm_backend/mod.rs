@@ -84,6 +84,7 @@ pub(crate) use ops::conv::{
 };
 pub use ops::copy_from_host::copy_to_tensor;
 pub use ops::elementwise::{swiglu, unary_function};
+pub(crate) use ops::few_rows::uses_row_kernel;
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::linear::linear;
 pub use ops::matmul::{
@@ -93,7 +94,7 @@ pub use ops::matmul::{
 pub(crate) use ops::matmul::{widening_product, Output};
 pub(crate) use ops::quantized_row::{activation_bytes, Groups};
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
-pub(crate) use ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
+pub(crate) use ops::row_product::{float_code, RowMatrix, RowProducts, RowWeights};
 pub use ops::sampling::sample;
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;

@@ -1,14 +1,12 @@
 //! Kernels for products of a few rows with quantized matrices, compared with products of the dequantized operands.
 use super::tiles::{check, Product};
 use candle_core::quantized::rocm::block_types;
-use candle_core::rocm::hip_kernels::contract::{QuantizedFew, BLOCK, QFEW_SIDE};
+use candle_core::rocm::hip_kernels::contract::{QuantizedFew, BLOCK, FLOAT_F32, QFEW_SIDE};
 use candle_core::rocm::LaunchConfig;
 
-/// Number of weights of a block, and of activations that share a scale.
-const SPAN: usize = 256;
-
-/// Rows of activations, rows of the matrix and blocks per row. They are below and above half a tile and a workgroup's part,
-/// and have fewer and more blocks per row than a workgroup has waves.
+/// Rows of activations, rows of the matrix and blocks of 256 weights per row. They are below and above half a tile and a
+/// workgroup's part, and have fewer and more blocks per row than a workgroup has waves. Rows of blocks of 32 are one block
+/// shorter, so that the waves' parts are not whole.
 const SIZES: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (2, 17, 5),
@@ -21,25 +19,27 @@ const SIZES: [(usize, usize, usize); 9] = [
     (33, 47, 9),
 ];
 
-/// The integer sums of a span are exact. Scaling, subtracting and adding them takes a few roundings.
+/// The integer sums of a block, whose activations share a scale, are exact. Scaling, subtracting and adding them takes a
+/// few roundings.
 #[test]
 fn products_of_any_size() {
-    for (dtype, format) in block_types().filter(|(dtype, _)| dtype.block_size() == SPAN) {
+    for (dtype, format) in block_types() {
         let kernel = QuantizedFew::kernel(format).unwrap();
-        for size in SIZES {
+        let span = dtype.block_size();
+        for (m, n, blocks) in SIZES {
+            let blocks = if span == 256 { blocks } else { blocks * 256 / span - 1 };
             check(
                 dtype,
-                size,
-                SPAN,
-                |k| k / SPAN + 6,
+                (m, n, blocks),
+                span,
+                |k| k / span + 6,
                 |device, of| {
                     let grid = (of.n.div_ceil(QFEW_SIDE as u32), of.m.div_ceil(QFEW_SIDE as u32), 1);
                     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
                     let Product { blocks, x, out, m, n, k } = of;
+                    let arguments = QuantizedFew { blocks, x, out, m, n, k, out_dtype: FLOAT_F32 as u32 };
                     // SAFETY: the buffers have the sizes in the arguments.
-                    unsafe {
-                        device.launch(kernel, config, &QuantizedFew { blocks, x, out, m, n, k }).unwrap()
-                    };
+                    unsafe { device.launch(kernel, config, &arguments).unwrap() };
                 },
             );
         }

@@ -43,11 +43,6 @@ impl Weights {
         Self { float: None, blocks, values, n, k }
     }
 
-    /// Returns true for floats, and for formats with this block size.
-    fn has_blocks_of(&self, size: usize) -> bool {
-        self.blocks.as_ref().is_none_or(|blocks| blocks.dtype().block_size() == size)
-    }
-
     fn weight(&self) -> ProductWeight<'_> {
         match (&self.float, &self.blocks) {
             (Some(tensor), _) => tensor.into(),
@@ -183,7 +178,7 @@ fn check(of: &Weights, dtype: DType, rows: usize, span: usize, every: usize, dev
         let before = rocm.kernels_launched();
         let got = product.forward().unwrap();
         let what = format!("{dtype:?} {rows} x {k} to {} {parts:?}", of.n);
-        let has_kernel = rows == 1 || rows <= 4 && of.has_blocks_of(32);
+        let has_kernel = of.weight().takes_one_launch(rows, dtype).unwrap();
         if has_kernel {
             assert_eq!(rocm.kernels_launched() - before, 1, "{what}");
         }
@@ -234,7 +229,7 @@ fn one_row_with_blocks() {
     }
 }
 
-/// Up to four rows in one launch, with few lanes per row and with several waves, and more rows.
+/// Two to four rows, with few lanes per row and with several waves, and more rows.
 #[test]
 fn several_rows() {
     let device = own();

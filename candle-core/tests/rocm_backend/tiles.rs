@@ -4,7 +4,7 @@ use super::fixture::{numbers, rocm};
 use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::rocm::hip_kernels::contract::{
-    DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
+    DevicePtr, QuantizedTiles, BLOCK, FLOAT_F32, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
 };
 use candle_core::rocm::LaunchConfig;
 use candle_core::{Device, RocmDevice, Tensor};
@@ -134,10 +134,9 @@ fn products_of_any_size() {
                     let grid = (of.m.div_ceil(QTILE_ROWS as u32), of.n.div_ceil(QTILE_COLUMNS as u32), 1);
                     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
                     let Product { blocks, x, out, m, n, k } = of;
+                    let arguments = QuantizedTiles { blocks, x, out, m, n, k, out_dtype: FLOAT_F32 as u32 };
                     // SAFETY: the buffers have the sizes in the arguments.
-                    unsafe {
-                        device.launch(kernel, config, &QuantizedTiles { blocks, x, out, m, n, k }).unwrap()
-                    };
+                    unsafe { device.launch(kernel, config, &arguments).unwrap() };
                 },
             );
         }

@@ -165,6 +165,12 @@ impl DeviceState {
         &self.arch
     }
 
+    /// Returns true for a data-center GPU: an Instinct, or an NVIDIA GPU of the development driver. Compared with a Radeon, it
+    /// reads memory faster than its lanes can compute.
+    pub(crate) fn is_data_center(&self) -> bool {
+        ["gfx9", "sm_"].iter().any(|family| self.arch().starts_with(family))
+    }
+
     /// Returns HIP's number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.multiprocessors
@@ -295,6 +301,12 @@ impl RocmDevice {
     /// Returns true if the GPU has matrix multiplication instructions. All supported GPUs except gfx10.3 have them.
     pub fn has_matrix_units(&self) -> bool {
         !self.arch().starts_with("gfx10")
+    }
+
+    /// Returns true for a data-center GPU: an Instinct, or an NVIDIA GPU of the development driver. Compared with a Radeon, it
+    /// reads memory faster than its lanes can compute.
+    pub(crate) fn is_data_center(&self) -> bool {
+        ["gfx9", "sm_"].iter().any(|family| self.arch().starts_with(family))
     }
 
     /// Returns HIP's number of multiprocessors.

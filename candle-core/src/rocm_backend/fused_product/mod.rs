@@ -9,6 +9,8 @@ mod composed;
 mod row;
 
 use crate::quantized::{QMatMul, QTensor};
+use crate::rocm_backend::ops::few_rows::uses_row_kernel;
+use crate::rocm_backend::ops::row_product::RowWeights;
 use crate::{DType, Device, Error, Result, Tensor, D};
 
 const OP: &str = "fused-product";
@@ -32,6 +34,25 @@ impl ProductWeight<'_> {
             Self::Float(tensor) => tensor.dims2(),
             Self::Quantized(tensor) => tensor.shape().dims2(),
         }
+    }
+
+    /// Returns true if a [`FusedProduct`] of `rows` dense rows of `dtype` takes one launch. Otherwise norm and residual are
+    /// faster in a launch of their own, such as that of `candle_nn::fused::add_rms_norm`.
+    ///
+    /// # Errors
+    /// If the weight is not a matrix.
+    pub fn takes_one_launch(&self, rows: usize, dtype: DType) -> Result<bool> {
+        let Device::Rocm(device) = self.device() else { return Ok(false) };
+        let (_, k) = self.dims2()?;
+        let weights = match self {
+            Self::Float(weight) => (weight.dtype() == dtype).then_some(RowWeights::Floats),
+            Self::Quantized(weight) => match weight.rocm_storage() {
+                Some(storage) => storage.blocks(weight.shape().elem_count(), OP)?,
+                None => None,
+            }
+            .map(|(format, _)| RowWeights::Blocks(format)),
+        };
+        Ok(weights.is_some_and(|weights| uses_row_kernel(&device, weights, dtype, rows, k)))
     }
 
     fn device(&self) -> Device {
@@ -77,8 +98,8 @@ pub enum GateActivation {
 ///
 /// `out = gate(rms_norm(x) Wᵀ + bias) + residual`
 ///
-/// One to four rows of floats, of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q8_1, and one row of the other formats, take one launch
-/// on a ROCm device, if all dtypes but those of weights and result are the same. Rows for blocks may have up to 32,768
+/// One row takes one launch on a ROCm device, if all dtypes but those of weights and result are the same. So do two to four
+/// rows of floats, of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q8_1 where that is faster ([`ProductWeight::takes_one_launch`]). Rows for blocks may have up to 32,768
 /// elements together. More rows, and what the kernels do not support, are computed by separate operations, which define the result. The fused form rounds
 /// only its result, while separate operations also round each intermediate result, so that their last bits differ.
 /// Sums are f32 in both forms. Gradients are not tracked.

@@ -1,7 +1,8 @@
 //! A fused product of one to four rows in one launch.
 use super::{FusedProduct, GateActivation, ProductWeight, OP};
 use crate::op::BackpropOp;
-use crate::rocm_backend::ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
+use crate::rocm_backend::ops::few_rows::uses_row_kernel;
+use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result, Storage, Tensor};
 use hip_kernels::contract::{DevicePtr, ACTIVATION_GELU, ACTIVATION_NONE, ACTIVATION_SILU, PACK_BYTES};
@@ -26,7 +27,7 @@ impl FusedProduct<'_> {
         let (Some(x), Some(rows)) = (self.input(xs, Some(self.x), true)?, self.rows(xs, k)?) else {
             return Ok(None);
         };
-        if !has_row_kernel(rows.weights, x_rows, k) {
+        if !uses_row_kernel(&xs.device, rows.weights, self.x.dtype(), x_rows, k) {
             return Ok(None);
         }
         let norm = self.input(xs, self.norm.map(|(weight, _)| weight), true)?;

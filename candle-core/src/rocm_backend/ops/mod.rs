@@ -5,6 +5,7 @@ mod attention_plan;
 pub(super) mod conv;
 pub(super) mod copy_from_host;
 pub(super) mod elementwise;
+pub(super) mod few_rows;
 pub(super) mod indexing;
 pub(super) mod linear;
 pub(super) mod matmul;

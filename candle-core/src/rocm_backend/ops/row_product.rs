@@ -102,8 +102,11 @@ pub(crate) fn row_kernel(weights: RowWeights, dtype: DType) -> Result<KernelId> 
     })
 }
 
-/// Returns the code of a dtype in the arguments of the kernels.
-fn code(dtype: DType) -> Result<u32> {
+/// Returns the code of f16, bf16 or f32 in the arguments of kernels.
+///
+/// # Errors
+/// For any other dtype.
+pub(crate) fn float_code(dtype: DType) -> Result<u32> {
     Ok(match dtype {
         DType::F32 => FLOAT_F32,
         DType::F16 => FLOAT_F16,
@@ -202,9 +205,9 @@ impl RowProducts<'_> {
                     rows: self.rows as u32,
                     results: each as u32,
                     lanes: lanes as u32,
-                    dtype: code(self.dtype)?,
-                    summand_dtype: code(summand_dtype)?,
-                    out_dtype: code(self.out_dtype)?,
+                    dtype: float_code(self.dtype)?,
+                    summand_dtype: float_code(summand_dtype)?,
+                    out_dtype: float_code(self.out_dtype)?,
                     activation: self.activation as u32,
                     eps,
                 };

@@ -29,10 +29,6 @@ pub struct FusedWith<'a> {
     pub residual: Option<&'a Tensor>,
 }
 
-/// Maximum number of rows that a fused product multiplies with floats, and with formats that have blocks of 32 weights.
-/// With larger blocks, it multiplies one.
-const MAX_FUSED_ROWS: usize = 4;
-
 /// Linear layer with an optional bias.
 #[derive(Clone, Debug)]
 pub struct Linear {
@@ -74,28 +70,27 @@ impl Linear {
     /// Returns true if a product of these states takes one launch together with a norm and a residual. Otherwise norm and
     /// residual are faster in a launch of their own.
     pub fn is_fused(&self, states: &Tensor) -> Result<bool> {
-        let most = match &self.matrix {
-            Matrix::Float(weight) if weight.dtype() == states.dtype() => MAX_FUSED_ROWS,
-            Matrix::Float(_) => 0,
-            Matrix::Quantized(QMatMul::QTensor(matrix)) if matrix.dtype().block_size() == 32 => {
-                MAX_FUSED_ROWS
-            }
-            Matrix::Quantized(_) => 1,
-        };
-        Ok(states.device().is_rocm() && states.dim(0)? <= most)
+        #[cfg(feature = "rocm")]
+        return self.weight().takes_one_launch(states.dim(0)?, states.dtype());
+        #[cfg(not(feature = "rocm"))]
+        Ok(false)
+    }
+
+    #[cfg(feature = "rocm")]
+    fn weight(&self) -> ProductWeight<'_> {
+        match &self.matrix {
+            Matrix::Float(weight) => weight.into(),
+            Matrix::Quantized(matrix) => matrix.into(),
+        }
     }
 
     #[cfg(feature = "rocm")]
     fn product<'a>(&'a self, x: &'a Tensor, with: FusedWith<'a>) -> Result<FusedProduct<'a>> {
-        let weight = match &self.matrix {
-            Matrix::Float(weight) => ProductWeight::from(weight),
-            Matrix::Quantized(matrix) => ProductWeight::from(matrix),
-        };
         let gate = with.gate.map(|activation| match activation {
             Activation::Silu => GateActivation::Silu,
             Activation::GeluTanh => GateActivation::GeluTanh,
         });
-        let product = FusedProduct::new(x, weight).bias(self.bias.as_ref()).gated(gate);
+        let product = FusedProduct::new(x, self.weight()).bias(self.bias.as_ref()).gated(gate);
         let product = product.residual(with.residual).dtype(self.dtype);
         Ok(match with.norm {
             Some(norm) => product.rms_norm(&norm.weight, norm.eps),

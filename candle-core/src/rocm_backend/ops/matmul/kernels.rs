@@ -2,7 +2,8 @@
 //! rocBLAS has no kernels for the GPU or the dtype.
 use super::operand::{Operand, Output, OP};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
-use crate::rocm_backend::ops::row_product::{has_row_kernel, RowMatrix, RowProducts, RowWeights};
+use crate::rocm_backend::ops::few_rows::{uses_row_kernel, uses_thin_kernel};
+use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
@@ -40,17 +41,18 @@ pub(super) unsafe fn few_rows(
         (w, at) if n == 1 && w.leading == 1 => (Operand { transposed: true, leading: k, ..w }, at),
         right => right,
     };
-    let kind = match m {
-        1 => ProductKind::Row,
-        _ if m <= PRODUCT_ROWS => ProductKind::Rows,
-        _ if m <= THIN_SIDE && uses_thin_kernel(out.device, dtype) => ProductKind::Thin,
-        _ => return Ok(false),
-    };
     if !is_vectorizable(dtype, k, left, right) {
         return Ok(false);
     }
-    let is_dense = left.0.leading == k && right.0.leading == k && out.row_stride == n;
-    if b == 1 && is_dense && has_row_kernel(RowWeights::Floats, m, k) {
+    let is_dense = b == 1 && left.0.leading == k && right.0.leading == k && out.row_stride == n;
+    let by_row_kernel = uses_row_kernel(out.device, RowWeights::Floats, dtype, m, k);
+    let kind = match m {
+        1 => ProductKind::Row,
+        _ if m <= PRODUCT_ROWS && (by_row_kernel || !is_dense) => ProductKind::Rows,
+        _ if m <= THIN_SIDE && uses_thin_kernel(out.device, dtype) => ProductKind::Thin,
+        _ => return Ok(false),
+    };
+    if is_dense && by_row_kernel {
         let products = RowProducts {
             weights: RowWeights::Floats,
             rows: m,
@@ -85,15 +87,6 @@ pub(super) unsafe fn few_rows(
     // SAFETY: guaranteed by the caller.
     unsafe { out.device.launch(kernel, config, &arguments)? };
     Ok(true)
-}
-
-/// Returns true if the built-in kernel is used for products of up to THIN_SIDE rows.
-fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
-    match dtype {
-        // Measured (docs/explanation/performance.md): without matrix units for f32, cuBLAS takes 0.6 of the time.
-        DType::F32 => !device.arch().starts_with("sm_"),
-        _ => !device.state().drops_denormals(),
-    }
 }
 
 fn is_vectorizable(dtype: DType, k: usize, (a, rows): Matrix, (w, columns): Matrix) -> bool {

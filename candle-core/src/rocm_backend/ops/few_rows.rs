@@ -1,0 +1,35 @@
+//! The choice between kernels for products of few rows: those of `row_product`, which include the operations around a
+//! product, or those on matrix units.
+use crate::rocm_backend::ops::row_product::{has_row_kernel, RowWeights};
+use crate::rocm_backend::RocmDevice;
+use crate::DType;
+
+/// Returns true if products of up to THIN_SIDE rows of floats are computed by our kernel on matrix units, `thin`, instead of
+/// a library.
+pub(crate) fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
+    match dtype {
+        // Measured (docs/explanation/performance.md): without matrix units for f32, cuBLAS takes 0.6 of the time.
+        DType::F32 => !device.arch().starts_with("sm_"),
+        _ => !device.state().drops_denormals(),
+    }
+}
+
+/// Returns true if a dense product of `rows` rows of `k` elements is computed by a kernel of `row_product`.
+///
+/// From two rows on, data-center GPUs read weights faster than lanes can multiply them, so that matrix units win although
+/// norm, gate and residual then take launches of their own (measured, docs/explanation/performance.md). Other GPUs have a third of the bandwidth
+/// per lane.
+pub(crate) fn uses_row_kernel(
+    device: &RocmDevice,
+    weights: RowWeights,
+    dtype: DType,
+    rows: usize,
+    k: usize,
+) -> bool {
+    let on_units = match weights {
+        RowWeights::Floats => dtype != DType::F32 && uses_thin_kernel(device, dtype),
+        RowWeights::Blocks(_) => true,
+    };
+    let by_units = rows > 1 && device.is_data_center() && device.has_matrix_units() && on_units;
+    !by_units && has_row_kernel(weights, rows, k)
+}
