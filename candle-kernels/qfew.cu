@@ -270,35 +270,23 @@ struct Product<F, PARTS, true> {
         static_assert(Staged::STEP == STEP);
         auto &staged = staged_columns<F>()[wave];
         const Staged staging(first, count * F::BYTES, last);
-        // As many steps are in flight as fit into registers.
-        constexpr unsigned int IN_FLIGHT = PARTS > 1 ? 1 : 2;
-        const unsigned int stride = waves * STEP;
-        uint32_t next[IN_FLIGHT][Staged::LOADS];
-#pragma unroll
-        for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
-            if (wave * STEP + i * stride < count) {
-                staging.load(next[i], wave * STEP + i * stride);
-            }
+        uint32_t next[Staged::LOADS];
+        if (wave * STEP < count) {
+            staging.load(next, wave * STEP);
         }
 #pragma unroll 1
-        for (unsigned int from = wave * STEP; from < count; from += IN_FLIGHT * stride) {
-#pragma unroll
-            for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
-                const unsigned int block = from + i * stride;
-                if (block < count) {
-                    __syncwarp();
-                    staging.store(staged, next[i]);
-                    __syncwarp();
-                    if (block + IN_FLIGHT * stride < count) {
-                        staging.load(next[i], block + IN_FLIGHT * stride);
-                    }
-                    add(sums, block, [&](unsigned int b, unsigned int column) INLINE {
-                        const unsigned int line = Columns::at(column);
-                        const uint8_t *from = (const uint8_t *)staged[line] + staging.misalignment(line);
-                        return Part(from + b * F::BYTES, Columns::share());
-                    });
-                }
+        for (unsigned int block = wave * STEP; block < count; block += waves * STEP) {
+            __syncwarp();
+            staging.store(staged, next);
+            __syncwarp();
+            if (block + waves * STEP < count) {
+                staging.load(next, block + waves * STEP);
             }
+            add(sums, block, [&](unsigned int b, unsigned int column) INLINE {
+                const unsigned int line = Columns::at(column);
+                const uint8_t *from = (const uint8_t *)staged[line] + staging.misalignment(line);
+                return Part(from + b * F::BYTES, Columns::share());
+            });
         }
     }
 #else
