@@ -165,12 +165,6 @@ impl DeviceState {
         &self.arch
     }
 
-    /// Returns true for a data-center GPU: an Instinct, or an NVIDIA GPU of the development driver. Compared with a Radeon, it
-    /// reads memory faster than its lanes can compute.
-    pub(crate) fn is_data_center(&self) -> bool {
-        ["gfx9", "sm_"].iter().any(|family| self.arch().starts_with(family))
-    }
-
     /// Returns HIP's number of multiprocessors.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.multiprocessors
@@ -303,8 +297,8 @@ impl RocmDevice {
         !self.arch().starts_with("gfx10")
     }
 
-    /// Returns true for a data-center GPU: an Instinct, or an NVIDIA GPU of the development driver. Compared with a Radeon, it
-    /// reads memory faster than its lanes can compute.
+    /// Returns true for a data-center GPU: an Instinct, or an NVIDIA GPU of the development driver. Per lane it has twice a
+    /// Radeon's memory bandwidth.
     pub(crate) fn is_data_center(&self) -> bool {
         ["gfx9", "sm_"].iter().any(|family| self.arch().starts_with(family))
     }

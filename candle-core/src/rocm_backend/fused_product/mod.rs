@@ -99,10 +99,11 @@ pub enum GateActivation {
 /// `out = gate(rms_norm(x) Wᵀ + bias) + residual`
 ///
 /// One row takes one launch on a ROCm device, if all dtypes but those of weights and result are the same. So do two to four
-/// rows of floats, of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q8_1 where that is faster ([`ProductWeight::takes_one_launch`]). Rows for blocks may have up to 32,768
-/// elements together. More rows, and what the kernels do not support, are computed by separate operations, which define the result. The fused form rounds
-/// only its result, while separate operations also round each intermediate result, so that their last bits differ.
-/// Sums are f32 in both forms. Gradients are not tracked.
+/// rows of floats, and of formats with 32 weights per block, where that is faster
+/// ([`ProductWeight::takes_one_launch`]). Rows for blocks may have up to 32,768 elements together. More rows, and what the
+/// kernels do not support, are computed by separate operations, which define the result. The fused form rounds only its
+/// result, while separate operations also round each intermediate result, so that their last bits differ. Sums are f32 in
+/// both forms. Gradients are not tracked.
 ///
 /// A decoder layer consists of four products:
 ///

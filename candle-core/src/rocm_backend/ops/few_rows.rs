@@ -16,9 +16,8 @@ pub(crate) fn uses_thin_kernel(device: &RocmDevice, dtype: DType) -> bool {
 
 /// Returns true if a dense product of `rows` rows of `k` elements is computed by a kernel of `row_product`.
 ///
-/// From two rows on, data-center GPUs read weights faster than lanes can multiply them, so that matrix units win although
-/// norm, gate and residual then take launches of their own (measured, docs/explanation/performance.md). Other GPUs have a third of the bandwidth
-/// per lane.
+/// From two rows on, a data-center GPU reads weights faster than its lanes can multiply them. Its matrix units are then
+/// faster, although norm, gate and residual take launches of their own (measured, docs/explanation/performance.md).
 pub(crate) fn uses_row_kernel(
     device: &RocmDevice,
     weights: RowWeights,
