@@ -86,6 +86,7 @@ fn gpu(gpu: &GpuReport) -> Value {
         "total_memory": gpu.total_memory,
         "free_memory": gpu.free_memory.as_ref().ok(),
         "code_object": gpu.code_object,
+        "refused": gpu.refused,
         "self_test": self_test,
     })
 }

@@ -11,6 +11,7 @@ fn family(target: &str) -> Option<Family> {
         "gfx90a" => Family::Cdna2,
         "gfx942" | "gfx9-4-generic" => Family::Cdna3,
         _ if target.starts_with("gfx10") => Family::Rdna2,
+        _ if target.starts_with("gfx115") => Family::Rdna35,
         _ if target.starts_with("gfx11") => Family::Rdna3,
         _ if target.starts_with("gfx12") => Family::Rdna4,
         _ => return None,

@@ -113,6 +113,29 @@ fn an_arch_without_kernels_is_reported_with_the_build_variable() {
 }
 
 #[test]
+fn a_generic_code_object_serves_if_hip_refuses_the_exact_one() {
+    let targets = hip_kernels::fitting_targets("gfx1100", hip_kernels::archs());
+    let envs = |options| [(DRIVER, "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", options)];
+    if let ["gfx1100"] = targets[..] {
+        let (healthy, report) = text(&envs("refuse=gfx1100"));
+        assert!(!healthy, "{report}");
+        return assert_contains(&report, &["hipModuleLoadData(", "for gfx1100", "CANDLE_ROCM_ARCHS"]);
+    }
+    if targets.len() < 2 {
+        return eprintln!("not run: the kernels were built without gfx1100 (CANDLE_ROCM_ARCHS)");
+    }
+    for (options, code_object, refused) in [
+        ("refuse=gfx1100", "gfx11-generic", Some("gfx1100: HIP error 209")),
+        ("refuse=gfx11-generic", "gfx1100", None),
+    ] {
+        let gpu = &json(&envs(options))["gpus"][0];
+        assert_eq!((&gpu["self_test"], &gpu["code_object"]), (&"passed".into(), &code_object.into()));
+        let begins = |text: &str| refused.is_some_and(|refused| text.starts_with(refused));
+        assert!(gpu["refused"].as_str().map_or(refused.is_none(), begins), "{gpu}");
+    }
+}
+
+#[test]
 fn harmful_variables_are_reported_first() {
     let device = (DRIVER, "emulator:gfx1100");
     for (name, value, harm) in [

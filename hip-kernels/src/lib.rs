@@ -17,4 +17,4 @@ mod lookup;
 /// Reads the kernels of any code object, with their arguments.
 pub use amdgpu_code_object as metadata;
 pub use contract::Module;
-pub use lookup::{CodeObject, KernelError, archs, best_target, code_object};
+pub use lookup::{CodeObject, KernelError, archs, best_target, code_object, fitting_targets};

@@ -77,7 +77,7 @@ pub fn archs() -> &'static [&'static str] {
 }
 
 /// Returns the code object of `module` for a GPU of architecture `arch`, with or without the feature suffixes that HIP
-/// reports (`gfx90a:sramecc+:xnack-`). Prefers an object for exactly this architecture over a generic one.
+/// reports (`gfx90a:sramecc+:xnack-`), or for a target. Prefers an object for exactly this architecture over a generic one.
 ///
 /// # Errors
 /// [`KernelError::NoCodeObject`] if nothing in the binary fits the GPU.
@@ -120,7 +120,13 @@ fn fitting(arch: &str) -> impl Iterator<Item = &str> {
 /// assert_eq!(hip_kernels::best_target("gfx1102", &["gfx90a", "gfx11-generic"]), Some("gfx11-generic"));
 /// ```
 pub fn best_target<'a>(arch: &str, held: &[&'a str]) -> Option<&'a str> {
-    fitting(without_features(arch)).find_map(|target| held.iter().find(|held| **held == target).copied())
+    fitting_targets(arch, held).first().copied()
+}
+
+/// Returns those of the targets `held` whose objects run on a GPU of architecture `arch`, best first. See [`best_target`].
+pub fn fitting_targets<'a>(arch: &str, held: &[&'a str]) -> Vec<&'a str> {
+    let held_as = |target| held.iter().find(|held| **held == target).copied();
+    fitting(without_features(arch)).filter_map(held_as).collect()
 }
 
 fn no_code_object(arch: &str, held: &[&str]) -> KernelError {
@@ -144,6 +150,8 @@ mod tests {
         // Other architectures of the same generation do not run the object.
         assert_eq!(best_target("gfx90a", &["gfx908", "gfx9-4-generic"]), None);
         assert_eq!(best_target("gfx1010", &["gfx10-3-generic"]), None);
+        let held = ["gfx11-generic", "gfx1100", "gfx1151"];
+        assert_eq!(fitting_targets("gfx1151:xnack-", &held), ["gfx1151", "gfx11-generic"]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ fn family(target: &str) -> Option<Family> {
         "gfx942" => Family::Cdna3,
         "gfx1030" => Family::Rdna2,
         "gfx1100" => Family::Rdna3,
+        "gfx1151" => Family::Rdna35,
         "gfx1201" => Family::Rdna4,
         _ => return None,
     })

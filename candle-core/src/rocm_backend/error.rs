@@ -279,7 +279,9 @@ fn advice(code: u32) -> Option<&'static str> {
     match code {
         100 => Some("no AMD GPU is visible: check ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
         200 => Some("the code object is corrupt or in another format; rebuild it from unmodified kernel sources"),
-        209 => Some("the code object was compiled for another GPU: compile it for this GPU's architecture"),
+        209 => Some(
+            "the code object is for another GPU, or for a generic target that this HIP does not load: compile it for this GPU's architecture (built-in kernels: CANDLE_ROCM_ARCHS)",
+        ),
         700 | 719 => Some(
             "a kernel launched earlier on this stream was stopped; its results and those of later kernels are lost, but the device stays usable",
         ),

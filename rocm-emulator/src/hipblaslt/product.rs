@@ -7,7 +7,8 @@ use crate::rocblas::problem::{Bias, Operand, Place, Problem, Scalar};
 use crate::rocblas::types::{DataType, Operation, Types};
 
 /// Architectures for which the library has kernels.
-const SUPPORTED_ARCHS: [&str; 7] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201"];
+const SUPPORTED_ARCHS: [&str; 8] =
+    ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201"];
 
 /// Returns the 8-bit float of an architecture, if any.
 fn small_float(arch: &str) -> Option<DataType> {

@@ -81,7 +81,7 @@ fn is_padding(family: Family, word: &[u8]) -> bool {
     const S_CODE_END: [u8; 4] = 0xbf9f_0000u32.to_le_bytes();
     const S_NOP: [u8; 4] = 0xbf80_0000u32.to_le_bytes();
     match family {
-        Family::Rdna3 | Family::Rdna4 => word == [0; 4] || word == S_CODE_END,
+        Family::Rdna3 | Family::Rdna35 | Family::Rdna4 => word == [0; 4] || word == S_CODE_END,
         // Padding after a kernel is s_nop; on gfx10 s_code_end follows the last kernel.
         Family::Rdna2 => word == [0; 4] || word == S_NOP || word == S_CODE_END,
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => word == [0; 4] || word == S_NOP,

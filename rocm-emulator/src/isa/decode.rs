@@ -1,7 +1,7 @@
 //! Selection of an instruction's encoding by its first word. Encodings follow AMD's instruction set reference
-//! guides: "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3" and "RDNA4"
-//! (gfx10.3, gfx11, gfx12). gfx12 shares gfx11's ALU encodings, but has different memory encodings.
-use super::Family::{Cdna1, Cdna2, Cdna3, Rdna2, Rdna3, Rdna4};
+//! guides: "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3", "RDNA3.5" and "RDNA4"
+//! (gfx10.3, gfx11, gfx11.5, gfx12). gfx12 shares gfx11's ALU encodings, but has different memory encodings.
+use super::Family::{Cdna1, Cdna2, Cdna3, Rdna2, Rdna3, Rdna4, Rdna35};
 use super::fields::{Words, bits};
 use super::{DecodeError, Family, Inst, dual, gfx12, memory, scalar, vector};
 
@@ -39,23 +39,23 @@ fn long_encoding(family: Family, code: u32, word: u32) -> Result<Decode, &'stati
         (_, 0b11_1000) => memory::decode_mubuf,
         (_, 0b11_1010) => return Err("typed buffer instructions (MTBUF) are not decoded"),
         (_, 0b11_1100) => return Err("image instructions (MIMG) are not decoded"),
-        (Rdna3 | Rdna4, 0b11_0010) => dual::decode_dual,
-        (Rdna3 | Rdna4, 0b11_0011) => match bits(word, 24, 2) {
+        (Rdna3 | Rdna35 | Rdna4, 0b11_0010) => dual::decode_dual,
+        (Rdna3 | Rdna35 | Rdna4, 0b11_0011) => match bits(word, 24, 2) {
             0 => vector::decode_vop3p,
             1 => dual::decode_vinterp,
             2 => dual::decode_lds_direct,
             _ => return Err(RESERVED),
         },
         (Rdna2, 0b11_0011) if bits(word, 23, 3) == 0 => vector::decode_vop3p,
-        (Rdna2 | Rdna3 | Rdna4, 0b11_0101) => vector::decode_vop3,
-        (Rdna2 | Rdna3, 0b11_1101) => memory::decode_smem,
+        (Rdna2 | Rdna3 | Rdna35 | Rdna4, 0b11_0101) => vector::decode_vop3,
+        (Rdna2 | Rdna3 | Rdna35, 0b11_1101) => memory::decode_smem,
         (Cdna1 | Cdna2 | Cdna3, 0b11_0000) => memory::decode_smem,
         (Cdna1 | Cdna2 | Cdna3, 0b11_0100) if bits(word, 23, 3) == 0b111 => vector::decode_vop3p,
         (Cdna1 | Cdna2 | Cdna3, 0b11_0100) => vector::decode_vop3,
         (Rdna2, 0b11_0010) | (Cdna1 | Cdna2 | Cdna3, 0b11_0101) => {
             return Err("interpolations (VINTRP) are not decoded");
         }
-        (Rdna2 | Rdna3, 0b11_1110) | (Cdna1 | Cdna2 | Cdna3, 0b11_0001) => {
+        (Rdna2 | Rdna3 | Rdna35, 0b11_1110) | (Cdna1 | Cdna2 | Cdna3, 0b11_0001) => {
             return Err("exports (EXP) are not decoded");
         }
         _ => return Err(RESERVED),

@@ -54,7 +54,7 @@ fn data_register(words: &Words, accumulation: bool) -> Result<fn(u32) -> Operand
 pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let family = words.family;
-    let encoding = match bits(word, if family == Family::Rdna3 { 16 } else { 14 }, 2) {
+    let encoding = match bits(word, if family.is_gfx11() { 16 } else { 14 }, 2) {
         0 => Encoding::Flat,
         1 => Encoding::Scratch,
         2 => Encoding::Global,
@@ -64,11 +64,13 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let mut inst = Inst::blank(row.name, encoding);
     let mods = &mut inst.mods;
     match family {
-        Family::Rdna3 => (mods.dlc, mods.glc, mods.slc) = (bit(word, 13), bit(word, 14), bit(word, 15)),
+        Family::Rdna3 | Family::Rdna35 => {
+            (mods.dlc, mods.glc, mods.slc) = (bit(word, 13), bit(word, 14), bit(word, 15))
+        }
         _ => (mods.glc, mods.slc) = (bit(word, 16), bit(word, 17)),
     }
     match family {
-        Family::Rdna3 => {}
+        Family::Rdna3 | Family::Rdna35 => {}
         Family::Rdna2 => (mods.dlc, mods.lds) = (bit(word, 12), bit(word, 13)),
         _ => {
             mods.scc = family != Family::Cdna1 && bit(word, 25);
@@ -82,13 +84,13 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         _ => signed(bits(word, 0, width + 1), width + 1),
     };
     let base = bits(high, 16, 7);
-    let has_no_base = base == NO_ADDRESS && family != Family::Rdna3;
+    let has_no_base = base == NO_ADDRESS && !family.is_gfx11();
     if encoding != Encoding::Flat && !has_no_base {
         inst.src[2] = words.optional_scalar(base)?;
     }
     let has_vector = match (encoding, family) {
         (Encoding::Scratch, Family::Cdna3) => bit(word, 13),
-        (Encoding::Scratch, Family::Rdna3) => bit(high, 23),
+        (Encoding::Scratch, Family::Rdna3 | Family::Rdna35) => bit(high, 23),
         // NULL as scalar address means that there is a vector address.
         (Encoding::Scratch, Family::Rdna2) => !has_no_base && inst.src[2] == Operand::None,
         (Encoding::Scratch, _) => inst.src[2] == Operand::None,
@@ -111,7 +113,7 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let mods = &mut inst.mods;
     mods.glc = bit(word, 14);
     let has_tfe = match family {
-        Family::Rdna3 => {
+        Family::Rdna3 | Family::Rdna35 => {
             (mods.slc, mods.dlc) = (bit(word, 12), bit(word, 13));
             bit(high, 21)
         }
@@ -131,7 +133,7 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         return Err(words.error("buffer accesses with TFE are not decoded"));
     }
     match family {
-        Family::Rdna3 => (mods.offen, mods.idxen) = (bit(high, 22), bit(high, 23)),
+        Family::Rdna3 | Family::Rdna35 => (mods.offen, mods.idxen) = (bit(high, 22), bit(high, 23)),
         _ => (mods.offen, mods.idxen, mods.lds) = (bit(word, 12), bit(word, 13), bit(word, 16)),
     }
     if mods.offen || mods.idxen {
@@ -163,7 +165,7 @@ pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let row = words.row(Encoding::Smem, bits(word, 18, 8))?;
     let mut inst = Inst::blank(row.name, Encoding::Smem);
     match words.family {
-        Family::Rdna3 => (inst.mods.dlc, inst.mods.glc) = (bit(word, 13), bit(word, 14)),
+        Family::Rdna3 | Family::Rdna35 => (inst.mods.dlc, inst.mods.glc) = (bit(word, 13), bit(word, 14)),
         Family::Rdna2 => (inst.mods.dlc, inst.mods.glc) = (bit(word, 14), bit(word, 16)),
         _ => inst.mods.glc = bit(word, 16),
     }

@@ -29,8 +29,10 @@ pub(crate) use table::expand;
 pub enum Family {
     /// gfx103x and gfx10-3-generic, wave32.
     Rdna2,
-    /// gfx11xx, wave32.
+    /// gfx110x and gfx11-generic, wave32.
     Rdna3,
+    /// gfx115x, wave32: gfx110x and scalar floating point.
+    Rdna35,
     /// gfx12xx, wave32.
     Rdna4,
     /// gfx908, wave64.
@@ -46,9 +48,14 @@ impl Family {
         matches!(self, Self::Cdna1 | Self::Cdna2 | Self::Cdna3)
     }
 
+    /// Returns true for gfx110x and gfx115x.
+    pub(crate) const fn is_gfx11(self) -> bool {
+        matches!(self, Self::Rdna3 | Self::Rdna35)
+    }
+
     /// Returns true if 32-bit encodings can address halves of registers ("true16"): gfx11 and gfx12.
     const fn has_true16(self) -> bool {
-        matches!(self, Self::Rdna3 | Self::Rdna4)
+        self.is_gfx11() || matches!(self, Self::Rdna4)
     }
 
     /// Returns the instruction-set version, the leading digits of GPU names: 90, 94, 103, 110 or 120.
@@ -57,7 +64,7 @@ impl Family {
             Self::Cdna1 | Self::Cdna2 => 90,
             Self::Cdna3 => 94,
             Self::Rdna2 => 103,
-            Self::Rdna3 => 110,
+            Self::Rdna3 | Self::Rdna35 => 110,
             Self::Rdna4 => 120,
         }
     }

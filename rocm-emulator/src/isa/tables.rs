@@ -1,9 +1,12 @@
 //! Instruction tables of each family, indexed by opcode and by name.
 use super::rows;
-use super::table::{CHIPS, Row, parse_line};
+use super::table::{Row, parse_line};
 use super::{Encoding, Family};
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
+
+/// Number of families.
+const FAMILIES: usize = Family::Cdna3 as usize + 1;
 
 /// Instruction rows of a family.
 pub struct Tables {
@@ -16,15 +19,8 @@ pub struct Tables {
 
 /// Returns the tables of a family.
 pub fn tables(family: Family) -> &'static Tables {
-    static TABLES: [LazyLock<Tables>; CHIPS] = [
-        LazyLock::new(|| Tables::new(Family::Cdna1)),
-        LazyLock::new(|| Tables::new(Family::Cdna2)),
-        LazyLock::new(|| Tables::new(Family::Cdna3)),
-        LazyLock::new(|| Tables::new(Family::Rdna2)),
-        LazyLock::new(|| Tables::new(Family::Rdna3)),
-        LazyLock::new(|| Tables::new(Family::Rdna4)),
-    ];
-    &TABLES[column(family)]
+    static TABLES: [OnceLock<Tables>; FAMILIES] = [const { OnceLock::new() }; FAMILIES];
+    TABLES[family as usize].get_or_init(|| Tables::new(family))
 }
 
 /// Returns the opcode column of a family.
@@ -34,9 +30,14 @@ const fn column(family: Family) -> usize {
         Family::Cdna2 => 1,
         Family::Cdna3 => 2,
         Family::Rdna2 => 3,
-        Family::Rdna3 => 4,
+        Family::Rdna3 | Family::Rdna35 => 4,
         Family::Rdna4 => 5,
     }
+}
+
+/// Returns true if a family lacks an instruction of its opcode column.
+fn lacks(family: Family, name: &str) -> bool {
+    family == Family::Rdna3 && name.starts_with("s_") && (name.contains("_f32") || name.contains("_f16"))
 }
 
 impl Tables {
@@ -47,8 +48,9 @@ impl Tables {
             for encoding in *encodings {
                 let lines =
                     text.lines().filter_map(|line| parse_line(line, prefix(*encoding), column(family)));
+                let rows = lines.flatten().filter(|row| !lacks(family, row.name)).collect::<Vec<_>>();
                 // Tables are built once and live as long as the process.
-                lines.for_each(|rows| tables.add(*encoding, rows.leak()));
+                tables.add(*encoding, rows.leak());
             }
         }
         tables
@@ -119,6 +121,7 @@ const fn prefix(encoding: Encoding) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::CHIPS;
     use super::*;
 
     #[test]

@@ -152,6 +152,19 @@ pub const ARCHS: &[ArchSpec] = &[
         ..GFX1100
     },
     ArchSpec {
+        name: "gfx1151",
+        gcn_arch_name: "gfx1151",
+        family: Family::Rdna35,
+        minor: 5,
+        multiprocessors: 20,
+        l2_cache_bytes: 2 << 20,
+        clock_khz: 2_900_000,
+        memory_clock_khz: 4_000_000,
+        memory_bus_bits: 256,
+        integrated: true,
+        ..GFX1100
+    },
+    ArchSpec {
         name: "gfx1200",
         gcn_arch_name: "gfx1200",
         generic: "gfx12-generic",

@@ -23,6 +23,8 @@ pub struct Injection {
     /// Number of the graph launch from which on graphs execute nothing, so that their results are those of earlier
     /// launches.
     pub stale: Option<u64>,
+    /// Target whose code objects do not load, as generic ones do not with some versions of HIP.
+    pub refused: Option<String>,
 }
 
 impl Injection {
@@ -56,7 +58,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 static RELEASED: Condvar = Condvar::new();
 
 const NO_FAULTS: Injection =
-    Injection { failing: Vec::new(), lost: None, largest: None, stalled: None, stale: None };
+    Injection { failing: Vec::new(), lost: None, largest: None, stalled: None, stale: None, refused: None };
 
 /// Replaces the injected faults. Resets the counts, restores lost devices and releases stalled launches.
 pub fn inject(injection: Injection) {
@@ -117,6 +119,17 @@ pub fn requested(bytes: usize) -> Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Checks the target of a code object.
+///
+/// # Errors
+/// `NoBinaryForGpu` if the injected faults refuse the target.
+pub fn loading(target: &str) -> Result<()> {
+    if ACTIVE.load(Ordering::Acquire) && STATE.lock().injection.refused.as_deref() == Some(target) {
+        bail!(NoBinaryForGpu, "code objects for {target} do not load (injected fault)");
+    }
+    Ok(())
 }
 
 /// Stalls a stream.

@@ -1,7 +1,7 @@
 //! Modules: code objects loaded on a device, and their kernels as launchable functions.
 use super::error::{ErrorCode, HipError, Result, bail, fail};
 use super::memory::{Kind, Memory};
-use super::{arch::ArchSpec, runtime};
+use super::{arch::ArchSpec, injection, runtime};
 use crate::code_object::{CodeObject, CodeObjectError, Image, Kernel, Symbol, ValueKind};
 use crate::exec::{KernelSpec, Program};
 use crate::isa::Family;
@@ -35,10 +35,11 @@ impl Module {
     /// Parses, validates and loads a code object.
     ///
     /// # Errors
-    /// `InvalidImage` if the bytes are not a complete code object, `NoBinaryForGpu` if it is for another chip,
+    /// `InvalidImage` if the bytes are not a complete code object, `NoBinaryForGpu` if it is for another chip or refused by an injected fault,
     /// `OutOfMemory` if the host lacks memory for it.
     pub fn load(memory: &Memory, device: usize, arch: &'static ArchSpec, bytes: &[u8]) -> Result<Self> {
         let object = CodeObject::parse(bytes)?;
+        injection::loading(object.target.processor)?;
         if !object.target.runs_on(arch.name, arch.generic, arch.gcn_arch_name) {
             return Err(CodeObjectError::WrongTarget {
                 object: object.target.to_string(),

@@ -27,10 +27,11 @@ const fn build(family: Family, suffix: &'static str, lanes: u32) -> Build {
 }
 
 /// Builds for gfx11 with waves of both sizes, and for a GPU of each other family.
-pub const BUILDS: [Build; 7] = [
+pub const BUILDS: [Build; 8] = [
     build(Family::Rdna3, "", 32),
     build(Family::Rdna3, ".wave64", 64),
     build(Family::Rdna2, ".gfx1030", 32),
+    build(Family::Rdna35, ".gfx1151", 32),
     build(Family::Rdna4, ".gfx1201", 32),
     build(Family::Cdna1, ".gfx908", 64),
     build(Family::Cdna2, ".gfx90a", 64),

@@ -40,6 +40,12 @@ impl RocmDevice {
     /// See [`crate::Device::new_rocm`]. Also [`RocmError::DeadlineExceeded`] if the GPU does not finish in time, and
     /// [`RocmError::WrongResult`] if the result is wrong.
     pub fn new_checked(ordinal: usize) -> Result<Self> {
+        Self::self_tested(ordinal)?;
+        Self::open(ordinal)
+    }
+
+    /// Returns a device on which the self-test has passed.
+    pub(super) fn self_tested(ordinal: usize) -> Result<Self> {
         // A separate stream, so that the test does not wait for other work and its deadline does not apply to it.
         let device = Self::new_with_stream(ordinal)?;
         device.set_deadline(Some(device.deadline().unwrap_or(SELF_TEST_TIMEOUT)));
@@ -50,7 +56,7 @@ impl RocmDevice {
                 RocmError::WrongResult { device: device.state().label().to_string(), computation }.into()
             );
         }
-        Self::open(ordinal)
+        Ok(device)
     }
 }
 

@@ -292,6 +292,12 @@ impl RocmDevice {
         &self.state().arch
     }
 
+    /// Returns the target of a code object that HIP refused when its first kernel was used, and HIP's error. A generic code
+    /// object serves in its place.
+    pub fn refused_code_object(&self) -> Option<&str> {
+        self.state().kernels.refused()
+    }
+
     /// Returns true if the GPU has matrix multiplication instructions. All supported GPUs except gfx10.3 have them.
     pub fn has_matrix_units(&self) -> bool {
         !self.arch().starts_with("gfx10")

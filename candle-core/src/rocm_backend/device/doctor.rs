@@ -49,6 +49,8 @@ pub struct GpuReport {
     pub free_memory: std::result::Result<usize, String>,
     /// Target whose kernels the GPU would run; `None` if this binary has no compatible kernels.
     pub code_object: Option<&'static str>,
+    /// Target with better fitting kernels that HIP refused in the self-test, and HIP's error.
+    pub refused: Option<String>,
     /// Result of the self-test, see [`RocmDevice::new_checked`]; `None` without a code object.
     pub self_test: Option<std::result::Result<(), String>>,
     /// State of graphs; `None` if the GPU failed its self-test or has no code object.
@@ -170,12 +172,17 @@ fn processor(arch: &str) -> &str {
 }
 
 fn gpu(ordinal: usize, arch: &str) -> GpuReport {
-    let code_object = hip_kernels::best_target(arch, hip_kernels::archs());
+    let targets = hip_kernels::fitting_targets(arch, hip_kernels::archs());
     let (mut name, mut integrated, mut total_memory) = (String::from("unknown"), false, 0);
     if let Ok(found) = properties(ordinal) {
         (name, integrated, total_memory) = (found.name, found.integrated, found.total_memory);
     }
-    let self_test = code_object.map(|_| RocmDevice::new_checked(ordinal).map_err(|error| error.to_string()));
+    let mut refused = None;
+    let self_test = targets.first().map(|_| {
+        let tested = RocmDevice::self_tested(ordinal).map_err(|error| error.to_string())?;
+        refused = tested.refused_code_object().map(str::to_string);
+        RocmDevice::open(ordinal).map_err(|error| error.to_string())
+    });
     let free = match &self_test {
         Some(Ok(device)) => device.memory_info(),
         _ => memory_without_self_test(ordinal),
@@ -187,7 +194,8 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
         integrated,
         total_memory,
         free_memory: free.map(|(free, _)| free).map_err(|error| error.to_string()),
-        code_object,
+        code_object: targets.get(usize::from(refused.is_some())).copied(),
+        refused,
         graphs: self_test.as_ref().and_then(|test| test.as_ref().ok()).map(RocmDevice::graph_state),
         self_test: self_test.map(|outcome| outcome.map(drop)),
     }
@@ -263,6 +271,9 @@ impl fmt::Display for Report {
             match gpu.code_object {
                 Some(target) => writeln!(f, "  kernels  those for {target}")?,
                 None => writeln!(f, "  kernels  none in this binary")?,
+            }
+            if let Some(refused) = &gpu.refused {
+                writeln!(f, "           HIP refused those for {refused}")?;
             }
             match &gpu.self_test {
                 Some(Ok(())) => writeln!(f, "  test     passed")?,

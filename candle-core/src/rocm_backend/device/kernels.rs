@@ -1,5 +1,6 @@
 //! Built-in kernels that a device has loaded, indexed by number. Lookups take no lock after the first use.
 use super::faults::{self, FaultRecord};
+use crate::rocm_backend::error::notes;
 use crate::rocm_backend::stream::Stream;
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -7,7 +8,7 @@ use hip_kernels::contract::KernelId;
 use hip_kernels::Module;
 use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Functions indexed by the number of their kernel; null until first used.
 pub(super) struct KernelTable {
@@ -17,6 +18,8 @@ pub(super) struct KernelTable {
     arch: String,
     faults: Arc<FaultRecord>,
     stream: Arc<Stream>,
+    /// Target of the first code object that HIP refused although another one fits, and HIP's error.
+    refused: OnceLock<String>,
 }
 
 struct LoadedModule {
@@ -38,7 +41,7 @@ impl KernelTable {
     /// Creates an empty table of the kernels for `arch`, which report faults to `faults`.
     pub(super) fn new(arch: String, faults: Arc<FaultRecord>, stream: Arc<Stream>) -> Self {
         let functions = (0..KernelId::COUNT).map(|_| AtomicPtr::default()).collect();
-        Self { functions, modules: Mutex::default(), arch, faults, stream }
+        Self { functions, modules: Mutex::default(), arch, faults, stream, refused: OnceLock::new() }
     }
 
     /// Returns the function of a kernel and loads its module on first use. The GPU is bound.
@@ -65,10 +68,37 @@ impl KernelTable {
         std::mem::forget(std::mem::take(self.modules.get_mut().unwrap_or_else(PoisonError::into_inner)));
     }
 
+    /// Returns the target of a code object that HIP refused although another one fits the GPU, and HIP's error.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.get().map(String::as_str)
+    }
+
+    /// Loads the best code object that HIP accepts: if it refuses the exact one, a generic one.
     fn load_module(&self, module: Module) -> Result<hip::Module> {
-        let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
-        let loaded = load_module(&self.stream, module.name(), &code_object.bytes)?;
-        if hip_kernels::metadata::has_symbol(&code_object.bytes, faults::GLOBAL) {
+        let mut object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
+        let mut loaded = hip::Module::load_data(&object.bytes);
+        for target in hip_kernels::fitting_targets(&self.arch, hip_kernels::archs()).into_iter().skip(1) {
+            match &loaded {
+                Err(error) if !error.is_out_of_memory() => {
+                    self.refused.get_or_init(|| format!("{}: {error}{}", object.target, notes(None)));
+                    // HIP keeps the last error; clear it so that an unrelated call does not return it.
+                    let _ = hip::get_last_error();
+                }
+                _ => break,
+            }
+            object = hip_kernels::code_object(module, target).map_err(RocmError::from)?;
+            loaded = hip::Module::load_data(&object.bytes);
+        }
+        let loaded = self.stream.check(loaded, || {
+            let refused = self.refused().map(|refused| format!("; {refused}")).unwrap_or_default();
+            format!(
+                "hipModuleLoadData({} for {}, {} B{refused})",
+                module.name(),
+                object.target,
+                object.bytes.len()
+            )
+        })?;
+        if hip_kernels::metadata::has_symbol(&object.bytes, faults::GLOBAL) {
             self.faults.attach(&loaded)?;
         }
         Ok(loaded)

@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
     match family {
         Family::Rdna2 => gfx10::rewrite(&mut inst),
-        Family::Rdna3 => {}
+        Family::Rdna3 | Family::Rdna35 => {}
         Family::Rdna4 => gfx12::rewrite(&mut inst),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => gfx9::rewrite(&mut inst),
     }

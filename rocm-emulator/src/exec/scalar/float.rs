@@ -1,5 +1,5 @@
-//! gfx12's scalar floating-point instructions (`s_add_f32`) and scalar transcendentals (`v_s_exp_f32`). They
-//! run the vector unit's operations on one lane.
+//! Scalar floating-point instructions of gfx11.5 and gfx12 (`s_add_f32`), and gfx12's scalar transcendentals
+//! (`v_s_exp_f32`). They run the vector unit's operations on one lane.
 use super::Source;
 use crate::exec::vector::{self, Description, Format};
 use crate::exec::wave::Wave;

@@ -36,7 +36,8 @@ impl Registry {
         }
     }
 
-    fn is_tested(&self, name: &str) -> bool {
+    /// Returns true if the cases of a mnemonic had enough distinct outcomes.
+    pub fn is_tested(&self, name: &str) -> bool {
         let enough = if formula::is_flow(name) { 1 } else { OUTCOMES };
         self.0.get(name).is_some_and(|outcomes| outcomes.len() >= enough)
     }

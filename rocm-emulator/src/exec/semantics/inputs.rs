@@ -100,7 +100,7 @@ pub fn state(
     if inst.name.contains("_f32_16x16x") {
         whole_floats(&mut state, inst, &mut random);
     }
-    if inst.name.starts_with("v_wmma") && noise.family == Family::Rdna3 {
+    if inst.name.starts_with("v_wmma") && noise.family.is_gfx11() {
         repeat_inputs(&mut state, inst);
     }
     let mut signatures = formula.signature.iter();

@@ -22,7 +22,7 @@ fn parse(line: &str) -> Option<(Vec<u8>, &str)> {
 
 fn is_known(family: Family, code: &[u8]) -> bool {
     // Code that falls through ends here (s_endpgm).
-    let end = if matches!(family, Family::Rdna3 | Family::Rdna4) { 0xbfb0_0000u32 } else { 0xbf81_0000 };
+    let end = if family.is_gfx11() || family == Family::Rdna4 { 0xbfb0_0000u32 } else { 0xbf81_0000 };
     let program = Program::load(family, [code, &end.to_le_bytes()].concat(), 0x1000);
     if family.is_gfx9() { has_step::<64>(&program) } else { has_step::<32>(&program) }
 }

@@ -23,6 +23,12 @@ pub fn is_default_mode(mode: &Mode, form: Form) -> bool {
         && (mode.ieee || !matches!(form, Form::MinMax))
 }
 
+/// Flushes a denormal source. Without IEEE mode, also quiets the NaN of a minimum or maximum.
+fn source_bits(form: Form, format: Format, bits: u64, mode: Mode) -> u64 {
+    let bits = flush(format, bits, mode, 1);
+    if form == Form::MinMax && !mode.ieee { quiet(format, bits) } else { bits }
+}
+
 /// Executes an operation on every lane in the wave's mode.
 #[inline(never)]
 pub fn run<const W: usize>(operation: &Description, operands: &Operands, wave: &mut Wave<W>) {
@@ -31,10 +37,7 @@ pub fn run<const W: usize>(operation: &Description, operands: &Operands, wave: &
     for (i, format) in operation.sources.iter().enumerate() {
         let source = fetch(wave, &operands.src[i], *format);
         for (lane, bits) in lanes.iter_mut().zip(source) {
-            lane[i] = flush(*format, bits, mode, 1);
-            if operation.form == Form::MinMax && !mode.ieee {
-                lane[i] = quiet(*format, lane[i]);
-            }
+            lane[i] = source_bits(operation.form, *format, bits, mode);
         }
     }
     let mut out = [0u64; W];
@@ -57,7 +60,7 @@ pub fn compute_lane(operation: &Description, mut lane: [u64; 4], mode: Mode) -> 
         return (operation.lane)(lane);
     }
     for (bits, format) in lane.iter_mut().zip(operation.sources) {
-        *bits = flush(*format, *bits, mode, 1);
+        *bits = source_bits(operation.form, *format, *bits, mode);
     }
     flush(operation.result, compute(operation, lane, mode), mode, 2)
 }

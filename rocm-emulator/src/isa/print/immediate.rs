@@ -174,8 +174,8 @@ fn write_short_message(text: &mut String, family: Family, imm: u32) -> std::fmt:
         1 => "MSG_INTERRUPT",
         2 => "MSG_HS_TESSFACTOR",
         3 => "MSG_DEALLOC_VGPRS",
-        5 if family == Family::Rdna3 => "MSG_STALL_WAVE_GEN",
-        6 if family == Family::Rdna3 => "MSG_HALT_WAVES",
+        5 if family.is_gfx11() => "MSG_STALL_WAVE_GEN",
+        6 if family.is_gfx11() => "MSG_HALT_WAVES",
         9 => "MSG_GS_ALLOC_REQ",
         0x80 => "MSG_RTN_GET_DOORBELL",
         0x81 => "MSG_RTN_GET_DDID",
@@ -228,7 +228,7 @@ fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
 fn write_wait_count(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
     let low_vector = imm & 15 | imm >> 10 & 0x30;
     let [vector, export, scalar] = match family {
-        Family::Rdna3 | Family::Rdna4 => [(imm >> 10 & 63, 63), (imm & 7, 7), (imm >> 4 & 63, 63)],
+        _ if family.has_true16() => [(imm >> 10 & 63, 63), (imm & 7, 7), (imm >> 4 & 63, 63)],
         Family::Rdna2 => [(low_vector, 63), (imm >> 4 & 7, 7), (imm >> 8 & 63, 63)],
         _ => [(low_vector, 63), (imm >> 4 & 7, 7), (imm >> 8 & 15, 15)],
     };

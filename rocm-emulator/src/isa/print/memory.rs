@@ -190,7 +190,9 @@ fn write_cache_policy(text: &mut String, family: Family, inst: &Inst, row: &Row)
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => {
             [(mods.glc, " glc"), (mods.slc, " slc"), (mods.scc, " scc")]
         }
-        Family::Rdna2 | Family::Rdna3 => [(mods.glc, " glc"), (mods.slc, " slc"), (mods.dlc, " dlc")],
+        Family::Rdna2 | Family::Rdna3 | Family::Rdna35 => {
+            [(mods.glc, " glc"), (mods.slc, " slc"), (mods.dlc, " dlc")]
+        }
     };
     for (_, name) in bits.into_iter().filter(|(set, _)| *set) {
         text.push_str(name);

@@ -54,7 +54,7 @@ fn write_half_selection(text: &mut String, family: Family, inst: &Inst, row: &Ro
     // In gfx942's conversions to fp8 and bf8, op_sel selects the part of the destination.
     let to_fp8 = family.is_gfx9() && starts_with(&["v_cvt_pk_fp8", "v_cvt_pk_bf8", "v_cvt_sr_"]);
     let has_selection = match family {
-        Family::Rdna3 | Family::Rdna4 => inst.name != "v_cndmask_b16",
+        Family::Rdna3 | Family::Rdna35 | Family::Rdna4 => inst.name != "v_cndmask_b16",
         Family::Rdna2 => tables(family).short(inst.name).is_none(),
         _ => row.op >= FIRST_VOP3_ONLY && !inst.name.contains("_legacy_"),
     };

@@ -39,7 +39,7 @@ fn half(operand: Operand, slot: &Slot, family: Family, inst: &Inst, high: bool) 
 /// instructions whose purpose is the selection of halves.
 fn shows_halves(family: Family, inst: &Inst) -> bool {
     match family {
-        Family::Rdna3 => true,
+        Family::Rdna3 | Family::Rdna35 => true,
         Family::Rdna4 => inst.mods.op_sel != 0 || matches!(inst.name, "v_mov_b16" | "v_swap_b16"),
         _ => false,
     }

@@ -46,9 +46,9 @@ pub const SOP1: &str = "
     s_get_barrier_state                                            =s1 c1     -- -- -- -- -- 50
     s_alloc_vgpr                                                   c1         -- -- -- -- -- 53
     s_sleep_var                                                    c1         -- -- -- -- -- 58
-    s_{ceil_f32,floor_f32,trunc_f32,rndne_f32,cvt_f32_i32}         =s1 c1     -- -- -- -- -- 60
-    s_cvt_{f32_u32,i32_f32,u32_f32,f16_f32,f32_f16,hi_f32_f16}     =s1 c1     -- -- -- -- -- 65
-    s_{ceil,floor,trunc,rndne}_f16                                 =s1 c1     -- -- -- -- -- 6b
+    s_{ceil_f32,floor_f32,trunc_f32,rndne_f32,cvt_f32_i32}         =s1 c1     -- -- -- -- 60 60
+    s_cvt_{f32_u32,i32_f32,u32_f32,f16_f32,f32_f16,hi_f32_f16}     =s1 c1     -- -- -- -- 65 65
+    s_{ceil,floor,trunc,rndne}_f16                                 =s1 c1     -- -- -- -- 6b 6b
 ";
 
 /// SOP2: two sources, one destination.
@@ -72,10 +72,12 @@ pub const SOP2: &str = "
     s_pack_hl_b32_b16                                             =s1 c1 c1             -- -- -- -- 35 35
     s_{add_co_u32,sub_co_u32,add_co_i32,sub_co_i32,add_co_ci_u32} =s1 c1 c1             -- -- -- -- -- 00
     s_sub_co_ci_u32                                               =s1 c1 c1             -- -- -- -- -- 05
+    s_{add,sub,min,max,mul}_f32                                   =s1 c1 c1             -- -- -- -- 40 --
     s_{add,sub,min_num,max_num,mul}_f32                           =s1 c1 c1             -- -- -- -- -- 40
-    s_fmaak_f32                                                   =s1 c1 c1 k           -- -- -- -- -- 45
-    s_fmamk_f32                                                   =s1 c1 k c1           -- -- -- -- -- 46
-    s_{fmac,cvt_pk_rtz_f16}_f32                                   =s1 c1 c1             -- -- -- -- -- 47
+    s_fmaak_f32                                                   =s1 c1 c1 k           -- -- -- -- 45 45
+    s_fmamk_f32                                                   =s1 c1 k c1           -- -- -- -- 46 46
+    s_{fmac,cvt_pk_rtz_f16}_f32                                   =s1 c1 c1             -- -- -- -- 47 47
+    s_{add,sub,min,max,mul,fmac}_f16                              =sh ch ch             -- -- -- -- 49 --
     s_{add,sub,min_num,max_num,mul,fmac}_f16                      =sh ch ch             -- -- -- -- -- 49
     s_{minimum,maximum}_f32                                       =s1 c1 c1             -- -- -- -- -- 4f
     s_{minimum,maximum}_f16                                       =sh ch ch             -- -- -- -- -- 51
@@ -90,8 +92,8 @@ pub const SOPC: &str = "
     s_cmp_{eq,lg}_u64                                               c2 c2       12 12 12 12 10 10
     s_setvskip                                                      c1 c1       10 10 10 -- -- --
     s_set_gpr_idx_on                                                c1 j        11 11 11 -- -- --
-    s_cmp_{lt,eq,le,gt,lg,ge,o,u,nge,nlg,ngt,nle,neq,nlt}_f32       c1 c1       -- -- -- -- -- 41
-    s_cmp_{lt,eq,le,gt,lg,ge,o,u,nge,nlg,ngt,nle,neq,nlt}_f16       c1 c1       -- -- -- -- -- 51
+    s_cmp_{lt,eq,le,gt,lg,ge,o,u,nge,nlg,ngt,nle,neq,nlt}_f32       c1 c1       -- -- -- -- 41 41
+    s_cmp_{lt,eq,le,gt,lg,ge,o,u,nge,nlg,ngt,nle,neq,nlt}_f16       c1 c1       -- -- -- -- 51 51
 ";
 
 /// SOPK: instructions with a 16-bit immediate.

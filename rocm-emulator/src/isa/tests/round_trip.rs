@@ -48,6 +48,14 @@ pub fn assert_covers(family: Family, fixture: &str) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// Asserts that no line of a fixture decodes, and returns their number.
+pub fn assert_undecodable(family: Family, fixture: &str) -> usize {
+    let undecodable = |(code, text): (Vec<u8>, &str)| {
+        assert!(decode(family, &code, 0).is_err(), "{family:?} decodes {text}");
+    };
+    lines(fixture).map(undecodable).count()
+}
+
 /// Returns pseudorandom words (SplitMix64).
 fn words(mut state: u64) -> impl Iterator<Item = u32> {
     std::iter::repeat_with(move || {

@@ -56,6 +56,8 @@ settings! { |text|
         injection.stalled = Some(parse_positive(text)?);
     "stale": "a number of at least 1",
         injection.stale = Some(parse_positive(text)?);
+    "refuse": "a target, such as gfx11-generic",
+        injection.refused = Some(text.into());
     "hipblaslt": "absent or none",
         hipblaslt = choose(text, [("absent", HipBlasLt::Absent), ("none", HipBlasLt::None)])?;
     "memory": "bytes, such as 8G or 512M",
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;refuse=gfx11-generic;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -208,6 +210,7 @@ mod tests {
                 largest: Some(1 << 20),
                 stalled: Some(4),
                 stale: Some(3),
+                refused: Some("gfx11-generic".into()),
             },
             hipblaslt: HipBlasLt::None,
         };
@@ -255,6 +258,7 @@ mod tests {
             ("largest=0", "8G"),
             ("stall=0", "a number of at least 1"),
             ("stale=0", "a number of at least 1"),
+            ("refuse=", "gfx11-generic"),
             ("hipblaslt=old", "absent or none"),
             ("memory=x", "8G"),
             ("threads=1025", "1024"),

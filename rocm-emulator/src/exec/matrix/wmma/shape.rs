@@ -51,7 +51,7 @@ impl Shape {
         let (name, a, b, sum, k) = *row;
         let is_sparse = name.starts_with("swmmac_");
         let layout = match (family, lanes) {
-            (Family::Rdna3, _) => Layout::Copied { groups: lanes / SIDE },
+            (Family::Rdna3 | Family::Rdna35, _) => Layout::Copied { groups: lanes / SIDE },
             // The layout of a sparse matrix and its indices in 64 lanes is not known well enough.
             (Family::Rdna4, 64) if is_sparse => return None,
             // The smallest matrix fills only half of the lanes.

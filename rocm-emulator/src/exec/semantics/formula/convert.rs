@@ -104,7 +104,7 @@ pub const ROWS: &[Row] = &[
         let value = if nibble > 7 { nibble - 16 } else { nibble };
         x.exact(&Exact::new(value < 0, value.unsigned_abs(), -4))
     }),
-    each("v_cvt_pk_rtz_f16_f32 v_cvt_pkrtz_f16_f32", "f32 f32 -> 2f16", |x| {
+    each("v_cvt_pk_rtz_f16_f32 v_cvt_pkrtz_f16_f32 s_cvt_pk_rtz_f16_f32", "f32 f32 -> 2f16", |x| {
         let half = |i: usize| x.n(i).rounded(x.result_format(), Rounding::Zero);
         Out::bits(half(0) | half(1) << 16)
     }),

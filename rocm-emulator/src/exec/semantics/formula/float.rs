@@ -219,12 +219,12 @@ pub const ROWS: &[Row] = &[
     each("v_mac_f32", "f32 f32 +f32 -> f32", mad),
     each("v_fma_dx9_zero_f32 v_fma_legacy_f32", "f32 f32 f32 -> f32", fma_dx9_zero),
     each("v_fmac_dx9_zero_f32 v_fmac_legacy_f32", "f32 f32 +f32 -> f32", fma_dx9_zero),
-    each("v_min_f32 v_min_num_f32 s_min_num_f32", "f32 f32 -> f32", min),
-    each("v_max_f32 v_max_num_f32 s_max_num_f32", "f32 f32 -> f32", max),
+    each("v_min_f32 v_min_num_f32 s_min_f32 s_min_num_f32", "f32 f32 -> f32", min),
+    each("v_max_f32 v_max_num_f32 s_max_f32 s_max_num_f32", "f32 f32 -> f32", max),
     each("v_min_f64 v_min_num_f64", "f64 f64 -> f64", min),
     each("v_max_f64 v_max_num_f64", "f64 f64 -> f64", max),
-    each("v_min_f16 v_min_num_f16 s_min_num_f16", "f16 f16 -> f16", min),
-    each("v_max_f16 v_max_num_f16 s_max_num_f16", "f16 f16 -> f16", max),
+    each("v_min_f16 v_min_num_f16 s_min_f16 s_min_num_f16", "f16 f16 -> f16", min),
+    each("v_max_f16 v_max_num_f16 s_max_f16 s_max_num_f16", "f16 f16 -> f16", max),
     each("v_min3_f32 v_min3_num_f32", "f32 f32 f32 -> f32", |x| {
         Out::bits(lesser(x, lesser(x, x.u(0), x.u(1)), x.u(2)))
     }),

@@ -125,7 +125,7 @@ fn wmma(inst: &Inst, before: &State, after: &mut State, elements: [Element; 2], 
     let count = before.lanes / SIDE;
     let each = registers / count as u16;
     match before.family {
-        Family::Rdna3 => {
+        Family::Rdna3 | Family::Rdna35 => {
             let row_of = |lane, item| count * item + lane / SIDE;
             multiply(inst, before, after, elements, registers, row_of, |lane| vec![lane / SIDE]);
         }

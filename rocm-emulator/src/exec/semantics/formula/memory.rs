@@ -424,7 +424,7 @@ fn group_size(before: &State) -> usize {
     use crate::isa::Family;
     match before.family {
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 | Family::Rdna4 => 64,
-        Family::Rdna2 | Family::Rdna3 => 32,
+        Family::Rdna2 | Family::Rdna3 | Family::Rdna35 => 32,
     }
 }
 

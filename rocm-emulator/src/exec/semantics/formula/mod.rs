@@ -331,9 +331,14 @@ fn store_scalar(after: &mut State, inst: &Inst, signature: &Signature, out: &Out
             if let (Some((near, ulps)), Some(format)) = (out.near, kind.format()) {
                 let tolerance = Tolerance::Near(format, near, ulps);
                 approx.push(Approx { dest: Dest::Scalar(n), shift: 0, bits: 32, tolerance });
-            } else if let Some(format) = kind.format().filter(|format| format.is_nan(out.bits)) {
-                let tolerance = Tolerance::Nan(format);
-                approx.push(Approx { dest: Dest::Scalar(n), shift: 0, bits: kind.bits(), tolerance });
+            } else if let Some(format) = kind.format() {
+                let width = kind.part().unwrap_or(kind.bits());
+                for shift in (0..kind.bits()).step_by(width as usize) {
+                    if format.is_nan(out.bits >> shift & ((1 << width) - 1)) {
+                        let tolerance = Tolerance::Nan(format);
+                        approx.push(Approx { dest: Dest::Scalar(n), shift, bits: width, tolerance });
+                    }
+                }
             }
         }
     }
