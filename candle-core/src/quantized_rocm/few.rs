@@ -1,22 +1,17 @@
 //! Products of a few rows of activations with a quantized matrix, on matrix units.
 use super::product::{activation_span, count, with_quantized_rows, Operands, OP};
 use crate::backend::BackendStorage;
-use crate::rocm_backend::hip_kernels::contract::{BlockFormat, QuantizedFew, BLOCK, QFEW_SIDE};
+use crate::rocm_backend::hip_kernels::contract::{QuantizedFew, BLOCK, QFEW_SIDE};
 use crate::rocm_backend::{float_code, LaunchConfig};
-use crate::{Result, RocmDevice, RocmStorage};
+use crate::{Result, RocmStorage};
 
 /// Number of threads per multiprocessor that saturates the memory bandwidth.
 const SATURATING_THREADS: usize = 384;
 
-/// Returns true if the device has matrix units and a kernel exists for `format`.
-pub(super) fn is_supported(format: BlockFormat, device: &RocmDevice) -> bool {
-    device.has_matrix_units() && QuantizedFew::kernel(format).is_some()
-}
-
 /// Returns the product, of shape (m, n) in the dtype of the activations.
 ///
 /// # Errors
-/// If [`is_supported`] is false for the format, a size is too large for one launch, or memory runs out.
+/// If there is no kernel for the format, a size is too large for one launch, or memory runs out.
 pub(super) fn product(operands: &Operands) -> Result<RocmStorage> {
     let Operands { format, blocks, x, m, n, k, .. } = *operands;
     let device = &x.device;

@@ -41,7 +41,7 @@ enum ProductKernel {
 /// that unpack blocks. The same holds against four passes of the few-row kernel. This was measured on an H200; an
 /// Instinct has a similar ratio of compute to bandwidth. A Radeon has too little bandwidth for this and uses tiles.
 fn choose_kernel(rows: usize, has_row: bool, format: BlockFormat, device: &RocmDevice) -> ProductKernel {
-    let (by_library, on_units) = (device.is_data_center(), few::is_supported(format, device));
+    let (by_library, on_units) = (device.is_data_center(), device.has_matrix_units());
     // A pass over small blocks takes longer, since each is scaled separately.
     let few = match (by_library, on_units) {
         (true, true) if format.weights() > QUANTIZED_PIECE => 64,
