@@ -1,5 +1,4 @@
 //! `cargo xtask ci` and `cargo xtask test`: the stages of continuous integration.
-use std::fmt;
 use std::process::Command;
 use std::time::Instant;
 
@@ -8,6 +7,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
+use crate::test_programs::{self, Summary};
 use crate::{
     conformance, demo, docs, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress,
     upstream_tests, validate,
@@ -22,7 +22,7 @@ pub const FEATURES: [&str; 3] = [
      sentence-embeddings/rocm-emulator",
 ];
 
-const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 60, lm_eval: false };
+const WORKER_LOAD: serve::Load = serve::Load { streams: 64, seconds: 20, lm_eval: false };
 
 /// Software GPUs for upstream's tests: every family. On the first, calls that synchronize more than a stream fail.
 /// Convolutions run in MIOpen, or in our own kernels where MIOpen is absent or has no solutions.
@@ -208,8 +208,8 @@ fn lints(run: &mut Run) -> Result<()> {
     process::run(run.cargo(&["clippy", "--quiet"]).args(clippy))
 }
 
-fn kernels(_: &mut Run) -> Result<()> {
-    kernels::build_changed()
+fn kernels(run: &mut Run) -> Result<()> {
+    kernels::build_changed(&mut run.cargo(&["build", "--quiet"]))
 }
 
 fn downstream(run: &mut Run) -> Result<()> {
@@ -257,11 +257,10 @@ fn conformance(run: &mut Run) -> Result<()> {
 fn tests(run: &mut Run) -> Result<()> {
     // Some tests start these programs.
     process::run(&mut run.cargo(&["build", "--quiet", "--bins", "--examples"]))?;
-    let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
-    targets.iter().try_for_each(|target| {
-        let mut command = run.cargo(&["test"]);
-        run.count(command.args(*target))
-    })
+    let mut documented = run.cargo(&["test", "--doc"]);
+    run.count(&mut documented)?;
+    let mut programs = run.cargo(&["test", "--quiet", "--lib", "--bins", "--tests", "--examples"]);
+    test_programs::run(&mut programs, &[("CANDLE_ROCM_ARCHS", &run.archs)], &mut run.total)
 }
 
 /// Skips the first configuration, which the stage `tests` runs on.
@@ -291,64 +290,19 @@ impl Run {
 
     /// Runs a test command and adds its results to the summary.
     fn count(&mut self, command: &mut Command) -> Result<()> {
-        process::tee(command)?.lines().for_each(|line| self.total.add(line));
+        self.total.add(&process::tee(command)?);
         Ok(())
-    }
-}
-
-#[derive(Default)]
-struct Summary {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-impl Summary {
-    /// Adds the counts of a line `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; ignores other lines.
-    fn add(&mut self, line: &str) {
-        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
-        else {
-            return;
-        };
-        for (number, what) in counts.split("; ").filter_map(|count| count.split_once(' ')) {
-            let number: u64 = number.parse().unwrap_or(0);
-            match what {
-                "passed" => self.passed += number,
-                "failed" => self.failed += number,
-                "ignored" => self.ignored += number,
-                _ => {}
-            }
-        }
-    }
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{STAGES, Summary, list};
+    use super::{STAGES, list};
 
     #[test]
     fn list_has_a_line_for_each_stage_and_the_total() {
         let text = list();
         assert_eq!(text.lines().count(), STAGES.len() + 1);
         assert!(text.lines().zip(STAGES).all(|(line, stage)| line.starts_with(stage.name)), "{text}");
-    }
-
-    #[test]
-    fn results_of_several_binaries_add_up() {
-        let mut total = Summary::default();
-        total.add(
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.09s",
-        );
-        total.add(
-            "test result: FAILED. 20 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0s",
-        );
-        total.add("test names::passed ... ok");
-        assert_eq!(total.to_string(), "23 passed, 2 failed, 1 skipped");
     }
 }

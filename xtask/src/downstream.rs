@@ -43,12 +43,21 @@ edition = "2021"
 }
 
 /// Returns the profiles of the workspace. With the same profiles, versions and target folder, a user's crate shares the
-/// dependencies that the workspace has built.
+/// dependencies that the workspace has built. It cannot share the fork's crates, which are outside its own workspace; since
+/// the programs run for seconds, these are optimized less.
 fn profiles() -> Result<String> {
     let text = fs::read_to_string(root().join("Cargo.toml")).context("cannot read Cargo.toml")?;
-    let manifest: toml::Table = text.parse().context("cannot parse Cargo.toml")?;
-    let profiles = manifest.into_iter().filter(|(key, _)| key == "profile").collect::<toml::Table>();
-    toml::to_string(&profiles).context("cannot write the profiles")
+    let mut manifest: toml::Table = text.parse().context("cannot parse Cargo.toml")?;
+    manifest.retain(|key, _| key == "profile");
+    for package in ["rocm-emulator", "candle-core"] {
+        let package = manifest
+            .get_mut("profile")
+            .and_then(|profiles| profiles.get_mut("dev")?.get_mut("package")?.get_mut(package));
+        let level =
+            package.and_then(|package| package.get_mut("opt-level")).context("Cargo.toml lacks a profile")?;
+        *level = 1.into();
+    }
+    toml::to_string(&manifest).context("cannot write the profiles")
 }
 
 /// Builds and runs the crates. The programs contain code objects for `archs` (comma-separated).

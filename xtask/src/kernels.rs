@@ -1,4 +1,6 @@
 //! `cargo xtask kernels`: compiles the kernels for given targets and prints their resource use.
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::process::{self, cargo};
@@ -27,18 +29,21 @@ const TABLE: &str = "hip-kernels/resources.tsv";
 pub fn run(args: &Args) -> Result<()> {
     let quiet = args.quiet.then_some("--quiet");
     let write = args.write_table.then_some("--write");
-    build(&args.archs, quiet.into_iter().chain(write))
-}
-
-/// Builds every target that the committed table was not made from, and compares its resource use with the table.
-pub fn build_changed() -> Result<()> {
-    build(EVERY_ARCH, ["--quiet", "--skip-recorded"])
-}
-
-/// Builds the kernels and compares their resource use with the committed table, or updates the table.
-fn build(archs: &str, options: impl IntoIterator<Item = &'static str>) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
-    let mut command = cargo(&["run", "--quiet", "--package", "hip-kernels-build", "--"]);
-    command.args(["--archs", archs, "--compare", TABLE]).args(options);
-    process::run(&mut command)
+    let mut driver = cargo(&["run", "--quiet", "--package", "hip-kernels-build", "--"]);
+    driver.args(quiet.into_iter().chain(write));
+    compile(driver, &args.archs)
+}
+
+/// Builds every target that the committed table was not made from, and compares its resource use with the table. `build` is
+/// the cargo command that builds the compiler's driver.
+pub fn build_changed(build: &mut Command) -> Result<()> {
+    const DRIVER: &str = "hip-kernels-build";
+    let program = process::build_programs(build.args(["--bin", DRIVER]))?(DRIVER)?;
+    compile(process::command(program, &["--quiet", "--skip-recorded"]), EVERY_ARCH)
+}
+
+/// Compiles the kernels and compares their resource use with the committed table, or updates the table.
+fn compile(mut driver: Command, archs: &str) -> Result<()> {
+    process::run(driver.args(["--archs", archs, "--compare", TABLE]))
 }

@@ -36,6 +36,7 @@ mod soak;
 mod software_gpu;
 mod stress;
 mod symbols;
+mod test_programs;
 mod upstream_tests;
 mod valgrind;
 mod validate;

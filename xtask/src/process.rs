@@ -40,8 +40,11 @@ pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Comma
 /// Returns a command that runs the same cargo that runs this program.
 pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let mut command = command(&cargo, args);
-    // Variables that cargo set for this process must not leak into the builds that it starts.
+    without_cargo_variables(command(&cargo, args))
+}
+
+/// Removes the variables that cargo set for this process, so that they do not leak into builds and tests.
+pub fn without_cargo_variables(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

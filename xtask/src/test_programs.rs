@@ -1,0 +1,114 @@
+//! Runs the programs of `cargo test` side by side, and adds up their results.
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::process;
+
+/// Numbers of tests, from the summaries of test programs.
+#[derive(Default)]
+pub struct Summary {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Summary {
+    /// Adds the counts of each line `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; ignores other lines.
+    pub fn add(&mut self, output: &str) {
+        let counts = |line: &'_ str| Some(line.strip_prefix("test result: ")?.split_once(". ")?.1.to_owned());
+        for counts in output.lines().filter_map(counts) {
+            for (number, what) in counts.split("; ").filter_map(|count| count.split_once(' ')) {
+                let number: u64 = number.parse().unwrap_or(0);
+                match what {
+                    "passed" => self.passed += number,
+                    "failed" => self.failed += number,
+                    "ignored" => self.ignored += number,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
+    }
+}
+
+/// Builds the test programs that a `cargo test` command selects, and runs as many at a time as there are cores, because most
+/// of them use a single core for a part of their time. Prints the output of each program when it ends, and adds its results
+/// to `total`. `variables` are set for the programs.
+///
+/// # Errors
+/// If the build fails, a program cannot be started, or tests fail; the error names the programs.
+pub fn run(build: &mut Command, variables: &[(&str, &str)], total: &mut Summary) -> Result<()> {
+    let messages = process::build_executables(build.arg("--no-run"))?;
+    let programs = Mutex::new(messages.iter().filter(|message| message["profile"]["test"] == true));
+    let results = Mutex::new((total, Vec::new()));
+    let run_all = || -> Result<()> {
+        loop {
+            let next = lock(&programs).next();
+            let Some(message) = next else { return Ok(()) };
+            let (name, is_passed, output) = run_one(message, variables)?;
+            let (total, failed) = &mut *lock(&results);
+            print!("{output}");
+            total.add(&output);
+            if !is_passed {
+                failed.push(name);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run_all)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    let failed = &lock(&results).1;
+    ensure!(failed.is_empty(), "tests failed in {}; their output is above", failed.join(", "));
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Runs a program as `cargo test` does, in the folder of its package. Returns its name, whether all tests passed, and its output.
+fn run_one(message: &Value, variables: &[(&str, &str)]) -> Result<(String, bool, String)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).context("cargo's message lacks a path");
+    let (program, manifest) = (text(&message["executable"])?, text(&message["manifest_path"])?);
+    let source = text(&message["target"]["src_path"])?;
+    let name = Path::new(&source).strip_prefix(process::root()).unwrap_or(Path::new(&source));
+    let mut command = process::without_cargo_variables(Command::new(&program));
+    command.envs(variables.iter().copied()).current_dir(Path::new(&manifest).with_file_name(""));
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let name = format!("{} ({program})", name.display());
+    let is_passed = output.status.success();
+    Ok((name.clone(), is_passed, format!("     Running {name}\n{stdout}{stderr}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    #[test]
+    fn results_of_several_programs_add_up() {
+        let mut total = Summary::default();
+        total.add(
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.09s\n\
+             test result: FAILED. 20 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0s",
+        );
+        total.add("test names::passed ... ok");
+        assert_eq!(total.to_string(), "23 passed, 2 failed, 1 skipped");
+    }
+}
