@@ -147,6 +147,8 @@ mod tests {
         assert_eq!(best_target("gfx1100", &["gfx11-generic", "gfx1100"]), Some("gfx1100"));
         assert_eq!(best_target("gfx1102", &["gfx11-generic", "gfx1100"]), Some("gfx11-generic"));
         assert_eq!(best_target("gfx942", &["gfx90a", "gfx9-4-generic"]), Some("gfx9-4-generic"));
+        assert_eq!(best_target("gfx950", &["gfx9-4-generic", "gfx942", "gfx950"]), Some("gfx950"));
+        assert_eq!(best_target("gfx906:sramecc+:xnack-", &["gfx9-generic", "gfx906"]), Some("gfx906"));
         // Other architectures of the same generation do not run the object.
         assert_eq!(best_target("gfx90a", &["gfx908", "gfx9-4-generic"]), None);
         assert_eq!(best_target("gfx1010", &["gfx10-3-generic"]), None);

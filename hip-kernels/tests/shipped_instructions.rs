@@ -13,9 +13,11 @@ const WRITE: &str = "CANDLE_SHIPPED_WRITE";
 
 fn family(target: &str) -> Option<Family> {
     Some(match target {
+        "gfx906" => Family::Gcn5,
         "gfx908" => Family::Cdna1,
         "gfx90a" => Family::Cdna2,
         "gfx942" => Family::Cdna3,
+        "gfx950" => Family::Cdna4,
         "gfx1030" => Family::Rdna2,
         "gfx1100" => Family::Rdna3,
         "gfx1151" => Family::Rdna35,

@@ -11,7 +11,7 @@ const TESTS: &str = "exec::semantics::tests";
 /// Prefix of each of these lines.
 const MARK: &str = "isa-coverage ";
 /// Targets whose lists `--write` updates.
-const TARGETS: &str = "gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1151,gfx1201";
+const TARGETS: &str = "gfx906,gfx908,gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1151,gfx1201";
 
 #[derive(clap::Args)]
 pub struct Args {

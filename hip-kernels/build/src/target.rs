@@ -180,6 +180,7 @@ mod tests {
     #[test]
     fn isa_versions_are_the_device_libraries_numbers() {
         let numbers = [
+            ("gfx906", 9006),
             ("gfx908", 9008),
             ("gfx90a", 9010),
             ("gfx942", 9402),

@@ -69,7 +69,7 @@ fn register_counts(family: Family, kernel: &KernelSpec) -> (usize, usize) {
         // There are two register files of equal size.
         Family::Cdna1 => (registers, registers),
         // One register file, whose end holds the accumulation registers (ACCUM_OFFSET).
-        Family::Cdna2 | Family::Cdna3 => {
+        _ if family.has_unified_registers() => {
             let vgprs = registers.min((kernel.rsrc3 as usize & 0x3f) * 4 + 4);
             (vgprs, registers - vgprs)
         }
@@ -94,7 +94,7 @@ pub(super) struct InitialState {
     in_ttmp: bool,
     /// Number of axes of the work-item id.
     id_axes: u32,
-    /// Set if each axis has its own register (gfx908, gfx10). Otherwise v0 holds all axes, 10 bits each.
+    /// Set if each axis has its own register (gfx906, gfx908, gfx10). Otherwise v0 holds all axes, 10 bits each.
     separate_ids: bool,
     /// Allocated registers, then the kernel's vector registers and accumulation registers among them.
     registers: usize,
@@ -142,7 +142,7 @@ impl InitialState {
             system_enabled: [7, 8, 9, 10].map(|bit| rsrc2 >> bit & 1 != 0),
             in_ttmp: family == Family::Rdna4,
             id_axes: 1 + (rsrc2 >> 11 & 3).min(2),
-            separate_ids: matches!(family, Family::Cdna1 | Family::Rdna2),
+            separate_ids: matches!(family, Family::Gcn5 | Family::Cdna1 | Family::Rdna2),
             registers: if family.is_gfx9() { VGPRS_AND_AGPRS } else { VGPRS },
             vgprs: vgprs.clamp(1, VGPRS),
             agprs: agprs.min(VGPRS),

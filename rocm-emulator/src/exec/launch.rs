@@ -85,8 +85,8 @@ impl Instrumentation {
     }
 }
 
-/// Maximum LDS bytes of a workgroup, on every supported GPU.
-const MAX_LDS_BYTES: u32 = 64 << 10;
+/// Maximum LDS bytes of a workgroup on any supported GPU.
+const MAX_LDS_BYTES: u64 = 160 << 10;
 const MAX_WORK_ITEMS: u64 = 1024;
 /// Alignment of the kernel argument segment (16 bytes, LLVM's "Kernel Dispatch").
 const KERNARG_ALIGNMENT: usize = 16;
@@ -130,7 +130,7 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
         return Err(bad(format!("grid {:?} is too large", launch.grid)));
     };
     let lds_bytes = u64::from(kernel.lds_bytes) + u64::from(launch.dynamic_lds);
-    if lds_bytes > u64::from(MAX_LDS_BYTES) {
+    if lds_bytes > MAX_LDS_BYTES {
         return Err(bad(format!("{lds_bytes} bytes of LDS exceed a workgroup's {MAX_LDS_BYTES}")));
     }
     if launch.kernarg.len() < kernel.kernarg_bytes as usize {

@@ -84,7 +84,7 @@ fn is_padding(family: Family, word: &[u8]) -> bool {
         Family::Rdna3 | Family::Rdna35 | Family::Rdna4 => word == [0; 4] || word == S_CODE_END,
         // Padding after a kernel is s_nop; on gfx10 s_code_end follows the last kernel.
         Family::Rdna2 => word == [0; 4] || word == S_NOP || word == S_CODE_END,
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => word == [0; 4] || word == S_NOP,
+        _ => word == [0; 4] || word == S_NOP,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Selection of an instruction's encoding by its first word. Encodings follow AMD's instruction set reference
-//! guides: "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3", "RDNA3.5" and "RDNA4"
+//! guides: "Vega 7nm", "Instinct MI100", "MI200", "MI300" and "CDNA4" (gfx9), "RDNA2", "RDNA3", "RDNA3.5" and "RDNA4"
 //! (gfx10.3, gfx11, gfx11.5, gfx12). gfx12 shares gfx11's ALU encodings, but has different memory encodings.
-use super::Family::{Cdna1, Cdna2, Cdna3, Rdna2, Rdna3, Rdna4, Rdna35};
+use super::Family::{Rdna2, Rdna3, Rdna4, Rdna35};
 use super::fields::{Words, bits};
 use super::{DecodeError, Family, Inst, dual, gfx12, memory, scalar, vector};
 
@@ -9,6 +9,8 @@ use super::{DecodeError, Family, Inst, dual, gfx12, memory, scalar, vector};
 type Decode = fn(&mut Words, u32) -> Result<Inst, DecodeError>;
 
 const RESERVED: &str = "the encoding is reserved";
+const INTERPOLATION: &str = "interpolations (VINTRP) are not decoded";
+const EXPORT: &str = "exports (EXP) are not decoded";
 
 /// Decodes the instruction at byte `offset` of `text`.
 pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
@@ -49,15 +51,14 @@ fn long_encoding(family: Family, code: u32, word: u32) -> Result<Decode, &'stati
         (Rdna2, 0b11_0011) if bits(word, 23, 3) == 0 => vector::decode_vop3p,
         (Rdna2 | Rdna3 | Rdna35 | Rdna4, 0b11_0101) => vector::decode_vop3,
         (Rdna2 | Rdna3 | Rdna35, 0b11_1101) => memory::decode_smem,
-        (Cdna1 | Cdna2 | Cdna3, 0b11_0000) => memory::decode_smem,
-        (Cdna1 | Cdna2 | Cdna3, 0b11_0100) if bits(word, 23, 3) == 0b111 => vector::decode_vop3p,
-        (Cdna1 | Cdna2 | Cdna3, 0b11_0100) => vector::decode_vop3,
-        (Rdna2, 0b11_0010) | (Cdna1 | Cdna2 | Cdna3, 0b11_0101) => {
-            return Err("interpolations (VINTRP) are not decoded");
-        }
-        (Rdna2 | Rdna3 | Rdna35, 0b11_1110) | (Cdna1 | Cdna2 | Cdna3, 0b11_0001) => {
-            return Err("exports (EXP) are not decoded");
-        }
+        (Rdna2, 0b11_0010) => return Err(INTERPOLATION),
+        (Rdna2 | Rdna3 | Rdna35, 0b11_1110) => return Err(EXPORT),
+        _ if !family.is_gfx9() => return Err(RESERVED),
+        (_, 0b11_0000) => memory::decode_smem,
+        (_, 0b11_0001) => return Err(EXPORT),
+        (_, 0b11_0100) if bits(word, 23, 3) == 0b111 => vector::decode_vop3p,
+        (_, 0b11_0100) => vector::decode_vop3,
+        (_, 0b11_0101) => return Err(INTERPOLATION),
         _ => return Err(RESERVED),
     })
 }

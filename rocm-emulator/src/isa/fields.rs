@@ -167,7 +167,7 @@ pub fn dpp(family: Family, code: u32, word: u32) -> Option<DppWord> {
         0x141 => DppControl::RowHalfMirror,
         0x142 if gfx9 => DppControl::RowBcast15,
         0x143 if gfx9 => DppControl::RowBcast31,
-        0x150..=0x15f if family != Family::Cdna1 => DppControl::RowShare(amount),
+        0x150..=0x15f if !gfx9 || family.has_unified_registers() => DppControl::RowShare(amount),
         0x160..=0x16f if !gfx9 => DppControl::RowXmask(amount),
         _ => return None,
     };

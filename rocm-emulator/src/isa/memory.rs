@@ -43,10 +43,10 @@ pub fn has_two_offsets(name: &str) -> bool {
 
 /// Returns the conversion from a data register's number to an operand of its register file.
 fn data_register(words: &Words, accumulation: bool) -> Result<fn(u32) -> Operand, DecodeError> {
-    match (accumulation, words.family) {
+    match (accumulation, words.family.has_unified_registers()) {
         (false, _) => Ok(|n| Operand::Vgpr(n as u16)),
-        (true, Family::Cdna1) => Err(words.error("gfx908 has no accumulation registers in memory accesses")),
-        (true, _) => Ok(|n| Operand::Agpr(n as u16)),
+        (true, false) => Err(words.error("the GPU has no accumulation registers in memory accesses")),
+        (true, true) => Ok(|n| Operand::Agpr(n as u16)),
     }
 }
 
@@ -73,9 +73,9 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         Family::Rdna3 | Family::Rdna35 => {}
         Family::Rdna2 => (mods.dlc, mods.lds) = (bit(word, 12), bit(word, 13)),
         _ => {
-            mods.scc = family != Family::Cdna1 && bit(word, 25);
+            mods.scc = family.has_unified_registers() && bit(word, 25);
             // gfx942 uses the bit of gfx90a's loads to LDS for scratch accesses with a vector address.
-            mods.lds = bit(word, 13) && family != Family::Cdna3 || row.name.contains("_load_lds_");
+            mods.lds = bit(word, 13) && !family.is_gfx94() || row.name.contains("_load_lds_");
         }
     }
     let width = if family == Family::Rdna2 { 11 } else { 12 };
@@ -89,7 +89,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         inst.src[2] = words.optional_scalar(base)?;
     }
     let has_vector = match (encoding, family) {
-        (Encoding::Scratch, Family::Cdna3) => bit(word, 13),
+        (Encoding::Scratch, Family::Cdna3 | Family::Cdna4) => bit(word, 13),
         (Encoding::Scratch, Family::Rdna3 | Family::Rdna35) => bit(high, 23),
         // NULL as scalar address means that there is a vector address.
         (Encoding::Scratch, Family::Rdna2) => !has_no_base && inst.src[2] == Operand::None,
@@ -122,8 +122,9 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
             bit(high, 23)
         }
         _ => {
-            (mods.scc, mods.slc) = (family != Family::Cdna1 && bit(word, 15), bit(word, 17));
-            family == Family::Cdna1 && bit(high, 23)
+            let unified = family.has_unified_registers();
+            (mods.scc, mods.slc) = (unified && bit(word, 15), bit(word, 17));
+            !unified && bit(high, 23)
         }
     };
     if !row.has_operands() {

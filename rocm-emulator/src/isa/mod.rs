@@ -41,11 +41,25 @@ pub enum Family {
     Cdna2,
     /// gfx942 and gfx9-4-generic, wave64.
     Cdna3,
+    /// gfx950, wave64: gfx942 without xf32, and with wider matrix products.
+    Cdna4,
+    /// gfx906, wave64: gfx908 without matrix products.
+    Gcn5,
 }
 
 impl Family {
     pub(crate) const fn is_gfx9(self) -> bool {
-        matches!(self, Self::Cdna1 | Self::Cdna2 | Self::Cdna3)
+        matches!(self, Self::Gcn5 | Self::Cdna1 | Self::Cdna2 | Self::Cdna3 | Self::Cdna4)
+    }
+
+    /// Returns true if memory instructions access accumulation registers: gfx90a, gfx942 and gfx950.
+    pub(crate) const fn has_unified_registers(self) -> bool {
+        matches!(self, Self::Cdna2 | Self::Cdna3 | Self::Cdna4)
+    }
+
+    /// Returns true for gfx942 and gfx950.
+    pub(crate) const fn is_gfx94(self) -> bool {
+        self.version() == 94
     }
 
     /// Returns true for gfx110x and gfx115x.
@@ -61,8 +75,8 @@ impl Family {
     /// Returns the instruction-set version, the leading digits of GPU names: 90, 94, 103, 110 or 120.
     const fn version(self) -> u16 {
         match self {
-            Self::Cdna1 | Self::Cdna2 => 90,
-            Self::Cdna3 => 94,
+            Self::Gcn5 | Self::Cdna1 | Self::Cdna2 => 90,
+            Self::Cdna3 | Self::Cdna4 => 94,
             Self::Rdna2 => 103,
             Self::Rdna3 | Self::Rdna35 => 110,
             Self::Rdna4 => 120,
@@ -71,12 +85,12 @@ impl Family {
 
     /// Returns the canonical number of the scalar register with this 7-bit operand code, if it exists.
     const fn scalar_register(self, code: u8) -> Option<u8> {
-        match (code, self) {
+        match code {
             // Before gfx11, M0 has the code that is NULL in later families; gfx9 has no NULL.
-            (124, Self::Rdna2 | Self::Cdna1 | Self::Cdna2 | Self::Cdna3) => Some(sreg::M0),
-            (125, Self::Rdna2) => Some(sreg::NULL),
-            (125, Self::Cdna1 | Self::Cdna2 | Self::Cdna3) => None,
-            (0..=127, _) => Some(code),
+            124 if !self.has_true16() => Some(sreg::M0),
+            125 if self.is_gfx9() => None,
+            125 if !self.has_true16() => Some(sreg::NULL),
+            0..=127 => Some(code),
             _ => None,
         }
     }
@@ -192,6 +206,7 @@ pub(crate) enum Encoding {
 /// - SOPP/SOPK immediates: `imm`, in SOPK sign-extended except in unsigned compares and waits. Branch
 ///   targets: `imm` is the signed dword distance from the next instruction. s_sendmsg_rtn: `imm` is the message.
 ///   s_setreg: `dst` is the hardware register, `src[0]` the value; s_getreg: `src[0]` is the hardware register.
+/// - v_bitop3: the fourth source is the truth table.
 /// - VOPD: this is the X half, `pair` the Y half. Both have the names of the single instructions (v_fmac_f32, not
 ///   v_dual_fmac_f32).
 /// - VINTERP, LDSDIR: `imm` is the count to wait for; lds_param_load: attribute and channel in the offsets.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 /// Number of families.
-const FAMILIES: usize = Family::Cdna3 as usize + 1;
+const FAMILIES: usize = Family::Gcn5 as usize + 1;
 
 /// Instruction rows of a family.
 pub struct Tables {
@@ -26,9 +26,9 @@ pub fn tables(family: Family) -> &'static Tables {
 /// Returns the opcode column of a family.
 const fn column(family: Family) -> usize {
     match family {
-        Family::Cdna1 => 0,
+        Family::Gcn5 | Family::Cdna1 => 0,
         Family::Cdna2 => 1,
-        Family::Cdna3 => 2,
+        Family::Cdna3 | Family::Cdna4 => 2,
         Family::Rdna2 => 3,
         Family::Rdna3 | Family::Rdna35 => 4,
         Family::Rdna4 => 5,
@@ -37,7 +37,18 @@ const fn column(family: Family) -> usize {
 
 /// Returns true if a family lacks an instruction of its opcode column.
 fn lacks(family: Family, name: &str) -> bool {
-    family == Family::Rdna3 && name.starts_with("s_") && (name.contains("_f32") || name.contains("_f16"))
+    /// Parts of the names of instructions that gfx908 and gfx950 add.
+    const GFX908: &str = "_mfma_ _accvgpr_ _dot2c_ _dot4c_ _dot8c_ _pk_fmac_ _atomic_pk_";
+    const GFX950: &str = "_bitop3_ _cvt_pk_bf16_ _cvt_pk_f16_ _f32_bf16 imum3_ 16x16x32_f16 \
+         16x16x32_bf16 32x32x16_f16 32x32x16_bf16 16x16x64_i8 32x32x32_i8";
+    let has_any = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
+    match family {
+        Family::Rdna3 => name.starts_with("s_") && has_any("_f32 _f16"),
+        Family::Gcn5 => has_any(GFX908) || name.ends_with("_atomic_add_f32"),
+        Family::Cdna3 => has_any(GFX950) && !name.starts_with("v_smfmac_"),
+        Family::Cdna4 => name.ends_with("_xf32"),
+        _ => false,
+    }
 }
 
 impl Tables {

@@ -223,6 +223,11 @@ pub fn decode_vop3(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         Some(_) => Operand::Vgpr(vdst as u16),
     };
     long_sources(words, &mut inst, row, high)?;
+    if row.name.starts_with("v_bitop3_") {
+        let Mods { neg, abs, omod, .. } = inst.mods;
+        inst.src[3] = Operand::Literal(u32::from(omod << 6 | abs << 3 | neg));
+        inst.mods = Mods { op_sel: inst.mods.op_sel, ..Mods::default() };
+    }
     Ok(inst)
 }
 
@@ -297,7 +302,7 @@ fn decode_matrix(
     inst.mods.abid = bits(word, 11, 4) as u8;
     inst.mods.blgp = bits(high, 29, 3) as u8;
     // gfx908 accumulates only in accumulation registers.
-    let accumulates = words.family == Family::Cdna1 || bit(word, 15);
+    let accumulates = !words.family.has_unified_registers() || bit(word, 15);
     long_sources(words, inst, row, high)?;
     let vdst = bits(word, 0, 8) as u16;
     inst.dst = if accumulates { Operand::Agpr(vdst) } else { Operand::Vgpr(vdst) };

@@ -35,7 +35,22 @@ pub struct ArchSpec {
     pub integrated: bool,
 }
 
-/// gfx90a, from which the rows of the other CDNA chips are derived.
+impl ArchSpec {
+    /// Sets the number of multiprocessors, the L2 cache in MiB, the clocks of the chip and its memory in MHz, and
+    /// the width of the memory bus in bits.
+    const fn sized(self, multiprocessors: u32, l2: u32, clock: u32, memory: u32, bus: u32) -> Self {
+        Self {
+            multiprocessors,
+            l2_cache_bytes: l2 << 20,
+            clock_khz: 1000 * clock,
+            memory_clock_khz: 1000 * memory,
+            memory_bus_bits: bus,
+            ..self
+        }
+    }
+}
+
+/// gfx90a, from which the rows of the other gfx9 chips are derived.
 const GFX90A: ArchSpec = ArchSpec {
     name: "gfx90a",
     gcn_arch_name: "gfx90a:sramecc+:xnack-",
@@ -58,7 +73,26 @@ const GFX90A: ArchSpec = ArchSpec {
     integrated: false,
 };
 
-/// gfx1100, from which the rows of the other RDNA chips are derived.
+const GFX908: ArchSpec = ArchSpec {
+    name: "gfx908",
+    gcn_arch_name: "gfx908:sramecc+:xnack-",
+    family: Family::Cdna1,
+    waves_per_simd: 10,
+    vgprs_per_simd: 256,
+    vgpr_granule: 4,
+    ..GFX90A.sized(120, 8, 1502, 1200, 4096)
+};
+
+const GFX942: ArchSpec = ArchSpec {
+    name: "gfx942",
+    gcn_arch_name: "gfx942:sramecc+:xnack-",
+    generic: "gfx9-4-generic",
+    family: Family::Cdna3,
+    minor: 4,
+    ..GFX90A.sized(304, 4, 2100, 1300, 8192)
+};
+
+/// gfx1100, from which the rows of the RDNA chips are derived.
 const GFX1100: ArchSpec = ArchSpec {
     name: "gfx1100",
     gcn_arch_name: "gfx1100",
@@ -81,33 +115,43 @@ const GFX1100: ArchSpec = ArchSpec {
     integrated: false,
 };
 
+const GFX1102: ArchSpec = ArchSpec {
+    name: "gfx1102",
+    gcn_arch_name: "gfx1102",
+    vgprs_per_simd: 1024,
+    vgpr_granule: 16,
+    ..GFX1100.sized(16, 2, 2600, 1125, 128)
+};
+
+const GFX1200: ArchSpec = ArchSpec {
+    name: "gfx1200",
+    gcn_arch_name: "gfx1200",
+    generic: "gfx12-generic",
+    family: Family::Rdna4,
+    major: 12,
+    ..GFX1100.sized(16, 4, 3130, 1259, 128)
+};
+
 /// All supported chips.
 pub const ARCHS: &[ArchSpec] = &[
     ArchSpec {
-        name: "gfx908",
-        gcn_arch_name: "gfx908:sramecc+:xnack-",
-        family: Family::Cdna1,
-        multiprocessors: 120,
-        waves_per_simd: 10,
-        vgprs_per_simd: 256,
-        vgpr_granule: 4,
-        clock_khz: 1_502_000,
-        memory_clock_khz: 1_200_000,
-        ..GFX90A
+        name: "gfx906",
+        gcn_arch_name: "gfx906:sramecc+:xnack-",
+        generic: "gfx9-generic",
+        family: Family::Gcn5,
+        ..GFX908.sized(60, 4, 1725, 1000, 4096)
     },
+    GFX908,
     GFX90A,
+    GFX942,
     ArchSpec {
-        name: "gfx942",
-        gcn_arch_name: "gfx942:sramecc+:xnack-",
-        generic: "gfx9-4-generic",
-        family: Family::Cdna3,
-        minor: 4,
-        multiprocessors: 304,
-        l2_cache_bytes: 4 << 20,
-        clock_khz: 2_100_000,
-        memory_clock_khz: 1_300_000,
-        memory_bus_bits: 8192,
-        ..GFX90A
+        name: "gfx950",
+        gcn_arch_name: "gfx950:sramecc+:xnack-",
+        family: Family::Cdna4,
+        minor: 5,
+        lds_per_workgroup: 160 << 10,
+        lds_per_multiprocessor: 160 << 10,
+        ..GFX942.sized(256, 4, 2400, 1950, 8192)
     },
     ArchSpec {
         name: "gfx1030",
@@ -116,80 +160,26 @@ pub const ARCHS: &[ArchSpec] = &[
         family: Family::Rdna2,
         major: 10,
         minor: 3,
-        multiprocessors: 40,
-        vgprs_per_simd: 1024,
-        vgpr_granule: 16,
-        l2_cache_bytes: 4 << 20,
-        clock_khz: 2_250_000,
-        memory_clock_khz: 1_000_000,
-        memory_bus_bits: 256,
-        ..GFX1100
+        ..GFX1102.sized(40, 4, 2250, 1000, 256)
     },
     GFX1100,
-    ArchSpec {
-        name: "gfx1102",
-        gcn_arch_name: "gfx1102",
-        multiprocessors: 16,
-        vgprs_per_simd: 1024,
-        vgpr_granule: 16,
-        l2_cache_bytes: 2 << 20,
-        clock_khz: 2_600_000,
-        memory_clock_khz: 1_125_000,
-        memory_bus_bits: 128,
-        ..GFX1100
-    },
+    GFX1102,
     ArchSpec {
         name: "gfx1103",
         gcn_arch_name: "gfx1103",
-        multiprocessors: 6,
-        vgprs_per_simd: 1024,
-        vgpr_granule: 16,
-        l2_cache_bytes: 2 << 20,
-        clock_khz: 2_700_000,
-        memory_clock_khz: 2_800_000,
-        memory_bus_bits: 128,
         integrated: true,
-        ..GFX1100
+        ..GFX1102.sized(6, 2, 2700, 2800, 128)
     },
     ArchSpec {
         name: "gfx1151",
         gcn_arch_name: "gfx1151",
         family: Family::Rdna35,
         minor: 5,
-        multiprocessors: 20,
-        l2_cache_bytes: 2 << 20,
-        clock_khz: 2_900_000,
-        memory_clock_khz: 4_000_000,
-        memory_bus_bits: 256,
         integrated: true,
-        ..GFX1100
+        ..GFX1100.sized(20, 2, 2900, 4000, 256)
     },
-    ArchSpec {
-        name: "gfx1200",
-        gcn_arch_name: "gfx1200",
-        generic: "gfx12-generic",
-        family: Family::Rdna4,
-        major: 12,
-        multiprocessors: 16,
-        l2_cache_bytes: 4 << 20,
-        clock_khz: 3_130_000,
-        memory_clock_khz: 1_259_000,
-        memory_bus_bits: 128,
-        ..GFX1100
-    },
-    ArchSpec {
-        name: "gfx1201",
-        gcn_arch_name: "gfx1201",
-        generic: "gfx12-generic",
-        family: Family::Rdna4,
-        major: 12,
-        multiprocessors: 32,
-        l2_cache_bytes: 8 << 20,
-        clock_khz: 2_970_000,
-        memory_clock_khz: 1_259_000,
-        memory_bus_bits: 256,
-        ..GFX1100
-    },
+    GFX1200,
+    ArchSpec { name: "gfx1201", gcn_arch_name: "gfx1201", ..GFX1200.sized(32, 8, 2970, 1259, 256) },
 ];
 
 /// Returns the row of an architecture. Feature suffixes (`:xnack-`) are ignored.

@@ -4,7 +4,6 @@ use super::memory::{Kind, Memory};
 use super::{arch::ArchSpec, injection, runtime};
 use crate::code_object::{CodeObject, CodeObjectError, Image, Kernel, Symbol, ValueKind};
 use crate::exec::{KernelSpec, Program};
-use crate::isa::Family;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -83,7 +82,7 @@ impl Module {
         };
         let descriptor = &kernel.descriptor;
         let wave32 = descriptor.wave32();
-        let unified = matches!(self.arch.family, Family::Cdna2 | Family::Cdna3);
+        let unified = self.arch.family.has_unified_registers();
         Ok(Function {
             module: Arc::clone(self),
             spec: KernelSpec {

@@ -15,7 +15,7 @@ pub const WAVE_SIZES: [u32; 2] = [32, 64];
 /// Target of a compiled fixture.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
-    family: Family,
+    pub family: Family,
     /// Suffix of the file name.
     suffix: &'static str,
     /// Lanes per wave.
@@ -27,15 +27,17 @@ const fn build(family: Family, suffix: &'static str, lanes: u32) -> Build {
 }
 
 /// Builds for gfx11 with waves of both sizes, and for a GPU of each other family.
-pub const BUILDS: [Build; 8] = [
+pub const BUILDS: [Build; 10] = [
     build(Family::Rdna3, "", 32),
     build(Family::Rdna3, ".wave64", 64),
     build(Family::Rdna2, ".gfx1030", 32),
     build(Family::Rdna35, ".gfx1151", 32),
     build(Family::Rdna4, ".gfx1201", 32),
+    build(Family::Gcn5, ".gfx906", 64),
     build(Family::Cdna1, ".gfx908", 64),
     build(Family::Cdna2, ".gfx90a", 64),
     build(Family::Cdna3, ".gfx942", 64),
+    build(Family::Cdna4, ".gfx950", 64),
 ];
 
 /// A loaded code object.
@@ -155,11 +157,11 @@ impl CodeObject {
             };
             let entry = u64::from(word(16)) | u64::from(word(20)) << 32;
             let wave32 = word(56) >> 10 & 1 != 0;
+            let unified = matches!(family, Family::Cdna2 | Family::Cdna3 | Family::Cdna4);
             kernels.push(KernelSpec {
                 name: name.to_owned(),
                 entry: base.wrapping_add(symbol.address()).wrapping_add(entry),
-                vgprs: if wave32 || matches!(family, Family::Cdna2 | Family::Cdna3) { 8 } else { 4 }
-                    * ((word(48) & 63) + 1),
+                vgprs: if wave32 || unified { 8 } else { 4 } * ((word(48) & 63) + 1),
                 sgprs: 106,
                 lds_bytes: word(0),
                 private_bytes: word(4),

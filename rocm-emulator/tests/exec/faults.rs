@@ -134,7 +134,7 @@ fn bad_launches_are_rejected() {
     for shape in [
         Shape::new(1, 0),
         Shape::new(1, 1025),
-        Shape { dynamic_lds: 65537, ..Shape::new(1, 32) },
+        Shape { dynamic_lds: (160 << 10) + 1, ..Shape::new(1, 32) },
         Shape { grid: [u32::MAX; 3], ..Shape::new(1, 32) },
     ] {
         let fault = code.launch("trap", shape, &args().pointer(&x), &[readable(&x)]).expect_err("refused");

@@ -1,5 +1,6 @@
 //! Comparison of kernels' results with formulas.
 use super::code_object::{Arguments, BUILDS, CodeObject, Shape, readable, writable};
+use rocm_emulator::isa::Family;
 
 fn args() -> Arguments {
     Arguments::default()
@@ -143,7 +144,9 @@ fn dynamic_lds() {
         let mut expected = x.clone();
         expected.chunks_mut(96).for_each(<[u32]>::reverse);
         let arguments = args().pointer(&x);
-        let shape = Shape { dynamic_lds: 96 * 4, ..Shape::new(3, 96) };
+        // A workgroup of gfx950 has 160 KiB.
+        let dynamic_lds = if build.family == Family::Cdna4 { 160 << 10 } else { 96 * 4 };
+        let shape = Shape { dynamic_lds, ..Shape::new(3, 96) };
         code.launch("reverse", shape, &arguments, &[writable(&mut x)]).expect("no fault");
         assert_eq!(x, expected);
     }

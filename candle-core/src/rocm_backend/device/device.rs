@@ -298,9 +298,9 @@ impl RocmDevice {
         self.state().kernels.refused()
     }
 
-    /// Returns true if the GPU has matrix multiplication instructions. All supported GPUs except gfx10.3 have them.
+    /// Returns true if the GPU has matrix multiplication instructions, as all supported GPUs but gfx906 and gfx10.3 do.
     pub fn has_matrix_units(&self) -> bool {
-        !self.arch().starts_with("gfx10")
+        !["gfx906", "gfx10"].iter().any(|family| self.arch().starts_with(family))
     }
 
     /// Returns true for a data-center GPU: an Instinct, or an NVIDIA GPU of the development driver. Per lane it has twice a

@@ -1,7 +1,7 @@
-//! Instruction names and operands of gfx9 (gfx908, gfx90a and gfx942).
+//! Instruction names and operands of gfx9 (gfx906, gfx908, gfx90a, gfx942 and gfx950).
 use super::{BEFORE_GFX11, CACHE_OPS, Names, swap_compare_operands};
 use crate::exec::wave::FIRST_AGPR;
-use crate::isa::{DecodeError, Encoding, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, expand};
+use crate::isa::{DecodeError, Encoding, Family, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, expand};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
@@ -26,14 +26,23 @@ const GFX9_NAMES: &str = "
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[BEFORE_GFX11, CACHE_OPS, GFX9_NAMES]));
 
+/// Conversions of 8-bit floats on gfx950, whose encoding is OCP's.
+const GFX950_NAMES: &str = "
+    v_cvt_{,pk_}f32_{fp8,bf8}               v_cvt_{,pk_}f32_{fp8,bf8} ocp
+    v_cvt_{pk,sr}_{fp8,bf8}_f32             v_cvt_{pk,sr}_{fp8,bf8}_f32 ocp
+";
+
+static OCP_NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[GFX950_NAMES]));
+
 /// 16-bit operations that preserve the half they do not write: those that select halves with op_sel, and the
 /// multiply-adds that accumulate or have a literal. All others clear it (LLVM's `zeroesHigh16BitsOfDest`).
 static PRESERVES_OTHER_HALF: LazyLock<HashSet<String>> = LazyLock::new(|| {
-    const PATTERNS: [&str; 4] = [
+    const PATTERNS: [&str; 5] = [
         "v_mad_{f,u,i}16",
         "v_{fma,div_fixup,mac,madmk,madak,fmac,fmamk,fmaak}_f16",
         "v_{min3,max3,med3}_{f,i,u}16",
         "v_{add,sub}_i16",
+        "v_bitop3_b16",
     ];
     PATTERNS.into_iter().flat_map(expand).collect()
 });
@@ -42,7 +51,7 @@ static PRESERVES_OTHER_HALF: LazyLock<HashSet<String>> = LazyLock::new(|| {
 const WHOLE_REGISTER: Sdwa =
     Sdwa { dst: Some((SdwaSelect::Dword, SdwaUnused::Pad)), src: [SdwaSelect::Dword; 2], sext: 0 };
 
-pub(super) fn rewrite(inst: &mut Inst) {
+pub(super) fn rewrite(family: Family, inst: &mut Inst) {
     let short = matches!(inst.encoding, Encoding::Vop1 | Encoding::Vop2 | Encoding::Vop3);
     if short && inst.sdwa.is_none() && inst.name.contains("16") && !PRESERVES_OTHER_HALF.contains(inst.name) {
         inst.sdwa = Some(WHOLE_REGISTER);
@@ -58,6 +67,9 @@ pub(super) fn rewrite(inst: &mut Inst) {
         let byte = BYTES[usize::from(inst.mods.op_sel >> 2 & 3)];
         inst.sdwa = Some(Sdwa { dst: Some((byte, SdwaUnused::Preserve)), ..WHOLE_REGISTER });
         inst.mods.op_sel = 0;
+    }
+    if family == Family::Cdna4 {
+        OCP_NAMES.apply(inst);
     }
     NAMES.apply(inst);
     if inst.name == "s_sendmsg_rtn_b64" {

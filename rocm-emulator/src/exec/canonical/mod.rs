@@ -16,7 +16,7 @@ pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
         Family::Rdna2 => gfx10::rewrite(&mut inst),
         Family::Rdna3 | Family::Rdna35 => {}
         Family::Rdna4 => gfx12::rewrite(&mut inst),
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => gfx9::rewrite(&mut inst),
+        _ => gfx9::rewrite(family, &mut inst),
     }
     inst
 }
@@ -85,7 +85,7 @@ const BEFORE_GFX11: &str = "
     v_cvt_{rpi,flr}_i32_f32                     v_cvt_{nearest,floor}_i32_f32
     v_cvt_pkrtz_f16_f32                         v_cvt_pk_rtz_f16_f32
     v_cvt_pknorm_{i16,u16}_f{32,16}             v_cvt_pk_norm_{i16,u16}_f{32,16}
-    v_dot2c_f32_f16                             v_dot2acc_f32_f16
+    v_dot2c_f32_{f16,bf16}                      v_dot2acc_f32_{f16,bf16}
 ";
 
 /// Cache operations, which become no-ops because the emulator's caches are coherent.

@@ -134,3 +134,21 @@ fn random_rounding_writes_a_byte() {
     let expected = Some((SdwaSelect::Byte2, SdwaUnused::Preserve));
     assert_eq!((convert.name, convert.sdwa.map(|sdwa| sdwa.dst)), ("v_cvt_sr_fp8_f32 fnuz", Some(expected)));
 }
+
+#[test]
+fn the_family_selects_the_encoding_of_8_bit_floats() {
+    for name in [
+        "v_cvt_f32_fp8",
+        "v_cvt_f32_bf8",
+        "v_cvt_pk_f32_fp8",
+        "v_cvt_pk_f32_bf8",
+        "v_cvt_pk_fp8_f32",
+        "v_cvt_pk_bf8_f32",
+        "v_cvt_sr_fp8_f32",
+        "v_cvt_sr_bf8_f32",
+    ] {
+        for (family, encoding) in [(Family::Cdna3, "fnuz"), (Family::Cdna4, "ocp")] {
+            assert_eq!(canonical(family, inst(name)).name, format!("{name} {encoding}"));
+        }
+    }
+}

@@ -34,7 +34,7 @@ pub(in crate::exec) struct Product {
     /// Broadcast of A: each group of 2^cbsz blocks uses block `abid` of the group.
     cbsz: u8,
     abid: u8,
-    /// Permutation of B's lanes; for gfx942's f64 the signs of A, B and C.
+    /// Permutation of B's lanes; for gfx942's and gfx950's f64 the signs of A, B and C.
     blgp: u8,
 }
 
@@ -50,13 +50,13 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
     if W != LANES {
         return None;
     }
-    let shape = Shape::of(inst.name)?;
+    let shape = Shape::of(inst.name, family)?;
     let mods = &inst.mods;
     if !shape.sparse && (1 << mods.cbsz > shape.blocks() || 1 << mods.cbsz <= mods.abid) {
         return None;
     }
     // gfx90a supports neither signs nor permutations for f64.
-    if shape.a == Element::F64 && family != Family::Cdna3 && mods.blgp != 0 {
+    if shape.a == Element::F64 && !family.is_gfx94() && mods.blgp != 0 {
         return None;
     }
     let [a, b, last] = [inst.src[0], inst.src[1], inst.src[2]];

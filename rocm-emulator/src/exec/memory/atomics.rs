@@ -1,6 +1,6 @@
 //! Atomic operations. They use the host's atomics, because workgroups run on several host threads.
 use super::{MemoryResult, Region, lanes::active, write_lanes};
-use crate::exec::vector::half::{narrow, widen};
+use crate::exec::vector::half::{narrow, narrow_to_bf16, widen};
 use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,9 +22,7 @@ fn each_half(a: u32, b: u32, op: impl Fn(u32, u32) -> u32) -> u32 {
 
 /// Adds two bf16, rounding to nearest even. f32 is precise enough for the double rounding to be correct.
 fn add_bf16(a: u32, b: u32) -> u32 {
-    let sum = f32::from_bits(a << 16) + f32::from_bits(b << 16);
-    let bits = sum.to_bits();
-    if sum.is_nan() { bits >> 16 | 0x40 } else { bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16 }
+    narrow_to_bf16(f32::from_bits(a << 16) + f32::from_bits(b << 16))
 }
 
 /// Returns the smaller value, or `old` if either is NaN: a NaN never replaces a number.

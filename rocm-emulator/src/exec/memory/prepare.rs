@@ -147,7 +147,7 @@ fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
     // Permutations stay within groups of 32 lanes on gfx10 and gfx11; elsewhere they span the wave.
     let group_size = match family {
         Family::Rdna2 | Family::Rdna3 | Family::Rdna35 => 32,
-        Family::Rdna4 | Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => 64,
+        _ => 64,
     };
     // Offsets of two-address forms are in units of one element, or of 64 elements.
     let distances = |bytes: u32| {

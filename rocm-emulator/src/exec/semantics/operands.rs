@@ -220,7 +220,7 @@ pub fn rounding(format: Format, mode: Mode) -> Rounding {
 fn clears_upper_half(family: Family, name: &str) -> bool {
     let parts = [
         "_min3_", "_max3_", "_med3_", "_fma_mix", "_mac_", "_madmk_", "_madak_", "_fmac_", "_fmamk_",
-        "_fmaak_",
+        "_fmaak_", "_bitop3_",
     ];
     let keeps =
         ["v_fma_f16", "v_mad_f16", "v_mad_u16", "v_mad_i16", "v_div_fixup_f16", "v_add_i16", "v_sub_i16"];

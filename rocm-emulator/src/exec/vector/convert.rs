@@ -1,6 +1,6 @@
 //! Conversions between number formats. Float to integer truncates and saturates; NaN becomes 0.
 use super::half;
-use super::kind::{B16, F16, F32, F64, I16, I32, U16, U32};
+use super::kind::{B16, F16, F32, F64, H2, I16, I32, U16, U32};
 use super::operation::operations;
 
 /// Quiets a signalling NaN, as the hardware's conversions do; the host's may not.
@@ -40,6 +40,8 @@ operations! { select;
     "v_cvt_pk_rtz_f16_f32" PairF16TowardZero (a: F32, b: F32) -> U32 {
         half::narrow_toward_zero(a) | half::narrow_toward_zero(b) << 16
     }
+    "v_cvt_pk_f16_f32" PairF16 (a: F32, b: F32) -> H2 { [a, b] }
+    "v_cvt_pk_bf16_f32" PairBf16 (a: F32, b: F32) -> U32 { half::narrow_to_bf16(a) | half::narrow_to_bf16(b) << 16 }
     "v_cvt_pk_i16_f32" PairI16FromF32 (a: F32, b: F32) -> U32 { pair_i16(to_i32(a), to_i32(b)) }
     "v_cvt_pk_u16_f32" PairU16FromF32 (a: F32, b: F32) -> U32 { pair_u16(to_u32(a), to_u32(b)) }
     "v_cvt_pk_i16_i32" PairI16FromI32 (a: I32, b: I32) -> U32 { pair_i16(a, b) }

@@ -28,6 +28,13 @@ pub fn narrow(value: f32) -> u32 {
     sign | if magnitude >= 0x4780_0000 { special } else { finite }
 }
 
+/// Rounds to bf16, to nearest even. NaN becomes quiet.
+#[inline(always)]
+pub fn narrow_to_bf16(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if value.is_nan() { bits >> 16 | 0x40 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
+}
+
 /// Rounds to f16, towards zero.
 #[inline(always)]
 pub fn narrow_toward_zero(value: f32) -> u32 {

@@ -49,6 +49,10 @@ operations! { select;
     "v_xor3_b32" Xor3 (a: U32, b: U32, c: U32) -> U32 { a ^ b ^ c }
     "v_and_or_b32" AndOr (a: U32, b: U32, c: U32) -> U32 { a & b | c }
     "v_lshl_or_b32" ShiftOr (a: U32, b: U32, c: U32) -> U32 { a << (b & 31) | c }
+    "v_bitop3_b32" TruthTable (a: U32, b: U32, c: U32, table: U32) -> U32 { truth_table(a, b, c, table) }
+    "v_bitop3_b16" TruthTable16 (a: U16, b: U16, c: U16, table: U32) -> U16 {
+        truth_table(a.into(), b.into(), c.into(), table) as u16
+    }
     "v_bfi_b32" BitFieldInsert (a: U32, b: U32, c: U32) -> U32 { a & b | !a & c }
     "v_bfm_b32" BitFieldMask (a: U32, b: U32) -> U32 { ((1 << (a & 31)) - 1) << (b & 31) }
     "v_bfe_u32" BitField (a: U32, b: U32, c: U32) -> U32 { a >> (b & 31) & ((1 << (c & 31)) - 1) }
@@ -90,6 +94,14 @@ operations! { select;
         let mean = |shift: u32| ((a >> shift & 0xff) + (b >> shift & 0xff) + (c >> shift & 1)) >> 1 << shift;
         mean(0) | mean(8) | mean(16) | mean(24)
     }
+}
+
+/// Returns for each bit the entry of a table that the bits of `a` (4), `b` (2) and `c` (1) select.
+#[inline(always)]
+fn truth_table(a: u32, b: u32, c: u32, table: u32) -> u32 {
+    let select = |bits: u32, index: u32, weight: u32| if index & weight != 0 { bits } else { !bits };
+    let entry = |index: u32| select(a, index, 4) & select(b, index, 2) & select(c, index, 1);
+    (0..8).fold(0, |result, index| result | entry(index) & (table >> index & 1).wrapping_neg())
 }
 
 #[inline(always)]

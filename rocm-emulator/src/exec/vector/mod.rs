@@ -197,6 +197,7 @@ fn select<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
         .or_else(|| carry::select(mnemonic))
         .or_else(|| transcendental::select(mnemonic))
         .or_else(|| packed::select(mnemonic))
+        .or_else(|| packed::select_dot(mnemonic))
         .or_else(|| small_float::select(mnemonic))
         .or_else(|| float16::select(mnemonic))
         .or_else(|| integer16::select(mnemonic))

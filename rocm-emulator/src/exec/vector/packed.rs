@@ -1,6 +1,6 @@
 //! VOP3P: packed operations, dot products and mixed-precision multiply-add.
 use super::kind::{F16, F32, H2, I32, Mixed, P16, S2, U32, W2};
-use super::operation::operations;
+use super::operation::{families, operations};
 use super::{half, order};
 
 operations! { select;
@@ -17,6 +17,8 @@ operations! { select;
     "v_pk_max_num_f16" MaxNumber (a: H2, b: H2) -> H2 { each_float(a, b, order::max_number) }
     "v_pk_minimum_f16" Minimum (a: H2, b: H2) -> H2 { each_float(a, b, order::min_or_nan) }
     "v_pk_maximum_f16" Maximum (a: H2, b: H2) -> H2 { each_float(a, b, order::max_or_nan) }
+    "v_pk_minimum3_f16" Minimum3 (a: H2, b: H2, c: H2) -> H2 { each_float(each_float(a, b, order::min_or_nan), c, order::min_or_nan) }
+    "v_pk_maximum3_f16" Maximum3 (a: H2, b: H2, c: H2) -> H2 { each_float(each_float(a, b, order::max_or_nan), c, order::max_or_nan) }
     "v_pk_add_u16" AddU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
     "v_pk_sub_u16" SubU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_sub) }
     "v_pk_add_i16" AddI16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
@@ -53,48 +55,28 @@ operations! { select;
     "v_dot2_u32_u16 clamp" Dot2UnsignedSaturate (a: P16, b: P16, c: U32) -> U32 {
         saturated_unsigned(dot2_unsigned(a, b, c))
     }
-    // The neg modifier of an integer dot product selects signed sources: 1 the first, 2 the second, 3 both.
-    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 0>(a, b, c.into()) as u32 }
-    "v_dot4_i32_iu8 clamp" Dot4Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<8, 0>(a, b, c.into()))
-    }
-    "v_dot4_i32_iu8 neg:1" Dot4Neg1 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 1>(a, b, c.into()) as u32 }
-    "v_dot4_i32_iu8 neg:1 clamp" Dot4Neg1Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<8, 1>(a, b, c.into()))
-    }
-    "v_dot4_i32_iu8 neg:2" Dot4Neg2 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 2>(a, b, c.into()) as u32 }
-    "v_dot4_i32_iu8 neg:2 clamp" Dot4Neg2Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<8, 2>(a, b, c.into()))
-    }
-    "v_dot4_i32_iu8 neg:3" Dot4Neg3 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 3>(a, b, c.into()) as u32 }
-    "v_dot4_i32_iu8 neg:3 clamp" Dot4Neg3Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<8, 3>(a, b, c.into()))
-    }
-    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot::<8, 0>(a, b, c.into()) as u32 }
+    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot::<8, NONE>(a, b, c.into()) as u32 }
     "v_dot4_u32_u8 clamp" Dot4UnsignedClamp (a: U32, b: U32, c: U32) -> U32 {
-        saturated_unsigned(dot::<8, 0>(a, b, c.into()) as u64)
+        saturated_unsigned(dot::<8, NONE>(a, b, c.into()) as u64)
     }
-    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 0>(a, b, c.into()) as u32 }
-    "v_dot8_i32_iu4 clamp" Dot8Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<4, 0>(a, b, c.into()))
-    }
-    "v_dot8_i32_iu4 neg:1" Dot8Neg1 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 1>(a, b, c.into()) as u32 }
-    "v_dot8_i32_iu4 neg:1 clamp" Dot8Neg1Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<4, 1>(a, b, c.into()))
-    }
-    "v_dot8_i32_iu4 neg:2" Dot8Neg2 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 2>(a, b, c.into()) as u32 }
-    "v_dot8_i32_iu4 neg:2 clamp" Dot8Neg2Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<4, 2>(a, b, c.into()))
-    }
-    "v_dot8_i32_iu4 neg:3" Dot8Neg3 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 3>(a, b, c.into()) as u32 }
-    "v_dot8_i32_iu4 neg:3 clamp" Dot8Neg3Clamp (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot::<4, 3>(a, b, c.into()))
-    }
-    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot::<4, 0>(a, b, c.into()) as u32 }
+    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot::<4, NONE>(a, b, c.into()) as u32 }
     "v_dot8_u32_u4 clamp" Dot8UnsignedClamp (a: U32, b: U32, c: U32) -> U32 {
-        saturated_unsigned(dot::<4, 0>(a, b, c.into()) as u64)
+        saturated_unsigned(dot::<4, NONE>(a, b, c.into()) as u64)
     }
 }
+
+/// Sources of an integer dot product that are signed, as its neg modifier selects.
+const NONE: u32 = 0;
+const FIRST: u32 = 1;
+const SECOND: u32 = 2;
+const BOTH: u32 = 3;
+
+families! { select_dot; none "" NONE, first " neg:1" FIRST, second " neg:2" SECOND, both " neg:3" BOTH; {
+    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: I32) -> U32 { dot::<8, K>(a, b, c.into()) as u32 }
+    "v_dot4_i32_iu8" " clamp" Dot4Clamp (a: U32, b: U32, c: I32) -> U32 { saturated(dot::<8, K>(a, b, c.into())) }
+    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: I32) -> U32 { dot::<4, K>(a, b, c.into()) as u32 }
+    "v_dot8_i32_iu4" " clamp" Dot8Clamp (a: U32, b: U32, c: I32) -> U32 { saturated(dot::<4, K>(a, b, c.into())) }
+} }
 
 #[inline(always)]
 fn each_float(a: [f32; 2], b: [f32; 2], f: impl Fn(f32, f32) -> f32) -> [f32; 2] {

@@ -131,7 +131,7 @@ pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
 pub fn write_mubuf(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     if !row.has_operands() {
         // All families encode these bits in cache operations, but LLVM prints only gfx942's.
-        if family == Family::Cdna3 {
+        if family.is_gfx94() {
             write_cache_policy(text, family, inst, row);
         }
         return;
@@ -186,13 +186,9 @@ fn write_cache_policy(text: &mut String, family: Family, inst: &Inst, row: &Row)
     let bits = match family {
         Family::Rdna4 => return gfx12::write_cache_policy(text, inst, row),
         // gfx942 has different names for the bits.
-        Family::Cdna3 if !is_scalar => [(mods.glc, " sc0"), (mods.slc, " nt"), (mods.scc, " sc1")],
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => {
-            [(mods.glc, " glc"), (mods.slc, " slc"), (mods.scc, " scc")]
-        }
-        Family::Rdna2 | Family::Rdna3 | Family::Rdna35 => {
-            [(mods.glc, " glc"), (mods.slc, " slc"), (mods.dlc, " dlc")]
-        }
+        _ if family.is_gfx94() && !is_scalar => [(mods.glc, " sc0"), (mods.slc, " nt"), (mods.scc, " sc1")],
+        _ if family.is_gfx9() => [(mods.glc, " glc"), (mods.slc, " slc"), (mods.scc, " scc")],
+        _ => [(mods.glc, " glc"), (mods.slc, " slc"), (mods.dlc, " dlc")],
     };
     for (_, name) in bits.into_iter().filter(|(set, _)| *set) {
         text.push_str(name);

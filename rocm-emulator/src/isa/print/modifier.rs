@@ -5,7 +5,7 @@ use super::super::sdwa::write_sdwa;
 use super::super::table::{Class, Row};
 use super::super::tables::tables;
 use super::super::vector::{FIRST_VOP3_ONLY, is_matrix};
-use super::super::{Dpp, DppControl, Encoding, Family, Inst};
+use super::super::{Dpp, DppControl, Encoding, Family, Inst, Operand};
 use std::fmt::{Result, Write};
 
 /// Writes all modifiers of a vector ALU instruction.
@@ -42,6 +42,11 @@ pub fn write_all(text: &mut String, family: Family, inst: &Inst, row: &Row) {
 /// it repeats the halves that the register names show.
 fn write_half_selection(text: &mut String, family: Family, inst: &Inst, row: &Row) -> Result {
     let op_sel = inst.mods.op_sel;
+    match inst.src[3] {
+        Operand::Literal(table @ 1..=10) => write!(text, " bitop3:{table}")?,
+        Operand::Literal(table) if table > 0 => write!(text, " bitop3:0x{table:x}")?,
+        _ => {}
+    }
     let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| inst.name.starts_with(prefix));
     let true16 = family.has_true16();
     if true16 && let Some(byte) = selected_byte(inst) {
@@ -90,7 +95,7 @@ fn selected_byte(inst: &Inst) -> Option<u8> {
 
 /// Writes the broadcast modifiers of a matrix product. In gfx942's f64 products, blgp holds signs.
 fn write_matrix(text: &mut String, family: Family, inst: &Inst) -> Result {
-    let signs = family == Family::Cdna3 && inst.name.ends_with("_f64");
+    let signs = family.is_gfx94() && inst.name.ends_with("_f64");
     for (name, value) in [("cbsz", inst.mods.cbsz), ("abid", inst.mods.abid), ("blgp", inst.mods.blgp)] {
         match (name, value) {
             (_, 0) => {}

@@ -32,7 +32,7 @@ impl Arithmetic {
         match (shape.a, family) {
             (Element::F32 | Element::F64 | Element::I8, _) => Self::Chain,
             (Element::Xf32, _) => Self::Aligned { group: 4, exponents },
-            (Element::Fp8 | Element::Bf8, _) => Self::AlignedHalves { group: 16, exponents },
+            _ if shape.a.width() == 8 => Self::AlignedHalves { group: 16, exponents },
             (_, Family::Cdna1) => Self::Exact(shape.per_lane),
             (_, Family::Cdna2) => {
                 let smallest_normal = power(exponents[0]) as f32;

@@ -1,6 +1,8 @@
 //! Types of matrix elements, and the positions of their bits in registers.
-use crate::exec::vector::{half, small_float};
+use crate::exec::vector::half;
+use crate::exec::vector::small_float::{self, BF8, FNUZ, FP8, OCP};
 use crate::exec::wave::Wave;
+use crate::isa::Family;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
@@ -11,9 +13,11 @@ pub(super) enum Element {
     F16,
     Bf16,
     I8,
-    /// gfx942's 8-bit floats ([`small_float`]).
+    /// 8-bit floats ([`small_float`]): gfx942's, and those of OCP, which gfx950 has.
     Fp8,
     Bf8,
+    OcpFp8,
+    OcpBf8,
 }
 
 impl Element {
@@ -22,7 +26,16 @@ impl Element {
             Self::F64 => 64,
             Self::F32 | Self::Xf32 => 32,
             Self::F16 | Self::Bf16 => 16,
-            Self::I8 | Self::Fp8 | Self::Bf8 => 8,
+            Self::I8 | Self::Fp8 | Self::Bf8 | Self::OcpFp8 | Self::OcpBf8 => 8,
+        }
+    }
+
+    /// Returns the type with the encoding of 8-bit floats that a family has.
+    pub(super) fn on(self, family: Family) -> Self {
+        match self {
+            Self::Fp8 if family == Family::Cdna4 => Self::OcpFp8,
+            Self::Bf8 if family == Family::Cdna4 => Self::OcpBf8,
+            other => other,
         }
     }
 
@@ -58,8 +71,10 @@ impl Element {
         match self {
             Self::F16 => half::widen(bits),
             Self::Bf16 => f32::from_bits(bits << 16),
-            Self::Fp8 => small_float::value::<{ small_float::FP8 }>(bits),
-            Self::Bf8 => small_float::value::<{ small_float::BF8 }>(bits),
+            Self::Fp8 => small_float::value::<FP8, FNUZ>(bits),
+            Self::Bf8 => small_float::value::<BF8, FNUZ>(bits),
+            Self::OcpFp8 => small_float::value::<FP8, OCP>(bits),
+            Self::OcpBf8 => small_float::value::<BF8, OCP>(bits),
             Self::Xf32 => f32::from_bits(bits & !0x1fff),
             Self::F32 | Self::F64 | Self::I8 => f32::from_bits(bits),
         }
@@ -69,8 +84,10 @@ impl Element {
     pub(super) fn smallest_exponent(self) -> i32 {
         match self {
             Self::F16 => -14,
-            Self::Fp8 => -7,
-            Self::Bf8 => -15,
+            Self::Fp8 => small_float::smallest_exponent::<FP8, FNUZ>(),
+            Self::Bf8 => small_float::smallest_exponent::<BF8, FNUZ>(),
+            Self::OcpFp8 => small_float::smallest_exponent::<FP8, OCP>(),
+            Self::OcpBf8 => small_float::smallest_exponent::<BF8, OCP>(),
             Self::F32 | Self::Xf32 | Self::Bf16 | Self::F64 | Self::I8 => -126,
         }
     }

@@ -1,5 +1,6 @@
 //! Shapes of matrix products, and the distribution of elements over lanes.
 use super::element::Element::{self, Bf8, Bf16, F16, F32, F64, Fp8, I8, Xf32};
+use crate::isa::Family;
 
 /// Lanes of a wave that can multiply matrices.
 pub(super) const LANES: usize = 64;
@@ -17,7 +18,7 @@ pub(super) struct Shape {
     pub(super) sparse: bool,
 }
 
-/// Mnemonics without `v_mfma_` (gfx908's and gfx90a's; gfx942's), side, k, k per lane, types of A and B.
+/// Mnemonics without `v_mfma_` (gfx908's and gfx90a's; gfx942's and gfx950's), side, k, k per lane, types of A and B.
 #[rustfmt::skip]
 const SHAPES: &[(&str, &str, usize, usize, usize, Element, Element)] = &[
     ("f32_32x32x1f32", "f32_32x32x1_2b_f32", 32, 1, 1, F32, F32),
@@ -49,6 +50,12 @@ const SHAPES: &[(&str, &str, usize, usize, usize, Element, Element)] = &[
     ("", "i32_16x16x32_i8", 16, 32, 8, I8, I8),
     ("f64_16x16x4f64", "f64_16x16x4_f64", 16, 4, 1, F64, F64),
     ("f64_4x4x4f64", "f64_4x4x4_4b_f64", 4, 4, 1, F64, F64),
+    ("", "f32_32x32x16_f16", 32, 16, 8, F16, F16),
+    ("", "f32_16x16x32_f16", 16, 32, 8, F16, F16),
+    ("", "f32_32x32x16_bf16", 32, 16, 8, Bf16, Bf16),
+    ("", "f32_16x16x32_bf16", 16, 32, 8, Bf16, Bf16),
+    ("", "i32_32x32x32_i8", 32, 32, 16, I8, I8),
+    ("", "i32_16x16x64_i8", 16, 64, 16, I8, I8),
     ("", "f32_32x32x4_xf32", 32, 4, 2, Xf32, Xf32),
     ("", "f32_16x16x8_xf32", 16, 8, 2, Xf32, Xf32),
     ("", "f32_16x16x32_bf8_bf8", 16, 32, 8, Bf8, Bf8),
@@ -81,16 +88,16 @@ const SPARSE_SHAPES: &[(&str, usize, usize, usize, Element, Element)] = &[
 ];
 
 impl Shape {
-    /// Returns the shape of a mnemonic, if it is known.
-    pub(super) fn of(name: &str) -> Option<Self> {
+    /// Returns the shape of a mnemonic of a family, if it is known.
+    pub(super) fn of(name: &str, family: Family) -> Option<Self> {
         if let Some(name) = name.strip_prefix("v_smfmac_") {
             let (_, side, k, per_lane, a, b) = *SPARSE_SHAPES.iter().find(|row| row.0 == name)?;
-            return Some(Self { side, k, per_lane, a, b, sparse: true });
+            return Some(Self { side, k, per_lane, a: a.on(family), b: b.on(family), sparse: true });
         }
         let name = name.strip_prefix("v_mfma_").filter(|name| !name.is_empty())?;
         let row = SHAPES.iter().find(|row| row.0 == name || row.1 == name)?;
         let (_, _, side, k, per_lane, a, b) = *row;
-        Some(Self { side, k, per_lane, a, b, sparse: false })
+        Some(Self { side, k, per_lane, a: a.on(family), b: b.on(family), sparse: false })
     }
 
     /// Returns the number of stored elements per row of A.

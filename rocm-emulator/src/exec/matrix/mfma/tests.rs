@@ -7,10 +7,12 @@ use crate::exec::wave::{Mode, VGPRS_AND_AGPRS};
 use crate::isa::{self, InlineFloat};
 use std::collections::BTreeSet;
 
-const FIXTURES: [(Family, &str); 3] = [
+const FIXTURES: [(Family, &str); 4] = [
     (Family::Cdna1, include_str!("../../../../tests/fixtures/gfx908.txt")),
     (Family::Cdna2, include_str!("../../../../tests/fixtures/gfx90a.txt")),
     (Family::Cdna3, include_str!("../../../../tests/fixtures/gfx942.txt")),
+    // Its additions; the other products are the same as gfx942's.
+    (Family::Cdna4, include_str!("../../../../tests/fixtures/gfx950.txt")),
 ];
 /// First registers of A, B, C and D.
 const A: u16 = 0;
@@ -79,6 +81,8 @@ impl ParsedShape {
             _ if name.ends_with("f64") || name.ends_with("f32") => 1,
             _ if name.ends_with("fp8") || name.ends_with("bf8") => 8,
             "v_mfma_i32_32x32x16_i8" | "v_mfma_i32_16x16x32_i8" => 8,
+            "v_mfma_i32_32x32x32_i8" | "v_mfma_i32_16x16x64_i8" => 16,
+            _ if ["16x16x32_", "32x32x16_"].iter().any(|shape| name.contains(shape)) => 8,
             // gfx908's bf16 has two elements per lane.
             _ if name.ends_with("bf16") && !name.contains("_bf16") => 2,
             _ => 4,
@@ -119,10 +123,12 @@ fn encode(element: Element, value: i32) -> (u64, usize) {
         Element::Bf16 => (u64::from(float.to_bits() >> 16), 16),
         Element::I8 => (u64::from(value as u8), 8),
         // 1 and 2 are powers of two: sign, exponent plus bias, no fraction.
-        Element::F16 | Element::Fp8 | Element::Bf8 => {
+        Element::F16 | Element::Fp8 | Element::Bf8 | Element::OcpFp8 | Element::OcpBf8 => {
             let (width, fraction, bias) = match element {
                 Element::F16 => (16, 10, 15),
                 Element::Fp8 => (8, 3, 8),
+                Element::OcpFp8 => (8, 3, 7),
+                Element::OcpBf8 => (8, 2, 15),
                 _ => (8, 2, 16),
             };
             let sign = u64::from(value < 0) << (width - 1);
@@ -208,22 +214,30 @@ fn products_agree_with_the_definition() {
         }
         for inst in &sparse {
             for (cbsz, abid) in [(0, 0), (0, 1), (0, 3), (1, 1)] {
-                check_sparse(inst, cbsz, abid);
+                check_sparse(family, inst, cbsz, abid);
             }
         }
         counts.push((dense.len(), sparse.len()));
     }
-    assert_eq!(counts, [(20, 0), (27, 0), (32, 14)]);
+    assert_eq!(counts, [(20, 0), (27, 0), (32, 14), (6, 0)]);
+    for inst in &instructions(Family::Cdna3, FIXTURES[2].1) {
+        if inst.name.ends_with("fp8") || inst.name.ends_with("bf8") {
+            match inst.name.starts_with("v_smfmac") {
+                true => check_sparse(Family::Cdna4, inst, 0, 0),
+                false => check(Family::Cdna4, inst, |block| block, |lane| lane),
+            }
+        }
+    }
 }
 
 /// Like [`check`], with two of four elements of A stored.
-fn check_sparse(inst: &Inst, cbsz: u8, abid: u8) {
+fn check_sparse(family: Family, inst: &Inst, cbsz: u8, abid: u8) {
     let parsed = ParsedShape::of(inst.name);
     let stored = parsed.per_lane / 2;
     let sets = 16 / stored;
     let mut inst = inst.clone();
     (inst.mods.cbsz, inst.mods.abid) = (cbsz, abid);
-    let step = prepare::<64>(&inst, Family::Cdna3).unwrap_or_else(|| panic!("{} is unknown", inst.name));
+    let step = prepare::<64>(&inst, family).unwrap_or_else(|| panic!("{} is unknown", inst.name));
     let (a, b) = (step.shape.a, step.shape.b);
     // Index of the stored element among four; the sets that are not selected hold other indices.
     let place = |row: usize, k: usize| (entry(5, 0, row, k).unsigned_abs() as usize + row + k) % 4;
@@ -418,7 +432,7 @@ fn gfx942_negates_f64_operands() {
 }
 
 #[test]
-fn eight_bit_floats_use_the_fnuz_formats() {
+fn the_family_selects_the_encoding_of_8_bit_floats() {
     // The largest number, the smallest normal, a denormal, and NaN (the code of -0).
     for (element, bits, value) in [
         (Element::Fp8, 0x7f, 240.0),
@@ -427,8 +441,22 @@ fn eight_bit_floats_use_the_fnuz_formats() {
         (Element::Bf8, 0x7f, 57344.0),
         (Element::Bf8, 0x04, 1.0 / 32768.0),
         (Element::Bf8, 0x81, -1.0 / 131_072.0),
+        (Element::OcpFp8, 0x7e, 448.0),
+        (Element::OcpFp8, 0x08, 1.0 / 64.0),
+        (Element::OcpFp8, 0x81, -1.0 / 512.0),
+        (Element::OcpBf8, 0x7b, 57344.0),
+        (Element::OcpBf8, 0x7c, f32::INFINITY),
+        (Element::OcpBf8, 0x81, -1.0 / 65536.0),
     ] {
         assert_eq!(element.value(bits), value, "{element:?} 0x{bits:x}");
+    }
+    for (own, family, expected) in [
+        (Element::Fp8, Family::Cdna3, Element::Fp8),
+        (Element::Fp8, Family::Cdna4, Element::OcpFp8),
+        (Element::Bf8, Family::Cdna4, Element::OcpBf8),
+        (Element::F16, Family::Cdna4, Element::F16),
+    ] {
+        assert_eq!(own.on(family), expected, "{own:?} on {family:?}");
     }
     assert!(Element::Fp8.value(0x80).is_nan() && Element::Bf8.value(0x80).is_nan());
 }

@@ -1,5 +1,6 @@
 //! Types of matrix elements: conversion of their values, and rounding.
 use crate::exec::vector::half;
+use crate::exec::vector::small_float::{self, BF8, FP8, OCP};
 
 /// An element of A or B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +34,8 @@ impl Element {
         f64::from(match self {
             Self::F16 => half::widen(bits),
             Self::Bf16 => f32::from_bits(bits << 16),
-            // E4M3's finite numbers are f16's, scaled by 2^8. E5M2 is the upper half of an f16.
-            Self::Fp8 if bits & 0x7f == 0x7f => f32::NAN,
-            Self::Fp8 => 256.0 * half::widen((bits & 0x80) << 8 | (bits & 0x7f) << 7),
-            Self::Bf8 => half::widen(bits << 8),
+            Self::Fp8 => small_float::value::<FP8, OCP>(bits),
+            Self::Bf8 => small_float::value::<BF8, OCP>(bits),
             Self::Int8 | Self::Int4 => bits as f32,
         })
     }
@@ -78,7 +77,7 @@ impl Sum {
     pub(super) fn rounded(self, value: f64) -> u32 {
         match self {
             Self::F16 => half::narrow(rounded_to_odd(value)),
-            Self::Bf16 => narrow_to_bf16(rounded_to_odd(value)),
+            Self::Bf16 => half::narrow_to_bf16(rounded_to_odd(value)),
             Self::F32 | Self::I32 => (value as f32).to_bits(),
         }
     }
@@ -94,10 +93,4 @@ fn rounded_to_odd(value: f64) -> f32 {
         return near;
     }
     f32::from_bits(if back.abs() < value.abs() { bits + 1 } else { bits - 1 })
-}
-
-#[inline(always)]
-fn narrow_to_bf16(value: f32) -> u32 {
-    let bits = value.to_bits();
-    if value.is_nan() { bits >> 16 | 0x40 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
 }

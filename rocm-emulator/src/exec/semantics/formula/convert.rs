@@ -1,6 +1,6 @@
 //! Moves and conversions between formats.
 use super::{Args, Out, Row, each};
-use crate::exec::semantics::number::{Exact, F16, Number, Rounding};
+use crate::exec::semantics::number::{BF16, Exact, F16, Number, Rounding};
 use crate::exec::semantics::operands::flushed;
 
 /// Converts to an integer with the given rounding, clamped to the result's range; NaN becomes 0.
@@ -106,6 +106,18 @@ pub const ROWS: &[Row] = &[
     }),
     each("v_cvt_pk_rtz_f16_f32 v_cvt_pkrtz_f16_f32 s_cvt_pk_rtz_f16_f32", "f32 f32 -> 2f16", |x| {
         let half = |i: usize| x.n(i).rounded(x.result_format(), Rounding::Zero);
+        Out::bits(half(0) | half(1) << 16)
+    }),
+    each("v_cvt_pk_f16_f32", "f32 f32 -> 2f16", |x| {
+        let half = |i: usize| x.n(i).rounded(x.result_format(), Rounding::Even);
+        Out::bits(half(0) | half(1) << 16)
+    }),
+    each("v_cvt_pk_bf16_f32", "f32 f32 -> u32", |x| {
+        // A NaN keeps its upper bits and becomes quiet.
+        let half = |i: usize| match x.n(i) {
+            Number::Nan { .. } => x.u(i) >> 16 | 0x40,
+            number => number.rounded(BF16, Rounding::Even),
+        };
         Out::bits(half(0) | half(1) << 16)
     }),
     each("v_pack_b32_f16", "r16 r16 -> u32", |x| Out::bits(x.u(0) | x.u(1) << 16)),

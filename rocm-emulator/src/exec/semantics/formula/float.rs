@@ -73,6 +73,15 @@ pub fn select_extreme(x: &Args, a: u64, b: u64, wanted: Ordering) -> u64 {
     }
 }
 
+/// Returns the least or greatest of three numbers, or NaN if one is NaN.
+pub fn extreme_or_nan(x: &Args, [a, b, c]: [u64; 3], wanted: Ordering) -> u64 {
+    let format = x.result_format();
+    if [a, b, c].iter().any(|bits| format.is_nan(*bits)) {
+        return format.nan();
+    }
+    select_extreme(x, select_extreme(x, a, b, wanted), c, wanted)
+}
+
 fn lesser(x: &Args, a: u64, b: u64) -> u64 {
     select_extreme(x, a, b, Ordering::Less)
 }
@@ -225,6 +234,12 @@ pub const ROWS: &[Row] = &[
     each("v_max_f64 v_max_num_f64", "f64 f64 -> f64", max),
     each("v_min_f16 v_min_num_f16 s_min_f16 s_min_num_f16", "f16 f16 -> f16", min),
     each("v_max_f16 v_max_num_f16 s_max_f16 s_max_num_f16", "f16 f16 -> f16", max),
+    each("v_minimum3_f32", "f32 f32 f32 -> f32", |x| {
+        Out::bits(extreme_or_nan(x, [x.u(0), x.u(1), x.u(2)], Ordering::Less))
+    }),
+    each("v_maximum3_f32", "f32 f32 f32 -> f32", |x| {
+        Out::bits(extreme_or_nan(x, [x.u(0), x.u(1), x.u(2)], Ordering::Greater))
+    }),
     each("v_min3_f32 v_min3_num_f32", "f32 f32 f32 -> f32", |x| {
         Out::bits(lesser(x, lesser(x, x.u(0), x.u(1)), x.u(2)))
     }),

@@ -129,6 +129,15 @@ fn multiply_add_wide(x: &Args) -> Out {
     Out::carry(value as u64, value >> 64 & 1 != 0)
 }
 
+/// Looks up each bit of the result in the table that is the fourth source.
+fn truth_table(x: &Args, bits: u32) -> Out {
+    let at = |bit: u32| {
+        let index = (0..3).fold(0, |index, source| 2 * index + (x.u(source) >> bit & 1));
+        (x.u(3) >> index & 1) << bit
+    };
+    Out::bits((0..bits).map(at).sum())
+}
+
 pub const ROWS: &[Row] = &[
     each("v_add_nc_u32 v_add_u32", "u32 u32 -> u32", sum),
     each("v_sub_nc_u32 v_sub_u32", "u32 u32 -> u32", difference),
@@ -231,6 +240,8 @@ pub const ROWS: &[Row] = &[
     each("v_xor_b16", "u16 u16 -> u16", |x| Out::bits(x.u(0) ^ x.u(1))),
     each("v_not_b16", "u16 -> u16", |x| Out::bits(!x.u(0))),
     each("v_or3_b32", "u32 u32 u32 -> u32", |x| Out::bits(x.u(0) | x.u(1) | x.u(2))),
+    each("v_bitop3_b32", "u32 u32 u32 u32 -> u32", |x| truth_table(x, 32)),
+    each("v_bitop3_b16", "u16 u16 u16 u32 -> u16", |x| truth_table(x, 16)),
     each("v_xor3_b32", "u32 u32 u32 -> u32", |x| Out::bits(x.u(0) ^ x.u(1) ^ x.u(2))),
     each("v_and_or_b32", "u32 u32 u32 -> u32", |x| Out::bits((x.u(0) & x.u(1)) | x.u(2))),
     each("v_lshl_or_b32", "u32 u32 u32 -> u32", |x| Out::bits((x.u(0) << (x.u(1) % 32)) | x.u(2))),

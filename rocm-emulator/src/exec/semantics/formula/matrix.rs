@@ -158,6 +158,9 @@ pub const ROWS: &[Row] = &[
     whole("v_mfma_f32_16x16x16_bf16", |inst, before, after| mfma(inst, before, after, Element::Bfloat, 2)),
     whole("v_mfma_f32_16x16x4f32", |inst, before, after| mfma(inst, before, after, Element::Single, 1)),
     whole("v_mfma_f32_16x16x4_f32", |inst, before, after| mfma(inst, before, after, Element::Single, 1)),
+    whole("v_mfma_i32_16x16x64_i8", |inst, before, after| mfma(inst, before, after, BYTE, 4)),
+    whole("v_mfma_f32_16x16x32_f16", |inst, before, after| mfma(inst, before, after, Element::Half, 4)),
+    whole("v_mfma_f32_16x16x32_bf16", |inst, before, after| mfma(inst, before, after, Element::Bfloat, 4)),
     whole("v_wmma_i32_16x16x16_iu8", wmma_of_bytes),
     whole("v_wmma_f32_16x16x16_bf16", |inst, before, after| {
         wmma(inst, before, after, [Element::Bfloat; 2], 8);

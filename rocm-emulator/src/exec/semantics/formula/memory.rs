@@ -423,8 +423,8 @@ fn scalar(inst: &Inst, before: &State, after: &mut State) {
 fn group_size(before: &State) -> usize {
     use crate::isa::Family;
     match before.family {
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 | Family::Rdna4 => 64,
         Family::Rdna2 | Family::Rdna3 | Family::Rdna35 => 32,
+        _ => 64,
     }
 }
 

@@ -58,6 +58,11 @@ fn extreme(x: &Args, wanted: Ordering) -> Out {
     Out::bits(one(0) | one(1) << 16)
 }
 
+fn extreme_or_nan(x: &Args, wanted: Ordering) -> Out {
+    let one = |half: usize| float::extreme_or_nan(x, [0, 1, 2].map(|index| x.halves(index)[half]), wanted);
+    Out::bits(one(0) | one(1) << 16)
+}
+
 /// Multiplies and adds three sources that are f32 or f16, in f32.
 fn mix(x: &Args) -> Out {
     let sum = x.n(0).times(&x.n(1)).plus(&x.n(2), x.rounding());
@@ -92,6 +97,8 @@ pub const ROWS: &[Row] = &[
     each("v_pk_fmac_f16", "2f16 2f16 +2f16 -> 2f16", fma),
     each("v_pk_min_f16 v_pk_min_num_f16", "2f16 2f16 -> 2f16", |x| extreme(x, Ordering::Less)),
     each("v_pk_max_f16 v_pk_max_num_f16", "2f16 2f16 -> 2f16", |x| extreme(x, Ordering::Greater)),
+    each("v_pk_minimum3_f16", "2f16 2f16 2f16 -> 2f16", |x| extreme_or_nan(x, Ordering::Less)),
+    each("v_pk_maximum3_f16", "2f16 2f16 2f16 -> 2f16", |x| extreme_or_nan(x, Ordering::Greater)),
     each("v_pk_add_f32", "2f32 2f32 -> 2f32", add),
     each("v_pk_mul_f32", "2f32 2f32 -> 2f32", mul),
     each("v_pk_fma_f32", "2f32 2f32 2f32 -> 2f32", fma),
@@ -121,5 +128,5 @@ pub const ROWS: &[Row] = &[
         dot2(x, |bits| super::super::number::F16.read(bits))
     }),
     each("v_dot2_f32_bf16", "2x16 2x16 f32 -> f32", |x| dot2(x, |bits| BF16.read(bits))),
-    each("v_dot2acc_f32_bf16", "2x16 2x16 +f32 -> f32", |x| dot2(x, |bits| BF16.read(bits))),
+    each("v_dot2acc_f32_bf16 v_dot2c_f32_bf16", "2x16 2x16 +f32 -> f32", |x| dot2(x, |bits| BF16.read(bits))),
 ];

@@ -179,3 +179,48 @@ fn pairs() {
         toward_zero(a) | toward_zero(b) << 16
     });
 }
+
+#[test]
+fn eight_bit_floats_have_the_encoding_that_the_name_says() {
+    for (from, to, fraction, bias, largest, infinity) in [
+        ("v_cvt_f32_fp8 fnuz", "v_cvt_pk_fp8_f32 fnuz", 3, 8, 0x7f, None),
+        ("v_cvt_f32_bf8 fnuz", "v_cvt_pk_bf8_f32 fnuz", 2, 16, 0x7f, None),
+        ("v_cvt_f32_fp8 ocp", "v_cvt_pk_fp8_f32 ocp", 3, 7, 0x7e, None),
+        ("v_cvt_f32_bf8 ocp", "v_cvt_pk_bf8_f32 ocp", 2, 15, 0x7b, Some(0x7c)),
+    ] {
+        let value = |code: u64| {
+            let (exponent, part) = ((code & 0x7f) >> fraction, code & ((1 << fraction) - 1));
+            let significand = part + (u64::from(exponent > 0) << fraction);
+            let magnitude = significand as f64 * 2f64.powi(exponent.max(1) as i32 - bias - fraction);
+            let magnitude = match code & 0x7f {
+                _ if from.ends_with("fnuz") && code == 0x80 => f64::NAN,
+                code if infinity == Some(code) => f64::INFINITY,
+                code if code > largest => f64::NAN,
+                _ => magnitude,
+            };
+            if code & 0x80 != 0 { -magnitude } else { magnitude }
+        };
+        let single = |value: f64| u64::from((value as f32).to_bits());
+        let codes: Vec<[u64; 3]> = (0..256).map(|code| [code, 0, 0]).collect();
+        check_inst(
+            &inst(from),
+            &codes,
+            |(bits, _)| canonical_nan32(bits as u32),
+            |[code, ..]| canonical_nan32(single(value(code)) as u32),
+        );
+        // Every number, the middle to the next one, and what lies beyond the largest.
+        let mut cases = vec![[single(f64::INFINITY), infinity.unwrap_or(u64::MAX), 0]];
+        cases.push([single(1e9), infinity.unwrap_or(u64::MAX), 0]);
+        cases.push([single(f64::NAN), u64::MAX, 0]);
+        for code in (0..=largest).flat_map(|code| [code, code | 0x80]) {
+            cases.push([single(value(code)), if value(code).is_nan() { u64::MAX } else { code }, 0]);
+            if code & 0x7f < largest && code != 0x80 {
+                cases.push([single((value(code) + value(code + 1)) / 2.0), code + (code & 1), 0]);
+            }
+        }
+        let observed = |code: u64| if value(code & 0xff).is_nan() { u64::MAX } else { code & 0xff };
+        for [bits, code, _] in cases {
+            check_inst(&inst(to), &[[bits, bits, 0]], |(found, _)| observed(found), |_| code);
+        }
+    }
+}
