@@ -168,8 +168,9 @@ impl Gpu {
         times.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
     }
 
-    /// Returns the microseconds of one dispatch in a graph, and of this many bytes from memory: no launch is faster.
-    pub fn bound(&self, bytes: f64) -> f64 {
-        self.dispatch_graph.0 + bytes / self.level(bytes).0 / 1e3
+    /// Returns the microseconds of one dispatch in a graph, and of this many bytes from the level that holds the
+    /// footprint: no launch is faster.
+    pub fn bound(&self, bytes: f64, footprint: f64) -> f64 {
+        self.dispatch_graph.0 + bytes / self.level(footprint).0 / 1e3
     }
 }

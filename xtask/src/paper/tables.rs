@@ -53,15 +53,16 @@ impl<'a> Row<'a> {
         let kernels = case.kernels.iter().map(|kernel| {
             let node = kernel.node(occupancy.of(kernel, gpu));
             let (us, limit) = gpu.time(&node);
-            (kernel.launches as f64 * us, limit, gpu.occupancy(&node))
+            (kernel.launches as f64 * us, limit, gpu.occupancy(&node), node.footprint)
         });
         let kernels: Vec<_> = kernels.collect();
-        let &(_, limit, waves) = kernels.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let &(_, limit, waves, _) = kernels.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let launches: u64 = case.kernels.iter().map(|kernel| kernel.launches).sum();
         let dispatches = launches as f64 * gpu.dispatch_graph.0;
         let busy: f64 = kernels.iter().map(|(us, ..)| us).sum();
         let limit = if dispatches > busy { "dispatch" } else { limit };
-        Some(Self { case, time: dispatches + busy, bound: gpu.bound(bytes as f64), limit, waves })
+        let footprint = kernels.iter().map(|kernel| kernel.3).fold(0., f64::max);
+        Some(Self { case, time: dispatches + busy, bound: gpu.bound(bytes as f64, footprint), limit, waves })
     }
 
     fn over(&self) -> f64 {
