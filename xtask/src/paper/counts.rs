@@ -5,6 +5,11 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use super::model::{LINE, Node};
+
+/// Accesses of a wave to global memory between two waits for memory: an assumption, since waits are not counted.
+const ACCESSES_PER_WAIT: f64 = 8.;
+
 #[derive(Debug, Deserialize)]
 pub struct Run {
     pub meta: Meta,
@@ -21,16 +26,12 @@ pub struct Meta {
 
 #[derive(Debug, Deserialize)]
 pub struct Case {
-    pub group: String,
     pub case: String,
     pub dtype: String,
     pub shape: String,
     /// Minimum number of bytes that must be read and written.
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// Number of elements of the largest operand.
-    #[serde(default)]
-    pub elements: u64,
     #[serde(default)]
     pub kernels: Vec<Kernel>,
 }
@@ -61,7 +62,6 @@ pub struct Instructions {
     pub scalar: u64,
     pub scalar_memory: u64,
     pub global_memory: u64,
-    pub lds: u64,
     pub scratch: u64,
     pub flow: u64,
 }
@@ -70,6 +70,8 @@ pub struct Instructions {
 pub struct Rates {
     pub quarter_rate: u64,
     pub double_precision: u64,
+    #[serde(default)]
+    pub products: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -91,10 +93,34 @@ impl Case {
     pub fn label(&self) -> String {
         format!("{} {} {}", self.case, self.dtype, self.shape)
     }
+}
 
-    /// Sums a count over all kernels.
-    pub fn sum(&self, count: impl Fn(&Kernel) -> u64) -> u64 {
-        self.kernels.iter().map(count).sum()
+impl Kernel {
+    /// Returns the mean of the kernel's launches; `occupancy` is the maximum number of waves per vector unit that its
+    /// registers allow.
+    pub fn node(&self, occupancy: f64) -> Node {
+        let each = |sum: u64| sum as f64 / self.launches.max(1) as f64;
+        let Self { instructions, rates, coalescing, .. } = self;
+        let per_wave = coalescing.accesses as f64 / self.waves.max(1) as f64;
+        Node {
+            wave_size: self.resources.wave_size as f64,
+            workgroups: each(self.workgroups),
+            waves: each(self.waves),
+            occupancy,
+            lds_bytes: self.resources.lds_bytes as f64,
+            footprint: LINE * each(coalescing.lines_loaded + coalescing.lines_stored),
+            accessed: LINE * each(coalescing.lines_128),
+            requested: each(coalescing.bytes),
+            accesses: each(instructions.global_memory + instructions.scratch),
+            vector: each(instructions.vector - rates.products.min(instructions.vector)),
+            quarter_rate: each(rates.quarter_rate),
+            double_precision: each(rates.double_precision),
+            products: each(rates.products),
+            scalar: each(instructions.scalar + instructions.scalar_memory),
+            branches: each(instructions.flow),
+            lds_steps: each(self.lds.steps + self.lds.bank_conflicts),
+            waits: (per_wave / ACCESSES_PER_WAIT).ceil(),
+        }
     }
 }
 
@@ -112,5 +138,10 @@ impl Run {
             run.meta.scale
         );
         Ok(run)
+    }
+
+    /// Returns the processor of the run, without the features after a colon.
+    pub fn processor(&self) -> &str {
+        self.meta.arch.split(':').next().unwrap_or_default()
     }
 }

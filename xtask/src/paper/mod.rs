@@ -1,22 +1,25 @@
-//! `cargo xtask paper`: estimates the benchmark's times on AMD chips from published peak rates.
+//! `cargo xtask paper`: estimates the benchmark's times on AMD GPUs from counts and published constants.
+mod check;
 mod counts;
 mod model;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::process::{self, cargo, root};
 use crate::report::{PAGE, replaced};
 use crate::setup;
 use crate::software_gpu::SoftwareGpu;
 use counts::Run;
-use model::CHIPS;
-use tables::{Occupancy, chip_of, markdown};
+use model::Constants;
+use tables::Occupancy;
 
 /// Markers of the part of the page that is replaced.
 const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask paper -->", "<!-- end: cargo xtask paper -->"];
@@ -35,41 +38,62 @@ pub struct Args {
     /// Print the tables and leave the page unchanged.
     #[arg(long)]
     print: bool,
+    /// Number of cases to list for each GPU, those with the largest model time over bound.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    worst: usize,
+    /// Print the model's error against published times of an MI300A, from a file or from MGPUSim's repository.
+    #[arg(long, value_name = "CSV", num_args = 0..=1)]
+    check: Option<Option<PathBuf>>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(file) = &args.check {
+        println!("{}", check::run_check(file.as_ref())?);
+        return Ok(());
+    }
+    let constants = Constants::published()?;
     let files = match args.counted.as_slice() {
-        [] => count(&args.filters)?,
+        [] => count(&constants, &args.filters)?,
         files => files.to_vec(),
     };
-    let runs = files.iter().map(|file| {
-        let run = Run::read(file)?;
-        let chip = chip_of(&run.meta.arch)
-            .with_context(|| format!("{}: no peak rates are known for {}", file.display(), run.meta.arch))?;
-        Ok((chip, run))
-    });
-    let runs = runs.collect::<Result<Vec<_>>>()?;
+    let counted = files.iter().map(|file| Run::read(file)).collect::<Result<Vec<_>>>()?;
+    let mut runs = Vec::new();
+    for gpu in &constants.gpus {
+        let of_gpu = counted.iter().filter(|run| gpu.counts.as_deref() == Some(run.processor()));
+        runs.extend(of_gpu.map(|run| (gpu, run)));
+    }
+    ensure!(!runs.is_empty(), "the counts are of no GPU in gpus.toml");
     let read =
         |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
-    let paper = markdown(&runs, &GROUPS, &Occupancy::parse(&read(OCCUPANCY)?));
+    let worst = tables::worst(&runs, args.worst, &Occupancy::parse(&read(OCCUPANCY)?));
     if args.print || !args.filters.is_empty() {
-        println!("{}", paper.text);
+        println!("{worst}");
     } else {
-        let page = replaced(&read(PAGE)?, MARKERS, &paper.text)?;
+        let text = format!("\n{}{worst}", tables::constants(&constants));
+        let page = replaced(&read(PAGE)?, MARKERS, &text)?;
         fs::write(root().join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
         println!("{PAGE} updated");
     }
-    println!("paper: {}", paper.summary);
     Ok(())
 }
 
-/// Runs the benchmark on the software GPU, once for each chip.
-fn count(filters: &[String]) -> Result<Vec<PathBuf>> {
-    setup::ensure(setup::DEMO)?;
-    CHIPS.iter().map(|chip| count_on(chip.arch, filters)).collect()
+/// Returns a table of the model's constants for an architecture, beside the values in the results of the benchmark.
+pub fn constants_beside(arch: &str, bench: &Value) -> Option<String> {
+    let processor = arch.split(':').next()?;
+    let constants = Constants::published().ok()?;
+    let gpu = constants.gpus.iter().find(|gpu| gpu.arch == processor)?;
+    Some(tables::beside(gpu, bench))
 }
 
-fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
+/// Runs the benchmark on the software GPU, once for each architecture whose counts are needed.
+fn count(constants: &Constants, filters: &[String]) -> Result<Vec<PathBuf>> {
+    setup::ensure(setup::DEMO)?;
+    let archs: BTreeSet<&str> = constants.gpus.iter().filter_map(|gpu| gpu.counts.as_deref()).collect();
+    let archs: Vec<&str> = archs.into_iter().collect();
+    archs.iter().map(|arch| count_on(arch, &archs, filters)).collect()
+}
+
+fn count_on(arch: &str, archs: &[&str], filters: &[String]) -> Result<PathBuf> {
     let file = process::cache_file(&format!("paper-{arch}.json"))?;
     let mut command = cargo(&["bench", "--quiet", "--profile", "dev", "--features", "rocm-emulator"]);
     command
@@ -79,7 +103,6 @@ fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
         command.args(["--group", group]);
     }
     command.args(filters);
-    let archs: Vec<&str> = CHIPS.iter().map(|chip| chip.arch).collect();
     // Without MIOpen, since its convolutions have no machine code on the software GPU to count.
     command.env("CANDLE_ROCM_ARCHS", archs.join(",")).env("CANDLE_ROCM_MIOPEN", "0");
     let profile = format!("profile={}", process::cache_file("paper-profile.json")?.display());

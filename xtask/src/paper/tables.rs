@@ -2,16 +2,14 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::counts::{Case, Run};
-use super::model::{CHIPS, Chip, Cost, LINE, bytes};
+use super::counts::{Case, Kernel, Run};
+use super::model::{ASSUMED, Constant, Constants, Gpu};
 
-/// Maximum ratio of the bytes moved to the minimum before a case is marked.
-const MAX_MOVED_RATIO: f64 = 1.05;
-/// Minimum bytes of a case: smaller ones are dominated by launch overhead, which the model ignores.
+/// Minimum bytes of a case: smaller ones are dominated by the dispatch.
 const MIN_CASE_BYTES: u64 = 1_000_000;
 
 /// Maximum number of waves per vector unit that registers allow, by kernel and architecture.
-pub struct Occupancy(HashMap<(String, String), u64>);
+pub struct Occupancy(HashMap<(String, String), f64>);
 
 impl Occupancy {
     /// Parses the table of `cargo xtask kernels`: a header with architectures, then a line per kernel, with
@@ -31,92 +29,44 @@ impl Occupancy {
         Self(waves)
     }
 
-    /// Returns the lowest number of a case's kernels; `None` if the table lacks a kernel.
-    fn of(&self, case: &Case, chip: &Chip) -> Option<u64> {
-        let waves = case.kernels.iter().map(|kernel| {
-            let by_registers = self.0.get(&(kernel.name.clone(), chip.arch.to_string()))?;
-            Some(chip.occupancy(kernel, *by_registers))
-        });
-        waves.collect::<Option<Vec<_>>>()?.into_iter().min()
+    /// Returns the waves of a kernel; all that the GPU holds if the table lacks the kernel.
+    fn of(&self, kernel: &Kernel, gpu: &Gpu) -> f64 {
+        self.0.get(&(kernel.name.clone(), gpu.arch.clone())).copied().unwrap_or(gpu.waves.0)
     }
 }
 
+/// Case on a GPU.
 struct Row<'a> {
-    chip: &'a Chip,
     case: &'a Case,
-    cost: Cost,
-    minimum_bytes: u64,
-    /// Ratios to the minimum bytes: bytes moved by memory, lines of all accesses, bytes requested by lanes.
-    moved: f64,
-    accessed: f64,
-    requested: f64,
-    waves: Option<u64>,
+    /// Microseconds by the model, and those that no launch can go below.
+    time: f64,
+    bound: f64,
+    /// Resource that takes most of the time, and the waves per vector unit of the kernel that takes longest.
+    limit: &'static str,
+    waves: f64,
 }
 
 impl<'a> Row<'a> {
     /// Returns `None` for a case that runs no kernels or moves less than [`MIN_CASE_BYTES`].
-    fn of(chip: &'a Chip, case: &'a Case, occupancy: &Occupancy) -> Option<Self> {
-        let minimum_bytes =
-            case.bytes.filter(|&bytes| bytes >= MIN_CASE_BYTES && !case.kernels.is_empty())?;
-        let over = |bytes: u64| bytes as f64 / minimum_bytes as f64;
-        Some(Self {
-            chip,
-            case,
-            cost: chip.cost(case),
-            minimum_bytes,
-            moved: over(bytes(case)),
-            accessed: over(LINE * case.sum(|kernel| kernel.coalescing.lines_128)),
-            requested: over(case.sum(|kernel| kernel.coalescing.bytes)),
-            waves: occupancy.of(case, chip),
-        })
+    fn of(gpu: &Gpu, case: &'a Case, occupancy: &Occupancy) -> Option<Self> {
+        let bytes = case.bytes.filter(|&bytes| bytes >= MIN_CASE_BYTES)?;
+        let kernels = case.kernels.iter().map(|kernel| {
+            let node = kernel.node(occupancy.of(kernel, gpu));
+            let (us, limit) = gpu.time(&node);
+            (kernel.launches as f64 * us, limit, gpu.occupancy(&node), node.footprint)
+        });
+        let kernels: Vec<_> = kernels.collect();
+        let &(_, limit, waves, _) = kernels.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let launches: u64 = case.kernels.iter().map(|kernel| kernel.launches).sum();
+        let dispatches = launches as f64 * gpu.dispatch_graph.0;
+        let busy: f64 = kernels.iter().map(|(us, ..)| us).sum();
+        let limit = if dispatches > busy { "dispatch" } else { limit };
+        let footprint = kernels.iter().map(|kernel| kernel.3).fold(0., f64::max);
+        Some(Self { case, time: dispatches + busy, bound: gpu.bound(bytes as f64, footprint), limit, waves })
     }
 
-    fn moves_too_much(&self) -> bool {
-        self.moved > MAX_MOVED_RATIO
-    }
-
-    fn is_issue_bound(&self) -> bool {
-        self.cost.issue > self.cost.memory
-    }
-
-    /// Returns true if lines are accessed repeatedly, so that caches have to serve them.
-    fn rereads_lines(&self) -> bool {
-        self.accessed > MAX_MOVED_RATIO
-    }
-
-    /// Returns the larger of the two times, and the resource that it is spent on.
-    fn time(&self) -> (f64, &'static str) {
-        match self.cost {
-            Cost { memory, issue, kind } if issue > memory => (issue, kind),
-            Cost { memory, .. } => (memory, "memory"),
-        }
-    }
-
-    /// Returns instructions per lane and element: vector, scalar, and those that access memory or LDS.
-    fn instructions(&self) -> [f64; 3] {
-        let lanes = self.case.kernels.first().map_or(0, |kernel| kernel.resources.wave_size);
-        let sums = [
-            self.case.sum(|kernel| kernel.instructions.vector),
-            self.case.sum(|kernel| {
-                let of = &kernel.instructions;
-                of.scalar + of.scalar_memory + of.flow
-            }),
-            self.case.sum(|kernel| {
-                let of = &kernel.instructions;
-                of.global_memory + of.lds + of.scratch
-            }),
-        ];
-        sums.map(|sum| (sum * lanes) as f64 / self.case.elements.max(1) as f64)
-    }
-
-    /// Returns the letters of the limits that the case exceeds.
-    fn marks(&self) -> String {
-        let missed = [
-            (" **B**", self.moves_too_much()),
-            (" **I**", self.is_issue_bound()),
-            (" L", self.rereads_lines()),
-        ];
-        missed.into_iter().filter(|(_, is_missed)| *is_missed).map(|(letter, _)| letter).collect()
+    fn over(&self) -> f64 {
+        self.time / self.bound
     }
 
     fn kernels(&self) -> String {
@@ -126,33 +76,10 @@ impl<'a> Row<'a> {
         });
         names.collect::<Vec<_>>().join(", ")
     }
-
-    fn cells(&self) -> [String; COLUMNS.len()] {
-        let steps = self.case.sum(|kernel| kernel.lds.steps);
-        let conflicts = self.case.sum(|kernel| kernel.lds.bank_conflicts);
-        let accesses = self.case.sum(|kernel| kernel.coalescing.accesses);
-        let lines = self.case.sum(|kernel| kernel.coalescing.lines_128);
-        let quotient = |a: u64, b: u64| if b == 0 { "-".to_string() } else { rounded(a as f64 / b as f64) };
-        let [vector, scalar, memory] = self.instructions().map(rounded);
-        let (time, bound) = self.time();
-        let waves = self.waves.map_or("?".to_string(), |waves| waves.to_string());
-        [
-            format!("{}{}", self.case.label(), self.marks()),
-            format!("{:.1}", self.minimum_bytes as f64 / 1e6),
-            format!("{}, {}, {}", rounded(self.moved), rounded(self.accessed), rounded(self.requested)),
-            quotient(lines, accesses),
-            quotient(conflicts, steps),
-            format!("{waves}/{}", self.chip.waves),
-            format!("{vector}, {scalar}, {memory}"),
-            rounded(self.cost.memory),
-            rounded(self.cost.issue),
-            format!("{} {bound}", rounded(time)),
-        ]
-    }
 }
 
 /// Formats with three significant digits, or with all digits before the point.
-fn rounded(value: f64) -> String {
+pub fn rounded(value: f64) -> String {
     let digits = match value {
         value if value < 9.995 => 2,
         value if value < 99.95 => 1,
@@ -161,75 +88,76 @@ fn rounded(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-const COLUMNS: [&str; 10] = [
-    "case",
-    "minimum MB",
-    "bytes / minimum: moved, all accesses, requested",
-    "lines per access",
-    "LDS conflicts per step",
-    "waves",
-    "instructions per element: vector, scalar, memory",
-    "memory, us",
-    "issue, us",
-    "bound, us",
-];
-
-pub struct Paper {
-    pub text: String,
-    pub summary: String,
+/// Returns the table of constants with their sources.
+pub fn constants(constants: &Constants) -> String {
+    let names: Vec<&str> = constants.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    let values: Vec<_> = constants.gpus.iter().map(Gpu::constants).collect();
+    let mut text = format!("| constant | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    for name in values.first().into_iter().flat_map(|first| first.keys()) {
+        let cells =
+            values.iter().map(|gpu| gpu.get(name).map_or_else(String::new, |c| format!("{} {}", c.0, c.1)));
+        let _ = writeln!(text, "| `{name}` | {} |", cells.collect::<Vec<_>>().join(" | "));
+    }
+    let _ = writeln!(text, "\n- **{ASSUMED}**: a guess; nothing was published.");
+    for (key, source) in &constants.sources {
+        let _ = writeln!(text, "- **{key}**: {source}.");
+    }
+    text
 }
 
-/// Returns the sections of all runs, with the groups in the given order.
-pub fn markdown(runs: &[(&Chip, Run)], groups: &[&str], occupancy: &Occupancy) -> Paper {
-    let mut rows: Vec<Row<'_>> = runs
-        .iter()
-        .flat_map(|(chip, run)| run.cases.iter().filter_map(|case| Row::of(chip, case, occupancy)))
-        .collect();
-    rows.sort_by_key(|row| groups.iter().position(|group| *group == row.case.group));
-    let mut text = String::from("### Cases above the limits\n\n");
-    let count = |missed: &dyn Fn(&Row<'_>) -> bool| rows.iter().filter(|row| missed(row)).count();
-    let summary = format!(
-        "{} cases of at least 1 MB: {} move more than {MAX_MOVED_RATIO} times the minimum bytes (B), {} have an issue \
-         time above the memory time (I), {} access lines repeatedly (L)",
-        rows.len(),
-        count(&|row| row.moves_too_much()),
-        count(&|row| row.is_issue_bound()),
-        count(&|row| row.rereads_lines()),
+/// Returns the constants of a GPU, each with its source, and the values that a run of the benchmark measured.
+pub fn beside(gpu: &Gpu, bench: &serde_json::Value) -> String {
+    let rows = bench["results"].as_array();
+    let figure = |case: &str, of: &dyn Fn(&serde_json::Value) -> Option<f64>| {
+        rows.into_iter().flatten().find(|row| row["case"] == case).and_then(of)
+    };
+    let us = |row: &serde_json::Value| row["us"].as_f64();
+    let measured = [
+        ("dispatch_stream", figure("launch_tiny_add", &us)),
+        ("memory_rate", figure("device_copy", &|row| Some(row["bytes"].as_f64()? / us(row)? / 1e3))),
+    ];
+    let mut text = format!(
+        "Model constants of {}\n\n| Constant | Value | Source | Measured here |\n|---|---|---|---|\n",
+        gpu.name
     );
-    let _ = writeln!(text, "{summary}.\n");
-    text += "| chip | case | bytes moved / minimum | all accesses / minimum | issue time / memory time | kind | kernels |\n";
-    text += "|---|---|---|---|---|---|---|\n";
-    for row in rows.iter().filter(|row| row.moves_too_much() || row.is_issue_bound()) {
-        let bold = |text: String, missed: bool| if missed { format!("**{text}**") } else { text };
+    for (name, Constant(value, source)) in gpu.constants() {
+        let here = measured.iter().find(|(measured, _)| *measured == name).and_then(|(_, figure)| *figure);
+        let _ = writeln!(text, "| {name} | {value} | {source} | {} |", here.map_or("-".to_string(), rounded));
+    }
+    text
+}
+
+/// Returns the tables of the cases with the largest times over their bounds, for each GPU.
+pub fn worst(runs: &[(&Gpu, &Run)], count: usize, occupancy: &Occupancy) -> String {
+    let mut text = String::new();
+    for (gpu, run) in runs {
+        let rows = run.cases.iter().filter_map(|case| Row::of(gpu, case, occupancy));
+        let mut rows: Vec<Row<'_>> = rows.collect();
+        rows.sort_by(|a, b| b.over().total_cmp(&a.over()));
+        let median = rows.get(rows.len() / 2).map_or(0., Row::over);
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} |",
-            row.chip.name,
-            row.case.label(),
-            bold(rounded(row.moved), row.moves_too_much()),
-            rounded(row.accessed),
-            bold(rounded(row.cost.issue / row.cost.memory), row.is_issue_bound()),
-            row.cost.kind,
-            row.kernels(),
+            "\n### {} ({}), counted as {} on {}\n\n{} cases of at least 1 MB. The model's time is {median:.2} times the bound in the \
+             median case.\n\n| case | model, us | bound, us | model / bound | limit | waves | kernels |\n|---|---|---|---|---|---|---|",
+            gpu.name,
+            gpu.arch,
+            run.processor(),
+            run.meta.date,
+            rows.len(),
         );
-    }
-    for (chip, run) in runs {
-        let _ = writeln!(text, "\n### {} ({}), {}\n", chip.name, chip.arch, run.meta.date);
-        let _ = writeln!(text, "| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
-        let mut group = "";
-        for row in rows.iter().filter(|row| row.chip.arch == chip.arch) {
-            if row.case.group != group {
-                group = &row.case.group;
-                let _ = writeln!(text, "| **{group}** |{}", " |".repeat(COLUMNS.len() - 1));
-            }
-            let _ = writeln!(text, "| {} |", row.cells().join(" | "));
+        for row in rows.iter().take(count) {
+            let [time, bound] = [row.time, row.bound].map(rounded);
+            let _ = writeln!(
+                text,
+                "| {} | {time} | {bound} | {:.2} | {} | {}/{} | {} |",
+                row.case.label(),
+                row.over(),
+                row.limit,
+                row.waves,
+                gpu.waves.0,
+                row.kernels(),
+            );
         }
     }
-    Paper { text, summary }
-}
-
-/// Returns the chip of an architecture; features after a colon are ignored.
-pub fn chip_of(arch: &str) -> Option<&'static Chip> {
-    let processor = arch.split(':').next().unwrap_or(arch);
-    CHIPS.iter().find(|chip| chip.arch == processor)
+    text
 }

@@ -12,6 +12,8 @@ use crate::{demo, example, stress};
 
 /// Maximum number of concurrent fuzzer processes.
 const MAX_FUZZERS: usize = 8;
+/// File with the times of operations.
+pub const BENCH_JSON: &str = "bench.json";
 /// Duration of the stress stage in minutes.
 const STRESS_MINUTES: f64 = 3.0;
 
@@ -106,7 +108,7 @@ impl Session {
     }
 
     pub fn benches(&self, limit: Duration) -> Result<Outcome> {
-        let file = self.out.join("bench.json");
+        let file = self.out.join(BENCH_JSON);
         let mut command = self.command(&format!("deps/{BENCH}"))?;
         command
             .args(["--scale", if self.quick { "smoke" } else { "full" }, "--device", "rocm", "--json"])

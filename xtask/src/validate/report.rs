@@ -7,8 +7,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::artifacts::first_line_of;
+use super::programs::BENCH_JSON;
 use super::session::{Outcome, Session, Status};
 use super::stages::Stage;
+use crate::{paper, process};
 
 pub const JSON: &str = "report.json";
 pub const TEXT: &str = "report.md";
@@ -137,7 +139,18 @@ impl Report {
                 let _ = writeln!(text, "\n```text\n{last}\n```");
             }
         }
+        text.extend(self.model_constants(session, driver));
         session.scrubber.text(&text)
+    }
+
+    /// Returns the constants of the time model for the first GPU, beside what the benchmark measured on it.
+    fn model_constants(&self, session: &Session, driver: &str) -> Option<String> {
+        let doctor = self.entries.iter().find(|entry| entry.stage.is_doctor())?;
+        let arch = doctor.outcome.figures["gpus"][0]["arch"].as_str()?;
+        // Times of the software GPU say nothing about hardware.
+        let measured = Some(session.out.join(BENCH_JSON)).filter(|_| !driver.starts_with("emulator"));
+        let bench = measured.and_then(|file| process::read_json(&file).ok()).unwrap_or_default();
+        Some(format!("\n## {}", paper::constants_beside(arch, &bench)?))
     }
 }
 

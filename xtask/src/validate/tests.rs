@@ -106,3 +106,16 @@ fn a_folder_with_other_files_is_rejected_and_unchanged() {
     assert!(folder.path().join("thesis.txt").is_file());
     assert!(arguments(&["--only", "nothing"]).is_err());
 }
+
+#[test]
+fn the_report_names_each_constant_of_the_time_model_as_assumed_published_or_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = r#"echo '{"results": [{"case": "device_copy", "us": 10.0, "bytes": 9000000}]}' > "$6""#;
+    let programs = [("examples/doctor", DOCTOR), ("deps/operations", bench)];
+    let (good, report) = run_packed(folder.path(), &["--only", "doctor", "--only", "benches"], &programs);
+    assert!(good, "{report}");
+    let text = fs::read_to_string(folder.path().join("out").join(report::TEXT)).unwrap();
+    assert!(text.contains("## Model constants of RX 7900 XTX"), "{text}");
+    assert!(text.contains("| l2_latency | 110 | assumed | - |"), "{text}");
+    assert!(text.contains("| memory_rate | 732 | origami | 900 |"), "{text}");
+}
