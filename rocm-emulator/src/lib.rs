@@ -51,6 +51,11 @@ pub fn last_error() -> Option<String> {
     runtime::last_detail()
 }
 
+/// Returns the folder with the files of procfs and sysfs of the simulated machine; `None` if the options name none.
+pub fn system_folder() -> Option<&'static std::path::Path> {
+    runtime::runtime().ok()?.options.system.as_deref()
+}
+
 /// Returns the number of kernel launches that the process has enqueued.
 pub fn launch_count() -> u64 {
     runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)

@@ -18,6 +18,8 @@ pub enum Miopen {
     Present,
     /// Installed, but without a solution for any convolution.
     WithoutSolutions,
+    /// Installed, but its compiler fails for every solution.
+    Broken,
     /// Not installed: every function fails.
     Absent,
 }
@@ -58,6 +60,8 @@ pub struct Options {
     pub injection: Injection,
     /// State of hipBLASLt.
     pub hipblaslt: HipBlasLt,
+    /// Folder with the files of procfs and sysfs of the simulated machine, such as `proc/meminfo`.
+    pub system: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -73,6 +77,7 @@ impl Default for Options {
             miopen: Miopen::default(),
             injection: Injection::default(),
             hipblaslt: HipBlasLt::default(),
+            system: None,
         }
     }
 }
