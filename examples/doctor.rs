@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The exit status is 0 if models can run on at least one GPU, otherwise 1.
-use candle_core::rocm::{GpuReport, Report, RocmDevice};
+use candle_core::rocm::{GpuReport, PoolSize, Report, RocmDevice};
 use clap::Parser;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -49,6 +49,11 @@ fn json(report: &Report) -> Value {
             })
         })
         .collect();
+    let problems: Vec<Value> = report
+        .problems
+        .iter()
+        .map(|problem| json!({ "ordinal": problem.ordinal, "text": problem.text, "source": problem.source }))
+        .collect();
     let variables: Vec<Value> = report
         .variables
         .iter()
@@ -68,6 +73,7 @@ fn json(report: &Report) -> Value {
         "default_ordinal": report.default_ordinal,
         "embedded": report.embedded,
         "libraries": libraries,
+        "problems": problems,
         "variables": variables,
         "advice": report.advice,
     })
@@ -85,8 +91,16 @@ fn gpu(gpu: &GpuReport) -> Value {
         "integrated": gpu.integrated,
         "total_memory": gpu.total_memory,
         "free_memory": gpu.free_memory.as_ref().ok(),
+        "vram": pool(gpu.memory_pools.vram),
+        "gtt": pool(gpu.memory_pools.gtt),
+        "ram": pool(gpu.memory_pools.ram),
         "code_object": gpu.code_object,
         "refused": gpu.refused,
         "self_test": self_test,
+        "problems": gpu.problems,
     })
+}
+
+fn pool(pool: Option<PoolSize>) -> Option<Value> {
+    pool.map(|pool| json!({ "free": pool.free, "total": pool.total }))
 }

@@ -271,14 +271,14 @@ fn computes_with_tuning() -> Result<()> {
     )
 }
 
-/// Our kernels compute if MIOpen is not installed or has no solution for any shape.
+/// Our kernels compute if MIOpen is not installed, has no solution for any shape, or cannot compile.
 #[test]
 #[serial(gpu)]
 fn our_kernels_compute_without_the_library() -> Result<()> {
     if fresh_device()?.is_none() {
         return Ok(());
     }
-    for what in ["miopen=absent", "miopen=none"] {
+    for what in ["miopen=absent", "miopen=none", "miopen=broken"] {
         run_in_child("computes_without_the_library", &[("CANDLE_ROCM_EMULATOR", Path::new(what))]);
     }
     Ok(())
@@ -289,14 +289,23 @@ fn our_kernels_compute_without_the_library() -> Result<()> {
 fn computes_without_the_library() -> Result<()> {
     let Some(device) = fresh_device()? else { return Ok(()) };
     let expected = all_directions(&Device::Cpu, DType::F32)?;
+    let broken = std::env::var("CANDLE_ROCM_EMULATOR").is_ok_and(|options| options == "miopen=broken");
+    let mut compiled = 0;
     for dtype in [DType::F32, DType::F16] {
         let (got, made) = count_calls(|| all_directions(&device, dtype));
         assert_all_close(&got?, &expected, "without")?;
+        let compiles = made.iter().filter(|(name, _)| name.ends_with("CompileSolution"));
+        compiled += compiles.map(|(_, count)| count).sum::<u64>();
         assert!(IMMEDIATE.iter().all(|name| !made.contains_key(name)), "{made:?}");
         // The library is not queried a second time.
         let (got, made) = count_calls(|| all_directions(&device, dtype));
         assert_all_close(&got?, &expected, "without")?;
         assert!(made.keys().all(|name| !name.starts_with("miopen")), "{made:?}");
     }
+    // A second failure shows that MIOpen cannot compile, and is reported once.
+    assert_eq!(compiled, if broken { 2 } else { 0 });
+    let problems = device.as_rocm_device()?.problems();
+    assert_eq!(problems.len(), usize::from(broken), "{problems:?}");
+    assert!(problems.iter().all(|text| text.contains("CANDLE_ROCM_MIOPEN=0")), "{problems:?}");
     Ok(())
 }

@@ -154,6 +154,51 @@ fn harmful_variables_are_reported_first() {
 }
 
 #[test]
+fn a_miopen_that_cannot_compile_is_reported() {
+    let broken = [(DRIVER, "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", "miopen=broken")];
+    let (healthy, report_text) = text(&broken);
+    assert!(healthy, "{report_text}");
+    assert_contains(
+        &report_text,
+        &["  problem  2 solutions of MIOpen failed", "advice     2 solutions of MIOpen"],
+    );
+    let absent = [(DRIVER, "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", "miopen=absent")];
+    assert_contains(&text(&absent).1, &["advice     all is well"]);
+}
+
+#[test]
+fn memory_pools_and_known_problems_of_the_machine_are_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gpu = "sys/bus/pci/devices/ffff:00:00.0";
+    for (name, content) in [
+        (&*format!("{gpu}/mem_info_vram_total"), "536870912\n"),
+        (&*format!("{gpu}/mem_info_vram_used"), "134217728\n"),
+        (&*format!("{gpu}/mem_info_gtt_total"), "12884901888\n"),
+        (&*format!("{gpu}/mem_info_gtt_used"), "2147483648\n"),
+        (&*format!("{gpu}/fw_version/mes_fw_version"), "0x00000083\n"),
+        ("proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n"),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, content).expect("a file");
+    }
+    let options = format!("system={}", folder.path().display());
+    let machine = [(DRIVER, "emulator:gfx1151"), ("CANDLE_ROCM_EMULATOR", options.as_str())];
+    let (_, report_text) = text(&machine);
+    let memory =
+        ["8.00 GiB free of 16.00 GiB", "VRAM: 0.38 GiB free of 0.50 GiB", "GTT: 10.00 GiB free of 12.00 GiB"];
+    assert_contains(&report_text, &memory);
+    assert_contains(
+        &report_text,
+        &["RAM: 8.00 GiB free of 16.00 GiB", "problem    rocm:0: MES firmware 0x83"],
+    );
+    let report = json(&machine);
+    assert_eq!(report["gpus"][0]["free_memory"], 8u64 << 30);
+    assert_eq!(report["gpus"][0]["gtt"]["free"], 10u64 << 30);
+    assert_eq!(report["problems"][0]["ordinal"], 0);
+}
+
+#[test]
 fn a_broken_gpu_is_reported_with_the_reason() {
     let broken = [(DRIVER, "emulator:gfx1100"), ("CANDLE_ROCM_EMULATOR", "fail=hipModuleLaunchKernel:1")];
     let (healthy, report_text) = text(&broken);

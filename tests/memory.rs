@@ -1,10 +1,14 @@
 //! Tests device memory in whole programs: reuse, limits and error messages.
 mod common;
 
+use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use candle_core::rocm::RocmDevice;
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{AdamW, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap, linear, loss, ops};
+use rocm_emulator::Injection;
 use serial_test::serial;
+use std::collections::HashMap;
+use std::fs::File;
 
 const MIB: usize = 1 << 20;
 
@@ -191,6 +195,67 @@ fn sizes_that_overflow_are_errors() -> Result<()> {
         assert!(Tensor::zeros(shape, DType::F32, &device).is_err(), "{shape:?}");
     }
     Ok(())
+}
+
+/// HIP receives no pointer to a mapped file or to large pageable memory.
+#[test]
+#[serial(gpu)]
+fn weights_and_results_are_copied_through_pinned_memory() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if gpu.rocm().driver_name() != "emulator" {
+        println!("not applicable: only the software GPU refuses pointers");
+        return Ok(());
+    }
+    let device = gpu.device();
+    let folder = tempfile::tempdir()?;
+    let [weights, quantized] = ["weights.safetensors", "weights.gguf"].map(|name| folder.path().join(name));
+    // More than one chunk of pinned memory.
+    let (rows, columns) = (1200, 1024);
+    let values = Tensor::rand(-1f32, 1.0, (rows, columns), &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("w", values.clone())]), &weights)?;
+    let blocks = QTensor::quantize(&values, GgmlDType::Q8_0)?;
+    gguf_file::write(&mut File::create(&quantized)?, &[], &[("w", &blocks)])?;
+
+    let pageable = Some(64 << 10);
+    let _injected = common::Injected::new(Injection { pageable, ..Injection::default() });
+    // SAFETY: nothing modifies the file.
+    let mapped = unsafe { VarBuilder::from_mmaped_safetensors(&[&weights], DType::F32, &device)? };
+    let loaded = mapped.get((rows, columns), "w")?;
+    assert_eq!(loaded.to_vec2::<f32>()?, values.to_vec2::<f32>()?);
+    let mut file = File::open(&quantized)?;
+    let loaded = gguf_file::Content::read(&mut file)?.tensor(&mut file, "w", &device)?;
+    let expected = blocks.dequantize(&Device::Cpu)?;
+    assert_eq!(loaded.dequantize(&device)?.to_vec2::<f32>()?, expected.to_vec2::<f32>()?);
+    Ok(())
+}
+
+/// A device uses one stream, and without work no thread calls the driver.
+#[test]
+#[serial(gpu)]
+fn an_idle_device_is_neither_used_nor_polled() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    let ordinal = gpu.rocm().ordinal();
+    let work = || -> Result<Device> {
+        let device = Device::Rocm(RocmDevice::new_with_stream(ordinal)?);
+        let x = Tensor::ones((64, 64), DType::F32, &device)?;
+        assert_eq!(x.matmul(&x.exp()?)?.argmax(1)?.to_vec1::<u32>()?, vec![0; 64]);
+        Ok(device)
+    };
+    let (device, made) = common::count_calls(work);
+    let (device, launched) = (device?, rocm_emulator::launch_count());
+    assert_eq!(made.get("hipStreamCreateWithFlags"), Some(&1), "{made:?}");
+    let on_host = || {
+        Tensor::rand(-1f32, 1.0, (500, 500), &Device::Cpu)?.matmul(&Tensor::eye(
+            500,
+            DType::F32,
+            &Device::Cpu,
+        )?)
+    };
+    let (product, made) = common::count_calls(on_host);
+    product?;
+    assert!(made.is_empty(), "{made:?}");
+    assert_eq!(rocm_emulator::launch_count(), launched);
+    device.synchronize()
 }
 
 #[test]

@@ -180,10 +180,75 @@ fn concurrent_requests() {
     }
 }
 
+/// Runs an ignored test with `options` on a machine for which Linux reports the given memory in MiB: the total and used
+/// VRAM, the total and used GTT, and the available RAM.
+fn run_on_machine(
+    test: &str,
+    devices: &str,
+    options: &str,
+    [vram, vram_used, gtt, gtt_used, ram]: [usize; 5],
+) {
+    let folder = std::env::temp_dir().join(format!("candle-rocm-{test}-{}", std::process::id()));
+    let gpu = folder.join("sys/bus/pci/devices/ffff:00:00.0");
+    std::fs::create_dir_all(&gpu).unwrap();
+    std::fs::create_dir_all(folder.join("proc")).unwrap();
+    for (name, mib) in
+        [("vram_total", vram), ("vram_used", vram_used), ("gtt_total", gtt), ("gtt_used", gtt_used)]
+    {
+        std::fs::write(gpu.join(format!("mem_info_{name}")), format!("{}\n", mib * MIB)).unwrap();
+    }
+    let meminfo = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", 2 * ram * 1024, ram * 1024);
+    std::fs::write(folder.join("proc/meminfo"), meminfo).unwrap();
+    let options = format!("{options};system={}", folder.display());
+    run_in_process(test, devices, &options, &[(RESERVE_VARIABLE, "8M")]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn free_memory_is_the_least_of_what_hip_and_linux_report() {
+    // A desktop uses 400 of 512 MiB, which hipMemGetInfo ignores.
+    run_on_machine("a_desktops_share", "gfx1100", "memory=512M", [512, 400, 1024, 0, 2048]);
+    // Of an integrated GPU, HIP reports 512 MiB free; the GTT has 300 and the RAM 200 MiB.
+    run_on_machine("memory_of_an_apu", "gfx1151", "memory=512M", [64, 0, 512, 212, 200]);
+    note_software_only();
+}
+
+/// Allocates until `free` MiB minus the reserve are used, and checks the refusal that follows.
+fn fills(free: usize) {
+    let device = RocmDevice::new_with_stream(0).unwrap();
+    assert_eq!(device.memory_info().unwrap(), (free * MIB, 512 * MIB));
+    assert!(device.safe_alloc_size().unwrap() < free * MIB);
+    let error = device.alloc_zeros::<u8>(free * MIB - RESERVE / 2).unwrap_err();
+    assert_contains(&error, &[&format!("{} of {} bytes are free", free * MIB, 512 * MIB)]);
+    let error = device.alloc_zeros::<u8>((free + 1) * MIB).unwrap_err();
+    assert_contains(
+        &error,
+        &["out of device memory", &format!("{} of {} bytes free", free * MIB, 512 * MIB)],
+    );
+    drop(device.alloc_zeros::<u8>((free - 16) * MIB).unwrap());
+}
+
+#[test]
+#[ignore = "run by free_memory_is_the_least_of_what_hip_and_linux_report"]
+fn a_desktops_share() {
+    fills(112);
+}
+
+#[test]
+#[ignore = "run by free_memory_is_the_least_of_what_hip_and_linux_report"]
+fn memory_of_an_apu() {
+    fills(200);
+    let pools = RocmDevice::new_with_stream(0).unwrap().memory_pools();
+    let sizes =
+        [pools.vram, pools.gtt, pools.ram].map(|pool| pool.map(|pool| (pool.free / MIB, pool.total / MIB)));
+    assert_eq!(sizes, [Some((64, 64)), Some((300, 512)), Some((200, 400))]);
+}
+
 #[test]
 fn uploads_of_every_size_are_correct_without_waiting() {
     on_hardware("uploads");
-    for options in ["", "seed=1", "seed=2", "seed=5"] {
+    // With `pageable`, pointers to large pageable memory are refused.
+    for options in ["pageable=64K", "seed=1", "seed=2", "seed=5"] {
         run_in_process("uploads", "gfx1100", options, &[]);
     }
 }

@@ -43,12 +43,17 @@ pub fn device_archs() -> Vec<&'static str> {
 
 /// Returns the architectures that [`configure`] accepts.
 pub fn known_archs() -> impl Iterator<Item = &'static str> {
-    runtime::arch::ARCHS.iter().map(|arch| arch.name)
+    runtime::arch::ARCHS.iter().map(|arch| arch.name())
 }
 
 /// Returns the detailed cause of this thread's last failing HIP call, with handles, sizes and devices.
 pub fn last_error() -> Option<String> {
     runtime::last_detail()
+}
+
+/// Returns the folder with the files of procfs and sysfs of the simulated machine; `None` if the options name none.
+pub fn system_folder() -> Option<&'static std::path::Path> {
+    runtime::runtime().ok()?.options.system.as_deref()
 }
 
 /// Returns the number of kernel launches that the process has enqueued.

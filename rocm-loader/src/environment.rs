@@ -64,6 +64,7 @@ const KNOWN: &[(&str, Harm)] = &[
         "ROCBLAS_TENSILE_LIBPATH",
         Any("rocBLAS loads its kernels from this folder; they must be of rocBLAS' own version"),
     ),
+    ("HSA_NO_SCRATCH_RECLAIM", No),
     ("HSA_TOOLS_LIB", Any("a profiler is loaded into the process: slow")),
     ("MIOPEN_FIND_ENFORCE", NotZero("the first convolution of each shape is tuned for minutes")),
     ("MIOPEN_FIND_MODE", No),

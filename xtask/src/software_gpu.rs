@@ -60,7 +60,7 @@ pub fn check_arch(arch: &str) -> Result<()> {
 }
 
 fn known() -> impl Iterator<Item = &'static str> {
-    LIST.split(" name: \"").skip(1).filter_map(|rest| rest.split('"').next())
+    LIST.split(" gcn_arch_name: \"").skip(1).filter_map(|rest| rest.split(['"', ':']).next())
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub enum RocmError {
     OutOfMemory {
         /// Bytes of the request.
         requested: usize,
-        /// Bytes that HIP reports as free.
+        /// Bytes that are free, see [`RocmDevice::memory_info`](crate::RocmDevice::memory_info).
         free: usize,
         /// Bytes of the GPU.
         total: usize,
@@ -68,7 +68,7 @@ pub enum RocmError {
         requested: usize,
         /// Bytes that must stay free.
         reserve: usize,
-        /// Bytes that HIP reports as free.
+        /// Bytes that are free, see [`RocmDevice::memory_info`](crate::RocmDevice::memory_info).
         free: usize,
         /// Bytes of the GPU.
         total: usize,

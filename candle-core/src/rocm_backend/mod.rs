@@ -60,8 +60,8 @@ mod storage;
 mod stream;
 
 pub use device::{
-    DeviceId, GpuReport, GraphState, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice,
-    RocmGraph, RocmGraphMemory, RocmKernel, GRAPHS_VARIABLE,
+    DeviceId, GpuReport, GraphState, KernelArg, KnownProblem, Launch, LaunchConfig, LibraryReport, Report,
+    RocmDevice, RocmGraph, RocmGraphMemory, RocmKernel, GRAPHS_VARIABLE,
 };
 pub use error::RocmError;
 pub use fused_product::{FusedProduct, GateActivation, ProductWeight};
@@ -100,7 +100,9 @@ pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;
 pub use storage::{element, offset_by_elements, RocmDType, RocmStorage, RocmStorageSlice};
-pub use stream::memory::{MemoryStats, CACHE_VARIABLE, IDLE_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
+pub use stream::memory::{
+    MemoryPools, MemoryStats, PoolSize, CACHE_VARIABLE, IDLE_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE,
+};
 pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};

@@ -38,7 +38,7 @@ c_functions! {
 /// Returns a filter for the entries of an offload bundle that the current device can run.
 fn bundle_filter(runtime: &Runtime) -> Result<impl Fn(&str) -> bool> {
     let arch = runtime.current_device()?.arch;
-    Ok(move |target: &str| Target::name_fits(target, arch.name, arch.generic, arch.gcn_arch_name))
+    Ok(move |target: &str| Target::name_fits(target, arch.name(), arch.generic, arch.gcn_arch_name))
 }
 
 /// # Safety

@@ -126,7 +126,7 @@ fn problem(
     if runtime.options.hipblaslt == HipBlasLt::None {
         return reject(Status::NotSupported, "hipBLASLt has no kernels (configured with hipblaslt=none)");
     }
-    Request { matmul, layouts }.problem(device.arch.name)
+    Request { matmul, layouts }.problem(device.arch.name())
 }
 
 c_functions! {

@@ -310,6 +310,21 @@ pub(crate) enum SdwaSelect {
     Dword,
 }
 
+impl SdwaSelect {
+    /// Returns the first bit and the number of bits.
+    pub fn range(self) -> (u32, u32) {
+        match self {
+            Self::Byte0 => (0, 8),
+            Self::Byte1 => (8, 8),
+            Self::Byte2 => (16, 8),
+            Self::Byte3 => (24, 8),
+            Self::Word0 => (0, 16),
+            Self::Word1 => (16, 16),
+            Self::Dword => (0, 32),
+        }
+    }
+}
+
 /// Value of the destination's other bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SdwaUnused {

@@ -63,7 +63,7 @@ fn submit(
         let why = format!("solution {id} needs a workspace of {wanted} bytes, but {given} were passed");
         return reject(Status::UnknownError, why);
     }
-    handle.compile(&problem, id);
+    handle.compile(&problem, id)?;
     let mut addresses = [0; 3];
     for (place, tensor) in direction.arguments().into_iter().zip(at.tensors) {
         addresses[place] = tensor.expose_provenance();
@@ -144,8 +144,7 @@ macro_rules! direction {
                 let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
                 let problem = descriptors.problem($direction)?;
                 solution::find(&problem, solution_id)?;
-                handle::get(handle)?.compile(&problem, solution_id);
-                Ok(())
+                handle::get(handle)?.compile(&problem, solution_id)
             }
 
             #[doc = concat!("Computes ", $what, " with a solution.")]

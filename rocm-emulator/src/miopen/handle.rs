@@ -2,7 +2,7 @@
 use super::problem::Problem;
 use super::status::{Outcome, Status, bad_parm, internal, reject, stale};
 use crate::rocblas::stream_on;
-use crate::runtime::{ErrorCode, Handles, Stream, runtime};
+use crate::runtime::{ErrorCode, Handles, Miopen, Stream, runtime};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -83,9 +83,16 @@ impl Handle {
     }
 
     /// Compiles a solution for a problem unless it is already compiled.
-    pub fn compile(&self, problem: &Problem, solution: u64) {
+    ///
+    /// # Errors
+    /// `UnknownError` if the options break the compiler.
+    pub fn compile(&self, problem: &Problem, solution: u64) -> Outcome {
+        if runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::Broken) {
+            return reject(Status::UnknownError, "the compiler cannot be started (miopen=broken)");
+        }
         if self.compiled.lock().insert((problem.clone(), solution)) {
             COMPILES.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 }

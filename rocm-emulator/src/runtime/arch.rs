@@ -5,9 +5,7 @@ use crate::isa::Family;
 /// picks the same grids and tiles; the speeds are nominal.
 #[derive(Debug)]
 pub struct ArchSpec {
-    /// LLVM's processor name.
-    pub name: &'static str,
-    /// hipDeviceProp_t::gcnArchName: the name with the feature suffixes of the chip.
+    /// hipDeviceProp_t::gcnArchName: LLVM's processor name with the feature suffixes of the chip.
     pub gcn_arch_name: &'static str,
     /// The generic target that includes this chip; empty if there is none.
     pub generic: &'static str,
@@ -36,6 +34,11 @@ pub struct ArchSpec {
 }
 
 impl ArchSpec {
+    /// Returns LLVM's processor name.
+    pub fn name(&self) -> &'static str {
+        self.gcn_arch_name.split(':').next().unwrap_or_default()
+    }
+
     /// Sets the number of multiprocessors, the L2 cache in MiB, the clocks of the chip and its memory in MHz, and
     /// the width of the memory bus in bits.
     const fn sized(self, multiprocessors: u32, l2: u32, clock: u32, memory: u32, bus: u32) -> Self {
@@ -52,7 +55,6 @@ impl ArchSpec {
 
 /// gfx90a, from which the rows of the other gfx9 chips are derived.
 const GFX90A: ArchSpec = ArchSpec {
-    name: "gfx90a",
     gcn_arch_name: "gfx90a:sramecc+:xnack-",
     generic: "",
     family: Family::Cdna2,
@@ -74,7 +76,6 @@ const GFX90A: ArchSpec = ArchSpec {
 };
 
 const GFX908: ArchSpec = ArchSpec {
-    name: "gfx908",
     gcn_arch_name: "gfx908:sramecc+:xnack-",
     family: Family::Cdna1,
     waves_per_simd: 10,
@@ -84,7 +85,6 @@ const GFX908: ArchSpec = ArchSpec {
 };
 
 const GFX942: ArchSpec = ArchSpec {
-    name: "gfx942",
     gcn_arch_name: "gfx942:sramecc+:xnack-",
     generic: "gfx9-4-generic",
     family: Family::Cdna3,
@@ -94,7 +94,6 @@ const GFX942: ArchSpec = ArchSpec {
 
 /// gfx1100, from which the rows of the RDNA chips are derived.
 const GFX1100: ArchSpec = ArchSpec {
-    name: "gfx1100",
     gcn_arch_name: "gfx1100",
     generic: "gfx11-generic",
     family: Family::Rdna3,
@@ -116,7 +115,6 @@ const GFX1100: ArchSpec = ArchSpec {
 };
 
 const GFX1102: ArchSpec = ArchSpec {
-    name: "gfx1102",
     gcn_arch_name: "gfx1102",
     vgprs_per_simd: 1024,
     vgpr_granule: 16,
@@ -124,7 +122,6 @@ const GFX1102: ArchSpec = ArchSpec {
 };
 
 const GFX1200: ArchSpec = ArchSpec {
-    name: "gfx1200",
     gcn_arch_name: "gfx1200",
     generic: "gfx12-generic",
     family: Family::Rdna4,
@@ -135,7 +132,6 @@ const GFX1200: ArchSpec = ArchSpec {
 /// All supported chips.
 pub const ARCHS: &[ArchSpec] = &[
     ArchSpec {
-        name: "gfx906",
         gcn_arch_name: "gfx906:sramecc+:xnack-",
         generic: "gfx9-generic",
         family: Family::Gcn5,
@@ -145,7 +141,6 @@ pub const ARCHS: &[ArchSpec] = &[
     GFX90A,
     GFX942,
     ArchSpec {
-        name: "gfx950",
         gcn_arch_name: "gfx950:sramecc+:xnack-",
         family: Family::Cdna4,
         minor: 5,
@@ -154,7 +149,6 @@ pub const ARCHS: &[ArchSpec] = &[
         ..GFX942.sized(256, 4, 2400, 1950, 8192)
     },
     ArchSpec {
-        name: "gfx1030",
         gcn_arch_name: "gfx1030",
         generic: "gfx10-3-generic",
         family: Family::Rdna2,
@@ -164,14 +158,8 @@ pub const ARCHS: &[ArchSpec] = &[
     },
     GFX1100,
     GFX1102,
+    ArchSpec { gcn_arch_name: "gfx1103", integrated: true, ..GFX1102.sized(6, 2, 2700, 2800, 128) },
     ArchSpec {
-        name: "gfx1103",
-        gcn_arch_name: "gfx1103",
-        integrated: true,
-        ..GFX1102.sized(6, 2, 2700, 2800, 128)
-    },
-    ArchSpec {
-        name: "gfx1151",
         gcn_arch_name: "gfx1151",
         family: Family::Rdna35,
         minor: 5,
@@ -179,13 +167,13 @@ pub const ARCHS: &[ArchSpec] = &[
         ..GFX1100.sized(20, 2, 2900, 4000, 256)
     },
     GFX1200,
-    ArchSpec { name: "gfx1201", gcn_arch_name: "gfx1201", ..GFX1200.sized(32, 8, 2970, 1259, 256) },
+    ArchSpec { gcn_arch_name: "gfx1201", ..GFX1200.sized(32, 8, 2970, 1259, 256) },
 ];
 
 /// Returns the row of an architecture. Feature suffixes (`:xnack-`) are ignored.
 pub fn find(name: &str) -> Option<&'static ArchSpec> {
     let processor = name.split(':').next()?;
-    ARCHS.iter().find(|arch| arch.name == processor)
+    ARCHS.iter().find(|arch| arch.name() == processor)
 }
 
 #[cfg(test)]
@@ -194,8 +182,8 @@ mod tests {
 
     #[test]
     fn names_are_found_with_and_without_features() {
-        assert_eq!(find("gfx1100").map(|a| a.name), Some("gfx1100"));
-        assert_eq!(find("gfx1102:xnack-").map(|a| a.name), Some("gfx1102"));
+        assert_eq!(find("gfx1100").map(|a| a.name()), Some("gfx1100"));
+        assert_eq!(find("gfx1102:xnack-").map(|a| a.name()), Some("gfx1102"));
         assert!(find("gfx90").is_none());
         assert!(find("").is_none());
     }
@@ -203,8 +191,7 @@ mod tests {
     #[test]
     fn rows_are_consistent() {
         for arch in ARCHS {
-            assert!(arch.gcn_arch_name.starts_with(arch.name));
-            assert!(arch.name.starts_with(&format!("gfx{}{:x}", arch.major, arch.minor)));
+            assert!(arch.name().starts_with(&format!("gfx{}{:x}", arch.major, arch.minor)));
             assert_eq!(arch.vgprs_per_simd % arch.vgpr_granule, 0);
             assert!(arch.lds_per_workgroup <= arch.lds_per_multiprocessor);
         }

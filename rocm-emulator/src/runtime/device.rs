@@ -50,7 +50,7 @@ impl Device {
 
     /// hipDeviceProp_t::name.
     pub fn name(&self) -> String {
-        format!("Software GPU ({})", self.arch.name)
+        format!("Software GPU ({})", self.arch.name())
     }
 
     /// Returns the PCI address as printed by hipDeviceGetPCIBusId. No real bus has this domain.

@@ -5,6 +5,7 @@
 use super::error::{ErrorCode, HipError, Result, bail, fail};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The faults to inject. Calls are counted from [`inject`] on, beginning with 1.
@@ -25,6 +26,8 @@ pub struct Injection {
     pub stale: Option<u64>,
     /// Target whose code objects do not load, as generic ones do not with some versions of HIP.
     pub refused: Option<String>,
+    /// Copies of more bytes than this from or to host memory that HIP did not allocate fail.
+    pub pageable: Option<u64>,
 }
 
 impl Injection {
@@ -47,18 +50,8 @@ struct State {
 
 /// True while an injection is active; otherwise calls cost only this load.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
-static STATE: Mutex<State> = Mutex::new(State {
-    injection: NO_FAULTS,
-    calls: BTreeMap::new(),
-    launches: 0,
-    replays: 0,
-    lost: false,
-    released: 0,
-});
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 static RELEASED: Condvar = Condvar::new();
-
-const NO_FAULTS: Injection =
-    Injection { failing: Vec::new(), lost: None, largest: None, stalled: None, stale: None, refused: None };
 
 /// Replaces the injected faults. Resets the counts, restores lost devices and releases stalled launches.
 pub fn inject(injection: Injection) {
@@ -119,6 +112,20 @@ pub fn requested(bytes: usize) -> Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Checks the size of a copy from or to host memory that HIP did not allocate.
+///
+/// # Errors
+/// `InvalidValue` if it exceeds the injected limit.
+pub fn copying_pageable(bytes: usize) -> Result<()> {
+    if ACTIVE.load(Ordering::Acquire) {
+        let limit = STATE.lock().injection.pageable;
+        if limit.is_some_and(|limit| bytes as u64 > limit) {
+            bail!(InvalidValue, "a copy of {bytes} bytes from or to pageable memory (injected fault)");
+        }
+    }
+    Ok(())
 }
 
 /// Checks the target of a code object.

@@ -115,12 +115,12 @@ fn start(slots: Slots, options: Options) -> std::result::Result<(), ConfigureErr
         }
     };
     let current: Slots = runtime.devices.iter().map(|device| (device.slot, device.arch)).collect();
-    let plain = |slots: &Slots| slots.iter().map(|(slot, arch)| (*slot, arch.name)).collect::<Vec<_>>();
+    let plain = |slots: &Slots| slots.iter().map(|(slot, arch)| (*slot, arch.name())).collect::<Vec<_>>();
     if plain(&current) == plain(&slots) && runtime.options == options {
         return Ok(());
     }
     let describe = |slots: &Slots, options: &Options| {
-        let names: Vec<&str> = slots.iter().map(|(_, arch)| arch.name).collect();
+        let names: Vec<&str> = slots.iter().map(|(_, arch)| arch.name()).collect();
         format!("{} with {options:?}", names.join(","))
     };
     Err(ConfigureError::AlreadyConfigured {
@@ -415,7 +415,7 @@ impl Runtime {
     /// Adds the counters of a launch.
     fn count(&self, function: &Function, counters: Counters) {
         if let (Some(profile), Ok(device)) = (&self.profile, self.device(function.module.device)) {
-            profile.add(device.arch.name, function, counters);
+            profile.add(device.arch.name(), function, counters);
         }
         let kernel = &function.spec.name;
         let mut table = self.counters.lock();

@@ -39,7 +39,7 @@ impl Module {
     pub fn load(memory: &Memory, device: usize, arch: &'static ArchSpec, bytes: &[u8]) -> Result<Self> {
         let object = CodeObject::parse(bytes)?;
         injection::loading(object.target.processor)?;
-        if !object.target.runs_on(arch.name, arch.generic, arch.gcn_arch_name) {
+        if !object.target.runs_on(arch.name(), arch.generic, arch.gcn_arch_name) {
             return Err(CodeObjectError::WrongTarget {
                 object: object.target.to_string(),
                 device: format!("{} (which also runs {})", arch.gcn_arch_name, arch.generic),

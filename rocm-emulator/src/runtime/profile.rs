@@ -96,90 +96,46 @@ fn object(kernel: &Kernel, counters: &Counters) -> String {
         (name, braces(&fields.iter().map(|&(name, value)| number(name, value)).collect::<Vec<_>>(), " "))
     };
     let Profile { lanes, active_lanes, branches, splits, barriers, .. } = profile;
-    braces(
-        &[
-            ("name", quoted(&kernel.name)),
-            ("arch", quoted(kernel.arch)),
-            group(
-                "resources",
-                &[
-                    ("wave_size", kernel.wave_size.into()),
-                    ("vgprs", kernel.vgprs.into()),
-                    ("agprs", kernel.agprs.into()),
-                    ("sgprs", kernel.sgprs.into()),
-                    ("lds_bytes", kernel.lds_bytes.into()),
-                    ("private_bytes", kernel.private_bytes.into()),
-                ],
-            ),
-            number("launches", launches),
-            number("workgroups", workgroups),
-            number("waves", waves),
-            group(
-                "instructions",
-                &[
-                    ("total", counters.instructions()),
-                    ("vector", vector),
-                    ("scalar", scalar),
-                    ("scalar_memory", scalar_memory),
-                    ("global_memory", global_memory),
-                    ("lds", lds),
-                    ("scratch", scratch),
-                    ("flow", flow),
-                ],
-            ),
-            group(
-                "bytes",
-                &[
-                    ("loaded", bytes_loaded),
-                    ("stored", bytes_stored),
-                    ("lds_loaded", profile.lds_bytes_loaded),
-                    ("lds_stored", profile.lds_bytes_stored),
-                    ("scratch_loaded", profile.scratch_bytes_loaded),
-                    ("scratch_stored", profile.scratch_bytes_stored),
-                ],
-            ),
-            group(
-                "rates",
-                &[
-                    ("quarter_rate", profile.quarter_rate),
-                    ("double_precision", profile.double_precision),
-                    ("products", profile.products),
-                ],
-            ),
-            group(
-                "coalescing",
-                &[
-                    ("accesses", profile.accesses),
-                    ("bytes", profile.bytes),
-                    ("lines_64", profile.lines_64),
-                    ("min_lines_64", profile.min_lines_64),
-                    ("lines_128", profile.lines_128),
-                    ("min_lines_128", profile.min_lines_128),
-                    ("lines_loaded", profile.lines_loaded),
-                    ("lines_stored", profile.lines_stored),
-                ],
-            ),
-            group(
-                "lds",
-                &[
-                    ("accesses", profile.lds_accesses),
-                    ("steps", profile.lds_steps),
-                    ("bank_conflicts", profile.bank_conflicts),
-                ],
-            ),
-            group(
-                "divergence",
-                &[
-                    ("lanes", lanes),
-                    ("active_lanes", active_lanes),
-                    ("branches", branches),
-                    ("splits", splits),
-                    ("barriers", barriers),
-                ],
-            ),
-        ],
-        "\n  ",
-    )
+    #[rustfmt::skip]
+    let fields = [
+        ("name", quoted(&kernel.name)),
+        ("arch", quoted(kernel.arch)),
+        group("resources", &[
+            ("wave_size", kernel.wave_size.into()), ("vgprs", kernel.vgprs.into()), ("agprs", kernel.agprs.into()),
+            ("sgprs", kernel.sgprs.into()), ("lds_bytes", kernel.lds_bytes.into()),
+            ("private_bytes", kernel.private_bytes.into()),
+        ]),
+        number("launches", launches),
+        number("workgroups", workgroups),
+        number("waves", waves),
+        group("instructions", &[
+            ("total", counters.instructions()), ("vector", vector), ("scalar", scalar), ("scalar_memory", scalar_memory),
+            ("global_memory", global_memory), ("lds", lds), ("scratch", scratch), ("flow", flow),
+        ]),
+        group("bytes", &[
+            ("loaded", bytes_loaded), ("stored", bytes_stored),
+            ("lds_loaded", profile.lds_bytes_loaded), ("lds_stored", profile.lds_bytes_stored),
+            ("scratch_loaded", profile.scratch_bytes_loaded), ("scratch_stored", profile.scratch_bytes_stored),
+        ]),
+        group("rates", &[
+            ("quarter_rate", profile.quarter_rate), ("double_precision", profile.double_precision),
+            ("products", profile.products),
+        ]),
+        group("coalescing", &[
+            ("accesses", profile.accesses), ("bytes", profile.bytes),
+            ("lines_64", profile.lines_64), ("min_lines_64", profile.min_lines_64),
+            ("lines_128", profile.lines_128), ("min_lines_128", profile.min_lines_128),
+            ("lines_loaded", profile.lines_loaded), ("lines_stored", profile.lines_stored),
+        ]),
+        group("lds", &[
+            ("accesses", profile.lds_accesses), ("steps", profile.lds_steps), ("bank_conflicts", profile.bank_conflicts),
+        ]),
+        group("divergence", &[
+            ("lanes", lanes), ("active_lanes", active_lanes), ("branches", branches), ("splits", splits),
+            ("barriers", barriers),
+        ]),
+    ];
+    braces(&fields, "\n  ")
 }
 
 fn braces(fields: &[Field], gap: &str) -> String {

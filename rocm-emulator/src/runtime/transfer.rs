@@ -3,7 +3,7 @@ use super::command::{Command, Copy, Fill, Source};
 use super::error::{ErrorCode, Result, bail, fail};
 use super::memory::{Found, Kind};
 use super::stream::Stream;
-use super::{Runtime, thread_state};
+use super::{Runtime, injection, thread_state};
 use std::sync::Arc;
 
 /// Maximum size of a pageable source that an asynchronous copy captures; for larger ones the call waits.
@@ -84,6 +84,11 @@ impl Runtime {
         let to = self.operand("the target", target, target_bytes)?;
         let from = self.operand("the source", source, source_bytes)?;
         check_direction(direction, to, from)?;
+        for (found, bytes) in [(to, target_bytes), (from, source_bytes)] {
+            if found.is_none_or(|found| found.kind == Kind::Registered) {
+                injection::copying_pageable(bytes)?;
+            }
+        }
         if matches!(to.map(|found| found.kind), Some(Kind::Code { writable: false, .. })) {
             bail!(InvalidValue, "the target 0x{target:x} is read-only code memory");
         }

@@ -59,6 +59,13 @@ fn a_library_without_solutions_supports_everything_except_convolutions() {
 }
 
 #[test]
+fn a_broken_compiler_fails_for_every_solution() {
+    let found = under("miopen=broken");
+    assert_eq!((&*found[0], &*found[1]), (&*format!("{:?}", [0; 7]), "2"));
+    assert!(found[4].starts_with("7 0 [0.0]"), "{found:?}");
+}
+
+#[test]
 fn reads_and_writes_of_convolutions_are_recorded() {
     let found = under("check=init");
     assert_eq!((&*found[0], &*found[1]), (&*format!("{:?}", [0; 7]), "2"));

@@ -81,6 +81,29 @@ fn large_requests_can_fail() {
 }
 
 #[test]
+fn copies_of_large_pageable_memory_can_fail() {
+    let _gpu = gpu();
+    let (device, mut pinned) = (Buffer::new(101), null_mut());
+    let mut pageable = [0u8; 101];
+    let host: *mut c_void = pageable.as_mut_ptr().cast();
+    let _asked = Injected::new(Injection { pageable: Some(100), ..Injection::default() });
+    // SAFETY: all memory has 101 bytes.
+    unsafe {
+        let copies = |memory: *mut c_void, bytes| {
+            (hipMemcpy(device.0, memory, bytes, 1), hipMemcpy(memory, device.0, bytes, 2))
+        };
+        assert_eq!((copies(host, 100), copies(host, 101)), ((0, 0), (1, 1)));
+        // Memory that HIP maps, but has not allocated, is refused, too.
+        ok(hipHostRegister(host, 101, 0));
+        assert_eq!(copies(host, 101), (1, 1));
+        ok(hipHostUnregister(host));
+        ok(hipHostMalloc(&mut pinned, 101, 0));
+        assert_eq!(copies(pinned, 101), (0, 0));
+        ok(hipHostFree(pinned));
+    }
+}
+
+#[test]
 fn a_stalled_launch_blocks_only_its_stream() {
     let _gpu = gpu();
     let module = Module::load("runtime.hsaco");

@@ -121,6 +121,12 @@ pub trait Driver: Sync {
         None
     }
 
+    /// Returns where to read a file of procfs or sysfs that describes this driver's machine, such as `/proc/meminfo`;
+    /// `None` if the machine has none.
+    fn system_file(&self, path: &str) -> Option<PathBuf> {
+        Some(path.into())
+    }
+
     /// Returns the disclaimer that belongs to every result of this driver; `None` if an AMD GPU computes them.
     fn note(&self) -> Option<&'static str> {
         None

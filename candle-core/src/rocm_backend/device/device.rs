@@ -2,7 +2,8 @@
 use super::attachments::AppendList;
 use super::faults::FaultRecord;
 use super::kernels::KernelTable;
-use super::properties::{drives_display, properties};
+use super::properties::{drives_display, pci_address, properties};
+use crate::rocm_backend::stream::memory::SystemMemory;
 use crate::rocm_backend::stream::{
     clear, download, upload, Buffer, DeviceElement, Stream, StreamId, ZeroableElement,
 };
@@ -92,6 +93,8 @@ pub(crate) struct DeviceState {
     faults: Arc<FaultRecord>,
     /// Fault records of other streams whose results this device has used.
     inherited_faults: Mutex<Vec<Arc<FaultRecord>>>,
+    /// Problems of the installation that the device's use has revealed.
+    problems: Mutex<Vec<String>>,
     pub(super) launches: AtomicU64,
     pub(crate) stream: Arc<Stream>,
 }
@@ -117,8 +120,9 @@ impl DeviceState {
             return Err(RocmError::NoSuchDevice { ordinal, count: archs.len(), driver }.into());
         };
         let properties = properties(ordinal)?;
-        let shared = properties.integrated || drives_display(ordinal);
-        let stream = Stream::open(ordinal, format!("rocm:{ordinal} ({arch})"), shared)?;
+        let system = SystemMemory { address: pci_address(ordinal), integrated: properties.integrated };
+        let shared = properties.integrated || system.address.as_deref().is_some_and(drives_display);
+        let stream = Stream::open(ordinal, format!("rocm:{ordinal} ({arch})"), system, shared)?;
         let faults = FaultRecord::new(&stream);
         Ok(Arc::new(Self {
             kernels: KernelTable::new(arch.clone(), faults.clone(), stream.clone()),
@@ -128,6 +132,7 @@ impl DeviceState {
             attachments: AppendList::default(),
             faults,
             inherited_faults: Mutex::default(),
+            problems: Mutex::default(),
             launches: AtomicU64::new(0),
             stream,
         }))
@@ -177,6 +182,12 @@ impl DeviceState {
 
     pub(crate) fn id(&self) -> DeviceId {
         DeviceId(self.stream.id())
+    }
+
+    /// Logs a problem of the installation, and keeps it for [`RocmDevice::problems`].
+    pub(crate) fn report_problem(&self, text: String) {
+        tracing::warn!("{}: {text}", self.label());
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
     /// Waits for the stream, then returns an error if a kernel has reported an index fault since the last call. This
@@ -296,6 +307,11 @@ impl RocmDevice {
     /// object serves in its place.
     pub fn refused_code_object(&self) -> Option<&str> {
         self.state().kernels.refused()
+    }
+
+    /// Returns problems of the installation that the device's use has revealed, such as a MIOpen that cannot compile.
+    pub fn problems(&self) -> Vec<String> {
+        self.state().problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns true if the GPU has matrix multiplication instructions, as all supported GPUs but gfx906 and gfx10.3 do.

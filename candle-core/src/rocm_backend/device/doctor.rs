@@ -1,8 +1,11 @@
 //! Diagnostic report of a machine: driver, GPUs, code objects, libraries, variables, and one line of advice.
 use super::device::RocmDevice;
 use super::graph_faults::GraphState;
-use super::properties::properties;
-use crate::Result;
+use super::memory::memory_pools;
+use super::properties::{pci_address, properties};
+use super::traps::{Facts, Gpu, KnownProblem};
+use crate::rocm_backend::stream::memory::{system_file, MemoryPools, PoolSize};
+use crate::{DType, Device, Result, Tensor};
 use rocm_loader::{Library, LibraryFile, Variable, Versions};
 use std::fmt;
 use std::path::PathBuf;
@@ -26,6 +29,8 @@ pub struct Report {
     pub embedded: &'static [&'static str],
     /// Libraries of the driver, or of ROCm if there is no driver; empty on the software GPU.
     pub libraries: Vec<LibraryReport>,
+    /// Known problems of the machine; empty on an NVIDIA GPU.
+    pub problems: Vec<KnownProblem>,
     /// Relevant environment variables that are set, with the problem that each causes.
     pub variables: Vec<Variable>,
     /// The most important step to take next.
@@ -47,6 +52,8 @@ pub struct GpuReport {
     pub total_memory: usize,
     /// Free memory in bytes, or the error of the query.
     pub free_memory: std::result::Result<usize, String>,
+    /// Sizes of the memory pools that the GPU can use, as Linux reports them.
+    pub memory_pools: MemoryPools,
     /// Target whose kernels the GPU would run; `None` if this binary has no compatible kernels.
     pub code_object: Option<&'static str>,
     /// Target with better fitting kernels that HIP refused in the self-test, and HIP's error.
@@ -55,6 +62,8 @@ pub struct GpuReport {
     pub self_test: Option<std::result::Result<(), String>>,
     /// State of graphs; `None` if the GPU failed its self-test or has no code object.
     pub graphs: Option<GraphState>,
+    /// Problems of libraries that convolutions have revealed.
+    pub problems: Vec<String>,
 }
 
 /// A library that the driver loads.
@@ -72,7 +81,7 @@ pub struct LibraryReport {
 
 impl Report {
     /// Collects the report. A query that fails is part of the report as an error text. Each GPU is opened briefly for
-    /// a self-test of at most 30 seconds.
+    /// a self-test of at most 30 seconds. MIOpen may compile kernels for it, which has no time limit.
     pub fn gather() -> Self {
         let driver = rocm_loader::driver();
         let emulated = driver.as_ref().is_ok_and(|driver| driver.is_software());
@@ -82,8 +91,11 @@ impl Report {
         let note = driver.as_ref().ok().filter(|_| !emulated).and_then(|driver| driver.note());
         let libraries =
             rocm_loader::libraries().into_iter().map(|library| library_report(library, &gpus)).collect();
+        let versions = driver.as_ref().ok().map(|driver| driver.versions());
+        let hip = versions.as_ref().and_then(|versions| versions.hip_runtime);
         let mut report = Self {
-            versions: driver.as_ref().ok().map(|driver| driver.versions()),
+            problems: if note.is_none() { known_problems(&gpus, hip) } else { Vec::new() },
+            versions,
             driver: archs.map_err(|error| error.to_string()).and_then(|_| match driver {
                 Ok(driver) => Ok(driver.description()),
                 Err(error) => Err(error.to_string()),
@@ -135,9 +147,12 @@ impl Report {
                 return format!("rocm:{} does not work: {reason}", gpu.ordinal);
             }
         }
+        if let Some(problem) = self.problems.first() {
+            return format!("{} (see {})", problem.text, problem.source);
+        }
         for library in &self.libraries {
-            if library.file.is_none() {
-                return format!("{} is missing: operations that need it fail; install it", library.name);
+            if library.file.is_none() && library.serves == Library::RocBlas {
+                return format!("{} is missing: matrix products fail; install it", library.name);
             }
             if let Some(arch) = library.without_kernels.first() {
                 return format!(
@@ -148,6 +163,9 @@ impl Report {
         }
         if let Some(variable) = self.variables.iter().find(|variable| variable.warning.is_some()) {
             return format!("{} is set: {}", variable.name, variable.warning.unwrap_or_default());
+        }
+        if let Some(problem) = self.gpus.iter().find_map(|gpu| gpu.problems.first()) {
+            return problem.clone();
         }
         if let Some(gpu) = self.gpus.iter().find(unfit) {
             return format!(
@@ -177,16 +195,21 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
     if let Ok(found) = properties(ordinal) {
         (name, integrated, total_memory) = (found.name, found.integrated, found.total_memory);
     }
-    let mut refused = None;
+    let (mut refused, mut problems) = (None, Vec::new());
     let self_test = targets.first().map(|_| {
         let tested = RocmDevice::self_tested(ordinal).map_err(|error| error.to_string())?;
         refused = tested.refused_code_object().map(str::to_string);
+        problems.extend(convolve(&tested).err().map(|error| format!("convolutions fail: {error}")));
+        problems.extend(tested.problems());
         RocmDevice::open(ordinal).map_err(|error| error.to_string())
     });
     let free = match &self_test {
         Some(Ok(device)) => device.memory_info(),
         _ => memory_without_self_test(ordinal),
     };
+    if let Ok((_, total)) = &free {
+        total_memory = *total;
+    }
     GpuReport {
         ordinal,
         name,
@@ -194,11 +217,34 @@ fn gpu(ordinal: usize, arch: &str) -> GpuReport {
         integrated,
         total_memory,
         free_memory: free.map(|(free, _)| free).map_err(|error| error.to_string()),
+        memory_pools: memory_pools(ordinal),
         code_object: targets.get(usize::from(refused.is_some())).copied(),
         refused,
         graphs: self_test.as_ref().and_then(|test| test.as_ref().ok()).map(RocmDevice::graph_state),
         self_test: self_test.map(|outcome| outcome.map(drop)),
+        problems,
     }
+}
+
+/// Computes two small convolutions, so that the device reports a MIOpen that cannot compile.
+fn convolve(device: &RocmDevice) -> Result<()> {
+    let device = Device::Rocm(device.clone());
+    for dtype in [DType::F16, DType::F32] {
+        let image = Tensor::ones((1, 16, 8, 8), dtype, &device)?;
+        image.conv2d(&Tensor::ones((16, 16, 3, 3), dtype, &device)?, 1, 1, 1, 1)?;
+    }
+    device.synchronize()
+}
+
+fn known_problems(gpus: &[GpuReport], hip: Option<i32>) -> Vec<KnownProblem> {
+    let addresses: Vec<Option<String>> = gpus.iter().map(|gpu| pci_address(gpu.ordinal)).collect();
+    let gpus = gpus.iter().zip(&addresses).filter_map(|(gpu, address)| {
+        let arch = processor(&gpu.arch);
+        Some(Gpu { ordinal: gpu.ordinal, arch, integrated: gpu.integrated, address: address.as_deref()? })
+    });
+    let gpus: Vec<Gpu> = gpus.collect();
+    let variable = |name: &str| std::env::var(name).ok();
+    Facts { file: &system_file, variable: &variable, hip }.problems(&gpus)
 }
 
 /// Returns the free and total memory of a GPU that failed its self-test or has no kernels.
@@ -268,6 +314,12 @@ impl fmt::Display for Report {
                 }
                 Err(reason) => writeln!(f, "  memory   {:.2} GiB; free: {reason}", gib(gpu.total_memory))?,
             }
+            let MemoryPools { vram, gtt, ram } = gpu.memory_pools;
+            for (name, pool) in [("VRAM", vram), ("GTT", gtt), ("RAM", ram)] {
+                if let Some(PoolSize { free, total }) = pool {
+                    writeln!(f, "           {name}: {:.2} GiB free of {:.2} GiB", gib(free), gib(total))?;
+                }
+            }
             match gpu.code_object {
                 Some(target) => writeln!(f, "  kernels  those for {target}")?,
                 None => writeln!(f, "  kernels  none in this binary")?,
@@ -287,14 +339,26 @@ impl fmt::Display for Report {
                 Some(GraphState::Disabled(reason)) => writeln!(f, "  graphs   disabled: {reason}")?,
                 Some(GraphState::Enabled) | None => {}
             }
+            for problem in &gpu.problems {
+                writeln!(f, "  problem  {problem}")?;
+            }
         }
         writeln!(f, "embedded   {}", self.embedded.join(", "))?;
         for library in &self.libraries {
-            let file = library.file.as_ref().map_or("missing".into(), |file| file.display().to_string());
+            let missing = match library.serves {
+                Library::MiOpen => "missing: the built-in kernels compute convolutions",
+                Library::HipBlasLt => "missing: a product and an addition compute linear layers",
+                _ => "missing",
+            };
+            let file = library.file.as_ref().map_or(missing.into(), |file| file.display().to_string());
             writeln!(f, "library    {} {file}", library.name)?;
             for arch in &library.without_kernels {
                 writeln!(f, "           has no kernels for {arch}")?;
             }
+        }
+        for KnownProblem { ordinal, text, source } in &self.problems {
+            let gpu = ordinal.map_or(String::new(), |ordinal| format!("rocm:{ordinal}: "));
+            writeln!(f, "problem    {gpu}{text}\n           {source}")?;
         }
         for variable in &self.variables {
             writeln!(f, "variable   {}={}", variable.name, variable.value)?;
@@ -303,5 +367,71 @@ impl fmt::Display for Report {
             }
         }
         write!(f, "advice     {}", self.advice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(missing: &[Library]) -> Report {
+        let library = |serves: Library| LibraryReport {
+            serves,
+            name: serves.soname_stem(),
+            file: (!missing.contains(&serves)).then(|| PathBuf::from("/opt/rocm/lib/file.so")),
+            without_kernels: Vec::new(),
+        };
+        let gpu = GpuReport {
+            ordinal: 0,
+            name: "a GPU".to_string(),
+            arch: "gfx1151".to_string(),
+            integrated: true,
+            total_memory: 64 << 30,
+            free_memory: Ok(32 << 30),
+            memory_pools: MemoryPools::default(),
+            code_object: Some("gfx1151"),
+            refused: None,
+            self_test: Some(Ok(())),
+            graphs: Some(GraphState::Enabled),
+            problems: Vec::new(),
+        };
+        Report {
+            driver: Ok("ROCm".to_string()),
+            emulated: false,
+            note: None,
+            versions: None,
+            gpus: vec![gpu],
+            default_ordinal: Some(0),
+            embedded: &["gfx1151"],
+            libraries: Library::ALL.map(library).into(),
+            problems: Vec::new(),
+            variables: Vec::new(),
+            advice: String::new(),
+        }
+    }
+
+    #[test]
+    fn only_rocblas_is_necessary() {
+        let without_others = report(&[Library::MiOpen, Library::HipBlasLt]);
+        assert!(without_others.is_healthy());
+        assert_eq!(without_others.advise(), "all is well: use rocm:0");
+        let text = without_others.to_string();
+        for line in ["libMIOpen.so missing: the built-in kernels", "libhipblaslt.so missing: a product"] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        let without_rocblas = report(&[Library::RocBlas]);
+        assert!(!without_rocblas.is_healthy());
+        assert_eq!(without_rocblas.advise(), "librocblas.so is missing: matrix products fail; install it");
+    }
+
+    #[test]
+    fn problems_are_listed_with_their_source_and_become_advice() {
+        let mut report = report(&[]);
+        let (text, source) = ("the firmware hangs: install another".to_string(), "https://example.com/1");
+        report.problems.push(KnownProblem { ordinal: Some(0), text, source });
+        let listed =
+            "problem    rocm:0: the firmware hangs: install another\n           https://example.com/1\n";
+        assert!(report.to_string().contains(listed), "{report}");
+        assert_eq!(report.advise(), "the firmware hangs: install another (see https://example.com/1)");
     }
 }

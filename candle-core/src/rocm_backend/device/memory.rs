@@ -1,21 +1,31 @@
 //! Public queries and settings of a device's memory.
 use super::device::RocmDevice;
-use crate::rocm_backend::stream::memory::MemoryStats;
+use super::properties::pci_address;
+use crate::rocm_backend::stream::memory::{MemoryPools, MemoryStats, SystemMemory};
 use crate::rocm_backend::RocmError;
 use crate::Result;
-use rocm_rs::hip;
 use std::time::Duration;
 
+/// Returns the sizes of the memory pools of GPU `ordinal`, which need not be open.
+pub(super) fn memory_pools(ordinal: usize) -> MemoryPools {
+    SystemMemory { address: pci_address(ordinal), integrated: false }.pools()
+}
+
 impl RocmDevice {
-    /// Returns the free and total memory of the GPU in bytes.
+    /// Returns the free and total memory of the GPU in bytes. The free memory is the least of what HIP reports, what Linux
+    /// reports, and the total without the allocations of this process.
     ///
     /// # Errors
     /// If HIP fails.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         let stream = &self.state().stream;
         stream.bind()?;
-        let info = stream.check(hip::memory_info(), || "hipMemGetInfo".to_string())?;
-        Ok((info.free, info.total))
+        stream.memory().info().or_else(|(error, call)| stream.check(Err(error), || call))
+    }
+
+    /// Returns the sizes of the memory pools that the GPU can use, as Linux reports them.
+    pub fn memory_pools(&self) -> MemoryPools {
+        memory_pools(self.ordinal())
     }
 
     /// Returns statistics on this device's memory.

@@ -11,6 +11,7 @@
 //! | `memory` | public queries and settings of device memory |
 //! | `properties` | properties of a GPU that can be read without opening it |
 //! | `availability`, `doctor` | checks before a device is used, and the diagnostic report |
+//! | `traps` | known problems of kernels, firmware, ROCm's versions and variables |
 mod attachments;
 mod availability;
 mod custom;
@@ -24,6 +25,7 @@ mod kernels;
 mod launch;
 mod memory;
 mod properties;
+mod traps;
 
 pub use custom::{KernelArg, Launch, RocmKernel};
 pub(crate) use device::{Attachment, DeviceState, Rng};
@@ -33,3 +35,4 @@ pub use graph::{RocmGraph, RocmGraphMemory};
 pub use graph_faults::{GraphState, GRAPHS_VARIABLE};
 pub use launch::LaunchConfig;
 pub(crate) use launch::{max_elements, set_max_elements};
+pub use traps::KnownProblem;

@@ -29,14 +29,13 @@ pub(super) fn properties(ordinal: usize) -> Result<Properties> {
     Ok(Properties { name: properties.name, integrated, total_memory, multiprocessors })
 }
 
-/// Returns true if sysfs reports a display connected to GPU `ordinal`; false if that is unknown.
-pub(super) fn drives_display(ordinal: usize) -> bool {
-    let Some(address) = pci_address(ordinal) else { return false };
+/// Returns true if sysfs reports a display connected to the GPU at a PCI address; false if that is unknown.
+pub(super) fn drives_display(address: &str) -> bool {
     has_connected_display(&Path::new("/sys/bus/pci/devices").join(address).join("drm"))
 }
 
 /// Returns the PCI address of GPU `ordinal`, such as `0000:03:00.0`.
-fn pci_address(ordinal: usize) -> Option<String> {
+pub(super) fn pci_address(ordinal: usize) -> Option<String> {
     let mut text = [0u8; 32];
     // SAFETY: the buffer has the given length, and the call terminates the text within it.
     let code = unsafe {

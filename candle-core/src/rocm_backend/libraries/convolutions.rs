@@ -3,7 +3,8 @@
 //! MIOpen's immediate mode lists solutions without running them. The first solution that is not a naive fallback and
 //! whose workspace is within the limit is compiled and used. If there is none, or if a table says that the built-in
 //! kernels are faster, those are used. With tuning, all candidates are measured at the first call of a shape. A failure
-//! of the library is logged once and never returned to the caller; the built-in kernels are used instead.
+//! of the library is logged once and never returned to the caller; the built-in kernels are used instead. After
+//! [`MAX_FAILURES`] of them the library is not called any more.
 use super::convolution_choices::{self, Choice, Choices, ConvMethod};
 use super::convolution_shape::ConvShape;
 use super::miopen::{self, Handle, Problem, Solution};
@@ -29,6 +30,9 @@ pub const WORKSPACE_VARIABLE: &str = "CANDLE_ROCM_CONV_WORKSPACE";
 const DEFAULT_WORKSPACE: usize = 256 << 20;
 /// Maximum number of cached shapes; the cache is cleared when it is full.
 const MAX_CACHED_SHAPES: usize = 2048;
+/// Number of solutions that may fail to compile or to run. A MIOpen whose compiler does not work fails for every shape, and
+/// each attempt takes time and prints errors.
+const MAX_FAILURES: u32 = 2;
 /// A search that takes longer than this is logged.
 const SLOW_SEARCH: Duration = Duration::from_secs(5);
 /// Number of calls that are timed together, after one warm-up call.
@@ -152,6 +156,7 @@ struct Convolutions {
     chosen: HashMap<ConvShape, ConvBackend>,
     library: Option<LibraryState>,
     failures: FailureLog,
+    failed_solutions: u32,
 }
 
 enum LibraryState {
@@ -175,6 +180,9 @@ impl DeviceState {
             return Ok(own);
         }
         let mut convolutions = convolutions(self);
+        if convolutions.failed_solutions >= MAX_FAILURES {
+            return Ok(own);
+        }
         if let Some(chosen) = convolutions.chosen.get(shape) {
             return Ok(chosen.clone());
         }
@@ -216,6 +224,9 @@ impl DeviceState {
         workspace: DevicePtr,
     ) -> Result<bool> {
         let mut convolutions = convolutions(self);
+        if convolutions.failed_solutions >= MAX_FAILURES {
+            return Ok(false);
+        }
         self.stream.bind_and_flush()?;
         let Some(LibraryState::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
         let use_stream = || miopen::set_stream(handle, self.stream.raw());
@@ -232,6 +243,7 @@ impl DeviceState {
             // HIP keeps the last error; clear it so that an unrelated call does not return it.
             let _ = rocm_rs::hip::get_last_error();
             convolutions.log(self, &failure);
+            count_failure(&mut convolutions.failed_solutions, self, &failure);
             convolutions.remember(shape, ConvBackend::Own(self.own_convolution(shape.dtype)));
             return Ok(false);
         }
@@ -322,26 +334,35 @@ impl Convolutions {
         let limit = conv_workspace();
         let mut offered = Problem::of(shape)?.solutions(handle)?;
         offered.retain(|solution| solution.workspace <= limit);
-        let tunes = settings().tuning.load(Ordering::Relaxed) == 1;
-        match measured {
-            Some(Choice::Solution(id)) if offered.iter().any(|solution| solution.id == id) => {
+        let mut tunes = settings().tuning.load(Ordering::Relaxed) == 1;
+        if let Some(Choice::Solution(id)) = measured {
+            if offered.iter().any(|solution| solution.id == id) {
                 offered.retain(|solution| solution.id == id);
+                tunes = false;
             }
-            _ if tunes => {
-                let mut plans = Vec::new();
-                for solution in offered {
-                    plans.extend(compiled(handle, shape, solution)?);
-                }
-                return Ok(ConvBackend::Untuned(plans));
-            }
-            _ => {}
         }
+        let mut plans = Vec::new();
         for solution in offered {
-            if let Some(plan) = compiled(handle, shape, solution)? {
-                return Ok(ConvBackend::Library(plan));
+            let problem = Problem::of(shape)?;
+            match problem.compile(handle, solution) {
+                Ok(()) => plans.push(Arc::new(Plan { problem, solution })),
+                Err(failure) => {
+                    let _ = rocm_rs::hip::get_last_error();
+                    tracing::debug!("{shape}: solution {} is skipped: {failure}", solution.id);
+                    if count_failure(&mut self.failed_solutions, device, &failure) {
+                        return Ok(own);
+                    }
+                }
+            }
+            if !tunes && !plans.is_empty() {
+                break;
             }
         }
-        Ok(own)
+        Ok(match plans.pop() {
+            Some(plan) if !tunes => ConvBackend::Library(plan),
+            None if !tunes => own,
+            last => ConvBackend::Untuned(plans.into_iter().chain(last).collect()),
+        })
     }
 
     fn log(&mut self, device: &DeviceState, failure: &Failure) {
@@ -350,21 +371,16 @@ impl Convolutions {
     }
 }
 
-/// Compiles a solution. Returns `None` if MIOpen cannot compile it.
-fn compiled(
-    handle: &Handle,
-    shape: &ConvShape,
-    solution: Solution,
-) -> std::result::Result<Option<Arc<Plan>>, Failure> {
-    let problem = Problem::of(shape)?;
-    match problem.compile(handle, solution) {
-        Ok(()) => Ok(Some(Arc::new(Plan { problem, solution }))),
-        Err(failure) => {
-            let _ = rocm_rs::hip::get_last_error();
-            tracing::debug!("{shape}: solution {} is skipped: {failure}", solution.id);
-            Ok(None)
-        }
+/// Counts a solution that does not compile or run. Returns true, and reports the problem, if it is the last that may fail.
+fn count_failure(failed: &mut u32, device: &DeviceState, failure: &Failure) -> bool {
+    *failed += 1;
+    if *failed == MAX_FAILURES {
+        device.report_problem(format!(
+            "{MAX_FAILURES} solutions of MIOpen failed, so convolutions use the built-in kernels from now on; install a \
+             MIOpen whose compiler works, or set {LIBRARY_VARIABLE}=0 ({failure})"
+        ));
     }
+    *failed >= MAX_FAILURES
 }
 
 fn open(device: &DeviceState) -> std::result::Result<LibraryState, Failure> {

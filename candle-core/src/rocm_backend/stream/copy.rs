@@ -6,6 +6,9 @@ use hip_kernels::contract::DevicePtr;
 use rocm_rs::hip::bindings;
 use std::sync::Arc;
 
+/// Maximum number of bytes that HIP copies to pageable memory; more go through pinned memory.
+const MAX_PAGEABLE: usize = 64 << 10;
+
 /// Enqueues setting `bytes` bytes at `dst` to zero.
 ///
 /// # Safety
@@ -51,7 +54,7 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
     )?;
     stream.bind_and_flush()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
-    stream.with_staging(|ring| {
+    stream.with_staging(false, |ring| {
         for first in (0..bytes).step_by(MAX_STAGED) {
             let part = MAX_STAGED.min(bytes - first);
             // SAFETY: `data` is `bytes` bytes long.
@@ -82,16 +85,21 @@ pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) ->
         stream.finish("downloading an empty buffer")?;
         return Ok(host);
     }
-    let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
-    let dst = host.as_mut_ptr().cast();
-    // A copy to pageable memory waits inside the call, which has no deadline. An abandoned copy must not write to freed
-    // memory.
-    stream.finish_if_deadline("before downloading")?;
-    // SAFETY: `host` has room for the whole buffer and lives until the copy is done.
-    let code = unsafe { bindings::hipMemcpyAsync(dst, buffer.ptr().0, bytes, kind, stream.raw()) };
-    let copied = stream.check_code(code, || format!("hipMemcpyAsync(device to host, {bytes} B)"));
-    let waited = stream.finish("downloading");
-    copied.and(waited)?;
+    let dst = host.as_mut_ptr().cast::<u8>();
+    if bytes > MAX_PAGEABLE {
+        // SAFETY: `host` has room for the whole buffer.
+        stream.with_staging(true, |ring| unsafe { ring.download(stream, buffer.ptr(), dst, bytes) })?;
+    } else {
+        let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
+        // A copy to pageable memory waits inside the call, which has no deadline. An abandoned copy must not write to
+        // freed memory.
+        stream.finish_if_deadline("before downloading")?;
+        // SAFETY: `host` has room for the whole buffer and lives until the copy is done.
+        let code = unsafe { bindings::hipMemcpyAsync(dst.cast(), buffer.ptr().0, bytes, kind, stream.raw()) };
+        let copied = stream.check_code(code, || format!("hipMemcpyAsync(device to host, {bytes} B)"));
+        let waited = stream.finish("downloading");
+        copied.and(waited)?;
+    }
     // SAFETY: the copy wrote all elements, and every bit pattern is valid.
     unsafe { host.set_len(buffer.len()) };
     Ok(host)

@@ -1,9 +1,11 @@
-//! Asynchronous uploads through a ring of pinned memory.
+//! Copies between host and device through a ring of pinned memory. HIP never receives a pointer to mapped files or to large
+//! pageable memory, for which its copies are slow or hang on some systems.
 use super::handle::StreamHandle;
 use crate::Result;
-use rocm_rs::hip;
+use hip_kernels::contract::DevicePtr;
+use rocm_rs::hip::{self, bindings};
 
-/// Maximum number of bytes per copy; larger uploads are split.
+/// Maximum number of bytes per copy; larger uploads and downloads are split.
 pub(super) const MAX_STAGED: usize = 4 << 20;
 
 /// Number of chunks of the ring. While one is filled, copies from the others may be in progress.
@@ -30,7 +32,7 @@ impl Staging {
     pub(super) fn of(stream: &StreamHandle) -> Result<Self> {
         let bytes = CHUNKS * MAX_STAGED;
         let memory = stream
-            .check(hip::PinnedMemory::new(bytes), || format!("hipHostMalloc({bytes} B upload ring)"))?;
+            .check(hip::PinnedMemory::new(bytes), || format!("hipHostMalloc({bytes} B staging ring)"))?;
         Ok(Self { memory, chunk: 0, used: 0, filled: [const { None }; CHUNKS] })
     }
 
@@ -56,6 +58,58 @@ impl Staging {
         Ok(part.as_ptr())
     }
 
+    /// Copies `bytes` bytes at `src` on the device to `dst` and waits for the stream. While the host copies one chunk, the
+    /// next arrives. The GPU is bound.
+    ///
+    /// # Safety
+    /// `src` must be readable and `dst` writable for `bytes` bytes.
+    pub(super) unsafe fn download(
+        &mut self,
+        stream: &StreamHandle,
+        src: DevicePtr,
+        dst: *mut u8,
+        bytes: usize,
+    ) -> Result<()> {
+        let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
+        let mut arriving = None;
+        for first in (0..bytes).step_by(MAX_STAGED) {
+            self.next_chunk(stream)?;
+            let part = MAX_STAGED.min(bytes - first);
+            self.used = MAX_STAGED;
+            let chunk = self.memory.as_slice_mut()[self.chunk * MAX_STAGED..].as_mut_ptr();
+            // SAFETY: the chunk has room for the part, and the caller guarantees the source.
+            let code = unsafe {
+                bindings::hipMemcpyAsync(chunk.cast(), src.0.byte_add(first), part, kind, stream.raw())
+            };
+            stream.check_code(code, || format!("hipMemcpyAsync(device to host, {part} of {bytes} B)"))?;
+            if let Some((earlier, at)) = arriving.replace((self.chunk, first)) {
+                if let Some(event) = &self.filled[earlier] {
+                    // Waiting for an event has no deadline.
+                    stream.finish_if_deadline("downloading")?;
+                    stream.check(event.synchronize(), || "hipEventSynchronize (downloading)".to_string())?;
+                }
+                // SAFETY: the chunk has arrived, it was full, and `dst` has room for it at this offset.
+                unsafe { self.take(earlier, dst.add(at), MAX_STAGED) };
+            }
+        }
+        stream.finish("downloading")?;
+        if let Some((last, at)) = arriving {
+            // SAFETY: as above, with the rest of the bytes.
+            unsafe { self.take(last, dst.add(at), bytes - at) };
+        }
+        Ok(())
+    }
+
+    /// Copies the first `bytes` bytes of a chunk to `dst`.
+    ///
+    /// # Safety
+    /// `dst` must be writable for `bytes` bytes.
+    unsafe fn take(&self, chunk: usize, dst: *mut u8, bytes: usize) {
+        let part = &self.memory.as_slice()[chunk * MAX_STAGED..][..bytes];
+        // SAFETY: guaranteed by the caller, and the ring is owned.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), dst, bytes) };
+    }
+
     /// Records an event for the current chunk, and waits until the copies from the next chunk are done.
     fn next_chunk(&mut self, stream: &StreamHandle) -> Result<()> {
         let event = match self.filled[self.chunk].take() {
@@ -67,9 +121,10 @@ impl Staging {
         let next = (self.chunk + 1) % CHUNKS;
         if let Some(event) = &self.filled[next] {
             // Waiting for an event has no deadline.
-            stream.finish_if_deadline("the upload ring is full")?;
-            stream
-                .check(event.synchronize(), || "hipEventSynchronize (the upload ring is full)".to_string())?;
+            stream.finish_if_deadline("the staging ring is full")?;
+            stream.check(event.synchronize(), || {
+                "hipEventSynchronize (the staging ring is full)".to_string()
+            })?;
         }
         (self.chunk, self.used) = (next, 0);
         Ok(())

@@ -2,7 +2,7 @@
 use super::capture_id;
 use super::capturing::{self, CapturedStream, DeviceBlock, GraphMemory};
 use super::handle::StreamHandle;
-use super::memory::{Memory, SetupError};
+use super::memory::{Memory, SetupError, SystemMemory};
 use super::staging::Staging;
 use crate::rocm_backend::error::RocmError;
 use crate::Result;
@@ -28,7 +28,8 @@ pub(crate) trait DeferredLaunches: Send + Sync {
 pub(crate) struct Stream {
     /// Event that other streams wait for; created on first use.
     event: Mutex<Option<hip::Event>>,
-    staging: Mutex<Option<Staging>>,
+    /// Rings for uploads and downloads; created on first use.
+    staging: [Mutex<Option<Staging>>; 2],
     memory: Memory,
     /// True if launches are deferred: for execution, and for the capture in progress.
     has_deferred: [AtomicBool; 2],
@@ -53,21 +54,27 @@ impl Deref for Stream {
 static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 
 impl Stream {
-    /// Opens a stream on GPU `ordinal`. `label` names the GPU in errors; `shared_with_display` selects a larger memory
-    /// reserve.
+    /// Opens a stream on GPU `ordinal`. `label` names the GPU in errors, `system` its memory; `shared_with_display`
+    /// selects a larger memory reserve.
     ///
     /// # Errors
     /// If HIP fails, or an environment variable is invalid.
-    pub(crate) fn open(ordinal: usize, label: String, shared_with_display: bool) -> Result<Arc<Self>> {
+    pub(crate) fn open(
+        ordinal: usize,
+        label: String,
+        system: SystemMemory,
+        shared_with_display: bool,
+    ) -> Result<Arc<Self>> {
         let handle = StreamHandle::open(ordinal, label)?;
-        let memory = match Memory::of_bound_device(handle.shared_wait(), shared_with_display) {
+        let memory = Memory::of_bound_device(handle.shared_wait(), ordinal, system, shared_with_display);
+        let memory = match memory {
             Ok(memory) => memory,
             Err(SetupError::Hip(error, call)) => return handle.check(Err(error), || call),
             Err(SetupError::Setting(text)) => return Err(RocmError::InvalidSetting(text).into()),
         };
         let stream = Arc::new(Self {
             event: Mutex::default(),
-            staging: Mutex::default(),
+            staging: Default::default(),
             memory,
             has_deferred: Default::default(),
             deferred_launches: OnceLock::new(),
@@ -83,9 +90,14 @@ impl Stream {
         &self.memory
     }
 
-    /// Calls `work` with the upload ring, which is created on first use. The GPU is bound.
-    pub(super) fn with_staging<R>(&self, work: impl FnOnce(&mut Staging) -> Result<R>) -> Result<R> {
-        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Calls `work` with the ring for uploads or downloads, which is created on first use. The GPU is bound.
+    pub(super) fn with_staging<R>(
+        &self,
+        is_download: bool,
+        work: impl FnOnce(&mut Staging) -> Result<R>,
+    ) -> Result<R> {
+        let ring = &self.staging[usize::from(is_download)];
+        let mut staging = ring.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *staging {
             Some(ring) => work(ring),
             empty => work(empty.insert(Staging::of(self)?)),
@@ -283,9 +295,12 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // Memory must not be freed while a kernel runs. A drop cannot return errors.
         if !self.finish_or_abandon() {
-            let ring = self.staging.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            let rings = self
+                .staging
+                .each_mut()
+                .map(|ring| ring.get_mut().unwrap_or_else(PoisonError::into_inner).take());
             let event = self.event.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            std::mem::forget((ring, event));
+            std::mem::forget((rings, event));
             self.memory.abandon();
             self.handle.abandon();
         }

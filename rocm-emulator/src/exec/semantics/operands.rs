@@ -110,15 +110,7 @@ fn is_constant(operand: Operand) -> bool {
 
 /// Returns the part of a value that SDWA selects.
 fn part(bits: u64, select: SdwaSelect, signed: bool) -> u64 {
-    let (shift, width) = match select {
-        SdwaSelect::Byte0 => (0, 8),
-        SdwaSelect::Byte1 => (8, 8),
-        SdwaSelect::Byte2 => (16, 8),
-        SdwaSelect::Byte3 => (24, 8),
-        SdwaSelect::Word0 => (0, 16),
-        SdwaSelect::Word1 => (16, 16),
-        SdwaSelect::Dword => (0, 32),
-    };
+    let (shift, width) = select.range();
     let value = bits >> shift & ((1 << width) - 1);
     if signed && value >> (width - 1) & 1 != 0 { (value | u64::MAX << width) & 0xffff_ffff } else { value }
 }
@@ -331,21 +323,9 @@ pub fn agpr_as_vgpr(operand: Operand) -> Operand {
     }
 }
 
-fn part_range(select: SdwaSelect) -> (u32, u32) {
-    match select {
-        SdwaSelect::Byte0 => (0, 8),
-        SdwaSelect::Byte1 => (8, 8),
-        SdwaSelect::Byte2 => (16, 8),
-        SdwaSelect::Byte3 => (24, 8),
-        SdwaSelect::Word0 => (0, 16),
-        SdwaSelect::Word1 => (16, 16),
-        SdwaSelect::Dword => (0, 32),
-    }
-}
-
 /// Inserts a result into the part of the destination that SDWA selects.
 fn inserted(old: u32, bits: u32, select: SdwaSelect, unused: SdwaUnused) -> u32 {
-    let (shift, width) = part_range(select);
+    let (shift, width) = select.range();
     let mask = if width == 32 { u32::MAX } else { ((1 << width) - 1) << shift };
     let value = if width == 32 { bits } else { bits << shift & mask };
     match unused {
@@ -370,7 +350,7 @@ fn approx_sdwa(
     unused: SdwaUnused,
     approx: &mut Vec<Approx>,
 ) {
-    let (shift, width) = part_range(select);
+    let (shift, width) = select.range();
     let Some(format) = kind.format().filter(|_| kind.is_flushed()) else { return };
     let nan = format.is_nan(bits.into());
     if !nan && out.near.is_none() {

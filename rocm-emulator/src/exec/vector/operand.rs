@@ -72,23 +72,15 @@ pub enum Select {
 /// A byte or half of a dword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    pub shift: u8,
-    pub width: u8,
+    pub shift: u32,
+    pub width: u32,
 }
 
 impl Part {
     /// Returns the selected part, or `None` for the whole dword.
     fn of(select: SdwaSelect) -> Option<Self> {
-        let (shift, width) = match select {
-            SdwaSelect::Byte0 => (0, 8),
-            SdwaSelect::Byte1 => (8, 8),
-            SdwaSelect::Byte2 => (16, 8),
-            SdwaSelect::Byte3 => (24, 8),
-            SdwaSelect::Word0 => (0, 16),
-            SdwaSelect::Word1 => (16, 16),
-            SdwaSelect::Dword => return None,
-        };
-        Some(Self { shift, width })
+        let (shift, width) = select.range();
+        (width < 32).then_some(Self { shift, width })
     }
 
     #[inline(always)]

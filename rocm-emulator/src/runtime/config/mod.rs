@@ -18,6 +18,8 @@ pub enum Miopen {
     Present,
     /// Installed, but without a solution for any convolution.
     WithoutSolutions,
+    /// Installed, but its compiler fails for every solution.
+    Broken,
     /// Not installed: every function fails.
     Absent,
 }
@@ -58,6 +60,8 @@ pub struct Options {
     pub injection: Injection,
     /// State of hipBLASLt.
     pub hipblaslt: HipBlasLt,
+    /// Folder with the files of procfs and sysfs of the simulated machine, such as `proc/meminfo`.
+    pub system: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -73,6 +77,7 @@ impl Default for Options {
             miopen: Miopen::default(),
             injection: Injection::default(),
             hipblaslt: HipBlasLt::default(),
+            system: None,
         }
     }
 }
@@ -119,7 +124,7 @@ pub enum ConfigureError {
 
 /// Resolves architecture names to rows of the table.
 pub(super) fn resolve(archs: &[&str]) -> Result<Vec<&'static arch::ArchSpec>, ConfigureError> {
-    let known = || arch::ARCHS.iter().map(|arch| arch.name).collect::<Vec<_>>().join(", ");
+    let known = || arch::ARCHS.iter().map(|arch| arch.name()).collect::<Vec<_>>().join(", ");
     if archs.is_empty() {
         return Err(ConfigureError::NoDevice { known: known() });
     }

@@ -44,8 +44,11 @@ settings! { |text|
         seed = Some(text.parse().ok()?);
     "profile": "a file name",
         profile = Some(text.into());
-    "miopen": "absent (not installed) or none (no solution for any convolution)",
-        miopen = choose(text, [("absent", Miopen::Absent), ("none", Miopen::WithoutSolutions)])?;
+    "miopen": "absent (not installed), none (no solution for any convolution) or broken (compiles nothing)",
+        miopen = choose(
+            text,
+            [("absent", Miopen::Absent), ("none", Miopen::WithoutSolutions), ("broken", Miopen::Broken)],
+        )?;
     "fail": "a list of functions and the numbers of their calls, such as hipMalloc:7,hipModuleLaunchKernel:1",
         injection.failing = text.split(',').map(parse_call).collect::<Option<_>>()?;
     "lose": "a function and the number of its call, such as hipModuleLaunchKernel:3",
@@ -58,6 +61,10 @@ settings! { |text|
         injection.stale = Some(parse_positive(text)?);
     "refuse": "a target, such as gfx11-generic",
         injection.refused = Some(text.into());
+    "pageable": "bytes, such as 64K",
+        injection.pageable = Some(parse_bytes(text)?);
+    "system": "a folder",
+        system = Some(text.into());
     "hipblaslt": "absent or none",
         hipblaslt = choose(text, [("absent", HipBlasLt::Absent), ("none", HipBlasLt::None)])?;
     "memory": "bytes, such as 8G or 512M",
@@ -154,7 +161,7 @@ fn parse_positive(text: &str) -> Option<u64> {
 }
 
 /// Returns the value with the given name.
-fn choose<T>(text: &str, choices: [(&str, T); 2]) -> Option<T> {
+fn choose<T, const N: usize>(text: &str, choices: [(&str, T); N]) -> Option<T> {
     choices.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value)
 }
 
@@ -193,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;refuse=gfx11-generic;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;refuse=gfx11-generic;pageable=64K;system=/a b;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -211,8 +218,10 @@ mod tests {
                 stalled: Some(4),
                 stale: Some(3),
                 refused: Some("gfx11-generic".into()),
+                pageable: Some(64 << 10),
             },
             hipblaslt: HipBlasLt::None,
+            system: Some(Path::new("/a b").into()),
         };
         assert_eq!(options, expected);
     }
@@ -259,6 +268,8 @@ mod tests {
             ("stall=0", "a number of at least 1"),
             ("stale=0", "a number of at least 1"),
             ("refuse=", "gfx11-generic"),
+            ("pageable=0", "64K"),
+            ("system=", "a folder"),
             ("hipblaslt=old", "absent or none"),
             ("memory=x", "8G"),
             ("threads=1025", "1024"),
@@ -281,6 +292,7 @@ mod tests {
         assert_eq!(from(&[(EMULATOR_VARIABLE, "seed=9")]).unwrap().seed, Some(9));
         let absent = from(&[(EMULATOR_VARIABLE, "miopen=absent")]).unwrap().miopen;
         assert_eq!((absent, Options::default().miopen), (Miopen::Absent, Miopen::Present));
+        assert_eq!(from(&[(EMULATOR_VARIABLE, "miopen=broken")]).unwrap().miopen, Miopen::Broken);
         let error = from(&[(EMULATOR_VARIABLE, "seed=1;stall=2")]).unwrap_err().to_string();
         assert!(error.contains("seed and stall exclude each other"), "{error}");
         let error = from(&[(EMULATOR_VARIABLE, "seed=1; seed=2")]).unwrap_err().to_string();

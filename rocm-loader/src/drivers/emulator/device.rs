@@ -1,4 +1,6 @@
 //! Implementation of [`Driver`] for the software GPU.
+use std::path::PathBuf;
+
 use rocm_driver_api::{Address, Driver, Library, LoadError, SuballocationTracker, table};
 use rocm_rs::hip::bindings::hipStream_t;
 
@@ -48,6 +50,10 @@ impl Driver for SoftwareGpu {
 
     fn suballocation_tracker(&self) -> Option<&'static dyn SuballocationTracker> {
         Some(&Self)
+    }
+
+    fn system_file(&self, path: &str) -> Option<PathBuf> {
+        Some(rocm_emulator::system_folder()?.join(path.trim_start_matches('/')))
     }
 
     fn note(&self) -> Option<&'static str> {

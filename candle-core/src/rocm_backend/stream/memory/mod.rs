@@ -12,6 +12,7 @@
 //! | `pool` | policy: when to reuse memory, to allocate from the driver, and to release to it |
 //! | `shared` | the pool with its lock, and releasing memory of other streams of the GPU |
 //! | `timer` | the thread that releases idle memory |
+//! | `system` | memory as Linux reports it |
 //! | `limits` | reserve, cache size, idle time, and the recommended size of an allocation |
 mod arena;
 mod limits;
@@ -23,10 +24,13 @@ mod shared;
 mod sizes;
 #[cfg(test)]
 mod step_tests;
+mod system;
 mod timer;
 
 use super::wait::StreamWait;
 use rocm_rs::hip;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +42,8 @@ pub use pool::MemoryStats;
 pub(crate) use pool::{AllocError, Allocation};
 use pool::{Driver, Pool};
 use shared::Shared;
+pub(crate) use system::{system_file, SystemMemory};
+pub use system::{MemoryPools, PoolSize};
 use timer::Timer;
 
 /// Number of unused bytes after each allocation on the software GPU, which detects accesses to them.
@@ -69,10 +75,29 @@ pub(crate) enum SetupError {
 #[derive(Clone)]
 struct Hip {
     wait: Arc<StreamWait>,
+    system: SystemMemory,
+    /// Bytes of all segments of the GPU in this process.
+    held: Arc<AtomicUsize>,
 }
 
 /// Memory allocated by hipMalloc. Dropping it calls hipFree.
-struct Segment(#[expect(dead_code, reason = "owned for its drop")] hip::DeviceMemory<u8>);
+struct Segment {
+    _memory: hip::DeviceMemory<u8>,
+    bytes: usize,
+    held: Arc<AtomicUsize>,
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Returns the number of bytes of all segments of a GPU.
+fn held_on(ordinal: usize) -> Arc<AtomicUsize> {
+    static HELD: Mutex<BTreeMap<usize, Arc<AtomicUsize>>> = Mutex::new(BTreeMap::new());
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).entry(ordinal).or_default().clone()
+}
 
 // SAFETY: the address is never dereferenced on the host, and HIP can free it from any thread.
 unsafe impl Send for Segment {}
@@ -83,7 +108,11 @@ impl Driver for Hip {
 
     fn allocate(&self, bytes: usize) -> Result<Option<(usize, Segment)>, Failed> {
         match hip::DeviceMemory::<u8>::new(bytes) {
-            Ok(memory) => Ok(Some((memory.as_ptr().expose_provenance(), Segment(memory)))),
+            Ok(memory) => {
+                self.held.fetch_add(bytes, Ordering::Relaxed);
+                let address = memory.as_ptr().expose_provenance();
+                Ok(Some((address, Segment { _memory: memory, bytes, held: self.held.clone() })))
+            }
             Err(error) if error.is_out_of_memory() => {
                 // HIP keeps the last error; clear it so that an unrelated call does not return it.
                 let _ = hip::get_last_error();
@@ -102,23 +131,27 @@ impl Driver for Hip {
         self.wait.deadline().is_none() || self.wait.finish().is_ok()
     }
 
+    /// The free memory is the least of three: HIP ignores a desktop's share, and on integrated GPUs it may report more
+    /// than there is; Linux does not know what HIP limits.
     fn info(&self) -> Result<(usize, usize), Failed> {
         let info = hip::memory_info().map_err(|error| (error, "hipMemGetInfo".to_string()))?;
-        Ok((info.free, info.total))
+        Ok(self.system.info((info.free, info.total), self.held.load(Ordering::Relaxed)))
     }
 }
 
 impl Memory {
-    /// Creates the memory of the device that is bound to the calling thread, for the stream of `wait`.
+    /// Creates the memory of the device `ordinal`, which is bound to the calling thread, for the stream of `wait`.
     /// `shared_with_display` is true if a display is attached or the GPU is integrated.
     ///
     /// # Errors
     /// If an environment variable is invalid, HIP fails, or the timer thread cannot be started.
     pub(crate) fn of_bound_device(
         wait: Arc<StreamWait>,
+        ordinal: usize,
+        system: SystemMemory,
         shared_with_display: bool,
     ) -> Result<Self, SetupError> {
-        let driver = Hip { wait };
+        let driver = Hip { wait, system, held: held_on(ordinal) };
         let (_, total) = driver.info().map_err(|(error, call)| SetupError::Hip(error, call))?;
         let device =
             hip::Device::current().map_err(|error| SetupError::Hip(error, "hipGetDevice".to_string()))?;
@@ -162,6 +195,14 @@ impl Memory {
 
     pub(crate) fn stats(&self) -> MemoryStats {
         self.pool.stats()
+    }
+
+    /// Returns the free and total memory of the GPU in bytes.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub(crate) fn info(&self) -> Result<(usize, usize), Failed> {
+        self.pool.with(|pool| pool.driver().info())
     }
 
     /// Returns the recommended maximum of an allocation in bytes: the share of the free and idle memory, and no more than

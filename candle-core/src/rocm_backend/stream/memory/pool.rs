@@ -283,7 +283,6 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn driver(&self) -> &D {
         &self.driver
     }

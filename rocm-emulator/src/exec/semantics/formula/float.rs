@@ -90,6 +90,14 @@ fn greater(x: &Args, a: u64, b: u64) -> u64 {
     select_extreme(x, a, b, Ordering::Greater)
 }
 
+fn in_turn(x: &Args, [first, second]: [fn(&Args, u64, u64) -> u64; 2]) -> Out {
+    Out::bits(second(x, first(x, x.u(0), x.u(1)), x.u(2)))
+}
+
+fn extreme_of_three(x: &Args, wanted: Ordering) -> Out {
+    Out::bits(extreme_or_nan(x, [x.u(0), x.u(1), x.u(2)], wanted))
+}
+
 fn min(x: &Args) -> Out {
     Out::bits(lesser(x, x.u(0), x.u(1)))
 }
@@ -234,36 +242,16 @@ pub const ROWS: &[Row] = &[
     each("v_max_f64 v_max_num_f64", "f64 f64 -> f64", max),
     each("v_min_f16 v_min_num_f16 s_min_f16 s_min_num_f16", "f16 f16 -> f16", min),
     each("v_max_f16 v_max_num_f16 s_max_f16 s_max_num_f16", "f16 f16 -> f16", max),
-    each("v_minimum3_f32", "f32 f32 f32 -> f32", |x| {
-        Out::bits(extreme_or_nan(x, [x.u(0), x.u(1), x.u(2)], Ordering::Less))
-    }),
-    each("v_maximum3_f32", "f32 f32 f32 -> f32", |x| {
-        Out::bits(extreme_or_nan(x, [x.u(0), x.u(1), x.u(2)], Ordering::Greater))
-    }),
-    each("v_min3_f32 v_min3_num_f32", "f32 f32 f32 -> f32", |x| {
-        Out::bits(lesser(x, lesser(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_max3_f32 v_max3_num_f32", "f32 f32 f32 -> f32", |x| {
-        Out::bits(greater(x, greater(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_min3_f16 v_min3_num_f16", "f16 f16 f16 -> f16", |x| {
-        Out::bits(lesser(x, lesser(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_max3_f16 v_max3_num_f16", "f16 f16 f16 -> f16", |x| {
-        Out::bits(greater(x, greater(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_minmax_f32 v_minmax_num_f32", "f32 f32 f32 -> f32", |x| {
-        Out::bits(greater(x, lesser(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_maxmin_f32 v_maxmin_num_f32", "f32 f32 f32 -> f32", |x| {
-        Out::bits(lesser(x, greater(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_minmax_f16 v_minmax_num_f16", "f16 f16 f16 -> f16", |x| {
-        Out::bits(greater(x, lesser(x, x.u(0), x.u(1)), x.u(2)))
-    }),
-    each("v_maxmin_f16 v_maxmin_num_f16", "f16 f16 f16 -> f16", |x| {
-        Out::bits(lesser(x, greater(x, x.u(0), x.u(1)), x.u(2)))
-    }),
+    each("v_minimum3_f32", "f32 f32 f32 -> f32", |x| extreme_of_three(x, Ordering::Less)),
+    each("v_maximum3_f32", "f32 f32 f32 -> f32", |x| extreme_of_three(x, Ordering::Greater)),
+    each("v_min3_f32 v_min3_num_f32", "f32 f32 f32 -> f32", |x| in_turn(x, [lesser, lesser])),
+    each("v_max3_f32 v_max3_num_f32", "f32 f32 f32 -> f32", |x| in_turn(x, [greater, greater])),
+    each("v_min3_f16 v_min3_num_f16", "f16 f16 f16 -> f16", |x| in_turn(x, [lesser, lesser])),
+    each("v_max3_f16 v_max3_num_f16", "f16 f16 f16 -> f16", |x| in_turn(x, [greater, greater])),
+    each("v_minmax_f32 v_minmax_num_f32", "f32 f32 f32 -> f32", |x| in_turn(x, [lesser, greater])),
+    each("v_maxmin_f32 v_maxmin_num_f32", "f32 f32 f32 -> f32", |x| in_turn(x, [greater, lesser])),
+    each("v_minmax_f16 v_minmax_num_f16", "f16 f16 f16 -> f16", |x| in_turn(x, [lesser, greater])),
+    each("v_maxmin_f16 v_maxmin_num_f16", "f16 f16 f16 -> f16", |x| in_turn(x, [greater, lesser])),
     each("v_med3_f32 v_med3_num_f32", "f32 f32 f32 -> f32", median),
     each("v_med3_f16 v_med3_num_f16", "f16 f16 f16 -> f16", median),
     each("v_trunc_f32 s_trunc_f32", "f32 -> f32", |x| integral(x, Rounding::Zero)),
