@@ -10,13 +10,11 @@ use crate::{example, setup};
 const SOFTWARE_GPUS: &str = "gfx1100,gfx90a";
 /// Prefix of the example's last line on success.
 pub const OK: &str = "stress: ok";
-/// Duration of the run that is part of `cargo xtask test`.
-pub const SHORT_MINUTES: f64 = 1.0;
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Duration in minutes.
-    #[arg(long, default_value_t = SHORT_MINUTES)]
+    #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// Duration in hours.
     #[arg(long, conflicts_with = "minutes")]
