@@ -208,7 +208,7 @@ fn run_on_machine(
 fn free_memory_is_the_least_of_what_hip_and_linux_report() {
     // A desktop uses 400 of 512 MiB, which hipMemGetInfo ignores.
     run_on_machine("a_desktops_share", "gfx1100", "memory=512M", [512, 400, 1024, 0, 2048]);
-    // Of an integrated GPU, HIP reports 512 MiB free; the GTT has 300 and the RAM 200 MiB.
+    // HIP reports 512 MiB free for an integrated GPU; the GTT has 300 and the RAM 200 MiB.
     run_on_machine("memory_of_an_apu", "gfx1151", "memory=512M", [64, 0, 512, 212, 200]);
     note_software_only();
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use crate::process::{command, run};
+
 /// Calls `fill` on an empty `folder`, unless an earlier call has filled it for the same `version`.
 pub fn ensure_filled(folder: &Path, version: &str, fill: impl FnOnce() -> Result<()>) -> Result<()> {
     // Written last, so that an interrupted download is repeated.
@@ -18,6 +20,14 @@ pub fn ensure_filled(folder: &Path, version: &str, fill: impl FnOnce() -> Result
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     fill()?;
     fs::write(&done, version).with_context(|| format!("cannot write {}", done.display()))
+}
+
+/// Downloads `address` to `file` with Python, which these commands need anyway, and verifies its SHA-256.
+pub fn fetch(address: &str, file: &Path, sha256: &str) -> Result<()> {
+    let fetch = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])";
+    run(command("python3", &["-c", fetch, address]).arg(file))
+        .with_context(|| format!("cannot fetch {address}"))?;
+    check(file, sha256)
 }
 
 /// Returns an error if the file's SHA-256 differs from the given one.

@@ -20,10 +20,7 @@ impl Archive {
     /// `pip download` would run the package's setup, which needs its build tools, so the archive is fetched by its address.
     pub fn extract(&self, folder: &Path, members: &[&str]) -> Result<()> {
         let archive: PathBuf = folder.join(self.file);
-        let fetch = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])";
-        run(&mut command("python3", &["-c", fetch, &self.address()?, &archive.to_string_lossy()]))
-            .with_context(|| format!("cannot fetch {}", self.file))?;
-        download::check(&archive, self.sha256)?;
+        download::fetch(&self.address()?, &archive, self.sha256)?;
         let mut tar = command("tar", &["-xzf"]);
         run(tar.arg(&archive).arg("-C").arg(folder).args(members))
     }

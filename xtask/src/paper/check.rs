@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use super::model::{Constants, Gpu, Node};
 use super::tables::rounded;
 use crate::download;
-use crate::process::{cache, command, run};
+use crate::process::cache;
 
 const ADDRESS: &str = "https://raw.githubusercontent.com/sarchlab/mgpusim/d01e70d5632a7e3fe47f21b14dc6f6ffdf884e25/gpu_perf_scripts/mi300a.csv";
 const SHA256: &str = "5b8f8938bc046d7d364d440d618dc407e634d258d44bfde4379e73c6505c268e";
@@ -172,13 +172,8 @@ pub fn run_check(file: Option<&PathBuf>) -> Result<String> {
 fn fetched() -> Result<PathBuf> {
     let folder = cache().join("mgpusim");
     let file = folder.join("mi300a.csv");
-    if download::check(&file, SHA256).is_err() {
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        run(command("curl", &["-sfL", "-o"]).arg(&file).arg(ADDRESS)).with_context(|| {
-            format!("cannot fetch {ADDRESS}; download it on another machine, and name it after --check")
-        })?;
-        download::check(&file, SHA256)?;
-    }
+    download::ensure_filled(&folder, SHA256, || download::fetch(ADDRESS, &file, SHA256))
+        .context("download the file on another machine, and name it after --check")?;
     Ok(file)
 }
 

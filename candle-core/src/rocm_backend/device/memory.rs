@@ -1,14 +1,14 @@
 //! Public queries and settings of a device's memory.
 use super::device::RocmDevice;
 use super::properties::pci_address;
-use crate::rocm_backend::stream::memory::{MemoryPools, MemoryStats, SystemMemory};
+use crate::rocm_backend::stream::memory::{MemoryPools, MemoryStats};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use std::time::Duration;
 
 /// Returns the sizes of the memory pools of GPU `ordinal`, which need not be open.
 pub(super) fn memory_pools(ordinal: usize) -> MemoryPools {
-    SystemMemory { address: pci_address(ordinal), integrated: false }.pools()
+    MemoryPools::of(pci_address(ordinal).as_deref())
 }
 
 impl RocmDevice {

@@ -358,10 +358,9 @@ impl Convolutions {
                 break;
             }
         }
-        Ok(match plans.pop() {
-            Some(plan) if !tunes => ConvBackend::Library(plan),
-            None if !tunes => own,
-            last => ConvBackend::Untuned(plans.into_iter().chain(last).collect()),
+        Ok(match tunes {
+            true => ConvBackend::Untuned(plans),
+            false => plans.pop().map_or(own, ConvBackend::Library),
         })
     }
 

@@ -30,14 +30,9 @@ pub(crate) struct SystemMemory {
 }
 
 impl SystemMemory {
-    /// Reads the sizes of the pools.
-    pub(crate) fn pools(&self) -> MemoryPools {
-        MemoryPools::read(self.address.as_deref(), system_file)
-    }
-
     /// Returns the free and total bytes, given those that HIP reports and the number of bytes that this process holds.
     pub(super) fn info(&self, hip: (usize, usize), held: usize) -> (usize, usize) {
-        self.pools().info(self.integrated, hip, held)
+        MemoryPools::of(self.address.as_deref()).info(self.integrated, hip, held)
     }
 }
 
@@ -47,6 +42,11 @@ pub(crate) fn system_file(path: &str) -> Option<String> {
 }
 
 impl MemoryPools {
+    /// Reads the pools of the GPU at a PCI address.
+    pub(crate) fn of(address: Option<&str>) -> Self {
+        Self::read(address, system_file)
+    }
+
     fn read(address: Option<&str>, file: impl Fn(&str) -> Option<String>) -> Self {
         let pool = |name: &str| {
             let bytes = |kind| -> Option<usize> {
