@@ -31,9 +31,9 @@ struct Words {
 
     __device__ __forceinline__ uint32_t operator[](unsigned int i) const { return words[i]; }
     __device__ __forceinline__ static Words read(const uint8_t *from) { return Words{*(const Unaligned *)from}; }
-    // For an address aligned to 2 bytes: assembled from the surrounding words, whose other halves must be readable.
-    __device__ __forceinline__ static Words read_around(const uint8_t *from) {
-        const bool past = (uintptr_t)from % 4 > 0;
+    // For an address aligned to 2 bytes: assembled from the surrounding words, whose other halves must be readable. `past` if
+    // the address lies in the middle of a word.
+    __device__ __forceinline__ static Words read_around(const uint8_t *from, bool past) {
         const uint32_t *around = (const uint32_t *)(from - 2 * past);
         Words read;
         uint32_t word = around[0];
@@ -78,7 +78,7 @@ struct Block {
 #if defined(__NVPTX__)
         // Avoids eight narrow accesses. The last word of a matrix of small blocks may end after it, but then begins in it.
         if (ALIGNMENT == 2) {
-            return Words<N, ALIGNMENT>::read_around(from);
+            return Words<N, ALIGNMENT>::read_around(from, (uintptr_t)from % 4 > 0);
         }
 #endif
         return Words<N, ALIGNMENT>::read(from);

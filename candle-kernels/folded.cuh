@@ -58,10 +58,10 @@ __device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Fo
     }
 }
 
-// Defines the kernel that multiplies rows of activations with a matrix in format F.
-#define PRODUCT_OP(KERNEL, F)                                                                                    \
+// Defines the kernel that multiplies rows of activations with a matrix, by `product` of these types.
+#define PRODUCT_OP(KERNEL, ...)                                                                                   \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) KERNEL(                                        \
         const uint8_t *blocks, const uint8_t *x, void *out, const unsigned int m, const unsigned int n,          \
         const unsigned int k, const unsigned int out_dtype) {                                                    \
-        product<F>(blocks, x, out, m, n, k, out_dtype);                                                          \
+        product<__VA_ARGS__>(blocks, x, out, m, n, k, out_dtype);                                                \
     }

@@ -1,6 +1,6 @@
 //! Kernels that quantize, dequantize and multiply blocks of GGML's formats.
 
-use super::formats::{ALL, QUANTIZABLE, WEIGHTED, formats};
+use super::formats::{ALL, QUANTIZABLE, SMALL, WEIGHTED, formats};
 use super::product::{ROUTED, ROUTES};
 use super::schema::{Argument, Family, dtypes, family, names};
 use super::shared::{INP, NUMEL, OUT, TILED_FLOATS};
@@ -27,6 +27,8 @@ subject! {
         QUANTIZED_PIECE = 32,
         /// Rows and columns of a workgroup's tile of qfew.
         QFEW_SIDE = 16,
+        /// Blocks of 32 weights that a wave of qfew multiplies at a time; rows of such blocks must be whole steps.
+        QFEW_STEP = 4,
         /// Rows of activations of a workgroup's tile of qtiles.
         QTILE_ROWS = 128,
         /// Rows of weights of a workgroup's tile of qtiles.
@@ -37,7 +39,7 @@ subject! {
 }
 
 const PRODUCT: &[Argument] = args![
-    Pointer => blocks "the matrix", x "output of quantize_rows", out "the dense output";
+    Pointer => blocks "the matrix", x "output of quantize_rows; for qfew_halves, rows of f16", out "the dense output";
     U32 => m "rows of the result", n "columns of the result, rows of the matrix", k "columns of the matrix, whole blocks",
         out_dtype "code of the output's dtype"];
 const GROUPS: &[Argument] = args![U32 =>
@@ -95,6 +97,14 @@ fn families() -> Vec<Family> {
              QFEW_SIDE columns, y tiles of QFEW_SIDE rows.",
         )
         .over([formats(ALL)])
+        .takes(&[PRODUCT]),
+        family(
+            "QuantizedFewHalves",
+            "qfew",
+            "qfew_halves_{format}",
+            "Products of a few rows of f16 with a matrix, on matrix units. The grid is that of qfew_{format}.",
+        )
+        .over([formats(SMALL)])
         .takes(&[PRODUCT]),
         family(
             "Quantize",

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::test_programs::{self, Summary};
+use crate::test_programs::{self, Summary, side_by_side};
 use crate::{
     conformance, demo, docs, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress,
     upstream_tests, validate,
@@ -270,12 +270,21 @@ fn tests(run: &mut Run) -> Result<()> {
 
 /// Skips the first configuration, which the stage `tests` runs on.
 fn fuzz(run: &mut Run) -> Result<()> {
-    SOFTWARE_GPUS.iter().skip(1).chain(SHUFFLED).try_for_each(|gpu| {
-        println!("random operations on {gpu}:");
-        let mut command = run.cargo(&["test", "--quiet"]);
-        gpu.apply_to(command.args(["--test", "differential"]));
-        run.count(&mut command)
-    })
+    let mut build = run.cargo(&["test", "--quiet", "--no-run"]);
+    let program = process::test_program(build.args(["--test", "differential"]), "")?;
+    let gpus: Vec<_> = SOFTWARE_GPUS.iter().skip(1).chain(SHUFFLED).collect();
+    let outputs = side_by_side(&gpus, |gpu| {
+        let mut command = process::command::<&str>(&program, &[]);
+        gpu.apply_to(&mut command);
+        let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
+        let [text, errors] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        print!("random operations on {gpu}:\n{text}{errors}");
+        ensure!(output.status.success(), "random operations failed on {gpu}; the output is above");
+        Ok(text)
+    })?;
+    outputs.iter().for_each(|output| run.total.add(output));
+    Ok(())
 }
 
 /// Skips the first architecture, which the stage `tests` runs on.

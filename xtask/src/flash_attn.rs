@@ -8,6 +8,7 @@ use crate::harness::Results;
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
+use crate::test_programs::side_by_side;
 
 const PACKAGE: &str = "candle-flash-attn";
 /// Integration test that compares every function with the formula.
@@ -46,12 +47,13 @@ pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Res
     let mut build = cargo(&["test", "--quiet", "--no-run"]);
     build.args(FEATURES).args(["--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
     let program = process::test_program(&mut build, PACKAGE)?;
-    let mut all_passed = true;
-    for arch in archs {
+    let results = side_by_side(archs, |arch| {
         let mut command = process::command(&program, &["--color=never"]);
         SoftwareGpu::new(arch).apply_to(&mut command);
-        command.envs(settings.iter().cloned());
-        let results = Results::run(&mut command, LIMIT)?;
+        Results::run(command.envs(settings.iter().cloned()), LIMIT)
+    })?;
+    let mut all_passed = true;
+    for (arch, results) in archs.iter().zip(results) {
         for (name, output) in &results.failed {
             println!("{name}\n{output}");
         }

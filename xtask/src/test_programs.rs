@@ -1,8 +1,10 @@
 //! Runs the programs of `cargo test` side by side, and adds up their results.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -50,35 +52,42 @@ impl fmt::Display for Summary {
 /// If the build fails, a program cannot be started, or tests fail; the error names the programs.
 pub fn run(build: &mut Command, variables: &[(&str, &str)], total: &mut Summary) -> Result<()> {
     let messages = process::build_executables(build.arg("--no-run"))?;
-    let programs = Mutex::new(messages.iter().filter(|message| message["profile"]["test"] == true));
-    let results = Mutex::new((total, Vec::new()));
-    let run_all = || -> Result<()> {
-        loop {
-            let next = lock(&programs).next();
-            let Some(message) = next else { return Ok(()) };
-            let (name, is_passed, output) = run_one(message, variables)?;
-            let (total, failed) = &mut *lock(&results);
-            print!("{output}");
-            total.add(&output);
-            if !is_passed {
-                failed.push(name);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run_all)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    let programs: Vec<_> = messages.iter().filter(|message| message["profile"]["test"] == true).collect();
+    let results = side_by_side(&programs, |message| {
+        let (name, is_passed, output) = run_one(message, variables)?;
+        print!("{output}");
+        Ok((name, is_passed, output))
     })?;
-    let failed = &lock(&results).1;
+    results.iter().for_each(|(_, _, output)| total.add(output));
+    let failed: Vec<_> =
+        results.iter().filter(|(_, is_passed, _)| !is_passed).map(|(name, ..)| name.as_str()).collect();
     ensure!(failed.is_empty(), "tests failed in {}; their output is above", failed.join(", "));
     Ok(())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// Returns the results of `work` for all items, in their order. Works on as many items at a time as there are cores.
+///
+/// # Errors
+/// If `work` fails for an item; the items that others are working on are completed.
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let lock = || results.lock().unwrap_or_else(PoisonError::into_inner);
+    let work_on_next = || -> Result<()> {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return Ok(()) };
+            let result = work(item)?;
+            lock().insert(index, result);
+        }
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work_on_next)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    Ok(std::mem::take(&mut *lock()).into_values().collect())
 }
 
 /// Runs a program as `cargo test` does, in the folder of its package. Returns its name, whether all tests passed, and its output.
@@ -99,7 +108,24 @@ fn run_one(message: &Value, variables: &[(&str, &str)]) -> Result<(String, bool,
 
 #[cfg(test)]
 mod tests {
-    use super::Summary;
+    use super::{Summary, side_by_side};
+
+    #[test]
+    fn results_have_the_order_of_their_items() {
+        let items: Vec<u32> = (0..100).collect();
+        assert_eq!(
+            side_by_side(&items, |item| Ok(item * 2)).unwrap(),
+            (0..200).step_by(2).collect::<Vec<_>>()
+        );
+        assert!(
+            side_by_side(&items, |item| {
+                anyhow::ensure!(*item != 70, "seventy");
+                Ok(())
+            })
+            .is_err()
+        );
+        assert_eq!(side_by_side(&[], |_: &u32| Ok(())).unwrap(), []);
+    }
 
     #[test]
     fn results_of_several_programs_add_up() {

@@ -19,6 +19,7 @@ use crate::harness::Results;
 use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
+use crate::test_programs::side_by_side;
 
 pub const PACKAGE: &str = "upstream-tests";
 /// Crates whose tests are run. Each has a folder with the files that its tests read.
@@ -69,15 +70,15 @@ pub fn run_suites(gpus: &[SoftwareGpu], archs: &str, only: &[String]) -> Result<
     if !passed_without_device.is_empty() {
         bail!("tests that pass without any device, so do not test it: {}", passed_without_device.join(", "));
     }
-    let mut as_expected = true;
-    for (index, gpu) in gpus.iter().enumerate() {
-        // Details that are equal on all software GPUs are printed only once.
-        as_expected &= run_on(gpu, &program, &folder, &suites, only, index == 0)?;
-    }
-    Ok(as_expected)
+    let gpus: Vec<_> = gpus.iter().enumerate().collect();
+    // Details that are equal on all software GPUs are printed only once.
+    let results =
+        side_by_side(&gpus, |(index, gpu)| run_on(gpu, &program, &folder, &suites, only, *index == 0))?;
+    results.iter().for_each(|(text, _)| print!("{text}"));
+    Ok(results.iter().all(|(_, is_as_expected)| *is_as_expected))
 }
 
-/// Runs the suites named in `only`, or all, on one software GPU.
+/// Runs the suites named in `only`, or all, on one software GPU. Returns a report, and whether all results are as expected.
 fn run_on(
     gpu: &SoftwareGpu,
     program: &Path,
@@ -85,33 +86,33 @@ fn run_on(
     suites: &[Suite],
     only: &[String],
     first: bool,
-) -> Result<bool> {
+) -> Result<(String, bool)> {
     let chosen = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.rules.name);
     let mut total = Counts::default();
-    let mut stale = Vec::new();
+    let (mut stale, mut report) = (Vec::new(), Vec::new());
     for suite in suites.iter().filter(chosen) {
         let started = Instant::now();
         let results = run_suite(program, folder, suite, |command| gpu.apply_to(command))?;
         let outcome = judge(suite, &results);
         if first || outcome.counts.failed > 0 {
-            println!("{}", line(suite, &outcome.counts, started.elapsed()));
-            outcome.notes.iter().for_each(|note| println!("{note}"));
+            report.push(line(suite, &outcome.counts, started.elapsed()));
+            report.extend(outcome.notes);
         }
         for listed in NOT_TWINNED.iter().filter(|listed| first && listed.suite == suite.rules.name) {
-            println!(
-                "  {} tests for CPU, Metal or CUDA have no ROCm version: {}",
-                listed.tests.len(),
+            let count = listed.tests.len();
+            report.push(format!(
+                "  {count} tests for CPU, Metal or CUDA have no ROCm version: {}",
                 listed.reason
-            );
+            ));
         }
         total.add(&outcome.counts);
         stale.extend(outcome.stale);
     }
     for test in &stale {
-        println!("stale: {test} passes; remove it from SKIPPED in rocmify/src/suite_rules.rs");
+        report.push(format!("stale: {test} passes; remove it from SKIPPED in rocmify/src/suite_rules.rs"));
     }
-    println!("upstream {gpu}: {total}");
-    Ok(total.failed == 0 && stale.is_empty())
+    report.push(format!("upstream {gpu}: {total}\n"));
+    Ok((report.join("\n"), total.failed == 0 && stale.is_empty()))
 }
 
 /// Returns cargo's target folder as an absolute path.

@@ -3,7 +3,7 @@ use super::{few, invalid, library, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, KernelId, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
-    ACTIVATION_NONE, PACK_BYTES, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
+    ACTIVATION_NONE, PACK_BYTES, QFEW_STEP, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{
     activation_bytes, uses_row_kernel, Groups, RowMatrix, RowProduct, RowProducts, RowWeights,
@@ -35,13 +35,20 @@ enum ProductKernel {
 /// `has_row` tells that the kernel for one to four rows is the fastest: reading the blocks dominates, and a second launch
 /// would cost as much as a small product. Few rows: the blocks are read once or come from the cache, which costs less than
 /// the unused rows of a tile. Dot products are compute-bound from two rows on, so that matrix units are used if there are
-/// any.
+/// any, and if rows are whole steps of their kernel.
 ///
 /// Many rows on a data-center GPU: writing and rereading the bf16 values costs less than what rocBLAS gains over tiles
 /// that unpack blocks. The same holds against four passes of the few-row kernel. This was measured on an H200; an
 /// Instinct has a similar ratio of compute to bandwidth. A Radeon has too little bandwidth for this and uses tiles.
-fn choose_kernel(rows: usize, has_row: bool, format: BlockFormat, device: &RocmDevice) -> ProductKernel {
-    let (by_library, on_units) = (device.is_data_center(), device.has_matrix_units());
+fn choose_kernel(
+    (rows, k): (usize, usize),
+    has_row: bool,
+    format: BlockFormat,
+    device: &RocmDevice,
+) -> ProductKernel {
+    let by_library = device.is_data_center();
+    let in_steps = format.weights() > QUANTIZED_PIECE || k.is_multiple_of(QUANTIZED_PIECE * QFEW_STEP);
+    let on_units = device.has_matrix_units() && in_steps;
     // A pass over small blocks takes longer, since each is scaled separately.
     let few = match (by_library, on_units) {
         (true, true) if format.weights() > QUANTIZED_PIECE => 64,
@@ -127,7 +134,7 @@ pub(super) fn forward(
         Data::Blocks(format, blocks) => {
             let operands = Operands { format: *format, blocks: blocks.ptr(), x, layout, m: rows, n, k };
             let has_row = uses_row_kernel(&x.device, RowWeights::Blocks(*format), dtype, rows, k);
-            match choose_kernel(rows, has_row, *format, &x.device) {
+            match choose_kernel((rows, k), has_row, *format, &x.device) {
                 ProductKernel::RowKernel => row_kernel(&operands)?,
                 ProductKernel::DotProducts => dot_products(&operands)?,
                 ProductKernel::FewRowsOnMatrixUnits => few::product(&operands)?,
@@ -163,7 +170,11 @@ fn dense(
 }
 
 /// Returns the address of dense activations if it is aligned for vector loads, otherwise that of a copy.
-fn aligned<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmStorage>) -> Result<DevicePtr> {
+pub(super) fn aligned<'a>(
+    x: &'a RocmStorage,
+    layout: &Layout,
+    copy: &'a mut Option<RocmStorage>,
+) -> Result<DevicePtr> {
     let at = x.contiguous_ptr(layout, OP)?;
     if at.0.addr().is_multiple_of(PACK_BYTES) {
         return Ok(at);

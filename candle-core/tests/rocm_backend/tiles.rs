@@ -8,6 +8,7 @@ use candle_core::rocm::hip_kernels::contract::{
 };
 use candle_core::rocm::LaunchConfig;
 use candle_core::{Device, RocmDevice, Tensor};
+use half::f16;
 
 /// Rows of activations, rows of the matrix, and blocks per row: below and above the sizes of tiles and of the parts of waves
 /// and workgroups, with full and partial steps.
@@ -23,40 +24,46 @@ const SIZES: [(usize, usize, usize); 9] = [
     (129, 127, 2),
 ];
 
-/// Activations in the format of quantize_rows: bytes, then a scale and the sums of both halves of each piece. Each span of
-/// activations, as long as a block of the matrix, shares a scale.
-struct Activations {
-    bytes: Vec<i8>,
-    scales: Vec<f32>,
+/// Random activations: in the memory of a kernel, and as numbers.
+pub struct Activations {
+    memory: Vec<u8>,
+    values: Vec<f64>,
+}
+
+fn random_integers(seed: usize) -> impl FnMut() -> i32 {
+    let mut state = seed as u64 | 1;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as i32
+    }
 }
 
 impl Activations {
-    fn new(count: usize, span: usize) -> Self {
-        let mut state = count as u64 | 1;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as i32
-        };
-        let bytes = (0..count).map(|_| (next() % 255 - 127) as i8).collect();
+    /// Returns activations in the format of quantize_rows: bytes, then a scale and the sums of both halves of each piece.
+    /// Each span, as long as a block of the matrix, shares a scale.
+    pub fn bytes(count: usize, span: usize) -> Self {
+        let mut next = random_integers(count);
+        let bytes: Vec<i8> = (0..count).map(|_| (next() % 255 - 127) as i8).collect();
         let scales: Vec<f32> = (0..count / span).map(|_| (next() % 1000) as f32 * 1e-5).collect();
-        let scales = (0..count).step_by(QUANTIZED_PIECE).map(|i| scales[i / span]).collect();
-        Self { bytes, scales }
-    }
-
-    fn in_memory(&self) -> Vec<u8> {
-        let mut memory: Vec<u8> = self.bytes.iter().map(|byte| *byte as u8).collect();
-        for (bytes, scale) in self.bytes.chunks_exact(QUANTIZED_PIECE).zip(&self.scales) {
-            memory.extend(scale.to_le_bytes());
+        let mut memory: Vec<u8> = bytes.iter().map(|byte| *byte as u8).collect();
+        for (i, bytes) in bytes.chunks_exact(QUANTIZED_PIECE).enumerate() {
+            memory.extend(scales[i * QUANTIZED_PIECE / span].to_le_bytes());
             for half in bytes.chunks_exact(QUANTIZED_PIECE / 2) {
                 memory.extend(half.iter().map(|byte| i16::from(*byte)).sum::<i16>().to_le_bytes());
             }
         }
-        memory
+        let value = |(i, byte): (usize, &i8)| f64::from(*byte) * f64::from(scales[i / span]);
+        let values = bytes.iter().enumerate().map(value).collect();
+        Self { memory, values }
     }
 
-    fn values(&self) -> Vec<f64> {
-        let scale = |i: usize| f64::from(self.scales[i / QUANTIZED_PIECE]);
-        self.bytes.iter().enumerate().map(|(i, byte)| f64::from(*byte) * scale(i)).collect()
+    /// Returns activations as f16.
+    pub fn halves(count: usize) -> Self {
+        let mut next = random_integers(count);
+        let halves: Vec<f16> =
+            (0..count).map(|_| f16::from_f32((next() % 4096 - 2048) as f32 * 1e-3)).collect();
+        let memory = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+        Self { memory, values: halves.into_iter().map(f64::from).collect() }
     }
 }
 
@@ -70,13 +77,14 @@ pub struct Product {
     pub k: u32,
 }
 
-/// Checks the kernel that `launch` enqueues with random operands of the given sizes. `roundings` returns the tolerated number
+/// Checks the kernel that `launch` enqueues with a random matrix and these activations. `roundings` returns the tolerated number
 /// of roundings for k. A scaled byte plus a minimum is at most four times the largest of the `sharing` weights that share
 /// a scale.
 pub fn check(
     dtype: GgmlDType,
     (m, n, blocks): (usize, usize, usize),
     sharing: usize,
+    activations: &Activations,
     roundings: impl Fn(usize) -> usize,
     launch: impl FnOnce(&RocmDevice, Product),
 ) {
@@ -88,15 +96,14 @@ pub fn check(
     let matrix = QTensor::quantize(&values, dtype).unwrap();
     let weights = matrix.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap();
     let weights = weights.to_vec1::<f32>().unwrap();
-    let activations = Activations::new(m * k, dtype.block_size());
 
     let matrix = device.clone_htod(&matrix.data().unwrap()).unwrap();
-    let x = device.clone_htod(&activations.in_memory()).unwrap();
+    let x = device.clone_htod(&activations.memory).unwrap();
     // SAFETY: the kernel writes every element.
     let out = unsafe { device.alloc::<f32>(m * n).unwrap() };
     let (blocks, x, to) = (matrix.ptr(), x.ptr(), out.ptr());
     launch(device, Product { blocks, x, out: to, m: m as u32, n: n as u32, k: k as u32 });
-    let x = activations.values();
+    let x = &activations.values;
     for (i, got) in device.clone_dtoh(&out).unwrap().into_iter().enumerate() {
         let (row, column) = (i / n, i % n);
         let (want, magnitudes) = product(&x[row * k..][..k], &weights[column * k..][..k], sharing);
@@ -125,10 +132,12 @@ fn products_of_any_size() {
     for (dtype, format) in block_types() {
         let kernel = QuantizedTiles::kernel(format).unwrap();
         for size in SIZES {
+            let activations = Activations::bytes(size.0 * size.2 * dtype.block_size(), dtype.block_size());
             check(
                 dtype,
                 size,
                 QUANTIZED_PIECE,
+                &activations,
                 |k| 2 * k / 16 + 6,
                 |device, of| {
                     let grid = (of.m.div_ceil(QTILE_ROWS as u32), of.n.div_ceil(QTILE_COLUMNS as u32), 1);
