@@ -90,6 +90,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub no_graphs: bool,
 
+    /// Unload the model after this many seconds without requests; the next request loads it again [default: never]
+    #[arg(long, env, value_parser = count)]
+    pub idle_unload: Option<usize>,
+
     /// Arguments of all workers.
     #[command(flatten)]
     pub server: ServerArguments,
@@ -239,6 +243,7 @@ mod tests {
             "--tool-parser x",
             "--reasoning-parser hermes",
             "--max-running 0",
+            "--idle-unload 0",
             "--step-tokens x",
             "--dtype f64",
             "--context 0",

@@ -2,7 +2,7 @@
 use std::time::Instant;
 
 use candle_core::Device;
-use llm_engine::engine::{Engine, Status};
+use llm_engine::engine::{Engine, ModelState, Status};
 use llm_engine::request::Event;
 use worker_core::Metrics;
 use worker_core::metrics::prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -74,11 +74,14 @@ impl TextLatency {
     }
 }
 
-const GAUGES: [Figure<Status, u64>; 4] = [
+const GAUGES: [Figure<Status, u64>; 5] = [
     ("llm_requests_running", "Requests that hold cache blocks", |status| status.running as u64),
     ("llm_requests_waiting", "Waiting requests", |status| status.waiting as u64),
     ("llm_cache_blocks", "Blocks in the cache", |status| status.blocks as u64),
     ("llm_cache_blocks_used", "Cache blocks held by requests", |status| status.blocks_used as u64),
+    ("llm_model_loaded", "1 if the weights are in memory", |status| {
+        (status.model == ModelState::Loaded).into()
+    }),
 ];
 
 const COUNTERS: [Figure<Status, u64>; 6] = [

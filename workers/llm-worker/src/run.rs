@@ -1,11 +1,15 @@
 //! Process entry point; loading and warming up of the model.
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use llm_engine::engine::Engine;
-use llm_engine::model::{Loaded, load};
+use candle_core::Device;
+use llm_engine::engine::{Engine, IdleUnload, ModelSource};
+use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::{Event, Request, Sampling};
+use llm_engine::step::StepModel;
 use worker_core::device::{self, DeviceKind};
 use worker_core::hub::Hub;
 use worker_core::process::{self, Worker};
@@ -51,11 +55,18 @@ impl Worker for LlmWorker {
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
         let reading = &mut |share| progress.report(share, "reading the weights");
-        let Loaded { model, text, sampling, name, bytes, trained_context } =
+        let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
             load(&path, &device.device, arguments.load(), reading).context("cannot load the model")?;
         progress.report(1.0, "warming up");
         let text = identity::with_template(arguments, text)?;
-        let engine = Engine::start(model, Arc::new(text), arguments.engine())?;
+        // Free memory may differ later, but the number of cache blocks must not.
+        let options = LoadOptions { cache_bytes: Some(cache_bytes), ..arguments.load() };
+        let files = ModelFolder { path: path.clone(), device: device.device.clone(), options };
+        let idle = arguments.idle_unload.map(|seconds| IdleUnload {
+            after: Duration::from_secs(seconds as u64),
+            source: Box::new(files),
+        });
+        let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), idle)?;
         warm_up(&engine).context("warm-up failed")?;
         let name = identity::names(arguments, name, &path);
         let served =
@@ -67,6 +78,25 @@ impl Worker for LlmWorker {
         let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
+    }
+}
+
+/// Files from which an unloaded model is loaded again.
+struct ModelFolder {
+    path: PathBuf,
+    device: Device,
+    options: LoadOptions,
+}
+
+impl ModelSource for ModelFolder {
+    fn load(&mut self) -> Result<Box<dyn StepModel>> {
+        Ok(load(&self.path, &self.device, self.options, &mut |_| ())?.model)
+    }
+
+    fn release_memory(&mut self) {
+        if let Err(error) = device::release_memory(&self.device) {
+            tracing::warn!("cannot return the memory of the unloaded model to the system: {error}");
+        }
     }
 }
 

@@ -345,3 +345,36 @@ fn invalid_requests_are_rejected_before_any_step() -> Outcome {
     assert!(matches!(&unmasked, Err(Error::Request(message)) if message.contains("mask")), "{unmasked:?}");
     Ok(())
 }
+
+/// Weights above 65504 are infinite in f16, and the image would be black. It is the image of f32 instead, and the VAE is
+/// not decoded in f16 again.
+#[test]
+fn a_vae_that_overflows_in_f16_is_used_in_a_wider_dtype() -> Outcome {
+    let (folder, _) = pipeline(Kind::Plain)?;
+    let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
+    let mut weights = candle_core::safetensors::load(&path, &Device::Cpu)?;
+    for name in ["decoder.conv_in.weight", "encoder.conv_in.weight"] {
+        let large = (&weights[name] * 1e6)?;
+        weights.insert(name.into(), large);
+    }
+    candle_core::safetensors::save(&weights, &path)?;
+    let load = |vae_dtype| {
+        tiny_model::load(folder.path(), LoadOptions { vae_dtype: Some(vae_dtype), ..Default::default() })
+    };
+    let (wide, narrow) = (load(DType::F32)?, load(DType::F16)?);
+    let mut request = request(&wide);
+    for start in [None, Some(Start { picture: input_image()?, strength: 0.5, mask: None })] {
+        request.start = start;
+        let narrow = load(DType::F16)?;
+        assert_eq!(narrow.model.active_vae().1, DType::F16);
+        for _ in 0..2 {
+            assert_eq!(narrow.run(&request, &mut no_cancel)?, wide.run(&request, &mut no_cancel)?);
+            assert_eq!(narrow.model.active_vae().1, DType::F32);
+        }
+    }
+    // Latents that are not finite are no fault of the VAE.
+    let nan = Tensor::full(f32::NAN, (1, 4, 8, 8), &Device::Cpu)?;
+    assert!(narrow.decode(&nan).is_err());
+    assert_eq!(narrow.model.active_vae().1, DType::F16);
+    Ok(())
+}

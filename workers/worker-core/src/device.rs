@@ -81,6 +81,19 @@ pub fn vram_bytes(device: &Device) -> u64 {
     }
 }
 
+/// Returns memory that is cached for later tensors to the driver, and freed host memory to the operating system.
+///
+/// # Errors
+/// The device fails.
+pub fn release_memory(device: &Device) -> candle_core::Result<()> {
+    crate::memory::release_unused();
+    match device {
+        #[cfg(feature = "rocm")]
+        Device::Rocm(rocm) => rocm.empty_cache().map(drop),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the resident set size of this process in bytes, or 0 if the system does not report it.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

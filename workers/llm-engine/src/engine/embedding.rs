@@ -36,6 +36,11 @@ impl EmbeddingJob {
         Self { prompts, seconds, done, partial: None, failed: None, reply: Some(reply), slot: Some(slot) }
     }
 
+    /// Fails the job; its receiver is notified when it is dropped.
+    pub fn fail(&mut self, why: String) {
+        self.failed = Some(why);
+    }
+
     /// Returns true if the receiver still exists.
     fn is_wanted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())

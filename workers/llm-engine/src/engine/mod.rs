@@ -10,6 +10,7 @@
 //! | `events` | bounded channel from the thread to a stream |
 //! | `limits` | validation of requests |
 //! | `embedding` | embedding jobs |
+//! | `residency` | unloading of an idle model |
 //! | `thread` | main loop of the engine thread |
 //! | `status` | state shared by the thread and the handles |
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub mod blocks;
 mod embedding;
 mod events;
 mod limits;
+mod residency;
 pub mod scheduler;
 pub mod sequence;
 mod status;
@@ -38,10 +40,12 @@ mod thread;
 mod writer;
 
 pub use embedding::EmbeddingResult;
+pub use residency::{IdleUnload, ModelSource, ModelState};
 pub use status::Status;
 
 use embedding::EmbeddingJob;
 use events::EventSink;
+use residency::ResidentModel;
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
 use status::{QueueSlot, Shared};
@@ -106,6 +110,20 @@ impl Engine {
     /// # Errors
     /// Returns an error for a zero option, an empty or oversized cache, or if the thread cannot be started.
     pub fn start(model: Box<dyn StepModel>, text: Arc<TextCodec>, options: Options) -> Result<Self> {
+        Self::start_unloading(model, text, options, None)
+    }
+
+    /// Like [`Self::start`]. With `idle`, the model is unloaded after a time without requests; the next request waits
+    /// until it is loaded again.
+    ///
+    /// # Errors
+    /// See [`Self::start`].
+    pub fn start_unloading(
+        model: Box<dyn StepModel>,
+        text: Arc<TextCodec>,
+        options: Options,
+        idle: Option<IdleUnload>,
+    ) -> Result<Self> {
         let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread } = options;
         let (capacity, tasks) = (model.capacity(), model.tasks());
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
@@ -119,6 +137,7 @@ impl Engine {
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
+        let model = ResidentModel::new(model, idle);
         let engine_loop = EngineLoop::new(model, scheduler, step_tokens, received, shared.clone());
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;

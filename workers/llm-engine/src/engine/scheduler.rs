@@ -111,6 +111,11 @@ impl<W> Scheduler<W> {
         &self.pool
     }
 
+    /// Forgets the contents of all blocks, because the cache was freed. There must be no sequences.
+    pub fn forget_cached(&mut self) {
+        self.pool = BlockPool::new(self.pool.len() as u32, self.pool.shares());
+    }
+
     /// Returns the cumulative counters.
     pub fn counters(&self) -> Counters {
         self.counters

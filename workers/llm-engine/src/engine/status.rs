@@ -2,6 +2,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::residency::ModelState;
 use super::scheduler::Counters;
 
 /// Snapshot of the engine's counters.
@@ -27,6 +28,8 @@ pub struct Status {
     pub preempted: u64,
     /// Total host time of steps outside of model and sampler, in microseconds.
     pub overhead_us: u64,
+    /// Whether the weights are in memory.
+    pub model: ModelState,
     /// Error message, if the engine has failed.
     pub failed: Option<String>,
 }
@@ -83,6 +86,11 @@ impl Shared {
         (status.running, status.blocks_used) = (running, blocks_used);
         (status.tokens_read, status.tokens_cached) = (counters.read, counters.cached);
         status.preempted = counters.preempted;
+    }
+
+    /// Publishes whether the weights are in memory.
+    pub(super) fn set_model(&self, model: ModelState) {
+        self.snapshot().model = model;
     }
 
     /// Counts a completed step.

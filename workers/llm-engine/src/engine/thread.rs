@@ -2,7 +2,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +14,7 @@ use crate::step::StepModel;
 
 use super::beside::run_beside;
 use super::embedding::{self, EmbeddingJob};
+use super::residency::{ModelState, ResidentModel};
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::Shared;
@@ -32,7 +33,7 @@ pub(super) enum Command {
 
 /// State of the engine thread.
 pub(super) struct EngineLoop {
-    model: Box<dyn StepModel>,
+    model: ResidentModel,
     sampler: Sampler,
     scheduler: Scheduler<Writer>,
     plan: Plan,
@@ -50,7 +51,7 @@ pub(super) struct EngineLoop {
 
 impl EngineLoop {
     pub(super) fn new(
-        model: Box<dyn StepModel>,
+        model: ResidentModel,
         scheduler: Scheduler<Writer>,
         rows: usize,
         commands: Receiver<Command>,
@@ -97,9 +98,19 @@ impl EngineLoop {
 
     fn serve(&mut self) -> Result<()> {
         while self.receive_commands() {
-            let from = Instant::now();
+            let mut from = Instant::now();
             self.remove_ended();
-            let excluded = self.embed_batch();
+            if self.is_idle() {
+                continue;
+            }
+            if !self.model.is_loaded() {
+                self.load_model();
+                from = Instant::now();
+            }
+            if !self.model.is_loaded() {
+                continue;
+            }
+            let excluded = self.embed_batch()?;
             if !self.scheduler.is_empty() {
                 self.step(from, excluded)?;
             }
@@ -107,12 +118,25 @@ impl EngineLoop {
         Ok(())
     }
 
-    /// Receives pending commands; blocks if there is nothing to do. Returns false if the thread should end.
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_empty() && self.embeddings.is_empty()
+    }
+
+    /// Receives pending commands; blocks if there is nothing to do, and unloads the model if that takes too long. Returns
+    /// false if the thread should end.
     fn receive_commands(&mut self) -> bool {
-        if self.scheduler.is_empty() && self.embeddings.is_empty() {
-            match self.commands.recv() {
+        if self.is_idle() {
+            let command = match self.model.idle_limit() {
+                Some(limit) => self.commands.recv_timeout(limit),
+                None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match command {
                 Ok(command) => self.handle(command),
-                Err(_) => return false,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.unload_model();
+                    return true;
+                }
+                Err(RecvTimeoutError::Disconnected) => return false,
             }
         }
         loop {
@@ -137,6 +161,29 @@ impl EngineLoop {
         }
     }
 
+    fn unload_model(&mut self) {
+        self.sampler = Sampler::new();
+        self.scheduler.forget_cached();
+        self.shared.set_model(ModelState::Unloaded);
+        self.model.unload();
+    }
+
+    /// Loads the model for the requests that wait. If that fails, so do they, and the next request tries again.
+    fn load_model(&mut self) {
+        self.shared.set_model(ModelState::Loading);
+        let Err(error) = self.model.load() else { return self.shared.set_model(ModelState::Loaded) };
+        self.shared.set_model(ModelState::Unloaded);
+        tracing::error!(code = "load_failed", "{error:#}");
+        let message = format!("the unloaded model could not be loaded again: {}", error_summary(&error));
+        let fail = |sequence: &mut Sequence<Writer>| {
+            sequence.writer.fail("load_failed", message.clone());
+            true
+        };
+        self.scheduler.remove(fail, &mut self.ended);
+        self.ended.clear();
+        self.embeddings.drain(..).for_each(|mut job| job.fail(message.clone()));
+    }
+
     /// Releases the blocks of ended sequences, then closes their streams.
     fn remove_ended(&mut self) {
         self.scheduler.remove(|sequence| sequence.writer.is_finished(), &mut self.ended);
@@ -154,7 +201,7 @@ impl EngineLoop {
         let begin = Instant::now();
         let masked = self.scheduler.will_await_token().map(|sequence| &mut sequence.writer);
         let masked = masked.filter(|writer| writer.has_grammar());
-        let (model, plan) = (&mut *self.model, &self.plan);
+        let (model, plan) = (self.model.get()?, &self.plan);
         let logits = match run_beside(masked, Writer::prepare_mask, || compute(model, plan)) {
             Ok(logits) => logits,
             Err(error) => return self.fail_step(error),
@@ -171,7 +218,7 @@ impl EngineLoop {
 
     /// Fails the requests of a failed step; continues with the others if the device still works.
     fn fail_step(&mut self, error: anyhow::Error) -> Result<()> {
-        self.model.check().with_context(|| error_summary(&error))?;
+        self.model.get()?.check().with_context(|| error_summary(&error))?;
         self.failures += 1;
         if self.failures > MAX_CONSECUTIVE_FAILURES {
             return Err(error);
@@ -208,10 +255,10 @@ impl EngineLoop {
     }
 
     /// Computes a batch of the embedding jobs. Returns the time it took.
-    fn embed_batch(&mut self) -> Duration {
+    fn embed_batch(&mut self) -> Result<Duration> {
         let begin = Instant::now();
-        embedding::compute_batch(&mut self.embeddings, &mut *self.model, self.rows);
-        begin.elapsed()
+        embedding::compute_batch(&mut self.embeddings, self.model.get()?, self.rows);
+        Ok(begin.elapsed())
     }
 }
 

@@ -90,6 +90,8 @@ pub struct Loaded {
     pub name: String,
     /// Size of weights and cache, in bytes.
     pub bytes: usize,
+    /// Size of the cache, in bytes: [`LoadOptions::cache_bytes`] for loading the model with the same number of blocks.
+    pub cache_bytes: usize,
     /// Context length of the model's configuration, in tokens, which the options may have reduced.
     pub trained_context: usize,
 }
@@ -111,11 +113,11 @@ pub fn load(
         Description::Metadata(_) => Sampling::default(),
     };
     let encoder = EncoderConfig::of(&files).with_context(|| path.display().to_string())?;
-    let (model, bytes, trained_context): (Box<dyn StepModel>, _, _) = match encoder {
+    let (model, [weights, cache_bytes], trained_context): (Box<dyn StepModel>, _, _) = match encoder {
         Some(config) => {
             let trained_context = config.context;
             let (encoder, bytes) = load_encoder(config, files, device, options, progress)?;
-            (Box::new(encoder), bytes, trained_context)
+            (Box::new(encoder), [bytes, 0], trained_context)
         }
         None => {
             let (decoder, bytes, trained_context) = load_files(files, device, options, progress)?;
@@ -124,7 +126,8 @@ pub fn load(
     };
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
-    Ok(Loaded { model, text, sampling, name, bytes, trained_context })
+    let bytes = weights + cache_bytes;
+    Ok(Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context })
 }
 
 /// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
@@ -175,13 +178,13 @@ fn load_encoder(
     Ok((encoder, bytes))
 }
 
-/// Returns the decoder, its size in bytes, and the context length of its configuration.
+/// Returns the decoder, the sizes of weights and cache in bytes, and the context length of its configuration.
 fn load_files(
     mut files: ModelFiles,
     device: &Device,
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
-) -> Result<(Decoder, usize, usize)> {
+) -> Result<(Decoder, [usize; 2], usize)> {
     let path = files.path().display().to_string();
     let (mut config, declared) = read_config(&mut files).with_context(|| path.clone())?;
     let trained_context = config.context;
@@ -213,7 +216,7 @@ fn load_files(
         true => 1,
         false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
     };
-    let bytes = weights + blocks * cache::block_bytes(&config, types.cache);
+    let bytes = [weights, blocks * cache::block_bytes(&config, types.cache)];
     let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;

@@ -6,6 +6,7 @@ mod faults;
 mod isolation;
 mod mock;
 mod refused;
+mod residency;
 mod scheduler;
 mod scoring;
 mod streams;

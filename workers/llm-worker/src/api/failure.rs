@@ -48,7 +48,7 @@ pub fn engine_error(code: &'static str, message: impl Into<String>) -> ApiError 
         // The schema reached a state without continuation, or exceeded its limits.
         "grammar" => StatusCode::BAD_REQUEST,
         "client_too_slow" => StatusCode::REQUEST_TIMEOUT,
-        "device_lost" | "out_of_memory" => StatusCode::SERVICE_UNAVAILABLE,
+        "device_lost" | "out_of_memory" | "load_failed" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ApiError::new(status, code, message)

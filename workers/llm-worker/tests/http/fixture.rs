@@ -1,11 +1,13 @@
 //! A worker without a socket, whose model can be paused and made to fail.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use axum::Router;
 use candle_core::{Device, Result, Tensor};
 use clap::Parser;
-use llm_engine::engine::{Engine, Options};
+use llm_engine::engine::{Engine, IdleUnload, ModelSource, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel, Tasks};
@@ -157,6 +159,46 @@ pub fn serve(
     more: &[&str],
     sampling: Sampling,
 ) -> Worker {
+    serve_unloading(model, text, folder, (options, None), more, sampling)
+}
+
+/// Creates a worker whose model is unloaded as soon as it is idle, and the events of its source.
+pub fn worker_unloading() -> (Worker, Receiver<&'static str>) {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_llama::write(folder.path(), true);
+    let (model, text) = load_at(folder.path());
+    let (events, received) = channel();
+    let source = Box::new(Source { path: folder.path().to_owned(), events });
+    let idle = Some(IdleUnload { after: Duration::ZERO, source });
+    let options = (Options::default(), idle);
+    (serve_unloading(model, text, Some(folder), options, &[], Sampling::default()), received)
+}
+
+/// Loads a model again, and reports when its memory is released.
+struct Source {
+    path: PathBuf,
+    events: Sender<&'static str>,
+}
+
+impl ModelSource for Source {
+    fn load(&mut self) -> anyhow::Result<Box<dyn StepModel>> {
+        self.events.send("loaded")?;
+        Ok(load_at(&self.path).0)
+    }
+
+    fn release_memory(&mut self) {
+        let _ = self.events.send("released");
+    }
+}
+
+fn serve_unloading(
+    model: Box<dyn StepModel>,
+    text: TextCodec,
+    folder: Option<TempDir>,
+    (options, idle): (Options, Option<IdleUnload>),
+    more: &[&str],
+    sampling: Sampling,
+) -> Worker {
     let gate = Gate::new(GateState::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
     let line = ["worker", "--model", "tiny"];
@@ -167,7 +209,7 @@ pub fn serve(
         Some(_) => identity::with_template(&arguments, text).unwrap(),
         None => text,
     };
-    let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
+    let engine = Engine::start_unloading(model, Arc::new(text), options.clone(), idle).unwrap();
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
     let device = OpenDevice { device: Device::Cpu, ordinal: None };

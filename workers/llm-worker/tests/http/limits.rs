@@ -5,7 +5,7 @@ use llm_worker::arguments::{Arguments, DEFAULTS};
 use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 
-use crate::fixture::{Ask, MODEL, Worker, json_request, read, worker, worker_with};
+use crate::fixture::{Ask, MODEL, Worker, json_request, read, worker, worker_unloading, worker_with};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -148,4 +148,21 @@ fn clients_have_no_limit_unless_it_is_set() {
     };
     assert_eq!(limit(&[]), 0);
     assert_eq!(limit(&["--streams-per-client", "3"]), 3);
+}
+
+#[tokio::test]
+async fn a_worker_whose_model_is_unloaded_stays_ready_and_loads_it_for_a_request() {
+    let (worker, events) = worker_unloading();
+    for _ in 0..2 {
+        assert_eq!(events.recv().unwrap(), "released");
+        for path in ["/health", "/ready"] {
+            assert_eq!(worker.get(path).await.status, 200, "{path}");
+        }
+        assert_eq!(worker.get("/v1/models").await.json()["data"][0]["id"], MODEL);
+        let metrics = worker.get("/metrics").await.text;
+        let loaded = metrics.lines().find(|line| line.starts_with("llm_model_loaded{"));
+        assert!(loaded.is_some_and(|line| line.ends_with(" 0")), "{metrics}");
+        assert_eq!(worker.post(COMPLETIONS, &long(false)).await.status, 200);
+        assert_eq!(events.recv().unwrap(), "loaded");
+    }
 }

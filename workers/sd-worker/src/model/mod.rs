@@ -23,8 +23,8 @@ mod version;
 mod weights;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::VarBuilder;
@@ -92,6 +92,10 @@ pub struct Model {
     pub dtype: DType,
     /// Dtype of the VAE.
     pub vae_dtype: DType,
+    /// Weight files of the VAE.
+    vae_files: Vec<PathBuf>,
+    /// The VAE in a dtype with a wider range, and that dtype, after it has overflowed in f16.
+    wider_vae: OnceLock<(Vae, DType)>,
 }
 
 impl Model {
@@ -215,7 +219,29 @@ impl Model {
             device: device.clone(),
             dtype,
             vae_dtype,
+            vae_files: weights.vae.files,
+            wider_vae: OnceLock::new(),
         })
+    }
+
+    /// Returns the VAE to use, and its dtype: the one that was loaded first, unless [`Model::widen_vae`] replaced it.
+    pub fn active_vae(&self) -> (&Vae, DType) {
+        self.wider_vae.get().map_or((&self.vae, self.vae_dtype), |(vae, dtype)| (vae, *dtype))
+    }
+
+    /// Loads the VAE in bf16, or in f32 on devices without bf16, for a VAE that overflows in f16. [`Model::active_vae`]
+    /// returns it from then on.
+    ///
+    /// # Errors
+    /// The files cannot be read, or the device is out of memory.
+    pub fn widen_vae(&self) -> Result<()> {
+        let dtype = self.device.bf16_default_to_f32();
+        let weights = weights::open(&self.vae_files, dtype, &self.device, Box::new(|_| ()))?;
+        let vae = Vae::new(weights, self.vae.config())?;
+        if self.wider_vae.set((vae, dtype)).is_ok() {
+            tracing::warn!("the VAE overflows in f16; it is used in {} from now on", dtype.as_str());
+        }
+        Ok(())
     }
 
     /// Encodes prompts. Prompts that are too long are truncated.

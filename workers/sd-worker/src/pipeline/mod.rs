@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use candle_core::{DType, Tensor};
 
-use crate::model::{Model, PreviewMap, Texts};
+use crate::model::{Model, PreviewMap, Texts, Vae};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Error, Result};
@@ -126,10 +126,9 @@ impl Pipeline {
     /// # Errors
     /// The shape is wrong, values are not finite, or the device fails.
     pub fn decode(&self, latents: &Tensor) -> Result<Picture> {
-        let vae = &self.model.vae;
-        let latents = (latents / vae.config().scaling_factor)?.to_dtype(self.model.vae_dtype)?;
-        let scale = Scale { input: 1, output: vae.config().factor() };
-        let rgb = tiled(&latents, self.tiling, scale, &|tile| vae.decode(tile))?;
+        let config = self.model.vae.config();
+        let scale = Scale { input: 1, output: config.factor() };
+        let rgb = self.with_vae(&(latents / config.scaling_factor)?, scale, Vae::decode)?;
         let mut pictures = Picture::from_tensor(&rgb)?;
         pictures.pop().ok_or_else(|| Error::model("the VAE returned no image"))
     }
@@ -144,9 +143,9 @@ impl Pipeline {
     }
 
     fn encode_tensor(&self, picture: &Tensor, seeds: &[u64]) -> Result<Tensor> {
-        let Model { vae, device, vae_dtype, .. } = &self.model;
+        let Model { vae, device, .. } = &self.model;
         let scale = Scale { input: vae.config().factor(), output: 1 };
-        let moments = tiled(&picture.to_dtype(*vae_dtype)?, self.tiling, scale, &|tile| vae.encode(tile))?;
+        let moments = self.with_vae(picture, scale, Vae::encode)?;
         let moments = moments.to_device(device)?;
         let channels = vae.config().latent_channels;
         let mean = moments.narrow(1, 0, channels)?;
@@ -155,6 +154,26 @@ impl Pipeline {
         let noise = normal_batch(seeds, Purpose::Encode, (channels, height, width), device)?;
         let sample = noise.broadcast_mul(&deviation)?.broadcast_add(&mean)?;
         Ok((sample * vae.config().scaling_factor)?)
+    }
+
+    /// Applies the VAE. If f16 overflows, applies it again in a dtype with a wider range, which is used from then on.
+    /// Returns f32 on the CPU.
+    fn with_vae(
+        &self,
+        input: &Tensor,
+        scale: Scale,
+        apply: fn(&Vae, &Tensor) -> candle_core::Result<Tensor>,
+    ) -> Result<Tensor> {
+        let run = |(vae, dtype): (&Vae, DType)| {
+            tiled(&input.to_dtype(dtype)?, self.tiling, scale, &|tile| apply(vae, tile))
+        };
+        let (vae, dtype) = self.model.active_vae();
+        let output = run((vae, dtype))?;
+        if dtype != DType::F16 || is_finite(&output)? || !is_finite(input)? {
+            return Ok(output);
+        }
+        self.model.widen_vae()?;
+        Ok(run(self.model.active_vae())?)
     }
 
     fn inputs(&self, request: &Request, seeds: &[u64]) -> Result<BatchInputs> {
@@ -269,6 +288,11 @@ impl Pipeline {
         let (without, with) = (output.narrow(0, 0, n)?, output.narrow(0, n, n)?);
         Ok((&without + ((with - &without)? * guidance)?)?)
     }
+}
+
+/// Returns false if `x` contains NaN or an infinity, whose product with zero is NaN.
+fn is_finite(x: &Tensor) -> candle_core::Result<bool> {
+    Ok(x.to_dtype(DType::F32)?.affine(0.0, 0.0)?.sum_all()?.to_scalar::<f32>()? == 0.0)
 }
 
 /// Returns `x` with zeros in the first row.
