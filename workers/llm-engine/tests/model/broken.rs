@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::configs::named;
 use super::{gguf, reference};
 
-fn assert_rejected(path: &Path, words: &[&str]) {
+pub fn assert_rejected(path: &Path, words: &[&str]) {
     let options = LoadOptions { cache_bytes: Some(1 << 20), ..LoadOptions::default() };
     let error = load_decoder(path, &Device::Cpu, options, &mut |_| ()).err();
     let error = format!("{:#}", error.unwrap_or_else(|| panic!("loaded, expected {words:?}")));
