@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device, Tensor};
 use llm_engine::model::decoder::Decoder;
+use llm_engine::model::{LoadOptions, load_decoder};
 use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
@@ -83,6 +84,13 @@ fn logits_equal_those_of_transformers() {
         let check = |path: &Path| {
             let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), 1e-4);
             println!("{}: worst {}", path.display(), off.into_iter().fold(0f32, f32::max));
+            let options =
+                LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+            let model = load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap();
+            let off = run_texts(expected.runner(model), &mut |tokens| expected.after(tokens), 1e-4);
+            let worst = off.into_iter().fold(0f32, f32::max);
+            println!("{} on the CPU: worst {worst}", path.display());
+            assert!(worst <= 1e-4, "{}: {worst}", path.display());
         };
         check(&data(name));
         if let Some(arch) = arch {
