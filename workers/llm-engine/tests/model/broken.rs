@@ -132,7 +132,7 @@ fn invalid_gguf_files_are_rejected_by_tensor_or_key() {
     for (key, value, words) in [
         ("llama.block_count", Metadatum::String("three".into()), "no whole number"),
         ("general.architecture", Metadatum::String("mamba".into()), "mamba"),
-        ("llama.expert_count", Metadatum::U32(8), "experts"),
+        ("llama.expert_count", Metadatum::U32(8), "blk.0.ffn_gate_inp.weight"),
         ("llama.rope.scaling.type", Metadatum::String("dynamic".into()), "dynamic"),
     ] {
         let mut metadata: Vec<_> = metadata.iter().filter(|(known, _)| known != key).cloned().collect();
