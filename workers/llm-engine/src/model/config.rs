@@ -2,6 +2,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::experts::ExpertsConfig;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
@@ -30,6 +31,8 @@ pub struct DecoderConfig {
     pub hidden: usize,
     /// Width inside the feed-forward layers.
     pub intermediate: usize,
+    /// Mixtures of experts, if there are layers with them.
+    pub experts: Option<ExpertsConfig>,
     /// Number of query heads.
     pub heads: usize,
     /// Number of key and value heads, which divides `heads`.
@@ -81,6 +84,9 @@ pub struct DecoderConfig {
 /// Predicate of the layer index: true for layers with a window, if the model has one.
 pub type WindowPredicate = Box<dyn Fn(usize) -> bool>;
 
+/// Function that reads the sizes and options of mixtures of experts.
+pub type ReadExperts = fn(&Fields) -> Result<ExpertsConfig>;
+
 /// A model family: a row of [`FAMILIES`](super::families::FAMILIES).
 pub struct Family {
     /// Display name.
@@ -95,6 +101,8 @@ pub struct Family {
     pub defaults: &'static str,
     /// Returns the predicate for layers with a window.
     pub windowed_layers: fn(&Fields) -> Result<WindowPredicate>,
+    /// Reads the sizes and options of mixtures of experts; `None` for dense families.
+    pub experts: Option<ReadExperts>,
     /// Sets options that all models of the family share and config.json does not contain.
     pub configure: fn(&mut DecoderConfig, &Fields) -> Result<()>,
 }
@@ -191,14 +199,17 @@ impl DecoderConfig {
         // Gemma's published files have "hidden_act": "gelu", which transformers ignores.
         let activation = fields.value("hidden_activation").or(fields.defaults.get("hidden_activation"));
         let activation = activation.or_else(|| fields.value("hidden_act"));
+        // Limits the number of layers, which the experts' configuration allocates.
+        let windows = windows(&fields, family)?;
         let mut decoder = Self {
             hidden,
             intermediate: fields.required("intermediate_size")?,
+            experts: family.experts.map(|read| read(&fields)).transpose()?,
             heads,
             kv_heads,
             head_dim,
             context,
-            windows: windows(&fields, family)?,
+            windows,
             rope,
             local_rope: None,
             interleaved: fields.flag("interleaved"),

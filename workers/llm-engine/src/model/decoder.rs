@@ -8,9 +8,10 @@ use candle_nn::fused::CacheHeads;
 use super::attention::{AttentionPlan, Scoring, StepIndices, supports_flash_attention};
 use super::cache::Cache;
 use super::config::DecoderConfig;
+use super::experts::{Experts, mlp};
 use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{
-    Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
+    Embedding, FusedWith, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
 use super::pooling::EmbeddingHead;
 use super::roles::Role;
@@ -27,11 +28,17 @@ struct Layer {
     output: Linear,
     attention_post_norm: Option<Norm>,
     mlp_norm: Option<Norm>,
-    mlp: Mlp,
+    feed_forward: FeedForward,
     mlp_post_norm: Option<Norm>,
     scores: Scoring,
     /// Index of the rotary table for this layer.
     rotary_table: usize,
+}
+
+/// Feed-forward layer of a decoder.
+enum FeedForward {
+    Dense(Mlp),
+    Experts(Experts),
 }
 
 /// A decoder: embedding, layers, final norm and output head.
@@ -88,7 +95,7 @@ pub struct Types {
 
 impl Layer {
     fn load(config: &DecoderConfig, weights: &mut Weights, index: usize, dtype: DType) -> Result<Self> {
-        let DecoderConfig { hidden, intermediate, head_dim, .. } = *config;
+        let DecoderConfig { hidden, head_dim, .. } = *config;
         let at = Some(index);
         let norm = |weights: &mut Weights, part, width| -> Result<Norm> {
             let weight = weights.norm(at, part, width)?;
@@ -124,22 +131,13 @@ impl Layer {
         };
         let output =
             weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
-        let gate_up = match config.fused {
-            true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
-            false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
-        };
-        let mut linears = Vec::new();
-        for pieces in weights.runs_of_one_format(at, &gate_up)? {
-            linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
-        }
-        let gate_up = match <[Linear; 2]>::try_from(linears) {
-            Ok([gate, up]) => GateUp::Separate(gate, up),
-            Err(mut linears) => {
-                GateUp::Fused(linears.pop().context("internal error: no gate and up projections")?)
+        let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
+        let feed_forward = match experts {
+            Some(experts) => {
+                FeedForward::Experts(weights.experts(index, experts, hidden, config.activation)?)
             }
+            None => FeedForward::Dense(dense(config, weights, index)?),
         };
-        let down =
-            weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
         let window = config.windows[index];
         Ok(Self {
             attention_norm: attention_norm?,
@@ -148,12 +146,28 @@ impl Layer {
             output,
             attention_post_norm: attention_post_norm?,
             mlp_norm: mlp_norm?,
-            mlp: Mlp { gate_up, down, activation: config.activation },
+            feed_forward,
             mlp_post_norm: mlp_post_norm?,
             scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
             rotary_table: (config.local_rope.is_some() && window.is_some()) as usize,
         })
     }
+}
+
+/// Loads a dense feed-forward layer.
+fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Mlp> {
+    let DecoderConfig { hidden, intermediate, .. } = *config;
+    let at = Some(index);
+    let gate_up = match config.fused {
+        true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
+        false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
+    };
+    let mut linears = Vec::new();
+    for pieces in weights.runs_of_one_format(at, &gate_up)? {
+        linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
+    }
+    let down = weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
+    mlp(linears, down, config.activation)
 }
 
 impl Decoder {
@@ -299,9 +313,15 @@ impl Decoder {
             }
             let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
             stream = stream.add(&layer.output, &out, post_norm, norm)?;
-            let out = layer.mlp.gated(stream.input(norm))?;
-            let post_norm = layer.mlp_post_norm.as_ref();
-            stream = stream.add(&layer.mlp.down, &out, post_norm, norm_of(index + 1))?;
+            let (post_norm, next) = (layer.mlp_post_norm.as_ref(), norm_of(index + 1));
+            stream = match &layer.feed_forward {
+                FeedForward::Dense(mlp) => {
+                    stream.add(&mlp.down, &mlp.gated(stream.input(norm))?, post_norm, next)?
+                }
+                FeedForward::Experts(experts) => {
+                    stream.add_output(&experts.forward(stream.input(norm))?, post_norm, next)?
+                }
+            };
         }
         Ok(stream)
     }

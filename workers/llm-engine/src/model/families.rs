@@ -1,9 +1,12 @@
 //! Table of supported model families, and identification of a file's family.
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
 use super::config::{DecoderConfig, Family, Fields, WindowPredicate};
+use super::experts::{ExpertsConfig, MIXTRAL_NAMES, QWEN_NAMES};
 use super::roles::Role;
 use super::sentence::CLASSIFIER;
 
@@ -36,6 +39,7 @@ pub const FAMILIES: &[Family] = &[
         gguf: Some("llama"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
         windowed_layers: no_layers,
+        experts: None,
         configure: |_, _| Ok(()),
     },
     Family {
@@ -46,6 +50,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: r#"{"rope_theta": 1e4, "num_key_value_heads": 8, "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-6, "sliding_window": 4096}"#,
         windowed_layers: all_layers,
+        experts: None,
         configure: |_, _| Ok(()),
     },
     Family {
@@ -56,6 +61,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
             "max_window_layers": 28}"#,
         windowed_layers: layers_from_max_window_layers,
+        experts: None,
         configure: |decoder, _| {
             decoder.qkv_bias = true;
             Ok(())
@@ -69,6 +75,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
             "max_window_layers": 28, "head_dim": 128}"#,
         windowed_layers: layers_from_max_window_layers,
+        experts: None,
         configure: |decoder, _| {
             decoder.qk_norm = true;
             Ok(())
@@ -81,6 +88,7 @@ pub const FAMILIES: &[Family] = &[
         gguf: Some("phi3"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         windowed_layers: all_layers,
+        experts: None,
         configure: |decoder, _| {
             decoder.fused = true;
             Ok(())
@@ -94,6 +102,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "head_dim": 256,
             "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true}"#,
         windowed_layers: no_layers,
+        experts: None,
         configure: |decoder, fields| {
             gemma_scales(decoder, fields);
             Ok(())
@@ -109,6 +118,7 @@ pub const FAMILIES: &[Family] = &[
             "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "tie_word_embeddings": true,
             "sliding_window_pattern": 2}"#,
         windowed_layers: all_but_last_of_group,
+        experts: None,
         configure: gemma,
     },
     Family {
@@ -121,6 +131,7 @@ pub const FAMILIES: &[Family] = &[
             "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
             "sliding_window_pattern": 6, "tie_word_embeddings": true}"#,
         windowed_layers: all_but_last_of_group,
+        experts: None,
         configure: |decoder, fields| {
             decoder.qk_norm = true;
             let mut local = decoder.rope.clone();
@@ -137,6 +148,54 @@ pub const FAMILIES: &[Family] = &[
                 decoder.windows.iter_mut().flatten().for_each(|window| *window = *window / 2 + 1);
             }
             gemma(decoder, fields)
+        },
+    },
+    Family {
+        name: "Mixtral",
+        architectures: &["MixtralForCausalLM"],
+        model_types: &["mixtral"],
+        gguf: Some("llama"),
+        defaults: r#"{"rope_theta": 1e6, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "num_experts_per_tok": 2, "num_experts": 8}"#,
+        windowed_layers: all_layers,
+        experts: Some(|fields| {
+            let experts = ExpertsConfig::from_fields(fields, &MIXTRAL_NAMES, "intermediate_size")?;
+            Ok(ExpertsConfig { normalized: true, ..experts })
+        }),
+        configure: |_, _| Ok(()),
+    },
+    Family {
+        name: "Qwen2-MoE",
+        architectures: &["Qwen2MoeForCausalLM"],
+        model_types: &["qwen2_moe"],
+        gguf: Some("qwen2moe"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+            "max_window_layers": 28, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+            "num_experts_per_tok": 4, "num_experts": 60, "qkv_bias": true}"#,
+        windowed_layers: layers_from_max_window_layers,
+        experts: Some(|fields| {
+            let experts = ExpertsConfig::from_fields(fields, &QWEN_NAMES, "moe_intermediate_size")?;
+            let shared_intermediate = Some(fields.required("shared_expert_intermediate_size")?);
+            Ok(ExpertsConfig { shared_intermediate, ..experts })
+        }),
+        configure: |decoder, fields| {
+            decoder.qkv_bias = fields.flag("qkv_bias");
+            Ok(())
+        },
+    },
+    Family {
+        name: "Qwen3-MoE",
+        architectures: &["Qwen3MoeForCausalLM"],
+        model_types: &["qwen3_moe"],
+        gguf: Some("qwen3moe"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+            "num_key_value_heads": 4, "max_window_layers": 28, "moe_intermediate_size": 768,
+            "num_experts_per_tok": 8, "num_experts": 128}"#,
+        windowed_layers: layers_from_max_window_layers,
+        experts: Some(|fields| ExpertsConfig::from_fields(fields, &QWEN_NAMES, "moe_intermediate_size")),
+        configure: |decoder, _| {
+            decoder.qk_norm = true;
+            Ok(())
         },
     },
 ];
@@ -196,6 +255,10 @@ const METADATA: &[(&str, &str)] = &[
     ("feed_forward_length", "intermediate_size"),
     ("block_count", "num_hidden_layers"),
     ("context_length", "max_position_embeddings"),
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
     ("attention.head_count", "num_attention_heads"),
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.key_length", "head_dim"),
@@ -216,7 +279,7 @@ const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
 /// if it exists.
 ///
 /// # Errors
-/// Returns an error for unknown families, mixtures of experts and metadata of the wrong type.
+/// Returns an error for unknown families, mixtures of experts in dense families, and metadata of the wrong type.
 pub fn from_gguf(
     content: &Content,
     floats: impl Fn(&str) -> Option<Vec<f32>>,
@@ -224,15 +287,23 @@ pub fn from_gguf(
     let metadata = |key: &str| content.metadata.get(key).and_then(scalar);
     let arch = metadata("general.architecture").context("the metadata lacks general.architecture")?;
     let arch = arch.as_str().unwrap_or_default();
-    let family = FAMILIES.iter().find(|family| family.gguf == Some(arch)).with_context(|| {
-        let all = join_names(FAMILIES.iter().filter_map(|family| family.gguf));
-        format!("the architecture {arch:?} is not known; GGUF files can be {all}")
-    })?;
     let own = |key: &str| metadata(&format!("{arch}.{key}"));
     let number = |key: &str| own(key).and_then(|value| value.as_f64());
-    if number("expert_count").is_some_and(|experts| experts > 1.0) {
-        bail!("{arch} with a mixture of experts is not known; use a dense model");
-    }
+    let named = || FAMILIES.iter().filter(|family| family.gguf == Some(arch));
+    // Mixtral's files have the name of Llama's.
+    let is_mixture = number("expert_count").is_some_and(|experts| experts > 1.0);
+    let family = named().find(|family| family.experts.is_some() == is_mixture);
+    let family = family.with_context(|| match named().next() {
+        Some(family) if is_mixture => format!("{} with a mixture of experts is not known", family.name),
+        Some(_) => format!("{arch} needs a mixture of experts, but \"{arch}.expert_count\" is below 2"),
+        None => {
+            let all: BTreeSet<&str> = FAMILIES.iter().filter_map(|family| family.gguf).collect();
+            format!(
+                "the architecture {arch:?} is not known; GGUF files can be {}",
+                join_names(all.into_iter())
+            )
+        }
+    })?;
     let fields = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
     let mut config: Map<String, Value> = fields.collect();
     if let (Some(rotary_dim), Some(width)) = (number("rope.dimension_count"), width(&config)) {
@@ -267,6 +338,9 @@ pub fn from_gguf(
     if let Some(scalar) = scalar {
         config.insert("query_pre_attn_scalar".into(), json!(scalar));
     }
+    // Only files of newer families contain this.
+    let normalized = own("expert_weights_norm").unwrap_or(json!(arch == "qwen3moe"));
+    config.insert("norm_topk_prob".into(), normalized);
     config.insert("interleaved".into(), json!(arch == "llama"));
     config.insert("norms_include_one".into(), json!(true));
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));

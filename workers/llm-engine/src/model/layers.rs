@@ -119,7 +119,7 @@ impl Linear {
 }
 
 /// Returns activation(gate) · up of rows that consist of a gate and up.
-fn gated(both: &Tensor, activation: Activation) -> Result<Tensor> {
+pub(super) fn gated(both: &Tensor, activation: Activation) -> Result<Tensor> {
     if activation == Activation::Silu {
         return swiglu(both);
     }
@@ -154,13 +154,17 @@ impl ResidualStream {
             let with = FusedWith { residual: Some(&self.sum), ..FusedWith::default() };
             return Ok(Self { sum: linear.forward_fused(x, with)?, normed: None });
         }
-        let out = linear.forward(x)?;
+        self.add_output(&linear.forward(x)?, post_norm, next)
+    }
+
+    /// Like [`Self::add`], for the output of a block whose last product was computed separately.
+    pub fn add_output(&self, out: &Tensor, post_norm: Option<&Norm>, next: Option<&Norm>) -> Result<Self> {
         if let Some(next) = next {
             let post_norm = post_norm.map(|norm| &norm.weight);
-            let (sum, normed) = add_rms_norm(&out, &self.sum, post_norm, &next.weight, next.eps)?;
+            let (sum, normed) = add_rms_norm(out, &self.sum, post_norm, &next.weight, next.eps)?;
             return Ok(Self { sum, normed: Some(normed) });
         }
-        let out = post_norm.map_or(Ok(out.clone()), |norm| norm.forward(&out))?;
+        let out = post_norm.map_or(Ok(out.clone()), |norm| norm.forward(out))?;
         Ok(Self { sum: (&self.sum + out)?, normed: None })
     }
 

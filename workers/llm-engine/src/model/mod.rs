@@ -9,6 +9,8 @@
 //! | `roles` | roles of tensors, and their names in files |
 //! | `weights` | loading of tensors by role |
 //! | `layers` | linear layers, norms, embeddings, feed-forward layers |
+//! | `experts` | feed-forward layers with a mixture of experts |
+//! | `stacks` | stacks of experts' matrices on a ROCm device |
 //! | `rope` | rotary position embeddings |
 //! | `cache` | paged key-value cache |
 //! | `attention` | attention of a step's rows over the cache |
@@ -29,6 +31,7 @@ pub mod cache;
 pub mod config;
 pub mod decoder;
 pub mod encoder;
+pub mod experts;
 pub mod families;
 pub mod files;
 mod generation_config;
@@ -39,6 +42,8 @@ pub mod pooling;
 pub mod roles;
 pub mod rope;
 pub mod sentence;
+#[cfg(feature = "rocm")]
+pub mod stacks;
 pub mod weights;
 
 use crate::sampling::settings::Sampling;

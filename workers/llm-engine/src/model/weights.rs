@@ -9,6 +9,8 @@ use super::files::{Description, Format, ModelFiles};
 use super::layers::{Embedding, Linear, Matrix};
 use super::roles::Role;
 
+mod experts;
+
 /// A range of rows of a tensor.
 #[derive(Clone, Debug)]
 pub struct TensorRows {
@@ -61,6 +63,14 @@ impl<'a> Weights<'a> {
         };
         let total = files.bytes().max(1);
         Self { files, prefix, dtype, matrices, device, progress, read: 0, total }
+    }
+
+    /// Returns the full name of a layer's weight, from its names in safetensors and in GGUF.
+    fn layer_name(&self, layer: usize, safetensors: &str, gguf: &str) -> String {
+        match &self.prefix {
+            Some(prefix) => format!("{prefix}layers.{layer}.{safetensors}.weight"),
+            None => format!("blk.{layer}.{gguf}.weight"),
+        }
     }
 
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
@@ -239,7 +249,10 @@ impl<'a> Weights<'a> {
         let mut bytes = Vec::new();
         for (name, rows) in names {
             let piece = self.files.rows(name, rows.clone())?;
-            bytes = if bytes.is_empty() { piece } else { [bytes, piece].concat() };
+            match bytes.is_empty() {
+                true => bytes = piece,
+                false => bytes.extend(piece),
+            }
         }
         self.read += bytes.len() as u64;
         let made = match format {

@@ -77,6 +77,26 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+/// Mixtures of experts. In f16, rounding may choose another expert than the reference.
+pub fn mixtures() -> Vec<Case> {
+    let mixtral = json!({"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": null});
+    let qwen_moe = json!({"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": true,
+        "decoder_sparse_step": 1, "max_window_layers": 28, "use_sliding_window": false});
+    let qwen2_moe = json!({"shared_expert_intermediate_size": 128, "norm_topk_prob": false,
+        "sliding_window": 16777216});
+    let qwen3_moe = json!({"head_dim": 32, "attention_bias": false});
+    vec![
+        case(
+            "mixtral",
+            "MixtralForCausalLM",
+            mixtral,
+            json!({"sliding_window": 4096, "use_flash_attn": false}),
+        ),
+        case("qwen2moe", "Qwen2MoeForCausalLM", merged(&qwen_moe, &qwen2_moe), json!({})),
+        case("qwen3moe", "Qwen3MoeForCausalLM", merged(&qwen_moe, &qwen3_moe), json!({})),
+    ]
+}
+
 pub fn named(name: &str) -> Case {
-    cases().into_iter().find(|case| case.name == name).unwrap()
+    cases().into_iter().chain(mixtures()).find(|case| case.name == name).unwrap()
 }

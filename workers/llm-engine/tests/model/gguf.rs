@@ -23,6 +23,12 @@ const NAMES: &[(&str, &str)] = &[
     ("model.norm.", "output_norm."),
     ("lm_head.", "output."),
     ("model.layers.", "blk."),
+    ("block_sparse_moe.gate.", "ffn_gate_inp."),
+    ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
+    ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
+    ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
+    ("mlp.shared_expert.down_proj.", "ffn_down_shexp."),
     ("self_attn.q_proj.", "attn_q."),
     ("self_attn.k_proj.", "attn_k."),
     ("self_attn.v_proj.", "attn_v."),
@@ -39,8 +45,42 @@ const NAMES: &[(&str, &str)] = &[
     ("post_feedforward_layernorm.", "post_ffw_norm."),
 ];
 
-/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, and permutes the rows of
-/// Llama's queries and keys.
+/// Names of an expert's matrices in safetensors, and those of the stacks in GGUF.
+const EXPERTS: &[(&str, &str)] = &[
+    (".gate_proj.weight", "ffn_gate_exps"),
+    (".up_proj.weight", "ffn_up_exps"),
+    (".down_proj.weight", "ffn_down_exps"),
+    (".w1.weight", "ffn_gate_exps"),
+    (".w3.weight", "ffn_up_exps"),
+    (".w2.weight", "ffn_down_exps"),
+];
+
+/// Returns the layer, the stack and the index of an expert's matrix.
+fn expert(name: &str) -> Option<(&str, &'static str, usize)> {
+    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let (index, _) = rest.split_once(".experts.")?.1.split_once('.')?;
+    let (_, stack) = EXPERTS.iter().find(|(end, _)| rest.ends_with(end))?;
+    Some((layer, stack, index.parse().ok()?))
+}
+
+/// Stacks the matrices of experts.
+fn stacks(weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
+    let mut all: HashMap<String, Vec<(usize, &Tensor)>> = HashMap::new();
+    for (name, tensor) in weights {
+        if let Some((layer, stack, index)) = expert(name) {
+            all.entry(format!("blk.{layer}.{stack}.weight")).or_default().push((index, tensor));
+        }
+    }
+    let stacked = |(name, mut list): (String, Vec<(usize, &Tensor)>)| {
+        list.sort_by_key(|(index, _)| *index);
+        let list: Vec<_> = list.into_iter().map(|(_, tensor)| tensor).collect();
+        (name, Tensor::stack(&list, 0).unwrap())
+    };
+    all.into_iter().map(stacked).collect()
+}
+
+/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of Llama's queries and
+/// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     let gemma = arch.starts_with("gemma");
     let number = |key: &str| config[key].as_u64().unwrap() as usize;
@@ -62,9 +102,14 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
             let halves = tensor.reshape((number(heads), 2, half, columns)).unwrap();
             tensor = halves.transpose(1, 2).unwrap().reshape((rows, columns)).unwrap();
         }
+        if to.contains("ffn_gate_inp_shexp") {
+            tensor = tensor.squeeze(0).unwrap();
+        }
         (to, tensor)
     };
-    weights.iter().map(convert).collect()
+    let mut tensors = stacks(weights);
+    tensors.extend(weights.iter().filter(|(name, _)| expert(name).is_none()).map(convert));
+    tensors
 }
 
 pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
@@ -80,6 +125,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("feed_forward_length", whole("intermediate_size")),
         ("block_count", whole("num_hidden_layers")),
         ("context_length", whole("max_position_embeddings")),
+        ("expert_count", whole("num_experts").or(whole("num_local_experts"))),
+        ("expert_used_count", whole("num_experts_per_tok")),
+        ("expert_feed_forward_length", whole("moe_intermediate_size")),
+        ("expert_shared_feed_forward_length", whole("shared_expert_intermediate_size")),
         ("attention.head_count", whole("num_attention_heads")),
         ("attention.head_count_kv", whole("num_key_value_heads")),
         ("attention.key_length", Some(Metadatum::U32(width as u32))),
@@ -222,7 +271,7 @@ macro_rules! whole {
 }
 
 /// Dequantizes a file.
-fn floats(path: &Path, folder: &Path) -> PathBuf {
+pub fn floats(path: &Path, folder: &Path) -> PathBuf {
     let mut file = File::open(path).unwrap();
     let content = Content::read(&mut file).unwrap();
     let read = |name: &String| {

@@ -17,9 +17,9 @@ const PROMPTS: [usize; 5] = [3, 14, 9, 30, 16];
 const BATCHES: [usize; 8] = [1, 2, 4, 3, 5, 4, 1, 5];
 const STEPS: usize = 4 * BATCHES.len();
 
-fn write() -> TempDir {
+fn write(name: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let case = named("llama");
+    let case = named(name);
     let (_, weights) = reference::model(&case);
     reference::write(folder.path(), &case.config, &weights, 1);
     folder
@@ -52,23 +52,27 @@ fn largest(row: &[u32]) -> usize {
 
 #[test]
 fn replayed_steps_equal_launched_steps() {
-    let folder = write();
-    for dtype in [DType::F32, DType::F16] {
-        let (launched, none) = decode(folder.path(), dtype, true);
-        let (replayed, graphs) = decode(folder.path(), dtype, false);
-        assert_eq!(none, 0);
-        // Four padded batches, and the widths of 1 to 4 blocks that they reach.
-        assert!((4..=12).contains(&graphs), "{graphs} graphs");
-        assert!(PROMPTS[3] + STEPS > 3 * BLOCK_SIZE, "the block tables have several widths");
-        for (step, (launched, replayed)) in launched.iter().zip(&replayed).enumerate() {
-            let batch = launched.len();
-            if batch.is_power_of_two() {
-                assert_eq!(launched, replayed, "{dtype:?}, step {step} of {batch} sequences");
-            }
-            for (launched, replayed) in launched.iter().zip(replayed) {
-                let same = largest(launched) == largest(replayed);
-                assert!(same, "{dtype:?}, step {step} of {batch} sequences");
-            }
+    for (name, dtype) in [("llama", DType::F32), ("llama", DType::F16), ("qwen2moe", DType::F16)] {
+        replays_equal_launches(name, dtype);
+    }
+}
+
+fn replays_equal_launches(name: &str, dtype: DType) {
+    let folder = write(name);
+    let (launched, none) = decode(folder.path(), dtype, true);
+    let (replayed, graphs) = decode(folder.path(), dtype, false);
+    assert_eq!(none, 0);
+    // Four padded batches, and the widths of 1 to 4 blocks that they reach.
+    assert!((4..=12).contains(&graphs), "{graphs} graphs");
+    assert!(PROMPTS[3] + STEPS > 3 * BLOCK_SIZE, "the block tables have several widths");
+    for (step, (launched, replayed)) in launched.iter().zip(&replayed).enumerate() {
+        let batch = launched.len();
+        if batch.is_power_of_two() {
+            assert_eq!(launched, replayed, "{dtype:?}, step {step} of {batch} sequences");
+        }
+        for (launched, replayed) in launched.iter().zip(replayed) {
+            let same = largest(launched) == largest(replayed);
+            assert!(same, "{dtype:?}, step {step} of {batch} sequences");
         }
     }
 }
@@ -106,7 +110,7 @@ fn wrong_replays_are_replaced_by_launches() {
 #[test]
 #[ignore = "run by wrong_replays_are_replaced_by_launches"]
 fn stale_replays_change_nothing() {
-    let folder = write();
+    let folder = write("llama");
     let (launched, _) = decode(folder.path(), DType::F32, true);
     let (replayed, graphs) = decode(folder.path(), DType::F32, false);
     assert_eq!(graphs, 0, "graphs are disabled");

@@ -20,12 +20,20 @@ const BESIDES: usize = 4;
 const FAMILIES: [(&str, &str); 4] =
     [("llama", "llama"), ("qwen3", "qwen3"), ("gemma3", "gemma3"), ("phi3", "phi3, partial")];
 
+/// Mixtures of experts with their names in GGUF, and the maximum number of launches of a layer in a decoding step: those of
+/// attention, the norm, the router's product, four for the choice and its weights, two products, each after its output is
+/// set to zeros, the activation, the sum over the experts, and the residual with the next norm.
+const MIXTURES: [(&str, &str, usize); 3] =
+    [("llama", "mixtral", 17), ("qwen2moe", "qwen2moe", 22), ("qwen3moe", "qwen3moe", 17)];
+
 /// Returns a case with rows of whole blocks of 256 weights.
 fn case(name: &str, layers: usize) -> Case {
     let mut case = named(name);
     for (field, value) in [
         ("hidden_size", json!(256)),
         ("intermediate_size", json!(512)),
+        ("moe_intermediate_size", json!(256)),
+        ("shared_expert_intermediate_size", json!(256)),
         ("head_dim", json!(64)),
         ("num_hidden_layers", json!(layers)),
         // Kinds of layers alternate in the same way for 2 and 4 layers.
@@ -89,6 +97,18 @@ fn a_decoding_step_takes_few_launches() {
             let of_batch = (four - two).div_ceil(2);
             println!("{name} {arch:?}: {of_batch} launches per layer for three texts");
             assert!(arch.is_some() || of_batch <= PER_LAYER, "{name}: {of_batch} launches for three texts");
+        }
+    }
+}
+
+#[test]
+fn a_decoding_step_of_a_mixture_takes_few_launches() {
+    for (arch, name, most) in MIXTURES {
+        for arch in [None, Some(arch)] {
+            let [two, four] = [2, 4].map(|layers| launches(name, arch, layers, &[1]));
+            let per_layer = (four - two).div_ceil(2);
+            println!("{name} {arch:?}: {per_layer} launches per layer");
+            assert!(per_layer <= most, "{name} {arch:?}: {per_layer} launches per layer");
         }
     }
 }

@@ -10,6 +10,7 @@ mod gguf;
 mod graphs;
 #[cfg(feature = "rocm-emulator")]
 mod launches;
+mod mixtures;
 mod reference;
 mod safetensors;
 mod scoring;

@@ -162,7 +162,11 @@ pub fn run_blocks(model: Decoder, reference: &mut Reference) {
 
 /// Runs a prompt in two chunks beside others, a sequence that shares a block, and decoding beyond any window.
 pub fn run(model: Decoder, reference: &mut Reference, exact: f32) -> Vec<f32> {
-    let mut runner = Runner::new(model, &[40, 30, 40]);
+    run_texts(Runner::new(model, &[40, 30, 40]), reference, exact)
+}
+
+/// Like [`run`], with the texts of a runner.
+pub fn run_texts(mut runner: Runner, reference: &mut Reference, exact: f32) -> Vec<f32> {
     let tolerance = tolerance(exact);
     let first = runner.sequences[0].tokens[..BLOCK_SIZE].to_vec();
     runner.sequences[2].tokens[..BLOCK_SIZE].copy_from_slice(&first);
@@ -177,5 +181,10 @@ pub fn run(model: Decoder, reference: &mut Reference, exact: f32) -> Vec<f32> {
     }
     assert_eq!(runner.step(&[(0, 2, false)]), Vec::<Vec<f32>>::new());
     runner.check_step(&[(0, 1, true), (2, 6, true)], reference, tolerance);
+    // A preempted sequence is computed again in other blocks.
+    let rows = runner.sequences[1].done;
+    (runner.sequences[1].done, runner.sequences[1].blocks) = (0, Vec::new());
+    runner.check_step(&[(0, 1, true), (1, rows, true)], reference, tolerance);
+    runner.check_step(&[(1, 1, true), (2, 1, true)], reference, tolerance);
     runner.errors
 }

@@ -1,0 +1,111 @@
+//! Stacks of experts' matrices on a ROCm device.
+use candle_core::quantized::QMatMul;
+use candle_core::{D, DType, Result, Tensor};
+use candle_nn::moe::{moe_gemm, moe_gemm_gguf};
+
+use super::config::Activation;
+use super::layers::{Matrix, gated};
+
+/// Size of the copies of matrices that are multiplied together, in bytes, if there is no kernel for their data type.
+const MAX_COPY_BYTES: usize = 64 << 20;
+/// Alignment of rows of matrices that the kernel for floats requires, in bytes.
+const ROW_ALIGNMENT: usize = 16;
+
+/// Stacked matrices of all experts of a layer.
+pub struct ExpertStacks {
+    /// Stacks (experts, out, in) of gate and up, whose rows are joined if they are stored in one format.
+    pub gate_up: Vec<Matrix>,
+    /// Stack of down.
+    pub down: Matrix,
+    /// Activation of the gate.
+    pub activation: Activation,
+    /// Numbers from 0 to the number of chosen experts, u32: the order of a single row's products.
+    pub order: Tensor,
+}
+
+/// Products of rows with the matrices of their experts.
+struct Products<'a> {
+    /// Expert of each product, sorted if there are several rows.
+    experts: &'a Tensor,
+    /// Index of each product among those of all rows in turn.
+    order: &'a Tensor,
+    /// Number of products of a row.
+    used: usize,
+}
+
+impl ExpertStacks {
+    /// Maps (rows, width) to the sums of the outputs of `experts` (rows, used) with `weights`.
+    pub fn forward(&self, x: &Tensor, experts: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        let (rows, used) = experts.dims2()?;
+        let flat = experts.flatten_all()?;
+        // Neighboring products of one expert read its matrix once.
+        let (sorted, order) = match rows {
+            1 => (flat, self.order.clone()),
+            _ => flat.sort_last_dim(true)?,
+        };
+        let products = Products { experts: &sorted, order: &order, used };
+        let mut outs = Vec::with_capacity(self.gate_up.len());
+        for stack in &self.gate_up {
+            outs.push(products.of(x, stack, None)?);
+        }
+        let both = match &outs[..] {
+            [both] => both.clone(),
+            outs => Tensor::cat(outs, D::Minus1)?,
+        };
+        let out = products.of(&gated(&both, self.activation)?, &self.down, Some(weights))?;
+        match used {
+            1 => Ok(out),
+            _ => out.reshape((rows, used, ()))?.sum(1),
+        }
+    }
+}
+
+impl Products<'_> {
+    /// Multiplies rows with a stack. With `factors`, `x` has a row for each product, which is multiplied by its factor.
+    fn of(&self, x: &Tensor, stack: &Matrix, factors: Option<&Tensor>) -> Result<Tensor> {
+        let dtype = x.dtype();
+        let factors = factors.cloned();
+        let out = match stack {
+            Matrix::Quantized(QMatMul::QTensor(stack)) => {
+                let x = x.to_dtype(DType::F32)?;
+                moe_gemm_gguf(&x, stack, &factors, self.order, self.experts, self.used, false, DType::F32)?
+            }
+            Matrix::Float(stack) | Matrix::Quantized(QMatMul::Tensor(stack) | QMatMul::TensorF16(stack)) => {
+                let x = x.to_dtype(stack.dtype())?;
+                let bytes = stack.dim(D::Minus1)? * stack.dtype().size_in_bytes();
+                match stack.dtype() {
+                    DType::F16 | DType::BF16 if bytes.is_multiple_of(ROW_ALIGNMENT) => {
+                        moe_gemm(&x, stack, &factors, self.order, self.experts, self.used, false)?
+                    }
+                    _ => self.with_copies(&x, stack, factors.as_ref())?,
+                }
+            }
+        };
+        out.to_dtype(dtype)
+    }
+
+    /// Multiplies with copies of the chosen matrices, for data types without a kernel.
+    fn with_copies(&self, x: &Tensor, stack: &Tensor, factors: Option<&Tensor>) -> Result<Tensor> {
+        let (_, n, k) = stack.dims3()?;
+        let count = self.order.elem_count();
+        let x = match factors {
+            Some(_) => x.clone(),
+            None => x.unsqueeze(1)?.broadcast_as((count / self.used, self.used, k))?.reshape((count, k))?,
+        };
+        let sorted = x.index_select(self.order, 0)?;
+        let most = (MAX_COPY_BYTES / (n * k * stack.dtype().size_in_bytes()).max(1)).max(1);
+        let mut outs = Vec::with_capacity(count.div_ceil(most));
+        for start in (0..count).step_by(most) {
+            let rows = most.min(count - start);
+            let matrices = stack.index_select(&self.experts.narrow(0, start, rows)?, 0)?;
+            outs.push(sorted.narrow(0, start, rows)?.unsqueeze(1)?.matmul(&matrices.t()?)?.squeeze(1)?);
+        }
+        let out = Tensor::cat(&outs, 0)?;
+        // The order is a permutation, so that sorting it returns the inverse.
+        let out = out.index_select(&self.order.arg_sort_last_dim(true)?, 0)?;
+        match factors {
+            Some(factors) => out.broadcast_mul(&factors.reshape((count, 1))?.to_dtype(out.dtype())?),
+            None => Ok(out),
+        }
+    }
+}
