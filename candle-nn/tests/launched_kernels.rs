@@ -461,6 +461,7 @@ fn quantizing(device: &Device) -> Result<()> {
         for rows in [1, 2, 5, 65] {
             on(device, &[rows, 256], F32)?.apply_op1_no_bwd(&matrix)?;
         }
+        on(device, &[5, 256], F16)?.apply_op1_no_bwd(&matrix)?;
         let stack = QTensor::quantize(&on(device, &[2, 1, 256], F32)?, dtype)?;
         let experts = Tensor::new(&[[1u32, 0]], device)?;
         stack.indexed_moe_forward(&on(device, &[1, 1, 256], F32)?, &experts)?;

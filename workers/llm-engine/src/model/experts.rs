@@ -3,100 +3,14 @@
 //! On ROCm devices, the matrices of all experts form one stack, and the whole layer is computed on the device, so that a
 //! decoding step can be captured. Kernels read only the chosen matrices. On other devices, the host reads the router's
 //! choice and computes the rows of each chosen expert together.
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use candle_core::{D, Tensor};
 use candle_nn::ops::{sigmoid, softmax_last_dim};
-use serde_json::Value;
 
-use super::config::{Activation, Fields};
+use super::config::Activation;
 use super::layers::{FusedWith, GateUp, Linear, Mlp};
 #[cfg(feature = "rocm")]
 use super::stacks::ExpertStacks;
-
-/// Names of the tensors of experts in safetensors, relative to the layer's prefix. GGUF files of all families have the
-/// same names.
-#[derive(Debug, PartialEq)]
-pub struct ExpertNames {
-    /// Block that contains the router and the experts.
-    pub block: &'static str,
-    /// Gate projection of an expert.
-    pub gate: &'static str,
-    /// Up projection of an expert.
-    pub up: &'static str,
-    /// Down projection of an expert.
-    pub down: &'static str,
-}
-
-/// Names in the files of Qwen's models.
-pub const QWEN_NAMES: ExpertNames =
-    ExpertNames { block: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" };
-/// Names in the files of Mixtral.
-pub const MIXTRAL_NAMES: ExpertNames =
-    ExpertNames { block: "block_sparse_moe", gate: "w1", up: "w3", down: "w2" };
-
-/// Sizes and options of mixtures of experts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ExpertsConfig {
-    /// Number of experts of a layer.
-    pub count: usize,
-    /// Number of experts that are chosen for a row.
-    pub used: usize,
-    /// Width inside an expert.
-    pub intermediate: usize,
-    /// If true, the weights of a row's chosen experts are divided by their sum.
-    pub normalized: bool,
-    /// Width inside the expert that computes all rows, if there is one. A gate scales its output.
-    pub shared_intermediate: Option<usize>,
-    /// Layers without experts, which have one dense network.
-    pub dense_layers: Vec<bool>,
-    /// Names of the tensors.
-    pub names: &'static ExpertNames,
-}
-
-impl ExpertsConfig {
-    /// Reads the fields that all families share.
-    ///
-    /// # Errors
-    /// Returns an error for missing, mistyped or inconsistent fields.
-    pub fn from_fields(
-        fields: &Fields,
-        names: &'static ExpertNames,
-        intermediate: &str,
-    ) -> Result<ExpertsConfig> {
-        // Mixtral's config.json has a name of its own, GGUF metadata has the common one.
-        let count = match fields.size("num_local_experts")? {
-            Some(_) => fields.required("num_local_experts")?,
-            None => fields.required("num_experts")?,
-        };
-        let used = fields.required("num_experts_per_tok")?;
-        ensure!(
-            used <= count,
-            "\"num_experts_per_tok\" is {used}, but there are only {count} experts; it must not exceed their number"
-        );
-        let layers = fields.required("num_hidden_layers")?;
-        let step = fields.size("decoder_sparse_step")?.unwrap_or(1);
-        ensure!(step > 0, "\"decoder_sparse_step\" is 0, but must be at least 1");
-        let dense_only = match fields.value("mlp_only_layers") {
-            Some(list) => {
-                let list = list.as_array().and_then(|list| list.iter().map(Value::as_u64).collect());
-                let list: Option<Vec<u64>> = list;
-                list.context("\"mlp_only_layers\" is no list of whole numbers")?
-            }
-            None => Vec::new(),
-        };
-        let is_dense =
-            |layer: usize| !(layer + 1).is_multiple_of(step) || dense_only.contains(&(layer as u64));
-        Ok(Self {
-            count,
-            used,
-            intermediate: fields.required(intermediate)?,
-            normalized: fields.flag("norm_topk_prob"),
-            shared_intermediate: None,
-            dense_layers: (0..layers).map(is_dense).collect(),
-            names,
-        })
-    }
-}
 
 /// Matrices of a layer's experts.
 pub enum ExpertMatrices {

@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{DecoderConfig, Family, Fields, WindowPredicate};
-use super::experts::{ExpertsConfig, MIXTRAL_NAMES, QWEN_NAMES};
+use super::config::{
+    DecoderConfig, ExpertsConfig, Family, Fields, MIXTRAL_NAMES, QWEN_NAMES, WindowPredicate,
+};
 use super::roles::Role;
 use super::sentence::CLASSIFIER;
 

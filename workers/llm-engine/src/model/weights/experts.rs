@@ -7,8 +7,8 @@ use candle_core::DType;
 use candle_core::Tensor;
 
 use super::{Matrix, Weights};
-use crate::model::config::Activation;
-use crate::model::experts::{ExpertMatrices, Experts, ExpertsConfig, SharedExpert, mlp};
+use crate::model::config::{Activation, ExpertsConfig};
+use crate::model::experts::{ExpertMatrices, Experts, SharedExpert, mlp};
 use crate::model::files::Format;
 use crate::model::layers::Linear;
 #[cfg(feature = "rocm")]
