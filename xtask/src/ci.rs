@@ -262,8 +262,8 @@ fn conformance(run: &mut Run) -> Result<()> {
 fn tests(run: &mut Run) -> Result<()> {
     // Some tests start these programs.
     process::run(&mut run.cargo(&["build", "--quiet", "--bins", "--examples"]))?;
-    let mut documented = run.cargo(&["test", "--doc"]);
-    run.count(&mut documented)?;
+    let documented = process::tee(&mut run.cargo(&["test", "--doc"]))?;
+    run.total.add(&documented);
     let mut programs = run.cargo(&["test", "--quiet", "--lib", "--bins", "--tests", "--examples"]);
     test_programs::run(&mut programs, &[("CANDLE_ROCM_ARCHS", &run.archs)], &mut run.total)
 }
@@ -276,12 +276,10 @@ fn fuzz(run: &mut Run) -> Result<()> {
     let outputs = side_by_side(&gpus, |gpu| {
         let mut command = process::command::<&str>(&program, &[]);
         gpu.apply_to(&mut command);
-        let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
-        let [text, errors] =
-            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        print!("random operations on {gpu}:\n{text}{errors}");
-        ensure!(output.status.success(), "random operations failed on {gpu}; the output is above");
-        Ok(text)
+        let (is_passed, output) = test_programs::output(&mut command)?;
+        print!("random operations on {gpu}:\n{output}");
+        ensure!(is_passed, "random operations failed on {gpu}; the output is above");
+        Ok(output)
     })?;
     outputs.iter().for_each(|output| run.total.add(output));
     Ok(())
@@ -300,12 +298,6 @@ impl Run {
         let mut command = cargo(args);
         command.args(FEATURES).env("CANDLE_ROCM_ARCHS", &self.archs);
         command
-    }
-
-    /// Runs a test command and adds its results to the summary.
-    fn count(&mut self, command: &mut Command) -> Result<()> {
-        self.total.add(&process::tee(command)?);
-        Ok(())
     }
 }
 

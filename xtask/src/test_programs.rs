@@ -53,11 +53,7 @@ impl fmt::Display for Summary {
 pub fn run(build: &mut Command, variables: &[(&str, &str)], total: &mut Summary) -> Result<()> {
     let messages = process::build_executables(build.arg("--no-run"))?;
     let programs: Vec<_> = messages.iter().filter(|message| message["profile"]["test"] == true).collect();
-    let results = side_by_side(&programs, |message| {
-        let (name, is_passed, output) = run_one(message, variables)?;
-        print!("{output}");
-        Ok((name, is_passed, output))
-    })?;
+    let results = side_by_side(&programs, |message| run_one(message, variables))?;
     results.iter().for_each(|(_, _, output)| total.add(output));
     let failed: Vec<_> =
         results.iter().filter(|(_, is_passed, _)| !is_passed).map(|(name, ..)| name.as_str()).collect();
@@ -68,7 +64,7 @@ pub fn run(build: &mut Command, variables: &[(&str, &str)], total: &mut Summary)
 /// Returns the results of `work` for all items, in their order. Works on as many items at a time as there are cores.
 ///
 /// # Errors
-/// If `work` fails for an item; the items that others are working on are completed.
+/// If `work` fails for an item. The other cores still work on the remaining items.
 pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let lock = || results.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +86,7 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R
     Ok(std::mem::take(&mut *lock()).into_values().collect())
 }
 
-/// Runs a program as `cargo test` does, in the folder of its package. Returns its name, whether all tests passed, and its output.
+/// Runs a program as `cargo test` does, in the folder of its package, and prints its output. Returns its name, whether all tests passed, and its output.
 fn run_one(message: &Value, variables: &[(&str, &str)]) -> Result<(String, bool, String)> {
     let text = |value: &Value| value.as_str().map(str::to_owned).context("cargo's message lacks a path");
     let (program, manifest) = (text(&message["executable"])?, text(&message["manifest_path"])?);
@@ -98,12 +94,21 @@ fn run_one(message: &Value, variables: &[(&str, &str)]) -> Result<(String, bool,
     let name = Path::new(&source).strip_prefix(process::root()).unwrap_or(Path::new(&source));
     let mut command = process::without_cargo_variables(Command::new(&program));
     command.envs(variables.iter().copied()).current_dir(Path::new(&manifest).with_file_name(""));
-    let output = command.output().with_context(|| format!("cannot start {program}"))?;
-    let [stdout, stderr] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let (is_passed, output) = output(&mut command)?;
     let name = format!("{} ({program})", name.display());
-    let is_passed = output.status.success();
-    Ok((name.clone(), is_passed, format!("     Running {name}\n{stdout}{stderr}")))
+    print!("     Running {name}\n{output}");
+    Ok((name, is_passed, output))
+}
+
+/// Runs a program to its end. Returns true if it succeeded, and its standard output, followed by its standard error.
+///
+/// # Errors
+/// If the program cannot be started.
+pub fn output(command: &mut Command) -> Result<(bool, String)> {
+    let output =
+        command.output().with_context(|| format!("cannot start: {}", process::command_line(command)))?;
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    Ok((output.status.success(), text.concat()))
 }
 
 #[cfg(test)]

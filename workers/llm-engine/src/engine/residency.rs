@@ -25,7 +25,7 @@ pub struct IdleUnload {
     pub source: Box<dyn ModelSource>,
 }
 
-/// Whether the weights are in memory.
+/// State of the model's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelState {
     /// Weights and cache are allocated.

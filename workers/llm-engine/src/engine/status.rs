@@ -28,7 +28,7 @@ pub struct Status {
     pub preempted: u64,
     /// Total host time of steps outside of model and sampler, in microseconds.
     pub overhead_us: u64,
-    /// Whether the weights are in memory.
+    /// State of the model's weights.
     pub model: ModelState,
     /// Error message, if the engine has failed.
     pub failed: Option<String>,

@@ -134,10 +134,8 @@ impl ExpertsConfig {
         intermediate: &str,
     ) -> Result<ExpertsConfig> {
         // Mixtral's config.json has a name of its own, GGUF metadata has the common one.
-        let count = match fields.size("num_local_experts")? {
-            Some(_) => fields.required("num_local_experts")?,
-            None => fields.required("num_experts")?,
-        };
+        let has_own = fields.value("num_local_experts").is_some();
+        let count = fields.required(if has_own { "num_local_experts" } else { "num_experts" })?;
         let used = fields.required("num_experts_per_tok")?;
         ensure!(
             used <= count,

@@ -65,22 +65,21 @@ impl<'a> Weights<'a> {
         Self { files, prefix, dtype, matrices, device, progress, read: 0, total }
     }
 
-    /// Returns the full name of a layer's weight, from its names in safetensors and in GGUF.
-    fn layer_name(&self, layer: usize, safetensors: &str, gguf: &str) -> String {
+    /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.
+    fn layer_name(&self, layer: usize, (safetensors, gguf): (&str, &str), kind: &str) -> String {
         match &self.prefix {
-            Some(prefix) => format!("{prefix}layers.{layer}.{safetensors}.weight"),
-            None => format!("blk.{layer}.{gguf}.weight"),
+            Some(prefix) => format!("{prefix}layers.{layer}.{safetensors}.{kind}"),
+            None => format!("blk.{layer}.{gguf}.{kind}"),
         }
     }
 
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
         let (safetensors, gguf) = role.names();
         match (&self.prefix, layer) {
+            (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
             (Some(_), None) if role == Role::Head => format!("{safetensors}.{kind}"),
             (Some(prefix), None) => format!("{prefix}{safetensors}.{kind}"),
-            (Some(prefix), Some(layer)) => format!("{prefix}layers.{layer}.{safetensors}.{kind}"),
             (None, None) => format!("{gguf}.{kind}"),
-            (None, Some(layer)) => format!("blk.{layer}.{gguf}.{kind}"),
         }
     }
 

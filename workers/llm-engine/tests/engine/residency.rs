@@ -82,7 +82,7 @@ fn expect(events: &Receiver<&'static str>, expected: &[&'static str]) {
 fn an_idle_model_is_unloaded_and_the_next_request_loads_it() {
     let (engine, events) = engine(Duration::ZERO, &[Some(BLOCKS); 3]);
     expect(&events, &["dropped", "released"]);
-    // The same prompt again: the blocks of its prefix are not in the cache of the model that was loaded again.
+    // The cache of the model that was loaded again does not contain the blocks of the repeated prompt's prefix.
     for _ in 0..2 {
         let prompt = vec![5; 40];
         let output = read(engine.submit(request(prompt.clone(), 20)).unwrap());

@@ -39,13 +39,13 @@ impl Weights<'_> {
         activation: Activation,
     ) -> Result<Experts> {
         let ExpertsConfig { count, intermediate, names, .. } = *config;
-        let router = self.layer_name(layer, &format!("{}.gate", names.block), "ffn_gate_inp");
+        let router = self.layer_name(layer, (&format!("{}.gate", names.block), "ffn_gate_inp"), "weight");
         self.check(&router, &[count, hidden])?;
         let router = Linear::new(self.matrix(&[(router, 0..count)], &[count, hidden])?, None, DType::F32);
         let gate = self.projection(layer, config, (names.gate, "ffn_gate_exps"), [intermediate, hidden])?;
         let up = self.projection(layer, config, (names.up, "ffn_up_exps"), [intermediate, hidden])?;
         let down = self.projection(layer, config, (names.down, "ffn_down_exps"), [hidden, intermediate])?;
-        let matrices = self.expert_matrices(config, joined(gate, up), down, activation)?;
+        let matrices = self.expert_matrices(config, &joined(gate, up), down, activation)?;
         let shared = match config.shared_intermediate {
             Some(width) => Some(self.shared_expert(layer, config, [hidden, width], activation)?),
             None => None,
@@ -53,42 +53,21 @@ impl Weights<'_> {
         Ok(Experts { router, used: config.used, normalized: config.normalized, matrices, shared })
     }
 
-    #[cfg(feature = "rocm")]
     fn expert_matrices(
         &mut self,
         config: &ExpertsConfig,
-        gate_up: Vec<Vec<Projection>>,
-        down: Projection,
-        activation: Activation,
-    ) -> Result<ExpertMatrices> {
-        if !self.device.is_rocm() {
-            return self.separate_experts(config.count, &gate_up, down, activation);
-        }
-        let gate_up = gate_up.iter().map(|group| self.stack(config.count, group));
-        let gate_up = gate_up.collect::<Result<Vec<_>>>()?;
-        let down = self.stack(config.count, &[down])?;
-        let order = Tensor::arange(0, config.used as u32, self.device)?;
-        Ok(ExpertMatrices::Stacked(ExpertStacks { gate_up, down, activation, order }))
-    }
-
-    #[cfg(not(feature = "rocm"))]
-    fn expert_matrices(
-        &mut self,
-        config: &ExpertsConfig,
-        gate_up: Vec<Vec<Projection>>,
-        down: Projection,
-        activation: Activation,
-    ) -> Result<ExpertMatrices> {
-        self.separate_experts(config.count, &gate_up, down, activation)
-    }
-
-    fn separate_experts(
-        &mut self,
-        count: usize,
         gate_up: &[Vec<Projection>],
         down: Projection,
         activation: Activation,
     ) -> Result<ExpertMatrices> {
+        let count = config.count;
+        #[cfg(feature = "rocm")]
+        if self.device.is_rocm() {
+            let gate_up = gate_up.iter().map(|group| self.stack(count, group)).collect::<Result<Vec<_>>>()?;
+            let down = self.stack(count, &[down])?;
+            let order = Tensor::arange(0, config.used as u32, self.device)?;
+            return Ok(ExpertMatrices::Stacked(ExpertStacks { gate_up, down, activation, order }));
+        }
         let mut mlps = Vec::with_capacity(count);
         for expert in 0..count {
             let linears = gate_up.iter().map(|group| self.expert(expert, group));
@@ -127,11 +106,11 @@ impl Weights<'_> {
         let pieces: Vec<Piece> = match &self.prefix {
             Some(_) => {
                 let name = |expert| format!("{block}.experts.{expert}.{safetensors}");
-                let piece = |expert| (self.layer_name(layer, &name(expert), gguf), 0..rows);
+                let piece = |expert| (self.layer_name(layer, (&name(expert), gguf), "weight"), 0..rows);
                 (0..count).map(piece).collect()
             }
             None => {
-                let name = self.layer_name(layer, safetensors, gguf);
+                let name = self.layer_name(layer, (safetensors, gguf), "weight");
                 self.check(&name, &[count, rows, columns])?;
                 (0..count).map(|expert| (name.clone(), expert..expert + 1)).collect()
             }
@@ -160,7 +139,7 @@ impl Weights<'_> {
     ) -> Result<SharedExpert> {
         let names = config.names;
         let name = |this: &Self, part: &str, gguf: &str| {
-            this.layer_name(layer, &format!("{}.{part}", names.block), gguf)
+            this.layer_name(layer, (&format!("{}.{part}", names.block), gguf), "weight")
         };
         let projection = |this: &Self, part: &str, gguf: &str, [rows, columns]: [usize; 2]| {
             let name = name(this, &format!("shared_expert.{part}"), gguf);
