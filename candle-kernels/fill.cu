@@ -88,8 +88,8 @@ FILL_OPS(uint16_t, f16)
 FILL_OPS(uint32_t, u32)
 FILL_OPS(uint64_t, i64)
 
-// Copies source blockIdx.y of up to eight into `out`. `info` holds four words per source: its number of units, the
-// units per row as a Divisor word, its row pitch, and its offset in `out`.
+// Copies source blockIdx.y of up to eight into `out`, or writes zeros if it is null. `info` holds four words per source:
+// its number of units, the units per row as a Divisor word, its row pitch, and its offset in `out`.
 template <typename T>
 __device__ __forceinline__ void copy_rows(const size_t *info, size_t out_pitch, const T *from, T *out) {
     const size_t *source = info + 4 * blockIdx.y;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void copy_rows(const size_t *info, size_t out_pitch, 
     const size_t pitch = source[2];
     out += source[3];
     for_each_prefetched<4>(thread_index(), (uint32_t)source[0], gridDim.x * CANDLE_BLOCK, [=](unsigned int i) INLINE {
-        return from[i + row.quotient(i) * (pitch - row.by)];
+        return from == nullptr ? T{} : from[i + row.quotient(i) * (pitch - row.by)];
     }, [=](const T &unit, unsigned int i) INLINE {
         out[i + row.quotient(i) * (out_pitch - row.by)] = unit;
     });

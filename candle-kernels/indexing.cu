@@ -91,10 +91,10 @@ __device__ __forceinline__ void take(const uint32_t numel, const Ids &ids, const
 // out[l, id, r] = inp[l, j, r], or += with ADD. The id is ids[j] if `are_shared`, otherwise ids[l, j, r].
 // There is a thread for each j, which adds atomically; or `runs` is 1, and one thread per (l, r) iterates over all
 // j. With `order`, the permutation that sorts the ids, the first thread of each id processes all places with this id
-// in order.
+// in order. With `last`, only the place that last_places() found for an element writes it.
 template <bool ADD, typename T>
-__device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const uint32_t *order, const T *inp, T *out,
-                                    const uint32_t size, const size_t dst_dim_size, const Divisor right,
+__device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const uint32_t *order, const uint32_t *last,
+                                    const T *inp, T *out, const uint32_t size, const size_t dst_dim_size, const Divisor right,
                                     const Divisor runs, const bool are_shared) {
     const uint32_t op = !ADD         ? CANDLE_FAULT_SCATTER
                         : are_shared ? CANDLE_FAULT_INDEX_ADD
@@ -105,7 +105,8 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
     }
     uint32_t j = right.split(r);
     const uint32_t l = runs.split(j);
-    out += l * dst_dim_size * right.by + r;
+    const size_t base = l * dst_dim_size * right.by + r;
+    out += base;
     inp += (size_t)l * size * right.by + r;
     const size_t step = are_shared ? 1 : right.by, first = are_shared ? 0 : (size_t)l * size * right.by + r;
     if (order != nullptr) {
@@ -129,6 +130,14 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
         return;
     }
     if constexpr (!ADD) {
+        if (last != nullptr) {
+            const T value = inp[(size_t)j * right.by];
+            const int64_t id = ids[first + j * step];
+            if (names_element(id, dst_dim_size, op) && last[base + (size_t)id * right.by] == j + 1) {
+                out[(size_t)id * right.by] = value;
+            }
+            return;
+        }
         // N at a time, to have their loads in flight together; indices past the end repeat the last one.
         constexpr uint32_t N = 8;
         for (; j < size; j += N) {
@@ -182,12 +191,29 @@ TAKE(uint64_t, b8)
 typedef uint32_t Wide __attribute__((ext_vector_type(4)));
 TAKE(Wide, b16)
 
+// Raises last[l, id, r] to j + 1 for each place j with this id, so that the last place remains. Ids that name no element
+// are skipped; scatter reports them.
+extern "C" __global__ void last_places(const size_t numel, const void *ids, uint32_t *last, const size_t dst_dim_size,
+                                       const size_t right_size, const size_t ids_dim_size, const size_t ids_dtype) {
+    const uint32_t i = thread_index();
+    if (i >= numel) {
+        return;
+    }
+    const Divisor right(right_size), count(ids_dim_size);
+    uint32_t r = i, j = right.split(r);
+    const uint32_t l = count.split(j);
+    const int64_t id = Ids{ids, (unsigned int)ids_dtype}[i];
+    if ((uint64_t)id < (uint64_t)dst_dim_size) {
+        atomicMax(last + (l * dst_dim_size + (size_t)id) * right.by + r, j + 1);
+    }
+}
+
 #define PUT(KIND, ADD, T, NAME)                                                                                       \
     extern "C" __global__ void KIND##_##NAME(                                                                         \
-        const size_t numel, const void *ids, const uint32_t *order, const T *inp, T *out, const size_t src_dim_size,  \
-        const size_t dst_dim_size, const size_t right_size, const size_t runs, const size_t ids_dtype,                \
-        const bool are_shared) {                                                                                      \
-        put<ADD>((uint32_t)numel, Ids{ids, (unsigned int)ids_dtype}, order, inp, out, (uint32_t)src_dim_size,         \
+        const size_t numel, const void *ids, const uint32_t *order, const uint32_t *last, const T *inp, T *out,       \
+        const size_t src_dim_size, const size_t dst_dim_size, const size_t right_size, const size_t runs,             \
+        const size_t ids_dtype, const bool are_shared) {                                                              \
+        put<ADD>((uint32_t)numel, Ids{ids, (unsigned int)ids_dtype}, order, last, inp, out, (uint32_t)src_dim_size,   \
                  dst_dim_size, Divisor(right_size), Divisor(runs), are_shared);                                       \
     }
 PUT(scatter, false, uint8_t, u8)

@@ -233,8 +233,63 @@ __device__ __forceinline__ void map_packs(unsigned int first, unsigned int numel
     }
 }
 
+// Reads W elements from offset `at` to `last`: the first `left` are in one row, and the others in the next one.
+template <unsigned int W, typename T>
+__device__ __forceinline__ Pack<T, W> read_run(const T *from, size_t at, size_t last, size_t stride, unsigned int left) {
+    typedef Pack<T, W> P;
+    if (stride == 1 && last - at == W - 1 && (size_t)(from + at) % sizeof(typename P::Words) == 0) {
+        return P::read(from + at);
+    }
+    P pack;
+#pragma unroll
+    for (unsigned int j = 0; j < W; ++j) {
+        pack.set(j, from[j < left ? at + j * stride : last - (W - 1 - j) * stride]);
+    }
+    return pack;
+}
+
+// Reads a run of each operand.
+template <unsigned int W>
+__device__ __forceinline__ void read_runs(Packs<W> &, const size_t *, const size_t *, const size_t *, unsigned int) {}
+template <unsigned int W, typename First, typename... Rest>
+__device__ __forceinline__ void read_runs(Packs<W, First, Rest...> &packs, const size_t *at, const size_t *last,
+                                          const size_t *inner, unsigned int left, const First *first, const Rest *...rest) {
+    packs.first = read_run<W>(first, *at, *last, *inner, left);
+    read_runs(packs.rest, at + 1, last + 1, inner + 1, left, rest...);
+}
+
+// Maps whole packs of a dense result whose rows are at least one pack long. A pack is in at most two rows of an operand,
+// so that two offsets are computed instead of W.
+template <unsigned int W, typename F, typename R, typename... In>
+__device__ __forceinline__ void map_runs(unsigned int numel, unsigned int num_dims, const size_t *info, const F &f, R *out,
+                                         const In *...in) {
+    constexpr unsigned int lists = sizeof...(In);
+    const Divisor row(info[num_dims - 1]);
+    size_t inner[lists + 1];
+    for (unsigned int list = 0; list < lists; ++list) {
+        inner[list] = info[(2 + list) * num_dims - 1];
+    }
+    for (unsigned int pack = thread_index(); pack < numel / W; pack += gridDim.x * CANDLE_BLOCK) {
+        const unsigned int first = pack * W, left = row.by - (first - row.quotient(first) * row.by);
+        ElementOffsets<2, lists> ends;
+        ends.element[0] = first;
+        ends.element[1] = first + W - 1;
+        ends.find(num_dims, info);
+        Packs<W, In...> x;
+        read_runs(x, ends.at[0], ends.at[1], inner, left, in...);
+        Pack<R, W> result;
+        with_function(f, [&](const auto &function) __attribute__((always_inline)) {
+#pragma unroll
+            for (unsigned int j = 0; j < W; ++j) {
+                result.set(j, apply(function, x, j));
+            }
+        });
+        result.write(out + first);
+    }
+}
+
 // Computes out = f(in...) for all elements. `out` is dense, or with OUT it has the last strides in `info`. CHEAP: f
-// is short enough to be unrolled. ROWS: dense rows of strided operands are also processed in packs.
+// is short enough to be unrolled. ROWS: rows of strided operands are also processed in packs.
 template <bool CHEAP, bool OUT, bool ROWS, typename F, typename R, typename... In>
 __device__ __forceinline__ void map(const size_t numel, const size_t dims, const size_t *info, const F &f, R *out,
                                     const In *...in) {
@@ -252,7 +307,8 @@ __device__ __forceinline__ void map(const size_t numel, const size_t dims, const
         }
     } else if constexpr (ROWS) {
         const size_t *strides = info;
-        bool whole = (unsigned int)info[num_dims - 1] % W == 0;
+        const unsigned int row = (unsigned int)info[num_dims - 1];
+        bool whole = num_dims == 1 || row % W == 0;
         ((strides += num_dims,
           whole = whole && (strides[num_dims - 1] == 0 ||
                             (strides[num_dims - 1] == 1 && Pack<In, W>::fits(in, num_dims, strides)))),
@@ -260,8 +316,15 @@ __device__ __forceinline__ void map(const size_t numel, const size_t dims, const
         strides += num_dims;
         if (whole && (!OUT || strides[num_dims - 1] == 1) && Pack<R, W>::fits(out, OUT ? num_dims : 0, strides)) {
             map_packs<W, false, OUT, !CHEAP, packed>(0, count, num_dims, info, f, out, in...);
-            return;
+            done = count / W * W;
+        } else if constexpr (!OUT) {
+            if (row >= W && Pack<R, W>::fits(out, 0, info)) {
+                map_runs<W>(count, num_dims, info, f, out, in...);
+                done = count / W * W;
+            }
         }
     }
-    map_packs<1, false, OUT, !CHEAP, single>(done, count, num_dims, info, f, out, in...);
+    if (done < count) {
+        map_packs<1, false, OUT, !CHEAP, single>(done, count, num_dims, info, f, out, in...);
+    }
 }

@@ -24,6 +24,21 @@ pub fn cases(cases: &mut Cases) {
                 x.broadcast_mul(y)
             })
             .bytes(2 * size);
+        // Relative positions of attention over 197 tokens.
+        let [batch, heads, rows, columns] = cases.scale.dims([16, 12, 197, 197]);
+        let (dims, one) = ([batch, heads, rows, columns], [batch, 1, 1, columns]);
+        let shape = format!("{}+{}", dims_name(&dims), dims_name(&one));
+        let operands = [random(dtype, dims), random(dtype, one)];
+        cases
+            .operation([BROADCAST, "add_broadcast_odd"], dtype, shape, operands, |[x, y]| x.broadcast_add(y))
+            .bytes(2 * dims.iter().product::<usize>() * dtype.size_in_bytes());
+        let [planes, height, width] = cases.scale.dims([64, 513, 1023]);
+        let dims = [planes, height, width];
+        cases
+            .operation([COPIES, "pad_with_zeros"], dtype, dims_name(&dims), [random(dtype, dims)], |[x]| {
+                x.pad_with_zeros(2, 1, 1)
+            })
+            .bytes(planes * height * (2 * width + 2) * dtype.size_in_bytes());
         cases
             .operation([COPIES, "transpose_contiguous"], dtype, &name, [x()], |[x]| x.t()?.contiguous())
             .bytes(2 * size);

@@ -1,9 +1,12 @@
 //! Elementwise functions on dense tensors.
-use crate::case::{Cases, FLOATS, M, count_name, random};
+use crate::case::{Cases, FLOATS, M, count_name, dims_name, random};
 use candle_core::{DType, Result, Tensor};
 
 /// Sizes of additions besides 1M and 64M, for the plot of bandwidth by size.
 const SIZES: [usize; 6] = [1 << 10, 4 << 10, 16 << 10, 256 << 10, 4 * M, 16 * M];
+
+/// Shape with an odd number of elements.
+const ODD: [usize; 2] = [12289, 3001];
 
 type Unary = fn(&Tensor) -> Result<Tensor>;
 const UNARY: [(&str, Unary); 6] = [
@@ -38,6 +41,14 @@ pub fn cases(cases: &mut Cases) {
                     .bytes(2 * n * dtype.size_in_bytes());
             }
         }
+    }
+    for dtype in FLOATS {
+        let dims = cases.scale.dims(ODD);
+        cases
+            .operation([GROUP, "clamp"], dtype, dims_name(&dims), [random(dtype, dims)], |[x]| {
+                x.clamp(-0.5f32, 0.5f32)
+            })
+            .bytes(2 * dims.iter().product::<usize>() * dtype.size_in_bytes());
     }
     for dtype in [DType::F32, DType::F16] {
         SIZES.iter().for_each(|size| binary(cases, BINARY[0].0, BINARY[0].1, dtype, *size));

@@ -83,6 +83,20 @@ fn indexing(cases: &mut Cases, dtype: DType) {
         )
         .bytes((2 * n * n + 2 * added * n) * size);
     let operands = [random(dtype, [n, n]), below(n, DType::U32, [n, n]), random(dtype, [n, n])];
+    let dims = cases.scale.dims([511, 2047]);
+    let long = || [random(dtype, dims), below(dims[0], DType::U32, dims), random(dtype, dims)];
+    let shape_of_long = format!("{} dim0", dims_name(&dims));
+    let bytes = dims[0] * dims[1] * (3 * size + 4);
+    cases
+        .operation([INDEXING, "scatter"], dtype, &shape_of_long, long(), |[x, ids, set]| {
+            x.scatter(ids, set, 0)
+        })
+        .bytes(bytes);
+    cases
+        .operation([INDEXING, "scatter_add"], dtype, &shape_of_long, long(), |[x, ids, added]| {
+            x.scatter_add(ids, added, 0)
+        })
+        .bytes(bytes);
     cases
         .operation([INDEXING, "scatter_add"], dtype, shape, operands, |[x, ids, added]| {
             x.scatter_add(ids, added, 1)

@@ -7,10 +7,12 @@ const MATMUL: &str = "matmul";
 
 const SQUARES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 /// Numbers of rows, inputs and outputs.
-const LINEAR: [[usize; 3]; 7] = [
+const LINEAR: [[usize; 3]; 9] = [
     [1, 4096, 4096],
     [1, 4096, 11008],
     [1, 11008, 4096],
+    [2, 4096, 4096],
+    [3, 4096, 4096],
     [8, 4096, 4096],
     [16, 4096, 4096],
     [512, 4096, 4096],

@@ -12,6 +12,8 @@ const SQUARE: [usize; 2] = [4096, 4096];
 const LOGITS: [usize; 2] = [1, 32000];
 /// Shape with 64M elements.
 const TALL: [usize; 2] = [16384, 4096];
+/// Shapes that are reduced along their middle dim, with even and odd rows.
+const MIDDLE: [[usize; 3]; 2] = [[64, 197, 768], [33, 301, 1517]];
 const REDUCED: [(&str, Unary, [usize; 2]); 7] = [
     ("sum_last", |x| x.sum(D::Minus1), SQUARE),
     ("sum_last", |x| x.sum(D::Minus1), TALL),
@@ -44,6 +46,16 @@ pub fn cases(cases: &mut Cases) {
                         function(x)
                     })
                     .bytes(passes * bytes(dtype, &dims));
+            }
+        }
+        for full in MIDDLE {
+            let dims = cases.scale.dims(full);
+            let middle: [(&str, Unary); 2] = [("sum_dim1", |x| x.sum(1)), ("max_dim1", |x| x.max(1))];
+            for (name, function) in middle {
+                let operands = [random(dtype, dims)];
+                cases
+                    .operation([REDUCTIONS, name], dtype, dims_name(&dims), operands, move |[x]| function(x))
+                    .bytes(bytes(dtype, &dims));
             }
         }
         for dims in [SQUARE, TALL, [1, SQUARE[1]]] {

@@ -177,6 +177,10 @@ def elementwise(cases):
             for name, function in unary.items():
                 amount = 2 * n * width_of(d)
                 cases.op("elementwise", name, d, size_name(n), [rand(d, n)], function, bytes=amount)
+        dims = s(12289, 3001)
+        amount = 2 * math.prod(dims) * width_of(d)
+        clamp = lambda x: x.clamp(-0.5, 0.5)
+        cases.op("elementwise", "clamp", d, by_x(*dims), [rand(d, *dims)], clamp, bytes=amount)
     for d in ("f32", "f16"):
         for size in (1 << 10, 4 << 10, 16 << 10, 256 << 10, 4 * M, 16 * M):
             binary("add", torch.add, d, size)
@@ -195,9 +199,21 @@ def copies(cases):
         size, x = n * n * width_of(d), rand(d, n, n)
         mask = lambda: torch.rand(n, n, device=device) < 0.5
         many = math.prod(heads) * width_of(d)
+        odd, planes = cases.scale(16, 12, 197, 197), cases.scale(64, 513, 1023)
+        one = [odd[0], 1, 1, odd[3]]
+        padded = planes[0] * planes[1] * (2 * planes[2] + 2) * width_of(d)
         for group, case, shape, operands, function, amount in (
             ("broadcast", "add_broadcast_row", f"{square}+{n}", [x, rand(d, n)], torch.add, 2 * size),
             ("broadcast", "mul_broadcast_col", f"{square}*{n}x1", [x, rand(d, n, 1)], torch.mul, 2 * size),
+            (
+                "broadcast",
+                "add_broadcast_odd",
+                f"{by_x(*odd)}+{by_x(*one)}",
+                [rand(d, *odd), rand(d, *one)],
+                torch.add,
+                2 * math.prod(odd) * width_of(d),
+            ),
+            ("copies", "pad_with_zeros", by_x(*planes), [rand(d, *planes)], lambda x: F.pad(x, (1, 1)), padded),
             ("copies", "transpose_contiguous", square, [x], lambda x: x.t().contiguous(), 2 * size),
             ("copies", "add_transposed", square, [x, x], lambda x, y: x + y.t(), 3 * size),
             (
@@ -258,6 +274,10 @@ def rows(cases):
         ):
             amount = passes * math.prod(dims) * width_of(d)
             cases.op(group, case, d, by_x(*dims), [rand(d, *dims)], function, bytes=amount)
+        for dims in (s(64, 197, 768), s(33, 301, 1517)):
+            for case, function in (("sum_dim1", lambda x: x.sum(1)), ("max_dim1", lambda x: x.amax(1))):
+                amount = math.prod(dims) * width_of(d)
+                cases.op("reductions", case, d, by_x(*dims), [rand(d, *dims)], function, bytes=amount)
         norms = "softmax and norms"
         for dims in (square, tall, s(1, 4096)):
             operands, amount = [rand(d, *dims), rand(d, dims[1])], 2 * math.prod(dims) * width_of(d)
@@ -304,6 +324,13 @@ def indexing(cases):
         operands, amount = [rand(d, n, n), ids, rand(d, n, n)], n * n * (3 * size + 4)
         scatter = lambda x, ids, y: x.scatter_add(1, ids, y)
         cases.op("indexing", "scatter_add", d, shape, operands, scatter, bytes=amount)
+        dims = s(511, 2047)
+        operands, amount = [rand(d, *dims), below(dims[0], *dims), rand(d, *dims)], math.prod(dims) * (3 * size + 4)
+        for case, function in (
+            ("scatter", lambda x, ids, y: x.scatter(0, ids, y)),
+            ("scatter_add", lambda x, ids, y: x.scatter_add(0, ids, y)),
+        ):
+            cases.op("indexing", case, d, f"{by_x(*dims)} dim0", operands, function, bytes=amount)
         for dims in (s(1024, 1024), s(64, 8192)):
             cases.op("sort", "arg_sort", d, by_x(*dims), [rand(d, *dims)], lambda x: x.argsort(-1))
         dims = s(1024, 1024)
@@ -378,9 +405,9 @@ def products(cases):
         for n in map(s, (128, 256, 512, 1024, 2048, 4096)):
             operands = [rand(d, n, n), rand(d, n, n)]
             cases.op("matmul", "matmul", d, by_x(n, n, n), operands, torch.matmul, flops=2 * n * n * n)
-        for rows in (1, 8, 16, 512):
+        for rows in (1, 2, 3, 8, 16, 512):
             for inputs, outputs in ((4096, 4096), (4096, 11008), (11008, 4096)):
-                if (rows, inputs) == (512, 11008) or (rows in (8, 16) and (inputs, outputs) != (4096, 4096)):
+                if (rows, inputs) == (512, 11008) or (rows in (2, 3, 8, 16) and (inputs, outputs) != (4096, 4096)):
                     continue
                 m, k, n = s(rows, inputs, outputs)
                 amounts = {"bytes": k * n * size} if rows <= 16 else {"flops": 2 * m * k * n}

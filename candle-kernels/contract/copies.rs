@@ -30,7 +30,7 @@ fn families() -> Vec<Family> {
             "Copy2d",
             "fill",
             "copy2d_{unit}",
-            "Copies rows of up to MAX_COPY_SOURCES sources into the output, in units of 1 to 16 bytes.",
+            "Copies rows of up to MAX_COPY_SOURCES sources into the output, in units of 1 to 16 bytes. A null source is zeros.",
         )
         .over([names("unit", UNITS)])
         .takes(&[INFO, args![Usize => out_pitch "units between rows of `out`"], OUT])

@@ -5,7 +5,7 @@ use super::shared::{CARRIERS, ELEMENTS, FLOATS, INP, INTEGERS, LHS_RHS, OUT, STR
 
 subject! {
     modules {
-        /// `x * mul + add`.
+        /// `x * mul + add`, and clamping to a range.
         affine,
         /// Binary operations and comparisons.
         binary,
@@ -106,6 +106,10 @@ fn families() -> Vec<Family> {
         family("Affine", "affine", "affine_{dtype}", "`inp * mul + add`.")
             .over([dtypes("dtype", ELEMENTS)])
             .takes(&[STRIDED, INP, OUT, args![Element("dtype") => mul "factor", add "offset"]])
+            .in_packs(),
+        family("Clamp", "affine", "clamp_{dtype}", "`inp`, at least `low` and then at most `high`; NaN stays.")
+            .over([dtypes("dtype", ELEMENTS)])
+            .takes(&[STRIDED, INP, OUT, args![Element("dtype") => low "minimum", high "maximum"]])
             .in_packs(),
         family(
             "Binary",

@@ -56,10 +56,24 @@ fn families() -> Vec<Family> {
         .over([names("kind", &["scatter"]), dtypes("dtype", CARRIERS)])
         .over([names("kind", &["add"]), dtypes("dtype", ELEMENTS)])
         .takes(&[NUMEL, IDS])
-        .takes(&[args![Pointer => order "permutation that sorts the ids along the dim, as u32; may be null"]])
+        .takes(&[args![Pointer =>
+            order "permutation that sorts the ids along the dim, as u32; may be null",
+            last "for scatter, the last place of each element as found by LastPlaces; may be null"]])
         .takes(&[INP, OUT, &STRIDES[1..]])
         .takes(&[args![Usize => dst_dim_size "size of the destination's indexed dim"], RIGHT])
         .takes(&[args![Usize => runs "threads along the dim, its size or 1, as a divisor word"], IDS_DTYPE])
         .takes(&[args![Bool => are_shared "true for index_add"]]),
+        family(
+            "LastPlaces",
+            "indexing",
+            "{op}_places",
+            "Raises `last[l, ids[l, j, r], r]` to j + 1, so that the last place with each id remains.",
+        )
+        .over([names("op", &["last"])])
+        .takes(&[NUMEL, IDS])
+        .takes(&[args![Pointer => last "one u32 for each element of the destination, 0 at first";
+            Usize => dst_dim_size "size of the destination's indexed dim"]])
+        .takes(&[RIGHT])
+        .takes(&[args![Usize => ids_dim_size "number of ids along the dim, as a divisor word"], IDS_DTYPE]),
     ]
 }

@@ -113,7 +113,8 @@ fn is_integer(dtype: DType) -> bool {
 type Unary = fn(&Tensor) -> Result<Tensor>;
 
 fn elementwise(device: &Device) -> Result<()> {
-    let of_all: [Unary; 4] = [Tensor::sign, Tensor::abs, Tensor::relu, |x| x.affine(2.0, 1.0)];
+    let of_all: [Unary; 5] =
+        [Tensor::sign, Tensor::abs, Tensor::relu, |x| x.affine(2.0, 1.0), |x| x.clamp(1.0, 2.0)];
     let of_floats: [Unary; 20] = [
         Tensor::neg,
         Tensor::sqr,
@@ -187,6 +188,9 @@ fn moving(device: &Device) -> Result<()> {
 }
 
 fn indexing(device: &Device) -> Result<()> {
+    // Along a long dim, the last place of each id is found first.
+    let (long, places) = (on(device, &[100, 2], F32)?, Tensor::zeros((100, 2), U32, device)?);
+    long.scatter(&places, &long, 0)?;
     for ids_dtype in INTEGERS {
         let ids = Tensor::zeros(2, ids_dtype, device)?;
         let places = Tensor::zeros((2, 5), ids_dtype, device)?;

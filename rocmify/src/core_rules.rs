@@ -130,6 +130,27 @@ const RULES: &[Rule] = &[
         "        let mean = self.mean_keepdim(dim)?;\n        let squares = ",
         "        #[cfg(feature = \"rocm\")]\n        if let Some(variance) = crate::rocm_backend::variance(self, dim)? {\n            return Ok(variance);\n        }\n",
     ),
+    // One launch instead of two with scalars that are copied to the device.
+    replace(
+        "clamp",
+        "tensor.rs",
+        1,
+        "        self.maximum(min)?.minimum(max)\n",
+        "        let (min, max) = (min.to_tensor_scalar()?, max.to_tensor_scalar()?);\n        #[cfg(feature = \"rocm\")]\n        if let Some(clamped) = crate::rocm_backend::clamp(self, &min, &max)? {\n            return Ok(clamped);\n        }\n        self.maximum(min)?.minimum(max)\n",
+    ),
+    after(
+        "clamp-scalars",
+        "scalar.rs",
+        "pub trait TensorOrScalar {\n    fn to_tensor_scalar(self) -> Result<TensorScalar>;\n}\n",
+        "\nimpl TensorOrScalar for TensorScalar {\n    fn to_tensor_scalar(self) -> Result<TensorScalar> {\n        Ok(self)\n    }\n}\n",
+    ),
+    // One launch instead of a fill for each side and a concatenation.
+    before(
+        "pad-with-zeros",
+        "tensor.rs",
+        "        if left == 0 && right == 0 {\n            Ok(self.clone())\n        } else if left == 0 {\n            let dim = dim.to_index(self.shape(), \"pad_with_zeros\")?;\n",
+        "        #[cfg(feature = \"rocm\")]\n        if left + right > 0 {\n            let dim = dim.to_index(self.shape(), \"pad_with_zeros\")?;\n            if let Some(padded) = crate::rocm_backend::pad_with_zeros(self, dim, left, right)? {\n                return Ok(padded);\n            }\n        }\n",
+    ),
     before(
         "norm",
         "tensor.rs",

@@ -68,6 +68,11 @@ impl Strided {
                 && words[count..].chunks(count).take(lists).all(fits))
     }
 
+    /// Returns the innermost dim, or `None` if all operands are contiguous.
+    pub(crate) fn row(&self) -> Option<usize> {
+        self.num_dims.checked_sub(1).map(|last| self.layout.0[last] as u32 as usize)
+    }
+
     /// Returns the layout of one operand in units of `factor` adjacent elements, or `None` if they are not adjacent in
     /// memory. For contiguous operands, the caller must check that the number of elements is a multiple of `factor`.
     fn joined(&self, factor: usize) -> Option<Self> {

@@ -83,6 +83,7 @@ pub(crate) use ops::conv::{
     grouped_conv1d, grouped_conv2d, grouped_conv_transpose1d, grouped_conv_transpose2d,
 };
 pub use ops::copy_from_host::copy_to_tensor;
+pub(crate) use ops::elementwise::clamp;
 pub use ops::elementwise::{swiglu, unary_function};
 pub(crate) use ops::few_rows::uses_row_kernel;
 pub use ops::indexing::{deterministic, set_deterministic};
@@ -98,7 +99,7 @@ pub(crate) use ops::row_product::{float_code, RowMatrix, RowProducts, RowWeights
 pub use ops::sampling::sample;
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
-pub(crate) use ops::strided::cat;
+pub(crate) use ops::strided::{cat, pad_with_zeros};
 pub use storage::{element, offset_by_elements, RocmDType, RocmStorage, RocmStorageSlice};
 pub use stream::memory::{
     MemoryPools, MemoryStats, PoolSize, CACHE_VARIABLE, IDLE_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE,

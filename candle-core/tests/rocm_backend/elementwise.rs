@@ -389,3 +389,76 @@ fn lengths_and_offsets_around_the_vector_paths() {
         }
     }
 }
+
+/// Clamps to scalars take one kernel; all dtypes, NaN and limits in the wrong order are as on the CPU device.
+#[test]
+fn clamps_to_scalars() {
+    let device = rocm();
+    for dtype in ALL {
+        let cpu = special_tensor(dtype);
+        let gpu = cpu.to_device(&device).unwrap();
+        for (low, high) in [(-1.5, 3.0), (3.0, 1.0), (f64::NAN, 2.0), (0.0, f64::INFINITY)] {
+            let expected = cpu.clamp(low, high).unwrap();
+            assert_identical(&gpu.clamp(low, high).unwrap(), &expected, &format!("{dtype:?} {low} {high}"));
+            let (gpu, cpu) = (gpu.t().unwrap(), cpu.t().unwrap());
+            let expected = cpu.clamp(low, high).unwrap();
+            assert_identical(&gpu.clamp(low, high).unwrap(), &expected, &format!("t {dtype:?} {low} {high}"));
+        }
+    }
+    let large = Tensor::new(&[i64::MIN, (1 << 53) + 1, i64::MAX], &Device::Cpu).unwrap();
+    let limits = (-(1i64 << 53) - 1, (1i64 << 53) + 3);
+    let got = large.to_device(&device).unwrap().clamp(limits.0, limits.1).unwrap();
+    assert_identical(&got, &large.clamp(limits.0, limits.1).unwrap(), "i64");
+    let var = candle_core::Var::from_tensor(&Tensor::new(&[0.5f32, 2.0], &device).unwrap()).unwrap();
+    let gradients = var.clamp(0f32, 1f32).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&var).unwrap().to_vec1::<f32>().unwrap(), [1.0, 0.0]);
+}
+
+/// Rows that are not whole packs: broadcast, narrowed, strided and transposed operands of odd sizes.
+#[test]
+fn odd_rows() {
+    let device = rocm();
+    for dtype in ALL {
+        let x = tensor(&[3, 5, 37], dtype, 60.0);
+        let others = [
+            tensor(&[3, 1, 37], dtype, 7.0),
+            tensor(&[1, 5, 1], dtype, 7.0),
+            tensor(&[1, 1, 1], dtype, 7.0),
+            tensor(&[3, 37, 5], dtype, 7.0).transpose(1, 2).unwrap(),
+            tensor(&[3, 5, 41], dtype, 7.0).narrow(2, 3, 37).unwrap(),
+        ];
+        for (number, other) in others.iter().enumerate() {
+            let [gpu_x, gpu_other] = [&x, other].map(|t| t.to_device(&device).unwrap());
+            // Uploads are dense, so the view is made again.
+            let gpu_other = match number {
+                3 => gpu_other.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap(),
+                4 => other
+                    .pad_with_zeros(2, 3, 1)
+                    .unwrap()
+                    .to_device(&device)
+                    .unwrap()
+                    .narrow(2, 3, 37)
+                    .unwrap(),
+                _ => gpu_other,
+            };
+            let what = format!("{dtype:?} {number}");
+            let expected = x.broadcast_maximum(other).unwrap();
+            assert_identical(&gpu_x.broadcast_maximum(&gpu_other).unwrap(), &expected, &what);
+            let wide = other.broadcast_as(x.shape()).unwrap().affine(1.0, 0.0).unwrap();
+            let got = gpu_other.broadcast_as(x.shape()).unwrap().affine(1.0, 0.0).unwrap();
+            assert_identical(&got, &wide, &what);
+        }
+    }
+}
+
+/// Large transposed operands are copied first.
+#[test]
+fn large_transposed_operands() {
+    let device = rocm();
+    let (x, y) = (tensor(&[520, 519], DType::F32, 60.0), tensor(&[519, 520], DType::F32, 7.0));
+    let [gpu_x, gpu_y] = [&x, &y].map(|t| t.to_device(&device).unwrap());
+    let got = (gpu_x.t().unwrap() + &gpu_y).unwrap();
+    assert_identical(&got, &(x.t().unwrap() + &y).unwrap(), "transposed + dense");
+    let got = gpu_y.t().unwrap().affine(2.0, 1.0).unwrap();
+    assert_identical(&got, &y.t().unwrap().affine(2.0, 1.0).unwrap(), "affine of transposed");
+}

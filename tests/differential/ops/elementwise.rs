@@ -97,6 +97,15 @@ fn parametrised() -> Vec<Op> {
         )
         .on(|_, _| Domain::Within(100.0)),
         Op::new(
+            "clamp",
+            "limits=[-1,2] x=3x4",
+            |c| {
+                let limits = c.one_of(&[[-1.0, 2.0], [0.0, f64::INFINITY], [3.0, 1.0], [f64::NAN, 100.0]]);
+                one(c).param("limits", &limits)
+            },
+            |case, t| t[0].clamp(case.numbers("limits")[0], case.numbers("limits")[1]),
+        ),
+        Op::new(
             "powf",
             "e=[2.5] x=3x4",
             |c| {

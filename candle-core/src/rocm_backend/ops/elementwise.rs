@@ -1,17 +1,18 @@
 //! Elementwise operations: unary, affine, powers, casts, binary, comparisons, where.
 use super::{computing, for_packs, found, strided, Operand};
-use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
+use crate::op::{BackpropOp, BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
 use crate::rocm_backend::layout::{in_pieces, Strided};
 use crate::rocm_backend::storage::{copy_element, is_packed, offset_by_elements, RocmStorage};
-use crate::{DType, Layout, Result};
+use crate::scalar::TensorScalar;
+use crate::{DType, Layout, Result, Storage, Tensor};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    Affine, Binary, BinaryOp, Bits, Cast, CastForm, DevicePtr, Element, KernelLayout, SimpleUnary, Swiglu,
-    Unary, UnaryOp, UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD, CEIL, EQUAL, FLOOR, LESS,
-    MAXIMUM, MINIMUM, MUL, NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
+    Affine, Binary, BinaryOp, Bits, Cast, CastForm, Clamp, DevicePtr, Element, KernelLayout, SimpleUnary,
+    Swiglu, Unary, UnaryOp, UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD, CEIL, EQUAL, FLOOR,
+    LESS, MAXIMUM, MINIMUM, MUL, NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
 };
 
 /// A unary operation: a kernel of its own, or a function of the kernel that simple operations share.
@@ -154,6 +155,18 @@ fn map_elements<const N: usize>(
     Ok(dst)
 }
 
+/// Minimum number of elements for which a transposed operand is first copied: its strided accesses then cost more than the
+/// copy, which is coalesced on both sides.
+const MIN_TRANSPOSED: usize = 1 << 18;
+
+/// Returns true if reading `layout` in row-major order is much slower than transposing it first.
+fn is_slow_to_read(op: &'static str, layout: &Layout) -> bool {
+    layout.shape().elem_count() >= MIN_TRANSPOSED
+        && !layout.is_contiguous()
+        && !layout.stride().contains(&0)
+        && Strided::of(op, &[layout]).is_ok_and(|strided| strided.transposition().is_some())
+}
+
 /// Like [`map_elements`], to existing memory, which may be that of a dense operand.
 #[inline]
 fn map_elements_to<const N: usize>(
@@ -164,8 +177,17 @@ fn map_elements_to<const N: usize>(
     to: DevicePtr,
     launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
 ) -> Result<()> {
-    let (head, _) = operands[0];
+    let (head, layout) = operands[0];
     operands[1..].iter().try_for_each(|(other, _)| head.order_after(other))?;
+    let mut copies = [const { None }; N];
+    for (copy, (x, layout)) in copies.iter_mut().zip(&operands) {
+        if is_slow_to_read(op, layout) {
+            *copy = Some(strided::dense(x, layout, op)?);
+        }
+    }
+    let dense = Layout::contiguous(layout.shape());
+    let operands: [Operand; N] =
+        std::array::from_fn(|i| copies[i].as_ref().map_or(operands[i], |copy| (copy, &dense)));
     let mut sizes = [dtype.size_in_bytes(); 4];
     sizes[1..].iter_mut().zip(&operands).for_each(|(size, (x, _))| *size = x.slice.dtype().size_in_bytes());
     let lists = if in_rows { N } else { 0 };
@@ -255,6 +277,37 @@ pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
     let (mul, add) = (bits(mul, dtype, OP)?, bits(add, dtype, OP)?);
     let kernel = found(Affine::kernel(computing(OP, dtype)?), OP, dtype)?;
     map!(Affine { inp; mul, add }, kernel, OP, dtype, [(src, layout)], true)
+}
+
+/// Computes `minimum(maximum(x, low), high)` in one launch if both are scalars. Returns `None` for tensors, on other devices,
+/// and if gradients are tracked; upstream's operations must be used then.
+///
+/// # Errors
+/// If the dtype has no kernel, or memory runs out.
+pub(crate) fn clamp(x: &Tensor, low: &TensorScalar, high: &TensorScalar) -> Result<Option<Tensor>> {
+    const OP: &str = "clamp";
+    let (TensorScalar::Scalar(low), TensorScalar::Scalar(high)) = (low, high) else { return Ok(None) };
+    if x.track_op() || x.elem_count() == 0 {
+        return Ok(None);
+    }
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Rocm(storage) = &*storage else { return Ok(None) };
+    let dtype = x.dtype();
+    let kernel = found(Clamp::kernel(computing(OP, dtype)?), OP, dtype)?;
+    let (low, high) = (scalar_bits(low, dtype, OP)?, scalar_bits(high, dtype, OP)?);
+    let clamped = map!(Clamp { inp; low, high }, kernel, OP, dtype, [(storage, layout)], true)?;
+    let clamped = Storage::Rocm(clamped);
+    Ok(Some(crate::tensor::from_storage(clamped, x.shape(), BackpropOp::none(), false)))
+}
+
+/// Converts a scalar on the CPU to `dtype`, as [`Tensor::to_dtype`] does, and returns its bits.
+fn scalar_bits(scalar: &Tensor, dtype: DType, op: &'static str) -> Result<Bits> {
+    let scalar = scalar.to_dtype(dtype)?;
+    match dtype {
+        DType::I64 => Ok(Bits(scalar.to_scalar::<i64>()? as u64)),
+        // f64 represents all values of the other dtypes.
+        _ => bits(scalar.to_dtype(DType::F64)?.to_scalar()?, dtype, op),
+    }
 }
 
 /// Casts to `to`, as on the CPU: floats are truncated toward zero and saturate at the range of an integer.

@@ -12,8 +12,8 @@ use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
-    dim_word, DevicePtr, Put, PutKind, Take, TakeUnit, GATHER_BYTES_PER_THREAD, GATHER_UNITS_PER_THREAD,
-    IDS_I16, IDS_I32, IDS_I64, IDS_U32, IDS_U8, PACK_BYTES,
+    dim_word, DevicePtr, LastPlaces, LastPlacesOp, Put, PutKind, Take, TakeUnit, GATHER_BYTES_PER_THREAD,
+    GATHER_UNITS_PER_THREAD, IDS_I16, IDS_I32, IDS_I64, IDS_U32, IDS_U8, PACK_BYTES,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
@@ -25,6 +25,8 @@ const ADDING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I16, DType::I32, DT
 /// Longest dim for which one thread adds a whole line in order if there are fewer lines than `MIN_LINES`.
 const MAX_LINE: usize = 64;
 const MIN_LINES: usize = 1 << 16;
+/// Maximum number of elements of the destination for each scattered element if the last place of each is found first.
+const MAX_DESTINATION: usize = 4;
 
 static DETERMINISTIC: LazyLock<AtomicBool> = LazyLock::new(|| {
     AtomicBool::new(std::env::var_os("CANDLE_ROCM_DETERMINISTIC").is_some_and(|value| value == "1"))
@@ -202,18 +204,28 @@ fn put(
     dst.order_after(src)?;
     // If an index is repeated, the last element written must win. Integer sums do not depend on the order.
     let in_order = kind == PutKind::Scatter || (deterministic() && dtype.is_float());
-    // Elements narrower than a word are added by atomics on the whole word, which must not reach beyond the result.
-    let end = to.0.addr() + left * dst_dim_size * right * dtype.size_in_bytes();
-    let in_order = in_order || (to.0.addr() | end) % size_of::<u32>() != 0;
-    // With few long lines, one thread per line is slow, so the ids are sorted instead.
+    // Elements narrower than a word are added by atomics on the whole word, which must not reach into memory of others.
+    // Buffers end at a multiple of a word.
+    let elements = left * dst_dim_size * right;
+    let end = to.0.addr() + elements * dtype.size_in_bytes();
+    let is_whole = elements == dst.slice.len();
+    let in_order = in_order || (!is_whole && (to.0.addr() | end) % size_of::<u32>() != 0);
+    // With few long lines, one thread per line is slow. The last place of each element is found first, or, to add or if
+    // the destination is much larger, the ids are sorted.
     let fits = size * right <= max_elements();
-    let order = match in_order && fits && size > MAX_LINE && left * right < MIN_LINES {
+    let is_slow = in_order && fits && size > MAX_LINE && left * right < MIN_LINES;
+    let is_dense = kind == PutKind::Scatter && elements <= MAX_DESTINATION * left * size * right;
+    let last = match is_slow && is_dense {
+        true => Some(last_places(op, (ids, index, ids_dtype), (left, size, right), (dst, dst_dim_size))?),
+        false => None,
+    };
+    let order = match is_slow && !is_dense {
         true => Some(order(op, ids, ids_layout, if are_shared { 0 } else { dim })?),
         false => None,
     };
     // The order was computed on the stream of the ids.
     order.iter().try_for_each(|order| dst.order_after(order))?;
-    let threads = if fits && (order.is_some() || !in_order) { size } else { 1 };
+    let threads = if fits && (is_slow || !in_order) { size } else { 1 };
     for (first, left) in runs(left, groups_per_launch(op, threads * right)?) {
         let first_id = if are_shared { 0 } else { first * size * right };
         let arguments = Put {
@@ -222,6 +234,9 @@ fn put(
             order: order
                 .as_ref()
                 .map_or(DevicePtr::NULL, |o| offset_by_elements(o.slice.ptr(), DType::U32, first_id)),
+            last: last.as_ref().map_or(DevicePtr::NULL, |last| {
+                offset_by_elements(last.slice.ptr(), DType::U32, first * dst_dim_size * right)
+            }),
             inp: offset_by_elements(from, dtype, first * size * right),
             out: offset_by_elements(to, dtype, first * dst_dim_size * right),
             src_dim_size: size,
@@ -236,6 +251,33 @@ fn put(
         unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
     Ok(())
+}
+
+/// Returns for each element of the destination one plus the last place along the dim whose id selects it, or 0.
+fn last_places(
+    op: &'static str,
+    (ids, index, ids_dtype): (&RocmStorage, DevicePtr, usize),
+    (left, size, right): (usize, usize, usize),
+    (dst, dst_dim_size): (&RocmStorage, usize),
+) -> Result<RocmStorage> {
+    let group = dst_dim_size * right;
+    let kernel = found(LastPlaces::kernel(LastPlacesOp::Last), op, DType::U32)?;
+    let last = strided::zeros(&dst.device, DType::U32, left * group)?;
+    for (first, left) in runs(left, groups_per_launch(op, size * right)?) {
+        let arguments = LastPlaces {
+            numel: left * size * right,
+            ids: offset_by_elements(index, ids.slice.dtype(), first * size * right),
+            last: offset_by_elements(last.slice.ptr(), DType::U32, first * group),
+            dst_dim_size,
+            right_size: dim_word(right),
+            ids_dim_size: dim_word(size),
+            ids_dtype,
+        };
+        let config = LaunchConfig::for_elements(op, arguments.numel)?;
+        // SAFETY: the ids were checked against their buffer; the kernel skips those that name no element.
+        unsafe { dst.device.launch(kernel, config, &arguments)? };
+    }
+    Ok(last)
 }
 
 /// Returns the permutation that sorts the ids along `dim`, in the layout of the ids.

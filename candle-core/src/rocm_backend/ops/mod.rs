@@ -73,8 +73,11 @@ fn for_packs(
 ) -> Result<LaunchConfig> {
     let (widest, narrowest) = sizes.iter().fold((1, 8), |(w, n), &size| (size.max(w), size.min(n)));
     let widest_pack = (PACK_BYTES / widest).max(4 / narrowest.max(1));
-    let width = if strided.in_packs(widest_pack, lists) { widest_pack } else { 1 };
     let read: usize = sizes[1..].iter().sum();
+    // Rows that are not whole packs are processed in packs too if they are read.
+    let in_packs = strided.in_packs(widest_pack, lists)
+        || (lists > 0 && read > 0 && strided.row().is_some_and(|row| row >= widest_pack));
+    let width = if in_packs { widest_pack } else { 1 };
     let packs = elements.div_ceil(width);
     let each = match packs > MAX_SINGLE_PACKS {
         true => (BYTES_IN_FLIGHT / (read * width).max(1)).clamp(1, PACKS_IN_FLIGHT),

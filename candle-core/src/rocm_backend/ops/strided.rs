@@ -1,5 +1,6 @@
 //! Copies of strided layouts within a device, concatenation, and filling with a value.
 use super::{for_packs, found, MAX_SINGLE_PACKS};
+use crate::op::BackpropOp;
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
 use crate::rocm_backend::layout::{in_pieces, runs, Strided};
@@ -148,6 +149,32 @@ pub(crate) fn cat<A: AsRef<Tensor>>(args: &[A], dim: usize, to: &mut Storage) ->
     copies.launch().map(|()| true)
 }
 
+/// Pads `dim` with `left` zeros before and `right` zeros after the elements, in one launch. Returns `None` on other devices,
+/// if gradients are tracked, and for layouts whose rows are not dense; upstream's operations must be used then.
+pub(crate) fn pad_with_zeros(x: &Tensor, dim: usize, left: usize, right: usize) -> Result<Option<Tensor>> {
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Rocm(src) = &*storage else { return Ok(None) };
+    let mut dims = x.dims().to_vec();
+    let rows: usize = dims[..dim].iter().product();
+    let inner: usize = dims[dim + 1..].iter().product();
+    let columns = dims[dim] * inner;
+    let pitch = match layout.is_contiguous() {
+        true => Some(columns),
+        false => layout.outer_stride_for_dim(dim),
+    };
+    let Some(pitch) = pitch.filter(|_| !x.track_op()) else { return Ok(None) };
+    dims[dim] += left + right;
+    let width = dims[dim] * inner;
+    // SAFETY: the copies below write every element.
+    let dst = unsafe { RocmStorage::alloc(&src.device, x.dtype(), rows * width, "pad_with_zeros")? };
+    let mut copies = RowCopies::into(&dst, width, "pad_with_zeros");
+    copies.add_zeros((rows, left * inner), 0)?;
+    copies.add(src, (rows, columns), pitch, layout.start_offset(), left * inner)?;
+    copies.add_zeros((rows, right * inner), left * inner + columns)?;
+    copies.launch()?;
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
+}
+
 /// Collects copies of rows into a tensor, and launches up to [`MAX_COPY_SOURCES`] of them together.
 struct RowCopies<'a> {
     op: &'static str,
@@ -158,7 +185,8 @@ struct RowCopies<'a> {
     count: usize,
 }
 
-/// A copy of `rows` rows of `columns` elements with a row stride of `pitch` to element `place` of the destination.
+/// A copy of `rows` rows of `columns` elements with a row stride of `pitch` to element `place` of the destination. If `from`
+/// is null, zeros are written.
 #[derive(Clone, Copy)]
 struct RowCopy {
     from: DevicePtr,
@@ -183,13 +211,32 @@ impl<'a> RowCopies<'a> {
         offset: usize,
         place: usize,
     ) -> Result<()> {
-        let dtype = same_dtype(src, self.dst, self.op)?;
+        same_dtype(src, self.dst, self.op)?;
         if rows == 0 || columns == 0 {
             return Ok(());
         }
         let from = src.rows_ptr((rows, columns), pitch, offset, self.op)?;
-        self.dst.rows_ptr((rows, columns), self.pitch, place, self.op)?;
         self.dst.order_after(src)?;
+        self.add_rows(from, (rows, columns), pitch, place)
+    }
+
+    /// Adds rows of zeros that start at element `place` of the destination.
+    fn add_zeros(&mut self, (rows, columns): (usize, usize), place: usize) -> Result<()> {
+        match rows * columns {
+            0 => Ok(()),
+            _ => self.add_rows(DevicePtr::NULL, (rows, columns), columns, place),
+        }
+    }
+
+    fn add_rows(
+        &mut self,
+        from: DevicePtr,
+        (rows, columns): (usize, usize),
+        pitch: usize,
+        place: usize,
+    ) -> Result<()> {
+        let dtype = self.dst.slice.dtype();
+        self.dst.rows_ptr((rows, columns), self.pitch, place, self.op)?;
         // Split into rows, or parts of rows, that fit into one launch.
         let limit = max_elements();
         for (row, rows) in runs(rows, (limit / columns).clamp(1, rows)) {
@@ -197,7 +244,10 @@ impl<'a> RowCopies<'a> {
                 if self.count == MAX_COPY_SOURCES {
                     self.launch()?;
                 }
-                let from = offset_by_elements(from, dtype, row * pitch + column);
+                let from = match from.0.is_null() {
+                    true => from,
+                    false => offset_by_elements(from, dtype, row * pitch + column),
+                };
                 let place = place + row * self.pitch + column;
                 self.sources[self.count] = RowCopy { from, rows, columns, pitch, place };
                 self.count += 1;
@@ -207,6 +257,9 @@ impl<'a> RowCopies<'a> {
     }
 
     fn launch(&mut self) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
         let (sources, dst) = (&self.sources[..self.count], self.dst);
         let (dtype, out) = (dst.slice.dtype(), dst.slice.ptr());
         let size = dtype.size_in_bytes().max(1);

@@ -40,7 +40,9 @@ struct Released {
 impl<T> Buffer<T> {
     /// Allocates uninitialized memory for `len` elements.
     pub(crate) fn on(stream: &Arc<Stream>, len: usize) -> Result<Self> {
+        // Whole words, because atomic additions of narrow elements access the word around them.
         let bytes = len.saturating_mul(size_of::<T>());
+        let bytes = bytes.checked_next_multiple_of(size_of::<u32>()).unwrap_or(bytes);
         let memory = if bytes == 0 { None } else { Some(stream.alloc_memory(bytes)?) };
         Ok(Self { memory, len, stream: stream.clone(), users: Mutex::default(), elements: PhantomData })
     }
