@@ -48,7 +48,7 @@ fn expected() -> Result<Vec<u32>> {
 
 /// Returns the greedy tokens of the decoder, whose steps `step` runs.
 fn generate(decoder: &Decoder, step: impl Fn() -> candle_core::Result<()>) -> Result<Vec<u32>> {
-    decoder.reset()?;
+    decoder.set_position(0)?;
     for token in PROMPT {
         decoder.set_token(token)?;
         step()?;

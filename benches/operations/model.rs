@@ -6,6 +6,12 @@ use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::llama::{Cache, Config, Llama};
 use std::hint::black_box;
 
+#[cfg(feature = "rocm")]
+#[path = "../../examples/graph_llama/decoder.rs"]
+mod decoder;
+#[cfg(feature = "rocm")]
+use decoder::Decoder;
+
 const GROUP: &str = "model";
 const DTYPES: [DType; 2] = [DType::F16, DType::BF16];
 
@@ -75,6 +81,15 @@ pub fn cases(cases: &mut Cases) {
             });
             case.bytes(setup.decode_bytes(dtype)).elements = setup.weights();
         }
+        #[cfg(feature = "rocm")]
+        {
+            let shape = format!("{} after {}", setup.decoded, setup.prompt);
+            let case =
+                cases.work([GROUP, "llama_decode_token_graph"], dtype.as_str(), shape, move |device| {
+                    replay_steps(setup, dtype, device)
+                });
+            case.bytes(setup.decode_bytes(dtype)).elements = setup.weights();
+        }
     }
 }
 
@@ -126,6 +141,28 @@ impl Setup {
     pub fn cache_bytes(&self, dtype: DType) -> usize {
         2 * self.layers * self.kv_width() * (self.prompt + self.decoded / 2) * dtype.size_in_bytes()
     }
+}
+
+/// Decodes one token per call by a graph and waits for it; after `decoded` tokens it restarts after the prompt. Keys and
+/// values of the prompt are zeros.
+#[cfg(feature = "rocm")]
+fn replay_steps(setup: Setup, dtype: DType, device: &Device) -> Result<Work> {
+    let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
+    let decoder = Decoder::load(&setup.config(), setup.prompt + setup.decoded, &weights)?;
+    // The first step loads kernels and libraries, which a capture cannot do.
+    decoder.step()?;
+    let (graph, ()) = device.as_rocm_device()?.capture(|| decoder.step())?;
+    let mut step = setup.decoded;
+    Ok(Box::new(move || {
+        if step == setup.decoded {
+            decoder.set_position(setup.prompt as u32)?;
+            step = 0;
+        }
+        graph.replay()?;
+        step += 1;
+        black_box(decoder.token()?);
+        Ok(())
+    }))
 }
 
 /// Backend that returns random weights.

@@ -1,10 +1,10 @@
 //! Llama with the weights and the configuration of candle-transformers, and a static cache.
+use candle_core::rocm::{FusedProduct, GateActivation};
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor, bail};
 use candle_flash_attn::flash_attn_varlen_paged_windowed;
+use candle_nn::VarBuilder;
 use candle_nn::fused::Rotary;
-use candle_nn::ops::{rms_norm, swiglu};
 use candle_nn::static_cache::{PAGE_SIZE, StaticCache, StaticCacheSize};
-use candle_nn::{Linear, Module, VarBuilder};
 use candle_transformers::models::llama::Config;
 
 /// Decoder of one sequence. [`Self::step`] has no other input than the memory of the device.
@@ -12,7 +12,7 @@ pub struct Decoder {
     embeddings: Tensor,
     layers: Vec<Layer>,
     norm: Tensor,
-    head: Linear,
+    head: Tensor,
     /// Cosines and sines of all positions, f32 (positions, width / 2).
     rotary: [Tensor; 2],
     cache: StaticCache,
@@ -25,11 +25,11 @@ pub struct Decoder {
 
 struct Layer {
     input_norm: Tensor,
-    query_key_value: Linear,
-    output: Linear,
+    query_key_value: Tensor,
+    output: Tensor,
     feed_forward_norm: Tensor,
-    gate_up: Linear,
-    down: Linear,
+    gate_up: Tensor,
+    down: Tensor,
     /// Widths of queries, keys and values.
     widths: [usize; 3],
 }
@@ -63,7 +63,7 @@ impl Decoder {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             norm: weights.get(hidden, "model.norm.weight")?,
-            head: Linear::new(head, None),
+            head,
             embeddings,
             rotary: rotary(config.rope_theta, size.capacity, width, device)?,
             cache: StaticCache::new(size, weights.dtype(), device)?,
@@ -73,12 +73,12 @@ impl Decoder {
         })
     }
 
-    /// Starts a new sequence.
+    /// Sets the position of the next step; 0 starts a new sequence.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn reset(&self) -> Result<()> {
-        self.cache.set_positions(&[0])
+    pub fn set_position(&self, position: u32) -> Result<()> {
+        self.cache.set_positions(&[position])
     }
 
     /// Sets the token of the next step.
@@ -105,17 +105,22 @@ impl Decoder {
     pub fn step(&self) -> Result<()> {
         let mut x = self.embeddings.index_select(&self.token, 0)?;
         for (at, layer) in self.layers.iter().enumerate() {
-            x = (&x + self.attend(at, layer, &rms_norm(&x, &layer.input_norm, self.eps)?)?)?;
-            let normed = rms_norm(&x, &layer.feed_forward_norm, self.eps)?;
-            x = (&x + layer.down.forward(&swiglu(&layer.gate_up.forward(&normed)?)?)?)?;
+            let query_key_value = FusedProduct::new(&x, &layer.query_key_value);
+            let attended =
+                self.attend(at, layer, &query_key_value.rms_norm(&layer.input_norm, self.eps).forward()?)?;
+            x = FusedProduct::new(&attended, &layer.output).residual(&x).forward()?;
+            let gate_up = FusedProduct::new(&x, &layer.gate_up).rms_norm(&layer.feed_forward_norm, self.eps);
+            x = FusedProduct::new(&gate_up.gated(GateActivation::Silu).forward()?, &layer.down)
+                .residual(&x)
+                .forward()?;
         }
-        let logits = self.head.forward(&rms_norm(&x, &self.norm, self.eps)?)?;
+        let logits = FusedProduct::new(&x, &self.head).rms_norm(&self.norm, self.eps).forward()?;
         self.token.slice_set(&logits.argmax(D::Minus1)?, 0, 0)?;
         self.cache.advance()
     }
 
-    fn attend(&self, at: usize, layer: &Layer, x: &Tensor) -> Result<Tensor> {
-        let all = layer.query_key_value.forward(x)?;
+    /// Writes keys and values to the cache, and returns the attention (1, hidden).
+    fn attend(&self, at: usize, layer: &Layer, all: &Tensor) -> Result<Tensor> {
         let [q, k, v] = layer.widths;
         let parts = [(0, q), (q, k), (q + k, v)].map(|(start, width)| all.narrow(1, start, width));
         let [q, k, v] = parts;
@@ -125,7 +130,7 @@ impl Decoder {
         let StaticCacheSize { capacity, width, .. } = self.cache.size();
         let scale = 1.0 / (width as f32).sqrt();
         if !q.device().is_rocm() {
-            return layer.output.forward(&self.cache.attention(at, &q, f64::from(scale))?.flatten_from(1)?);
+            return self.cache.attention(at, &q, f64::from(scale))?.flatten_from(1);
         }
         let (keys, values) = self.cache.pages(at)?;
         let (ends, table) = (self.cache.key_ends(), self.cache.block_table());
@@ -145,7 +150,7 @@ impl Decoder {
             PAGE_SIZE,
             None,
         )?;
-        layer.output.forward(&out.flatten_from(1)?)
+        out.flatten_from(1)
     }
 }
 
@@ -157,19 +162,16 @@ impl Layer {
         let joined = |parts: &[(&str, usize)]| {
             let parts =
                 parts.iter().map(|(name, rows)| weights.get((*rows, hidden), &format!("{name}.weight")));
-            Ok::<_, candle_core::Error>(Linear::new(
-                Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?,
-                None,
-            ))
+            Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
         };
         let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
         Ok(Self {
             input_norm: weights.get(hidden, "input_layernorm.weight")?,
             query_key_value: joined(&[(q, hidden), (k, keys), (v, keys)])?,
-            output: joined(&[("self_attn.o_proj", hidden)])?,
+            output: weights.get((hidden, hidden), "self_attn.o_proj.weight")?,
             feed_forward_norm: weights.get(hidden, "post_attention_layernorm.weight")?,
             gate_up: joined(&[("mlp.gate_proj", inner), ("mlp.up_proj", inner)])?,
-            down: Linear::new(weights.get((hidden, inner), "mlp.down_proj.weight")?, None),
+            down: weights.get((hidden, inner), "mlp.down_proj.weight")?,
             widths: [hidden, keys, keys],
         })
     }

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     decoder.step()?;
     let (graph, ()) = device.as_rocm_device()?.capture(|| decoder.step())?;
 
-    decoder.reset()?;
+    decoder.set_position(0)?;
     for token in &prompt {
         decoder.set_token(*token)?;
         graph.replay()?;

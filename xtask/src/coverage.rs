@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::ci::FEATURES;
 use crate::process::{self, cargo, root};
+use crate::test_programs::{self, Summary};
 use crate::{setup, software_gpu};
 
 /// Set for the compiler's wrapper, which this program is too.
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     // A copy, because the build replaces this program.
     let wrapper = root().join("target/coverage-wrapper");
     fs::copy(std::env::current_exe()?, &wrapper).with_context(|| wrapper.display().to_string())?;
-    let build = Build { wrapper, folder: &folder };
+    let build = Build { wrapper, folder: &folder, archs: software_gpu::TESTED.join(",") };
     let programs = build.cargo(&["test", "--no-run", "--quiet"], process::build_executables)?;
     let programs: BTreeSet<PathBuf> =
         programs.iter().filter_map(|program| program["executable"].as_str()).map(PathBuf::from).collect();
@@ -59,7 +60,11 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         build.cargo(&["build", "--quiet", "--bins", "--examples"], process::run)?;
-        build.cargo(&["test", "--lib", "--bins", "--tests", "--examples"], process::run)?;
+        build.cargo(&["test", "--quiet", "--lib", "--bins", "--tests", "--examples"], |command| {
+            let counts = build.counts();
+            let variables = [("CANDLE_ROCM_ARCHS", &*build.archs), ("LLVM_PROFILE_FILE", &*counts)];
+            test_programs::run(command, &variables, &mut Summary::default())
+        })?;
         let mut merge = process::command("llvm-profdata-22", &["merge", "--sparse", "--output"]);
         process::run(merge.arg(&profile).args(profiles(&folder)?))?;
     }
@@ -73,15 +78,21 @@ struct Build<'a> {
     wrapper: PathBuf,
     /// Folder for the counts.
     folder: &'a Path,
+    /// Targets whose code objects the programs contain, separated by commas.
+    archs: String,
 }
 
 impl Build<'_> {
     fn cargo<R>(&self, args: &[&str], run: impl FnOnce(&mut Command) -> Result<R>) -> Result<R> {
         let mut command = cargo(args);
-        command.args(FEATURES).env("CANDLE_ROCM_ARCHS", software_gpu::TESTED.join(","));
+        command.args(FEATURES).env("CANDLE_ROCM_ARCHS", &self.archs);
         command.env("RUSTC_WORKSPACE_WRAPPER", &self.wrapper).env(WRAPPER, "1");
-        // One file a program, which its processes add to.
-        run(command.env("LLVM_PROFILE_FILE", self.folder.join("%m.profraw")))
+        run(command.env("LLVM_PROFILE_FILE", self.counts()))
+    }
+
+    /// Returns the pattern of the files of counts: one for each program, to which its processes add.
+    fn counts(&self) -> String {
+        self.folder.join("%m.profraw").display().to_string()
     }
 }
 

@@ -1,18 +1,20 @@
-//! Products of many rows by rocBLAS, with the dequantized matrix and the activations rounded to bf16, and f32 sums.
+//! Products of many rows by rocBLAS, with the matrix dequantized to 16 bits, and f32 sums.
 //!
-//! bf16 has the range of f32, so that no block scale and no activation overflows to infinity. Rounding both operands
-//! to bf16 loses less than quantizing the activations to 8 bits with one scale per 32 elements.
+//! Activations of f16 are multiplied as they are. Others are rounded to bf16, which has the range of f32, so that no block
+//! scale and no activation overflows to infinity; so are those of f16 where matrix units drop denormals. Rounding both
+//! operands to bf16 loses less than quantizing the activations to 8 bits with one scale per 32 elements.
 use super::product::{Operands, OP};
 use super::values;
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::DevicePtr;
-use crate::rocm_backend::{offset_by_elements, widening_product, Output};
+use crate::rocm_backend::{library_product, offset_by_elements, Output};
 use crate::{DType, Result, RocmStorage};
 
-/// Maximum number of bytes of bf16 weights that are dequantized at a time.
-const MAX_BF16_BYTES: usize = 64 << 20;
+/// Maximum number of bytes of weights that are dequantized at a time.
+const MAX_BYTES: usize = 64 << 20;
 
-/// Returns the product, of shape (m, n) in f32, or `None` if rocBLAS has no kernels for the GPU.
+/// Returns the product (m, n), or `None` if rocBLAS has no kernels for the GPU. It is f16 for activations of f16 that are
+/// multiplied as they are, otherwise f32.
 ///
 /// # Errors
 /// If rocBLAS fails or memory runs out.
@@ -22,30 +24,34 @@ pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
     if !device.state().has_product_library()? {
         return Ok(None);
     }
-    let narrow;
-    let rows = match x.dtype() {
-        DType::BF16 => x.contiguous_ptr(layout, OP)?,
-        _ => {
-            narrow = x.to_dtype(layout, DType::BF16)?;
-            narrow.slice.ptr()
-        }
+    let dtypes = match x.dtype() {
+        DType::F16 if !device.state().drops_denormals() => (DType::F16, DType::F16),
+        _ => (DType::BF16, DType::F32),
     };
-    let parts = (n * k * DType::BF16.size_in_bytes()).div_ceil(MAX_BF16_BYTES);
+    let (dtype, out_dtype) = dtypes;
+    let narrow;
+    let rows = if x.dtype() == dtype {
+        x.contiguous_ptr(layout, OP)?
+    } else {
+        narrow = x.to_dtype(layout, dtype)?;
+        narrow.slice.ptr()
+    };
+    let parts = (n * k * dtype.size_in_bytes()).div_ceil(MAX_BYTES);
     let part = n.div_ceil(parts);
     // SAFETY: every element is written before it is read, here and below.
-    let weights = unsafe { RocmStorage::alloc(device, DType::BF16, part * k, OP)? };
+    let weights = unsafe { RocmStorage::alloc(device, dtype, part * k, OP)? };
     // SAFETY: as above.
-    let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
+    let dst = unsafe { RocmStorage::alloc(device, out_dtype, m * n, OP)? };
     for first in (0..n).step_by(part) {
         let columns = part.min(n - first);
         let from = DevicePtr(blocks.0.wrapping_byte_add(first * (k / format.weights()) * format.bytes()));
         let to = weights.slice.ptr();
         // SAFETY: the matrix has n rows of k elements, and `weights` holds `part` >= `columns` of them.
-        unsafe { values::launch(device, format, DType::BF16, (from, columns), None, (to, columns), k)? };
-        let ptr = offset_by_elements(dst.slice.ptr(), DType::F32, first);
+        unsafe { values::launch(device, format, dtype, (from, columns), None, (to, columns), k)? };
+        let ptr = offset_by_elements(dst.slice.ptr(), out_dtype, first);
         let out = Output { device, ptr, row_stride: n, batch_stride: m * n };
         // SAFETY: the operands have m and `columns` rows of k; the output has m rows of n, of which `columns` from `first`.
-        unsafe { widening_product((m, columns, k), rows, to, &out)? };
+        unsafe { library_product(dtypes, (m, columns, k), rows, to, &out)? };
     }
     Ok(Some(dst))
 }

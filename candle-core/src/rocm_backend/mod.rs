@@ -92,7 +92,7 @@ pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32, matmul_f8,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
-pub(crate) use ops::matmul::{widening_product, Output};
+pub(crate) use ops::matmul::{library_product, Output};
 pub(crate) use ops::quantized_row::{activation_bytes, Groups};
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::row_product::{float_code, RowMatrix, RowProducts, RowWeights};

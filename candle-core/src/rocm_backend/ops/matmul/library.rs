@@ -11,8 +11,8 @@ use hip_kernels::contract::DevicePtr;
 use rocm_rs::rocblas::{self, ffi};
 use std::ffi::c_void;
 
-/// Multiplies a dense (m, k) of bf16 at `a` with the transpose of a dense (n, k) at `w` by rocBLAS. Writes f32. No size may
-/// be 0.
+/// Multiplies a dense (m, k) at `a` with the transpose of a dense (n, k) at `w` by rocBLAS. `dtypes` are those of the
+/// operands and of the result: the same, or bf16 and f32. No size may be 0.
 ///
 /// # Errors
 /// If rocBLAS fails, or has no kernels for the GPU; check `has_product_library` first.
@@ -20,7 +20,8 @@ use std::ffi::c_void;
 /// # Safety
 /// The operands must have these sizes and be written by earlier work on the output's stream. The output must cover its
 /// sizes and strides.
-pub(crate) unsafe fn widening_product(
+pub(crate) unsafe fn library_product(
+    dtypes: (DType, DType),
     (m, n, k): (usize, usize, usize),
     a: DevicePtr,
     w: DevicePtr,
@@ -30,10 +31,10 @@ pub(crate) unsafe fn widening_product(
     let right = Operand { transposed: true, leading: k, batch_stride: n * k };
     out.device.state().with_products(|library| match library {
         ProductLibrary::Rocblas(handle) => {
-            gemm(&handle.0, (DType::BF16, DType::F32), (1, m, n, k), (left, a), (right, w), out)
+            gemm(&handle.0, dtypes, (1, m, n, k), (left, a), (right, w), out)
         }
         ProductLibrary::Own => Err(RocmError::Unsupported(
-            "matmul: bf16 products with f32 results need rocBLAS, which has no kernels for this GPU".into(),
+            "matmul: products with dequantized weights need rocBLAS, which has no kernels for this GPU".into(),
         )
         .into()),
     })

@@ -16,7 +16,7 @@ mod precision;
 mod product;
 
 pub use f8::matmul_f8;
-pub(crate) use library::widening_product;
+pub(crate) use library::library_product;
 pub(crate) use operand::Output;
 pub use precision::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
