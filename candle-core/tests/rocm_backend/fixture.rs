@@ -1,5 +1,6 @@
 //! The device under test, views of tensors, and comparisons.
 use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
+use candle_core::rocm::RocmDevice;
 use candle_core::{DType, Device, Result, Tensor};
 use std::process::Command;
 
@@ -55,6 +56,15 @@ pub fn on_software_gpu(why: &str) -> bool {
         println!("not applicable: {why}");
     }
     software
+}
+
+/// Returns true if products of few rows of `dtype` are computed by the fork's own kernels and not by a library.
+pub fn has_own_product(dtype: DType, device: &RocmDevice) -> bool {
+    match dtype {
+        // cuBLAS computes them on the NVIDIA driver.
+        DType::F32 => !device.arch().starts_with("sm_"),
+        _ => dtype != DType::F64,
+    }
 }
 
 /// Returns `count` numbers in about [-limit, limit], without a period that could hide wrong strides.

@@ -1,23 +1,27 @@
-//! Products of many rows with quantized matrices by the library in bf16, on a GPU for which that is chosen.
+//! Products of many rows with quantized matrices by the library, on GPUs for which that is chosen.
 use super::fixture::*;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::rocm::hip_kernels::{self, Module};
 use candle_core::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle_core::{DType, Device, Tensor};
-use half::bf16;
+use half::{bf16, f16};
 
-const ARCH: &str = "gfx90a";
+/// One that multiplies bf16 only, and one that multiplies f16 too.
+const ARCHS: [&str; 2] = ["gfx90a", "gfx942"];
 
-/// The devices are chosen once per process, so the test runs in a separate process.
+/// The devices are chosen once per process, so the test runs in a separate process for each.
 #[test]
 fn products_of_many_rows() {
     if !on_software_gpu("the driver's own GPU follows") {
         return on_its_gpu();
     }
-    if hip_kernels::code_object(Module::Quantized, ARCH).is_err() {
-        return eprintln!("not run: the kernels were built without {ARCH} (CANDLE_ROCM_ARCHS)");
+    for arch in ARCHS {
+        if hip_kernels::code_object(Module::Quantized, arch).is_err() {
+            eprintln!("not run: the kernels were built without {arch} (CANDLE_ROCM_ARCHS)");
+            continue;
+        }
+        passes_in_its_own_process("library::on_its_gpu", (DRIVER_VARIABLE, &format!("emulator:{arch}")));
     }
-    passes_in_its_own_process("library::on_its_gpu", (DRIVER_VARIABLE, &format!("emulator:{ARCH}")));
 }
 
 #[test]
@@ -56,9 +60,12 @@ fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, d
     let columns = Tensor::new(columns, &Device::Cpu).unwrap();
     let w = matrix(&Device::Cpu).dequantize(&Device::Cpu).unwrap().index_select(&columns, 0).unwrap();
     let got = to_f64(&got.to_device(&Device::Cpu).unwrap().index_select(&columns, 1).unwrap());
-    let narrow = |t: &Tensor| -> Vec<f64> {
-        to_f64(t).into_iter().map(|value| bf16::from_f32(value as f32).to_f64()).collect()
+    let is_f16 = dtype == DType::F16 && !device.as_rocm_device().unwrap().arch().starts_with("gfx90a");
+    let round = |value: f64| match is_f16 {
+        true => f16::from_f64(value).to_f64(),
+        false => bf16::from_f64(value).to_f64(),
     };
+    let narrow = |t: &Tensor| -> Vec<f64> { to_f64(t).into_iter().map(round).collect() };
     let (x, w) = (narrow(&x), narrow(&w));
     for (i, got) in got.into_iter().enumerate() {
         let (row, column) = (&x[i / 6 * k..][..k], &w[i % 6 * k..][..k]);
