@@ -122,6 +122,7 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
                 argument(&2usize),
                 ids.argument(),
                 argument(&0usize),
+                argument(&0usize),
                 values.argument(),
                 target.argument(),
                 argument(&2usize),
@@ -135,6 +136,23 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
         assert_eq!(target.read(), wanted.map(f32::to_bits), "{kernel}");
     }
     assert_eq!(record.read(), [4, 3, 3]);
+
+    // The last place of each element, plus one; the id 3 names none.
+    let last = Buffer::<u32>::zeroed(6);
+    module.launch_linear(
+        "last_places",
+        4,
+        &mut [
+            argument(&4usize),
+            ids.argument(),
+            last.argument(),
+            argument(&3usize),
+            argument(&one),
+            argument(&dim_word(2)),
+            argument(&IDS_U32),
+        ],
+    );
+    assert_eq!(last.read(), [1, 0, 0, 0, 2, 0]);
 }
 
 /// Philox4x32-10 as described in the paper: the round function, then the key schedule.

@@ -297,9 +297,10 @@ fn indexing() {
             both.compare(kernel, &linear(numel), &arguments);
         }
         for prefix in ["scatter_", "add_"] {
-            for kernel in both.kernels(prefix, &[8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 1]) {
+            for kernel in both.kernels(prefix, &[8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 1]) {
                 // Sequentially, with one thread for each place outside of the dim.
-                let head = [size(left * right), ids(), Null, numbers(numel), Out(8 * left * dim * right)];
+                let out = Out(8 * left * dim * right);
+                let head = [size(left * right), ids(), Null, Null, numbers(numel), out];
                 let tail = [count, dim, dim_word(right), dim_word(1), ids_dtype].map(size);
                 let ends = [value([u8::from(!is_one_per_element)])];
                 let arguments: Vec<_> = head.into_iter().chain(tail).chain(ends).collect();

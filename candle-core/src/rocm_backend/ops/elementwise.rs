@@ -185,9 +185,12 @@ fn map_elements_to<const N: usize>(
             *copy = Some(strided::dense(x, layout, op)?);
         }
     }
-    let dense = Layout::contiguous(layout.shape());
-    let operands: [Operand; N] =
-        std::array::from_fn(|i| copies[i].as_ref().map_or(operands[i], |copy| (copy, &dense)));
+    // A layout allocates.
+    let dense = copies.iter().any(Option::is_some).then(|| Layout::contiguous(layout.shape()));
+    let operands: [Operand; N] = std::array::from_fn(|i| match (&copies[i], &dense) {
+        (Some(copy), Some(dense)) => (copy, dense),
+        _ => operands[i],
+    });
     let mut sizes = [dtype.size_in_bytes(); 4];
     sizes[1..].iter_mut().zip(&operands).for_each(|(size, (x, _))| *size = x.slice.dtype().size_in_bytes());
     let lists = if in_rows { N } else { 0 };
