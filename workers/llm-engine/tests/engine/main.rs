@@ -9,4 +9,5 @@ mod refused;
 mod residency;
 mod scheduler;
 mod scoring;
+mod speculation;
 mod streams;

@@ -23,6 +23,13 @@ pub fn logits(digest: u64) -> Vec<f32> {
     (0..VOCABULARY as u64).map(|token| (mix(digest, token) >> 40) as f32 / (1 << 22) as f32).collect()
 }
 
+/// Returns the logits after `token` of a model whose texts mostly repeat the tokens 1 to `period`.
+pub fn repeating_logits(digest: u64, token: u32, period: u32) -> Vec<f32> {
+    let mut logits = logits(digest);
+    logits[(token % period + 1) as usize] += 3.5;
+    logits
+}
+
 /// Computes the greedy continuation of `prompt` without the engine: the tokens without the end-of-text token,
 /// and the stop reason.
 pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>, StopReason) {
@@ -66,6 +73,8 @@ pub struct Mock {
     fault: Option<(usize, Fault)>,
     /// After this token the logits are NaN.
     broken: Option<u32>,
+    /// If set, texts mostly repeat so many tokens.
+    period: Option<u32>,
     /// If set, each step waits for a message, until the sender is dropped.
     permits: Option<Receiver<()>>,
     pub calls: Arc<MockCalls>,
@@ -79,6 +88,7 @@ impl Mock {
             capacity,
             fault: None,
             broken: None,
+            period: None,
             permits: None,
             calls: Arc::default(),
         }
@@ -93,6 +103,12 @@ impl Mock {
     /// Returns NaN logits after `token`.
     pub fn broken_by(mut self, token: u32) -> Self {
         self.broken = Some(token);
+        self
+    }
+
+    /// Mostly repeats the tokens 1 to `period`.
+    pub fn repeating(mut self, period: u32) -> Self {
+        self.period = Some(period);
         self
     }
 
@@ -134,9 +150,11 @@ impl StepModel for Mock {
         for sequence in &step.sequences {
             for row in sequence.rows.end - sequence.logits..sequence.rows.end {
                 let context = sequence.context - (sequence.rows.end - 1 - row);
-                rows.push(match step.tokens[row] {
-                    token if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
-                    _ => logits(self.cache.digest_at(&sequence.blocks, context)),
+                let digest = self.cache.digest_at(&sequence.blocks, context);
+                rows.push(match (step.tokens[row], self.period) {
+                    (token, _) if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
+                    (token, Some(period)) => repeating_logits(digest, token, period),
+                    _ => logits(digest),
                 });
             }
         }
