@@ -2,12 +2,12 @@
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
-use llm_engine::engine::{Options, Speculation};
+use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
 use worker_core::ServerArguments;
 
 use crate::api::parsers::Formats;
-use crate::speculative;
+use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
 #[derive(Parser, Clone, Debug)]
@@ -92,9 +92,9 @@ pub struct Arguments {
     pub no_graphs: bool,
 
     /// Speculation, as a JSON object with vLLM's fields: {"method": "ngram", "num_speculative_tokens": 7,
-    /// "prompt_lookup_min": 2, "prompt_lookup_max": 4} [default: none]
+    /// "prompt_lookup_min": 2, "prompt_lookup_max": 4}, or {"method": "draft_model", "model": "org/name"} [default: none]
     #[arg(long, env, value_parser = speculative::parse)]
-    pub speculative_config: Option<Speculation>,
+    pub speculative_config: Option<SpeculativeConfig>,
 
     /// Unload the model after this many seconds without requests; the next request loads it again [default: never]
     #[arg(long, env, value_parser = count)]
@@ -120,7 +120,7 @@ impl Arguments {
             max_waiting: self.max_waiting,
             step_tokens: self.step_tokens,
             prefix_cache: !self.no_prefix_cache,
-            speculation: self.speculative_config.clone(),
+            speculation: self.speculative_config.as_ref().map(|config| config.speculation.clone()),
             ..Options::default()
         }
     }

@@ -6,6 +6,7 @@
 //! | `sequence` | a request's tokens and blocks |
 //! | `scheduler` | selection of the rows of each step |
 //! | `speculation` | proposal of draft tokens, which a step verifies together |
+//! | `draft_model` | draft tokens from a smaller model |
 //! | `ngram` | draft tokens by prompt lookup |
 //! | `draft_length` | number of draft tokens, adapted to their acceptance |
 //! | `beside` | host work on other threads during a step |
@@ -33,6 +34,7 @@ use crate::text::TextCodec;
 mod beside;
 pub mod blocks;
 mod draft_length;
+mod draft_model;
 mod embedding;
 mod events;
 mod limits;
@@ -138,7 +140,7 @@ impl Engine {
     /// # Errors
     /// See [`Self::start`].
     pub fn start_unloading(
-        model: Box<dyn StepModel>,
+        mut model: Box<dyn StepModel>,
         text: Arc<TextCodec>,
         options: Options,
         idle: Option<IdleUnload>,
@@ -155,12 +157,13 @@ impl Engine {
         ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
         let running = max_running.min(step_tokens);
         let scored_rows = (PROMPT_LOGITS_BYTES / size_of::<f32>() / capacity.vocabulary.max(1)).max(1);
+        let drafter = speculation.map(|speculation| Drafter::new(speculation, &mut *model, step_tokens));
+        let drafter = drafter.transpose()?;
         let limits = Limits { running, rows: step_tokens, scored_rows };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
         let model = ResidentModel::new(model, idle);
-        let drafter = speculation.map(Drafter::new);
         let engine_loop = EngineLoop::new(model, scheduler, drafter, step_tokens, received, shared.clone());
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;

@@ -1,7 +1,7 @@
 //! Selection of the rows of each step: pure bookkeeping without threads or tensors.
 use std::collections::{HashMap, VecDeque};
 
-use crate::step::{BLOCK_SIZE, SequenceStep, Step};
+use crate::step::{BLOCK_SIZE, Step};
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
 use super::sequence::Sequence;
@@ -46,19 +46,12 @@ impl Plan {
     }
 
     fn push<W>(&mut self, sequence: &Sequence<W>) {
-        let Step { tokens, positions, slots, sequences } = &mut self.step;
-        let (first, from, context) = (tokens.len(), sequence.computed, sequence.computed + sequence.rows);
-        tokens.extend_from_slice(&sequence.tokens[from..context]);
-        positions.extend(from as u32..context as u32);
-        let slot = |position: usize| {
-            sequence.blocks[position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32
-        };
-        slots.extend((from..context).map(slot));
+        let (from, context) = (sequence.computed, sequence.computed + sequence.rows);
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
         blocks.extend_from_slice(&sequence.blocks);
         let logits = sequence.wanted(from..context).len();
-        sequences.push(SequenceStep { rows: first..tokens.len(), context, blocks, logits });
+        self.step.push(&sequence.tokens[..context], from, blocks, logits);
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Sequence<W> {
     prompt: usize,
     /// Number of draft tokens, which the next step verifies.
     pub(super) drafted: usize,
+    /// Number of its first positions that a draft model has computed, and their hash.
+    pub(super) draft_prefix: (usize, u64),
     /// Number of positions in the cache before drafts of the current step were accepted.
     accepted_from: Option<usize>,
     /// Number of positions whose keys and values are in the cache.
@@ -47,6 +49,7 @@ impl<W> Sequence<W> {
             prompt: prompt.len(),
             tokens: prompt,
             drafted: 0,
+            draft_prefix: (0, 0),
             accepted_from: None,
             computed: 0,
             blocks: Vec::new(),
@@ -111,6 +114,17 @@ impl<W> Sequence<W> {
     pub fn push_drafts(&mut self, drafts: &[u32]) {
         self.tokens.extend_from_slice(drafts);
         self.drafted += drafts.len();
+    }
+
+    /// Replaces the draft token number `place`.
+    pub(super) fn set_draft(&mut self, place: usize, token: u32) {
+        let first = self.tokens.len() - self.drafted;
+        self.tokens[first + place] = token;
+    }
+
+    /// Returns the number of the group of sequences that may share blocks.
+    pub(super) fn salt(&self) -> u128 {
+        self.salt
     }
 
     /// Drops all draft tokens but the first `count`.

@@ -168,6 +168,7 @@ impl EngineLoop {
     fn unload_model(&mut self) {
         self.sampler = Sampler::new();
         self.scheduler.forget_cached();
+        self.drafter.iter_mut().for_each(Drafter::forget);
         self.shared.set_model(ModelState::Unloaded);
         self.model.unload();
     }
@@ -198,9 +199,7 @@ impl EngineLoop {
 
     /// Computes one step. `from` is when its host work began; `excluded` is time since then spent elsewhere.
     fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
-        if let Some(drafter) = &mut self.drafter {
-            drafter.propose(&mut self.scheduler);
-        }
+        excluded += self.propose_drafts()?;
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
         ensure!(!self.plan.step.tokens.is_empty(), "none of {running} running sequences was scheduled");
@@ -221,6 +220,24 @@ impl EngineLoop {
         self.overhead += overhead;
         self.shared.count_step(tokens, self.overhead.as_micros() as u64);
         Ok(())
+    }
+
+    /// Proposes draft tokens, if the engine speculates, and returns the time that a draft model took. If that model fails,
+    /// the engine speculates no more.
+    fn propose_drafts(&mut self) -> Result<Duration> {
+        let Some(drafter) = &mut self.drafter else { return Ok(Duration::ZERO) };
+        let error = match drafter.propose(&mut self.scheduler, self.model.get()?) {
+            Ok(took) => return Ok(took),
+            Err(error) => error,
+        };
+        self.model.get()?.check().with_context(|| error_summary(&error))?;
+        tracing::error!(
+            code = "speculation_failed",
+            "speculation is off until the worker is restarted: {error:#}"
+        );
+        self.scheduler.decoding().for_each(|sequence| sequence.keep_drafts(0));
+        self.drafter = None;
+        Ok(Duration::ZERO)
     }
 
     /// Fails the requests of a failed step; continues with the others if the device still works.

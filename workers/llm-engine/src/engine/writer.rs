@@ -25,6 +25,7 @@ pub(super) struct Writer {
     early_sampling: Sampling,
     min_tokens: usize,
     max_tokens: usize,
+    vocabulary: usize,
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
     logprobs: Option<usize>,
@@ -81,6 +82,7 @@ impl Writer {
             early_sampling,
             min_tokens,
             max_tokens,
+            vocabulary,
             stop_tokens: stop_token_ids,
             ignore_eos,
             logprobs,
@@ -147,29 +149,49 @@ impl Writer {
         };
         let targets = prompt.get(scored.start + 1..scored.end + 1).unwrap_or_default();
         self.prompt_sampling = targets.iter().map(select).collect();
-        let logprobs = self.prompt_logprobs;
+        let (written, drafts) = text.split_at(text.len() - drafted.unwrap_or(0));
+        if let Some(drafted) = drafted {
+            self.draw(1 + drafted);
+            self.usable_rows = match self.grammar.as_mut().map(|grammar| grammar.prepare(drafts)) {
+                None => 1 + drafted,
+                Some(Ok(masks)) => masks,
+                Some(Err(error)) => {
+                    self.ending = Some(error_event("grammar", &error));
+                    0
+                }
+            };
+        }
+        let (writer, logprobs) = (&*self, self.prompt_logprobs);
         let row = |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs };
-        rows.extend(self.prompt_sampling.iter().map(row));
-        let Some(drafted) = drafted else { return };
-        while self.draws.len() <= drafted {
+        rows.extend(writer.prompt_sampling.iter().map(row));
+        for place in 0..drafted.map_or(0, |drafted| 1 + drafted) {
+            // Rows without a mask of their own get another one, and are not used.
+            let allowed = writer.grammar.as_ref().and_then(|grammar| grammar.mask(place));
+            let row = writer.row(prompt, &text[..written.len() + place], place, allowed);
+            rows.push(Row { logprobs: writer.logprobs, ..row });
+        }
+    }
+
+    /// Generates the random numbers of the next `count` tokens.
+    fn draw(&mut self, count: usize) {
+        while self.draws.len() < count {
             self.draws.push_back(self.random.random());
         }
-        let drafts = &text[text.len() - drafted..];
-        let masks = self.grammar.as_mut().map(|grammar| grammar.allowed_after(drafts));
-        let masks = masks.transpose().unwrap_or_else(|error| {
-            self.ending = Some(error_event("grammar", &error));
-            None
-        });
-        self.usable_rows = masks.as_ref().map_or(1 + drafted, Vec::len);
-        for (place, draw) in self.draws.iter().enumerate().take(1 + drafted) {
-            // Rows without a mask of their own are not used.
-            let allowed = masks.as_ref().and_then(|masks| masks.get(place).or(masks.last())).copied();
-            let is_early = self.usage.completion_tokens + place < self.min_tokens
-                && allowed.is_none_or(|allowed| allows_others(allowed, self.text.ends()));
-            let sampling = if is_early { &self.early_sampling } else { &self.sampling };
-            let written = &text[..text.len() - drafted + place];
-            rows.push(Row { sampling, draw: *draw, prompt, written, allowed, logprobs: self.logprobs });
-        }
+    }
+
+    /// Returns the sampler's input for the token after `place` drafts, which are the last of `text`.
+    fn row<'a>(
+        &'a self,
+        prompt: &'a [u32],
+        text: &'a [u32],
+        place: usize,
+        allowed: Option<&'a [u32]>,
+    ) -> Row<'a> {
+        let is_early = self.usage.completion_tokens + place < self.min_tokens
+            && allowed.is_none_or(|allowed| allows_others(allowed, self.text.ends()));
+        let sampling = if is_early { &self.early_sampling } else { &self.sampling };
+        let draw = self.draws.get(place).copied().unwrap_or_default();
+        Row { sampling, draw, prompt, written: text, allowed, logprobs: None }
     }
 
     /// Reports the log probabilities of prompt tokens. `targets` are the tokens themselves.
@@ -265,12 +287,23 @@ impl Sequence<Writer> {
         let writer = &mut self.writer;
         // The last token needs no draft.
         let left = writer.max_tokens.saturating_sub(writer.usage.completion_tokens + 1);
-        writer.draft_length.next().min(most).min(left)
+        let wanted = writer.draft_length.next().min(most).min(left);
+        writer.draw(wanted);
+        wanted
     }
 
-    /// Drops the drafts from the first token that would end the text.
-    pub(super) fn drop_drafts_from_end(&mut self) {
-        let end = self.drafts().iter().position(|token| self.writer.is_end(*token));
+    /// Returns the sampler's input for the draft token number `place`, with the random number of the text's own token.
+    pub(super) fn draft_row(&self, place: usize) -> Row<'_> {
+        let text = &self.tokens()[..self.tokens().len() - self.drafts().len() + place];
+        let (prompt, text) = text.split_at(self.prompt().len());
+        self.writer.row(prompt, text, place, None)
+    }
+
+    /// Drops the drafts from the first token that would end the text, or that the model does not know.
+    pub(super) fn drop_invalid_drafts(&mut self) {
+        let is_invalid =
+            |token: &u32| self.writer.is_end(*token) || *token as usize >= self.writer.vocabulary;
+        let end = self.drafts().iter().position(is_invalid);
         self.keep_drafts(end.unwrap_or(usize::MAX));
     }
 
@@ -279,7 +312,8 @@ impl Sequence<Writer> {
         let drafted = self.drafts().len();
         let (_, written, writer) = self.parts();
         let drafts = &written[written.len() - drafted..];
-        writer.grammar.iter_mut().for_each(|grammar| grammar.prepare(drafts));
+        // The sampler's input reports an error.
+        writer.grammar.iter_mut().for_each(|grammar| _ = grammar.prepare(drafts));
     }
 
     /// Returns the positions of the prompt whose next tokens the committed step scored and, if the step returned the

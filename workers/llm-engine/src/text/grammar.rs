@@ -86,37 +86,35 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Computes the masks that [`Self::allowed_after`] returns for the same drafts, unless they are computed.
-    pub fn prepare(&mut self, drafts: &[u32]) {
+    /// Computes the masks of the next token and of the tokens after each of `drafts`, up to the first draft that is not
+    /// allowed or whose successors cannot be computed. Returns their number. Until [`Self::accept`] is called, it returns
+    /// the same for any drafts.
+    ///
+    /// # Errors
+    /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
+    pub fn prepare(&mut self, drafts: &[u32]) -> Result<usize> {
         let matcher = &mut self.matcher;
-        self.masks.get_or_insert_with(|| {
+        let masks = self.masks.get_or_insert_with(|| {
             let first = matcher.compute_mask_or_eos().map_err(|error| format!("{:#}", brief(&error)))?;
             Ok(masks_after(first, matcher, drafts))
         });
+        masks.as_ref().map(Vec::len).map_err(|error| anyhow!("{error}"))
+    }
+
+    /// Returns the mask after draft number `place` if it is computed, and otherwise the last one; `None` if none is.
+    pub fn mask(&self, place: usize) -> Option<&[u32]> {
+        let masks = self.masks.as_ref()?.as_ref().ok()?;
+        masks.get(place).or(masks.last()).map(SimpleVob::as_slice)
     }
 
     /// Returns a bit mask of the allowed next tokens, 32 per word, lowest bit first. Includes the end-of-text
     /// tokens exactly where the text may end.
     ///
     /// # Errors
-    /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
+    /// See [`Self::prepare`].
     pub fn allowed(&mut self) -> Result<&[u32]> {
-        let masks = self.allowed_after(&[])?;
-        masks.into_iter().next().context("internal error: no mask was computed")
-    }
-
-    /// Returns the masks of the next token and of the tokens after each of `drafts`, up to the first draft that is not
-    /// allowed or whose successors cannot be computed.
-    ///
-    /// # Errors
-    /// See [`Self::allowed`].
-    pub fn allowed_after(&mut self, drafts: &[u32]) -> Result<Vec<&[u32]>> {
-        self.prepare(drafts);
-        match &self.masks {
-            Some(Ok(masks)) => Ok(masks.iter().map(SimpleVob::as_slice).collect()),
-            Some(Err(error)) => Err(anyhow!("{error}")),
-            None => Ok(Vec::new()),
-        }
+        self.prepare(&[])?;
+        self.mask(0).context("internal error: no mask was computed")
     }
 
     /// Advances the state by `token`.

@@ -75,6 +75,9 @@ pub struct Mock {
     broken: Option<u32>,
     /// If set, texts mostly repeat so many tokens.
     period: Option<u32>,
+    /// Changes all logits.
+    noise: u64,
+    draft: Option<Box<Mock>>,
     /// If set, each step waits for a message, until the sender is dropped.
     permits: Option<Receiver<()>>,
     pub calls: Arc<MockCalls>,
@@ -89,6 +92,8 @@ impl Mock {
             fault: None,
             broken: None,
             period: None,
+            noise: 0,
+            draft: None,
             permits: None,
             calls: Arc::default(),
         }
@@ -112,6 +117,18 @@ impl Mock {
         self
     }
 
+    /// Has other logits than a mock without noise, except that texts repeat the same tokens.
+    pub fn with_noise(mut self, noise: u64) -> Self {
+        self.noise = noise;
+        self
+    }
+
+    /// Has this draft model.
+    pub fn drafted_by(mut self, draft: Mock) -> Self {
+        self.draft = Some(Box::new(draft));
+        self
+    }
+
     /// Makes each step wait for a permit, until the sender is dropped.
     pub fn gated(mut self) -> (Self, Sender<()>) {
         let (sender, receiver) = channel();
@@ -121,6 +138,10 @@ impl Mock {
 }
 
 impl StepModel for Mock {
+    fn draft_model(&mut self) -> Option<&mut dyn StepModel> {
+        self.draft.as_deref_mut().map(|draft| draft as &mut dyn StepModel)
+    }
+
     fn capacity(&self) -> Capacity {
         self.capacity
     }
@@ -150,7 +171,7 @@ impl StepModel for Mock {
         for sequence in &step.sequences {
             for row in sequence.rows.end - sequence.logits..sequence.rows.end {
                 let context = sequence.context - (sequence.rows.end - 1 - row);
-                let digest = self.cache.digest_at(&sequence.blocks, context);
+                let digest = self.cache.digest_at(&sequence.blocks, context) ^ self.noise;
                 rows.push(match (step.tokens[row], self.period) {
                     (token, _) if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
                     (token, Some(period)) => repeating_logits(digest, token, period),

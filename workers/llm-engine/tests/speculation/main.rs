@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Status};
+use llm_engine::model::drafted::{VocabularyMismatch, load_with_draft};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::{Event, Request, Sampling};
 
@@ -28,10 +29,16 @@ fn devices() -> Vec<(&'static str, Device)> {
     devices
 }
 
+fn limits() -> LoadOptions {
+    LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(8 << 20), ..LoadOptions::default() }
+}
+
 fn start(device: &Device, speculation: Option<Speculation>) -> Engine {
-    let limits =
-        LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(8 << 20), ..LoadOptions::default() };
-    let Loaded { model, text, .. } = load(&tiny_llama(), device, limits, &mut |_| ()).unwrap();
+    start_loaded(load(&tiny_llama(), device, limits(), &mut |_| ()).unwrap(), speculation)
+}
+
+fn start_loaded(loaded: Loaded, speculation: Option<Speculation>) -> Engine {
+    let Loaded { model, text, .. } = loaded;
     Engine::start(model, Arc::new(text), Options { speculation, ..Options::default() }).unwrap()
 }
 
@@ -86,4 +93,35 @@ fn prompt_lookup_changes_no_text() {
         let speculation = Some(Speculation { source: DraftSource::Ngram(2..=4), max_tokens: 7 });
         compare(name, tokens, &start(&device, None), &start(&device, speculation));
     }
+}
+
+#[test]
+fn a_draft_model_changes_no_text() {
+    let draft = tiny_llama().join("tiny-llama.q4_0.gguf");
+    for (name, device) in devices() {
+        let tokens = if device.is_cpu() { 120 } else { 40 };
+        let loaded = load_with_draft(&tiny_llama(), &draft, &device, limits(), &mut |_| ()).unwrap();
+        let alone = load(&tiny_llama(), &device, limits(), &mut |_| ()).unwrap();
+        assert!(loaded.bytes > alone.bytes - alone.cache_bytes && loaded.cache_bytes <= 8 << 20);
+        let blocks = loaded.model.capacity().blocks;
+        assert!(blocks < alone.model.capacity().blocks, "the caches share the memory");
+        // The same number of blocks results from the size of both caches.
+        let again = LoadOptions { cache_bytes: Some(loaded.cache_bytes), ..limits() };
+        let again = load_with_draft(&tiny_llama(), &draft, &device, again, &mut |_| ()).unwrap();
+        assert_eq!((again.model.capacity().blocks, again.cache_bytes), (blocks, loaded.cache_bytes));
+        let speculation = Some(Speculation { source: DraftSource::Model, max_tokens: 7 });
+        compare(name, tokens, &start_loaded(alone, None), &start_loaded(loaded, speculation));
+    }
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_refused() {
+    let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedding/data/qwen3-reranker.gguf");
+    let error = load_with_draft(&tiny_llama(), &other, &Device::Cpu, limits(), &mut |_| ()).err().unwrap();
+    let mismatch = error.downcast_ref::<VocabularyMismatch>().unwrap();
+    assert_eq!(mismatch.draft, "qwen3-reranker.gguf");
+    assert!(mismatch.own != mismatch.expected, "{mismatch}");
+    let missing = tiny_llama().join("no.gguf");
+    let error = load_with_draft(&tiny_llama(), &missing, &Device::Cpu, limits(), &mut |_| ()).err().unwrap();
+    assert!(error.to_string().contains("no.gguf"), "{error:#}");
 }
