@@ -11,6 +11,9 @@ use crate::step::{BLOCK_SIZE, Step, StepModel, slot};
 use super::sequence::Sequence;
 use super::writer::Writer;
 
+/// Hash of no tokens. Another one would let a text that begins with token 0 match slots that are not computed.
+const SEED: u64 = 0x517c_c1b7_2722_0a95;
+
 /// State of the draft model's cache.
 pub(super) struct DraftModelCache {
     /// Hash of the text up to each slot whose keys and values are computed; 0 for others.
@@ -77,10 +80,13 @@ impl DraftModelCache {
         for sequence in sequences {
             // The last draft token is not computed.
             sequence.keep_drafts(capacity.context.saturating_sub(sequence.computed()));
+            if sequence.drafts().is_empty() {
+                continue;
+            }
             let end = sequence.computed() + 1;
             let (computed, hash) = self.prefix(sequence);
             let known = |token: &u32| (*token as usize) < capacity.vocabulary;
-            if sequence.drafts().is_empty() || !sequence.tokens()[computed..end].iter().all(known) {
+            if !sequence.tokens()[computed..end].iter().all(known) {
                 sequence.keep_drafts(0);
                 continue;
             }
@@ -115,7 +121,7 @@ impl DraftModelCache {
         // Its blocks may have been given back.
         let is_kept = (1..=sequence.computed()).contains(&computed) && at(computed - 1) == hash;
         if !is_kept {
-            (computed, hash) = (0, sequence.salt() as u64 ^ (sequence.salt() >> 64) as u64);
+            (computed, hash) = (0, SEED ^ sequence.salt() as u64 ^ (sequence.salt() >> 64) as u64);
         }
         while computed < sequence.computed() && at(computed) == mix(hash, tokens[computed]) {
             hash = mix(hash, tokens[computed]);

@@ -10,7 +10,8 @@ pub fn lookup(tokens: &[u32], lengths: &RangeInclusive<usize>, most: usize) -> V
         pairs.take(longest).take_while(|(earlier, last)| earlier == last).count()
     };
     let (mut length, mut next) = (0, 0);
-    for end in (1..tokens.len()).rev() {
+    let may_match = |end: &usize| Some(&tokens[end - 1]) == tokens.last();
+    for end in (1..tokens.len()).rev().filter(may_match) {
         let found = common(end);
         if found > length {
             (length, next) = (found, end);
