@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
 use clap::Parser;
-use llm_engine::engine::{Engine, Options, Stream};
+use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Stream};
+use llm_engine::model::drafted::load_with_draft;
 use llm_engine::model::{LoadOptions, load};
 use llm_engine::request::{Event, Request, Sampling};
 use rand::rngs::StdRng;
@@ -44,6 +45,12 @@ struct Arguments {
     /// Numbers of concurrent streams to measure
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     streams: Vec<usize>,
+    /// Maximum number of draft tokens of a stream in a step, from prompt lookup or the draft model; 0 for no speculation
+    #[arg(long, default_value_t = 0)]
+    draft_tokens: usize,
+    /// Draft model: folder of safetensors, or a .gguf file
+    #[arg(long, requires = "draft_tokens")]
+    draft_model: Option<PathBuf>,
 }
 
 fn device(name: &str) -> Result<Device> {
@@ -136,6 +143,8 @@ impl Bench {
                 "first_token_ms": from.as_secs_f64() * 1e3,
                 "overhead_us_per_step": (after.overhead_us - before.overhead_us) as f64 / steps.max(1) as f64,
                 "steps": steps,
+                "draft_tokens": after.tokens_drafted - before.tokens_drafted,
+                "accepted_tokens": after.tokens_accepted - before.tokens_accepted,
             })
         );
         Ok(())
@@ -168,8 +177,14 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let options =
         LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), ..LoadOptions::default() };
-    let loaded = load(&arguments.model, &arguments.device, options, &mut |_| {})?;
-    let engine = Engine::start(loaded.model, Arc::new(loaded.text), Options::default())?;
+    let Arguments { model, device, draft_model, draft_tokens, .. } = &arguments;
+    let (loaded, source) = match draft_model {
+        Some(draft) => (load_with_draft(model, draft, device, options, &mut |_| {})?, DraftSource::Model),
+        None => (load(model, device, options, &mut |_| {})?, DraftSource::Ngram(2..=4)),
+    };
+    let speculation = (*draft_tokens > 0).then_some(Speculation { source, max_tokens: *draft_tokens });
+    let options = Options { speculation, ..Options::default() };
+    let engine = Engine::start(loaded.model, Arc::new(loaded.text), options)?;
     println!(
         "{}",
         json!({"model": loaded.name, "bytes": loaded.bytes, "prompt": arguments.prompt, "tokens": arguments.tokens})

@@ -54,6 +54,8 @@ pub struct Request {
     pub special_tokens: bool,
     /// If true, the prompt is computed without cached prefixes.
     pub no_cached_prefix: bool,
+    /// Maximum number of draft tokens in a step, if the engine speculates; 0 computes the text without drafts.
+    pub max_drafts: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
     /// Number of the group of requests that may share cached prefixes.
@@ -101,6 +103,10 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Number of generated tokens.
     pub completion_tokens: usize,
+    /// Number of draft tokens that were verified.
+    pub drafted_tokens: usize,
+    /// Number of draft tokens that became part of the text.
+    pub accepted_tokens: usize,
 }
 
 /// Item of a request's stream, in this order: `Started`, any number of `Prompt`s, any number of `Token`s, then one `End`

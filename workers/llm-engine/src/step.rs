@@ -32,6 +32,23 @@ pub struct Step {
     pub sequences: Vec<SequenceStep>,
 }
 
+impl Step {
+    /// Appends the rows of a sequence: of the last of `tokens`, from position `from` on. `logits` is the number of its last
+    /// rows whose logits are returned.
+    pub fn push(&mut self, tokens: &[u32], from: usize, blocks: Vec<u32>, logits: usize) {
+        let (first, context) = (self.tokens.len(), tokens.len());
+        self.tokens.extend_from_slice(&tokens[from..]);
+        self.positions.extend(from as u32..context as u32);
+        self.slots.extend((from..context).map(|position| slot(&blocks, position)));
+        self.sequences.push(SequenceStep { rows: first..self.tokens.len(), context, blocks, logits });
+    }
+}
+
+/// Returns the cache slot of a position of the sequence that holds these blocks.
+pub fn slot(blocks: &[u32], position: usize) -> u32 {
+    blocks[position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32
+}
+
 /// Size limits of a model and its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -82,6 +99,11 @@ pub trait StepModel: Send {
     /// # Errors
     /// Returns an error if it does not.
     fn check(&mut self) -> Result<()>;
+
+    /// Returns the smaller model that drafts the tokens of this one, if it has one. Its cache has as many blocks.
+    fn draft_model(&mut self) -> Option<&mut dyn StepModel> {
+        None
+    }
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()>;

@@ -7,6 +7,7 @@ use llm_engine::model::LoadOptions;
 use worker_core::ServerArguments;
 
 use crate::api::parsers::Formats;
+use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
 #[derive(Parser, Clone, Debug)]
@@ -90,6 +91,11 @@ pub struct Arguments {
     #[arg(long, env)]
     pub no_graphs: bool,
 
+    /// Speculation, as a JSON object with vLLM's fields: {"method": "ngram", "num_speculative_tokens": 7,
+    /// "prompt_lookup_min": 2, "prompt_lookup_max": 4}, or {"method": "draft_model", "model": "org/name"} [default: none]
+    #[arg(long, env, value_parser = speculative::parse)]
+    pub speculative_config: Option<SpeculativeConfig>,
+
     /// Unload the model after this many seconds without requests; the next request loads it again [default: never]
     #[arg(long, env, value_parser = count)]
     pub idle_unload: Option<usize>,
@@ -114,6 +120,7 @@ impl Arguments {
             max_waiting: self.max_waiting,
             step_tokens: self.step_tokens,
             prefix_cache: !self.no_prefix_cache,
+            speculation: self.speculative_config.as_ref().map(|config| config.speculation.clone()),
             ..Options::default()
         }
     }
@@ -248,6 +255,7 @@ mod tests {
             "--dtype f64",
             "--context 0",
             "--cache-dtype f64",
+            "--speculative-config ngram",
         ];
         for wrong in wrong {
             assert!(

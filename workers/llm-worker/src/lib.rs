@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `run` | process entry point; loading and warming up of the model |
 //! | `arguments` | command line |
+//! | `speculative` | value of `--speculative-config` |
 //! | `fetch` | model files on the Hugging Face Hub |
 //! | `identity` | names and chat template of the served model |
 //! | `served` | state of a loaded model |
@@ -22,3 +23,4 @@ pub mod page;
 pub mod routes;
 pub mod run;
 pub mod served;
+pub mod speculative;

@@ -84,11 +84,16 @@ const GAUGES: [Figure<Status, u64>; 5] = [
     }),
 ];
 
-const COUNTERS: [Figure<Status, u64>; 6] = [
+const COUNTERS: [Figure<Status, u64>; 9] = [
     ("llm_steps", "Computed steps", |status| status.steps),
     ("llm_tokens_read", "Computed prompt tokens", |status| status.tokens_read),
     ("llm_tokens_cached", "Prompt tokens found in the cache", |status| status.tokens_cached),
     ("llm_tokens_written", "Generated tokens", |status| status.tokens_written),
+    ("llm_spec_decode_num_drafts", "Verified drafts, each of one or more tokens", |status| status.drafts),
+    ("llm_spec_decode_num_draft_tokens", "Verified draft tokens", |status| status.tokens_drafted),
+    ("llm_spec_decode_num_accepted_tokens", "Draft tokens that became part of a text", |status| {
+        status.tokens_accepted
+    }),
     ("llm_preempted", "Preemptions", |status| status.preempted),
     ("llm_overhead_microseconds", "Host time of steps outside of the model", |status| status.overhead_us),
 ];

@@ -1,5 +1,5 @@
 //! Process entry point; loading and warming up of the model.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use llm_engine::engine::{Engine, IdleUnload, ModelSource};
+use llm_engine::model::drafted::load_with_draft;
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
@@ -54,14 +55,21 @@ impl Worker for LlmWorker {
         let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
+        let draft = arguments.speculative_config.as_ref().and_then(|config| config.draft_model.as_ref());
+        let draft = draft.map(|name| {
+            let found = Hub::default().model(name, None, &LanguageModel, report);
+            found.context("cannot find the draft model")
+        });
+        let draft = draft.transpose()?;
         let reading = &mut |share| progress.report(share, "reading the weights");
         let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
-            load(&path, &device.device, arguments.load(), reading).context("cannot load the model")?;
+            load_pair(&path, draft.as_deref(), &device.device, arguments.load(), reading)
+                .context("cannot load the model")?;
         progress.report(1.0, "warming up");
         let text = identity::with_template(arguments, text)?;
         // Free memory may differ later, but the number of cache blocks must not.
         let options = LoadOptions { cache_bytes: Some(cache_bytes), ..arguments.load() };
-        let files = ModelFolder { path: path.clone(), device: device.device.clone(), options };
+        let files = ModelFolder { path: path.clone(), draft, device: device.device.clone(), options };
         let idle = arguments.idle_unload.map(|seconds| IdleUnload {
             after: Duration::from_secs(seconds as u64),
             source: Box::new(files),
@@ -81,16 +89,32 @@ impl Worker for LlmWorker {
     }
 }
 
+/// Loads a model, and its draft model if it has one.
+fn load_pair(
+    path: &Path,
+    draft: Option<&Path>,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Loaded> {
+    match draft {
+        Some(draft) => load_with_draft(path, draft, device, options, progress),
+        None => load(path, device, options, progress),
+    }
+}
+
 /// Files from which an unloaded model is loaded again.
 struct ModelFolder {
     path: PathBuf,
+    draft: Option<PathBuf>,
     device: Device,
     options: LoadOptions,
 }
 
 impl ModelSource for ModelFolder {
     fn load(&mut self) -> Result<Box<dyn StepModel>> {
-        Ok(load(&self.path, &self.device, self.options, &mut |_| ())?.model)
+        let Self { path, draft, device, options } = self;
+        Ok(load_pair(path, draft.as_deref(), device, *options, &mut |_| ())?.model)
     }
 
     fn release_memory(&mut self) {

@@ -81,6 +81,52 @@ fn a_client_over_its_limit_does_not_disable_the_worker_behind_nginx() {
     assert_eq!(conditions, ["proxy_next_upstream error http_503 non_idempotent;"]);
 }
 
+fn answer(address: &str, request: &str) -> String {
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_draft_model_is_loaded_if_its_vocabulary_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_llama::write(folder.path(), true);
+    let config = |draft: &Path| format!("{{\"model\": {draft:?}}}");
+    let mut running = worker(folder.path());
+    let mut running = running.args(["--speculative-config", &config(folder.path())]).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit("http://").next().unwrap();
+    let end = "Host: localhost\r\nConnection: close\r\n";
+    while !answer(address, &format!("GET /ready HTTP/1.1\r\n{end}\r\n")).starts_with("HTTP/1.1 200") {
+        assert_eq!(running.try_wait().unwrap(), None);
+    }
+    let body = "{\"prompt\": \"Once upon a time\", \"max_tokens\": 20, \"ignore_eos\": true}";
+    let head = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    let text = answer(address, &format!("POST /v1/completions HTTP/1.1\r\n{end}{head}\r\n{body}"));
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // The model predicts itself.
+    assert!(
+        text.contains("\"rejected_prediction_tokens\":0")
+            && !text.contains("\"accepted_prediction_tokens\":0"),
+        "{text}"
+    );
+
+    let other = tempfile::tempdir().unwrap();
+    tiny_llama::write(other.path(), true);
+    let tokenizer = other.path().join("tokenizer.json");
+    let changed = std::fs::read_to_string(&tokenizer).unwrap().replace("<|im_start|>", "<|other|>");
+    std::fs::write(&tokenizer, changed).unwrap();
+    let output =
+        worker(folder.path()).args(["--speculative-config", &config(other.path())]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("has another vocabulary") && stderr.contains("<|other|>"), "{stderr}");
+}
+
 #[test]
 fn a_terminated_worker_exits_with_0() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,10 @@
 //! | `blocks` | reference-counted cache blocks and prefix sharing |
 //! | `sequence` | a request's tokens and blocks |
 //! | `scheduler` | selection of the rows of each step |
+//! | `speculation` | proposal of draft tokens, which a step verifies together |
+//! | `draft_model` | draft tokens from a smaller model |
+//! | `ngram` | draft tokens by prompt lookup |
+//! | `draft_length` | number of draft tokens, adapted to their acceptance |
 //! | `beside` | host work on other threads during a step |
 //! | `writer` | a request's text, random numbers, grammar and events |
 //! | `events` | bounded channel from the thread to a stream |
@@ -29,18 +33,23 @@ use crate::text::TextCodec;
 
 mod beside;
 pub mod blocks;
+mod draft_length;
+mod draft_model;
 mod embedding;
 mod events;
 mod limits;
+mod ngram;
 mod residency;
 pub mod scheduler;
 pub mod sequence;
+mod speculation;
 mod status;
 mod thread;
 mod writer;
 
 pub use embedding::EmbeddingResult;
 pub use residency::{IdleUnload, ModelSource, ModelState};
+pub use speculation::{DraftSource, MAX_DRAFT_TOKENS, Speculation};
 pub use status::Status;
 
 use embedding::EmbeddingJob;
@@ -48,6 +57,7 @@ use events::EventSink;
 use residency::ResidentModel;
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
+use speculation::Drafter;
 use status::{QueueSlot, Shared};
 use thread::{Command, EngineLoop};
 use writer::Writer;
@@ -73,11 +83,20 @@ pub struct Options {
     /// Maximum number of events of a stream that are not read yet. A stream above it ends with an error, because the
     /// engine waits for no reader.
     pub max_unread: usize,
+    /// Speculation: draft tokens that a step verifies together. `None` computes one token of each text in a step.
+    pub speculation: Option<Speculation>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_running: 64, max_waiting: 256, step_tokens: 512, prefix_cache: true, max_unread: 4096 }
+        Self {
+            max_running: 64,
+            max_waiting: 256,
+            step_tokens: 512,
+            prefix_cache: true,
+            max_unread: 4096,
+            speculation: None,
+        }
     }
 }
 
@@ -101,6 +120,8 @@ struct Inner {
     embedding_limit: usize,
     /// Maximum number of unread events of a stream.
     max_unread: usize,
+    /// Maximum number of draft tokens of a text in a step; 0 without speculation.
+    max_drafts: usize,
     thread: ModelThread,
 }
 
@@ -119,26 +140,31 @@ impl Engine {
     /// # Errors
     /// See [`Self::start`].
     pub fn start_unloading(
-        model: Box<dyn StepModel>,
+        mut model: Box<dyn StepModel>,
         text: Arc<TextCodec>,
         options: Options,
         idle: Option<IdleUnload>,
     ) -> Result<Self> {
-        let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread } = options;
+        let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread, speculation } =
+            options;
         let (capacity, tasks) = (model.capacity(), model.tasks());
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
+        speculation.iter().try_for_each(Speculation::check)?;
+        let max_drafts = speculation.as_ref().map_or(0, |speculation| speculation.max_tokens);
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
         ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
         let running = max_running.min(step_tokens);
         let scored_rows = (PROMPT_LOGITS_BYTES / size_of::<f32>() / capacity.vocabulary.max(1)).max(1);
+        let drafter = speculation.map(|speculation| Drafter::new(speculation, &mut *model, step_tokens));
+        let drafter = drafter.transpose()?;
         let limits = Limits { running, rows: step_tokens, scored_rows };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
         let model = ResidentModel::new(model, idle);
-        let engine_loop = EngineLoop::new(model, scheduler, step_tokens, received, shared.clone());
+        let engine_loop = EngineLoop::new(model, scheduler, drafter, step_tokens, received, shared.clone());
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
         let max_open = running.saturating_add(max_waiting);
@@ -157,6 +183,7 @@ impl Engine {
             step_tokens,
             embedding_limit,
             max_unread,
+            max_drafts,
             thread,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -179,7 +206,8 @@ impl Engine {
             .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
         let (sink, events) = EventSink::new(self.inner.max_unread);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (client, salt, limits) = (request.client, request.cache_salt, (max_tokens, capacity.vocabulary));
+        let (client, salt, limits) =
+            (request.client, request.cache_salt, (max_tokens, capacity.vocabulary, self.inner.max_drafts));
         let (scores_prompt, is_uncached) = (request.prompt_logprobs.is_some(), request.no_cached_prefix);
         let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sink, cancelled.clone());
         let sequence = Sequence::new(prompt, writer).of_client(client).with_salt(salt);
@@ -249,6 +277,11 @@ impl Engine {
     /// Returns the tasks that the model can do.
     pub fn tasks(&self) -> Tasks {
         self.inner.tasks
+    }
+
+    /// Returns the maximum number of draft tokens of a text in a step; 0 without speculation.
+    pub fn max_drafts(&self) -> usize {
+        self.inner.max_drafts
     }
 
     /// Returns the maximum length of an embedded prompt, in tokens.

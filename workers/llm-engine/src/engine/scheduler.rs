@@ -1,13 +1,16 @@
 //! Selection of the rows of each step: pure bookkeeping without threads or tensors.
 use std::collections::{HashMap, VecDeque};
 
-use crate::step::{BLOCK_SIZE, SequenceStep, Step};
+use crate::step::{BLOCK_SIZE, Step};
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
 use super::sequence::Sequence;
 
 /// Number of prompts that share the rows of a step, unless they leave some over.
 const MAX_PROMPTS_PER_GROUP: usize = 4;
+/// Maximum number of rows that decoding sequences have in a step because of drafts. With more than half as many
+/// sequences, there are no drafts: large batches compute as long as they read weights.
+const MAX_DRAFTED_ROWS: usize = 32;
 /// Interval, in steps, at which admission is retried even if no more blocks are free.
 const RETRY_STEPS: u64 = 16;
 
@@ -43,19 +46,12 @@ impl Plan {
     }
 
     fn push<W>(&mut self, sequence: &Sequence<W>) {
-        let Step { tokens, positions, slots, sequences } = &mut self.step;
-        let (first, from, context) = (tokens.len(), sequence.computed, sequence.computed + sequence.rows);
-        tokens.extend_from_slice(&sequence.tokens[from..context]);
-        positions.extend(from as u32..context as u32);
-        let slot = |position: usize| {
-            sequence.blocks[position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32
-        };
-        slots.extend((from..context).map(slot));
+        let (from, context) = (sequence.computed, sequence.computed + sequence.rows);
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
         blocks.extend_from_slice(&sequence.blocks);
         let logits = sequence.wanted(from..context).len();
-        sequences.push(SequenceStep { rows: first..tokens.len(), context, blocks, logits });
+        self.step.push(&sequence.tokens[..context], from, blocks, logits);
     }
 }
 
@@ -70,9 +66,9 @@ pub struct Counters {
     pub preempted: u64,
 }
 
-/// Batches requests into steps. Decoding sequences come first, with one row each; the remaining rows go to
-/// prompts, in chunks, first come, first served. Of the waiting requests, those of the clients with the fewest running
-/// ones are admitted first. When blocks run out, the youngest sequence is preempted: it
+/// Batches requests into steps. Decoding sequences come first, with one row each and those of their drafts; the
+/// remaining rows go to prompts, in chunks, first come, first served. Of the waiting requests, those of the clients with
+/// the fewest running ones are admitted first. When blocks run out, the youngest sequence is preempted: it
 /// releases its blocks and recomputes its tokens later. The oldest sequence therefore advances in every step.
 pub struct Scheduler<W> {
     pool: BlockPool,
@@ -174,15 +170,52 @@ impl<W> Scheduler<W> {
         self.plans += 1;
         self.filling.clear();
         self.running.iter_mut().for_each(|sequence| sequence.rows = 0);
+        self.reserve_drafts();
         let mut index = 0;
         while index < self.running.len() {
             if self.running[index].pending() == 1 {
-                self.assign_rows(index, 1, plan);
+                let rows = 1 + self.running[index].drafted;
+                let assigned = self.assign_rows(index, rows, plan);
+                self.running[index].keep_drafts(assigned.saturating_sub(1));
             }
             index += 1;
         }
         self.plan_prompts(plan);
         self.running.iter().filter(|sequence| sequence.rows > 0).for_each(|sequence| plan.push(sequence));
+    }
+
+    /// Returns the maximum number of draft tokens of each decoding sequence in the next step. One more than it is a
+    /// power of two; it is 0 if too many sequences are decoding.
+    pub fn max_drafts(&self) -> usize {
+        let decoding = self.running.iter().filter(|sequence| sequence.is_decoding()).count();
+        // Prompts get at least half of the rows.
+        let rows = MAX_DRAFTED_ROWS.min(self.limits.rows / 2) / decoding.max(1);
+        rows.checked_ilog2().map_or(0, |log| (1 << log) - 1)
+    }
+
+    /// Returns the sequences whose next rows may include draft tokens.
+    pub fn decoding(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+        self.running.iter_mut().filter(|sequence| sequence.is_decoding())
+    }
+
+    /// Allocates the blocks of draft tokens, and drops those for which there are too few. Leaves a block for each
+    /// sequence, so that drafts cause no preemption.
+    pub fn reserve_drafts(&mut self) {
+        let spare = self.running.len();
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.drafted > 0) {
+            while sequence.blocks_missing() > 0 && self.pool.available() > spare {
+                sequence.blocks.extend(self.pool.allocate());
+            }
+            let rows = (sequence.blocks.len() * BLOCK_SIZE).saturating_sub(sequence.computed);
+            sequence.keep_drafts(rows.saturating_sub(1));
+        }
+    }
+
+    /// Registers the blocks that accepted drafts filled, and releases those of rejected ones. The drafts of the committed
+    /// step must be verified.
+    pub fn settle(&mut self) {
+        let pool = &mut self.pool;
+        self.running.iter_mut().for_each(|sequence| sequence.settle(pool));
     }
 
     /// Records that the planned step is computed, or queued before all later steps.
@@ -369,6 +402,7 @@ impl<W> Scheduler<W> {
             !theirs
         });
         self.pool.release_all(&mut sequence.blocks);
+        sequence.keep_drafts(0);
         (sequence.computed, sequence.rows, sequence.missing, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;
         let place = self.waiting.partition_point(|other| other.id < sequence.id);

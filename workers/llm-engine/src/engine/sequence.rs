@@ -9,9 +9,15 @@ use super::blocks::{BlockPool, BlockTokens, Parent};
 pub struct Sequence<W> {
     /// Id in the order of submission.
     pub(super) id: u64,
-    /// Prompt and generated tokens.
+    /// Prompt, generated tokens and drafts.
     pub(super) tokens: Vec<u32>,
     prompt: usize,
+    /// Number of draft tokens, which the next step verifies.
+    pub(super) drafted: usize,
+    /// Number of its first positions that a draft model has computed, and their hash.
+    pub(super) draft_prefix: (usize, u64),
+    /// Number of positions in the cache before drafts of the current step were accepted.
+    accepted_from: Option<usize>,
     /// Number of positions whose keys and values are in the cache.
     pub(super) computed: usize,
     /// Blocks that hold these positions, in order.
@@ -42,6 +48,9 @@ impl<W> Sequence<W> {
             id: 0,
             prompt: prompt.len(),
             tokens: prompt,
+            drafted: 0,
+            draft_prefix: (0, 0),
+            accepted_from: None,
             computed: 0,
             blocks: Vec::new(),
             rows: 0,
@@ -88,10 +97,66 @@ impl<W> Sequence<W> {
 
     /// Returns the tokens generated so far.
     pub fn written(&self) -> &[u32] {
-        &self.tokens[self.prompt..]
+        &self.tokens[self.prompt..self.tokens.len() - self.drafted]
     }
 
-    /// Borrows the prompt, the generated tokens and the attached data simultaneously.
+    /// Returns the prompt, the generated tokens and the drafts.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Returns the draft tokens, which follow the generated ones.
+    pub fn drafts(&self) -> &[u32] {
+        &self.tokens[self.tokens.len() - self.drafted..]
+    }
+
+    /// Appends draft tokens, which the next step verifies.
+    pub fn push_drafts(&mut self, drafts: &[u32]) {
+        self.tokens.extend_from_slice(drafts);
+        self.drafted += drafts.len();
+    }
+
+    /// Replaces the draft token number `place`.
+    pub(super) fn set_draft(&mut self, place: usize, token: u32) {
+        let first = self.tokens.len() - self.drafted;
+        self.tokens[first + place] = token;
+    }
+
+    /// Returns the number of the group of sequences that may share blocks.
+    pub(super) fn salt(&self) -> u128 {
+        self.salt
+    }
+
+    /// Drops all draft tokens but the first `count`.
+    pub(super) fn keep_drafts(&mut self, count: usize) {
+        let dropped = self.drafted.saturating_sub(count);
+        self.tokens.truncate(self.tokens.len() - dropped);
+        self.drafted -= dropped;
+    }
+
+    /// Removes the draft tokens and returns them. The caller appends those that are accepted, and calls
+    /// [`Self::accept`].
+    pub fn take_drafts(&mut self) -> Vec<u32> {
+        self.tokens.split_off(self.tokens.len() - std::mem::take(&mut self.drafted))
+    }
+
+    /// Records that the first `count` drafts of the committed step are accepted: their keys and values are in the cache.
+    pub fn accept(&mut self, count: usize) {
+        self.accepted_from = Some(self.computed);
+        self.computed += count;
+    }
+
+    /// Registers the blocks that accepted drafts filled, and releases those of rejected ones.
+    pub(super) fn settle(&mut self, pool: &mut BlockPool) {
+        let Some(from) = self.accepted_from.take() else { return };
+        self.register(from, pool);
+        for block in self.blocks.drain(self.tokens.len().div_ceil(BLOCK_SIZE).min(self.blocks.len())..).rev()
+        {
+            pool.release(block);
+        }
+    }
+
+    /// Borrows the prompt, the generated tokens with the drafts, and the attached data simultaneously.
     pub fn parts(&mut self) -> (&[u32], &[u32], &mut W) {
         let (prompt, written) = self.tokens.split_at(self.prompt);
         (prompt, written, &mut self.writer)
@@ -131,7 +196,7 @@ impl<W> Sequence<W> {
     pub(super) fn wanted(&self, rows: Range<usize>) -> Range<usize> {
         let first = match self.scored {
             Some(scored) if self.has_unscored_rows() => scored.max(rows.start).min(rows.end),
-            _ if rows.end == self.tokens.len() => rows.end - 1,
+            _ if rows.end == self.tokens.len() => rows.end - 1 - self.drafted,
             _ => rows.end,
         };
         first..rows.end
@@ -139,7 +204,8 @@ impl<W> Sequence<W> {
 
     /// Returns the positions whose logits the committed step returned.
     pub fn returned(&self) -> Range<usize> {
-        self.wanted(self.computed - self.rows..self.computed)
+        let end = self.computed + self.drafted;
+        self.wanted(end - self.rows..end)
     }
 
     /// Records that the logits of the prompt rows before `position` were read.
@@ -149,12 +215,17 @@ impl<W> Sequence<W> {
 
     /// Returns true if the logits of its last row are needed, because all of its tokens are computed.
     pub(super) fn wants_logits(&self) -> bool {
-        self.rows > 0 && self.computed == self.tokens.len()
+        self.rows > 0 && self.computed + self.drafted == self.tokens.len()
     }
 
-    /// Returns the number of tokens that are not in the cache.
+    /// Returns the number of tokens, without drafts, that are not in the cache.
     pub(super) fn pending(&self) -> usize {
-        self.tokens.len() - self.computed
+        self.tokens.len() - self.drafted - self.computed
+    }
+
+    /// Returns true if its next row is followed by a token to sample, so that drafts may follow it.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.pending() == 1 && !self.has_unscored_rows()
     }
 
     /// Returns the number of additional blocks that its tokens need.
@@ -236,13 +307,19 @@ impl<W> Sequence<W> {
         }
     }
 
-    /// Marks the planned rows as computed, and registers full blocks for sharing.
+    /// Marks the planned rows, except drafts, as computed, and registers full blocks for sharing.
     pub(super) fn commit(&mut self, pool: &mut BlockPool) {
-        let first = self.computed / BLOCK_SIZE;
-        self.computed += self.rows;
+        let from = self.computed;
+        self.computed += self.rows.saturating_sub(self.drafted);
+        self.register(from, pool);
+    }
+
+    /// Registers the blocks that are full since `from` positions were computed.
+    fn register(&mut self, from: usize, pool: &mut BlockPool) {
         if !pool.shares() {
             return;
         }
+        let first = from / BLOCK_SIZE;
         for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK_SIZE).enumerate().skip(first) {
             if let Some(tokens) = tokens.first_chunk() {
                 let parent = self.parent_of(block);

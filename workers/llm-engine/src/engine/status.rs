@@ -26,12 +26,31 @@ pub struct Status {
     pub tokens_written: u64,
     /// Number of preemptions.
     pub preempted: u64,
+    /// Number of drafts, each of one or more tokens, that were verified.
+    pub drafts: u64,
+    /// Number of draft tokens that were verified.
+    pub tokens_drafted: u64,
+    /// Number of draft tokens that became part of a text.
+    pub tokens_accepted: u64,
     /// Total host time of steps outside of model and sampler, in microseconds.
     pub overhead_us: u64,
     /// State of the model's weights.
     pub model: ModelState,
     /// Error message, if the engine has failed.
     pub failed: Option<String>,
+}
+
+/// Token counts of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StepTokens {
+    /// Number of generated tokens.
+    pub(super) written: u64,
+    /// Number of drafts.
+    pub(super) drafts: u64,
+    /// Number of their tokens.
+    pub(super) drafted: u64,
+    /// Number of accepted tokens of drafts.
+    pub(super) accepted: u64,
 }
 
 pub(super) type Hook = Box<dyn Fn(&str) + Send + Sync>;
@@ -94,10 +113,13 @@ impl Shared {
     }
 
     /// Counts a completed step.
-    pub(super) fn count_step(&self, written: usize, overhead_us: u64) {
+    pub(super) fn count_step(&self, tokens: StepTokens, overhead_us: u64) {
         let mut status = self.snapshot();
         status.steps += 1;
-        status.tokens_written += written as u64;
+        status.tokens_written += tokens.written;
+        status.drafts += tokens.drafts;
+        status.tokens_drafted += tokens.drafted;
+        status.tokens_accepted += tokens.accepted;
         status.overhead_us = overhead_us;
     }
 

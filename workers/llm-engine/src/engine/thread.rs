@@ -17,7 +17,8 @@ use super::embedding::{self, EmbeddingJob};
 use super::residency::{ModelState, ResidentModel};
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
-use super::status::Shared;
+use super::speculation::Drafter;
+use super::status::{Shared, StepTokens};
 use super::writer::Writer;
 
 /// Maximum number of consecutive failed steps while the device still works.
@@ -36,6 +37,7 @@ pub(super) struct EngineLoop {
     model: ResidentModel,
     sampler: Sampler,
     scheduler: Scheduler<Writer>,
+    drafter: Option<Drafter>,
     plan: Plan,
     commands: Receiver<Command>,
     embeddings: VecDeque<EmbeddingJob>,
@@ -53,6 +55,7 @@ impl EngineLoop {
     pub(super) fn new(
         model: ResidentModel,
         scheduler: Scheduler<Writer>,
+        drafter: Option<Drafter>,
         rows: usize,
         commands: Receiver<Command>,
         shared: Arc<Shared>,
@@ -61,6 +64,7 @@ impl EngineLoop {
             model,
             sampler: Sampler::new(),
             scheduler,
+            drafter,
             plan: Plan::default(),
             commands,
             embeddings: VecDeque::new(),
@@ -164,6 +168,7 @@ impl EngineLoop {
     fn unload_model(&mut self) {
         self.sampler = Sampler::new();
         self.scheduler.forget_cached();
+        self.drafter.iter_mut().for_each(Drafter::forget);
         self.shared.set_model(ModelState::Unloaded);
         self.model.unload();
     }
@@ -194,26 +199,45 @@ impl EngineLoop {
 
     /// Computes one step. `from` is when its host work began; `excluded` is time since then spent elsewhere.
     fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
+        excluded += self.propose_drafts()?;
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
         ensure!(!self.plan.step.tokens.is_empty(), "none of {running} running sequences was scheduled");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
-        let masked = self.scheduler.will_await_token().map(|sequence| &mut sequence.writer);
-        let masked = masked.filter(|writer| writer.has_grammar());
+        let masked = self.scheduler.will_await_token().filter(|sequence| sequence.writer.has_grammar());
         let (model, plan) = (self.model.get()?, &self.plan);
-        let logits = match run_beside(masked, Writer::prepare_mask, || compute(model, plan)) {
+        let logits = match run_beside(masked, Sequence::prepare_masks, || compute(model, plan)) {
             Ok(logits) => logits,
             Err(error) => return self.fail_step(error),
         };
         self.failures = 0;
         excluded += begin.elapsed();
         self.scheduler.commit(&self.plan);
-        let (written, sampling) = self.write(&logits)?;
+        let (tokens, sampling) = self.write(&logits)?;
+        self.scheduler.settle();
         let overhead = from.elapsed().saturating_sub(excluded + sampling);
         self.overhead += overhead;
-        self.shared.count_step(written, self.overhead.as_micros() as u64);
+        self.shared.count_step(tokens, self.overhead.as_micros() as u64);
         Ok(())
+    }
+
+    /// Proposes draft tokens, if the engine speculates, and returns the time that a draft model took. If that model fails,
+    /// the engine speculates no more.
+    fn propose_drafts(&mut self) -> Result<Duration> {
+        let Some(drafter) = &mut self.drafter else { return Ok(Duration::ZERO) };
+        let error = match drafter.propose(&mut self.scheduler, self.model.get()?) {
+            Ok(took) => return Ok(took),
+            Err(error) => error,
+        };
+        self.model.get()?.check().with_context(|| error_summary(&error))?;
+        tracing::error!(
+            code = "speculation_failed",
+            "speculation is off until the worker is restarted: {error:#}"
+        );
+        self.scheduler.decoding().for_each(|sequence| sequence.keep_drafts(0));
+        self.drafter = None;
+        Ok(Duration::ZERO)
     }
 
     /// Fails the requests of a failed step; continues with the others if the device still works.
@@ -232,15 +256,15 @@ impl EngineLoop {
         Ok(())
     }
 
-    /// Samples the next tokens. Returns the number of generated tokens and the time spent in sampling.
-    fn write(&mut self, logits: &Tensor) -> Result<(usize, Duration)> {
+    /// Samples the next tokens. Returns the token counts and the time spent in sampling.
+    fn write(&mut self, logits: &Tensor) -> Result<(StepTokens, Duration)> {
         let mut rows = Vec::new();
         self.scheduler.planned().for_each(|sequence| sequence.push_rows(&mut rows));
         let begin = Instant::now();
         if rows.is_empty() {
             // Otherwise the host would queue many prompt steps ahead, which could not be cancelled.
             logits.device().synchronize().context("waiting for a step failed")?;
-            return Ok((0, begin.elapsed()));
+            return Ok((StepTokens::default(), begin.elapsed()));
         }
         let sampled = match self.sampler.sample(logits, &rows) {
             Ok(sampled) => sampled.into_iter().map(Ok).collect(),
@@ -250,8 +274,9 @@ impl EngineLoop {
         ensure!(sampled.len() == rows.len(), "sampled {} tokens for {} rows", sampled.len(), rows.len());
         drop(rows);
         let mut sampled = sampled.into_iter();
-        let written = self.scheduler.planned().map(|sequence| sequence.write(&mut sampled)).sum();
-        Ok((written, elapsed))
+        let mut tokens = StepTokens::default();
+        self.scheduler.planned().for_each(|sequence| sequence.write(&mut sampled, &mut tokens));
+        Ok((tokens, elapsed))
     }
 
     /// Computes a batch of the embedding jobs. Returns the time it took.

@@ -1,4 +1,5 @@
 //! A request's text, random numbers, grammar and events.
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +12,10 @@ use crate::request::{Event, LogProb, Request, Sampling, StopReason, TokenLogProb
 use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, TextCodec, TextStream};
 
+use super::draft_length::DraftLength;
 use super::events::EventSink;
 use super::sequence::Sequence;
-use super::status::{QueueSlot, Shared};
+use super::status::{QueueSlot, Shared, StepTokens};
 
 /// Turns a request's tokens into events. Its stream always receives exactly one [`Event::End`] or
 /// [`Event::Error`], at the latest when the writer is dropped.
@@ -23,6 +25,7 @@ pub(super) struct Writer {
     early_sampling: Sampling,
     min_tokens: usize,
     max_tokens: usize,
+    vocabulary: usize,
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
     logprobs: Option<usize>,
@@ -32,8 +35,13 @@ pub(super) struct Writer {
     text: Arc<TextCodec>,
     stream: TextStream,
     grammar: Option<Grammar>,
-    /// Random generator; each token consumes one number.
+    /// Random generator; each token consumes one number, accepted draft tokens included.
     random: StdRng,
+    /// Random numbers of the next tokens.
+    draws: VecDeque<f32>,
+    draft_length: DraftLength,
+    /// Number of the current step's rows whose tokens can be used: a grammar limits the drafts that may be accepted.
+    usable_rows: usize,
     events: EventSink,
     cancelled: Arc<AtomicBool>,
     started: bool,
@@ -46,10 +54,10 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Splits a request into its prompt and its writer. `max_tokens` is the requested limit, or what fits, of a model
-    /// with `vocabulary` tokens.
+    /// with `vocabulary` tokens; `max_drafts` is the engine's limit of draft tokens.
     pub(super) fn new(
         request: Request,
-        (max_tokens, vocabulary): (usize, usize),
+        (max_tokens, vocabulary, max_drafts): (usize, usize, usize),
         grammar: Option<Grammar>,
         text: &Arc<TextCodec>,
         slot: QueueSlot,
@@ -67,12 +75,14 @@ impl Writer {
         let ends = ends.iter().filter(|end| (**end as usize) < vocabulary).chain(&stop_token_ids);
         let mut early_sampling = sampling.clone();
         early_sampling.logit_bias.extend(ends.map(|end| (*end, f32::NEG_INFINITY)));
+        let draft_length = DraftLength::new(request.max_drafts.map_or(max_drafts, |own| own.min(max_drafts)));
         let random = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
         let writer = Self {
             sampling,
             early_sampling,
             min_tokens,
             max_tokens,
+            vocabulary,
             stop_tokens: stop_token_ids,
             ignore_eos,
             logprobs,
@@ -82,6 +92,9 @@ impl Writer {
             text: text.clone(),
             grammar,
             random,
+            draws: VecDeque::new(),
+            draft_length,
+            usable_rows: 1,
             events,
             cancelled,
             started: false,
@@ -109,23 +122,23 @@ impl Writer {
         self.ending.is_some()
     }
 
-    /// Computes the mask of the next token, if the text has a grammar.
-    pub(super) fn prepare_mask(&mut self) {
-        self.grammar.iter_mut().for_each(Grammar::prepare);
-    }
-
     /// Returns true if the text has a grammar.
     pub(super) fn has_grammar(&self) -> bool {
         self.grammar.is_some()
     }
 
-    /// Adds the sampler's input for the tokens that follow the positions `scored` of the prompt and, if `is_sampled`, for
-    /// the next token, which consumes a random number.
+    /// Returns true if `token` ends the text and is not part of it.
+    fn is_end(&self, token: u32) -> bool {
+        (!self.ignore_eos && self.text.is_end(token)) || self.stop_tokens.contains(&token)
+    }
+
+    /// Adds the sampler's input for the tokens that follow the positions `scored` of the prompt and, if `drafted` is not
+    /// `None`, for the next token and those after each of so many drafts, which are the last of `text`.
     fn push_rows<'a>(
         &'a mut self,
-        (prompt, written): (&'a [u32], &'a [u32]),
+        (prompt, text): (&'a [u32], &'a [u32]),
         scored: Range<usize>,
-        is_sampled: bool,
+        drafted: Option<usize>,
         rows: &mut Vec<Row<'a>>,
     ) {
         // The largest bias makes the prompt's token the most likely one, and log probabilities ignore biases.
@@ -136,25 +149,49 @@ impl Writer {
         };
         let targets = prompt.get(scored.start + 1..scored.end + 1).unwrap_or_default();
         self.prompt_sampling = targets.iter().map(select).collect();
-        let logprobs = self.prompt_logprobs;
-        let row = |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs };
-        rows.extend(self.prompt_sampling.iter().map(row));
-        if !is_sampled {
-            return;
+        let (written, drafts) = text.split_at(text.len() - drafted.unwrap_or(0));
+        if let Some(drafted) = drafted {
+            self.draw(1 + drafted);
+            self.usable_rows = match self.grammar.as_mut().map(|grammar| grammar.prepare(drafts)) {
+                None => 1 + drafted,
+                Some(Ok(masks)) => masks,
+                Some(Err(error)) => {
+                    self.ending = Some(error_event("grammar", &error));
+                    0
+                }
+            };
         }
-        let draw = self.random.random();
-        let allowed = match self.grammar.as_mut().map(Grammar::allowed) {
-            None => None,
-            Some(Ok(allowed)) => Some(allowed),
-            Some(Err(error)) => {
-                self.ending = Some(error_event("grammar", &error));
-                None
-            }
-        };
-        let is_early = self.usage.completion_tokens < self.min_tokens
+        let (writer, logprobs) = (&*self, self.prompt_logprobs);
+        let row = |sampling| Row { sampling, draw: 0.0, prompt: &[], written: &[], allowed: None, logprobs };
+        rows.extend(writer.prompt_sampling.iter().map(row));
+        for place in 0..drafted.map_or(0, |drafted| 1 + drafted) {
+            // Rows without a mask of their own get another one, and are not used.
+            let allowed = writer.grammar.as_ref().and_then(|grammar| grammar.mask(place));
+            let row = writer.row(prompt, &text[..written.len() + place], place, allowed);
+            rows.push(Row { logprobs: writer.logprobs, ..row });
+        }
+    }
+
+    /// Generates the random numbers of the next `count` tokens.
+    fn draw(&mut self, count: usize) {
+        while self.draws.len() < count {
+            self.draws.push_back(self.random.random());
+        }
+    }
+
+    /// Returns the sampler's input for the token after `place` drafts, which are the last of `text`.
+    fn row<'a>(
+        &'a self,
+        prompt: &'a [u32],
+        text: &'a [u32],
+        place: usize,
+        allowed: Option<&'a [u32]>,
+    ) -> Row<'a> {
+        let is_early = self.usage.completion_tokens + place < self.min_tokens
             && allowed.is_none_or(|allowed| allows_others(allowed, self.text.ends()));
         let sampling = if is_early { &self.early_sampling } else { &self.sampling };
-        rows.push(Row { sampling, draw, prompt, written, allowed, logprobs: self.logprobs });
+        let draw = self.draws.get(place).copied().unwrap_or_default();
+        Row { sampling, draw, prompt, written: text, allowed, logprobs: None }
     }
 
     /// Reports the log probabilities of prompt tokens. `targets` are the tokens themselves.
@@ -181,7 +218,8 @@ impl Writer {
             return false;
         }
         let token = sampled.token;
-        if (!self.ignore_eos && self.text.is_end(token)) || self.stop_tokens.contains(&token) {
+        self.draws.pop_front();
+        if self.is_end(token) {
             self.end(StopReason::Stop);
             return false;
         }
@@ -244,45 +282,115 @@ impl Drop for Writer {
 }
 
 impl Sequence<Writer> {
-    /// Returns the positions of the prompt whose next tokens the committed step scored, and true if the step returned
-    /// the logits of the next token.
-    fn scored(&self) -> (Range<usize>, bool) {
+    /// Returns the number of draft tokens that the text should get in the next step, at most `most`.
+    pub(super) fn wanted_drafts(&mut self, most: usize) -> usize {
+        let writer = &mut self.writer;
+        // The last token needs no draft.
+        let left = writer.max_tokens.saturating_sub(writer.usage.completion_tokens + 1);
+        let wanted = writer.draft_length.next().min(most).min(left);
+        writer.draw(wanted);
+        wanted
+    }
+
+    /// Returns the sampler's input for the draft token number `place`, with the random number of the text's own token.
+    pub(super) fn draft_row(&self, place: usize) -> Row<'_> {
+        let text = &self.tokens()[..self.tokens().len() - self.drafts().len() + place];
+        let (prompt, text) = text.split_at(self.prompt().len());
+        self.writer.row(prompt, text, place, None)
+    }
+
+    /// Drops the drafts from the first token that would end the text, or that the model does not know.
+    pub(super) fn drop_invalid_drafts(&mut self) {
+        let is_invalid =
+            |token: &u32| self.writer.is_end(*token) || *token as usize >= self.writer.vocabulary;
+        let end = self.drafts().iter().position(is_invalid);
+        self.keep_drafts(end.unwrap_or(usize::MAX));
+    }
+
+    /// Computes the masks of the tokens to sample, if the text has a grammar.
+    pub(super) fn prepare_masks(&mut self) {
+        let drafted = self.drafts().len();
+        let (_, written, writer) = self.parts();
+        let drafts = &written[written.len() - drafted..];
+        // The sampler's input reports an error.
+        writer.grammar.iter_mut().for_each(|grammar| _ = grammar.prepare(drafts));
+    }
+
+    /// Returns the positions of the prompt whose next tokens the committed step scored and, if the step returned the
+    /// logits of the next token, the number of drafts whose logits it also returned.
+    fn scored(&self) -> (Range<usize>, Option<usize>) {
         let returned = self.returned();
-        let is_sampled = self.wants_logits() && !returned.is_empty();
-        (returned.start..returned.end - usize::from(is_sampled), is_sampled)
+        let drafted = (self.wants_logits() && !returned.is_empty()).then(|| self.drafts().len());
+        (returned.start..returned.end - drafted.map_or(0, |drafted| 1 + drafted), drafted)
     }
 
     /// Adds the sampler's input for all rows of logits that the committed step returned.
     pub(super) fn push_rows<'a>(&'a mut self, rows: &mut Vec<Row<'a>>) {
-        let (scored, is_sampled) = self.scored();
+        let (scored, drafted) = self.scored();
         let (prompt, written, writer) = self.parts();
-        writer.push_rows((prompt, written), scored, is_sampled, rows);
+        writer.push_rows((prompt, written), scored, drafted, rows);
     }
 
-    /// Takes the results of its rows, which are tokens or errors of sampling. Returns the number of generated tokens.
-    pub(super) fn write(&mut self, results: &mut impl Iterator<Item = Result<Sampled, String>>) -> usize {
-        let (scored, is_sampled) = self.scored();
-        let results: Vec<_> = results.take(scored.len() + usize::from(is_sampled)).collect();
-        let mut results: Vec<Sampled> = match results.into_iter().collect() {
-            Ok(results) => results,
-            Err(message) => {
-                self.writer.fail("sampling", message);
-                return 0;
+    /// Takes the results of its rows, which are tokens or errors of sampling. A draft is accepted as long as its tokens are
+    /// those that were sampled in their places: the text is the same as without drafts.
+    pub(super) fn write(
+        &mut self,
+        results: &mut impl Iterator<Item = Result<Sampled, String>>,
+        counts: &mut StepTokens,
+    ) {
+        let (scored, drafted) = self.scored();
+        let rows: Vec<_> = results.take(scored.len() + drafted.map_or(0, |drafted| 1 + drafted)).collect();
+        let mut rows = rows.into_iter();
+        let prompt_rows: Result<Vec<Sampled>, String> = rows.by_ref().take(scored.len()).collect();
+        match prompt_rows {
+            Ok(prompt_rows) if !prompt_rows.is_empty() => {
+                let (prompt, _, writer) = self.parts();
+                let targets = prompt.get(scored.start + 1..).unwrap_or_default();
+                writer.write_prompt(targets, prompt_rows.into_iter());
+                self.set_scored(scored.end);
             }
-        };
-        let sampled = if is_sampled { results.pop() } else { None };
-        if !results.is_empty() {
-            let (prompt, _, writer) = self.parts();
-            writer.write_prompt(prompt.get(scored.start + 1..).unwrap_or_default(), results.into_iter());
-            self.set_scored(scored.end);
+            Ok(_) => {}
+            Err(message) => return self.writer.fail("sampling", message),
         }
-        let Some(sampled) = sampled else { return 0 };
-        let (token, cached) = (sampled.token, self.cached());
-        let written = self.writer.write(sampled, cached);
-        if written {
+        if drafted.is_some() {
+            self.write_tokens(rows, counts);
+        }
+    }
+
+    /// Appends the sampled tokens up to the first that differs from its draft.
+    fn write_tokens(&mut self, rows: impl Iterator<Item = Result<Sampled, String>>, counts: &mut StepTokens) {
+        let drafts = self.take_drafts();
+        self.writer.usage.drafted_tokens += drafts.len();
+        let (cached, mut accepted) = (self.cached(), 0);
+        for (place, row) in rows.enumerate().take(self.writer.usable_rows) {
+            if self.writer.ending.is_some() {
+                break;
+            }
+            let sampled = match row {
+                Ok(sampled) => sampled,
+                Err(message) => {
+                    self.writer.fail("sampling", message);
+                    break;
+                }
+            };
+            let token = sampled.token;
+            let is_draft = drafts.get(place) == Some(&token);
+            self.writer.usage.accepted_tokens += usize::from(is_draft);
+            if !self.writer.write(sampled, cached) {
+                break;
+            }
             self.push(token);
+            counts.written += 1;
+            if !is_draft {
+                break;
+            }
+            accepted += 1;
         }
-        usize::from(written)
+        self.accept(accepted);
+        self.writer.draft_length.record(drafts.len(), accepted);
+        counts.drafts += u64::from(!drafts.is_empty());
+        counts.drafted += drafts.len() as u64;
+        counts.accepted += accepted as u64;
     }
 }
 

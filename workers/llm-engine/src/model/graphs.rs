@@ -1,14 +1,17 @@
 //! Graphs of decoding steps: captured once for each shape, then replayed by one call.
 //!
-//! A step in which every sequence has one row is padded to a batch of a power of two. Its shapes then depend only on
-//! that batch and on the width of the block table. Tokens, positions, slots, lengths and block tables are in one tensor,
-//! which is written in place before a replay. The rows that pad the batch write to a block that no sequence uses.
+//! A step that returns the logits of all rows is padded: to a batch of a power of two, and to as many rows of each
+//! sequence, which are one, or more with drafts. Its shapes then depend only on these two numbers and on the width of the
+//! block table. Tokens, positions, slots, lengths and block tables are in one tensor, which is written in place before a
+//! replay. The rows that pad the step write to a block that no sequence uses.
 use candle_core::{Device, Result, Tensor};
 
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
-/// Maximum number of sequences of a step that is replayed.
-const MAX_BATCH: usize = 64;
+/// Maximum number of rows of a step that is replayed.
+const MAX_ROWS: usize = 64;
+/// Maximum number of rows of each of its sequences.
+const MAX_SEQUENCE_ROWS: usize = 16;
 /// Graphs are captured until their memory exceeds this number of bytes.
 #[cfg(feature = "rocm")]
 const MAX_BYTES: usize = 1 << 30;
@@ -16,27 +19,45 @@ const MAX_BYTES: usize = 1 << 30;
 #[cfg(feature = "rocm")]
 const CHECKED_REPLAYS: u32 = 3;
 
-/// Returns a decoding step whose batch is padded to a power of two with rows that use `unused_block`; `None` if the step
-/// is no decoding step or has too many sequences.
+/// Returns a decoding step whose batch and whose rows of each sequence are padded to powers of two with rows that use
+/// `unused_block`; `None` if the step is no decoding step or has too many rows.
 pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
-    let is_decoding = |sequence: &SequenceStep| sequence.rows.len() == 1 && sequence.logits == 1;
-    let batch = step.sequences.len();
-    if batch == 0 || batch > MAX_BATCH || !step.sequences.iter().all(is_decoding) {
+    let is_decoding = |sequence: &SequenceStep| sequence.logits == sequence.rows.len();
+    let rows = step.sequences.iter().map(|sequence| sequence.rows.len()).max()?.next_power_of_two();
+    let batch = step.sequences.len().next_power_of_two();
+    if rows > MAX_SEQUENCE_ROWS || batch * rows > MAX_ROWS || !step.sequences.iter().all(is_decoding) {
         return None;
     }
-    let mut step = step.clone();
-    for row in batch..batch.next_power_of_two() {
-        step.tokens.push(0);
-        step.positions.push(0);
-        step.slots.push(unused_block * BLOCK_SIZE as u32);
-        step.sequences.push(SequenceStep {
-            rows: row..row + 1,
-            context: 1,
-            blocks: vec![unused_block],
-            logits: 1,
-        });
+    let unused = SequenceStep { rows: 0..0, context: 0, blocks: Vec::new(), logits: 0 };
+    let mut padded = Step::default();
+    for sequence in step.sequences.iter().chain(std::iter::repeat(&unused)).take(batch) {
+        let (first, missing) = (padded.tokens.len(), rows - sequence.rows.len());
+        padded.tokens.extend(&step.tokens[sequence.rows.clone()]);
+        padded.positions.extend(&step.positions[sequence.rows.clone()]);
+        padded.slots.extend(&step.slots[sequence.rows.clone()]);
+        // Rows after a sequence's own see its cache, but not the other way round.
+        let context = sequence.context + missing;
+        let mut blocks = sequence.blocks.clone();
+        if missing > 0 {
+            padded.tokens.resize(first + rows, 0);
+            padded.positions.resize(first + rows, 0);
+            padded.slots.resize(first + rows, unused_block * BLOCK_SIZE as u32);
+            blocks.resize(blocks.len().max(context.div_ceil(BLOCK_SIZE)), unused_block);
+        }
+        padded.sequences.push(SequenceStep { rows: first..first + rows, context, blocks, logits: rows });
     }
-    Some(step)
+    Some(padded)
+}
+
+/// Returns the rows of a padded step's logits that belong to the step.
+#[cfg(feature = "rocm")]
+fn unpadded(logits: &Tensor, step: &Step, padded: &Step) -> Result<Tensor> {
+    let pairs = || step.sequences.iter().zip(&padded.sequences);
+    if pairs().all(|(own, padded)| own.rows.start == padded.rows.start) {
+        return logits.narrow(0, 0, step.tokens.len());
+    }
+    let rows = pairs().flat_map(|(own, padded)| (padded.rows.start as u32..).take(own.rows.len()));
+    logits.index_select(&Tensor::from_iter(rows, logits.device())?, 0)
 }
 
 /// A model that computes steps from uploaded inputs, without reading the host's values.
@@ -81,7 +102,7 @@ impl DecodeGraphs {
         #[cfg(feature = "rocm")]
         if let (Some(captured), Some(padded)) = (&mut self.captured, padded(step, model.unused_block())) {
             let logits = captured.step(model, &padded)?;
-            return logits.narrow(0, 0, step.sequences.len()).map(Some);
+            return unpadded(&logits, step, &padded).map(Some);
         }
         let _ = (model, step);
         Ok(None)
@@ -111,8 +132,8 @@ mod captured {
 
     /// The graph of one shape.
     pub(super) struct StepGraph {
-        /// Number of sequences and number of inputs.
-        shape: (usize, usize),
+        /// Number of sequences, of rows and of inputs.
+        shape: (usize, usize, usize),
         inputs: Tensor,
         logits: Tensor,
         graph: RocmGraph,
@@ -127,7 +148,7 @@ mod captured {
 
         pub(super) fn step(&mut self, model: &dyn ReplayableModel, step: &Step) -> Result<Tensor> {
             let inputs = model.inputs(step);
-            let shape = (step.sequences.len(), inputs.len());
+            let shape = shape(step, &inputs);
             let eager = |inputs: &[u32]| {
                 let uploaded = Tensor::from_slice(inputs, inputs.len(), &Device::Rocm(self.device.clone()))?;
                 model.compute(step, &uploaded)
@@ -186,9 +207,13 @@ mod captured {
                 None => self.device.capture(work)?,
             };
             let checks = graph.known_fault().map_or(0, |_| CHECKED_REPLAYS);
-            let shape = (step.sequences.len(), values.len());
-            Ok(StepGraph { shape, inputs: inputs.clone(), logits, graph, checks })
+            Ok(StepGraph { shape: shape(step, values), inputs: inputs.clone(), logits, graph, checks })
         }
+    }
+
+    /// Returns the numbers on which the shapes of a step depend.
+    fn shape(step: &Step, inputs: &[u32]) -> (usize, usize, usize) {
+        (step.sequences.len(), step.tokens.len(), inputs.len())
     }
 
     fn bits(logits: &Tensor) -> Result<Vec<u32>> {
@@ -230,6 +255,30 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_drafts_are_padded_to_powers_of_two() {
+        // The first sequence has three rows that end at position 16, the second has one.
+        let mut step = step(4);
+        step.positions = vec![14, 15, 16, 3];
+        let first = SequenceStep { rows: 0..3, context: 17, blocks: vec![7, 8], logits: 3 };
+        step.sequences = vec![first, SequenceStep { rows: 3..4, context: 4, blocks: vec![5], logits: 1 }];
+        let padded = padded(&step, 99).unwrap();
+        let unused = 99 * BLOCK_SIZE as u32;
+        assert_eq!(padded.tokens, [0, 1, 2, 0, 3, 0, 0, 0]);
+        assert_eq!(padded.positions, [14, 15, 16, 0, 3, 0, 0, 0]);
+        assert_eq!(padded.slots, [0, 1, 2, unused, 3, unused, unused, unused]);
+        let [first, second] = &padded.sequences[..] else { panic!("{padded:?}") };
+        assert_eq!((first.rows.clone(), first.context, &first.blocks[..]), (0..4, 18, &[7, 8][..]));
+        assert_eq!((second.rows.clone(), second.context, &second.blocks[..]), (4..8, 7, &[5][..]));
+        assert_eq!([first.logits, second.logits], [4; 2]);
+        // Rows beyond the last block are in the unused one.
+        step.sequences[0].context = 16;
+        step.sequences[1].context = 14;
+        let blocks: Vec<_> =
+            super::padded(&step, 99).unwrap().sequences.into_iter().map(|sequence| sequence.blocks).collect();
+        assert_eq!(blocks, [vec![7, 8], vec![5, 99]]);
+    }
+
+    #[test]
     fn other_steps_are_not_padded() {
         assert_eq!(padded(&step(0), 0), None);
         assert_eq!(padded(&step(65), 0), None);
@@ -239,5 +288,9 @@ mod tests {
         let mut silent = step(2);
         silent.sequences[0].logits = 0;
         assert_eq!(padded(&silent, 0), None);
+        let mut long = step(MAX_SEQUENCE_ROWS + 1);
+        let rows = 0..MAX_SEQUENCE_ROWS + 1;
+        long.sequences = vec![SequenceStep { logits: rows.len(), rows, context: 40, blocks: vec![0; 3] }];
+        assert_eq!(padded(&long, 0), None);
     }
 }

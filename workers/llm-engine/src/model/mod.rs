@@ -15,6 +15,7 @@
 //! | `cache` | paged key-value cache |
 //! | `attention` | attention of a step's rows over the cache |
 //! | `decoder` | the whole decoder |
+//! | `drafted` | models with a draft model |
 //! | `graphs` | graphs of decoding steps |
 //! | `packed` | steps of whole prompts outside of the cache |
 //! | `sentence` | modules of embedding models and rerankers: pooling, linear layers, normalization, scores |
@@ -30,6 +31,7 @@ pub mod attention;
 pub mod cache;
 pub mod config;
 pub mod decoder;
+pub mod drafted;
 pub mod encoder;
 pub mod experts;
 pub mod families;
@@ -81,6 +83,17 @@ pub struct LoadOptions {
     pub max_contexts: Option<usize>,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
+    /// Sizes of a draft model, for which the cache and the memory leave space.
+    pub beside: Option<ModelSizes>,
+}
+
+/// Sizes of a model in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelSizes {
+    /// Weights.
+    pub weights: usize,
+    /// One block of the cache.
+    pub cache_block: usize,
 }
 
 /// A loaded model.
@@ -138,6 +151,18 @@ pub fn load(
 /// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
 pub fn load_text(path: &Path) -> Result<TextCodec> {
     read_text(&ModelFiles::open(path)?)
+}
+
+/// Returns the sizes of the decoder at `path`, without loading it.
+///
+/// # Errors
+/// See [`load`].
+pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<ModelSizes> {
+    let mut files = ModelFiles::open(path)?;
+    let (config, declared) = read_config(&mut files)?;
+    let types = types(&files, declared, device, options)?;
+    let cache_block = cache::block_bytes(&config, types.cache);
+    Ok(ModelSizes { weights: files.bytes_as(types.matrices), cache_block })
 }
 
 fn read_text(files: &ModelFiles) -> Result<TextCodec> {
@@ -214,14 +239,23 @@ fn load_files(
     let weights = files.bytes_as(types.matrices);
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
-        None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
+        None => {
+            let all = weights + options.beside.map_or(0, |beside| beside.weights);
+            free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
+        }
+    };
+    let block = cache::block_bytes(&config, types.cache);
+    let bytes = match options.beside {
+        // Both caches have as many blocks.
+        Some(beside) => bytes / (block + beside.cache_block).max(1) * block,
+        None => bytes,
     };
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
     let blocks = match embeds_only {
         true => 1,
         false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
     };
-    let bytes = [weights, blocks * cache::block_bytes(&config, types.cache)];
+    let bytes = [weights, blocks * block];
     let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;

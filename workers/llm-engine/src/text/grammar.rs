@@ -36,7 +36,7 @@ impl GrammarCompiler {
     pub fn compile(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
         let copy = |start: &Mutex<Matcher>| start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         let create = || self.matcher(tokens, ends, constraint).map(Mutex::new);
-        Ok(Grammar { matcher: self.compiled.get(constraint, copy, create)?, mask: None })
+        Ok(Grammar { matcher: self.compiled.get(constraint, copy, create)?, masks: None })
     }
 
     fn matcher(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Matcher> {
@@ -80,33 +80,41 @@ fn brief(error: &anyhow::Error) -> anyhow::Error {
 /// State of a grammar after a partial text.
 pub struct Grammar {
     matcher: Matcher,
-    /// Allowed next tokens, or the error of computing them; `None` if not computed yet.
-    mask: Option<Result<SimpleVob, String>>,
+    /// Allowed next tokens, and those after each draft token, or the error of computing the first; `None` if not
+    /// computed yet.
+    masks: Option<Result<Vec<SimpleVob>, String>>,
 }
 
 impl Grammar {
-    /// Computes the mask that [`Self::allowed`] returns, unless it is computed.
-    pub fn prepare(&mut self) {
-        self.mask();
+    /// Computes the masks of the next token and of the tokens after each of `drafts`, up to the first draft that is not
+    /// allowed or whose successors cannot be computed. Returns their number. Until [`Self::accept`] is called, it returns
+    /// the same for any drafts.
+    ///
+    /// # Errors
+    /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
+    pub fn prepare(&mut self, drafts: &[u32]) -> Result<usize> {
+        let matcher = &mut self.matcher;
+        let masks = self.masks.get_or_insert_with(|| {
+            let first = matcher.compute_mask_or_eos().map_err(|error| format!("{:#}", brief(&error)))?;
+            Ok(masks_after(first, matcher, drafts))
+        });
+        masks.as_ref().map(Vec::len).map_err(|error| anyhow!("{error}"))
     }
 
-    fn mask(&mut self) -> &Result<SimpleVob, String> {
-        let matcher = &mut self.matcher;
-        self.mask.get_or_insert_with(|| {
-            matcher.compute_mask_or_eos().map_err(|error| format!("{:#}", brief(&error)))
-        })
+    /// Returns the mask after draft number `place` if it is computed, and otherwise the last one; `None` if none is.
+    pub fn mask(&self, place: usize) -> Option<&[u32]> {
+        let masks = self.masks.as_ref()?.as_ref().ok()?;
+        masks.get(place).or(masks.last()).map(SimpleVob::as_slice)
     }
 
     /// Returns a bit mask of the allowed next tokens, 32 per word, lowest bit first. Includes the end-of-text
     /// tokens exactly where the text may end.
     ///
     /// # Errors
-    /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
+    /// See [`Self::prepare`].
     pub fn allowed(&mut self) -> Result<&[u32]> {
-        match self.mask() {
-            Ok(mask) => Ok(mask.as_slice()),
-            Err(error) => Err(anyhow!("{error}")),
-        }
+        self.prepare(&[])?;
+        self.mask(0).context("internal error: no mask was computed")
     }
 
     /// Advances the state by `token`.
@@ -114,7 +122,7 @@ impl Grammar {
     /// # Errors
     /// Returns an error if the token was not allowed; the grammar must not be used afterwards.
     pub fn accept(&mut self, token: u32) -> Result<()> {
-        self.mask = None;
+        self.masks = None;
         if self.matcher.is_stopped() && !self.matcher.is_error() {
             let ends = self.matcher.tok_env()?.tok_trie().eos_tokens().contains(&token);
             ensure!(ends, "token {token} follows the end of the text");
@@ -128,4 +136,23 @@ impl Grammar {
     pub fn finished(&self) -> bool {
         self.matcher.is_stopped()
     }
+}
+
+/// Appends to the mask `first` those of the tokens after each draft, as long as the drafts are allowed. Works on a copy,
+/// because some grammars cannot be rolled back.
+fn masks_after(first: SimpleVob, matcher: &Matcher, drafts: &[u32]) -> Vec<SimpleVob> {
+    let mut masks = vec![first];
+    if drafts.is_empty() {
+        return masks;
+    }
+    let mut ahead = matcher.clone();
+    for draft in drafts {
+        let bits = masks.last().and_then(|mask| mask.as_slice().get(*draft as usize / 32));
+        if bits.is_none_or(|bits| bits >> (draft % 32) & 1 == 0) || ahead.consume_token(*draft).is_err() {
+            break;
+        }
+        let Ok(mask) = ahead.compute_mask_or_eos() else { break };
+        masks.push(mask);
+    }
+    masks
 }

@@ -1,6 +1,7 @@
 //! The engine over a mock model whose next token depends on every cell of the sequence's cache.
 mod blocks;
 mod cache;
+mod draft_models;
 mod embeddings;
 mod faults;
 mod isolation;
@@ -9,4 +10,5 @@ mod refused;
 mod residency;
 mod scheduler;
 mod scoring;
+mod speculation;
 mod streams;

@@ -23,6 +23,13 @@ pub fn logits(digest: u64) -> Vec<f32> {
     (0..VOCABULARY as u64).map(|token| (mix(digest, token) >> 40) as f32 / (1 << 22) as f32).collect()
 }
 
+/// Returns the logits after `token` of a model whose texts mostly repeat the tokens 1 to `period`.
+pub fn repeating_logits(digest: u64, token: u32, period: u32) -> Vec<f32> {
+    let mut logits = logits(digest);
+    logits[(token % period + 1) as usize] += 3.5;
+    logits
+}
+
 /// Computes the greedy continuation of `prompt` without the engine: the tokens without the end-of-text token,
 /// and the stop reason.
 pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>, StopReason) {
@@ -66,6 +73,11 @@ pub struct Mock {
     fault: Option<(usize, Fault)>,
     /// After this token the logits are NaN.
     broken: Option<u32>,
+    /// If set, texts mostly repeat so many tokens.
+    period: Option<u32>,
+    /// Changes all logits.
+    noise: u64,
+    draft: Option<Box<Mock>>,
     /// If set, each step waits for a message, until the sender is dropped.
     permits: Option<Receiver<()>>,
     pub calls: Arc<MockCalls>,
@@ -79,6 +91,9 @@ impl Mock {
             capacity,
             fault: None,
             broken: None,
+            period: None,
+            noise: 0,
+            draft: None,
             permits: None,
             calls: Arc::default(),
         }
@@ -96,6 +111,24 @@ impl Mock {
         self
     }
 
+    /// Mostly repeats the tokens 1 to `period`.
+    pub fn repeating(mut self, period: u32) -> Self {
+        self.period = Some(period);
+        self
+    }
+
+    /// Has other logits than a mock without noise, except that texts repeat the same tokens.
+    pub fn with_noise(mut self, noise: u64) -> Self {
+        self.noise = noise;
+        self
+    }
+
+    /// Has this draft model.
+    pub fn drafted_by(mut self, draft: Mock) -> Self {
+        self.draft = Some(Box::new(draft));
+        self
+    }
+
     /// Makes each step wait for a permit, until the sender is dropped.
     pub fn gated(mut self) -> (Self, Sender<()>) {
         let (sender, receiver) = channel();
@@ -105,6 +138,10 @@ impl Mock {
 }
 
 impl StepModel for Mock {
+    fn draft_model(&mut self) -> Option<&mut dyn StepModel> {
+        self.draft.as_deref_mut().map(|draft| draft as &mut dyn StepModel)
+    }
+
     fn capacity(&self) -> Capacity {
         self.capacity
     }
@@ -134,9 +171,11 @@ impl StepModel for Mock {
         for sequence in &step.sequences {
             for row in sequence.rows.end - sequence.logits..sequence.rows.end {
                 let context = sequence.context - (sequence.rows.end - 1 - row);
-                rows.push(match step.tokens[row] {
-                    token if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
-                    _ => logits(self.cache.digest_at(&sequence.blocks, context)),
+                let digest = self.cache.digest_at(&sequence.blocks, context) ^ self.noise;
+                rows.push(match (step.tokens[row], self.period) {
+                    (token, _) if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
+                    (token, Some(period)) => repeating_logits(digest, token, period),
+                    _ => logits(digest),
                 });
             }
         }

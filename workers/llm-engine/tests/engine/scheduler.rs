@@ -21,6 +21,28 @@ struct Run {
     /// Requests in the order of their first tokens.
     first: Vec<u64>,
     finished: usize,
+    /// If true, decoding sequences get drafts.
+    drafts: bool,
+}
+
+/// Returns the token that follows a sequence of cells with this digest.
+fn following(digest: u64) -> u32 {
+    (digest % 3) as u32
+}
+
+/// Appends drafts to the decoding sequences, of which each token is right in two of three cases.
+fn propose(scheduler: &mut Scheduler<Wanted>) {
+    let most = scheduler.max_drafts();
+    for sequence in scheduler.decoding() {
+        let mut tokens = [sequence.prompt(), sequence.written()].concat();
+        let known = tokens.len();
+        let most = most.min(sequence.writer - sequence.written().len() - 1);
+        for _ in 0..most {
+            let next = following(digest_of(&tokens));
+            tokens.push(if tokens.len().is_multiple_of(3) { next + 1 } else { next });
+        }
+        sequence.push_drafts(&tokens[known..]);
+    }
 }
 
 impl Run {
@@ -33,6 +55,7 @@ impl Run {
             limits,
             first: vec![],
             finished: 0,
+            drafts: false,
         }
     }
 
@@ -47,8 +70,11 @@ impl Run {
 
     /// Runs one step. The next token of each sequence is derived from its digest.
     fn step(&mut self) {
-        let Self { scheduler, cache, plan, limits, first, finished } = self;
+        let Self { scheduler, cache, plan, limits, first, finished, drafts } = self;
         let preempted = scheduler.counters().preempted;
+        if *drafts {
+            propose(scheduler);
+        }
         scheduler.plan(plan);
         let step = &plan.step;
         assert!(!step.tokens.is_empty(), "a step must have at least one row");
@@ -65,7 +91,7 @@ impl Run {
         for sequence in scheduler.running() {
             let tokens = sequence.prompt().len() + sequence.written().len();
             assert!(
-                !calm || sequence.computed() + 1 < tokens || sequence.rows() == 1,
+                !calm || sequence.computed() + 1 < tokens || sequence.rows() == 1 + sequence.drafts().len(),
                 "decoding sequences come first"
             );
         }
@@ -74,23 +100,37 @@ impl Run {
         let planned = scheduler.planned().zip(&step.sequences).zip(&digests);
         for (place, ((sequence, rows), &digest)) in planned.enumerate() {
             assert!(place > 0 || sequence.id() == oldest, "the oldest sequence advances in each step");
-            let tokens = [sequence.prompt(), sequence.written()].concat();
+            let tokens = [sequence.prompt(), sequence.written(), sequence.drafts()].concat();
             assert_eq!(
                 &step.tokens[rows.rows.clone()],
                 &tokens[rows.context - rows.rows.len()..rows.context]
             );
             assert_eq!(digest, digest_of(&tokens[..rows.context]), "the cells must match the tokens");
-            assert_eq!(rows.logits == 1, rows.context == tokens.len());
+            let logits = if rows.context == tokens.len() { 1 + sequence.drafts().len() } else { 0 };
+            assert_eq!(rows.logits, logits);
         }
         scheduler.commit(plan);
-        let wanted = step.sequences.iter().zip(&digests).filter(|(sequence, _)| sequence.logits == 1);
-        let wanted: Vec<_> = wanted.map(|(_, &digest)| digest).collect();
-        assert_eq!(scheduler.awaiting_token().count(), wanted.len());
-        for (sequence, digest) in scheduler.awaiting_token().zip(wanted) {
+        let wanted = step.sequences.iter().filter(|sequence| sequence.logits > 0);
+        assert_eq!(scheduler.awaiting_token().count(), wanted.count());
+        for sequence in scheduler.awaiting_token() {
             if sequence.written().is_empty() {
                 first.push(sequence.id());
             }
-            sequence.push((digest % 3) as u32);
+            let (drafts, mut accepted) = (sequence.take_drafts(), 0);
+            loop {
+                let next = following(digest_of(&[sequence.prompt(), sequence.written()].concat()));
+                sequence.push(next);
+                if drafts.get(accepted) != Some(&next) {
+                    break;
+                }
+                accepted += 1;
+            }
+            sequence.accept(accepted);
+        }
+        scheduler.settle();
+        for sequence in scheduler.running() {
+            let tokens = sequence.prompt().len() + sequence.written().len();
+            assert!(sequence.blocks().len() <= tokens.div_ceil(BLOCK_SIZE), "rejected rows keep no blocks");
         }
         let mut removed = Vec::new();
         scheduler.remove(|sequence| sequence.written().len() == sequence.writer, &mut removed);
@@ -140,11 +180,13 @@ proptest! {
         shares: bool,
         running in 1..9_usize,
         more_rows in 0..60_usize,
+        drafts: bool,
         actions in actions(),
     ) {
         // The longest sequence just fits: 109 prompt tokens and 39 generated ones.
         let limits = limits(running, running + more_rows);
         let mut run = Run::new(148_usize.div_ceil(BLOCK_SIZE) + spare, shares, limits);
+        run.drafts = drafts;
         let (mut submitted, mut cancelled, mut tokens) = (0, 0, 0);
         for action in actions {
             match action {

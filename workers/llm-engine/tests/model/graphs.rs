@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::configs::named;
 use super::reference;
-use super::steps::{Runner, device};
+use super::steps::{Runner, close, device};
 
 /// Lengths of the sequences after their prompts, so that they cross a boundary of blocks at different steps.
 const PROMPTS: [usize; 5] = [3, 14, 9, 30, 16];
@@ -25,10 +25,9 @@ fn write(name: &str) -> TempDir {
     folder
 }
 
-/// Returns the logits of every step as bits, and the number of graphs.
-fn decode(path: &Path, dtype: DType, no_graphs: bool) -> (Vec<Vec<Vec<u32>>>, usize) {
+/// Returns a runner that has computed the prompts, on a stream of its own.
+fn after_prompts(path: &Path, dtype: DType, no_graphs: bool) -> Runner {
     device();
-    // Other tests do not use this stream.
     let device = Device::new_rocm_with_stream(0).unwrap();
     let options =
         LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), no_graphs, ..LoadOptions::default() };
@@ -36,6 +35,12 @@ fn decode(path: &Path, dtype: DType, no_graphs: bool) -> (Vec<Vec<Vec<u32>>>, us
     let mut runner = Runner::new(model, &[PROMPTS[3] + STEPS + 1; PROMPTS.len()]);
     let prompts: Vec<_> = PROMPTS.iter().enumerate().map(|(index, rows)| (index, *rows, true)).collect();
     runner.step(&prompts);
+    runner
+}
+
+/// Returns the logits of every step as bits, and the number of graphs.
+fn decode(path: &Path, dtype: DType, no_graphs: bool) -> (Vec<Vec<Vec<u32>>>, usize) {
+    let mut runner = after_prompts(path, dtype, no_graphs);
     let steps = (0..STEPS).map(|step| {
         let shares: Vec<_> = (0..BATCHES[step % BATCHES.len()]).map(|index| (index, 1, true)).collect();
         let logits = runner.step(&shares);
@@ -74,6 +79,33 @@ fn replays_equal_launches(name: &str, dtype: DType) {
             let same = largest(launched) == largest(replayed);
             assert!(same, "{dtype:?}, step {step} of {batch} sequences");
         }
+    }
+}
+
+/// Steps with the rows of drafts, several of each sequence: the numbers of rows of the sequences.
+const DRAFTED: [&[usize]; 4] = [&[3], &[4, 4], &[1, 3, 5], &[2, 1]];
+
+#[test]
+fn steps_with_drafts_are_replayed() {
+    for dtype in [DType::F32, DType::F16] {
+        let folder = write("llama");
+        let [mut launched, mut replayed] =
+            [true, false].map(|no_graphs| after_prompts(folder.path(), dtype, no_graphs));
+        for turn in 0..3 {
+            for rows in DRAFTED {
+                let shares: Vec<_> =
+                    rows.iter().enumerate().map(|(index, rows)| (index, *rows, *rows)).collect();
+                let expected = launched.step(&shares);
+                let logits = replayed.step(&shares);
+                assert_eq!((logits.len(), expected.len()), (rows.iter().sum(), rows.iter().sum()));
+                for (own, expected) in logits.iter().zip(&expected) {
+                    let tolerance = if dtype == DType::F32 { 1e-4 } else { 2e-2 };
+                    close(own, expected, tolerance, &format!("{dtype:?}, turn {turn}, rows {rows:?}"));
+                }
+            }
+        }
+        let graphs = replayed.model.graphs().count();
+        assert!((DRAFTED.len()..=2 * DRAFTED.len()).contains(&graphs), "{graphs} graphs");
     }
 }
 

@@ -92,8 +92,9 @@ impl Runner {
         self.free.pop().unwrap()
     }
 
-    /// Computes one step with (sequence, rows, logits) shares. Returns the requested logits.
-    pub fn step(&mut self, shares: &[(usize, usize, bool)]) -> Vec<Vec<f32>> {
+    /// Computes one step with (sequence, rows, logits) shares, the last of which are numbers of rows, or true for one.
+    /// Returns the requested logits.
+    pub fn step<L: Into<usize> + Copy>(&mut self, shares: &[(usize, usize, L)]) -> Vec<Vec<f32>> {
         let mut step = Step::default();
         for &(index, rows, logits) in shares {
             let (first, done) = (step.tokens.len(), self.sequences[index].done);
@@ -114,11 +115,11 @@ impl Runner {
                 rows,
                 context,
                 blocks: blocks.clone(),
-                logits: usize::from(logits),
+                logits: logits.into(),
             });
         }
         let logits = self.model.step(&step).unwrap();
-        let wanted = shares.iter().filter(|share| share.2).count();
+        let wanted: usize = shares.iter().map(|share| share.2.into()).sum();
         assert_eq!(logits.dims(), [wanted, self.model.capacity().vocabulary]);
         assert_eq!(logits.dtype(), DType::F32);
         logits.to_vec2().unwrap()

@@ -16,6 +16,18 @@ pub struct Usage {
     /// Details of the prompt tokens, if the worker reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_details: Option<PromptDetails>,
+    /// Details of the generated tokens, if the worker speculates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionDetails>,
+}
+
+/// Details of the generated tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CompletionDetails {
+    /// Number of draft tokens that became part of a text.
+    pub accepted_prediction_tokens: usize,
+    /// Number of other draft tokens that were verified.
+    pub rejected_prediction_tokens: usize,
 }
 
 /// Details of the prompt tokens.

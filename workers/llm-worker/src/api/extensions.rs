@@ -29,6 +29,8 @@ fields! {
         cache_prompt: bool,
         /// If true, responses contain times.
         timings_per_token: bool,
+        /// Maximum number of draft tokens in a step; 0 generates the text without speculation.
+        draft_tokens as "speculative.n_max": usize,
         /// JSON schema of the text, as an object or as text.
         guided_json: Value,
         /// Regular expression that the text matches.
@@ -127,6 +129,7 @@ impl ExtensionFields {
         request.prompt_logprobs = self.prompt_logprobs;
         request.include_stop = self.include_stop_str_in_output.unwrap_or(false);
         request.special_tokens = self.skip_special_tokens == Some(false);
+        request.max_drafts = self.draft_tokens;
         request.no_cached_prefix = self.cache_prompt == Some(false);
         if let Some(Window(window)) = self.repeat_last_n {
             request.sampling.penalty_window = window;

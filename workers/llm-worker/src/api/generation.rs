@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use worker_core::{ApiError, blocking};
 
-use super::answer::{PromptDetails, TokenLogProb, Usage};
+use super::answer::{CompletionDetails, PromptDetails, TokenLogProb, Usage};
 use super::failure;
 use super::parsers::{Delta, Parser};
 use super::timings::{Stopwatch, Timings};
@@ -149,7 +149,8 @@ impl Generation {
             tasks.spawn(forward(index, stream, sender.clone(), latency));
         }
         let prompt_tokens_details = served.prompt_tokens_details.then(PromptDetails::default);
-        let usage = Usage { prompt_tokens_details, ..Usage::default() };
+        let completion_tokens_details = (served.engine.max_drafts() > 0).then(CompletionDetails::default);
+        let usage = Usage { prompt_tokens_details, completion_tokens_details, ..Usage::default() };
         Ok(Generation { events, choices, choices_per_prompt, usage, stopwatch: None, _tasks: tasks })
     }
 
@@ -219,6 +220,10 @@ impl Generation {
                     if let Some(details) = &mut self.usage.prompt_tokens_details {
                         details.cached_tokens += usage.cached_tokens;
                     }
+                }
+                if let Some(details) = &mut self.usage.completion_tokens_details {
+                    details.accepted_prediction_tokens += usage.accepted_tokens;
+                    details.rejected_prediction_tokens += usage.drafted_tokens - usage.accepted_tokens;
                 }
                 self.usage.completion_tokens += usage.completion_tokens;
                 self.usage.total_tokens = self.usage.prompt_tokens + self.usage.completion_tokens;

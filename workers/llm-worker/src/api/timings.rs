@@ -19,6 +19,12 @@ pub struct Timings {
     predicted_ms: f64,
     predicted_per_token_ms: f64,
     predicted_per_second: f64,
+    /// Number of draft tokens that were verified, if there were any; known when a text is complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n: Option<usize>,
+    /// Number of draft tokens that became part of a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n_accepted: Option<usize>,
 }
 
 /// Measures the times of all texts of a response together.
@@ -32,6 +38,8 @@ pub struct Stopwatch {
     prompt_tokens: usize,
     cached_tokens: usize,
     tokens: usize,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
 }
 
 impl Stopwatch {
@@ -53,6 +61,8 @@ impl Stopwatch {
     /// Records the end of a text.
     pub fn end(&mut self, usage: Usage) {
         self.cached_tokens += usage.cached_tokens;
+        self.drafted_tokens += usage.drafted_tokens;
+        self.accepted_tokens += usage.accepted_tokens;
         self.record(0);
     }
 
@@ -71,6 +81,7 @@ impl Stopwatch {
         // Neither is infinite, which JSON cannot represent.
         let per_token = |time: Duration, tokens: usize| milliseconds(time) / tokens.max(1) as f64;
         let per_second = |time: Duration, tokens: usize| tokens as f64 / time.as_secs_f64().max(1e-6);
+        let has_drafts = self.drafted_tokens > 0;
         let prompt_n = self.prompt_tokens.saturating_sub(self.cached_tokens);
         Timings {
             cache_n: self.cached_tokens,
@@ -82,6 +93,8 @@ impl Stopwatch {
             predicted_ms: milliseconds(self.predicted),
             predicted_per_token_ms: per_token(self.predicted, self.tokens),
             predicted_per_second: per_second(self.predicted, self.tokens),
+            draft_n: has_drafts.then_some(self.drafted_tokens),
+            draft_n_accepted: has_drafts.then_some(self.accepted_tokens),
         }
     }
 }

@@ -19,6 +19,9 @@ const METADATA: Table = &[
     ("request_id", ANY),
     ("safety_identifier", ANY),
     ("service_tier", ANY),
+    // Speculation changes no text.
+    ("speculative.n_min", ANY),
+    ("speculative.p_min", ANY),
     ("store", ANY),
     ("user", ANY),
 ];

@@ -18,6 +18,7 @@ mod scripted;
 mod settings;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
+mod speculation;
 mod streams;
 mod templates;
 mod tiny_llama;

@@ -1,0 +1,171 @@
+//! Draft tokens from a smaller model. Its cache has the blocks of the model's cache, so a text uses the same ones in both.
+//!
+//! The draft model computes only what it needs: the tokens of a text when it drafts for it for the first time, in chunks,
+//! and later those that were added since. Each slot of its cache has a hash of the text up to there. So the positions that
+//! are computed already are found again after other texts have used the block, and in blocks that texts share.
+use anyhow::{Context, Result};
+
+use crate::sampling::{Row, Sampler};
+use crate::step::{BLOCK_SIZE, Step, StepModel, slot};
+
+use super::sequence::Sequence;
+use super::writer::Writer;
+
+/// Hash of no tokens. Another one would let a text that begins with token 0 match slots that are not computed.
+const SEED: u64 = 0x517c_c1b7_2722_0a95;
+
+/// State of the draft model's cache.
+pub(super) struct DraftModelCache {
+    /// Hash of the text up to each slot whose keys and values are computed; 0 for others.
+    prefixes: Vec<u64>,
+    sampler: Sampler,
+    /// Maximum number of rows of a step that computes texts.
+    rows: usize,
+}
+
+/// A text that gets drafts.
+struct Text<'a> {
+    sequence: &'a mut Sequence<Writer>,
+    /// Number of positions that the draft model has computed, and their hash.
+    computed: usize,
+    hash: u64,
+    /// Number of positions after the next step.
+    end: usize,
+}
+
+impl Text<'_> {
+    /// Returns the number of rows whose logits are needed in the next step.
+    fn logits(&self) -> usize {
+        match self.end - self.computed {
+            // It gets no draft yet.
+            _ if self.sequence.drafts().is_empty() => 0,
+            // After a draft was accepted as a whole, its last token is computed with the next one. With the logits of both,
+            // the step has the shape of one with drafts, which is replayed.
+            rows @ 0..=2 => rows,
+            _ => 1,
+        }
+    }
+}
+
+/// Returns the hash of a text and the token after it.
+fn mix(hash: u64, token: u32) -> u64 {
+    let mixed = (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 32)
+}
+
+impl DraftModelCache {
+    /// Creates the state for a cache of `blocks` blocks, and steps of at most `rows` rows.
+    pub(super) fn new(blocks: usize, rows: usize) -> Self {
+        Self { prefixes: vec![0; blocks * BLOCK_SIZE], sampler: Sampler::new(), rows }
+    }
+
+    /// Forgets all positions, because the cache was freed.
+    pub(super) fn forget(&mut self) {
+        self.prefixes.fill(0);
+    }
+
+    /// Replaces the drafts of the sequences, whose blocks are allocated, by tokens of the model. Drops the drafts of texts
+    /// that it has not computed yet.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    pub(super) fn draft<'a>(
+        &mut self,
+        model: &mut dyn StepModel,
+        sequences: impl Iterator<Item = &'a mut Sequence<Writer>>,
+    ) -> Result<()> {
+        let capacity = model.capacity();
+        let mut texts = Vec::new();
+        let mut left = self.rows;
+        for sequence in sequences {
+            // The last draft token is not computed.
+            sequence.keep_drafts(capacity.context.saturating_sub(sequence.computed()));
+            if sequence.drafts().is_empty() {
+                continue;
+            }
+            let end = sequence.computed() + 1;
+            let (computed, hash) = self.prefix(sequence);
+            let known = |token: &u32| (*token as usize) < capacity.vocabulary;
+            if !sequence.tokens()[computed..end].iter().all(known) {
+                sequence.keep_drafts(0);
+                continue;
+            }
+            let rows = (end - computed).min(left);
+            left -= rows;
+            if computed + rows < end {
+                sequence.keep_drafts(0);
+            }
+            texts.push(Text { sequence, computed, hash, end: computed + rows });
+        }
+        self.step(model, &mut texts, 0)?;
+        for text in &mut texts {
+            text.sequence.draft_prefix = (text.computed, text.hash);
+        }
+        let mut place = 1;
+        loop {
+            texts.retain(|text| text.sequence.drafts().len() > place);
+            if texts.is_empty() {
+                return Ok(());
+            }
+            texts.iter_mut().for_each(|text| text.end += 1);
+            self.step(model, &mut texts, place)?;
+            place += 1;
+        }
+    }
+
+    /// Returns the number of the sequence's first positions that are computed, and their hash.
+    fn prefix(&self, sequence: &Sequence<Writer>) -> (usize, u64) {
+        let (tokens, blocks) = (sequence.tokens(), sequence.blocks());
+        let at = |position: usize| self.prefixes[slot(blocks, position) as usize];
+        let (mut computed, mut hash) = sequence.draft_prefix;
+        // Its blocks may have been given back.
+        let is_kept = (1..=sequence.computed()).contains(&computed) && at(computed - 1) == hash;
+        if !is_kept {
+            (computed, hash) = (0, SEED ^ sequence.salt() as u64 ^ (sequence.salt() >> 64) as u64);
+        }
+        while computed < sequence.computed() && at(computed) == mix(hash, tokens[computed]) {
+            hash = mix(hash, tokens[computed]);
+            computed += 1;
+        }
+        (computed, hash)
+    }
+
+    /// Computes the texts up to their ends, and samples the draft token number `place` of those that have one.
+    fn step(&mut self, model: &mut dyn StepModel, texts: &mut [Text], place: usize) -> Result<()> {
+        let mut step = Step::default();
+        for text in texts.iter().filter(|text| text.computed < text.end) {
+            let (tokens, blocks) = (&text.sequence.tokens()[..text.end], text.sequence.blocks().to_vec());
+            step.push(tokens, text.computed, blocks, text.logits());
+        }
+        if step.tokens.is_empty() {
+            return Ok(());
+        }
+        let (rows, count) = (step.tokens.len(), step.sequences.len());
+        let logits = model.step(&step).with_context(|| {
+            format!("a step of {rows} rows from {count} sequences of the draft model failed")
+        })?;
+        let wanted: Vec<usize> = texts.iter().map(Text::logits).collect();
+        for text in texts.iter_mut() {
+            for position in text.computed..text.end {
+                text.hash = mix(text.hash, text.sequence.tokens()[position]);
+                self.prefixes[slot(text.sequence.blocks(), position) as usize] = text.hash;
+            }
+            text.computed = text.end;
+        }
+        // Only the last of several rows is used.
+        let inputs = texts.iter().zip(&wanted);
+        let inputs: Vec<Row> =
+            inputs.flat_map(|(text, rows)| (0..*rows).map(|_| text.sequence.draft_row(place))).collect();
+        // Without valid logits, there are no drafts.
+        let sampled = self.sampler.sample(&logits, &inputs).unwrap_or_default();
+        let mut next = 0;
+        for (text, rows) in texts.iter_mut().zip(wanted).filter(|(_, rows)| *rows > 0) {
+            next += rows;
+            match sampled.get(next - 1) {
+                Some(sampled) => text.sequence.set_draft(place, sampled.token),
+                None => text.sequence.keep_drafts(place),
+            }
+        }
+        Ok(())
+    }
+}

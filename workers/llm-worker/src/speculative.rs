@@ -1,0 +1,112 @@
+//! Value of `--speculative-config`: options of speculation, with vLLM's names.
+use llm_engine::engine::{DraftSource, Speculation};
+use serde::Deserialize;
+
+/// Default of the maximum number of draft tokens of a text in a step.
+const DRAFT_TOKENS: usize = 7;
+/// Defaults of the minimum and maximum length of n-grams.
+const NGRAM: [usize; 2] = [2, 4];
+
+/// Method of speculation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Method {
+    Ngram,
+    DraftModel,
+}
+
+/// Fields of the JSON object.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    method: Option<Method>,
+    model: Option<String>,
+    num_speculative_tokens: Option<usize>,
+    prompt_lookup_min: Option<usize>,
+    prompt_lookup_max: Option<usize>,
+}
+
+/// Options of speculation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpeculativeConfig {
+    /// Options of the engine.
+    pub speculation: Speculation,
+    /// Path of the draft model, or its name on the Hub, if one is used.
+    pub draft_model: Option<String>,
+}
+
+/// Parses a JSON object.
+///
+/// # Errors
+/// Returns an error for unknown fields, and for values that are out of range or do not fit together.
+pub fn parse(text: &str) -> Result<SpeculativeConfig, String> {
+    let fields: Fields = serde_json::from_str(text).map_err(|error| {
+        format!(
+            "must be a JSON object such as {{\"method\": \"ngram\", \"num_speculative_tokens\": 7}}: {error}"
+        )
+    })?;
+    let has_lengths = fields.prompt_lookup_min.or(fields.prompt_lookup_max).is_some();
+    let (source, draft_model) = match (fields.method, fields.model) {
+        (Some(Method::Ngram), None) => {
+            let [least, most] = NGRAM;
+            let longest = fields.prompt_lookup_max.unwrap_or(most.max(fields.prompt_lookup_min.unwrap_or(0)));
+            let shortest = fields.prompt_lookup_min.unwrap_or(least.min(longest));
+            (DraftSource::Ngram(shortest..=longest), None)
+        }
+        (Some(Method::Ngram), Some(_)) => return Err("`model` requires the method draft_model".to_owned()),
+        (Some(Method::DraftModel) | None, Some(_)) if has_lengths => {
+            return Err("`prompt_lookup_min` and `prompt_lookup_max` require the method ngram".to_owned());
+        }
+        (Some(Method::DraftModel) | None, Some(model)) => (DraftSource::Model, Some(model)),
+        (Some(Method::DraftModel), None) => return Err("the method draft_model requires `model`".to_owned()),
+        (None, None) => return Err("`method` is missing; use ngram or draft_model".to_owned()),
+    };
+    let max_tokens = fields.num_speculative_tokens.unwrap_or(DRAFT_TOKENS);
+    let speculation = Speculation { source, max_tokens };
+    speculation.check().map_err(|error| error.to_string())?;
+    Ok(SpeculativeConfig { speculation, draft_model })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_defaults() {
+        for (text, lengths, max_tokens) in [
+            (r#"{"method": "ngram"}"#, 2..=4, 7),
+            (r#"{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}"#, 2..=3, 5),
+            (r#"{"method": "ngram", "prompt_lookup_max": 1}"#, 1..=1, 7),
+            (r#"{"method": "ngram", "prompt_lookup_min": 6}"#, 6..=6, 7),
+            (r#"{"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 9}"#, 1..=9, 7),
+        ] {
+            let speculation = Speculation { source: DraftSource::Ngram(lengths), max_tokens };
+            assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model: None }), "{text}");
+        }
+        for text in [r#"{"model": "a/b"}"#, r#"{"method": "draft_model", "model": "a/b"}"#] {
+            let speculation = Speculation { source: DraftSource::Model, max_tokens: 7 };
+            let draft_model = Some("a/b".to_owned());
+            assert_eq!(parse(text), Ok(SpeculativeConfig { speculation, draft_model }), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_fields_are_refused_by_name() {
+        for (text, expected) in [
+            ("ngram", "must be a JSON object such as"),
+            ("{}", "`method` is missing"),
+            (r#"{"method": "draft_model"}"#, "requires `model`"),
+            (r#"{"method": "ngram", "model": "a"}"#, "`model` requires the method draft_model"),
+            (r#"{"model": "a", "prompt_lookup_max": 3}"#, "require the method ngram"),
+            (r#"{"method": "eagle"}"#, "unknown variant `eagle`"),
+            (r#"{"method": "ngram", "quantization": "fp8"}"#, "unknown field `quantization`"),
+            (r#"{"method": "ngram", "num_speculative_tokens": 0}"#, "0 draft tokens"),
+            (r#"{"method": "ngram", "num_speculative_tokens": 16}"#, "use 1 to 15"),
+            (r#"{"method": "ngram", "prompt_lookup_max": 0}"#, "n-grams of 0 to 0"),
+            (r#"{"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 4}"#, "n-grams of 5 to 4"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
