@@ -265,7 +265,7 @@ fn tests(run: &mut Run) -> Result<()> {
     let documented = process::tee(&mut run.cargo(&["test", "--doc"]))?;
     run.total.add(&documented);
     let mut programs = run.cargo(&["test", "--quiet", "--lib", "--bins", "--tests", "--examples"]);
-    test_programs::run(&mut programs, &[("CANDLE_ROCM_ARCHS", &run.archs)], &mut run.total)
+    test_programs::run(&mut programs, &test_programs::variables(&run.archs), &mut run.total)
 }
 
 /// Skips the first configuration, which the stage `tests` runs on.

@@ -62,7 +62,8 @@ pub fn run(args: &Args) -> Result<()> {
         build.cargo(&["build", "--quiet", "--bins", "--examples"], process::run)?;
         build.cargo(&["test", "--quiet", "--lib", "--bins", "--tests", "--examples"], |command| {
             let counts = build.counts();
-            let variables = [("CANDLE_ROCM_ARCHS", &*build.archs), ("LLVM_PROFILE_FILE", &*counts)];
+            let mut variables = test_programs::variables(&build.archs).to_vec();
+            variables.push(("LLVM_PROFILE_FILE", &counts));
             test_programs::run(command, &variables, &mut Summary::default())
         })?;
         let mut merge = process::command("llvm-profdata-22", &["merge", "--sparse", "--output"]);

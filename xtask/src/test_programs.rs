@@ -61,6 +61,13 @@ pub fn run(build: &mut Command, variables: &[(&str, &str)], total: &mut Summary)
     Ok(())
 }
 
+/// Returns variables for programs of tests that contain code objects of `archs`, separated by commas.
+///
+/// Programs run on all cores already. Threads of Candle's CPU device, which wait in loops, would take time from others.
+pub fn variables(archs: &str) -> [(&'static str, &str); 2] {
+    [("CANDLE_ROCM_ARCHS", archs), ("RAYON_NUM_THREADS", "1")]
+}
+
 /// Returns the results of `work` for all items, in their order. Works on as many items at a time as there are cores.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! Atomic operations. They use the host's atomics, because workgroups run on several host threads.
 use super::{MemoryResult, Region, lanes::active, write_lanes};
+use crate::exec::vector::each;
 use crate::exec::vector::half::{narrow, narrow_to_bf16, widen};
 use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
@@ -108,7 +109,7 @@ impl AtomicOperation {
     pub(super) fn operand<const W: usize>(self, wave: &Wave<W>, register: usize) -> [u64; W] {
         let low = &wave.vgpr[register].0;
         match self {
-            Self::Narrow(_) => low.map(u64::from),
+            Self::Narrow(_) => each(low, u64::from),
             Self::Wide(_) => {
                 let high = &wave.vgpr[register + 1].0;
                 std::array::from_fn(|lane| u64::from(low[lane]) | u64::from(high[lane]) << 32)

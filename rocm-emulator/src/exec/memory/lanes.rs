@@ -173,20 +173,22 @@ fn scatter<const B: usize, const W: usize, R: Region>(
     exec: u64,
     data: [&[u32; W]; 4],
 ) -> MemoryResult<()> {
+    // `array::map` would be a call for each lane.
+    let words = |lane: usize| [data[0][lane], data[1][lane], data[2][lane], data[3][lane]];
     if exec == Wave::<W>::full()
         && is_contiguous(addresses, B as u64)
         && let Some(block) = region.locate_block(addresses[0], (B * W) as u64, Access::Store)
     {
         for lane in 0..W {
             // SAFETY: the region permits access to `B * W` bytes at `block`.
-            unsafe { write::<B>(block.add(lane * B), data.map(|register| register[lane])) };
+            unsafe { write::<B>(block.add(lane * B), words(lane)) };
         }
         return Ok(());
     }
     for lane in active(exec) {
         let pointer = region.locate(lane, addresses[lane], B as u64, Access::Store)?;
         // SAFETY: the region permits access to `B` bytes at `pointer`.
-        unsafe { write::<B>(pointer, data.map(|register| register[lane])) };
+        unsafe { write::<B>(pointer, words(lane)) };
     }
     Ok(())
 }

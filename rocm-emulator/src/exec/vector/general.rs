@@ -70,11 +70,13 @@ fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u6
         Format::Bits64 | Format::Signed64 | Format::PackedSingle | Format::Double => {
             *register::fetch64(wave, source, &mut MaybeUninit::uninit())
         }
-        Format::Mask => register::expand::<W>(register::fetch_mask(wave, source)).map(u64::from),
+        Format::Mask => register::each(&register::expand::<W>(register::fetch_mask(wave, source)), u64::from),
         Format::Bits16 | Format::Half => {
-            register::fetch32(wave, source, &mut MaybeUninit::uninit()).map(|x| u64::from(x & 0xffff))
+            register::each(register::fetch32(wave, source, &mut MaybeUninit::uninit()), |x| {
+                u64::from(x & 0xffff)
+            })
         }
-        _ => register::fetch32(wave, source, &mut MaybeUninit::uninit()).map(u64::from),
+        _ => register::each(register::fetch32(wave, source, &mut MaybeUninit::uninit()), u64::from),
     }
 }
 

@@ -37,6 +37,7 @@ mod vopd;
 
 pub(super) use self::general::{Description, compute_lane};
 pub(super) use self::kind::Format;
+pub(super) use self::register::each;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
 use super::matrix::MatrixStep;

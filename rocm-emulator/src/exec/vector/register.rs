@@ -19,8 +19,12 @@ pub fn expand<const W: usize>(mask: u64) -> [u32; W] {
 /// Returns the mask of lanes that are all ones. Each lane must be all ones or zero.
 #[inline(always)]
 pub fn collect<const W: usize>(lanes: &[u32; W]) -> u64 {
-    let (groups, _) = lanes.as_chunks::<16>();
-    groups.iter().enumerate().fold(0, |mask, (i, group)| mask | u64::from(collect16(group)) << (16 * i))
+    // A loop, because `fold` is not inlined into functions with more target features.
+    let mut mask = 0;
+    for (i, group) in lanes.as_chunks::<16>().0.iter().enumerate() {
+        mask |= u64::from(collect16(group)) << (16 * i);
+    }
+    mask
 }
 
 /// Packs the lanes to bytes and extracts their signs, because compilers don't vectorise a loop over bits.
@@ -29,9 +33,9 @@ pub fn collect<const W: usize>(lanes: &[u32; W]) -> u64 {
 fn collect16(lanes: &[u32; 16]) -> u16 {
     use std::arch::x86_64::{_mm_movemask_epi8, _mm_packs_epi16, _mm_packs_epi32, _mm_set_epi32};
     let four = |i: usize| {
-        let [a, b, c, d] = [lanes[i], lanes[i + 1], lanes[i + 2], lanes[i + 3]].map(|x| x as i32);
+        let lane = |j: usize| lanes[i + j] as i32;
         // SAFETY: every x86-64 has SSE2.
-        unsafe { _mm_set_epi32(d, c, b, a) }
+        unsafe { _mm_set_epi32(lane(3), lane(2), lane(1), lane(0)) }
     };
     // SAFETY: every x86-64 has SSE2.
     unsafe {
@@ -108,8 +112,8 @@ fn fetch32_rare<'a, const W: usize>(
 
 /// Maps the lanes. Unlike `array::map`, this vectorises.
 #[inline(always)]
-fn each<const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> u32) -> [u32; W] {
-    let mut out = [0; W];
+pub fn each<T: Copy + Default, const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> T) -> [T; W] {
+    let mut out = [T::default(); W];
     for i in 0..W {
         out[i] = f(lanes[i]);
     }
