@@ -1,5 +1,6 @@
 //! Sizes and options of a decoder, read from config.json or from equivalent GGUF metadata.
 use anyhow::{Context, Result, bail, ensure};
+use candle_core::Tensor;
 use serde_json::Value;
 
 use super::roles::Role;
@@ -15,6 +16,39 @@ pub enum Activation {
     Silu,
     /// GELU, approximated with tanh.
     GeluTanh,
+}
+
+impl Activation {
+    /// Applies it to each element.
+    pub fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Silu => x.silu(),
+            Self::GeluTanh => x.gelu(),
+        }
+    }
+}
+
+/// Kind of a decoder's norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// RMS norm.
+    Rms,
+    /// RMS norm that multiplies by 1 + weight.
+    RmsPlusOne,
+    /// Layer norm.
+    Layer {
+        /// If true, files contain biases.
+        bias: bool,
+    },
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryKeyNorm {
+    /// Each head is normalized, with the same weights.
+    Heads,
+    /// All heads of a row are normalized together.
+    Rows,
 }
 
 /// Norms of a layer: before and after attention, before and after feed-forward; `None` where absent.
@@ -48,22 +82,31 @@ pub struct DecoderConfig {
     pub local_rope: Option<Rope>,
     /// If true, rotary pairs are neighboring elements; otherwise they are elements of both halves.
     pub interleaved: bool,
-    /// Epsilon that norms add to the mean square.
+    /// Layers whose queries and keys are rotated.
+    pub rotated: Vec<bool>,
+    /// Epsilon that norms add to the mean square or the variance.
     pub norm_eps: f64,
-    /// If true, norms multiply by 1 + weight.
-    pub norm_plus_one: bool,
+    /// Kind of all norms.
+    pub norm_kind: NormKind,
     /// Norms of each layer.
     pub norms: Norms,
-    /// If true, each head's queries and keys are normalized.
-    pub qk_norm: bool,
+    /// If true, attention and feed-forward layer have the same input, and both outputs are added to it.
+    pub parallel: bool,
+    /// RMS norms of queries and keys, if there are any.
+    pub qk_norm: Option<QueryKeyNorm>,
     /// If true, the query, key and value projections have biases.
     pub qkv_bias: bool,
     /// If true, the output projection of attention has a bias.
     pub output_bias: bool,
     /// If true, the projections of feed-forward layers have biases.
     pub mlp_bias: bool,
-    /// If true, files store queries, keys and values as one matrix, and gate and up as another.
-    pub fused: bool,
+    /// If true, files store queries, keys and values as one matrix.
+    pub fused_qkv: bool,
+    /// If true, files store gate and up as one matrix.
+    pub fused_gate_up: bool,
+    /// If true, feed-forward layers multiply the activation of a gate by another projection; otherwise they have only one
+    /// projection before the activation.
+    pub gated: bool,
     /// Activation of feed-forward layers.
     pub activation: Activation,
     /// Factor of embeddings.
@@ -72,12 +115,16 @@ pub struct DecoderConfig {
     pub attention_scale: f32,
     /// Soft cap c of attention scores: each is replaced by c · tanh(score / c).
     pub attention_softcap: Option<f32>,
+    /// Factor of logits.
+    pub logit_scale: Option<f64>,
     /// Soft cap of logits.
     pub logit_softcap: Option<f64>,
     /// If true, the embedding table is also the output head.
     pub tied_embeddings: bool,
     /// If true, tokens also see those after them, as in models that only compute embeddings.
     pub bidirectional: bool,
+    /// Names of tensors in safetensors that differ from those of [`Role::names`].
+    pub names: &'static [(Role, &'static str)],
 }
 
 /// Predicate of the layer index: true for layers with a window, if the model has one.
@@ -169,7 +216,7 @@ impl ExpertsConfig {
 /// Function that reads the sizes and options of mixtures of experts.
 pub type ReadExperts = fn(&Fields) -> Result<ExpertsConfig>;
 
-/// A model family: a row of [`FAMILIES`](super::families::FAMILIES).
+/// A model family: a row of the tables in [`families`](super::families).
 pub struct Family {
     /// Display name.
     pub name: &'static str,
@@ -283,6 +330,7 @@ impl DecoderConfig {
         let activation = activation.or_else(|| fields.value("hidden_act"));
         // Limits the number of layers, which the experts' configuration allocates.
         let windows = windows(&fields, family)?;
+        let rotated = vec![true; windows.len()];
         let mut decoder = Self {
             hidden,
             intermediate: fields.required("intermediate_size")?,
@@ -295,14 +343,18 @@ impl DecoderConfig {
             rope,
             local_rope: None,
             interleaved: fields.flag("interleaved"),
-            norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
-            norm_plus_one: false,
+            rotated,
+            norm_eps: norm_eps(&fields)?,
+            norm_kind: NormKind::Rms,
             norms: PRE_NORMS,
-            qk_norm: false,
-            qkv_bias: attention_bias,
+            parallel: false,
+            qk_norm: None,
+            qkv_bias: attention_bias || fields.flag("qkv_bias"),
             output_bias: attention_bias,
             mlp_bias: fields.flag("mlp_bias"),
-            fused: false,
+            fused_qkv: false,
+            fused_gate_up: false,
+            gated: true,
             activation: match activation.and_then(Value::as_str) {
                 None | Some("silu" | "swish") => Activation::Silu,
                 Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
@@ -311,9 +363,11 @@ impl DecoderConfig {
             embedding_scale: None,
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
+            logit_scale: None,
             logit_softcap: fields.number("final_logit_softcapping")?,
             tied_embeddings: fields.flag("tie_word_embeddings"),
             bidirectional: fields.flag("use_bidirectional_attention"),
+            names: &[],
         };
         (family.configure)(&mut decoder, &fields)?;
         Ok(decoder)
@@ -323,6 +377,16 @@ impl DecoderConfig {
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
+}
+
+/// Reads the epsilon of norms, whose name depends on the family.
+fn norm_eps(fields: &Fields) -> Result<f64> {
+    for key in ["rms_norm_eps", "layer_norm_eps", "norm_epsilon"] {
+        if let Some(eps) = fields.number(key)? {
+            return Ok(eps);
+        }
+    }
+    bail!("\"rms_norm_eps\" is missing")
 }
 
 fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {

@@ -7,11 +7,11 @@ use candle_nn::fused::CacheHeads;
 
 use super::attention::{AttentionPlan, Scoring, StepIndices, supports_flash_attention};
 use super::cache::Cache;
-use super::config::DecoderConfig;
+use super::config::{DecoderConfig, QueryKeyNorm};
 use super::experts::{Experts, mlp};
 use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{
-    Embedding, FusedWith, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
+    Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
 use super::pooling::EmbeddingHead;
 use super::roles::Role;
@@ -24,7 +24,10 @@ mod embeddings;
 struct Layer {
     attention_norm: Option<Norm>,
     query_key_value: QueryKeyValue,
+    /// Norms of each head of queries and keys.
     head_norms: Option<QueryKeyNorms>,
+    /// Norms of all heads of a row together.
+    row_norms: Option<QueryKeyNorms>,
     output: Linear,
     attention_post_norm: Option<Norm>,
     mlp_norm: Option<Norm>,
@@ -50,7 +53,8 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: Norm,
     head: Linear,
-    /// Rotary tables: for layers with full attention, then for layers with a window.
+    /// Rotary tables: for layers with full attention, for layers with a window, and for layers without rotation, as far as
+    /// these differ.
     tables: Vec<RotaryTable>,
     /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
@@ -94,18 +98,16 @@ pub struct Types {
 }
 
 impl Layer {
-    fn load(config: &DecoderConfig, weights: &mut Weights, index: usize, dtype: DType) -> Result<Self> {
+    fn load(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Self> {
         let DecoderConfig { hidden, head_dim, .. } = *config;
         let at = Some(index);
-        let norm = |weights: &mut Weights, part, width| -> Result<Norm> {
-            let weight = weights.norm(at, part, width)?;
-            Ok(Norm::new(weight, config.norm_plus_one, config.norm_eps, dtype)?)
-        };
-        let norms = config.norms.map(|part| part.map(|part| norm(weights, part, hidden)).transpose());
+        let kind = (config.norm_kind, config.norm_eps);
+        let norms =
+            config.norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
         let widths = [queries, keys, keys];
-        let pieces = match config.fused {
+        let pieces = match config.fused_qkv {
             true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
             false => [Role::Query, Role::Key, Role::Value]
                 .into_iter()
@@ -113,21 +115,25 @@ impl Layer {
                 .map(|(role, rows)| TensorRows::whole(role, rows))
                 .collect(),
         };
+        // Norms of rows are computed before the operation that otherwise adds biases.
+        let norms_rows = config.qk_norm == Some(QueryKeyNorm::Rows);
         let mut products = Vec::new();
         for pieces in weights.runs_of_one_format(at, &pieces)? {
-            products.push(weights.linear(at, pieces, hidden, false)?);
+            products.push(weights.linear(at, pieces, hidden, config.qkv_bias && norms_rows)?);
         }
-        let bias = match config.qkv_bias {
+        let bias = match config.qkv_bias && !norms_rows {
             true => Some(weights.bias(at, &pieces)?),
             false => None,
         };
         let query_key_value = QueryKeyValue { products, widths, bias };
-        let head_norms = match config.qk_norm {
-            true => Some(QueryKeyNorms {
-                query: norm(weights, Role::QueryNorm, head_dim)?,
-                key: norm(weights, Role::KeyNorm, head_dim)?,
-            }),
-            false => None,
+        let mut qk_norms = |[query, key]: [usize; 2]| -> Result<_> {
+            let query = weights.norm(at, Role::QueryNorm, query, kind)?;
+            Ok(Some(QueryKeyNorms { query, key: weights.norm(at, Role::KeyNorm, key, kind)? }))
+        };
+        let (head_norms, row_norms) = match config.qk_norm {
+            Some(QueryKeyNorm::Heads) => (qk_norms([head_dim; 2])?, None),
+            Some(QueryKeyNorm::Rows) => (None, qk_norms([queries, keys])?),
+            None => (None, None),
         };
         let output =
             weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
@@ -143,13 +149,17 @@ impl Layer {
             attention_norm: attention_norm?,
             query_key_value,
             head_norms,
+            row_norms,
             output,
             attention_post_norm: attention_post_norm?,
             mlp_norm: mlp_norm?,
             feed_forward,
             mlp_post_norm: mlp_post_norm?,
             scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
-            rotary_table: (config.local_rope.is_some() && window.is_some()) as usize,
+            rotary_table: match config.rotated[index] {
+                true => (config.local_rope.is_some() && window.is_some()) as usize,
+                false => 1 + config.local_rope.is_some() as usize,
+            },
         })
     }
 }
@@ -158,7 +168,14 @@ impl Layer {
 fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Mlp> {
     let DecoderConfig { hidden, intermediate, .. } = *config;
     let at = Some(index);
-    let gate_up = match config.fused {
+    let down = TensorRows::whole(Role::Down, hidden);
+    if !config.gated {
+        let up = TensorRows::whole(Role::Up, intermediate);
+        let up = weights.linear(at, &[up], hidden, config.mlp_bias)?;
+        let down = weights.linear(at, &[down], intermediate, config.mlp_bias)?;
+        return Ok(Mlp { gate_up: GateUp::UpOnly(up), down, activation: config.activation });
+    }
+    let gate_up = match config.fused_gate_up {
         true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
         false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
     };
@@ -166,7 +183,7 @@ fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<
     for pieces in weights.runs_of_one_format(at, &gate_up)? {
         linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
     }
-    let down = weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
+    let down = weights.linear(at, &[down], intermediate, config.mlp_bias)?;
     mlp(linears, down, config.activation)
 }
 
@@ -187,10 +204,8 @@ impl Decoder {
         let embedding = weights.embedding(config.hidden)?;
         let vocabulary = embedding.vocabulary()?;
         let layers = 0..config.windows.len();
-        let layers =
-            layers.map(|layer| Layer::load(&config, weights, layer, dtype)).collect::<Result<Vec<_>>>()?;
-        let norm = weights.norm(None, Role::Norm, config.hidden)?;
-        let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
+        let layers = layers.map(|layer| Layer::load(&config, weights, layer)).collect::<Result<Vec<_>>>()?;
+        let norm = weights.norm(None, Role::Norm, config.hidden, (config.norm_kind, config.norm_eps))?;
         let head = match config.tied_embeddings {
             true => embedding.head(DType::F32),
             false => {
@@ -200,7 +215,10 @@ impl Decoder {
         };
         let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
-        let tables = tables.collect::<candle_core::Result<_>>().context("rotary tables")?;
+        let mut tables = tables.collect::<candle_core::Result<Vec<_>>>().context("rotary tables")?;
+        if config.rotated.contains(&false) {
+            tables.push(tables[0].without_rotation().context("rotary tables")?);
+        }
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &config.windows {
             if !windows.contains(window) {
@@ -282,10 +300,11 @@ impl Decoder {
     /// Returns the residual stream before the first layer.
     fn embedded(&self, tokens: &Tensor) -> candle_core::Result<ResidualStream> {
         let x = self.embedding.forward(tokens, self.dtype)?;
-        Ok(ResidualStream::new(match self.config.embedding_scale {
+        let x = match self.config.embedding_scale {
             Some(scale) => (x * scale)?,
             None => x,
-        }))
+        };
+        ResidualStream::new(x, self.layers.first().and_then(|layer| layer.attention_norm.as_ref()))
     }
 
     /// Computes the layers of a range.
@@ -312,14 +331,16 @@ impl Decoder {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
             let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
-            stream = stream.add(&layer.output, &out, post_norm, norm)?;
+            let attended = stream.add(&layer.output, &out, post_norm, norm)?;
+            let input = match self.config.parallel {
+                true => stream.input(layer.attention_norm.as_ref()),
+                false => attended.input(norm),
+            };
             let (post_norm, next) = (layer.mlp_post_norm.as_ref(), norm_of(index + 1));
             stream = match &layer.feed_forward {
-                FeedForward::Dense(mlp) => {
-                    stream.add(&mlp.down, &mlp.gated(stream.input(norm))?, post_norm, next)?
-                }
+                FeedForward::Dense(mlp) => attended.add(&mlp.down, &mlp.inner(input)?, post_norm, next)?,
                 FeedForward::Experts(experts) => {
-                    stream.add_output(&experts.forward(stream.input(norm))?, post_norm, next)?
+                    attended.add_output(&experts.forward(input)?, post_norm, next)?
                 }
             };
         }
@@ -339,7 +360,10 @@ impl Decoder {
         input: (&Tensor, FusedWith),
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
-        let [q, k, v] = layer.query_key_value.forward(input)?;
+        let [mut q, mut k, v] = layer.query_key_value.forward(input)?;
+        if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
+            (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
+        }
         let [keys, values] = self.keys_values(index, shared);
         let write = CacheHeads {
             q: &q,
@@ -363,6 +387,10 @@ impl Decoder {
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
         let (x, with) = states.input(Some(&self.norm));
         let logits = self.head.forward_fused(x, with)?;
+        let logits = match self.config.logit_scale {
+            Some(scale) => (logits * scale)?,
+            None => logits,
+        };
         match self.config.logit_softcap {
             Some(cap) => softcap(&logits, cap),
             None => Ok(logits),

@@ -58,7 +58,7 @@ impl Experts {
         };
         match &self.shared {
             Some(shared) => {
-                let hidden = shared.mlp.gated((x, FusedWith::default()))?;
+                let hidden = shared.mlp.inner((x, FusedWith::default()))?;
                 let shared_out = shared.mlp.down.forward(&hidden)?;
                 out + shared_out.broadcast_mul(&sigmoid(&shared.gate.forward(x)?)?)?
             }
@@ -95,7 +95,7 @@ fn separately(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> c
         let rows = Tensor::from_vec(rows, count, x.device())?;
         let factors = Tensor::from_vec(factors, (count, 1), x.device())?.to_dtype(x.dtype())?;
         let input = x.index_select(&rows, 0)?;
-        let out = mlp.down.forward(&mlp.gated((&input, FusedWith::default()))?)?;
+        let out = mlp.down.forward(&mlp.inner((&input, FusedWith::default()))?)?;
         sum = sum.index_add(&rows, &out.broadcast_mul(&factors)?, 0)?;
     }
     Ok(sum)

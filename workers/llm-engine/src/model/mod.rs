@@ -222,7 +222,8 @@ fn load_files(
         false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
     };
     let bytes = [weights, blocks * cache::block_bytes(&config, types.cache)];
-    let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let mut weights = weights.with_names(config.names);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
@@ -252,8 +253,8 @@ fn score_head(
     is_tied: bool,
 ) -> Result<EmbeddingHead> {
     ensure!(
-        score.matrix.is_some() || config.logit_softcap.is_none(),
-        "scores of models with capped logits are not supported"
+        score.matrix.is_some() || (config.logit_softcap.is_none() && config.logit_scale.is_none()),
+        "scores of models with capped or scaled logits are not supported"
     );
     let mut row = |row| weights.row(score.matrix, is_tied, row, config.hidden);
     let yes = row(score.yes)?;

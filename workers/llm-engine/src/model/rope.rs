@@ -210,6 +210,11 @@ impl RotaryTable {
         Ok(Self { cos: scaled(angles.cos()?)?, sin: scaled(angles.sin()?)?, interleaved })
     }
 
+    /// Returns a table for layers that do not rotate: cosines of 1 and sines of 0.
+    pub fn without_rotation(&self) -> candle_core::Result<Self> {
+        Ok(Self { cos: self.cos.ones_like()?, sin: self.sin.zeros_like()?, interleaved: self.interleaved })
+    }
+
     /// Returns the arguments of the fused operation.
     pub fn rotary(&self) -> Rotary<'_> {
         Rotary { cos: &self.cos, sin: &self.sin, interleaved: self.interleaved }

@@ -5,8 +5,9 @@ use anyhow::{Context, Result, ensure};
 use candle_core::quantized::{QMatMul, QTensor, ggml_file};
 use candle_core::{DType, Device, Tensor};
 
+use super::config::NormKind;
 use super::files::{Description, Format, ModelFiles};
-use super::layers::{Embedding, Linear, Matrix};
+use super::layers::{Embedding, Linear, Matrix, Norm};
 use super::roles::Role;
 
 mod experts;
@@ -34,6 +35,8 @@ pub struct Weights<'a> {
     files: &'a mut ModelFiles,
     /// Prefix of tensor names in safetensors; `None` for GGUF.
     prefix: Option<String>,
+    /// Names in safetensors that differ from those of the roles.
+    names: &'static [(Role, &'static str)],
     /// Data type of the states.
     dtype: DType,
     /// Data type of float matrices; `None` for the stored one.
@@ -62,7 +65,12 @@ impl<'a> Weights<'a> {
             Description::Metadata(_) => None,
         };
         let total = files.bytes().max(1);
-        Self { files, prefix, dtype, matrices, device, progress, read: 0, total }
+        Self { files, prefix, names: &[], dtype, matrices, device, progress, read: 0, total }
+    }
+
+    /// Replaces the names of some roles in safetensors.
+    pub fn with_names(self, names: &'static [(Role, &'static str)]) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.
@@ -75,6 +83,8 @@ impl<'a> Weights<'a> {
 
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
         let (safetensors, gguf) = role.names();
+        let own = self.names.iter().find(|(known, _)| *known == role);
+        let safetensors = own.map_or(safetensors, |(_, own)| own);
         match (&self.prefix, layer) {
             (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
             (Some(_), None) if role == Role::Head => format!("{safetensors}.{kind}"),
@@ -83,11 +93,25 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Loads the weights of a norm, as f32 (width).
-    pub fn norm(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
-        let name = self.name(layer, role, "weight");
-        self.check(&name, &[width])?;
-        self.floats(&[(name, 0..width)], &[width], DType::F32)
+    /// Loads a norm of states of type `dtype`.
+    pub fn norm(
+        &mut self,
+        layer: Option<usize>,
+        role: Role,
+        width: usize,
+        (kind, eps): (NormKind, f64),
+    ) -> Result<Norm> {
+        let dtype = self.dtype;
+        let weight = self.vector_named(&self.name(layer, role, "weight"), width)?;
+        Ok(match kind {
+            NormKind::Rms => Norm::rms(weight, false, eps, dtype)?,
+            NormKind::RmsPlusOne => Norm::rms(weight, true, eps, dtype)?,
+            NormKind::Layer { bias: false } => Norm::layer(weight, None, eps, dtype)?,
+            NormKind::Layer { bias: true } => {
+                let bias = self.vector_named(&self.name(layer, role, "bias"), width)?;
+                Norm::layer(weight, Some(bias), eps, dtype)?
+            }
+        })
     }
 
     /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.

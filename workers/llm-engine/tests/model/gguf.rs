@@ -40,6 +40,10 @@ const NAMES: &[(&str, &str)] = &[
     ("mlp.up_proj.", "ffn_up."),
     ("mlp.gate_up_proj.", "ffn_up."),
     ("mlp.down_proj.", "ffn_down."),
+    ("mlp.c_fc.", "ffn_up."),
+    ("mlp.c_proj.", "ffn_down."),
+    ("post_self_attn_layernorm.", "post_attention_norm."),
+    ("post_mlp_layernorm.", "post_ffw_norm."),
     ("input_layernorm.", "attn_norm."),
     ("pre_feedforward_layernorm.", "ffn_norm."),
     ("post_feedforward_layernorm.", "post_ffw_norm."),
@@ -79,7 +83,7 @@ fn stacks(weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     all.into_iter().map(stacked).collect()
 }
 
-/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of Llama's queries and
+/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     let gemma = arch.starts_with("gemma");
@@ -89,13 +93,16 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let norm_name = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
+        let has_norms_after = arch == "olmo2" || (gemma && arch != "gemma");
+        let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
         if gemma && to.contains("norm") {
             tensor = (tensor + 1.0).unwrap();
         }
-        if arch == "llama" && (to.contains("attn_q.") || to.contains("attn_k.")) {
+        if ["llama", "granite", "smollm3"].contains(&arch)
+            && (to.contains("attn_q.") || to.contains("attn_k."))
+        {
             let heads = if to.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
             let (rows, columns) = tensor.dims2().unwrap();
             let half = rows / number(heads) / 2;
@@ -120,6 +127,12 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
     let rotary_dim = Metadatum::U32((width as f64 * share) as u32);
+    let yarn = Some(&config["rope_scaling"]).filter(|scaling| scaling["rope_type"] == "yarn");
+    let of_yarn = |key: &str| yarn.and_then(|yarn| yarn[key].as_f64());
+    let factor = of_yarn("factor");
+    // Relative to the paper's.
+    let magnitude = factor.zip(of_yarn("attention_factor"));
+    let magnitude = magnitude.map(|(factor, own)| Metadatum::F32((own / (0.1 * factor.ln() + 1.0)) as f32));
     let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
@@ -134,12 +147,24 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.key_length", Some(Metadatum::U32(width as u32))),
         ("attention.value_length", Some(Metadatum::U32(width as u32))),
         ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
+        ("attention.layer_norm_epsilon", float("layer_norm_eps").or(float("norm_epsilon"))),
+        ("attention.scale", float("attention_multiplier")),
+        ("embedding_scale", float("embedding_multiplier")),
+        ("residual_scale", float("residual_multiplier")),
+        ("logit_scale", float("logits_scaling").or(float("logit_scale"))),
         ("attention.sliding_window", whole("sliding_window")),
         ("attn_logit_softcapping", float("attn_logit_softcapping")),
         ("final_logit_softcapping", float("final_logit_softcapping")),
         ("rope.freq_base", float("rope_theta")),
         ("rope.local_freq_base", float("rope_local_base_freq")),
         ("rope.dimension_count", Some(rotary_dim)),
+        ("rope.scaling.type", yarn.map(|_| Metadatum::String("yarn".into()))),
+        ("rope.scaling.factor", factor.map(|factor| Metadatum::F32(factor as f32))),
+        ("rope.scaling.attn_factor", magnitude),
+        (
+            "rope.scaling.original_context_length",
+            of_yarn("original_max_position_embeddings").map(|length| Metadatum::U32(length as u32)),
+        ),
     ];
     let fields = fields.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
     let name = ("general.architecture".to_string(), Metadatum::String(arch.into()));

@@ -1,0 +1,75 @@
+"""Writes tiny random models of more families, with the logits of transformers.
+
+    pip install transformers==4.57.6 torch
+    python3 families.py data [NAME ...]
+
+Logits are computed on the CPU in f32. Weights are exact in f16.
+"""
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from mixtures import LENGTHS, SHARED, SIZES, VOCABULARY, randomized
+from safetensors.torch import save_file
+from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
+)
+
+# Published files of these families have one table for embeddings and logits.
+TIED = dict(SIZES, tie_word_embeddings=True)
+FOUR_LAYERS = dict(num_hidden_layers=4, sliding_window=6)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.2)
+MULTIPLIERS = dict(
+    embedding_multiplier=5.0, residual_multiplier=0.3, attention_multiplier=0.2, logits_scaling=3.0
+)
+MODELS = {
+    "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, **MULTIPLIERS)),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config(**SIZES)),
+    "olmo3": (Olmo3ForCausalLM, Olmo3Config(**{**SIZES, **FOUR_LAYERS}, rope_scaling=YARN)),
+    "smollm3": (SmolLM3ForCausalLM, SmolLM3Config(**{**TIED, "num_hidden_layers": 4, "pad_token_id": 0})),
+    "glm4": (Glm4ForCausalLM, Glm4Config(**SIZES, head_dim=16, pad_token_id=0)),
+    "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config(**TIED)),
+    "command-r": (CohereForCausalLM, CohereConfig(**TIED, logit_scale=0.5)),
+    "command-r7b": (Cohere2ForCausalLM, Cohere2Config(**{**TIED, **FOUR_LAYERS}, logit_scale=0.5)),
+}
+
+
+def write(folder, model, config):
+    """Writes a checkpoint."""
+    random = torch.Generator().manual_seed(0)
+    model = randomized(model(config), random)
+    tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
+    # The third text begins like the first.
+    tokens[2][:SHARED] = tokens[0][:SHARED]
+    expected = {}
+    for index, text in enumerate(tokens):
+        with torch.no_grad():
+            expected[f"logits.{index}"] = model(text[None]).logits[0].contiguous()
+        expected[f"tokens.{index}"] = text
+    folder.mkdir(parents=True, exist_ok=True)
+    model.half().save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    save_file(expected, folder / "expected.st")
+
+
+if __name__ == "__main__":
+    print("transformers", transformers.__version__, "torch", torch.__version__)
+    for name in sys.argv[2:] or MODELS:
+        write(Path(sys.argv[1]) / name, *MODELS[name])
+        print(name)
