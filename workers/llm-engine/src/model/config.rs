@@ -119,6 +119,8 @@ pub struct DecoderConfig {
     pub logit_scale: Option<f64>,
     /// Soft cap of logits.
     pub logit_softcap: Option<f64>,
+    /// If true, the output head has a bias.
+    pub head_bias: bool,
     /// If true, the embedding table is also the output head.
     pub tied_embeddings: bool,
     /// If true, tokens also see those after them, as in models that only compute embeddings.
@@ -134,22 +136,65 @@ pub type WindowPredicate = Box<dyn Fn(usize) -> bool>;
 /// same names.
 #[derive(Debug, PartialEq)]
 pub struct ExpertNames {
-    /// Block that contains the router and the experts.
-    pub block: &'static str,
-    /// Gate projection of an expert.
-    pub gate: &'static str,
-    /// Up projection of an expert.
-    pub up: &'static str,
-    /// Down projection of an expert.
-    pub down: &'static str,
+    /// Router.
+    pub router: &'static str,
+    /// Block that contains the projections of the experts.
+    pub experts: &'static str,
+    /// Block that contains the projections of the shared expert.
+    pub shared: &'static str,
+    /// Projection to the number whose sigmoid scales the output of the shared expert, if there is one.
+    pub shared_gate: Option<&'static str>,
+    /// Projections of an expert, or of all experts.
+    pub projections: Projections,
+}
+
+/// Names of the projections of experts in safetensors.
+#[derive(Debug, PartialEq)]
+pub enum Projections {
+    /// Gate, up and down of each expert.
+    Separate([&'static str; 3]),
+    /// Stack of gate and up of all experts, whose rows are joined, and stack of down.
+    Stacked([&'static str; 2]),
 }
 
 /// Names in the files of Qwen's models.
-pub const QWEN_NAMES: ExpertNames =
-    ExpertNames { block: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" };
+pub const QWEN_NAMES: ExpertNames = ExpertNames {
+    router: "mlp.gate",
+    experts: "mlp.experts",
+    shared: "mlp.shared_expert",
+    shared_gate: Some("mlp.shared_expert_gate"),
+    projections: Projections::Separate(["gate_proj", "up_proj", "down_proj"]),
+};
 /// Names in the files of Mixtral.
-pub const MIXTRAL_NAMES: ExpertNames =
-    ExpertNames { block: "block_sparse_moe", gate: "w1", up: "w3", down: "w2" };
+pub const MIXTRAL_NAMES: ExpertNames = ExpertNames {
+    router: "block_sparse_moe.gate",
+    experts: "block_sparse_moe.experts",
+    projections: Projections::Separate(["w1", "w3", "w2"]),
+    ..QWEN_NAMES
+};
+/// Names in the files of Granite.
+pub const GRANITE_NAMES: ExpertNames = ExpertNames {
+    router: "block_sparse_moe.router.layer",
+    experts: "block_sparse_moe",
+    shared: "shared_mlp",
+    shared_gate: None,
+    projections: Projections::Stacked(["input_linear", "output_linear"]),
+};
+
+/// Function that computes the weights of a row's experts, which are those with the highest scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Routing {
+    /// Softmax of the scores of all experts.
+    Softmax,
+    /// Softmax of the scores of the chosen experts.
+    ChosenSoftmax,
+    /// Softmax of the scores that are at most this share below the chosen one, for each of two experts in turn, without those
+    /// chosen before.
+    SparseMixer {
+        /// Share of the larger of both magnitudes.
+        tolerance: f64,
+    },
+}
 
 /// Sizes and options of mixtures of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,9 +205,9 @@ pub struct ExpertsConfig {
     pub used: usize,
     /// Width inside an expert.
     pub intermediate: usize,
-    /// If true, the weights of a row's chosen experts are divided by their sum.
-    pub normalized: bool,
-    /// Width inside the expert that computes all rows, if there is one. A gate scales its output.
+    /// Function that computes the weights of a row's chosen experts.
+    pub routing: Routing,
+    /// Width inside the expert that computes all rows, if there is one.
     pub shared_intermediate: Option<usize>,
     /// Layers without experts, which have one dense network.
     pub dense_layers: Vec<bool>,
@@ -205,7 +250,11 @@ impl ExpertsConfig {
             count,
             used,
             intermediate: fields.required(intermediate)?,
-            normalized: fields.flag("norm_topk_prob"),
+            routing: match fields.flag("norm_topk_prob") {
+                // Dividing probabilities by the sum of the chosen ones is a softmax of the chosen scores.
+                true => Routing::ChosenSoftmax,
+                false => Routing::Softmax,
+            },
             shared_intermediate: None,
             dense_layers: (0..layers).map(is_dense).collect(),
             names,
@@ -365,6 +414,7 @@ impl DecoderConfig {
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
             logit_scale: None,
             logit_softcap: fields.number("final_logit_softcapping")?,
+            head_bias: fields.flag("lm_head_bias"),
             tied_embeddings: fields.flag("tie_word_embeddings"),
             bidirectional: fields.flag("use_bidirectional_attention"),
             names: &[],

@@ -210,7 +210,7 @@ impl Decoder {
             true => embedding.head(DType::F32),
             false => {
                 let rows = TensorRows::whole(Role::Head, vocabulary);
-                weights.linear(None, &[rows], config.hidden, false)?.with_output(DType::F32)
+                weights.linear(None, &[rows], config.hidden, config.head_bias)?.with_output(DType::F32)
             }
         };
         let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, device);

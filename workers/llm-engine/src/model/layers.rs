@@ -111,7 +111,10 @@ impl Linear {
             }
             Matrix::Quantized(matrix) => {
                 let product = matrix.forward(&x.to_dtype(self.dtype)?)?;
-                self.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?
+                match &self.bias {
+                    Some(bias) => product.broadcast_add(&bias.to_dtype(product.dtype())?)?,
+                    None => product,
+                }
             }
         };
         if let Some(activation) = with.gate {

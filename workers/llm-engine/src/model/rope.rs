@@ -106,7 +106,9 @@ impl Scaling {
                 let original = original.or(inner).unwrap_or(context);
                 ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, less than 2");
                 let factor = json["factor"].as_f64().unwrap_or(context as f64 / original as f64);
-                let magnitude = match json["attention_factor"].as_f64() {
+                // Phi-3.5-MoE has a factor for each list of divisors.
+                let own = if context > original { &json["long_mscale"] } else { &json["short_mscale"] };
+                let magnitude = match json["attention_factor"].as_f64().or(own.as_f64()) {
                     Some(magnitude) => magnitude,
                     None if factor > 1.0 => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     None => 1.0,

@@ -31,6 +31,10 @@ families! {
     starcoder2: "starcoder2", "starcoder2";
     command_r: "command-r", "command-r";
     command_r7b: "command-r7b", "cohere2";
+    olmoe: "olmoe", "olmoe";
+    granite_moe: "granite-moe", "granitemoe";
+    granite_moe_shared: "granite-moe-shared", "granitemoe";
+    phi_moe: "phimoe", "phimoe";
 }
 
 #[test]
@@ -42,6 +46,8 @@ fn broken_configurations_are_rejected() {
         ("smollm3", "no_rope_layers", json!([1, 0, 2, 1]), "\"no_rope_layers\" has 2; use 0 or 1"),
         ("command-r", "use_qk_norm", json!(true), "\"use_qk_norm\" is true"),
         ("starcoder2", "norm_epsilon", json!("1e-5"), "\"norm_epsilon\" is no number"),
+        ("olmoe", "clip_qkv", json!(8.0), "\"clip_qkv\" is set"),
+        ("phimoe", "num_experts_per_tok", json!(3), "\"num_experts_per_tok\" is 3, but must be 2"),
     ] {
         let (mut config, weights) = checkpoint(name);
         config[field] = value;

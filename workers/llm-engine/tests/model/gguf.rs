@@ -25,6 +25,9 @@ const NAMES: &[(&str, &str)] = &[
     ("model.layers.", "blk."),
     ("block_sparse_moe.gate.", "ffn_gate_inp."),
     ("mlp.gate.", "ffn_gate_inp."),
+    ("block_sparse_moe.router.layer.", "ffn_gate_inp."),
+    ("block_sparse_moe.output_linear.", "ffn_down_exps."),
+    ("shared_mlp.output_linear.", "ffn_down_shexp."),
     ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
     ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
     ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
@@ -83,6 +86,23 @@ fn stacks(weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     all.into_iter().map(stacked).collect()
 }
 
+/// Splits stacks of gate and up, and those of the shared expert.
+fn halves(name: &str, tensor: &Tensor) -> Option<[(String, Tensor); 2]> {
+    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let end = match rest {
+        "block_sparse_moe.input_linear.weight" => "exps",
+        "shared_mlp.input_linear.weight" => "shexp",
+        _ => return None,
+    };
+    let rows = tensor.rank() - 2;
+    let half = tensor.dims()[rows] / 2;
+    let part = |start, part| {
+        let half = tensor.narrow(rows, start, half).unwrap().force_contiguous().unwrap();
+        (format!("blk.{layer}.ffn_{part}_{end}.weight"), half)
+    };
+    Some([part(0, "gate"), part(half, "up")])
+}
+
 /// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
@@ -100,7 +120,7 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         if gemma && to.contains("norm") {
             tensor = (tensor + 1.0).unwrap();
         }
-        if ["llama", "granite", "smollm3"].contains(&arch)
+        if ["llama", "granite", "granitemoe", "smollm3"].contains(&arch)
             && (to.contains("attn_q.") || to.contains("attn_k."))
         {
             let heads = if to.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
@@ -115,7 +135,17 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         (to, tensor)
     };
     let mut tensors = stacks(weights);
-    tensors.extend(weights.iter().filter(|(name, _)| expert(name).is_none()).map(convert));
+    tensors.extend(weights.iter().filter_map(|(name, tensor)| halves(name, tensor)).flatten());
+    let is_split = |name: &str, tensor| expert(name).is_some() || halves(name, tensor).is_some();
+    tensors.extend(weights.iter().filter(|(name, tensor)| !is_split(name, tensor)).map(convert));
+    for (field, name) in
+        [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")]
+    {
+        if let Some(list) = config["rope_scaling"][field].as_array() {
+            let list: Vec<f32> = list.iter().map(|factor| factor.as_f64().unwrap() as f32).collect();
+            tensors.insert(name.into(), Tensor::new(list, &Device::Cpu).unwrap());
+        }
+    }
     tensors
 }
 
@@ -130,9 +160,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let yarn = Some(&config["rope_scaling"]).filter(|scaling| scaling["rope_type"] == "yarn");
     let of_yarn = |key: &str| yarn.and_then(|yarn| yarn[key].as_f64());
     let factor = of_yarn("factor");
-    // Relative to the paper's.
-    let magnitude = factor.zip(of_yarn("attention_factor"));
-    let magnitude = magnitude.map(|(factor, own)| Metadatum::F32((own / (0.1 * factor.ln() + 1.0)) as f32));
+    // YaRN's is relative to the paper's.
+    let magnitude = factor.zip(of_yarn("attention_factor")).map(|(by, own)| own / (0.1 * by.ln() + 1.0));
+    let magnitude = magnitude.or(config["rope_scaling"]["short_mscale"].as_f64());
+    let original = config["rope_scaling"]["original_max_position_embeddings"].as_u64();
     let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
@@ -141,7 +172,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("expert_count", whole("num_experts").or(whole("num_local_experts"))),
         ("expert_used_count", whole("num_experts_per_tok")),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
-        ("expert_shared_feed_forward_length", whole("shared_expert_intermediate_size")),
+        (
+            "expert_shared_feed_forward_length",
+            whole("shared_expert_intermediate_size").or(whole("shared_intermediate_size")),
+        ),
         ("attention.head_count", whole("num_attention_heads")),
         ("attention.head_count_kv", whole("num_key_value_heads")),
         ("attention.key_length", Some(Metadatum::U32(width as u32))),
@@ -160,11 +194,8 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("rope.dimension_count", Some(rotary_dim)),
         ("rope.scaling.type", yarn.map(|_| Metadatum::String("yarn".into()))),
         ("rope.scaling.factor", factor.map(|factor| Metadatum::F32(factor as f32))),
-        ("rope.scaling.attn_factor", magnitude),
-        (
-            "rope.scaling.original_context_length",
-            of_yarn("original_max_position_embeddings").map(|length| Metadatum::U32(length as u32)),
-        ),
+        ("rope.scaling.attn_factor", magnitude.map(|magnitude| Metadatum::F32(magnitude as f32))),
+        ("rope.scaling.original_context_length", original.map(|length| Metadatum::U32(length as u32))),
     ];
     let fields = fields.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
     let name = ("general.architecture".to_string(), Metadatum::String(arch.into()));

@@ -38,7 +38,7 @@ const METADATA: &[(&str, &str)] = &[
 ];
 
 /// Architectures whose converter reorders the rows of queries and keys so that neighboring elements rotate together.
-const INTERLEAVED: &[&str] = &["llama", "granite", "smollm3"];
+const INTERLEAVED: &[&str] = &["llama", "granite", "granitemoe", "smollm3"];
 
 /// Architectures and layer counts of the 27B models, which scale scores by hidden size / heads.
 const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
@@ -116,6 +116,7 @@ pub fn from_gguf(
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));
     config.insert("qkv_bias".into(), has("blk.0.attn_q.bias"));
     config.insert("attention_bias".into(), has("blk.0.attn_output.bias"));
+    config.insert("lm_head_bias".into(), has("output.bias"));
     config.insert("mlp_bias".into(), has("blk.0.ffn_down.bias"));
     config.insert("use_qk_norm".into(), has("blk.0.attn_q_norm.weight"));
     Ok((family, Value::Object(config)))

@@ -7,7 +7,7 @@ use candle_core::DType;
 use candle_core::Tensor;
 
 use super::{Matrix, Weights};
-use crate::model::config::{Activation, ExpertsConfig};
+use crate::model::config::{Activation, ExpertsConfig, Projections};
 use crate::model::experts::{ExpertMatrices, Experts, SharedExpert, mlp};
 use crate::model::files::Format;
 use crate::model::layers::Linear;
@@ -39,18 +39,26 @@ impl Weights<'_> {
         activation: Activation,
     ) -> Result<Experts> {
         let ExpertsConfig { count, intermediate, names, .. } = *config;
-        let router = self.layer_name(layer, (&format!("{}.gate", names.block), "ffn_gate_inp"), "weight");
+        let router = self.layer_name(layer, (names.router, "ffn_gate_inp"), "weight");
         self.check(&router, &[count, hidden])?;
         let router = Linear::new(self.matrix(&[(router, 0..count)], &[count, hidden])?, None, DType::F32);
-        let gate = self.projection(layer, config, (names.gate, "ffn_gate_exps"), [intermediate, hidden])?;
-        let up = self.projection(layer, config, (names.up, "ffn_up_exps"), [intermediate, hidden])?;
-        let down = self.projection(layer, config, (names.down, "ffn_down_exps"), [hidden, intermediate])?;
-        let matrices = self.expert_matrices(config, &joined(gate, up), down, activation)?;
+        let (gate_up, down) = match names.projections {
+            Projections::Stacked([gate_up, down]) if self.prefix.is_some() => {
+                let stack = |part: &str, rows, columns| {
+                    let name = format!("{}.{part}", names.experts);
+                    self.stacked(self.layer_name(layer, (&name, ""), "weight"), count, [rows, columns])
+                };
+                (vec![vec![stack(gate_up, 2 * intermediate, hidden)?]], stack(down, hidden, intermediate)?)
+            }
+            Projections::Stacked(_) => self.projections(layer, config, [""; 3], hidden)?,
+            Projections::Separate(parts) => self.projections(layer, config, parts, hidden)?,
+        };
+        let matrices = self.expert_matrices(config, &gate_up, down, activation)?;
         let shared = match config.shared_intermediate {
             Some(width) => Some(self.shared_expert(layer, config, [hidden, width], activation)?),
             None => None,
         };
-        Ok(Experts { router, used: config.used, normalized: config.normalized, matrices, shared })
+        Ok(Experts { router, used: config.used, routing: config.routing, matrices, shared })
     }
 
     fn expert_matrices(
@@ -93,6 +101,22 @@ impl Weights<'_> {
         self.matrix(&pieces, &[count, rows(group), columns(group)])
     }
 
+    /// Finds the projections of all experts: gate and up, joined if possible, and down. `parts` are their names in
+    /// safetensors.
+    fn projections(
+        &self,
+        layer: usize,
+        config: &ExpertsConfig,
+        [gate, up, down]: [&str; 3],
+        hidden: usize,
+    ) -> Result<(Vec<Vec<Projection>>, Projection)> {
+        let inner = config.intermediate;
+        let gate = self.projection(layer, config, (gate, "ffn_gate_exps"), [inner, hidden])?;
+        let up = self.projection(layer, config, (up, "ffn_up_exps"), [inner, hidden])?;
+        let down = self.projection(layer, config, (down, "ffn_down_exps"), [hidden, inner])?;
+        Ok((joined(gate, up), down))
+    }
+
     /// Finds the matrices of a projection of shape (rows, columns), one tensor for each expert in safetensors, and one
     /// for all of them in GGUF.
     fn projection(
@@ -102,22 +126,17 @@ impl Weights<'_> {
         (safetensors, gguf): (&str, &str),
         [rows, columns]: [usize; 2],
     ) -> Result<Projection> {
-        let (count, block) = (config.count, config.names.block);
-        let pieces: Vec<Piece> = match &self.prefix {
-            Some(_) => {
-                let name = |expert| format!("{block}.experts.{expert}.{safetensors}");
-                let piece = |expert| (self.layer_name(layer, (&name(expert), gguf), "weight"), 0..rows);
-                (0..count).map(piece).collect()
-            }
-            None => {
-                let name = self.layer_name(layer, (safetensors, gguf), "weight");
-                self.check(&name, &[count, rows, columns])?;
-                (0..count).map(|expert| (name.clone(), expert..expert + 1)).collect()
-            }
+        if self.prefix.is_none() {
+            return self.stacked(self.layer_name(layer, ("", gguf), "weight"), config.count, [rows, columns]);
+        }
+        let name = |expert| {
+            let name = format!("{}.{expert}.{safetensors}", config.names.experts);
+            self.layer_name(layer, (&name, gguf), "weight")
         };
+        let pieces: Vec<Piece> = (0..config.count).map(|expert| (name(expert), 0..rows)).collect();
         let (first, _) = pieces.first().context("internal error: a layer without experts")?;
         let format = self.files.location(first)?.format;
-        for (name, _) in pieces.iter().filter(|_| self.prefix.is_some()) {
+        for (name, _) in &pieces {
             self.check(name, &[rows, columns])?;
             let location = self.files.location(name)?;
             ensure!(
@@ -130,6 +149,14 @@ impl Weights<'_> {
         Ok(Projection { pieces, format, rows, columns })
     }
 
+    /// Finds the matrices of a stack (experts, rows, columns).
+    fn stacked(&self, name: String, count: usize, [rows, columns]: [usize; 2]) -> Result<Projection> {
+        self.check(&name, &[count, rows, columns])?;
+        let format = self.files.location(&name)?.format;
+        let pieces = (0..count).map(|expert| (name.clone(), expert..expert + 1)).collect();
+        Ok(Projection { pieces, format, rows, columns })
+    }
+
     fn shared_expert(
         &mut self,
         layer: usize,
@@ -138,27 +165,34 @@ impl Weights<'_> {
         activation: Activation,
     ) -> Result<SharedExpert> {
         let names = config.names;
-        let name = |this: &Self, part: &str, gguf: &str| {
-            this.layer_name(layer, (&format!("{}.{part}", names.block), gguf), "weight")
-        };
         let projection = |this: &Self, part: &str, gguf: &str, [rows, columns]: [usize; 2]| {
-            let name = name(this, &format!("shared_expert.{part}"), gguf);
+            let name = this.layer_name(layer, (&format!("{}.{part}", names.shared), gguf), "weight");
             this.check(&name, &[rows, columns])?;
             let format = this.files.location(&name)?.format;
             Ok::<_, anyhow::Error>(Projection { pieces: vec![(name, 0..rows)], format, rows, columns })
         };
-        let gate = projection(self, names.gate, "ffn_gate_shexp", [width, hidden])?;
-        let up = projection(self, names.up, "ffn_up_shexp", [width, hidden])?;
-        let down = projection(self, names.down, "ffn_down_shexp", [hidden, width])?;
-        let groups = joined(gate, up);
+        let (parts, is_joined) = match names.projections {
+            Projections::Separate(parts) => (parts, false),
+            Projections::Stacked([gate_up, down]) => ([gate_up, gate_up, down], self.prefix.is_some()),
+        };
+        let [gate, up, down] = parts;
+        let groups = match is_joined {
+            true => vec![vec![projection(self, gate, "", [2 * width, hidden])?]],
+            false => joined(
+                projection(self, gate, "ffn_gate_shexp", [width, hidden])?,
+                projection(self, up, "ffn_up_shexp", [width, hidden])?,
+            ),
+        };
+        let down = projection(self, down, "ffn_down_shexp", [hidden, width])?;
         let linears = groups.iter().map(|group| self.expert(0, group)).collect::<Result<Vec<_>>>()?;
         let mlp = mlp(linears, self.expert(0, &[down])?, activation)?;
-        let name = name(self, "shared_expert_gate", "ffn_gate_inp_shexp");
+        let Some(gate) = names.shared_gate else { return Ok(SharedExpert { mlp, gate: None }) };
+        let name = self.layer_name(layer, (gate, "ffn_gate_inp_shexp"), "weight");
         // Converters to GGUF drop the dimension of size 1.
         let shape: &[usize] = if self.prefix.is_some() { &[1, hidden] } else { &[hidden] };
         self.check(&name, shape)?;
         let gate = self.floats(&[(name, 0..shape[0])], &[1, hidden], self.dtype)?;
-        Ok(SharedExpert { mlp, gate: Linear::new(Matrix::Float(gate), None, self.dtype) })
+        Ok(SharedExpert { mlp, gate: Some(Linear::new(Matrix::Float(gate), None, self.dtype)) })
     }
 }
 
