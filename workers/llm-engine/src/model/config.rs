@@ -1,6 +1,7 @@
 //! Sizes and options of a decoder, read from config.json or from equivalent GGUF metadata.
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
+use candle_nn::ops::sigmoid;
 use serde_json::Value;
 
 use super::roles::Role;
@@ -9,6 +10,11 @@ use super::rope::{Rope, Scaling};
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
 
+/// Limit of the projections of [`Activation::ClampedSwiglu`].
+const SWIGLU_LIMIT: f64 = 7.0;
+/// Factor in the sigmoid of [`Activation::ClampedSwiglu`].
+const SWIGLU_FACTOR: f64 = 1.702;
+
 /// Activation function of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -16,6 +22,9 @@ pub enum Activation {
     Silu,
     /// GELU, approximated with tanh.
     GeluTanh,
+    /// Sigmoid linear unit of a gate of at most 7, with a factor of 1.702 in the sigmoid. The other projection is limited to
+    /// -7 to 7 and increased by 1.
+    ClampedSwiglu,
 }
 
 impl Activation {
@@ -24,6 +33,19 @@ impl Activation {
         match self {
             Self::Silu => x.silu(),
             Self::GeluTanh => x.gelu(),
+            Self::ClampedSwiglu => {
+                let x = x.minimum(SWIGLU_LIMIT)?;
+                &x * sigmoid(&(&x * SWIGLU_FACTOR)?)?
+            }
+        }
+    }
+
+    /// Multiplies the activation of a gate by another projection.
+    pub fn gate(self, gate: &Tensor, up: &Tensor) -> candle_core::Result<Tensor> {
+        let gate = self.forward(gate)?;
+        match self {
+            Self::ClampedSwiglu => gate * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)? + 1.0)?,
+            Self::Silu | Self::GeluTanh => gate * up,
         }
     }
 }
@@ -111,6 +133,8 @@ pub struct DecoderConfig {
     pub activation: Activation,
     /// Factor of embeddings.
     pub embedding_scale: Option<f64>,
+    /// If true, the queries of each head also attend to a sink: a key with a score of its own and a value of zero.
+    pub sinks: bool,
     /// Factor of attention scores.
     pub attention_scale: f32,
     /// Soft cap c of attention scores: each is replaced by c · tanh(score / c).
@@ -155,6 +179,9 @@ pub enum Projections {
     Separate([&'static str; 3]),
     /// Stack of gate and up of all experts, whose rows are joined, and stack of down.
     Stacked([&'static str; 2]),
+    /// Like [`Self::Stacked`], but rows of gate and up alternate, and matrices of floats are transposed. Biases have names
+    /// that end with `_bias`.
+    Interleaved([&'static str; 2]),
 }
 
 /// Names in the files of Qwen's models.
@@ -179,6 +206,13 @@ pub const GRANITE_NAMES: ExpertNames = ExpertNames {
     shared: "shared_mlp",
     shared_gate: None,
     projections: Projections::Stacked(["input_linear", "output_linear"]),
+};
+
+/// Names in the files of gpt-oss.
+pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
+    router: "mlp.router",
+    projections: Projections::Interleaved(["gate_up_proj", "down_proj"]),
+    ..QWEN_NAMES
 };
 
 /// Function that computes the weights of a row's experts, which are those with the highest scores.
@@ -207,6 +241,8 @@ pub struct ExpertsConfig {
     pub intermediate: usize,
     /// Function that computes the weights of a row's chosen experts.
     pub routing: Routing,
+    /// If true, the router and the projections of experts have biases.
+    pub biases: bool,
     /// Width inside the expert that computes all rows, if there is one.
     pub shared_intermediate: Option<usize>,
     /// Layers without experts, which have one dense network.
@@ -255,6 +291,7 @@ impl ExpertsConfig {
                 true => Routing::ChosenSoftmax,
                 false => Routing::Softmax,
             },
+            biases: false,
             shared_intermediate: None,
             dense_layers: (0..layers).map(is_dense).collect(),
             names,
@@ -410,6 +447,7 @@ impl DecoderConfig {
                 Some(other) => bail!("the activation {other:?} is not known; use silu or gelu_pytorch_tanh"),
             },
             embedding_scale: None,
+            sinks: false,
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
             logit_scale: None,

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
 
-use super::attention::{AttentionPlan, Scoring, StepIndices, supports_flash_attention};
+use super::attention::{AttentionPlan, Heads, Scoring, StepIndices};
 use super::cache::Cache;
 use super::config::{DecoderConfig, QueryKeyNorm};
 use super::experts::{Experts, mlp};
@@ -34,6 +34,8 @@ struct Layer {
     feed_forward: FeedForward,
     mlp_post_norm: Option<Norm>,
     scores: Scoring,
+    /// Scores of the sinks that queries attend to, f32 (heads).
+    sinks: Option<Tensor>,
     /// Index of the rotary table for this layer.
     rotary_table: usize,
 }
@@ -137,6 +139,10 @@ impl Layer {
         };
         let output =
             weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
+        let sinks = match config.sinks {
+            true => Some(weights.vector(at, Role::Sinks, config.heads)?),
+            false => None,
+        };
         let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
         let feed_forward = match experts {
             Some(experts) => {
@@ -156,6 +162,7 @@ impl Layer {
             feed_forward,
             mlp_post_norm: mlp_post_norm?,
             scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
+            sinks,
             rotary_table: match config.rotated[index] {
                 true => (config.local_rope.is_some() && window.is_some()) as usize,
                 false => 1 + config.local_rope.is_some() as usize,
@@ -258,8 +265,7 @@ impl Decoder {
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
     pub fn with_graphs(mut self, enabled: bool) -> Self {
-        let enabled =
-            enabled && supports_flash_attention(&self.device, self.cache.dtype(), self.config.head_dim);
+        let enabled = enabled && self.heads().support_flash_attention(&self.device);
         self.graphs = DecodeGraphs::new(&self.device, enabled);
         self
     }
@@ -326,7 +332,13 @@ impl Decoder {
                 break;
             }
             let (keys_values, is_paged) = (self.keys_values(index, shared), shared.uncached.is_none());
-            let mut out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), is_paged)?;
+            let mut out = shared.plan.attend(
+                layer.scores,
+                &queries,
+                keys_values.each_ref(),
+                layer.sinks.as_ref(),
+                is_paged,
+            )?;
             if let Some(wanted) = wanted {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
@@ -381,7 +393,11 @@ impl Decoder {
     }
 
     fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {
-        AttentionPlan::new(step, indices, &self.windows, (self.cache.dtype(), self.config.head_dim))
+        AttentionPlan::new(step, indices, &self.windows, self.heads())
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { dtype: self.cache.dtype(), width: self.config.head_dim, sinks: self.config.sinks }
     }
 
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {

@@ -59,7 +59,13 @@ impl Linear {
     pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if x.device().is_rocm() {
-            // Products are only fused with RMS norms.
+            // Products are only fused with RMS norms and common activations.
+            if with.gate == Some(Activation::ClampedSwiglu) {
+                return gated(
+                    &self.forward_fused(x, FusedWith { gate: None, ..with })?,
+                    Activation::ClampedSwiglu,
+                );
+            }
             if let Some(norm) = with.norm.filter(|norm| !norm.is_rms()) {
                 return self.forward_fused(&norm.forward(x)?, FusedWith { norm: None, ..with });
             }
@@ -90,9 +96,10 @@ impl Linear {
 
     #[cfg(feature = "rocm")]
     fn product<'a>(&'a self, x: &'a Tensor, with: FusedWith<'a>) -> Result<FusedProduct<'a>> {
-        let gate = with.gate.map(|activation| match activation {
-            Activation::Silu => GateActivation::Silu,
-            Activation::GeluTanh => GateActivation::GeluTanh,
+        let gate = with.gate.and_then(|activation| match activation {
+            Activation::Silu => Some(GateActivation::Silu),
+            Activation::GeluTanh => Some(GateActivation::GeluTanh),
+            Activation::ClampedSwiglu => None,
         });
         let product = FusedProduct::new(x, self.weight()).bias(self.bias.as_ref()).gated(gate);
         let product = product.residual(with.residual).dtype(self.dtype);
@@ -131,7 +138,7 @@ pub(super) fn gated(both: &Tensor, activation: Activation) -> Result<Tensor> {
         return swiglu(both);
     }
     let width = both.dim(D::Minus1)? / 2;
-    activation.forward(&both.narrow(D::Minus1, 0, width)?)? * both.narrow(D::Minus1, width, width)?
+    activation.gate(&both.narrow(D::Minus1, 0, width)?, &both.narrow(D::Minus1, width, width)?)
 }
 
 /// The residual stream between two blocks of a decoder, and its norm if it was computed together with the sum.
@@ -358,7 +365,7 @@ impl Mlp {
             GateUp::Separate(gate, up) => {
                 let gate = gate.forward_fused(x, with)?;
                 let up = up.forward_fused(x, with)?;
-                self.activation.forward(&gate)? * up
+                self.activation.gate(&gate, &up)
             }
             GateUp::UpOnly(up) => self.activation.forward(&up.forward_fused(x, with)?),
         }

@@ -23,6 +23,8 @@ pub enum Role {
     QueryNorm,
     /// Per-head norm of keys.
     KeyNorm,
+    /// Scores of the sinks that queries attend to.
+    Sinks,
     /// Output projection of attention.
     Output,
     /// Norm after attention.
@@ -57,6 +59,7 @@ impl Role {
             Self::QueryKeyValue => ("self_attn.qkv_proj", "attn_qkv"),
             Self::QueryNorm => ("self_attn.q_norm", "attn_q_norm"),
             Self::KeyNorm => ("self_attn.k_norm", "attn_k_norm"),
+            Self::Sinks => ("self_attn.sinks", "attn_sinks"),
             Self::Output => ("self_attn.o_proj", "attn_output"),
             Self::AttentionPostNorm => ("post_attention_layernorm", "post_attention_norm"),
             Self::MlpNorm => ("post_attention_layernorm", "ffn_norm"),

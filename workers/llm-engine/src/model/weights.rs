@@ -188,6 +188,13 @@ impl<'a> Weights<'a> {
         pieces.iter().map(named).collect()
     }
 
+    /// Loads a vector that is no norm, as f32 (width). Its name in safetensors has no ending.
+    pub fn vector(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
+        let name = self.name(layer, role, "weight");
+        let name = if self.prefix.is_some() { name.trim_end_matches(".weight") } else { &name };
+        self.vector_named(name, width)
+    }
+
     /// Loads the vector `name`, as f32 (width).
     pub fn vector_named(&mut self, name: &str, width: usize) -> Result<Tensor> {
         self.check(name, &[width])?;
@@ -247,7 +254,17 @@ impl<'a> Weights<'a> {
 
     /// Loads a matrix from rows of tensors that are stored in the same format.
     fn matrix(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Matrix> {
-        Ok(match self.stored(names, shape)? {
+        self.matrix_of(names, shape, &|bytes| bytes)
+    }
+
+    /// Like [`Self::matrix`]; `reorder` converts the bytes of each of the `names`.
+    fn matrix_of(
+        &mut self,
+        names: &[(String, Range<usize>)],
+        shape: &[usize],
+        reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
+    ) -> Result<Matrix> {
+        Ok(match self.stored(names, shape, reorder)? {
             Stored::Float(tensor) => {
                 let dtype = self.matrices.unwrap_or(tensor.dtype());
                 Matrix::Float(tensor.to_dtype(dtype)?)
@@ -258,20 +275,25 @@ impl<'a> Weights<'a> {
 
     /// Loads rows of tensors that are stored in the same format as floats of type `dtype`.
     fn floats(&mut self, names: &[(String, Range<usize>)], shape: &[usize], dtype: DType) -> Result<Tensor> {
-        Ok(match self.stored(names, shape)? {
+        Ok(match self.stored(names, shape, &|bytes| bytes)? {
             Stored::Float(tensor) => tensor.to_dtype(dtype)?,
             Stored::Blocks(tensor) => tensor.dequantize(self.device)?.to_dtype(dtype)?,
         })
     }
 
     /// Reads and concatenates rows of tensors that are stored in the same format.
-    fn stored(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Stored> {
+    fn stored(
+        &mut self,
+        names: &[(String, Range<usize>)],
+        shape: &[usize],
+        reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
+    ) -> Result<Stored> {
         let (first, _) = names.first().context("internal error: a linear layer of no tensors")?;
         let location = self.files.location(first)?;
         let (format, file) = (location.format, self.files.file_of(location).display().to_string());
         let mut bytes = Vec::new();
         for (name, rows) in names {
-            let piece = self.files.rows(name, rows.clone())?;
+            let piece = reorder(self.files.rows(name, rows.clone())?);
             match bytes.is_empty() {
                 true => bytes = piece,
                 false => bytes.extend(piece),

@@ -14,7 +14,8 @@ use super::steps::{Runner, Sequence, load, run_texts};
 /// Largest median difference with quantized weights, relative to the largest logit.
 const QUANTIZED_MEDIAN: f32 = 5e-2;
 
-fn data(name: &str) -> PathBuf {
+/// Returns the folder of a checkpoint.
+pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/data").join(name)
 }
 
@@ -100,11 +101,21 @@ pub fn check_quantized(name: &str, arch: &str, dtype: GgmlDType, others: &[(&str
         floats.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks };
         floats.step(&[(0, tokens.len(), true)]).remove(0)
     };
-    // Rounded activations may choose another expert for a row.
-    let runner = Expected::of(name).runner(load(&path));
-    let mut off = run_texts(runner, &mut reference, f32::MAX);
+    let off = run_texts(Expected::of(name).runner(load(&path)), &mut reference, f32::MAX);
+    check_median(off, &format!("{name} {dtype:?}"));
+}
+
+/// Compares the logits of a checkpoint in blocks with those of transformers, whose weights are the same numbers.
+pub fn check_blocks(name: &str, path: &Path) {
+    let expected = Expected::of(name);
+    let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), f32::MAX);
+    check_median(off, &path.display().to_string());
+}
+
+/// Checks the median of differences, since rounded activations may choose another expert for a row.
+fn check_median(mut off: Vec<f32>, what: &str) {
     off.sort_by(f32::total_cmp);
     let median = off[off.len() / 2];
-    println!("{name} {dtype:?}: median {median}, worst {}", off[off.len() - 1]);
-    assert!(median <= QUANTIZED_MEDIAN, "{name} {dtype:?}: {off:?}");
+    println!("{what}: median {median}, worst {}", off[off.len() - 1]);
+    assert!(median <= QUANTIZED_MEDIAN, "{what}: {off:?}");
 }

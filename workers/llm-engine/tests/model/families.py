@@ -1,6 +1,6 @@
 """Writes tiny random models of more families, with the logits of transformers.
 
-    pip install transformers==4.57.6 torch
+    pip install transformers==4.57.6 torch gguf
     python3 families.py data [NAME ...]
 
 Logits are computed on the CPU in f32. Weights are exact in f16.
@@ -9,6 +9,7 @@ import itertools
 import sys
 from pathlib import Path
 
+import gpt_oss
 import torch
 import transformers
 from mixtures import GAP, LENGTHS, SHARED, SIZES, VOCABULARY, randomized
@@ -20,6 +21,8 @@ from transformers import (
     CohereForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     GraniteMoeConfig,
@@ -44,6 +47,7 @@ from transformers import (
 TIED = dict(SIZES, tie_word_embeddings=True)
 FOUR_LAYERS = dict(num_hidden_layers=4, sliding_window=6)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.2)
+UNTRUNCATED = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, truncate=False)
 MULTIPLIERS = dict(
     embedding_multiplier=5.0, residual_multiplier=0.3, attention_multiplier=0.2, logits_scaling=3.0
 )
@@ -75,18 +79,28 @@ MODELS = {
         PhimoeForCausalLM,
         PhimoeConfig(**EXPERTS, attention_bias=True, lm_head_bias=True, rope_scaling=LONGROPE),
     ),
+    "gpt-oss": (
+        GptOssForCausalLM,
+        GptOssConfig(
+            **EXPERTS, head_dim=16, sliding_window=6, rope_scaling=UNTRUNCATED, pad_token_id=0
+        ),
+    ),
 }
 # Ends of the names of modules whose output are the scores of experts.
-ROUTERS = ("mlp.gate", "block_sparse_moe.gate", "router.layer")
+ROUTERS = ("mlp.gate", "block_sparse_moe.gate", "router.layer", "mlp.router")
 
 
 def write(folder, model, config, seed):
     """Writes a checkpoint, and returns false if rounding to f16 might choose another expert."""
     random = torch.Generator().manual_seed(seed)
     model = randomized(model(config), random)
+    if config.model_type == "gpt_oss":
+        gpt_oss.round_experts(model)
     gaps = [float("inf")]
 
-    def note_gap(_module, _input, scores):
+    def note_gap(module, inputs, scores):
+        if isinstance(scores, tuple):
+            scores = torch.nn.functional.linear(inputs[0].flatten(0, -2), module.weight, module.bias)
         ordered = scores.sort(descending=True).values
         used = config.num_experts_per_tok
         gaps.append((ordered[:, used - 1] - ordered[:, used]).min().item())
@@ -108,6 +122,8 @@ def write(folder, model, config, seed):
     model.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     save_file(expected, folder / "expected.st")
+    if config.model_type == "gpt_oss":
+        gpt_oss.write_mxfp4(folder.with_name(folder.name + "-mxfp4"), model, config)
     return True
 
 

@@ -1,15 +1,20 @@
 //! Families that candle-transformers lacks: logits of transformers (see `families.py`), quantized files, and broken
 //! configurations.
-use candle_core::quantized::GgmlDType::{Q4_0, Q5_0, Q8_0};
+use std::collections::HashMap;
+use std::fs;
+
+use candle_core::quantized::GgmlDType::{self, Q4_0, Q5_0, Q8_0};
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
+use candle_core::{DType, Device, Tensor};
+use llm_engine::model::files::ModelFiles;
 use serde_json::json;
 
 use super::broken::assert_rejected;
-use super::checkpoints::{check_logits, check_quantized, checkpoint};
+use super::checkpoints::{check_blocks, check_logits, check_quantized, checkpoint, data};
 use super::reference;
 
 /// Values, and one of the projections before the activation, are stored in formats of their own.
-const MIXED: &[(&str, candle_core::quantized::GgmlDType)] =
-    &[("attn_v.weight", Q5_0), ("ffn_up.weight", Q4_0)];
+const MIXED: &[(&str, GgmlDType)] = &[("attn_v.weight", Q5_0), ("ffn_up.weight", Q4_0)];
 
 /// Tests a checkpoint as safetensors and as GGUF, with float and quantized weights.
 macro_rules! families {
@@ -35,6 +40,84 @@ families! {
     granite_moe: "granite-moe", "granitemoe";
     granite_moe_shared: "granite-moe-shared", "granitemoe";
     phi_moe: "phimoe", "phimoe";
+}
+
+#[test]
+fn gpt_oss() {
+    check_logits("gpt-oss", None);
+}
+
+/// Experts in MXFP4 are the same numbers as the floats, and computed from blocks.
+#[test]
+fn gpt_oss_in_mxfp4() {
+    let (_, floats) = checkpoint("gpt-oss");
+    let folder = data("gpt-oss-mxfp4");
+    let values = |files: &mut ModelFiles, name: &str| {
+        let shape = files.location(name).unwrap().shape.clone();
+        let bytes = files.rows(name, 0..shape[0]).unwrap();
+        let blocks = qtensor_from_ggml(GgmlDType::Q5_0, &bytes, shape, &Device::Cpu).unwrap();
+        blocks.dequantize(&Device::Cpu).unwrap()
+    };
+    let rows = |tensor: &Tensor| tensor.flatten_to(1).unwrap().to_vec2::<f32>().unwrap();
+    let every_second = |tensor: &Tensor, first: usize| {
+        let tensor = tensor.reshape((6, 32, 2, 32)).unwrap();
+        tensor.narrow(2, first, 1).unwrap().squeeze(2).unwrap()
+    };
+    let mut safetensors = ModelFiles::open(&folder).unwrap();
+    let mut gguf = ModelFiles::open(&folder.join("model.gguf")).unwrap();
+    for layer in 0..2 {
+        let name = |part| format!("model.layers.{layer}.mlp.experts.{part}");
+        let expected = |part| floats[&name(part)].t().unwrap().contiguous().unwrap();
+        for part in ["gate_up_proj", "down_proj"] {
+            assert_eq!(rows(&values(&mut safetensors, &name(part))), rows(&expected(part)), "{part}");
+        }
+        let gate_up = expected("gate_up_proj");
+        for (part, expected) in [
+            ("gate", every_second(&gate_up, 0)),
+            ("up", every_second(&gate_up, 1)),
+            ("down", expected("down_proj")),
+        ] {
+            let name = format!("blk.{layer}.ffn_{part}_exps.weight");
+            assert_eq!(rows(&values(&mut gguf, &name)), rows(&expected), "{name}");
+        }
+    }
+    for path in [folder.clone(), folder.join("model.gguf")] {
+        check_blocks("gpt-oss", &path);
+    }
+}
+
+#[test]
+fn broken_tensors_in_mxfp4_are_rejected() {
+    let (config, weights) = checkpoint("gpt-oss-mxfp4");
+    let (scales, blocks) =
+        ("model.layers.1.mlp.experts.down_proj_scales", "model.layers.1.mlp.experts.down_proj_blocks");
+    let bytes = |tensor: &Tensor| tensor.to_dtype(DType::U8).unwrap();
+    let mut weights: HashMap<String, Tensor> = weights
+        .into_iter()
+        .map(|(name, tensor)| {
+            let is_mxfp4 = name.ends_with("_scales") || name.ends_with("_blocks");
+            let tensor = if is_mxfp4 { bytes(&tensor) } else { tensor };
+            (name, tensor)
+        })
+        .collect();
+    let rejects = |weights: &HashMap<String, Tensor>, words: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        reference::write(folder.path(), &config, weights, 1);
+        assert_rejected(folder.path(), words);
+    };
+    let whole = weights[scales].clone();
+    weights.insert(scales.into(), whole.narrow(0, 0, 5).unwrap().force_contiguous().unwrap());
+    rejects(&weights, &[blocks, "[6, 32, 1, 16]", scales, "[5, 32, 1]"]);
+    weights.insert(scales.into(), whole.ones_like().unwrap().affine(200.0, 0.0).unwrap());
+    rejects(&weights, &["model.safetensors", "down_proj", "above the range of f16"]);
+    weights.remove(scales);
+    rejects(&weights, &[blocks, "has no", scales]);
+    let bytes = fs::read(data("gpt-oss-mxfp4").join("model.gguf")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for length in [100, 2000, bytes.len() - 40] {
+        fs::write(folder.path().join("a.gguf"), &bytes[..length]).unwrap();
+        assert_rejected(&folder.path().join("a.gguf"), &["a.gguf"]);
+    }
 }
 
 #[test]

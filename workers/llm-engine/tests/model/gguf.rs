@@ -293,8 +293,14 @@ fn stored_divisors_replace_llama3_scaling() {
 #[test]
 fn metadata_is_equivalent_to_config_json() {
     let case = named("phi3");
-    let scaling =
-        |magnitude| Scaling::Yarn { factor: 4.0, original: 128.0, fast: 32.0, slow: 1.0, magnitude };
+    let scaling = |magnitude| Scaling::Yarn {
+        factor: 4.0,
+        original: 128.0,
+        fast: 32.0,
+        slow: 1.0,
+        truncated: true,
+        magnitude,
+    };
     let paper = 0.1 * 4f64.ln() + 1.0;
     for (more, expected) in [(None, paper), (Some(0.5), 0.5 * paper)] {
         let mut metadata = metadata("phi3", &case.config);

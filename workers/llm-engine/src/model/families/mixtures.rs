@@ -2,10 +2,13 @@
 use anyhow::{Context, ensure};
 
 use super::dense::granite;
-use super::{all_layers, layers_from_max_window_layers, no_layers};
+use super::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{
-    ExpertsConfig, Family, GRANITE_NAMES, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
+    Activation, ExpertsConfig, Family, GPT_OSS_NAMES, GRANITE_NAMES, MIXTRAL_NAMES, NormKind, QWEN_NAMES,
+    QueryKeyNorm, Routing,
 };
+use crate::model::roles::Role;
+use crate::model::rope::Scaling;
 
 /// Families with mixtures of experts.
 pub(super) const FAMILIES: &[Family] = &[
@@ -108,6 +111,30 @@ pub(super) const FAMILIES: &[Family] = &[
         }),
         configure: |decoder, _| {
             decoder.norm_kind = NormKind::Layer { bias: true };
+            Ok(())
+        },
+    },
+    Family {
+        name: "gpt-oss",
+        architectures: &["GptOssForCausalLM"],
+        model_types: &["gpt_oss"],
+        gguf: Some("gpt-oss"),
+        defaults: r#"{"rope_theta": 1.5e5, "num_key_value_heads": 8, "head_dim": 64,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_experts_per_tok": 4,
+            "num_experts": 128, "attention_bias": true, "sliding_window": 128, "sliding_window_pattern": 2}"#,
+        windowed_layers: all_but_last_of_group,
+        experts: Some(|fields| {
+            let experts = ExpertsConfig::from_fields(fields, &GPT_OSS_NAMES, "intermediate_size")?;
+            Ok(ExpertsConfig { routing: Routing::ChosenSoftmax, biases: true, ..experts })
+        }),
+        configure: |decoder, _| {
+            decoder.norms = [Some(Role::AttentionNorm), None, Some(Role::AttentionPostNorm), None];
+            decoder.activation = Activation::ClampedSwiglu;
+            decoder.sinks = true;
+            // GGUF files do not contain this.
+            if let Scaling::Yarn { truncated, .. } = &mut decoder.rope.scaling {
+                *truncated = false;
+            }
             Ok(())
         },
     },
