@@ -4,6 +4,7 @@ use candle_core::Tensor;
 use candle_nn::ops::sigmoid;
 use serde_json::Value;
 
+use super::latent::LatentConfig;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
@@ -94,6 +95,8 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Widths of latent attention, if there is one. Then each head has keys and values of its own.
+    pub latent: Option<LatentConfig>,
     /// Maximum number of positions of a sequence.
     pub context: usize,
     /// Number of keys that a query of each layer attends to, including its own; `None` means no limit.
@@ -208,6 +211,9 @@ pub const GRANITE_NAMES: ExpertNames = ExpertNames {
     projections: Projections::Stacked(["input_linear", "output_linear"]),
 };
 
+/// Names in the files of DeepSeek.
+pub const DEEPSEEK_NAMES: ExpertNames =
+    ExpertNames { shared: "mlp.shared_experts", shared_gate: None, ..QWEN_NAMES };
 /// Names in the files of gpt-oss.
 pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
     router: "mlp.router",
@@ -228,6 +234,20 @@ pub enum Routing {
         /// Share of the larger of both magnitudes.
         tolerance: f64,
     },
+    /// Sigmoid of the scores. A correction is added before experts are chosen.
+    Sigmoid {
+        /// If true, the weights are divided by their sum.
+        normalized: bool,
+    },
+}
+
+/// Limit of the experts of a row to some groups of neighbors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Number of groups.
+    pub count: usize,
+    /// Number of groups that are chosen for a row.
+    pub used: usize,
 }
 
 /// Sizes and options of mixtures of experts.
@@ -241,6 +261,10 @@ pub struct ExpertsConfig {
     pub intermediate: usize,
     /// Function that computes the weights of a row's chosen experts.
     pub routing: Routing,
+    /// Factor of the weights.
+    pub scale: f64,
+    /// Groups of experts, if they limit the choice.
+    pub groups: Option<ExpertGroups>,
     /// If true, the router and the projections of experts have biases.
     pub biases: bool,
     /// Width inside the expert that computes all rows, if there is one.
@@ -261,9 +285,10 @@ impl ExpertsConfig {
         names: &'static ExpertNames,
         intermediate: &str,
     ) -> Result<ExpertsConfig> {
-        // Mixtral's config.json has a name of its own, GGUF metadata has the common one.
-        let has_own = fields.value("num_local_experts").is_some();
-        let count = fields.required(if has_own { "num_local_experts" } else { "num_experts" })?;
+        // Some families have a name of their own in config.json, GGUF metadata has the common one.
+        let own =
+            ["num_local_experts", "n_routed_experts"].into_iter().find(|key| fields.value(key).is_some());
+        let count = fields.required(own.unwrap_or("num_experts"))?;
         let used = fields.required("num_experts_per_tok")?;
         ensure!(
             used <= count,
@@ -280,8 +305,10 @@ impl ExpertsConfig {
             }
             None => Vec::new(),
         };
-        let is_dense =
-            |layer: usize| !(layer + 1).is_multiple_of(step) || dense_only.contains(&(layer as u64));
+        let leading = fields.size("first_k_dense_replace")?.unwrap_or(0);
+        let is_dense = |layer: usize| {
+            layer < leading || !(layer + 1).is_multiple_of(step) || dense_only.contains(&(layer as u64))
+        };
         Ok(Self {
             count,
             used,
@@ -291,6 +318,8 @@ impl ExpertsConfig {
                 true => Routing::ChosenSoftmax,
                 false => Routing::Softmax,
             },
+            scale: 1.0,
+            groups: None,
             biases: false,
             shared_intermediate: None,
             dense_layers: (0..layers).map(is_dense).collect(),
@@ -424,6 +453,7 @@ impl DecoderConfig {
             heads,
             kv_heads,
             head_dim,
+            latent: None,
             context,
             windows,
             rope,

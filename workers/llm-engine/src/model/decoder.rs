@@ -10,6 +10,7 @@ use super::cache::Cache;
 use super::config::{DecoderConfig, QueryKeyNorm};
 use super::experts::{Experts, mlp};
 use super::graphs::{DecodeGraphs, ReplayableModel};
+use super::latent::LatentProjections;
 use super::layers::{
     Embedding, FusedWith, GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
 };
@@ -23,7 +24,7 @@ mod embeddings;
 
 struct Layer {
     attention_norm: Option<Norm>,
-    query_key_value: QueryKeyValue,
+    attention: Projections,
     /// Norms of each head of queries and keys.
     head_norms: Option<QueryKeyNorms>,
     /// Norms of all heads of a row together.
@@ -38,6 +39,12 @@ struct Layer {
     sinks: Option<Tensor>,
     /// Index of the rotary table for this layer.
     rotary_table: usize,
+}
+
+/// Query, key and value projections of a decoder.
+enum Projections {
+    Plain(QueryKeyValue),
+    Latent(LatentProjections),
 }
 
 /// Feed-forward layer of a decoder.
@@ -108,26 +115,15 @@ impl Layer {
             config.norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
-        let widths = [queries, keys, keys];
-        let pieces = match config.fused_qkv {
-            true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
-            false => [Role::Query, Role::Key, Role::Value]
-                .into_iter()
-                .zip(widths)
-                .map(|(role, rows)| TensorRows::whole(role, rows))
-                .collect(),
+        let attention = match config.latent {
+            Some(latent) => Projections::Latent(weights.latent_projections(
+                index,
+                latent,
+                [hidden, config.heads],
+                kind,
+            )?),
+            None => Projections::Plain(query_key_value(config, weights, index)?),
         };
-        // Norms of rows are computed before the operation that otherwise adds biases.
-        let norms_rows = config.qk_norm == Some(QueryKeyNorm::Rows);
-        let mut products = Vec::new();
-        for pieces in weights.runs_of_one_format(at, &pieces)? {
-            products.push(weights.linear(at, pieces, hidden, config.qkv_bias && norms_rows)?);
-        }
-        let bias = match config.qkv_bias && !norms_rows {
-            true => Some(weights.bias(at, &pieces)?),
-            false => None,
-        };
-        let query_key_value = QueryKeyValue { products, widths, bias };
         let mut qk_norms = |[query, key]: [usize; 2]| -> Result<_> {
             let query = weights.norm(at, Role::QueryNorm, query, kind)?;
             Ok(Some(QueryKeyNorms { query, key: weights.norm(at, Role::KeyNorm, key, kind)? }))
@@ -137,8 +133,9 @@ impl Layer {
             Some(QueryKeyNorm::Rows) => (None, qk_norms([queries, keys])?),
             None => (None, None),
         };
-        let output =
-            weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
+        let output_width = config.latent.map_or(queries, |latent| config.heads * latent.value);
+        let output = [TensorRows::whole(Role::Output, hidden)];
+        let output = weights.linear(at, &output, output_width, config.output_bias)?;
         let sinks = match config.sinks {
             true => Some(weights.vector(at, Role::Sinks, config.heads)?),
             false => None,
@@ -153,7 +150,7 @@ impl Layer {
         let window = config.windows[index];
         Ok(Self {
             attention_norm: attention_norm?,
-            query_key_value,
+            attention,
             head_norms,
             row_norms,
             output,
@@ -169,6 +166,32 @@ impl Layer {
             },
         })
     }
+}
+
+/// Loads the query, key and value projections.
+fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<QueryKeyValue> {
+    let (at, hidden) = (Some(index), config.hidden);
+    let (queries, keys) = (config.heads * config.head_dim, config.kv_width());
+    let widths = [queries, keys, keys];
+    let pieces = match config.fused_qkv {
+        true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
+        false => [Role::Query, Role::Key, Role::Value]
+            .into_iter()
+            .zip(widths)
+            .map(|(role, rows)| TensorRows::whole(role, rows))
+            .collect(),
+    };
+    // Norms of rows are computed before the operation that otherwise adds biases.
+    let norms_rows = config.qk_norm == Some(QueryKeyNorm::Rows);
+    let mut products = Vec::new();
+    for pieces in weights.runs_of_one_format(at, &pieces)? {
+        products.push(weights.linear(at, pieces, hidden, config.qkv_bias && norms_rows)?);
+    }
+    let bias = match config.qkv_bias && !norms_rows {
+        true => Some(weights.bias(at, &pieces)?),
+        false => None,
+    };
+    Ok(QueryKeyValue { products, widths, bias })
 }
 
 /// Loads a dense feed-forward layer.
@@ -339,6 +362,9 @@ impl Decoder {
                 layer.sinks.as_ref(),
                 is_paged,
             )?;
+            if let Projections::Latent(latent) = &layer.attention {
+                out = latent.without_padding(&out)?;
+            }
             if let Some(wanted) = wanted {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
@@ -372,7 +398,10 @@ impl Decoder {
         input: (&Tensor, FusedWith),
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
-        let [mut q, mut k, v] = layer.query_key_value.forward(input)?;
+        let ([mut q, mut k, v], bias) = match &layer.attention {
+            Projections::Plain(plain) => (plain.forward(input)?, plain.bias.as_ref()),
+            Projections::Latent(latent) => (latent.forward(input)?, None),
+        };
         if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
             (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
         }
@@ -381,7 +410,7 @@ impl Decoder {
             q: &q,
             k: &k,
             v: &v,
-            bias: layer.query_key_value.bias.as_ref(),
+            bias,
             norms: layer.head_norms.as_ref().map(QueryKeyNorms::head_norms),
             rotary: self.tables[layer.rotary_table].rotary(),
             positions: &shared.positions,

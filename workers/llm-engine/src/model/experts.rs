@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use candle_core::{D, Tensor};
 use candle_nn::ops::{sigmoid, softmax_last_dim};
 
-use super::config::{Activation, Routing};
+use super::config::{Activation, ExpertGroups, Routing};
 use super::layers::{FusedWith, GateUp, Linear, Mlp};
 #[cfg(feature = "rocm")]
 use super::stacks::ExpertStacks;
@@ -37,6 +37,12 @@ pub struct Experts {
     pub used: usize,
     /// Function that computes the weights of a row's chosen experts.
     pub routing: Routing,
+    /// Factor of the weights.
+    pub scale: f64,
+    /// Groups of experts, if they limit the choice.
+    pub groups: Option<ExpertGroups>,
+    /// Summands of the scores by which experts are chosen, f32 (experts).
+    pub correction: Option<Tensor>,
     /// Matrices.
     pub matrices: ExpertMatrices,
     /// Network that computes all rows, if there is one.
@@ -72,18 +78,59 @@ impl Experts {
     /// Returns the experts of each row, u32 (rows, used), and their weights, f32.
     fn route(&self, x: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let scores = self.router.forward(x)?;
-        let order = scores.arg_sort_last_dim(false)?;
+        let scores = match self.routing {
+            Routing::Softmax => softmax_last_dim(&scores)?,
+            Routing::Sigmoid { .. } => sigmoid(&scores)?,
+            Routing::ChosenSoftmax | Routing::SparseMixer { .. } => scores,
+        };
+        let order = self.choice(&scores)?.arg_sort_last_dim(false)?;
         let experts = order.narrow(D::Minus1, 0, self.used)?.contiguous()?;
         let weights = match self.routing {
-            Routing::Softmax => softmax_last_dim(&scores)?.gather(&experts, D::Minus1)?,
-            Routing::ChosenSoftmax => softmax_last_dim(&scores.gather(&experts, D::Minus1)?)?,
             Routing::SparseMixer { tolerance } => {
                 let sorted = scores.gather(&order.contiguous()?, D::Minus1)?;
                 let weights = (0..self.used).map(|chosen| sparse_mixer(&sorted, chosen, tolerance));
                 Tensor::cat(&weights.collect::<candle_core::Result<Vec<_>>>()?, D::Minus1)?
             }
+            _ => scores.gather(&experts, D::Minus1)?,
         };
+        let weights = match self.routing {
+            Routing::ChosenSoftmax => softmax_last_dim(&weights)?,
+            Routing::Sigmoid { normalized: true } => {
+                weights.broadcast_div(&(weights.sum_keepdim(D::Minus1)? + 1e-20)?)?
+            }
+            _ => weights,
+        };
+        let weights = if self.scale == 1.0 { weights } else { (weights * self.scale)? };
         Ok((experts, weights))
+    }
+
+    /// Returns the scores by which experts are chosen, 0 outside of the chosen groups.
+    fn choice(&self, scores: &Tensor) -> candle_core::Result<Tensor> {
+        let scores = match &self.correction {
+            Some(correction) => scores.broadcast_add(correction)?,
+            None => scores.clone(),
+        };
+        let Some(ExpertGroups { count, used }) = self.groups else { return Ok(scores) };
+        let (rows, experts) = scores.dims2()?;
+        let groups = scores.reshape((rows, count, experts / count))?;
+        // Models that correct scores compare groups by two experts.
+        let of_groups =
+            group_scores(&groups, if self.correction.is_some() { 2 } else { 1 })?.squeeze(D::Minus1)?;
+        let order = of_groups.arg_sort_last_dim(false)?;
+        let least = of_groups.gather(&order.narrow(D::Minus1, used - 1, 1)?.contiguous()?, D::Minus1)?;
+        let is_chosen = of_groups.broadcast_ge(&least)?.to_dtype(scores.dtype())?.unsqueeze(D::Minus1)?;
+        groups.broadcast_mul(&is_chosen)?.reshape((rows, experts))
+    }
+}
+
+/// Returns the sum of the `count` highest scores of each group.
+fn group_scores(groups: &Tensor, count: usize) -> candle_core::Result<Tensor> {
+    match count {
+        1 => groups.max_keepdim(D::Minus1),
+        _ => {
+            let order = groups.arg_sort_last_dim(false)?.narrow(D::Minus1, 0, count)?.contiguous()?;
+            groups.gather(&order, D::Minus1)?.sum_keepdim(D::Minus1)
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `weights` | loading of tensors by role |
 //! | `layers` | linear layers, norms, embeddings, feed-forward layers |
 //! | `experts` | feed-forward layers with a mixture of experts |
+//! | `latent` | projections of latent attention |
 //! | `stacks` | stacks of experts' matrices on a ROCm device |
 //! | `rope` | rotary position embeddings |
 //! | `cache` | paged key-value cache |
@@ -36,6 +37,7 @@ pub mod families;
 pub mod files;
 mod generation_config;
 pub mod graphs;
+pub mod latent;
 pub mod layers;
 mod packed;
 pub mod pooling;

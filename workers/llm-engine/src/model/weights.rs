@@ -11,6 +11,7 @@ use super::layers::{Embedding, Linear, Matrix, Norm};
 use super::roles::Role;
 
 mod experts;
+mod latent;
 
 /// A range of rows of a tensor.
 #[derive(Clone, Debug)]

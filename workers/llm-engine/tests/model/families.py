@@ -19,6 +19,10 @@ from transformers import (
     Cohere2ForCausalLM,
     CohereConfig,
     CohereForCausalLM,
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
     GptOssConfig,
@@ -60,6 +64,26 @@ LONGROPE = dict(
     original_max_position_embeddings=128,
 )
 EXPERTS = dict(SIZES, num_local_experts=6, num_experts_per_tok=2)
+LATENT = dict(
+    SIZES,
+    num_hidden_layers=3,
+    num_key_value_heads=2,
+    kv_lora_rank=32,
+    qk_nope_head_dim=32,
+    qk_rope_head_dim=16,
+    v_head_dim=32,
+    moe_intermediate_size=32,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+    routed_scaling_factor=1.5,
+    pad_token_id=0,
+)
+LITE = dict(q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3)
+GROUPS = dict(n_routed_experts=6, num_experts_per_tok=2, n_group=2, topk_group=1)
+PAIRS = dict(n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2)
+DEEPSEEK_YARN = dict(
+    type="yarn", factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0
+)
 MODELS = {
     "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, **MULTIPLIERS)),
     "olmo2": (Olmo2ForCausalLM, Olmo2Config(**SIZES)),
@@ -79,6 +103,15 @@ MODELS = {
         PhimoeForCausalLM,
         PhimoeConfig(**EXPERTS, attention_bias=True, lm_head_bias=True, rope_scaling=LONGROPE),
     ),
+    "deepseek-v2": (
+        DeepseekV2ForCausalLM,
+        DeepseekV2Config(**LATENT, **GROUPS, q_lora_rank=64, topk_method="group_limited_greedy"),
+    ),
+    "deepseek-v2-lite": (DeepseekV2ForCausalLM, DeepseekV2Config(**LATENT, **LITE)),
+    "deepseek-v3": (
+        DeepseekV3ForCausalLM,
+        DeepseekV3Config(**LATENT, **PAIRS, q_lora_rank=64, rope_scaling=DEEPSEEK_YARN),
+    ),
     "gpt-oss": (
         GptOssForCausalLM,
         GptOssConfig(
@@ -90,20 +123,45 @@ MODELS = {
 ROUTERS = ("mlp.gate", "block_sparse_moe.gate", "router.layer", "mlp.router")
 
 
+def least_gap(scores, used):
+    """Returns the least distance of the scores of a chosen and another expert or group."""
+    ordered = scores.sort(descending=True).values
+    return (ordered[:, used - 1] - ordered[:, used]).min().item()
+
+
+def gaps_of(module, inputs, output, config):
+    """Returns the least distances of scores in a router."""
+    used = config.num_experts_per_tok
+    if not isinstance(output, tuple):
+        return [least_gap(output, used)]
+    bias = getattr(module, "bias", None)
+    scores = torch.nn.functional.linear(inputs[0].flatten(0, -2), module.weight, bias)
+    is_corrected = hasattr(module, "e_score_correction_bias")
+    if is_corrected:
+        # A sigmoid is at most a quarter as steep.
+        scores = 4 * (scores.sigmoid() + module.e_score_correction_bias)
+    groups = getattr(config, "n_group", None)
+    if not groups:
+        return [least_gap(scores, used)]
+    of_groups = scores.unflatten(-1, (groups, -1)).topk(2 if is_corrected else 1).values.sum(-1)
+    chosen = of_groups >= of_groups.topk(config.topk_group).values[:, -1:]
+    scores = scores.masked_fill(~chosen.repeat_interleave(scores.shape[-1] // groups, -1), -1e9)
+    return [least_gap(of_groups, config.topk_group), least_gap(scores, used)]
+
+
 def write(folder, model, config, seed):
     """Writes a checkpoint, and returns false if rounding to f16 might choose another expert."""
     random = torch.Generator().manual_seed(seed)
     model = randomized(model(config), random)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_((torch.randn(buffer.shape, generator=random) * 128).round() / 512)
     if config.model_type == "gpt_oss":
         gpt_oss.round_experts(model)
     gaps = [float("inf")]
 
-    def note_gap(module, inputs, scores):
-        if isinstance(scores, tuple):
-            scores = torch.nn.functional.linear(inputs[0].flatten(0, -2), module.weight, module.bias)
-        ordered = scores.sort(descending=True).values
-        used = config.num_experts_per_tok
-        gaps.append((ordered[:, used - 1] - ordered[:, used]).min().item())
+    def note_gap(module, inputs, output):
+        gaps.extend(gaps_of(module, inputs, output, config))
 
     for name, module in model.named_modules():
         if name.endswith(ROUTERS):

@@ -40,6 +40,9 @@ families! {
     granite_moe: "granite-moe", "granitemoe";
     granite_moe_shared: "granite-moe-shared", "granitemoe";
     phi_moe: "phimoe", "phimoe";
+    deepseek_v2: "deepseek-v2", "deepseek2";
+    deepseek_v2_lite: "deepseek-v2-lite", "deepseek2";
+    deepseek_v3: "deepseek-v3", "deepseek2";
 }
 
 #[test]
@@ -130,6 +133,9 @@ fn broken_configurations_are_rejected() {
         ("command-r", "use_qk_norm", json!(true), "\"use_qk_norm\" is true"),
         ("starcoder2", "norm_epsilon", json!("1e-5"), "\"norm_epsilon\" is no number"),
         ("olmoe", "clip_qkv", json!(8.0), "\"clip_qkv\" is set"),
+        ("deepseek-v2", "topk_group", json!(3), "6 experts cannot form 2 groups of which 3 are chosen"),
+        ("deepseek-v2", "attention_bias", json!(true), "\"attention_bias\" is true"),
+        ("deepseek-v2", "v_head_dim", json!(64), "do not match values of 64 elements"),
         ("phimoe", "num_experts_per_tok", json!(3), "\"num_experts_per_tok\" is 3, but must be 2"),
     ] {
         let (mut config, weights) = checkpoint(name);

@@ -24,7 +24,16 @@ const NAMES: &[(&str, &str)] = &[
     ("lm_head.", "output."),
     ("model.layers.", "blk."),
     ("block_sparse_moe.gate.", "ffn_gate_inp."),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
     ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.shared_experts.gate_proj.", "ffn_gate_shexp."),
+    ("mlp.shared_experts.up_proj.", "ffn_up_shexp."),
+    ("mlp.shared_experts.down_proj.", "ffn_down_shexp."),
+    ("self_attn.q_a_proj.", "attn_q_a."),
+    ("self_attn.q_a_layernorm.", "attn_q_a_norm."),
+    ("self_attn.q_b_proj.", "attn_q_b."),
+    ("self_attn.kv_a_proj_with_mqa.", "attn_kv_a_mqa."),
+    ("self_attn.kv_a_layernorm.", "attn_kv_a_norm."),
     ("block_sparse_moe.router.layer.", "ffn_gate_inp."),
     ("block_sparse_moe.output_linear.", "ffn_down_exps."),
     ("shared_mlp.output_linear.", "ffn_down_shexp."),
@@ -103,6 +112,19 @@ fn halves(name: &str, tensor: &Tensor) -> Option<[(String, Tensor); 2]> {
     Some([part(0, "gate"), part(half, "up")])
 }
 
+/// Splits the projections of latent attention to keys and values; those to keys are transposed.
+fn expansions(name: &str, tensor: &Tensor, config: &Value) -> Option<[(String, Tensor); 2]> {
+    let layer = name.strip_prefix("model.layers.")?.strip_suffix(".self_attn.kv_b_proj.weight")?;
+    let size = |key: &str| config[key].as_u64().unwrap() as usize;
+    let (plain, value) = (size("qk_nope_head_dim"), size("v_head_dim"));
+    let rank = tensor.dim(1).unwrap();
+    let both = tensor.reshape((size("num_attention_heads"), plain + value, rank)).unwrap();
+    let keys = both.narrow(1, 0, plain).unwrap().transpose(1, 2).unwrap().contiguous().unwrap();
+    let values = both.narrow(1, plain, value).unwrap().contiguous().unwrap();
+    let name = |part: &str| format!("blk.{layer}.attn_{part}_b.weight");
+    Some([(name("k"), keys), (name("v"), values)])
+}
+
 /// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
@@ -136,7 +158,10 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
     };
     let mut tensors = stacks(weights);
     tensors.extend(weights.iter().filter_map(|(name, tensor)| halves(name, tensor)).flatten());
-    let is_split = |name: &str, tensor| expert(name).is_some() || halves(name, tensor).is_some();
+    tensors.extend(weights.iter().filter_map(|(name, tensor)| expansions(name, tensor, config)).flatten());
+    let is_split = |name: &str, tensor| {
+        expert(name).is_some() || halves(name, tensor).is_some() || name.contains("kv_b_proj")
+    };
     tensors.extend(weights.iter().filter(|(name, tensor)| !is_split(name, tensor)).map(convert));
     for (field, name) in
         [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")]
@@ -157,7 +182,16 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
     let rotary_dim = Metadatum::U32((width as f64 * share) as u32);
-    let yarn = Some(&config["rope_scaling"]).filter(|scaling| scaling["rope_type"] == "yarn");
+    // Latent attention is stored as one head of keys and values.
+    let latent = config["kv_lora_rank"].as_u64().map(|rank| {
+        let size = |key: &str| config[key].as_u64().unwrap();
+        let rotated = size("qk_rope_head_dim");
+        [rank + rotated, rank, size("qk_nope_head_dim") + rotated, rotated, 1]
+    });
+    let of_latent = |at: usize| latent.map(|sizes| Metadatum::U32(sizes[at] as u32));
+    let is_v3 = config["model_type"] == "deepseek_v3";
+    let yarn = Some(&config["rope_scaling"])
+        .filter(|scaling| [&scaling["rope_type"], &scaling["type"]].into_iter().any(|kind| kind == "yarn"));
     let of_yarn = |key: &str| yarn.and_then(|yarn| yarn[key].as_f64());
     let factor = of_yarn("factor");
     // YaRN's is relative to the paper's.
@@ -169,7 +203,18 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("feed_forward_length", whole("intermediate_size")),
         ("block_count", whole("num_hidden_layers")),
         ("context_length", whole("max_position_embeddings")),
-        ("expert_count", whole("num_experts").or(whole("num_local_experts"))),
+        ("expert_count", whole("num_experts").or(whole("num_local_experts")).or(whole("n_routed_experts"))),
+        ("expert_shared_count", whole("n_shared_experts")),
+        ("expert_weights_scale", float("routed_scaling_factor")),
+        ("expert_weights_norm", is_v3.then_some(Metadatum::Bool(true))),
+        ("expert_group_count", whole("n_group")),
+        ("expert_group_used_count", whole("topk_group")),
+        ("expert_gating_func", latent.map(|_| Metadatum::U32(1 + u32::from(is_v3)))),
+        ("leading_dense_block_count", whole("first_k_dense_replace")),
+        ("attention.q_lora_rank", whole("q_lora_rank")),
+        ("attention.kv_lora_rank", whole("kv_lora_rank")),
+        ("attention.key_length_mla", of_latent(2)),
+        ("attention.value_length_mla", whole("v_head_dim")),
         ("expert_used_count", whole("num_experts_per_tok")),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
         (
@@ -177,9 +222,9 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
             whole("shared_expert_intermediate_size").or(whole("shared_intermediate_size")),
         ),
         ("attention.head_count", whole("num_attention_heads")),
-        ("attention.head_count_kv", whole("num_key_value_heads")),
-        ("attention.key_length", Some(Metadatum::U32(width as u32))),
-        ("attention.value_length", Some(Metadatum::U32(width as u32))),
+        ("attention.head_count_kv", of_latent(4).or(whole("num_key_value_heads"))),
+        ("attention.key_length", of_latent(0).or(Some(Metadatum::U32(width as u32)))),
+        ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),
         ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
         ("attention.layer_norm_epsilon", float("layer_norm_eps").or(float("norm_epsilon"))),
         ("attention.scale", float("attention_multiplier")),
@@ -191,7 +236,11 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("final_logit_softcapping", float("final_logit_softcapping")),
         ("rope.freq_base", float("rope_theta")),
         ("rope.local_freq_base", float("rope_local_base_freq")),
-        ("rope.dimension_count", Some(rotary_dim)),
+        ("rope.dimension_count", of_latent(3).or(Some(rotary_dim))),
+        (
+            "rope.scaling.yarn_log_multiplier",
+            of_yarn("mscale_all_dim").map(|all| Metadatum::F32(0.1 * all as f32)),
+        ),
         ("rope.scaling.type", yarn.map(|_| Metadatum::String("yarn".into()))),
         ("rope.scaling.factor", factor.map(|factor| Metadatum::F32(factor as f32))),
         ("rope.scaling.attn_factor", magnitude.map(|magnitude| Metadatum::F32(magnitude as f32))),

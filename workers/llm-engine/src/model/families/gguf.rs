@@ -18,6 +18,18 @@ const METADATA: &[(&str, &str)] = &[
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_feed_forward_length", "moe_intermediate_size"),
     ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ("expert_shared_count", "n_shared_experts"),
+    ("expert_weights_scale", "routed_scaling_factor"),
+    ("expert_group_count", "n_group"),
+    ("expert_group_used_count", "topk_group"),
+    ("expert_gating_func", "expert_gating_func"),
+    ("leading_dense_block_count", "first_k_dense_replace"),
+    ("attention.q_lora_rank", "q_lora_rank"),
+    ("attention.kv_lora_rank", "kv_lora_rank"),
+    ("attention.key_length_mla", "key_length_mla"),
+    ("attention.value_length", "value_length"),
+    ("attention.value_length_mla", "v_head_dim"),
+    ("rope.dimension_count", "qk_rope_head_dim"),
     ("attention.head_count", "num_attention_heads"),
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.key_length", "head_dim"),
@@ -82,7 +94,10 @@ pub fn from_gguf(
         (Some(kind), Some(factor)) if kind == "yarn" => {
             // GGUF stores this factor relative to the paper's formula; config.json includes the formula.
             let attention = number("rope.scaling.attn_factor").map(|more| more * (0.1 * factor.ln() + 1.0));
+            // A tenth of DeepSeek's factor of attention scores.
+            let all_dims = number("rope.scaling.yarn_log_multiplier").map(|tenth| tenth * 10.0);
             json!({"rope_type": kind, "factor": factor, "attention_factor": attention,
+                "mscale": all_dims, "mscale_all_dim": all_dims,
                 "beta_fast": number("rope.scaling.yarn_beta_fast"),
                 "beta_slow": number("rope.scaling.yarn_beta_slow")})
         }

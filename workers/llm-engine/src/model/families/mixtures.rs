@@ -1,14 +1,19 @@
 //! Families with mixtures of experts.
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::dense::granite;
 use super::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{
-    Activation, ExpertsConfig, Family, GPT_OSS_NAMES, GRANITE_NAMES, MIXTRAL_NAMES, NormKind, QWEN_NAMES,
-    QueryKeyNorm, Routing,
+    Activation, DEEPSEEK_NAMES, DecoderConfig, ExpertGroups, ExpertsConfig, Family, Fields, GPT_OSS_NAMES,
+    GRANITE_NAMES, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
 };
+use crate::model::latent::LatentConfig;
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
+
+/// Value of `expert_gating_func` in GGUF for a sigmoid.
+const GGUF_SIGMOID: usize = 2;
 
 /// Families with mixtures of experts.
 pub(super) const FAMILIES: &[Family] = &[
@@ -138,4 +143,79 @@ pub(super) const FAMILIES: &[Family] = &[
             Ok(())
         },
     },
+    Family {
+        name: "DeepSeek",
+        architectures: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
+        model_types: &["deepseek_v2", "deepseek_v3"],
+        gguf: Some("deepseek2"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
+            "kv_lora_rank": 512, "qk_rope_head_dim": 64, "routed_scaling_factor": 1.0}"#,
+        windowed_layers: no_layers,
+        experts: Some(deepseek_experts),
+        configure: deepseek_attention,
+    },
 ];
+
+fn deepseek_experts(fields: &Fields) -> Result<ExpertsConfig> {
+    let experts = ExpertsConfig::from_fields(fields, &DEEPSEEK_NAMES, "moe_intermediate_size")?;
+    let is = |key: &str, value: &str| fields.value(key).and_then(Value::as_str) == Some(value);
+    let is_sigmoid = is("scoring_func", "sigmoid")
+        || is("model_type", "deepseek_v3")
+        || fields.size("expert_gating_func")? == Some(GGUF_SIGMOID);
+    let routing = match is_sigmoid {
+        true => Routing::Sigmoid { normalized: fields.flag("norm_topk_prob") },
+        false => experts.routing,
+    };
+    let groups = match (fields.size("n_group")?, is("topk_method", "greedy")) {
+        (Some(count), false) if count > 1 => {
+            let (used, experts) = (fields.required("topk_group")?, experts.count);
+            ensure!(
+                used <= count && experts.is_multiple_of(count) && experts / count > 1,
+                "{experts} experts cannot form {count} groups of which {used} are chosen"
+            );
+            Some(ExpertGroups { count, used })
+        }
+        _ => None,
+    };
+    let shared = fields.size("n_shared_experts")?.filter(|count| *count > 0);
+    Ok(ExpertsConfig {
+        routing,
+        groups,
+        scale: fields.number("routed_scaling_factor")?.unwrap_or(1.0),
+        shared_intermediate: shared.map(|count| count * experts.intermediate),
+        ..experts
+    })
+}
+
+fn deepseek_attention(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    ensure!(!decoder.qkv_bias, "\"attention_bias\" is true, which latent attention does not support");
+    let rotated = fields.required("qk_rope_head_dim")?;
+    let plain = match fields.size("qk_nope_head_dim")? {
+        Some(plain) => plain,
+        None => {
+            // GGUF files contain the whole width, older ones as that of a head.
+            let whole = fields.size("key_length_mla")?.unwrap_or(decoder.head_dim);
+            whole.saturating_sub(rotated)
+        }
+    };
+    let value = match fields.size("v_head_dim")? {
+        Some(value) => value,
+        None => fields.required("value_length")?,
+    };
+    let (query_rank, rank) = (fields.size("q_lora_rank")?, fields.required("kv_lora_rank")?);
+    let head_dim = plain + rotated;
+    ensure!(
+        plain > 0 && (1..=head_dim).contains(&value) && rotated.is_multiple_of(2),
+        "keys of {plain} and {rotated} rotated elements do not match values of {value} elements"
+    );
+    decoder.latent = Some(LatentConfig { query_rank, rank, plain, rotated, value });
+    (decoder.head_dim, decoder.kv_heads, decoder.interleaved) = (head_dim, decoder.heads, true);
+    decoder.rope.rotary_dim = rotated;
+    let scaling = fields.value("rope_scaling").unwrap_or(&Value::Null);
+    let magnitude = match (scaling["factor"].as_f64(), scaling["mscale_all_dim"].as_f64()) {
+        (Some(factor), Some(all_dims)) => 0.1 * all_dims * factor.max(1.0).ln() + 1.0,
+        _ => 1.0,
+    };
+    decoder.attention_scale = (magnitude.powi(2) * (head_dim as f64).powf(-0.5)) as f32;
+    Ok(())
+}

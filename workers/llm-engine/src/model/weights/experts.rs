@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
 use super::{Matrix, Weights};
-use crate::model::config::{Activation, ExpertsConfig, Projections};
+use crate::model::config::{Activation, ExpertsConfig, Projections, Routing};
 use crate::model::experts::{ExpertMatrices, Experts, SharedExpert, mlp};
 use crate::model::files::Format;
 use crate::model::layers::Linear;
@@ -125,7 +125,20 @@ impl Weights<'_> {
             Some(width) => Some(self.shared_expert(layer, config, [hidden, width], activation)?),
             None => None,
         };
-        Ok(Experts { router, used: config.used, routing: config.routing, matrices, shared })
+        let correction = match config.routing {
+            Routing::Sigmoid { .. } => {
+                let name = match &self.prefix {
+                    Some(prefix) => {
+                        format!("{prefix}layers.{layer}.{}.e_score_correction_bias", names.router)
+                    }
+                    None => format!("blk.{layer}.exp_probs_b.bias"),
+                };
+                Some(self.vector_named(&name, count)?)
+            }
+            _ => None,
+        };
+        let ExpertsConfig { used, routing, scale, groups, .. } = *config;
+        Ok(Experts { router, used, routing, scale, groups, correction, matrices, shared })
     }
 
     fn expert_matrices(
