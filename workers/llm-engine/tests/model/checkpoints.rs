@@ -69,23 +69,25 @@ fn write_gguf(
 
 /// Compares the logits of a checkpoint with those of transformers, as safetensors and, with its name in GGUF, as GGUF.
 pub fn check_logits(name: &str, arch: Option<&str>) {
-    let expected = Expected::of(name);
-    let check = |path: &Path| {
-        let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), 1e-4);
-        println!("{}: worst {}", path.display(), off.into_iter().fold(0f32, f32::max));
-        let options =
-            LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
-        let model = load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap();
-        let off = run_texts(expected.runner(model), &mut |tokens| expected.after(tokens), 1e-4);
-        let worst = off.into_iter().fold(0f32, f32::max);
-        println!("{} on the CPU: worst {worst}", path.display());
-        assert!(worst <= 1e-4, "{}: {worst}", path.display());
-    };
-    check(&data(name));
+    check_file(name, &data(name));
     if let Some(arch) = arch {
         let folder = tempfile::tempdir().unwrap();
-        check(&write_gguf(folder.path(), name, arch, GgmlDType::F32, &[]));
+        check_file(name, &write_gguf(folder.path(), name, arch, GgmlDType::F32, &[]));
     }
+}
+
+/// Compares the logits of float weights with those of transformers, on the device of the tests and in f32 on the CPU.
+pub fn check_file(name: &str, path: &Path) {
+    let expected = Expected::of(name);
+    let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), 1e-4);
+    println!("{}: worst {}", path.display(), off.into_iter().fold(0f32, f32::max));
+    let options =
+        LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+    let model = load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap();
+    let off = run_texts(expected.runner(model), &mut |tokens| expected.after(tokens), 1e-4);
+    let worst = off.into_iter().fold(0f32, f32::max);
+    println!("{} on the CPU: worst {worst}", path.display());
+    assert!(worst <= 1e-4, "{}: {worst}", path.display());
 }
 
 /// Compares a quantized file with the same weights as floats.

@@ -25,6 +25,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     GraniteConfig,
@@ -112,6 +114,19 @@ MODELS = {
         DeepseekV3ForCausalLM,
         DeepseekV3Config(**LATENT, **PAIRS, q_lora_rank=64, rope_scaling=DEEPSEEK_YARN),
     ),
+    "glm4-moe": (
+        Glm4MoeForCausalLM,
+        Glm4MoeConfig(
+            **SIZES,
+            n_routed_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            attention_bias=True,
+            use_qk_norm=True,
+            routed_scaling_factor=1.5,
+            pad_token_id=0,
+        ),
+    ),
     "gpt-oss": (
         GptOssForCausalLM,
         GptOssConfig(
@@ -140,8 +155,8 @@ def gaps_of(module, inputs, output, config):
     if is_corrected:
         # A sigmoid is at most a quarter as steep.
         scores = 4 * (scores.sigmoid() + module.e_score_correction_bias)
-    groups = getattr(config, "n_group", None)
-    if not groups:
+    groups = getattr(config, "n_group", None) or 1
+    if groups == 1:
         return [least_gap(scores, used)]
     of_groups = scores.unflatten(-1, (groups, -1)).topk(2 if is_corrected else 1).values.sum(-1)
     chosen = of_groups >= of_groups.topk(config.topk_group).values[:, -1:]

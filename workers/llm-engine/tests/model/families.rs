@@ -5,13 +5,14 @@ use std::fs;
 
 use candle_core::quantized::GgmlDType::{self, Q4_0, Q5_0, Q8_0};
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
+use candle_core::quantized::gguf_file::Value as Metadatum;
 use candle_core::{DType, Device, Tensor};
 use llm_engine::model::files::ModelFiles;
 use serde_json::json;
 
 use super::broken::assert_rejected;
-use super::checkpoints::{check_blocks, check_logits, check_quantized, checkpoint, data};
-use super::reference;
+use super::checkpoints::{check_blocks, check_file, check_logits, check_quantized, checkpoint, data};
+use super::{gguf, reference};
 
 /// Values, and one of the projections before the activation, are stored in formats of their own.
 const MIXED: &[(&str, GgmlDType)] = &[("attn_v.weight", Q5_0), ("ffn_up.weight", Q4_0)];
@@ -42,7 +43,41 @@ families! {
     phi_moe: "phimoe", "phimoe";
     deepseek_v2: "deepseek-v2", "deepseek2";
     deepseek_v2_lite: "deepseek-v2-lite", "deepseek2";
+    glm4_moe: "glm4-moe", "glm4moe";
     deepseek_v3: "deepseek-v3", "deepseek2";
+}
+
+/// Older GGUF files have one matrix for keys and values, and the widths of plain heads.
+#[test]
+fn deepseek_v2_in_older_files() {
+    let (config, weights) = checkpoint("deepseek-v2-lite");
+    let mut tensors = gguf::convert("deepseek2", &config, &weights);
+    for layer in 0..3 {
+        tensors.remove(&format!("blk.{layer}.attn_k_b.weight"));
+        tensors.remove(&format!("blk.{layer}.attn_v_b.weight"));
+        let both = weights[&format!("model.layers.{layer}.self_attn.kv_b_proj.weight")].clone();
+        tensors.insert(format!("blk.{layer}.attn_kv_b.weight"), both);
+    }
+    let mut metadata = gguf::metadata("deepseek2", &config);
+    metadata.retain(|(key, _)| !key.contains("key_length") && !key.contains("value_length"));
+    for (key, value) in [("attention.key_length", 48), ("attention.value_length", 32)] {
+        metadata.push((format!("deepseek2.{key}"), Metadatum::U32(value)));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    check_file("deepseek-v2-lite", &gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]));
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_not_loaded() {
+    let (config, weights) = checkpoint("glm4-moe");
+    let tensors = gguf::convert("glm4moe", &config, &weights);
+    let mut metadata = gguf::metadata("glm4moe", &config);
+    metadata.retain(|(key, _)| key != "glm4moe.block_count");
+    for (key, value) in [("block_count", 3), ("nextn_predict_layers", 1)] {
+        metadata.push((format!("glm4moe.{key}"), Metadatum::U32(value)));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    check_file("glm4-moe", &gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]));
 }
 
 #[test]

@@ -135,7 +135,7 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let has_norms_after = arch == "olmo2" || (gemma && arch != "gemma");
+        let has_norms_after = ["olmo2", "glm4moe"].contains(&arch) || (gemma && arch != "gemma");
         let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
@@ -189,7 +189,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         [rank + rotated, rank, size("qk_nope_head_dim") + rotated, rotated, 1]
     });
     let of_latent = |at: usize| latent.map(|sizes| Metadatum::U32(sizes[at] as u32));
-    let is_v3 = config["model_type"] == "deepseek_v3";
+    let is_sigmoid = ["deepseek_v3", "glm4_moe"].iter().any(|kind| config["model_type"] == *kind);
     let yarn = Some(&config["rope_scaling"])
         .filter(|scaling| [&scaling["rope_type"], &scaling["type"]].into_iter().any(|kind| kind == "yarn"));
     let of_yarn = |key: &str| yarn.and_then(|yarn| yarn[key].as_f64());
@@ -206,10 +206,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("expert_count", whole("num_experts").or(whole("num_local_experts")).or(whole("n_routed_experts"))),
         ("expert_shared_count", whole("n_shared_experts")),
         ("expert_weights_scale", float("routed_scaling_factor")),
-        ("expert_weights_norm", is_v3.then_some(Metadatum::Bool(true))),
+        ("expert_weights_norm", is_sigmoid.then_some(Metadatum::Bool(true))),
         ("expert_group_count", whole("n_group")),
         ("expert_group_used_count", whole("topk_group")),
-        ("expert_gating_func", latent.map(|_| Metadatum::U32(1 + u32::from(is_v3)))),
+        ("expert_gating_func", is_sigmoid.then_some(Metadatum::U32(2))),
         ("leading_dense_block_count", whole("first_k_dense_replace")),
         ("attention.q_lora_rank", whole("q_lora_rank")),
         ("attention.kv_lora_rank", whole("kv_lora_rank")),

@@ -86,6 +86,11 @@ pub fn from_gguf(
     })?;
     let fields = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
     let mut config: Map<String, Value> = fields.collect();
+    // Layers that predict further tokens follow the others and are not used.
+    let layers = |key: &str| own(key).and_then(|layers| layers.as_u64());
+    if let (Some(all), Some(further)) = (layers("block_count"), layers("nextn_predict_layers")) {
+        config.insert("num_hidden_layers".into(), json!(all.saturating_sub(further)));
+    }
     if let (Some(rotary_dim), Some(width)) = (number("rope.dimension_count"), width(&config)) {
         config.insert("partial_rotary_factor".into(), json!(rotary_dim / width));
     }
@@ -113,8 +118,7 @@ pub fn from_gguf(
         },
     };
     config.insert("rope_scaling".into(), scaling);
-    let layers = own("block_count").and_then(|layers| layers.as_u64()).unwrap_or(0);
-    let scalar = match GEMMA_27B.contains(&(arch, layers)) {
+    let scalar = match GEMMA_27B.contains(&(arch, layers("block_count").unwrap_or(0))) {
         true => number("embedding_length").zip(number("attention.head_count")).map(|(all, n)| all / n),
         false => width(&config),
     };

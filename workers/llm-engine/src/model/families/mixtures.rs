@@ -151,23 +151,45 @@ pub(super) const FAMILIES: &[Family] = &[
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
             "kv_lora_rank": 512, "qk_rope_head_dim": 64, "routed_scaling_factor": 1.0}"#,
         windowed_layers: no_layers,
-        experts: Some(deepseek_experts),
+        experts: Some(|fields| {
+            let is = |key: &str, value: &str| fields.value(key).and_then(Value::as_str) == Some(value);
+            let is_sigmoid = is("scoring_func", "sigmoid")
+                || is("model_type", "deepseek_v3")
+                || fields.size("expert_gating_func")? == Some(GGUF_SIGMOID);
+            deepseek_experts(fields, is_sigmoid)
+        }),
         configure: deepseek_attention,
+    },
+    Family {
+        name: "GLM-4.5",
+        architectures: &["Glm4MoeForCausalLM"],
+        model_types: &["glm4_moe"],
+        gguf: Some("glm4moe"),
+        defaults: r#"{"rope_theta": 1e4, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "num_experts": 128, "n_shared_experts": 1,
+            "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "norm_topk_prob": true}"#,
+        windowed_layers: no_layers,
+        experts: Some(|fields| deepseek_experts(fields, true)),
+        configure: |decoder, fields| {
+            decoder.norms = [Some(Role::AttentionNorm), None, Some(Role::AttentionPostNorm), None];
+            decoder.output_bias = false;
+            decoder.qk_norm = fields.flag("use_qk_norm").then_some(QueryKeyNorm::Heads);
+            Ok(())
+        },
     },
 ];
 
-fn deepseek_experts(fields: &Fields) -> Result<ExpertsConfig> {
+/// Reads the experts of DeepSeek and of families that have adopted them. With `is_sigmoid`, their scores are corrected before
+/// experts are chosen.
+fn deepseek_experts(fields: &Fields, is_sigmoid: bool) -> Result<ExpertsConfig> {
     let experts = ExpertsConfig::from_fields(fields, &DEEPSEEK_NAMES, "moe_intermediate_size")?;
-    let is = |key: &str, value: &str| fields.value(key).and_then(Value::as_str) == Some(value);
-    let is_sigmoid = is("scoring_func", "sigmoid")
-        || is("model_type", "deepseek_v3")
-        || fields.size("expert_gating_func")? == Some(GGUF_SIGMOID);
     let routing = match is_sigmoid {
         true => Routing::Sigmoid { normalized: fields.flag("norm_topk_prob") },
         false => experts.routing,
     };
-    let groups = match (fields.size("n_group")?, is("topk_method", "greedy")) {
-        (Some(count), false) if count > 1 => {
+    let is_greedy = fields.value("topk_method").and_then(Value::as_str) == Some("greedy");
+    let groups = match fields.size("n_group")? {
+        Some(count) if !is_greedy && count > 1 => {
             let (used, experts) = (fields.required("topk_group")?, experts.count);
             ensure!(
                 used <= count && experts.is_multiple_of(count) && experts / count > 1,
