@@ -33,7 +33,7 @@ pub(super) struct Layer {
 /// Query, key and value projections of a decoder.
 pub(super) enum Projections {
     Plain(QueryKeyValue),
-    Latent(LatentProjections),
+    Latent(Box<LatentProjections>),
 }
 
 /// Feed-forward layer of a decoder.
@@ -53,12 +53,10 @@ impl Layer {
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
         let attention = match config.latent {
-            Some(latent) => Projections::Latent(weights.latent_projections(
-                index,
-                latent,
-                [hidden, config.heads],
-                kind,
-            )?),
+            Some(latent) => {
+                let latent = weights.latent_projections(index, latent, [hidden, config.heads], kind)?;
+                Projections::Latent(Box::new(latent))
+            }
             None => Projections::Plain(query_key_value(config, weights, index)?),
         };
         let mut qk_norms = |[query, key]: [usize; 2]| -> Result<_> {

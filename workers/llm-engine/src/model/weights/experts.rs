@@ -205,13 +205,12 @@ impl Weights<'_> {
     /// Loads a matrix from pieces of a group of projections.
     fn pieces(&mut self, group: &[Projection], pieces: &[Piece], shape: &[usize]) -> Result<Matrix> {
         // Only projections that are not joined have an order of their own.
-        let [Projection { order, rows, format: Format::Floats(dtype), .. }] = group else {
-            let order = group.first().map_or(Order::default(), |first| first.order);
-            let rows = group.first().map_or(0, |first| first.rows);
-            return self.matrix_of(pieces, shape, &|bytes| order.undo(bytes, rows, 1));
+        let first = group.first().context("internal error: a product of no projections")?;
+        let size = match first.format {
+            Format::Floats(dtype) => dtype.size_in_bytes(),
+            Format::Blocks(_) => 1,
         };
-        let (order, rows, size) = (*order, *rows, dtype.size_in_bytes());
-        self.matrix_of(pieces, shape, &|bytes| order.undo(bytes, rows, size))
+        self.matrix_of(pieces, shape, &|bytes| first.order.undo(bytes, first.rows, size))
     }
 
     /// Loads the joined rows of one expert's projections.
