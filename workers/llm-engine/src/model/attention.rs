@@ -1,5 +1,5 @@
 //! Attention of a step's rows over the cache, or over each other.
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 use candle_flash_attn::{flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed};
 
 use super::layers::softcap;
@@ -17,6 +17,29 @@ pub struct Scoring {
     pub softcap: Option<f32>,
     /// Number of keys that a query attends to, including its own; `None` means all before it.
     pub window: Option<usize>,
+}
+
+/// Heads of all layers.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// Data type of queries, keys and values.
+    pub dtype: DType,
+    /// Width of a head.
+    pub width: usize,
+    /// If true, each query also attends to a sink.
+    pub sinks: bool,
+}
+
+impl Heads {
+    /// Returns true if candle-flash-attn supports these heads on the device.
+    pub(super) fn support_flash_attention(self, device: &Device) -> bool {
+        let (step, most) = FLASH_WIDTHS;
+        device.is_rocm()
+            && matches!(self.dtype, DType::F16 | DType::BF16 | DType::F32)
+            && self.width.is_multiple_of(step)
+            && self.width <= most
+            && !self.sinks
+    }
 }
 
 /// Attention inputs that depend only on the step, shared by all layers.
@@ -52,15 +75,6 @@ pub struct StepIndices {
     rows: Vec<u32>,
     keys: Vec<u32>,
     table: Vec<u32>,
-}
-
-/// Returns true if candle-flash-attn supports heads of this width and dtype on the device.
-pub(super) fn supports_flash_attention(device: &Device, dtype: DType, width: usize) -> bool {
-    let (step, most) = FLASH_WIDTHS;
-    device.is_rocm()
-        && matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
-        && width.is_multiple_of(step)
-        && width <= most
 }
 
 /// Returns the width of the block table. It is a power of two, so that the shapes of decoding steps rarely
@@ -100,14 +114,8 @@ impl StepIndices {
 }
 
 impl AttentionPlan {
-    /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers,
-    /// and the dtype and width of the heads.
-    pub fn new(
-        step: &Step,
-        indices: [Tensor; 3],
-        windows: &[Option<usize>],
-        heads: (DType, usize),
-    ) -> Result<Self> {
+    /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers, and the heads.
+    pub fn new(step: &Step, indices: [Tensor; 3], windows: &[Option<usize>], heads: Heads) -> Result<Self> {
         Self::with_direction(step, indices, windows, heads, true)
     }
 
@@ -116,7 +124,7 @@ impl AttentionPlan {
         step: &Step,
         indices: [Tensor; 3],
         windows: &[Option<usize>],
-        heads: (DType, usize),
+        heads: Heads,
     ) -> Result<Self> {
         Self::with_direction(step, indices, windows, heads, false)
     }
@@ -125,13 +133,13 @@ impl AttentionPlan {
         step: &Step,
         [rows, keys, table]: [Tensor; 3],
         windows: &[Option<usize>],
-        (dtype, width): (DType, usize),
+        heads: Heads,
         causal: bool,
     ) -> Result<Self> {
         let device = rows.device().clone();
         let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
         let mut sequences = Vec::with_capacity(step.sequences.len());
-        let flash = supports_flash_attention(&device, dtype, width);
+        let flash = heads.support_flash_attention(&device);
         let table_width = table.elem_count() / step.sequences.len().max(1);
         for (at, sequence) in step.sequences.iter().enumerate() {
             let mut planned = SequencePlan { step: sequence.clone(), blocks: None, masks: Vec::new() };
@@ -161,9 +169,18 @@ impl AttentionPlan {
 
     /// Computes attention of queries (rows, heads, width) over the keys of their sequence, if causal up to their own
     /// position. Returns (rows, heads · width). Keys and values are the cache's (blocks, [`BLOCK_SIZE`], key
-    /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width).
-    pub fn attend(&self, scores: Scoring, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
-        let Some(flash) = &self.flash else { return self.attend_without_flash(scores, q, [k, v], paged) };
+    /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width). `sinks` (heads), f32, are the scores of a
+    /// key whose value is zero, which all queries of a head see.
+    pub fn attend(
+        &self,
+        scores: Scoring,
+        q: &Tensor,
+        [k, v]: [&Tensor; 2],
+        sinks: Option<&Tensor>,
+        paged: bool,
+    ) -> Result<Tensor> {
+        let flash = self.flash.as_ref().filter(|_| sinks.is_none());
+        let Some(flash) = flash else { return self.attend_without_flash(scores, q, [k, v], sinks, paged) };
         let left = scores.window.map(|window| window - 1);
         let right = if self.causal { Some(0) } else { left };
         let (rows, keys) = (&flash.rows, &flash.keys);
@@ -188,6 +205,7 @@ impl AttentionPlan {
         scores: Scoring,
         q: &Tensor,
         [k, v]: [&Tensor; 2],
+        sinks: Option<&Tensor>,
         paged: bool,
     ) -> Result<Tensor> {
         let mut out = Vec::with_capacity(self.sequences.len());
@@ -202,14 +220,20 @@ impl AttentionPlan {
                 bail!("no mask was prepared for a window of {:?}", scores.window)
             };
             let q = q.narrow(0, rows.start, rows.len())?;
-            out.push(attend_one(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
+            out.push(attend_one(scores, &q, [&gathered(k)?, &gathered(v)?], mask.as_ref(), sinks)?);
         }
         Tensor::cat(&out, 0)
     }
 }
 
 /// Attends in f32: queries (rows, heads, width) over keys and values (context, key heads, width).
-fn attend_one(scores: Scoring, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+fn attend_one(
+    scores: Scoring,
+    q: &Tensor,
+    [k, v]: [&Tensor; 2],
+    mask: Option<&Tensor>,
+    sinks: Option<&Tensor>,
+) -> Result<Tensor> {
     let ((rows, heads, width), (context, kv_heads, _)) = (q.dims3()?, k.dims3()?);
     let (group, dtype) = (heads / kv_heads, q.dtype());
     let exact = |x: &Tensor| x.to_dtype(DType::F32);
@@ -226,7 +250,13 @@ fn attend_one(scores: Scoring, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<
         let by_head = score.reshape((kv_heads * group, rows, context))?;
         score = by_head.broadcast_add(mask)?.reshape((kv_heads, group * rows, context))?;
     }
-    let out = candle_nn::ops::softmax_last_dim(&score)?.matmul(&v)?;
+    if let Some(sinks) = sinks {
+        let sinks = sinks.reshape((kv_heads, group, 1))?.broadcast_as((kv_heads, group, rows))?;
+        score = Tensor::cat(&[&score, &sinks.reshape((kv_heads, group * rows, 1))?], D::Minus1)?;
+    }
+    let weights = candle_nn::ops::softmax_last_dim(&score)?;
+    // The value of a sink is zero.
+    let out = weights.narrow(D::Minus1, 0, context)?.contiguous()?.matmul(&v)?;
     let out = out.reshape((kv_heads, group, rows, width))?.permute((2, 0, 1, 3))?;
     out.reshape((rows, heads * width))?.to_dtype(dtype)
 }

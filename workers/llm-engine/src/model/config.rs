@@ -1,12 +1,27 @@
 //! Sizes and options of a decoder, read from config.json or from equivalent GGUF metadata.
 use anyhow::{Context, Result, bail, ensure};
+use candle_core::Tensor;
+use candle_nn::ops::sigmoid;
 use serde_json::Value;
 
+use super::latent::LatentConfig;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
+mod experts;
+
+pub use experts::{
+    DEEPSEEK_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES, MIXTRAL_NAMES,
+    Projections, QWEN_NAMES, Routing,
+};
+
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
+
+/// Limit of the projections of [`Activation::ClampedSwiglu`].
+const SWIGLU_LIMIT: f64 = 7.0;
+/// Factor in the sigmoid of [`Activation::ClampedSwiglu`].
+const SWIGLU_FACTOR: f64 = 1.702;
 
 /// Activation function of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +30,55 @@ pub enum Activation {
     Silu,
     /// GELU, approximated with tanh.
     GeluTanh,
+    /// Sigmoid linear unit of a gate of at most 7, with a factor of 1.702 in the sigmoid. The other projection is limited to
+    /// -7 to 7 and increased by 1.
+    ClampedSwiglu,
+}
+
+impl Activation {
+    /// Applies it to each element.
+    pub fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Silu => x.silu(),
+            Self::GeluTanh => x.gelu(),
+            Self::ClampedSwiglu => {
+                let x = x.minimum(SWIGLU_LIMIT)?;
+                &x * sigmoid(&(&x * SWIGLU_FACTOR)?)?
+            }
+        }
+    }
+
+    /// Multiplies the activation of a gate by another projection.
+    pub fn gate(self, gate: &Tensor, up: &Tensor) -> candle_core::Result<Tensor> {
+        let gate = self.forward(gate)?;
+        match self {
+            Self::ClampedSwiglu => gate * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)? + 1.0)?,
+            Self::Silu | Self::GeluTanh => gate * up,
+        }
+    }
+}
+
+/// Kind of a decoder's norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// RMS norm.
+    Rms,
+    /// RMS norm that multiplies by 1 + weight.
+    RmsPlusOne,
+    /// Layer norm.
+    Layer {
+        /// If true, files contain biases.
+        bias: bool,
+    },
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryKeyNorm {
+    /// Each head is normalized, with the same weights.
+    Heads,
+    /// All heads of a row are normalized together.
+    Rows,
 }
 
 /// Norms of a layer: before and after attention, before and after feed-forward; `None` where absent.
@@ -38,6 +102,8 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Widths of latent attention, if there is one. Then each head has keys and values of its own.
+    pub latent: Option<LatentConfig>,
     /// Maximum number of positions of a sequence.
     pub context: usize,
     /// Number of keys that a query of each layer attends to, including its own; `None` means no limit.
@@ -48,128 +114,62 @@ pub struct DecoderConfig {
     pub local_rope: Option<Rope>,
     /// If true, rotary pairs are neighboring elements; otherwise they are elements of both halves.
     pub interleaved: bool,
-    /// Epsilon that norms add to the mean square.
+    /// Layers whose queries and keys are rotated.
+    pub rotated: Vec<bool>,
+    /// Epsilon that norms add to the mean square or the variance.
     pub norm_eps: f64,
-    /// If true, norms multiply by 1 + weight.
-    pub norm_plus_one: bool,
+    /// Kind of all norms.
+    pub norm_kind: NormKind,
     /// Norms of each layer.
     pub norms: Norms,
-    /// If true, each head's queries and keys are normalized.
-    pub qk_norm: bool,
+    /// If true, attention and feed-forward layer have the same input, and both outputs are added to it.
+    pub parallel: bool,
+    /// RMS norms of queries and keys, if there are any.
+    pub qk_norm: Option<QueryKeyNorm>,
     /// If true, the query, key and value projections have biases.
     pub qkv_bias: bool,
     /// If true, the output projection of attention has a bias.
     pub output_bias: bool,
     /// If true, the projections of feed-forward layers have biases.
     pub mlp_bias: bool,
-    /// If true, files store queries, keys and values as one matrix, and gate and up as another.
-    pub fused: bool,
+    /// If true, files store queries, keys and values as one matrix.
+    pub fused_qkv: bool,
+    /// If true, files store gate and up as one matrix.
+    pub fused_gate_up: bool,
+    /// If true, feed-forward layers multiply the activation of a gate by another projection; otherwise they have only one
+    /// projection before the activation.
+    pub gated: bool,
     /// Activation of feed-forward layers.
     pub activation: Activation,
     /// Factor of embeddings.
     pub embedding_scale: Option<f64>,
+    /// If true, the queries of each head also attend to a sink: a key with a score of its own and a value of zero.
+    pub sinks: bool,
     /// Factor of attention scores.
     pub attention_scale: f32,
     /// Soft cap c of attention scores: each is replaced by c · tanh(score / c).
     pub attention_softcap: Option<f32>,
+    /// Factor of logits.
+    pub logit_scale: Option<f64>,
     /// Soft cap of logits.
     pub logit_softcap: Option<f64>,
+    /// If true, the output head has a bias.
+    pub head_bias: bool,
     /// If true, the embedding table is also the output head.
     pub tied_embeddings: bool,
     /// If true, tokens also see those after them, as in models that only compute embeddings.
     pub bidirectional: bool,
+    /// Names of tensors in safetensors that differ from those of [`Role::names`].
+    pub names: &'static [(Role, &'static str)],
 }
 
 /// Predicate of the layer index: true for layers with a window, if the model has one.
 pub type WindowPredicate = Box<dyn Fn(usize) -> bool>;
 
-/// Names of the tensors of experts in safetensors, relative to the layer's prefix. GGUF files of all families have the
-/// same names.
-#[derive(Debug, PartialEq)]
-pub struct ExpertNames {
-    /// Block that contains the router and the experts.
-    pub block: &'static str,
-    /// Gate projection of an expert.
-    pub gate: &'static str,
-    /// Up projection of an expert.
-    pub up: &'static str,
-    /// Down projection of an expert.
-    pub down: &'static str,
-}
-
-/// Names in the files of Qwen's models.
-pub const QWEN_NAMES: ExpertNames =
-    ExpertNames { block: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" };
-/// Names in the files of Mixtral.
-pub const MIXTRAL_NAMES: ExpertNames =
-    ExpertNames { block: "block_sparse_moe", gate: "w1", up: "w3", down: "w2" };
-
-/// Sizes and options of mixtures of experts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ExpertsConfig {
-    /// Number of experts of a layer.
-    pub count: usize,
-    /// Number of experts that are chosen for a row.
-    pub used: usize,
-    /// Width inside an expert.
-    pub intermediate: usize,
-    /// If true, the weights of a row's chosen experts are divided by their sum.
-    pub normalized: bool,
-    /// Width inside the expert that computes all rows, if there is one. A gate scales its output.
-    pub shared_intermediate: Option<usize>,
-    /// Layers without experts, which have one dense network.
-    pub dense_layers: Vec<bool>,
-    /// Names of the tensors.
-    pub names: &'static ExpertNames,
-}
-
-impl ExpertsConfig {
-    /// Reads the fields that all families share.
-    ///
-    /// # Errors
-    /// Returns an error for missing, mistyped or inconsistent fields.
-    pub fn from_fields(
-        fields: &Fields,
-        names: &'static ExpertNames,
-        intermediate: &str,
-    ) -> Result<ExpertsConfig> {
-        // Mixtral's config.json has a name of its own, GGUF metadata has the common one.
-        let has_own = fields.value("num_local_experts").is_some();
-        let count = fields.required(if has_own { "num_local_experts" } else { "num_experts" })?;
-        let used = fields.required("num_experts_per_tok")?;
-        ensure!(
-            used <= count,
-            "\"num_experts_per_tok\" is {used}, but there are only {count} experts; it must not exceed their number"
-        );
-        let layers = fields.required("num_hidden_layers")?;
-        let step = fields.size("decoder_sparse_step")?.unwrap_or(1);
-        ensure!(step > 0, "\"decoder_sparse_step\" is 0, but must be at least 1");
-        let dense_only = match fields.value("mlp_only_layers") {
-            Some(list) => {
-                let list = list.as_array().and_then(|list| list.iter().map(Value::as_u64).collect());
-                let list: Option<Vec<u64>> = list;
-                list.context("\"mlp_only_layers\" is no list of whole numbers")?
-            }
-            None => Vec::new(),
-        };
-        let is_dense =
-            |layer: usize| !(layer + 1).is_multiple_of(step) || dense_only.contains(&(layer as u64));
-        Ok(Self {
-            count,
-            used,
-            intermediate: fields.required(intermediate)?,
-            normalized: fields.flag("norm_topk_prob"),
-            shared_intermediate: None,
-            dense_layers: (0..layers).map(is_dense).collect(),
-            names,
-        })
-    }
-}
-
 /// Function that reads the sizes and options of mixtures of experts.
 pub type ReadExperts = fn(&Fields) -> Result<ExpertsConfig>;
 
-/// A model family: a row of [`FAMILIES`](super::families::FAMILIES).
+/// A model family: a row of the tables in [`families`](super::families).
 pub struct Family {
     /// Display name.
     pub name: &'static str,
@@ -283,6 +283,7 @@ impl DecoderConfig {
         let activation = activation.or_else(|| fields.value("hidden_act"));
         // Limits the number of layers, which the experts' configuration allocates.
         let windows = windows(&fields, family)?;
+        let rotated = vec![true; windows.len()];
         let mut decoder = Self {
             hidden,
             intermediate: fields.required("intermediate_size")?,
@@ -290,30 +291,39 @@ impl DecoderConfig {
             heads,
             kv_heads,
             head_dim,
+            latent: None,
             context,
             windows,
             rope,
             local_rope: None,
             interleaved: fields.flag("interleaved"),
-            norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
-            norm_plus_one: false,
+            rotated,
+            norm_eps: norm_eps(&fields)?,
+            norm_kind: NormKind::Rms,
             norms: PRE_NORMS,
-            qk_norm: false,
-            qkv_bias: attention_bias,
+            parallel: false,
+            qk_norm: None,
+            qkv_bias: attention_bias || fields.flag("qkv_bias"),
             output_bias: attention_bias,
             mlp_bias: fields.flag("mlp_bias"),
-            fused: false,
+            fused_qkv: false,
+            fused_gate_up: false,
+            gated: true,
             activation: match activation.and_then(Value::as_str) {
                 None | Some("silu" | "swish") => Activation::Silu,
                 Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
                 Some(other) => bail!("the activation {other:?} is not known; use silu or gelu_pytorch_tanh"),
             },
             embedding_scale: None,
+            sinks: false,
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
+            logit_scale: None,
             logit_softcap: fields.number("final_logit_softcapping")?,
+            head_bias: fields.flag("lm_head_bias"),
             tied_embeddings: fields.flag("tie_word_embeddings"),
             bidirectional: fields.flag("use_bidirectional_attention"),
+            names: &[],
         };
         (family.configure)(&mut decoder, &fields)?;
         Ok(decoder)
@@ -323,6 +333,16 @@ impl DecoderConfig {
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
+}
+
+/// Reads the epsilon of norms, whose name depends on the family.
+fn norm_eps(fields: &Fields) -> Result<f64> {
+    for key in ["rms_norm_eps", "layer_norm_eps", "norm_epsilon"] {
+        if let Some(eps) = fields.number(key)? {
+            return Ok(eps);
+        }
+    }
+    bail!("\"rms_norm_eps\" is missing")
 }
 
 fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {

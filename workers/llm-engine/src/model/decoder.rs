@@ -5,14 +5,11 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
 
-use super::attention::{AttentionPlan, Scoring, StepIndices, supports_flash_attention};
+use super::attention::{AttentionPlan, Heads, StepIndices};
 use super::cache::Cache;
 use super::config::DecoderConfig;
-use super::experts::{Experts, mlp};
 use super::graphs::{DecodeGraphs, ReplayableModel};
-use super::layers::{
-    Embedding, FusedWith, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue, ResidualStream, softcap,
-};
+use super::layers::{Embedding, FusedWith, Linear, Norm, QueryKeyNorms, ResidualStream, softcap};
 use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
@@ -20,26 +17,9 @@ use super::weights::{TensorRows, Weights};
 use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, Tasks};
 
 mod embeddings;
+mod layer;
 
-struct Layer {
-    attention_norm: Option<Norm>,
-    query_key_value: QueryKeyValue,
-    head_norms: Option<QueryKeyNorms>,
-    output: Linear,
-    attention_post_norm: Option<Norm>,
-    mlp_norm: Option<Norm>,
-    feed_forward: FeedForward,
-    mlp_post_norm: Option<Norm>,
-    scores: Scoring,
-    /// Index of the rotary table for this layer.
-    rotary_table: usize,
-}
-
-/// Feed-forward layer of a decoder.
-enum FeedForward {
-    Dense(Mlp),
-    Experts(Experts),
-}
+use layer::{FeedForward, Layer, Projections};
 
 /// A decoder: embedding, layers, final norm and output head.
 pub struct Decoder {
@@ -50,7 +30,8 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: Norm,
     head: Linear,
-    /// Rotary tables: for layers with full attention, then for layers with a window.
+    /// Rotary tables: for layers with full attention, for layers with a window, and for layers without rotation, as far as
+    /// these differ.
     tables: Vec<RotaryTable>,
     /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
@@ -93,83 +74,6 @@ pub struct Types {
     pub cache: DType,
 }
 
-impl Layer {
-    fn load(config: &DecoderConfig, weights: &mut Weights, index: usize, dtype: DType) -> Result<Self> {
-        let DecoderConfig { hidden, head_dim, .. } = *config;
-        let at = Some(index);
-        let norm = |weights: &mut Weights, part, width| -> Result<Norm> {
-            let weight = weights.norm(at, part, width)?;
-            Ok(Norm::new(weight, config.norm_plus_one, config.norm_eps, dtype)?)
-        };
-        let norms = config.norms.map(|part| part.map(|part| norm(weights, part, hidden)).transpose());
-        let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
-        let (queries, keys) = (config.heads * head_dim, config.kv_width());
-        let widths = [queries, keys, keys];
-        let pieces = match config.fused {
-            true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
-            false => [Role::Query, Role::Key, Role::Value]
-                .into_iter()
-                .zip(widths)
-                .map(|(role, rows)| TensorRows::whole(role, rows))
-                .collect(),
-        };
-        let mut products = Vec::new();
-        for pieces in weights.runs_of_one_format(at, &pieces)? {
-            products.push(weights.linear(at, pieces, hidden, false)?);
-        }
-        let bias = match config.qkv_bias {
-            true => Some(weights.bias(at, &pieces)?),
-            false => None,
-        };
-        let query_key_value = QueryKeyValue { products, widths, bias };
-        let head_norms = match config.qk_norm {
-            true => Some(QueryKeyNorms {
-                query: norm(weights, Role::QueryNorm, head_dim)?,
-                key: norm(weights, Role::KeyNorm, head_dim)?,
-            }),
-            false => None,
-        };
-        let output =
-            weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
-        let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
-        let feed_forward = match experts {
-            Some(experts) => {
-                FeedForward::Experts(weights.experts(index, experts, hidden, config.activation)?)
-            }
-            None => FeedForward::Dense(dense(config, weights, index)?),
-        };
-        let window = config.windows[index];
-        Ok(Self {
-            attention_norm: attention_norm?,
-            query_key_value,
-            head_norms,
-            output,
-            attention_post_norm: attention_post_norm?,
-            mlp_norm: mlp_norm?,
-            feed_forward,
-            mlp_post_norm: mlp_post_norm?,
-            scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
-            rotary_table: (config.local_rope.is_some() && window.is_some()) as usize,
-        })
-    }
-}
-
-/// Loads a dense feed-forward layer.
-fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Mlp> {
-    let DecoderConfig { hidden, intermediate, .. } = *config;
-    let at = Some(index);
-    let gate_up = match config.fused {
-        true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
-        false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
-    };
-    let mut linears = Vec::new();
-    for pieces in weights.runs_of_one_format(at, &gate_up)? {
-        linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
-    }
-    let down = weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
-    mlp(linears, down, config.activation)
-}
-
 impl Decoder {
     /// Loads the weights, and allocates a cache of `blocks` blocks.
     ///
@@ -187,20 +91,21 @@ impl Decoder {
         let embedding = weights.embedding(config.hidden)?;
         let vocabulary = embedding.vocabulary()?;
         let layers = 0..config.windows.len();
-        let layers =
-            layers.map(|layer| Layer::load(&config, weights, layer, dtype)).collect::<Result<Vec<_>>>()?;
-        let norm = weights.norm(None, Role::Norm, config.hidden)?;
-        let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
+        let layers = layers.map(|layer| Layer::load(&config, weights, layer)).collect::<Result<Vec<_>>>()?;
+        let norm = weights.norm(None, Role::Norm, config.hidden, (config.norm_kind, config.norm_eps))?;
         let head = match config.tied_embeddings {
             true => embedding.head(DType::F32),
             false => {
                 let rows = TensorRows::whole(Role::Head, vocabulary);
-                weights.linear(None, &[rows], config.hidden, false)?.with_output(DType::F32)
+                weights.linear(None, &[rows], config.hidden, config.head_bias)?.with_output(DType::F32)
             }
         };
         let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
-        let tables = tables.collect::<candle_core::Result<_>>().context("rotary tables")?;
+        let mut tables = tables.collect::<candle_core::Result<Vec<_>>>().context("rotary tables")?;
+        if config.rotated.contains(&false) {
+            tables.push(tables[0].without_rotation().context("rotary tables")?);
+        }
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &config.windows {
             if !windows.contains(window) {
@@ -240,8 +145,7 @@ impl Decoder {
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
     pub fn with_graphs(mut self, enabled: bool) -> Self {
-        let enabled =
-            enabled && supports_flash_attention(&self.device, self.cache.dtype(), self.config.head_dim);
+        let enabled = enabled && self.heads().support_flash_attention(&self.device);
         self.graphs = DecodeGraphs::new(&self.device, enabled);
         self
     }
@@ -282,10 +186,11 @@ impl Decoder {
     /// Returns the residual stream before the first layer.
     fn embedded(&self, tokens: &Tensor) -> candle_core::Result<ResidualStream> {
         let x = self.embedding.forward(tokens, self.dtype)?;
-        Ok(ResidualStream::new(match self.config.embedding_scale {
+        let x = match self.config.embedding_scale {
             Some(scale) => (x * scale)?,
             None => x,
-        }))
+        };
+        ResidualStream::new(x, self.layers.first().and_then(|layer| layer.attention_norm.as_ref()))
     }
 
     /// Computes the layers of a range.
@@ -307,19 +212,30 @@ impl Decoder {
                 break;
             }
             let (keys_values, is_paged) = (self.keys_values(index, shared), shared.uncached.is_none());
-            let mut out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), is_paged)?;
+            let mut out = shared.plan.attend(
+                layer.scores,
+                &queries,
+                keys_values.each_ref(),
+                layer.sinks.as_ref(),
+                is_paged,
+            )?;
+            if let Projections::Latent(latent) = &layer.attention {
+                out = latent.without_padding(&out)?;
+            }
             if let Some(wanted) = wanted {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
             let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
-            stream = stream.add(&layer.output, &out, post_norm, norm)?;
+            let attended = stream.add(&layer.output, &out, post_norm, norm)?;
+            let input = match self.config.parallel {
+                true => stream.input(layer.attention_norm.as_ref()),
+                false => attended.input(norm),
+            };
             let (post_norm, next) = (layer.mlp_post_norm.as_ref(), norm_of(index + 1));
             stream = match &layer.feed_forward {
-                FeedForward::Dense(mlp) => {
-                    stream.add(&mlp.down, &mlp.gated(stream.input(norm))?, post_norm, next)?
-                }
+                FeedForward::Dense(mlp) => attended.add(&mlp.down, &mlp.inner(input)?, post_norm, next)?,
                 FeedForward::Experts(experts) => {
-                    stream.add_output(&experts.forward(stream.input(norm))?, post_norm, next)?
+                    attended.add_output(&experts.forward(input)?, post_norm, next)?
                 }
             };
         }
@@ -339,13 +255,19 @@ impl Decoder {
         input: (&Tensor, FusedWith),
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
-        let [q, k, v] = layer.query_key_value.forward(input)?;
+        let ([mut q, mut k, v], bias) = match &layer.attention {
+            Projections::Plain(plain) => (plain.forward(input)?, plain.bias.as_ref()),
+            Projections::Latent(latent) => (latent.forward(input)?, None),
+        };
+        if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
+            (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
+        }
         let [keys, values] = self.keys_values(index, shared);
         let write = CacheHeads {
             q: &q,
             k: &k,
             v: &v,
-            bias: layer.query_key_value.bias.as_ref(),
+            bias,
             norms: layer.head_norms.as_ref().map(QueryKeyNorms::head_norms),
             rotary: self.tables[layer.rotary_table].rotary(),
             positions: &shared.positions,
@@ -357,12 +279,20 @@ impl Decoder {
     }
 
     fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {
-        AttentionPlan::new(step, indices, &self.windows, (self.cache.dtype(), self.config.head_dim))
+        AttentionPlan::new(step, indices, &self.windows, self.heads())
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { dtype: self.cache.dtype(), width: self.config.head_dim, sinks: self.config.sinks }
     }
 
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
         let (x, with) = states.input(Some(&self.norm));
         let logits = self.head.forward_fused(x, with)?;
+        let logits = match self.config.logit_scale {
+            Some(scale) => (logits * scale)?,
+            None => logits,
+        };
         match self.config.logit_softcap {
             Some(cap) => softcap(&logits, cap),
             None => Ok(logits),

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use candle_core::{D, Tensor};
 use candle_nn::ops::{sigmoid, softmax_last_dim};
 
-use super::config::Activation;
+use super::config::{Activation, ExpertGroups, Routing};
 use super::layers::{FusedWith, GateUp, Linear, Mlp};
 #[cfg(feature = "rocm")]
 use super::stacks::ExpertStacks;
@@ -25,8 +25,8 @@ pub enum ExpertMatrices {
 pub struct SharedExpert {
     /// Network.
     pub mlp: Mlp,
-    /// Projection to a number whose sigmoid scales the output.
-    pub gate: Linear,
+    /// Projection to a number whose sigmoid scales the output, if there is one.
+    pub gate: Option<Linear>,
 }
 
 /// Feed-forward layer with experts.
@@ -35,8 +35,14 @@ pub struct Experts {
     pub router: Linear,
     /// Number of experts that are chosen for a row.
     pub used: usize,
-    /// If true, the weights of a row's chosen experts are divided by their sum.
-    pub normalized: bool,
+    /// Function that computes the weights of a row's chosen experts.
+    pub routing: Routing,
+    /// Factor of the weights.
+    pub scale: f64,
+    /// Groups of experts, if they limit the choice.
+    pub groups: Option<ExpertGroups>,
+    /// Summands of the scores by which experts are chosen, f32 (experts).
+    pub correction: Option<Tensor>,
     /// Matrices.
     pub matrices: ExpertMatrices,
     /// Network that computes all rows, if there is one.
@@ -58,9 +64,12 @@ impl Experts {
         };
         match &self.shared {
             Some(shared) => {
-                let hidden = shared.mlp.gated((x, FusedWith::default()))?;
+                let hidden = shared.mlp.inner((x, FusedWith::default()))?;
                 let shared_out = shared.mlp.down.forward(&hidden)?;
-                out + shared_out.broadcast_mul(&sigmoid(&shared.gate.forward(x)?)?)?
+                match &shared.gate {
+                    Some(gate) => out + shared_out.broadcast_mul(&sigmoid(&gate.forward(x)?)?)?,
+                    None => out + shared_out,
+                }
             }
             None => Ok(out),
         }
@@ -69,13 +78,71 @@ impl Experts {
     /// Returns the experts of each row, u32 (rows, used), and their weights, f32.
     fn route(&self, x: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let scores = self.router.forward(x)?;
-        // Dividing probabilities by the sum of the chosen ones is a softmax of the chosen scores.
-        let scores = if self.normalized { scores } else { softmax_last_dim(&scores)? };
-        let experts = scores.arg_sort_last_dim(false)?.narrow(D::Minus1, 0, self.used)?.contiguous()?;
-        let weights = scores.gather(&experts, D::Minus1)?;
-        let weights = if self.normalized { softmax_last_dim(&weights)? } else { weights };
+        let scores = match self.routing {
+            Routing::Softmax => softmax_last_dim(&scores)?,
+            Routing::Sigmoid { .. } => sigmoid(&scores)?,
+            Routing::ChosenSoftmax | Routing::SparseMixer { .. } => scores,
+        };
+        let order = self.choice(&scores)?.arg_sort_last_dim(false)?;
+        let experts = order.narrow(D::Minus1, 0, self.used)?.contiguous()?;
+        let weights = match self.routing {
+            Routing::SparseMixer { tolerance } => {
+                let sorted = scores.gather(&order.contiguous()?, D::Minus1)?;
+                let weights = (0..self.used).map(|chosen| sparse_mixer(&sorted, chosen, tolerance));
+                Tensor::cat(&weights.collect::<candle_core::Result<Vec<_>>>()?, D::Minus1)?
+            }
+            _ => scores.gather(&experts, D::Minus1)?,
+        };
+        let weights = match self.routing {
+            Routing::ChosenSoftmax => softmax_last_dim(&weights)?,
+            Routing::Sigmoid { normalized: true } => {
+                weights.broadcast_div(&(weights.sum_keepdim(D::Minus1)? + 1e-20)?)?
+            }
+            _ => weights,
+        };
+        let weights = if self.scale == 1.0 { weights } else { (weights * self.scale)? };
         Ok((experts, weights))
     }
+
+    /// Returns the scores by which experts are chosen, 0 outside of the chosen groups.
+    fn choice(&self, scores: &Tensor) -> candle_core::Result<Tensor> {
+        let scores = match &self.correction {
+            Some(correction) => scores.broadcast_add(correction)?,
+            None => scores.clone(),
+        };
+        let Some(ExpertGroups { count, used }) = self.groups else { return Ok(scores) };
+        let (rows, experts) = scores.dims2()?;
+        let groups = scores.reshape((rows, count, experts / count))?;
+        // Models that correct scores compare groups by two experts.
+        let of_groups =
+            group_scores(&groups, if self.correction.is_some() { 2 } else { 1 })?.squeeze(D::Minus1)?;
+        let order = of_groups.arg_sort_last_dim(false)?;
+        let least = of_groups.gather(&order.narrow(D::Minus1, used - 1, 1)?.contiguous()?, D::Minus1)?;
+        let is_chosen = of_groups.broadcast_ge(&least)?.to_dtype(scores.dtype())?.unsqueeze(D::Minus1)?;
+        groups.broadcast_mul(&is_chosen)?.reshape((rows, experts))
+    }
+}
+
+/// Returns the sum of the `count` highest scores of each group.
+fn group_scores(groups: &Tensor, count: usize) -> candle_core::Result<Tensor> {
+    match count {
+        1 => groups.max_keepdim(D::Minus1),
+        _ => {
+            let order = groups.arg_sort_last_dim(false)?.narrow(D::Minus1, 0, count)?.contiguous()?;
+            groups.gather(&order, D::Minus1)?.sum_keepdim(D::Minus1)
+        }
+    }
+}
+
+/// Returns the weight of the expert number `chosen` in the order of falling scores (rows, experts): its part of a softmax of
+/// the scores from its own on that are near it.
+fn sparse_mixer(sorted: &Tensor, chosen: usize, tolerance: f64) -> candle_core::Result<Tensor> {
+    let rest = sorted.narrow(D::Minus1, chosen, sorted.dim(D::Minus1)? - chosen)?;
+    let own = rest.narrow(D::Minus1, 0, 1)?;
+    let below = own.broadcast_sub(&rest)?;
+    let magnitude = rest.abs()?.broadcast_maximum(&own)?;
+    let is_near = below.le(&(magnitude * tolerance)?)?.to_dtype(sorted.dtype())?;
+    (below.neg()?.exp()? * is_near)?.sum_keepdim(D::Minus1)?.recip()
 }
 
 /// Computes the rows of each chosen expert together.
@@ -95,7 +162,7 @@ fn separately(mlps: &[Mlp], x: &Tensor, experts: &Tensor, weights: &Tensor) -> c
         let rows = Tensor::from_vec(rows, count, x.device())?;
         let factors = Tensor::from_vec(factors, (count, 1), x.device())?.to_dtype(x.dtype())?;
         let input = x.index_select(&rows, 0)?;
-        let out = mlp.down.forward(&mlp.gated((&input, FusedWith::default()))?)?;
+        let out = mlp.down.forward(&mlp.inner((&input, FusedWith::default()))?)?;
         sum = sum.index_add(&rows, &out.broadcast_mul(&factors)?, 0)?;
     }
     Ok(sum)
@@ -112,4 +179,28 @@ pub fn mlp(mut gate_up: Vec<Linear>, down: Linear, activation: Activation) -> Re
         None => GateUp::Fused(last),
     };
     Ok(Mlp { gate_up, down, activation })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn the_sparse_mixer_weighs_an_expert_against_those_near_it() {
+        let sorted = Tensor::new(&[[2.0f32, 1.99, 1.9, -1.0]], &Device::Cpu).unwrap();
+        let weight = |chosen, tolerance| {
+            sparse_mixer(&sorted, chosen, tolerance).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        for (chosen, tolerance, expected) in [
+            (0, 0.02, 1.0 / (1.0 + (-0.01f32).exp())),
+            (0, 0.06, 1.0 / (1.0 + (-0.01f32).exp() + (-0.1f32).exp())),
+            (1, 0.02, 1.0),
+            (1, 0.06, 1.0 / (1.0 + (-0.09f32).exp())),
+        ] {
+            let weight = weight(chosen, tolerance)[0];
+            assert!((weight - expected).abs() < 1e-6, "{chosen} {tolerance}: {weight}, expected {expected}");
+        }
+    }
 }

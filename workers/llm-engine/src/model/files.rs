@@ -1,7 +1,7 @@
 //! Model files: a GGUF file, or a folder of safetensors with a config.json.
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,17 @@ use candle_core::quantized::gguf_file::Content;
 use serde::Deserialize;
 use serde_json::Value;
 
+mod gguf_header;
+mod mxfp4;
+
+use gguf_header::Mxfp4Tensor;
+use mxfp4::Order;
+
 const INDEX: &str = "model.safetensors.index.json";
 /// Maximum length of a safetensors header, a limit of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// Alignment of the tensor data in GGUF, unless the file has another.
+const GGUF_ALIGNMENT: u64 = 32;
 
 /// Storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,12 +45,24 @@ impl Format {
     }
 }
 
+/// Encoding of a tensor in its file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Encoding {
+    /// The format of the tensor.
+    Same,
+    /// MXFP4 blocks.
+    Mxfp4,
+    /// Numbers of MXFP4 blocks, and their scales at an offset of a file.
+    Mxfp4Parts(usize, u64),
+}
+
 /// Location, format and shape of a tensor in a file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     file: usize,
     offset: u64,
-    /// Storage format of its elements.
+    encoding: Encoding,
+    /// Format of its elements. Tensors in MXFP4 are converted to Q5_0 when they are read.
     pub format: Format,
     /// Dimensions, rows first.
     pub shape: Vec<usize>,
@@ -57,6 +77,37 @@ impl TensorInfo {
         let elements = self.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
         let bytes = elements.and_then(|elements| self.format.bytes(elements));
         bytes.with_context(|| format!("shape {:?} cannot be stored as {:?}", self.shape, self.format))
+    }
+
+    /// Returns the file, offset and size in bytes of its parts.
+    fn parts(&self) -> Result<Vec<(usize, u64, usize)>> {
+        let bytes = self.bytes()?;
+        let blocks = bytes / GgmlDType::Q5_0.type_size();
+        let part = |bytes| (self.file, self.offset, bytes);
+        Ok(match self.encoding {
+            Encoding::Same => vec![part(bytes)],
+            Encoding::Mxfp4 => vec![part(blocks * (1 + mxfp4::NUMBERS))],
+            Encoding::Mxfp4Parts(file, offset) => vec![part(blocks * mxfp4::NUMBERS), (file, offset, blocks)],
+        })
+    }
+
+    /// Converts the bytes of its parts.
+    fn decode(&self, mut parts: Vec<Vec<u8>>) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match (self.encoding, &parts[..]) {
+            (Encoding::Mxfp4, [blocks]) => {
+                for block in blocks.chunks_exact(1 + mxfp4::NUMBERS) {
+                    mxfp4::push_q5_0(&mut out, block[0], &block[1..], Order::Halves)?;
+                }
+            }
+            (Encoding::Mxfp4Parts(..), [numbers, scales]) => {
+                for (numbers, scale) in numbers.chunks_exact(mxfp4::NUMBERS).zip(scales) {
+                    mxfp4::push_q5_0(&mut out, *scale, numbers, Order::Neighbors)?;
+                }
+            }
+            _ => out = parts.swap_remove(0),
+        }
+        Ok(out)
     }
 }
 
@@ -97,7 +148,7 @@ impl ModelFiles {
 
     fn gguf(path: &Path) -> Result<Self> {
         let file = File::open(path).context("cannot be opened")?;
-        let content = Content::read(&mut BufReader::new(&file)).context("cannot be read as GGUF")?;
+        let (content, mxfp4) = read_gguf(&file).context("cannot be read as GGUF")?;
         let parts = content.metadata.get("split.count").and_then(|parts| parts.to_u64().ok());
         ensure!(
             parts.unwrap_or(1) <= 1,
@@ -111,9 +162,15 @@ impl ModelFiles {
                 blocks => Format::Blocks(blocks),
             };
             let offset = content.tensor_data_offset.saturating_add(info.offset);
-            (name.clone(), TensorInfo { file: 0, offset, format, shape: info.shape.dims().to_vec() })
+            let (encoding, shape) = (Encoding::Same, info.shape.dims().to_vec());
+            (name.clone(), TensorInfo { file: 0, offset, encoding, format, shape })
         };
-        let tensors = content.tensor_infos.iter().map(location).collect();
+        let mut tensors: HashMap<_, _> = content.tensor_infos.iter().map(location).collect();
+        tensors.extend(mxfp4.into_iter().map(|tensor| {
+            let offset = content.tensor_data_offset.saturating_add(tensor.offset);
+            let (encoding, format) = (Encoding::Mxfp4, Format::Blocks(GgmlDType::Q5_0));
+            (tensor.name, TensorInfo { file: 0, offset, encoding, format, shape: tensor.shape })
+        }));
         let description = Description::Metadata(Box::new(content));
         Self { path: path.into(), description, files: vec![(path.into(), file)], tensors }.check_bounds()
     }
@@ -127,6 +184,7 @@ impl ModelFiles {
             tensors.extend(header(&mut file, files.len()).with_context(named)?);
             files.push((path, file));
         }
+        join_mxfp4(&mut tensors).with_context(|| folder.display().to_string())?;
         Self { path: folder.into(), description: Description::Config(config), files, tensors }.check_bounds()
     }
 
@@ -136,12 +194,15 @@ impl ModelFiles {
         let sizes = sizes.collect::<Result<Vec<_>>>()?;
         for (name, location) in &self.tensors {
             let path = self.files[location.file].0.display();
-            let bytes = location.bytes().with_context(|| format!("{path}: tensor '{name}'"))? as u64;
-            let (end, size) = (location.offset.saturating_add(bytes), sizes[location.file]);
-            ensure!(
-                end <= size,
-                "{path}: tensor '{name}' ends at byte {end}, but the file has {size} bytes; download it again"
-            );
+            let parts = location.parts().with_context(|| format!("{path}: tensor '{name}'"))?;
+            for (file, offset, bytes) in parts {
+                let (end, size) = (offset.saturating_add(bytes as u64), sizes[file]);
+                let path = self.files[file].0.display();
+                ensure!(
+                    end <= size,
+                    "{path}: tensor '{name}' ends at byte {end}, but the file has {size} bytes; download it again"
+                );
+            }
         }
         Ok(self)
     }
@@ -200,22 +261,26 @@ impl ModelFiles {
     /// Returns an error if there is no such tensor, the rows are out of range, or reading fails.
     pub fn rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
         let location = self.location(name)?.clone();
-        let (path, file) = &mut self.files[location.file];
-        let named = || format!("{}: tensor '{name}'", path.display());
-        let bytes = location.bytes().with_context(named)?;
+        let named = |path: &Path| format!("{}: tensor '{name}'", path.display());
+        let own_path = self.file_of(&location).to_owned();
         let total_rows = location.shape.first().copied().unwrap_or(1).max(1);
-        ensure!(
-            rows.start <= rows.end && rows.end <= total_rows && bytes.is_multiple_of(total_rows),
-            "{} has no rows {rows:?}: its shape is {:?}",
-            named(),
-            location.shape
-        );
-        let row = bytes / total_rows;
-        let mut data = vec![0; row * rows.len()];
-        file.seek(SeekFrom::Start(location.offset + (row * rows.start) as u64))
-            .and_then(|_| file.read_exact(&mut data))
-            .with_context(named)?;
-        Ok(data)
+        let mut parts = Vec::new();
+        for (file, offset, bytes) in location.parts().with_context(|| named(&own_path))? {
+            let (path, file) = &mut self.files[file];
+            ensure!(
+                rows.start <= rows.end && rows.end <= total_rows && bytes.is_multiple_of(total_rows),
+                "{} has no rows {rows:?}: its shape is {:?}",
+                named(path),
+                location.shape
+            );
+            let row = bytes / total_rows;
+            let mut data = vec![0; row * rows.len()];
+            file.seek(SeekFrom::Start(offset + (row * rows.start) as u64))
+                .and_then(|_| file.read_exact(&mut data))
+                .with_context(|| named(path))?;
+            parts.push(data);
+        }
+        location.decode(parts).with_context(|| named(&own_path))
     }
 
     /// Reads an f32 vector, or returns `None` if there is no such tensor.
@@ -267,7 +332,8 @@ fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorInfo)>> {
             other => bail!("{} has the unsupported dtype {other}; use F16, BF16, F32 or F64", named()),
         });
         let [start, end] = entry.data_offsets;
-        let location = TensorInfo { file: number, offset: 8 + length + start, format, shape: entry.shape };
+        let (offset, encoding, shape) = (8 + length + start, Encoding::Same, entry.shape);
+        let location = TensorInfo { file: number, offset, encoding, format, shape };
         let bytes = location.bytes().with_context(named)?;
         ensure!(
             start.checked_add(bytes as u64) == Some(end),
@@ -278,6 +344,50 @@ fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorInfo)>> {
         Ok((name, location))
     };
     tensors.map(location).collect()
+}
+
+/// Returns the header of a GGUF file, and its tensors in MXFP4, which Candle's parser rejects.
+fn read_gguf(file: &File) -> Result<(Content, Vec<Mxfp4Tensor>)> {
+    let error = match Content::read(&mut BufReader::new(file)) {
+        Ok(content) => return Ok((content, Vec::new())),
+        Err(error) => error,
+    };
+    let Ok(header) = gguf_header::without_mxfp4(&mut BufReader::new(file)) else { return Err(error.into()) };
+    if header.tensors.is_empty() {
+        return Err(error.into());
+    }
+    let mut content = Content::read(&mut Cursor::new(header.bytes))?;
+    let alignment = content.metadata.get("general.alignment").and_then(|value| value.to_u64().ok());
+    content.tensor_data_offset = header.length.next_multiple_of(alignment.unwrap_or(GGUF_ALIGNMENT).max(1));
+    Ok((content, header.tensors))
+}
+
+/// Joins the numbers and scales of tensors in MXFP4, which are tensors of bytes.
+fn join_mxfp4(tensors: &mut HashMap<String, TensorInfo>) -> Result<()> {
+    let names: Vec<String> =
+        tensors.keys().filter_map(|name| name.strip_suffix("_blocks")).map(str::to_owned).collect();
+    for name in names {
+        let [numbers, scales] = ["blocks", "scales"].map(|part| tensors.remove(&format!("{name}_{part}")));
+        let scales = scales.with_context(|| format!("tensor '{name}_blocks' has no '{name}_scales'"))?;
+        let Some(numbers) = numbers else { continue };
+        let bytes = Format::Floats(DType::U8);
+        let shape = [&scales.shape[..], &[mxfp4::NUMBERS]].concat();
+        ensure!(
+            numbers.shape == shape && [numbers.format, scales.format] == [bytes; 2],
+            "tensor '{name}_blocks' is {:?} {:?}, but '{name}_scales' is {:?} {:?}; MXFP4 requires {} bytes for each scale",
+            numbers.format,
+            numbers.shape,
+            scales.format,
+            scales.shape,
+            mxfp4::NUMBERS
+        );
+        let mut shape = scales.shape;
+        shape.iter_mut().last().into_iter().for_each(|last| *last *= mxfp4::BLOCK);
+        let encoding = Encoding::Mxfp4Parts(scales.file, scales.offset);
+        let format = Format::Blocks(GgmlDType::Q5_0);
+        tensors.insert(name, TensorInfo { encoding, format, shape, ..numbers });
+    }
+    Ok(())
 }
 
 fn json(path: &Path) -> Result<Value> {

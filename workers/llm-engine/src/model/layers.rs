@@ -5,7 +5,7 @@ use candle_core::quantized::QMatMul;
 use candle_core::rocm::{FusedProduct, GateActivation, ProductWeight};
 use candle_core::{D, DType, Module, Result, Tensor, bail};
 use candle_nn::fused::{HeadNorms, add_rms_norm};
-use candle_nn::ops::{rms_norm, swiglu};
+use candle_nn::ops::{layer_norm, rms_norm, swiglu};
 
 use super::config::Activation;
 
@@ -59,6 +59,16 @@ impl Linear {
     pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
         #[cfg(feature = "rocm")]
         if x.device().is_rocm() {
+            // Products are only fused with RMS norms and common activations.
+            if with.gate == Some(Activation::ClampedSwiglu) {
+                return gated(
+                    &self.forward_fused(x, FusedWith { gate: None, ..with })?,
+                    Activation::ClampedSwiglu,
+                );
+            }
+            if let Some(norm) = with.norm.filter(|norm| !norm.is_rms()) {
+                return self.forward_fused(&norm.forward(x)?, FusedWith { norm: None, ..with });
+            }
             // Separate operations would round the product to the dtype of x.
             let is_separate = matches!(self.matrix, Matrix::Quantized(_)) && !self.is_fused(x)?;
             let x = if is_separate { &x.to_dtype(self.dtype)? } else { x };
@@ -86,9 +96,10 @@ impl Linear {
 
     #[cfg(feature = "rocm")]
     fn product<'a>(&'a self, x: &'a Tensor, with: FusedWith<'a>) -> Result<FusedProduct<'a>> {
-        let gate = with.gate.map(|activation| match activation {
-            Activation::Silu => GateActivation::Silu,
-            Activation::GeluTanh => GateActivation::GeluTanh,
+        let gate = with.gate.and_then(|activation| match activation {
+            Activation::Silu => Some(GateActivation::Silu),
+            Activation::GeluTanh => Some(GateActivation::GeluTanh),
+            Activation::ClampedSwiglu => None,
         });
         let product = FusedProduct::new(x, self.weight()).bias(self.bias.as_ref()).gated(gate);
         let product = product.residual(with.residual).dtype(self.dtype);
@@ -107,7 +118,10 @@ impl Linear {
             }
             Matrix::Quantized(matrix) => {
                 let product = matrix.forward(&x.to_dtype(self.dtype)?)?;
-                self.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?
+                match &self.bias {
+                    Some(bias) => product.broadcast_add(&bias.to_dtype(product.dtype())?)?,
+                    None => product,
+                }
             }
         };
         if let Some(activation) = with.gate {
@@ -124,7 +138,7 @@ pub(super) fn gated(both: &Tensor, activation: Activation) -> Result<Tensor> {
         return swiglu(both);
     }
     let width = both.dim(D::Minus1)? / 2;
-    both.narrow(D::Minus1, 0, width)?.gelu()? * both.narrow(D::Minus1, width, width)?
+    activation.gate(&both.narrow(D::Minus1, 0, width)?, &both.narrow(D::Minus1, width, width)?)
 }
 
 /// The residual stream between two blocks of a decoder, and its norm if it was computed together with the sum.
@@ -136,9 +150,12 @@ pub struct ResidualStream {
 }
 
 impl ResidualStream {
-    /// Begins with the embeddings.
-    pub fn new(sum: Tensor) -> Self {
-        Self { sum, normed: None }
+    /// Creates a stream before a block with the norm `next`. Layer norms are computed at once, since products are not fused
+    /// with them.
+    pub fn new(sum: Tensor, next: Option<&Norm>) -> Result<Self> {
+        let next = next.filter(|norm| !norm.is_rms());
+        let normed = next.map(|norm| norm.forward(&sum)).transpose()?;
+        Ok(Self { sum, normed })
     }
 
     /// Adds the output of a block, `linear` of `x` and then `post_norm` if there is one. `next` is the norm of the next
@@ -152,20 +169,22 @@ impl ResidualStream {
     ) -> Result<Self> {
         if post_norm.is_none() && linear.is_fused(&self.sum)? {
             let with = FusedWith { residual: Some(&self.sum), ..FusedWith::default() };
-            return Ok(Self { sum: linear.forward_fused(x, with)?, normed: None });
+            return Self::new(linear.forward_fused(x, with)?, next);
         }
         self.add_output(&linear.forward(x)?, post_norm, next)
     }
 
     /// Like [`Self::add`], for the output of a block whose last product was computed separately.
     pub fn add_output(&self, out: &Tensor, post_norm: Option<&Norm>, next: Option<&Norm>) -> Result<Self> {
-        if let Some(next) = next {
+        if let Some(next) = next.filter(|norm| norm.is_rms())
+            && post_norm.is_none_or(Norm::is_rms)
+        {
             let post_norm = post_norm.map(|norm| &norm.weight);
             let (sum, normed) = add_rms_norm(out, &self.sum, post_norm, &next.weight, next.eps)?;
             return Ok(Self { sum, normed: Some(normed) });
         }
         let out = post_norm.map_or(Ok(out.clone()), |norm| norm.forward(out))?;
-        Ok(Self { sum: (&self.sum + out)?, normed: None })
+        Self::new((&self.sum + out)?, next)
     }
 
     /// Selects rows.
@@ -264,27 +283,43 @@ impl Embedding {
     }
 }
 
-/// RMS norm: x / sqrt(mean(x²) + eps) · weight.
+/// RMS norm: x / sqrt(mean(x²) + eps) · weight, or layer norm: (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias.
 #[derive(Clone, Debug)]
 pub struct Norm {
     weight: Tensor,
+    /// Bias of a layer norm; `None` for RMS norms.
+    bias: Option<Tensor>,
     eps: f32,
 }
 
 impl Norm {
-    /// Creates a norm of states of type `dtype` from f32 weights (width), plus 1 if `plus_one`.
-    pub fn new(weight: Tensor, plus_one: bool, eps: f64, dtype: DType) -> Result<Self> {
+    /// Creates an RMS norm of states of type `dtype` from f32 weights (width), plus 1 if `plus_one`.
+    pub fn rms(weight: Tensor, plus_one: bool, eps: f64, dtype: DType) -> Result<Self> {
         let weight = if plus_one { (weight + 1.0)? } else { weight };
-        Ok(Self { weight: weight.to_dtype(dtype)?, eps: eps as f32 })
+        Ok(Self { weight: weight.to_dtype(dtype)?, bias: None, eps: eps as f32 })
+    }
+
+    /// Creates a layer norm of states of type `dtype` from f32 weights (width) and biases.
+    pub fn layer(weight: Tensor, bias: Option<Tensor>, eps: f64, dtype: DType) -> Result<Self> {
+        let bias = bias.map_or_else(|| weight.zeros_like(), Ok)?.to_dtype(dtype)?;
+        Ok(Self { weight: weight.to_dtype(dtype)?, bias: Some(bias), eps: eps as f32 })
+    }
+
+    /// Returns true if it is an RMS norm.
+    pub fn is_rms(&self) -> bool {
+        self.bias.is_none()
     }
 
     /// Normalizes the last dimension of `x`, which must be contiguous.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        rms_norm(x, &self.weight, self.eps)
+        match &self.bias {
+            Some(bias) => layer_norm(x, &self.weight, bias, self.eps),
+            None => rms_norm(x, &self.weight, self.eps),
+        }
     }
 }
 
-/// Norms of the heads of queries and keys.
+/// RMS norms of queries and keys.
 #[derive(Clone, Debug)]
 pub struct QueryKeyNorms {
     /// Norm of queries.
@@ -294,45 +329,45 @@ pub struct QueryKeyNorms {
 }
 
 impl QueryKeyNorms {
-    /// Returns the arguments of the fused operation.
+    /// Returns the arguments of the fused operation, which normalizes each head.
     pub fn head_norms(&self) -> HeadNorms<'_> {
         HeadNorms { query: &self.query.weight, key: &self.key.weight, eps: self.query.eps }
     }
 }
 
-/// Gate and up projections.
+/// Projections before the activation of a feed-forward layer.
 #[derive(Clone, Debug)]
 pub enum GateUp {
     /// One fused projection.
     Fused(Linear),
     /// Two projections, whose weights are stored in different formats.
     Separate(Linear, Linear),
+    /// Up projection, without a gate.
+    UpOnly(Linear),
 }
 
-/// Gated feed-forward layer: down(activation(gate x) · up x).
+/// Feed-forward layer: down(activation(gate x) · up x), or down(activation(up x)).
 #[derive(Clone, Debug)]
 pub struct Mlp {
-    /// Gate and up projections.
+    /// Projections before the activation.
     pub gate_up: GateUp,
     /// Down projection to the hidden size.
     pub down: Linear,
-    /// Activation of the gate.
+    /// Activation.
     pub activation: Activation,
 }
 
 impl Mlp {
-    /// Maps (rows, width) to activation(gate) · up, (rows, intermediate).
-    pub fn gated(&self, (x, with): (&Tensor, FusedWith)) -> Result<Tensor> {
+    /// Maps (rows, width) to the input of the down projection, (rows, intermediate).
+    pub fn inner(&self, (x, with): (&Tensor, FusedWith)) -> Result<Tensor> {
         match &self.gate_up {
             GateUp::Fused(both) => both.forward_fused(x, FusedWith { gate: Some(self.activation), ..with }),
             GateUp::Separate(gate, up) => {
                 let gate = gate.forward_fused(x, with)?;
                 let up = up.forward_fused(x, with)?;
-                match self.activation {
-                    Activation::Silu => gate.silu()? * up,
-                    Activation::GeluTanh => gate.gelu()? * up,
-                }
+                self.activation.gate(&gate, &up)
             }
+            GateUp::UpOnly(up) => self.activation.forward(&up.forward_fused(x, with)?),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | `weights` | loading of tensors by role |
 //! | `layers` | linear layers, norms, embeddings, feed-forward layers |
 //! | `experts` | feed-forward layers with a mixture of experts |
+//! | `latent` | projections of latent attention |
 //! | `stacks` | stacks of experts' matrices on a ROCm device |
 //! | `rope` | rotary position embeddings |
 //! | `cache` | paged key-value cache |
@@ -38,6 +39,7 @@ pub mod families;
 pub mod files;
 mod generation_config;
 pub mod graphs;
+pub mod latent;
 pub mod layers;
 mod packed;
 pub mod pooling;
@@ -256,7 +258,8 @@ fn load_files(
         false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
     };
     let bytes = [weights, blocks * block];
-    let mut weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let mut weights = weights.with_names(config.names);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
@@ -286,8 +289,8 @@ fn score_head(
     is_tied: bool,
 ) -> Result<EmbeddingHead> {
     ensure!(
-        score.matrix.is_some() || config.logit_softcap.is_none(),
-        "scores of models with capped logits are not supported"
+        score.matrix.is_some() || (config.logit_softcap.is_none() && config.logit_scale.is_none()),
+        "scores of models with capped or scaled logits are not supported"
     );
     let mut row = |row| weights.row(score.matrix, is_tied, row, config.hidden);
     let yes = row(score.yes)?;

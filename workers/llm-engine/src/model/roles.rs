@@ -13,6 +13,18 @@ pub enum Role {
     AttentionNorm,
     /// Query projection.
     Query,
+    /// Projection to the vector from which queries are projected.
+    QueryDown,
+    /// Norm of that vector.
+    QueryDownNorm,
+    /// Query projection from that vector.
+    QueryUp,
+    /// Projection to the vector from which keys and values are projected, and to the rotated elements of keys.
+    LatentDown,
+    /// Norm of that vector.
+    LatentNorm,
+    /// Key and value projection from that vector.
+    LatentUp,
     /// Key projection.
     Key,
     /// Value projection.
@@ -23,6 +35,8 @@ pub enum Role {
     QueryNorm,
     /// Per-head norm of keys.
     KeyNorm,
+    /// Scores of the sinks that queries attend to.
+    Sinks,
     /// Output projection of attention.
     Output,
     /// Norm after attention.
@@ -52,11 +66,18 @@ impl Role {
             Self::Head => ("lm_head", "output"),
             Self::AttentionNorm => ("input_layernorm", "attn_norm"),
             Self::Query => ("self_attn.q_proj", "attn_q"),
+            Self::QueryDown => ("self_attn.q_a_proj", "attn_q_a"),
+            Self::QueryDownNorm => ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+            Self::QueryUp => ("self_attn.q_b_proj", "attn_q_b"),
+            Self::LatentDown => ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+            Self::LatentNorm => ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+            Self::LatentUp => ("self_attn.kv_b_proj", "attn_kv_b"),
             Self::Key => ("self_attn.k_proj", "attn_k"),
             Self::Value => ("self_attn.v_proj", "attn_v"),
             Self::QueryKeyValue => ("self_attn.qkv_proj", "attn_qkv"),
             Self::QueryNorm => ("self_attn.q_norm", "attn_q_norm"),
             Self::KeyNorm => ("self_attn.k_norm", "attn_k_norm"),
+            Self::Sinks => ("self_attn.sinks", "attn_sinks"),
             Self::Output => ("self_attn.o_proj", "attn_output"),
             Self::AttentionPostNorm => ("post_attention_layernorm", "post_attention_norm"),
             Self::MlpNorm => ("post_attention_layernorm", "ffn_norm"),

@@ -35,6 +35,8 @@ pub enum Scaling {
         fast: f64,
         /// Pairs with fewer rotations than this are divided.
         slow: f64,
+        /// If true, the bounds of the interpolation are whole numbers of pairs.
+        truncated: bool,
         /// Factor of sines and cosines.
         magnitude: f64,
     },
@@ -98,7 +100,8 @@ impl Scaling {
                     (None, [Some(own), Some(all)]) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
                     (None, _) => scale(1.0),
                 };
-                Self::Yarn { factor, original, fast, slow, magnitude }
+                let truncated = json["truncate"] != false;
+                Self::Yarn { factor, original, fast, slow, truncated, magnitude }
             }
             Some("divisors") => Self::Divisors(list("divisors")?),
             Some("longrope" | "su") => {
@@ -106,7 +109,9 @@ impl Scaling {
                 let original = original.or(inner).unwrap_or(context);
                 ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, less than 2");
                 let factor = json["factor"].as_f64().unwrap_or(context as f64 / original as f64);
-                let magnitude = match json["attention_factor"].as_f64() {
+                // Phi-3.5-MoE has a factor for each list of divisors.
+                let own = if context > original { &json["long_mscale"] } else { &json["short_mscale"] };
+                let magnitude = match json["attention_factor"].as_f64().or(own.as_f64()) {
                     Some(magnitude) => magnitude,
                     None if factor > 1.0 => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     None => 1.0,
@@ -161,13 +166,14 @@ impl Rope {
             Scaling::LongRope { short, long, original, .. } => {
                 divided(if context > *original { long } else { short })
             }
-            Scaling::Yarn { factor, original, fast, slow, .. } => {
+            Scaling::Yarn { factor, original, fast, slow, truncated, .. } => {
                 // Index of the pair that rotates this many times over the original context.
                 let turning = |times: f64| {
                     self.rotary_dim as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
                 };
-                let first = turning(*fast).floor().max(0.0);
-                let last = turning(*slow).ceil().min(self.rotary_dim as f64 - 1.0);
+                let (first, last) = (turning(*fast), turning(*slow));
+                let (first, last) = if *truncated { (first.floor(), last.ceil()) } else { (first, last) };
+                let (first, last) = (first.max(0.0), last.min(self.rotary_dim as f64 - 1.0));
                 // Avoids a division by zero in the same way as transformers.
                 let width = if first == last { 1e-3 } else { last - first };
                 pairs
@@ -208,6 +214,11 @@ impl RotaryTable {
         let magnitude = rope.scaling.magnitude();
         let scaled = |part: Tensor| if magnitude == 1.0 { Ok(part) } else { part * magnitude };
         Ok(Self { cos: scaled(angles.cos()?)?, sin: scaled(angles.sin()?)?, interleaved })
+    }
+
+    /// Returns a table for layers that do not rotate: cosines of 1 and sines of 0.
+    pub fn without_rotation(&self) -> candle_core::Result<Self> {
+        Ok(Self { cos: self.cos.ones_like()?, sin: self.sin.zeros_like()?, interleaved: self.interleaved })
     }
 
     /// Returns the arguments of the fused operation.

@@ -17,6 +17,8 @@ pub struct ExpertStacks {
     pub gate_up: Vec<Matrix>,
     /// Stack of down.
     pub down: Matrix,
+    /// Biases of gate and up, joined, and of down, (experts, out) each.
+    pub biases: Option<[Tensor; 2]>,
     /// Activation of the gate.
     pub activation: Activation,
     /// Numbers from 0 to the number of chosen experts, u32: the order of a single row's products.
@@ -40,7 +42,7 @@ impl ExpertStacks {
         let flat = experts.flatten_all()?;
         // Neighboring products of one expert read its matrix once.
         let (sorted, order) = match rows {
-            1 => (flat, self.order.clone()),
+            1 => (flat.clone(), self.order.clone()),
             _ => flat.sort_last_dim(true)?,
         };
         let products = Products { experts: &sorted, order: &order, used };
@@ -52,7 +54,18 @@ impl ExpertStacks {
             [both] => both.clone(),
             outs => Tensor::cat(outs, D::Minus1)?,
         };
+        let both = match &self.biases {
+            Some([bias, _]) => (both + bias.index_select(&flat, 0)?)?,
+            None => both,
+        };
         let out = products.of(&gated(&both, self.activation)?, &self.down, Some(weights))?;
+        let out = match &self.biases {
+            Some([_, bias]) => {
+                let weights = weights.reshape((rows * used, 1))?.to_dtype(bias.dtype())?;
+                (out + bias.index_select(&flat, 0)?.broadcast_mul(&weights)?)?
+            }
+            None => out,
+        };
         match used {
             1 => Ok(out),
             _ => out.reshape((rows, used, ()))?.sum(1),

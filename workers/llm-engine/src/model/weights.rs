@@ -5,11 +5,13 @@ use anyhow::{Context, Result, ensure};
 use candle_core::quantized::{QMatMul, QTensor, ggml_file};
 use candle_core::{DType, Device, Tensor};
 
+use super::config::NormKind;
 use super::files::{Description, Format, ModelFiles};
-use super::layers::{Embedding, Linear, Matrix};
+use super::layers::{Embedding, Linear, Matrix, Norm};
 use super::roles::Role;
 
 mod experts;
+mod latent;
 
 /// A range of rows of a tensor.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct Weights<'a> {
     files: &'a mut ModelFiles,
     /// Prefix of tensor names in safetensors; `None` for GGUF.
     prefix: Option<String>,
+    /// Names in safetensors that differ from those of the roles.
+    names: &'static [(Role, &'static str)],
     /// Data type of the states.
     dtype: DType,
     /// Data type of float matrices; `None` for the stored one.
@@ -62,7 +66,12 @@ impl<'a> Weights<'a> {
             Description::Metadata(_) => None,
         };
         let total = files.bytes().max(1);
-        Self { files, prefix, dtype, matrices, device, progress, read: 0, total }
+        Self { files, prefix, names: &[], dtype, matrices, device, progress, read: 0, total }
+    }
+
+    /// Replaces the names of some roles in safetensors.
+    pub fn with_names(self, names: &'static [(Role, &'static str)]) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the full name of a layer's tensor, from its names in safetensors and in GGUF.
@@ -75,6 +84,8 @@ impl<'a> Weights<'a> {
 
     fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
         let (safetensors, gguf) = role.names();
+        let own = self.names.iter().find(|(known, _)| *known == role);
+        let safetensors = own.map_or(safetensors, |(_, own)| own);
         match (&self.prefix, layer) {
             (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
             (Some(_), None) if role == Role::Head => format!("{safetensors}.{kind}"),
@@ -83,11 +94,25 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Loads the weights of a norm, as f32 (width).
-    pub fn norm(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
-        let name = self.name(layer, role, "weight");
-        self.check(&name, &[width])?;
-        self.floats(&[(name, 0..width)], &[width], DType::F32)
+    /// Loads a norm of states of type `dtype`.
+    pub fn norm(
+        &mut self,
+        layer: Option<usize>,
+        role: Role,
+        width: usize,
+        (kind, eps): (NormKind, f64),
+    ) -> Result<Norm> {
+        let dtype = self.dtype;
+        let weight = self.vector_named(&self.name(layer, role, "weight"), width)?;
+        Ok(match kind {
+            NormKind::Rms => Norm::rms(weight, false, eps, dtype)?,
+            NormKind::RmsPlusOne => Norm::rms(weight, true, eps, dtype)?,
+            NormKind::Layer { bias: false } => Norm::layer(weight, None, eps, dtype)?,
+            NormKind::Layer { bias: true } => {
+                let bias = self.vector_named(&self.name(layer, role, "bias"), width)?;
+                Norm::layer(weight, Some(bias), eps, dtype)?
+            }
+        })
     }
 
     /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.
@@ -164,6 +189,13 @@ impl<'a> Weights<'a> {
         pieces.iter().map(named).collect()
     }
 
+    /// Loads a vector that is no norm, as f32 (width). Its name in safetensors has no ending.
+    pub fn vector(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
+        let name = self.name(layer, role, "weight");
+        let name = if self.prefix.is_some() { name.trim_end_matches(".weight") } else { &name };
+        self.vector_named(name, width)
+    }
+
     /// Loads the vector `name`, as f32 (width).
     pub fn vector_named(&mut self, name: &str, width: usize) -> Result<Tensor> {
         self.check(name, &[width])?;
@@ -223,7 +255,17 @@ impl<'a> Weights<'a> {
 
     /// Loads a matrix from rows of tensors that are stored in the same format.
     fn matrix(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Matrix> {
-        Ok(match self.stored(names, shape)? {
+        self.matrix_of(names, shape, &|bytes| bytes)
+    }
+
+    /// Like [`Self::matrix`]; `reorder` converts the bytes of each of the `names`.
+    fn matrix_of(
+        &mut self,
+        names: &[(String, Range<usize>)],
+        shape: &[usize],
+        reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
+    ) -> Result<Matrix> {
+        Ok(match self.stored(names, shape, reorder)? {
             Stored::Float(tensor) => {
                 let dtype = self.matrices.unwrap_or(tensor.dtype());
                 Matrix::Float(tensor.to_dtype(dtype)?)
@@ -234,20 +276,25 @@ impl<'a> Weights<'a> {
 
     /// Loads rows of tensors that are stored in the same format as floats of type `dtype`.
     fn floats(&mut self, names: &[(String, Range<usize>)], shape: &[usize], dtype: DType) -> Result<Tensor> {
-        Ok(match self.stored(names, shape)? {
+        Ok(match self.stored(names, shape, &|bytes| bytes)? {
             Stored::Float(tensor) => tensor.to_dtype(dtype)?,
             Stored::Blocks(tensor) => tensor.dequantize(self.device)?.to_dtype(dtype)?,
         })
     }
 
     /// Reads and concatenates rows of tensors that are stored in the same format.
-    fn stored(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Stored> {
+    fn stored(
+        &mut self,
+        names: &[(String, Range<usize>)],
+        shape: &[usize],
+        reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
+    ) -> Result<Stored> {
         let (first, _) = names.first().context("internal error: a linear layer of no tensors")?;
         let location = self.files.location(first)?;
         let (format, file) = (location.format, self.files.file_of(location).display().to_string());
         let mut bytes = Vec::new();
         for (name, rows) in names {
-            let piece = self.files.rows(name, rows.clone())?;
+            let piece = reorder(self.files.rows(name, rows.clone())?);
             match bytes.is_empty() {
                 true => bytes = piece,
                 false => bytes.extend(piece),

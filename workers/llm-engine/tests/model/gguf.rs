@@ -24,7 +24,19 @@ const NAMES: &[(&str, &str)] = &[
     ("lm_head.", "output."),
     ("model.layers.", "blk."),
     ("block_sparse_moe.gate.", "ffn_gate_inp."),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
     ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.shared_experts.gate_proj.", "ffn_gate_shexp."),
+    ("mlp.shared_experts.up_proj.", "ffn_up_shexp."),
+    ("mlp.shared_experts.down_proj.", "ffn_down_shexp."),
+    ("self_attn.q_a_proj.", "attn_q_a."),
+    ("self_attn.q_a_layernorm.", "attn_q_a_norm."),
+    ("self_attn.q_b_proj.", "attn_q_b."),
+    ("self_attn.kv_a_proj_with_mqa.", "attn_kv_a_mqa."),
+    ("self_attn.kv_a_layernorm.", "attn_kv_a_norm."),
+    ("block_sparse_moe.router.layer.", "ffn_gate_inp."),
+    ("block_sparse_moe.output_linear.", "ffn_down_exps."),
+    ("shared_mlp.output_linear.", "ffn_down_shexp."),
     ("mlp.shared_expert_gate.", "ffn_gate_inp_shexp."),
     ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
     ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
@@ -40,6 +52,10 @@ const NAMES: &[(&str, &str)] = &[
     ("mlp.up_proj.", "ffn_up."),
     ("mlp.gate_up_proj.", "ffn_up."),
     ("mlp.down_proj.", "ffn_down."),
+    ("mlp.c_fc.", "ffn_up."),
+    ("mlp.c_proj.", "ffn_down."),
+    ("post_self_attn_layernorm.", "post_attention_norm."),
+    ("post_mlp_layernorm.", "post_ffw_norm."),
     ("input_layernorm.", "attn_norm."),
     ("pre_feedforward_layernorm.", "ffn_norm."),
     ("post_feedforward_layernorm.", "post_ffw_norm."),
@@ -79,7 +95,37 @@ fn stacks(weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     all.into_iter().map(stacked).collect()
 }
 
-/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of Llama's queries and
+/// Splits stacks of gate and up, and those of the shared expert.
+fn halves(name: &str, tensor: &Tensor) -> Option<[(String, Tensor); 2]> {
+    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let end = match rest {
+        "block_sparse_moe.input_linear.weight" => "exps",
+        "shared_mlp.input_linear.weight" => "shexp",
+        _ => return None,
+    };
+    let rows = tensor.rank() - 2;
+    let half = tensor.dims()[rows] / 2;
+    let part = |start, part| {
+        let half = tensor.narrow(rows, start, half).unwrap().force_contiguous().unwrap();
+        (format!("blk.{layer}.ffn_{part}_{end}.weight"), half)
+    };
+    Some([part(0, "gate"), part(half, "up")])
+}
+
+/// Splits the projections of latent attention to keys and values; those to keys are transposed.
+fn expansions(name: &str, tensor: &Tensor, config: &Value) -> Option<[(String, Tensor); 2]> {
+    let layer = name.strip_prefix("model.layers.")?.strip_suffix(".self_attn.kv_b_proj.weight")?;
+    let size = |key: &str| config[key].as_u64().unwrap() as usize;
+    let (plain, value) = (size("qk_nope_head_dim"), size("v_head_dim"));
+    let rank = tensor.dim(1).unwrap();
+    let both = tensor.reshape((size("num_attention_heads"), plain + value, rank)).unwrap();
+    let keys = both.narrow(1, 0, plain).unwrap().transpose(1, 2).unwrap().contiguous().unwrap();
+    let values = both.narrow(1, plain, value).unwrap().contiguous().unwrap();
+    let name = |part: &str| format!("blk.{layer}.attn_{part}_b.weight");
+    Some([(name("k"), keys), (name("v"), values)])
+}
+
+/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     let gemma = arch.starts_with("gemma");
@@ -89,13 +135,16 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let norm_name = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
+        let has_norms_after = ["olmo2", "glm4moe"].contains(&arch) || (gemma && arch != "gemma");
+        let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
         if gemma && to.contains("norm") {
             tensor = (tensor + 1.0).unwrap();
         }
-        if arch == "llama" && (to.contains("attn_q.") || to.contains("attn_k.")) {
+        if ["llama", "granite", "granitemoe", "smollm3"].contains(&arch)
+            && (to.contains("attn_q.") || to.contains("attn_k."))
+        {
             let heads = if to.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
             let (rows, columns) = tensor.dims2().unwrap();
             let half = rows / number(heads) / 2;
@@ -108,7 +157,20 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         (to, tensor)
     };
     let mut tensors = stacks(weights);
-    tensors.extend(weights.iter().filter(|(name, _)| expert(name).is_none()).map(convert));
+    tensors.extend(weights.iter().filter_map(|(name, tensor)| halves(name, tensor)).flatten());
+    tensors.extend(weights.iter().filter_map(|(name, tensor)| expansions(name, tensor, config)).flatten());
+    let is_split = |name: &str, tensor| {
+        expert(name).is_some() || halves(name, tensor).is_some() || name.contains("kv_b_proj")
+    };
+    tensors.extend(weights.iter().filter(|(name, tensor)| !is_split(name, tensor)).map(convert));
+    for (field, name) in
+        [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")]
+    {
+        if let Some(list) = config["rope_scaling"][field].as_array() {
+            let list: Vec<f32> = list.iter().map(|factor| factor.as_f64().unwrap() as f32).collect();
+            tensors.insert(name.into(), Tensor::new(list, &Device::Cpu).unwrap());
+        }
+    }
     tensors
 }
 
@@ -120,26 +182,69 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
     let rotary_dim = Metadatum::U32((width as f64 * share) as u32);
+    // Latent attention is stored as one head of keys and values.
+    let latent = config["kv_lora_rank"].as_u64().map(|rank| {
+        let size = |key: &str| config[key].as_u64().unwrap();
+        let rotated = size("qk_rope_head_dim");
+        [rank + rotated, rank, size("qk_nope_head_dim") + rotated, rotated, 1]
+    });
+    let of_latent = |at: usize| latent.map(|sizes| Metadatum::U32(sizes[at] as u32));
+    let is_sigmoid = ["deepseek_v3", "glm4_moe"].iter().any(|kind| config["model_type"] == *kind);
+    let yarn = Some(&config["rope_scaling"])
+        .filter(|scaling| [&scaling["rope_type"], &scaling["type"]].into_iter().any(|kind| kind == "yarn"));
+    let of_yarn = |key: &str| yarn.and_then(|yarn| yarn[key].as_f64());
+    let factor = of_yarn("factor");
+    // YaRN's is relative to the paper's.
+    let magnitude = factor.zip(of_yarn("attention_factor")).map(|(by, own)| own / (0.1 * by.ln() + 1.0));
+    let magnitude = magnitude.or(config["rope_scaling"]["short_mscale"].as_f64());
+    let original = config["rope_scaling"]["original_max_position_embeddings"].as_u64();
     let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
         ("block_count", whole("num_hidden_layers")),
         ("context_length", whole("max_position_embeddings")),
-        ("expert_count", whole("num_experts").or(whole("num_local_experts"))),
+        ("expert_count", whole("num_experts").or(whole("num_local_experts")).or(whole("n_routed_experts"))),
+        ("expert_shared_count", whole("n_shared_experts")),
+        ("expert_weights_scale", float("routed_scaling_factor")),
+        ("expert_weights_norm", is_sigmoid.then_some(Metadatum::Bool(true))),
+        ("expert_group_count", whole("n_group")),
+        ("expert_group_used_count", whole("topk_group")),
+        ("expert_gating_func", is_sigmoid.then_some(Metadatum::U32(2))),
+        ("leading_dense_block_count", whole("first_k_dense_replace")),
+        ("attention.q_lora_rank", whole("q_lora_rank")),
+        ("attention.kv_lora_rank", whole("kv_lora_rank")),
+        ("attention.key_length_mla", of_latent(2)),
+        ("attention.value_length_mla", whole("v_head_dim")),
         ("expert_used_count", whole("num_experts_per_tok")),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
-        ("expert_shared_feed_forward_length", whole("shared_expert_intermediate_size")),
+        (
+            "expert_shared_feed_forward_length",
+            whole("shared_expert_intermediate_size").or(whole("shared_intermediate_size")),
+        ),
         ("attention.head_count", whole("num_attention_heads")),
-        ("attention.head_count_kv", whole("num_key_value_heads")),
-        ("attention.key_length", Some(Metadatum::U32(width as u32))),
-        ("attention.value_length", Some(Metadatum::U32(width as u32))),
+        ("attention.head_count_kv", of_latent(4).or(whole("num_key_value_heads"))),
+        ("attention.key_length", of_latent(0).or(Some(Metadatum::U32(width as u32)))),
+        ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),
         ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
+        ("attention.layer_norm_epsilon", float("layer_norm_eps").or(float("norm_epsilon"))),
+        ("attention.scale", float("attention_multiplier")),
+        ("embedding_scale", float("embedding_multiplier")),
+        ("residual_scale", float("residual_multiplier")),
+        ("logit_scale", float("logits_scaling").or(float("logit_scale"))),
         ("attention.sliding_window", whole("sliding_window")),
         ("attn_logit_softcapping", float("attn_logit_softcapping")),
         ("final_logit_softcapping", float("final_logit_softcapping")),
         ("rope.freq_base", float("rope_theta")),
         ("rope.local_freq_base", float("rope_local_base_freq")),
-        ("rope.dimension_count", Some(rotary_dim)),
+        ("rope.dimension_count", of_latent(3).or(Some(rotary_dim))),
+        (
+            "rope.scaling.yarn_log_multiplier",
+            of_yarn("mscale_all_dim").map(|all| Metadatum::F32(0.1 * all as f32)),
+        ),
+        ("rope.scaling.type", yarn.map(|_| Metadatum::String("yarn".into()))),
+        ("rope.scaling.factor", factor.map(|factor| Metadatum::F32(factor as f32))),
+        ("rope.scaling.attn_factor", magnitude.map(|magnitude| Metadatum::F32(magnitude as f32))),
+        ("rope.scaling.original_context_length", original.map(|length| Metadatum::U32(length as u32))),
     ];
     let fields = fields.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
     let name = ("general.architecture".to_string(), Metadatum::String(arch.into()));
@@ -237,8 +342,14 @@ fn stored_divisors_replace_llama3_scaling() {
 #[test]
 fn metadata_is_equivalent_to_config_json() {
     let case = named("phi3");
-    let scaling =
-        |magnitude| Scaling::Yarn { factor: 4.0, original: 128.0, fast: 32.0, slow: 1.0, magnitude };
+    let scaling = |magnitude| Scaling::Yarn {
+        factor: 4.0,
+        original: 128.0,
+        fast: 32.0,
+        slow: 1.0,
+        truncated: true,
+        magnitude,
+    };
     let paper = 0.1 * 4f64.ln() + 1.0;
     for (more, expected) in [(None, paper), (Some(0.5), 0.5 * paper)] {
         let mut metadata = metadata("phi3", &case.config);

@@ -4,7 +4,9 @@
 //! f16.
 mod broken;
 mod cache;
+mod checkpoints;
 mod configs;
+mod families;
 mod gguf;
 #[cfg(feature = "rocm-emulator")]
 mod graphs;

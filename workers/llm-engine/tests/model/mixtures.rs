@@ -1,15 +1,13 @@
 //! Mixtures of experts: logits of transformers (see `mixtures.py`), quantized files, and broken files.
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 
 use candle_core::quantized::GgmlDType;
-use candle_core::{DType, Device, Tensor};
-use llm_engine::model::decoder::Decoder;
-use llm_engine::model::{LoadOptions, load_decoder};
+use candle_core::{DType, Tensor};
 use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
-use super::steps::{Runner, Sequence, load, run_texts};
+use super::checkpoints::{check_logits, check_quantized, checkpoint};
+use super::steps::{Runner, load};
 use super::{configs, gguf, reference};
 
 /// Checkpoints, with their names in GGUF.
@@ -22,111 +20,21 @@ const MODELS: [(&str, Option<&str>); 6] = [
     ("qwen3-moe", Some("qwen3moe")),
     ("qwen3-moe-dense-layers", None),
 ];
-/// Largest median difference with quantized weights, relative to the largest logit.
-const QUANTIZED_MEDIAN: f32 = 5e-2;
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/data").join(name)
-}
-
-/// Texts, and the logits of transformers after each of their tokens.
-struct Expected(Vec<(Vec<u32>, Vec<Vec<f32>>)>);
-
-impl Expected {
-    fn of(name: &str) -> Self {
-        let all = candle_core::safetensors::load(data(name).join("expected.st"), &Device::Cpu).unwrap();
-        let text = |index: usize| {
-            let tokens = all[&format!("tokens.{index}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-            (tokens, all[&format!("logits.{index}")].to_vec2().unwrap())
-        };
-        Self((0..3).map(text).collect())
-    }
-
-    /// Returns the logits after a prefix of one of the texts.
-    fn after(&self, prefix: &[u32]) -> Vec<f32> {
-        let (_, logits) = self.0.iter().find(|(tokens, _)| tokens.starts_with(prefix)).unwrap();
-        logits[prefix.len() - 1].clone()
-    }
-
-    fn runner(&self, model: Decoder) -> Runner {
-        let mut runner = Runner::new(model, &[40, 30, 40]);
-        for (sequence, (tokens, _)) in runner.sequences.iter_mut().zip(&self.0) {
-            sequence.tokens = tokens.clone();
-        }
-        runner
-    }
-}
-
-/// Returns the configuration and the weights of a checkpoint in f32.
-fn checkpoint(name: &str) -> (Value, HashMap<String, Tensor>) {
-    let config = std::fs::read_to_string(data(name).join("config.json")).unwrap();
-    let weights = candle_core::safetensors::load(data(name).join("model.safetensors"), &Device::Cpu).unwrap();
-    let float = |(name, tensor): (String, Tensor)| (name, tensor.to_dtype(DType::F32).unwrap());
-    (serde_json::from_str(&config).unwrap(), weights.into_iter().map(float).collect())
-}
-
-fn write_gguf(
-    folder: &Path,
-    name: &str,
-    arch: &str,
-    dtype: GgmlDType,
-    others: &[(&str, GgmlDType)],
-) -> PathBuf {
-    let (config, weights) = checkpoint(name);
-    let tensors = gguf::convert(arch, &config, &weights);
-    gguf::write(folder, &gguf::metadata(arch, &config), &tensors, dtype, others)
-}
 
 #[test]
 fn logits_equal_those_of_transformers() {
     for (name, arch) in MODELS {
-        let expected = Expected::of(name);
-        let check = |path: &Path| {
-            let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), 1e-4);
-            println!("{}: worst {}", path.display(), off.into_iter().fold(0f32, f32::max));
-            let options =
-                LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
-            let model = load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap();
-            let off = run_texts(expected.runner(model), &mut |tokens| expected.after(tokens), 1e-4);
-            let worst = off.into_iter().fold(0f32, f32::max);
-            println!("{} on the CPU: worst {worst}", path.display());
-            assert!(worst <= 1e-4, "{}: {worst}", path.display());
-        };
-        check(&data(name));
-        if let Some(arch) = arch {
-            let folder = tempfile::tempdir().unwrap();
-            check(&write_gguf(folder.path(), name, arch, GgmlDType::F32, &[]));
-        }
+        check_logits(name, arch);
     }
 }
 
-/// Quantized stacks, with gate and up in one format and in two, compared with the same weights as floats.
+/// Quantized stacks, with gate and up in one format and in two.
 #[test]
 fn quantized_experts_are_close_to_floats() {
     use GgmlDType::{F16, Q4_0, Q5_0, Q8_0};
     for (name, arch) in MODELS.into_iter().filter_map(|(name, arch)| Some((name, arch?))) {
-        for (dtype, others) in
-            [(Q8_0, &[][..]), (Q4_0, &[("ffn_up_exps.weight", Q5_0), ("ffn_down_exps.weight", F16)])]
-        {
-            let [folder, float_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-            // llama.cpp keeps routers in f32.
-            let others = [others, &[("ffn_gate_inp.weight", GgmlDType::F32)]].concat();
-            let path = write_gguf(folder.path(), name, arch, dtype, &others);
-            let floats = gguf::floats(&path, float_folder.path());
-            let mut floats = Runner::new(load(&floats), &[40]);
-            let mut reference = |tokens: &[u32]| {
-                let blocks = floats.sequences[0].blocks.clone();
-                floats.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks };
-                floats.step(&[(0, tokens.len(), true)]).remove(0)
-            };
-            // Rounded activations may choose another expert for a row.
-            let runner = Expected::of(name).runner(load(&path));
-            let mut off = run_texts(runner, &mut reference, f32::MAX);
-            off.sort_by(f32::total_cmp);
-            let median = off[off.len() / 2];
-            println!("{name} {dtype:?}: median {median}, worst {}", off[off.len() - 1]);
-            assert!(median <= QUANTIZED_MEDIAN, "{name} {dtype:?}: {off:?}");
-        }
+        check_quantized(name, arch, Q8_0, &[]);
+        check_quantized(name, arch, Q4_0, &[("ffn_up_exps.weight", Q5_0), ("ffn_down_exps.weight", F16)]);
     }
 }
 

@@ -188,7 +188,9 @@ fn yarn_uses_explicit_parameters() {
         (json!({"mscale": 0.7, "mscale_all_dim": 2.0}), scale(0.7) / scale(2.0)),
         (json!({"mscale": 0.7}), scale(1.0)),
     ] {
-        let Scaling::Yarn { factor, original, fast, slow, magnitude } = of(more).unwrap() else { panic!() };
+        let Scaling::Yarn { factor, original, fast, slow, magnitude, .. } = of(more).unwrap() else {
+            panic!()
+        };
         assert_eq!((factor, original, fast, slow), (4.0, 1024.0, 32.0, 1.0));
         assert!((magnitude - expected).abs() < 1e-12);
     }

@@ -58,7 +58,7 @@ impl Decoder {
         let wanted = wanted.unwrap_or_default();
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
             self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
-        let (indices, heads) = ([cu_rows, cu_keys, table], (self.cache.dtype(), self.config.head_dim));
+        let (indices, heads) = ([cu_rows, cu_keys, table], self.heads());
         let plan = match self.config.bidirectional {
             true => AttentionPlan::bidirectional(&step, indices, &self.windows, heads)?,
             false => AttentionPlan::new(&step, indices, &self.windows, heads)?,

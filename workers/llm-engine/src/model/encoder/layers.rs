@@ -104,7 +104,7 @@ impl EncoderLayer {
         wanted: Option<&Tensor>,
     ) -> candle_core::Result<Tensor> {
         let [q, k, v] = self.heads(x)?;
-        let attended = plan.attend(self.scoring, &q, [&k, &v], false)?;
+        let attended = plan.attend(self.scoring, &q, [&k, &v], None, false)?;
         let (attended, x) = match wanted {
             Some(rows) => (attended.index_select(rows, 0)?, x.index_select(rows, 0)?),
             None => (attended, x.clone()),

@@ -14,7 +14,7 @@ pub mod config;
 pub mod layers;
 mod names;
 
-use super::attention::{AttentionPlan, StepIndices};
+use super::attention::{AttentionPlan, Heads, StepIndices};
 use super::files::ModelFiles;
 use super::layers::Embedding;
 use super::packed::packed_step;
@@ -117,7 +117,8 @@ impl Encoder {
         };
         let indices = [rows, keys, table].map(Tensor::clone);
         let head_dim = self.config.hidden / self.config.heads;
-        let plan = AttentionPlan::bidirectional(step, indices, &[None], (self.dtype, head_dim))?;
+        let heads = Heads { dtype: self.dtype, width: head_dim, sinks: false };
+        let plan = AttentionPlan::bidirectional(step, indices, &[None], heads)?;
         let mut x =
             (self.words.forward(tokens, self.dtype)? + self.positions.forward(positions, self.dtype)?)?;
         if let Some(types) = &self.types {

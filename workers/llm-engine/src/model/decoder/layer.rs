@@ -1,0 +1,153 @@
+//! Layers of a decoder, and their loading.
+use anyhow::Result;
+use candle_core::Tensor;
+
+use crate::model::attention::Scoring;
+use crate::model::config::{DecoderConfig, QueryKeyNorm};
+use crate::model::experts::{Experts, mlp};
+use crate::model::latent::LatentProjections;
+use crate::model::layers::{GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
+use crate::model::roles::Role;
+use crate::model::weights::{TensorRows, Weights};
+
+/// A layer: attention and a feed-forward layer, with norms.
+pub(super) struct Layer {
+    pub(super) attention_norm: Option<Norm>,
+    pub(super) attention: Projections,
+    /// Norms of each head of queries and keys.
+    pub(super) head_norms: Option<QueryKeyNorms>,
+    /// Norms of all heads of a row together.
+    pub(super) row_norms: Option<QueryKeyNorms>,
+    pub(super) output: Linear,
+    pub(super) attention_post_norm: Option<Norm>,
+    pub(super) mlp_norm: Option<Norm>,
+    pub(super) feed_forward: FeedForward,
+    pub(super) mlp_post_norm: Option<Norm>,
+    pub(super) scores: Scoring,
+    /// Scores of the sinks that queries attend to, f32 (heads).
+    pub(super) sinks: Option<Tensor>,
+    /// Index of the rotary table for this layer.
+    pub(super) rotary_table: usize,
+}
+
+/// Query, key and value projections of a decoder.
+pub(super) enum Projections {
+    Plain(QueryKeyValue),
+    Latent(Box<LatentProjections>),
+}
+
+/// Feed-forward layer of a decoder.
+pub(super) enum FeedForward {
+    Dense(Mlp),
+    Experts(Experts),
+}
+
+impl Layer {
+    /// Loads layer number `index`.
+    pub(super) fn load(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Self> {
+        let DecoderConfig { hidden, head_dim, .. } = *config;
+        let at = Some(index);
+        let kind = (config.norm_kind, config.norm_eps);
+        let norms =
+            config.norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
+        let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
+        let (queries, keys) = (config.heads * head_dim, config.kv_width());
+        let attention = match config.latent {
+            Some(latent) => {
+                let latent = weights.latent_projections(index, latent, [hidden, config.heads], kind)?;
+                Projections::Latent(Box::new(latent))
+            }
+            None => Projections::Plain(query_key_value(config, weights, index)?),
+        };
+        let mut qk_norms = |[query, key]: [usize; 2]| -> Result<_> {
+            let query = weights.norm(at, Role::QueryNorm, query, kind)?;
+            Ok(Some(QueryKeyNorms { query, key: weights.norm(at, Role::KeyNorm, key, kind)? }))
+        };
+        let (head_norms, row_norms) = match config.qk_norm {
+            Some(QueryKeyNorm::Heads) => (qk_norms([head_dim; 2])?, None),
+            Some(QueryKeyNorm::Rows) => (None, qk_norms([queries, keys])?),
+            None => (None, None),
+        };
+        let output_width = config.latent.map_or(queries, |latent| config.heads * latent.value);
+        let output = [TensorRows::whole(Role::Output, hidden)];
+        let output = weights.linear(at, &output, output_width, config.output_bias)?;
+        let sinks = match config.sinks {
+            true => Some(weights.vector(at, Role::Sinks, config.heads)?),
+            false => None,
+        };
+        let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
+        let feed_forward = match experts {
+            Some(experts) => {
+                FeedForward::Experts(weights.experts(index, experts, hidden, config.activation)?)
+            }
+            None => FeedForward::Dense(dense(config, weights, index)?),
+        };
+        let window = config.windows[index];
+        Ok(Self {
+            attention_norm: attention_norm?,
+            attention,
+            head_norms,
+            row_norms,
+            output,
+            attention_post_norm: attention_post_norm?,
+            mlp_norm: mlp_norm?,
+            feed_forward,
+            mlp_post_norm: mlp_post_norm?,
+            scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
+            sinks,
+            rotary_table: match config.rotated[index] {
+                true => (config.local_rope.is_some() && window.is_some()) as usize,
+                false => 1 + config.local_rope.is_some() as usize,
+            },
+        })
+    }
+}
+
+/// Loads the query, key and value projections.
+fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<QueryKeyValue> {
+    let (at, hidden) = (Some(index), config.hidden);
+    let (queries, keys) = (config.heads * config.head_dim, config.kv_width());
+    let widths = [queries, keys, keys];
+    let pieces = match config.fused_qkv {
+        true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
+        false => [Role::Query, Role::Key, Role::Value]
+            .into_iter()
+            .zip(widths)
+            .map(|(role, rows)| TensorRows::whole(role, rows))
+            .collect(),
+    };
+    // Norms of rows are computed before the operation that otherwise adds biases.
+    let norms_rows = config.qk_norm == Some(QueryKeyNorm::Rows);
+    let mut products = Vec::new();
+    for pieces in weights.runs_of_one_format(at, &pieces)? {
+        products.push(weights.linear(at, pieces, hidden, config.qkv_bias && norms_rows)?);
+    }
+    let bias = match config.qkv_bias && !norms_rows {
+        true => Some(weights.bias(at, &pieces)?),
+        false => None,
+    };
+    Ok(QueryKeyValue { products, widths, bias })
+}
+
+/// Loads a dense feed-forward layer.
+fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Mlp> {
+    let DecoderConfig { hidden, intermediate, .. } = *config;
+    let at = Some(index);
+    let down = TensorRows::whole(Role::Down, hidden);
+    if !config.gated {
+        let up = TensorRows::whole(Role::Up, intermediate);
+        let up = weights.linear(at, &[up], hidden, config.mlp_bias)?;
+        let down = weights.linear(at, &[down], intermediate, config.mlp_bias)?;
+        return Ok(Mlp { gate_up: GateUp::UpOnly(up), down, activation: config.activation });
+    }
+    let gate_up = match config.fused_gate_up {
+        true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
+        false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
+    };
+    let mut linears = Vec::new();
+    for pieces in weights.runs_of_one_format(at, &gate_up)? {
+        linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
+    }
+    let down = weights.linear(at, &[down], intermediate, config.mlp_bias)?;
+    mlp(linears, down, config.activation)
+}

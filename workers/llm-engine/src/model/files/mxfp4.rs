@@ -1,0 +1,107 @@
+//! MXFP4: blocks of 32 numbers of four bits with one power of two as scale. Candle has no such type, but Q5_0 contains its
+//! numbers.
+use anyhow::{Result, ensure};
+
+/// Number of elements of a block.
+pub const BLOCK: usize = 32;
+/// Size of the numbers of a block, in bytes.
+pub const NUMBERS: usize = BLOCK / 2;
+
+/// Numbers in units of half the scale, by the three low bits. The fourth is the sign.
+const MAGNITUDES: [i32; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+/// Exponents of the smallest and the largest power of two in f16.
+const MIN_EXPONENT: i32 = -24;
+const MAX_EXPONENT: i32 = 15;
+/// Bias of the exponents of scales, plus one, since numbers are in units of half of them.
+const BIAS: i32 = 128;
+
+/// Order of a block's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// A byte contains two neighbors, as in safetensors.
+    Neighbors,
+    /// A byte contains a number of the first and one of the second half, as in GGUF.
+    Halves,
+}
+
+/// Appends a block as Q5_0. Scales below the range of f16 are rounded to its smallest number, 2⁻²⁴.
+///
+/// # Errors
+/// Returns an error if the scale is above the range of f16.
+pub fn push_q5_0(out: &mut Vec<u8>, scale: u8, numbers: &[u8], order: Order) -> Result<()> {
+    let nibble = |at: usize| match order {
+        Order::Neighbors => (numbers[at / 2] >> (4 * (at % 2))) & 15,
+        Order::Halves => (numbers[at % NUMBERS] >> (4 * (at / NUMBERS))) & 15,
+    };
+    let exponent = i32::from(scale) - BIAS;
+    let stored = exponent.max(MIN_EXPONENT);
+    ensure!(
+        stored <= MAX_EXPONENT,
+        "an MXFP4 block has the scale 2^{}, above the range of f16",
+        exponent + 1
+    );
+    let bits: u16 = match stored + 14 {
+        normal @ 0.. => ((normal + 1) as u16) << 10,
+        _ => 1 << (stored - MIN_EXPONENT),
+    };
+    let lost = (stored - exponent).min(8);
+    let number = |at: usize| {
+        let nibble = nibble(at);
+        let magnitude = (MAGNITUDES[usize::from(nibble & 7)] + ((1 << lost) >> 1)) >> lost;
+        (16 + if nibble & 8 == 0 { magnitude } else { -magnitude }) as u8
+    };
+    let (mut high, mut low) = (0u32, [0u8; NUMBERS]);
+    for at in 0..BLOCK {
+        high |= u32::from(number(at) >> 4) << at;
+        low[at % NUMBERS] |= (number(at) & 15) << (4 * (at / NUMBERS));
+    }
+    out.extend(bits.to_le_bytes());
+    out.extend(high.to_le_bytes());
+    out.extend(low);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use candle_core::quantized::GgmlDType;
+    use candle_core::quantized::ggml_file::qtensor_from_ggml;
+
+    use super::*;
+
+    #[test]
+    fn blocks_keep_their_numbers() {
+        let table = [0.0f32, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let numbers: Vec<u8> = (0..16).map(|at| at | (15 - at) << 4).collect();
+        let value = |nibble: u8| table[usize::from(nibble & 7)] * if nibble < 8 { 1.0 } else { -1.0 };
+        for (scale, factor) in [(127, 1.0), (118, 2f32.powi(-9)), (142, 2f32.powi(15)), (104, 2f32.powi(-23))]
+        {
+            for order in [Order::Neighbors, Order::Halves] {
+                let mut blocks = Vec::new();
+                push_q5_0(&mut blocks, scale, &numbers, order).unwrap();
+                let blocks =
+                    qtensor_from_ggml(GgmlDType::Q5_0, &blocks, vec![1, BLOCK], &Device::Cpu).unwrap();
+                let got: Vec<f32> =
+                    blocks.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+                let expected = |at: usize| match order {
+                    Order::Neighbors => value(numbers[at / 2] >> (4 * (at % 2)) & 15),
+                    Order::Halves => value(numbers[at % 16] >> (4 * (at / 16)) & 15),
+                };
+                let expected: Vec<f32> = (0..BLOCK).map(|at| expected(at) * factor).collect();
+                assert_eq!(got, expected, "scale {scale}, {order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn scales_beyond_f16_are_rounded_or_rejected() {
+        let mut blocks = Vec::new();
+        // 12 · 2⁻²⁶ and 1 · 2⁻²⁶ become 3 · 2⁻²⁴ and 0.
+        push_q5_0(&mut blocks, 102, &[0x71; 16], Order::Halves).unwrap();
+        assert_eq!((&blocks[..2], blocks[6]), (&[1, 0][..], 0x30));
+        push_q5_0(&mut blocks, 0, &[0x77; 16], Order::Halves).unwrap();
+        assert_eq!(blocks[22 + 6], 0);
+        let error = push_q5_0(&mut blocks, 144, &[0; 16], Order::Halves).unwrap_err();
+        assert!(error.to_string().contains("2^17"), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Tiny checkpoints that `mixtures.py` and `families.py` write, and comparisons with the logits of transformers.
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{DType, Device, Tensor};
+use llm_engine::model::decoder::Decoder;
+use llm_engine::model::{LoadOptions, load_decoder};
+use serde_json::Value;
+
+use super::gguf;
+use super::steps::{Runner, Sequence, load, run_texts};
+
+/// Largest median difference with quantized weights, relative to the largest logit.
+const QUANTIZED_MEDIAN: f32 = 5e-2;
+
+/// Returns the folder of a checkpoint.
+pub fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/data").join(name)
+}
+
+/// Texts, and the logits of transformers after each of their tokens.
+struct Expected(Vec<(Vec<u32>, Vec<Vec<f32>>)>);
+
+impl Expected {
+    fn of(name: &str) -> Self {
+        let all = candle_core::safetensors::load(data(name).join("expected.st"), &Device::Cpu).unwrap();
+        let text = |index: usize| {
+            let tokens = all[&format!("tokens.{index}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+            (tokens, all[&format!("logits.{index}")].to_vec2().unwrap())
+        };
+        Self((0..3).map(text).collect())
+    }
+
+    /// Returns the logits after a prefix of one of the texts.
+    fn after(&self, prefix: &[u32]) -> Vec<f32> {
+        let (_, logits) = self.0.iter().find(|(tokens, _)| tokens.starts_with(prefix)).unwrap();
+        logits[prefix.len() - 1].clone()
+    }
+
+    fn runner(&self, model: Decoder) -> Runner {
+        let mut runner = Runner::new(model, &[40, 30, 40]);
+        for (sequence, (tokens, _)) in runner.sequences.iter_mut().zip(&self.0) {
+            sequence.tokens = tokens.clone();
+        }
+        runner
+    }
+}
+
+/// Returns the configuration and the weights of a checkpoint in f32.
+pub fn checkpoint(name: &str) -> (Value, HashMap<String, Tensor>) {
+    let config = std::fs::read_to_string(data(name).join("config.json")).unwrap();
+    let weights = candle_core::safetensors::load(data(name).join("model.safetensors"), &Device::Cpu).unwrap();
+    let float = |(name, tensor): (String, Tensor)| (name, tensor.to_dtype(DType::F32).unwrap());
+    (serde_json::from_str(&config).unwrap(), weights.into_iter().map(float).collect())
+}
+
+fn write_gguf(
+    folder: &Path,
+    name: &str,
+    arch: &str,
+    dtype: GgmlDType,
+    others: &[(&str, GgmlDType)],
+) -> PathBuf {
+    let (config, weights) = checkpoint(name);
+    let tensors = gguf::convert(arch, &config, &weights);
+    gguf::write(folder, &gguf::metadata(arch, &config), &tensors, dtype, others)
+}
+
+/// Compares the logits of a checkpoint with those of transformers, as safetensors and, with its name in GGUF, as GGUF.
+pub fn check_logits(name: &str, arch: Option<&str>) {
+    check_file(name, &data(name));
+    if let Some(arch) = arch {
+        let folder = tempfile::tempdir().unwrap();
+        check_file(name, &write_gguf(folder.path(), name, arch, GgmlDType::F32, &[]));
+    }
+}
+
+/// Compares the logits of float weights with those of transformers, on the device of the tests and in f32 on the CPU.
+pub fn check_file(name: &str, path: &Path) {
+    let expected = Expected::of(name);
+    let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), 1e-4);
+    println!("{}: worst {}", path.display(), off.into_iter().fold(0f32, f32::max));
+    let options =
+        LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+    let model = load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap();
+    let off = run_texts(expected.runner(model), &mut |tokens| expected.after(tokens), 1e-4);
+    let worst = off.into_iter().fold(0f32, f32::max);
+    println!("{} on the CPU: worst {worst}", path.display());
+    assert!(worst <= 1e-4, "{}: {worst}", path.display());
+}
+
+/// Compares a quantized file with the same weights as floats.
+pub fn check_quantized(name: &str, arch: &str, dtype: GgmlDType, others: &[(&str, GgmlDType)]) {
+    let [folder, float_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    // llama.cpp keeps routers in f32.
+    let others = [others, &[("ffn_gate_inp.weight", GgmlDType::F32)]].concat();
+    let path = write_gguf(folder.path(), name, arch, dtype, &others);
+    let floats = gguf::floats(&path, float_folder.path());
+    let mut floats = Runner::new(load(&floats), &[40]);
+    let mut reference = |tokens: &[u32]| {
+        let blocks = floats.sequences[0].blocks.clone();
+        floats.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks };
+        floats.step(&[(0, tokens.len(), true)]).remove(0)
+    };
+    let off = run_texts(Expected::of(name).runner(load(&path)), &mut reference, f32::MAX);
+    check_median(off, &format!("{name} {dtype:?}"));
+}
+
+/// Compares the logits of a checkpoint in blocks with those of transformers, whose weights are the same numbers.
+pub fn check_blocks(name: &str, path: &Path) {
+    let expected = Expected::of(name);
+    let off = run_texts(expected.runner(load(path)), &mut |tokens| expected.after(tokens), f32::MAX);
+    check_median(off, &path.display().to_string());
+}
+
+/// Checks the median of differences, since rounded activations may choose another expert for a row.
+fn check_median(mut off: Vec<f32>, what: &str) {
+    off.sort_by(f32::total_cmp);
+    let median = off[off.len() / 2];
+    println!("{what}: median {median}, worst {}", off[off.len() - 1]);
+    assert!(median <= QUANTIZED_MEDIAN, "{what}: {off:?}");
+}
