@@ -156,6 +156,7 @@ fn replay_steps(setup: Setup, dtype: DType, device: &Device) -> Result<Work> {
     Ok(Box::new(move || {
         if step == setup.decoded {
             decoder.set_position(setup.prompt as u32)?;
+            decoder.set_token(1)?;
             step = 0;
         }
         graph.replay()?;

@@ -183,7 +183,10 @@ fn invalid_gguf_files_are_rejected() -> Result<()> {
         (
             "general.architecture",
             text("mamba"),
-            ["\"mamba\" is not known", "cohere2, command-r, deepseek2, gemma, gemma2, gemma3, glm4, glm4moe, gpt-oss, granite, granitemoe, llama, olmo2, olmoe, phi3, phimoe, qwen2"],
+            [
+                "\"mamba\" is not known",
+                "cohere2, command-r, deepseek2, gemma, gemma2, gemma3, glm4, glm4moe, gpt-oss, granite, granitemoe, llama, olmo2, olmoe, phi3, phimoe, qwen2",
+            ],
         ),
         ("general.architecture", text("qwen3"), ["the metadata", "\"hidden_size\" is missing"]),
         ("llama.attention.head_count", Metadata::U32(0), ["the metadata", "\"num_attention_heads\" is 0"]),

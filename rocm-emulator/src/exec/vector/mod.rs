@@ -37,9 +37,9 @@ mod vopd;
 
 pub(super) use self::general::{Description, compute_lane};
 pub(super) use self::kind::Format;
-pub(super) use self::register::each;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
+pub(super) use self::register::each;
 use super::matrix::MatrixStep;
 use super::wave::Wave;
 use crate::isa::{Encoding, Inst, Operand, Sdwa, SdwaSelect, sreg};

@@ -30,11 +30,10 @@ pub(crate) unsafe fn library_product(
     let left = Operand::dense(m, k);
     let right = Operand { transposed: true, leading: k, batch_stride: n * k };
     out.device.state().with_products(|library| match library {
-        ProductLibrary::Rocblas(handle) => {
-            gemm(&handle.0, dtypes, (1, m, n, k), (left, a), (right, w), out)
-        }
+        ProductLibrary::Rocblas(handle) => gemm(&handle.0, dtypes, (1, m, n, k), (left, a), (right, w), out),
         ProductLibrary::Own => Err(RocmError::Unsupported(
-            "matmul: products with dequantized weights need rocBLAS, which has no kernels for this GPU".into(),
+            "matmul: products with dequantized weights need rocBLAS, which has no kernels for this GPU"
+                .into(),
         )
         .into()),
     })
