@@ -15,22 +15,22 @@ use crate::served::{ServedModel, api_error};
 /// OpenAI's API has one field for width and height.
 const SIZE_FIELDS: SizeNames = ["size", "size"];
 
-/// Unsupported fields that would change the images, each with the values that have no effect.
-const UNSUPPORTED: Table = &[
+/// Fields of OpenAI's API that the worker does not have, each with the values that do not change the images.
+const WITHOUT_EFFECT: Table = &[
     ("background", &["auto", "opaque"]),
     ("input_fidelity", &["low"]),
+    ("moderation", &["*"]),
     ("output_compression", &["100"]),
     ("partial_images", &["0"]),
     ("quality", &["auto", "standard"]),
     ("stream", &["false"]),
     ("style", &["vivid"]),
-    ("control_image", &[]),
-    ("loras", &[]),
+    ("user", &["*"]),
 ];
 
 fields! {
     /// OpenAI's fields, in addition to those of [`Parameters`].
-    pub struct Images, others: Others::Ignored(UNSUPPORTED) => {
+    pub struct Images, others: Others::Unsupported(&[WITHOUT_EFFECT]) => {
         /// Name of the model.
         model: String,
         /// Width and height, such as 512x512, or auto.
@@ -154,6 +154,9 @@ mod tests {
             (json!({"stream": true}), Some("stream")),
             (json!({"background": "transparent"}), Some("background")),
             (json!({"loras": []}), Some("loras")),
+            (json!({"negative_promt": "blue"}), Some("negative_promt")),
+            (json!({"num_inference_steps": 20}), Some("num_inference_steps")),
+            (json!({"cfg_scale": 7, "steps": 3}), Some("cfg_scale")),
         ] {
             let found = from_fields::<ImagesBody>(fields.as_object().unwrap().clone()).err();
             assert_eq!(found.as_ref().and_then(ApiError::param), expected, "{fields}");
