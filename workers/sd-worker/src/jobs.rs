@@ -38,7 +38,7 @@ fields! {
         image: String,
         /// Mask of the part to regenerate: its light or transparent pixels.
         mask: String,
-        /// File format of the images: png or jpeg.
+        /// File format of the images: png, jpeg or webp.
         format: Format,
         /// If false, the result is not sent to the callback URL.
         callback: bool,
@@ -99,6 +99,9 @@ pub struct Complete {
     height: usize,
     /// True if the prompt was longer than the model supports and has been truncated.
     truncated: bool,
+    /// Parts of the prompts that do not work as their writer may expect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 fn name(event: &JobEvent) -> Option<&'static str> {
@@ -187,6 +190,7 @@ async fn create(
     if callback == Some(true) && state.callback.is_none() {
         return Err(ApiError::field("callback", "requires --callback-url"));
     }
+    let warnings = parameters.warnings();
     let canvas = Canvas { width, height, image: image.map(Source::Text), mask: mask.map(Source::Text) };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let place = client.acquire(request.seeds.len(), "n")?;
@@ -207,12 +211,17 @@ async fn create(
     let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
     let reporter =
         Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
-    tokio::spawn(follow(reporter, images, format.unwrap_or_default(), seed));
+    tokio::spawn(follow(reporter, images, format.unwrap_or_default(), (seed, warnings)));
     Ok(accepted(&job_id))
 }
 
 /// Copies the events of the queue to the log of a job.
-async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: u64) {
+async fn follow(
+    reporter: Reporter,
+    mut images: ImageJob,
+    format: Format,
+    seed_and_warnings: (u64, Vec<String>),
+) {
     while let Some(event) = images.next().await {
         let event = match event {
             Event::Queued { position } => JobEvent::Queued { position },
@@ -225,7 +234,7 @@ async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: 
                 Err(_) => continue,
             },
             Event::Done { pictures, truncated } => {
-                let made = blocking(move || complete(&pictures, format, seed, truncated)).await;
+                let made = blocking(move || complete(&pictures, format, seed_and_warnings, truncated)).await;
                 return reporter.end(made.map(JobEvent::Complete));
             }
             Event::Failed(failure) => return reporter.end(Err(api_error(failure))),
@@ -239,7 +248,12 @@ async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: 
     reporter.end(Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log")));
 }
 
-fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) -> Result<Complete, ApiError> {
+fn complete(
+    pictures: &[Picture],
+    format: Format,
+    (seed, warnings): (u64, Vec<String>),
+    truncated: bool,
+) -> Result<Complete, ApiError> {
     let failed = |error: crate::Error| ApiError::internal(error.to_string());
     let mut images: Vec<String> =
         pictures.iter().map(|picture| format.base64(picture)).collect::<Result<_, _>>().map_err(failed)?;
@@ -250,7 +264,7 @@ fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) ->
     if images.len() == 1 {
         images.clear();
     }
-    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated })
+    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated, warnings })
 }
 
 /// Writer of the result of a job, to its log and the callback URL.

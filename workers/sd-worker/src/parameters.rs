@@ -84,6 +84,13 @@ fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl Parameters {
+    /// Returns a message for the first LoRA and the first weight in A1111's notation of each prompt, which the model
+    /// reads as text.
+    pub fn warnings(&self) -> Vec<String> {
+        let prompts = [&self.prompt, &self.negative_prompt];
+        prompts.into_iter().flatten().flat_map(|prompt| [lora(prompt), weight(prompt)]).flatten().collect()
+    }
+
     /// Validates the parameters and returns the request for the pipeline.
     ///
     /// # Errors
@@ -179,6 +186,23 @@ impl Parameters {
         }
         Ok(request)
     }
+}
+
+/// Reports `<lora:name:weight>`.
+fn lora(prompt: &str) -> Option<String> {
+    let (_, rest) = prompt.split_once("<lora:")?;
+    let (name, _) = rest.split_once('>')?;
+    Some(format!("<lora:{name}> is read as text; this worker does not support LoRA"))
+}
+
+/// Reports `(words:number)`.
+fn weight(prompt: &str) -> Option<String> {
+    prompt.match_indices(')').find_map(|(end, _)| {
+        let (_, part) = prompt[..end].rsplit_once('(')?;
+        let (_, number) = part.rsplit_once(':')?;
+        number.trim().parse::<f64>().ok()?;
+        Some(format!("({part}) is read as text; this worker does not support weights of words"))
+    })
 }
 
 fn decode_error(error: &crate::Error) -> String {

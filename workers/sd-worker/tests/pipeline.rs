@@ -164,7 +164,7 @@ fn guidance_up_to_1_ignores_the_negative_prompt() -> Outcome {
 }
 
 #[test]
-fn full_strength_ignores_the_input_image() -> Outcome {
+fn full_strength_starts_at_the_first_noise_level() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     let plain = request(&pipeline);
     let from = |strength| -> Outcome<Request> {
@@ -172,7 +172,11 @@ fn full_strength_ignores_the_input_image() -> Outcome {
         Ok(Request { start, ..plain.clone() })
     };
     let fresh = pipeline.latents(&plain, &mut no_cancel)?;
-    assert_eq!(difference(&pipeline.latents(&from(1.0)?, &mut no_cancel)?, &fresh)?, 0.0);
+    assert!(difference(&pipeline.latents(&from(1.0)?, &mut no_cancel)?, &fresh)? > 1e-3);
+    // With a mask, the part in it starts from pure noise.
+    let mask = Some(Mask::new(SIDE, SIDE, vec![true; SIDE * SIDE])?);
+    let masked = Request { start: from(1.0)?.start.map(|start| Start { mask, ..start }), ..plain.clone() };
+    assert!(difference(&pipeline.latents(&masked, &mut no_cancel)?, &fresh)? < 1e-4);
     let encoded = pipeline.encode(&input_image()?, &[1])?;
     let mut last = f32::INFINITY;
     for (strength, steps) in [(0.8, 3), (0.5, 2), (0.3, 1), (0.01, 1)] {

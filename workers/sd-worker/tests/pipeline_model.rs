@@ -294,7 +294,16 @@ fn half_precision_and_split_weights_are_found() -> Outcome {
 #[test]
 fn damaged_and_unsupported_models_are_rejected() -> Outcome {
     type Damage = fn(&Path) -> Outcome;
-    let cases: [(&str, Damage); 19] = [
+    let cases: [(&str, Damage); 22] = [
+        ("with controlnet", |f| edit(&f.join("model_index.json"), &json!({"controlnet": ["a", "B"]}))),
+        ("holds a LoRA adapter", |f| {
+            fs::rename(f.join("model_index.json"), f.join("pytorch_lora_weights.safetensors"))?;
+            Ok(())
+        }),
+        ("ControlNetModel", |f| {
+            fs::remove_file(f.join("model_index.json"))?;
+            Ok(fs::write(f.join("config.json"), r#"{"_class_name": "ControlNetModel"}"#)?)
+        }),
         ("model_index.json", |f| Ok(fs::remove_file(f.join("model_index.json"))?)),
         ("without unet", |f| edit(&f.join("model_index.json"), &json!({"unet": [null, null]}))),
         ("second text encoder", |f| {
@@ -340,6 +349,8 @@ fn damaged_and_unsupported_models_are_rejected() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Plain)?;
     let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
+    let single = Model::load(&path, &Device::Cpu, LoadOptions::default(), |_| ());
+    assert!(single.is_err_and(|error| error.to_string().contains("is a single file")));
     let bytes = fs::read(&path)?;
     fs::write(&path, &bytes[..bytes.len() / 2])?;
     assert!(Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ()).is_err());

@@ -268,7 +268,7 @@ impl<'de, T: Fields> Deserialize<'de> for Nested<T> {
 
 /// Converts the error for the value at `at` of the body `text`.
 fn data_error(at: &Path, error: &serde_json::Error, text: &str) -> ApiError {
-    let message = truncated(error.to_string());
+    let message = truncated(without_rust_types(error.to_string()));
     let message = match error.classify() {
         Category::Data => message,
         // serde_json also reports values that it cannot represent, and a number in place of a variant's name, as syntax
@@ -310,6 +310,19 @@ const NAMED: [&str; 4] = [MISSING, "duplicate field `", UNSUPPORTED, UNKNOWN];
 
 const NOT_SUPPORTED: &str = "is not supported by this server";
 const NOT_A_FIELD: &str = "is not a field of this request body";
+
+/// Replaces the name of a Rust type at the end of serde's message.
+fn without_rust_types(message: String) -> String {
+    let Some((start, rest)) = message.rsplit_once("expected ") else { return message };
+    let name = rest.split(' ').next().unwrap_or_default();
+    let words = match name {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        _ => return message,
+    };
+    format!("{start}expected {words}{}", &rest[name.len()..])
+}
 
 /// Maximum number of characters of a field name in an error.
 const MAX_NAME_CHARS: usize = 64;

@@ -206,9 +206,7 @@ impl Pipeline {
         };
         let mut inputs = BatchInputs { texts, added, start: None, mask: None, inpaint: None, guidance };
         let Some(start) = &request.start else { return Ok(inputs) };
-        if start.strength < 1.0 || start.mask.is_some() {
-            inputs.start = Some(self.encode(&start.picture, seeds)?);
-        }
+        inputs.start = Some(self.encode(&start.picture, seeds)?);
         if let Some(mask) = &start.mask {
             let cells = mask.cells(model.vae.config().factor(), &model.device)?;
             if model.is_inpainting() {
@@ -242,8 +240,9 @@ impl Pipeline {
         let channels = self.model.vae.config().latent_channels;
         let shape = (channels, request.height / factor, request.width / factor);
         let noise = normal_batch(seeds, Purpose::Start, shape, device)?;
-        // At full strength the regenerated part starts from pure noise, as without an input image.
-        let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0);
+        // At full strength the part in a mask starts from pure noise. Without a mask it starts at the first noise level,
+        // at which traces of the image remain, as in diffusers.
+        let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0 && start.mask.is_some());
         let mut latents = match &inputs.start {
             Some(start) if !whole => scheduler.add_noise(start, &noise, 0)?,
             _ => (&noise * scheduler.init_sigma())?,

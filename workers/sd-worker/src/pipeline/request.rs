@@ -31,7 +31,7 @@ impl Default for Bounds {
 pub struct Start {
     /// Image of the size of the request.
     pub picture: Picture,
-    /// Fraction of the steps that are computed, in (0, 1]. At 1, nothing of the regenerated part is preserved.
+    /// Fraction of the steps that are computed, in (0, 1]. At 1, nothing of the part in a mask is preserved.
     pub strength: f64,
     /// Mask of the part to regenerate, of the size of the request; `None` regenerates the whole image.
     pub mask: Option<Mask>,

@@ -2,7 +2,7 @@
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, MODEL, SIDE, Worker, form_body, form_request, worker};
+use crate::fixture::{Ask, MODEL, SIDE, Worker, form_body, form_request, with, worker};
 use crate::images::{base64, mask, picture, png};
 
 const GENERATIONS: &str = "/v1/images/generations";
@@ -41,6 +41,42 @@ async fn generations_return_base64() {
         assert_eq!((picture.width(), picture.height()), (40, 24));
     }
     assert_eq!(generated(&worker, json!({"size": "auto"})).await["size"], "32x32");
+}
+
+#[tokio::test]
+async fn quality_sets_the_steps_and_webp_is_lossless() {
+    let worker = with(&["--max-steps", "40"]);
+    let mut computed = 0;
+    // The default is 30 steps.
+    for (quality, steps) in [("low", 15), ("auto", 30), ("hd", 40)] {
+        generated(&worker, json!({"quality": quality, "steps": null})).await;
+        worker.idle().await;
+        computed += steps;
+        assert_eq!(worker.served.queue.status().steps, computed, "{quality}");
+    }
+    let [png, webp] = [json!({"quality": "low"}), json!({"output_format": "webp"})];
+    let [png, webp] = [generated(&worker, png).await, generated(&worker, webp).await];
+    assert_eq!(webp["output_format"], "webp");
+    assert_eq!(picture(&webp["data"][0]["b64_json"]), picture(&png["data"][0]["b64_json"]));
+}
+
+#[tokio::test]
+async fn syntax_of_other_programs_is_reported() {
+    let worker = worker();
+    for (prompt, named) in [
+        ("a circle <lora:ink:0.8>", Some("<lora:ink:0.8>")),
+        ("a (red:1.4) circle", Some("(red:1.4)")),
+        ("a circle (red: not blue), 3:2, a <b>", None),
+    ] {
+        for field in ["prompt", "negative_prompt"] {
+            let warnings = generated(&worker, json!({field: prompt, "steps": 1})).await["warnings"].clone();
+            let job = json!({"prompt": "x", "steps": 1, field: prompt});
+            assert_eq!(worker.complete(&job).await["warnings"], warnings, "{prompt}");
+            let first = warnings[0].as_str();
+            assert_eq!(first.is_some(), named.is_some(), "{prompt}: {warnings}");
+            assert!(named.is_none_or(|part| first.is_some_and(|text| text.contains(part))), "{warnings}");
+        }
+    }
 }
 
 #[tokio::test]
