@@ -30,9 +30,9 @@ fields! {
         seed: u64,
         /// Number of images.
         n: usize,
-        /// ddim, euler, euler-a, dpm++2m or unipc.
+        /// ddim, pndm, euler, euler-a, dpm++2m or unipc.
         scheduler: String,
-        /// If true, Karras noise levels are used, except by ddim.
+        /// If true, Karras noise levels are used, except by ddim and pndm.
         karras: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,

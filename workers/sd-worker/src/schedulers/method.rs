@@ -7,6 +7,9 @@ pub enum Method {
     /// DDIM, Song et al. 2020, with η = 0.
     #[default]
     Ddim,
+    /// PNDM without Runge-Kutta steps (PLMS), Liu et al. 2022, the method of Stable Diffusion 1.5. It evaluates the
+    /// network once more than it has steps.
+    Pndm,
     /// Euler's method as in k-diffusion: the step of DDIM with other timesteps.
     Euler,
     /// Euler's method with ancestral noise.
@@ -18,8 +21,9 @@ pub enum Method {
 }
 
 /// Name, scheduler class in diffusers, and method.
-const METHODS: [(&str, &str, Method); 5] = [
+const METHODS: [(&str, &str, Method); 6] = [
     ("ddim", "DDIMScheduler", Method::Ddim),
+    ("pndm", "PNDMScheduler", Method::Pndm),
     ("euler", "EulerDiscreteScheduler", Method::Euler),
     ("euler-a", "EulerAncestralDiscreteScheduler", Method::EulerAncestral),
     ("dpm++2m", "DPMSolverMultistepScheduler", Method::DpmSolver2M),
@@ -28,10 +32,10 @@ const METHODS: [(&str, &str, Method); 5] = [
 
 impl Method {
     /// All methods.
-    pub const ALL: [Self; 5] =
-        [Self::Ddim, Self::Euler, Self::EulerAncestral, Self::DpmSolver2M, Self::UniPc];
+    pub const ALL: [Self; 6] =
+        [Self::Ddim, Self::Pndm, Self::Euler, Self::EulerAncestral, Self::DpmSolver2M, Self::UniPc];
 
-    /// Returns the name: ddim, euler, euler-a, dpm++2m or unipc.
+    /// Returns the name: ddim, pndm, euler, euler-a, dpm++2m or unipc.
     pub fn name(self) -> &'static str {
         METHODS.iter().find(|(_, _, method)| *method == self).map_or("", |(name, _, _)| name)
     }
@@ -43,6 +47,11 @@ impl Method {
 
     pub(super) fn is_multistep(self) -> bool {
         matches!(self, Self::DpmSolver2M | Self::UniPc)
+    }
+
+    /// Returns true if the method visits the training timesteps themselves, without noise levels of its own.
+    pub(super) fn has_trained_levels(self) -> bool {
+        matches!(self, Self::Ddim | Self::Pndm)
     }
 
     pub(super) fn has_fractional_timesteps(self) -> bool {
