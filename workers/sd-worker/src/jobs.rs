@@ -1,10 +1,10 @@
 //! Job API: image generation that is started by one request and followed by others.
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::IntoResponse;
 use axum::routing::post;
 use serde::Serialize;
 use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
@@ -18,8 +18,9 @@ use crate::picture::Picture;
 use crate::pipeline::Bounds;
 use crate::queue::{Event, Failure, ImageJob};
 use crate::served::{Api, api_error};
-use crate::unfollowed::Unfollowed;
 
+/// Time after which a job without a callback is cancelled if no client follows it.
+pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_FIELDS: SizeNames = ["width", "height"];
 /// Maximum size in bytes of the JSON around an image, and of a progress event.
 const JSON_BYTES: usize = 4 << 10;
@@ -136,7 +137,6 @@ struct JobsApi {
     jobs: Jobs<JobEvent>,
     worker_id: Arc<str>,
     callback: Option<Callback>,
-    unfollowed: Unfollowed,
 }
 
 /// Returns the routes under `/v1/jobs`. `worker_id` is the name of this worker; `limits` are the limits of
@@ -149,21 +149,9 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
     options.max_log_bytes = max_log_bytes(limits);
     options.max_ended_bytes = options.max_ended_bytes.max(options.max_log_bytes.saturating_mul(MIN_LOGS));
     let jobs = Jobs::new(options, &api.lifecycle);
-    let unfollowed = Unfollowed::default();
-    let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), mark_followed));
-    let state = JobsApi { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
+    let routes = jobs.routes();
+    let state = JobsApi { api, jobs, worker_id: worker_id.into(), callback };
     Router::new().route("/v1/jobs", post(create)).with_state(state).nest("/v1/jobs", routes)
-}
-
-/// Middleware that records that a client follows or cancels a job.
-async fn mark_followed(
-    State(unfollowed): State<Unfollowed>,
-    Path(job_id): Path<String>,
-    request: Request,
-    next: Next,
-) -> Response {
-    unfollowed.stop_watching(&job_id);
-    next.run(request).await
 }
 
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
@@ -196,21 +184,19 @@ async fn create(
     let place = client.acquire(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();
     let images = served.submit(request)?;
-    let job = state.jobs.create(OnDisconnect::Cancel);
+    let callback = state.callback.filter(|_| callback != Some(false));
+    let job = state.jobs.create(match callback {
+        Some(_) => OnDisconnect::Continue,
+        None => OnDisconnect::CancelAfter(ABANDON_TIMEOUT),
+    });
     job.hold(place);
     let job_id = job.id();
     // The last event of the queue is still written to the log.
     let canceller = images.canceller();
     job.on_cancel(move || canceller.cancel());
     tracing::debug!(hive = target.hive_id, job_id, "job queued");
-    let callback = state.callback.filter(|_| callback != Some(false));
-    if callback.is_none() {
-        // Cancellation fails only if the job has already been removed.
-        state.unfollowed.watch(&job_id, move |job_id| drop(state.jobs.cancel(job_id)));
-    }
     let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
-    let reporter =
-        Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
+    let reporter = Reporter { job, api: state.api, worker_id: state.worker_id, callback };
     tokio::spawn(follow(reporter, images, format.unwrap_or_default(), (seed, warnings)));
     Ok(accepted(&job_id))
 }
@@ -274,7 +260,6 @@ struct Reporter {
     worker_id: Arc<str>,
     /// Delays shutdown of the worker until the callback has been sent.
     callback: Option<(Callback, WorkGuard)>,
-    unfollowed: Unfollowed,
 }
 
 impl Reporter {
@@ -289,7 +274,6 @@ impl Reporter {
             Err(error) => ("error", JobEvent::from(&error)),
         };
         let job_id = self.job.id();
-        self.unfollowed.stop_watching(&job_id);
         if let Some((callback, work)) = self.callback {
             let outcome = Outcome { job_id: &job_id, worker_id: &self.worker_id, status, event: &event };
             callback.send(&job_id, &outcome, work);
