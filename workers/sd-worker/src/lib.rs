@@ -45,4 +45,4 @@ pub mod run;
 pub mod schedulers;
 pub mod served;
 
-pub use error::{Error, Result};
+pub use error::{Check, Error, Result};

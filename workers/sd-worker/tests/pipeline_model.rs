@@ -369,8 +369,8 @@ fn all_networks_have_gradients() -> Outcome {
     let text = clip.forward(&Tensor::new(&[[58u32, 3, 59, 59]], &Device::Cpu)?, &[2])?.last;
     let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
     let vae = Vae::new(vb.pp("vae"), &VaeConfig::from_json(&tiny_model::vae_config().to_string())?)?;
-    let moments = vae.encode(&Tensor::randn(0f32, 1.0, (1, 3, 16, 16), &Device::Cpu)?)?;
-    let decoded = vae.decode(&moments.narrow(1, 0, 4)?)?;
+    let moments = vae.encode(&Tensor::randn(0f32, 1.0, (1, 3, 16, 16), &Device::Cpu)?, &|| Ok(()))?;
+    let decoded = vae.decode(&moments.narrow(1, 0, 4)?, &|| Ok(()))?;
     let loss = (unet.forward(&x, &[300.0], &text, None)?.sqr()?.sum_all()? + decoded.sqr()?.sum_all()?)?;
     let grads = (loss + moments.sqr()?.sum_all()?)?.backward()?;
     for (name, var) in weights.data().lock().expect("no panic").iter() {
