@@ -179,7 +179,13 @@ async fn create(
         return Err(ApiError::field("callback", "requires --callback-url"));
     }
     let warnings = parameters.warnings();
-    let canvas = Canvas { width, height, image: image.map(Source::Text), mask: mask.map(Source::Text) };
+    let canvas = Canvas {
+        width,
+        height,
+        image: image.map(Source::Text),
+        mask: mask.map(Source::Text),
+        transparent_is_mask: false,
+    };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let place = client.acquire(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();

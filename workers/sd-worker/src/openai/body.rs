@@ -115,7 +115,13 @@ pub async fn answer(
     parameters.steps = parameters.steps.or(asked.quality.map(steps));
     let warnings = parameters.warnings();
     let [image, mask] = files.map(|file| file.map(Source::File));
-    let canvas = Canvas { width: size.map(|size| size.0), height: size.map(|size| size.1), image, mask };
+    let canvas = Canvas {
+        width: size.map(|size| size.0),
+        height: size.map(|size| size.1),
+        image,
+        mask,
+        transparent_is_mask: true,
+    };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let _place = client.acquire(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);

@@ -1,4 +1,6 @@
 //! OpenAI's image API, metrics and health routes.
+use std::io::Cursor;
+
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
@@ -116,6 +118,27 @@ async fn edits_accept_forms() {
         ("strength", None, b"0.5"),
     ]);
     assert_eq!(worker.read(form_request(body)).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_transparent_part_of_an_image_is_its_mask() {
+    let worker = worker();
+    let (given, cover) = (png(SIDE, SIDE), mask(SIDE, SIDE));
+    let mut clear = image::load_from_memory(&given).unwrap().into_rgba8();
+    clear
+        .enumerate_pixels_mut()
+        .filter(|(x, ..)| *x as usize >= SIDE / 2)
+        .for_each(|(.., pixel)| pixel.0[3] = 0);
+    let mut file = Cursor::new(Vec::new());
+    clear.write_to(&mut file, image::ImageFormat::Png).unwrap();
+    let edited = async |files: &[(&str, Option<&str>, &[u8])]| {
+        let fields: [(&str, Option<&str>, &[u8]); 3] =
+            [("prompt", None, b"a red circle"), ("seed", None, b"3"), ("steps", None, b"3")];
+        worker.read(form_request(form_body(&[files, &fields[..]].concat()))).await.json()["data"][0].clone()
+    };
+    let masked = edited(&[("image", Some("a.png"), &given), ("mask", Some("b.png"), &cover)]).await;
+    assert_eq!(edited(&[("image", Some("a.png"), file.get_ref())]).await, masked);
+    assert_ne!(edited(&[("image", Some("a.png"), &given)]).await, masked);
 }
 
 #[tokio::test]
