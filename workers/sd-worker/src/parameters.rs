@@ -30,7 +30,7 @@ fields! {
         seed: u64,
         /// Number of images.
         n: usize,
-        /// ddim, pndm, euler, euler-a, dpm++2m or unipc.
+        /// ddim, pndm, euler, euler-a, heun, dpm++2m or unipc.
         scheduler: String,
         /// If true, Karras noise levels are used, except by ddim and pndm.
         karras: bool,

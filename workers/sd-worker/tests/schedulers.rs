@@ -319,6 +319,29 @@ fn pndm_matches_diffusers() -> Outcome {
     Ok(())
 }
 
+/// Values of HeunDiscreteScheduler of diffusers 0.42 in f64, for outputs of sin(0.37 i) + 0.3 x in evaluation i.
+#[test]
+fn heun_matches_diffusers() -> Outcome {
+    let cases = [
+        (Prediction::Epsilon, false, Spacing::Linspace, 5, 2.734861302895902),
+        (Prediction::Epsilon, false, Spacing::Linspace, 12, 4.229673926523178),
+        (Prediction::Epsilon, true, Spacing::Leading, 12, 3.328250886096167),
+        (Prediction::VPrediction, false, Spacing::Trailing, 12, 0.45348628351959785),
+    ];
+    for (prediction, karras, spacing, steps, expected) in cases {
+        let config = SchedulerConfig { prediction, karras, spacing: Some(spacing), ..Default::default() };
+        let mut scheduler = Scheduler::new(&config, Method::Heun, steps, 0)?;
+        assert_eq!(scheduler.steps(), 2 * steps - 1);
+        let mut x = 1.3;
+        for step in 0..scheduler.steps() {
+            let out = scalar((step as f64 * 0.37).sin() + 0.3 * x)?;
+            x = scheduler.step(&out, &scalar(x)?, &mut || scalar(f64::NAN))?.sample.to_scalar()?;
+        }
+        close(x, expected, 1e-9, &format!("{prediction:?} {spacing:?} {steps} steps"));
+    }
+    Ok(())
+}
+
 #[test]
 fn errors_decrease_with_the_order_of_the_method() -> Outcome {
     // The levels end at the lowest noise of the training, so that only the discretization error remains.
@@ -395,10 +418,15 @@ fn skipped_steps_start_at_a_lower_noise_level() -> Outcome {
     for method in Method::ALL {
         let whole = Scheduler::new(&config, method, 10, 0)?;
         let mut part = Scheduler::new(&config, method, 10, 6)?;
-        let repeated = usize::from(method == Method::Pndm);
-        assert_eq!(part.steps(), 4 + repeated);
-        for step in 2 * repeated..=4 {
-            assert_eq!(part.level(step), whole.level(step + 6), "{method:?}");
+        // Evaluations of the network, and those that are skipped or differ at the start.
+        let (steps, skipped, differ) = match method {
+            Method::Pndm => (5, 6, 2),
+            Method::Heun => (7, 12, 0),
+            _ => (4, 6, 0),
+        };
+        assert_eq!(part.steps(), steps);
+        for step in differ..=steps {
+            assert_eq!(part.level(step), whole.level(step + skipped), "{method:?}");
         }
         let level = part.level(0);
         let x = part.add_noise(&scalar(2.0)?, &scalar(-1.0)?, 0)?;

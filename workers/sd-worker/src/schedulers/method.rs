@@ -14,6 +14,8 @@ pub enum Method {
     Euler,
     /// Euler's method with ancestral noise.
     EulerAncestral,
+    /// Heun's method, Karras et al. 2022. All steps except the last one evaluate the network twice.
+    Heun,
     /// DPM-Solver++(2M), Lu et al. 2022.
     DpmSolver2M,
     /// UniPC, Zhao et al. 2023.
@@ -21,21 +23,29 @@ pub enum Method {
 }
 
 /// Name, scheduler class in diffusers, and method.
-const METHODS: [(&str, &str, Method); 6] = [
+const METHODS: [(&str, &str, Method); 7] = [
     ("ddim", "DDIMScheduler", Method::Ddim),
     ("pndm", "PNDMScheduler", Method::Pndm),
     ("euler", "EulerDiscreteScheduler", Method::Euler),
     ("euler-a", "EulerAncestralDiscreteScheduler", Method::EulerAncestral),
+    ("heun", "HeunDiscreteScheduler", Method::Heun),
     ("dpm++2m", "DPMSolverMultistepScheduler", Method::DpmSolver2M),
     ("unipc", "UniPCMultistepScheduler", Method::UniPc),
 ];
 
 impl Method {
     /// All methods.
-    pub const ALL: [Self; 6] =
-        [Self::Ddim, Self::Pndm, Self::Euler, Self::EulerAncestral, Self::DpmSolver2M, Self::UniPc];
+    pub const ALL: [Self; 7] = [
+        Self::Ddim,
+        Self::Pndm,
+        Self::Euler,
+        Self::EulerAncestral,
+        Self::Heun,
+        Self::DpmSolver2M,
+        Self::UniPc,
+    ];
 
-    /// Returns the name: ddim, pndm, euler, euler-a, dpm++2m or unipc.
+    /// Returns the name: ddim, pndm, euler, euler-a, heun, dpm++2m or unipc.
     pub fn name(self) -> &'static str {
         METHODS.iter().find(|(_, _, method)| *method == self).map_or("", |(name, _, _)| name)
     }
@@ -55,7 +65,7 @@ impl Method {
     }
 
     pub(super) fn has_fractional_timesteps(self) -> bool {
-        matches!(self, Self::Euler | Self::EulerAncestral)
+        matches!(self, Self::Euler | Self::EulerAncestral | Self::Heun)
     }
 }
 

@@ -43,8 +43,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image. PNDM has one
-    /// more.
+    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image. PNDM and
+    /// Heun's method have more.
     ///
     /// # Errors
     /// All steps are skipped, or there are more steps than training timesteps.

@@ -82,7 +82,7 @@ async fn the_same_seed_generates_the_same_image() {
 #[tokio::test]
 async fn karras_selects_other_noise_levels() {
     let worker = worker();
-    for scheduler in ["ddim", "pndm", "euler", "euler-a", "dpm++2m", "unipc"] {
+    for scheduler in ["ddim", "pndm", "euler", "euler-a", "heun", "dpm++2m", "unipc"] {
         let [silent, without, with] = [json!(null), json!(false), json!(true)]
             .map(|karras| job(json!({"scheduler": scheduler, "karras": karras})));
         let without = worker.complete(&without).await["image"].clone();
@@ -167,7 +167,7 @@ async fn what_the_mask_keeps_is_kept_bit_for_bit() {
 #[tokio::test]
 async fn xl_supports_all_schedulers() {
     let worker = worker_of(Kind::Xl, &[], None);
-    for scheduler in ["ddim", "pndm", "euler", "euler-a", "dpm++2m", "unipc"] {
+    for scheduler in ["ddim", "pndm", "euler", "euler-a", "heun", "dpm++2m", "unipc"] {
         let made = worker.complete(&job(json!({"scheduler": scheduler, "steps": 3}))).await;
         assert_eq!(picture(&made["image"]).width(), SIDE, "{scheduler}");
     }

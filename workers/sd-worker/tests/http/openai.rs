@@ -153,7 +153,7 @@ async fn models_describe_their_parameters() {
     );
     let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim"});
     assert_eq!((&model["multiple"], &model["defaults"]), (&json!(8), &defaults));
-    assert_eq!(model["schedulers"], json!(["ddim", "pndm", "euler", "euler-a", "dpm++2m", "unipc"]));
+    assert_eq!(model["schedulers"], json!(["ddim", "pndm", "euler", "euler-a", "heun", "dpm++2m", "unipc"]));
     for name in [MODEL, "org/tiny"] {
         assert_eq!(worker.get(&format!("/v1/models/{name}")).await.json(), *model);
     }
