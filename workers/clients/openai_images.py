@@ -57,7 +57,7 @@ check("two images", len(other.data) == 2 and other.data[0].b64_json != other.dat
 for image in other.data:
     check("white on green", colours(picture(image)) == ("white", "green"), colours(picture(image)))
 check("JPEG", base64.b64decode(generate("a red ring on white", steps=1, output_format="jpeg").data[0].b64_json)[:2] == b"\xff\xd8")
-for scheduler in ("euler", "euler-a", "dpm++2m", "unipc"):
+for scheduler in ("pndm", "euler", "euler-a", "heun", "dpm++2m", "unipc"):
     seen = colours(picture(generate("a big red square on blue", extra=dict(scheduler=scheduler)).data[0]))
     check(scheduler, seen == ("red", "blue"), seen)
 

@@ -130,8 +130,8 @@ fn main() -> Result<()> {
     if wanted(Part::Vae) {
         for &side in sides {
             let latents = noise(1, side, model.vae_dtype)?;
-            let decode = || model.vae.decode(&latents)?.to_dtype(DType::F32).map(drop);
-            measure("vae", side, &|| Ok(decode()?))?;
+            let decode = || Ok(model.vae.decode(&latents, &|| Ok(()))?.to_dtype(DType::F32).map(drop)?);
+            measure("vae", side, &decode)?;
         }
     }
     if wanted(Part::Picture) {

@@ -25,6 +25,9 @@ pub enum Error {
 /// Result with the [`enum@Error`] of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Check that is called between parts of a computation, such as for cancellation. Its error ends the computation.
+pub type Check<'a> = &'a dyn Fn() -> Result<()>;
+
 impl Error {
     pub(crate) fn request(message: impl Into<String>) -> Self {
         Self::Request(message.into())

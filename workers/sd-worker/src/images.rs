@@ -6,6 +6,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::prelude::BASE64_STANDARD;
 use image::codecs::jpeg::JpegEncoder;
+use image::codecs::webp::WebPEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub enum Format {
     /// JPEG, lossy and smaller.
     #[serde(alias = "jpg")]
     Jpeg,
+    /// WebP, lossless.
+    Webp,
 }
 
 impl Format {
@@ -37,21 +40,23 @@ impl Format {
     /// # Errors
     /// The encoder fails.
     pub fn base64(self, picture: &Picture) -> crate::Result<String> {
-        let file = match self {
-            Self::Png => picture.png()?,
-            Self::Jpeg => jpeg(picture)?,
-        };
+        let mut file = Vec::new();
+        match self {
+            Self::Png => file = picture.png()?,
+            Self::Jpeg => {
+                encode(picture, JpegEncoder::new_with_quality(&mut file, JPEG_QUALITY), "JPEG")?;
+            }
+            Self::Webp => encode(picture, WebPEncoder::new_lossless(&mut file), "WebP")?,
+        }
         Ok(BASE64_STANDARD.encode(file))
     }
 }
 
-fn jpeg(picture: &Picture) -> crate::Result<Vec<u8>> {
-    let mut file = Vec::new();
+fn encode(picture: &Picture, encoder: impl ImageEncoder, format: &str) -> crate::Result<()> {
     let (width, height) = (picture.width() as u32, picture.height() as u32);
-    JpegEncoder::new_with_quality(&mut file, JPEG_QUALITY)
+    encoder
         .write_image(picture.rgb(), width, height, ExtendedColorType::Rgb8)
-        .map_err(|e| Error::Request(format!("cannot encode a JPEG of {width} x {height} pixels: {e}")))?;
-    Ok(file)
+        .map_err(|e| Error::Request(format!("cannot encode {width} x {height} as {format}: {e}")))
 }
 
 /// An image file in a request.
@@ -138,6 +143,7 @@ mod tests {
             Picture::decode(&file, Limits::default()).unwrap()
         };
         assert_eq!(read(Format::Png), picture);
+        assert_eq!(read(Format::Webp), picture);
         let near = read(Format::Jpeg);
         let difference = near.rgb().iter().zip(picture.rgb()).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
         assert!(difference < 24 && near.width() == 16, "{difference}");

@@ -1,10 +1,10 @@
 //! Job API: image generation that is started by one request and followed by others.
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::IntoResponse;
 use axum::routing::post;
 use serde::Serialize;
 use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
@@ -18,8 +18,9 @@ use crate::picture::Picture;
 use crate::pipeline::Bounds;
 use crate::queue::{Event, Failure, ImageJob};
 use crate::served::{Api, api_error};
-use crate::unfollowed::Unfollowed;
 
+/// Time after which a job without a callback is cancelled if no client follows it.
+pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_FIELDS: SizeNames = ["width", "height"];
 /// Maximum size in bytes of the JSON around an image, and of a progress event.
 const JSON_BYTES: usize = 4 << 10;
@@ -38,7 +39,7 @@ fields! {
         image: String,
         /// Mask of the part to regenerate: its light or transparent pixels.
         mask: String,
-        /// File format of the images: png or jpeg.
+        /// File format of the images: png, jpeg or webp.
         format: Format,
         /// If false, the result is not sent to the callback URL.
         callback: bool,
@@ -99,6 +100,9 @@ pub struct Complete {
     height: usize,
     /// True if the prompt was longer than the model supports and has been truncated.
     truncated: bool,
+    /// Parts of the prompts that do not work as their writer may expect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 fn name(event: &JobEvent) -> Option<&'static str> {
@@ -133,7 +137,6 @@ struct JobsApi {
     jobs: Jobs<JobEvent>,
     worker_id: Arc<str>,
     callback: Option<Callback>,
-    unfollowed: Unfollowed,
 }
 
 /// Returns the routes under `/v1/jobs`. `worker_id` is the name of this worker; `limits` are the limits of
@@ -146,21 +149,9 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
     options.max_log_bytes = max_log_bytes(limits);
     options.max_ended_bytes = options.max_ended_bytes.max(options.max_log_bytes.saturating_mul(MIN_LOGS));
     let jobs = Jobs::new(options, &api.lifecycle);
-    let unfollowed = Unfollowed::default();
-    let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), mark_followed));
-    let state = JobsApi { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
+    let routes = jobs.routes();
+    let state = JobsApi { api, jobs, worker_id: worker_id.into(), callback };
     Router::new().route("/v1/jobs", post(create)).with_state(state).nest("/v1/jobs", routes)
-}
-
-/// Middleware that records that a client follows or cancels a job.
-async fn mark_followed(
-    State(unfollowed): State<Unfollowed>,
-    Path(job_id): Path<String>,
-    request: Request,
-    next: Next,
-) -> Response {
-    unfollowed.stop_watching(&job_id);
-    next.run(request).await
 }
 
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
@@ -187,32 +178,42 @@ async fn create(
     if callback == Some(true) && state.callback.is_none() {
         return Err(ApiError::field("callback", "requires --callback-url"));
     }
-    let canvas = Canvas { width, height, image: image.map(Source::Text), mask: mask.map(Source::Text) };
+    let warnings = parameters.warnings();
+    let canvas = Canvas {
+        width,
+        height,
+        image: image.map(Source::Text),
+        mask: mask.map(Source::Text),
+        transparent_is_mask: false,
+    };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let place = client.acquire(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();
     let images = served.submit(request)?;
-    let job = state.jobs.create(OnDisconnect::Cancel);
+    let callback = state.callback.filter(|_| callback != Some(false));
+    let job = state.jobs.create(match callback {
+        Some(_) => OnDisconnect::Continue,
+        None => OnDisconnect::CancelAfter(ABANDON_TIMEOUT),
+    });
     job.hold(place);
     let job_id = job.id();
     // The last event of the queue is still written to the log.
     let canceller = images.canceller();
     job.on_cancel(move || canceller.cancel());
     tracing::debug!(hive = target.hive_id, job_id, "job queued");
-    let callback = state.callback.filter(|_| callback != Some(false));
-    if callback.is_none() {
-        // Cancellation fails only if the job has already been removed.
-        state.unfollowed.watch(&job_id, move |job_id| drop(state.jobs.cancel(job_id)));
-    }
     let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
-    let reporter =
-        Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
-    tokio::spawn(follow(reporter, images, format.unwrap_or_default(), seed));
+    let reporter = Reporter { job, api: state.api, worker_id: state.worker_id, callback };
+    tokio::spawn(follow(reporter, images, format.unwrap_or_default(), (seed, warnings)));
     Ok(accepted(&job_id))
 }
 
 /// Copies the events of the queue to the log of a job.
-async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: u64) {
+async fn follow(
+    reporter: Reporter,
+    mut images: ImageJob,
+    format: Format,
+    seed_and_warnings: (u64, Vec<String>),
+) {
     while let Some(event) = images.next().await {
         let event = match event {
             Event::Queued { position } => JobEvent::Queued { position },
@@ -225,7 +226,7 @@ async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: 
                 Err(_) => continue,
             },
             Event::Done { pictures, truncated } => {
-                let made = blocking(move || complete(&pictures, format, seed, truncated)).await;
+                let made = blocking(move || complete(&pictures, format, seed_and_warnings, truncated)).await;
                 return reporter.end(made.map(JobEvent::Complete));
             }
             Event::Failed(failure) => return reporter.end(Err(api_error(failure))),
@@ -239,7 +240,12 @@ async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: 
     reporter.end(Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log")));
 }
 
-fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) -> Result<Complete, ApiError> {
+fn complete(
+    pictures: &[Picture],
+    format: Format,
+    (seed, warnings): (u64, Vec<String>),
+    truncated: bool,
+) -> Result<Complete, ApiError> {
     let failed = |error: crate::Error| ApiError::internal(error.to_string());
     let mut images: Vec<String> =
         pictures.iter().map(|picture| format.base64(picture)).collect::<Result<_, _>>().map_err(failed)?;
@@ -250,7 +256,7 @@ fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) ->
     if images.len() == 1 {
         images.clear();
     }
-    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated })
+    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated, warnings })
 }
 
 /// Writer of the result of a job, to its log and the callback URL.
@@ -260,7 +266,6 @@ struct Reporter {
     worker_id: Arc<str>,
     /// Delays shutdown of the worker until the callback has been sent.
     callback: Option<(Callback, WorkGuard)>,
-    unfollowed: Unfollowed,
 }
 
 impl Reporter {
@@ -275,7 +280,6 @@ impl Reporter {
             Err(error) => ("error", JobEvent::from(&error)),
         };
         let job_id = self.job.id();
-        self.unfollowed.stop_watching(&job_id);
         if let Some((callback, work)) = self.callback {
             let outcome = Outcome { job_id: &job_id, worker_id: &self.worker_id, status, event: &event };
             callback.send(&job_id, &outcome, work);

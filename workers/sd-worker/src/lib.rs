@@ -22,7 +22,6 @@
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
 //! | `jobs`, `callback` | job API, and callbacks with the results of jobs |
-//! | `unfollowed` | cancellation of jobs without readers |
 //! | `openai/` | OpenAI's image API |
 //! | `page/` | web page |
 //! | `metrics` | Prometheus metrics |
@@ -45,6 +44,5 @@ pub mod routes;
 pub mod run;
 pub mod schedulers;
 pub mod served;
-pub mod unfollowed;
 
-pub use error::{Error, Result};
+pub use error::{Check, Error, Result};

@@ -30,9 +30,9 @@ fields! {
         seed: u64,
         /// Number of images.
         n: usize,
-        /// ddim, euler, euler-a, dpm++2m or unipc.
+        /// ddim, pndm, euler, euler-a, heun, dpm++2m or unipc.
         scheduler: String,
-        /// If true, Karras noise levels are used, except by ddim.
+        /// If true, Karras noise levels are used, except by ddim and pndm.
         karras: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,
@@ -50,6 +50,8 @@ pub struct Canvas {
     pub image: Option<Source>,
     /// Mask of the part to regenerate.
     pub mask: Option<Source>,
+    /// If true and there is no mask, the transparent part of the image is regenerated.
+    pub transparent_is_mask: bool,
 }
 
 /// Names of the width and height fields in the API of the request.
@@ -84,26 +86,32 @@ fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl Parameters {
+    /// Returns a message for the first LoRA and the first weight in A1111's notation of each prompt, which the model
+    /// reads as text.
+    pub fn warnings(&self) -> Vec<String> {
+        let prompts = [&self.prompt, &self.negative_prompt];
+        prompts.into_iter().flatten().flat_map(|prompt| [lora(prompt), weight(prompt)]).flatten().collect()
+    }
+
     /// Validates the parameters and returns the request for the pipeline.
     ///
     /// # Errors
     /// 400 that names the invalid field.
     pub fn request(self, canvas: Canvas, info: &ModelInfo, names: SizeNames) -> Result<Request, ApiError> {
         let ModelInfo { bounds, defaults, .. } = info;
-        let Canvas { width, height, image, mask } = canvas;
+        let Canvas { width, height, image, mask, transparent_is_mask } = canvas;
         let prompt = body::required(self.prompt, "prompt")?;
         let negative = self.negative_prompt.unwrap_or_default();
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
         let n = self.n.unwrap_or(1);
-        let strength = self.strength.unwrap_or(DEFAULT_STRENGTHS[usize::from(mask.is_some())]);
         body::check(&[
             Limit("prompt", prompt.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("negative_prompt", negative.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("steps", steps as f64, 1.0..=bounds.steps as f64, "steps"),
             Limit("guidance", guidance, 0.0..=100.0, ""),
             Limit("n", n as f64, 1.0..=bounds.pictures as f64, "images"),
-            Limit("strength", strength, f64::MIN_POSITIVE..=1.0, ""),
+            Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
         ])?;
         let method = match &self.scheduler {
             None => None,
@@ -120,9 +128,10 @@ impl Parameters {
                 return invalid(name, "requires an `image`".to_owned());
             }
         }
-        if info.is_inpainting && mask.is_none() {
-            let name = if image.is_none() { "image" } else { "mask" };
-            return invalid(name, "is missing: an inpainting model requires an image and a mask".to_owned());
+        let is_missing =
+            |name| invalid(name, "is missing: an inpainting model requires an image and a mask".to_owned());
+        if info.is_inpainting && image.is_none() {
+            return is_missing("image");
         }
 
         let seed = self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
@@ -160,7 +169,12 @@ impl Parameters {
                 return invalid("image", why);
             }
             (request.width, request.height) = size;
-            request.start = Some(Start { picture, strength, mask: None });
+            let own_mask = match mask.is_none() && transparent_is_mask {
+                true => Mask::decode_transparent(&file, limits),
+                false => Ok(None),
+            };
+            let own_mask = own_mask.or_else(|error| invalid("image", decode_error(&error)))?;
+            request.start = Some(Start { picture, strength: 1.0, mask: own_mask });
         }
         if let (Some(source), Some(start)) = (mask, &mut request.start) {
             let file = source.file().or_else(|why| invalid("mask", why))?;
@@ -174,11 +188,34 @@ impl Parameters {
             }
             start.mask = Some(mask);
         }
+        if let Some(start) = &mut request.start {
+            if info.is_inpainting && start.mask.is_none() {
+                return is_missing("mask");
+            }
+            start.strength = self.strength.unwrap_or(DEFAULT_STRENGTHS[usize::from(start.mask.is_some())]);
+        }
         if let Err(error) = request.scheduler(&info.scheduler) {
             return invalid("steps", format!("are not supported: {error}"));
         }
         Ok(request)
     }
+}
+
+/// Reports `<lora:name:weight>`.
+fn lora(prompt: &str) -> Option<String> {
+    let (_, rest) = prompt.split_once("<lora:")?;
+    let (name, _) = rest.split_once('>')?;
+    Some(format!("<lora:{name}> is read as text; this worker does not support LoRA"))
+}
+
+/// Reports `(words:number)`.
+fn weight(prompt: &str) -> Option<String> {
+    prompt.match_indices(')').find_map(|(end, _)| {
+        let (_, part) = prompt[..end].rsplit_once('(')?;
+        let (_, number) = part.rsplit_once(':')?;
+        number.trim().parse::<f64>().ok()?;
+        Some(format!("({part}) is read as text; this worker does not support weights of words"))
+    })
 }
 
 fn decode_error(error: &crate::Error) -> String {

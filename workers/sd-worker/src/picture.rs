@@ -173,11 +173,33 @@ impl Mask {
     /// # Errors
     /// Returns the errors of [`Picture::decode`].
     pub fn decode(bytes: &[u8], limits: Limits) -> Result<Self> {
-        let decoded = decode(bytes, limits)?.into_luma_alpha8();
-        let by_alpha = decoded.pixels().any(|pixel| pixel.0[1] < 255);
-        let inpaint = |[light, alpha]: [u8; 2]| if by_alpha { alpha < 128 } else { light >= 128 };
-        let pixels = decoded.pixels().map(|pixel| inpaint(pixel.0)).collect();
+        let decoded = decode(bytes, limits)?;
+        if let Some(mask) = Self::of_transparent(&decoded)? {
+            return Ok(mask);
+        }
+        let decoded = decoded.into_luma8();
+        let pixels = decoded.pixels().map(|pixel| pixel.0[0] >= 128).collect();
         Self::new(decoded.width() as usize, decoded.height() as usize, pixels)
+    }
+
+    /// Decodes the transparent part of an image, or returns `None` if all of its pixels are opaque.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Picture::decode`].
+    pub fn decode_transparent(bytes: &[u8], limits: Limits) -> Result<Option<Self>> {
+        Self::of_transparent(&decode(bytes, limits)?)
+    }
+
+    fn of_transparent(decoded: &DynamicImage) -> Result<Option<Self>> {
+        if !decoded.color().has_alpha() {
+            return Ok(None);
+        }
+        let decoded = decoded.to_luma_alpha8();
+        if decoded.pixels().all(|pixel| pixel.0[1] == 255) {
+            return Ok(None);
+        }
+        let pixels = decoded.pixels().map(|pixel| pixel.0[1] < 128).collect();
+        Self::new(decoded.width() as usize, decoded.height() as usize, pixels).map(Some)
     }
 
     /// Returns the width in pixels.

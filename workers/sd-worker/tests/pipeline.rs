@@ -1,7 +1,11 @@
 //! Pipeline tests with random weights: comparison with candle-transformers, and properties of all models.
 mod tiny_model;
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
@@ -109,9 +113,9 @@ fn latents_match_candle_transformers() -> Outcome {
     narrow.insert("quant_conv.bias".into(), bias);
     let vae = vae::AutoEncoderKL::new(VarBuilder::from_tensors(narrow, DType::F32, &device), 3, 3, config)?;
     let theirs = vae.decode(&(&x / 0.5)?)?;
-    assert!(difference(&pipeline.model.vae.decode(&(ours / 0.5)?)?, &theirs)? < 1e-3);
+    assert!(difference(&pipeline.model.vae.decode(&(ours / 0.5)?, &|| Ok(()))?, &theirs)? < 1e-3);
     let picture = input_image()?.to_tensor(&device)?;
-    let moments = pipeline.model.vae.encode(&picture)?;
+    let moments = pipeline.model.vae.encode(&picture, &|| Ok(()))?;
     let (mean, variance) = (moments.narrow(1, 0, 4)?, moments.narrow(1, 4, 4)?.exp()?);
     assert!(difference(&mean, &vae.encode(&picture)?.sample()?)? < 1e-4);
     let noise = normal_batch(&[1], Purpose::Encode, (4, 8, 8), &device)?;
@@ -164,7 +168,7 @@ fn guidance_up_to_1_ignores_the_negative_prompt() -> Outcome {
 }
 
 #[test]
-fn full_strength_ignores_the_input_image() -> Outcome {
+fn full_strength_starts_at_the_first_noise_level() -> Outcome {
     let (_folder, pipeline) = pipeline(Kind::Plain)?;
     let plain = request(&pipeline);
     let from = |strength| -> Outcome<Request> {
@@ -172,7 +176,11 @@ fn full_strength_ignores_the_input_image() -> Outcome {
         Ok(Request { start, ..plain.clone() })
     };
     let fresh = pipeline.latents(&plain, &mut no_cancel)?;
-    assert_eq!(difference(&pipeline.latents(&from(1.0)?, &mut no_cancel)?, &fresh)?, 0.0);
+    assert!(difference(&pipeline.latents(&from(1.0)?, &mut no_cancel)?, &fresh)? > 1e-3);
+    // With a mask, the part in it starts from pure noise.
+    let mask = Some(Mask::new(SIDE, SIDE, vec![true; SIDE * SIDE])?);
+    let masked = Request { start: from(1.0)?.start.map(|start| Start { mask, ..start }), ..plain.clone() };
+    assert!(difference(&pipeline.latents(&masked, &mut no_cancel)?, &fresh)? < 1e-4);
     let encoded = pipeline.encode(&input_image()?, &[1])?;
     let mut last = f32::INFINITY;
     for (strength, steps) in [(0.8, 3), (0.5, 2), (0.3, 1), (0.01, 1)] {
@@ -187,6 +195,34 @@ fn full_strength_ignores_the_input_image() -> Outcome {
         assert!(far > 0.0 && far <= last, "strength {strength}: {far} after {last}");
         last = far;
     }
+    Ok(())
+}
+
+#[test]
+fn cancellation_ends_the_vae() -> Outcome {
+    let (_folder, pipeline) = pipeline(Kind::Plain)?;
+    let flag = Arc::new(AtomicBool::new(false));
+    let request = Request { cancelled: Some(flag.clone()), ..request(&pipeline) };
+    let mut last = 0;
+    let made = pipeline.run(&request, &mut |progress| {
+        last = progress.total;
+        flag.store(progress.step == progress.total, Relaxed);
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(made, Err(Error::Cancelled { step, total }) if step == last && total == last));
+    // While the input image is encoded, before the first step.
+    let start = Some(Start { picture: input_image()?, strength: 0.5, mask: None });
+    let made = pipeline.run(&Request { start, ..request }, &mut |_| panic!("a step"));
+    assert!(matches!(made, Err(Error::Cancelled { step: 0, .. })));
+    // The VAE calls its check before each part.
+    let latents = Tensor::zeros((1, 4, 8, 8), DType::F32, &Device::Cpu)?;
+    let calls = Cell::new(0);
+    let check = || {
+        calls.set(calls.get() + 1);
+        if calls.get() < 2 { Ok(()) } else { Err(Error::Cancelled { step: 1, total: 1 }) }
+    };
+    assert!(pipeline.model.vae.decode(&latents, &check).is_err());
+    assert_eq!(calls.get(), 2);
     Ok(())
 }
 

@@ -294,7 +294,16 @@ fn half_precision_and_split_weights_are_found() -> Outcome {
 #[test]
 fn damaged_and_unsupported_models_are_rejected() -> Outcome {
     type Damage = fn(&Path) -> Outcome;
-    let cases: [(&str, Damage); 19] = [
+    let cases: [(&str, Damage); 22] = [
+        ("with controlnet", |f| edit(&f.join("model_index.json"), &json!({"controlnet": ["a", "B"]}))),
+        ("holds a LoRA adapter", |f| {
+            fs::rename(f.join("model_index.json"), f.join("pytorch_lora_weights.safetensors"))?;
+            Ok(())
+        }),
+        ("ControlNetModel", |f| {
+            fs::remove_file(f.join("model_index.json"))?;
+            Ok(fs::write(f.join("config.json"), r#"{"_class_name": "ControlNetModel"}"#)?)
+        }),
         ("model_index.json", |f| Ok(fs::remove_file(f.join("model_index.json"))?)),
         ("without unet", |f| edit(&f.join("model_index.json"), &json!({"unet": [null, null]}))),
         ("second text encoder", |f| {
@@ -340,6 +349,8 @@ fn damaged_and_unsupported_models_are_rejected() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Plain)?;
     let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
+    let single = Model::load(&path, &Device::Cpu, LoadOptions::default(), |_| ());
+    assert!(single.is_err_and(|error| error.to_string().contains("is a single file")));
     let bytes = fs::read(&path)?;
     fs::write(&path, &bytes[..bytes.len() / 2])?;
     assert!(Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ()).is_err());
@@ -358,8 +369,8 @@ fn all_networks_have_gradients() -> Outcome {
     let text = clip.forward(&Tensor::new(&[[58u32, 3, 59, 59]], &Device::Cpu)?, &[2])?.last;
     let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
     let vae = Vae::new(vb.pp("vae"), &VaeConfig::from_json(&tiny_model::vae_config().to_string())?)?;
-    let moments = vae.encode(&Tensor::randn(0f32, 1.0, (1, 3, 16, 16), &Device::Cpu)?)?;
-    let decoded = vae.decode(&moments.narrow(1, 0, 4)?)?;
+    let moments = vae.encode(&Tensor::randn(0f32, 1.0, (1, 3, 16, 16), &Device::Cpu)?, &|| Ok(()))?;
+    let decoded = vae.decode(&moments.narrow(1, 0, 4)?, &|| Ok(()))?;
     let loss = (unet.forward(&x, &[300.0], &text, None)?.sqr()?.sum_all()? + decoded.sqr()?.sum_all()?)?;
     let grads = (loss + moments.sqr()?.sum_all()?)?.backward()?;
     for (name, var) in weights.data().lock().expect("no panic").iter() {

@@ -18,7 +18,7 @@ fn published_files_are_parsed() -> Outcome {
             "trained_betas": null, "clip_sample": false}"#,
         "StableDiffusionPipeline",
     )?;
-    assert_eq!(v1, SchedulerConfig { spacing: None, ..Default::default() });
+    assert_eq!(v1, SchedulerConfig { spacing: None, method: Method::Pndm, ..Default::default() });
     let turbo = SchedulerConfig::from_json(
         &file(
             "EulerAncestralDiscreteScheduler",
@@ -151,6 +151,7 @@ fn unsupported_settings_are_named_in_the_error() {
         ("DPMSolverMultistepScheduler", "solver_type", r#""heun""#),
         ("EulerDiscreteScheduler", "interpolation_type", r#""log_linear""#),
         ("EulerDiscreteScheduler", "timestep_type", r#""continuous""#),
+        ("PNDMScheduler", "skip_prk_steps", "false"),
         ("UniPCMultistepScheduler", "disable_corrector", "[0, 1]"),
         ("UniPCMultistepScheduler", "predict_x0", "false"),
     ];

@@ -37,8 +37,6 @@ pub enum Others {
     Invalid,
     /// Unknown fields are rejected with `unsupported_parameter`, unless a table lists this value.
     Unsupported(&'static [Table]),
-    /// Unknown fields are ignored. Fields in the table are rejected unless it lists the value.
-    Ignored(Table),
 }
 
 /// Unsupported fields, each with its values without effect, as JSON or as a string; `*` matches any value.
@@ -47,19 +45,15 @@ pub type Table = &'static [(&'static str, &'static [&'static str])];
 impl Others {
     /// Returns the error code if this field is rejected.
     fn refuse(self, name: &str, value: &Value) -> Option<&'static str> {
-        let (tables, unlisted): (&[Table], bool) = match &self {
-            Others::Invalid => return Some("invalid_value"),
-            Others::Unsupported(tables) => (tables, true),
-            Others::Ignored(table) => (std::slice::from_ref(table), false),
-        };
+        let Others::Unsupported(tables) = self else { return Some("invalid_value") };
         if value.is_null() {
             return None;
         }
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let row = tables.iter().copied().flatten().find(|(field, _)| *field == name);
-        let refused =
-            row.map_or(unlisted, |(_, harmless)| !harmless.iter().any(|one| *one == "*" || *one == text));
-        refused.then_some("unsupported_parameter")
+        let accepted =
+            row.is_some_and(|(_, harmless)| harmless.iter().any(|one| *one == "*" || *one == text));
+        (!accepted).then_some("unsupported_parameter")
     }
 }
 
@@ -274,7 +268,7 @@ impl<'de, T: Fields> Deserialize<'de> for Nested<T> {
 
 /// Converts the error for the value at `at` of the body `text`.
 fn data_error(at: &Path, error: &serde_json::Error, text: &str) -> ApiError {
-    let message = truncated(error.to_string());
+    let message = truncated(without_rust_types(error.to_string()));
     let message = match error.classify() {
         Category::Data => message,
         // serde_json also reports values that it cannot represent, and a number in place of a variant's name, as syntax
@@ -317,6 +311,19 @@ const NAMED: [&str; 4] = [MISSING, "duplicate field `", UNSUPPORTED, UNKNOWN];
 const NOT_SUPPORTED: &str = "is not supported by this server";
 const NOT_A_FIELD: &str = "is not a field of this request body";
 
+/// Replaces the name of a Rust type at the end of serde's message.
+fn without_rust_types(message: String) -> String {
+    let Some((start, rest)) = message.rsplit_once("expected ") else { return message };
+    let name = rest.split(' ').next().unwrap_or_default();
+    let words = match name {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        _ => return message,
+    };
+    format!("{start}expected {words}{}", &rest[name.len()..])
+}
+
 /// Maximum number of characters of a field name in an error.
 const MAX_NAME_CHARS: usize = 64;
 /// Maximum number of characters of client input in an error.
@@ -358,17 +365,16 @@ mod tests {
             let body: Map<String, Value> = serde_json::from_str(body).unwrap();
             body.iter().find_map(|(name, value)| others.refuse(name, value))
         };
-        for (body, unsupported, ignored) in [
-            (r#"{"user": {"a": 1}, "best_of": 1, "echo": false, "other": null}"#, false, false),
-            (r#"{"best_of": 1.0, "echo": "false"}"#, false, false),
-            (r#"{"best_of": 2}"#, true, true),
-            (r#"{"echo": true}"#, true, true),
-            (r#"{"echo": null}"#, false, false),
-            (r#"{"other": 1}"#, true, false),
+        for (body, refused) in [
+            (r#"{"user": {"a": 1}, "best_of": 1, "echo": false, "other": null}"#, false),
+            (r#"{"best_of": 1.0, "echo": "false"}"#, false),
+            (r#"{"best_of": 2}"#, true),
+            (r#"{"echo": true}"#, true),
+            (r#"{"echo": null}"#, false),
+            (r#"{"other": 1}"#, true),
         ] {
-            let code = |refused: bool| refused.then_some("unsupported_parameter");
-            assert_eq!(of(Others::Unsupported(TABLES), body), code(unsupported), "{body}");
-            assert_eq!(of(Others::Ignored(TABLES[1]), body), code(ignored), "{body}");
+            let code = refused.then_some("unsupported_parameter");
+            assert_eq!(of(Others::Unsupported(TABLES), body), code, "{body}");
             assert_eq!(of(Others::Invalid, body), Some("invalid_value"), "{body}");
         }
     }

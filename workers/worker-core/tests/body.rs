@@ -94,9 +94,19 @@ fn large_input_is_truncated_in_errors() {
 }
 
 #[test]
+fn messages_name_no_rust_types() {
+    for (value, words) in
+        [("-1", "expected a whole number of at least 0"), (r#""expected u64""#, "whole number")]
+    {
+        let error = parse::<Sample>(format!(r#"{{"max_tokens": {value}}}"#).as_bytes()).unwrap_err();
+        assert!(error.message().contains(words) && !error.message().contains("usize"), "{error}");
+    }
+}
+
+#[test]
 fn tuples_of_groups_are_read_in_one_pass() {
     fields! {
-        struct Own, others: Others::Ignored(&[]) => { text: String, }
+        struct Own, others: Others::Unsupported(&[&[("other", &["*"])]]) => { text: String, }
     }
     let body = br#"{"max_tokens": 3, "other": [], "text": "x", "messages": null}"#;
     let (own, ask): (Own, Sample) = parse(body).unwrap();

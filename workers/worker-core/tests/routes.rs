@@ -224,7 +224,7 @@ async fn a_slow_response_is_408() {
 async fn the_request_timeout_does_not_apply_to_started_streams() {
     let lifecycle = ready();
     let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
-    let job = jobs.create(OnDisconnect::Cancel);
+    let job = jobs.create(OnDisconnect::CancelAfter(Duration::from_secs(60)));
     let router =
         App::new(jobs.routes(), lifecycle, Metrics::new()).router(&arguments(&["--request-timeout=1"]));
     let path = format!("/{}/stream", job.id());
@@ -237,6 +237,9 @@ async fn the_request_timeout_does_not_apply_to_started_streams() {
     let (_, body) =
         text(router.clone().oneshot(ask("DELETE", path.trim_end_matches("/stream"))).await.unwrap()).await;
     assert!(body.contains("\"ended\""), "{body}");
+    let (_, body) =
+        text(router.clone().oneshot(ask("GET", path.trim_end_matches("/stream"))).await.unwrap()).await;
+    assert!(body.contains(r#""status":"ended","event":null,"data":7"#), "{body}");
     assert_eq!(rejection(&router, ask("GET", "/x/stream")).await, (404, "job_not_found".into()));
     assert_eq!(rejection(&router, ask("DELETE", "/%ff")).await.0, 400);
 }

@@ -109,6 +109,12 @@ impl Model {
         options: LoadOptions,
         progress: impl Fn(f32) + Send + Sync + 'static,
     ) -> Result<Self> {
+        if let Some(found) = not_a_pipeline(folder) {
+            return Err(Error::model(format!(
+                "{} {found}; a folder in the layout of diffusers, with model_index.json, is required",
+                folder.display()
+            )));
+        }
         let index: Value = json(&folder.join("model_index.json"))?;
         let has = |component: &str| index[component][1].is_string();
         let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
@@ -119,6 +125,9 @@ impl Model {
                     folder.display()
                 )));
             }
+        }
+        if let Some(part) = ["controlnet", "adapter", "prior"].into_iter().find(|component| has(component)) {
+            return Err(Error::model(format!("{}: {class} with {part} is not supported", folder.display())));
         }
         let unet_config = UNetConfig::from_json(&read(&folder.join("unet/config.json"))?)?;
         let vae_config = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;
@@ -337,6 +346,23 @@ impl Component {
         let read = self.read.clone();
         weights::open(&self.files, dtype, device, Box::new(move |bytes| read(bytes)))
     }
+}
+
+/// Returns what `path` holds instead of a pipeline, if it can be recognised.
+fn not_a_pipeline(path: &Path) -> Option<String> {
+    if path.is_file() {
+        return Some("is a single file".to_owned());
+    }
+    if path.join("model_index.json").exists() {
+        return None;
+    }
+    for name in ["pytorch_lora_weights.safetensors", "adapter_config.json"] {
+        if path.join(name).exists() {
+            return Some(format!("holds a LoRA adapter ({name})"));
+        }
+    }
+    let config = json(&path.join("config.json")).ok()?;
+    Some(format!("holds a single component, {}", config["_class_name"].as_str()?))
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -8,7 +8,7 @@ use candle_transformers::models::stable_diffusion::unet_2d_blocks::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::Error;
+use crate::{Check, Error};
 
 const EPS: f64 = 1e-6;
 
@@ -195,27 +195,31 @@ impl Vae {
     /// Returns mean and log variance of their latents: (n, 2 · latent_channels, height / factor, width / factor).
     ///
     /// # Errors
-    /// Shapes or dtypes do not match, or the device fails.
-    pub fn encode(&self, pictures: &Tensor) -> Result<Tensor> {
+    /// Shapes or dtypes do not match, the device fails, or `check`, which is called before each block, fails.
+    pub fn encode(&self, pictures: &Tensor, check: Check) -> crate::Result<Tensor> {
         let mut x = self.encoder.conv_in.forward(pictures)?;
         for block in &self.down {
+            check()?;
             x = block.forward(&x)?;
         }
-        apply_optional(&self.quant, self.encoder.out(&self.encoder.mid.forward(&x, None)?)?)
+        check()?;
+        Ok(apply_optional(&self.quant, self.encoder.out(&self.encoder.mid.forward(&x, None)?)?)?)
     }
 
     /// Decodes latents (n, latent_channels, height, width) to images in approximately [-1, 1]. The latents
     /// must not be multiplied by the scaling factor.
     ///
     /// # Errors
-    /// Shapes or dtypes do not match, or the device fails.
-    pub fn decode(&self, latents: &Tensor) -> Result<Tensor> {
+    /// Shapes or dtypes do not match, the device fails, or `check`, which is called before each block, fails.
+    pub fn decode(&self, latents: &Tensor, check: Check) -> crate::Result<Tensor> {
+        check()?;
         let x = apply_optional(&self.post_quant, latents.clone())?;
         let mut x = self.decoder.mid.forward(&self.decoder.conv_in.forward(&x)?, None)?;
         for block in &self.up {
+            check()?;
             x = block.forward(&x)?;
         }
-        self.decoder.out(&x)
+        Ok(self.decoder.out(&x)?)
     }
 }
 

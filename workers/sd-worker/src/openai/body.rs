@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use worker_core::body::{Others, Table};
 use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
@@ -15,34 +15,59 @@ use crate::served::{ServedModel, api_error};
 /// OpenAI's API has one field for width and height.
 const SIZE_FIELDS: SizeNames = ["size", "size"];
 
-/// Unsupported fields that would change the images, each with the values that have no effect.
-const UNSUPPORTED: Table = &[
+/// Fields of OpenAI's API that the worker does not have, each with the values that do not change the images.
+const WITHOUT_EFFECT: Table = &[
     ("background", &["auto", "opaque"]),
     ("input_fidelity", &["low"]),
+    ("moderation", &["*"]),
     ("output_compression", &["100"]),
     ("partial_images", &["0"]),
-    ("quality", &["auto", "standard"]),
     ("stream", &["false"]),
     ("style", &["vivid"]),
-    ("control_image", &[]),
-    ("loras", &[]),
+    ("user", &["*"]),
 ];
 
 fields! {
     /// OpenAI's fields, in addition to those of [`Parameters`].
-    pub struct Images, others: Others::Ignored(UNSUPPORTED) => {
+    pub struct Images, others: Others::Unsupported(&[WITHOUT_EFFECT]) => {
         /// Name of the model.
         model: String,
         /// Width and height, such as 512x512, or auto.
         size: String,
         /// Must be b64_json.
         response_format: String,
-        /// File format of the images: png or jpeg.
+        /// File format of the images: png, jpeg or webp.
         output_format: Format,
+        /// Quality, which sets the number of steps if `steps` is missing.
+        quality: Quality,
         /// Input image. It is rejected here, because files are accepted in forms only.
         image: Value,
         /// Mask. It is rejected here, because files are accepted in forms only.
         mask: Value,
+    }
+}
+
+/// Quality of the images, in the words of OpenAI's models.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quality {
+    /// Half of the default number of steps.
+    Low,
+    /// The default number of steps.
+    #[serde(alias = "auto", alias = "standard")]
+    Medium,
+    /// One and a half times the default number of steps.
+    #[serde(alias = "hd")]
+    High,
+}
+
+impl Quality {
+    fn steps(self, default: usize) -> usize {
+        match self {
+            Self::Low => default.div_ceil(2),
+            Self::Medium => default,
+            Self::High => (3 * default).div_ceil(2),
+        }
     }
 }
 
@@ -57,6 +82,9 @@ pub struct Answer {
     size: String,
     /// Seed of the first image; seeds increase by 1 from image to image.
     seed: u64,
+    /// Parts of the prompts that do not work as their writer may expect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     data: Vec<Image>,
 }
 
@@ -72,7 +100,7 @@ struct Image {
 pub async fn answer(
     served: Arc<ServedModel>,
     client: &Client,
-    (asked, parameters): ImagesBody,
+    (asked, mut parameters): ImagesBody,
     files: [Option<Vec<u8>>; 2],
 ) -> Result<Json<Answer>, ApiError> {
     served.name.check(asked.model.as_deref())?;
@@ -82,14 +110,24 @@ pub async fn answer(
     }
     let size = asked.size.as_deref().map(size).transpose()?.flatten();
     let format = asked.output_format.unwrap_or_default();
+    let most = served.info.bounds.steps;
+    let steps = |quality: Quality| quality.steps(served.info.defaults.steps).min(most);
+    parameters.steps = parameters.steps.or(asked.quality.map(steps));
+    let warnings = parameters.warnings();
     let [image, mask] = files.map(|file| file.map(Source::File));
-    let canvas = Canvas { width: size.map(|size| size.0), height: size.map(|size| size.1), image, mask };
+    let canvas = Canvas {
+        width: size.map(|size| size.0),
+        height: size.map(|size| size.1),
+        image,
+        mask,
+        transparent_is_mask: true,
+    };
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
     let _place = client.acquire(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
     let data = wait_for_images(served.submit(request)?, format).await?;
-    Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, data }))
+    Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, warnings, data }))
 }
 
 /// Waits until the images are complete and encodes them.
@@ -148,12 +186,16 @@ mod tests {
     fn values_without_effect_are_accepted() {
         for (fields, expected) in [
             (json!({"quality": "standard", "user": "x", "moderation": "low", "style": null}), None),
-            (json!({"quality": "hd"}), Some("quality")),
+            (json!({"quality": "hd"}), None),
+            (json!({"quality": "best"}), Some("quality")),
             (json!({"stream": false, "partial_images": 0, "output_compression": 100}), None),
             (json!({"stream": "false"}), None),
             (json!({"stream": true}), Some("stream")),
             (json!({"background": "transparent"}), Some("background")),
             (json!({"loras": []}), Some("loras")),
+            (json!({"negative_promt": "blue"}), Some("negative_promt")),
+            (json!({"num_inference_steps": 20}), Some("num_inference_steps")),
+            (json!({"cfg_scale": 7, "steps": 3}), Some("cfg_scale")),
         ] {
             let found = from_fields::<ImagesBody>(fields.as_object().unwrap().clone()).err();
             assert_eq!(found.as_ref().and_then(ApiError::param), expected, "{fields}");

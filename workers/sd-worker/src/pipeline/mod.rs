@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 use crate::model::{Model, PreviewMap, Texts, Vae};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
-use crate::{Error, Result};
+use crate::{Check, Error, Result};
 pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
@@ -81,10 +81,12 @@ impl Pipeline {
     /// Returns [`Error::Request`] before any work, [`Error::Cancelled`] if `on_step` breaks, or a device error.
     pub fn run(&self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let latents = self.latents(request, on_step)?;
+        let total = request.scheduler(&self.model.scheduler)?.steps();
+        let check = || request.check_cancelled(total, total);
         let given = request.start.as_ref().and_then(|start| Some((&start.picture, start.mask.as_ref()?)));
         (0..request.seeds.len())
             .map(|i| {
-                let picture = self.decode(&latents.narrow(0, i, 1)?)?;
+                let picture = self.decode_checked(&latents.narrow(0, i, 1)?, &check)?;
                 Ok(match given {
                     Some((given, mask)) => picture.composite(given, mask),
                     None => picture,
@@ -105,9 +107,9 @@ impl Pipeline {
         let group = (self.batch_cells / cells.max(1)).max(1);
         let mut parts = Vec::new();
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
-            let inputs = self.inputs(request, seeds)?;
             let groups = request.seeds.len().div_ceil(group);
             let (before, total) = (i * scheduler.steps(), groups * scheduler.steps());
+            let inputs = self.inputs(request, seeds, &|| request.check_cancelled(before, total))?;
             let mut report = |step: usize, x0: &Tensor| {
                 let map = self.model.preview.as_ref();
                 let progress = Progress { step: before + step, total, first: i * group, x0, map };
@@ -126,9 +128,13 @@ impl Pipeline {
     /// # Errors
     /// The shape is wrong, values are not finite, or the device fails.
     pub fn decode(&self, latents: &Tensor) -> Result<Picture> {
+        self.decode_checked(latents, &|| Ok(()))
+    }
+
+    fn decode_checked(&self, latents: &Tensor, check: Check) -> Result<Picture> {
         let config = self.model.vae.config();
         let scale = Scale { input: 1, output: config.factor() };
-        let rgb = self.with_vae(&(latents / config.scaling_factor)?, scale, Vae::decode)?;
+        let rgb = self.with_vae(&(latents / config.scaling_factor)?, scale, Vae::decode, check)?;
         let mut pictures = Picture::from_tensor(&rgb)?;
         pictures.pop().ok_or_else(|| Error::model("the VAE returned no image"))
     }
@@ -139,13 +145,13 @@ impl Pipeline {
     /// # Errors
     /// The sides are not multiples of the factor of the VAE, or the device fails.
     pub fn encode(&self, picture: &Picture, seeds: &[u64]) -> Result<Tensor> {
-        self.encode_tensor(&picture.to_tensor(&self.model.device)?, seeds)
+        self.encode_tensor(&picture.to_tensor(&self.model.device)?, seeds, &|| Ok(()))
     }
 
-    fn encode_tensor(&self, picture: &Tensor, seeds: &[u64]) -> Result<Tensor> {
+    fn encode_tensor(&self, picture: &Tensor, seeds: &[u64], check: Check) -> Result<Tensor> {
         let Model { vae, device, .. } = &self.model;
         let scale = Scale { input: vae.config().factor(), output: 1 };
-        let moments = self.with_vae(picture, scale, Vae::encode)?;
+        let moments = self.with_vae(picture, scale, Vae::encode, check)?;
         let moments = moments.to_device(device)?;
         let channels = vae.config().latent_channels;
         let mean = moments.narrow(1, 0, channels)?;
@@ -162,10 +168,11 @@ impl Pipeline {
         &self,
         input: &Tensor,
         scale: Scale,
-        apply: fn(&Vae, &Tensor) -> candle_core::Result<Tensor>,
+        apply: fn(&Vae, &Tensor, Check) -> Result<Tensor>,
+        check: Check,
     ) -> Result<Tensor> {
         let run = |(vae, dtype): (&Vae, DType)| {
-            tiled(&input.to_dtype(dtype)?, self.tiling, scale, &|tile| apply(vae, tile))
+            tiled(&input.to_dtype(dtype)?, self.tiling, scale, &|tile| apply(vae, tile, check), check)
         };
         let (vae, dtype) = self.model.active_vae();
         let output = run((vae, dtype))?;
@@ -173,10 +180,10 @@ impl Pipeline {
             return Ok(output);
         }
         self.model.widen_vae()?;
-        Ok(run(self.model.active_vae())?)
+        run(self.model.active_vae())
     }
 
-    fn inputs(&self, request: &Request, seeds: &[u64]) -> Result<BatchInputs> {
+    fn inputs(&self, request: &Request, seeds: &[u64], check: Check) -> Result<BatchInputs> {
         let model = &self.model;
         let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0);
         let prompts: &[&str] = match guidance {
@@ -206,13 +213,12 @@ impl Pipeline {
         };
         let mut inputs = BatchInputs { texts, added, start: None, mask: None, inpaint: None, guidance };
         let Some(start) = &request.start else { return Ok(inputs) };
-        if start.strength < 1.0 || start.mask.is_some() {
-            inputs.start = Some(self.encode(&start.picture, seeds)?);
-        }
+        let picture = start.picture.to_tensor(&model.device)?;
+        inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
         if let Some(mask) = &start.mask {
             let cells = mask.cells(model.vae.config().factor(), &model.device)?;
             if model.is_inpainting() {
-                inputs.inpaint = Some(self.inpaint(&start.picture, mask, &cells, seeds)?);
+                inputs.inpaint = Some(self.inpaint(&picture, mask, &cells, seeds, check)?);
             }
             inputs.mask = Some(cells);
         }
@@ -220,11 +226,17 @@ impl Pipeline {
     }
 
     /// Returns the additional input channels of inpainting UNets: (seeds, 5, height, width).
-    fn inpaint(&self, picture: &Picture, mask: &Mask, cells: &Tensor, seeds: &[u64]) -> Result<Tensor> {
+    fn inpaint(
+        &self,
+        picture: &Tensor,
+        mask: &Mask,
+        cells: &Tensor,
+        seeds: &[u64],
+        check: Check,
+    ) -> Result<Tensor> {
         let device = &self.model.device;
         let keep = (1.0 - mask.cells(1, device)?)?;
-        let masked = picture.to_tensor(device)?.broadcast_mul(&keep)?;
-        let latents = self.encode_tensor(&masked, seeds)?;
+        let latents = self.encode_tensor(&picture.broadcast_mul(&keep)?, seeds, check)?;
         let (n, _, height, width) = latents.dims4()?;
         Ok(Tensor::cat(&[&cells.broadcast_as((n, 1, height, width))?.contiguous()?, &latents], 1)?)
     }
@@ -242,8 +254,9 @@ impl Pipeline {
         let channels = self.model.vae.config().latent_channels;
         let shape = (channels, request.height / factor, request.width / factor);
         let noise = normal_batch(seeds, Purpose::Start, shape, device)?;
-        // At full strength the regenerated part starts from pure noise, as without an input image.
-        let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0);
+        // At full strength the part in a mask starts from pure noise. Without a mask it starts at the first noise level,
+        // at which traces of the image remain, as in diffusers.
+        let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0 && start.mask.is_some());
         let mut latents = match &inputs.start {
             Some(start) if !whole => scheduler.add_noise(start, &noise, 0)?,
             _ => (&noise * scheduler.init_sigma())?,

@@ -1,4 +1,8 @@
 //! Requests to a pipeline and their validation.
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::model::Model;
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
@@ -31,7 +35,7 @@ impl Default for Bounds {
 pub struct Start {
     /// Image of the size of the request.
     pub picture: Picture,
-    /// Fraction of the steps that are computed, in (0, 1]. At 1, nothing of the regenerated part is preserved.
+    /// Fraction of the steps that are computed, in (0, 1]. At 1, nothing of the part in a mask is preserved.
     pub strength: f64,
     /// Mask of the part to regenerate, of the size of the request; `None` regenerates the whole image.
     pub mask: Option<Mask>,
@@ -60,6 +64,8 @@ pub struct Request {
     pub karras: Option<bool>,
     /// Input image; `None` starts from noise.
     pub start: Option<Start>,
+    /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
+    pub cancelled: Option<Arc<AtomicBool>>,
 }
 
 impl Request {
@@ -78,6 +84,16 @@ impl Request {
             method: None,
             karras: None,
             start: None,
+            cancelled: None,
+        }
+    }
+
+    /// # Errors
+    /// Returns [`Error::Cancelled`] with these numbers of steps if the request has been cancelled.
+    pub(super) fn check_cancelled(&self, step: usize, total: usize) -> Result<()> {
+        match &self.cancelled {
+            Some(cancelled) if cancelled.load(Relaxed) => Err(Error::Cancelled { step, total }),
+            _ => Ok(()),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Tiled evaluation of the VAE with overlapping tiles, which bounds memory for large images.
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Tensor};
+
+use crate::{Check, Error, Result};
 
 /// Tile sizes, in cells of latents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +36,14 @@ pub(super) fn tiled(
     tiling: Tiling,
     scale: Scale,
     apply: &dyn Fn(&Tensor) -> Result<Tensor>,
+    check: Check,
 ) -> Result<Tensor> {
     let host = |x: &Tensor| x.to_device(&Device::Cpu)?.to_dtype(DType::F32);
     let (_, _, height, width) = input.dims4()?;
     let (height, width) = (height / scale.input, width / scale.input);
     let side = tiling.side.max(1);
     if height * width <= tiling.untiled_cells || (height <= side && width <= side) {
-        return host(&apply(input)?);
+        return Ok(host(&apply(input)?)?);
     }
     let overlap = tiling.overlap.min(side.saturating_sub(1) / 2);
     let (out_height, out_width) = (height * scale.output, width * scale.output);
@@ -49,15 +52,16 @@ pub(super) fn tiled(
     let mut weights = vec![0f32; out_height * out_width];
     for (top, tall) in tiles(height, side, overlap) {
         for (left, wide) in tiles(width, side, overlap) {
+            check()?;
             let s = scale.input;
             let tile = input.narrow(2, top * s, tall * s)?.narrow(3, left * s, wide * s)?.contiguous()?;
             let tile = host(&apply(&tile)?)?;
             let s = scale.output;
             let (_, c, th, tw) = tile.dims4()?;
             if (th, tw) != (tall * s, wide * s) {
-                candle_core::bail!(
+                return Err(Error::model(format!(
                     "a tile of {tall} x {wide} cells has output size {th} x {tw}, expected a scale of {s}"
-                )
+                )));
             }
             if total.is_empty() {
                 channels = c;
@@ -81,7 +85,7 @@ pub(super) fn tiled(
     for plane in total.chunks_exact_mut(weights.len()) {
         plane.iter_mut().zip(&weights).for_each(|(value, weight)| *value /= weight);
     }
-    Tensor::from_vec(total, (1, channels, out_height, out_width), &Device::Cpu)
+    Ok(Tensor::from_vec(total, (1, channels, out_height, out_width), &Device::Cpu)?)
 }
 
 /// Returns start and length of the tiles along one dimension. The last tile is aligned with the end.
@@ -115,12 +119,28 @@ mod tests {
         for (height, width, side, overlap) in [(13, 9, 4, 1), (8, 8, 8, 2), (5, 21, 6, 2), (7, 3, 5, 9)] {
             let x = Tensor::arange(0f32, (2 * height * width) as f32, &Device::Cpu)?
                 .reshape((1, 2, height, width))?;
-            let twice = |x: &Tensor| x.upsample_nearest2d(2 * x.dim(2)?, 2 * x.dim(3)?)? * 2.0;
+            let twice = |x: &Tensor| Ok((x.upsample_nearest2d(2 * x.dim(2)?, 2 * x.dim(3)?)? * 2.0)?);
             let tiling = Tiling { untiled_cells: 0, side, overlap };
-            let up = tiled(&x, tiling, Scale { input: 1, output: 2 }, &twice)?;
+            let up = tiled(&x, tiling, Scale { input: 1, output: 2 }, &twice, &|| Ok(()))?;
             let difference = (up - twice(&x)?)?.abs()?.max_all()?.to_scalar::<f32>()?;
             assert!(difference < 1e-3, "{height} x {width}: {difference}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_failed_check_ends_the_computation() -> Result<()> {
+        let x = Tensor::zeros((1, 1, 16, 16), DType::F32, &Device::Cpu)?;
+        let (tiling, scale) =
+            (Tiling { untiled_cells: 0, side: 8, overlap: 2 }, Scale { input: 1, output: 1 });
+        let calls = std::cell::Cell::new(0);
+        let same = |x: &Tensor| {
+            calls.set(calls.get() + 1);
+            Ok(x.clone())
+        };
+        let check = || if calls.get() < 2 { Ok(()) } else { Err(Error::request("stop")) };
+        assert!(tiled(&x, tiling, scale, &same, &check).is_err_and(|error| error.to_string() == "stop"));
+        assert_eq!(calls.get(), 2);
         Ok(())
     }
 

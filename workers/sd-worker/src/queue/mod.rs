@@ -106,7 +106,8 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// Cancels the request: immediately if it waits, otherwise after the current step. Its last event is sent.
+    /// Cancels the request: immediately if it waits, otherwise after the current step, or the current block of the VAE. Its
+    /// last event is sent.
     pub fn cancel(&self) {
         self.queue.cancel(&self.entry);
     }

@@ -43,7 +43,8 @@ pub(super) struct QueueEntry {
     events: Mutex<Option<UnboundedSender<Event>>>,
     /// Position that was last reported: number of requests ahead of it.
     position: Mutex<usize>,
-    cancelled: AtomicBool,
+    /// Shared with the request.
+    cancelled: Arc<AtomicBool>,
 }
 
 impl QueueEntry {
@@ -108,16 +109,21 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    pub fn push(&self, request: Request) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
+    pub fn push(
+        &self,
+        mut request: Request,
+    ) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
         self.check_state(&state)?;
         let (events, receiver) = unbounded_channel();
         let position = state.pending();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        request.cancelled = Some(cancelled.clone());
         let entry = Arc::new(QueueEntry {
             request: Mutex::new(Some(request)),
             events: Mutex::new(Some(events)),
             position: Mutex::new(position),
-            cancelled: AtomicBool::new(false),
+            cancelled,
         });
         entry.send(Event::Queued { position });
         state.waiting.push_back(entry.clone());

@@ -41,7 +41,7 @@ pub enum Spacing {
     Linspace,
 }
 
-/// Noise level after the last step. DDIM uses [`SchedulerConfig::set_alpha_to_one`] instead.
+/// Noise level after the last step. DDIM and PNDM use [`SchedulerConfig::set_alpha_to_one`] instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinalSigma {
@@ -83,9 +83,10 @@ pub struct SchedulerConfig {
     pub spacing: Option<Spacing>,
     /// Added to the timesteps of [`Spacing::Leading`].
     pub steps_offset: usize,
-    /// If false, the last step of DDIM ends at the first ᾱ, otherwise without noise. `None` means true.
+    /// If false, the last step of DDIM and PNDM ends at the first ᾱ, otherwise without noise. `None` means true for
+    /// DDIM and false for PNDM.
     pub set_alpha_to_one: Option<bool>,
-    /// If true, all methods except DDIM use the noise levels of Karras et al. (2022).
+    /// If true, all methods except DDIM and PNDM use the noise levels of Karras et al. (2022).
     #[serde(rename = "use_karras_sigmas")]
     pub karras: bool,
     /// If true, β is rescaled to a zero SNR at the last timestep.
@@ -138,12 +139,13 @@ const UNSUPPORTED: [&str; 7] = [
 
 /// Scheduler class, key, and supported values. Some values belong to other classes; diffusers replaces them
 /// by defaults of the class.
-const SUPPORTED: [(&str, &str, &[&str]); 7] = [
+const SUPPORTED: [(&str, &str, &[&str]); 8] = [
     ("DPMSolverMultistepScheduler", "algorithm_type", &["dpmsolver++", "deis"]),
     ("DPMSolverMultistepScheduler", "solver_order", &["2"]),
     ("DPMSolverMultistepScheduler", "solver_type", &["midpoint", "logrho", "bh1", "bh2"]),
     ("EulerDiscreteScheduler", "interpolation_type", &["linear"]),
     ("EulerDiscreteScheduler", "timestep_type", &["discrete"]),
+    ("PNDMScheduler", "skip_prk_steps", &["true"]),
     ("UniPCMultistepScheduler", "disable_corrector", &["[]"]),
     ("UniPCMultistepScheduler", "predict_x0", &["true"]),
 ];
@@ -153,7 +155,7 @@ const NON_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 impl SchedulerConfig {
     /// Parses scheduler_config.json of a model whose pipeline class in diffusers is `pipeline`. DDIM replaces
-    /// classes without a corresponding method, such as PNDM and DDPM, because it uses the same timesteps.
+    /// classes without a corresponding method, such as DDPM, because it uses the same timesteps.
     ///
     /// # Errors
     /// The text is not valid JSON, a value has the wrong type, or a setting is not supported.
@@ -206,12 +208,12 @@ impl SchedulerConfig {
 
     /// Returns the selection of timesteps for `method`.
     pub fn spacing(&self, method: Method) -> Spacing {
-        self.spacing.unwrap_or(if method == Method::Ddim { Spacing::Leading } else { Spacing::Linspace })
+        self.spacing.unwrap_or(if method.has_trained_levels() { Spacing::Leading } else { Spacing::Linspace })
     }
 
-    /// Returns true if the last step of DDIM ends without noise.
-    pub(super) fn ends_at_one(&self) -> bool {
-        self.set_alpha_to_one.unwrap_or(true)
+    /// Returns true if the last step of DDIM or PNDM ends without noise.
+    pub(super) fn ends_at_one(&self, method: Method) -> bool {
+        self.set_alpha_to_one.unwrap_or(method == Method::Ddim)
     }
 }
 

@@ -7,10 +7,15 @@ pub enum Method {
     /// DDIM, Song et al. 2020, with η = 0.
     #[default]
     Ddim,
+    /// PNDM without Runge-Kutta steps (PLMS), Liu et al. 2022, the method of Stable Diffusion 1.5. It evaluates the
+    /// network once more than it has steps.
+    Pndm,
     /// Euler's method as in k-diffusion: the step of DDIM with other timesteps.
     Euler,
     /// Euler's method with ancestral noise.
     EulerAncestral,
+    /// Heun's method, Karras et al. 2022. All steps except the last one evaluate the network twice.
+    Heun,
     /// DPM-Solver++(2M), Lu et al. 2022.
     DpmSolver2M,
     /// UniPC, Zhao et al. 2023.
@@ -18,20 +23,29 @@ pub enum Method {
 }
 
 /// Name, scheduler class in diffusers, and method.
-const METHODS: [(&str, &str, Method); 5] = [
+const METHODS: [(&str, &str, Method); 7] = [
     ("ddim", "DDIMScheduler", Method::Ddim),
+    ("pndm", "PNDMScheduler", Method::Pndm),
     ("euler", "EulerDiscreteScheduler", Method::Euler),
     ("euler-a", "EulerAncestralDiscreteScheduler", Method::EulerAncestral),
+    ("heun", "HeunDiscreteScheduler", Method::Heun),
     ("dpm++2m", "DPMSolverMultistepScheduler", Method::DpmSolver2M),
     ("unipc", "UniPCMultistepScheduler", Method::UniPc),
 ];
 
 impl Method {
     /// All methods.
-    pub const ALL: [Self; 5] =
-        [Self::Ddim, Self::Euler, Self::EulerAncestral, Self::DpmSolver2M, Self::UniPc];
+    pub const ALL: [Self; 7] = [
+        Self::Ddim,
+        Self::Pndm,
+        Self::Euler,
+        Self::EulerAncestral,
+        Self::Heun,
+        Self::DpmSolver2M,
+        Self::UniPc,
+    ];
 
-    /// Returns the name: ddim, euler, euler-a, dpm++2m or unipc.
+    /// Returns the name: ddim, pndm, euler, euler-a, heun, dpm++2m or unipc.
     pub fn name(self) -> &'static str {
         METHODS.iter().find(|(_, _, method)| *method == self).map_or("", |(name, _, _)| name)
     }
@@ -45,8 +59,13 @@ impl Method {
         matches!(self, Self::DpmSolver2M | Self::UniPc)
     }
 
+    /// Returns true if the method visits the training timesteps themselves, without noise levels of its own.
+    pub(super) fn has_trained_levels(self) -> bool {
+        matches!(self, Self::Ddim | Self::Pndm)
+    }
+
     pub(super) fn has_fractional_timesteps(self) -> bool {
-        matches!(self, Self::Euler | Self::EulerAncestral)
+        matches!(self, Self::Euler | Self::EulerAncestral | Self::Heun)
     }
 }
 

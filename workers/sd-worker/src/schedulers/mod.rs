@@ -2,7 +2,7 @@
 //!
 //! Definitions follow diffusers. The schedulers of candle-transformers (DDIM, ancestral Euler, UniPC) are not
 //! used: the last two draw noise on the device, and UniPC uses the noise levels of EDM instead of those of
-//! the training. All five methods are expressed by one table of coefficients ([`Scheduler`]), so that they
+//! the training. All methods are expressed by one table of coefficients ([`Scheduler`]), so that they
 //! handle spacing, final noise level and prediction type identically.
 mod config;
 mod method;
@@ -37,13 +37,14 @@ pub struct Scheduler {
     init_sigma: f64,
     total: usize,
     done: usize,
-    /// Recent predictions of x0, the newest first.
-    x0s: Vec<Tensor>,
+    /// Recent predictions of x0, or outputs of the network, the newest first.
+    history: Vec<Tensor>,
     last_sample: Option<Tensor>,
 }
 
 impl Scheduler {
-    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image.
+    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image. PNDM and
+    /// Heun's method have more.
     ///
     /// # Errors
     /// All steps are skipped, or there are more steps than training timesteps.
@@ -58,7 +59,15 @@ impl Scheduler {
         let exact = method.has_fractional_timesteps() && config.spacing(method) != Spacing::Leading;
         let init_sigma = if exact { grid.levels[skip].sigma } else { 1.0 };
         let steps = solver::steps(config, method, eta, &grid, skip);
-        Ok(Self { total: steps.len(), steps, end, init_sigma, done: 0, x0s: Vec::new(), last_sample: None })
+        Ok(Self {
+            total: steps.len(),
+            steps,
+            end,
+            init_sigma,
+            done: 0,
+            history: Vec::new(),
+            last_sample: None,
+        })
     }
 
     /// Returns the number of steps.
@@ -105,26 +114,30 @@ impl Scheduler {
             return Err(Error::request(format!("all {} steps have already been computed", self.total)));
         };
         let x0 = linear_combination(&[(step.x0[0], sample), (step.x0[1], output)])?;
-        self.x0s.insert(0, x0.clone());
+        self.history.insert(0, if step.from_outputs { output.clone() } else { x0.clone() });
         let corrected = match (&step.correct, &self.last_sample) {
-            (Some(correct), Some(last)) => Some(apply(correct, last, &self.x0s)?),
+            (Some(correct), Some(last)) => Some(apply(correct, last, &self.history)?),
             _ => None,
         };
         let sample = corrected.as_ref().unwrap_or(sample);
-        let mut next = apply(&step.predict, sample, &self.x0s)?;
+        let mut next = apply(&step.predict, sample, &self.history)?;
         if step.noise > 0.0 {
             next = linear_combination(&[(1.0, &next), (step.noise, &noise()?)])?;
         }
         self.last_sample = Some(sample.clone());
-        self.x0s.truncate(3);
+        if step.from_outputs && corrected.is_some() {
+            // PNDM evaluates the network again at the sample that this step corrects.
+            self.history.remove(0);
+        }
+        self.history.truncate(3);
         self.done += 1;
         Ok(StepOutput { sample: next, x0 })
     }
 }
 
-fn apply(of: &solver::Coefficients, sample: &Tensor, x0s: &[Tensor]) -> candle_core::Result<Tensor> {
+fn apply(of: &solver::Coefficients, sample: &Tensor, history: &[Tensor]) -> candle_core::Result<Tensor> {
     let mut terms = vec![(of.sample, sample)];
-    terms.extend(of.x0.iter().copied().zip(x0s));
+    terms.extend(of.x0.iter().copied().zip(history));
     linear_combination(&terms)
 }
 

@@ -95,8 +95,8 @@ pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Re
         return Err(Error::request(format!("{steps} steps: {} supports 1 to {most}", method.name())));
     }
     let mut timesteps = timesteps(config, method, steps);
-    if method == Method::Ddim {
-        let end = if config.ends_at_one() { 1.0 } else { bars[0] };
+    if method.has_trained_levels() {
+        let end = if config.ends_at_one(method) { 1.0 } else { bars[0] };
         let visited = timesteps.iter().map(|t| bars[*t as usize]);
         let levels = visited.chain([end]).map(Level::of_alpha_bar).collect();
         return Ok(Grid { timesteps, levels });

@@ -25,6 +25,8 @@ pub(super) struct Step {
     pub correct: Option<Coefficients>,
     pub predict: Coefficients,
     pub noise: f64,
+    /// If true, the coefficients of the predictions of x0 apply to outputs of the network instead.
+    pub from_outputs: bool,
 }
 
 /// Returns the steps from `start` on. Multistep methods start with order 1.
@@ -36,6 +38,11 @@ pub(super) fn steps(
     start: usize,
 ) -> Vec<Step> {
     let n = grid.timesteps.len();
+    match method {
+        Method::Pndm => return pndm(config.prediction, grid, start),
+        Method::Heun => return heun(config.prediction, grid, start),
+        _ => {}
+    }
     let mut last_order = 0;
     (start..n)
         .map(|i| {
@@ -44,7 +51,7 @@ pub(super) fn steps(
             let mut noise = 0.0;
             let mut correct = None;
             let predict = match method {
-                Method::Ddim | Method::Euler | Method::EulerAncestral => {
+                Method::Ddim | Method::Pndm | Method::Euler | Method::EulerAncestral | Method::Heun => {
                     noise = eta * fresh_noise(level, next);
                     first_order(level, next, noise)
                 }
@@ -70,9 +77,76 @@ pub(super) fn steps(
                 correct,
                 predict,
                 noise,
+                from_outputs: false,
             }
         })
         .collect()
+}
+
+/// Steps of PNDM: those of DDIM, whose ε is extrapolated from up to four outputs of the network. The first step is
+/// repeated with the mean of the outputs at both of its ends.
+fn pndm(prediction: Prediction, grid: &Grid, start: usize) -> Vec<Step> {
+    /// Coefficients of the Adams-Bashforth methods, the newest output first.
+    const WEIGHTS: [&[f64]; 4] = [
+        &[1.0],
+        &[3.0 / 2.0, -1.0 / 2.0],
+        &[23.0 / 12.0, -16.0 / 12.0, 5.0 / 12.0],
+        &[55.0 / 24.0, -59.0 / 24.0, 37.0 / 24.0, -9.0 / 24.0],
+    ];
+    let extrapolated = |evaluated: usize, from: usize, weights: &[f64]| {
+        let (level, next) = (grid.levels[from], grid.levels[from + 1]);
+        let [of_sample, of_output] = epsilon(prediction, level);
+        let epsilon = next.sigma - next.alpha * level.sigma / level.alpha;
+        let sample = next.alpha / level.alpha + epsilon * of_sample;
+        let predict =
+            Coefficients { sample, x0: weights.iter().map(|weight| epsilon * of_output * weight).collect() };
+        Step { from_outputs: true, ..step(prediction, grid, evaluated, predict) }
+    };
+    let n = grid.timesteps.len();
+    let mut steps: Vec<Step> = (start..n).map(|i| extrapolated(i, i, WEIGHTS[(i - start).min(3)])).collect();
+    if start + 1 < n {
+        steps.insert(1, Step { correct: back(), ..extrapolated(start + 1, start, &[0.5, 0.5]) });
+    }
+    steps
+}
+
+/// Steps of Heun's method: a step of Euler's, which is repeated with the mean of the derivatives at both of its ends.
+fn heun(prediction: Prediction, grid: &Grid, start: usize) -> Vec<Step> {
+    let n = grid.timesteps.len();
+    let mut steps = Vec::new();
+    for i in start..n {
+        let (level, next) = (grid.levels[i], grid.levels[i + 1]);
+        steps.push(step(prediction, grid, i, first_order(level, next, 0.0)));
+        if i + 1 < n {
+            let (a, b) = (level.ratio(), next.ratio());
+            let half = next.alpha * (a - b) / 2.0;
+            let x0 = vec![half / b, half / a * (2.0 * b - a) / b];
+            let mean = Coefficients { sample: next.sigma / level.sigma, x0 };
+            steps.push(Step { correct: back(), ..step(prediction, grid, i + 1, mean) });
+        }
+    }
+    steps
+}
+
+/// Returns a step without noise that evaluates the network at level `i`.
+fn step(prediction: Prediction, grid: &Grid, i: usize, predict: Coefficients) -> Step {
+    let level = grid.levels[i];
+    let x0 = x0(prediction, level);
+    Step { timestep: grid.timesteps[i], level, x0, correct: None, predict, noise: 0.0, from_outputs: false }
+}
+
+/// Returns the corrector that goes back to the sample before the previous step.
+fn back() -> Option<Coefficients> {
+    Some(Coefficients { sample: 1.0, x0: Vec::new() })
+}
+
+/// Returns the coefficients of sample and network output in ε.
+fn epsilon(prediction: Prediction, Level { alpha, sigma }: Level) -> [f64; 2] {
+    match prediction {
+        Prediction::Epsilon => [0.0, 1.0],
+        Prediction::VPrediction => [sigma, alpha],
+        Prediction::Sample => [1.0 / sigma, -alpha / sigma],
+    }
 }
 
 fn x0(prediction: Prediction, Level { alpha, sigma }: Level) -> [f64; 2] {

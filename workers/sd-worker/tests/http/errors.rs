@@ -81,12 +81,15 @@ async fn invalid_values_name_their_field() {
         (generations, json!({"size": "128x128"}), "invalid_value", "size"),
         (generations, json!({"size": 32}), "invalid_value", "size"),
         (generations, json!({"response_format": "url"}), "invalid_value", "response_format"),
-        (generations, json!({"output_format": "webp"}), "invalid_value", "output_format"),
+        (generations, json!({"output_format": "gif"}), "invalid_value", "output_format"),
+        (jobs, json!({"device": 3}), "invalid_value", "device"),
         (generations, json!({"image": image}), "invalid_value", "image"),
         (generations, json!({"mask": image}), "invalid_value", "mask"),
         (generations, json!({"stream": true}), "unsupported_parameter", "stream"),
-        (generations, json!({"quality": "hd"}), "unsupported_parameter", "quality"),
+        (generations, json!({"quality": "best"}), "invalid_value", "quality"),
         (generations, json!({"background": "transparent"}), "unsupported_parameter", "background"),
+        (generations, json!({"negative_promt": "blue"}), "unsupported_parameter", "negative_promt"),
+        (generations, json!({"width": 32}), "unsupported_parameter", "width"),
     ];
     for (paths, change, code, param) in table {
         for path in *paths {
@@ -165,6 +168,8 @@ async fn invalid_json_is_4xx() {
         (b"{\"prompt\": \"\xff\xfe\"}", "invalid_utf8"),
         (b"{\"prompt\": \"x\", \"guidance\": 1e999}", "invalid_value"),
         (b"{\"prompt\": \"x\", \"guidance\": NaN}", "invalid_json"),
+        (b"{\"prompt\": \"x\", \"steps\": 1, \"steps\": 1}", "invalid_value"),
+        (b"{\"prompt\": \"x\", \"typo\": null, \"typo\": null}", "invalid_value"),
     ] {
         for path in [JOBS, GENERATIONS] {
             // Trailing data is tested with the generations API only.
@@ -212,6 +217,8 @@ async fn invalid_forms_are_4xx() {
         (vec![image, prompt, ("karras", None, b"maybe".as_slice())], Some("karras")),
         (vec![image, prompt, ("size", None, b"64x64".as_slice())], Some("image")),
         (vec![image, prompt, ("stream", None, b"true".as_slice())], Some("stream")),
+        (vec![image, prompt, ("cfg_scale", None, b"7".as_slice())], Some("cfg_scale")),
+        (vec![image, ("image[]", Some("b.png"), file.as_slice()), prompt], Some("image[]")),
         (vec![image, prompt, ("response_format", None, b"url".as_slice())], Some("response_format")),
         (vec![image, ("prompt", None, b"\xff".as_slice())], Some("prompt")),
         (vec![image, ("prompt", None, long.as_slice())], Some("prompt")),

@@ -1,8 +1,10 @@
 //! OpenAI's image API, metrics and health routes.
+use std::io::Cursor;
+
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, MODEL, SIDE, Worker, form_body, form_request, worker};
+use crate::fixture::{Ask, MODEL, SIDE, Worker, form_body, form_request, with, worker};
 use crate::images::{base64, mask, picture, png};
 
 const GENERATIONS: &str = "/v1/images/generations";
@@ -41,6 +43,42 @@ async fn generations_return_base64() {
         assert_eq!((picture.width(), picture.height()), (40, 24));
     }
     assert_eq!(generated(&worker, json!({"size": "auto"})).await["size"], "32x32");
+}
+
+#[tokio::test]
+async fn quality_sets_the_steps_and_webp_is_lossless() {
+    let worker = with(&["--max-steps", "40"]);
+    let mut computed = 0;
+    // The default is 30 steps.
+    for (quality, steps) in [("low", 15), ("auto", 30), ("hd", 40)] {
+        generated(&worker, json!({"quality": quality, "steps": null})).await;
+        worker.idle().await;
+        computed += steps;
+        assert_eq!(worker.served.queue.status().steps, computed, "{quality}");
+    }
+    let [png, webp] = [json!({"quality": "low"}), json!({"output_format": "webp"})];
+    let [png, webp] = [generated(&worker, png).await, generated(&worker, webp).await];
+    assert_eq!(webp["output_format"], "webp");
+    assert_eq!(picture(&webp["data"][0]["b64_json"]), picture(&png["data"][0]["b64_json"]));
+}
+
+#[tokio::test]
+async fn syntax_of_other_programs_is_reported() {
+    let worker = worker();
+    for (prompt, named) in [
+        ("a circle <lora:ink:0.8>", Some("<lora:ink:0.8>")),
+        ("a (red:1.4) circle", Some("(red:1.4)")),
+        ("a circle (red: not blue), 3:2, a <b>", None),
+    ] {
+        for field in ["prompt", "negative_prompt"] {
+            let warnings = generated(&worker, json!({field: prompt, "steps": 1})).await["warnings"].clone();
+            let job = json!({"prompt": "x", "steps": 1, field: prompt});
+            assert_eq!(worker.complete(&job).await["warnings"], warnings, "{prompt}");
+            let first = warnings[0].as_str();
+            assert_eq!(first.is_some(), named.is_some(), "{prompt}: {warnings}");
+            assert!(named.is_none_or(|part| first.is_some_and(|text| text.contains(part))), "{warnings}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -83,6 +121,27 @@ async fn edits_accept_forms() {
 }
 
 #[tokio::test]
+async fn the_transparent_part_of_an_image_is_its_mask() {
+    let worker = worker();
+    let (given, cover) = (png(SIDE, SIDE), mask(SIDE, SIDE));
+    let mut clear = image::load_from_memory(&given).unwrap().into_rgba8();
+    clear
+        .enumerate_pixels_mut()
+        .filter(|(x, ..)| *x as usize >= SIDE / 2)
+        .for_each(|(.., pixel)| pixel.0[3] = 0);
+    let mut file = Cursor::new(Vec::new());
+    clear.write_to(&mut file, image::ImageFormat::Png).unwrap();
+    let edited = async |files: &[(&str, Option<&str>, &[u8])]| {
+        let fields: [(&str, Option<&str>, &[u8]); 3] =
+            [("prompt", None, b"a red circle"), ("seed", None, b"3"), ("steps", None, b"3")];
+        worker.read(form_request(form_body(&[files, &fields[..]].concat()))).await.json()["data"][0].clone()
+    };
+    let masked = edited(&[("image", Some("a.png"), &given), ("mask", Some("b.png"), &cover)]).await;
+    assert_eq!(edited(&[("image", Some("a.png"), file.get_ref())]).await, masked);
+    assert_ne!(edited(&[("image", Some("a.png"), &given)]).await, masked);
+}
+
+#[tokio::test]
 async fn models_describe_their_parameters() {
     let worker = worker();
     let list = worker.get("/v1/models").await.json();
@@ -94,7 +153,7 @@ async fn models_describe_their_parameters() {
     );
     let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim"});
     assert_eq!((&model["multiple"], &model["defaults"]), (&json!(8), &defaults));
-    assert_eq!(model["schedulers"], json!(["ddim", "euler", "euler-a", "dpm++2m", "unipc"]));
+    assert_eq!(model["schedulers"], json!(["ddim", "pndm", "euler", "euler-a", "heun", "dpm++2m", "unipc"]));
     for name in [MODEL, "org/tiny"] {
         assert_eq!(worker.get(&format!("/v1/models/{name}")).await.json(), *model);
     }

@@ -2,6 +2,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use sd_worker::jobs::ABANDON_TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, Worker, form_body, form_request, get, json_request, read, with, worker};
@@ -89,7 +90,13 @@ async fn disconnection_cancels_requests() {
         let mut body = worker.send(get(sse_url)).await.into_body().into_data_stream();
         assert!(body.next().await.unwrap().is_ok());
     }
+    // Clients may return within the timeout.
+    tokio::time::pause();
+    tokio::time::advance(ABANDON_TIMEOUT - Duration::from_secs(1)).await;
+    assert_eq!(worker.served.queue.status().waiting, 1);
+    tokio::time::advance(Duration::from_secs(2)).await;
     worker.until("the waiting job is removed", |worker| worker.served.queue.status().waiting == 0).await;
+    tokio::time::resume();
     let body = job();
     let response = worker.post(GENERATIONS, &body);
     tokio::select! {

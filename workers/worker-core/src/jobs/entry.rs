@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::WatchStream;
@@ -31,21 +33,51 @@ pub(super) struct Entry {
     cancel: watch::Sender<bool>,
     hook: Mutex<Option<Hook>>,
     readers: AtomicUsize,
-    /// If true, the job is cancelled when its last reader disconnects.
-    cancel_when_unread: bool,
+    /// Number of times that a client has begun to read the log or asked for the state.
+    visits: AtomicUsize,
+    /// Time without readers after which the job is cancelled.
+    abandon_timeout: Option<Duration>,
 }
 
 impl Entry {
-    pub fn new(id: Uuid, cancel_when_unread: bool, work: WorkGuard) -> Entry {
-        Entry {
+    pub fn new(id: Uuid, abandon_timeout: Option<Duration>, work: WorkGuard) -> Arc<Entry> {
+        let entry = Arc::new(Entry {
             id,
             log: Mutex::new(Log { frames: Vec::new(), bytes: 0, work: Some(work), held: Vec::new() }),
             changed: watch::Sender::new(()),
             cancel: watch::Sender::new(false),
             hook: Mutex::new(None),
             readers: AtomicUsize::new(0),
-            cancel_when_unread,
-        }
+            visits: AtomicUsize::new(0),
+            abandon_timeout,
+        });
+        entry.watch();
+        entry
+    }
+
+    /// Cancels the job after its timeout, unless a client visits it before or reads it then.
+    fn watch(self: &Arc<Entry>) {
+        let (Some(timeout), Ok(runtime)) = (self.abandon_timeout, Handle::try_current()) else { return };
+        let (entry, visits) = (Arc::downgrade(self), self.visits.load(Ordering::Acquire));
+        // Start the timeout here, not when the task is first polled.
+        let abandoned = tokio::time::sleep(timeout);
+        runtime.spawn(async move {
+            abandoned.await;
+            let Some(entry) = entry.upgrade() else { return };
+            let is_unread = entry.readers.load(Ordering::Acquire) == 0;
+            if is_unread && entry.visits.load(Ordering::Acquire) == visits && !entry.ended() {
+                tracing::info!(job_id = %entry.id, "cancelling a job that no client follows");
+                entry.cancel();
+            }
+        });
+    }
+
+    /// Records that a client asks for the state of the job. Returns the last frame, and true if the log is closed.
+    pub fn visit(self: &Arc<Entry>) -> (Option<Frame>, bool) {
+        self.visits.fetch_add(1, Ordering::AcqRel);
+        self.watch();
+        let log = self.log.lock();
+        (log.frames.last().cloned(), log.work.is_none())
     }
 
     /// Appends a frame. Returns false if the log is closed or would exceed `limit` bytes.
@@ -132,6 +164,7 @@ pub(super) struct Reader {
 impl Reader {
     pub fn new(entry: Arc<Entry>, next: usize) -> Reader {
         entry.readers.fetch_add(1, Ordering::AcqRel);
+        entry.visits.fetch_add(1, Ordering::AcqRel);
         let changed = WatchStream::new(entry.changed.subscribe());
         Reader { entry, next, changed }
     }
@@ -164,9 +197,8 @@ impl Stream for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let last = self.entry.readers.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last && self.entry.cancel_when_unread && !self.entry.ended() {
-            self.entry.cancel();
+        if self.entry.readers.fetch_sub(1, Ordering::AcqRel) == 1 && !self.entry.ended() {
+            self.entry.watch();
         }
     }
 }

@@ -15,8 +15,9 @@ use crate::sse::{EventName, Frame, respond};
 use crate::{ApiError, sse};
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::response::Response;
-use axum::routing::{delete, get};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::{Json, Router};
 use entry::{Entry, Reader};
 use parking_lot::Mutex;
@@ -65,13 +66,13 @@ impl<E> Options<E> {
     }
 }
 
-/// Behaviour of a job when its last reader disconnects before the end.
+/// Behaviour of a job that no client reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDisconnect {
     /// The job continues.
     Continue,
-    /// The job is cancelled.
-    Cancel,
+    /// The job is cancelled if no client reads it or asks for its state for this time.
+    CancelAfter(Duration),
 }
 
 struct Shared<E> {
@@ -115,7 +116,11 @@ impl<E: Serialize + 'static> Jobs<E> {
     /// Creates a job with a random UUID.
     pub fn create(&self, on_disconnect: OnDisconnect) -> Job<E> {
         let work = self.0.lifecycle.start_work();
-        let entry = Arc::new(Entry::new(Uuid::new_v4(), on_disconnect == OnDisconnect::Cancel, work));
+        let timeout = match on_disconnect {
+            OnDisconnect::Continue => None,
+            OnDisconnect::CancelAfter(timeout) => Some(timeout),
+        };
+        let entry = Entry::new(Uuid::new_v4(), timeout, work);
         self.0.table.lock().insert(entry.clone());
         // The worker may have been aborted since the request arrived.
         if self.0.lifecycle.is_aborted() {
@@ -153,11 +158,28 @@ impl<E: Serialize + 'static> Jobs<E> {
         Ok(respond(reader, self.0.options.done, self.0.options.keep_alive))
     }
 
-    /// Returns the routes `GET /{id}/stream` and `DELETE /{id}`, to be nested under the route that creates jobs.
+    /// Returns the state of a job and its last event, as JSON.
+    ///
+    /// # Errors
+    /// 404 if the id is unknown or the job has been removed.
+    pub fn state(&self, id: &str) -> Result<Response, ApiError> {
+        let entry = self.0.find(id)?;
+        let (last, ended) = entry.visit();
+        let status = if ended { "ended" } else { "running" };
+        let name = last.as_ref().and_then(|frame| frame.name);
+        let event = name.map_or("null".to_owned(), |name| format!("\"{name}\""));
+        // The data is JSON, which may contain images.
+        let data = last.as_ref().map_or("null", |frame| &*frame.data);
+        let body =
+            format!(r#"{{"job_id":"{}","status":"{status}","event":{event},"data":{data}}}"#, entry.id);
+        Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+    }
+
+    /// Returns the routes `GET /{id}/stream`, `GET /{id}` and `DELETE /{id}`, to be nested under the route that creates jobs.
     pub fn routes(&self) -> Router {
         Router::new()
             .route("/{id}/stream", get(Self::get_stream))
-            .route("/{id}", delete(Self::delete))
+            .route("/{id}", get(Self::get_state).delete(Self::delete))
             .with_state(self.clone())
     }
 
@@ -167,6 +189,10 @@ impl<E: Serialize + 'static> Jobs<E> {
         headers: HeaderMap,
     ) -> Result<Response, ApiError> {
         jobs.stream(&id, &headers)
+    }
+
+    async fn get_state(State(jobs): State<Self>, Path(id): Path<String>) -> Result<Response, ApiError> {
+        jobs.state(&id)
     }
 
     async fn delete(State(jobs): State<Self>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {

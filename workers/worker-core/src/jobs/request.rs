@@ -30,8 +30,10 @@ impl Target {
         if self.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
             return Err(ApiError::field("worker_id", format!("must be {worker_id:?}")));
         }
-        match (self.device, served.device().ordinal) {
-            (Some(meant), Some(own)) if meant != own => {
+        // The CPU is device 0.
+        let own = served.device().ordinal.unwrap_or(0);
+        match self.device {
+            Some(meant) if meant != own => {
                 Err(ApiError::field("device", format!("is {meant}, but this worker runs on device {own}")))
             }
             _ => Ok(()),

@@ -137,23 +137,52 @@ async fn a_cancelled_job_can_still_append_events() {
     assert_eq!(rest(reader(&jobs, &id)).await, tokens(0..1));
 }
 
-#[tokio::test]
-async fn disconnection_of_the_last_reader_cancels() {
+#[tokio::test(start_paused = true)]
+async fn jobs_without_readers_are_cancelled_after_the_timeout() {
     let (jobs, _) = jobs(|_| {});
-    for (on_disconnect, cancelled) in [(OnDisconnect::Cancel, true), (OnDisconnect::Continue, false)] {
-        let job = jobs.create(on_disconnect);
-        let (one, two) = (reader(&jobs, &job.id()), reader(&jobs, &job.id()));
-        drop(one);
-        assert!(!job.is_cancelled());
-        drop(two);
-        assert_eq!(job.is_cancelled(), cancelled, "{on_disconnect:?}");
+    let after = |seconds| tokio::time::advance(Duration::from_secs(seconds));
+    let timeout = OnDisconnect::CancelAfter(Duration::from_secs(60));
+    let [unread, read, polled, dropped] = [(); 4].map(|()| jobs.create(timeout));
+    let free = jobs.create(OnDisconnect::Continue);
+    let _reader = reader(&jobs, &read.id());
+    after(59).await;
+    for job in [&dropped, &free] {
+        drop(reader(&jobs, &job.id()));
     }
+    assert!(!unread.is_cancelled());
+    assert!(jobs.state(&polled.id()).is_ok());
+    after(2).await;
+    unread.cancelled().await;
+    assert!(!dropped.is_cancelled() && !polled.is_cancelled());
+    after(60).await;
+    dropped.cancelled().await;
+    polled.cancelled().await;
+    after(3600).await;
+    assert!(!read.is_cancelled() && !free.is_cancelled());
+}
+
+#[tokio::test]
+async fn the_state_has_the_last_event() {
+    let (jobs, _) = jobs(|options| options.name = Some(name));
+    let job = jobs.create(OnDisconnect::Continue);
+    let id = job.id();
+    let state = async || -> Value { serde_json::from_str(&text(jobs.state(&id).unwrap()).await).unwrap() };
+    let silent = json!({"job_id": id, "status": "running", "event": null, "data": null});
+    assert_eq!(state().await, silent);
+    job.push(&Event::Token { i: 3 });
+    let mut expected =
+        json!({"job_id": id, "status": "running", "event": "token", "data": {"type": "token", "i": 3}});
+    assert_eq!(state().await, expected);
+    job.end();
+    expected["status"] = "ended".into();
+    assert_eq!(state().await, expected);
+    assert_eq!(jobs.state("x").unwrap_err().code(), "job_not_found");
 }
 
 #[tokio::test]
 async fn disconnection_after_the_end_does_not_cancel() {
     let (jobs, _) = jobs(|_| {});
-    let job = jobs.create(OnDisconnect::Cancel);
+    let job = jobs.create(OnDisconnect::CancelAfter(Duration::ZERO));
     let (reader, called) = (reader(&jobs, &job.id()), Arc::new(AtomicUsize::new(0)));
     let hook = called.clone();
     job.on_cancel(move || {
@@ -161,6 +190,7 @@ async fn disconnection_after_the_end_does_not_cancel() {
     });
     job.end();
     drop(reader);
+    tokio::task::yield_now().await;
     assert_eq!(called.load(Ordering::Relaxed), 0);
     assert_eq!(Arc::strong_count(&called), 1, "the hook is dropped with the job");
 }
