@@ -4,16 +4,19 @@ use candle_core::Tensor;
 use candle_nn::ops::sigmoid;
 use serde_json::Value;
 
-use super::latent::LatentConfig;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
 mod experts;
+mod fields;
+mod latent;
 
 pub use experts::{
     DEEPSEEK_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES, MIXTRAL_NAMES,
     Projections, QWEN_NAMES, Routing,
 };
+pub use fields::Fields;
+pub use latent::LatentConfig;
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
@@ -189,55 +192,6 @@ pub struct Family {
     pub configure: fn(&mut DecoderConfig, &Fields) -> Result<()>,
 }
 
-/// Fields of a config.json, with the defaults of its family.
-pub struct Fields<'a> {
-    config: &'a Value,
-    defaults: Value,
-}
-
-impl<'a> Fields<'a> {
-    /// Creates them from a config.json and the defaults, a JSON object.
-    ///
-    /// # Errors
-    /// Returns an error if `defaults` is not JSON.
-    pub fn new(config: &'a Value, defaults: &str) -> Result<Self> {
-        Ok(Self { config, defaults: serde_json::from_str(defaults)? })
-    }
-
-    /// Returns a field or its default. Returns `None` for an explicit null.
-    pub fn value(&self, key: &str) -> Option<&Value> {
-        let value = self.config.get(key).or_else(|| self.defaults.get(key));
-        value.filter(|value| !value.is_null())
-    }
-
-    /// Returns a non-negative integer.
-    pub fn size(&self, key: &str) -> Result<Option<usize>> {
-        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
-        let read =
-            |value: &Value| size(value).with_context(|| format!("{key:?} is no whole number, but {value}"));
-        self.value(key).map(read).transpose()
-    }
-
-    /// Returns a required integer of at least 1.
-    pub fn required(&self, key: &str) -> Result<usize> {
-        let size = self.size(key)?.with_context(|| format!("{key:?} is missing"))?;
-        ensure!(size > 0, "{key:?} is 0");
-        Ok(size)
-    }
-
-    /// Returns a number.
-    pub fn number(&self, key: &str) -> Result<Option<f64>> {
-        let read =
-            |value: &Value| value.as_f64().with_context(|| format!("{key:?} is no number, but {value}"));
-        self.value(key).map(read).transpose()
-    }
-
-    /// Returns true if the field is `true`.
-    pub fn flag(&self, key: &str) -> bool {
-        self.value(key) == Some(&Value::Bool(true))
-    }
-}
-
 impl DecoderConfig {
     /// Reads a config.json, or GGUF metadata converted to its fields.
     ///
@@ -279,7 +233,7 @@ impl DecoderConfig {
         );
         let attention_bias = fields.flag("attention_bias");
         // Gemma's published files have "hidden_act": "gelu", which transformers ignores.
-        let activation = fields.value("hidden_activation").or(fields.defaults.get("hidden_activation"));
+        let activation = fields.value("hidden_activation").or(fields.default_value("hidden_activation"));
         let activation = activation.or_else(|| fields.value("hidden_act"));
         // Limits the number of layers, which the experts' configuration allocates.
         let windows = windows(&fields, family)?;

@@ -2,38 +2,19 @@
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::config::{Family, Fields, WindowPredicate};
+use super::config::Family;
 use super::sentence::CLASSIFIER;
 
 mod dense;
 mod gguf;
 mod mixtures;
+mod windows;
 
 pub use gguf::from_gguf;
 
 /// Returns all supported model families.
 pub fn all_families() -> impl Iterator<Item = &'static Family> {
     dense::FAMILIES.iter().chain(mixtures::FAMILIES)
-}
-
-fn all_layers(_: &Fields) -> Result<WindowPredicate> {
-    Ok(Box::new(|_| true))
-}
-
-fn no_layers(_: &Fields) -> Result<WindowPredicate> {
-    Ok(Box::new(|_| false))
-}
-
-/// Selects the layers from `max_window_layers` on, if windows are enabled.
-fn layers_from_max_window_layers(fields: &Fields) -> Result<WindowPredicate> {
-    let (on, first) = (fields.flag("use_sliding_window"), fields.size("max_window_layers")?.unwrap_or(0));
-    Ok(Box::new(move |layer| on && layer >= first))
-}
-
-/// Selects all layers except the last of each group of `sliding_window_pattern`.
-fn all_but_last_of_group(fields: &Fields) -> Result<WindowPredicate> {
-    let group = fields.required("sliding_window_pattern")?;
-    Ok(Box::new(move |layer| !(layer + 1).is_multiple_of(group)))
 }
 
 fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -2,7 +2,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Fields;
+use super::fields::Fields;
 
 /// Names of the tensors of experts in safetensors, relative to the layer's prefix. GGUF files of all families have the
 /// same names.

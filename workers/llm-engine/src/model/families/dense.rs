@@ -2,7 +2,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
+use super::windows::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{DecoderConfig, Family, Fields, NormKind, QueryKeyNorm};
 use crate::model::roles::Role;
 use crate::model::rope::{Rope, Scaling};

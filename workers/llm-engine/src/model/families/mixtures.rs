@@ -3,12 +3,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::dense::granite;
-use super::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
+use super::windows::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{
     Activation, DEEPSEEK_NAMES, DecoderConfig, ExpertGroups, ExpertsConfig, Family, Fields, GPT_OSS_NAMES,
-    GRANITE_NAMES, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
+    GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
 };
-use crate::model::latent::LatentConfig;
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
 

@@ -2,8 +2,9 @@
 use anyhow::Result;
 
 use super::{Matrix, TensorRows, Weights};
+use crate::model::config::LatentConfig;
 use crate::model::config::NormKind;
-use crate::model::latent::{Expansion, LatentConfig, LatentProjections};
+use crate::model::latent::{Expansion, LatentProjections};
 use crate::model::layers::Linear;
 use crate::model::roles::Role;
 
