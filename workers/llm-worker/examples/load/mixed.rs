@@ -31,7 +31,7 @@ const PROMPTS: [&str; 8] = [
 ];
 
 /// Maximum number of rounds that are added to tell a leak from memory that is allocated once.
-const MAX_FURTHER_ROUNDS: usize = 4;
+const MAX_FURTHER_ROUNDS: usize = 8;
 /// Duration of such a round.
 const FURTHER_ROUND: Duration = Duration::from_secs(5);
 /// Maximum duration of a request.
@@ -124,7 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     }
     let mut held = load.idle_memory()?;
     let mut leaked = held.saturating_sub(before);
-    // A batch size that occurs for the first time needs memory for its graph. A leak grows in every round.
+    // A step whose shape occurs for the first time needs memory for its graph. A leak grows in every round.
     for _ in 0..MAX_FURTHER_ROUNDS {
         if leaked == 0 {
             break;
