@@ -41,7 +41,7 @@ mod tests {
             (&[1, 2, 3, 4, 5, 1, 2][..], 1..=3, vec![3, 4, 5]),
             // The longer match wins over the later one.
             (&[7, 1, 2, 8, 9, 6, 1, 2, 3, 7, 1, 2], 1..=3, vec![8, 9, 6]),
-            // Of equal ones, the later wins.
+            // The later of two equally long matches wins.
             (&[1, 2, 8, 1, 2, 9, 1, 2], 1..=2, vec![9, 1, 2]),
             // Repetitions continue.
             (&[5, 5], 1..=2, vec![5, 5, 5]),

@@ -72,7 +72,7 @@ fn the_draft_model_reads_prompts_in_chunks() {
     let rows = || calls.steps.lock().unwrap().iter().map(|(_, rows)| rows).sum::<usize>();
     let before = rows();
     assert!(before < 150 + 2 * 40, "positions are computed once: {before}");
-    // The same prompt is in shared blocks, and the draft model has computed them.
+    // Shared blocks hold this prompt already, and the draft model has computed them.
     let again = read(engine.submit(request(prompt, 40)).unwrap());
     assert_eq!((&again.tokens, again.usage().cached_tokens > 100), (&output.tokens, true));
     assert!(rows() - before < 100, "{}", rows() - before);

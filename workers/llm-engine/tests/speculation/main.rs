@@ -105,7 +105,7 @@ fn a_draft_model_changes_no_text() {
         assert!(loaded.bytes > alone.bytes - alone.cache_bytes && loaded.cache_bytes <= 8 << 20);
         let blocks = loaded.model.capacity().blocks;
         assert!(blocks < alone.model.capacity().blocks, "the caches share the memory");
-        // The same number of blocks results from the size of both caches.
+        // Loading with the size of both caches gives as many blocks.
         let again = LoadOptions { cache_bytes: Some(loaded.cache_bytes), ..limits() };
         let again = load_with_draft(&tiny_llama(), &draft, &device, again, &mut |_| ()).unwrap();
         assert_eq!((again.model.capacity().blocks, again.cache_bytes), (blocks, loaded.cache_bytes));
