@@ -24,11 +24,10 @@ pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
     if !device.state().has_product_library()? {
         return Ok(None);
     }
-    let dtypes = match x.dtype() {
+    let (dtype, out_dtype) = match x.dtype() {
         DType::F16 if !device.state().drops_denormals() => (DType::F16, DType::F16),
         _ => (DType::BF16, DType::F32),
     };
-    let (dtype, out_dtype) = dtypes;
     let narrow;
     let rows = if x.dtype() == dtype {
         x.contiguous_ptr(layout, OP)?
@@ -51,7 +50,7 @@ pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
         let ptr = offset_by_elements(dst.slice.ptr(), out_dtype, first);
         let out = Output { device, ptr, row_stride: n, batch_stride: m * n };
         // SAFETY: the operands have m and `columns` rows of k; the output has m rows of n, of which `columns` from `first`.
-        unsafe { library_product(dtypes, (m, columns, k), rows, to, &out)? };
+        unsafe { library_product((dtype, out_dtype), (m, columns, k), rows, to, &out)? };
     }
     Ok(Some(dst))
 }
