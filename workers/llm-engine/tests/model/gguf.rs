@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use super::configs::{Case, named};
 use super::reference::{self, last, tokens};
-use super::steps::{Runner, close, device, load, load_with, run, run_blocks};
+use super::steps::{
+    LENGTHS, Runner, close, device, load, load_on_cpu, load_with, run, run_blocks, run_on_cpu,
+};
 
 /// Tensor names of safetensors, and those that llama.cpp's converter writes.
 const NAMES: &[(&str, &str)] = &[
@@ -288,6 +290,7 @@ fn file(
     (write(folder, &metadata(arch, &case.config), &tensors, dtype, others), model)
 }
 
+/// Runs on the CPU only: on the device, only the names of floats differ from safetensors.
 #[test]
 fn float_tensors_match_candle_transformers() {
     for (arch, name) in [
@@ -302,7 +305,7 @@ fn float_tensors_match_candle_transformers() {
         println!("{name}");
         let folder = tempfile::tempdir().unwrap();
         let (path, mut model) = file(folder.path(), arch, &named(name), GgmlDType::F32, &[]);
-        run(load(&path), &mut model, 1e-4);
+        run_on_cpu(Runner::new(load_on_cpu(&path), &LENGTHS), &mut model);
     }
 }
 
@@ -314,7 +317,7 @@ fn float_tensors_of_gemma3_match_candle_transformers() {
     case.config["num_hidden_layers"] = 7.into();
     let folder = tempfile::tempdir().unwrap();
     let (path, mut model) = file(folder.path(), "gemma3", &case, GgmlDType::F32, &[]);
-    run(load(&path), &mut model, 1e-4);
+    run_on_cpu(Runner::new(load_on_cpu(&path), &LENGTHS), &mut model);
 }
 
 /// Converters store Llama 3's scaling as a tensor of frequency divisors.
@@ -336,7 +339,7 @@ fn stored_divisors_replace_llama3_scaling() {
     case.config["rope_scaling"] = Value::Null;
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), &metadata("llama", &case.config), &tensors, GgmlDType::F32, &[]);
-    run(load(&path), &mut model, 1e-4);
+    run_on_cpu(Runner::new(load_on_cpu(&path), &LENGTHS), &mut model);
 }
 /// A window of 0 means none. YaRN's attention factor is stored relative to the paper's.
 #[test]

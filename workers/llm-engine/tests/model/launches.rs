@@ -1,9 +1,9 @@
 //! Launches of the engine's steps on a stream of its own.
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
-use candle_core::Device;
 use candle_core::quantized::GgmlDType;
-use llm_engine::model::decoder::Decoder;
+use candle_core::{Device, Tensor};
 use llm_engine::model::{LoadOptions, load_decoder};
 use serde_json::json;
 
@@ -44,57 +44,71 @@ fn case(name: &str, layers: usize) -> Case {
     case
 }
 
-/// Writes a model as safetensors, or as GGUF in Q4_K.
-fn write(folder: &tempfile::TempDir, case: &Case, arch: Option<&str>) -> PathBuf {
-    let (_, weights) = reference::model(case);
-    let Some(arch) = arch else {
-        let mut config = case.config.clone();
-        config["torch_dtype"] = "float16".into();
-        reference::write(folder.path(), &config, &weights, 1);
-        return folder.path().into();
-    };
-    let mut config = case.config.clone();
-    config["sliding_window_pattern"] = serde_json::Value::Null;
-    let tensors = gguf::convert(arch, &config, &weights);
-    gguf::write(folder.path(), &gguf::metadata(arch, &config), &tensors, GgmlDType::Q4K, &[])
+/// Configuration and weights of a model with a number of layers.
+struct Model {
+    case: Case,
+    weights: HashMap<String, Tensor>,
 }
 
-/// Loads a model on a stream of its own.
-fn load(name: &str, arch: Option<&str>, layers: usize) -> (Decoder, Device) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = write(&folder, &case(name, layers), arch);
-    device();
-    let device = Device::new_rocm_with_stream(0).unwrap();
-    let options = LoadOptions { cache_bytes: Some(1 << 20), ..LoadOptions::default() };
-    (load_decoder(&path, &device, options, &mut |_| ()).unwrap(), device)
-}
+impl Model {
+    fn new(name: &str, layers: usize) -> Self {
+        let case = case(name, layers);
+        let (_, weights) = reference::model(&case);
+        Self { case, weights }
+    }
 
-/// Returns the launches of a step with `rows` rows of each sequence, after some tokens.
-fn launches(name: &str, arch: Option<&str>, layers: usize, rows: &[usize]) -> usize {
-    let (model, device) = load(name, arch, layers);
-    let mut runner = Runner::new(model, &vec![120; rows.len()]);
-    let first: Vec<_> = (0..rows.len()).map(|index| (index, 3, true)).collect();
-    let next: Vec<_> = rows.iter().enumerate().map(|(index, rows)| (index, *rows, true)).collect();
-    runner.step(&first);
-    let count = || device.as_rocm_device().unwrap().kernels_launched() as usize;
-    let before = count();
-    runner.step(&next);
-    count() - before
+    /// Writes the model as safetensors, or as GGUF in Q4_K.
+    fn write(&self, folder: &Path, arch: Option<&str>) -> PathBuf {
+        let mut config = self.case.config.clone();
+        let Some(arch) = arch else {
+            config["torch_dtype"] = "float16".into();
+            reference::write(folder, &config, &self.weights, 1);
+            return folder.into();
+        };
+        config["sliding_window_pattern"] = serde_json::Value::Null;
+        let tensors = gguf::convert(arch, &config, &self.weights);
+        gguf::write(folder, &gguf::metadata(arch, &config), &tensors, GgmlDType::Q4K, &[])
+    }
+
+    /// Loads the model on a stream of its own, and returns the launches of steps, each of which computes so many rows of
+    /// each of its sequences, after three tokens.
+    fn launches(&self, arch: Option<&str>, steps: &[&[usize]]) -> Vec<usize> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = self.write(folder.path(), arch);
+        device();
+        let device = Device::new_rocm_with_stream(0).unwrap();
+        let options = LoadOptions { cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+        let model = load_decoder(&path, &device, options, &mut |_| ()).unwrap();
+        let count = || device.as_rocm_device().unwrap().kernels_launched() as usize;
+        let mut runner = Runner::new(model, &vec![120; steps.iter().map(|rows| rows.len()).sum()]);
+        let mut first = 0;
+        let launches = steps.iter().map(|rows| {
+            let sequences = first..first + rows.len();
+            first = sequences.end;
+            let prompts: Vec<_> = sequences.clone().map(|index| (index, 3, true)).collect();
+            let next: Vec<_> = sequences.zip(*rows).map(|(index, rows)| (index, *rows, true)).collect();
+            runner.step(&prompts);
+            let before = count();
+            runner.step(&next);
+            count() - before
+        });
+        launches.collect()
+    }
 }
 
 #[test]
 fn a_decoding_step_takes_few_launches() {
     for (arch, name) in FAMILIES {
+        let models = [2, 4].map(|layers| Model::new(name, layers));
         for arch in [None, Some(arch)] {
-            let [two, four] = [2, 4].map(|layers| launches(name, arch, layers, &[1]));
-            let per_layer = (four - two).div_ceil(2);
-            let besides = two - 2 * per_layer;
+            let [two, four] = models.each_ref().map(|model| model.launches(arch, &[&[1], &[1, 1, 1]]));
+            let per_layer = (four[0] - two[0]).div_ceil(2);
+            let besides = two[0] - 2 * per_layer;
             println!("{name} {arch:?}: {per_layer} launches per layer, {besides} besides");
             assert!(per_layer <= PER_LAYER, "{name} {arch:?}: {per_layer} launches per layer");
             assert!(besides <= BESIDES, "{name} {arch:?}: {besides} launches besides the layers");
             assert!(per_layer >= 4, "{name} {arch:?}: only {per_layer} launches per layer were counted");
-            let [two, four] = [2, 4].map(|layers| launches(name, arch, layers, &[1, 1, 1]));
-            let of_batch = (four - two).div_ceil(2);
+            let of_batch = (four[1] - two[1]).div_ceil(2);
             println!("{name} {arch:?}: {of_batch} launches per layer for three texts");
             assert!(arch.is_some() || of_batch <= PER_LAYER, "{name}: {of_batch} launches for three texts");
         }
@@ -104,8 +118,9 @@ fn a_decoding_step_takes_few_launches() {
 #[test]
 fn a_decoding_step_of_a_mixture_takes_few_launches() {
     for (arch, name, most) in MIXTURES {
+        let models = [2, 4].map(|layers| Model::new(name, layers));
         for arch in [None, Some(arch)] {
-            let [two, four] = [2, 4].map(|layers| launches(name, arch, layers, &[1]));
+            let [two, four] = models.each_ref().map(|model| model.launches(arch, &[&[1]])[0]);
             let per_layer = (four - two).div_ceil(2);
             println!("{name} {arch:?}: {per_layer} launches per layer");
             assert!(per_layer <= most, "{name} {arch:?}: {per_layer} launches per layer");
@@ -116,7 +131,7 @@ fn a_decoding_step_of_a_mixture_takes_few_launches() {
 /// The number of launches for a prompt does not depend on its length.
 #[test]
 fn a_prompt_is_written_in_one_launch_per_layer() {
-    let [short, long] = [70, 110].map(|rows| launches("llama", None, 2, &[rows]));
-    println!("{short} and {long} launches");
-    assert_eq!(short, long);
+    let launches = Model::new("llama", 2).launches(None, &[&[70], &[110]]);
+    println!("{launches:?} launches");
+    assert_eq!(launches[0], launches[1]);
 }

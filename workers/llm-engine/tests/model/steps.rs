@@ -47,6 +47,13 @@ pub fn load_with(path: &Path, options: LoadOptions) -> Decoder {
     load_decoder(path, &device().0, options, &mut |_| ()).unwrap()
 }
 
+/// Loads a model in f32 on the CPU.
+pub fn load_on_cpu(path: &Path) -> Decoder {
+    let options =
+        LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+    load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap()
+}
+
 /// Returns a deterministic generator of numbers between -1 and 1 that are exact in f16.
 pub fn random(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -161,9 +168,12 @@ pub fn run_blocks(model: Decoder, reference: &mut Reference) {
     assert!(off[off.len() / 2] <= limit, "{off:?}");
 }
 
+/// Numbers of tokens of the texts of [`run_texts`].
+pub const LENGTHS: [usize; 3] = [40, 30, 40];
+
 /// Runs a prompt in two chunks beside others, a sequence that shares a block, and decoding beyond any window.
 pub fn run(model: Decoder, reference: &mut Reference, exact: f32) -> Vec<f32> {
-    run_texts(Runner::new(model, &[40, 30, 40]), reference, exact)
+    run_texts(Runner::new(model, &LENGTHS), reference, exact)
 }
 
 /// Like [`run`], with the texts of a runner.
@@ -188,4 +198,11 @@ pub fn run_texts(mut runner: Runner, reference: &mut Reference, exact: f32) -> V
     runner.check_step(&[(0, 1, true), (1, rows, true)], reference, tolerance);
     runner.check_step(&[(1, 1, true), (2, 1, true)], reference, tolerance);
     runner.errors
+}
+
+/// Like [`run_texts`], for a model of [`load_on_cpu`].
+pub fn run_on_cpu(runner: Runner, reference: &mut Reference) {
+    let worst = run_texts(runner, reference, 1e-4).into_iter().fold(0f32, f32::max);
+    println!("on the CPU: worst {worst}");
+    assert!(worst <= 1e-4, "{worst}");
 }

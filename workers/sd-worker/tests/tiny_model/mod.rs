@@ -1,7 +1,8 @@
 //! Small test models with random weights in the layout of diffusers.
 #![allow(dead_code)]
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
@@ -109,8 +110,42 @@ fn component(
     Ok(fs::write(folder.join("config.json"), text)?)
 }
 
-/// Writes a model of the given kind to `folder`.
+/// Writes a model of the given kind to `folder`. Its random weights are drawn once per process.
 pub fn write(folder: &Path, kind: Kind) -> Outcome {
+    static DRAWN: Mutex<Vec<(Kind, Files)>> = Mutex::new(Vec::new());
+    let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !drawn.iter().any(|(other, _)| *other == kind) {
+        let made = tempfile::tempdir()?;
+        draw(made.path(), kind)?;
+        let mut files = Files::new();
+        read_files(made.path(), made.path(), &mut files)?;
+        drawn.push((kind, files));
+    }
+    for (path, bytes) in drawn.iter().filter(|(other, _)| *other == kind).flat_map(|(_, files)| files) {
+        let path = folder.join(path);
+        fs::create_dir_all(path.with_file_name(""))?;
+        fs::write(path, bytes)?;
+    }
+    Ok(())
+}
+
+/// Paths and contents of the files of a folder.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
+fn read_files(root: &Path, folder: &Path, files: &mut Files) -> Outcome {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read_files(root, &path, files)?;
+        } else {
+            files.push((path.strip_prefix(root)?.into(), fs::read(&path)?));
+        }
+    }
+    Ok(())
+}
+
+/// Writes a model with weights drawn at random.
+fn draw(folder: &Path, kind: Kind) -> Outcome {
     let suffixes: &[&str] = if kind == Kind::Xl { &["", "_2"] } else { &[""] };
     let mut index = json!({
         "_class_name": "StableDiffusionPipeline",
