@@ -12,7 +12,7 @@ use rocm_loader::DRIVER_VARIABLE;
 use serde_json::Value;
 
 const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
-const HEADS: u64 = 4;
+const HEADS: u64 = 2;
 const ROWS: u64 = 512;
 const WIDTHS: [u64; 2] = [64, 128];
 /// Queries per workgroup of `attention_rows`.

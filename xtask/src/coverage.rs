@@ -3,22 +3,17 @@
 //! rustc's own instrumentation counts. cargo-llvm-cov would instrument dependencies and the software GPU too, which makes
 //! the tests several times slower; this program is instead the compiler's wrapper for the packages of the workspace.
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::ci::FEATURES;
 use crate::process::{self, cargo, root};
 use crate::test_programs::{self, Summary};
-use crate::{setup, software_gpu};
+use crate::{compiler, setup, software_gpu};
 
-/// Set for the compiler's wrapper, which this program is too.
-const WRAPPER: &str = "XTASK_INSTRUMENT";
-/// Crate that is not instrumented: the software GPU, whose interpreter would become several times slower.
-const EXCLUDED: &str = "rocm_emulator";
 /// Folders of host code, each of which must reach [`Args::minimum`].
 const HOST: [&str; 7] =
     ["candle-core", "candle-flash-attn", "candle-nn", "hip-kernels", "rocm-loader", "rocmify", "workers"];
@@ -49,10 +44,8 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::TEST)?;
     let folder = root().join("target/coverage");
     let profile = folder.join("merged.profdata");
-    // A copy, because the build replaces this program.
-    let wrapper = root().join("target/coverage-wrapper");
-    fs::copy(std::env::current_exe()?, &wrapper).with_context(|| wrapper.display().to_string())?;
-    let build = Build { wrapper, folder: &folder, archs: software_gpu::TESTED.join(",") };
+    let build =
+        Build { wrapper: compiler::wrapper()?, folder: &folder, archs: software_gpu::TESTED.join(",") };
     let programs = build.cargo(&["test", "--no-run", "--quiet"], process::build_executables)?;
     let programs: BTreeSet<PathBuf> =
         programs.iter().filter_map(|program| program["executable"].as_str()).map(PathBuf::from).collect();
@@ -75,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Instrumented builds.
 struct Build<'a> {
-    /// A copy of this program, which is the compiler's wrapper for the packages of the workspace.
+    /// The compiler's wrapper.
     wrapper: PathBuf,
     /// Folder for the counts.
     folder: &'a Path,
@@ -87,7 +80,7 @@ impl Build<'_> {
     fn cargo<R>(&self, args: &[&str], run: impl FnOnce(&mut Command) -> Result<R>) -> Result<R> {
         let mut command = cargo(args);
         command.args(FEATURES).env("CANDLE_ROCM_ARCHS", &self.archs);
-        command.env("RUSTC_WORKSPACE_WRAPPER", &self.wrapper).env(WRAPPER, "1");
+        compiler::instrument(&mut command, &self.wrapper);
         run(command.env("LLVM_PROFILE_FILE", self.counts()))
     }
 
@@ -95,20 +88,6 @@ impl Build<'_> {
     fn counts(&self) -> String {
         self.folder.join("%m.profraw").display().to_string()
     }
-}
-
-/// Compiles as the wrapper, if this process was started as one.
-pub fn compile() -> Option<ExitCode> {
-    std::env::var_os(WRAPPER)?;
-    let mut arguments = std::env::args_os().skip(1);
-    let compiler = arguments.next().filter(|program| Path::new(program).ends_with("rustc"))?;
-    let arguments: Vec<OsString> = arguments.collect();
-    let mut command = Command::new(compiler);
-    if !arguments.iter().any(|argument| argument == EXCLUDED) {
-        command.args(["-C", "instrument-coverage"]);
-    }
-    let status = command.args(arguments).status();
-    Some(if status.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn profiles(folder: &Path) -> Result<Vec<PathBuf>> {

@@ -3,6 +3,7 @@ mod archive;
 mod bounded;
 mod ci;
 mod ck;
+mod compiler;
 mod conformance;
 mod coverage;
 mod demo;
@@ -124,7 +125,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = coverage::compile() {
+    if let Some(code) = compiler::compile() {
         return code;
     }
     match run(Args::parse().command) {
