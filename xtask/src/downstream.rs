@@ -44,7 +44,7 @@ edition = "2021"
 
 /// Returns the profiles of the workspace. With the same profiles, versions and target folder, a user's crate shares the
 /// dependencies that the workspace has built. It cannot share the fork's crates, which are outside its own workspace; since
-/// the programs run for seconds, these are optimized less.
+/// the programs run for seconds, these are not optimized.
 fn profiles() -> Result<String> {
     let text = fs::read_to_string(root().join("Cargo.toml")).context("cannot read Cargo.toml")?;
     let mut manifest: toml::Table = text.parse().context("cannot parse Cargo.toml")?;
@@ -55,7 +55,7 @@ fn profiles() -> Result<String> {
             .and_then(|profiles| profiles.get_mut("dev")?.get_mut("package")?.get_mut(package));
         let level =
             package.and_then(|package| package.get_mut("opt-level")).context("Cargo.toml lacks a profile")?;
-        *level = 1.into();
+        *level = 0.into();
     }
     toml::to_string(&manifest).context("cannot write the profiles")
 }

@@ -32,14 +32,19 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     args.arch.iter().try_for_each(|arch| software_gpu::check_arch(arch))?;
     setup::ensure(setup::KERNELS)?;
-    let mut settings = vec![("CANDLE_FLASH_ATTN_SEED", args.seed.to_string())];
-    settings.extend(args.cases.map(|cases| ("CANDLE_FLASH_ATTN_CASES", cases.to_string())));
     let archs: Vec<&str> = args.arch.iter().map(String::as_str).collect();
-    if !run_on(&archs, &archs.join(","), settings)? {
+    if !run_on(&archs, &archs.join(","), settings(args.seed, args.cases))? {
         // The summary is the last line, so no error follows it.
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// Returns the variables that set the seed and, if it is given, the number of random cases.
+pub fn settings(seed: u64, cases: Option<u64>) -> Vec<(&'static str, String)> {
+    let mut settings = vec![("CANDLE_FLASH_ATTN_SEED", seed.to_string())];
+    settings.extend(cases.map(|cases| ("CANDLE_FLASH_ATTN_CASES", cases.to_string())));
+    settings
 }
 
 /// Runs the tests on each of `archs`, with a program that contains kernels for `built`. Returns true if all pass.
