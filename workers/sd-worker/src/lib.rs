@@ -1,5 +1,5 @@
 //! Image generation with Stable Diffusion 1.5, 2.1, XL and their Turbo versions, from folders in the layout
-//! of diffusers, and an HTTP worker.
+//! of diffusers and single-file checkpoints, and an HTTP worker.
 //!
 //! * [`model`]: loading of tokenizers, text encoders, UNet and VAE
 //! * [`schedulers`]: denoising schedules and solvers, with coefficients computed in f64 on the host

@@ -101,10 +101,11 @@ impl Worker for SdWorker {
     }
 }
 
-/// Returns the name of the model on the Hub, or of its folder.
+/// Returns the name of the model on the Hub, or of its folder or file.
 fn names(requested: &str, path: &Path) -> ModelName {
     let folder = std::path::absolute(path).ok();
-    let folder = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let name = if path.is_file() { Path::file_stem } else { Path::file_name };
+    let folder = folder.as_deref().and_then(name).map(|name| name.to_string_lossy().into_owned());
     match folder {
         Some(folder) if Path::new(requested) == path => ModelName::new(folder, vec![requested.to_owned()]),
         _ => ModelName::new(requested, Vec::new()),

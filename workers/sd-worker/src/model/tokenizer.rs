@@ -45,37 +45,50 @@ impl ClipTokenizer {
     /// # Errors
     /// A file is missing or invalid, or the vocabulary lacks the start or end token.
     pub fn from_folder(folder: &Path, length: usize) -> Result<Self> {
-        let bad = |e: tokenizers::Error| Error::model(format!("tokenizer in {}: {e}", folder.display()));
-        let whole = folder.join("tokenizer.json");
+        // Stable Diffusion 2 and XL have a separate padding token. The older file takes precedence.
+        let pad = ["special_tokens_map.json", "tokenizer_config.json"]
+            .iter()
+            .find_map(|name| pad_token(&folder.join(name)));
+        Self::with_padding(folder, length, pad.as_deref())
+    }
+
+    /// Like [`Self::from_folder`], for a folder or a tokenizer.json, with the padding token `pad`, or the end token.
+    ///
+    /// # Errors
+    /// As [`Self::from_folder`].
+    pub(super) fn with_padding(path: &Path, length: usize, pad: Option<&str>) -> Result<Self> {
+        let bad = |e: tokenizers::Error| Error::model(format!("tokenizer in {}: {e}", path.display()));
+        let whole = if path.is_file() { path.to_owned() } else { path.join("tokenizer.json") };
         for name in ["vocab.json", "merges.txt"] {
-            if !whole.exists() && !folder.join(name).exists() {
+            if !whole.exists() && !path.join(name).exists() {
                 return Err(Error::model(format!(
                     "{} has neither tokenizer.json nor {name}",
-                    folder.display()
+                    path.display()
                 )));
             }
         }
         let tokenizer = match whole.exists() {
             true => Tokenizer::from_file(whole),
-            false => from_merges(folder),
+            false => from_merges(path),
         };
         let mut tokenizer = tokenizer.map_err(bad)?;
         // Discard stored padding and truncation, because `encode` does both.
         tokenizer.with_padding(None).with_truncation(None).map_err(bad)?;
         let id = |token: &str| {
             let id = tokenizer.token_to_id(token);
-            id.ok_or_else(|| Error::model(format!("tokenizer in {}: no token {token}", folder.display())))
+            id.ok_or_else(|| Error::model(format!("tokenizer in {}: no token {token}", path.display())))
         };
-        // Stable Diffusion 2 and XL have a separate padding token. The older file takes precedence.
-        let pad = ["special_tokens_map.json", "tokenizer_config.json"]
-            .iter()
-            .find_map(|name| pad_token(&folder.join(name)));
         let (start, end) = (id(START)?, id(END)?);
-        let pad = pad.map_or(Ok(end), |token| id(&token))?;
+        let pad = pad.map_or(Ok(end), id)?;
         if length < 2 {
             return Err(Error::model(format!("a text encoder needs at least 2 positions, got {length}")));
         }
         Ok(Self { tokenizer, start, end, pad, length })
+    }
+
+    /// Returns the number of tokens of the vocabulary.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
     }
 
     /// Encodes a text as start token, tokens of the text (truncated if necessary), end token and padding.
