@@ -33,6 +33,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub vae: Option<PathBuf>,
 
+    /// Folder with LoRA files (.safetensors), which requests name
+    #[arg(long, env)]
+    pub lora_dir: Option<PathBuf>,
+
     /// Quantity that the UNet of a .safetensors file predicts [default: found in the file]
     #[arg(long, env, value_enum)]
     pub prediction: Option<Prediction>,

@@ -19,6 +19,7 @@
 //! | `queue/` | request queue and generator thread |
 //! | `served` | the loaded model, as used by handlers |
 //! | `parameters` | validation of request parameters |
+//! | `loras` | LoRA files and their tags in prompts |
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
 //! | `jobs`, `callback` | job API, and callbacks with the results of jobs |
@@ -32,6 +33,7 @@ mod error;
 pub mod fetch;
 pub mod images;
 pub mod jobs;
+pub mod loras;
 pub mod metrics;
 pub mod model;
 pub mod openai;

@@ -5,6 +5,7 @@ use worker_core::body::{self, Limit};
 use worker_core::{ApiError, blocking, fields};
 
 use crate::images::Source;
+use crate::loras::{self, LoraRequest};
 use crate::picture::{Limits, Mask, Picture};
 use crate::pipeline::{Request, Start};
 use crate::schedulers::Method;
@@ -36,6 +37,8 @@ fields! {
         karras: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,
+        /// LoRA files, in addition to the tags `<lora:name:weight>` of the prompt.
+        loras: Vec<LoraRequest>,
     }
 }
 
@@ -86,11 +89,12 @@ fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl Parameters {
-    /// Returns a message for the first LoRA and the first weight in A1111's notation of each prompt, which the model
-    /// reads as text.
+    /// Returns a message for the first LoRA of the negative prompt and the first weight in A1111's notation of each
+    /// prompt, which the model reads as text.
     pub fn warnings(&self) -> Vec<String> {
-        let prompts = [&self.prompt, &self.negative_prompt];
-        prompts.into_iter().flatten().flat_map(|prompt| [lora(prompt), weight(prompt)]).flatten().collect()
+        let negative = self.negative_prompt.as_deref();
+        let weights = [self.prompt.as_deref(), negative].into_iter().flatten().filter_map(weight);
+        negative.and_then(lora).into_iter().chain(weights).collect()
     }
 
     /// Validates the parameters and returns the request for the pipeline.
@@ -101,6 +105,10 @@ impl Parameters {
         let ModelInfo { bounds, defaults, .. } = info;
         let Canvas { width, height, image, mask, transparent_is_mask } = canvas;
         let prompt = body::required(self.prompt, "prompt")?;
+        let (prompt, tags) = loras::take_tags(&prompt).or_else(|why| invalid("prompt", why))?;
+        let mut loras =
+            info.loras.choose(self.loras.unwrap_or_default()).or_else(|why| invalid("loras", why))?;
+        loras.extend(info.loras.choose(tags).or_else(|why| invalid("prompt", why))?);
         let negative = self.negative_prompt.unwrap_or_default();
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
@@ -143,6 +151,7 @@ impl Parameters {
             seeds: (0..n as u64).map(|i| seed.wrapping_add(i)).collect(),
             method,
             karras: self.karras,
+            loras,
             ..defaults.clone()
         };
         // Check the requested size before decoding images.
@@ -205,7 +214,7 @@ impl Parameters {
 fn lora(prompt: &str) -> Option<String> {
     let (_, rest) = prompt.split_once("<lora:")?;
     let (name, _) = rest.split_once('>')?;
-    Some(format!("<lora:{name}> is read as text; this worker does not support LoRA"))
+    Some(format!("<lora:{name}> is read as text; tags of LoRA files have an effect in the prompt only"))
 }
 
 /// Reports `(words:number)`.

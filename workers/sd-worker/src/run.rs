@@ -14,6 +14,7 @@ use worker_core::{App, Metrics, ModelName, ServerArguments};
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
 use crate::fetch::ImageModel;
+use crate::loras::LoraFolder;
 use crate::model::Model;
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Request, Start};
@@ -81,7 +82,11 @@ impl Worker for SdWorker {
         );
         let mut pipeline = Pipeline::new(model);
         pipeline.bounds = arguments.bounds();
-        let info = ModelInfo::of(&pipeline);
+        let loras = LoraFolder(arguments.lora_dir.clone());
+        if let Some(folder) = &loras.0 {
+            ensure!(folder.is_dir(), "--lora-dir {} is not a folder", folder.display());
+        }
+        let info = ModelInfo::of(&pipeline, loras);
         let (side, bounds) = (info.defaults.width, info.bounds);
         ensure!(
             side <= bounds.side && side * side <= bounds.pixels,

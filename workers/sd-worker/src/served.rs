@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Metrics, ModelName};
 
+use crate::loras::LoraFolder;
 use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
@@ -35,11 +36,13 @@ pub struct ModelInfo {
     pub scheduler: SchedulerConfig,
     /// Limits of a request.
     pub bounds: Bounds,
+    /// Folder of LoRA files.
+    pub loras: LoraFolder,
 }
 
 impl ModelInfo {
     /// Returns the description of the model of a pipeline.
-    pub fn of(pipeline: &Pipeline) -> Self {
+    pub fn of(pipeline: &Pipeline, loras: LoraFolder) -> Self {
         let model = &pipeline.model;
         Self {
             version: model.version,
@@ -49,6 +52,7 @@ impl ModelInfo {
             defaults: Request::of(model, ""),
             scheduler: model.scheduler.clone(),
             bounds: pipeline.bounds,
+            loras,
         }
     }
 }
@@ -127,7 +131,8 @@ impl worker_core::LoadedModel for ServedModel {
     }
 
     fn card(&self) -> Value {
-        let ModelInfo { version, turbo, is_inpainting, multiple, defaults, scheduler, bounds } = &self.info;
+        let ModelInfo { version, turbo, is_inpainting, multiple, defaults, scheduler, bounds, loras } =
+            &self.info;
         let version = match version {
             Version::V1 => "1.5",
             Version::V2 => "2.1",
@@ -144,6 +149,7 @@ impl worker_core::LoadedModel for ServedModel {
             "max_steps": bounds.steps,
             "max_images": bounds.pictures,
             "schedulers": Method::ALL.map(Method::name),
+            "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "defaults": {
                 "width": defaults.width,
                 "height": defaults.height,

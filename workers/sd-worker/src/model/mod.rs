@@ -11,9 +11,11 @@
 //! ```
 //!
 //! Weights may be split into several files and may be named `.fp16.safetensors`.
+mod adapters;
 mod attention;
 mod clip;
 mod folder;
+mod lora;
 mod parts;
 mod preview;
 mod single_file;
@@ -31,6 +33,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{D, DType, Device, Tensor};
 
+pub use adapters::LoraChoice;
 pub use attention::Activation;
 pub use clip::{ClipConfig, ClipText, Encoded};
 pub use parts::FileOptions;
@@ -42,8 +45,10 @@ pub use vae::{Vae, VaeConfig};
 pub use version::Version;
 
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
-use crate::{Error, Result};
+use crate::{Check, Error, Result};
+use adapters::Adapters;
 use parts::Parts;
+use single_file::UNetNames;
 use weights::{Component, OnRead};
 
 /// Options for loading a model.
@@ -98,6 +103,8 @@ pub struct Model {
     pub dtype: DType,
     /// Dtype of the VAE.
     pub vae_dtype: DType,
+    /// Weights that LoRA files change.
+    adapters: Adapters,
     /// Weights of the VAE.
     vae_weights: Component,
     /// The VAE in a dtype with a wider range, and that dtype, after it has overflowed in f16.
@@ -181,6 +188,7 @@ impl Model {
             )));
         }
         let mut texts = Vec::new();
+        let mut text_tensors = Vec::new();
         for part in text_parts {
             let (tokens, rows) = (part.tokenizer.vocabulary(), part.config.vocab_size);
             if tokens > rows {
@@ -192,13 +200,17 @@ impl Model {
             let weights = part.weights.open(dtype, device, on_read.clone());
             let clip = ClipText::new(weights, &part.config, part.projection)?;
             part.weights.check_all_used(single_file::is_ignored)?;
+            text_tensors.push(part.weights.take_loaded());
             texts.push(TextEncoder { tokenizer: part.tokenizer, clip });
         }
         let unet_config = UNetConfig { activation, ..unet_config };
         let unet = UNet::new(unet_weights.open(dtype, device, on_read.clone()), &unet_config)?;
         unet_weights.check_all_used(single_file::is_ignored)?;
+        let networks = [unet_weights.take_loaded()].into_iter().chain(text_tensors).collect();
+        let adapters = Adapters::of(networks, &UNetNames::of(&unet_config));
         let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read), &vae_config)?;
         vae_weights.check_all_used(single_file::is_ignored)?;
+        drop(vae_weights.take_loaded());
         Ok(Self {
             texts,
             unet,
@@ -211,6 +223,7 @@ impl Model {
             device: device.clone(),
             dtype,
             vae_dtype,
+            adapters,
             vae_weights,
             wider_vae: OnceLock::new(),
         })
@@ -230,10 +243,21 @@ impl Model {
         let dtype = self.device.bf16_default_to_f32();
         let weights = self.vae_weights.open(dtype, &self.device, Arc::new(|_| ()));
         let vae = Vae::new(weights, self.vae.config())?;
+        drop(self.vae_weights.take_loaded());
         if self.wider_vae.set((vae, dtype)).is_ok() {
             tracing::warn!("the VAE overflows in f16; it is used in {} from now on", dtype.as_str());
         }
         Ok(())
+    }
+
+    /// Puts exactly these LoRA files into effect, until the next call. Without files, all weights have their original
+    /// values, bit for bit.
+    ///
+    /// # Errors
+    /// Returns [`Error::Request`] if a file is no LoRA for this network. If the device or `check`, which is called between
+    /// weights, fails, no LoRA is in effect.
+    pub fn apply_loras(&self, choices: &[LoraChoice], check: Check) -> Result<()> {
+        self.adapters.apply(choices, check)
     }
 
     /// Encodes prompts. Prompts that are too long are truncated.

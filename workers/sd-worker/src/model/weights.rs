@@ -218,6 +218,8 @@ pub(super) struct Component {
     rename: Option<Rename>,
     /// Stored tensors that have been used.
     used: Arc<Mutex<HashSet<String>>>,
+    /// Weights that were loaded, by their names in the network.
+    loaded: Arc<Mutex<HashMap<String, Tensor>>>,
 }
 
 impl std::fmt::Debug for Component {
@@ -229,7 +231,13 @@ impl std::fmt::Debug for Component {
 impl Component {
     /// Creates a component whose weights have the names of the network.
     pub fn of(weights: Weights) -> Self {
-        Self { weights: Arc::new(weights), prefix: "", rename: None, used: Arc::default() }
+        Self {
+            weights: Arc::new(weights),
+            prefix: "",
+            rename: None,
+            used: Arc::default(),
+            loaded: Arc::default(),
+        }
     }
 
     /// Creates a component of a file with other names, of the tensors whose names begin with `prefix`.
@@ -238,7 +246,7 @@ impl Component {
         prefix: &'static str,
         rename: impl Fn(&str) -> (String, View) + Send + Sync + 'static,
     ) -> Self {
-        Self { weights, prefix, rename: Some(Arc::new(rename)), used: Arc::default() }
+        Self { weights, prefix, rename: Some(Arc::new(rename)), used: Arc::default(), loaded: Arc::default() }
     }
 
     /// Marks the tensors whose names begin with `start` after the prefix as used.
@@ -259,6 +267,11 @@ impl Component {
     pub fn open(&self, dtype: DType, device: &Device, on_read: OnRead) -> VarBuilder<'static> {
         let reader = Reader { component: self.clone(), on_read };
         VarBuilder::from_backend(Box::new(reader), dtype, device.clone())
+    }
+
+    /// Returns the weights that were loaded, which share their storage with the network, and forgets them.
+    pub fn take_loaded(&self) -> HashMap<String, Tensor> {
+        std::mem::take(&mut self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     /// Checks that the network that was built used all tensors whose names begin with the prefix, except those for
@@ -338,7 +351,10 @@ impl SimpleBackend for Reader {
                 self.component.weights.path().display(),
             )
         }
-        self.get_unchecked(name, dtype, device)?.reshape(shape)
+        let weight = self.get_unchecked(name, dtype, device)?.reshape(shape)?;
+        let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        loaded.insert(name.to_owned(), weight.clone());
+        Ok(weight)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {

@@ -101,6 +101,7 @@ impl Pipeline {
     /// Returns the errors of [`Pipeline::run`].
     pub fn latents(&self, request: &Request, on_step: &mut OnStep) -> Result<Tensor> {
         request.check(&self.bounds, &self.model)?;
+        self.model.apply_loras(&request.loras, &|| request.check_cancelled(0, request.steps))?;
         let scheduler = request.scheduler(&self.model.scheduler)?;
         let factor = self.model.vae.config().factor();
         let cells = request.width * request.height / (factor * factor);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::model::Model;
+use crate::model::{LoraChoice, Model};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
@@ -64,6 +64,8 @@ pub struct Request {
     pub karras: Option<bool>,
     /// Input image; `None` starts from noise.
     pub start: Option<Start>,
+    /// LoRA files that are in effect.
+    pub loras: Vec<LoraChoice>,
     /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
@@ -84,6 +86,7 @@ impl Request {
             method: None,
             karras: None,
             start: None,
+            loras: Vec::new(),
             cancelled: None,
         }
     }

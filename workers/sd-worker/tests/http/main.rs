@@ -6,6 +6,7 @@ mod fixture;
 mod fuzz;
 mod images;
 mod jobs;
+mod loras;
 mod openai;
 mod page;
 mod queue;

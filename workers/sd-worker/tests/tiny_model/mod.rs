@@ -1,5 +1,7 @@
 //! Small test models with random weights in the layout of diffusers.
 #![allow(dead_code)]
+pub mod published;
+
 use std::fs;
 use std::path::Path;
 
@@ -146,7 +148,8 @@ pub fn write_configs(folder: &Path, configs: &Configs) -> Outcome {
     let tokens = vocabulary();
     for ((i, config), suffix) in configs.texts.iter().enumerate().zip(["", "_2"]) {
         index[format!("tokenizer{suffix}")] = json!(["transformers", "CLIPTokenizer"]);
-        index[format!("text_encoder{suffix}")] = json!(["transformers", "CLIPTextModel"]);
+        let class = if i == 1 { "CLIPTextModelWithProjection" } else { "CLIPTextModel" };
+        index[format!("text_encoder{suffix}")] = json!(["transformers", class]);
         let path = folder.join(format!("tokenizer{suffix}"));
         fs::create_dir_all(&path)?;
         let ids: serde_json::Map<String, Value> =

@@ -22,6 +22,7 @@ use super::version::Version;
 use super::weights::{Component, View, Weights};
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Error, Result};
+pub(super) use names::UNetNames;
 use shapes::Shapes;
 
 const UNET: &str = "model.diffusion_model.";
@@ -53,7 +54,7 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     }
     let pooled = texts.last().map(|text| text.config.projection_dim);
     let shapes = Shapes { weights: &weights, prefix: UNET };
-    let (mut unet, names) = shapes.unet(pooled.filter(|_| version == Version::Xl))?;
+    let mut unet = shapes.unet(pooled.filter(|_| version == Version::Xl))?;
     let scheduler = scheduler(&weights, version, unet.in_channels, options)?;
     unet.sample_size = match version {
         Version::Xl => SIDES[1],
@@ -74,6 +75,7 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     };
     // The published VAE of XL overflows in f16.
     vae_config.force_upcast = version == Version::Xl && options.vae.is_none();
+    let names = UNetNames::of(&unet);
     let rename = move |name: &str| whole(names.original(name), name);
     let unet = (unet, Component::renamed(weights.clone(), UNET, rename));
     let zeros_for_empty = version == Version::Xl;

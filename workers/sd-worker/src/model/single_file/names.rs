@@ -1,4 +1,5 @@
 //! Names of weights in the original checkpoints, by the names of diffusers and transformers.
+use super::super::unet_config::UNetConfig;
 use super::super::weights::View;
 
 /// Start of a name here, and in original checkpoints.
@@ -65,6 +66,12 @@ pub(in super::super) struct UNetNames {
 }
 
 impl UNetNames {
+    /// Returns the names for a configuration.
+    pub fn of(config: &UNetConfig) -> Self {
+        let up_attention = config.up_block_types.iter().map(|kind| kind.starts_with("CrossAttn")).collect();
+        Self { layers: config.layers_per_block, up_attention }
+    }
+
     /// Returns the original name of a weight, if the network has one of this kind.
     pub fn original(&self, name: &str) -> Option<String> {
         if let Some(found) = replace(name, UNET_ENDS) {

@@ -4,7 +4,6 @@ use super::super::clip::ClipConfig;
 use super::super::unet_config::{PerBlock, UNetConfig};
 use super::super::vae::VaeConfig;
 use super::super::weights::Weights;
-use super::names::UNetNames;
 use crate::{Error, Result};
 
 /// Width of an attention head of CLIP, and of UNets with linear projections (Stable Diffusion 2 and XL).
@@ -52,7 +51,7 @@ impl Shapes<'_> {
     }
 
     /// Returns the configuration of a UNet with original names. `pooled` is the width of the pooled prompt of XL.
-    pub fn unet(&self, pooled: Option<usize>) -> Result<(UNetConfig, UNetNames)> {
+    pub fn unet(&self, pooled: Option<usize>) -> Result<UNetConfig> {
         let [first, in_channels] = self.dims("input_blocks.0.0.weight")?;
         let [out_channels, _] = self.dims("out.2.weight")?;
         // Of each block: number of residual blocks, width, and number of transformer blocks.
@@ -113,7 +112,7 @@ impl Shapes<'_> {
             config.projection_class_embeddings_input_dim = Some(all);
         }
         match config.check() {
-            Ok(()) => Ok((config, UNetNames { layers, up_attention })),
+            Ok(()) => Ok(config),
             Err(why) => self.unsupported(&format!("the UNet is not supported: {why}")),
         }
     }
