@@ -6,6 +6,7 @@ use worker_core::{ApiError, blocking, fields};
 
 use crate::images::Source;
 use crate::loras::{self, LoraRequest};
+use crate::model::parse_prompt;
 use crate::picture::{Limits, Mask, Picture};
 use crate::pipeline::{Request, Start};
 use crate::schedulers::Method;
@@ -37,6 +38,8 @@ fields! {
         karras: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,
+        /// Number of the layer of the text encoder whose output is used, from the last one: 1 by default.
+        clip_skip: usize,
         /// LoRA files, in addition to the tags `<lora:name:weight>` of the prompt.
         loras: Vec<LoraRequest>,
     }
@@ -89,12 +92,12 @@ fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl Parameters {
-    /// Returns a message for the first LoRA of the negative prompt and the first weight in A1111's notation of each
-    /// prompt, which the model reads as text.
+    /// Returns a message for the first LoRA of the negative prompt and the first words of each prompt that A1111 changes
+    /// from step to step, which the model reads as text.
     pub fn warnings(&self) -> Vec<String> {
         let negative = self.negative_prompt.as_deref();
-        let weights = [self.prompt.as_deref(), negative].into_iter().flatten().filter_map(weight);
-        negative.and_then(lora).into_iter().chain(weights).collect()
+        let schedules = [self.prompt.as_deref(), negative].into_iter().flatten().filter_map(schedule);
+        negative.and_then(lora).into_iter().chain(schedules).collect()
     }
 
     /// Validates the parameters and returns the request for the pipeline.
@@ -113,14 +116,19 @@ impl Parameters {
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
         let n = self.n.unwrap_or(1);
+        let clip_skip = self.clip_skip.unwrap_or(1);
         body::check(&[
             Limit("prompt", prompt.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("negative_prompt", negative.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("steps", steps as f64, 1.0..=bounds.steps as f64, "steps"),
             Limit("guidance", guidance, 0.0..=100.0, ""),
             Limit("n", n as f64, 1.0..=bounds.pictures as f64, "images"),
+            Limit("clip_skip", clip_skip as f64, 1.0..=info.max_clip_skip as f64, "for this model"),
             Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
         ])?;
+        for (name, text) in [("prompt", &prompt), ("negative_prompt", &negative)] {
+            parse_prompt(text).or_else(|error| invalid(name, format!("is invalid: {error}")))?;
+        }
         let method = match &self.scheduler {
             None => None,
             Some(name) => match name.parse::<Method>() {
@@ -151,6 +159,7 @@ impl Parameters {
             seeds: (0..n as u64).map(|i| seed.wrapping_add(i)).collect(),
             method,
             karras: self.karras,
+            clip_skip,
             loras,
             ..defaults.clone()
         };
@@ -217,13 +226,13 @@ fn lora(prompt: &str) -> Option<String> {
     Some(format!("<lora:{name}> is read as text; tags of LoRA files have an effect in the prompt only"))
 }
 
-/// Reports `(words:number)`.
-fn weight(prompt: &str) -> Option<String> {
-    prompt.match_indices(')').find_map(|(end, _)| {
-        let (_, part) = prompt[..end].rsplit_once('(')?;
+/// Reports `[words:number]`.
+fn schedule(prompt: &str) -> Option<String> {
+    prompt.match_indices(']').find_map(|(end, _)| {
+        let (_, part) = prompt[..end].rsplit_once('[')?;
         let (_, number) = part.rsplit_once(':')?;
         number.trim().parse::<f64>().ok()?;
-        Some(format!("({part}) is read as text; this worker does not support weights of words"))
+        Some(format!("[{part}] is read as text; this worker does not support words that change at a step"))
     })
 }
 

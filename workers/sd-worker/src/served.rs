@@ -36,6 +36,8 @@ pub struct ModelInfo {
     pub scheduler: SchedulerConfig,
     /// Limits of a request.
     pub bounds: Bounds,
+    /// Maximum value of `clip_skip`.
+    pub max_clip_skip: usize,
     /// Folder of LoRA files.
     pub loras: LoraFolder,
 }
@@ -52,6 +54,7 @@ impl ModelInfo {
             defaults: Request::of(model, ""),
             scheduler: model.scheduler.clone(),
             bounds: pipeline.bounds,
+            max_clip_skip: model.max_clip_skip(),
             loras,
         }
     }
@@ -131,8 +134,17 @@ impl worker_core::LoadedModel for ServedModel {
     }
 
     fn card(&self) -> Value {
-        let ModelInfo { version, turbo, is_inpainting, multiple, defaults, scheduler, bounds, loras } =
-            &self.info;
+        let ModelInfo {
+            version,
+            turbo,
+            is_inpainting,
+            multiple,
+            defaults,
+            scheduler,
+            bounds,
+            max_clip_skip,
+            loras,
+        } = &self.info;
         let version = match version {
             Version::V1 => "1.5",
             Version::V2 => "2.1",
@@ -148,6 +160,7 @@ impl worker_core::LoadedModel for ServedModel {
             "max_pixels": bounds.pixels,
             "max_steps": bounds.steps,
             "max_images": bounds.pictures,
+            "max_clip_skip": max_clip_skip,
             "schedulers": Method::ALL.map(Method::name),
             "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "defaults": {

@@ -18,6 +18,7 @@ mod folder;
 mod lora;
 mod parts;
 mod preview;
+mod prompt;
 mod single_file;
 mod tokenizer;
 mod transformer;
@@ -38,7 +39,8 @@ pub use attention::Activation;
 pub use clip::{ClipConfig, ClipText, Encoded};
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
-pub use tokenizer::{ClipTokenizer, Prompt};
+pub use prompt::{Segment, parse as parse_prompt};
+pub use tokenizer::{Chunk, ClipTokenizer, Prompt};
 pub use unet::UNet;
 pub use unet_config::{PerBlock, UNetConfig};
 pub use vae::{Vae, VaeConfig};
@@ -260,33 +262,58 @@ impl Model {
         self.adapters.apply(choices, check)
     }
 
-    /// Encodes prompts. Prompts that are too long are truncated.
+    /// Encodes prompts with weights of words. Prompts that are longer than the text encoder are encoded in chunks, and all
+    /// get the number of chunks of the longest one. The first text encoder omits the last `clip_skip - 1` layers, unless
+    /// there are two encoders.
     ///
     /// # Errors
-    /// A prompt cannot be tokenized, or the device fails.
-    pub fn encode(&self, prompts: &[&str]) -> Result<Texts> {
+    /// A prompt cannot be tokenized, a weight is too large, or the device fails.
+    pub fn encode(&self, prompts: &[&str], clip_skip: usize) -> Result<Texts> {
         let mut contexts = Vec::new();
         let mut pooled = None;
         for text in &self.texts {
-            let prompts: Vec<Prompt> =
-                prompts.iter().map(|prompt| text.tokenizer.encode(prompt)).collect::<Result<_>>()?;
-            let ends: Vec<usize> = prompts.iter().map(|prompt| prompt.end).collect();
-            let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect();
-            let encoded = text.clip.forward(&Tensor::new(tokens, &self.device)?, &ends)?;
-            contexts.push(if self.texts.len() > 1 { encoded.penultimate } else { encoded.last });
-            pooled = encoded.pooled;
+            let mut rows = Vec::new();
+            for prompt in prompts {
+                rows.push(text.tokenizer.chunks(prompt)?.0);
+            }
+            let count = rows.iter().map(Vec::len).max().unwrap_or(1);
+            rows.iter_mut().for_each(|chunks| chunks.resize(count, text.tokenizer.empty_chunk()));
+            let chunks: Vec<Chunk> = rows.into_iter().flatten().collect();
+            let ends: Vec<usize> = chunks.iter().map(|chunk| chunk.end).collect();
+            let tokens: Vec<&[u32]> = chunks.iter().map(|chunk| chunk.tokens.as_slice()).collect();
+            let tokens = Tensor::new(tokens, &self.device)?;
+            let encoded = text.clip.forward_without(clip_skip.saturating_sub(1), &tokens, &ends)?;
+            let context = if self.texts.len() > 1 { encoded.penultimate } else { encoded.last };
+            let (_, length, width) = context.dims3()?;
+            let context = weighted(&context, &chunks)?;
+            contexts.push(context.reshape((prompts.len(), count * length, width))?);
+            // The pooled embedding is that of the first chunk.
+            let first =
+                |pooled: &Tensor| pooled.reshape((prompts.len(), count, ()))?.narrow(1, 0, 1)?.squeeze(1);
+            pooled = encoded.pooled.as_ref().map(first).transpose()?;
         }
         Ok(Texts { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
     }
 
-    /// Returns true if a prompt is longer than the text encoders support.
+    /// Returns the number of chunks of a prompt, and true if it is longer than supported.
     ///
     /// # Errors
-    /// The prompt cannot be tokenized.
-    pub fn truncates(&self, prompt: &str) -> Result<bool> {
-        let prompts: Result<Vec<Prompt>> =
-            self.texts.iter().map(|text| text.tokenizer.encode(prompt)).collect();
-        Ok(prompts?.iter().any(|prompt| prompt.truncated))
+    /// The prompt cannot be tokenized, or a weight is too large.
+    pub fn chunks(&self, prompt: &str) -> Result<(usize, bool)> {
+        let mut most = (0, false);
+        for text in &self.texts {
+            let (chunks, truncated) = text.tokenizer.chunks(prompt)?;
+            most = (most.0.max(chunks.len()), most.1 || truncated);
+        }
+        Ok(most)
+    }
+
+    /// Returns the maximum value of `clip_skip`: 1 if the model's text embeddings cannot omit layers.
+    pub fn max_clip_skip(&self) -> usize {
+        match (&self.texts[..], self.version) {
+            ([text], Version::V1 | Version::Other) => text.clip.layers(),
+            _ => 1,
+        }
     }
 
     /// Returns true if the UNet takes a mask and the latents of the masked image as additional channels.
@@ -307,6 +334,19 @@ fn is_turbo(scheduler: &SchedulerConfig) -> bool {
         && scheduler.spacing(scheduler.method) == Spacing::Trailing
         && scheduler.prediction == Prediction::Epsilon
         && !scheduler.rescale_betas_zero_snr
+}
+
+/// Multiplies embeddings (chunks, tokens, width) by the weights of tokens. Each chunk keeps the mean of its embeddings.
+fn weighted(context: &Tensor, chunks: &[Chunk]) -> candle_core::Result<Tensor> {
+    if chunks.iter().all(|chunk| chunk.weights.iter().all(|weight| *weight == 1.0)) {
+        return Ok(context.clone());
+    }
+    let weights: Vec<&[f32]> = chunks.iter().map(|chunk| chunk.weights.as_slice()).collect();
+    let weights = Tensor::new(weights, context.device())?.unsqueeze(2)?;
+    let before = context.to_dtype(DType::F32)?;
+    let after = before.broadcast_mul(&weights)?;
+    let scale = (before.mean_keepdim((1, 2))? / after.mean_keepdim((1, 2))?)?;
+    after.broadcast_mul(&scale)?.to_dtype(context.dtype())
 }
 
 /// Returns a callback that reports the completed fraction of all weights.

@@ -65,9 +65,11 @@ async fn quality_sets_the_steps_and_webp_is_lossless() {
 #[tokio::test]
 async fn syntax_of_other_programs_is_reported() {
     let worker = worker();
-    for (prompt, named) in
-        [("a (red:1.4) circle", Some("(red:1.4)")), ("a circle (red: not blue), 3:2, a <b>", None)]
-    {
+    for (prompt, named) in [
+        ("a [red:blue:0.4] circle", Some("[red:blue:0.4]")),
+        ("a (red:1.4) circle", None),
+        ("a circle (red: not blue), 3:2, a <b>", None),
+    ] {
         for field in ["prompt", "negative_prompt"] {
             let warnings = generated(&worker, json!({field: prompt, "steps": 1})).await["warnings"].clone();
             let job = json!({"prompt": "x", "steps": 1, field: prompt});
