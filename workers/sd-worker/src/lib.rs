@@ -24,6 +24,7 @@
 //! | `routes` | HTTP routes |
 //! | `jobs`, `callback` | job API, and callbacks with the results of jobs |
 //! | `openai/` | OpenAI's image API |
+//! | `sdapi/` | API of AUTOMATIC1111's web UI |
 //! | `page/` | web page |
 //! | `metrics` | Prometheus metrics |
 
@@ -45,6 +46,7 @@ pub mod queue;
 pub mod routes;
 pub mod run;
 pub mod schedulers;
+pub mod sdapi;
 pub mod served;
 
 pub use error::{Check, Error, Result};

@@ -10,6 +10,7 @@ mod loras;
 mod openai;
 mod page;
 mod queue;
+mod sdapi;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 #[path = "../tiny_model/mod.rs"]
