@@ -35,8 +35,11 @@ fn encoder(folder: &Path, layers: usize) -> Outcome<ClipText> {
     Ok(ClipText::new(VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu), &config, false)?)
 }
 
+/// Tokens and their weights.
+type Words = Vec<(u32, f32)>;
+
 /// Returns the tokens of a chunk without frame and padding, and their weights.
-fn words(chunk: &Chunk) -> Vec<(u32, f32)> {
+fn words(chunk: &Chunk) -> Words {
     assert_eq!((chunk.tokens.len(), chunk.weights.len()), (TOKENS, TOKENS));
     assert_eq!((chunk.tokens[0], chunk.tokens[chunk.end]), (START, END));
     assert!(chunk.tokens[chunk.end..].iter().all(|token| *token == END));
@@ -53,7 +56,7 @@ fn prompts_are_split_as_by_automatic1111() -> Outcome {
     let join = |parts: &[&[(u32, f32)]]| parts.concat();
     let comma = [(COMMA, 1.0)];
     let reds = |count: usize| "red ".repeat(count);
-    let table: Vec<(String, Vec<Vec<(u32, f32)>>)> = vec![
+    let table: Vec<(String, Vec<Words>)> = vec![
         (String::new(), vec![vec![]]),
         ("a (red:1.5) [b]".into(), vec![vec![(letter(b'a'), 1.0), (RED, 1.5), (letter(b'b'), 1.0 / 1.1)]]),
         (reds(CHUNK), vec![red(CHUNK)]),
@@ -71,12 +74,12 @@ fn prompts_are_split_as_by_automatic1111() -> Outcome {
     ];
     for (prompt, expected) in table {
         let (chunks, truncated) = tokenizer.chunks(&prompt)?;
-        let found: Vec<Vec<(u32, f32)>> = chunks.iter().map(words).collect();
+        let found: Vec<Words> = chunks.iter().map(words).collect();
         assert_eq!(found.len(), expected.len(), "{prompt}");
         for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
             assert!(found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-6, "{prompt}: {found:?}");
         }
-        let lengths = |chunks: &[Vec<(u32, f32)>]| chunks.iter().map(Vec::len).collect::<Vec<_>>();
+        let lengths = |chunks: &[Words]| chunks.iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lengths(&found), lengths(&expected), "{prompt}");
         assert!(!truncated);
     }
