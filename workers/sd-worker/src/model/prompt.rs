@@ -178,6 +178,7 @@ mod tests {
                 "{prompt:.9}"
             );
         }
-        assert!(parse(&"[a(b".repeat(2500)).is_err());
+        assert!(parse(&"((a".repeat(3000)).is_err());
+        assert!(parse(&"[a(b".repeat(2500)).is_ok());
     }
 }
