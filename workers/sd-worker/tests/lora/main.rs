@@ -121,6 +121,31 @@ fn weights_are_restored_bit_for_bit() -> Outcome {
     Ok(())
 }
 
+/// On a GPU, weights are changed in place, and their originals are copied to main memory.
+#[cfg(feature = "rocm-emulator")]
+#[test]
+fn the_software_gpu_applies_and_restores() -> Outcome {
+    use candle_core::rocm::{hip_kernels, rocm_loader};
+    use sd_worker::model::Model;
+
+    let archs = hip_kernels::archs();
+    let arch =
+        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
+    rocm_loader::select(&format!("emulator:{arch}"))?;
+    let (folder, on_cpu) = model(V1)?;
+    let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
+    let device = Device::new_rocm(0)?;
+    let on_gpu = Pipeline::new(Model::load(folder.path(), &device, options, |_| ())?);
+    let loras = [lora("kohya", 0.7)];
+    let untouched = generate(&on_gpu, &[])?;
+    let far = generate(&on_gpu, &loras)?;
+    let expected = generate(&on_cpu, &loras)?;
+    let most = far.rgb().iter().zip(expected.rgb()).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(most <= Some(1), "{most:?} levels away from the CPU");
+    assert!(generate(&on_gpu, &[])? == untouched);
+    Ok(())
+}
+
 #[test]
 fn other_files_are_refused_and_change_nothing() -> Outcome {
     let (folder, pipeline) = model(V1)?;
