@@ -116,7 +116,7 @@ fn main() -> Result<()> {
         Ok(Tensor::randn(0f32, 1f32, (count, 4, cells, cells), device)?.to_dtype(dtype)?)
     };
     if wanted(Part::Text) {
-        measure("text", 0, &|| model.encode(&["", PROMPT]).map(drop))?;
+        measure("text", 0, &|| model.encode(&["", PROMPT], 1).map(drop))?;
     }
     if wanted(Part::Unet) {
         let width = model.unet.config().cross_attention_dim;

@@ -1,4 +1,6 @@
 //! Command-line arguments. Each can also be set by an environment variable in upper case.
+use std::path::PathBuf;
+
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
@@ -6,21 +8,38 @@ use worker_core::ServerArguments;
 use worker_core::auth::Token;
 
 use crate::callback;
-use crate::model::{LoadOptions, Model, Version};
+use crate::model::{FileOptions, LoadOptions, Model, Version};
 use crate::pipeline::Bounds;
 use crate::queue;
+use crate::schedulers;
 
 /// Image generation server for Stable Diffusion.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 pub struct Arguments {
-    /// Folder in the layout of diffusers, or name on the Hugging Face Hub: org/name
+    /// Folder in the layout of diffusers, .safetensors file of a whole model, or name on the Hugging Face Hub: org/name
     #[arg(long, env)]
     pub model_path: String,
 
     /// Branch, tag or commit of a model on the Hub [default: main]
     #[arg(long, env)]
     pub model_ref: Option<String>,
+
+    /// tokenizer.json of CLIP for a .safetensors file, or folder that holds it [default: the folder of the file]
+    #[arg(long, env)]
+    pub tokenizer: Option<PathBuf>,
+
+    /// .safetensors file of a VAE that replaces the one of the model
+    #[arg(long, env)]
+    pub vae: Option<PathBuf>,
+
+    /// Folder with LoRA files (.safetensors), which requests name
+    #[arg(long, env)]
+    pub lora_dir: Option<PathBuf>,
+
+    /// Quantity that the UNet of a .safetensors file predicts [default: found in the file]
+    #[arg(long, env, value_enum)]
+    pub prediction: Option<Prediction>,
 
     /// Required version of the model; auto accepts all
     #[arg(long, env, value_enum, default_value_t)]
@@ -92,6 +111,24 @@ pub enum SdVersion {
     Turbo,
 }
 
+/// Quantity that the UNet predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Prediction {
+    /// The noise.
+    Epsilon,
+    /// The velocity of Salimans and Ho (2022).
+    V,
+}
+
+impl From<Prediction> for schedulers::Prediction {
+    fn from(prediction: Prediction) -> Self {
+        match prediction {
+            Prediction::Epsilon => Self::Epsilon,
+            Prediction::V => Self::VPrediction,
+        }
+    }
+}
+
 impl SdVersion {
     /// Returns true if `model` is of this version.
     pub fn matches(self, model: &Model) -> bool {
@@ -131,7 +168,13 @@ impl Arguments {
     /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let dtype = self.use_f16.map(|half| if half { DType::F16 } else { DType::F32 });
-        LoadOptions { dtype, ..LoadOptions::default() }
+        let files = FileOptions {
+            tokenizer: self.tokenizer.clone(),
+            vae: self.vae.clone(),
+            prediction: self.prediction.map(Into::into),
+            turbo: self.sd_version == SdVersion::Turbo,
+        };
+        LoadOptions { dtype, files, ..LoadOptions::default() }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Image generation with Stable Diffusion 1.5, 2.1, XL and their Turbo versions, from folders in the layout
-//! of diffusers, and an HTTP worker.
+//! of diffusers and single-file checkpoints, and an HTTP worker.
 //!
 //! * [`model`]: loading of tokenizers, text encoders, UNet and VAE
 //! * [`schedulers`]: denoising schedules and solvers, with coefficients computed in f64 on the host
@@ -19,10 +19,12 @@
 //! | `queue/` | request queue and generator thread |
 //! | `served` | the loaded model, as used by handlers |
 //! | `parameters` | validation of request parameters |
+//! | `loras` | LoRA files and their tags in prompts |
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
 //! | `jobs`, `callback` | job API, and callbacks with the results of jobs |
 //! | `openai/` | OpenAI's image API |
+//! | `sdapi/` | API of AUTOMATIC1111's web UI |
 //! | `page/` | web page |
 //! | `metrics` | Prometheus metrics |
 
@@ -32,6 +34,7 @@ mod error;
 pub mod fetch;
 pub mod images;
 pub mod jobs;
+pub mod loras;
 pub mod metrics;
 pub mod model;
 pub mod openai;
@@ -43,6 +46,7 @@ pub mod queue;
 pub mod routes;
 pub mod run;
 pub mod schedulers;
+pub mod sdapi;
 pub mod served;
 
 pub use error::{Check, Error, Result};

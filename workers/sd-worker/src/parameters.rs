@@ -5,6 +5,8 @@ use worker_core::body::{self, Limit};
 use worker_core::{ApiError, blocking, fields};
 
 use crate::images::Source;
+use crate::loras::{self, LoraRequest};
+use crate::model::parse_prompt;
 use crate::picture::{Limits, Mask, Picture};
 use crate::pipeline::{Request, Start};
 use crate::schedulers::Method;
@@ -36,6 +38,10 @@ fields! {
         karras: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,
+        /// Number of the layer of the text encoder whose output is used, from the last one: 1 by default.
+        clip_skip: usize,
+        /// LoRA files, in addition to the tags `<lora:name:weight>` of the prompt.
+        loras: Vec<LoraRequest>,
     }
 }
 
@@ -86,11 +92,12 @@ fn invalid<T>(name: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl Parameters {
-    /// Returns a message for the first LoRA and the first weight in A1111's notation of each prompt, which the model
-    /// reads as text.
+    /// Returns a message for the first LoRA of the negative prompt and the first words of each prompt that A1111 changes
+    /// from step to step, which the model reads as text.
     pub fn warnings(&self) -> Vec<String> {
-        let prompts = [&self.prompt, &self.negative_prompt];
-        prompts.into_iter().flatten().flat_map(|prompt| [lora(prompt), weight(prompt)]).flatten().collect()
+        let negative = self.negative_prompt.as_deref();
+        let schedules = [self.prompt.as_deref(), negative].into_iter().flatten().filter_map(schedule);
+        negative.and_then(lora).into_iter().chain(schedules).collect()
     }
 
     /// Validates the parameters and returns the request for the pipeline.
@@ -101,18 +108,27 @@ impl Parameters {
         let ModelInfo { bounds, defaults, .. } = info;
         let Canvas { width, height, image, mask, transparent_is_mask } = canvas;
         let prompt = body::required(self.prompt, "prompt")?;
+        let (prompt, tags) = loras::take_tags(&prompt).or_else(|why| invalid("prompt", why))?;
+        let mut loras =
+            info.loras.choose(self.loras.unwrap_or_default()).or_else(|why| invalid("loras", why))?;
+        loras.extend(info.loras.choose(tags).or_else(|why| invalid("prompt", why))?);
         let negative = self.negative_prompt.unwrap_or_default();
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
         let n = self.n.unwrap_or(1);
+        let clip_skip = self.clip_skip.unwrap_or(1);
         body::check(&[
             Limit("prompt", prompt.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("negative_prompt", negative.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
             Limit("steps", steps as f64, 1.0..=bounds.steps as f64, "steps"),
             Limit("guidance", guidance, 0.0..=100.0, ""),
             Limit("n", n as f64, 1.0..=bounds.pictures as f64, "images"),
+            Limit("clip_skip", clip_skip as f64, 1.0..=info.max_clip_skip as f64, "for this model"),
             Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
         ])?;
+        for (name, text) in [("prompt", &prompt), ("negative_prompt", &negative)] {
+            parse_prompt(text).or_else(|error| invalid(name, format!("is invalid: {error}")))?;
+        }
         let method = match &self.scheduler {
             None => None,
             Some(name) => match name.parse::<Method>() {
@@ -143,6 +159,8 @@ impl Parameters {
             seeds: (0..n as u64).map(|i| seed.wrapping_add(i)).collect(),
             method,
             karras: self.karras,
+            clip_skip,
+            loras,
             ..defaults.clone()
         };
         // Check the requested size before decoding images.
@@ -205,16 +223,16 @@ impl Parameters {
 fn lora(prompt: &str) -> Option<String> {
     let (_, rest) = prompt.split_once("<lora:")?;
     let (name, _) = rest.split_once('>')?;
-    Some(format!("<lora:{name}> is read as text; this worker does not support LoRA"))
+    Some(format!("<lora:{name}> is read as text; tags of LoRA files have an effect in the prompt only"))
 }
 
-/// Reports `(words:number)`.
-fn weight(prompt: &str) -> Option<String> {
-    prompt.match_indices(')').find_map(|(end, _)| {
-        let (_, part) = prompt[..end].rsplit_once('(')?;
+/// Reports `[words:number]`.
+fn schedule(prompt: &str) -> Option<String> {
+    prompt.match_indices(']').find_map(|(end, _)| {
+        let (_, part) = prompt[..end].rsplit_once('[')?;
         let (_, number) = part.rsplit_once(':')?;
         number.trim().parse::<f64>().ok()?;
-        Some(format!("({part}) is read as text; this worker does not support weights of words"))
+        Some(format!("[{part}] is read as text; this worker does not support words that change at a step"))
     })
 }
 

@@ -6,7 +6,7 @@ use worker_core::{App, Metrics, api as shared};
 use crate::callback::Callback;
 use crate::pipeline::Bounds;
 use crate::served::Api;
-use crate::{jobs, openai, page};
+use crate::{jobs, openai, page, sdapi};
 
 /// Settings of the worker that are known before the model is loaded.
 #[derive(Clone)]
@@ -29,6 +29,7 @@ pub fn app(api: &Api, metrics: Metrics, worker: Worker) -> App {
     let package = env!("CARGO_PKG_NAME");
     let router = Router::new()
         .merge(openai::router(api.clone()))
+        .merge(sdapi::router(api.clone()))
         .merge(shared::models(api, package))
         .merge(jobs::router(api.clone(), &id, callback, (bounds, preview_every)))
         .merge(page::page().router());

@@ -14,6 +14,7 @@ use worker_core::{App, Metrics, ModelName, ServerArguments};
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
 use crate::fetch::ImageModel;
+use crate::loras::LoraFolder;
 use crate::model::Model;
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Request, Start};
@@ -81,7 +82,11 @@ impl Worker for SdWorker {
         );
         let mut pipeline = Pipeline::new(model);
         pipeline.bounds = arguments.bounds();
-        let info = ModelInfo::of(&pipeline);
+        let loras = LoraFolder(arguments.lora_dir.clone());
+        if let Some(folder) = &loras.0 {
+            ensure!(folder.is_dir(), "--lora-dir {} is not a folder", folder.display());
+        }
+        let info = ModelInfo::of(&pipeline, loras);
         let (side, bounds) = (info.defaults.width, info.bounds);
         ensure!(
             side <= bounds.side && side * side <= bounds.pixels,
@@ -101,10 +106,11 @@ impl Worker for SdWorker {
     }
 }
 
-/// Returns the name of the model on the Hub, or of its folder.
+/// Returns the name of the model on the Hub, or of its folder or file.
 fn names(requested: &str, path: &Path) -> ModelName {
     let folder = std::path::absolute(path).ok();
-    let folder = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let name = if path.is_file() { Path::file_stem } else { Path::file_name };
+    let folder = folder.as_deref().and_then(name).map(|name| name.to_string_lossy().into_owned());
     match folder {
         Some(folder) if Path::new(requested) == path => ModelName::new(folder, vec![requested.to_owned()]),
         _ => ModelName::new(requested, Vec::new()),

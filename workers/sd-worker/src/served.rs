@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Metrics, ModelName};
 
+use crate::loras::LoraFolder;
 use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
@@ -35,11 +36,15 @@ pub struct ModelInfo {
     pub scheduler: SchedulerConfig,
     /// Limits of a request.
     pub bounds: Bounds,
+    /// Maximum value of `clip_skip`.
+    pub max_clip_skip: usize,
+    /// Folder of LoRA files.
+    pub loras: LoraFolder,
 }
 
 impl ModelInfo {
     /// Returns the description of the model of a pipeline.
-    pub fn of(pipeline: &Pipeline) -> Self {
+    pub fn of(pipeline: &Pipeline, loras: LoraFolder) -> Self {
         let model = &pipeline.model;
         Self {
             version: model.version,
@@ -49,6 +54,8 @@ impl ModelInfo {
             defaults: Request::of(model, ""),
             scheduler: model.scheduler.clone(),
             bounds: pipeline.bounds,
+            max_clip_skip: model.max_clip_skip(),
+            loras,
         }
     }
 }
@@ -127,7 +134,17 @@ impl worker_core::LoadedModel for ServedModel {
     }
 
     fn card(&self) -> Value {
-        let ModelInfo { version, turbo, is_inpainting, multiple, defaults, scheduler, bounds } = &self.info;
+        let ModelInfo {
+            version,
+            turbo,
+            is_inpainting,
+            multiple,
+            defaults,
+            scheduler,
+            bounds,
+            max_clip_skip,
+            loras,
+        } = &self.info;
         let version = match version {
             Version::V1 => "1.5",
             Version::V2 => "2.1",
@@ -143,7 +160,9 @@ impl worker_core::LoadedModel for ServedModel {
             "max_pixels": bounds.pixels,
             "max_steps": bounds.steps,
             "max_images": bounds.pictures,
+            "max_clip_skip": max_clip_skip,
             "schedulers": Method::ALL.map(Method::name),
+            "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "defaults": {
                 "width": defaults.width,
                 "height": defaults.height,

@@ -84,7 +84,7 @@ fn latents_match_candle_transformers() -> Outcome {
     let unet = unet_2d::UNet2DConditionModel::new(weights("unet")?, 4, 4, false, config)?;
     // Neither square nor powers of two.
     let request = Request { width: 40, height: 24, steps: 5, ..request(&pipeline) };
-    let text = pipeline.model.encode(&["", &request.prompt])?.context;
+    let text = pipeline.model.encode(&["", &request.prompt], 1)?.context;
     let mut scheduler = ddim::DDIMSchedulerConfig::default().build(request.steps)?;
     let mut x = normal_batch(&request.seeds, Purpose::Start, (4, 6, 10), &device)?;
     for timestep in scheduler.timesteps().to_vec() {
@@ -321,7 +321,7 @@ fn xl_uses_the_pooled_prompt_and_sizes() -> Outcome {
     let pictures = pipeline.run(&request, &mut no_cancel)?;
     assert_eq!(pictures, pipeline.run(&request, &mut no_cancel)?);
     let unet = &pipeline.model.unet;
-    let texts = pipeline.model.encode(&["a red circle", "blue"])?;
+    let texts = pipeline.model.encode(&["a red circle", "blue"], 1)?;
     let pooled = texts.pooled.as_ref().ok_or("XL without a pooled prompt")?;
     assert_eq!((texts.context.dims(), pooled.dims()), (&[2, tiny_model::TOKENS, 64][..], &[2, 24][..]));
     let x = normal_batch(&[1, 1], Purpose::Start, (4, 8, 8), &Device::Cpu)?;

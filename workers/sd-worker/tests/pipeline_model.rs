@@ -209,7 +209,7 @@ fn text_encoders_load_with_and_without_prefix() -> Outcome {
     let folder = tempfile::tempdir()?;
     tiny_model::write(folder.path(), Kind::Xl)?;
     let load = || Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ());
-    let expected = load()?.encode(&["a red circle"])?;
+    let expected = load()?.encode(&["a red circle"], 1)?;
     for encoder in ["text_encoder", "text_encoder_2"] {
         let path = folder.path().join(encoder).join("model.safetensors");
         let weights = candle_core::safetensors::load(&path, &Device::Cpu)?;
@@ -219,7 +219,7 @@ fn text_encoders_load_with_and_without_prefix() -> Outcome {
             .collect();
         assert!(flat.contains_key("final_layer_norm.weight"));
         candle_core::safetensors::save(&flat, &path)?;
-        let read = load()?.encode(&["a red circle"])?;
+        let read = load()?.encode(&["a red circle"], 1)?;
         assert_eq!(difference(&read.context, &expected.context)?, 0.0, "{encoder}");
         let (pooled, before) = (read.pooled.ok_or("none")?, expected.pooled.as_ref().ok_or("none")?);
         assert_eq!(difference(&pooled, before)?, 0.0, "{encoder}");
@@ -257,7 +257,7 @@ fn half_precision_and_split_weights_are_found() -> Outcome {
     tiny_model::write(folder.path(), Kind::Plain)?;
     let base = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?;
     let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
-    let text = base.encode(&["a red circle"])?.context;
+    let text = base.encode(&["a red circle"], 1)?.context;
     let expected = base.unet.forward(&x, &[10.0], &text, None)?;
     let unet = folder.path().join("unet");
     let whole = unet.join("diffusion_pytorch_model.safetensors");
@@ -350,7 +350,7 @@ fn damaged_and_unsupported_models_are_rejected() -> Outcome {
     tiny_model::write(folder.path(), Kind::Plain)?;
     let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
     let single = Model::load(&path, &Device::Cpu, LoadOptions::default(), |_| ());
-    assert!(single.is_err_and(|error| error.to_string().contains("is a single file")));
+    assert!(single.is_err_and(|error| error.to_string().contains("a VAE alone")));
     let bytes = fs::read(&path)?;
     fs::write(&path, &bytes[..bytes.len() / 2])?;
     assert!(Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ()).is_err());

@@ -9,7 +9,7 @@ use crate::process::{self, command};
 use crate::pypi::packages;
 
 /// OpenAI's and Anthropic's clients, and a package that decodes images.
-pub const CLIENTS: &[&str] = &["openai==3.54.0", "anthropic==2.13.0", "pillow==13.0.0"];
+pub const CLIENTS: &[&str] = &["openai==3.54.0", "anthropic==2.13.0", "pillow==13.0.0", "webuiapi==0.9.17"];
 /// lm-evaluation-harness with its client of completions, and the packages that read the tokenizer and the model.
 pub const LM_EVAL: &[&str] = &["lm-eval[api]==0.4.13", "transformers==5.24.0", "openai==3.54.0"];
 /// Package that controls a browser.

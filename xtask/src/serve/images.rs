@@ -11,6 +11,7 @@ use crate::software_gpu::SoftwareGpu;
 
 const MODEL: &str = "examples/tiny_sd/model";
 const REQUESTS: &str = "workers/clients/openai_images.py";
+const A1111_REQUESTS: &str = "workers/clients/a1111_images.py";
 const PAGE: &str = "workers/clients/image_page.py";
 
 /// Sends the worker image requests of every kind. Returns the number of requests that were answered correctly.
@@ -18,7 +19,8 @@ pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<
     let worker = Worker::start(program, gpu, &|command| {
         command.arg("--model-path").arg(root().join(MODEL));
     })?;
-    let requests = clients::run_client(REQUESTS, "openai_images", &worker.url(""))?;
+    let requests = clients::run_client(REQUESTS, "openai_images", &worker.url(""))?
+        + clients::run_client(A1111_REQUESTS, "a1111_images", &worker.url(""))?;
     if let Some(folder) = page {
         clients::run_browser(PAGE, "image_page", &worker.url(""), folder)?;
     }

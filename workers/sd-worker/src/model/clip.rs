@@ -123,11 +123,25 @@ impl ClipText {
         })
     }
 
-    /// Encodes `tokens`, u32 (prompts, tokens); `ends` contains the index of the end token of each prompt.
+    /// Returns the number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Like [`Self::forward_without`], with all layers.
+    ///
+    /// # Errors
+    /// As [`Self::forward_without`].
+    pub fn forward(&self, tokens: &Tensor, ends: &[usize]) -> Result<Encoded> {
+        self.forward_without(0, tokens, ends)
+    }
+
+    /// Encodes `tokens`, u32 (prompts, tokens), without the last `skipped` layers; `ends` contains the index of the end
+    /// token of each prompt.
     ///
     /// # Errors
     /// There are more tokens than positions, the length of `ends` is wrong, or the device fails.
-    pub fn forward(&self, tokens: &Tensor, ends: &[usize]) -> Result<Encoded> {
+    pub fn forward_without(&self, skipped: usize, tokens: &Tensor, ends: &[usize]) -> Result<Encoded> {
         let (prompts, length) = tokens.dims2()?;
         if ends.len() != prompts {
             candle_core::bail!("got {} end positions for {prompts} prompts", ends.len())
@@ -135,7 +149,7 @@ impl ClipText {
         let positions = self.positions.narrow(0, 0, length)?;
         let mut x = self.tokens.forward(tokens)?.broadcast_add(&positions)?;
         let mut penultimate = x.clone();
-        for layer in &self.layers {
+        for layer in self.layers.iter().take(self.layers.len().saturating_sub(skipped)) {
             penultimate = x;
             x = layer.forward(&penultimate)?;
         }

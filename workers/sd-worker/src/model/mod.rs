@@ -1,4 +1,4 @@
-//! Loading of models from folders in the layout of diffusers.
+//! Loading of models from folders in the layout of diffusers, and from single files (see `single_file`).
 //!
 //! ```text
 //! model_index.json
@@ -11,9 +11,15 @@
 //! ```
 //!
 //! Weights may be split into several files and may be named `.fp16.safetensors`.
+mod adapters;
 mod attention;
 mod clip;
+mod folder;
+mod lora;
+mod parts;
 mod preview;
+mod prompt;
+mod single_file;
 mod tokenizer;
 mod transformer;
 mod unet;
@@ -22,29 +28,36 @@ mod vae;
 mod version;
 mod weights;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{D, DType, Device, Tensor};
-use candle_nn::VarBuilder;
-use serde_json::Value;
 
+pub use adapters::LoraChoice;
 pub use attention::Activation;
 pub use clip::{ClipConfig, ClipText, Encoded};
+pub use parts::FileOptions;
 pub use preview::PreviewMap;
-pub use tokenizer::{ClipTokenizer, Prompt};
+pub use prompt::{Segment, parse as parse_prompt};
+pub use tokenizer::{Chunk, ClipTokenizer, Prompt};
 pub use unet::UNet;
 pub use unet_config::{PerBlock, UNetConfig};
 pub use vae::{Vae, VaeConfig};
 pub use version::Version;
 
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
-use crate::{Error, Result};
+use crate::{Check, Error, Result};
+use adapters::Adapters;
+use parts::Parts;
+use single_file::UNetNames;
+use weights::{Component, OnRead};
 
 /// Options for loading a model.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
+    /// Files beside the model, and facts about a single file.
+    pub files: FileOptions,
     /// Dtype of text encoders and UNet; `None` selects f32 on the CPU and f16 elsewhere.
     pub dtype: Option<DType>,
     /// Dtype of the VAE; `None` selects that of the UNet, except f32 for VAEs of XL that overflow in f16.
@@ -92,79 +105,45 @@ pub struct Model {
     pub dtype: DType,
     /// Dtype of the VAE.
     pub vae_dtype: DType,
-    /// Weight files of the VAE.
-    vae_files: Vec<PathBuf>,
+    /// Weights that LoRA files change.
+    adapters: Adapters,
+    /// Weights of the VAE.
+    vae_weights: Component,
     /// The VAE in a dtype with a wider range, and that dtype, after it has overflowed in f16.
     wider_vae: OnceLock<(Vae, DType)>,
 }
 
 impl Model {
-    /// Loads a model from a folder; `progress` receives the completed fraction, 0 to 1.
+    /// Loads a model from a folder or a single file; `progress` receives the completed fraction, 0 to 1.
     ///
     /// # Errors
     /// A file is missing or invalid, the model is not supported, or the device is out of memory.
     pub fn load(
-        folder: &Path,
+        path: &Path,
         device: &Device,
         options: LoadOptions,
         progress: impl Fn(f32) + Send + Sync + 'static,
     ) -> Result<Self> {
-        if let Some(found) = not_a_pipeline(folder) {
-            return Err(Error::model(format!(
-                "{} {found}; a folder in the layout of diffusers, with model_index.json, is required",
-                folder.display()
-            )));
-        }
-        let index: Value = json(&folder.join("model_index.json"))?;
-        let has = |component: &str| index[component][1].is_string();
-        let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
-        for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {
-            if !has(component) {
-                return Err(Error::model(format!(
-                    "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2 and XL",
-                    folder.display()
-                )));
-            }
-        }
-        if let Some(part) = ["controlnet", "adapter", "prior"].into_iter().find(|component| has(component)) {
-            return Err(Error::model(format!("{}: {class} with {part} is not supported", folder.display())));
-        }
-        let unet_config = UNetConfig::from_json(&read(&folder.join("unet/config.json"))?)?;
-        let vae_config = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;
-        let scheduler = read(&folder.join("scheduler/scheduler_config.json"))?;
-        let scheduler = SchedulerConfig::from_json(&scheduler, &class)?;
-        let xl = unet_config.addition_embed_type.is_some();
-        if xl != has("text_encoder_2") {
-            return Err(Error::model(format!(
-                "{}: a second text encoder requires a UNet with addition_embed_type, and vice versa",
-                folder.display()
-            )));
-        }
         let dtype = options.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::F16 });
+        let parts = match path.is_file() {
+            true => single_file::parts(path, &options.files)?,
+            false => folder::parts(path, &options.files, dtype != DType::F32)?,
+        };
+        let on_read = report_reads(&parts, progress);
+        let Parts { texts: text_parts, unet: (unet_config, unet_weights), .. } = parts;
+        let (vae_config, vae_weights) = parts.vae;
+        let scheduler = parts.scheduler;
+        let xl = unet_config.addition_embed_type.is_some();
         let upcast = xl && vae_config.force_upcast && dtype == DType::F16;
         let vae_dtype = options.vae_dtype.unwrap_or(if upcast { DType::F32 } else { dtype });
 
-        let encoders: &[&str] = if xl { &["", "_2"] } else { &[""] };
-        let weights = Component::all(folder, encoders, dtype != DType::F32, progress)?;
-        let mut texts = Vec::new();
-        let mut widths = (0, 0);
-        for (suffix, component) in encoders.iter().zip(&weights.texts) {
-            let path = folder.join(format!("text_encoder{suffix}"));
-            let config: ClipConfig = serde_json::from_value(json(&path.join("config.json"))?)
-                .map_err(|e| Error::model(format!("{}/config.json: {e}", path.display())))?;
-            let tokenizer = folder.join(format!("tokenizer{suffix}"));
-            let projection = *suffix == "_2";
-            widths.0 += config.hidden_size;
-            widths.1 = if projection { config.projection_dim } else { 0 };
-            texts.push(TextEncoder {
-                tokenizer: ClipTokenizer::from_folder(&tokenizer, config.max_position_embeddings)?,
-                clip: ClipText::new(component.open(dtype, device)?, &config, projection)?,
-            });
-        }
+        let widths = text_parts.iter().fold((0, 0), |(all, _), part| {
+            (all + part.config.hidden_size, if part.projection { part.config.projection_dim } else { 0 })
+        });
         if widths.0 != unet_config.cross_attention_dim {
             return Err(Error::model(format!(
                 "{}: the text encoders have width {}, but the UNet takes {}",
-                folder.display(),
+                path.display(),
                 widths.0,
                 unet_config.cross_attention_dim
             )));
@@ -175,14 +154,14 @@ impl Model {
         {
             return Err(Error::model(format!(
                 "{}: additions have width {all}, expected 6 x {sizes} + {} (the XL base model is supported, its refiner is not)",
-                folder.display(),
+                path.display(),
                 widths.1
             )));
         }
         if vae_config.latent_channels != unet_config.out_channels {
             return Err(Error::model(format!(
                 "{}: the VAE has latents of {} channels, but the UNet returns {}",
-                folder.display(),
+                path.display(),
                 vae_config.latent_channels,
                 unet_config.out_channels
             )));
@@ -191,7 +170,7 @@ impl Model {
         if ![channels, 2 * channels + 1].contains(&unet_config.in_channels) {
             return Err(Error::model(format!(
                 "{}: the UNet takes {} channels; supported are {channels}, and {} for inpainting",
-                folder.display(),
+                path.display(),
                 unet_config.in_channels,
                 2 * channels + 1
             )));
@@ -203,32 +182,51 @@ impl Model {
             (false, 1024) => Version::V2,
             _ => Version::Other,
         };
-        let preview = match folder.join("preview.json") {
-            path if path.exists() => Some(
-                serde_json::from_value(json(&path)?)
-                    .map_err(|e| Error::model(format!("{}: {e}", path.display())))?,
-            ),
-            _ => PreviewMap::of(version),
-        };
+        let preview = parts.preview.or_else(|| PreviewMap::of(version));
         if let Some(map) = preview.as_ref().filter(|map| map.factors.len() != vae_config.latent_channels) {
-            let (found, expected, path) = (map.factors.len(), vae_config.latent_channels, folder.display());
+            let (found, expected, path) = (map.factors.len(), vae_config.latent_channels, path.display());
             return Err(Error::model(format!(
-                "{path}/preview.json has {found} factors, expected {expected}"
+                "{path}: preview.json has {found} factors, expected {expected}"
             )));
         }
+        let mut texts = Vec::new();
+        let mut text_tensors = Vec::new();
+        for part in text_parts {
+            let (tokens, rows) = (part.tokenizer.vocabulary(), part.config.vocab_size);
+            if tokens > rows {
+                return Err(Error::model(format!(
+                    "{}: the tokenizer has {tokens} tokens, but the text encoder has embeddings of {rows}",
+                    path.display()
+                )));
+            }
+            let weights = part.weights.open(dtype, device, on_read.clone());
+            let clip = ClipText::new(weights, &part.config, part.projection)?;
+            part.weights.check_all_used(single_file::is_ignored)?;
+            text_tensors.push(part.weights.take_loaded());
+            texts.push(TextEncoder { tokenizer: part.tokenizer, clip });
+        }
+        let unet_config = UNetConfig { activation, ..unet_config };
+        let unet = UNet::new(unet_weights.open(dtype, device, on_read.clone()), &unet_config)?;
+        unet_weights.check_all_used(single_file::is_ignored)?;
+        let networks = [unet_weights.take_loaded()].into_iter().chain(text_tensors).collect();
+        let adapters = Adapters::of(networks, &UNetNames::of(&unet_config));
+        let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read), &vae_config)?;
+        vae_weights.check_all_used(single_file::is_ignored)?;
+        drop(vae_weights.take_loaded());
         Ok(Self {
             texts,
-            unet: UNet::new(weights.unet.open(dtype, device)?, &UNetConfig { activation, ..unet_config })?,
-            vae: Vae::new(weights.vae.open(vae_dtype, device)?, &vae_config)?,
+            unet,
+            vae,
             turbo: is_turbo(&scheduler),
             scheduler,
             version,
-            zeros_for_empty: index["force_zeros_for_empty_prompt"].as_bool().unwrap_or(xl),
+            zeros_for_empty: parts.zeros_for_empty,
             preview,
             device: device.clone(),
             dtype,
             vae_dtype,
-            vae_files: weights.vae.files,
+            adapters,
+            vae_weights,
             wider_vae: OnceLock::new(),
         })
     }
@@ -245,41 +243,77 @@ impl Model {
     /// The files cannot be read, or the device is out of memory.
     pub fn widen_vae(&self) -> Result<()> {
         let dtype = self.device.bf16_default_to_f32();
-        let weights = weights::open(&self.vae_files, dtype, &self.device, Box::new(|_| ()))?;
+        let weights = self.vae_weights.open(dtype, &self.device, Arc::new(|_| ()));
         let vae = Vae::new(weights, self.vae.config())?;
+        drop(self.vae_weights.take_loaded());
         if self.wider_vae.set((vae, dtype)).is_ok() {
             tracing::warn!("the VAE overflows in f16; it is used in {} from now on", dtype.as_str());
         }
         Ok(())
     }
 
-    /// Encodes prompts. Prompts that are too long are truncated.
+    /// Puts exactly these LoRA files into effect, until the next call. Without files, all weights have their original
+    /// values, bit for bit.
     ///
     /// # Errors
-    /// A prompt cannot be tokenized, or the device fails.
-    pub fn encode(&self, prompts: &[&str]) -> Result<Texts> {
+    /// Returns [`Error::Request`] if a file is no LoRA for this network. If the device or `check`, which is called between
+    /// weights, fails, no LoRA is in effect.
+    pub fn apply_loras(&self, choices: &[LoraChoice], check: Check) -> Result<()> {
+        self.adapters.apply(choices, check)
+    }
+
+    /// Encodes prompts with weights of words. Prompts that are longer than the text encoder are encoded in chunks, and all
+    /// get the number of chunks of the longest one. The first text encoder omits the last `clip_skip - 1` layers, unless
+    /// there are two encoders.
+    ///
+    /// # Errors
+    /// A prompt cannot be tokenized, a weight is too large, or the device fails.
+    pub fn encode(&self, prompts: &[&str], clip_skip: usize) -> Result<Texts> {
         let mut contexts = Vec::new();
         let mut pooled = None;
         for text in &self.texts {
-            let prompts: Vec<Prompt> =
-                prompts.iter().map(|prompt| text.tokenizer.encode(prompt)).collect::<Result<_>>()?;
-            let ends: Vec<usize> = prompts.iter().map(|prompt| prompt.end).collect();
-            let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect();
-            let encoded = text.clip.forward(&Tensor::new(tokens, &self.device)?, &ends)?;
-            contexts.push(if self.texts.len() > 1 { encoded.penultimate } else { encoded.last });
-            pooled = encoded.pooled;
+            let mut rows = Vec::new();
+            for prompt in prompts {
+                rows.push(text.tokenizer.chunks(prompt)?.0);
+            }
+            let count = rows.iter().map(Vec::len).max().unwrap_or(1);
+            rows.iter_mut().for_each(|chunks| chunks.resize(count, text.tokenizer.empty_chunk()));
+            let chunks: Vec<Chunk> = rows.into_iter().flatten().collect();
+            let ends: Vec<usize> = chunks.iter().map(|chunk| chunk.end).collect();
+            let tokens: Vec<&[u32]> = chunks.iter().map(|chunk| chunk.tokens.as_slice()).collect();
+            let tokens = Tensor::new(tokens, &self.device)?;
+            let encoded = text.clip.forward_without(clip_skip.saturating_sub(1), &tokens, &ends)?;
+            let context = if self.texts.len() > 1 { encoded.penultimate } else { encoded.last };
+            let (_, length, width) = context.dims3()?;
+            let context = weighted(&context, &chunks)?;
+            contexts.push(context.reshape((prompts.len(), count * length, width))?);
+            // The pooled embedding is that of the first chunk.
+            let first =
+                |pooled: &Tensor| pooled.reshape((prompts.len(), count, ()))?.narrow(1, 0, 1)?.squeeze(1);
+            pooled = encoded.pooled.as_ref().map(first).transpose()?;
         }
         Ok(Texts { context: Tensor::cat(&contexts, D::Minus1)?, pooled })
     }
 
-    /// Returns true if a prompt is longer than the text encoders support.
+    /// Returns the number of chunks of a prompt, and true if it is longer than supported.
     ///
     /// # Errors
-    /// The prompt cannot be tokenized.
-    pub fn truncates(&self, prompt: &str) -> Result<bool> {
-        let prompts: Result<Vec<Prompt>> =
-            self.texts.iter().map(|text| text.tokenizer.encode(prompt)).collect();
-        Ok(prompts?.iter().any(|prompt| prompt.truncated))
+    /// The prompt cannot be tokenized, or a weight is too large.
+    pub fn chunks(&self, prompt: &str) -> Result<(usize, bool)> {
+        let mut most = (0, false);
+        for text in &self.texts {
+            let (chunks, truncated) = text.tokenizer.chunks(prompt)?;
+            most = (most.0.max(chunks.len()), most.1 || truncated);
+        }
+        Ok(most)
+    }
+
+    /// Returns the maximum value of `clip_skip`: 1 if the model's text embeddings cannot omit layers.
+    pub fn max_clip_skip(&self) -> usize {
+        match (&self.texts[..], self.version) {
+            ([text], Version::V1 | Version::Other) => text.clip.layers(),
+            _ => 1,
+        }
     }
 
     /// Returns true if the UNet takes a mask and the latents of the masked image as additional channels.
@@ -302,73 +336,26 @@ fn is_turbo(scheduler: &SchedulerConfig) -> bool {
         && !scheduler.rescale_betas_zero_snr
 }
 
-/// Weight files of a component, and the callback for bytes that are read.
-struct Component {
-    files: Vec<PathBuf>,
-    read: Arc<dyn Fn(usize) + Send + Sync>,
+/// Multiplies embeddings (chunks, tokens, width) by the weights of tokens. Each chunk keeps the mean of its embeddings.
+fn weighted(context: &Tensor, chunks: &[Chunk]) -> candle_core::Result<Tensor> {
+    if chunks.iter().all(|chunk| chunk.weights.iter().all(|weight| *weight == 1.0)) {
+        return Ok(context.clone());
+    }
+    let weights: Vec<&[f32]> = chunks.iter().map(|chunk| chunk.weights.as_slice()).collect();
+    let weights = Tensor::new(weights, context.device())?.unsqueeze(2)?;
+    let before = context.to_dtype(DType::F32)?;
+    let after = before.broadcast_mul(&weights)?;
+    let scale = (before.mean_keepdim((1, 2))? / after.mean_keepdim((1, 2))?)?;
+    after.broadcast_mul(&scale)?.to_dtype(context.dtype())
 }
 
-struct Components {
-    texts: Vec<Component>,
-    unet: Component,
-    vae: Component,
-}
-
-impl Component {
-    fn all(
-        folder: &Path,
-        encoders: &[&str],
-        half: bool,
-        progress: impl Fn(f32) + Send + Sync + 'static,
-    ) -> Result<Components> {
-        let texts: Vec<Vec<PathBuf>> = encoders
-            .iter()
-            .map(|suffix| weights::files(&folder.join(format!("text_encoder{suffix}")), half))
-            .collect::<Result<_>>()?;
-        let unet = weights::files(&folder.join("unet"), half)?;
-        let vae = weights::files(&folder.join("vae"), half)?;
-        let files = texts.iter().flatten().chain(&unet).chain(&vae);
-        let total: u64 = files.filter_map(|path| Some(std::fs::metadata(path).ok()?.len())).sum();
-        let done = AtomicU64::new(0);
-        let read: Arc<dyn Fn(usize) + Send + Sync> = Arc::new(move |bytes| {
-            let done = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-            progress((done as f64 / total.max(1) as f64).min(1.0) as f32);
-        });
-        let component = |files| Component { files, read: read.clone() };
-        Ok(Components {
-            texts: texts.into_iter().map(component).collect(),
-            unet: component(unet),
-            vae: component(vae),
-        })
-    }
-
-    fn open(&self, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
-        let read = self.read.clone();
-        weights::open(&self.files, dtype, device, Box::new(move |bytes| read(bytes)))
-    }
-}
-
-/// Returns what `path` holds instead of a pipeline, if it can be recognised.
-fn not_a_pipeline(path: &Path) -> Option<String> {
-    if path.is_file() {
-        return Some("is a single file".to_owned());
-    }
-    if path.join("model_index.json").exists() {
-        return None;
-    }
-    for name in ["pytorch_lora_weights.safetensors", "adapter_config.json"] {
-        if path.join(name).exists() {
-            return Some(format!("holds a LoRA adapter ({name})"));
-        }
-    }
-    let config = json(&path.join("config.json")).ok()?;
-    Some(format!("holds a single component, {}", config["_class_name"].as_str()?))
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|e| Error::model(format!("cannot read {}: {e}", path.display())))
-}
-
-fn json(path: &Path) -> Result<Value> {
-    serde_json::from_str(&read(path)?).map_err(|e| Error::model(format!("{}: {e}", path.display())))
+/// Returns a callback that reports the completed fraction of all weights.
+fn report_reads(parts: &Parts, progress: impl Fn(f32) + Send + Sync + 'static) -> OnRead {
+    let texts = parts.texts.iter().map(|part| &part.weights);
+    let total: u64 = texts.chain([&parts.unet.1, &parts.vae.1]).map(Component::bytes).sum();
+    let done = AtomicU64::new(0);
+    Arc::new(move |bytes| {
+        let done = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        progress((done as f64 / total.max(1) as f64).min(1.0) as f32);
+    })
 }

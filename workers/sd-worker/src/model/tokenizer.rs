@@ -10,6 +10,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
+use super::prompt::{Segment, parse};
 use crate::{Error, Result};
 
 const START: &str = "<|startoftext|>";
@@ -29,6 +30,22 @@ pub struct Prompt {
     pub truncated: bool,
 }
 
+/// Maximum number of tokens after a comma that are moved to the next chunk, so that it begins after the comma.
+const COMMA_DISTANCE: usize = 20;
+/// Maximum number of chunks of a prompt.
+const MAX_CHUNKS: usize = 32;
+
+/// A part of a prompt that fits into the text encoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// Token ids, as many as the encoder has positions.
+    pub tokens: Vec<u32>,
+    /// Weight of each token.
+    pub weights: Vec<f32>,
+    /// Index of the end token.
+    pub end: usize,
+}
+
 /// Tokenizer with the start, end and padding tokens of prompts.
 #[derive(Debug)]
 pub struct ClipTokenizer {
@@ -45,37 +62,117 @@ impl ClipTokenizer {
     /// # Errors
     /// A file is missing or invalid, or the vocabulary lacks the start or end token.
     pub fn from_folder(folder: &Path, length: usize) -> Result<Self> {
-        let bad = |e: tokenizers::Error| Error::model(format!("tokenizer in {}: {e}", folder.display()));
-        let whole = folder.join("tokenizer.json");
+        // Stable Diffusion 2 and XL have a separate padding token. The older file takes precedence.
+        let pad = ["special_tokens_map.json", "tokenizer_config.json"]
+            .iter()
+            .find_map(|name| pad_token(&folder.join(name)));
+        Self::with_padding(folder, length, pad.as_deref())
+    }
+
+    /// Like [`Self::from_folder`], for a folder or a tokenizer.json, with the padding token `pad`, or the end token.
+    ///
+    /// # Errors
+    /// As [`Self::from_folder`].
+    pub(super) fn with_padding(path: &Path, length: usize, pad: Option<&str>) -> Result<Self> {
+        let bad = |e: tokenizers::Error| Error::model(format!("tokenizer in {}: {e}", path.display()));
+        let whole = if path.is_file() { path.to_owned() } else { path.join("tokenizer.json") };
         for name in ["vocab.json", "merges.txt"] {
-            if !whole.exists() && !folder.join(name).exists() {
+            if !whole.exists() && !path.join(name).exists() {
                 return Err(Error::model(format!(
                     "{} has neither tokenizer.json nor {name}",
-                    folder.display()
+                    path.display()
                 )));
             }
         }
         let tokenizer = match whole.exists() {
             true => Tokenizer::from_file(whole),
-            false => from_merges(folder),
+            false => from_merges(path),
         };
         let mut tokenizer = tokenizer.map_err(bad)?;
         // Discard stored padding and truncation, because `encode` does both.
         tokenizer.with_padding(None).with_truncation(None).map_err(bad)?;
         let id = |token: &str| {
             let id = tokenizer.token_to_id(token);
-            id.ok_or_else(|| Error::model(format!("tokenizer in {}: no token {token}", folder.display())))
+            id.ok_or_else(|| Error::model(format!("tokenizer in {}: no token {token}", path.display())))
         };
-        // Stable Diffusion 2 and XL have a separate padding token. The older file takes precedence.
-        let pad = ["special_tokens_map.json", "tokenizer_config.json"]
-            .iter()
-            .find_map(|name| pad_token(&folder.join(name)));
         let (start, end) = (id(START)?, id(END)?);
-        let pad = pad.map_or(Ok(end), |token| id(&token))?;
+        let pad = pad.map_or(Ok(end), id)?;
         if length < 2 {
             return Err(Error::model(format!("a text encoder needs at least 2 positions, got {length}")));
         }
         Ok(Self { tokenizer, start, end, pad, length })
+    }
+
+    /// Returns the number of tokens of the vocabulary.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// Splits a prompt with weights of words into chunks, as AUTOMATIC1111 does. Returns at least one chunk, and whether
+    /// the prompt was too long and has been truncated.
+    ///
+    /// # Errors
+    /// The tokenizer rejects the text, or a weight is too large.
+    pub fn chunks(&self, prompt: &str) -> Result<(Vec<Chunk>, bool)> {
+        let limit = self.length - 2;
+        let comma = self.tokenizer.token_to_id(",</w>");
+        let mut chunks = Vec::new();
+        let mut words: Vec<(u32, f32)> = Vec::new();
+        let mut after_comma = None;
+        for segment in parse(prompt)? {
+            let Segment::Text(text, weight) = segment else {
+                chunks.push(self.chunk(std::mem::take(&mut words)));
+                after_comma = None;
+                continue;
+            };
+            for token in self.ids(&text)? {
+                if Some(token) == comma {
+                    after_comma = Some(words.len() + 1);
+                } else if words.len() == limit
+                    && let Some(start) = after_comma.filter(|start| limit + 1 - start <= COMMA_DISTANCE)
+                {
+                    let moved = words.split_off(start);
+                    chunks.push(self.chunk(std::mem::replace(&mut words, moved)));
+                    after_comma = None;
+                }
+                if words.len() == limit {
+                    chunks.push(self.chunk(std::mem::take(&mut words)));
+                    after_comma = None;
+                }
+                words.push((token, weight as f32));
+            }
+        }
+        if !words.is_empty() || chunks.is_empty() {
+            chunks.push(self.chunk(words));
+        }
+        let truncated = chunks.len() > MAX_CHUNKS;
+        chunks.truncate(MAX_CHUNKS);
+        Ok((chunks, truncated))
+    }
+
+    /// Frames tokens by start and end token and pads them.
+    fn chunk(&self, words: Vec<(u32, f32)>) -> Chunk {
+        let end = words.len() + 1;
+        let (mut tokens, mut weights) = (vec![self.start], vec![1.0]);
+        for (token, weight) in words {
+            tokens.push(token);
+            weights.push(weight);
+        }
+        tokens.push(self.end);
+        tokens.resize(self.length, self.pad);
+        weights.resize(self.length, 1.0);
+        Chunk { tokens, weights, end }
+    }
+
+    /// Returns the chunk that makes a prompt longer without meaning.
+    pub(super) fn empty_chunk(&self) -> Chunk {
+        self.chunk(Vec::new())
+    }
+
+    fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode(text, false);
+        let encoding = encoding.map_err(|e| Error::request(format!("cannot tokenize the prompt: {e}")))?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// Encodes a text as start token, tokens of the text (truncated if necessary), end token and padding.
@@ -83,10 +180,8 @@ impl ClipTokenizer {
     /// # Errors
     /// The tokenizer rejects the text.
     pub fn encode(&self, text: &str) -> Result<Prompt> {
-        let encoding = self.tokenizer.encode(text, false);
-        let encoding = encoding.map_err(|e| Error::request(format!("cannot tokenize the prompt: {e}")))?;
         let limit = self.length - 2;
-        let words = encoding.get_ids();
+        let words = self.ids(text)?;
         let kept = words.len().min(limit);
         let mut tokens = vec![self.start];
         tokens.extend(&words[..kept]);

@@ -168,7 +168,7 @@ impl UNetConfig {
         Ok(config)
     }
 
-    fn check(&self) -> std::result::Result<(), String> {
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
         let blocks = self.block_out_channels.len();
         if blocks == 0 || self.down_block_types.len() != blocks || self.up_block_types.len() != blocks {
             return Err(format!("{blocks} widths require {blocks} down blocks and {blocks} up blocks"));

@@ -73,12 +73,17 @@ impl VaeConfig {
             keys.retain(|_, value| !value.is_null());
         }
         let config: Self = serde_json::from_value(json).map_err(bad)?;
-        let groups = config.norm_num_groups.max(1);
-        if config.block_out_channels.is_empty() || config.block_out_channels.iter().any(|w| w % groups != 0) {
-            let widths = &config.block_out_channels;
-            return Err(Error::model(format!("VAE config.json: {groups} groups do not divide {widths:?}")));
-        }
+        config.check().map_err(|what| Error::model(format!("VAE config.json: {what}")))?;
         Ok(config)
+    }
+
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
+        let groups = self.norm_num_groups.max(1);
+        let widths = &self.block_out_channels;
+        if widths.is_empty() || widths.iter().any(|w| w % groups != 0) {
+            return Err(format!("{groups} groups do not divide {widths:?}"));
+        }
+        Ok(())
     }
 
     /// Returns the side of a latent cell in pixels.

@@ -1,14 +1,14 @@
 //! Weights of a component, loaded from safetensors files one tensor at a time to limit host memory.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use crate::{Error, Result};
 
@@ -70,82 +70,102 @@ fn part(path: &Path) -> Option<ShardName> {
     Some(ShardName { half, stem, of: of.parse().ok()?, number: number.parse().ok()? })
 }
 
-/// Opens the weights of a component. Each tensor is converted to `dtype` when it is loaded.
-///
-/// # Errors
-/// A file is missing or is not a safetensors file.
-pub(super) fn open(
-    files: &[PathBuf],
-    dtype: DType,
-    device: &Device,
-    read: Box<dyn Fn(usize) + Send + Sync>,
-) -> Result<VarBuilder<'static>> {
-    let mut weights = Weights { files: Vec::new(), tensors: HashMap::new(), read };
-    for path in files {
-        let bad = |e: &dyn std::fmt::Display| Error::model(format!("{}: {e}", path.display()));
-        let mut file = File::open(path).map_err(|e| bad(&e))?;
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(|e| bad(&e))?;
-        let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER_BYTES {
-            return Err(bad(&"not a safetensors file: its header exceeds 100000000 bytes"));
-        }
-        let mut header = Vec::new();
-        file.by_ref().take(length).read_to_end(&mut header).map_err(|e| bad(&e))?;
-        let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| bad(&e))?;
-        for (name, info) in metadata.tensors() {
-            weights.tensors.insert(name, (weights.files.len(), info.clone()));
-        }
-        weights.files.push((path.clone(), 8 + length, Mutex::new(file)));
-    }
-    Ok(VarBuilder::from_backend(Box::new(weights), dtype, device.clone()))
-}
-
-struct Weights {
+/// Open safetensors files.
+pub(super) struct Weights {
     /// Path, offset of the data, and open file.
     files: Vec<(PathBuf, u64, Mutex<File>)>,
     tensors: HashMap<String, (usize, TensorInfo)>,
-    /// Callback that receives the number of bytes after each read.
-    read: Box<dyn Fn(usize) + Send + Sync>,
+    metadata: HashMap<String, String>,
 }
 
-impl SimpleBackend for Weights {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        _: candle_nn::Init,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        if let Some((file, info)) = self.tensors.get(name)
-            && info.shape != shape.dims()
-        {
-            candle_core::bail!(
-                "{}: {name} has shape {:?}, but the configuration requires {shape:?}",
-                self.files[*file].0.display(),
-                info.shape
-            )
+impl Weights {
+    /// Opens files and reads their headers.
+    ///
+    /// # Errors
+    /// A file cannot be read, is not a safetensors file, or is shorter than its header requires.
+    pub fn open(files: &[PathBuf]) -> Result<Self> {
+        let mut weights = Self { files: Vec::new(), tensors: HashMap::new(), metadata: HashMap::new() };
+        for path in files {
+            let bad = |e: &dyn std::fmt::Display| Error::model(format!("{}: {e}", path.display()));
+            let mut file = File::open(path).map_err(|e| bad(&e))?;
+            let size = file.metadata().map_err(|e| bad(&e))?.len();
+            let cut = |needed: u64| {
+                bad(&format!("the file is cut: {size} bytes, but its header requires {needed}"))
+            };
+            let mut length = [0; 8];
+            if size < length.len() as u64 {
+                return Err(cut(length.len() as u64));
+            }
+            file.read_exact(&mut length).map_err(|e| bad(&e))?;
+            let length = u64::from_le_bytes(length);
+            if length > MAX_HEADER_BYTES {
+                return Err(bad(&"not a safetensors file: its header exceeds 100000000 bytes"));
+            }
+            let start = 8 + length;
+            if size < start {
+                return Err(cut(start));
+            }
+            let mut header = Vec::new();
+            file.by_ref().take(length).read_to_end(&mut header).map_err(|e| bad(&e))?;
+            let header: Metadata = serde_json::from_slice(&header)
+                .map_err(|e| bad(&format!("the header of the safetensors file is damaged: {e}")))?;
+            for (name, info) in header.tensors() {
+                let end = start + info.data_offsets.1 as u64;
+                if size < end {
+                    return Err(cut(end));
+                }
+                weights.tensors.insert(name, (weights.files.len(), info.clone()));
+            }
+            weights.metadata.extend(header.metadata().clone().unwrap_or_default());
+            weights.files.push((path.clone(), start, Mutex::new(file)));
         }
-        self.get_unchecked(name, dtype, device)
+        Ok(weights)
     }
 
-    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+    /// Returns the path of the first file, for messages.
+    pub fn path(&self) -> &Path {
+        self.files.first().map_or(Path::new(""), |(path, ..)| path)
+    }
+
+    /// Returns the names of the tensors, sorted.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.tensors.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Returns the shape of a tensor, if it exists.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        Some(&self.tensors.get(name)?.1.shape)
+    }
+
+    /// Returns an entry of the metadata of the files.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+
+    /// Reads a tensor, or one of three equal parts of its rows, in the dtype of the file, except that f8 becomes f16.
+    ///
+    /// # Errors
+    /// The tensor is missing, its dtype is not supported, or the file cannot be read.
+    pub fn load(&self, name: &str, third: Option<usize>) -> candle_core::Result<Tensor> {
         let Some((file, info)) = self.tensors.get(name) else {
-            let folder = self.files.first().and_then(|(path, ..)| path.parent()).unwrap_or(Path::new(""));
-            candle_core::bail!("{} has no tensor {name}", folder.display())
+            candle_core::bail!("{} has no tensor {name}", self.path().display())
         };
         let (path, start, file) = &self.files[*file];
-        let (from, to) = info.data_offsets;
-        let stored = DType::try_from(info.dtype)?;
-        let size = info.shape.iter().try_fold(stored.size_in_bytes(), |size, dim| size.checked_mul(*dim));
-        let Some(size) = size.filter(|size| from.checked_add(*size) == Some(to)) else {
-            candle_core::bail!(
-                "{}: {name} has bytes {from} to {to}, which do not match shape {:?} of {stored:?}",
-                path.display(),
-                info.shape
-            )
-        };
+        let mut shape = info.shape.clone();
+        let (mut from, to) = info.data_offsets;
+        let mut size = to - from;
+        if let Some(third) = third {
+            match shape.first_mut() {
+                Some(rows) if *rows % 3 == 0 => *rows /= 3,
+                _ => {
+                    candle_core::bail!("{}: {name} has shape {shape:?}, which has no thirds", path.display())
+                }
+            }
+            size /= 3;
+            from += third * size;
+        }
         let mut bytes = vec![0; size];
         {
             // A poisoned lock is harmless, because each read starts with a seek.
@@ -154,11 +174,205 @@ impl SimpleBackend for Weights {
                 file.seek(SeekFrom::Start(start + from as u64)).and_then(|_| file.read_exact(&mut bytes));
             read.map_err(|e| candle_core::Error::msg(format!("{}: {name}: {e}", path.display())))?;
         }
-        (self.read)(size);
-        Tensor::from_raw_buffer(&bytes, stored, &info.shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(device)
+        match info.dtype {
+            // These are the upper bytes of f16.
+            Dtype::F8_E5M2 => {
+                let wide: Vec<u8> = bytes.into_iter().flat_map(|byte| [0, byte]).collect();
+                Tensor::from_raw_buffer(&wide, DType::F16, &shape, &Device::Cpu)
+            }
+            Dtype::F8_E4M3 => {
+                Tensor::from_raw_buffer(&bytes, DType::F8E4M3, &shape, &Device::Cpu)?.to_dtype(DType::F16)
+            }
+            dtype => {
+                let dtype = DType::try_from(dtype)
+                    .map_err(|e| candle_core::Error::msg(format!("{}: {name}: {e}", path.display())))?;
+                Tensor::from_raw_buffer(&bytes, dtype, &shape, &Device::Cpu)
+            }
+        }
+    }
+}
+
+/// Part of a stored tensor that a network uses as a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    /// The whole tensor.
+    Whole,
+    /// One of three equal parts of the rows.
+    Third(usize),
+    /// The transposed matrix.
+    Transposed,
+}
+
+/// Returns the name and the part of the stored tensor for the name of a weight.
+pub(super) type Rename = Arc<dyn Fn(&str) -> (String, View) + Send + Sync>;
+/// Receives the number of bytes after each read.
+pub(super) type OnRead = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// Weights of a network.
+#[derive(Clone)]
+pub(super) struct Component {
+    weights: Arc<Weights>,
+    /// Start of the names of its tensors.
+    prefix: &'static str,
+    /// Names in the file; `None` if they are those of the network.
+    rename: Option<Rename>,
+    /// Stored tensors that have been used.
+    used: Arc<Mutex<HashSet<String>>>,
+    /// Weights that were loaded, by their names in the network.
+    loaded: Arc<Mutex<HashMap<String, Tensor>>>,
+}
+
+impl std::fmt::Debug for Component {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Component({}, {:?})", self.weights.path().display(), self.prefix)
+    }
+}
+
+impl Component {
+    /// Creates a component whose weights have the names of the network.
+    pub fn of(weights: Weights) -> Self {
+        Self {
+            weights: Arc::new(weights),
+            prefix: "",
+            rename: None,
+            used: Arc::default(),
+            loaded: Arc::default(),
+        }
+    }
+
+    /// Creates a component of a file with other names, of the tensors whose names begin with `prefix`.
+    pub fn renamed(
+        weights: Arc<Weights>,
+        prefix: &'static str,
+        rename: impl Fn(&str) -> (String, View) + Send + Sync + 'static,
+    ) -> Self {
+        Self { weights, prefix, rename: Some(Arc::new(rename)), used: Arc::default(), loaded: Arc::default() }
+    }
+
+    /// Marks the tensors whose names begin with `start` after the prefix as used.
+    pub fn ignore(&self, start: &str) {
+        let start = format!("{}{start}", self.prefix);
+        let names = self.weights.names().into_iter().filter(|name| name.starts_with(&start));
+        let mut used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        used.extend(names.map(str::to_owned));
+    }
+
+    /// Returns the size of its tensors in bytes.
+    pub fn bytes(&self) -> u64 {
+        let own = self.weights.tensors.iter().filter(|(name, _)| name.starts_with(self.prefix));
+        own.map(|(_, (_, info))| (info.data_offsets.1 - info.data_offsets.0) as u64).sum()
+    }
+
+    /// Returns a source of weights. Each tensor is converted to `dtype` when it is loaded.
+    pub fn open(&self, dtype: DType, device: &Device, on_read: OnRead) -> VarBuilder<'static> {
+        let reader = Reader { component: self.clone(), on_read };
+        VarBuilder::from_backend(Box::new(reader), dtype, device.clone())
+    }
+
+    /// Returns the weights that were loaded, which share their storage with the network, and forgets them.
+    pub fn take_loaded(&self) -> HashMap<String, Tensor> {
+        std::mem::take(&mut self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// Checks that the network that was built used all tensors whose names begin with the prefix, except those for
+    /// which `ignored` returns true. Names of the network itself are not checked.
+    ///
+    /// # Errors
+    /// A tensor was not used.
+    pub fn check_all_used(&self, ignored: impl Fn(&str) -> bool) -> Result<()> {
+        if self.rename.is_none() {
+            return Ok(());
+        }
+        let used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_extra = |name: &&str| name.starts_with(self.prefix) && !used.contains(*name) && !ignored(name);
+        let extra: Vec<&str> = self.weights.names().into_iter().filter(is_extra).collect();
+        match extra.first() {
+            None => Ok(()),
+            Some(first) => Err(Error::model(format!(
+                "{}: {} tensors do not belong to this architecture, such as {first}",
+                self.weights.path().display(),
+                extra.len()
+            ))),
+        }
+    }
+}
+
+struct Reader {
+    component: Component,
+    on_read: OnRead,
+}
+
+impl Reader {
+    fn stored(&self, name: &str) -> (String, View) {
+        match &self.component.rename {
+            Some(rename) => {
+                let (name, view) = rename(name);
+                (format!("{}{name}", self.component.prefix), view)
+            }
+            None => (name.to_owned(), View::Whole),
+        }
+    }
+
+    /// Returns the shape of the viewed part of a tensor.
+    fn shape(&self, stored: &str, view: View) -> Option<Vec<usize>> {
+        let mut shape = self.component.weights.shape(stored)?.to_vec();
+        match (view, &mut shape[..]) {
+            (View::Third(_), [rows, ..]) => *rows /= 3,
+            (View::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
+            _ => {}
+        }
+        Some(shape)
+    }
+}
+
+impl SimpleBackend for Reader {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: candle_nn::Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let (stored, view) = self.stored(name);
+        // Files with original names store some linear layers as 1x1 convolutions.
+        let trimmed = |dims: &[usize]| {
+            let mut dims = dims.to_vec();
+            while self.component.rename.is_some() && dims.len() > 2 && dims.last() == Some(&1) {
+                dims.pop();
+            }
+            dims
+        };
+        if let Some(found) = self.shape(&stored, view)
+            && trimmed(&found) != trimmed(shape.dims())
+        {
+            candle_core::bail!(
+                "{}: {stored} has shape {found:?}, but the configuration requires {shape:?}",
+                self.component.weights.path().display(),
+            )
+        }
+        let weight = self.get_unchecked(name, dtype, device)?.reshape(shape)?;
+        let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        loaded.insert(name.to_owned(), weight.clone());
+        Ok(weight)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        let (stored, view) = self.stored(name);
+        let third = match view {
+            View::Third(third) => Some(third),
+            View::Whole | View::Transposed => None,
+        };
+        let mut tensor = self.component.weights.load(&stored, third)?;
+        if view == View::Transposed {
+            tensor = tensor.t()?.contiguous()?;
+        }
+        (self.on_read)(tensor.elem_count() * tensor.dtype().size_in_bytes());
+        self.component.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(stored);
+        tensor.to_dtype(dtype)?.to_device(device)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.component.weights.tensors.contains_key(&self.stored(name).0)
     }
 }

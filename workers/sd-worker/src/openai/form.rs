@@ -10,8 +10,8 @@ const MAX_PARTS: usize = 64;
 /// Maximum size in bytes of a part that is not a file.
 const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Fields whose text is parsed as a number.
-const NUMERIC_FIELDS: [&str; 7] =
-    ["guidance", "n", "output_compression", "partial_images", "seed", "steps", "strength"];
+const NUMERIC_FIELDS: [&str; 8] =
+    ["clip_skip", "guidance", "n", "output_compression", "partial_images", "seed", "steps", "strength"];
 
 /// Fields whose text is parsed as true or false.
 const BOOLEAN_FIELDS: [&str; 1] = ["karras"];

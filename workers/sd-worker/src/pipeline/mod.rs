@@ -56,11 +56,17 @@ pub struct Pipeline {
     pub batch_cells: usize,
 }
 
+/// Text embeddings, in the order of the batch.
+struct Condition {
+    context: Tensor,
+    /// Additional embedding of XL.
+    added: Option<Tensor>,
+}
+
 /// Inputs of the UNet that are constant over the steps of a batch.
 struct BatchInputs {
-    texts: Texts,
-    /// Additional embedding of XL, in the order of the batch.
-    added: Option<Tensor>,
+    /// Text embeddings of the negative prompt and the prompt together, or of each if their lengths differ.
+    conditions: Vec<Condition>,
     /// Scaled latents of the input image.
     start: Option<Tensor>,
     mask: Option<Tensor>,
@@ -101,6 +107,7 @@ impl Pipeline {
     /// Returns the errors of [`Pipeline::run`].
     pub fn latents(&self, request: &Request, on_step: &mut OnStep) -> Result<Tensor> {
         request.check(&self.bounds, &self.model)?;
+        self.model.apply_loras(&request.loras, &|| request.check_cancelled(0, request.steps))?;
         let scheduler = request.scheduler(&self.model.scheduler)?;
         let factor = self.model.vae.config().factor();
         let cells = request.width * request.height / (factor * factor);
@@ -190,28 +197,32 @@ impl Pipeline {
             Some(_) => &[&request.negative, &request.prompt],
             None => &[&request.prompt],
         };
-        let mut texts = model.encode(prompts)?;
-        if guidance.is_some() && request.negative.is_empty() && model.zeros_for_empty {
-            texts.context = zero_first_row(&texts.context)?;
-            texts.pooled = texts.pooled.as_ref().map(zero_first_row).transpose()?;
+        let mut lengths = Vec::new();
+        for prompt in prompts {
+            lengths.push(model.chunks(prompt)?.0);
         }
-        // The rows of the negative prompt precede those of the prompt.
-        let repeat = |x: &Tensor| -> Result<Tensor> {
-            let rows: Vec<Tensor> = (0..x.dim(0)?)
-                .map(|i| {
-                    let row = x.narrow(0, i, 1)?;
-                    Tensor::cat(&vec![row; seeds.len()], 0)
-                })
-                .collect::<candle_core::Result<_>>()?;
-            Ok(Tensor::cat(&rows, 0)?)
+        let groups: Vec<&[&str]> = match lengths.windows(2).all(|pair| pair[0] == pair[1]) {
+            true => vec![prompts],
+            false => prompts.chunks(1).collect(),
         };
-        texts.context = repeat(&texts.context)?;
         let (width, height) = (request.width, request.height);
-        let added = match &texts.pooled {
-            Some(pooled) => Some(model.unet.added(&repeat(pooled)?, [height, width, 0, 0, height, width])?),
-            None => None,
-        };
-        let mut inputs = BatchInputs { texts, added, start: None, mask: None, inpaint: None, guidance };
+        let mut conditions = Vec::new();
+        for (i, group) in groups.into_iter().enumerate() {
+            let Texts { mut context, mut pooled } = model.encode(group, request.clip_skip)?;
+            if i == 0 && guidance.is_some() && request.negative.is_empty() && model.zeros_for_empty {
+                context = zero_first_row(&context)?;
+                pooled = pooled.as_ref().map(zero_first_row).transpose()?;
+            }
+            let added = match &pooled {
+                Some(pooled) => {
+                    let pooled = repeat_rows(pooled, seeds.len())?;
+                    Some(model.unet.added(&pooled, [height, width, 0, 0, height, width])?)
+                }
+                None => None,
+            };
+            conditions.push(Condition { context: repeat_rows(&context, seeds.len())?, added });
+        }
+        let mut inputs = BatchInputs { conditions, start: None, mask: None, inpaint: None, guidance };
         let Some(start) = &request.start else { return Ok(inputs) };
         let picture = start.picture.to_tensor(&model.device)?;
         inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
@@ -291,14 +302,22 @@ impl Pipeline {
         if let Some(inpaint) = &inputs.inpaint {
             input = Tensor::cat(&[&input, &inpaint.to_dtype(self.model.dtype)?], 1)?;
         }
-        if inputs.guidance.is_some() {
-            input = Tensor::cat(&[&input, &input], 0)?;
-        }
-        let output =
-            self.model.unet.forward(&input, &[timestep], &inputs.texts.context, inputs.added.as_ref())?;
-        let output = output.to_dtype(DType::F32)?;
-        let Some(guidance) = inputs.guidance else { return Ok(output) };
-        let (without, with) = (output.narrow(0, 0, n)?, output.narrow(0, n, n)?);
+        let run = |input: &Tensor, condition: &Condition| -> Result<Tensor> {
+            let Condition { context, added } = condition;
+            let output = self.model.unet.forward(input, &[timestep], context, added.as_ref())?;
+            Ok(output.to_dtype(DType::F32)?)
+        };
+        let (guidance, without, with) = match (inputs.guidance, &inputs.conditions[..]) {
+            (None, [only, ..]) => return run(&input, only),
+            (Some(guidance), [both]) => {
+                let output = run(&Tensor::cat(&[&input, &input], 0)?, both)?;
+                (guidance, output.narrow(0, 0, n)?, output.narrow(0, n, n)?)
+            }
+            (Some(guidance), [negative, prompt, ..]) => {
+                (guidance, run(&input, negative)?, run(&input, prompt)?)
+            }
+            (_, []) => return Err(Error::request("a request has no prompt")),
+        };
         Ok((&without + ((with - &without)? * guidance)?)?)
     }
 }
@@ -306,6 +325,15 @@ impl Pipeline {
 /// Returns false if `x` contains NaN or an infinity, whose product with zero is NaN.
 fn is_finite(x: &Tensor) -> candle_core::Result<bool> {
     Ok(x.to_dtype(DType::F32)?.affine(0.0, 0.0)?.sum_all()?.to_scalar::<f32>()? == 0.0)
+}
+
+/// Returns each row `count` times: the rows of the negative prompt precede those of the prompt.
+fn repeat_rows(x: &Tensor, count: usize) -> candle_core::Result<Tensor> {
+    let mut rows = Vec::new();
+    for i in 0..x.dim(0)? {
+        rows.extend(std::iter::repeat_n(x.narrow(0, i, 1)?, count));
+    }
+    Tensor::cat(&rows, 0)
 }
 
 /// Returns `x` with zeros in the first row.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::model::Model;
+use crate::model::{LoraChoice, Model};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
@@ -64,6 +64,11 @@ pub struct Request {
     pub karras: Option<bool>,
     /// Input image; `None` starts from noise.
     pub start: Option<Start>,
+    /// Number of the layer of the text encoder, from the last one, whose output is used: 1 for the last one. XL and
+    /// Stable Diffusion 2 permit 1 only.
+    pub clip_skip: usize,
+    /// LoRA files that are in effect.
+    pub loras: Vec<LoraChoice>,
     /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
@@ -84,6 +89,8 @@ impl Request {
             method: None,
             karras: None,
             start: None,
+            clip_skip: 1,
+            loras: Vec::new(),
             cancelled: None,
         }
     }
@@ -121,6 +128,9 @@ impl Request {
         }
         if self.seeds.is_empty() || self.seeds.len() > bounds.pictures {
             return invalid(format!("{} images: must be 1 to {}", self.seeds.len(), bounds.pictures));
+        }
+        if self.clip_skip == 0 || self.clip_skip > model.max_clip_skip() {
+            return invalid(format!("clip skip {}: must be 1 to {}", self.clip_skip, model.max_clip_skip()));
         }
         for (name, text) in [("prompt", &self.prompt), ("negative prompt", &self.negative)] {
             if text.len() > bounds.prompt {

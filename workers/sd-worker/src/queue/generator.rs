@@ -44,7 +44,7 @@ impl ImageGenerator for Pipeline {
     }
 
     fn truncates(&self, request: &Request) -> bool {
-        let long = |text: &str| self.model.truncates(text).unwrap_or(false);
+        let long = |text: &str| self.model.chunks(text).is_ok_and(|(_, truncated)| truncated);
         long(&request.prompt) || long(&request.negative)
     }
 

@@ -118,9 +118,11 @@ async fn format_and_previews_follow_the_request() {
     let exact = picture(&worker.complete(&job(json!({"format": "png", "steps": 10}))).await["image"]);
     assert_ne!(near, exact);
     assert_eq!((near.width(), near.height()), (exact.width(), exact.height()));
-    // A prompt longer than the model supports.
-    let made = worker.complete(&job(json!({"prompt": "red ".repeat(40)}))).await;
-    assert_eq!(made["truncated"], true);
+    // Prompts longer than the text encoder, and longer than the worker supports.
+    for (count, truncated) in [(40, false), (500, true)] {
+        let made = worker.complete(&job(json!({"prompt": "red ".repeat(count)}))).await;
+        assert_eq!(made["truncated"], truncated);
+    }
 }
 
 #[tokio::test]

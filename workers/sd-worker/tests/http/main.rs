@@ -6,9 +6,11 @@ mod fixture;
 mod fuzz;
 mod images;
 mod jobs;
+mod loras;
 mod openai;
 mod page;
 mod queue;
+mod sdapi;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 #[path = "../tiny_model/mod.rs"]

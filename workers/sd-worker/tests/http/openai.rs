@@ -66,8 +66,8 @@ async fn quality_sets_the_steps_and_webp_is_lossless() {
 async fn syntax_of_other_programs_is_reported() {
     let worker = worker();
     for (prompt, named) in [
-        ("a circle <lora:ink:0.8>", Some("<lora:ink:0.8>")),
-        ("a (red:1.4) circle", Some("(red:1.4)")),
+        ("a [red:blue:0.4] circle", Some("[red:blue:0.4]")),
+        ("a (red:1.4) circle", None),
         ("a circle (red: not blue), 3:2, a <b>", None),
     ] {
         for field in ["prompt", "negative_prompt"] {

@@ -1,5 +1,7 @@
 //! Small test models with random weights in the layout of diffusers.
 #![allow(dead_code)]
+pub mod published;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -65,7 +67,7 @@ pub fn clip_config(vocabulary: usize) -> Value {
 }
 
 /// Returns letters, letters at the end of a word, the merges of "red", and the start and end tokens.
-fn vocabulary() -> Vec<String> {
+pub fn vocabulary() -> Vec<String> {
     let letters = || ('a'..='z').chain(['!', ',']);
     let mut tokens: Vec<String> = letters().map(String::from).collect();
     tokens.extend(letters().map(|letter| format!("{letter}</w>")));
@@ -144,48 +146,69 @@ fn read_files(root: &Path, folder: &Path, files: &mut Files) -> Outcome {
     Ok(())
 }
 
+/// Configuration files of a model.
+pub struct Configs {
+    pub unet: Value,
+    pub vae: Value,
+    /// One or two text encoders; the second has a projection.
+    pub texts: Vec<Value>,
+    /// Index of the text encoder whose prompts are padded with `!`, if there is one.
+    pub padded: Option<usize>,
+    pub scheduler: Value,
+}
+
 /// Writes a model with weights drawn at random.
 fn draw(folder: &Path, kind: Kind) -> Outcome {
-    let suffixes: &[&str] = if kind == Kind::Xl { &["", "_2"] } else { &[""] };
+    let text = clip_config(vocabulary().len());
+    let texts = if kind == Kind::Xl { vec![text.clone(), text] } else { vec![text] };
+    let scheduler = json!({
+        "_class_name": "DDIMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+        "num_train_timesteps": 1000, "set_alpha_to_one": false, "steps_offset": 1, "clip_sample": false,
+    });
+    write_configs(
+        folder,
+        &Configs { unet: unet_config(kind), vae: vae_config(), texts, padded: Some(1), scheduler },
+    )?;
+    let preview = json!({"factors": [[0.2, 0, 0], [0, 0.2, 0], [0, 0, 0.2], [0.1, 0.1, 0.1]]});
+    Ok(fs::write(folder.join("preview.json"), preview.to_string())?)
+}
+
+/// Writes a model with random weights to `folder`.
+pub fn write_configs(folder: &Path, configs: &Configs) -> Outcome {
     let mut index = json!({
         "_class_name": "StableDiffusionPipeline",
         "unet": ["diffusers", "UNet2DConditionModel"], "vae": ["diffusers", "AutoencoderKL"],
         "scheduler": ["diffusers", "DDIMScheduler"],
     });
     let tokens = vocabulary();
-    for (i, suffix) in suffixes.iter().enumerate() {
+    for ((i, config), suffix) in configs.texts.iter().enumerate().zip(["", "_2"]) {
         index[format!("tokenizer{suffix}")] = json!(["transformers", "CLIPTokenizer"]);
-        index[format!("text_encoder{suffix}")] = json!(["transformers", "CLIPTextModel"]);
+        let class = if i == 1 { "CLIPTextModelWithProjection" } else { "CLIPTextModel" };
+        index[format!("text_encoder{suffix}")] = json!(["transformers", class]);
         let path = folder.join(format!("tokenizer{suffix}"));
         fs::create_dir_all(&path)?;
         let ids: serde_json::Map<String, Value> =
             tokens.iter().enumerate().map(|(i, token)| (token.clone(), i.into())).collect();
         fs::write(path.join("vocab.json"), Value::Object(ids).to_string())?;
         fs::write(path.join("merges.txt"), "#version: 0.2\nr e\nre d</w>\n")?;
-        if i == 1 {
+        if configs.padded == Some(i) {
             fs::write(path.join("special_tokens_map.json"), json!({"pad_token": "!"}).to_string())?;
         }
         let path = folder.join(format!("text_encoder{suffix}"));
-        component(&path, clip_config(tokens.len()), "model.safetensors", 10 + i as u64, |vb, text| {
+        component(&path, config.clone(), "model.safetensors", 10 + i as u64, |vb, text| {
             let config: ClipConfig = serde_json::from_str(text)?;
             Ok(ClipText::new(vb, &config, i == 1).map(drop)?)
         })?;
     }
     let file = "diffusion_pytorch_model.safetensors";
-    component(&folder.join("unet"), unet_config(kind), file, 1, |vb, text| {
+    component(&folder.join("unet"), configs.unet.clone(), file, 1, |vb, text| {
         Ok(UNet::new(vb, &UNetConfig::from_json(text)?).map(drop)?)
     })?;
-    component(&folder.join("vae"), vae_config(), file, 2, |vb, text| {
+    component(&folder.join("vae"), configs.vae.clone(), file, 2, |vb, text| {
         Ok(Vae::new(vb, &VaeConfig::from_json(text)?).map(drop)?)
     })?;
     fs::create_dir_all(folder.join("scheduler"))?;
-    let scheduler = json!({
-        "_class_name": "DDIMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
-        "num_train_timesteps": 1000, "set_alpha_to_one": false, "steps_offset": 1, "clip_sample": false,
-    });
-    fs::write(folder.join("scheduler/scheduler_config.json"), scheduler.to_string())?;
-    let preview = json!({"factors": [[0.2, 0, 0], [0, 0.2, 0], [0, 0, 0.2], [0.1, 0.1, 0.1]]});
-    fs::write(folder.join("preview.json"), preview.to_string())?;
+    fs::write(folder.join("scheduler/scheduler_config.json"), configs.scheduler.to_string())?;
     Ok(fs::write(folder.join("model_index.json"), index.to_string())?)
 }
 

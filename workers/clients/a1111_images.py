@@ -1,0 +1,73 @@
+"""Tests the API of AUTOMATIC1111's web UI with the tiny Stable Diffusion model through the package `webuiapi`, and prints
+the number of successful checks.
+
+    python3 a1111_images.py http://127.0.0.1:8082
+"""
+import base64
+import io
+import sys
+import threading
+
+import webuiapi
+from PIL import Image, ImageChops
+
+from checks import check, fetch, report
+
+BASE = sys.argv[1]
+SETTINGS = dict(prompt="a red circle on blue", steps=6, seed=3, cfg_scale=4, width=64, height=64)
+
+api = webuiapi.WebUIApi(baseurl=f"{BASE}/sdapi/v1", sampler="DDIM")
+check("models", len(api.util_get_model_names()) == 1, api.util_get_model_names())
+check("current model", api.util_get_current_model() in api.util_get_model_names())
+check("samplers", "Euler a" in api.util_get_sampler_names(), api.util_get_sampler_names())
+check("schedulers", "karras" in api.util_get_scheduler_names())
+check("no LoRA files", api.get_loras() == [], api.get_loras())
+api.util_set_model(api.util_get_model_names()[0])
+
+made = api.txt2img(**SETTINGS)
+check("size", made.image.size == (64, 64), made.image.size)
+check("seed", made.info["all_seeds"] == [3], made.info)
+check("text chunk", made.image.text["parameters"] == made.info["infotexts"][0], made.image.text)
+body = dict(prompt=SETTINGS["prompt"], steps=6, seed=3, guidance=4, scheduler="ddim")
+other = base64.b64decode(fetch(BASE, "/v1/images/generations", body)["data"][0]["b64_json"])
+check("same image as OpenAI's API", Image.open(io.BytesIO(other)).tobytes() == made.image.tobytes())
+info = api.png_info(made.image)
+check("PNG info", info.info == made.info["infotexts"][0], info.info)
+check("parsed info", info.parameters["Seed"] == "3", info.parameters)
+two = api.txt2img(**SETTINGS | dict(n_iter=2, sampler_name="DPM++ 2M Karras", negative_prompt="(green:1.2)"))
+check("two images", len(two.images) == 2 and two.images[0].tobytes() != two.images[1].tobytes())
+
+changed = api.img2img(images=[made.image], denoising_strength=0.4, **SETTINGS | dict(prompt="a green circle on blue"))
+check("image to image", changed.image.size == (64, 64))
+mask = Image.new("L", (64, 64))
+mask.paste(255, (0, 0, 32, 64))
+painted = api.img2img(images=[made.image], mask_image=mask, **SETTINGS | dict(seed=4))
+right = (32, 0, 64, 64)
+difference = ImageChops.difference(painted.image.convert("RGB").crop(right), made.image.convert("RGB").crop(right))
+check("outside of the mask", difference.getbbox() is None, difference.getbbox())
+
+try:
+    api.txt2img(**SETTINGS | dict(enable_hr=True))
+    check("hires fix is refused", False)
+except RuntimeError as error:
+    check("hires fix is refused", error.args[0] == 400 and "enable_hr" in error.args[1], error)
+
+outcome = []
+
+
+def run():
+    try:
+        outcome.append(api.txt2img(**SETTINGS | dict(steps=150)))
+    except RuntimeError as error:
+        outcome.append(error)
+
+
+thread = threading.Thread(target=run)
+thread.start()
+while thread.is_alive() and webuiapi.WebUIApi(baseurl=api.baseurl).get_progress()["state"]["job_count"] == 0:
+    pass
+webuiapi.WebUIApi(baseurl=api.baseurl).interrupt()
+thread.join()
+check("interrupted", isinstance(outcome[0], RuntimeError) and outcome[0].args[0] == 409, outcome)
+check("idle", api.get_progress()["state"]["job_count"] == 0)
+report("a1111_images")

@@ -1,0 +1,111 @@
+//! Folders in the layout of diffusers.
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::clip::ClipConfig;
+use super::parts::{FileOptions, Parts, TextPart};
+use super::single_file;
+use super::tokenizer::ClipTokenizer;
+use super::unet_config::UNetConfig;
+use super::vae::VaeConfig;
+use super::weights::{self, Component, Weights};
+use crate::schedulers::SchedulerConfig;
+use crate::{Error, Result};
+
+/// Reads the configurations and the headers of the weights. `half` prefers weights in half precision.
+///
+/// # Errors
+/// A file is missing or invalid, or the pipeline is not supported.
+pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<Parts> {
+    if let Some(found) = not_a_pipeline(folder) {
+        return Err(Error::model(format!(
+            "{} {found}; a folder in the layout of diffusers, with model_index.json, or a single .safetensors \
+             file of a whole model is required",
+            folder.display()
+        )));
+    }
+    if options.tokenizer.is_some() || options.prediction.is_some() {
+        let folder = folder.display();
+        return Err(Error::model(format!("{folder}: --tokenizer and --prediction require a single file")));
+    }
+    let index: Value = json(&folder.join("model_index.json"))?;
+    let has = |component: &str| index[component][1].is_string();
+    let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
+    for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {
+        if !has(component) {
+            return Err(Error::model(format!(
+                "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2 and XL",
+                folder.display()
+            )));
+        }
+    }
+    if let Some(part) = ["controlnet", "adapter", "prior"].into_iter().find(|component| has(component)) {
+        return Err(Error::model(format!("{}: {class} with {part} is not supported", folder.display())));
+    }
+    let unet = UNetConfig::from_json(&read(&folder.join("unet/config.json"))?)?;
+    let vae = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;
+    let scheduler = read(&folder.join("scheduler/scheduler_config.json"))?;
+    let scheduler = SchedulerConfig::from_json(&scheduler, &class)?;
+    let xl = unet.addition_embed_type.is_some();
+    if xl != has("text_encoder_2") {
+        return Err(Error::model(format!(
+            "{}: a second text encoder requires a UNet with addition_embed_type, and vice versa",
+            folder.display()
+        )));
+    }
+    let component = |name: &str| -> Result<Component> {
+        Ok(Component::of(Weights::open(&weights::files(&folder.join(name), half)?)?))
+    };
+    let encoders: &[&str] = if xl { &["", "_2"] } else { &[""] };
+    let mut texts = Vec::new();
+    for suffix in encoders {
+        let path = folder.join(format!("text_encoder{suffix}"));
+        let config: ClipConfig = serde_json::from_value(json(&path.join("config.json"))?)
+            .map_err(|e| Error::model(format!("{}/config.json: {e}", path.display())))?;
+        let tokenizer = folder.join(format!("tokenizer{suffix}"));
+        let tokenizer = ClipTokenizer::from_folder(&tokenizer, config.max_position_embeddings)?;
+        let weights = component(&format!("text_encoder{suffix}"))?;
+        texts.push(TextPart { config, tokenizer, weights, projection: *suffix == "_2" });
+    }
+    let preview = match folder.join("preview.json") {
+        path if path.exists() => Some(
+            serde_json::from_value(json(&path)?)
+                .map_err(|e| Error::model(format!("{}: {e}", path.display())))?,
+        ),
+        _ => None,
+    };
+    Ok(Parts {
+        texts,
+        unet: (unet, component("unet")?),
+        vae: match &options.vae {
+            Some(path) => single_file::vae(path, vae.scaling_factor)?,
+            None => (vae, component("vae")?),
+        },
+        scheduler,
+        zeros_for_empty: index["force_zeros_for_empty_prompt"].as_bool().unwrap_or(xl),
+        preview,
+    })
+}
+
+/// Returns what `path` holds instead of a pipeline, if it can be recognised.
+fn not_a_pipeline(path: &Path) -> Option<String> {
+    if path.join("model_index.json").exists() {
+        return None;
+    }
+    for name in ["pytorch_lora_weights.safetensors", "adapter_config.json"] {
+        if path.join(name).exists() {
+            return Some(format!("holds a LoRA adapter ({name})"));
+        }
+    }
+    let config = json(&path.join("config.json")).ok()?;
+    Some(format!("holds a single component, {}", config["_class_name"].as_str()?))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|e| Error::model(format!("cannot read {}: {e}", path.display())))
+}
+
+fn json(path: &Path) -> Result<Value> {
+    serde_json::from_str(&read(path)?).map_err(|e| Error::model(format!("{}: {e}", path.display())))
+}

@@ -1,0 +1,191 @@
+//! LoRA files: low-rank changes of weights, with the names of kohya, diffusers or PEFT.
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::weights::Weights;
+use crate::{Error, Result};
+
+/// Networks that a file may change, with the starts of their names.
+const NETWORKS: [(&[&str], usize); 3] = [
+    (&["lora_unet_", "unet.", "base_model.model."], UNET),
+    (&["lora_te_", "lora_te1_", "text_encoder."], UNET + 1),
+    (&["lora_te2_", "text_encoder_2."], UNET + 2),
+];
+/// Index of the UNet; the text encoders follow.
+pub(super) const UNET: usize = 0;
+
+/// Ends of names, with the parts that they hold.
+const ENDS: [(&str, Part); 15] = [
+    (".lora_down.weight", Part::Down),
+    (".lora_up.weight", Part::Up),
+    (".lora_A.weight", Part::Down),
+    (".lora_B.weight", Part::Up),
+    (".lora_A.default.weight", Part::Down),
+    (".lora_B.default.weight", Part::Up),
+    (".lora_A.default_0.weight", Part::Down),
+    (".lora_B.default_0.weight", Part::Up),
+    (".lora.down.weight", Part::Down),
+    (".lora.up.weight", Part::Up),
+    (".lora_linear_layer.down.weight", Part::Down),
+    (".lora_linear_layer.up.weight", Part::Up),
+    ("_lora.down.weight", Part::Down),
+    ("_lora.up.weight", Part::Up),
+    (".alpha", Part::Alpha),
+];
+
+/// Kinds of adapters that are not supported, with parts of names that only they have.
+const OTHERS: [(&str, &[&str]); 8] = [
+    ("LoHa", &[".hada_"]),
+    ("LoKr", &[".lokr_"]),
+    ("DoRA", &[".dora_scale", ".lora_magnitude_vector"]),
+    ("LoCon with a Tucker decomposition", &[".lora_mid."]),
+    ("OFT", &[".oft_"]),
+    ("GLoRA", &[".a1.weight", ".b1.weight"]),
+    ("IA3", &[".on_input"]),
+    ("a difference of whole weights", &[".diff", ".diff_b"]),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Down,
+    Up,
+    Alpha,
+}
+
+/// Names of the tensors that change a weight.
+#[derive(Debug, Default)]
+struct Change {
+    down: Option<String>,
+    up: Option<String>,
+    alpha: Option<String>,
+}
+
+/// A LoRA file.
+pub(super) struct Lora {
+    weights: Weights,
+    /// Changes by network and by the name of the layer in the file.
+    changes: BTreeMap<(usize, String), Change>,
+    /// Numerators of the scales by network, for files of PEFT.
+    peft_alphas: HashMap<usize, f64>,
+}
+
+/// Low-rank change of a weight: the product of `up` and `down`, in f32 on the CPU, times `scale`.
+pub(super) struct Product {
+    pub up: Tensor,
+    pub down: Tensor,
+    pub scale: f64,
+}
+
+impl Lora {
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// The file is no LoRA, or one of a kind that is not supported.
+    pub fn open(path: &Path) -> Result<Self> {
+        let weights = Weights::open(&[path.to_owned()]).map_err(|e| Error::request(e.to_string()))?;
+        let bad = |what: String| Error::request(format!("LoRA {}: {what}", path.display()));
+        let mut changes: BTreeMap<(usize, String), Change> = BTreeMap::new();
+        for name in weights.names() {
+            if let Some((kind, _)) =
+                OTHERS.iter().find(|(_, parts)| parts.iter().any(|part| name.contains(part)))
+            {
+                return Err(bad(format!("{kind} is not supported (tensor {name})")));
+            }
+            let parsed = ENDS.iter().find_map(|(end, part)| Some((name.strip_suffix(end)?, *part)));
+            let network = NETWORKS.iter().find_map(|(starts, network)| {
+                let rest = starts.iter().find_map(|start| parsed?.0.strip_prefix(start))?;
+                Some((*network, rest))
+            });
+            let (Some((_, part)), Some((network, layer))) = (parsed, network) else {
+                return Err(bad(format!("tensor {name} is not part of a LoRA for Stable Diffusion")));
+            };
+            // Older versions of diffusers stored the layers of an attention in its processor.
+            let layer = layer.replace(".processor.to_out", ".to_out.0").replace(".processor.", ".");
+            let change = changes.entry((network, layer)).or_default();
+            let slot = match part {
+                Part::Down => &mut change.down,
+                Part::Up => &mut change.up,
+                Part::Alpha => &mut change.alpha,
+            };
+            *slot = Some(name.to_owned());
+        }
+        if changes.is_empty() {
+            return Err(bad("the file has no tensors".to_owned()));
+        }
+        let peft_alphas = peft_alphas(&weights).map_err(bad)?;
+        Ok(Self { weights, changes, peft_alphas })
+    }
+
+    /// Returns network and name of each changed layer.
+    pub fn layers(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.changes.keys().map(|(network, layer)| (*network, layer.as_str()))
+    }
+
+    /// Reads the change of a layer whose weight has this shape.
+    ///
+    /// # Errors
+    /// A tensor is missing, or shapes do not match.
+    pub fn product(&self, network: usize, layer: &str, shape: &[usize]) -> Result<Product> {
+        let path = self.weights.path().display();
+        let change = self.changes.get(&(network, layer.to_owned()));
+        let Some(Change { down: Some(down), up: Some(up), alpha }) = change else {
+            return Err(Error::request(format!(
+                "LoRA {path}: {layer} has only one of the tensors down and up"
+            )));
+        };
+        let load = |name: &str| self.weights.load(name, None)?.to_dtype(DType::F32);
+        let (down, up) = (load(down)?, load(up)?);
+        let trimmed = |dims: &[usize]| {
+            let rest = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
+            dims[..rest].to_vec()
+        };
+        let (rank, rows) = (down.dim(0)?, up.dim(0)?);
+        let matches = up.elem_count() == rows * rank
+            && shape.first() == Some(&rows)
+            && trimmed(&shape[1..]) == trimmed(&down.dims()[1..]);
+        if !matches || rank == 0 {
+            return Err(Error::request(format!(
+                "LoRA {path} is for another network: {layer} has shapes {:?} and {:?}, but the weight has {shape:?}",
+                up.dims(),
+                down.dims()
+            )));
+        }
+        let alpha = match alpha {
+            Some(name) => f64::from(load(name)?.flatten_all()?.get(0)?.to_scalar::<f32>()?),
+            None => self.peft_alphas.get(&network).copied().unwrap_or(rank as f64),
+        };
+        let (up, down) = (up.reshape((rows, rank))?, down.flatten_from(1)?);
+        Ok(Product { up, down, scale: alpha / rank as f64 })
+    }
+}
+
+/// Parses PEFT's configuration, which diffusers stores as metadata.
+fn peft_alphas(weights: &Weights) -> std::result::Result<HashMap<usize, f64>, String> {
+    let Some(text) = weights.metadata("lora_adapter_metadata") else { return Ok(HashMap::new()) };
+    let config: serde_json::Value =
+        serde_json::from_str(text).map_err(|e| format!("metadata lora_adapter_metadata: {e}"))?;
+    let mut alphas = HashMap::new();
+    for (i, component) in ["unet", "text_encoder", "text_encoder_2"].into_iter().enumerate() {
+        let value = |key: &str| &config[format!("{component}.{key}")];
+        for key in ["use_dora", "use_rslora"] {
+            if value(key).as_bool() == Some(true) {
+                return Err(format!("{key} is not supported"));
+            }
+        }
+        if value("alpha_pattern").as_object().is_some_and(|pattern| !pattern.is_empty()) {
+            return Err("alpha_pattern is not supported".to_owned());
+        }
+        if let Some(alpha) = value("lora_alpha").as_f64() {
+            alphas.insert(UNET + i, alpha);
+        }
+    }
+    Ok(alphas)
+}
+
+/// Returns `tensor` times `factor` as f32 on `device`.
+pub(super) fn delta(product: &Product, factor: f64, device: &Device) -> candle_core::Result<Tensor> {
+    let up = (product.up.to_device(device)? * (product.scale * factor))?;
+    up.matmul(&product.down.to_device(device)?)
+}

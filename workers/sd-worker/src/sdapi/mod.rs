@@ -1,0 +1,271 @@
+//! API of AUTOMATIC1111's web UI (A1111), for its clients.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `infotext` | description of images as text |
+//! | `payload` | bodies of requests |
+//! | `png_text` | text chunks of PNG files |
+//! | `running` | progress and cancellation |
+mod infotext;
+mod payload;
+mod png_text;
+mod running;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use worker_core::{ApiError, Body, Client, blocking, fields};
+
+use crate::images::{Format, Source};
+use crate::parameters;
+use crate::picture::Picture;
+use crate::queue::{Event, ImageJob};
+use crate::served::{Api, ServedModel, api_error};
+use infotext::Infotext;
+use payload::{Payload, SAMPLERS, Settings};
+use running::{Entry, Running};
+
+/// Keyword of the description in PNG files.
+const KEYWORD: &str = "parameters";
+
+#[derive(Clone)]
+struct SdApi {
+    api: Api,
+    running: Running,
+    /// Options that `POST /sdapi/v1/options` has set.
+    settings: Arc<Mutex<Settings>>,
+}
+
+fields! {
+    /// Body of `POST /sdapi/v1/png-info`.
+    pub struct PngInfo => {
+        /// PNG file as base64 or a data URL.
+        image: String,
+    }
+}
+
+fields! {
+    /// Body of `POST /sdapi/v1/options`.
+    pub struct Options => {
+        /// Name of the model, which must be the one that is served.
+        sd_model_checkpoint: String,
+        /// Number of the layer of the text encoder whose output is used, from the last one.
+        clip_skip as "CLIP_stop_at_last_layers": usize,
+    }
+}
+
+/// Returns the routes under `/sdapi/v1`.
+pub fn router(api: Api) -> Router {
+    let state = SdApi { api, running: Running::default(), settings: Arc::default() };
+    let empty = || get(async || Json(json!([])));
+    let interrupt = || {
+        post(async |State(state): State<SdApi>| {
+            state.running.interrupt();
+            Json(json!({}))
+        })
+    };
+    let routes = Router::new()
+        .route("/txt2img", post(txt2img))
+        .route("/img2img", post(img2img))
+        .route("/options", get(options).post(set_options))
+        .route("/sd-models", get(models))
+        .route("/loras", get(loras))
+        .route("/samplers", get(samplers))
+        .route("/schedulers", get(schedulers))
+        .route("/progress", get(async |State(state): State<SdApi>| Json(state.running.progress())))
+        .route("/interrupt", interrupt())
+        .route("/skip", interrupt())
+        .route("/png-info", post(png_info))
+        .route("/scripts", get(async || Json(json!({"txt2img": [], "img2img": []}))))
+        .route("/sd-vae", empty())
+        .route("/upscalers", empty())
+        .with_state(state);
+    Router::new().nest("/sdapi/v1", routes)
+}
+
+/// Handles `POST /sdapi/v1/txt2img`.
+async fn txt2img(state: State<SdApi>, client: Client, body: Body<Payload>) -> Result<Json<Value>, ApiError> {
+    generate(state.0, &client, body.0, false).await
+}
+
+/// Handles `POST /sdapi/v1/img2img`.
+async fn img2img(state: State<SdApi>, client: Client, body: Body<Payload>) -> Result<Json<Value>, ApiError> {
+    generate(state.0, &client, body.0, true).await
+}
+
+async fn generate(
+    state: SdApi,
+    client: &Client,
+    mut payload: Payload,
+    is_edit: bool,
+) -> Result<Json<Value>, ApiError> {
+    let served = state.api.served()?;
+    let own = payload.override_settings.as_ref().and_then(|own| own.sd_model_checkpoint.as_deref());
+    served.name.check(own)?;
+    let settings = state.settings.lock().clone();
+    let parameters = payload.parameters(is_edit, &settings)?;
+    let sampler = payload.sampler()?;
+    let (canvas, payload) = blocking(move || Ok((payload.canvas(is_edit)?, payload))).await?;
+    let request = parameters::check(&served, parameters, canvas, ["width", "height"]).await?;
+    let _place = client.acquire(request.seeds.len(), "batch_size")?;
+    let (prompt, negative) = (payload.prompt.unwrap_or_default(), request.negative.clone());
+    let (width, height, seeds) = (request.width, request.height, request.seeds.clone());
+    let method = request.method.unwrap_or(served.info.scheduler.method);
+    let sampler_name = sampler.map_or_else(|| sampler_name(method), |(name, ..)| name);
+    let schedule =
+        if request.karras.unwrap_or(served.info.scheduler.karras) { "Karras" } else { "Automatic" };
+    let mut about = vec![
+        ("Steps", request.steps.to_string()),
+        ("Sampler", sampler_name.to_owned()),
+        ("Schedule type", schedule.to_owned()),
+        ("CFG scale", request.guidance.to_string()),
+        ("Seed", String::new()),
+        ("Size", format!("{width}x{height}")),
+        ("Model", served.name.as_str().to_owned()),
+    ];
+    if let Some(start) = &request.start {
+        about.push(("Denoising strength", start.strength.to_string()));
+    }
+    if request.clip_skip > 1 {
+        about.push(("Clip skip", request.clip_skip.to_string()));
+    }
+    let echo = json!({
+        "prompt": prompt, "negative_prompt": negative, "seed": seeds.first(), "steps": request.steps,
+        "cfg_scale": request.guidance, "width": width, "height": height, "sampler_name": sampler_name,
+        "batch_size": payload.batch_size.unwrap_or(1), "n_iter": payload.n_iter.unwrap_or(1),
+        "denoising_strength": request.start.as_ref().map(|start| start.strength),
+        "clip_skip": request.clip_skip,
+    });
+    let job = served.submit(request)?;
+    let entry = state.running.add(job.canceller());
+    let pictures = wait_for_images(job, &entry).await?;
+    drop(entry);
+    let send_images = payload.send_images != Some(false);
+    blocking(move || {
+        let about = Infotext { prompt: &prompt, negative: &negative, settings: &about };
+        let texts: Vec<String> = seeds.iter().map(|seed| about.text(*seed)).collect();
+        let mut images = Vec::new();
+        for (picture, text) in pictures.iter().zip(&texts).filter(|_| send_images) {
+            let mut file = picture.png().map_err(|error| ApiError::internal(error.to_string()))?;
+            png_text::insert(&mut file, KEYWORD, text);
+            images.push(BASE64_STANDARD.encode(file));
+        }
+        let mut info = echo.clone();
+        info["all_prompts"] = json!(vec![&prompt; seeds.len()]);
+        info["all_negative_prompts"] = json!(vec![&negative; seeds.len()]);
+        info["all_seeds"] = json!(seeds);
+        info["index_of_first_image"] = json!(0);
+        info["infotexts"] = json!(texts);
+        Ok(Json(json!({"images": images, "parameters": echo, "info": info.to_string()})))
+    })
+    .await
+}
+
+async fn wait_for_images(mut images: ImageJob, entry: &Entry) -> Result<Vec<Picture>, ApiError> {
+    while let Some(event) = images.next().await {
+        match event {
+            Event::Done { pictures, .. } => return Ok(pictures),
+            Event::Failed(failure) => return Err(api_error(failure)),
+            Event::Progress { step, total } => entry.step(step, total),
+            Event::Preview { picture, .. } => {
+                if let Ok(image) = Format::Png.base64(&picture) {
+                    entry.preview(image);
+                }
+            }
+            Event::Queued { .. } => {}
+        }
+    }
+    Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log"))
+}
+
+fn sampler_name(method: crate::schedulers::Method) -> &'static str {
+    SAMPLERS.into_iter().find(|(_, own)| *own == method).map_or("Euler", |(name, _)| name)
+}
+
+/// Handles `GET /sdapi/v1/options`.
+async fn options(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
+    let served = state.api.served()?;
+    let clip_skip = state.settings.lock().clip_skip.unwrap_or(1);
+    Ok(Json(json!({
+        "sd_model_checkpoint": served.name.as_str(),
+        "sd_checkpoint_hash": "",
+        "samples_format": "png",
+        "CLIP_stop_at_last_layers": clip_skip,
+    })))
+}
+
+/// Handles `POST /sdapi/v1/options`.
+async fn set_options(
+    State(state): State<SdApi>,
+    Body(options): Body<Options>,
+) -> Result<Json<Value>, ApiError> {
+    let served = state.api.served()?;
+    served.name.check(options.sd_model_checkpoint.as_deref())?;
+    if let Some(clip_skip) = options.clip_skip {
+        let most = served.info.max_clip_skip;
+        if !(1..=most).contains(&clip_skip) {
+            let why = format!("is {clip_skip}, but must be 1 to {most} for this model");
+            return Err(ApiError::field("CLIP_stop_at_last_layers", why));
+        }
+        state.settings.lock().clip_skip = Some(clip_skip);
+    }
+    Ok(Json(json!({})))
+}
+
+/// Handles `GET /sdapi/v1/sd-models`.
+async fn models(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
+    let name = state.api.served()?.name.as_str().to_owned();
+    let model = json!({
+        "title": name, "model_name": name, "hash": null, "sha256": null, "filename": name, "config": null,
+    });
+    Ok(Json(json!([model])))
+}
+
+/// Handles `GET /sdapi/v1/loras`.
+async fn loras(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
+    let served: Arc<ServedModel> = state.api.served()?;
+    let files = blocking(move || Ok(served.info.loras.files())).await?;
+    let list = files.iter().map(
+        |(name, path)| json!({"name": name, "alias": name, "path": path.to_string_lossy(), "metadata": {}}),
+    );
+    Ok(Json(list.collect()))
+}
+
+/// Handles `GET /sdapi/v1/samplers`.
+async fn samplers() -> Json<Value> {
+    Json(
+        SAMPLERS
+            .into_iter()
+            .map(|(name, method)| json!({"name": name, "aliases": [method.name()], "options": {}}))
+            .collect(),
+    )
+}
+
+/// Handles `GET /sdapi/v1/schedulers`.
+async fn schedulers() -> Json<Value> {
+    let scheduler = |name: &str, label: &str| json!({"name": name, "label": label, "aliases": null, "default_rho": -1, "need_inner_model": false});
+    Json(json!([
+        scheduler("automatic", "Automatic"),
+        scheduler("normal", "Normal"),
+        scheduler("karras", "Karras")
+    ]))
+}
+
+/// Handles `POST /sdapi/v1/png-info`.
+async fn png_info(Body(body): Body<PngInfo>) -> Result<Json<Value>, ApiError> {
+    let image = worker_core::body::required(body.image, "image")?;
+    blocking(move || {
+        let file = Source::Text(image).file().map_err(|why| ApiError::field("image", why))?;
+        let items = png_text::read(&file);
+        let info = items.get(KEYWORD).cloned().unwrap_or_default();
+        let parameters = if info.is_empty() { json!({}) } else { json!(infotext::parse(&info)) };
+        Ok(Json(json!({"info": info, "items": items, "parameters": parameters})))
+    })
+    .await
+}

@@ -1,0 +1,243 @@
+//! Bodies of `txt2img` and `img2img`.
+use std::io::Cursor;
+
+use image::imageops::{FilterType, resize};
+use image::{GrayImage, ImageFormat, RgbImage};
+use serde::Deserialize;
+use worker_core::body::{Others, Table};
+use worker_core::{ApiError, fields};
+
+use crate::images::Source;
+use crate::parameters::{Canvas, Parameters};
+use crate::picture::{Limits, Mask, Picture};
+use crate::schedulers::Method;
+
+/// Names of sampling methods in A1111.
+pub const SAMPLERS: [(&str, Method); 7] = [
+    ("Euler a", Method::EulerAncestral),
+    ("Euler", Method::Euler),
+    ("DPM++ 2M", Method::DpmSolver2M),
+    ("Heun", Method::Heun),
+    ("DDIM", Method::Ddim),
+    ("PLMS", Method::Pndm),
+    ("UniPC", Method::UniPc),
+];
+/// End of the names of samplers with Karras noise levels, in older versions of A1111.
+const KARRAS: &str = " karras";
+
+const ANY: &[&str] = &["*"];
+const OFF: &[&str] = &["false"];
+const NONE: &[&str] = &["0", "0.0", "-1"];
+
+/// Fields of A1111 that the worker does not have, each with the values that do not change the images. Values that only
+/// concern the edges of masks are accepted, because clients always send them.
+const WITHOUT_EFFECT: Table = &[
+    ("alwayson_scripts", &["{}"]),
+    ("comments", &["{}"]),
+    ("disable_extra_networks", OFF),
+    ("do_not_save_grid", ANY),
+    ("do_not_save_samples", ANY),
+    ("enable_hr", OFF),
+    ("eta", &["0", "0.0", "1", "1.0"]),
+    ("firstphase_height", NONE),
+    ("firstphase_width", NONE),
+    ("force_task_id", ANY),
+    ("hr_checkpoint_name", ANY),
+    ("hr_negative_prompt", ANY),
+    ("hr_prompt", ANY),
+    ("hr_resize_x", ANY),
+    ("hr_resize_y", ANY),
+    ("hr_sampler_name", ANY),
+    ("hr_scale", ANY),
+    ("hr_scheduler", ANY),
+    ("hr_second_pass_steps", ANY),
+    ("hr_upscaler", ANY),
+    ("image_cfg_scale", ANY),
+    ("include_init_images", OFF),
+    ("initial_noise_multiplier", &["1", "1.0"]),
+    ("inpaint_full_res", ANY),
+    ("inpaint_full_res_padding", ANY),
+    ("inpainting_fill", ANY),
+    ("inpainting_mask_invert", NONE),
+    ("mask_blur", ANY),
+    ("mask_blur_x", ANY),
+    ("mask_blur_y", ANY),
+    ("mask_round", ANY),
+    ("override_settings_restore_afterwards", ANY),
+    ("resize_mode", &["0"]),
+    ("restore_faces", OFF),
+    ("s_churn", NONE),
+    ("s_min_uncond", NONE),
+    ("s_noise", &["1", "1.0"]),
+    ("s_tmax", NONE),
+    ("s_tmin", NONE),
+    ("save_images", OFF),
+    ("script_args", &["[]"]),
+    ("script_name", &[""]),
+    ("seed_resize_from_h", NONE),
+    ("seed_resize_from_w", NONE),
+    ("styles", &["[]"]),
+    ("subseed", ANY),
+    ("subseed_strength", &["0", "0.0"]),
+    ("tiling", OFF),
+];
+
+fields! {
+    /// Fields of both requests.
+    pub struct Payload, others: Others::Unsupported(&[WITHOUT_EFFECT]) => {
+        /// Description of the images.
+        prompt: String,
+        /// Description of what the images should not show.
+        negative_prompt: String,
+        /// Seed of the first image; -1 selects a random one.
+        seed: i64,
+        /// Number of images at a time.
+        batch_size: usize,
+        /// Number of batches.
+        n_iter: usize,
+        /// Number of denoising steps.
+        steps: usize,
+        /// Classifier-free guidance scale.
+        cfg_scale: f64,
+        /// Width in pixels.
+        width: usize,
+        /// Height in pixels.
+        height: usize,
+        /// Sampling method.
+        sampler_name: String,
+        /// Older name of `sampler_name`.
+        sampler_index: String,
+        /// Noise levels: automatic or karras.
+        scheduler: String,
+        /// Strength of the change of an input image.
+        denoising_strength: f64,
+        /// Input image: a list of one.
+        init_images: Vec<String>,
+        /// Mask of the part to regenerate: its light pixels.
+        mask: String,
+        /// If false, the response has no images.
+        send_images: bool,
+        /// Options for this request.
+        override_settings: Settings,
+    }
+}
+
+/// Options of A1111 that the worker has.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Name of the model, which must be the one that is served.
+    pub sd_model_checkpoint: Option<String>,
+    /// Number of the layer of the text encoder whose output is used, from the last one.
+    #[serde(rename = "CLIP_stop_at_last_layers")]
+    pub clip_skip: Option<usize>,
+}
+
+impl Payload {
+    /// Returns the sampler's name in A1111, and true for Karras noise levels.
+    ///
+    /// # Errors
+    /// 400 if the sampler or the noise levels are unknown.
+    pub fn sampler(&self) -> Result<Option<(&'static str, Method, bool)>, ApiError> {
+        let Some(name) = self.sampler_name.as_ref().or(self.sampler_index.as_ref()) else { return Ok(None) };
+        let lower = name.trim().to_lowercase();
+        let (plain, mut karras) = match lower.strip_suffix(KARRAS) {
+            Some(plain) => (plain, true),
+            None => (lower.as_str(), false),
+        };
+        let Some((name, method)) = SAMPLERS.into_iter().find(|(own, _)| own.to_lowercase() == plain) else {
+            let names = SAMPLERS.map(|(name, _)| name).join(", ");
+            return Err(ApiError::field("sampler_name", format!("must be one of {names}")));
+        };
+        match self.scheduler.as_deref().map(str::to_lowercase).as_deref() {
+            // A1111 selects Karras noise levels for this method.
+            None | Some("automatic" | "") => karras |= method == Method::DpmSolver2M,
+            Some("karras") => karras = true,
+            Some("normal" | "use same scheduler") => {}
+            Some(_) => return Err(ApiError::field("scheduler", "must be automatic, normal or karras")),
+        }
+        Ok(Some((name, method, karras)))
+    }
+
+    /// Returns the parameters of the worker. `is_edit` is true for `img2img`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::sampler`].
+    pub fn parameters(&self, is_edit: bool, settings: &Settings) -> Result<Parameters, ApiError> {
+        let sampler = self.sampler()?;
+        Ok(Parameters {
+            prompt: Some(self.prompt.clone().unwrap_or_default()),
+            negative_prompt: self.negative_prompt.clone(),
+            steps: self.steps,
+            guidance: self.cfg_scale,
+            seed: self.seed.and_then(|seed| u64::try_from(seed).ok()),
+            n: Some(self.batch_size.unwrap_or(1).saturating_mul(self.n_iter.unwrap_or(1))),
+            scheduler: sampler.map(|(_, method, _)| method.name().to_owned()),
+            karras: sampler.map(|(_, _, karras)| karras),
+            strength: self.denoising_strength.filter(|_| is_edit),
+            clip_skip: self.override_settings.as_ref().and_then(|own| own.clip_skip).or(settings.clip_skip),
+            loras: None,
+        })
+    }
+
+    /// Returns size and images of the request. An input image and a mask are resized to the size of the request.
+    ///
+    /// # Errors
+    /// 400 if an image is missing, not expected, or invalid.
+    pub fn canvas(&mut self, is_edit: bool) -> Result<Canvas, ApiError> {
+        let size = self.width.zip(self.height);
+        let images = self.init_images.take().unwrap_or_default();
+        let mask = self.mask.take().filter(|mask| !mask.is_empty());
+        let source = |name, text, is_mask| -> Result<Source, ApiError> {
+            let file = Source::Text(text).file().map_err(|why| ApiError::field(name, why))?;
+            resized(file, size, is_mask).map(Source::File).map_err(|why| ApiError::field(name, why))
+        };
+        let image = match (is_edit, <[String; 1]>::try_from(images)) {
+            (true, Ok([text])) => Some(source("init_images", text, false)?),
+            (true, Err(_)) => return Err(ApiError::field("init_images", "must have one image")),
+            (false, Err(none)) if none.is_empty() => None,
+            (false, _) => return Err(ApiError::field("init_images", "is supported by img2img only")),
+        };
+        let mask = mask.map(|text| source("mask", text, true)).transpose()?;
+        Ok(Canvas { width: self.width, height: self.height, image, mask, transparent_is_mask: false })
+    }
+}
+
+/// Resizes an image file or a mask, unless it has the size.
+fn resized(file: Vec<u8>, size: Option<(usize, usize)>, is_mask: bool) -> Result<Vec<u8>, String> {
+    let limits = Limits::default();
+    let Some((width, height)) =
+        size.filter(|(width, height)| (1..=1 << 14).contains(width) && (1..=1 << 14).contains(height))
+    else {
+        return Ok(file);
+    };
+    let invalid = |error: crate::Error| format!("is invalid: {error}");
+    let (to_width, to_height) = (width as u32, height as u32);
+    let mut png = Cursor::new(Vec::new());
+    let written = if is_mask {
+        let mask = Mask::decode(&file, limits).map_err(invalid)?;
+        if (mask.width(), mask.height()) == (width, height) {
+            return Ok(file);
+        }
+        let pixels = mask.inpaint().iter().map(|inpaint| if *inpaint { 255 } else { 0 }).collect();
+        let image = GrayImage::from_raw(mask.width() as u32, mask.height() as u32, pixels);
+        image.map(|image| {
+            resize(&image, to_width, to_height, FilterType::Triangle).write_to(&mut png, ImageFormat::Png)
+        })
+    } else {
+        let picture = Picture::decode(&file, limits).map_err(invalid)?;
+        if (picture.width(), picture.height()) == (width, height) {
+            return Ok(file);
+        }
+        let image =
+            RgbImage::from_raw(picture.width() as u32, picture.height() as u32, picture.rgb().to_vec());
+        image.map(|image| {
+            resize(&image, to_width, to_height, FilterType::Lanczos3).write_to(&mut png, ImageFormat::Png)
+        })
+    };
+    match written {
+        Some(Ok(())) => Ok(png.into_inner()),
+        Some(Err(error)) => Err(format!("cannot be resized: {error}")),
+        None => Err("cannot be resized".to_owned()),
+    }
+}
