@@ -54,6 +54,7 @@ const LAYERS: &[&[&str]] = &[
     &["storage", "layout"],
     &["ops"],
     &["fusion"],
+    &["collective"],
     &["backend"],
     &["fused_product"],
 ];
