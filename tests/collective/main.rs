@@ -2,6 +2,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod layers;
 mod processes;
 
 use anyhow::{Context, Result};
