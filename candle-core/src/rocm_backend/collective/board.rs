@@ -119,11 +119,8 @@ impl Board {
             if let Some(reason) = &progress.failure {
                 text.push_str(&format!("; rank {other} failed: {reason}"));
             } else if progress.has_joined && (progress.calls, progress.last) != (own.calls, own.last) {
-                text.push_str(&format!(
-                    "; rank {other} has made {}, but rank {rank} {}",
-                    last(progress),
-                    last(own)
-                ));
+                let (theirs, ours) = (last(progress), last(own));
+                text.push_str(&format!("; rank {other} has made {theirs}, but rank {rank} has made {ours}"));
             }
         }
         text
@@ -143,11 +140,11 @@ mod tests {
         assert!(first.join(0, 3).is_err_and(|text| text.contains("already joined")));
         assert!(first.join(0, 2).is_err_and(|text| text.contains("with 2 ranks")));
         assert!(first.join(3, 3).is_err_and(|text| text.contains("no rank 3")));
-        [0, 1].map(|rank| first.called(rank, call));
+        (0..2).for_each(|rank| first.called(rank, call));
         let text = first.differences(0);
         assert_eq!(
             text,
-            "; rank 2 has made no calls, but rank 0 1 calls, the last being all_reduce of 4 F32"
+            "; rank 2 has made no calls, but rank 0 has made 1 calls, the last being all_reduce of 4 F32"
         );
         first.failed(2, "it was stopped".to_string());
         assert!(first.differences(1).contains("rank 2 failed: it was stopped"));
