@@ -15,6 +15,8 @@ mod snippets {
     mod memory {}
     #[doc = include_str!("../docs/how-to/use-in-your-crate.md")]
     mod use_in_your_crate {}
+    #[doc = include_str!("../docs/how-to/use-several-gpus.md")]
+    mod use_several_gpus {}
     #[doc = include_str!("../docs/how-to/write-your-own-kernel.md")]
     mod write_your_own_kernel {}
 }

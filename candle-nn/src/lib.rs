@@ -11,3 +11,5 @@ pub mod static_cache;
 
 #[cfg(feature = "rocm")]
 mod rocm;
+#[cfg(feature = "rocm")]
+pub mod tensor_parallel;

@@ -1,6 +1,6 @@
 //! A driver of rocm-loader on CUDA's libraries, for development without an AMD GPU. It maps HIP's functions to libcuda,
-//! rocBLAS' to libcublas, hipBLASLt's to libcublasLt and MIOpen's to libcudnn. All are opened at run time; nothing is
-//! linked. The driver is used only if it is named.
+//! rocBLAS' to libcublas, hipBLASLt's to libcublasLt, MIOpen's to libcudnn and RCCL's to libnccl. All are opened at run
+//! time; nothing is linked. The driver is used only if it is named.
 //!
 //! CUDA's status codes are converted to HIP's; CUDA's own error text is recorded as the error's detail.
 mod cuda;
@@ -8,6 +8,7 @@ mod hip;
 mod hipblaslt;
 mod library;
 mod miopen;
+mod rccl;
 mod rocblas;
 mod running;
 mod toolkit;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 
 use hipblaslt::CUBLASLT;
 use miopen::cudnn::CUDNN;
+use rccl::NCCL;
 use rocblas::cublas::CUBLAS;
 use rocm_driver_api::{Address, Driver, Library, LibraryFile, LoadError, Table, table};
 
@@ -24,6 +26,7 @@ const TABLES: &[(Library, Table)] = &[
     (Library::RocBlas, rocblas::TABLE),
     (Library::MiOpen, miopen::TABLE),
     (Library::HipBlasLt, hipblaslt::TABLE),
+    (Library::Rccl, rccl::TABLE),
 ];
 
 /// The driver type for NVIDIA GPUs.
@@ -55,6 +58,7 @@ impl Driver for Nvidia {
             CUBLAS.library.report(),
             CUDNN.library.report(),
             CUBLASLT.library.report(),
+            NCCL.library.report(),
         ]
     }
 

@@ -1,8 +1,9 @@
-//! The NVIDIA driver with fakes of libcuda, libcublas and libcublasLt.
+//! The NVIDIA driver with fakes of libcuda, libcublas, libcublasLt and libnccl.
 mod child;
 mod cublaslt;
 #[path = "../../rocm-loader/tests/fake/mod.rs"]
 mod fake;
+mod nccl;
 
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! A software GPU. It loads AMD code objects and interprets their machine code wave by wave, behind the C interfaces of
-//! the HIP runtime, rocBLAS, hipBLASLt and MIOpen.
+//! the HIP runtime, rocBLAS, hipBLASLt, MIOpen and RCCL.
 //!
 //! The modules, from the outermost to the innermost:
 //!
@@ -8,6 +8,7 @@
 //! - [`miopen`]: MIOpen's convolutions, computed on the host.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
 //! - [`hipblaslt`]: the hipBLASLt functions, computed on the host.
+//! - [`rccl`]: the RCCL functions, computed on the host.
 //! - `runtime`: the state behind the HIP functions: devices, allocations, streams, events, modules.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
@@ -25,12 +26,13 @@ pub mod hipblaslt;
 pub mod isa;
 pub mod miopen;
 pub mod parts;
+pub mod rccl;
 pub mod rocblas;
 mod runtime;
 
 pub use runtime::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Injection, Miopen, Options, calls, configure,
-    configure_with, inject, is_configured, last_fault, release_stalled,
+    CollectiveFault, ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Injection, Miopen, Options, calls,
+    configure, configure_with, inject, is_configured, last_fault, release_stalled,
 };
 
 /// Returns the gcnArchName of every configured device; empty before [`configure`].

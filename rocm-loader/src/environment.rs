@@ -75,6 +75,7 @@ const KNOWN: &[(&str, Harm)] = &[
     ("LD_LIBRARY_PATH", No),
     ("CANDLE_ROCM_DRIVER", No),
     ("CANDLE_ROCM_DEADLINE", No),
+    ("CANDLE_ROCM_COLLECTIVE_DEADLINE", No),
     ("CANDLE_ROCM_DETERMINISTIC", No),
     ("CANDLE_ROCM_MIOPEN", No),
     ("CANDLE_ROCM_HIPBLASLT", No),

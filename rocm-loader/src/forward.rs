@@ -102,7 +102,7 @@ pub(crate) trait OnFailure {
     fn on_failure(error: &LoadError, status_of: fn(&LoadError) -> u32) -> Self;
 }
 
-/// `hipError_t`, `rocblas_status`, `miopenStatus_t`, `hipblasStatus_t`.
+/// `hipError_t`, `rocblas_status`, `miopenStatus_t`, `hipblasStatus_t`, `ncclResult_t`.
 impl OnFailure for u32 {
     fn on_failure(error: &LoadError, status_of: fn(&LoadError) -> u32) -> u32 {
         record(error.to_string());
@@ -147,28 +147,41 @@ macro_rules! forward {
         $($(
             check_declared!($declaration $name, fn($($type),*) -> $result);
 
-            #[doc = concat!("Forwards `", stringify!($name), "` to the driver.")]
-            ///
-            /// # Safety
-            /// The conditions of the library's function of this name.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
-                match symbols::$name.begin() {
-                    Ok(call) => {
-                        // SAFETY: the driver's function of this name has this prototype (rocm_driver_api's
-                        // contract), and the caller meets its conditions.
-                        let result = unsafe {
-                            std::mem::transmute::<*mut (), unsafe extern "C" fn($($type),*) -> $result>(
-                                call.address,
-                            )($($arg),*)
-                        };
-                        after!($name result $($arg)*);
-                        result
+            exported! { $declaration
+                #[doc = concat!("Forwards `", stringify!($name), "` to the driver.")]
+                ///
+                /// # Safety
+                /// The conditions of the library's function of this name.
+                pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+                    match symbols::$name.begin() {
+                        Ok(call) => {
+                            // SAFETY: the driver's function of this name has this prototype (rocm_driver_api's
+                            // contract), and the caller meets its conditions.
+                            let result = unsafe {
+                                std::mem::transmute::<*mut (), unsafe extern "C" fn($($type),*) -> $result>(
+                                    call.address,
+                                )($($arg),*)
+                            };
+                            after!($name result $($arg)*);
+                            result
+                        }
+                        Err(error) => <$result as OnFailure>::on_failure(&error, status_of),
                     }
-                    Err(error) => <$result as OnFailure>::on_failure(&error, status_of),
                 }
             }
         )*)*
+    };
+}
+
+/// Exports a function under its C name if rocm-rs declares it. Other functions are called through their Rust path, so that
+/// a program may also link the library, as Candle's CUDA device links NCCL, which has the names of RCCL's functions.
+macro_rules! exported {
+    (ours $($function:tt)*) => {
+        $($function)*
+    };
+    ($declaration:ident $($function:tt)*) => {
+        #[unsafe(no_mangle)]
+        $($function)*
     };
 }
 
@@ -193,4 +206,4 @@ macro_rules! is {
     };
 }
 
-pub(crate) use {check_declared, forward, is};
+pub(crate) use {check_declared, exported, forward, is};

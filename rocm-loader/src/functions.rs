@@ -4,7 +4,7 @@
 use rocm_driver_api::Library;
 
 use crate::bound::after;
-use crate::forward::{OnFailure, Symbol, check_declared, forward, is};
+use crate::forward::{OnFailure, Symbol, check_declared, exported, forward, is};
 
 /// The HIP runtime's functions.
 pub mod hip {
@@ -41,5 +41,14 @@ pub mod hipblaslt {
     rocm_driver_api::hipblaslt_functions!(forward HipBlasLt);
 }
 
+/// RCCL's functions, types and constants.
+pub mod rccl {
+    use super::*;
+    pub use rocm_driver_api::rccl::*;
+
+    rocm_driver_api::rccl_functions!(forward Rccl);
+}
+
 /// The functions of each library.
-pub(crate) static ALL: &[&[&Symbol]] = &[hip::SYMBOLS, rocblas::SYMBOLS, miopen::SYMBOLS, hipblaslt::SYMBOLS];
+pub(crate) static ALL: &[&[&Symbol]] =
+    &[hip::SYMBOLS, rocblas::SYMBOLS, miopen::SYMBOLS, hipblaslt::SYMBOLS, rccl::SYMBOLS];

@@ -5,7 +5,7 @@
 //! [`rocm_driver_api::driver`] defines the trait of a driver and its guarantees. The drivers are:
 //!
 //! - **native**: ROCm's libraries, opened when first needed: `libamdhip64`, `librocblas`,
-//!   `libMIOpen`, `libhipblaslt`, from `ROCM_PATH`, `/opt/rocm`, then the system's library path. Never closed.
+//!   `libMIOpen`, `libhipblaslt`, `librccl`, from `ROCM_PATH`, `/opt/rocm`, then the system's library path. Never closed.
 //! - **emulator** (feature `emulator`): the software GPU inside this executable.
 //! - **nvidia** (feature `nvidia`): CUDA's libraries, for development; used only when it is named.
 //! - drivers that the program adds with [`register`].
@@ -48,7 +48,7 @@ mod report;
 mod selection;
 pub mod symbols;
 
-pub use functions::{hip, hipblaslt, miopen, rocblas};
+pub use functions::{hip, hipblaslt, miopen, rccl, rocblas};
 
 pub use bound::bound_device;
 pub use ending::is_ending;

@@ -5,7 +5,7 @@ use rocm_driver_api::LoadError;
 use rocm_driver_api::error::take;
 use rocm_rs::hip::bindings as hip_types;
 
-use crate::functions::{hip, hipblaslt, miopen, rocblas};
+use crate::functions::{hip, hipblaslt, miopen, rccl, rocblas};
 use crate::selection::{RunningDriver, driver};
 
 /// Versions reported by the driver; `None` if the library is missing or reports none.
@@ -21,6 +21,8 @@ pub struct Versions {
     pub miopen: Option<[usize; 3]>,
     /// hipBLASLt: major * 100_000 + minor * 100 + patch, or the version of the driver's substitute.
     pub hipblaslt: Option<i32>,
+    /// RCCL: major * 10_000 + minor * 100 + patch, or the version of the driver's substitute.
+    pub rccl: Option<i32>,
 }
 
 /// Returns the architecture of every device in HIP's order, with features if the driver reports them
@@ -85,6 +87,7 @@ impl RunningDriver {
             rocblas: rocblas_version(),
             miopen: (miopen_code == 0).then_some(parts),
             hipblaslt: hipblaslt_version(),
+            rccl: rccl_version(),
         };
         // A library missing here must not be reported as the reason for a later failure.
         take();
@@ -118,6 +121,13 @@ fn hipblaslt_version() -> Option<i32> {
         hipblaslt::hipblasLtDestroy(handle);
         (status == hipblaslt::HIPBLAS_STATUS_SUCCESS).then_some(version)
     }
+}
+
+fn rccl_version() -> Option<i32> {
+    let mut version = 0;
+    // SAFETY: writes one int.
+    let result = unsafe { rccl::ncclGetVersion(&mut version) };
+    (result == rccl::ncclSuccess).then_some(version)
 }
 
 /// Removes the trailing dot of a rocBLAS version whose build has no name: `4.4.0.`.

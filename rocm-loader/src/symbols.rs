@@ -38,7 +38,9 @@ pub fn open_objects() -> Option<i64> {
 /// Returns 1 for a function that creates an object, -1 for one that destroys it.
 #[cfg(feature = "emulator")]
 fn object_change(name: &str) -> i64 {
-    const OTHERS: [(&str, &str); 4] = [
+    const OTHERS: [(&str, &str); 5] = [
+        // ncclCommDestroy destroys a communicator, too.
+        ("ncclCommInitRankConfig", "ncclCommAbort"),
         ("hipGraphInstantiate", "hipGraphExecDestroy"),
         ("hipMalloc", "hipFree"),
         ("hipHostMalloc", "hipHostFree"),

@@ -223,6 +223,7 @@ fn the_software_gpu_serves_the_same_calls() -> Outcome {
     report.has("oversize", &["HIP error 2", "hipMalloc"]);
     report.has("module", &["HIP error 200"]);
     assert_eq!(report.line("miopen"), "ok ()");
+    assert_eq!(report.line("rccl version"), "Some(22100)");
     let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator"), ("CANDLE_ROCM_EMULATOR", "hipblaslt=absent")])?;
     report.has("hipblaslt", &["hipBLASLt status 1", "hipblasLtCreate: hipBLASLt is absent"]);
     assert_eq!((report.line("hipblaslt version"), report.line("rocblas")), ("None", "ok ()"));

@@ -225,6 +225,21 @@ pub enum RocmError {
         reason: String,
     },
 
+    /// An operation between ranks failed, or a rank did not take part in time.
+    #[error("{operation} failed on rank {rank} of {world_size} ({device}): {cause}")]
+    Collective {
+        /// The operation, with its sizes.
+        operation: String,
+        /// Rank that returns the error.
+        rank: usize,
+        /// Number of ranks.
+        world_size: usize,
+        /// Device, like `rocm:0 (gfx1100)`.
+        device: String,
+        /// Cause, with the rank at fault if it is known, and the remedy.
+        cause: String,
+    },
+
     /// An operation that is not supported.
     #[error("{0}")]
     Unsupported(String),

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `fused_product/` | products with the operations around them in a decoder layer |
 //! | `backend` | implementations of Candle's backend traits |
+//! | `collective/` | operations between the ranks of a communicator |
 //! | `fusion/` | deferred launches, so that one kernel computes several operations |
 //! | `ops/` | the operations: `attention`, `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `norm`, `conv`, `pooling`, `strided`, `random` |
 //! | `storage`, `layout` | memory of a tensor; conversion of layouts to kernel arguments |
@@ -49,6 +50,7 @@
 //! [`arch`](RocmDevice::arch); see `docs/how-to/write-your-own-kernel.md` and `examples/custom_kernel/`.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod backend;
+pub mod collective;
 mod device;
 mod error;
 mod fused_product;

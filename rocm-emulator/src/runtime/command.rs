@@ -21,6 +21,21 @@ unsafe impl Send for UserPointer {}
 /// graph.
 type HostWork = Box<dyn Fn() -> Result<()> + Send>;
 
+/// Work that waits for other streams or processes. It is resumed until it has finished.
+pub trait ResumableWork: Send + Sync {
+    /// Makes progress without waiting. Returns true once the work has finished.
+    fn resume(&self) -> bool;
+
+    /// Waits, but not for long, until [`Self::resume`] may make progress.
+    fn wait(&self);
+
+    /// Returns the outcome of finished work, which may then be resumed anew if it is part of a graph.
+    ///
+    /// # Errors
+    /// The failure of the work.
+    fn finish(&self) -> Result<()>;
+}
+
 /// A command of a stream.
 pub enum Command {
     Launch(Box<PreparedLaunch>),
@@ -28,6 +43,7 @@ pub enum Command {
     Copy(Copy),
     Fill(Fill),
     Host(HostWork),
+    Resumable(Box<dyn ResumableWork>),
     /// A launch of a graph.
     Replay {
         graph: Arc<Graph>,
@@ -134,6 +150,7 @@ impl Command {
         match self {
             Self::WaitFor(recording) => recording.time().is_some(),
             Self::WaitForStreams(markers) => markers.iter().all(Marker::is_reached),
+            Self::Resumable(work) => work.resume(),
             _ => true,
         }
     }
@@ -189,6 +206,12 @@ impl Command {
             Self::Host(work) => {
                 let _running = runtime()?.memory.running();
                 work()?;
+            }
+            Self::Resumable(work) => {
+                while !work.resume() {
+                    work.wait();
+                }
+                work.finish()?;
             }
             Self::Replay { graph, is_stale } => graph.run(queue, *is_stale)?,
             Self::Record(recording) => recording.reach(),

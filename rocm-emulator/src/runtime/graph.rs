@@ -92,6 +92,10 @@ impl Graph {
             let result = match node.command {
                 Command::BeginPart { address, len } => memory.begin_part(address, len, true),
                 _ if is_stale && node.is_work() => Ok(()),
+                // All work runs on one thread, which must not wait for work of another rank.
+                Command::Resumable(_) if queue.scheduler().is_some() => {
+                    bail!(NotSupported, "with a seed, a graph cannot contain operations between ranks")
+                }
                 _ => node.check(memory).and_then(|()| node.command.run(queue)),
             };
             outcome = outcome.and(result);

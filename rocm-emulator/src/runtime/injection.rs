@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Injection {
     /// C functions and the number of the call that fails: with `hipErrorOutOfMemory` if it allocates memory,
     /// `hipErrorUnknown` for other HIP functions, `rocblas_status_internal_error` for rocBLAS,
-    /// `HIPBLAS_STATUS_INTERNAL_ERROR` for hipBLASLt and `miopenStatusUnknownError` for MIOpen.
+    /// `HIPBLAS_STATUS_INTERNAL_ERROR` for hipBLASLt, `miopenStatusUnknownError` for MIOpen and `ncclInternalError`
+    /// for RCCL.
     pub failing: Vec<(String, u64)>,
     /// The call at which all devices are lost: it and all later calls fail with `hipErrorLaunchFailure`.
     pub lost: Option<(String, u64)>,
@@ -28,6 +29,21 @@ pub struct Injection {
     pub refused: Option<String>,
     /// Copies of more bytes than this from or to host memory that HIP did not allocate fail.
     pub pageable: Option<u64>,
+    /// A fault of a rank, with the number of its call. The calls of each communicator are counted from 1.
+    pub collective: Option<(CollectiveFault, usize, u64)>,
+}
+
+/// A fault of a rank of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectiveFault {
+    /// The rank ends instead of taking part.
+    Dies,
+    /// The rank takes part only after [`release_stalled`].
+    Late,
+    /// The rank passes one element more than the others.
+    Count,
+    /// The rank's communicator fails, and the others are not notified.
+    Async,
 }
 
 impl Injection {
@@ -44,8 +60,9 @@ struct State {
     launches: u64,
     replays: u64,
     lost: bool,
-    /// Number of calls of [`release_stalled`].
+    /// Number of calls of [`release_stalled`], now and when the faults were injected.
     released: u64,
+    released_before: u64,
 }
 
 /// True while an injection is active; otherwise calls cost only this load.
@@ -57,7 +74,8 @@ static RELEASED: Condvar = Condvar::new();
 pub fn inject(injection: Injection) {
     let mut state = STATE.lock();
     ACTIVE.store(!injection.is_empty(), Ordering::Release);
-    *state = State { injection, released: state.released + 1, ..State::default() };
+    let released = state.released + 1;
+    *state = State { injection, released, released_before: released, ..State::default() };
     RELEASED.notify_all();
 }
 
@@ -173,6 +191,29 @@ pub fn replaying() -> bool {
     let mut state = STATE.lock();
     state.replays += 1;
     state.injection.stale.is_some_and(|first| state.replays >= first)
+}
+
+/// The injected fault of a rank.
+pub struct FaultOfRank {
+    pub kind: CollectiveFault,
+    released_before: u64,
+}
+
+impl FaultOfRank {
+    /// Returns true once stalled work was released after the fault was injected.
+    pub fn has_ended(&self) -> bool {
+        STATE.lock().released != self.released_before
+    }
+}
+
+/// Returns the fault to inject into a rank's call with this number.
+pub fn fault_of_rank(rank: usize, call: u64) -> Option<FaultOfRank> {
+    if !ACTIVE.load(Ordering::Acquire) {
+        return None;
+    }
+    let state = STATE.lock();
+    let (kind, ..) = state.injection.collective.filter(|(_, r, nth)| (*r, *nth) == (rank, call))?;
+    Some(FaultOfRank { kind, released_before: state.released_before })
 }
 
 /// Returns the number of calls of each function since the last [`inject`]; empty if no injection is active.

@@ -26,7 +26,7 @@ mod transfer;
 mod visible;
 
 pub use capture::{Capture, CaptureMode};
-pub use command::{Command, UserPointer};
+pub use command::{Command, ResumableWork, UserPointer};
 pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Miopen, Options};
 pub use device::Device;
 pub(crate) use error::bail;
@@ -35,7 +35,9 @@ pub use event::{Event, Last, Recording};
 pub use fault::{catch_panic, last_fault};
 pub use graph::{Executable, Graph};
 pub use handle::Handles;
-pub use injection::{Injection, called, calls, inject, release_stalled};
+pub use injection::{
+    CollectiveFault, FaultOfRank, Injection, called, calls, fault_of_rank, inject, release_stalled,
+};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
 pub use memory::{Found, HostBuffer, Kind, Memory};
 pub use module::{Function, Module};

@@ -5,6 +5,7 @@ use super::stream::Queue;
 use crate::exec::Random;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum number of deferred commands: a real device's queues are bounded too.
 const MAX_PENDING: usize = 64;
@@ -12,6 +13,9 @@ const MAX_PENDING: usize = 64;
 const FAST_DEVICE: u64 = 8;
 /// One in this many choices may leave the stream that ran last, so that streams run ahead of each other.
 const SWITCH_STREAM: u64 = 4;
+
+/// Time after which work that waits for another process is resumed.
+const RESUME_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Chooses the next command for all devices of the process.
 pub struct Scheduler {
@@ -72,9 +76,13 @@ impl Scheduler {
         let mut state = self.state.lock();
         while !reached() {
             // The awaited command is enqueued and depends only on earlier commands. If none can run, another thread is
-            // running one and will notify this thread.
-            if !self.step(&mut state) {
-                self.change.wait(&mut state);
+            // running one and will notify this thread, or work waits for another process.
+            if self.step(&mut state) {
+                continue;
+            }
+            match state.queues.iter().any(|queue| queue.is_resumable()) {
+                true => drop(self.change.wait_for(&mut state, RESUME_INTERVAL)),
+                false => self.change.wait(&mut state),
             }
         }
     }

@@ -294,6 +294,11 @@ impl Queue {
         self.state.lock().commands.front().is_some_and(Command::is_ready)
     }
 
+    /// Returns true if the next command may wait for other processes.
+    pub fn is_resumable(&self) -> bool {
+        matches!(self.state.lock().commands.front(), Some(Command::Resumable(_)))
+    }
+
     /// Runs the next command, if there is one, on the calling thread.
     pub fn run_next(&self) {
         let next = self.state.lock().commands.pop_front();

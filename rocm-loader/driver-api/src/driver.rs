@@ -1,12 +1,12 @@
 //! The trait of a driver, and what a driver guarantees.
 //!
-//! A driver serves the C functions of HIP, rocBLAS, hipBLASLt and MIOpen that rocm-loader forwards. One driver serves a
-//! process. It is selected once, by the variable [`DRIVER_VARIABLE`], by the program, or by detecting a GPU.
+//! A driver serves the C functions of HIP, rocBLAS, hipBLASLt, MIOpen and RCCL that rocm-loader forwards. One driver
+//! serves a process. It is selected once, by the variable [`DRIVER_VARIABLE`], by the program, or by detecting a GPU.
 //!
 //! A driver guarantees:
 //!
 //! - **Functions.** [`Driver::find`] returns the address of a C function that has the prototype of its library's module
-//!   ([`crate::hip`], [`crate::rocblas`], [`crate::hipblaslt`], [`crate::miopen`]) and HIP's meaning of arguments,
+//!   ([`crate::hip`], [`crate::rocblas`], [`crate::hipblaslt`], [`crate::miopen`], [`crate::rccl`]) and HIP's meaning of arguments,
 //!   results and codes. The address stays valid until the process ends. Functions may be called concurrently from any
 //!   thread, as HIP allows. A compiled-in driver has every required function; a driver that opens the system's
 //!   libraries has the functions that they export.

@@ -9,6 +9,7 @@ pub mod hip;
 pub mod hipblaslt;
 pub mod library;
 pub mod miopen;
+pub mod rccl;
 pub mod rocblas;
 pub mod shared_library;
 pub mod table;

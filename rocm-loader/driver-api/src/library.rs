@@ -12,11 +12,14 @@ pub enum Library {
     MiOpen,
     /// Matrix products with a bias, for newer GPUs. Optional: nothing requires it.
     HipBlasLt,
+    /// Operations between GPUs. Optional: only communicators require it.
+    Rccl,
 }
 
 impl Library {
     /// Every library, in the order of reports.
-    pub const ALL: [Library; 4] = [Library::Hip, Library::RocBlas, Library::MiOpen, Library::HipBlasLt];
+    pub const ALL: [Library; 5] =
+        [Library::Hip, Library::RocBlas, Library::MiOpen, Library::HipBlasLt, Library::Rccl];
 
     /// Returns ROCm's file name without its version: `libamdhip64.so`.
     pub fn soname_stem(self) -> &'static str {
@@ -25,6 +28,7 @@ impl Library {
             Library::RocBlas => "librocblas.so",
             Library::MiOpen => "libMIOpen.so",
             Library::HipBlasLt => "libhipblaslt.so",
+            Library::Rccl => "librccl.so",
         }
     }
 }

@@ -6,7 +6,7 @@ fn main() -> ExitCode {
     let files: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     if files.is_empty() {
         eprintln!(
-            "usage: check-symbols FILE.so... (libamdhip64, librocblas, libMIOpen, libhipblaslt of any ROCm)"
+            "usage: check-symbols FILE.so... (libamdhip64, librocblas, libMIOpen, libhipblaslt, librccl of any ROCm)"
         );
         return ExitCode::from(2);
     }

@@ -15,6 +15,7 @@ fn main() {
             println!("rocblas: {:?}", versions.rocblas);
             println!("miopen: {:?}", versions.miopen);
             println!("hipblaslt version: {:?}", versions.hipblaslt);
+            println!("rccl version: {:?}", versions.rccl);
         }
         Err(error) => println!("driver: {error}"),
     }

@@ -25,6 +25,7 @@ const CRATE_ROOTS: &[(&str, &str)] = &[
     ("candle-core/src/quantized_rocm/mod.rs", "quantized_rocm"),
     ("candle-flash-attn/src/lib.rs", ""),
     ("candle-nn/src/rocm/mod.rs", "rocm"),
+    ("candle-nn/src/tensor_parallel/mod.rs", "tensor_parallel"),
     ("hip-kernels/build/src/lib.rs", ""),
     ("hip-kernels/code-object/src/lib.rs", ""),
     ("hip-kernels/src/lib.rs", ""),
@@ -54,6 +55,7 @@ const LAYERS: &[&[&str]] = &[
     &["storage", "layout"],
     &["ops"],
     &["fusion"],
+    &["collective"],
     &["backend"],
     &["fused_product"],
 ];

@@ -291,16 +291,17 @@ impl fmt::Display for Report {
         if let Some(versions) = &self.versions {
             let hip = versions.hip_runtime.map_or("unknown".into(), hip_version);
             let rocblas = versions.rocblas.as_deref().unwrap_or("missing");
+            let rccl = versions.rccl.map_or("missing".into(), |version| version.to_string());
             let hipblaslt = versions.hipblaslt.map_or("missing".into(), |version| version.to_string());
             let miopen = versions.miopen.map_or("missing".into(), |v| v.map(|n| n.to_string()).join("."));
             match self.note {
                 Some(_) => {
                     let cublas = versions.rocblas.as_deref().unwrap_or("cuBLAS missing");
-                    writeln!(f, "versions   {cublas}, cuBLASLt {hipblaslt}, cuDNN {miopen}")?
+                    writeln!(f, "versions   {cublas}, cuBLASLt {hipblaslt}, cuDNN {miopen}, NCCL {rccl}")?
                 }
                 None => writeln!(
                     f,
-                    "versions   HIP {hip}, rocBLAS {rocblas}, hipBLASLt {hipblaslt}, MIOpen {miopen}"
+                    "versions   HIP {hip}, rocBLAS {rocblas}, hipBLASLt {hipblaslt}, MIOpen {miopen}, RCCL {rccl}"
                 )?,
             }
         }
@@ -348,6 +349,7 @@ impl fmt::Display for Report {
             let missing = match library.serves {
                 Library::MiOpen => "missing: the built-in kernels compute convolutions",
                 Library::HipBlasLt => "missing: a product and an addition compute linear layers",
+                Library::Rccl => "missing: operations between GPUs fail",
                 _ => "missing",
             };
             let file = library.file.as_ref().map_or(missing.into(), |file| file.display().to_string());
@@ -412,7 +414,7 @@ mod tests {
 
     #[test]
     fn only_rocblas_is_necessary() {
-        let without_others = report(&[Library::MiOpen, Library::HipBlasLt]);
+        let without_others = report(&[Library::MiOpen, Library::HipBlasLt, Library::Rccl]);
         assert!(without_others.is_healthy());
         assert_eq!(without_others.advise(), "all is well: use rocm:0");
         let text = without_others.to_string();

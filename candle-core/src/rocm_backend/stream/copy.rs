@@ -93,7 +93,7 @@ pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) ->
         let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
         // A copy to pageable memory waits inside the call, which has no deadline. An abandoned copy must not write to
         // freed memory.
-        stream.finish_if_deadline("before downloading")?;
+        stream.finish_if_bounded("before downloading")?;
         // SAFETY: `host` has room for the whole buffer and lives until the copy is done.
         let code = unsafe { bindings::hipMemcpyAsync(dst.cast(), buffer.ptr().0, bytes, kind, stream.raw()) };
         let copied = stream.check_code(code, || format!("hipMemcpyAsync(device to host, {bytes} B)"));

@@ -206,6 +206,7 @@ impl StreamHandle {
             Err(WaitError::Failed(error)) => {
                 self.check(Err(error), || format!("hipStreamSynchronize ({purpose})"))
             }
+            Err(WaitError::Monitored { error, .. }) => Err(error),
             Err(WaitError::DeadlineExceeded { after, recent }) => {
                 let launches = match recent.is_empty() {
                     true => "no kernel since the deadline was set".to_string(),
@@ -218,9 +219,13 @@ impl StreamHandle {
         }
     }
 
-    /// Calls [`Self::finish`] if there is a deadline. Used before a call that would wait without one.
-    pub(super) fn finish_if_deadline(&self, purpose: &'static str) -> Result<()> {
-        self.wait.deadline().map_or(Ok(()), |_| self.finish(purpose))
+    /// Calls [`Self::finish`] if it is bounded. Used before a call that would wait without bound.
+    pub(super) fn finish_if_bounded(&self, purpose: &'static str) -> Result<()> {
+        if self.wait.is_bounded() {
+            self.finish(purpose)
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns an error if HIP reports a failure of the stream, without waiting.
@@ -233,6 +238,13 @@ impl StreamHandle {
         }
     }
 
+    /// Returns true if the stream has unfinished work. The GPU is bound.
+    pub(crate) fn is_busy(&self) -> bool {
+        // SAFETY: the handle belongs to this stream, which is alive.
+        let code = unsafe { bindings::hipStreamQuery(self.stream.as_raw()) };
+        code == bindings::hipError_t_hipErrorNotReady
+    }
+
     /// Waits for the stream before its resources are released. If it does not finish within the deadline, it counts as
     /// hung from then on, and its resources are leaked, since releasing them would wait for it.
     ///
@@ -240,7 +252,10 @@ impl StreamHandle {
     pub(crate) fn finish_or_abandon(&self) -> bool {
         if !self.is_abandoned()
             && self.bind().is_ok()
-            && matches!(self.wait.finish(), Err(WaitError::DeadlineExceeded { .. }))
+            && matches!(
+                self.wait.finish(),
+                Err(WaitError::DeadlineExceeded { .. } | WaitError::Monitored { has_finished: false, .. })
+            )
         {
             self.abandoned.store(true, Ordering::Relaxed);
         }

@@ -85,7 +85,7 @@ impl Staging {
             if let Some((earlier, at)) = arriving.replace((self.chunk, first)) {
                 if let Some(event) = &self.filled[earlier] {
                     // Waiting for an event has no deadline.
-                    stream.finish_if_deadline("downloading")?;
+                    stream.finish_if_bounded("downloading")?;
                     stream.check(event.synchronize(), || "hipEventSynchronize (downloading)".to_string())?;
                 }
                 // SAFETY: the chunk has arrived, it was full, and `dst` has room for it at this offset.
@@ -121,7 +121,7 @@ impl Staging {
         let next = (self.chunk + 1) % CHUNKS;
         if let Some(event) = &self.filled[next] {
             // Waiting for an event has no deadline.
-            stream.finish_if_deadline("the staging ring is full")?;
+            stream.finish_if_bounded("the staging ring is full")?;
             stream.check(event.synchronize(), || {
                 "hipEventSynchronize (the staging ring is full)".to_string()
             })?;

@@ -2,8 +2,8 @@
 use rocm_rs::hip::{self, bindings};
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Environment variable with the maximum time that the host waits for a device, in seconds, like `30` or `0.5`. There is no
@@ -15,6 +15,10 @@ const MAX_RECENT: usize = 8;
 /// Time for which the host polls without sleeping, since most waits are short.
 const SPIN_TIME: Duration = Duration::from_micros(100);
 const MAX_SLEEP: Duration = Duration::from_millis(1);
+/// Maximum sleep while work between devices is awaited, which has no other way to wait.
+const MAX_MONITORED_SLEEP: Duration = Duration::from_micros(50);
+/// Time within which a stream must finish after a monitor has made its work end.
+const ABORT_TIME: Duration = Duration::from_secs(10);
 
 /// Waits for a stream, which must outlive it.
 pub(crate) struct StreamWait {
@@ -23,6 +27,8 @@ pub(crate) struct StreamWait {
     deadline: AtomicU64,
     /// Names of the last launches, the latest last; only recorded if there is a deadline.
     recent: Mutex<VecDeque<String>>,
+    monitors: Mutex<Vec<Weak<dyn WorkMonitor>>>,
+    has_monitors: AtomicBool,
 }
 
 // SAFETY: HIP allows a stream handle to be used from any thread.
@@ -30,16 +36,71 @@ unsafe impl Send for StreamWait {}
 // SAFETY: as above; the rest is atomics and a mutex.
 unsafe impl Sync for StreamWait {}
 
+/// Monitors work on a stream that may wait for other devices or processes. A higher layer registers it with
+/// [`StreamWait::add_monitor`].
+pub(crate) trait WorkMonitor: Send + Sync {
+    /// Returns a mark of the enqueued work; `None` if there is none that may wait for others.
+    fn mark(&self) -> Option<u64>;
+    /// Records that the work up to a mark has finished.
+    fn finished(&self, mark: u64);
+    /// Checks the work after the host has waited for it for this time; `None` if the stream has finished.
+    ///
+    /// # Errors
+    /// If the work will not finish by itself, or has ended without a result. The monitor has made it end.
+    fn check(&self, waited: Option<Duration>) -> crate::Result<()>;
+}
+
 pub(crate) enum WaitError {
     Failed(hip::Error),
-    DeadlineExceeded { after: Duration, recent: Vec<String> },
+    /// A monitor has failed. If the stream has not finished, it hangs.
+    Monitored {
+        error: crate::Error,
+        has_finished: bool,
+    },
+    DeadlineExceeded {
+        after: Duration,
+        recent: Vec<String>,
+    },
 }
 
 impl StreamWait {
     pub(crate) fn of(stream: &hip::Stream, deadline: Option<Duration>) -> Self {
-        let wait = Self { stream: stream.as_raw(), deadline: AtomicU64::new(0), recent: Mutex::default() };
+        let wait = Self {
+            stream: stream.as_raw(),
+            deadline: AtomicU64::new(0),
+            recent: Mutex::default(),
+            monitors: Mutex::default(),
+            has_monitors: AtomicBool::new(false),
+        };
         wait.set_deadline(deadline);
         wait
+    }
+
+    /// Adds a monitor, which is used until it is dropped.
+    pub(crate) fn add_monitor(&self, monitor: Weak<dyn WorkMonitor>) {
+        self.monitors.lock().unwrap_or_else(PoisonError::into_inner).push(monitor);
+        self.has_monitors.store(true, Ordering::Release);
+    }
+
+    /// Returns the monitors of unfinished work, with its marks.
+    fn monitors(&self) -> Vec<(Arc<dyn WorkMonitor>, u64)> {
+        if !self.has_monitors.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
+        monitors.retain(|monitor| monitor.strong_count() > 0);
+        self.has_monitors.store(!monitors.is_empty(), Ordering::Release);
+        let marked = |monitor: &Weak<dyn WorkMonitor>| {
+            let monitor = monitor.upgrade()?;
+            let mark = monitor.mark()?;
+            Some((monitor, mark))
+        };
+        monitors.iter().filter_map(marked).collect()
+    }
+
+    /// Returns true if [`Self::finish`] polls, so that a wait without it might not end.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.deadline().is_some() || !self.monitors().is_empty()
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
@@ -72,25 +133,45 @@ impl StreamWait {
 
     /// Waits for all work enqueued on the stream so far. The device is bound.
     pub(crate) fn finish(&self) -> Result<(), WaitError> {
-        let Some(limit) = self.deadline() else {
+        let (limit, monitors) = (self.deadline(), self.monitors());
+        if limit.is_none() && monitors.is_empty() {
             // SAFETY: the stream is alive.
             return done(unsafe { bindings::hipStreamSynchronize(self.stream) });
-        };
+        }
+        let max_sleep = if monitors.is_empty() { MAX_SLEEP } else { MAX_MONITORED_SLEEP };
         let begun = Instant::now();
+        // The error of a monitor, with the time at which it has made the work end.
+        let mut failed = None;
         loop {
             // SAFETY: as above.
             let code = unsafe { bindings::hipStreamQuery(self.stream) };
-            if code != bindings::hipError_t_hipErrorNotReady {
-                return done(code);
+            let (after, is_done) = (begun.elapsed(), code != bindings::hipError_t_hipErrorNotReady);
+            match failed.take() {
+                Some((at, error)) if is_done || after >= at + ABORT_TIME => {
+                    return Err(WaitError::Monitored { error, has_finished: is_done });
+                }
+                Some(earlier) => failed = Some(earlier),
+                None if is_done => {
+                    // An operation of a failed communicator ends without a result.
+                    let checked = monitors.iter().try_for_each(|(monitor, _)| monitor.check(None));
+                    monitors.iter().for_each(|(monitor, mark)| monitor.finished(*mark));
+                    return match checked {
+                        Ok(()) => done(code),
+                        Err(error) => Err(WaitError::Monitored { error, has_finished: true }),
+                    };
+                }
+                None => {
+                    let checked = monitors.iter().try_for_each(|(monitor, _)| monitor.check(Some(after)));
+                    failed = checked.err().map(|error| (after, error));
+                }
             }
-            let after = begun.elapsed();
-            if after >= limit {
+            if limit.is_some_and(|limit| after >= limit) {
                 let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
                 return Err(WaitError::DeadlineExceeded { after, recent: recent.iter().cloned().collect() });
             }
             match after < SPIN_TIME {
                 true => std::thread::yield_now(),
-                false => std::thread::sleep((after / 8).min(MAX_SLEEP)),
+                false => std::thread::sleep((after / 8).min(max_sleep)),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Settings from the environment: `CANDLE_ROCM_EMULATOR=key=value;key=value`, and separate variables for three of them.
 use super::{ConfigureError, HipBlasLt, Miopen, Options};
 use crate::exec::Checks;
+use crate::runtime::CollectiveFault;
 use std::ffi::OsString;
 
 /// Variable with a list of settings.
@@ -63,6 +64,8 @@ settings! { |text|
         injection.refused = Some(text.into());
     "pageable": "bytes, such as 64K",
         injection.pageable = Some(parse_bytes(text)?);
+    "collective": "a fault (dies, late, count or async), a rank and the number of its call, such as dies:1:3",
+        injection.collective = Some(parse_collective(text)?);
     "system": "a folder",
         system = Some(text.into());
     "hipblaslt": "absent or none",
@@ -171,6 +174,14 @@ fn parse_call(text: &str) -> Option<(String, u64)> {
     Some((function.to_string(), nth.parse().ok().filter(|nth| is_name && *nth > 0)?))
 }
 
+fn parse_collective(text: &str) -> Option<(CollectiveFault, usize, u64)> {
+    use CollectiveFault::{Async, Count, Dies, Late};
+    let (fault, call) = text.split_once(':')?;
+    let (rank, nth) = call.split_once(':')?;
+    let fault = choose(fault.trim(), [("dies", Dies), ("late", Late), ("count", Count), ("async", Async)])?;
+    Some((fault, rank.trim().parse().ok()?, parse_positive(nth.trim())?))
+}
+
 fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 10),
@@ -200,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;refuse=gfx11-generic;pageable=64K;system=/a b;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;stale=3;refuse=gfx11-generic;pageable=64K;collective=late:1:3;system=/a b;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -219,6 +230,7 @@ mod tests {
                 stale: Some(3),
                 refused: Some("gfx11-generic".into()),
                 pageable: Some(64 << 10),
+                collective: Some((CollectiveFault::Late, 1, 3)),
             },
             hipblaslt: HipBlasLt::None,
             system: Some(Path::new("/a b").into()),
@@ -269,6 +281,8 @@ mod tests {
             ("stale=0", "a number of at least 1"),
             ("refuse=", "gfx11-generic"),
             ("pageable=0", "64K"),
+            ("collective=late:1:0", "dies:1:3"),
+            ("collective=never:1:1", "dies:1:3"),
             ("system=", "a folder"),
             ("hipblaslt=old", "absent or none"),
             ("memory=x", "8G"),

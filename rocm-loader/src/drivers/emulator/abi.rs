@@ -3,8 +3,11 @@
 use std::ffi::c_void;
 
 /// Class and size in bytes of a parameter or result. The class is `p` for an address, `i` for an integer or enumeration,
-/// `f` for a floating-point number and `n` for nothing. Signedness does not affect how a value is passed.
+/// `f` for a floating-point number, `s` for a structure and `n` for nothing. Signedness does not affect how a value is passed.
 type Passed = (char, usize);
+
+/// A structure on the stack.
+const UNIQUE_ID: Passed = ('s', 128);
 
 /// A type that occurs in the forwarded prototypes.
 pub(super) trait Value {
@@ -19,6 +22,13 @@ impl<T> Value for *mut T {
 }
 impl<R, A, B, C> Value for Option<unsafe extern "C" fn(A, B, C) -> R> {
     const PASSED: Passed = ('p', 8);
+}
+
+impl Value for rocm_driver_api::rccl::ncclUniqueId {
+    const PASSED: Passed = UNIQUE_ID;
+}
+impl Value for rocm_emulator::rccl::UniqueId {
+    const PASSED: Passed = UNIQUE_ID;
 }
 
 macro_rules! passed {

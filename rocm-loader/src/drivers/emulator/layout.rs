@@ -12,6 +12,18 @@ mod algorithms {
     const _: () = assert!(offset_of!(Ours, wavesCount) == offset_of!(Declared, wavesCount));
 }
 
+/// RCCL's structures.
+mod collectives {
+    use rocm_driver_api::rccl::{ncclConfig_t, ncclUniqueId};
+    use rocm_emulator::rccl::{Config, UniqueId};
+    use std::mem::offset_of;
+
+    const _: () = assert!(size_of::<UniqueId>() == size_of::<ncclUniqueId>());
+    const _: () = assert!(size_of::<Config>() == size_of::<ncclConfig_t>());
+    const _: () = assert!(offset_of!(Config, magic) == offset_of!(ncclConfig_t, magic));
+    const _: () = assert!(offset_of!(Config, blocking) == offset_of!(ncclConfig_t, blocking));
+}
+
 /// HIP's device properties.
 mod properties {
     use rocm_emulator::api::hipDeviceProp_tR0600 as Ours;

@@ -59,9 +59,16 @@ const HIPBLASLT: Table = {
     rocm_driver_api::hipblaslt_functions!(table hipblaslt)
 };
 
+const RCCL: Table = {
+    use rocm_driver_api::rccl::*;
+    use rocm_emulator::rccl;
+    rocm_driver_api::rccl_functions!(table rccl)
+};
+
 pub(super) const TABLES: &[(Library, Table)] = &[
     (Library::Hip, HIP),
     (Library::RocBlas, ROCBLAS),
     (Library::MiOpen, MIOPEN),
     (Library::HipBlasLt, HIPBLASLT),
+    (Library::Rccl, RCCL),
 ];

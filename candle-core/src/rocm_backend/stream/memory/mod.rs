@@ -128,7 +128,7 @@ impl Driver for Hip {
     }
 
     fn may_free(&self) -> bool {
-        self.wait.deadline().is_none() || self.wait.finish().is_ok()
+        !self.wait.is_bounded() || self.wait.finish().is_ok()
     }
 
     /// The free memory is the least of three: HIP ignores a desktop's share, and on integrated GPUs it may report more
