@@ -16,6 +16,8 @@ pub const DEADLINE_VARIABLE: &str = "CANDLE_ROCM_COLLECTIVE_DEADLINE";
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 /// Interval at which the library is queried whether ranks have joined.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Time for which the host queries without sleeping, since the library enqueues most calls within it.
+const SPIN_TIME: Duration = Duration::from_millis(1);
 
 /// Identifier that the ranks of a communicator share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,7 +323,10 @@ impl Rank {
                 if waited >= self.deadline() {
                     return Err(self.missed_deadline(handle, operation, waited, hint));
                 }
-                std::thread::sleep(POLL_INTERVAL);
+                match waited < SPIN_TIME {
+                    true => std::thread::yield_now(),
+                    false => std::thread::sleep(POLL_INTERVAL),
+                }
             }
         }
     }
