@@ -1,7 +1,7 @@
 //! An embedding whose vocabulary is divided.
-use super::shard::shard;
+use super::shard::{own, shard};
 use super::Communicator;
-use crate::var_builder::{Shard, ShardedVarBuilder};
+use crate::var_builder::ShardedVarBuilder;
 use candle::rocm::collective::ReduceOp;
 use candle::{DType, Module, Result, Tensor};
 
@@ -20,8 +20,8 @@ impl VocabParallelEmbedding {
     /// # Errors
     /// If the number of tokens is not divisible by the number of ranks.
     pub fn new(table: &Tensor, communicator: &Communicator) -> Result<Self> {
-        let own = Shard { dim: 0, rank: communicator.rank(), world_size: communicator.world_size() };
-        let table = shard(table, own)?.to_device(communicator.device())?;
+        let part = own(0, communicator);
+        let table = shard(table, part)?.to_device(communicator.device())?;
         Ok(Self { table, communicator: communicator.clone() })
     }
 
@@ -30,8 +30,8 @@ impl VocabParallelEmbedding {
     /// # Errors
     /// If the tensor is missing, or the number of tokens is not divisible by the number of ranks.
     pub fn load(vb: ShardedVarBuilder, communicator: &Communicator) -> Result<Self> {
-        let own = Shard { dim: 0, rank: communicator.rank(), world_size: communicator.world_size() };
-        Ok(Self { table: vb.get_with_hints((), "weight", own)?, communicator: communicator.clone() })
+        let part = own(0, communicator);
+        Ok(Self { table: vb.get_with_hints((), "weight", part)?, communicator: communicator.clone() })
     }
 }
 

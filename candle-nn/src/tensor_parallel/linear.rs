@@ -1,5 +1,5 @@
 //! Linear layers whose features are divided.
-use super::shard::{shard, Weight};
+use super::shard::{own, shard, Weight};
 use super::Communicator;
 use crate::var_builder::{Shard, ShardedVarBuilder};
 use candle::rocm::collective::ReduceOp;
@@ -26,9 +26,9 @@ impl ColumnParallelLinear {
         gather: bool,
         communicator: &Communicator,
     ) -> Result<Self> {
-        let own = Shard { dim: 0, rank: communicator.rank(), world_size: communicator.world_size() };
+        let part = own(0, communicator);
         let bias = match bias {
-            Some(bias) => Some(shard(bias, own)?.to_device(communicator.device())?),
+            Some(bias) => Some(shard(bias, part)?.to_device(communicator.device())?),
             None => None,
         };
         let gather = gather.then(|| communicator.clone());
@@ -40,10 +40,10 @@ impl ColumnParallelLinear {
     /// # Errors
     /// If a tensor is missing, or n is not divisible by the number of ranks.
     pub fn load(vb: ShardedVarBuilder, gather: bool, communicator: &Communicator) -> Result<Self> {
-        let own = Shard { dim: 0, rank: communicator.rank(), world_size: communicator.world_size() };
-        let weight = Weight::Dense(vb.get_with_hints((), "weight", own)?);
+        let part = own(0, communicator);
+        let weight = Weight::Dense(vb.get_with_hints((), "weight", part)?);
         let bias = match vb.contains_tensor("bias") {
-            true => Some(vb.get_with_hints((), "bias", own)?),
+            true => Some(vb.get_with_hints((), "bias", part)?),
             false => None,
         };
         Ok(Self { weight, bias, gather: gather.then(|| communicator.clone()) })
@@ -99,8 +99,8 @@ impl RowParallelLinear {
     /// # Errors
     /// If a tensor is missing, or k is not divisible by the number of ranks.
     pub fn load(vb: ShardedVarBuilder, communicator: &Communicator) -> Result<Self> {
-        let own = Shard { dim: 1, rank: communicator.rank(), world_size: communicator.world_size() };
-        let weight = Weight::Dense(vb.get_with_hints((), "weight", own)?);
+        let part = own(1, communicator);
+        let weight = Weight::Dense(vb.get_with_hints((), "weight", part)?);
         let bias = match (vb.contains_tensor("bias"), &weight) {
             (true, Weight::Dense(tensor)) => {
                 Some(vb.get_with_hints(tensor.dim(0)?, "bias", Shard::default())?)

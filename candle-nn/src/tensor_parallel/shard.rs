@@ -29,7 +29,7 @@ impl Weight {
     /// # Errors
     /// See [`shard`] and [`shard_quantized`].
     pub fn shard(&self, dim: usize, communicator: &Communicator) -> Result<Self> {
-        let part = Shard { dim, rank: communicator.rank(), world_size: communicator.world_size() };
+        let part = own(dim, communicator);
         Ok(match self {
             Self::Dense(tensor) => Self::Dense(shard(tensor, part)?.to_device(communicator.device())?),
             Self::Quantized(tensor) => {
@@ -45,6 +45,11 @@ impl Weight {
             Self::Quantized(tensor) => QMatMul::QTensor(tensor.clone()).forward(&x.contiguous()?),
         }
     }
+}
+
+/// Describes the part of the communicator's rank along a dimension.
+pub(super) fn own(dim: usize, communicator: &Communicator) -> Shard {
+    Shard { dim, rank: communicator.rank(), world_size: communicator.world_size() }
 }
 
 /// Returns the number of elements, or blocks, of each rank.

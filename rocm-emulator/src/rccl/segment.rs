@@ -37,6 +37,16 @@ pub enum Life {
     Died = 4,
 }
 
+impl Life {
+    /// States in which a rank does nothing any more, in words.
+    const ENDS: [(Self, &str); 4] = [
+        (Self::Destroyed, "has destroyed its communicator"),
+        (Self::Aborted, "has aborted its communicator"),
+        (Self::Failed, "has failed"),
+        (Self::Died, "has ended"),
+    ];
+}
+
 /// The part of the segment that belongs to a rank; only this rank writes it.
 #[repr(C, align(64))]
 pub struct Rank {
@@ -252,13 +262,11 @@ impl Segment {
         let state = self.rank(rank);
         let process = state.process.load(Ordering::Relaxed);
         let of = |what: &str| Some(format!("rank {rank} (process {process}) {what}"));
-        match state.life.load(Ordering::Acquire) {
-            1 => of("has destroyed its communicator"),
-            2 => of("has aborted its communicator"),
-            3 => of("has failed"),
-            4 => of("has ended"),
-            _ if self.has_joined(rank) && rank != self.rank && !self.is_open_in(rank) => of("has ended"),
-            _ => None,
+        let life = state.life.load(Ordering::Acquire);
+        match Life::ENDS.iter().find(|(end, _)| *end as u32 == life) {
+            Some((_, what)) => of(what),
+            None if self.has_joined(rank) && rank != self.rank && !self.is_open_in(rank) => of("has ended"),
+            None => None,
         }
     }
 

@@ -10,8 +10,9 @@ use worker_core::{ApiError, Metrics, ModelName};
 use crate::loras::LoraFolder;
 use crate::metrics;
 use crate::model::Version;
+use crate::picture::Picture;
 use crate::pipeline::{Bounds, Pipeline, Request};
-use crate::queue::{Failure, ImageJob, Queue, SubmitError};
+use crate::queue::{Event, Failure, ImageJob, Queue, SubmitError};
 use crate::schedulers::{Method, SchedulerConfig};
 
 /// Maximum number of images that are decoded concurrently, which bounds memory.
@@ -114,6 +115,24 @@ fn submit_error(error: SubmitError) -> ApiError {
             ApiError::unavailable(cause.message, RETRY_AFTER).with_code("not_ready")
         }
     }
+}
+
+/// Waits until the images of a job are complete, and passes its other events to `watch`.
+///
+/// # Errors
+/// The error of a failure, or 500 if the queue stopped.
+pub async fn wait_for_images(
+    mut images: ImageJob,
+    mut watch: impl FnMut(Event),
+) -> Result<Vec<Picture>, ApiError> {
+    while let Some(event) = images.next().await {
+        match event {
+            Event::Done { pictures, .. } => return Ok(pictures),
+            Event::Failed(failure) => return Err(api_error(failure)),
+            event => watch(event),
+        }
+    }
+    Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log"))
 }
 
 /// Converts a failure to an HTTP error.

@@ -131,7 +131,7 @@ fn embeddings_follow_the_formula() -> Outcome {
     let expected = Tensor::new(expected, &Device::Cpu)?.unsqueeze(0)?;
     let far = difference(&found, &expected)?;
     assert!(far < 1e-4, "{far}");
-    // Of several prompts, each has the number of chunks of the longest one.
+    // All prompts of a batch get the number of chunks of the longest one.
     let both = model.encode(&["a (red:1.5) [b] BREAK (red:-0.5) (c:2)", "red"], 1)?.context;
     assert!(difference(&both.narrow(0, 0, 1)?, &expected)? < 1e-4);
     let parts = [model.encode(&["red"], 1)?.context, model.encode(&[""], 1)?.context];

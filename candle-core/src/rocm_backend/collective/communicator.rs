@@ -1,7 +1,7 @@
 //! A rank of a communicator: joining the others, failing, and monitoring its work while the host waits.
 use super::board::{Board, Call};
 use crate::rocm_backend::device::RocmDevice;
-use crate::rocm_backend::stream::WorkMonitor;
+use crate::rocm_backend::stream::{seconds, WorkMonitor};
 use crate::rocm_backend::RocmError;
 use crate::{Device, Result};
 use rocm_loader::rccl::*;
@@ -116,8 +116,7 @@ fn deadline_from_env() -> Result<Duration> {
         return Ok(DEFAULT_DEADLINE);
     };
     let text = value.to_string_lossy();
-    let seconds = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.filter(|seconds| !seconds.is_zero()).ok_or_else(|| {
+    seconds(text.trim()).filter(|deadline| !deadline.is_zero()).ok_or_else(|| {
         let expected = "expected a positive number of seconds, like 30 or 0.5";
         RocmError::InvalidSetting(format!("{DEADLINE_VARIABLE}={text} is not understood; {expected}")).into()
     })

@@ -30,5 +30,5 @@ pub(super) use copy::{clear, copy_to_stream, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use handle::{check, StreamId};
 pub(super) use stream::{DeferredLaunches, Stream};
-pub(super) use wait::WorkMonitor;
 pub use wait::DEADLINE_VARIABLE;
+pub(super) use wait::{seconds, WorkMonitor};

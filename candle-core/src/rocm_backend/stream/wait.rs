@@ -189,11 +189,15 @@ pub(crate) fn deadline_from_env() -> Result<Option<Duration>, String> {
     parse(std::env::var_os(DEADLINE_VARIABLE))
 }
 
+/// Parses a number of seconds; `None` if it is no duration.
+pub(crate) fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
+}
+
 fn parse(value: Option<OsString>) -> Result<Option<Duration>, String> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
     let text = value.to_string_lossy();
-    let seconds = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    match seconds {
+    match seconds(text.trim()) {
         Some(Duration::ZERO) => Ok(None),
         Some(limit) => Ok(Some(limit)),
         None => Err(format!("{DEADLINE_VARIABLE}={text} is not understood; expected seconds, like 0.5")),

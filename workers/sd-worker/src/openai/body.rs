@@ -9,8 +9,8 @@ use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
 
 use crate::images::{Format, Source};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
-use crate::queue::{Event, ImageJob};
-use crate::served::{ServedModel, api_error};
+use crate::picture::Picture;
+use crate::served::{ServedModel, wait_for_images};
 
 /// OpenAI's API has one field for width and height.
 const SIZE_FIELDS: SizeNames = ["size", "size"];
@@ -126,29 +126,14 @@ pub async fn answer(
     let _place = client.acquire(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
-    let data = wait_for_images(served.submit(request)?, format).await?;
+    let pictures = wait_for_images(served.submit(request)?, |_| ()).await?;
+    let data = blocking(move || encode(&pictures, format)).await?;
     Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, warnings, data }))
 }
 
-/// Waits until the images are complete and encodes them.
-async fn wait_for_images(mut images: ImageJob, format: Format) -> Result<Vec<Image>, ApiError> {
-    while let Some(event) = images.next().await {
-        match event {
-            Event::Done { pictures, .. } => {
-                return blocking(move || {
-                    let encoded =
-                        pictures.iter().map(|picture| Ok(Image { b64_json: format.base64(picture)? }));
-                    encoded
-                        .collect::<crate::Result<_>>()
-                        .map_err(|error| ApiError::internal(error.to_string()))
-                })
-                .await;
-            }
-            Event::Failed(failure) => return Err(api_error(failure)),
-            Event::Queued { .. } | Event::Progress { .. } | Event::Preview { .. } => {}
-        }
-    }
-    Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log"))
+fn encode(pictures: &[Picture], format: Format) -> Result<Vec<Image>, ApiError> {
+    let encoded = pictures.iter().map(|picture| Ok(Image { b64_json: format.base64(picture)? }));
+    encoded.collect::<crate::Result<_>>().map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// Parses a size such as `512x768`. Returns `None` for `auto`.

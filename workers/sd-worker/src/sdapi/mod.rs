@@ -22,14 +22,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use worker_core::{ApiError, Body, Client, blocking, fields};
 
-use crate::images::{Format, Source};
+use crate::images::Source;
 use crate::parameters;
-use crate::picture::Picture;
-use crate::queue::{Event, ImageJob};
-use crate::served::{Api, ServedModel, api_error};
+use crate::served::{Api, ServedModel, wait_for_images};
 use infotext::Infotext;
 use payload::{Payload, SAMPLERS, Settings};
-use running::{Entry, Running};
+use running::Running;
 
 /// Keyword of the description in PNG files.
 const KEYWORD: &str = "parameters";
@@ -144,7 +142,7 @@ async fn generate(
     });
     let job = served.submit(request)?;
     let entry = state.running.add(job.canceller());
-    let pictures = wait_for_images(job, &entry).await?;
+    let pictures = wait_for_images(job, |event| entry.report(event)).await?;
     drop(entry);
     let send_images = payload.send_images != Some(false);
     blocking(move || {
@@ -165,23 +163,6 @@ async fn generate(
         Ok(Json(json!({"images": images, "parameters": echo, "info": info.to_string()})))
     })
     .await
-}
-
-async fn wait_for_images(mut images: ImageJob, entry: &Entry) -> Result<Vec<Picture>, ApiError> {
-    while let Some(event) = images.next().await {
-        match event {
-            Event::Done { pictures, .. } => return Ok(pictures),
-            Event::Failed(failure) => return Err(api_error(failure)),
-            Event::Progress { step, total } => entry.step(step, total),
-            Event::Preview { picture, .. } => {
-                if let Ok(image) = Format::Png.base64(&picture) {
-                    entry.preview(image);
-                }
-            }
-            Event::Queued { .. } => {}
-        }
-    }
-    Err(ApiError::internal("the queue stopped unexpectedly; see the worker's log"))
 }
 
 fn sampler_name(method: crate::schedulers::Method) -> &'static str {

@@ -6,7 +6,8 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::queue::Canceller;
+use crate::images::Format;
+use crate::queue::{Canceller, Event};
 
 /// A request that runs or waits.
 struct Job {
@@ -34,18 +35,21 @@ impl Drop for Entry {
 }
 
 impl Entry {
-    /// Reports completed steps.
-    pub fn step(&self, step: usize, total: usize) {
-        if let Some(job) = self.running.0.lock().get_mut(&self.id) {
+    /// Reports an event: completed steps, or a preview.
+    pub fn report(&self, event: Event) {
+        // Encoded before the lock is taken.
+        let preview = match &event {
+            Event::Preview { picture, .. } => Format::Png.base64(picture).ok(),
+            _ => None,
+        };
+        let mut jobs = self.running.0.lock();
+        let Some(job) = jobs.get_mut(&self.id) else { return };
+        if let Event::Progress { step, total } = event {
             job.begin.get_or_insert_with(Instant::now);
             (job.step, job.total) = (step, total);
         }
-    }
-
-    /// Reports a preview as base64.
-    pub fn preview(&self, image: String) {
-        if let Some(job) = self.running.0.lock().get_mut(&self.id) {
-            job.preview = Some(image);
+        if preview.is_some() {
+            job.preview = preview;
         }
     }
 }

@@ -195,7 +195,7 @@ fn a_vae_file_replaces_the_own_one() -> Outcome {
         candle_core::safetensors::save(weights, &path)?;
         assert!(pictures(fixture.load_with(options.clone())?)? == expected);
     }
-    // Of a folder, too.
+    // The file also replaces the VAE of a folder.
     let zeros: Result<Weights, candle_core::Error> =
         bare.iter().map(|(name, weight)| Ok((name.clone(), weight.zeros_like()?))).collect();
     candle_core::safetensors::save(&zeros?, &path)?;

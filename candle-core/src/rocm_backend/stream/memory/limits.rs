@@ -1,4 +1,5 @@
 //! Limits of the memory pool: reserve, cache size, idle time, and the recommended size of an allocation.
+use super::super::wait::seconds;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -90,10 +91,6 @@ fn percent(text: &str) -> Option<usize> {
 fn part_of(total: usize, text: &str) -> Option<usize> {
     let percent = text.strip_suffix('%')?.parse().ok().filter(|&percent| percent < 100)?;
     Some(percent_of(total, percent))
-}
-
-fn seconds(text: &str) -> Option<Duration> {
-    Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
 /// Parses a number of bytes with an optional suffix K, M or G.

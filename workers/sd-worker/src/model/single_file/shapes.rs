@@ -54,7 +54,7 @@ impl Shapes<'_> {
     pub fn unet(&self, pooled: Option<usize>) -> Result<UNetConfig> {
         let [first, in_channels] = self.dims("input_blocks.0.0.weight")?;
         let [out_channels, _] = self.dims("out.2.weight")?;
-        // Of each block: number of residual blocks, width, and number of transformer blocks.
+        // Each block has a number of residual blocks, a width, and a number of transformer blocks.
         let mut blocks = vec![(0, first, 0)];
         for i in 1.. {
             let name = format!("input_blocks.{i}");
