@@ -18,8 +18,6 @@ use shape::{Layout, SIDE, Shape};
 const MAX_RESULT_REGISTERS: usize = 8;
 /// Maximum number of rows of B.
 const MAX_B_ROWS: usize = 64;
-/// Maximum number of copies of B: one per 16 lanes.
-const MAX_B_COPIES: usize = 4;
 
 /// A prepared matrix product.
 #[derive(Clone, Copy, Debug)]
@@ -102,10 +100,10 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
     })
 }
 
-/// A matrix A by rows: each element with the row of B that it is multiplied by.
-type Left<T> = [[(T, u8); MAX_B_ROWS / 2]; SIDE];
-/// Copies of a matrix B by rows.
-type Right<T> = [[[T; SIDE]; MAX_B_ROWS]; MAX_B_COPIES];
+/// A row of A: each element with the row of B that it is multiplied by.
+type Left<T> = [(T, u8)];
+/// The rows of B.
+type Right<T> = [[T; SIDE]; MAX_B_ROWS];
 
 impl Product {
     #[inline(never)]
@@ -144,33 +142,35 @@ impl Product {
             let value = shape.a.value(bits);
             if negated[k % 2] { -value } else { value }
         };
-        let (left, right) = self.operands(wave, a_value, |bits| shape.b.value(bits));
-        for (i, row) in left.iter().enumerate() {
-            let right = &right[i % shape.copies()];
-            let mut sums: [f64; SIDE] =
-                std::array::from_fn(|j| shape.sum.value(self.addend_bits(wave, i, j)));
-            for group in row[..shape.k].chunks(shape.step()) {
-                for &(a, k) in group {
-                    for (sum, b) in sums.iter_mut().zip(right[usize::from(k)]) {
-                        *sum += a * b;
+        self.for_each_row(
+            wave,
+            a_value,
+            |bits| shape.b.value(bits),
+            |i, row, right| {
+                let mut sums: [f64; SIDE] =
+                    std::array::from_fn(|j| shape.sum.value(self.addend_bits(wave, i, j)));
+                for group in row.chunks(shape.step()) {
+                    for &(a, k) in group {
+                        for (sum, b) in sums.iter_mut().zip(right[usize::from(k)]) {
+                            *sum += a * b;
+                        }
                     }
+                    sums.iter_mut().for_each(|sum| *sum = shape.sum.value(shape.sum.rounded(*sum)));
                 }
-                sums = sums.map(|sum| shape.sum.value(shape.sum.rounded(sum)));
-            }
-            for (j, sum) in sums.into_iter().enumerate() {
-                self.put(out, i, j, shape.sum.rounded(sum));
-            }
-        }
+                for (j, sum) in sums.into_iter().enumerate() {
+                    self.put(out, i, j, shape.sum.rounded(sum));
+                }
+            },
+        );
     }
 
     fn integers<const W: usize>(&self, wave: &Wave<W>, out: &mut [Lanes<W>; MAX_RESULT_REGISTERS]) {
         let shape = &self.shape;
         let a_value = |bits: u32, _| shape.a.integer(bits, self.neg & 1 != 0);
-        let (left, right) = self.operands(wave, a_value, |bits| shape.b.integer(bits, self.neg & 2 != 0));
-        for (i, row) in left.iter().enumerate() {
-            let right = &right[i % shape.copies()];
+        let b_value = |bits: u32| shape.b.integer(bits, self.neg & 2 != 0);
+        self.for_each_row(wave, a_value, b_value, |i, row, right| {
             let mut sums: [i64; SIDE] = std::array::from_fn(|j| (self.addend_bits(wave, i, j) as i32).into());
-            for &(a, k) in &row[..shape.k] {
+            for &(a, k) in row {
                 for (sum, b) in sums.iter_mut().zip(right[usize::from(k)]) {
                     *sum += a * b;
                 }
@@ -179,43 +179,45 @@ impl Product {
                 let clamped = sum.clamp(i32::MIN.into(), i32::MAX.into());
                 self.put(out, i, j, if self.clamp { clamped } else { sum } as u32);
             }
-        }
+        });
     }
 
-    /// Returns the values of A and B. The closures convert an element's bits; A's also receives its column.
+    /// Calls `multiply` with the index of each row of the result, that row of A, and the copy of B that it uses.
+    /// The other closures convert an element's bits; A's also receives its column.
     #[inline(always)]
-    fn operands<const W: usize, T: Copy + Default>(
+    fn for_each_row<const W: usize, T: Copy + Default>(
         &self,
         wave: &Wave<W>,
         a_value: impl Fn(u32, usize) -> T,
         b_value: impl Fn(u32) -> T,
-    ) -> (Left<T>, Right<T>) {
+        mut multiply: impl FnMut(usize, &Left<T>, &Right<T>),
+    ) {
         let shape = &self.shape;
-        let mut left = [[(T::default(), 0); MAX_B_ROWS / 2]; SIDE];
-        let mut right = [[[T::default(); SIDE]; MAX_B_ROWS]; MAX_B_COPIES];
-        for (i, row) in left.iter_mut().enumerate() {
-            for (k, (value, b_row)) in row[..shape.k].iter_mut().enumerate() {
-                let (lane, item) = shape.a_place(i, k);
-                *value = a_value(element_bits(wave, self.a, shape.a, item, lane), k);
-                *b_row = match self.addend {
-                    Addend::Sparse { indices, shift } => {
-                        let index = word(wave, indices, lane) >> shift >> (2 * item) & 3;
-                        (4 * (k / 2)) as u8 + index as u8
-                    }
-                    _ => k as u8,
-                };
-            }
-        }
-        for (copy, rows) in right[..shape.copies()].iter_mut().enumerate() {
-            let count = if shape.is_sparse { 2 * shape.k } else { shape.k };
-            for (k, row) in rows[..count].iter_mut().enumerate() {
+        let mut left = [(T::default(), 0); MAX_B_ROWS / 2];
+        let mut right = [[T::default(); SIDE]; MAX_B_ROWS];
+        let b_rows = if shape.is_sparse { 2 * shape.k } else { shape.k };
+        for copy in 0..shape.copies() {
+            for (k, row) in right[..b_rows].iter_mut().enumerate() {
                 for (j, value) in row.iter_mut().enumerate() {
                     let (lane, item) = shape.b_place(copy, j, k);
                     *value = b_value(element_bits(wave, self.b, shape.b, item, lane));
                 }
             }
+            for i in (copy..SIDE).step_by(shape.copies()) {
+                for (k, (value, b_row)) in left[..shape.k].iter_mut().enumerate() {
+                    let (lane, item) = shape.a_place(i, k);
+                    *value = a_value(element_bits(wave, self.a, shape.a, item, lane), k);
+                    *b_row = match self.addend {
+                        Addend::Sparse { indices, shift } => {
+                            let index = word(wave, indices, lane) >> shift >> (2 * item) & 3;
+                            (4 * (k / 2)) as u8 + index as u8
+                        }
+                        _ => k as u8,
+                    };
+                }
+                multiply(i, &left[..shape.k], &right);
+            }
         }
-        (left, right)
     }
 
     /// Returns the bits of an element of C with its modifiers applied.

@@ -1,6 +1,7 @@
 //! LDS instructions that move data between lanes, and the append/consume counter.
 use super::{Lds, MemoryResult, MemoryStep, Region, write_lanes};
 use crate::exec::Access;
+use crate::exec::vector::expand;
 use crate::exec::wave::Wave;
 use crate::isa::sreg;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,9 +56,10 @@ impl Exchange {
         let is_active = |lane: usize| exec >> lane & 1 != 0;
         let address = step.address.map_or([0; W], |register| wave.vgpr[usize::from(register)].0);
         let data = wave.vgpr[usize::from(step.data[0])].0;
+        // Group sizes are powers of two.
         let selected_lane = |lane: usize, group_size: usize| {
-            let group_size = group_size.min(W);
-            lane / group_size * group_size + address[lane].wrapping_add(offset) as usize / 4 % group_size
+            let within = group_size.min(W) - 1;
+            lane & !within | address[lane].wrapping_add(offset) as usize / 4 & within
         };
         let mut out = [0; W];
         match self {
@@ -67,9 +69,11 @@ impl Exchange {
                 }
             }
             Self::BackwardPermute { group_size } => {
+                // Inactive lanes send zero.
+                let (mut sent, mask) = (data, expand::<W>(exec));
+                sent.iter_mut().zip(mask).for_each(|(value, mask)| *value &= mask);
                 for lane in 0..W {
-                    let source = selected_lane(lane, group_size);
-                    out[lane] = if is_active(source) { data[source] } else { 0 };
+                    out[lane] = sent[selected_lane(lane, group_size) % W];
                 }
             }
             Self::Swizzle => {

@@ -1,6 +1,7 @@
 //! Vector loads and stores: data movement between memory and the lanes' registers.
 use super::{Memory, MemoryResult, Region, write_lanes};
 use crate::exec::Access;
+use crate::exec::vector::each;
 use crate::exec::wave::Wave;
 
 /// Conversion of loaded bytes to register contents.
@@ -92,6 +93,27 @@ fn is_contiguous<const W: usize>(addresses: &[u64; W], bytes: u64) -> bool {
     difference == 0
 }
 
+/// Returns the lowest address of the active lanes and a pointer to it, if the region permits access to all bytes
+/// between the lanes' lowest and highest.
+#[inline(always)]
+fn locate_span<const W: usize, R: Region>(
+    region: &mut R,
+    addresses: &[u64; W],
+    exec: u64,
+    bytes: u64,
+    access: Access,
+) -> Option<(u64, *mut u8)> {
+    let (mut lowest, mut highest) = (u64::MAX, 0);
+    for (lane, &address) in addresses.iter().enumerate() {
+        // Inactive lanes are neither the lowest nor the highest.
+        let inactive = (exec >> lane & 1).wrapping_sub(1);
+        lowest = lowest.min(address | inactive);
+        highest = highest.max(address & !inactive);
+    }
+    let span = highest.wrapping_sub(lowest).checked_add(bytes)?;
+    Some((lowest, region.locate_block(lowest, span, access)?))
+}
+
 /// # Safety
 /// `from` must be readable for `B` bytes.
 #[inline(always)]
@@ -154,6 +176,16 @@ fn gather<const B: usize, const N: usize, const W: usize, R: Region>(
         }
         return Ok(out);
     }
+    if let Some((first, block)) = locate_span(region, addresses, exec, B as u64, Access::Load) {
+        for lane in active(exec) {
+            // SAFETY: the region permits access to the bytes of all active lanes, the lowest of which are at `block`.
+            let value = unsafe { read::<B>(block.add((addresses[lane] - first) as usize)) };
+            for register in 0..N {
+                out[register][lane] = value[register];
+            }
+        }
+        return Ok(out);
+    }
     for lane in active(exec) {
         let pointer = region.locate(lane, addresses[lane], B as u64, Access::Load)?;
         // SAFETY: the region permits access to `B` bytes at `pointer`.
@@ -182,6 +214,13 @@ fn scatter<const B: usize, const W: usize, R: Region>(
         for lane in 0..W {
             // SAFETY: the region permits access to `B * W` bytes at `block`.
             unsafe { write::<B>(block.add(lane * B), words(lane)) };
+        }
+        return Ok(());
+    }
+    if let Some((first, block)) = locate_span(region, addresses, exec, B as u64, Access::Store) {
+        for lane in active(exec) {
+            // SAFETY: the region permits access to the bytes of all active lanes, the lowest of which are at `block`.
+            unsafe { write::<B>(block.add((addresses[lane] - first) as usize), words(lane)) };
         }
         return Ok(());
     }
@@ -296,7 +335,7 @@ pub(super) fn store<const W: usize, R: Region>(
 ) -> MemoryResult<()> {
     let register = |n: usize| &wave.vgpr[data + n].0;
     let single = [register(0); 4];
-    let high = || register(0).map(|value| value >> 16);
+    let high = || each(register(0), |value| value >> 16);
     match format {
         StoreFormat::Byte => scatter::<1, W, R>(region, addresses, exec, single),
         StoreFormat::Short => scatter::<2, W, R>(region, addresses, exec, single),

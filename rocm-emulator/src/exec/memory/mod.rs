@@ -18,6 +18,7 @@ mod region;
 mod scalar_load;
 
 use super::check::{Kind, SharedChecker};
+use super::vector::each;
 use super::wave::{Lanes, Wave};
 use super::{Access, Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::sreg;
@@ -369,7 +370,7 @@ fn split_by_aperture<const W: usize>(addresses: &mut [u64; W], exec: u64) -> [u6
 /// Adds a distance to 32-bit addresses.
 #[inline(always)]
 fn add_distance<const W: usize>(addresses: &[u64; W], distance: u32) -> [u64; W] {
-    addresses.map(|address| u64::from((address as u32).wrapping_add(distance)))
+    each(addresses, |address| u64::from((address as u32).wrapping_add(distance)))
 }
 
 /// Writes the active lanes of a register.

@@ -39,7 +39,7 @@ pub(super) use self::general::{Description, compute_lane};
 pub(super) use self::kind::Format;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
-pub(super) use self::register::each;
+pub(super) use self::register::{each, expand};
 use super::matrix::MatrixStep;
 use super::wave::Wave;
 use crate::isa::{Encoding, Inst, Operand, Sdwa, SdwaSelect, sreg};

@@ -112,7 +112,7 @@ fn fetch32_rare<'a, const W: usize>(
 
 /// Maps the lanes. Unlike `array::map`, this vectorises.
 #[inline(always)]
-pub fn each<T: Copy + Default, const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> T) -> [T; W] {
+pub fn each<S: Copy, T: Copy + Default, const W: usize>(lanes: &[S; W], f: impl Fn(S) -> T) -> [T; W] {
     let mut out = [T::default(); W];
     for i in 0..W {
         out[i] = f(lanes[i]);
@@ -151,8 +151,8 @@ fn fetch64_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u64; W] {
         Source::Modified(modified) => {
             let mut lanes = *fetch64(wave, &modified.base, &mut MaybeUninit::uninit());
             if let Some(pattern) = &modified.dpp {
-                let low = pattern.permute(&lanes.map(|x| x as u32), wave.exec());
-                let high = pattern.permute(&lanes.map(|x| (x >> 32) as u32), wave.exec());
+                let low = pattern.permute(&each(&lanes, |x| x as u32), wave.exec());
+                let high = pattern.permute(&each(&lanes, |x| (x >> 32) as u32), wave.exec());
                 lanes = join(&low, &high);
             }
             let (and, xor) = (modified.and, modified.xor);
