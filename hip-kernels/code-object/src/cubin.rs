@@ -159,6 +159,81 @@ mod tests {
         assert!(kernel_of("k", &[4, MAX_THREADS, 4, 0, 1, 0, 0, 0]).unwrap_err().contains("kernel k"));
     }
 
+    /// Returns an object with these sections (name, contents) and the symbol `k`, whose index is 1.
+    fn object_with(sections: &[(&str, &[u8])]) -> Vec<u8> {
+        const SECTION: usize = 64;
+        const SYMBOL: usize = 24;
+        const HEADER: usize = 64;
+        let mut symbols = vec![0; 2 * SYMBOL];
+        symbols[SYMBOL] = 1;
+        let mut names = b"\0".to_vec();
+        let mut table = vec![0; SECTION];
+        let mut contents = Vec::new();
+        let named = sections.iter().map(|(name, bytes)| (*name, object::elf::SHT_PROGBITS, *bytes));
+        let strings = sections.len() as u32 + 2;
+        let symbols = [
+            (".symtab", object::elf::SHT_SYMTAB, &symbols[..]),
+            (".strtab", object::elf::SHT_STRTAB, b"\0k\0"),
+        ];
+        let mut add = |name: &str, kind: u32, bytes: &[u8], names_before: usize| {
+            table.extend((names_before as u32).to_le_bytes());
+            table.extend(kind.to_le_bytes());
+            table.extend([0; 16]);
+            table.extend(((HEADER + contents.len()) as u64).to_le_bytes());
+            table.extend((bytes.len() as u64).to_le_bytes());
+            table.extend(strings.to_le_bytes());
+            table.extend([0; 12]);
+            table.extend((if name == ".symtab" { SYMBOL as u64 } else { 0 }).to_le_bytes());
+            contents.extend(bytes);
+        };
+        for (name, kind, bytes) in named.chain(symbols) {
+            add(name, kind, bytes, names.len());
+            names.extend(name.bytes().chain([0]));
+        }
+        let own = names.len();
+        names.extend(b".shstrtab\0");
+        add(".shstrtab", object::elf::SHT_STRTAB, &names, own);
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        file.extend(2u16.to_le_bytes());
+        file.extend(EM_CUDA.to_le_bytes());
+        file.extend(1u32.to_le_bytes());
+        file.extend([0; 16]);
+        file.extend(((HEADER + contents.len()) as u64).to_le_bytes());
+        file.extend([0; 4]);
+        for number in [HEADER, 0, 0, SECTION, table.len() / SECTION, table.len() / SECTION - 1] {
+            file.extend((number as u16).to_le_bytes());
+        }
+        [file, contents, table].concat()
+    }
+
+    #[test]
+    fn kernels_have_the_assemblers_statistics() {
+        let statistics =
+            [[4, REGISTERS, 8, 0, 1, 0, 0, 0, 40, 0, 0, 0], [4, FRAME_SIZE, 8, 0, 1, 0, 0, 0, 16, 0, 0, 0]];
+        let threads = [4, MAX_THREADS, 12, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0];
+        let file = object_with(&[
+            (".nv.info", statistics.as_flattened()),
+            (".nv.info.k", &threads),
+            (".nv.shared.k", &[0; 12]),
+        ]);
+        assert!(is_cubin(&file));
+        let kernels = kernels(&file).unwrap();
+        let [kernel] = &kernels[..] else { panic!("{kernels:?}") };
+        assert_eq!((kernel.name.as_str(), kernel.vgprs, kernel.scratch, kernel.lds), ("k", 40, 16, 12));
+        assert_eq!((kernel.max_workgroup, kernel.wave_size), (256, 32));
+    }
+
+    #[test]
+    fn damaged_objects_are_errors() {
+        let cut_off = object_with(&[(".nv.info.k", &[4, MAX_THREADS, 4, 0, 1, 0, 0, 0])]);
+        assert!(kernels(&cut_off).unwrap_err().contains("kernel k"));
+        let unknown_symbol = object_with(&[(".nv.info", &[4, REGISTERS, 8, 0, 9, 0, 0, 0, 40, 0, 0, 0])]);
+        assert!(kernels(&unknown_symbol).unwrap_err().contains("cannot be read"));
+        let whole = object_with(&[]);
+        assert!(kernels(&whole[..whole.len() - 1]).unwrap_err().contains("cannot be read"));
+    }
+
     #[test]
     fn amd_objects_are_not_cubins() {
         assert!(!is_cubin(b"\x7fELF"));
