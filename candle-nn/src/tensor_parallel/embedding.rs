@@ -39,15 +39,30 @@ impl Module for VocabParallelEmbedding {
     /// Returns the rows of tokens. A token beyond the vocabulary has a row of zeros.
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let (tokens, features) = self.table.dims2()?;
-        let first = (self.communicator.rank() * tokens) as u32;
         let flat = ids.flatten_all()?.to_dtype(DType::U32)?;
-        let is_own = (flat.ge(first)? * flat.lt(first + tokens as u32)?)?;
-        let first = Tensor::new(first, flat.device())?.broadcast_as(flat.shape())?;
-        let local = is_own.where_cond(&(&flat - &first)?, &flat.zeros_like()?)?;
-        let rows = self.table.index_select(&local, 0)?;
-        let is_own = is_own.unsqueeze(1)?.broadcast_as(rows.shape())?;
-        let rows = is_own.where_cond(&rows, &rows.zeros_like()?)?;
-        let sum = self.communicator.all_reduce(&rows, ReduceOp::Sum)?;
+        let sum = look_up(&flat, tokens, &self.communicator, |own| self.table.index_select(own, 0))?;
         sum.reshape([ids.dims(), &[features]].concat())
     }
+}
+
+/// Returns the rows of tokens, u32 (ids), from a table of any format of which each rank has `tokens` rows. `rows` returns
+/// the rows (ids, features) of tokens that are numbered from this rank's first one.
+///
+/// # Errors
+/// If `rows` or the operation between ranks fails.
+pub fn look_up(
+    ids: &Tensor,
+    tokens: usize,
+    communicator: &Communicator,
+    rows: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    // Nothing is copied from the host, so that graphs can contain it.
+    let number = |value: usize| Tensor::full(value as u32, ids.shape(), ids.device());
+    // Tokens before the first one wrap around to large numbers.
+    let local = (ids - number(communicator.rank() * tokens)?)?;
+    let is_own = local.lt(&number(tokens)?)?;
+    let rows = rows(&is_own.where_cond(&local, &local.zeros_like()?)?)?;
+    let is_own = is_own.unsqueeze(1)?.broadcast_as(rows.shape())?;
+    let rows = is_own.where_cond(&rows, &rows.zeros_like()?)?;
+    communicator.all_reduce(&rows, ReduceOp::Sum)
 }

@@ -63,8 +63,11 @@ impl Module for ColumnParallelLinear {
     }
 }
 
-/// Concatenates the ranks' tensors along the last dimension.
-fn gather_last_dim(y: &Tensor, communicator: &Communicator) -> Result<Tensor> {
+/// Concatenates the ranks' tensors along the last dimension, on each rank.
+///
+/// # Errors
+/// If `y` is a scalar, or the operation between ranks fails.
+pub fn gather_last_dim(y: &Tensor, communicator: &Communicator) -> Result<Tensor> {
     if communicator.world_size() == 1 {
         return Ok(y.clone());
     }

@@ -19,7 +19,7 @@ mod linear;
 mod shard;
 
 pub use candle::rocm::collective::Communicator;
-pub use embedding::VocabParallelEmbedding;
+pub use embedding::{look_up, VocabParallelEmbedding};
 pub use experts::ParallelExperts;
-pub use linear::{ColumnParallelLinear, RowParallelLinear};
+pub use linear::{gather_last_dim, ColumnParallelLinear, RowParallelLinear};
 pub use shard::{shard, shard_quantized, Weight};

@@ -179,7 +179,10 @@ fn main() -> Result<()> {
         LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), ..LoadOptions::default() };
     let Arguments { model, device, draft_model, draft_tokens, .. } = &arguments;
     let (loaded, source) = match draft_model {
-        Some(draft) => (load_with_draft(model, draft, device, options, &mut |_| {})?, DraftSource::Model),
+        Some(draft) => (
+            load_with_draft(model, draft, std::slice::from_ref(device), options, &mut |_| {})?,
+            DraftSource::Model,
+        ),
         None => (load(model, device, options, &mut |_| {})?, DraftSource::Ngram(2..=4)),
     };
     let speculation = (*draft_tokens > 0).then_some(Speculation { source, max_tokens: *draft_tokens });

@@ -1,5 +1,6 @@
 //! Input of one forward pass (a step), and the trait of models that compute steps.
 use std::any::Any;
+use std::time::Duration;
 
 use candle_core::{Result, Tensor, bail};
 
@@ -60,6 +61,55 @@ pub struct Capacity {
     pub blocks: usize,
 }
 
+impl Capacity {
+    /// Rejects invalid steps, which would cause a device fault or silently wrong results.
+    ///
+    /// # Errors
+    /// Returns an error that names the invalid value.
+    pub fn validate(self, step: &Step) -> Result<()> {
+        let Capacity { vocabulary, context, blocks } = self;
+        let rows = step.tokens.len();
+        if [step.positions.len(), step.slots.len()] != [rows; 2] {
+            bail!(
+                "invalid step: {rows} tokens, but {} positions and {} slots",
+                step.positions.len(),
+                step.slots.len()
+            )
+        }
+        let first_out_of_range =
+            |values: &[u32], limit: usize| values.iter().find(|value| **value as usize >= limit).copied();
+        for (name, values, limit) in [
+            ("token", &step.tokens, vocabulary),
+            ("position", &step.positions, context),
+            ("slot", &step.slots, blocks * BLOCK_SIZE),
+        ] {
+            if let Some(value) = first_out_of_range(values, limit) {
+                bail!("invalid step: {name} {value} is not below {limit}")
+            }
+        }
+        let mut next = 0;
+        for sequence in &step.sequences {
+            let SequenceStep { rows, context, blocks: own, logits } = sequence;
+            let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
+            if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
+                bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
+            }
+            if *logits > rows.len() {
+                bail!("invalid step: a sequence has {} rows, but {logits} logits are wanted", rows.len())
+            }
+            let needed = context.div_ceil(BLOCK_SIZE);
+            if own.len() < needed || first_out_of_range(own, blocks).is_some() {
+                bail!("invalid step: {context} positions in blocks {own:?} of a cache of {blocks} blocks")
+            }
+            next = rows.end;
+        }
+        if next != rows {
+            bail!("invalid step: {rows} tokens, but the sequences have {next} rows")
+        }
+        Ok(())
+    }
+}
+
 /// Tasks that a model can do. The default is a decoder that also computes embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tasks {
@@ -103,6 +153,11 @@ pub trait StepModel: Send {
     /// Returns the smaller model that drafts the tokens of this one, if it has one. Its cache has as many blocks.
     fn draft_model(&mut self) -> Option<&mut dyn StepModel> {
         None
+    }
+
+    /// Returns the total time of each rank's steps; empty if the model is on one device.
+    fn rank_times(&self) -> Vec<Duration> {
+        Vec::new()
     }
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.

@@ -38,6 +38,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub rocm_device: Option<usize>,
 
+    /// Number of AMD GPUs among which the model is divided, from --rocm-device on
+    #[arg(long, env, default_value_t = 1, visible_alias = "tensor-parallel-size", value_parser = count)]
+    pub tensor_parallel: usize,
+
     /// Data type of float weights: f32, f16 or bf16 [default: as in the files; f32 on the CPU]
     #[arg(long, env, value_parser = dtype)]
     pub dtype: Option<DType>,
@@ -51,7 +55,7 @@ pub struct Arguments {
     #[arg(long, env, value_parser = count)]
     pub context: Option<usize>,
 
-    /// Size of the key-value cache, such as 8GiB [default: free memory less a margin; 512MiB on the CPU]
+    /// Size of the key-value cache on each GPU, such as 8GiB [default: free memory less a margin; 512MiB on the CPU]
     #[arg(long, env, value_parser = bytes)]
     pub cache_memory: Option<usize>,
 
@@ -227,7 +231,7 @@ mod tests {
             (load.dtype, load.cache_bytes, load.context),
             (Some(DType::BF16), Some(1 << 20), Some(99))
         );
-        assert_eq!((load.cache_dtype, load.no_graphs), (None, true));
+        assert_eq!((load.cache_dtype, load.no_graphs, arguments.tensor_parallel), (None, true, 1));
         for (text, expected) in [("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::BF16))] {
             let line = format!("worker --model m --cache-dtype {text}");
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
@@ -252,6 +256,7 @@ mod tests {
             "--max-running 0",
             "--idle-unload 0",
             "--step-tokens x",
+            "--tensor-parallel 0",
             "--dtype f64",
             "--context 0",
             "--cache-dtype f64",

@@ -8,6 +8,7 @@
 //! | `fetch` | model files on the Hugging Face Hub |
 //! | `identity` | names and chat template of the served model |
 //! | `served` | state of a loaded model |
+//! | `ranks` | devices of a model that is divided among several GPUs |
 //! | `routes` | all routes |
 //! | `api/` | OpenAI's API |
 //! | `jobs` | job API |
@@ -20,6 +21,7 @@ pub mod identity;
 pub mod jobs;
 pub mod metrics;
 pub mod page;
+pub mod ranks;
 pub mod routes;
 pub mod run;
 pub mod served;

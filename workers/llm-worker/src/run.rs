@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use llm_engine::engine::{Engine, IdleUnload, ModelSource};
 use llm_engine::model::drafted::load_with_draft;
-use llm_engine::model::{LoadOptions, Loaded, load};
+use llm_engine::model::{LoadOptions, Loaded, load_on};
 use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
 use worker_core::device::{self, DeviceKind};
@@ -20,7 +20,7 @@ use worker_core::{App, Metrics, ServerArguments};
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
 use crate::served::{Api, ServedModel};
-use crate::{identity, routes};
+use crate::{identity, ranks, routes};
 
 /// Runs the worker until it ends.
 pub fn main(kind: DeviceKind) -> ExitCode {
@@ -50,7 +50,8 @@ impl Worker for LlmWorker {
         metrics: &Metrics,
         progress: &Progress,
     ) -> Result<ServedModel> {
-        let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
+        let opened = ranks::open(kind, arguments.rocm_device, arguments.tensor_parallel)?;
+        let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
         progress.report(0.0, "finding the model");
         let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
         let path =
@@ -63,13 +64,13 @@ impl Worker for LlmWorker {
         let draft = draft.transpose()?;
         let reading = &mut |share| progress.report(share, "reading the weights");
         let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
-            load_pair(&path, draft.as_deref(), &device.device, arguments.load(), reading)
+            load_pair(&path, draft.as_deref(), &devices, arguments.load(), reading)
                 .context("cannot load the model")?;
         progress.report(1.0, "warming up");
         let text = identity::with_template(arguments, text)?;
         // Free memory may differ later, but the number of cache blocks must not.
         let options = LoadOptions { cache_bytes: Some(cache_bytes), ..arguments.load() };
-        let files = ModelFolder { path: path.clone(), draft, device: device.device.clone(), options };
+        let files = ModelFolder { path: path.clone(), draft, devices: devices.clone(), options };
         let idle = arguments.idle_unload.map(|seconds| IdleUnload {
             after: Duration::from_secs(seconds as u64),
             source: Box::new(files),
@@ -77,8 +78,10 @@ impl Worker for LlmWorker {
         let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), idle)?;
         warm_up(&engine).context("warm-up failed")?;
         let name = identity::names(arguments, name, &path);
+        ranks::register(metrics, name.as_str(), engine.clone(), devices);
+        let first = opened.into_iter().next().context("the model has no device")?;
         let served =
-            ServedModel::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
+            ServedModel::new(engine, name, &arguments.engine(), first, (metrics, progress.lifecycle()));
         let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
         let formats = arguments.formats(served.formats);
         let served =
@@ -93,13 +96,13 @@ impl Worker for LlmWorker {
 fn load_pair(
     path: &Path,
     draft: Option<&Path>,
-    device: &Device,
+    devices: &[Device],
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Loaded> {
     match draft {
-        Some(draft) => load_with_draft(path, draft, device, options, progress),
-        None => load(path, device, options, progress),
+        Some(draft) => load_with_draft(path, draft, devices, options, progress),
+        None => load_on(path, devices, options, progress),
     }
 }
 
@@ -107,18 +110,18 @@ fn load_pair(
 struct ModelFolder {
     path: PathBuf,
     draft: Option<PathBuf>,
-    device: Device,
+    devices: Vec<Device>,
     options: LoadOptions,
 }
 
 impl ModelSource for ModelFolder {
     fn load(&mut self) -> Result<Box<dyn StepModel>> {
-        let Self { path, draft, device, options } = self;
-        Ok(load_pair(path, draft.as_deref(), device, *options, &mut |_| ())?.model)
+        let Self { path, draft, devices, options } = self;
+        Ok(load_pair(path, draft.as_deref(), devices, *options, &mut |_| ())?.model)
     }
 
     fn release_memory(&mut self) {
-        if let Err(error) = device::release_memory(&self.device) {
+        if let Err(error) = self.devices.iter().try_for_each(device::release_memory) {
             tracing::warn!("cannot return the memory of the unloaded model to the system: {error}");
         }
     }

@@ -193,8 +193,13 @@ impl Communicator {
     /// Ends the communicator without waiting for its operations. The other ranks return an error that names this rank, or
     /// reach their deadline. Every later operation fails.
     pub fn abort(&self) {
+        self.abort_because("the communicator was aborted");
+    }
+
+    /// Like [`Self::abort`], with a reason that the errors of this process' ranks contain.
+    pub fn abort_because(&self, reason: impl Into<String>) {
         let mut handle = self.0.handle();
-        self.0.fail(&mut handle, "the communicator was aborted".to_string());
+        self.0.fail(&mut handle, reason.into());
     }
 
     pub(super) fn state(&self) -> &Arc<Rank> {

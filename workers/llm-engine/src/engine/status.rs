@@ -1,6 +1,7 @@
 //! State shared by the engine thread and its handles.
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::residency::ModelState;
 use super::scheduler::Counters;
@@ -36,6 +37,8 @@ pub struct Status {
     pub overhead_us: u64,
     /// State of the model's weights.
     pub model: ModelState,
+    /// Total time of each rank's steps since the model was loaded; empty if the model is on one device.
+    pub rank_times: Vec<Duration>,
     /// Error message, if the engine has failed.
     pub failed: Option<String>,
 }
@@ -113,14 +116,14 @@ impl Shared {
     }
 
     /// Counts a completed step.
-    pub(super) fn count_step(&self, tokens: StepTokens, overhead_us: u64) {
+    pub(super) fn count_step(&self, tokens: StepTokens, overhead_us: u64, rank_times: Vec<Duration>) {
         let mut status = self.snapshot();
         status.steps += 1;
         status.tokens_written += tokens.written;
         status.drafts += tokens.drafts;
         status.tokens_drafted += tokens.drafted;
         status.tokens_accepted += tokens.accepted;
-        status.overhead_us = overhead_us;
+        (status.overhead_us, status.rank_times) = (overhead_us, rank_times);
     }
 
     pub(super) fn status(&self, blocks: usize) -> Status {

@@ -218,7 +218,8 @@ impl EngineLoop {
         self.scheduler.settle();
         let overhead = from.elapsed().saturating_sub(excluded + sampling);
         self.overhead += overhead;
-        self.shared.count_step(tokens, self.overhead.as_micros() as u64);
+        let rank_times = self.model.get()?.rank_times();
+        self.shared.count_step(tokens, self.overhead.as_micros() as u64, rank_times);
         Ok(())
     }
 

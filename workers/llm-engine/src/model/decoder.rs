@@ -10,10 +10,11 @@ use super::cache::Cache;
 use super::config::DecoderConfig;
 use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{Embedding, FusedWith, Linear, Norm, QueryKeyNorms, ResidualStream, softcap};
+use super::part::Part;
 use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
-use super::weights::{TensorRows, Weights};
+use super::weights::Weights;
 use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, Tasks};
 
 mod embeddings;
@@ -23,6 +24,7 @@ use layer::{FeedForward, Layer, Projections};
 
 /// A decoder: embedding, layers, final norm and output head.
 pub struct Decoder {
+    /// Sizes of the device's part.
     config: DecoderConfig,
     device: Device,
     dtype: DType,
@@ -39,6 +41,8 @@ pub struct Decoder {
     graphs: DecodeGraphs,
     embedding_head: EmbeddingHead,
     task: Task,
+    /// Dropped after the graphs, which use the communicator.
+    part: Part,
 }
 
 /// Task of a decoder. Only the first one uses the cache.
@@ -75,7 +79,8 @@ pub struct Types {
 }
 
 impl Decoder {
-    /// Loads the weights, and allocates a cache of `blocks` blocks.
+    /// Loads the weights, and allocates a cache of `blocks` blocks. The configuration is that of the part that `weights`
+    /// reads.
     ///
     /// # Errors
     /// Returns an error that names the file and the invalid tensor, or if memory runs out.
@@ -96,8 +101,8 @@ impl Decoder {
         let head = match config.tied_embeddings {
             true => embedding.head(DType::F32),
             false => {
-                let rows = TensorRows::whole(Role::Head, vocabulary);
-                weights.linear(None, &[rows], config.hidden, config.head_bias)?.with_output(DType::F32)
+                let rows = weights.part().rows(None, &[(Role::Head, vocabulary)]);
+                weights.linear(None, &rows, config.hidden, config.head_bias)?.with_output(DType::F32)
             }
         };
         let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, device);
@@ -114,7 +119,7 @@ impl Decoder {
         }
         let cache = Cache::new(&config, blocks, types.cache, device)
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
-        let (device, graphs) = (device.clone(), DecodeGraphs::default());
+        let (part, device, graphs) = (weights.part().clone(), device.clone(), DecodeGraphs::default());
         let embedding_head = EmbeddingHead::mean(config.hidden);
         Ok(Self {
             config,
@@ -130,6 +135,7 @@ impl Decoder {
             graphs,
             embedding_head,
             task: Task::Generate,
+            part,
         })
     }
 
@@ -145,7 +151,8 @@ impl Decoder {
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
     pub fn with_graphs(mut self, enabled: bool) -> Self {
-        let enabled = enabled && self.heads().support_flash_attention(&self.device);
+        let enabled =
+            enabled && self.part.supports_graphs() && self.heads().support_flash_attention(&self.device);
         self.graphs = DecodeGraphs::new(&self.device, enabled);
         self
     }
@@ -185,7 +192,8 @@ impl Decoder {
 
     /// Returns the residual stream before the first layer.
     fn embedded(&self, tokens: &Tensor) -> candle_core::Result<ResidualStream> {
-        let x = self.embedding.forward(tokens, self.dtype)?;
+        let rows = |tokens: &Tensor| self.embedding.forward(tokens, self.dtype);
+        let x = self.part.look_up(tokens, self.embedding.vocabulary()?, rows)?;
         let x = match self.config.embedding_scale {
             Some(scale) => (x * scale)?,
             None => x,
@@ -226,20 +234,36 @@ impl Decoder {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
             }
             let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
-            let attended = stream.add(&layer.output, &out, post_norm, norm)?;
+            let attended = self.add(&stream, &layer.output, &out, [post_norm, norm])?;
             let input = match self.config.parallel {
                 true => stream.input(layer.attention_norm.as_ref()),
                 false => attended.input(norm),
             };
             let (post_norm, next) = (layer.mlp_post_norm.as_ref(), norm_of(index + 1));
             stream = match &layer.feed_forward {
-                FeedForward::Dense(mlp) => attended.add(&mlp.down, &mlp.inner(input)?, post_norm, next)?,
+                FeedForward::Dense(mlp) => {
+                    self.add(&attended, &mlp.down, &mlp.inner(input)?, [post_norm, next])?
+                }
                 FeedForward::Experts(experts) => {
-                    attended.add_output(&experts.forward(input)?, post_norm, next)?
+                    attended.add_output(&self.part.sum(experts.forward(input)?)?, post_norm, next)?
                 }
             };
         }
         Ok(stream)
+    }
+
+    /// Adds the output of a block, `linear` of `x`, to the residual stream. Ranks have a part of `x` each.
+    fn add(
+        &self,
+        stream: &ResidualStream,
+        linear: &Linear,
+        x: &Tensor,
+        [post_norm, next]: [Option<&Norm>; 2],
+    ) -> candle_core::Result<ResidualStream> {
+        match self.part.is_whole() {
+            true => stream.add(linear, x, post_norm, next),
+            false => stream.add_output(&self.part.sum(linear.forward(x)?)?, post_norm, next),
+        }
     }
 
     /// Returns the keys and values that the rows of a step attend to.
@@ -288,7 +312,7 @@ impl Decoder {
 
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
         let (x, with) = states.input(Some(&self.norm));
-        let logits = self.head.forward_fused(x, with)?;
+        let logits = self.part.gather_columns(self.head.forward_fused(x, with)?)?;
         let logits = match self.config.logit_scale {
             Some(scale) => (logits * scale)?,
             None => logits,
@@ -301,50 +325,6 @@ impl Decoder {
 
     fn no_logits(&self) -> candle_core::Result<Tensor> {
         Tensor::zeros((0, self.capacity().vocabulary), DType::F32, &self.device)
-    }
-
-    /// Rejects invalid steps, which would cause a device fault or silently wrong results.
-    fn validate(&self, step: &Step) -> candle_core::Result<()> {
-        let Capacity { vocabulary, context, blocks } = self.capacity();
-        let rows = step.tokens.len();
-        if [step.positions.len(), step.slots.len()] != [rows; 2] {
-            bail!(
-                "invalid step: {rows} tokens, but {} positions and {} slots",
-                step.positions.len(),
-                step.slots.len()
-            )
-        }
-        let first_out_of_range =
-            |values: &[u32], limit: usize| values.iter().find(|value| **value as usize >= limit).copied();
-        for (name, values, limit) in [
-            ("token", &step.tokens, vocabulary),
-            ("position", &step.positions, context),
-            ("slot", &step.slots, blocks * BLOCK_SIZE),
-        ] {
-            if let Some(value) = first_out_of_range(values, limit) {
-                bail!("invalid step: {name} {value} is not below {limit}")
-            }
-        }
-        let mut next = 0;
-        for sequence in &step.sequences {
-            let SequenceStep { rows, context, blocks: own, logits } = sequence;
-            let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
-            if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
-                bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
-            }
-            if *logits > rows.len() {
-                bail!("invalid step: a sequence has {} rows, but {logits} logits are wanted", rows.len())
-            }
-            let needed = context.div_ceil(BLOCK_SIZE);
-            if own.len() < needed || first_out_of_range(own, blocks).is_some() {
-                bail!("invalid step: {context} positions in blocks {own:?} of a cache of {blocks} blocks")
-            }
-            next = rows.end;
-        }
-        if next != rows {
-            bail!("invalid step: {rows} tokens, but the sequences have {next} rows")
-        }
-        Ok(())
     }
 }
 
@@ -389,7 +369,7 @@ impl StepModel for Decoder {
             Task::Embed | Task::Score => self.config.context.div_ceil(BLOCK_SIZE),
         };
         Capacity {
-            vocabulary: self.embedding.vocabulary().unwrap_or(0),
+            vocabulary: self.embedding.vocabulary().unwrap_or(0) * self.part.ranks(),
             context: self.config.context.min(blocks * BLOCK_SIZE),
             blocks,
         }
@@ -407,7 +387,7 @@ impl StepModel for Decoder {
         if self.task != Task::Generate {
             bail!("the model only computes embeddings or scores")
         }
-        self.validate(step)?;
+        self.capacity().validate(step)?;
         if step.tokens.is_empty() {
             return self.no_logits();
         }

@@ -1,10 +1,11 @@
 //! A model with a smaller one that drafts its tokens.
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Result as CandleResult, Tensor};
 
-use super::{LoadOptions, Loaded, load, load_text, sizes};
+use super::{LoadOptions, Loaded, load, load_on, load_text, sizes};
 use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
 use crate::text::TextCodec;
 
@@ -31,20 +32,22 @@ pub struct VocabularyMismatch {
     pub expected: String,
 }
 
-/// Like [`load`](super::load), with the draft model at `draft`. Both caches together have the size of the options.
+/// Like [`load_on`](super::load_on), with the draft model at `draft`, which is on the first device. Both caches together
+/// have the size of the options.
 ///
 /// # Errors
-/// Returns [`VocabularyMismatch`] if the tokenizers differ, and otherwise see [`load`](super::load).
+/// Returns [`VocabularyMismatch`] if the tokenizers differ, and otherwise see [`load_on`](super::load_on).
 pub fn load_with_draft(
     path: &Path,
     draft: &Path,
-    device: &Device,
+    devices: &[Device],
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Loaded> {
     check_vocabulary(&load_text(path)?, &load_text(draft)?, draft)?;
+    let device = devices.first().context("no device was given")?;
     let beside = sizes(draft, device, options).with_context(|| draft.display().to_string())?;
-    let loaded = load(path, device, LoadOptions { beside: Some(beside), ..options }, progress)?;
+    let loaded = load_on(path, devices, LoadOptions { beside: Some(beside), ..options }, progress)?;
     let blocks = loaded.model.capacity().blocks;
     let cache_bytes = Some(blocks * beside.cache_block);
     let (context, max_contexts) = (None, Some(usize::MAX));
@@ -87,6 +90,10 @@ impl StepModel for DraftedModel {
 
     fn check(&mut self) -> CandleResult<()> {
         self.model.check()
+    }
+
+    fn rank_times(&self) -> Vec<Duration> {
+        self.model.rank_times()
     }
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> CandleResult<()> {

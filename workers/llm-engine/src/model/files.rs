@@ -255,29 +255,56 @@ impl ModelFiles {
         &self.files[location.file].0
     }
 
-    /// Reads the bytes of a range of rows.
+    /// Reads the bytes of a range of the first dimension.
     ///
     /// # Errors
-    /// Returns an error if there is no such tensor, the rows are out of range, or reading fails.
+    /// See [`Self::part`].
     pub fn rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
+        match &self.location(name)?.shape[..] {
+            [] | [_] => self.part(name, 0..1, rows),
+            [_, inner @ .., width] => {
+                let (inner, width) = (inner.iter().product::<usize>(), *width);
+                self.part(name, rows.start.saturating_mul(inner)..rows.end.saturating_mul(inner), 0..width)
+            }
+        }
+    }
+
+    /// Reads the bytes of some columns of a range of rows. All dimensions before the last one count rows.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such tensor, rows or columns are out of range, columns are parts of blocks, or
+    /// reading fails.
+    pub fn part(&mut self, name: &str, rows: Range<usize>, columns: Range<usize>) -> Result<Vec<u8>> {
         let location = self.location(name)?.clone();
         let named = |path: &Path| format!("{}: tensor '{name}'", path.display());
         let own_path = self.file_of(&location).to_owned();
-        let total_rows = location.shape.first().copied().unwrap_or(1).max(1);
+        let width = location.shape.last().copied().unwrap_or(1);
+        let total_rows: usize = location.shape.iter().rev().skip(1).product();
+        let is_whole = |columns: usize| location.format.bytes(columns).is_some();
+        ensure!(
+            rows.start <= rows.end
+                && rows.end <= total_rows
+                && columns.start <= columns.end
+                && columns.end <= width
+                && [columns.start, columns.end, width].into_iter().all(is_whole),
+            "{} has no rows {rows:?} with columns {columns:?}: its shape is {:?}",
+            named(&own_path),
+            location.shape
+        );
         let mut parts = Vec::new();
         for (file, offset, bytes) in location.parts().with_context(|| named(&own_path))? {
             let (path, file) = &mut self.files[file];
-            ensure!(
-                rows.start <= rows.end && rows.end <= total_rows && bytes.is_multiple_of(total_rows),
-                "{} has no rows {rows:?}: its shape is {:?}",
-                named(path),
-                location.shape
-            );
-            let row = bytes / total_rows;
-            let mut data = vec![0; row * rows.len()];
-            file.seek(SeekFrom::Start(offset + (row * rows.start) as u64))
-                .and_then(|_| file.read_exact(&mut data))
-                .with_context(|| named(path))?;
+            let row = bytes / total_rows.max(1);
+            let [start, end] = [columns.start, columns.end].map(|column| row * column / width.max(1));
+            let mut data = vec![0; (end - start) * rows.len()];
+            // Whole rows are one range of the file.
+            let length = if end - start == row { data.len() } else { end - start };
+            for (index, range) in data.chunks_exact_mut(length.max(1)).enumerate() {
+                let position = offset + (row * (rows.start + index) + start) as u64;
+                file.seek(SeekFrom::Start(position))
+                    .and_then(|_| file.read_exact(range))
+                    .with_context(|| named(path))?;
+            }
             parts.push(data);
         }
         location.decode(parts).with_context(|| named(&own_path))

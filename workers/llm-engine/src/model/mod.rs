@@ -16,6 +16,8 @@
 //! | `cache` | paged key-value cache |
 //! | `attention` | attention of a step's rows over the cache |
 //! | `decoder` | the whole decoder |
+//! | `part` | part of a decoder that one device has |
+//! | `ranks` | a decoder that is divided among several devices |
 //! | `drafted` | models with a draft model |
 //! | `graphs` | graphs of decoding steps |
 //! | `packed` | steps of whole prompts outside of the cache |
@@ -24,7 +26,7 @@
 //! | `encoder/` | encoders of the BERT family |
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
 use serde_json::Value;
 
@@ -42,7 +44,10 @@ pub mod graphs;
 pub mod latent;
 pub mod layers;
 mod packed;
+pub mod part;
 pub mod pooling;
+#[cfg(feature = "rocm")]
+pub mod ranks;
 pub mod roles;
 pub mod rope;
 pub mod sentence;
@@ -58,6 +63,7 @@ use decoder::{Decoder, Types};
 use encoder::config::EncoderConfig;
 use encoder::{Encoder, EncoderTypes};
 use files::{Description, ModelFiles};
+use part::Part;
 use pooling::EmbeddingHead;
 use sentence::{ScoreRows, SentenceModules};
 use weights::Weights;
@@ -77,8 +83,10 @@ pub struct LoadOptions {
     /// Data type of the cache, in which attention is computed. `None` uses that of the hidden states, but f16 for
     /// quantized GGUF files on a GPU.
     pub cache_dtype: Option<DType>,
-    /// Cache size in bytes. `None` uses the free device memory less a margin (CPU: 512 MiB).
+    /// Cache size of each device in bytes. `None` uses the free device memory less a margin (CPU: 512 MiB).
     pub cache_bytes: Option<usize>,
+    /// Memory of each device for weights and cache in bytes. `None` uses the free device memory less a margin.
+    pub memory_bytes: Option<usize>,
     /// Maximum context length in tokens. `None` uses the model's own.
     pub context: Option<usize>,
     /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
@@ -108,9 +116,9 @@ pub struct Loaded {
     pub sampling: Sampling,
     /// Name of the folder, or of the file without its extension.
     pub name: String,
-    /// Size of weights and cache, in bytes.
+    /// Size of weights and cache on all devices, in bytes.
     pub bytes: usize,
-    /// Size of the cache, in bytes: [`LoadOptions::cache_bytes`] for loading the model with the same number of blocks.
+    /// Size of a device's cache, in bytes: [`LoadOptions::cache_bytes`] for loading the model with the same number of blocks.
     pub cache_bytes: usize,
     /// Context length of the model's configuration, in tokens, which the options may have reduced.
     pub trained_context: usize,
@@ -126,6 +134,19 @@ pub fn load(
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Loaded> {
+    load_on(path, std::slice::from_ref(device), options, progress)
+}
+
+/// Like [`load`]. Several ROCm devices have a part of the model each (tensor parallelism).
+///
+/// # Errors
+/// See [`load`]. Also if the devices cannot divide the model, or cannot be connected.
+pub fn load_on(
+    path: &Path,
+    devices: &[Device],
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Loaded> {
     let files = ModelFiles::open(path)?;
     let text = read_text(&files)?;
     let sampling = match &files.description {
@@ -133,20 +154,32 @@ pub fn load(
         Description::Metadata(_) => Sampling::default(),
     };
     let encoder = EncoderConfig::of(&files).with_context(|| path.display().to_string())?;
-    let (model, [weights, cache_bytes], trained_context): (Box<dyn StepModel>, _, _) = match encoder {
-        Some(config) => {
-            let trained_context = config.context;
-            let (encoder, bytes) = load_encoder(config, files, device, options, progress)?;
-            (Box::new(encoder), [bytes, 0], trained_context)
-        }
-        None => {
-            let (decoder, bytes, trained_context) = load_files(files, device, options, progress)?;
-            (Box::new(decoder), bytes, trained_context)
-        }
-    };
+    let (model, [weights, cache_bytes], trained_context): (Box<dyn StepModel>, _, _) =
+        match (encoder, devices) {
+            (Some(config), [device]) => {
+                let trained_context = config.context;
+                let (encoder, bytes) = load_encoder(config, files, device, options, progress)?;
+                (Box::new(encoder), [bytes, 0], trained_context)
+            }
+            (None, [device]) => {
+                let (decoder, bytes, trained_context) =
+                    load_files(files, Part::whole(), device, options, progress)?;
+                (Box::new(decoder), bytes, trained_context)
+            }
+            #[cfg(feature = "rocm")]
+            (None, [_, _, ..]) => {
+                let (ranks, bytes, trained_context) = ranks::Ranks::load(path, devices, options, progress)?;
+                (Box::new(ranks), bytes, trained_context)
+            }
+            _ => bail!(
+                "{}: this model cannot be divided among {} devices; use one",
+                path.display(),
+                devices.len()
+            ),
+        };
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
-    let bytes = weights + cache_bytes;
+    let bytes = devices.len() * (weights + cache_bytes);
     Ok(Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context })
 }
 
@@ -182,7 +215,22 @@ pub fn load_decoder(
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Decoder> {
-    Ok(load_files(ModelFiles::open(path)?, device, options, progress)?.0)
+    Ok(load_files(ModelFiles::open(path)?, Part::whole(), device, options, progress)?.0)
+}
+
+/// Like [`load_decoder`], for the part of a rank. All ranks must pass options that result in caches of the same size:
+/// [`LoadOptions::cache_bytes`] or [`LoadOptions::memory_bytes`].
+///
+/// # Errors
+/// See [`load`]. Also if the ranks cannot divide the model.
+pub fn load_part(
+    path: &Path,
+    part: Part,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Decoder> {
+    Ok(load_files(ModelFiles::open(path)?, part, device, options, progress)?.0)
 }
 
 fn load_encoder(
@@ -210,15 +258,17 @@ fn load_encoder(
     Ok((encoder, bytes))
 }
 
-/// Returns the decoder, the sizes of weights and cache in bytes, and the context length of its configuration.
+/// Returns the decoder, the sizes of the device's weights and cache in bytes, and the context length of its configuration.
 fn load_files(
     mut files: ModelFiles,
+    mut part: Part,
     device: &Device,
     options: LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<(Decoder, [usize; 2], usize)> {
     let path = files.path().display().to_string();
-    let (mut config, declared) = read_config(&mut files).with_context(|| path.clone())?;
+    let (config, declared) = read_config(&mut files).with_context(|| path.clone())?;
+    let mut config = part.divide(config).with_context(|| path.clone())?;
     let trained_context = config.context;
     if let Some(context) = options.context {
         ensure!(context > 0, "context length must be at least 1");
@@ -238,12 +288,13 @@ fn load_files(
     config.tied_embeddings |= embeds_only;
     let types = types(&files, declared, device, options)?;
     // The cache size is checked before the weights are loaded, which takes long.
-    let weights = files.bytes_as(types.matrices);
+    let weights = files.bytes_as(types.matrices).div_ceil(part.ranks());
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => {
             let all = weights + options.beside.map_or(0, |beside| beside.weights);
-            free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
+            let free = options.memory_bytes.map_or_else(|| free_bytes(device), |bytes| Ok(Some(bytes)))?;
+            free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
         }
     };
     let block = cache::block_bytes(&config, types.cache);
@@ -259,7 +310,7 @@ fn load_files(
     };
     let bytes = [weights, blocks * block];
     let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
-    let mut weights = weights.with_names(config.names);
+    let mut weights = weights.with_names(config.names).with_part(&part);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
@@ -363,7 +414,7 @@ fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Val
         floats.push((name, files.floats(name)?));
     }
     let Description::Metadata(content) = &files.description else {
-        anyhow::bail!("{} is not a GGUF file", files.path().display())
+        bail!("{} is not a GGUF file", files.path().display())
     };
     let read =
         |name: &str| floats.iter().find(|(known, _)| *known == name).and_then(|(_, list)| list.clone());

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::config::NormKind;
 use super::files::{Description, Format, ModelFiles};
 use super::layers::{Embedding, Linear, Matrix, Norm};
+use super::part::Part;
 use super::roles::Role;
 
 mod experts;
@@ -31,9 +32,30 @@ impl TensorRows {
     }
 }
 
+/// Elements of a tensor that are read together.
+#[derive(Clone, Debug)]
+struct Piece {
+    name: String,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Piece {
+    /// Selects rows of a matrix.
+    fn rows(name: String, rows: Range<usize>, width: usize) -> Self {
+        Self { name, rows, columns: 0..width }
+    }
+
+    /// Selects elements of a vector.
+    fn vector(name: String, columns: Range<usize>) -> Self {
+        Self { name, rows: 0..1, columns }
+    }
+}
+
 /// Reads tensors from files and uploads them to a device.
 pub struct Weights<'a> {
     files: &'a mut ModelFiles,
+    part: Part,
     /// Prefix of tensor names in safetensors; `None` for GGUF.
     prefix: Option<String>,
     /// Names in safetensors that differ from those of the roles.
@@ -65,8 +87,18 @@ impl<'a> Weights<'a> {
             Description::Config(_) => Some(prefix().to_string()),
             Description::Metadata(_) => None,
         };
-        let total = files.bytes().max(1);
-        Self { files, prefix, names: &[], dtype, matrices, device, progress, read: 0, total }
+        let (part, total) = (Part::whole(), files.bytes().max(1));
+        Self { files, part, prefix, names: &[], dtype, matrices, device, progress, read: 0, total }
+    }
+
+    /// Reads only a part of the tensors that ranks divide. Sizes are those of the part.
+    pub fn with_part(self, part: &Part) -> Self {
+        Self { part: part.clone(), total: (self.total / part.ranks() as u64).max(1), ..self }
+    }
+
+    /// Returns the part of the model that is read.
+    pub fn part(&self) -> &Part {
+        &self.part
     }
 
     /// Replaces the names of some roles in safetensors.
@@ -115,7 +147,7 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.
+    /// Loads this rank's rows of the embedding table (vocabulary, width). The vocabulary size comes from the file.
     pub fn embedding(&mut self, width: usize) -> Result<Embedding> {
         let name = self.name(None, Role::Embedding, "");
         self.table_named(name.trim_end_matches('.'), width)
@@ -126,7 +158,9 @@ impl<'a> Weights<'a> {
         let name = format!("{name}.weight");
         let rows = self.files.location(&name)?.shape.first().copied().unwrap_or(0);
         self.check(&name, &[rows, width])?;
-        Ok(match self.matrix(&[(name, 0..rows)], &[rows, width])? {
+        let rows = self.part.share(rows, "tokens of the vocabulary")?;
+        let piece = Piece::rows(name, self.part.own(rows), width);
+        Ok(match self.matrix(&[piece], &[rows, width])? {
             Matrix::Float(table) => Embedding::Float(table),
             Matrix::Quantized(table) => Embedding::Quantized(table, rows),
         })
@@ -156,8 +190,13 @@ impl<'a> Weights<'a> {
         bias: bool,
     ) -> Result<Linear> {
         let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
-        let names = self.named(layer, pieces, "weight", &[width])?;
-        let matrix = self.matrix(&names, &[rows, width])?;
+        let mut named = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let name = self.name(layer, piece.role, "weight");
+            self.check(&name, &[piece.total_rows, width])?;
+            named.push(Piece::rows(name, piece.rows.clone(), width));
+        }
+        let matrix = self.matrix(&named, &[rows, width])?;
         let bias = match bias {
             true => Some(self.bias(layer, pieces)?),
             false => None,
@@ -165,41 +204,69 @@ impl<'a> Weights<'a> {
         Ok(Linear::new(matrix, bias, self.dtype))
     }
 
+    /// Loads a linear layer with `rows` output features, of whose input features this rank has `width`. The outputs of the
+    /// ranks are to be summed; the first rank adds the bias.
+    pub fn linear_of_columns(
+        &mut self,
+        layer: Option<usize>,
+        role: Role,
+        [rows, width]: [usize; 2],
+        bias: bool,
+    ) -> Result<Linear> {
+        let name = self.name(layer, role, "weight");
+        self.check(&name, &[rows, width * self.part.ranks()])?;
+        let piece = Piece { columns: self.own_columns(&name, width)?, name, rows: 0..rows };
+        let matrix = self.matrix(&[piece], &[rows, width])?;
+        let bias = match bias && self.part.is_first() {
+            true => Some(self.bias(layer, &[TensorRows::whole(role, rows)])?),
+            false => None,
+        };
+        Ok(Linear::new(matrix, bias, self.dtype))
+    }
+
+    /// Returns this rank's columns of a tensor, of which each rank has `width`.
+    ///
+    /// # Errors
+    /// Returns an error if they are parts of blocks.
+    fn own_columns(&self, name: &str, width: usize) -> Result<Range<usize>> {
+        let (location, ranks) = (self.files.location(name)?, self.part.ranks());
+        if let (Format::Blocks(dtype), true) = (location.format, ranks > 1) {
+            let (unit, all) = (dtype.block_size(), width * ranks);
+            ensure!(
+                width.is_multiple_of(unit),
+                "{}: tensor '{name}' in {dtype:?} has rows of {all} elements in {blocks} blocks of {unit}, which {ranks} \
+                 GPUs cannot divide; use a number of GPUs that divides {blocks}",
+                self.files.file_of(location).display(),
+                blocks = all.div_ceil(unit)
+            );
+        }
+        Ok(self.part.own(width))
+    }
+
     /// Loads the concatenated biases of `pieces`, in the data type of the states.
     pub fn bias(&mut self, layer: Option<usize>, pieces: &[TensorRows]) -> Result<Tensor> {
         let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
-        let names = self.named(layer, pieces, "bias", &[])?;
-        self.floats(&names, &[rows], self.dtype)
+        let mut named = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let name = self.name(layer, piece.role, "bias");
+            self.check(&name, &[piece.total_rows])?;
+            named.push(Piece::vector(name, piece.rows.clone()));
+        }
+        self.floats(&named, &[rows], self.dtype)
     }
 
-    /// Returns the names and rows of `pieces`, after checking the shapes of the tensors. `inner` are the dims after
-    /// the rows.
-    fn named(
-        &self,
-        layer: Option<usize>,
-        pieces: &[TensorRows],
-        kind: &str,
-        inner: &[usize],
-    ) -> Result<Vec<(String, Range<usize>)>> {
-        let named = |piece: &TensorRows| {
-            let name = self.name(layer, piece.role, kind);
-            self.check(&name, &[&[piece.total_rows], inner].concat())?;
-            Ok((name, piece.rows.clone()))
-        };
-        pieces.iter().map(named).collect()
-    }
-
-    /// Loads a vector that is no norm, as f32 (width). Its name in safetensors has no ending.
+    /// Loads this rank's `width` elements of a vector that is no norm, as f32 (width). Its name in safetensors has no ending.
     pub fn vector(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
         let name = self.name(layer, role, "weight");
         let name = if self.prefix.is_some() { name.trim_end_matches(".weight") } else { &name };
-        self.vector_named(name, width)
+        self.check(name, &[width * self.part.ranks()])?;
+        self.floats(&[Piece::vector(name.to_owned(), self.part.own(width))], &[width], DType::F32)
     }
 
     /// Loads the vector `name`, as f32 (width).
     pub fn vector_named(&mut self, name: &str, width: usize) -> Result<Tensor> {
         self.check(name, &[width])?;
-        self.floats(&[(name.to_owned(), 0..width)], &[width], DType::F32)
+        self.floats(&[Piece::vector(name.to_owned(), 0..width)], &[width], DType::F32)
     }
 
     /// Loads a row of a matrix, as f32 (1, width). Without a name, the matrix is the projection to logits, which is the
@@ -209,7 +276,7 @@ impl<'a> Weights<'a> {
         let name = name.map_or_else(|| self.name(None, role, "weight"), str::to_owned);
         let rows = self.files.location(&name)?.shape.first().copied().unwrap_or(0);
         self.check(&name, &[rows, width])?;
-        self.floats(&[(name, row..row.saturating_add(1))], &[1, width], DType::F32)
+        self.floats(&[Piece::rows(name, row..row.saturating_add(1), width)], &[1, width], DType::F32)
     }
 
     /// Returns true if the matrices `{name}.weight` are stored in one format.
@@ -227,8 +294,8 @@ impl<'a> Weights<'a> {
             let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
             self.check(&weight, &[rows, width])?;
             self.check(&bias, &[rows])?;
-            matrices.push((weight, 0..rows));
-            biases.push((bias, 0..rows));
+            matrices.push(Piece::rows(weight, 0..rows, width));
+            biases.push(Piece::vector(bias, 0..rows));
         }
         let total = rows * names.len();
         let matrix = self.matrix(&matrices, &[total, width])?;
@@ -253,19 +320,19 @@ impl<'a> Weights<'a> {
         Ok(())
     }
 
-    /// Loads a matrix from rows of tensors that are stored in the same format.
-    fn matrix(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Matrix> {
-        self.matrix_of(names, shape, &|bytes| bytes)
+    /// Loads a matrix from pieces of tensors that are stored in the same format.
+    fn matrix(&mut self, pieces: &[Piece], shape: &[usize]) -> Result<Matrix> {
+        self.matrix_of(pieces, shape, &|bytes| bytes)
     }
 
-    /// Like [`Self::matrix`]; `reorder` converts the bytes of each of the `names`.
+    /// Like [`Self::matrix`]; `reorder` converts the bytes of each piece.
     fn matrix_of(
         &mut self,
-        names: &[(String, Range<usize>)],
+        pieces: &[Piece],
         shape: &[usize],
         reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
     ) -> Result<Matrix> {
-        Ok(match self.stored(names, shape, reorder)? {
+        Ok(match self.stored(pieces, shape, reorder)? {
             Stored::Float(tensor) => {
                 let dtype = self.matrices.unwrap_or(tensor.dtype());
                 Matrix::Float(tensor.to_dtype(dtype)?)
@@ -274,27 +341,27 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Loads rows of tensors that are stored in the same format as floats of type `dtype`.
-    fn floats(&mut self, names: &[(String, Range<usize>)], shape: &[usize], dtype: DType) -> Result<Tensor> {
-        Ok(match self.stored(names, shape, &|bytes| bytes)? {
+    /// Loads pieces of tensors that are stored in the same format as floats of type `dtype`.
+    fn floats(&mut self, pieces: &[Piece], shape: &[usize], dtype: DType) -> Result<Tensor> {
+        Ok(match self.stored(pieces, shape, &|bytes| bytes)? {
             Stored::Float(tensor) => tensor.to_dtype(dtype)?,
             Stored::Blocks(tensor) => tensor.dequantize(self.device)?.to_dtype(dtype)?,
         })
     }
 
-    /// Reads and concatenates rows of tensors that are stored in the same format.
+    /// Reads and concatenates pieces of tensors that are stored in the same format.
     fn stored(
         &mut self,
-        names: &[(String, Range<usize>)],
+        pieces: &[Piece],
         shape: &[usize],
         reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
     ) -> Result<Stored> {
-        let (first, _) = names.first().context("internal error: a linear layer of no tensors")?;
+        let first = &pieces.first().context("internal error: a linear layer of no tensors")?.name;
         let location = self.files.location(first)?;
         let (format, file) = (location.format, self.files.file_of(location).display().to_string());
         let mut bytes = Vec::new();
-        for (name, rows) in names {
-            let piece = reorder(self.files.rows(name, rows.clone())?);
+        for Piece { name, rows, columns } in pieces {
+            let piece = reorder(self.files.part(name, rows.clone(), columns.clone())?);
             match bytes.is_empty() {
                 true => bytes = piece,
                 false => bytes.extend(piece),

@@ -71,16 +71,16 @@ pub struct Sequence {
     pub blocks: Vec<u32>,
 }
 
-pub struct Runner {
-    pub model: Decoder,
+pub struct Runner<M = Decoder> {
+    pub model: M,
     pub sequences: Vec<Sequence>,
     free: Vec<u32>,
     errors: Vec<f32>,
 }
 
-impl Runner {
+impl<M: StepModel> Runner<M> {
     /// Creates sequences of random tokens with these lengths.
-    pub fn new(model: Decoder, lengths: &[usize]) -> Self {
+    pub fn new(model: M, lengths: &[usize]) -> Self {
         let capacity = model.capacity();
         let mut next = random(5);
         let mut token = || ((next() + 1.0) * 1e6) as u32 % capacity.vocabulary as u32;

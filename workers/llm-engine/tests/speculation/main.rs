@@ -100,14 +100,17 @@ fn a_draft_model_changes_no_text() {
     let draft = tiny_llama().join("tiny-llama.q4_0.gguf");
     for (name, device) in devices() {
         let tokens = if device.is_cpu() { 120 } else { 40 };
-        let loaded = load_with_draft(&tiny_llama(), &draft, &device, limits(), &mut |_| ()).unwrap();
+        let loaded =
+            load_with_draft(&tiny_llama(), &draft, std::slice::from_ref(&device), limits(), &mut |_| ())
+                .unwrap();
         let alone = load(&tiny_llama(), &device, limits(), &mut |_| ()).unwrap();
         assert!(loaded.bytes > alone.bytes - alone.cache_bytes && loaded.cache_bytes <= 8 << 20);
         let blocks = loaded.model.capacity().blocks;
         assert!(blocks < alone.model.capacity().blocks, "the caches share the memory");
         // Loading with the size of both caches gives as many blocks.
         let again = LoadOptions { cache_bytes: Some(loaded.cache_bytes), ..limits() };
-        let again = load_with_draft(&tiny_llama(), &draft, &device, again, &mut |_| ()).unwrap();
+        let again = load_with_draft(&tiny_llama(), &draft, std::slice::from_ref(&device), again, &mut |_| ())
+            .unwrap();
         assert_eq!((again.model.capacity().blocks, again.cache_bytes), (blocks, loaded.cache_bytes));
         let speculation = Some(Speculation { source: DraftSource::Model, max_tokens: 7 });
         compare(name, tokens, &start_loaded(alone, None), &start_loaded(loaded, speculation));
@@ -117,11 +120,12 @@ fn a_draft_model_changes_no_text() {
 #[test]
 fn a_draft_model_of_another_vocabulary_is_refused() {
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedding/data/qwen3-reranker.gguf");
-    let error = load_with_draft(&tiny_llama(), &other, &Device::Cpu, limits(), &mut |_| ()).err().unwrap();
+    let error = load_with_draft(&tiny_llama(), &other, &[Device::Cpu], limits(), &mut |_| ()).err().unwrap();
     let mismatch = error.downcast_ref::<VocabularyMismatch>().unwrap();
     assert_eq!(mismatch.draft, "qwen3-reranker.gguf");
     assert!(mismatch.own != mismatch.expected, "{mismatch}");
     let missing = tiny_llama().join("no.gguf");
-    let error = load_with_draft(&tiny_llama(), &missing, &Device::Cpu, limits(), &mut |_| ()).err().unwrap();
+    let error =
+        load_with_draft(&tiny_llama(), &missing, &[Device::Cpu], limits(), &mut |_| ()).err().unwrap();
     assert!(error.to_string().contains("no.gguf"), "{error:#}");
 }

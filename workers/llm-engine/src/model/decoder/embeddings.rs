@@ -5,7 +5,7 @@ use super::{Decoder, StepContext};
 use crate::model::attention::{AttentionPlan, StepIndices};
 use crate::model::layers::ResidualStream;
 use crate::model::packed::packed_step;
-use crate::step::PartialWork;
+use crate::step::{PartialWork, StepModel};
 
 /// Embeddings of which some layers are computed.
 struct EmbeddingWork {
@@ -49,7 +49,7 @@ impl Decoder {
     }
 
     fn begin_embedding(&self, prompts: &[Vec<u32>]) -> Result<EmbeddingWork> {
-        let step = packed_step(prompts, self.embedding.vocabulary()?, self.config.context)?;
+        let step = packed_step(prompts, self.capacity().vocabulary, self.config.context)?;
         let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
         let (rows, wanted) = (step.tokens.len(), self.embedding_head.rows(&lengths));
         let is_partial = wanted.is_some();

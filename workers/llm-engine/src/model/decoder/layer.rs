@@ -8,7 +8,7 @@ use crate::model::experts::{Experts, mlp};
 use crate::model::latent::LatentProjections;
 use crate::model::layers::{GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
 use crate::model::roles::Role;
-use crate::model::weights::{TensorRows, Weights};
+use crate::model::weights::Weights;
 
 /// A layer: attention and a feed-forward layer, with norms.
 pub(super) struct Layer {
@@ -69,8 +69,8 @@ impl Layer {
             None => (None, None),
         };
         let output_width = config.latent.map_or(queries, |latent| config.heads * latent.value);
-        let output = [TensorRows::whole(Role::Output, hidden)];
-        let output = weights.linear(at, &output, output_width, config.output_bias)?;
+        let output =
+            weights.linear_of_columns(at, Role::Output, [hidden, output_width], config.output_bias)?;
         let sinks = match config.sinks {
             true => Some(weights.vector(at, Role::Sinks, config.heads)?),
             false => None,
@@ -108,14 +108,9 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
     let (at, hidden) = (Some(index), config.hidden);
     let (queries, keys) = (config.heads * config.head_dim, config.kv_width());
     let widths = [queries, keys, keys];
-    let pieces = match config.fused_qkv {
-        true => vec![TensorRows::whole(Role::QueryKeyValue, queries + 2 * keys)],
-        false => [Role::Query, Role::Key, Role::Value]
-            .into_iter()
-            .zip(widths)
-            .map(|(role, rows)| TensorRows::whole(role, rows))
-            .collect(),
-    };
+    let fused = config.fused_qkv.then_some(Role::QueryKeyValue);
+    let pieces =
+        weights.part().rows(fused, &[(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)]);
     // Norms of rows are computed before the operation that otherwise adds biases.
     let norms_rows = config.qk_norm == Some(QueryKeyNorm::Rows);
     let mut products = Vec::new();
@@ -133,21 +128,19 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
 fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Mlp> {
     let DecoderConfig { hidden, intermediate, .. } = *config;
     let at = Some(index);
-    let down = TensorRows::whole(Role::Down, hidden);
+    let down = [hidden, intermediate];
     if !config.gated {
-        let up = TensorRows::whole(Role::Up, intermediate);
-        let up = weights.linear(at, &[up], hidden, config.mlp_bias)?;
-        let down = weights.linear(at, &[down], intermediate, config.mlp_bias)?;
+        let up = weights.part().rows(None, &[(Role::Up, intermediate)]);
+        let up = weights.linear(at, &up, hidden, config.mlp_bias)?;
+        let down = weights.linear_of_columns(at, Role::Down, down, config.mlp_bias)?;
         return Ok(Mlp { gate_up: GateUp::UpOnly(up), down, activation: config.activation });
     }
-    let gate_up = match config.fused_gate_up {
-        true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
-        false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
-    };
+    let fused = config.fused_gate_up.then_some(Role::GateUp);
+    let gate_up = weights.part().rows(fused, &[(Role::Gate, intermediate), (Role::Up, intermediate)]);
     let mut linears = Vec::new();
     for pieces in weights.runs_of_one_format(at, &gate_up)? {
         linears.push(weights.linear(at, pieces, hidden, config.mlp_bias)?);
     }
-    let down = weights.linear(at, &[down], intermediate, config.mlp_bias)?;
+    let down = weights.linear_of_columns(at, Role::Down, down, config.mlp_bias)?;
     mlp(linears, down, config.activation)
 }

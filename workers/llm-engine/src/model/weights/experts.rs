@@ -1,10 +1,8 @@
 //! Loading of mixtures of experts.
-use std::ops::Range;
-
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
-use super::{Matrix, Weights};
+use super::{Matrix, Piece, Weights};
 use crate::model::config::{Activation, ExpertsConfig, Projections, Routing};
 use crate::model::experts::{ExpertMatrices, Experts, SharedExpert, mlp};
 use crate::model::files::Format;
@@ -12,13 +10,50 @@ use crate::model::layers::Linear;
 #[cfg(feature = "rocm")]
 use crate::model::stacks::ExpertStacks;
 
-/// Rows of a tensor that form one matrix of one expert.
-type Piece = (String, Range<usize>);
+/// Dimension of a matrix that is divided among ranks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Divided {
+    Rows,
+    Columns,
+}
+
+/// This rank's part of a matrix of an expert, as it is stored.
+#[derive(Clone, Copy)]
+struct StoredPart {
+    rows: usize,
+    columns: usize,
+    divided: Divided,
+    /// Number of such matrices whose rows are joined.
+    joined: usize,
+}
+
+impl StoredPart {
+    fn new([rows, columns]: [usize; 2], divided: Divided) -> Self {
+        Self { rows, columns, divided, joined: 1 }
+    }
+
+    /// Returns the part of the transposed matrix.
+    fn transposed(self) -> Self {
+        let divided = match self.divided {
+            Divided::Rows => Divided::Columns,
+            Divided::Columns => Divided::Rows,
+        };
+        Self { rows: self.columns, columns: self.rows, divided, ..self }
+    }
+
+    /// Returns the shape of the joined matrices of `ranks` ranks.
+    fn whole(self, ranks: usize) -> [usize; 2] {
+        match self.divided {
+            Divided::Rows => [self.joined * self.rows * ranks, self.columns],
+            Divided::Columns => [self.joined * self.rows, self.columns * ranks],
+        }
+    }
+}
 
 /// A projection of all experts.
 struct Projection {
     /// Matrix of each expert.
-    pieces: Vec<Piece>,
+    pieces: Vec<Vec<Piece>>,
     /// Format of all of them.
     format: Format,
     /// Number of rows of a matrix.
@@ -77,7 +112,7 @@ impl Weights<'_> {
         let ExpertsConfig { count, intermediate, names, .. } = *config;
         let router = self.layer_name(layer, (names.router, "ffn_gate_inp"), "weight");
         self.check(&router, &[count, hidden])?;
-        let router = self.matrix(&[(router, 0..count)], &[count, hidden])?;
+        let router = self.matrix(&[Piece::rows(router, 0..count, hidden)], &[count, hidden])?;
         let bias = match config.biases {
             true => Some(
                 self.vector_named(&self.layer_name(layer, (names.router, "ffn_gate_inp"), "bias"), count)?,
@@ -87,29 +122,30 @@ impl Weights<'_> {
         let router = Linear::new(router, bias, DType::F32);
         let (gate_up, down) = match names.projections {
             Projections::Stacked([gate_up, down]) if self.prefix.is_some() => {
-                let stack = |part: &str, rows, columns| {
+                let stack = |part: &str, stored| {
                     let name = format!("{}.{part}", names.experts);
-                    self.stacked(self.layer_name(layer, (&name, ""), "weight"), count, [rows, columns])
+                    self.stacked(self.layer_name(layer, (&name, ""), "weight"), count, stored)
                 };
-                (vec![vec![stack(gate_up, 2 * intermediate, hidden)?]], stack(down, hidden, intermediate)?)
+                let both = StoredPart { joined: 2, ..StoredPart::new([intermediate, hidden], Divided::Rows) };
+                let down = stack(down, StoredPart::new([hidden, intermediate], Divided::Columns))?;
+                (vec![vec![stack(gate_up, both)?]], down)
             }
             Projections::Interleaved([gate_up, down]) if self.prefix.is_some() => {
-                let stack = |part: &str, [rows, columns]: [usize; 2], alternates| {
+                let stack = |part: &str, stored: StoredPart, alternates| {
                     let name = format!("{}.{part}", names.experts);
                     let name = self.layer_name(layer, (&name, ""), "");
                     let name = name.trim_end_matches('.').to_owned();
                     let transposed = matches!(self.files.location(&name)?.format, Format::Floats(_));
-                    let dims = if transposed { [columns, rows] } else { [rows, columns] };
+                    let StoredPart { rows, columns, .. } = stored;
                     let order = Order { alternates, transposed };
-                    Ok::<_, anyhow::Error>(Projection {
-                        rows,
-                        columns,
-                        order,
-                        ..self.stacked(name, count, dims)?
-                    })
+                    let stored = if transposed { stored.transposed() } else { stored };
+                    let projection = self.stacked(name, count, stored)?;
+                    Ok::<_, anyhow::Error>(Projection { rows, columns, order, ..projection })
                 };
-                let gate_up = stack(gate_up, [2 * intermediate, hidden], true)?;
-                (vec![vec![gate_up]], stack(down, [hidden, intermediate], false)?)
+                let gate_up =
+                    stack(gate_up, StoredPart::new([2 * intermediate, hidden], Divided::Rows), true)?;
+                let columns = StoredPart::new([hidden, intermediate], Divided::Columns);
+                (vec![vec![gate_up]], stack(down, columns, false)?)
             }
             Projections::Stacked(_) | Projections::Interleaved(_) => {
                 self.projections(layer, config, [""; 3], hidden)?
@@ -184,22 +220,28 @@ impl Weights<'_> {
     fn expert_biases(&mut self, layer: usize, config: &ExpertsConfig, hidden: usize) -> Result<[Tensor; 2]> {
         let (count, inner, prefix) = (config.count, config.intermediate, self.prefix.clone());
         let mut load = |name: String, width: usize| {
-            self.check(&name, &[count, width])?;
-            self.floats(&[(name, 0..count)], &[count, width], self.dtype)
+            self.check(&name, &[count, width * self.part.ranks()])?;
+            let piece = Piece { name, rows: 0..count, columns: self.part.own(width) };
+            self.floats(&[piece], &[count, width], self.dtype)
         };
         let names = config.names;
-        match (&names.projections, prefix) {
+        let (gate_up, down) = match (&names.projections, prefix) {
             (Projections::Interleaved([gate_up, down]), Some(prefix)) => {
                 let name = |part: &str| format!("{prefix}layers.{layer}.{}.{part}_bias", names.experts);
                 let gate_up = load(name(gate_up), 2 * inner)?.reshape((count, inner, 2))?.transpose(1, 2)?;
-                Ok([gate_up.reshape((count, 2 * inner))?, load(name(down), hidden)?])
+                (gate_up.reshape((count, 2 * inner))?, name(down))
             }
             _ => {
                 let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps.bias");
                 let gate_up = [load(name("gate"), inner)?, load(name("up"), inner)?];
-                Ok([Tensor::cat(&gate_up, 1)?, load(name("down"), hidden)?])
+                (Tensor::cat(&gate_up, 1)?, name("down"))
             }
-        }
+        };
+        self.check(&down, &[count, hidden])?;
+        let down = self.floats(&[Piece::rows(down, 0..count, hidden)], &[count, hidden], self.dtype)?;
+        // The outputs of the ranks are summed.
+        let down = if self.part.is_first() { down } else { down.zeros_like()? };
+        Ok([gate_up, down])
     }
 
     /// Loads a matrix from pieces of a group of projections.
@@ -216,7 +258,7 @@ impl Weights<'_> {
     /// Loads the joined rows of one expert's projections.
     fn expert(&mut self, expert: usize, group: &[Projection], bias: Option<Tensor>) -> Result<Linear> {
         let pieces: Vec<Piece> =
-            group.iter().filter_map(|projection| projection.pieces.get(expert)).cloned().collect();
+            group.iter().filter_map(|projection| projection.pieces.get(expert)).flatten().cloned().collect();
         let matrix = self.pieces(group, &pieces, &[rows(group), columns(group)])?;
         Ok(Linear::new(matrix, bias, self.dtype))
     }
@@ -224,7 +266,8 @@ impl Weights<'_> {
     /// Loads a stack of the joined rows of each expert's projections, (experts, rows, columns).
     #[cfg(feature = "rocm")]
     fn stack(&mut self, count: usize, group: &[Projection]) -> Result<Matrix> {
-        let of_expert = |expert: usize| group.iter().filter_map(move |all| all.pieces.get(expert)).cloned();
+        let of_expert =
+            |expert: usize| group.iter().filter_map(move |all| all.pieces.get(expert)).flatten().cloned();
         let pieces: Vec<Piece> = (0..count).flat_map(of_expert).collect();
         self.pieces(group, &pieces, &[count, rows(group), columns(group)])
     }
@@ -239,50 +282,69 @@ impl Weights<'_> {
         hidden: usize,
     ) -> Result<(Vec<Vec<Projection>>, Projection)> {
         let inner = config.intermediate;
-        let gate = self.projection(layer, config, (gate, "ffn_gate_exps"), [inner, hidden])?;
-        let up = self.projection(layer, config, (up, "ffn_up_exps"), [inner, hidden])?;
-        let down = self.projection(layer, config, (down, "ffn_down_exps"), [hidden, inner])?;
+        let stored = StoredPart::new([inner, hidden], Divided::Rows);
+        let gate = self.projection(layer, config, (gate, "ffn_gate_exps"), stored)?;
+        let up = self.projection(layer, config, (up, "ffn_up_exps"), stored)?;
+        let stored = StoredPart::new([hidden, inner], Divided::Columns);
+        let down = self.projection(layer, config, (down, "ffn_down_exps"), stored)?;
         Ok((joined(gate, up), down))
     }
 
-    /// Finds the matrices of a projection of shape (rows, columns), one tensor for each expert in safetensors, and one
-    /// for all of them in GGUF.
+    /// Finds the matrices of a projection, one tensor for each expert in safetensors, and one for all of them in GGUF.
     fn projection(
         &self,
         layer: usize,
         config: &ExpertsConfig,
         (safetensors, gguf): (&str, &str),
-        [rows, columns]: [usize; 2],
+        stored: StoredPart,
     ) -> Result<Projection> {
         if self.prefix.is_none() {
-            return self.stacked(self.layer_name(layer, ("", gguf), "weight"), config.count, [rows, columns]);
+            return self.stacked(self.layer_name(layer, ("", gguf), "weight"), config.count, stored);
         }
         let name = |expert| {
             let name = format!("{}.{expert}.{safetensors}", config.names.experts);
             self.layer_name(layer, (&name, gguf), "weight")
         };
-        let pieces: Vec<Piece> = (0..config.count).map(|expert| (name(expert), 0..rows)).collect();
-        let (first, _) = pieces.first().context("internal error: a layer without experts")?;
-        let format = self.files.location(first)?.format;
-        for (name, _) in &pieces {
-            self.check(name, &[rows, columns])?;
-            let location = self.files.location(name)?;
+        let first = name(0);
+        let format = self.files.location(&first)?.format;
+        let mut pieces = Vec::with_capacity(config.count);
+        for name in (0..config.count).map(name) {
+            self.check(&name, &stored.whole(self.part.ranks()))?;
+            let location = self.files.location(&name)?;
             ensure!(
                 location.format == format,
                 "{}: tensor '{name}' is {:?}, but '{first}' is {format:?}; experts of a layer must have one format",
                 self.files.file_of(location).display(),
                 location.format
             );
+            pieces.push(self.expert_pieces(&name, 0, stored)?);
         }
-        Ok(Projection { pieces, format, rows, columns, order: Order::default() })
+        Ok(Projection { pieces, format, rows: stored.rows, columns: stored.columns, order: Order::default() })
     }
 
     /// Finds the matrices of a stack (experts, rows, columns).
-    fn stacked(&self, name: String, count: usize, [rows, columns]: [usize; 2]) -> Result<Projection> {
+    fn stacked(&self, name: String, count: usize, stored: StoredPart) -> Result<Projection> {
+        let [rows, columns] = stored.whole(self.part.ranks());
         self.check(&name, &[count, rows, columns])?;
         let format = self.files.location(&name)?.format;
-        let pieces = (0..count).map(|expert| (name.clone(), expert..expert + 1)).collect();
-        Ok(Projection { pieces, format, rows, columns, order: Order::default() })
+        let pieces = (0..count).map(|expert| self.expert_pieces(&name, expert, stored));
+        let (pieces, rows) = (pieces.collect::<Result<_>>()?, stored.joined * stored.rows);
+        Ok(Projection { pieces, format, rows, columns: stored.columns, order: Order::default() })
+    }
+
+    /// Returns this rank's pieces of the matrices of an expert, which is number `expert` in the tensor `name`.
+    fn expert_pieces(&self, name: &str, expert: usize, stored: StoredPart) -> Result<Vec<Piece>> {
+        let StoredPart { rows, columns, divided, joined } = stored;
+        let [whole, _] = stored.whole(self.part.ranks());
+        let (first, columns) = match divided {
+            Divided::Rows => (self.part.own(rows).start, 0..columns),
+            Divided::Columns => (0, self.own_columns(name, columns)?),
+        };
+        let piece = |number: usize| {
+            let first = expert * whole + number * (whole / joined) + first;
+            Piece { name: name.to_owned(), rows: first..first + rows, columns: columns.clone() }
+        };
+        Ok((0..joined).map(piece).collect())
     }
 
     fn shared_expert(
@@ -293,13 +355,15 @@ impl Weights<'_> {
         activation: Activation,
     ) -> Result<SharedExpert> {
         let names = config.names;
-        let projection = |this: &Self, part: &str, gguf: &str, [rows, columns]: [usize; 2]| {
+        let projection = |this: &Self, part: &str, gguf: &str, stored: StoredPart| {
             let name = this.layer_name(layer, (&format!("{}.{part}", names.shared), gguf), "weight");
-            this.check(&name, &[rows, columns])?;
+            this.check(&name, &stored.whole(this.part.ranks()))?;
             let format = this.files.location(&name)?.format;
-            let pieces = vec![(name, 0..rows)];
+            let pieces = vec![this.expert_pieces(&name, 0, stored)?];
+            let (rows, columns) = (stored.joined * stored.rows, stored.columns);
             Ok::<_, anyhow::Error>(Projection { pieces, format, rows, columns, order: Order::default() })
         };
+        let inner = StoredPart::new([width, hidden], Divided::Rows);
         let (parts, is_joined) = match names.projections {
             Projections::Separate(parts) => (parts, false),
             Projections::Stacked([gate_up, down]) | Projections::Interleaved([gate_up, down]) => {
@@ -308,13 +372,14 @@ impl Weights<'_> {
         };
         let [gate, up, down] = parts;
         let groups = match is_joined {
-            true => vec![vec![projection(self, gate, "", [2 * width, hidden])?]],
+            true => vec![vec![projection(self, gate, "", StoredPart { joined: 2, ..inner })?]],
             false => joined(
-                projection(self, gate, "ffn_gate_shexp", [width, hidden])?,
-                projection(self, up, "ffn_up_shexp", [width, hidden])?,
+                projection(self, gate, "ffn_gate_shexp", inner)?,
+                projection(self, up, "ffn_up_shexp", inner)?,
             ),
         };
-        let down = projection(self, down, "ffn_down_shexp", [hidden, width])?;
+        let outer = StoredPart::new([hidden, width], Divided::Columns);
+        let down = projection(self, down, "ffn_down_shexp", outer)?;
         let linears = groups.iter().map(|group| self.expert(0, group, None)).collect::<Result<Vec<_>>>()?;
         let mlp = mlp(linears, self.expert(0, &[down], None)?, activation)?;
         let Some(gate) = names.shared_gate else { return Ok(SharedExpert { mlp, gate: None }) };
@@ -322,7 +387,7 @@ impl Weights<'_> {
         // Converters to GGUF drop the dimension of size 1.
         let shape: &[usize] = if self.prefix.is_some() { &[1, hidden] } else { &[hidden] };
         self.check(&name, shape)?;
-        let gate = self.floats(&[(name, 0..shape[0])], &[1, hidden], self.dtype)?;
+        let gate = self.floats(&[Piece::rows(name, 0..1, hidden)], &[1, hidden], self.dtype)?;
         Ok(SharedExpert { mlp, gate: Some(Linear::new(Matrix::Float(gate), None, self.dtype)) })
     }
 }

@@ -1,7 +1,7 @@
 //! Loading of latent attention.
 use anyhow::Result;
 
-use super::{Matrix, TensorRows, Weights};
+use super::{Matrix, Piece, TensorRows, Weights};
 use crate::model::config::LatentConfig;
 use crate::model::config::NormKind;
 use crate::model::latent::{Expansion, LatentProjections};
@@ -23,20 +23,25 @@ impl Weights<'_> {
         let linear = |this: &mut Self, role, rows, width| {
             this.linear(at, &[TensorRows::whole(role, rows)], width, false)
         };
+        // Projections to heads are divided among ranks.
+        let own = |this: &mut Self, role, rows, width| {
+            let rows = this.part.rows(None, &[(role, rows)]);
+            this.linear(at, &rows, width, false)
+        };
         let (query_down, query) = match config.query_rank {
             Some(rank) => {
                 let down = linear(self, Role::QueryDown, rank, hidden)?;
                 let norm = self.norm(at, Role::QueryDownNorm, rank, kind)?;
-                (Some((down, norm)), linear(self, Role::QueryUp, queries, rank)?)
+                (Some((down, norm)), own(self, Role::QueryUp, queries, rank)?)
             }
-            None => (None, linear(self, Role::Query, queries, hidden)?),
+            None => (None, own(self, Role::Query, queries, hidden)?),
         };
         let down = linear(self, Role::LatentDown, rank + rotated, hidden)?;
         let norm = self.norm(at, Role::LatentNorm, rank, kind)?;
         let keys = format!("blk.{layer}.attn_k_b.weight");
         let expansion = match self.prefix.is_none() && self.files.location(&keys).is_ok() {
             true => self.separate_expansion(layer, keys, config, heads)?,
-            false => Expansion::Joined(linear(self, Role::LatentUp, heads * (plain + value), rank)?),
+            false => Expansion::Joined(own(self, Role::LatentUp, heads * (plain + value), rank)?),
         };
         Ok(LatentProjections { query_down, query, down, norm, expansion, heads, config })
     }
@@ -50,13 +55,16 @@ impl Weights<'_> {
         LatentConfig { rank, plain, value, .. }: LatentConfig,
         heads: usize,
     ) -> Result<Expansion> {
-        self.check(&keys, &[heads, rank, plain])?;
+        let all = heads * self.part.ranks();
+        self.check(&keys, &[all, rank, plain])?;
         let dtype = self.matrices.unwrap_or(self.dtype);
-        let key = self.floats(&[(keys, 0..heads)], &[heads, rank, plain], dtype)?;
+        let keys = Piece::rows(keys, self.part.own(heads * rank), plain);
+        let key = self.floats(&[keys], &[heads, rank, plain], dtype)?;
         let key = key.transpose(1, 2)?.contiguous()?.reshape((heads * plain, rank))?;
         let values = format!("blk.{layer}.attn_v_b.weight");
-        self.check(&values, &[heads, value, rank])?;
-        let values = self.matrix(&[(values, 0..heads)], &[heads * value, rank])?;
+        self.check(&values, &[all, value, rank])?;
+        let values = Piece::rows(values, self.part.own(heads * value), rank);
+        let values = self.matrix(&[values], &[heads * value, rank])?;
         let linear = |matrix| Linear::new(matrix, None, self.dtype);
         Ok(Expansion::Separate(linear(Matrix::Float(key)), linear(values)))
     }

@@ -1,0 +1,37 @@
+//! The engine in ranks on four devices of the software GPU, compared with the engine on one of them.
+#[path = "../common/mod.rs"]
+mod common;
+mod faults;
+mod files;
+mod graphs;
+mod logits;
+mod models;
+mod refused;
+#[path = "../../workers/llm-engine/tests/model/steps.rs"]
+#[allow(dead_code, reason = "shared with the tests of the decoder")]
+mod steps;
+mod texts;
+
+use std::path::Path;
+
+use candle_core::{DType, Device};
+use llm_engine::model::LoadOptions;
+use llm_engine::model::ranks::Ranks;
+
+/// Number of devices of the software GPU.
+const DEVICES: usize = 4;
+
+/// Returns the first `count` devices.
+fn devices(count: usize) -> Vec<Device> {
+    rocm_loader::select(&format!("emulator:{}", ["gfx1100"; DEVICES].join(","))).unwrap();
+    (0..count).map(|ordinal| Device::new_rocm(ordinal).unwrap()).collect()
+}
+
+/// Returns options with a small cache. Without a data type, that of the files is used.
+fn options(dtype: Option<DType>) -> LoadOptions {
+    LoadOptions { dtype, cache_bytes: Some(1 << 20), context: Some(256), ..LoadOptions::default() }
+}
+
+fn load(path: &Path, ranks: usize, options: LoadOptions) -> anyhow::Result<Ranks> {
+    Ok(Ranks::load(path, &devices(ranks), options, &mut |_| ())?.0)
+}
