@@ -6,7 +6,7 @@ use candle_core::rocm::collective::{Communicator, Id, ReduceOp};
 use candle_core::{DType, Tensor};
 use rocm_emulator::{CollectiveFault, Injection};
 use serial_test::serial;
-use std::sync::LazyLock;
+use std::sync::{Barrier, LazyLock};
 use std::time::Duration;
 
 /// Deadline where a rank does not take part. Other failures are noticed at once.
@@ -141,9 +141,12 @@ fn a_failing_function_is_an_error_and_no_hang() -> Result<()> {
 #[test]
 #[serial]
 fn a_failed_communicator_reports_its_failure_until_it_is_dropped() -> Result<()> {
+    let both_have_read = Barrier::new(2);
     let results = on_ranks(2, |rank| {
         let x = Tensor::ones(2, DType::F32, rank.device())?;
-        rank.all_reduce(&x, ReduceOp::Sum)?.to_vec1::<f32>()?;
+        let sum = rank.all_reduce(&x, ReduceOp::Sum).and_then(|sum| sum.to_vec1::<f32>());
+        both_have_read.wait();
+        assert_eq!(sum?, [2., 2.]);
         if rank.rank() == 1 {
             rank.abort();
             return Ok(vec![rank.all_reduce(&x, ReduceOp::Sum).expect_err("aborted").to_string()]);

@@ -1,5 +1,5 @@
 //! Tensor-parallel layers, compared with the whole layer on one device.
-use super::{device, on_all_ranks};
+use super::{device, on_all_ranks, world_sizes};
 use anyhow::Result;
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Tensor};
@@ -13,10 +13,14 @@ use serial_test::serial;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-const WORLD_SIZES: [usize; 2] = [2, 4];
 /// Rows of activations: a decode step, a few, and a prompt.
 const ROWS: [usize; 3] = [1, 3, 17];
 const QUANTIZED: [GgmlDType; 4] = [GgmlDType::Q4_0, GgmlDType::Q8_0, GgmlDType::Q4K, GgmlDType::Q6K];
+
+/// Returns the numbers of ranks that divide a layer.
+fn several_ranks() -> impl Iterator<Item = usize> {
+    world_sizes().filter(|size| *size > 1)
+}
 
 /// Returns values between -1 and 1 that look random and are the same in every run.
 fn values(seed: usize, dims: &[usize]) -> candle_core::Result<Tensor> {
@@ -49,9 +53,7 @@ fn own_features(x: &Tensor, rank: &Communicator) -> candle_core::Result<Tensor> 
 fn linear_layers_equal_the_whole_layer() -> Result<()> {
     let (n, k) = (24, 40);
     let (weight, bias) = (values(1, &[n, k])?, values(2, &[n])?);
-    for (world_size, dtype) in
-        WORLD_SIZES.into_iter().flat_map(|size| [(size, DType::F32), (size, DType::BF16)])
-    {
+    for (world_size, dtype) in several_ranks().flat_map(|size| [(size, DType::F32), (size, DType::BF16)]) {
         let tolerance = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
         on_all_ranks(world_size, |rank| {
             let to_rank = |tensor: &Tensor| tensor.to_dtype(dtype)?.to_device(rank.device());
@@ -80,7 +82,7 @@ fn linear_layers_equal_the_whole_layer() -> Result<()> {
 fn quantized_linear_layers_equal_the_whole_layer() -> Result<()> {
     // Four blocks of 256 in each row.
     let (n, k) = (16, 1024);
-    for (world_size, dtype) in WORLD_SIZES.into_iter().flat_map(|size| QUANTIZED.map(|dtype| (size, dtype))) {
+    for (world_size, dtype) in several_ranks().flat_map(|size| QUANTIZED.map(|dtype| (size, dtype))) {
         let weight = Arc::new(QTensor::quantize(&values(4, &[n, k])?, dtype)?);
         on_all_ranks(world_size, |rank| {
             let bytes = weight.data()?.into_owned();
@@ -108,7 +110,7 @@ fn an_embedding_has_exactly_the_rows_of_the_whole_table() -> Result<()> {
     let table = values(6, &[32, 5])?;
     let ids = Tensor::new(&[[0u32, 31, 7, 8], [15, 16, 24, 1]], &Device::Cpu)?;
     let expected = table.index_select(&ids.flatten_all()?, 0)?.reshape((2, 4, 5))?;
-    for world_size in WORLD_SIZES {
+    for world_size in several_ranks() {
         on_all_ranks(world_size, |rank| {
             let embedding = VocabParallelEmbedding::new(&table, rank)?;
             let rows = embedding.forward(&ids.to_device(rank.device())?)?;
@@ -132,7 +134,7 @@ fn experts_equal_the_whole_experts() -> Result<()> {
     let chosen = Tensor::new(&[[0u32, 3], [1, 2], [3, 1]], &Device::Cpu)?;
     let factors = Tensor::new(&[[0.75f32, 0.25], [0.5, 0.5], [0.9, 0.1]], &Device::Cpu)?;
     for (world_size, dtype) in
-        WORLD_SIZES.into_iter().flat_map(|size| [None, Some(GgmlDType::Q8_0)].map(|d| (size, d)))
+        several_ranks().flat_map(|size| [None, Some(GgmlDType::Q8_0)].map(|d| (size, d)))
     {
         on_all_ranks(world_size, |rank| {
             let on_rank = |stack: &Tensor| -> Result<[Weight; 2]> {
@@ -192,7 +194,7 @@ fn layers_are_read_by_the_rank_that_needs_them() -> Result<()> {
     let x = table.index_select(&ids, 0)?;
     let hidden = Linear::new(up, Some(up_bias)).forward(&x)?.relu()?;
     let expected = Linear::new(down, Some(down_bias)).forward(&hidden)?;
-    for world_size in WORLD_SIZES {
+    for world_size in several_ranks() {
         on_all_ranks(world_size, |rank| {
             // SAFETY: the file does not change while it is mapped.
             let vb = unsafe { ShardedSafeTensors::var_builder(&[&file], DType::F32, rank.device())? };

@@ -46,6 +46,19 @@ pub fn device() -> Device {
     Device::Rocm(SHARED.clone().expect("an AMD GPU or the software GPU"))
 }
 
+/// Selects the driver that its variable names, otherwise `count` devices of the software GPU. Returns how many of `count`
+/// devices there are.
+///
+/// # Panics
+/// If the software GPU does not work.
+pub fn select_devices(count: usize) -> usize {
+    if std::env::var_os(rocm_loader::DRIVER_VARIABLE).is_none() {
+        let software = format!("emulator:{}", vec![FALLBACK_ARCH; count].join(","));
+        rocm_loader::select(&software).expect("the software GPU");
+    }
+    (0..count).take_while(|ordinal| Device::new_rocm(*ordinal).is_ok()).count()
+}
+
 /// Handle to the GPU for one test. Dropping it checks that the test has released all memory.
 pub struct Gpu {
     device: RocmDevice,

@@ -5,7 +5,7 @@ mod gpu;
 mod injected;
 
 pub use calls::{calls, count_calls};
-pub use gpu::{Gpu, device, fallback_variable, gpu};
+pub use gpu::{Gpu, device, fallback_variable, gpu, select_devices};
 pub use injected::Injected;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! The engine in ranks on four devices of the software GPU, compared with the engine on one of them.
+//! The engine in ranks on four devices of the software GPU, compared with the engine on one of them. If another driver is
+//! selected by its variable, its devices are used.
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
@@ -23,7 +24,7 @@ const DEVICES: usize = 4;
 
 /// Returns the first `count` devices.
 fn devices(count: usize) -> Vec<Device> {
-    rocm_loader::select(&format!("emulator:{}", ["gfx1100"; DEVICES].join(","))).unwrap();
+    common::select_devices(DEVICES);
     (0..count).map(|ordinal| Device::new_rocm(ordinal).unwrap()).collect()
 }
 

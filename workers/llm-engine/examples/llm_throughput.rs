@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, DeviceLocation};
 use clap::Parser;
 use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Stream};
 use llm_engine::model::drafted::load_with_draft;
-use llm_engine::model::{LoadOptions, load};
+use llm_engine::model::{LoadOptions, load_on};
 use llm_engine::request::{Event, Request, Sampling};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -33,6 +33,9 @@ struct Arguments {
     /// Device: cpu, rocm or rocm:N
     #[arg(long, default_value = "cpu", value_parser = device)]
     device: Device,
+    /// Number of GPUs that the model is divided among, from the device on
+    #[arg(long, default_value_t = 1)]
+    tensor_parallel: usize,
     /// Data type of weights and cache
     #[arg(long, default_value = "f16")]
     dtype: DType,
@@ -60,6 +63,17 @@ fn device(name: &str) -> Result<Device> {
         ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
         _ => bail!("unknown device {name:?}; use cpu, or rocm:N in a build with the feature rocm"),
     }
+}
+
+/// Opens the devices that the model is divided among.
+fn devices(arguments: &Arguments) -> Result<Vec<Device>> {
+    let first = match arguments.device.location() {
+        DeviceLocation::Rocm { gpu_id } => gpu_id,
+        _ => 0,
+    };
+    let others = first + 1..first + arguments.tensor_parallel;
+    let others = others.map(|ordinal| device(&format!("rocm:{ordinal}")));
+    std::iter::once(Ok(arguments.device.clone())).chain(others).collect()
 }
 
 /// Timings that a client measured of its stream, since the request.
@@ -177,13 +191,11 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let options =
         LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), ..LoadOptions::default() };
-    let Arguments { model, device, draft_model, draft_tokens, .. } = &arguments;
+    let Arguments { model, draft_model, draft_tokens, .. } = &arguments;
+    let devices = devices(&arguments)?;
     let (loaded, source) = match draft_model {
-        Some(draft) => (
-            load_with_draft(model, draft, std::slice::from_ref(device), options, &mut |_| {})?,
-            DraftSource::Model,
-        ),
-        None => (load(model, device, options, &mut |_| {})?, DraftSource::Ngram(2..=4)),
+        Some(draft) => (load_with_draft(model, draft, &devices, options, &mut |_| {})?, DraftSource::Model),
+        None => (load_on(model, &devices, options, &mut |_| {})?, DraftSource::Ngram(2..=4)),
     };
     let speculation = (*draft_tokens > 0).then_some(Speculation { source, max_tokens: *draft_tokens });
     let options = Options { speculation, ..Options::default() };
