@@ -11,6 +11,7 @@
 //! | `routes` | all routes |
 //! | `api/` | OpenAI's API |
 //! | `jobs` | job API |
+//! | `kv_events` | events of the prefix cache over ZeroMQ |
 //! | `page/` | chat page |
 //! | `metrics` | Prometheus metrics |
 pub mod api;
@@ -18,6 +19,7 @@ pub mod arguments;
 pub mod fetch;
 pub mod identity;
 pub mod jobs;
+pub mod kv_events;
 pub mod metrics;
 pub mod page;
 pub mod routes;
