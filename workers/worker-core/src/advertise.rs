@@ -37,7 +37,12 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     if text.contains("://") {
         return http_url(text);
     }
-    let is_host = |authority: Authority| !authority.host().is_empty() && !text.contains('@');
+    let is_host = |authority: Authority| {
+        let has_only_host = authority.host().len() == text.len();
+        !authority.host().is_empty()
+            && !text.contains('@')
+            && (has_only_host || authority.port_u16().is_some())
+    };
     match text.parse::<IpAddr>().is_ok() || text.parse().is_ok_and(is_host) {
         true => Ok(text.to_owned()),
         false => Err("must be HOST, HOST:PORT, or a URL such as https://gpu-3.example".to_owned()),
