@@ -12,6 +12,7 @@ mod download;
 mod downstream;
 mod example;
 mod flash_attn;
+mod fleet_plan;
 mod fuzz;
 mod fuzz_files;
 mod fuzz_requests;
@@ -110,6 +111,8 @@ enum Command {
     Ck(ck::Args),
     /// Compile the kernels for some targets and print their resource table.
     Kernels(kernels::Args),
+    /// Simulate many cards that serve chats, with and without prefix-aware routing (docs/how-to/run-a-fleet.md).
+    FleetPlan(fleet_plan::Args),
     /// Download the tools that build the kernels for NVIDIA targets (for benchmarks; docs/contributing/nvidia.md).
     NvidiaTools(nvidia_tools::Args),
     /// Compare the number of lines per folder with its budget; fail if it is exceeded.
@@ -142,6 +145,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ck(args) => ck::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::FleetPlan(args) => fleet_plan::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::LlamaCpp(args) => llama_cpp::execute(&args),
         Command::Lines(args) => lines::run(&args),

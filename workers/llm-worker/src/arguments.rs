@@ -7,6 +7,7 @@ use llm_engine::model::LoadOptions;
 use worker_core::ServerArguments;
 
 use crate::api::parsers::Formats;
+use crate::kv_events::{self, Endpoint};
 use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
@@ -87,6 +88,19 @@ pub struct Arguments {
     #[arg(long, env)]
     pub no_prefix_cache: bool,
 
+    /// Endpoint at which events of the prefix cache are published by ZeroMQ in vLLM's format: tcp://*:5557 listens,
+    /// tcp://ROUTER:5557 connects [default: none]
+    #[arg(long, env, conflicts_with = "no_prefix_cache")]
+    pub kv_events: Option<Endpoint>,
+
+    /// Endpoint at which earlier events can be requested, such as tcp://*:5558 [default: none]
+    #[arg(long, env, requires = "kv_events")]
+    pub kv_events_replay: Option<Endpoint>,
+
+    /// Topic of the events; llm-d expects kv@ADDRESS@MODEL
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    pub kv_events_topic: String,
+
     /// Report the number of prompt tokens found in the cache. Clients can then detect which texts others have sent
     #[arg(long, env)]
     pub enable_prompt_tokens_details: bool,
@@ -127,6 +141,12 @@ impl Arguments {
             speculation: self.speculative_config.as_ref().map(|config| config.speculation.clone()),
             ..Options::default()
         }
+    }
+
+    /// Returns the endpoints of cache events, if they are published.
+    pub fn kv_events(&self) -> Option<kv_events::Options> {
+        let (replay, topic) = (self.kv_events_replay.clone(), self.kv_events_topic.clone());
+        self.kv_events.clone().map(|events| kv_events::Options { events, replay, topic })
     }
 
     /// Returns the formats of tool calls and reasoning; `detected` are those of the chat template.
@@ -261,6 +281,9 @@ mod tests {
             "--context 0",
             "--cache-dtype f64",
             "--speculative-config ngram",
+            "--kv-events 5557",
+            "--kv-events-replay tcp://*:5558",
+            "--kv-events tcp://*:5557 --no-prefix-cache",
         ];
         for wrong in wrong {
             assert!(

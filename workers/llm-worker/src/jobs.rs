@@ -100,7 +100,7 @@ struct JobsApi {
 
 /// Returns the routes of `POST /v1/jobs`, job streams and cancellation. `worker_id` is this worker's name.
 pub fn router(api: Api, worker_id: String) -> Router {
-    let jobs = Jobs::new(Options::new(|error| JobEvent::from(error)), &api.lifecycle);
+    let jobs = Jobs::new(Options::new(&worker_id, |error| JobEvent::from(error)), &api.lifecycle);
     let state = JobsApi { api, jobs: jobs.clone(), worker_id: worker_id.into() };
     Router::new().route("/v1/jobs", post(create)).with_state(state).nest("/v1/jobs", jobs.routes())
 }

@@ -12,6 +12,7 @@
 //! | `routes` | all routes |
 //! | `api/` | OpenAI's API |
 //! | `jobs` | job API |
+//! | `kv_events` | events of the prefix cache over ZeroMQ |
 //! | `page/` | chat page |
 //! | `metrics` | Prometheus metrics |
 pub mod api;
@@ -19,6 +20,7 @@ pub mod arguments;
 pub mod fetch;
 pub mod identity;
 pub mod jobs;
+pub mod kv_events;
 pub mod metrics;
 pub mod page;
 pub mod ranks;

@@ -1,10 +1,15 @@
 //! Prometheus metrics of a model.
+use std::fmt;
 use std::time::Instant;
 
 use candle_core::Device;
 use llm_engine::engine::{Engine, ModelState, Status};
 use llm_engine::request::Event;
+use llm_engine::step::BLOCK_SIZE;
 use worker_core::Metrics;
+use worker_core::metrics::prometheus_client::collector::Collector;
+use worker_core::metrics::prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use worker_core::metrics::prometheus_client::metrics::gauge::ConstGauge;
 use worker_core::metrics::prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use worker_core::metrics::prometheus_client::registry::Unit;
 use worker_core::metrics::{Figure, Figures};
@@ -22,6 +27,7 @@ impl ModelMetrics {
         // Ranges: 1 ms to about a minute, and 0.25 ms to about 8 s.
         let first_token = Histogram::new(exponential_buckets(1e-3, 2.0, 17));
         let inter_token = Histogram::new(exponential_buckets(2.5e-4, 2.0, 16));
+        let cache = CacheFigures(engine.clone());
         let figures = Figures {
             status: Box::new(move || engine.status()),
             gauges: &GAUGES,
@@ -30,6 +36,7 @@ impl ModelMetrics {
             device,
         };
         metrics.register_model(model, figures, |registry| {
+            registry.register_collector(Box::new(cache));
             registry.register_with_unit(
                 "llm_time_to_first_token",
                 "Time from a request to its first token",
@@ -49,6 +56,30 @@ impl ModelMetrics {
     /// Starts measuring a text that was requested at `requested`.
     pub fn observe(&self, requested: Instant) -> TextLatency {
         TextLatency { metrics: self.clone(), last: requested, has_token: false }
+    }
+}
+
+/// Figures of the cache in the form that the Gateway API inference extension and llm-d read.
+struct CacheFigures(Engine);
+
+impl fmt::Debug for CacheFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CacheFigures").finish_non_exhaustive()
+    }
+}
+
+impl Collector for CacheFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let status = self.0.status();
+        let usage = ConstGauge::new(status.blocks_used as f64 / status.blocks.max(1) as f64);
+        let (name, help) = ("llm_cache_usage_ratio", "Share of cache blocks held by requests, 0 to 1");
+        usage.encode(encoder.encode_descriptor(name, help, None, usage.metric_type())?)?;
+        // A gauge, because gateways read Prometheus' text format, which has no type for information.
+        let config = ConstGauge::new(1u64);
+        let (name, help) = ("llm_cache_config_info", "Size of a cache block in tokens, and number of blocks");
+        let mut family = encoder.encode_descriptor(name, help, None, config.metric_type())?;
+        let labels = [("block_size", BLOCK_SIZE.to_string()), ("num_gpu_blocks", status.blocks.to_string())];
+        config.encode(family.encode_family(&labels)?)
     }
 }
 

@@ -20,7 +20,7 @@ use worker_core::{App, Metrics, ServerArguments};
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
 use crate::served::{Api, ServedModel};
-use crate::{identity, ranks, routes};
+use crate::{identity, kv_events, ranks, routes};
 
 /// Runs the worker until it ends.
 pub fn main(kind: DeviceKind) -> ExitCode {
@@ -76,6 +76,11 @@ impl Worker for LlmWorker {
             source: Box::new(files),
         });
         let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), idle)?;
+        if let Some(options) = arguments.kv_events() {
+            let (sink, bound) = kv_events::start(options)?;
+            tracing::info!(?bound, "publishing events of the cache");
+            engine.record_cache_events(sink);
+        }
         warm_up(&engine).context("warm-up failed")?;
         let name = identity::names(arguments, name, &path);
         ranks::register(metrics, name.as_str(), engine.clone(), devices);

@@ -142,7 +142,7 @@ struct JobsApi {
 /// Returns the routes under `/v1/jobs`. `worker_id` is the name of this worker; `limits` are the limits of
 /// requests and the number of steps between previews, which determine the maximum size of the log of a job.
 pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bounds, usize)) -> Router {
-    let mut options = Options::new(|error| JobEvent::from(error));
+    let mut options = Options::new(worker_id, |error| JobEvent::from(error));
     options.name = Some(name);
     // Events are named, and `complete` and `error` already mark the end of the stream.
     options.done = false;

@@ -1,17 +1,19 @@
 //! Address under which other machines reach the worker.
 
+use crate::arguments::http_url;
 use axum::http::Uri;
+use axum::http::uri::Authority;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// Returns the address to report to the hive at `url`: the one that the operator gave, with the bound port if it has
-/// none; the bound address; or, if that stands for all interfaces, the local address of the route to the hive.
+/// Returns the address to report to the hive at `url`: the URL or address that the operator gave, an address with the
+/// bound port if it has none; the bound address; or, if that stands for all interfaces, the local address of the route to the hive.
 pub(crate) fn advertised(bound: SocketAddr, given: Option<&str>, url: &str) -> String {
     let port = bound.port();
     if let Some(given) = given {
         return match given.parse::<IpAddr>() {
             Ok(address) => SocketAddr::new(address, port).to_string(),
-            Err(_) if has_port(given) => given.to_owned(),
+            Err(_) if given.contains("://") || has_port(given) => given.to_owned(),
             Err(_) => format!("{given}:{port}"),
         };
     }
@@ -24,6 +26,26 @@ pub(crate) fn advertised(bound: SocketAddr, given: Option<&str>, url: &str) -> S
             tracing::warn!(%error, "cannot determine this machine's address; set --advertise-address");
             bound.to_string()
         }
+    }
+}
+
+/// Checks that `text` is a URL, a host, or a host with a port.
+///
+/// # Errors
+/// Names the accepted forms.
+pub(crate) fn address(text: &str) -> Result<String, String> {
+    if text.contains("://") {
+        return http_url(text);
+    }
+    let is_host = |authority: Authority| {
+        let has_only_host = authority.host().len() == text.len();
+        !authority.host().is_empty()
+            && !text.contains('@')
+            && (has_only_host || authority.port_u16().is_some())
+    };
+    match text.parse::<IpAddr>().is_ok() || text.parse().is_ok_and(is_host) {
+        true => Ok(text.to_owned()),
+        false => Err("must be HOST, HOST:PORT, or a URL such as https://gpu-3.example".to_owned()),
     }
 }
 
@@ -68,11 +90,22 @@ mod tests {
             ("10.0.0.7:81", None, "10.0.0.7:81"),
             ("0.0.0.0:81", Some("gpu-3.example"), "gpu-3.example:81"),
             ("0.0.0.0:81", Some("gpu-3.example:443"), "gpu-3.example:443"),
+            ("0.0.0.0:81", Some("https://fleet.example/gpu-3"), "https://fleet.example/gpu-3"),
             ("0.0.0.0:81", Some("192.0.2.1"), "192.0.2.1:81"),
             ("0.0.0.0:81", Some("2001:db8::1"), "[2001:db8::1]:81"),
             ("0.0.0.0:81", Some("[2001:db8::1]:443"), "[2001:db8::1]:443"),
         ] {
             assert_eq!(advertised(bound.parse().unwrap(), given, hive), expected, "{bound} {given:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_addresses_are_refused() {
+        for right in ["gpu-3", "gpu-3:80", "::1", "[::1]:80", "10.0.0.1", "http://gpu-3/a"] {
+            assert_eq!(address(right).unwrap(), right);
+        }
+        for wrong in ["", "a b", "ftp://gpu-3", "gpu-3/a", "me@gpu-3", "gpu-3:x", "http://"] {
+            assert!(address(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Command-line arguments shared by all workers. Each can also be set by an environment variable in upper case.
 
+use crate::advertise::address;
 use crate::auth::Token;
 use axum::http::{HeaderValue, Uri};
 use clap::builder::RangedU64ValueParser;
@@ -11,8 +12,8 @@ use std::time::Duration;
 /// Arguments for networking, access control, monitoring and shutdown, to be flattened into other arguments.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArguments {
-    /// Name of this worker in heartbeats and logs [default: random]
-    #[arg(long, env, default_value_t = random_id(), hide_default_value = true)]
+    /// Name of this worker in heartbeats, logs and ids of jobs [default: random]
+    #[arg(long, env, default_value_t = random_id(), hide_default_value = true, value_parser = worker_name)]
     pub worker_id: String,
 
     /// IP address to listen on; 0.0.0.0 listens on all interfaces
@@ -35,8 +36,8 @@ pub struct ServerArguments {
     #[arg(long, env, hide_env_values = true)]
     pub hive_token: Option<Token>,
 
-    /// Host or HOST:PORT that heartbeats report [default: --host, or this machine's address on the route to the hive]
-    #[arg(long, env)]
+    /// URL, HOST or HOST:PORT that heartbeats report [default: --host, or this machine's address on the route to the hive]
+    #[arg(long, visible_alias = "advertise", env, value_parser = address)]
     pub advertise_address: Option<String>,
 
     /// Tokens, separated by commas, of which clients must send one as `Authorization: Bearer TOKEN`. Clients with
@@ -86,7 +87,11 @@ pub struct ServerArguments {
     #[arg(long, env, default_value_t = 32)]
     pub streams_per_client: usize,
 
-    /// Seconds that running requests have to finish after SIGTERM
+    /// Seconds after SIGTERM during which requests are still accepted while /ready returns 503, so that gateways notice
+    #[arg(long, env, default_value_t = 0, value_parser = seconds(0))]
+    pub drain_grace: u64,
+
+    /// Seconds that running requests have to finish after SIGTERM and --drain-grace
     #[arg(long, env, default_value_t = 30, value_parser = seconds(0))]
     pub drain_seconds: u64,
 
@@ -117,6 +122,11 @@ impl ServerArguments {
     /// Returns the time for which a client may read nothing, or `None` if there is no limit.
     pub fn write_timeout(&self) -> Option<Duration> {
         (self.write_timeout > 0).then(|| Duration::from_secs(self.write_timeout))
+    }
+
+    /// Returns the time between SIGTERM and the start of shutdown.
+    pub fn drain_grace(&self) -> Duration {
+        Duration::from_secs(self.drain_grace)
     }
 
     /// Returns the time that running requests have to finish at shutdown.
@@ -152,8 +162,20 @@ fn seconds(least: u64) -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(least..=86_400)
 }
 
+/// Maximum length of a worker's name; a Kubernetes pod's name is at most as long.
+const MAX_WORKER_NAME: usize = 253;
+
 fn random_id() -> String {
     format!("worker-{:08x}", rand::random::<u32>())
+}
+
+/// Checks that `text` can be part of a URL, because ids of jobs contain it.
+fn worker_name(text: &str) -> Result<String, String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    match (1..=MAX_WORKER_NAME).contains(&text.len()) && text.bytes().all(is_allowed) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("must be 1 to {MAX_WORKER_NAME} of the characters A-Z, a-z, 0-9, -, _ and .")),
+    }
 }
 
 /// Checks that `text` is an HTTP or HTTPS URL and returns it.

@@ -20,6 +20,9 @@ pub enum State {
     },
     /// The worker accepts work.
     Ready,
+    /// The worker will shut down soon. It reports that it is not ready, but still accepts work, until all gateways have
+    /// noticed.
+    Terminating,
     /// The worker is shutting down: running work continues, new work is rejected.
     Draining,
     /// The worker has failed and rejects work.
@@ -33,12 +36,22 @@ impl State {
     /// Returns why work is rejected and when to retry, or `None` if work is accepted.
     pub fn refusal(&self) -> Option<(String, Duration)> {
         match self {
-            State::Ready => None,
+            State::Ready | State::Terminating => None,
             State::Loading { progress, what } => {
                 Some((format!("loading, {:.0}%: {what}", progress * 100.0), Duration::from_secs(5)))
             }
             State::Draining => Some(("the worker is shutting down".to_owned(), Duration::from_secs(10))),
             State::Failed { reason } => Some((reason.clone(), Duration::from_secs(60))),
+        }
+    }
+
+    /// Returns why the worker is not ready and when to retry, or `None` if it is ready.
+    pub(crate) fn not_ready(&self) -> Option<(String, Duration)> {
+        match self {
+            State::Terminating => {
+                Some(("the worker will shut down soon".to_owned(), Duration::from_secs(10)))
+            }
+            state => state.refusal(),
         }
     }
 }
@@ -91,12 +104,12 @@ impl Lifecycle {
     /// Reports the completed fraction of loading (0 to 1) and the current activity.
     pub fn loading(&self, progress: f32, what: impl Into<String>) {
         let progress = if progress.is_nan() { 0.0 } else { progress.clamp(0.0, 1.0) };
-        self.transition(State::Loading { progress, what: what.into() }, |_| true);
+        self.transition(State::Loading { progress, what: what.into() }, |now| *now != State::Terminating);
     }
 
-    /// Sets the state to ready, unless the worker has failed or is draining.
+    /// Sets the state to ready, unless the worker has failed, will shut down or is draining.
     pub fn ready(&self) {
-        self.transition(State::Ready, |current| !matches!(current, State::Failed { .. }));
+        self.transition(State::Ready, |now| !matches!(now, State::Failed { .. } | State::Terminating));
     }
 
     /// Marks the worker as failed until it is loaded again. `reason` is for users: cause and remedy.
@@ -125,7 +138,16 @@ impl Lifecycle {
         self.0.failure.borrow().clone()
     }
 
-    /// Starts a graceful shutdown, like SIGTERM.
+    /// Announces a shutdown: the worker is no longer ready, but accepts work until [`Lifecycle::drain`]. A worker that
+    /// does not accept work drains immediately.
+    pub fn terminate(&self) {
+        self.transition(State::Terminating, |now| *now == State::Ready);
+        if self.state() != State::Terminating {
+            self.drain();
+        }
+    }
+
+    /// Starts a graceful shutdown, like SIGTERM without `--drain-grace`.
     pub fn drain(&self) {
         self.transition(State::Draining, |_| true);
     }
@@ -256,6 +278,24 @@ mod tests {
         lifecycle.loading(0.5, "again");
         lifecycle.mark_failed("late");
         assert_eq!(lifecycle.state(), State::Draining);
+    }
+
+    #[test]
+    fn a_terminating_worker_accepts_work_but_is_not_ready() {
+        let lifecycle = Lifecycle::new();
+        lifecycle.ready();
+        lifecycle.terminate();
+        lifecycle.loading(0.5, "again");
+        lifecycle.ready();
+        lifecycle.terminate();
+        assert_eq!(lifecycle.state(), State::Terminating);
+        assert!(!lifecycle.is_ready() && lifecycle.state().refusal().is_none());
+        assert!(lifecycle.state().not_ready().is_some());
+        lifecycle.drain();
+        assert_eq!(lifecycle.state(), State::Draining);
+        let loading = Lifecycle::new();
+        loading.terminate();
+        assert_eq!(loading.state(), State::Draining);
     }
 
     #[test]

@@ -168,13 +168,13 @@ async fn health(State(lifecycle): State<Lifecycle>) -> Response {
 
 async fn ready(State(lifecycle): State<Lifecycle>) -> Response {
     let state = lifecycle.state();
-    let refusal = state.refusal();
+    let not_ready = state.not_ready();
     let body = Json(json!({
         "ready": state == Phase::Ready,
         "lifecycle": state,
-        "why": refusal.as_ref().map(|(why, _)| why),
+        "why": not_ready.as_ref().map(|(why, _)| why),
     }));
-    match refusal {
+    match not_ready {
         None => body.into_response(),
         Some((_, after)) => {
             (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, after.as_secs().to_string())], body)

@@ -64,7 +64,8 @@ pub enum ServeError {
 
 /// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::fail`], and prints the address to stdout.
 ///
-/// During shutdown the worker is not ready, POST requests receive 503, and running requests may finish within
+/// After SIGTERM or SIGINT the worker is not ready, but accepts requests for the grace time
+/// ([`ServerArguments::drain_grace`]). During shutdown the worker is not ready, POST requests receive 503, and running requests may finish within
 /// the drain time. Those still running then end with an error. A second signal aborts them immediately.
 ///
 /// # Errors
@@ -74,7 +75,7 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
     let bind = |source| ServeError::Bind { address, source };
     let listener = TcpListener::bind(address).await.map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
-    let signals = signals(app.lifecycle.clone()).map_err(ServeError::Signals)?;
+    let signals = signals(app.lifecycle.clone(), arguments.drain_grace()).map_err(ServeError::Signals)?;
     if let Some(path) = &arguments.port_file {
         write_port(path, address.port())
             .map_err(|source| ServeError::PortFile { path: path.clone(), source })?;
@@ -195,8 +196,9 @@ async fn wait_for_shutdown(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce()
     lifecycle.abort();
 }
 
-/// Installs handlers for SIGTERM and SIGINT. The returned future processes the signals.
-fn signals(lifecycle: Lifecycle) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+/// Installs handlers for SIGTERM and SIGINT. The returned future processes the signals: the first one starts shutdown
+/// after `grace`, and the second one aborts running requests.
+fn signals(lifecycle: Lifecycle, grace: Duration) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     #[cfg(unix)]
     let mut next = {
         use tokio::signal::unix::{SignalKind, signal};
@@ -213,6 +215,14 @@ fn signals(lifecycle: Lifecycle) -> io::Result<impl Future<Output = ()> + Send +
     let mut next = async || drop(tokio::signal::ctrl_c().await);
     Ok(async move {
         next().await;
+        if !grace.is_zero() {
+            lifecycle.terminate();
+            tracing::info!(seconds = grace.as_secs(), "shutting down soon; requests are still accepted");
+            tokio::select! {
+                () = next() => return lifecycle.abort(),
+                () = tokio::time::sleep(grace) => {}
+            }
+        }
         lifecycle.drain();
         next().await;
         lifecycle.abort();

@@ -64,6 +64,10 @@ fn invalid_values_are_rejected() {
         "--header-timeout=0",
         "--request-timeout=18446744073709551615",
         "--drain-seconds=x",
+        "--drain-grace=x",
+        "--advertise=a b",
+        "--worker-id=",
+        "--worker-id=a/b",
         "--trusted-proxy=x",
     ];
     for flag in wrong {

@@ -71,7 +71,7 @@ const PIECES: [&str; 18] = [
 fn worker() -> (Runtime, Router) {
     let lifecycle = Lifecycle::new();
     lifecycle.ready();
-    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let jobs = Jobs::<u8>::new(Options::new("w", |_| 0), &lifecycle);
     let router = Router::new()
         .route("/ask", post(async |Body(_): Body<ChatRequest>| Json("fine")))
         .nest("/jobs", jobs.routes());

@@ -223,7 +223,7 @@ async fn a_slow_response_is_408() {
 #[tokio::test(start_paused = true)]
 async fn the_request_timeout_does_not_apply_to_started_streams() {
     let lifecycle = ready();
-    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let jobs = Jobs::<u8>::new(Options::new("w", |_| 0), &lifecycle);
     let job = jobs.create(OnDisconnect::CancelAfter(Duration::from_secs(60)));
     let router =
         App::new(jobs.routes(), lifecycle, Metrics::new()).router(&arguments(&["--request-timeout=1"]));
@@ -247,7 +247,7 @@ async fn the_request_timeout_does_not_apply_to_started_streams() {
 #[tokio::test]
 async fn delete_cancels_a_job() {
     let lifecycle = ready();
-    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let jobs = Jobs::<u8>::new(Options::new("w", |_| 0), &lifecycle);
     let job = jobs.create(OnDisconnect::Continue);
     let router = App::new(Router::new().nest("/v1/jobs", jobs.routes()), lifecycle, Metrics::new());
     let router = router.router(&arguments(&[]));
@@ -441,7 +441,7 @@ fn workers_can_register_metrics() {
 #[tokio::test]
 async fn a_job_holds_its_slot_until_it_ends() {
     let lifecycle = ready();
-    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let jobs = Jobs::<u8>::new(Options::new("w", |_| 0), &lifecycle);
     let made = Arc::new(Mutex::new(Vec::new()));
     let create = {
         let (jobs, made) = (jobs.clone(), made.clone());

@@ -197,7 +197,8 @@ async fn running_work_is_aborted_at_the_deadline() {
         |lifecycle| {
             let (router, received) = streaming(lifecycle);
             senders = Some(received);
-            let jobs = Jobs::<u32>::new(JobOptions::new(|error| error.status().as_u16().into()), lifecycle);
+            let jobs =
+                Jobs::<u32>::new(JobOptions::new("w", |error| error.status().as_u16().into()), lifecycle);
             job = Some(jobs.create(OnDisconnect::Continue));
             router
                 .route("/wait", get(async || std::future::pending::<()>().await))
@@ -240,7 +241,7 @@ async fn a_stalled_reader_blocks_neither_jobs_nor_readers_nor_shutdown() {
     let mut made: Option<(Jobs<String>, Job<String>)> = None;
     let worker = start(
         |lifecycle| {
-            let jobs = Jobs::new(JobOptions::new(|error| error.to_string()), lifecycle);
+            let jobs = Jobs::new(JobOptions::new("w", |error| error.to_string()), lifecycle);
             made = Some((jobs.clone(), jobs.create(OnDisconnect::Continue)));
             jobs.routes()
         },

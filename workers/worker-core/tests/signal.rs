@@ -5,8 +5,11 @@
 mod support;
 
 use axum::Router;
+use axum::routing::post;
 use std::process::Command;
-use support::{Client, start};
+use std::time::Duration;
+use support::{Client, start, stop_clock};
+use worker_core::lifecycle::State;
 
 #[tokio::test]
 async fn sigterm_drains_and_a_second_one_aborts() {
@@ -14,14 +17,29 @@ async fn sigterm_drains_and_a_second_one_aborts() {
         let pid = std::process::id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     };
-    let worker = start(|_| Router::new(), &["--drain-seconds=3600"]).await;
-    let work = worker.lifecycle.start_work();
-    terminate();
-    worker.lifecycle.draining().await;
-    let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
-    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
-    worker.lifecycle.on_abort(move || drop(work));
-    terminate();
-    worker.lifecycle.aborted().await;
-    worker.task.await.unwrap().unwrap();
+    for grace in [0, 3600] {
+        let router = |_: &_| Router::new().route("/work", post(async || "done"));
+        let worker = start(router, &["--drain-seconds=3600", &format!("--drain-grace={grace}")]).await;
+        let work = worker.lifecycle.start_work();
+        terminate();
+        if grace > 0 {
+            worker.lifecycle.watch().wait_for(|state| *state == State::Terminating).await.unwrap();
+            let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
+            assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("terminating"), "{ready}");
+            let answer = Client::ask(worker.address, "POST", "/work", "").await.rest().await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            let _clock = stop_clock();
+            tokio::time::advance(Duration::from_secs(grace)).await;
+            worker.lifecycle.draining().await;
+        }
+        worker.lifecycle.draining().await;
+        let refused = Client::ask(worker.address, "POST", "/work", "").await.rest().await;
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
+        assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+        worker.lifecycle.on_abort(move || drop(work));
+        terminate();
+        worker.lifecycle.aborted().await;
+        worker.task.await.unwrap().unwrap();
+    }
 }

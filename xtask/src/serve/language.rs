@@ -1,5 +1,6 @@
 //! Tests the LLM worker with the tiny Llama.
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -57,7 +58,16 @@ pub fn test_libraries(llm: &Path, gpu: SoftwareGpu) -> Result<()> {
 /// # Errors
 /// As [`Worker::start`].
 pub fn start(llm: &Path, gpu: SoftwareGpu) -> Result<Worker> {
+    start_with(llm, gpu, &|_| {})
+}
+
+/// Like [`start`], with the arguments that `more` adds.
+///
+/// # Errors
+/// As [`Worker::start`].
+pub fn start_with(llm: &Path, gpu: SoftwareGpu, more: &dyn Fn(&mut Command)) -> Result<Worker> {
     Worker::start(llm, gpu, &|command| {
+        more(command);
         command.arg("--model").arg(root().join(MODEL));
         // In f32, a different order of additions does not change greedy text.
         command.args(["--dtype", "f32", "--cache-memory", "64MiB"]);

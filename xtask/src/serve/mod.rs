@@ -1,5 +1,6 @@
 //! `cargo xtask serve`: tests the workers on the software GPU with third-party clients and under load.
 mod clients;
+mod fleet;
 mod images;
 mod language;
 mod libraries;
@@ -26,6 +27,9 @@ pub struct Args {
     /// Test only the LLM worker, with the client libraries that applications use; their packages take 1.8 GB.
     #[arg(long, conflicts_with_all = ["page", "lm_eval"])]
     clients: bool,
+    /// Test only LLM workers, of which this many run behind SGLang's gateway; its packages take 120 MB.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["page", "lm_eval", "clients"])]
+    workers: Option<usize>,
     #[command(flatten)]
     load: Load,
 }
@@ -49,6 +53,10 @@ pub fn run(args: &Args) -> Result<()> {
     let features = "llm-worker/rocm-emulator,sd-worker/rocm-emulator";
     let selection = ["--package", "llm-worker", "--package", "sd-worker", "--features", features];
     let gpu = SoftwareGpu::new(&args.arch);
+    if let Some(count) = args.workers {
+        setup::ensure(setup::SERVE)?;
+        return fleet::test(&build(&args.arch, &selection)?("llm-worker-rocm")?, gpu, count);
+    }
     if args.clients {
         setup::ensure(setup::SERVE)?;
         setup::ensure(setup::CLIENTS)?;

@@ -3,6 +3,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::step::BLOCK_SIZE;
 
+use super::cache_events::{self, CacheEvent};
+
 /// Tokens of a full block.
 pub type BlockTokens = [u32; BLOCK_SIZE];
 
@@ -38,6 +40,8 @@ struct Registered {
     tokens: BlockTokens,
     /// Client that computed it.
     owner: u128,
+    /// Hash of its tokens from the start of the sequence; 0 if events are not recorded.
+    hash: u64,
 }
 
 /// All blocks of the cache. Each is free, held, or idle: registered, unreferenced, and kept until needed.
@@ -55,6 +59,8 @@ pub struct BlockPool {
     idle: BTreeMap<u64, u32>,
     clock: u64,
     shares: bool,
+    /// Events since they were last taken, if they are recorded.
+    events: Option<Vec<CacheEvent>>,
 }
 
 impl BlockPool {
@@ -68,7 +74,26 @@ impl BlockPool {
             idle: BTreeMap::new(),
             clock: 0,
             shares,
+            events: None,
         }
+    }
+
+    /// Starts recording events of blocks. No block may be registered yet.
+    pub fn record_events(&mut self) {
+        self.events = Some(Vec::new());
+    }
+
+    /// Returns the events since the last call.
+    pub fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Forgets the contents of all blocks. There must be no references.
+    pub fn clear(&mut self) {
+        let events = self.events.take();
+        *self = Self::new(self.len() as u32, self.shares);
+        self.events = events;
+        self.events.iter_mut().for_each(|events| events.push(CacheEvent::Cleared));
     }
 
     /// Returns true if full blocks are shared.
@@ -171,13 +196,30 @@ impl BlockPool {
             return same;
         }
         self.registered.insert((parent, *tokens), block);
-        self.block(block).registered = Some(Registered { parent, tokens: *tokens, owner });
+        let hash = self.record_stored(parent, tokens);
+        self.block(block).registered = Some(Registered { parent, tokens: *tokens, owner, hash });
         self.children_mut(parent).push(block);
         block
     }
 
+    /// Records that a block is stored, and returns its hash.
+    fn record_stored(&mut self, parent: Parent, tokens: &BlockTokens) -> u64 {
+        let Some(events) = &mut self.events else { return 0 };
+        let (previous, before) = match parent {
+            Parent::Start { salt } => (cache_events::seed(salt), None),
+            Parent::Block(before) => {
+                let hash = self.blocks[before as usize].registered.map_or(0, |block| block.hash);
+                (hash, Some(hash))
+            }
+        };
+        let hash = cache_events::block_hash(previous, tokens);
+        cache_events::push_stored(events, hash, before, tokens);
+        hash
+    }
+
     fn evict(&mut self, block: u32) {
         if let Some(registered) = self.block(block).registered.take() {
+            self.events.iter_mut().for_each(|events| cache_events::push_removed(events, registered.hash));
             self.registered.remove(&(registered.parent, registered.tokens));
             let children = self.children_mut(registered.parent);
             if let Some(place) = children.iter().position(|&b| b == block) {

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `blocks` | reference-counted cache blocks and prefix sharing |
+//! | `cache_events` | record of cached blocks, for gateways |
 //! | `sequence` | a request's tokens and blocks |
 //! | `scheduler` | selection of the rows of each step |
 //! | `speculation` | proposal of draft tokens, which a step verifies together |
@@ -33,6 +34,7 @@ use crate::text::TextCodec;
 
 mod beside;
 pub mod blocks;
+mod cache_events;
 mod draft_length;
 mod draft_model;
 mod embedding;
@@ -47,6 +49,7 @@ mod status;
 mod thread;
 mod writer;
 
+pub use cache_events::{CacheEvent, CacheEventSink, block_hash, seed};
 pub use embedding::EmbeddingResult;
 pub use residency::{IdleUnload, ModelSource, ModelState};
 pub use speculation::{DraftSource, MAX_DRAFT_TOKENS, Speculation};
@@ -313,6 +316,12 @@ impl Engine {
     /// runs immediately if the engine has already failed. Only the first callback is kept.
     pub fn on_failure(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
         self.inner.shared.on_failure(Box::new(hook));
+    }
+
+    /// Sends the events of cache blocks to `sink` after each step. Must be called before the first request.
+    pub fn record_cache_events(&self, sink: CacheEventSink) {
+        // Sending fails if the thread has already ended.
+        let _ = self.inner.commands.send(Command::RecordCacheEvents(sink));
     }
 
     /// Cancels all streams, and waits for the current step and the thread to end.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::step::{BLOCK_SIZE, Step};
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
+use super::cache_events::CacheEvent;
 use super::sequence::Sequence;
 
 /// Number of prompts that share the rows of a step, unless they leave some over.
@@ -109,7 +110,17 @@ impl<W> Scheduler<W> {
 
     /// Forgets the contents of all blocks, because the cache was freed. There must be no sequences.
     pub fn forget_cached(&mut self) {
-        self.pool = BlockPool::new(self.pool.len() as u32, self.pool.shares());
+        self.pool.clear();
+    }
+
+    /// Starts recording events of cache blocks. No block may be cached yet.
+    pub fn record_cache_events(&mut self) {
+        self.pool.record_events();
+    }
+
+    /// Returns the events of cache blocks since the last call.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.pool.take_events()
     }
 
     /// Returns the cumulative counters.

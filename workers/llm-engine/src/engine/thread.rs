@@ -13,6 +13,7 @@ use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::beside::run_beside;
+use super::cache_events::CacheEventSink;
 use super::embedding::{self, EmbeddingJob};
 use super::residency::{ModelState, ResidentModel};
 use super::scheduler::{Plan, Scheduler};
@@ -28,6 +29,8 @@ const MAX_CONSECUTIVE_FAILURES: usize = 3;
 pub(super) enum Command {
     Submit(Box<Sequence<Writer>>),
     Embed(EmbeddingJob),
+    /// Sends events of cache blocks to a sink from now on.
+    RecordCacheEvents(CacheEventSink),
     /// Wakes the thread after [`Shared::stopping`] was set.
     Stop,
 }
@@ -49,6 +52,7 @@ pub(super) struct EngineLoop {
     failures: usize,
     shared: Arc<Shared>,
     overhead: Duration,
+    cache_events: Option<CacheEventSink>,
 }
 
 impl EngineLoop {
@@ -73,6 +77,7 @@ impl EngineLoop {
             failures: 0,
             shared,
             overhead: Duration::ZERO,
+            cache_events: None,
         }
     }
 
@@ -117,6 +122,7 @@ impl EngineLoop {
             let excluded = self.embed_batch()?;
             if !self.scheduler.is_empty() {
                 self.step(from, excluded)?;
+                self.send_cache_events();
             }
         }
         Ok(())
@@ -161,13 +167,26 @@ impl EngineLoop {
                 self.scheduler.submit(*sequence);
             }
             Command::Embed(embedding) => self.embeddings.push_back(embedding),
+            Command::RecordCacheEvents(sink) => {
+                self.scheduler.record_cache_events();
+                self.cache_events = Some(sink);
+            }
             Command::Stop => {}
+        }
+    }
+
+    fn send_cache_events(&mut self) {
+        let Some(sink) = &mut self.cache_events else { return };
+        let events = self.scheduler.take_cache_events();
+        if !events.is_empty() {
+            sink(events);
         }
     }
 
     fn unload_model(&mut self) {
         self.sampler = Sampler::new();
         self.scheduler.forget_cached();
+        self.send_cache_events();
         self.drafter.iter_mut().for_each(Drafter::forget);
         self.shared.set_model(ModelState::Unloaded);
         self.model.unload();

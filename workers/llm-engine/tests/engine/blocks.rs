@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 
 use llm_engine::engine::blocks::{BlockPool, BlockTokens, Parent};
+use llm_engine::engine::{CacheEvent, block_hash, seed};
 use llm_engine::step::BLOCK_SIZE;
 use proptest::prelude::*;
 
@@ -86,11 +87,36 @@ impl Lists {
     }
 }
 
+/// Applies events to the numbers from the start of the sequence of each block, by the block's hash.
+fn apply(events: Vec<CacheEvent>, reported: &mut HashMap<u64, Vec<u32>>) {
+    for event in events {
+        match event {
+            CacheEvent::Stored { hashes, parent, tokens } => {
+                let mut prefix = parent.map_or_else(Vec::new, |parent| reported[&parent].clone());
+                let mut previous = parent.unwrap_or(seed(0));
+                assert_eq!(tokens.len(), hashes.len() * BLOCK_SIZE);
+                for (hash, block) in hashes.into_iter().zip(tokens.chunks_exact(BLOCK_SIZE)) {
+                    assert_eq!(hash, block_hash(previous, block.first_chunk().unwrap()));
+                    previous = hash;
+                    prefix.push(block[0]);
+                    assert_eq!(reported.insert(hash, prefix.clone()), None);
+                }
+            }
+            CacheEvent::Removed { hashes } => {
+                hashes.iter().for_each(|hash| assert!(reported.remove(hash).is_some()));
+            }
+            CacheEvent::Cleared => reported.clear(),
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn the_pool_matches_a_model_of_plain_lists(blocks in 1..12_usize, actions in actions()) {
         let mut pool = BlockPool::new(blocks as u32, true);
+        pool.record_events();
         let mut lists = Lists::default();
+        let mut reported = HashMap::new();
         for action in actions {
             match action {
                 Action::Begin(numbers) => lists.begin(&mut pool, &numbers, blocks),
@@ -101,12 +127,21 @@ proptest! {
             }
             pool.check(lists.tables.iter().map(Vec::as_slice)).unwrap();
             prop_assert_eq!(pool.available(), blocks - lists.content.len() + lists.idle.len());
+            apply(pool.take_events(), &mut reported);
+            let mut contents: Vec<_> = lists.content.values().cloned().collect();
+            let mut others: Vec<_> = reported.values().cloned().collect();
+            contents.sort();
+            others.sort();
+            prop_assert_eq!(contents, others);
         }
         while !lists.tables.is_empty() {
             lists.end(&mut pool, 0);
         }
         pool.check([]).unwrap();
         prop_assert_eq!(pool.used(), 0);
+        pool.clear();
+        apply(pool.take_events(), &mut reported);
+        prop_assert!(reported.is_empty());
     }
 }
 

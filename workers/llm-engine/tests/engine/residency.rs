@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use candle_core::Tensor;
-use llm_engine::engine::{Engine, IdleUnload, ModelSource, ModelState, Options};
+use llm_engine::engine::{
+    CacheEvent, Engine, IdleUnload, ModelSource, ModelState, Options, block_hash, seed,
+};
 use llm_engine::step::{Capacity, Step, StepModel};
 
 use super::mock::{Mock, greedy, read, request, text};
@@ -124,5 +126,21 @@ fn a_model_stays_loaded_until_its_time_is_over() {
     }
     assert_eq!(engine.status().model, ModelState::Loaded);
     assert!(events.try_recv().is_err());
+    engine.stop();
+}
+
+#[test]
+fn stored_and_freed_blocks_are_reported() {
+    let (engine, _events) = engine(Duration::ZERO, &[Some(BLOCKS)]);
+    let (sink, received) = channel();
+    engine.record_cache_events(Box::new(move |events| sink.send(events).unwrap()));
+    read(engine.submit(request(vec![5; 40], 1)).unwrap());
+    // The model may have been unloaded before events were recorded, or after.
+    let mut events = received.iter().flatten().skip_while(|event| *event == CacheEvent::Cleared);
+    let first = block_hash(seed(0), &[5; 16]);
+    let hashes = vec![first, block_hash(first, &[5; 16])];
+    let stored = CacheEvent::Stored { hashes, parent: None, tokens: vec![5; 32] };
+    assert_eq!(events.next(), Some(stored));
+    assert_eq!(events.next(), Some(CacheEvent::Cleared));
     engine.stop();
 }

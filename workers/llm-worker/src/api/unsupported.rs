@@ -42,6 +42,11 @@ const TEXTS: Table = &[
     ("guided_decoding_backend", ANY),
     ("guided_whitespace_pattern", EMPTY),
     ("use_beam_search", FALSE),
+    // SGLang's gateway adds these fields to every request.
+    ("no_stop_trim", FALSE),
+    ("return_hidden_states", FALSE),
+    ("separate_reasoning", TRUE),
+    ("stream_reasoning", TRUE),
 ];
 
 /// Tables of `/v1/chat/completions`.

@@ -2,6 +2,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use llm_engine::engine::Options;
+use llm_worker::arguments::{Arguments, DEFAULTS};
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, MODEL, worker, worker_with};
@@ -385,8 +386,24 @@ async fn metrics_count_requests_and_tokens() {
         "llm_time_to_first_token_seconds_count{model=\"tiny\"} 1",
         "llm_inter_token_seconds_count{model=\"tiny\"} 11",
         "llm_vram_bytes{model=\"tiny\"} 0",
+        "llm_cache_usage_ratio{model=\"tiny\"} 0.0",
+        "llm_cache_config_info{model=\"tiny\",block_size=\"16\",num_gpu_blocks=\"BLOCKS\"} 1",
     ] {
+        let line = line.replace("BLOCKS", &worker.served.engine.capacity().blocks.to_string());
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
+    // Gateways refuse other types, which OpenMetrics has in addition.
+    for line in text.lines().filter(|line| line.starts_with("# TYPE ")) {
+        let kind = line.rsplit(' ').next().unwrap();
+        assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+    }
     assert!(worker.get("/doctor").await.text.starts_with("llm-worker-cpu"));
+}
+
+#[tokio::test]
+async fn files_for_kubernetes_match_the_worker() {
+    let worker = worker();
+    worker.post("/v1/completions", &completion(json!({}))).await;
+    let command = worker_core::arguments::command::<Arguments>(&DEFAULTS);
+    crate::deploy::check("llm-worker", &command, &worker.get("/metrics").await.text);
 }

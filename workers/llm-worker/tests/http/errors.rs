@@ -331,3 +331,18 @@ async fn unsupported_fields_without_effect_are_ignored() {
     let answer = worker.post(CHAT, &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
+
+#[tokio::test]
+async fn fields_that_the_gateway_of_sglang_adds_are_accepted() {
+    let worker = worker();
+    let texts = json!({"no_stop_trim": false, "ignore_eos": false, "skip_special_tokens": true,
+        "separate_reasoning": true, "stream_reasoning": true, "return_hidden_states": false});
+    let responses = json!({"store": true, "stream": null, "priority": 0, "top_k": -1, "min_p": 0.0,
+        "repetition_penalty": 1.0, "max_output_tokens": 2});
+    for (path, more) in [(CHAT, &texts), (COMPLETIONS, &texts), ("/v1/responses", &responses)] {
+        let mut body = valid(path);
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = worker.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{path} {}", answer.text);
+    }
+}

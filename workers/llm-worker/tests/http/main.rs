@@ -3,6 +3,8 @@ mod agents;
 mod answers;
 mod anthropic;
 mod constraints;
+#[path = "../../../worker-core/tests/shared/deploy.rs"]
+mod deploy;
 mod embeddings;
 mod errors;
 mod extensions;

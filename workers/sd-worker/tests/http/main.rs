@@ -1,5 +1,7 @@
 //! Tests of the complete HTTP API with a tiny random model on the CPU.
 mod callback;
+#[path = "../../../worker-core/tests/shared/deploy.rs"]
+mod deploy;
 mod errors;
 mod faults;
 mod fixture;

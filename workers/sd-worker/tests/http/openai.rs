@@ -2,6 +2,7 @@
 use std::io::Cursor;
 
 use axum::http::header::CONTENT_TYPE;
+use sd_worker::arguments::{Arguments, DEFAULTS};
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, MODEL, SIDE, Worker, form_body, form_request, with, worker};
@@ -195,4 +196,12 @@ async fn metrics_count_requests_images_and_steps() {
     for path in ["/health", "/ready"] {
         assert_eq!(worker.get(path).await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn files_for_kubernetes_match_the_worker() {
+    let worker = worker();
+    worker.get("/v1/models").await;
+    let command = worker_core::arguments::command::<Arguments>(&DEFAULTS);
+    crate::deploy::check("sd-worker", &command, &worker.get("/metrics").await.text);
 }

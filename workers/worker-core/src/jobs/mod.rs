@@ -31,6 +31,8 @@ use uuid::Uuid;
 /// Event format and retention of jobs.
 #[derive(Debug)]
 pub struct Options<E> {
+    /// Name of the worker, with which the ids of its jobs begin, so that gateways can route by them.
+    pub worker_id: Arc<str>,
     /// Creates the event that reports an error.
     pub error: fn(&ApiError) -> E,
     /// Returns the SSE name of an event.
@@ -50,10 +52,11 @@ pub struct Options<E> {
 }
 
 impl<E> Options<E> {
-    /// Returns options with unnamed events, `[DONE]` at the end and logs of at most 16 MiB. Up to 256
+    /// Returns options for the worker of this name, with unnamed events, `[DONE]` at the end and logs of at most 16 MiB. Up to 256
     /// finished jobs with logs of 128 MiB in total are kept for 5 minutes.
-    pub fn new(error: fn(&ApiError) -> E) -> Options<E> {
+    pub fn new(worker_id: &str, error: fn(&ApiError) -> E) -> Options<E> {
         Options {
+            worker_id: worker_id.into(),
             error,
             name: None,
             done: true,
@@ -113,7 +116,7 @@ impl<E: Serialize + 'static> Jobs<E> {
         jobs
     }
 
-    /// Creates a job with a random UUID.
+    /// Creates a job. Its id is the name of the worker, a dot, and a random UUID.
     pub fn create(&self, on_disconnect: OnDisconnect) -> Job<E> {
         let work = self.0.lifecycle.start_work();
         let timeout = match on_disconnect {
@@ -170,8 +173,10 @@ impl<E: Serialize + 'static> Jobs<E> {
         let event = name.map_or("null".to_owned(), |name| format!("\"{name}\""));
         // The data is JSON, which may contain images.
         let data = last.as_ref().map_or("null", |frame| &*frame.data);
-        let body =
-            format!(r#"{{"job_id":"{}","status":"{status}","event":{event},"data":{data}}}"#, entry.id);
+        let body = format!(
+            r#"{{"job_id":"{}","status":"{status}","event":{event},"data":{data}}}"#,
+            self.0.id(&entry)
+        );
         Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
     }
 
@@ -203,11 +208,23 @@ impl<E: Serialize + 'static> Jobs<E> {
 
 impl<E: Serialize> Shared<E> {
     fn find(&self, id: &str) -> Result<Arc<Entry>, ApiError> {
-        let found = Uuid::try_parse(id).ok().and_then(|id| self.table.lock().find(id));
-        found.ok_or_else(|| {
-            let why = "job not found; finished jobs are removed after a few minutes";
+        let own = &*self.options.worker_id;
+        let (worker, uuid) = id.rsplit_once('.').unwrap_or(("", id));
+        let found = Uuid::try_parse(uuid).ok().and_then(|uuid| self.table.lock().find(uuid));
+        found.filter(|_| worker == own).ok_or_else(|| {
+            let why = match worker {
+                "" => "job not found; ids of jobs begin with the name of their worker".to_owned(),
+                _ if worker == own => {
+                    "job not found; finished jobs are removed after a few minutes".to_owned()
+                }
+                _ => format!("job not found; it belongs to the worker {worker:?}, and this is {own:?}"),
+            };
             ApiError::not_found(why).with_code("job_not_found")
         })
+    }
+
+    fn id(&self, entry: &Entry) -> String {
+        format!("{}.{}", self.options.worker_id, entry.id)
     }
 
     fn frame(&self, event: &E) -> Result<Frame, ApiError> {
@@ -241,7 +258,7 @@ impl<E: Serialize> std::fmt::Debug for Job<E> {
 impl<E: Serialize> Job<E> {
     /// Returns the id of the job.
     pub fn id(&self) -> String {
-        self.entry.id.to_string()
+        self.shared.id(&self.entry)
     }
 
     /// Appends an event. Returns false if the job is closed (worker aborted, log full, event not

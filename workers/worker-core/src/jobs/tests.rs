@@ -22,7 +22,7 @@ fn name(event: &Event) -> Option<&'static str> {
 }
 
 fn jobs(change: impl FnOnce(&mut Options<Event>)) -> (Jobs<Event>, Lifecycle) {
-    let mut options = Options::new(error);
+    let mut options = Options::new("w", error);
     change(&mut options);
     let lifecycle = Lifecycle::new();
     lifecycle.ready();
@@ -326,7 +326,7 @@ async fn an_event_that_cannot_be_serialized_fails_the_job() {
     let lifecycle = Lifecycle::new();
     // JSON objects require string keys, so this cannot be serialized.
     type Broken = std::collections::BTreeMap<Vec<u8>, u8>;
-    let jobs: Jobs<Broken> = Jobs::new(Options::new(|_| Broken::new()), &lifecycle);
+    let jobs: Jobs<Broken> = Jobs::new(Options::new("w", |_| Broken::new()), &lifecycle);
     let job = jobs.create(OnDisconnect::Continue);
     let id = job.id();
     assert!(!job.push(&Broken::from([(vec![1], 1)])));

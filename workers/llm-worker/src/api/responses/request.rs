@@ -26,12 +26,17 @@ const UNSUPPORTED: &[Table] = &[&[
     ("context_management", EMPTY),
     // Limits the calls of tools that OpenAI runs.
     ("max_tool_calls", ANY),
+    // SGLang's gateway adds these samplers with their neutral values.
+    ("min_p", &["0", "0.0"]),
+    ("priority", ANY),
     ("prompt_cache_key", ANY),
     ("prompt_cache_options", ANY),
     ("prompt_cache_retention", ANY),
+    ("repetition_penalty", &["1", "1.0"]),
     ("safety_identifier", ANY),
     ("service_tier", ANY),
     ("store", &["true", "false"]),
+    ("top_k", &["-1"]),
     ("truncation", &["auto", "disabled"]),
     ("user", ANY),
 ]];
