@@ -7,6 +7,7 @@
 //! ```
 //!
 //! Prints one line of JSON for each measurement.
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ fn devices(arguments: &Arguments) -> Result<Vec<Device>> {
 struct Timings {
     first: Duration,
     last: Duration,
-    tokens: usize,
+    tokens: Vec<u32>,
 }
 
 struct Bench {
@@ -111,15 +112,15 @@ impl Bench {
     /// Reads a stream to its end on the client runtime.
     fn follow(&self, mut stream: Stream, begin: Instant) -> Client {
         self.clients.spawn(async move {
-            let mut seen = Timings { first: Duration::ZERO, last: Duration::ZERO, tokens: 0 };
+            let mut seen = Timings { first: Duration::ZERO, last: Duration::ZERO, tokens: Vec::new() };
             while let Some(event) = stream.next().await {
                 match event {
-                    Event::Token { .. } => {
+                    Event::Token { token, .. } => {
                         seen.last = begin.elapsed();
-                        if seen.tokens == 0 {
+                        if seen.tokens.is_empty() {
                             seen.first = seen.last;
                         }
-                        seen.tokens += 1;
+                        seen.tokens.push(token);
                     }
                     Event::Error { code, message } => bail!("{code}: {message}"),
                     Event::Started | Event::Prompt { .. } | Event::End { .. } => {}
@@ -143,11 +144,13 @@ impl Bench {
         let seen = self.join_all(clients)?;
         let after = self.engine.status();
         let wall = begin.elapsed();
-        ensure!(seen.iter().all(|seen| seen.tokens == tokens), "a stream ended early");
+        ensure!(seen.iter().all(|seen| seen.tokens.len() == tokens), "a stream ended early");
         // Only the time in which all streams generate counts: last first token to first last token.
         let from = seen.iter().map(|seen| seen.first).max().unwrap_or_default();
         let to = seen.iter().map(|seen| seen.last).min().unwrap_or_default();
         let steps = after.steps - before.steps;
+        let mut hasher = DefaultHasher::new();
+        seen.iter().for_each(|seen| seen.tokens.hash(&mut hasher));
         println!(
             "{}",
             json!({
@@ -157,6 +160,8 @@ impl Bench {
                 "first_token_ms": from.as_secs_f64() * 1e3,
                 "overhead_us_per_step": (after.overhead_us - before.overhead_us) as f64 / steps.max(1) as f64,
                 "steps": steps,
+                // Equal for equal texts.
+                "hash_of_tokens": format!("{:016x}", hasher.finish()),
                 "draft_tokens": after.tokens_drafted - before.tokens_drafted,
                 "accepted_tokens": after.tokens_accepted - before.tokens_accepted,
             })

@@ -59,7 +59,7 @@ impl Exchange {
         // Group sizes are powers of two.
         let selected_lane = |lane: usize, group_size: usize| {
             let within = group_size.min(W) - 1;
-            lane & !within | address[lane].wrapping_add(offset) as usize / 4 & within
+            lane & !within | (address[lane].wrapping_add(offset) as usize / 4) & within
         };
         let mut out = [0; W];
         match self {
