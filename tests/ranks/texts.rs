@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
-use llm_engine::engine::{Engine, Options};
+use llm_engine::engine::{DraftSource, Engine, Options, Speculation};
+use llm_engine::model::drafted::load_with_draft;
 use llm_engine::model::{LoadOptions, load_on, load_text};
 use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
@@ -30,10 +31,16 @@ pub fn request(engine: &Engine, prompt: &str, max_tokens: usize) -> Request {
     }
 }
 
-/// Generates texts together and returns their tokens.
 fn texts(model: Box<dyn StepModel>) -> Vec<Vec<u32>> {
     let engine = start(model);
-    let streams = PROMPTS.map(|prompt| engine.submit(request(&engine, prompt, 14)).unwrap());
+    let tokens = texts_of(&engine);
+    engine.stop();
+    tokens
+}
+
+/// Generates texts together and returns their tokens.
+fn texts_of(engine: &Engine) -> Vec<Vec<u32>> {
+    let streams = PROMPTS.map(|prompt| engine.submit(request(engine, prompt, 14)).unwrap());
     let tokens = streams.map(|mut stream| {
         let mut tokens = Vec::new();
         while let Some(event) = stream.blocking_next() {
@@ -45,7 +52,6 @@ fn texts(model: Box<dyn StepModel>) -> Vec<Vec<u32>> {
         }
         tokens
     });
-    engine.stop();
     tokens.into()
 }
 
@@ -80,6 +86,28 @@ fn texts_of_a_mixtral_equal_those_of_one_device() {
     }
     let file = models::write_mixtral_gguf(folder.path(), GgmlDType::Q8_0);
     assert_same(&file, &[2], options(None));
+}
+
+/// The draft model is on the first device.
+#[test]
+#[serial]
+fn texts_with_a_draft_model_equal_those_of_one_device() {
+    let folder = models::tiny_llama();
+    let speculation = Some(Speculation { source: DraftSource::Model, max_tokens: 3 });
+    let on = |ranks| {
+        let draft = folder.join("tiny-llama.q8_0.gguf");
+        let loaded =
+            load_with_draft(&folder, &draft, &devices(ranks), options(Some(DType::F32)), &mut |_| ())
+                .unwrap();
+        let options = Options { speculation: speculation.clone(), ..Options::default() };
+        let engine = Engine::start(loaded.model, Arc::new(loaded.text), options).unwrap();
+        let tokens = texts_of(&engine);
+        let status = engine.status();
+        assert!(status.tokens_accepted > 0 && status.rank_times.len() == if ranks == 1 { 0 } else { ranks });
+        engine.stop();
+        tokens
+    };
+    assert_eq!(on(1), on(2));
 }
 
 #[test]

@@ -27,14 +27,14 @@ pub struct Ranks {
     /// Commands for each rank's thread.
     commands: Vec<Sender<Command>>,
     threads: Vec<ModelThread>,
-    communicators: Vec<Communicator>,
     shared: Arc<Shared>,
     capacity: Capacity,
     tasks: Tasks,
 }
 
-/// State that the threads write.
+/// State that the threads share.
 struct Shared {
+    communicators: Vec<Communicator>,
     /// Total time of each rank's steps, in nanoseconds.
     times: Vec<AtomicU64>,
     /// Error of the first rank that failed.
@@ -99,12 +99,12 @@ impl Ranks {
         let communicators = Communicator::for_devices(devices)
             .with_context(|| format!("cannot connect {} GPUs", devices.len()))?;
         let times = devices.iter().map(|_| AtomicU64::default()).collect();
-        let shared = Arc::new(Shared { times, failure: OnceLock::new() });
+        let shared = Arc::new(Shared { communicators, times, failure: OnceLock::new() });
         let (capacity, tasks) = (Capacity { vocabulary: 0, context: 0, blocks: 0 }, Tasks::default());
         let (commands, threads) = (Vec::new(), Vec::new());
-        let mut ranks = Self { commands, threads, communicators, shared: shared.clone(), capacity, tasks };
+        let mut ranks = Self { commands, threads, shared: shared.clone(), capacity, tasks };
         let (sender, reports) = channel();
-        for communicator in &ranks.communicators {
+        for communicator in &shared.communicators {
             let (commands, received) = channel();
             let (communicator, path, shared) = (communicator.clone(), path.to_owned(), shared.clone());
             let (name, reports) = (format!("llm-rank-{}", communicator.rank()), sender.clone());
@@ -137,7 +137,7 @@ impl Ranks {
 
     /// Sets the maximum time for which a rank waits for the others.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.communicators.iter().for_each(|communicator| communicator.set_deadline(deadline));
+        self.shared.communicators.iter().for_each(|communicator| communicator.set_deadline(deadline));
     }
 
     /// Lets all ranks do some work. Returns the result of rank 0 without waiting for the devices.
@@ -233,7 +233,7 @@ impl Rank {
         Ok((decoder, LoadedPart { capacity, tasks, bytes, trained_context }))
     }
 
-    /// Ends the communicator, so that the other ranks do not wait for this one.
+    /// Ends the communicators of all ranks, so that no rank waits for this one, for example where it frees memory.
     fn fail(&self, error: &Error) {
         let (summary, rank) = (error_summary(error), self.communicator.rank());
         // An error of an operation between ranks names the rank at fault, which may be another one.
@@ -248,7 +248,10 @@ impl Rank {
         if self.shared.failure.set(text).is_ok() {
             tracing::error!(rank, "{error}");
         }
-        self.communicator.abort_because(summary);
+        self.communicator.abort_because(summary.clone());
+        for other in &self.shared.communicators {
+            other.abort_because(format!("rank {rank} failed: {summary}"));
+        }
     }
 }
 
@@ -287,7 +290,7 @@ impl StepModel for Ranks {
 
     fn check(&mut self) -> CandleResult<()> {
         self.check_failure()?;
-        self.communicators.iter().try_for_each(|communicator| communicator.device().synchronize())
+        self.shared.communicators.iter().try_for_each(|communicator| communicator.device().synchronize())
     }
 
     fn rank_times(&self) -> Vec<Duration> {
