@@ -90,3 +90,24 @@ fn a_lost_rank_of_four_ends_all_requests() {
         assert!(errors.iter().flatten().filter(|text| text.contains(&name)).count() == 3, "{errors:#?}");
     }
 }
+
+/// Launches of all ranks are counted together, so that a failing call is one of either rank.
+#[test]
+#[serial]
+fn a_failing_launch_ends_all_requests_with_one_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    models::write(folder.path(), &models::llama_config(), &models::weights(false, models::KEY_HEADS));
+    for nth in [1, 20, 50] {
+        let failing = vec![("hipModuleLaunchKernel".to_owned(), nth)];
+        let errors = run(folder.path(), 2, LONG, Injection { failing, ..Default::default() });
+        let has_reason = |text: &String| text.contains("rank ") && text.contains("injected fault");
+        assert!(
+            errors.iter().flatten().filter(|text| has_reason(text)).count() >= 2,
+            "call {nth}: {errors:#?}"
+        );
+    }
+    let lost = Some(("hipModuleLaunchKernel".to_owned(), 40));
+    let errors = run(folder.path(), 2, LONG, Injection { lost, ..Default::default() });
+    assert!(errors.iter().flatten().all(|text| text.contains("rank ")), "{errors:#?}");
+    assert_eq!(run(folder.path(), 2, LONG, Injection::default()), [None, None, None]);
+}

@@ -265,7 +265,9 @@ impl Rank {
         self.board.failed(self.rank, reason.clone());
         handle.failure = Some(reason);
         let raw = std::mem::replace(&mut handle.raw, std::ptr::null_mut());
-        if !raw.is_null() && self.rocm.state().stream.bind().is_ok() {
+        if !raw.is_null() {
+            // Others would wait for ever for operations that were not aborted.
+            let _ = self.rocm.state().stream.bind();
             // SAFETY: a live handle, which is not used again.
             let _ = unsafe { ncclCommAbort(raw) };
         }
