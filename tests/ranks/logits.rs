@@ -19,7 +19,7 @@ const BOUND_F16: f32 = 1e-2;
 const BOUND_QUANTIZED: f32 = 2e-2;
 
 /// Computes prompts in chunks, beside others and after a shared one, and decoding steps.
-fn logits(model: impl StepModel) -> Vec<Vec<f32>> {
+pub fn logits(model: impl StepModel) -> Vec<Vec<f32>> {
     let mut runner = Runner::new(model, &[40, 30, 25]);
     let mut all = runner.step(&[(0, 7, false), (1, 5, true)]);
     all.extend(runner.step(&[(1, 1, true), (0, 20, true)]));

@@ -7,6 +7,7 @@ mod files;
 mod graphs;
 mod logits;
 mod models;
+mod processes;
 mod refused;
 #[path = "../../workers/llm-engine/tests/model/steps.rs"]
 #[allow(dead_code, reason = "shared with the tests of the decoder")]
