@@ -1,6 +1,5 @@
 //! Address under which other machines reach the worker.
 
-use crate::arguments::http_url;
 use axum::http::Uri;
 use axum::http::uri::Authority;
 use std::io;
@@ -26,6 +25,18 @@ pub(crate) fn advertised(bound: SocketAddr, given: Option<&str>, url: &str) -> S
             tracing::warn!(%error, "cannot determine this machine's address; set --advertise-address");
             bound.to_string()
         }
+    }
+}
+
+/// Checks that `text` is an HTTP or HTTPS URL and returns it.
+///
+/// # Errors
+/// The text is not a URL or has another scheme.
+pub fn http_url(text: &str) -> Result<String, String> {
+    let uri: Uri = text.parse().map_err(|error| format!("is not a valid URL: {error}"))?;
+    match uri.scheme_str() {
+        Some("http" | "https") => Ok(text.to_owned()),
+        _ => Err("must begin with http:// or https://".to_owned()),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Command-line arguments shared by all workers. Each can also be set by an environment variable in upper case.
 
 use crate::advertise::address;
+pub use crate::advertise::http_url;
 use crate::auth::Token;
-use axum::http::{HeaderValue, Uri};
+use axum::http::HeaderValue;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Command, CommandFactory, FromArgMatches};
 use std::net::IpAddr;
@@ -175,17 +176,5 @@ fn worker_name(text: &str) -> Result<String, String> {
     match (1..=MAX_WORKER_NAME).contains(&text.len()) && text.bytes().all(is_allowed) {
         true => Ok(text.to_owned()),
         false => Err(format!("must be 1 to {MAX_WORKER_NAME} of the characters A-Z, a-z, 0-9, -, _ and .")),
-    }
-}
-
-/// Checks that `text` is an HTTP or HTTPS URL and returns it.
-///
-/// # Errors
-/// The text is not a URL or has another scheme.
-pub fn http_url(text: &str) -> Result<String, String> {
-    let uri: Uri = text.parse().map_err(|error| format!("is not a valid URL: {error}"))?;
-    match uri.scheme_str() {
-        Some("http" | "https") => Ok(text.to_owned()),
-        _ => Err("must begin with http:// or https://".to_owned()),
     }
 }

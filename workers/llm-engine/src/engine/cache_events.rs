@@ -1,7 +1,7 @@
 //! Record of the full blocks that enter and leave the cache. Gateways use it to send a prompt where its prefix is cached.
 use sha2::{Digest, Sha256};
 
-use super::blocks::BlockTokens;
+use crate::step::BLOCK_SIZE;
 
 /// Change to the full blocks in the cache. Blocks are named by hashes, which are equal in all processes for equal tokens
 /// from the start of the sequence and the same salt.
@@ -34,7 +34,7 @@ pub fn seed(salt: u128) -> u64 {
 }
 
 /// Returns the hash of a block; `previous` is that of the block before it, or the [`seed`].
-pub fn block_hash(previous: u64, tokens: &BlockTokens) -> u64 {
+pub fn block_hash(previous: u64, tokens: &[u32; BLOCK_SIZE]) -> u64 {
     let hasher = Sha256::new().chain_update(previous.to_be_bytes());
     leading_bits(tokens.iter().fold(hasher, |hasher, token| hasher.chain_update(token.to_be_bytes())))
 }
@@ -44,7 +44,12 @@ fn leading_bits(hasher: Sha256) -> u64 {
 }
 
 /// Appends a stored block, to the last event if it continues that one's blocks.
-pub(super) fn push_stored(events: &mut Vec<CacheEvent>, hash: u64, parent: Option<u64>, block: &BlockTokens) {
+pub(super) fn push_stored(
+    events: &mut Vec<CacheEvent>,
+    hash: u64,
+    parent: Option<u64>,
+    block: &[u32; BLOCK_SIZE],
+) {
     match events.last_mut() {
         Some(CacheEvent::Stored { hashes, tokens, .. }) if hashes.last().copied() == parent => {
             hashes.push(hash);
@@ -65,12 +70,11 @@ pub(super) fn push_removed(events: &mut Vec<CacheEvent>, hash: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::BLOCK_SIZE;
 
     /// Gateways keep hashes while workers are replaced, so another version must compute the same ones.
     #[test]
     fn hashes_are_the_same_in_every_process() {
-        let tokens: BlockTokens = std::array::from_fn(|place| place as u32);
+        let tokens: [u32; BLOCK_SIZE] = std::array::from_fn(|place| place as u32);
         let first = block_hash(seed(0), &tokens);
         assert_eq!((first, block_hash(first, &tokens)), (FIRST, SECOND));
         assert_ne!(block_hash(seed(1), &tokens), first);

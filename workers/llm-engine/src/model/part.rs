@@ -17,7 +17,24 @@ use candle_nn::tensor_parallel;
 
 use super::config::{DecoderConfig, QueryKeyNorm};
 use super::roles::Role;
-use super::weights::TensorRows;
+
+/// A range of rows of a tensor.
+#[derive(Clone, Debug)]
+pub struct TensorRows {
+    /// Role of the tensor.
+    pub role: Role,
+    /// Rows to read.
+    pub rows: Range<usize>,
+    /// Number of rows that the tensor must have.
+    pub total_rows: usize,
+}
+
+impl TensorRows {
+    /// Selects all `rows` rows of a tensor.
+    pub fn whole(role: Role, rows: usize) -> Self {
+        Self { role, rows: 0..rows, total_rows: rows }
+    }
+}
 
 /// Part of a decoder.
 #[derive(Clone, Debug)]

@@ -17,9 +17,9 @@ use model_thread::{ModelThread, catch_panic, error_summary};
 
 use super::decoder::Decoder;
 use super::files::ModelFiles;
+use super::loading::{LoadOptions, free_bytes, load_files};
 use super::packed::packed_step;
 use super::part::Part;
-use super::{LoadOptions, free_bytes, load_files};
 use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
 
 /// A decoder of which each device has a part.

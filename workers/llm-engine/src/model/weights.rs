@@ -8,29 +8,11 @@ use candle_core::{DType, Device, Tensor};
 use super::config::NormKind;
 use super::files::{Description, Format, ModelFiles};
 use super::layers::{Embedding, Linear, Matrix, Norm};
-use super::part::Part;
+use super::part::{Part, TensorRows};
 use super::roles::Role;
 
 mod experts;
 mod latent;
-
-/// A range of rows of a tensor.
-#[derive(Clone, Debug)]
-pub struct TensorRows {
-    /// Role of the tensor.
-    pub role: Role,
-    /// Rows to read.
-    pub rows: Range<usize>,
-    /// Number of rows that the tensor must have.
-    pub total_rows: usize,
-}
-
-impl TensorRows {
-    /// Selects all `rows` rows of a tensor.
-    pub fn whole(role: Role, rows: usize) -> Self {
-        Self { role, rows: 0..rows, total_rows: rows }
-    }
-}
 
 /// Elements of a tensor that are read together.
 #[derive(Clone, Debug)]

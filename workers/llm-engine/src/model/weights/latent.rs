@@ -1,11 +1,12 @@
 //! Loading of latent attention.
 use anyhow::Result;
 
-use super::{Matrix, Piece, TensorRows, Weights};
+use super::{Matrix, Piece, Weights};
 use crate::model::config::LatentConfig;
 use crate::model::config::NormKind;
 use crate::model::latent::{Expansion, LatentProjections};
 use crate::model::layers::Linear;
+use crate::model::part::TensorRows;
 use crate::model::roles::Role;
 
 impl Weights<'_> {

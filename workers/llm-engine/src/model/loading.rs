@@ -1,0 +1,294 @@
+//! Loading of decoders and encoders: options, data types, and sizes of the cache.
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device};
+use serde_json::Value;
+
+use super::config::{self, DecoderConfig};
+use super::decoder::{Decoder, Types};
+use super::encoder::config::EncoderConfig;
+use super::encoder::{Encoder, EncoderTypes};
+use super::files::{Description, ModelFiles};
+use super::part::Part;
+use super::pooling::EmbeddingHead;
+use super::sentence::{self, ScoreRows, SentenceModules};
+use super::weights::Weights;
+use super::{cache, families};
+
+/// Cache size in bytes if neither the options nor the device determine it.
+const DEFAULT_CACHE_BYTES: usize = 512 << 20;
+/// Percentage of free device memory used for weights and cache; the rest is for temporary tensors.
+#[cfg(feature = "rocm")]
+const CACHE_PERCENT: usize = 85;
+
+/// Options for loading a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadOptions {
+    /// Data type of float weights and hidden states. `None` uses the type in the files on a GPU, and f32 on the
+    /// CPU and for the hidden states of quantized GGUF files.
+    pub dtype: Option<DType>,
+    /// Data type of the cache, in which attention is computed. `None` uses that of the hidden states, but f16 for
+    /// quantized GGUF files on a GPU.
+    pub cache_dtype: Option<DType>,
+    /// Cache size of each device in bytes. `None` uses the free device memory less a margin (CPU: 512 MiB).
+    pub cache_bytes: Option<usize>,
+    /// Memory of each device for weights and cache in bytes. `None` uses the free device memory less a margin.
+    pub memory_bytes: Option<usize>,
+    /// Maximum context length in tokens. `None` uses the model's own.
+    pub context: Option<usize>,
+    /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
+    pub max_contexts: Option<usize>,
+    /// If true, decoding steps are launched kernel by kernel instead of as graphs.
+    pub no_graphs: bool,
+    /// Sizes of a draft model, for which the cache and the memory leave space.
+    pub beside: Option<ModelSizes>,
+}
+
+/// Sizes of a model in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelSizes {
+    /// Weights.
+    pub weights: usize,
+    /// One block of the cache.
+    pub cache_block: usize,
+}
+
+/// Returns the sizes of the decoder at `path`, without loading it.
+///
+/// # Errors
+/// See [`load_decoder`].
+pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<ModelSizes> {
+    let mut files = ModelFiles::open(path)?;
+    let (config, declared) = read_config(&mut files)?;
+    let types = types(&files, declared, device, options)?;
+    let cache_block = cache::block_bytes(&config, types.cache);
+    Ok(ModelSizes { weights: files.bytes_as(types.matrices), cache_block })
+}
+
+/// Loads only the decoder, without a tokenizer.
+///
+/// # Errors
+/// Returns an error that names the file and the invalid field or tensor, or if memory runs out.
+pub fn load_decoder(
+    path: &Path,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Decoder> {
+    Ok(load_files(ModelFiles::open(path)?, Part::whole(), device, options, progress)?.0)
+}
+
+/// Like [`load_decoder`], for the part of a rank. All ranks must pass options that result in caches of the same size:
+/// [`LoadOptions::cache_bytes`] or [`LoadOptions::memory_bytes`].
+///
+/// # Errors
+/// See [`load_decoder`]. Also if the ranks cannot divide the model.
+pub fn load_part(
+    path: &Path,
+    part: Part,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Decoder> {
+    Ok(load_files(ModelFiles::open(path)?, part, device, options, progress)?.0)
+}
+
+pub(super) fn load_encoder(
+    mut config: EncoderConfig,
+    mut files: ModelFiles,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<(Encoder, usize)> {
+    let path = files.path().display().to_string();
+    if let Some(context) = options.context {
+        ensure!(context > 0, "context length must be at least 1");
+        config.context = context.min(config.context);
+    }
+    let declared = match &files.description {
+        Description::Config(config) => declared_type(config),
+        Description::Metadata(_) => None,
+    };
+    let Types { states, matrices, .. } = types(&files, declared, device, options)?;
+    let bytes = files.bytes_as(matrices);
+    let encoder = Encoder::load(config, &mut files, EncoderTypes { states, matrices }, device, progress);
+    let encoder = encoder.with_context(|| format!("cannot load {path}"))?;
+    device.synchronize()?;
+    progress(1.0);
+    Ok((encoder, bytes))
+}
+
+/// Returns the decoder, the sizes of the device's weights and cache in bytes, and the context length of its configuration.
+pub(super) fn load_files(
+    mut files: ModelFiles,
+    mut part: Part,
+    device: &Device,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<(Decoder, [usize; 2], usize)> {
+    let path = files.path().display().to_string();
+    let (config, declared) = read_config(&mut files).with_context(|| path.clone())?;
+    let mut config = part.divide(config).with_context(|| path.clone())?;
+    let trained_context = config.context;
+    if let Some(context) = options.context {
+        ensure!(context > 0, "context length must be at least 1");
+        config.context = context.min(config.context);
+    }
+    let modules = SentenceModules::of(&files).with_context(|| path.clone())?;
+    let score = ScoreRows::of(&files).with_context(|| path.clone())?;
+    if let Description::Config(_) = &files.description
+        && (modules.is_some() || score.is_some())
+        && let Some(limit) = sentence::max_tokens(files.path())?
+    {
+        config.context = config.context.min(limit);
+    }
+    // The output head and the cache of embedding models and rerankers are not used.
+    let embeds_only = modules.is_some() || score.is_some() || config.bidirectional;
+    let is_tied = config.tied_embeddings;
+    config.tied_embeddings |= embeds_only;
+    let types = types(&files, declared, device, options)?;
+    // The cache size is checked before the weights are loaded, which takes long.
+    let weights = files.bytes_as(types.matrices).div_ceil(part.ranks());
+    let bytes = match options.cache_bytes {
+        Some(bytes) => bytes,
+        None => {
+            let all = weights + options.beside.map_or(0, |beside| beside.weights);
+            let free = options.memory_bytes.map_or_else(|| free_bytes(device), |bytes| Ok(Some(bytes)))?;
+            free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
+        }
+    };
+    let block = cache::block_bytes(&config, types.cache);
+    let bytes = match options.beside {
+        // Both caches have as many blocks.
+        Some(beside) => bytes / (block + beside.cache_block).max(1) * block,
+        None => bytes,
+    };
+    let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
+    let blocks = match embeds_only {
+        true => 1,
+        false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
+    };
+    let bytes = [weights, blocks * block];
+    let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
+    let mut weights = weights.with_names(config.names).with_part(&part);
+    let decoder = Decoder::load(config, &mut weights, blocks, types, device)
+        .with_context(|| format!("cannot load {path}"))?;
+    let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
+    let hidden = decoder.config().hidden;
+    let decoder = match (score, modules) {
+        (Some(score), _) => {
+            let head = score_head(&score, decoder.config(), &mut weights, is_tied);
+            decoder.for_scores(head.with_context(|| path.clone())?)
+        }
+        (None, Some(modules)) => {
+            let head = EmbeddingHead::load(&modules, hidden, device);
+            decoder.for_embeddings(head.with_context(|| path.clone())?)
+        }
+        (None, None) if embeds_only => decoder.for_embeddings(EmbeddingHead::mean(hidden)),
+        (None, None) => decoder,
+    };
+    device.synchronize()?;
+    progress(1.0);
+    Ok((decoder, bytes, trained_context))
+}
+
+/// Loads the head of a decoder that scores pairs of texts.
+fn score_head(
+    score: &ScoreRows,
+    config: &DecoderConfig,
+    weights: &mut Weights,
+    is_tied: bool,
+) -> Result<EmbeddingHead> {
+    ensure!(
+        score.matrix.is_some() || (config.logit_softcap.is_none() && config.logit_scale.is_none()),
+        "scores of models with capped or scaled logits are not supported"
+    );
+    let mut row = |row| weights.row(score.matrix, is_tied, row, config.hidden);
+    let yes = row(score.yes)?;
+    let weight = match score.no {
+        Some(no) => (yes - row(no)?)?,
+        None => yes,
+    };
+    Ok(EmbeddingHead::score(weight, score.sigmoid))
+}
+
+/// Chooses the data types from the options, from the type that config.json declares, and from the tensors of a GGUF file.
+///
+/// # Errors
+/// Returns an error for a type that the device does not support.
+fn types(
+    files: &ModelFiles,
+    declared: Option<DType>,
+    device: &Device,
+    options: LoadOptions,
+) -> Result<Types> {
+    let is_gguf = matches!(files.description, Description::Metadata(_)) && !device.is_cpu();
+    let stored = if is_gguf { files.float_type() } else { declared.filter(|_| !device.is_cpu()) };
+    let states = options.dtype.or(stored).unwrap_or(DType::F32);
+    let is_quantized = is_gguf && stored.is_none();
+    let matrices = match (options.dtype, is_gguf) {
+        (None, true) => None,
+        _ => Some(states),
+    };
+    let cache = match options.cache_dtype {
+        Some(dtype) => dtype,
+        None if is_quantized && states == DType::F32 => DType::F16,
+        None => states,
+    };
+    for dtype in [states, cache] {
+        let supported =
+            matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
+        ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
+    }
+    Ok(Types { states, matrices, cache })
+}
+
+/// Reads the configuration and the data type that the files declare.
+fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<DType>)> {
+    match &files.description {
+        Description::Config(config) => {
+            let family = families::from_config(config)?;
+            let text = families::text_of_config(config);
+            let dtype = declared_type(config);
+            Ok((DecoderConfig::from_json(family, text).context("config.json")?, dtype))
+        }
+        Description::Metadata(_) => {
+            let (family, fields) = read_metadata(files)?;
+            Ok((DecoderConfig::from_json(family, &fields).context("the metadata")?, None))
+        }
+    }
+}
+
+/// Returns the 16-bit type that a config.json declares.
+fn declared_type(config: &Value) -> Option<DType> {
+    let text = families::text_of_config(config);
+    let names = [&config["torch_dtype"], &config["dtype"], &text["torch_dtype"], &text["dtype"]];
+    let named = |name, dtype| names.iter().any(|value| **value == name).then_some(dtype);
+    named("bfloat16", DType::BF16).or_else(|| named("float16", DType::F16))
+}
+
+fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
+    let names = ["rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight"];
+    let mut floats = Vec::with_capacity(names.len());
+    for name in names {
+        floats.push((name, files.floats(name)?));
+    }
+    let Description::Metadata(content) = &files.description else {
+        bail!("{} is not a GGUF file", files.path().display())
+    };
+    let read =
+        |name: &str| floats.iter().find(|(known, _)| *known == name).and_then(|(_, list)| list.clone());
+    families::from_gguf(content, read)
+}
+
+/// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.
+pub(super) fn free_bytes(device: &Device) -> Result<Option<usize>> {
+    #[cfg(feature = "rocm")]
+    if let Device::Rocm(device) = device {
+        let free = device.free_memory()?.saturating_sub(device.memory_reserve());
+        return Ok(Some(free / 100 * CACHE_PERCENT));
+    }
+    let _ = device;
+    Ok(None)
+}
