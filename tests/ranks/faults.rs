@@ -57,8 +57,8 @@ fn every_fault_of_a_rank_ends_all_requests_with_its_name() {
     let calls: Vec<u64> = calls.collect();
     for (fault, deadline, every) in [
         (CollectiveFault::Dies, LONG, 1),
-        (CollectiveFault::Count, LONG, 1),
-        (CollectiveFault::Async, LONG, 1),
+        (CollectiveFault::Count, LONG, 3),
+        (CollectiveFault::Async, LONG, 3),
         (CollectiveFault::Late, SHORT, 3),
     ] {
         let calls = calls.iter().step_by(every);
