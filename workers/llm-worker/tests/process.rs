@@ -3,12 +3,16 @@
 
 #[path = "http/tiny_llama.rs"]
 mod tiny_llama;
+#[path = "http/worker_process.rs"]
+mod worker_process;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use worker_process::{END, answer, start};
 
 fn worker(folder: &Path) -> Command {
     let mut worker = Command::new(env!("CARGO_BIN_EXE_llm-worker-cpu"));
@@ -81,31 +85,16 @@ fn a_client_over_its_limit_does_not_disable_the_worker_behind_nginx() {
     assert_eq!(conditions, ["proxy_next_upstream error http_503 non_idempotent;"]);
 }
 
-fn answer(address: &str, request: &str) -> String {
-    let mut client = TcpStream::connect(address).unwrap();
-    client.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 #[test]
 fn a_draft_model_is_loaded_if_its_vocabulary_fits() {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     let config = |draft: &Path| format!("{{\"model\": {draft:?}}}");
     let mut running = worker(folder.path());
-    let mut running = running.args(["--speculative-config", &config(folder.path())]).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit("http://").next().unwrap();
-    let end = "Host: localhost\r\nConnection: close\r\n";
-    while !answer(address, &format!("GET /ready HTTP/1.1\r\n{end}\r\n")).starts_with("HTTP/1.1 200") {
-        assert_eq!(running.try_wait().unwrap(), None);
-    }
+    let (mut running, address) = start(running.args(["--speculative-config", &config(folder.path())]));
     let body = "{\"prompt\": \"Once upon a time\", \"max_tokens\": 20, \"ignore_eos\": true}";
     let head = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
-    let text = answer(address, &format!("POST /v1/completions HTTP/1.1\r\n{end}{head}\r\n{body}"));
+    let text = answer(&address, &format!("POST /v1/completions HTTP/1.1\r\n{END}{head}\r\n{body}"));
     running.kill().unwrap();
     running.wait().unwrap();
     // The model predicts itself.

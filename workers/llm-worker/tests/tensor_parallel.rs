@@ -4,15 +4,14 @@
 #[path = "http/tiny_llama.rs"]
 #[allow(dead_code, reason = "shared with the tests of the API")]
 mod tiny_llama;
+#[path = "http/worker_process.rs"]
+mod worker_process;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-
-const END: &str = "Host: localhost\r\nConnection: close\r\n";
+use worker_process::{END, answer, start};
 
 fn worker(folder: &Path, ranks: usize) -> Command {
     let mut worker = Command::new(env!("CARGO_BIN_EXE_llm-worker-rocm"));
@@ -28,26 +27,6 @@ fn worker(folder: &Path, ranks: usize) -> Command {
     worker.arg(folder).env("CANDLE_ROCM_DRIVER", "emulator:gfx1100,gfx1100");
     worker.stdout(Stdio::piped()).stderr(Stdio::piped());
     worker
-}
-
-fn answer(address: &str, request: &str) -> String {
-    let mut client = TcpStream::connect(address).unwrap();
-    client.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-/// Starts a worker, and returns it with its address once it is ready.
-fn start(mut worker: Command) -> (Child, String) {
-    let mut running = worker.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit("http://").next().unwrap().to_owned();
-    while !answer(&address, &format!("GET /ready HTTP/1.1\r\n{END}\r\n")).starts_with("HTTP/1.1 200") {
-        assert_eq!(running.try_wait().unwrap(), None);
-    }
-    (running, address)
 }
 
 fn chat(address: &str, tokens: usize, stream: bool) -> String {
@@ -67,7 +46,7 @@ fn two_gpus_answer_like_one() {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     let on = |ranks: usize| {
-        let (mut running, address) = start(worker(folder.path(), ranks));
+        let (mut running, address) = start(&mut worker(folder.path(), ranks));
         let chat = chat(&address, 12, false);
         let metrics = answer(&address, &format!("GET /metrics HTTP/1.1\r\n{END}\r\n"));
         running.kill().unwrap();
@@ -100,7 +79,7 @@ fn a_lost_rank_ends_the_worker_with_one_reason() {
     let mut worker = worker(folder.path(), 2);
     // Warming up takes two steps of six operations.
     worker.env("CANDLE_ROCM_EMULATOR", "collective=dies:1:40");
-    let (running, address) = start(worker);
+    let (running, address) = start(&mut worker);
     let events = chat(&address, 100, true);
     let last = events.lines().rfind(|line| line.starts_with("data: {"));
     assert!(last.is_some_and(|event| event.contains("\"error\"") && event.contains("rank 1")), "{events}");
