@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -93,7 +94,8 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R
     Ok(std::mem::take(&mut *lock()).into_values().collect())
 }
 
-/// Runs a program as `cargo test` does, in the folder of its package, and prints its output. Returns its name, whether all tests passed, and its output.
+/// Runs a program as `cargo test` does, in the folder of its package, and prints its output and its duration. Returns its
+/// name, whether all tests passed, and its output.
 fn run_one(message: &Value, variables: &[(&str, &str)]) -> Result<(String, bool, String)> {
     let text = |value: &Value| value.as_str().map(str::to_owned).context("cargo's message lacks a path");
     let (program, manifest) = (text(&message["executable"])?, text(&message["manifest_path"])?);
@@ -101,9 +103,11 @@ fn run_one(message: &Value, variables: &[(&str, &str)]) -> Result<(String, bool,
     let name = Path::new(&source).strip_prefix(process::root()).unwrap_or(Path::new(&source));
     let mut command = process::without_cargo_variables(Command::new(&program));
     command.envs(variables.iter().copied()).current_dir(Path::new(&manifest).with_file_name(""));
+    let begin = Instant::now();
     let (is_passed, output) = output(&mut command)?;
+    let seconds = begin.elapsed().as_secs();
     let name = format!("{} ({program})", name.display());
-    print!("     Running {name}\n{output}");
+    print!("     Running {name}, took {seconds} s\n{output}");
     Ok((name, is_passed, output))
 }
 

@@ -164,7 +164,7 @@ mod tests {
         const SECTION: usize = 64;
         const SYMBOL: usize = 24;
         const HEADER: usize = 64;
-        let mut symbols = vec![0; 2 * SYMBOL];
+        let mut symbols = [0; 2 * SYMBOL];
         symbols[SYMBOL] = 1;
         let mut names = b"\0".to_vec();
         let mut table = vec![0; SECTION];
