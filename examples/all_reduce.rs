@@ -29,6 +29,9 @@ struct Args {
     /// Minimum time of a measurement in milliseconds.
     #[arg(long, default_value_t = 500)]
     milliseconds: u64,
+    /// Replay the operations in a graph, as steps of the engine do.
+    #[arg(long)]
+    graph: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -62,6 +65,8 @@ fn parse_bytes(text: &str) -> Result<usize> {
 /// Number of operations before the measurement.
 const WARM_UP: usize = 5;
 const MAX_OPERATIONS: usize = 20_000;
+/// Number of operations in a graph.
+const CAPTURED: usize = 32;
 
 /// Returns the value that rank `rank` adds to each sum. All sums are exact in every type.
 fn summand(rank: usize) -> f64 {
@@ -85,23 +90,42 @@ fn measure(rank: &Communicator, bytes: usize, args: &Args) -> Result<Duration> {
     let dtype = args.dtype.dtype();
     let elements = bytes / dtype.size_in_bytes();
     let x = Tensor::full(summand(rank.rank()) as f32, elements, rank.device())?.to_dtype(dtype)?;
-    let repeat = |operations: usize| -> Result<(Duration, Tensor)> {
-        // All ranks begin at the same time.
+    let operations_in_a_row = |count: usize| -> candle_core::Result<Tensor> {
         let mut sum = rank.all_reduce(&x, ReduceOp::Sum)?;
-        rank.device().synchronize()?;
-        let begun = Instant::now();
-        for _ in 0..operations {
+        for _ in 1..count {
             sum = rank.all_reduce(&x, ReduceOp::Sum)?;
         }
+        Ok(sum)
+    };
+    // The first operation connects the ranks, which a capture cannot do.
+    operations_in_a_row(1)?;
+    let capture = || rank.device().as_rocm_device()?.capture(|| operations_in_a_row(CAPTURED));
+    let graph = args.graph.then(capture).transpose()?;
+    let repeat = |operations: usize| -> Result<(Duration, Tensor)> {
+        // All ranks begin at the same time.
+        operations_in_a_row(1)?;
+        rank.device().synchronize()?;
+        let begun = Instant::now();
+        let sum = match &graph {
+            Some((graph, sum)) => {
+                for _ in 0..operations / CAPTURED {
+                    graph.replay()?;
+                }
+                sum.clone()
+            }
+            None => operations_in_a_row(operations)?,
+        };
         rank.device().synchronize()?;
         Ok((begun.elapsed(), sum))
     };
-    let (time, sum) = repeat(WARM_UP)?;
+    let done = if args.graph { CAPTURED } else { WARM_UP };
+    let (time, sum) = repeat(done)?;
     check(&sum, rank.world_size())?;
     // All ranks must make as many operations: the greatest number that one of them needs.
     let target = Duration::from_millis(args.milliseconds).as_secs_f64();
-    let wanted = (target * WARM_UP as f64 / time.as_secs_f64().max(1e-9)).ceil() as usize;
-    let wanted = Tensor::new(&[wanted.clamp(WARM_UP, MAX_OPERATIONS) as u32], rank.device())?;
+    let wanted = (target * done as f64 / time.as_secs_f64().max(1e-9)).ceil() as usize;
+    let wanted = wanted.clamp(1, MAX_OPERATIONS).next_multiple_of(done) as u32;
+    let wanted = Tensor::new(&[wanted], rank.device())?;
     let operations = rank.all_reduce(&wanted, ReduceOp::Max)?.to_vec1::<u32>()?[0] as usize;
     let (time, sum) = repeat(operations)?;
     check(&sum, rank.world_size())?;

@@ -10,10 +10,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Variable with the rank, the number of ranks, the rank that ends early (or none), and the place of the unique id.
+/// Variable with the rank, the number of ranks, how a rank ends early (`exit:RANK`, `abort:RANK` or `none`), and the place
+/// of the unique id.
 const CHILD: &str = "COLLECTIVE_TEST_RANK";
-/// Exit code of a rank that ends early.
-const ENDED_EARLY: i32 = 7;
+/// Exit code of a rank that exits early.
+const EXITED_EARLY: i32 = 7;
 /// No test waits for so long.
 const LONG: Duration = Duration::from_secs(300);
 
@@ -33,8 +34,13 @@ fn rank_of_a_process() -> Result<()> {
     communicator.set_deadline(LONG);
     let x = Tensor::full(rank as f32 + 1., 70_001, communicator.device())?;
     for step in 0..4 {
-        if step == 2 && ends == rank.to_string() {
-            std::process::exit(ENDED_EARLY);
+        match ends.split_once(':') {
+            Some((how, ending)) if step == 2 && ending == rank.to_string() => match how {
+                "exit" => std::process::exit(EXITED_EARLY),
+                // Ends by a signal, as a process that the system kills.
+                _ => std::process::abort(),
+            },
+            _ => {}
         }
         let sum = communicator.all_reduce(&x, ReduceOp::Sum)?;
         let expected = (world_size * (world_size + 1) / 2) as f32;
@@ -89,15 +95,15 @@ fn processes_compute_together() -> Result<()> {
 #[serial]
 fn a_process_that_ends_is_named_by_the_others() -> Result<()> {
     let world_size = (*SELECTED).min(3);
-    for ends in ["0".to_owned(), (world_size - 1).to_string()] {
-        let outputs = run(world_size, &ends, &free_address()?)?;
+    for (how, ending, code) in [("exit", 0, Some(EXITED_EARLY)), ("abort", world_size - 1, None)] {
+        let outputs = run(world_size, &format!("{how}:{ending}"), &free_address()?)?;
         for (rank, output) in outputs.iter().enumerate() {
-            if rank.to_string() == ends {
-                assert_eq!(output.status.code(), Some(ENDED_EARLY), "{}", text(output));
+            if rank == ending {
+                assert_eq!(output.status.code(), code, "{}", text(output));
                 continue;
             }
             let text = text(output);
-            let named = text.contains(&format!("rank {ends} (process")) && text.contains("has ended");
+            let named = text.contains(&format!("rank {ending} (process")) && text.contains("has ended");
             assert!(!output.status.success() && named, "{text}");
         }
     }

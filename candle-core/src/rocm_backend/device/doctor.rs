@@ -2,7 +2,7 @@
 use super::device::RocmDevice;
 use super::graph_faults::GraphState;
 use super::memory::memory_pools;
-use super::properties::{pci_address, properties};
+use super::properties::{can_access_peer, pci_address, properties};
 use super::traps::{Facts, Gpu, KnownProblem};
 use crate::rocm_backend::stream::memory::{system_file, MemoryPools, PoolSize};
 use crate::{DType, Device, Result, Tensor};
@@ -244,7 +244,7 @@ fn known_problems(gpus: &[GpuReport], hip: Option<i32>) -> Vec<KnownProblem> {
     });
     let gpus: Vec<Gpu> = gpus.collect();
     let variable = |name: &str| std::env::var(name).ok();
-    Facts { file: &system_file, variable: &variable, hip }.problems(&gpus)
+    Facts { file: &system_file, variable: &variable, hip, can_access: &can_access_peer }.problems(&gpus)
 }
 
 /// Returns the free and total memory of a GPU that failed its self-test or has no kernels.

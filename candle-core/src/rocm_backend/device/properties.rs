@@ -42,12 +42,29 @@ pub(super) fn pci_address(ordinal: usize) -> Option<String> {
         bindings::hipDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as i32, ordinal as i32)
     };
     if code != bindings::hipError_t_hipSuccess {
-        // Not every driver implements this call. Clear the last error so that an unrelated call does not return it.
-        let _ = hip::get_last_error();
-        let _ = rocm_loader::last_error();
+        // Not every driver implements this call.
+        clear_last_error();
         return None;
     }
     Some(CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?.to_ascii_lowercase())
+}
+
+/// Returns whether GPU `from` can access the memory of GPU `to`; `None` if HIP cannot tell.
+pub(super) fn can_access_peer(from: usize, to: usize) -> Option<bool> {
+    let mut can_access = 0;
+    // SAFETY: HIP writes one integer.
+    let code = unsafe { bindings::hipDeviceCanAccessPeer(&mut can_access, from as i32, to as i32) };
+    if code != bindings::hipError_t_hipSuccess {
+        clear_last_error();
+        return None;
+    }
+    Some(can_access != 0)
+}
+
+/// Clears the last error, so that an unrelated call does not return it.
+fn clear_last_error() {
+    let _ = hip::get_last_error();
+    let _ = rocm_loader::last_error();
 }
 
 /// Searches the folder `drm` for a connector, such as `card0/card0-DP-1/status`, that is connected.

@@ -19,6 +19,8 @@ pub(super) struct Facts<'a> {
     pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
     /// Version of the HIP runtime: major * 10_000_000 + minor * 100_000 + patch.
     pub(super) hip: Option<i32>,
+    /// Returns whether the first GPU can access the second one's memory; `None` if that is unknown.
+    pub(super) can_access: &'a dyn Fn(usize, usize) -> Option<bool>,
 }
 
 /// Facts about one GPU.
@@ -54,6 +56,7 @@ impl Facts<'_> {
             problems.extend(found.map(of_gpu));
         }
         problems.extend(self.translated(gpus));
+        problems.extend(self.without_peer_access(gpus));
         problems
     }
 
@@ -140,6 +143,31 @@ impl Facts<'_> {
         let source = "https://github.com/ROCm/rccl/issues/1129";
         (count > 1).then_some(KnownProblem { ordinal: None, text, source })
     }
+
+    /// Returns the first pair of cards with access in one direction only, or else the first pair without access.
+    fn without_peer_access(&self, gpus: &[Gpu]) -> Option<KnownProblem> {
+        let cards: Vec<usize> = gpus.iter().filter(|gpu| !gpu.integrated).map(|gpu| gpu.ordinal).collect();
+        let pairs = cards.iter().enumerate().flat_map(|(i, a)| cards[i + 1..].iter().map(move |b| (*a, *b)));
+        let access = |(a, b)| Some((a, b, (self.can_access)(a, b)?, (self.can_access)(b, a)?));
+        let pairs: Vec<_> = pairs.filter_map(access).collect();
+        let one_way = pairs.iter().find(|(_, _, forth, back)| forth != back).map(|&(a, b, forth, _)| {
+            let (from, to) = if forth { (a, b) } else { (b, a) };
+            let text = format!(
+                "rocm:{from} can access the memory of rocm:{to}, but not the other way round, so RCCL may fail to connect \
+                 them: set NCCL_P2P_DISABLE=1, or enable Above 4G Decoding and Resizable BAR in the firmware"
+            );
+            (text, "https://github.com/ROCm/rocm-systems/issues/10586")
+        });
+        let neither = || {
+            let (a, b, ..) = pairs.iter().find(|(_, _, forth, back)| !forth && !back)?;
+            let text = format!(
+                "rocm:{a} and rocm:{b} have no peer access, so data between them goes through the host's memory: enable Above \
+                 4G Decoding and Resizable BAR in the firmware, and use a Linux with CONFIG_HSA_AMD_P2P"
+            );
+            Some((text, "https://github.com/ROCm/legacy-rocm-build/issues/579"))
+        };
+        one_way.or_else(neither).map(|(text, source)| KnownProblem { ordinal: None, text, source })
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +181,8 @@ mod tests {
     fn problems(entries: &[(&str, &str)], gpus: &[Gpu]) -> Vec<KnownProblem> {
         let lookup =
             |name: &str| entries.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
-        Facts { file: &lookup, variable: &lookup, hip: Some(71_326_154) }.problems(gpus)
+        let hip = Some(71_326_154);
+        Facts { file: &lookup, variable: &lookup, hip, can_access: &|_, _| Some(true) }.problems(gpus)
     }
 
     #[track_caller]
@@ -209,7 +238,9 @@ mod tests {
     fn scratch_memory_is_named_on_gfx90a_only() {
         assert_only(&problems(&[], &[gpu("gfx90a")]), &["HSA_NO_SCRATCH_RECLAIM=1"]);
         assert_eq!(problems(&[("HSA_NO_SCRATCH_RECLAIM", "1")], &[gpu("gfx90a")]), []);
-        let older = Facts { file: &|_| None, variable: &|_| None, hip: Some(70_226_015) };
+        let nothing = |_: &str| None;
+        let hip = Some(70_226_015);
+        let older = Facts { file: &nothing, variable: &nothing, hip, can_access: &|_, _| None };
         assert_eq!(older.problems(&[gpu("gfx90a")]), []);
     }
 
@@ -227,5 +258,28 @@ mod tests {
         assert_eq!(problems(&kind("identity\n"), &two), []);
         assert_eq!(problems(&kind("DMA\n"), &two[..1]), []);
         assert_eq!(problems(&[], &two), []);
+    }
+
+    #[test]
+    fn cards_without_peer_access_are_named() {
+        let card =
+            |ordinal, integrated| Gpu { ordinal, arch: "gfx1100", integrated, address: "0000:03:00.0" };
+        let problems = |gpus: &[Gpu], pairs: &[(usize, usize)]| {
+            let can_access = |from, to| Some(pairs.contains(&(from, to)));
+            Facts { file: &|_| None, variable: &|_| None, hip: None, can_access: &can_access }.problems(gpus)
+        };
+        let three = [card(0, false), card(1, false), card(2, false)];
+        assert_eq!(problems(&three, &[(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]), []);
+        let neither = problems(&three, &[(0, 1), (1, 0), (0, 2), (2, 0)]);
+        assert_only(
+            &neither,
+            &["rocm:1 and rocm:2 have no peer access", "Resizable BAR", "CONFIG_HSA_AMD_P2P"],
+        );
+        // Access in one direction makes RCCL fail, so it matters more than none.
+        let one_way = problems(&three, &[(0, 1), (1, 0), (2, 1)]);
+        assert_only(&one_way, &["rocm:2 can access the memory of rocm:1, but not", "NCCL_P2P_DISABLE=1"]);
+        assert_eq!(problems(&[card(0, false), card(1, true)], &[]), []);
+        let unknown = Facts { file: &|_| None, variable: &|_| None, hip: None, can_access: &|_, _| None };
+        assert_eq!(unknown.problems(&three), []);
     }
 }
