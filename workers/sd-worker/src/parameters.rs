@@ -32,9 +32,9 @@ fields! {
         seed: u64,
         /// Number of images.
         n: usize,
-        /// ddim, pndm, euler, euler-a, heun, dpm++2m or unipc.
+        /// Name of the sampling method, such as `dpm++2m`.
         scheduler: String,
-        /// If true, Karras noise levels are used, except by ddim and pndm.
+        /// If true, Karras noise levels are used, except by ddim, pndm and lcm.
         karras: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,

@@ -27,6 +27,14 @@ fn published_files_are_parsed() -> Outcome {
         "StableDiffusionXLPipeline",
     )?;
     assert_eq!((turbo.method, turbo.spacing), (Method::EulerAncestral, Some(Spacing::Trailing)));
+    let lcm = SchedulerConfig::from_json(
+        &file("LCMScheduler", r#", "original_inference_steps": 40, "timestep_scaling": 9.0"#),
+        "LatentConsistencyModelPipeline",
+    )?;
+    assert_eq!((lcm.method, lcm.original_inference_steps, lcm.timestep_scaling), (Method::Lcm, 40, 9.0));
+    let sde = file("DPMSolverMultistepScheduler", r#", "algorithm_type": "sde-dpmsolver++""#);
+    let sde = SchedulerConfig::from_json(&sde, "StableDiffusionPipeline")?;
+    assert_eq!(sde.method, Method::DpmSolver2MSde);
     // A file written by Python, with a number literal that is not valid JSON.
     let dpm = SchedulerConfig::from_json(
         r#"{"_class_name": "DPMSolverMultistepScheduler", "_diffusers_version": "0.21.4",
@@ -131,7 +139,7 @@ fn unsupported_settings_are_named_in_the_error() {
     let files = [
         ("", "EOF"),
         ("[]", "invalid type"),
-        (r#"{"_class_name": "LCMScheduler"}"#, "LCMScheduler"),
+        (r#"{"_class_name": "TCDScheduler"}"#, "TCDScheduler"),
         (r#"{"_class_name": "FlowMatchEulerDiscreteScheduler"}"#, "FlowMatch"),
         (r#"{"clip_sample": true}"#, "clip_sample"),
         (r#"{"use_flow_sigmas": true}"#, "use_flow_sigmas"),
@@ -143,7 +151,6 @@ fn unsupported_settings_are_named_in_the_error() {
         assert!(error.contains(named), "{text}: {error}");
     }
     let classes = [
-        ("DPMSolverMultistepScheduler", "algorithm_type", r#""sde-dpmsolver++""#),
         ("DPMSolverMultistepScheduler", "algorithm_type", r#""sde-dpmsolver""#),
         ("DPMSolverMultistepScheduler", "algorithm_type", r#""dpmsolver""#),
         ("DPMSolverMultistepScheduler", "solver_order", "3"),

@@ -25,6 +25,11 @@ fn exact_x0(level: Level, x: f64) -> f64 {
     M + level.alpha * S * S / spread(level).powi(2) * (x - level.alpha * M)
 }
 
+/// Returns the sample for which [`exact_x0`] is `x0`.
+fn x_of(level: Level, x0: f64) -> f64 {
+    level.alpha * M + (x0 - M) * spread(level).powi(2) / (level.alpha * S * S)
+}
+
 /// Returns the exact solution at a level, for a sample `z` standard deviations from the mean.
 fn exact(level: Level, z: f64) -> f64 {
     level.alpha * M + spread(level) * z
@@ -102,7 +107,7 @@ fn alphas_match_published_values() -> Outcome {
 
 #[test]
 fn timesteps_match_diffusers() -> Outcome {
-    let cases: [(Method, Spacing, usize, &[f64]); 11] = [
+    let cases: [(Method, Spacing, usize, &[f64]); 14] = [
         (Method::Ddim, Spacing::Leading, 5, &[801.0, 601.0, 401.0, 201.0, 1.0]),
         (Method::Ddim, Spacing::Trailing, 4, &[999.0, 749.0, 499.0, 249.0]),
         (Method::Ddim, Spacing::Trailing, 3, &[999.0, 666.0, 332.0]),
@@ -114,6 +119,10 @@ fn timesteps_match_diffusers() -> Outcome {
         (Method::DpmSolver2M, Spacing::Linspace, 4, &[999.0, 749.0, 500.0, 250.0]),
         (Method::DpmSolver2M, Spacing::Leading, 4, &[801.0, 601.0, 401.0, 201.0]),
         (Method::UniPc, Spacing::Trailing, 4, &[999.0, 749.0, 499.0, 249.0]),
+        (Method::Lms, Spacing::Linspace, 5, &[999.0, 749.25, 499.5, 249.75, 0.0]),
+        // The spacing of LCM is its own.
+        (Method::Lcm, Spacing::Linspace, 4, &[999.0, 759.0, 499.0, 259.0]),
+        (Method::Lcm, Spacing::Leading, 1, &[999.0]),
     ];
     for (method, spacing, steps, expected) in cases {
         let config = SchedulerConfig { spacing: Some(spacing), ..Default::default() };
@@ -184,12 +193,55 @@ fn steps_match_textbook_formulas() -> Outcome {
         let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
         levels[i + 1].alpha * (b / a * x - (-h).exp_m1() * denoised)
     };
-    let cases: [(Method, Spacing, bool, Reference); 5] = [
+    let two_m_sde: Reference = |levels, i, x, x0s| {
+        let t = |level: Level| -level.ratio().ln();
+        if levels[i + 1].sigma == 0.0 {
+            return x0s[i];
+        }
+        let h = t(levels[i + 1]) - t(levels[i]);
+        let mut denoised = x0s[i];
+        if i > 0 {
+            let r = (t(levels[i]) - t(levels[i - 1])) / h;
+            denoised += (x0s[i] - x0s[i - 1]) / (2.0 * r);
+        }
+        let Level { alpha, sigma } = levels[i + 1];
+        sigma / levels[i].sigma * (-h).exp() * x
+            + alpha * (1.0 - (-2.0 * h).exp()) * denoised
+            + sigma * (1.0 - (-2.0 * h).exp()).sqrt() * NOISE[i % NOISE.len()]
+    };
+    let lms: Reference = |levels, i, x, x0s| {
+        // Samples are recomputed from their x0, to which ideal predictions are linear.
+        let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
+        let order = (i + 1).min(4);
+        let known: Vec<f64> = (0..order).map(|k| levels[i - k].ratio()).collect();
+        let derivative = |k: usize| {
+            let level = levels[i - k];
+            let x = x_of(level, x0s[i - k]);
+            (x - level.alpha * x0s[i - k]) / level.sigma
+        };
+        // Simpson's rule is exact for polynomials of the third degree.
+        let polynomial = |at: f64| -> f64 {
+            (0..order)
+                .map(|j| {
+                    let others = (0..order).filter(|k| *k != j);
+                    let basis: f64 = others.map(|k| (at - known[k]) / (known[j] - known[k])).product();
+                    basis * derivative(j)
+                })
+                .sum()
+        };
+        let integral = (b - a) / 6.0 * (polynomial(a) + 4.0 * polynomial((a + b) / 2.0) + polynomial(b));
+        levels[i + 1].alpha * (x / levels[i].alpha + integral)
+    };
+    let cases: [(Method, Spacing, bool, Reference); 9] = [
         (Method::Euler, Spacing::Linspace, false, euler),
         (Method::Euler, Spacing::Leading, true, euler),
         (Method::EulerAncestral, Spacing::Trailing, false, ancestral),
         (Method::DpmSolver2M, Spacing::Linspace, true, two_m),
         (Method::DpmSolver2M, Spacing::Leading, false, two_m),
+        (Method::DpmSolver2MSde, Spacing::Linspace, true, two_m_sde),
+        (Method::DpmSolver2MSde, Spacing::Leading, false, two_m_sde),
+        (Method::Lms, Spacing::Linspace, false, lms),
+        (Method::Lms, Spacing::Leading, true, lms),
     ];
     for (method, spacing, karras, reference) in cases {
         let config = SchedulerConfig { spacing: Some(spacing), karras, ..Default::default() };
@@ -342,6 +394,49 @@ fn heun_matches_diffusers() -> Outcome {
     Ok(())
 }
 
+/// Values of the schedulers of diffusers 0.42, whose noise levels are f32, for outputs of sin(0.37 i) + 0.3 x and noise
+/// [`NOISE`] in evaluation i.
+#[test]
+fn other_methods_match_diffusers() -> Outcome {
+    use Method::{Dpm2, Dpm2Ancestral, DpmSolver2MSde, DpmSolverSde, Lcm, Lms};
+    // Steps and settings, then the second timestep and the result.
+    let linspace = (5, Prediction::Epsilon, false, Spacing::Linspace);
+    let karras = (12, Prediction::Epsilon, true, Spacing::Leading);
+    let trailing = (12, Prediction::VPrediction, false, Spacing::Trailing);
+    let cases = [
+        (Lms, linspace, 749.25, 6.3967249541261),
+        (Lms, karras, 845.5767, 2.3176795214714856),
+        (Lms, trailing, 916.0, 0.8566300910055441),
+        (Dpm2, linspace, 885.2078, 2.224294856745938),
+        (Dpm2, karras, 880.63, 3.192117750998884),
+        (Dpm2, trailing, 958.7355, 0.4159891870912981),
+        (Dpm2Ancestral, linspace, 749.2504, -1.7733552249121252),
+        (Dpm2Ancestral, karras, 845.5767, 2.247083686151164),
+        (Dpm2Ancestral, trailing, 916.0, -0.0709034665023866),
+        (DpmSolverSde, linspace, 885.2077, 1.884150327884071),
+        (DpmSolverSde, karras, 880.6301, 2.9717334096727153),
+        (DpmSolverSde, trailing, 958.7356, 0.26792541368003836),
+        (DpmSolver2MSde, linspace, 799.0, 1.6862362536034008),
+        (DpmSolver2MSde, karras, 933.0, -0.623926507915877),
+        (DpmSolver2MSde, trailing, 916.0, 0.9463662112690518),
+        (Lcm, linspace, 799.0, 2.231842773833567),
+        (Lcm, trailing, 919.0, 0.8630123524883062),
+    ];
+    for (method, (steps, prediction, karras, spacing), timestep, expected) in cases {
+        let config = SchedulerConfig { prediction, karras, spacing: Some(spacing), ..Default::default() };
+        let mut scheduler = Scheduler::new(&config, method, steps, 0)?;
+        close(scheduler.timestep(1).ok_or("one step")?, timestep, 1e-6, method.name());
+        let mut x = 1.3;
+        for step in 0..scheduler.steps() {
+            let out = scalar((step as f64 * 0.37).sin() + 0.3 * x)?;
+            let mut noise = || scalar(NOISE[step % NOISE.len()]);
+            x = scheduler.step(&out, &scalar(x)?, &mut noise)?.sample.to_scalar()?;
+        }
+        close(x, expected, 1e-5, &format!("{method:?} {spacing:?} {steps} steps"));
+    }
+    Ok(())
+}
+
 #[test]
 fn errors_decrease_with_the_order_of_the_method() -> Outcome {
     // The levels end at the lowest noise of the training, so that only the discretization error remains.
@@ -355,6 +450,7 @@ fn errors_decrease_with_the_order_of_the_method() -> Outcome {
         (Method::Ddim, 2, 1.7, 2.4),
         (Method::Euler, 2, 1.8, 2.2),
         (Method::DpmSolver2M, 2, 3.5, 4.6),
+        (Method::Dpm2, 2, 3.5, 4.6),
         (Method::UniPc, 2, 3.5, 12.0),
         (Method::UniPc, 3, 7.0, 30.0),
     ];
@@ -363,7 +459,7 @@ fn errors_decrease_with_the_order_of_the_method() -> Outcome {
         let error = |steps: usize| -> Result<f64, Box<dyn std::error::Error>> {
             let scheduler = Scheduler::new(&config, method, steps, 0)?;
             let xs = sample_path(&config, method, steps, exact(scheduler.level(0), 1.2))?;
-            Ok((xs[steps] - exact(scheduler.level(steps), 1.2)).abs())
+            Ok((xs[scheduler.steps()] - exact(scheduler.level(scheduler.steps()), 1.2)).abs())
         };
         let (coarse, fine) = (error(60)?, error(120)?);
         let ratio = coarse / fine;
@@ -400,8 +496,12 @@ fn the_last_step_returns_the_prediction() -> Outcome {
                 let out = scalar(0.1 * step as f64)?;
                 let stepped = scheduler.step(&out, &x, &mut || scalar(1.0))?;
                 x = stepped.sample;
-                // PNDM extrapolates.
-                if step + 1 == scheduler.steps() && (method != Method::Pndm || steps == 1) {
+                // PNDM and LMS extrapolate, and LCM mixes the sample in.
+                let is_x0 = match method {
+                    Method::Pndm | Method::Lms => steps == 1,
+                    method => method != Method::Lcm,
+                };
+                if step + 1 == scheduler.steps() && is_x0 {
                     close(x.to_scalar()?, stepped.x0.to_scalar()?, 1e-12, method.name());
                 }
             }
@@ -421,7 +521,7 @@ fn skipped_steps_start_at_a_lower_noise_level() -> Outcome {
         // Evaluations of the network, and those that are skipped or differ at the start.
         let (steps, skipped, differ) = match method {
             Method::Pndm => (5, 6, 2),
-            Method::Heun => (7, 12, 0),
+            Method::Heun | Method::Dpm2 | Method::Dpm2Ancestral | Method::DpmSolverSde => (7, 12, 0),
             _ => (4, 6, 0),
         };
         assert_eq!(part.steps(), steps);
@@ -434,7 +534,8 @@ fn skipped_steps_start_at_a_lower_noise_level() -> Outcome {
         // The first computed step has order 1 like DDIM, because there are no earlier predictions.
         let out = 0.4;
         let stepped = part.step(&scalar(out)?, &x, &mut || scalar(0.0))?;
-        if method != Method::EulerAncestral {
+        let adds_noise = [Method::EulerAncestral, Method::DpmSolver2MSde, Method::DpmSolverSde, Method::Lcm];
+        if !adds_noise.contains(&method) {
             let next = part.level(1);
             let x0: f64 = stepped.x0.to_scalar()?;
             close(stepped.sample.to_scalar()?, next.alpha * x0 + next.sigma * out, 1e-9, method.name());

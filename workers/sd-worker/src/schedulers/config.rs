@@ -84,9 +84,9 @@ pub struct SchedulerConfig {
     /// Added to the timesteps of [`Spacing::Leading`].
     pub steps_offset: usize,
     /// If false, the last step of DDIM and PNDM ends at the first ᾱ, otherwise without noise. `None` means true for
-    /// DDIM and false for PNDM.
+    /// DDIM and false for PNDM. LCM always ends without noise.
     pub set_alpha_to_one: Option<bool>,
-    /// If true, all methods except DDIM and PNDM use the noise levels of Karras et al. (2022).
+    /// If true, all methods except DDIM, PNDM and LCM use the noise levels of Karras et al. (2022).
     #[serde(rename = "use_karras_sigmas")]
     pub karras: bool,
     /// If true, β is rescaled to a zero SNR at the last timestep.
@@ -95,6 +95,10 @@ pub struct SchedulerConfig {
     pub final_sigmas_type: FinalSigma,
     /// Order of UniPC, 1 to 3.
     pub solver_order: usize,
+    /// Number of timesteps for which a latent consistency model was distilled.
+    pub original_inference_steps: usize,
+    /// Factor of the timesteps in the coefficients of LCM.
+    pub timestep_scaling: f64,
     /// Function B(h) of UniPC.
     #[serde(skip)]
     pub uni_pc: UniPcKind,
@@ -120,6 +124,8 @@ impl Default for SchedulerConfig {
             rescale_betas_zero_snr: false,
             final_sigmas_type: FinalSigma::Zero,
             solver_order: 2,
+            original_inference_steps: 50,
+            timestep_scaling: 10.0,
             uni_pc: UniPcKind::default(),
             method: Method::Ddim,
         }
@@ -140,7 +146,7 @@ const UNSUPPORTED: [&str; 7] = [
 /// Scheduler class, key, and supported values. Some values belong to other classes; diffusers replaces them
 /// by defaults of the class.
 const SUPPORTED: [(&str, &str, &[&str]); 8] = [
-    ("DPMSolverMultistepScheduler", "algorithm_type", &["dpmsolver++", "deis"]),
+    ("DPMSolverMultistepScheduler", "algorithm_type", &["dpmsolver++", "sde-dpmsolver++", "deis"]),
     ("DPMSolverMultistepScheduler", "solver_order", &["2"]),
     ("DPMSolverMultistepScheduler", "solver_type", &["midpoint", "logrho", "bh1", "bh2"]),
     ("EulerDiscreteScheduler", "interpolation_type", &["linear"]),
@@ -184,7 +190,7 @@ impl SchedulerConfig {
                 return unsupported(key, value);
             }
         }
-        if ["LCM", "TCD", "EDM", "FlowMatch", "Cosine"].iter().any(|other| class.starts_with(other)) {
+        if ["TCD", "EDM", "FlowMatch", "Cosine"].iter().any(|other| class.starts_with(other)) {
             return Err(Error::model(format!("scheduler_config.json: {class} is not supported")));
         }
         // Defaults shared by all classes in diffusers. Null selects the default of the method.
@@ -199,10 +205,14 @@ impl SchedulerConfig {
         for (key, value) in silent {
             keys.entry(key).or_insert(value);
         }
+        let is_sde = keys.get("algorithm_type").and_then(Value::as_str) == Some("sde-dpmsolver++");
         let bh1 = keys.get("solver_type").and_then(Value::as_str) == Some("bh1");
         let mut config: Self = serde_json::from_value(Value::Object(keys)).map_err(bad)?;
         config.uni_pc = if bh1 { UniPcKind::Bh1 } else { UniPcKind::Bh2 };
-        config.method = Method::of_class(&class);
+        config.method = match Method::of_class(&class) {
+            Method::DpmSolver2M if is_sde => Method::DpmSolver2MSde,
+            method => method,
+        };
         Ok(config)
     }
 
@@ -211,9 +221,9 @@ impl SchedulerConfig {
         self.spacing.unwrap_or(if method.has_trained_levels() { Spacing::Leading } else { Spacing::Linspace })
     }
 
-    /// Returns true if the last step of DDIM or PNDM ends without noise.
+    /// Returns true if the last step of a method with trained levels ends without noise.
     pub(super) fn ends_at_one(&self, method: Method) -> bool {
-        self.set_alpha_to_one.unwrap_or(method == Method::Ddim)
+        method == Method::Lcm || self.set_alpha_to_one.unwrap_or(method == Method::Ddim)
     }
 }
 

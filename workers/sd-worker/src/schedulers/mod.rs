@@ -37,19 +37,19 @@ pub struct Scheduler {
     init_sigma: f64,
     total: usize,
     done: usize,
-    /// Recent predictions of x0, or outputs of the network, the newest first.
+    /// What recent steps contribute to later ones, the newest first.
     history: Vec<Tensor>,
     last_sample: Option<Tensor>,
+    last_noise: Option<Tensor>,
 }
 
 impl Scheduler {
-    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image. PNDM and
-    /// Heun's method have more.
+    /// Creates a scheduler with `steps` steps, of which the first `skip` are omitted for an input image. PNDM has one more,
+    /// and methods that evaluate the network twice have nearly twice as many.
     ///
     /// # Errors
     /// All steps are skipped, or there are more steps than training timesteps.
     pub fn new(config: &SchedulerConfig, method: Method, steps: usize, skip: usize) -> Result<Self> {
-        let eta = if method == Method::EulerAncestral { 1.0 } else { 0.0 };
         let grid = schedule::grid(config, method, steps)?;
         if skip >= steps {
             return Err(Error::request(format!("cannot skip {skip} of {steps} steps")));
@@ -58,7 +58,7 @@ impl Scheduler {
         // Euler's methods start at the noise of their first level, but with leading spacing at variance 1.
         let exact = method.has_fractional_timesteps() && config.spacing(method) != Spacing::Leading;
         let init_sigma = if exact { grid.levels[skip].sigma } else { 1.0 };
-        let steps = solver::steps(config, method, eta, &grid, skip);
+        let steps = solver::steps(config, method, &grid, skip);
         Ok(Self {
             total: steps.len(),
             steps,
@@ -67,6 +67,7 @@ impl Scheduler {
             done: 0,
             history: Vec::new(),
             last_sample: None,
+            last_noise: None,
         })
     }
 
@@ -114,19 +115,27 @@ impl Scheduler {
             return Err(Error::request(format!("all {} steps have already been computed", self.total)));
         };
         let x0 = linear_combination(&[(step.x0[0], sample), (step.x0[1], output)])?;
-        self.history.insert(0, if step.from_outputs { output.clone() } else { x0.clone() });
+        let [of_sample, of_output] = step.history;
+        let newest = match step.history == step.x0 {
+            true => x0.clone(),
+            false => linear_combination(&[(of_sample, sample), (of_output, output)])?,
+        };
+        self.history.insert(0, newest);
         let corrected = match (&step.correct, &self.last_sample) {
             (Some(correct), Some(last)) => Some(apply(correct, last, &self.history)?),
             _ => None,
         };
         let sample = corrected.as_ref().unwrap_or(sample);
         let mut next = apply(&step.predict, sample, &self.history)?;
-        if step.noise > 0.0 {
-            next = linear_combination(&[(1.0, &next), (step.noise, &noise()?)])?;
+        let fresh = if step.noise[0] > 0.0 { Some(noise()?) } else { None };
+        for (factor, noise) in step.noise.iter().zip([&fresh, &self.last_noise]) {
+            if let Some(noise) = noise {
+                next = linear_combination(&[(1.0, &next), (*factor, noise)])?;
+            }
         }
+        self.last_noise = fresh;
         self.last_sample = Some(sample.clone());
-        if step.from_outputs && corrected.is_some() {
-            // PNDM evaluates the network again at the sample that this step corrects.
+        if step.is_forgotten {
             self.history.remove(0);
         }
         self.history.truncate(3);

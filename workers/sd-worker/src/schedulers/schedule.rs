@@ -43,6 +43,15 @@ impl Level {
 pub(super) struct Grid {
     pub timesteps: Vec<f64>,
     pub levels: Vec<Level>,
+    /// Ratios of noise to signal of all training timesteps.
+    ratios: Vec<f64>,
+}
+
+impl Grid {
+    /// Returns the level with a ratio of noise to signal, and its fractional timestep.
+    pub fn between(&self, ratio: f64) -> (f64, Level) {
+        (timestep_of(ratio, &self.ratios), Level::of_ratio(ratio))
+    }
 }
 
 /// Returns the cumulative products Π (1 - β) for all training timesteps.
@@ -90,18 +99,21 @@ pub fn alphas_cumprod(config: &SchedulerConfig) -> Result<Vec<f64>> {
 pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Result<Grid> {
     let bars = alphas_cumprod(config)?;
     // Multistep methods divide the range by one more point than they use.
-    let most = bars.len() - usize::from(method.is_multistep());
+    let most = match method {
+        Method::Lcm => config.original_inference_steps.min(bars.len()),
+        _ => bars.len() - usize::from(method.is_multistep()),
+    };
     if steps == 0 || steps > most {
         return Err(Error::request(format!("{steps} steps: {} supports 1 to {most}", method.name())));
     }
+    let ratios: Vec<f64> = bars.iter().map(|bar| Level::of_alpha_bar(*bar).ratio()).collect();
     let mut timesteps = timesteps(config, method, steps);
     if method.has_trained_levels() {
         let end = if config.ends_at_one(method) { 1.0 } else { bars[0] };
         let visited = timesteps.iter().map(|t| bars[*t as usize]);
         let levels = visited.chain([end]).map(Level::of_alpha_bar).collect();
-        return Ok(Grid { timesteps, levels });
+        return Ok(Grid { timesteps, levels, ratios });
     }
-    let ratios: Vec<f64> = bars.iter().map(|bar| Level::of_alpha_bar(*bar).ratio()).collect();
     let mut visited: Vec<f64> = timesteps.iter().map(|t| interpolate(&ratios, *t)).collect();
     if config.karras {
         let (high, low) = match method.is_multistep() {
@@ -110,7 +122,7 @@ pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Re
         };
         visited = karras(high, low, steps);
         timesteps = visited.iter().map(|ratio| timestep_of(*ratio, &ratios)).collect();
-        if method.is_multistep() && config.beta_schedule != BetaSchedule::SquaredcosCapV2 {
+        if method.rounds_karras_timesteps() && config.beta_schedule != BetaSchedule::SquaredcosCapV2 {
             timesteps.iter_mut().for_each(|t| *t = t.round_ties_even());
         }
     }
@@ -118,11 +130,17 @@ pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Re
         FinalSigma::Zero => 0.0,
         FinalSigma::SigmaMin => ratios[0],
     });
-    Ok(Grid { timesteps, levels: visited.into_iter().map(Level::of_ratio).collect() })
+    Ok(Grid { timesteps, levels: visited.into_iter().map(Level::of_ratio).collect(), ratios })
 }
 
 fn timesteps(config: &SchedulerConfig, method: Method, steps: usize) -> Vec<f64> {
     let trained = config.num_train_timesteps;
+    if method == Method::Lcm {
+        // Some of the timesteps that the model was distilled for, from the last one on.
+        let distilled = config.original_inference_steps.min(trained);
+        let timestep = |i: usize| (distilled - i * distilled / steps) * (trained / distilled) - 1;
+        return (0..steps).map(|i| timestep(i) as f64).collect();
+    }
     let last = (trained - 1) as f64;
     let points = steps + usize::from(method.is_multistep());
     let spacing = config.spacing(method);

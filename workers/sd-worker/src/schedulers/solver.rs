@@ -3,6 +3,8 @@
 //! The next sample is a linear combination of the current sample, recent predictions of x0, and noise.
 //! Samples are α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α, which is
 //! equivalent, but would require scaling of the network input and exceed the range of f16.
+mod two_stages;
+
 use super::config::{Prediction, SchedulerConfig, UniPcKind};
 use super::method::Method;
 use super::schedule::{Grid, Level};
@@ -21,66 +23,65 @@ pub(super) struct Step {
     pub level: Level,
     /// Coefficients of sample and network output in the prediction of x0.
     pub x0: [f64; 2],
+    /// Coefficients of sample and network output in what later steps use: x0, ε, or the output itself.
+    pub history: [f64; 2],
     /// Corrector, which recomputes the current sample from the previous one and the current prediction.
     pub correct: Option<Coefficients>,
+    /// Its second part applies to the history, whose newest entry is that of this step.
     pub predict: Coefficients,
-    pub noise: f64,
-    /// If true, the coefficients of the predictions of x0 apply to outputs of the network instead.
-    pub from_outputs: bool,
+    /// Factors of fresh noise, and of the previous step's noise.
+    pub noise: [f64; 2],
+    /// If true, later steps do not use the history's newest entry.
+    pub is_forgotten: bool,
 }
 
 /// Returns the steps from `start` on. Multistep methods start with order 1.
-pub(super) fn steps(
-    config: &SchedulerConfig,
-    method: Method,
-    eta: f64,
-    grid: &Grid,
-    start: usize,
-) -> Vec<Step> {
+pub(super) fn steps(config: &SchedulerConfig, method: Method, grid: &Grid, start: usize) -> Vec<Step> {
     let n = grid.timesteps.len();
-    match method {
-        Method::Pndm => return pndm(config.prediction, grid, start),
-        Method::Heun => return heun(config.prediction, grid, start),
-        _ => {}
-    }
     let mut last_order = 0;
-    (start..n)
-        .map(|i| {
-            let (level, next) = (grid.levels[i], grid.levels[i + 1]);
-            let seen = i - start;
-            let mut noise = 0.0;
-            let mut correct = None;
-            let predict = match method {
-                Method::Ddim | Method::Pndm | Method::Euler | Method::EulerAncestral | Method::Heun => {
-                    noise = eta * fresh_noise(level, next);
-                    first_order(level, next, noise)
-                }
-                Method::DpmSolver2M => {
-                    let last = i + 1 == n && (n < 15 || next.sigma == 0.0);
-                    match seen > 0 && !last {
-                        true => midpoint(grid.levels[i - 1], level, next),
-                        false => exponential(level, next),
-                    }
-                }
-                Method::UniPc => {
-                    if seen > 0 {
-                        correct = Some(uni_pc(&grid.levels[..=i], i - 1, last_order, config.uni_pc, true));
-                    }
-                    last_order = config.solver_order.clamp(1, 3).min(n - i).min(seen + 1);
-                    uni_pc(&grid.levels, i, last_order, config.uni_pc, false)
-                }
-            };
-            Step {
-                timestep: grid.timesteps[i],
-                level,
-                x0: x0(config.prediction, level),
-                correct,
-                predict,
-                noise,
-                from_outputs: false,
+    let one_step = |i: usize| {
+        let (level, next) = (grid.levels[i], grid.levels[i + 1]);
+        let seen = i - start;
+        let is_last = i + 1 == n && (n < 15 || next.sigma == 0.0);
+        let before = (seen > 0 && !is_last).then(|| grid.levels[i - 1]);
+        let plain = |predict| step(config.prediction, grid, i, predict);
+        match method {
+            Method::EulerAncestral => {
+                let (predict, noise) = ancestral(level, next);
+                Step { noise: [noise, 0.0], ..plain(predict) }
             }
-        })
-        .collect()
+            Method::DpmSolver2M => plain(multistep(before, level, next, 1.0)),
+            Method::DpmSolver2MSde => {
+                let noise = next.sigma * (-(-2.0 * (next.lambda() - level.lambda())).exp_m1()).sqrt();
+                Step { noise: [noise, 0.0], ..plain(multistep(before, level, next, 2.0)) }
+            }
+            Method::UniPc => {
+                let corrector = || uni_pc(&grid.levels[..=i], i - 1, last_order, config.uni_pc, true);
+                let correct = (seen > 0).then(corrector);
+                last_order = config.solver_order.clamp(1, 3).min(n - i).min(seen + 1);
+                Step { correct, ..plain(uni_pc(&grid.levels, i, last_order, config.uni_pc, false)) }
+            }
+            Method::Lms => {
+                let order = (seen + 1).min(4);
+                let history = epsilon(config.prediction, level);
+                Step { history, ..plain(adams_bashforth(&grid.levels[i + 1 - order..i + 2])) }
+            }
+            Method::Lcm => {
+                let noise = if i + 1 == n { 0.0 } else { next.sigma };
+                let predict = consistency(grid.timesteps[i] * config.timestep_scaling, next);
+                Step { noise: [noise, 0.0], ..plain(predict) }
+            }
+            // The others are handled below.
+            _ => plain(first_order(level, next)),
+        }
+    };
+    match method {
+        Method::Pndm => pndm(config.prediction, grid, start),
+        Method::Heun | Method::Dpm2 | Method::Dpm2Ancestral | Method::DpmSolverSde => {
+            two_stages::steps(config.prediction, method, grid, start)
+        }
+        _ => (start..n).map(one_step).collect(),
+    }
 }
 
 /// Steps of PNDM: those of DDIM, whose ε is extrapolated from up to four outputs of the network. The first step is
@@ -100,39 +101,27 @@ fn pndm(prediction: Prediction, grid: &Grid, start: usize) -> Vec<Step> {
         let sample = next.alpha / level.alpha + epsilon * of_sample;
         let predict =
             Coefficients { sample, x0: weights.iter().map(|weight| epsilon * of_output * weight).collect() };
-        Step { from_outputs: true, ..step(prediction, grid, evaluated, predict) }
+        Step { history: [0.0, 1.0], ..step(prediction, grid, evaluated, predict) }
     };
     let n = grid.timesteps.len();
     let mut steps: Vec<Step> = (start..n).map(|i| extrapolated(i, i, WEIGHTS[(i - start).min(3)])).collect();
     if start + 1 < n {
-        steps.insert(1, Step { correct: back(), ..extrapolated(start + 1, start, &[0.5, 0.5]) });
-    }
-    steps
-}
-
-/// Steps of Heun's method: a step of Euler's, which is repeated with the mean of the derivatives at both of its ends.
-fn heun(prediction: Prediction, grid: &Grid, start: usize) -> Vec<Step> {
-    let n = grid.timesteps.len();
-    let mut steps = Vec::new();
-    for i in start..n {
-        let (level, next) = (grid.levels[i], grid.levels[i + 1]);
-        steps.push(step(prediction, grid, i, first_order(level, next, 0.0)));
-        if i + 1 < n {
-            let (a, b) = (level.ratio(), next.ratio());
-            let half = next.alpha * (a - b) / 2.0;
-            let x0 = vec![half / b, half / a * (2.0 * b - a) / b];
-            let mean = Coefficients { sample: next.sigma / level.sigma, x0 };
-            steps.push(Step { correct: back(), ..step(prediction, grid, i + 1, mean) });
-        }
+        let repeated = extrapolated(start + 1, start, &[0.5, 0.5]);
+        // The next step evaluates the network again at the sample that this step corrects.
+        steps.insert(1, Step { correct: back(), is_forgotten: true, ..repeated });
     }
     steps
 }
 
 /// Returns a step without noise that evaluates the network at level `i`.
 fn step(prediction: Prediction, grid: &Grid, i: usize, predict: Coefficients) -> Step {
-    let level = grid.levels[i];
+    step_at(prediction, (grid.timesteps[i], grid.levels[i]), predict)
+}
+
+/// Returns a step without noise that evaluates the network at a timestep and its level.
+fn step_at(prediction: Prediction, (timestep, level): (f64, Level), predict: Coefficients) -> Step {
     let x0 = x0(prediction, level);
-    Step { timestep: grid.timesteps[i], level, x0, correct: None, predict, noise: 0.0, from_outputs: false }
+    Step { timestep, level, x0, history: x0, correct: None, predict, noise: [0.0; 2], is_forgotten: false }
 }
 
 /// Returns the corrector that goes back to the sample before the previous step.
@@ -157,29 +146,73 @@ fn x0(prediction: Prediction, Level { alpha, sigma }: Level) -> [f64; 2] {
     }
 }
 
-/// Returns the noise of an ancestral step: the standard deviation of the posterior (DDIM with η = 1).
-fn fresh_noise(from: Level, to: Level) -> f64 {
-    let (a, b) = (from.ratio(), to.ratio());
-    to.alpha * (b * b * (a * a - b * b) / (a * a)).max(0.0).sqrt()
+/// Returns the ratios of an ancestral step: the one to go down to, and that of the noise to add (DDIM with η = 1).
+fn down_and_up(from: f64, to: f64) -> (f64, f64) {
+    let up = (to * to * (from * from - to * to) / (from * from)).max(0.0).sqrt().min(to);
+    ((to * to - up * up).sqrt(), up)
 }
 
-/// Computes α' x0 + sqrt(σ'² - s²) ε, the step of both DDIM and Euler's method.
-fn first_order(from: Level, to: Level, noise: f64) -> Coefficients {
-    let sample = (to.sigma * to.sigma - noise * noise).max(0.0).sqrt() / from.sigma;
+/// Returns a step of first order with ancestral noise, and the factor of the noise.
+fn ancestral(from: Level, to: Level) -> (Coefficients, f64) {
+    let (down, up) = down_and_up(from.ratio(), to.ratio());
+    (first_order_to(from, to, down), to.alpha * up)
+}
+
+/// Computes α' x0 + σ' ε, the step of both DDIM and Euler's method.
+fn first_order(from: Level, to: Level) -> Coefficients {
+    first_order_to(from, to, to.ratio())
+}
+
+/// Computes α' (x0 + r ε), where r is a ratio of noise to signal below that of `to`, because noise will be added.
+fn first_order_to(from: Level, to: Level, ratio: f64) -> Coefficients {
+    let sample = to.alpha * ratio / from.sigma;
     Coefficients { sample, x0: vec![to.alpha - sample * from.alpha] }
 }
 
 /// First-order step of DPM-Solver++ and UniPC, with constant x0 over the step.
 fn exponential(from: Level, to: Level) -> Coefficients {
-    let h = to.lambda() - from.lambda();
-    Coefficients { sample: to.sigma / from.sigma, x0: vec![-to.alpha * (-h).exp_m1()] }
+    multistep(None, from, to, 1.0)
 }
 
-/// Step of DPM-Solver++(2M): x0 at the midpoint is extrapolated from the last two predictions.
-fn midpoint(before: Level, from: Level, to: Level) -> Coefficients {
-    let Coefficients { sample, x0 } = exponential(from, to);
-    let r = (from.lambda() - before.lambda()) / (to.lambda() - from.lambda());
-    Coefficients { sample, x0: vec![x0[0] * (1.0 + 0.5 / r), x0[0] * -0.5 / r] }
+/// Step of DPM-Solver++(2M): x0 at the midpoint is extrapolated from the last two predictions. Without a level `before`, it
+/// is constant. `order` is 1 for the ordinary equation, and 2 for the stochastic one.
+fn multistep(before: Option<Level>, from: Level, to: Level, order: f64) -> Coefficients {
+    let h = to.lambda() - from.lambda();
+    let sample = to.sigma / from.sigma * (to.ratio() / from.ratio()).powf(order - 1.0);
+    let x0 = -to.alpha * (-order * h).exp_m1();
+    let Some(before) = before else { return Coefficients { sample, x0: vec![x0] } };
+    let r = (from.lambda() - before.lambda()) / h;
+    Coefficients { sample, x0: vec![x0 * (1.0 + 0.5 / r), x0 * -0.5 / r] }
+}
+
+/// Step of the linear multistep method between the last two of `levels`: the integral of the polynomial through ε at the
+/// levels before, over the ratio of noise to signal.
+fn adams_bashforth(levels: &[Level]) -> Coefficients {
+    let Some(([.., from], to)) = levels.split_last().map(|(to, before)| (before, to)) else {
+        return Coefficients::default();
+    };
+    let known: Vec<f64> = levels[..levels.len() - 1].iter().rev().map(|level| level.ratio()).collect();
+    let (a, b) = (from.ratio(), to.ratio());
+    let basis = |j: usize, at: f64| -> f64 {
+        let others = (0..known.len()).filter(|k| *k != j);
+        others.map(|k| (at - known[k]) / (known[j] - known[k])).product()
+    };
+    // Two points of Gauss and Legendre are exact for polynomials of up to the third degree.
+    let points = [-1.0, 1.0].map(|sign| (a + b) / 2.0 + sign * (b - a) / 2.0 / 3f64.sqrt());
+    let integral = |j: usize| points.map(|at| basis(j, at)).iter().sum::<f64>() * (b - a) / 2.0;
+    Coefficients {
+        sample: to.alpha / from.alpha,
+        x0: (0..known.len()).map(|j| to.alpha * integral(j)).collect(),
+    }
+}
+
+/// Step of a latent consistency model at a scaled timestep: the model's x0 with the noise of the next level.
+fn consistency(scaled_timestep: f64, to: Level) -> Coefficients {
+    /// Standard deviation of the data in the model's boundary condition.
+    const DATA: f64 = 0.5;
+    let spread = scaled_timestep.hypot(DATA);
+    let (skip, out) = ((DATA / spread).powi(2), scaled_timestep / spread);
+    Coefficients { sample: to.alpha * skip, x0: vec![to.alpha * out] }
 }
 
 /// UniPC step from level `i` to the next: predictor UniP, or corrector UniC with the x0 at the end first.

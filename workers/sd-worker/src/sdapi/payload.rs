@@ -13,15 +13,24 @@ use crate::picture::{Limits, Mask, Picture};
 use crate::schedulers::Method;
 
 /// Names of sampling methods in A1111.
-pub const SAMPLERS: [(&str, Method); 7] = [
+pub const SAMPLERS: [(&str, Method); 13] = [
+    ("DPM++ 2M", Method::DpmSolver2M),
+    ("DPM++ SDE", Method::DpmSolverSde),
+    ("DPM++ 2M SDE", Method::DpmSolver2MSde),
     ("Euler a", Method::EulerAncestral),
     ("Euler", Method::Euler),
-    ("DPM++ 2M", Method::DpmSolver2M),
+    ("LMS", Method::Lms),
     ("Heun", Method::Heun),
+    ("DPM2", Method::Dpm2),
+    ("DPM2 a", Method::Dpm2Ancestral),
     ("DDIM", Method::Ddim),
     ("PLMS", Method::Pndm),
     ("UniPC", Method::UniPc),
+    ("LCM", Method::Lcm),
 ];
+/// Samplers for which A1111 selects Karras noise levels, or exponential ones, which are replaced by them.
+const AUTOMATICALLY_KARRAS: [Method; 5] =
+    [Method::DpmSolver2M, Method::DpmSolverSde, Method::DpmSolver2MSde, Method::Dpm2, Method::Dpm2Ancestral];
 /// End of the names of samplers with Karras noise levels, in older versions of A1111.
 const KARRAS: &str = " karras";
 
@@ -150,8 +159,7 @@ impl Payload {
             return Err(ApiError::field("sampler_name", format!("must be one of {names}")));
         };
         match self.scheduler.as_deref().map(str::to_lowercase).as_deref() {
-            // A1111 selects Karras noise levels for this method.
-            None | Some("automatic" | "") => karras |= method == Method::DpmSolver2M,
+            None | Some("automatic" | "") => karras |= AUTOMATICALLY_KARRAS.contains(&method),
             Some("karras") => karras = true,
             Some("normal" | "use same scheduler") => {}
             Some(_) => return Err(ApiError::field("scheduler", "must be automatic, normal or karras")),
