@@ -29,7 +29,8 @@ async fn sigterm_drains_and_a_second_one_aborts() {
             let answer = Client::ask(worker.address, "POST", "/work", "").await.rest().await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
             let _clock = stop_clock();
-            tokio::time::advance(Duration::from_secs(grace)).await;
+            // Timers are rounded up to milliseconds.
+            tokio::time::advance(Duration::from_secs(grace + 1)).await;
             worker.lifecycle.draining().await;
         }
         worker.lifecycle.draining().await;

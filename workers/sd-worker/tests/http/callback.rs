@@ -161,9 +161,9 @@ async fn unfollowed_jobs_without_callback_are_cancelled() {
     drop(worker.send(get(&dropped)).await);
     let waiting = |worker: &Worker| worker.served.queue.status().waiting;
     tokio::time::pause();
-    tokio::time::advance(ABANDON_TIMEOUT - Duration::from_secs(1)).await;
+    tokio::time::advance(ABANDON_TIMEOUT / 2).await;
     assert_eq!(waiting(&worker), 3);
-    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::advance(ABANDON_TIMEOUT).await;
     worker.until("the unfollowed job is removed", |worker| waiting(worker) == 2).await;
     assert_eq!(worker.get(&unfollowed).await.events().pop().unwrap().1["code"], "cancelled");
     tokio::time::advance(ABANDON_TIMEOUT * 2).await;

@@ -92,9 +92,9 @@ async fn disconnection_cancels_requests() {
     }
     // Clients may return within the timeout.
     tokio::time::pause();
-    tokio::time::advance(ABANDON_TIMEOUT - Duration::from_secs(1)).await;
+    tokio::time::advance(ABANDON_TIMEOUT / 2).await;
     assert_eq!(worker.served.queue.status().waiting, 1);
-    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::advance(ABANDON_TIMEOUT).await;
     worker.until("the waiting job is removed", |worker| worker.served.queue.status().waiting == 0).await;
     tokio::time::resume();
     let body = job();
