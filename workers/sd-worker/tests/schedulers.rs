@@ -580,7 +580,12 @@ fn invalid_configurations_are_rejected() {
     for method in Method::ALL {
         assert_eq!(method.name().parse::<Method>().expect("its own name"), method);
         // With the maximum number of steps, levels must stay distinct: multistep methods divide by differences.
-        let most = if matches!(method, Method::DpmSolver2M | Method::UniPc) { 999 } else { 1000 };
+        let most = match method {
+            Method::DpmSolver2M | Method::DpmSolver2MSde | Method::UniPc => 999,
+            Method::Lcm => 50,
+            _ => 1000,
+        };
+        assert!(Scheduler::new(&default, method, most + 1, 0).is_err(), "{method:?}");
         let last = sample_path(&default, method, most, 1.0).expect("the most steps");
         assert!(last.iter().all(|x| x.is_finite()), "{method:?}");
     }
