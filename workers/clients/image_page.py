@@ -80,6 +80,7 @@ try:
     generate(1)
     seen = page.execute_script("window.stop_recording(); return window.seen")
     check("progress", "Step 1 of 8" in seen and "Step 8 of 8 · finishing" in seen, seen)
+    check("time left", any(text.startswith("Step 4 of 8") and text.endswith(" s left") for text in seen), seen)
     check("preview", "small" in seen, seen)
     first = source()
     check("image shown", first.startswith("data:image/png;base64,"))
@@ -199,6 +200,28 @@ try:
     at("prompt").send_keys("<img src=x onerror=document.title='broken'>")
     generate(1)
     check("markup is text", page.title != "broken" and "<img" in at("caption").text, at("caption").text)
+
+    # Settings, prompt and history survive a reload.
+    value = lambda id: at(id).get_attribute("value")
+    options = [option.get_attribute("value") for option in at("size").find_elements(By.TAG_NAME, "option")]
+    put(size=options[1], steps=11, scheduler="euler")
+    at("karras").click()
+    width, height = options[1].split(" × ")
+    check("size preset", (value("width"), value("height")) == (width, height) and int(width) > int(height), options)
+    before = len(history())
+    page.refresh()
+    wait.until(lambda _: shown("go") and at("go").is_enabled())
+    wait.until(lambda _: len(history()) == before)
+    check("prompt after a reload", value("prompt").startswith("<img"), value("prompt"))
+    check("settings after a reload", [value(id) for id in ("width", "height", "size", "steps", "scheduler")]
+          == [width, height, options[1], "11", "euler"] and at("karras").is_selected())
+    history()[-1].click()
+    check("oldest image after a reload", source() == first)
+    at("clear-history").click()
+    check("history cleared", not history() and not shown("history-section") and not shown("image-info"))
+    page.refresh()
+    wait.until(lambda _: at("go").is_enabled())
+    check("no history after a reload", not history())
 
     check_logs(page, "400 (Bad Request)")
 finally:

@@ -188,6 +188,7 @@ impl worker_core::LoadedModel for ServedModel {
                 "steps": defaults.steps.min(bounds.steps),
                 "guidance": defaults.guidance,
                 "scheduler": scheduler.method.name(),
+                "karras": scheduler.karras,
             },
         })
     }

@@ -1,10 +1,12 @@
-// Image generation: the form, the job, the current image and the history.
-const [prompt_, picture] = [at("prompt"), at("picture")];
-const MAX_HISTORY = 60;
+// Image generation: the form, and the job.
+const prompt_ = at("prompt");
+const MAX_STEPS = 150;
 const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0 };
+// Fields that survive a reload. Those of a model are reset when the worker has another one.
+const KEPT = ["prompt", "negative", "count", "seed"];
+const KEPT_OF_MODEL = ["width", "height", "steps", "guidance", "scheduler", "karras"];
+const ASPECT_RATIOS = [["Square", 1, 1], ["Landscape 3:2", 3, 2], ["Landscape 16:9", 16, 9], ["Portrait 2:3", 2, 3], ["Portrait 9:16", 9, 16]];
 let running = null; // { abort, id } of the running job
-let images = []; // history: { url, image, format, seed, asked, button, text, item }
-let selected = null; // the image of the history that is shown
 
 function model_changed() {
   document.title = `${model.id} – Images`;
@@ -13,10 +15,16 @@ function model_changed() {
   for (const [id, value] of [["width", defaults.width], ["height", defaults.height]]) {
     Object.assign(at(id), { min: model.multiple, max: model.max_side, step: model.multiple, value });
   }
-  Object.assign(at("steps"), { max: Math.min(model.max_steps, Math.max(60, defaults.steps)), value: defaults.steps });
+  Object.assign(at("steps"), { max: Math.min(model.max_steps, MAX_STEPS), value: defaults.steps });
   at("guidance").value = defaults.guidance;
+  at("karras").checked = defaults.karras;
   at("count").max = model.max_images;
   at("scheduler").replaceChildren(...model.schedulers.map(name => element("option", { value: name, textContent: name, selected: name === defaults.scheduler })));
+  const sizes = ASPECT_RATIOS.map(([name, ...ratio]) => [name, fitted_size(...ratio).join(" × ")]);
+  at("size").replaceChildren(...sizes.map(([name, value]) => element("option", { value, textContent: `${name}, ${value}` })), element("option", { value: "", textContent: "Other" }));
+  const kept = stored(localStorage, "image-settings", {});
+  restore_fields(KEPT, kept);
+  if (kept.model === model.id) restore_fields(KEPT_OF_MODEL, kept);
   at("empty").textContent = model.is_inpainting ? "This is an inpainting model: choose an image, and draw over the part to regenerate." : "The image appears here.";
   show_values();
 }
@@ -27,7 +35,23 @@ function ready_words() {
   return ["Ready", kind, `${defaults.width} × ${defaults.height}`].filter(Boolean).join(" · ");
 }
 
+function restore_fields(ids, values) {
+  for (const id of ids.filter(id => id in values)) {
+    const field = at(id), value = values[id];
+    if (field.type === "checkbox") field.checked = value;
+    else if (!field.options || [...field.options].some(option => option.value === value)) field.value = value;
+  }
+}
+
+function keep_fields() {
+  if (!model) return;
+  const value = id => at(id).type === "checkbox" ? at(id).checked : at(id).value;
+  store(localStorage, "image-settings", { model: model.id, ...Object.fromEntries([...KEPT, ...KEPT_OF_MODEL].map(id => [id, value(id)])) });
+}
+
 function show_values() {
+  const size = `${at("width").value} × ${at("height").value}`;
+  at("size").value = [...at("size").options].some(({ value }) => value === size) ? size : "";
   for (const [id, digits] of Object.entries(VALUE_DIGITS)) at(`${id}-value`).textContent = Number(at(id).value).toFixed(digits);
 }
 
@@ -51,7 +75,8 @@ function request() {
   const number = id => Number(at(id).value);
   const body = {
     prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim(), width: number("width"), height: number("height"),
-    steps: number("steps"), guidance: number("guidance"), scheduler: at("scheduler").value, n: number("count"), ...input_fields(),
+    steps: number("steps"), guidance: number("guidance"), scheduler: at("scheduler").value,
+    karras: at("karras").checked, n: number("count"), ...input_fields(),
   };
   // Insert the seed as text, because it may exceed the range of exact JavaScript numbers.
   const seed = at("seed").value.trim();
@@ -86,7 +111,8 @@ async function generate() {
       else if (name === "progress") {
         const time = performance.now();
         first ||= time;
-        const speed = data.step > 1 ? ` · ${(1000 * (data.step - 1) / (time - first)).toFixed(1)} steps/s` : "";
+        const rate = (data.step - 1) / (time - first) * 1000;
+        const speed = data.step > 1 ? ` · ${rate.toFixed(1)} steps/s · ${duration((data.total - data.step) / rate)} left` : "";
         progress(data.step < data.total ? `Step ${data.step} of ${data.total}${speed}` : `Step ${data.total} of ${data.total} · finishing`, data.percent);
       } else if (name === "preview") show_image(`data:image/png;base64,${data.image}`, "Preview of the image being generated", true);
       else if (name === "error") throw new Error(data.message);
@@ -105,6 +131,10 @@ async function generate() {
   if (!ended) select_image(selected);
   update();
   if (document.activeElement === document.body) prompt_.focus({ preventScroll: true });
+}
+
+function duration(seconds) {
+  return seconds < 90 ? `${Math.ceil(seconds)} s` : `${Math.round(seconds / 60)} min`;
 }
 
 function stop() {
@@ -132,68 +162,15 @@ function progress(text, percent = null) {
   }
 }
 
-// ---- current image and history
-
-function show_image(url, text, small) {
-  picture.src = url;
-  picture.alt = text;
-  picture.hidden = !url;
-  picture.classList.toggle("small", small);
-  at("empty").hidden = Boolean(url);
-}
-
-// Shows an image of the history, or none.
-function select_image(one) {
-  selected = one;
-  images.forEach(other => other.button.setAttribute("aria-pressed", other === one));
-  at("image-info").hidden = !one || Boolean(running);
-  if (!one) return show_image("", "", false);
-  show_image(one.url, one.asked.prompt, false);
-  at("caption").replaceChildren(one.asked.prompt, " ", element("span", {}, one.text));
-}
-
-function add_to_history(data, asked) {
-  const added = (data.images ?? [data.image]).map((image, i) => {
-    const seed = String(BigInt(data.seed) + BigInt(i));
-    const url = `data:image/${data.format};base64,${image}`;
-    const text = [`${data.width} × ${data.height}`, `seed ${seed}`, `${asked.steps} steps`, asked.scheduler, data.truncated && "the prompt was too long and has been truncated"];
-    const button = element("button", { type: "button", title: asked.prompt }, element("img", { src: url, alt: asked.prompt }));
-    const one = { url, image, format: data.format, seed, asked, button, text: text.filter(Boolean).join(" · ") };
-    button.addEventListener("click", () => { if (!running) select_image(one); });
-    one.item = element("li", {}, button);
-    return one;
-  });
-  images = [...added, ...images];
-  images.splice(MAX_HISTORY).forEach(one => one.item.remove());
-  at("history").prepend(...added.map(one => one.item));
-  at("history-section").hidden = false;
-  selected = added[0];
-  announce(added.length > 1 ? `${added.length} images are ready.` : "The image is ready.");
-  // Show the image after the job has ended.
-  queueMicrotask(() => { running = null; select_image(selected); update(); });
-}
-
-const image_blob = one => new Blob([Uint8Array.from(atob(one.image), c => c.charCodeAt(0))], { type: `image/${one.format}` });
-at("download").addEventListener("click", () => {
-  const url = URL.createObjectURL(image_blob(selected));
-  const name = selected.asked.prompt.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 48) || "image";
-  element("a", { href: url, download: `${name}-${selected.seed}.${selected.format === "jpeg" ? "jpg" : selected.format}` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10000);
-});
-at("use-as-input").addEventListener("click", () => set_input_image(image_blob(selected)));
-at("copy-settings").addEventListener("click", () => {
-  const { asked, seed } = selected;
-  const fields = { prompt: asked.prompt, negative: asked.negative_prompt, width: asked.width, height: asked.height, steps: asked.steps, guidance: asked.guidance, scheduler: asked.scheduler, seed };
-  for (const [id, value] of Object.entries(fields)) at(id).value = value;
-  draw_input_image();
-  show_values();
-  update();
-  announce("Settings copied.");
-});
-
 // ---- keys
 
-for (const id of Object.keys(VALUE_DIGITS)) at(id).addEventListener("input", show_values);
+for (const id of [...Object.keys(VALUE_DIGITS), "width", "height"]) at(id).addEventListener("input", show_values);
+at("size").addEventListener("change", () => {
+  if (!at("size").value) return;
+  [at("width").value, at("height").value] = at("size").value.split(" × ");
+  draw_input_image();
+});
+at("form").addEventListener("input", keep_fields);
 prompt_.addEventListener("input", update);
 for (const id of ["prompt", "negative"]) at(id).addEventListener("keydown", event => {
   // While an input method is composing, Enter confirms the composition.
@@ -207,5 +184,6 @@ document.addEventListener("keydown", event => { if (event.key === "Escape" && !s
 
 show_values();
 update();
+restore_history();
 if (matchMedia("(hover: hover)").matches) prompt_.focus();
 watch();
