@@ -33,6 +33,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub vae: Option<PathBuf>,
 
+    /// Do not check images with the model's safety checker
+    #[arg(long, env)]
+    pub no_safety_checker: bool,
+
     /// Folder with LoRA files (.safetensors), which requests name
     #[arg(long, env)]
     pub lora_dir: Option<PathBuf>,
@@ -173,6 +177,7 @@ impl Arguments {
             vae: self.vae.clone(),
             prediction: self.prediction.map(Into::into),
             turbo: self.sd_version == SdVersion::Turbo,
+            without_safety_checker: self.no_safety_checker,
         };
         LoadOptions { dtype, files, ..LoadOptions::default() }
     }

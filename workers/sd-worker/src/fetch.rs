@@ -13,6 +13,8 @@ const INDEX: &str = "model_index.json";
 pub struct ImageModel {
     /// If true, weights in half precision are preferred if both are available.
     pub half: bool,
+    /// If true, the safety checker is not downloaded.
+    pub without_safety_checker: bool,
 }
 
 impl ModelFiles for ImageModel {
@@ -25,7 +27,7 @@ impl ModelFiles for ImageModel {
         let text =
             std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
         let parts: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is not JSON"))?;
-        snapshot.get_all(&files(snapshot.files(), &parts, self.half), report)?;
+        snapshot.get_all(&self.files(snapshot.files(), &parts), report)?;
         Ok(index.parent().context("the path of a cached file has no parent folder")?.to_owned())
     }
 
@@ -34,22 +36,37 @@ impl ModelFiles for ImageModel {
     }
 }
 
-/// Returns the required files: for each component of the index its small files and one set of weights.
-fn files(all: &BTreeSet<String>, index: &Value, half: bool) -> Vec<String> {
-    const COMPONENTS: [&str; 7] =
-        ["scheduler", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2", "unet", "vae"];
-    let mut wanted: Vec<String> = all.get("preview.json").cloned().into_iter().collect();
-    for component in COMPONENTS.into_iter().filter(|component| index[component][1].is_string()) {
-        let own = || {
-            all.iter().filter(|file| file.strip_prefix(component).is_some_and(|rest| rest.starts_with('/')))
+impl ImageModel {
+    /// Returns the required files: for each component of the index its small files and one set of weights.
+    fn files(&self, all: &BTreeSet<String>, index: &Value) -> Vec<String> {
+        const COMPONENTS: [&str; 8] = [
+            "scheduler",
+            "tokenizer",
+            "tokenizer_2",
+            "text_encoder",
+            "text_encoder_2",
+            "unet",
+            "vae",
+            "safety_checker",
+        ];
+        let is_wanted = |component: &&str| {
+            index[component][1].is_string()
+                && !(self.without_safety_checker && *component == "safety_checker")
         };
-        wanted.extend(own().filter(|file| file.ends_with(".json") || file.ends_with(".txt")).cloned());
-        let weights = || own().filter(|file| file.ends_with(".safetensors") && !file.contains(".non_ema"));
-        let of = |half: bool| weights().filter(move |file| file.contains(".fp16") == half);
-        let half = if of(half).next().is_some() { half } else { !half };
-        wanted.extend(of(half).cloned());
+        let mut wanted: Vec<String> = all.get("preview.json").cloned().into_iter().collect();
+        for component in COMPONENTS.into_iter().filter(is_wanted) {
+            let is_own =
+                |file: &&String| file.strip_prefix(component).is_some_and(|rest| rest.starts_with('/'));
+            let own = || all.iter().filter(is_own);
+            wanted.extend(own().filter(|file| file.ends_with(".json") || file.ends_with(".txt")).cloned());
+            let weights =
+                || own().filter(|file| file.ends_with(".safetensors") && !file.contains(".non_ema"));
+            let of = |half: bool| weights().filter(move |file| file.contains(".fp16") == half);
+            let half = if of(self.half).next().is_some() { self.half } else { !self.half };
+            wanted.extend(of(half).cloned());
+        }
+        wanted
     }
-    wanted
 }
 
 #[cfg(test)]
@@ -65,6 +82,7 @@ mod tests {
             "model_index.json",
             "sd_xl_base.safetensors",
             "scheduler/scheduler_config.json",
+            "safety_checker/config.json",
             "safety_checker/model.safetensors",
             "tokenizer/vocab.json",
             "tokenizer/merges.txt",
@@ -88,8 +106,8 @@ mod tests {
         let text = |half: bool| {
             if half { "text_encoder/model.fp16.safetensors" } else { "text_encoder/model.safetensors" }
         };
-        for half in [true, false] {
-            let expected = [
+        for (half, without_safety_checker) in [(true, true), (true, false), (false, true), (false, false)] {
+            let mut expected = vec![
                 "scheduler/scheduler_config.json",
                 "tokenizer/merges.txt",
                 "tokenizer/vocab.json",
@@ -101,7 +119,11 @@ mod tests {
                 "vae/diffusion_pytorch_model-00001-of-00002.fp16.safetensors",
                 "vae/diffusion_pytorch_model-00002-of-00002.fp16.safetensors",
             ];
-            assert_eq!(files(&all, &index, half), expected, "{half}");
+            if !without_safety_checker {
+                expected.extend(["safety_checker/config.json", "safety_checker/model.safetensors"]);
+            }
+            let model = ImageModel { half, without_safety_checker };
+            assert_eq!(model.files(&all, &index), expected, "{model:?}");
         }
     }
 
@@ -109,7 +131,7 @@ mod tests {
     fn local_paths_are_not_resolved_on_the_hub() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let files = ImageModel { half: false };
+        let files = ImageModel { half: false, without_safety_checker: false };
         let find = |name: &str, revision| Hub::default().model(name, revision, &files, &mut |_, _| ());
         assert_eq!(find(path, None).unwrap(), folder.path());
         for wrong in ["/no/such/model", "name", "a/b/c", "../name", "org/na me"] {

@@ -14,9 +14,8 @@ use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 use crate::callback::Callback;
 use crate::images::{Format, Source};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
-use crate::picture::Picture;
 use crate::pipeline::Bounds;
-use crate::queue::{Event, Failure, ImageJob};
+use crate::queue::{Event, Failure, ImageJob, Images};
 use crate::served::{Api, api_error};
 
 /// Time after which a job without a callback is cancelled if no client follows it.
@@ -100,6 +99,9 @@ pub struct Complete {
     height: usize,
     /// True if the prompt was longer than the model supports and has been truncated.
     truncated: bool,
+    /// Whether the safety checker flagged each image, which is black then; empty if the model has none.
+    #[serde(rename = "nsfw_content_detected", skip_serializing_if = "Vec::is_empty")]
+    flagged: Vec<bool>,
     /// Parts of the prompts that do not work as their writer may expect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -225,8 +227,8 @@ async fn follow(
                 Ok(image) => JobEvent::Preview { step, image },
                 Err(_) => continue,
             },
-            Event::Done { pictures, truncated } => {
-                let made = blocking(move || complete(&pictures, format, seed_and_warnings, truncated)).await;
+            Event::Done { images, truncated } => {
+                let made = blocking(move || complete(images, format, seed_and_warnings, truncated)).await;
                 return reporter.end(made.map(JobEvent::Complete));
             }
             Event::Failed(failure) => return reporter.end(Err(api_error(failure))),
@@ -241,7 +243,7 @@ async fn follow(
 }
 
 fn complete(
-    pictures: &[Picture],
+    Images { pictures, flagged }: Images,
     format: Format,
     (seed, warnings): (u64, Vec<String>),
     truncated: bool,
@@ -256,7 +258,7 @@ fn complete(
     if images.len() == 1 {
         images.clear();
     }
-    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated, warnings })
+    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated, flagged, warnings })
 }
 
 /// Writer of the result of a job, to its log and the callback URL.

@@ -62,6 +62,11 @@ impl Picture {
         Self::new(decoded.width() as usize, decoded.height() as usize, decoded.into_raw())
     }
 
+    /// Creates a black image.
+    pub fn black(width: usize, height: usize) -> Self {
+        Self { width, height, rgb: vec![0; 3 * width * height] }
+    }
+
     /// Returns the width in pixels.
     pub fn width(&self) -> usize {
         self.width

@@ -66,8 +66,8 @@ impl Worker for SdWorker {
         let half = options.dtype.map_or(!device.device.is_cpu(), |dtype| dtype != DType::F32);
         let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
         let requested = &arguments.model_path;
-        let path =
-            Hub::default().model(requested, arguments.model_ref.as_deref(), &ImageModel { half }, report)?;
+        let files = ImageModel { half, without_safety_checker: arguments.no_safety_checker };
+        let path = Hub::default().model(requested, arguments.model_ref.as_deref(), &files, report)?;
         let reading = progress.clone();
         let model = Model::load(&path, &device.device, options, move |share| {
             reading.report(share, "reading the weights")
@@ -101,7 +101,8 @@ impl Worker for SdWorker {
         let queue = Queue::start(Box::new(pipeline), arguments.queue(), move |reason| lifecycle.fail(reason))
             .context("the operating system cannot start threads")?;
         let name = names(requested, &path);
-        tracing::info!(version = ?info.version, side, "model loaded");
+        let safety_checker = info.has_safety_checker;
+        tracing::info!(version = ?info.version, side, safety_checker, "model loaded");
         Ok(ServedModel::new(queue, info, name, device, metrics))
     }
 }

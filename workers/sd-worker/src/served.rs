@@ -10,9 +10,8 @@ use worker_core::{ApiError, Metrics, ModelName};
 use crate::loras::LoraFolder;
 use crate::metrics;
 use crate::model::Version;
-use crate::picture::Picture;
 use crate::pipeline::{Bounds, Pipeline, Request};
-use crate::queue::{Event, Failure, ImageJob, Queue, SubmitError};
+use crate::queue::{Event, Failure, ImageJob, Images, Queue, SubmitError};
 use crate::schedulers::{Method, SchedulerConfig};
 
 /// Maximum number of images that are decoded concurrently, which bounds memory.
@@ -39,6 +38,8 @@ pub struct ModelInfo {
     pub bounds: Bounds,
     /// Maximum value of `clip_skip`.
     pub max_clip_skip: usize,
+    /// True if images are checked by the model's safety checker.
+    pub has_safety_checker: bool,
     /// Folder of LoRA files.
     pub loras: LoraFolder,
 }
@@ -56,6 +57,7 @@ impl ModelInfo {
             scheduler: model.scheduler.clone(),
             bounds: pipeline.bounds,
             max_clip_skip: model.max_clip_skip(),
+            has_safety_checker: model.safety_checker.is_some(),
             loras,
         }
     }
@@ -121,13 +123,10 @@ fn submit_error(error: SubmitError) -> ApiError {
 ///
 /// # Errors
 /// The error of a failure, or 500 if the queue stopped.
-pub async fn wait_for_images(
-    mut images: ImageJob,
-    mut watch: impl FnMut(Event),
-) -> Result<Vec<Picture>, ApiError> {
+pub async fn wait_for_images(mut images: ImageJob, mut watch: impl FnMut(Event)) -> Result<Images, ApiError> {
     while let Some(event) = images.next().await {
         match event {
-            Event::Done { pictures, .. } => return Ok(pictures),
+            Event::Done { images, .. } => return Ok(images),
             Event::Failed(failure) => return Err(api_error(failure)),
             event => watch(event),
         }
@@ -162,6 +161,7 @@ impl worker_core::LoadedModel for ServedModel {
             scheduler,
             bounds,
             max_clip_skip,
+            has_safety_checker,
             loras,
         } = &self.info;
         let version = match version {
@@ -180,6 +180,7 @@ impl worker_core::LoadedModel for ServedModel {
             "max_steps": bounds.steps,
             "max_images": bounds.pictures,
             "max_clip_skip": max_clip_skip,
+            "safety_checker": has_safety_checker,
             "schedulers": Method::ALL.map(Method::name),
             "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "defaults": {

@@ -4,7 +4,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::clip::ClipConfig;
+use super::json_file::{json, read};
 use super::parts::{FileOptions, Parts, TextPart};
+use super::safety_checker::SafetyPart;
 use super::single_file;
 use super::tokenizer::ClipTokenizer;
 use super::unet_config::UNetConfig;
@@ -75,6 +77,8 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         ),
         _ => None,
     };
+    let has_checker = has("safety_checker") && !options.without_safety_checker;
+    let checker = has_checker.then(|| SafetyPart::open(&folder.join("safety_checker"), half));
     Ok(Parts {
         texts,
         unet: (unet, component("unet")?),
@@ -85,6 +89,7 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         scheduler,
         zeros_for_empty: index["force_zeros_for_empty_prompt"].as_bool().unwrap_or(xl),
         preview,
+        safety_checker: checker.transpose()?,
     })
 }
 
@@ -100,12 +105,4 @@ fn not_a_pipeline(path: &Path) -> Option<String> {
     }
     let config = json(&path.join("config.json")).ok()?;
     Some(format!("holds a single component, {}", config["_class_name"].as_str()?))
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|e| Error::model(format!("cannot read {}: {e}", path.display())))
-}
-
-fn json(path: &Path) -> Result<Value> {
-    serde_json::from_str(&read(path)?).map_err(|e| Error::model(format!("{}: {e}", path.display())))
 }

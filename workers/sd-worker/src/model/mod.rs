@@ -7,6 +7,7 @@
 //! unet/          config.json, diffusion_pytorch_model.safetensors
 //! vae/           config.json, diffusion_pytorch_model.safetensors
 //! scheduler/     scheduler_config.json
+//! safety_checker/ config.json, model.safetensors; optional
 //! preview.json   {"factors": [[r, g, b], ...], "bias": [r, g, b]}, per latent channel; optional extension
 //! ```
 //!
@@ -15,10 +16,12 @@ mod adapters;
 mod attention;
 mod clip;
 mod folder;
+mod json_file;
 mod lora;
 mod parts;
 mod preview;
 mod prompt;
+mod safety_checker;
 mod single_file;
 mod tokenizer;
 mod transformer;
@@ -40,6 +43,7 @@ pub use clip::{ClipConfig, ClipText, Encoded};
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
+pub use safety_checker::{SafetyChecker, SafetyScores};
 pub use tokenizer::{Chunk, ClipTokenizer, Prompt};
 pub use unet::UNet;
 pub use unet_config::{PerBlock, UNetConfig};
@@ -105,6 +109,8 @@ pub struct Model {
     pub dtype: DType,
     /// Dtype of the VAE.
     pub vae_dtype: DType,
+    /// Safety checker, if the model has one and it is not disabled.
+    pub safety_checker: Option<SafetyChecker>,
     /// Weights that LoRA files change.
     adapters: Adapters,
     /// Weights of the VAE.
@@ -210,9 +216,11 @@ impl Model {
         unet_weights.check_all_used(single_file::is_ignored)?;
         let networks = [unet_weights.take_loaded()].into_iter().chain(text_tensors).collect();
         let adapters = Adapters::of(networks, &UNetNames::of(&unet_config));
-        let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read), &vae_config)?;
+        let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read.clone()), &vae_config)?;
         vae_weights.check_all_used(single_file::is_ignored)?;
         drop(vae_weights.take_loaded());
+        let load_checker = |part| SafetyChecker::load(&part, dtype, device, on_read);
+        let safety_checker = parts.safety_checker.map(load_checker).transpose()?;
         Ok(Self {
             texts,
             unet,
@@ -225,6 +233,7 @@ impl Model {
             device: device.clone(),
             dtype,
             vae_dtype,
+            safety_checker,
             adapters,
             vae_weights,
             wider_vae: OnceLock::new(),
@@ -352,7 +361,8 @@ fn weighted(context: &Tensor, chunks: &[Chunk]) -> candle_core::Result<Tensor> {
 /// Returns a callback that reports the completed fraction of all weights.
 fn report_reads(parts: &Parts, progress: impl Fn(f32) + Send + Sync + 'static) -> OnRead {
     let texts = parts.texts.iter().map(|part| &part.weights);
-    let total: u64 = texts.chain([&parts.unet.1, &parts.vae.1]).map(Component::bytes).sum();
+    let checker = parts.safety_checker.iter().map(|part| &part.weights);
+    let total: u64 = texts.chain([&parts.unet.1, &parts.vae.1]).chain(checker).map(Component::bytes).sum();
     let done = AtomicU64::new(0);
     Arc::new(move |bytes| {
         let done = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use super::clip::ClipConfig;
 use super::preview::PreviewMap;
+use super::safety_checker::SafetyPart;
 use super::tokenizer::ClipTokenizer;
 use super::unet_config::UNetConfig;
 use super::vae::VaeConfig;
@@ -20,6 +21,8 @@ pub struct FileOptions {
     pub prediction: Option<Prediction>,
     /// If true, a single file is a Turbo model, which its tensors do not show.
     pub turbo: bool,
+    /// If true, the safety checker of a folder is not loaded.
+    pub without_safety_checker: bool,
 }
 
 /// A text encoder.
@@ -42,4 +45,5 @@ pub(super) struct Parts {
     pub zeros_for_empty: bool,
     /// Preview map of the model, if it has its own.
     pub preview: Option<PreviewMap>,
+    pub safety_checker: Option<SafetyPart>,
 }

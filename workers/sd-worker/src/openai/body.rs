@@ -10,6 +10,7 @@ use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
 use crate::images::{Format, Source};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::picture::Picture;
+use crate::queue::Images;
 use crate::served::{ServedModel, wait_for_images};
 
 /// OpenAI's API has one field for width and height.
@@ -82,6 +83,9 @@ pub struct Answer {
     size: String,
     /// Seed of the first image; seeds increase by 1 from image to image.
     seed: u64,
+    /// Whether the safety checker flagged each image, which is black then; empty if the model has none.
+    #[serde(rename = "nsfw_content_detected", skip_serializing_if = "Vec::is_empty")]
+    flagged: Vec<bool>,
     /// Parts of the prompts that do not work as their writer may expect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -126,9 +130,9 @@ pub async fn answer(
     let _place = client.acquire(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
-    let pictures = wait_for_images(served.submit(request)?, |_| ()).await?;
+    let Images { pictures, flagged } = wait_for_images(served.submit(request)?, |_| ()).await?;
     let data = blocking(move || encode(&pictures, format)).await?;
-    Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, warnings, data }))
+    Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, flagged, warnings, data }))
 }
 
 fn encode(pictures: &[Picture], format: Format) -> Result<Vec<Image>, ApiError> {

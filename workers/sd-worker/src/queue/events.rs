@@ -44,12 +44,21 @@ pub enum Event {
     /// The request has completed.
     Done {
         /// One image per seed, in the order of the seeds.
-        pictures: Vec<Picture>,
+        images: Images,
         /// True if the prompt was longer than the model supports and has been truncated.
         truncated: bool,
     },
     /// The request has failed.
     Failed(Failure),
+}
+
+/// Generated images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// One image per seed, in the order of the seeds. Images that the safety checker flags are black.
+    pub pictures: Vec<Picture>,
+    /// Whether the safety checker flagged each image; empty if the model has none.
+    pub flagged: Vec<bool>,
 }
 
 /// Error that ended a request.

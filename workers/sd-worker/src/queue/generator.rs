@@ -15,6 +15,12 @@ pub trait ImageGenerator: Send {
     /// Returns the errors of [`Pipeline::run`].
     fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>>;
 
+    /// Returns whether the safety checker flags an image; `None` if there is no checker.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn is_flagged(&self, picture: &Picture) -> Result<Option<bool>>;
+
     /// Returns true if the prompt is longer than the model supports.
     fn truncates(&self, request: &Request) -> bool;
 
@@ -41,6 +47,11 @@ impl ImageGenerator for Pipeline {
             Some(error) => Err(error.into()),
             None => images,
         }
+    }
+
+    fn is_flagged(&self, picture: &Picture) -> Result<Option<bool>> {
+        let scores = self.model.safety_checker.as_ref().map(|checker| checker.scores(picture));
+        Ok(scores.transpose()?.map(|scores| scores.is_flagged()))
     }
 
     fn truncates(&self, request: &Request) -> bool {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use model_thread::ModelThread;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub use events::{Event, Failure, Options, SubmitError};
+pub use events::{Event, Failure, Images, Options, SubmitError};
 pub use generator::ImageGenerator;
 pub use shared::Status;
 use shared::{QueueEntry, Shared};

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
-use super::events::{Event, Failure};
+use super::events::{Event, Failure, Images};
 use super::generator::ImageGenerator;
 use super::shared::{QueueEntry, Shared};
 use crate::Error;
@@ -37,14 +37,14 @@ fn serve(queue: &Shared, generator: &mut dyn ImageGenerator, entry: &QueueEntry)
     let (generated, truncated) =
         generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
     let failure = match generated {
-        Ok(pictures) => {
+        Ok(images) => {
             queue.update_status(|status| {
                 status.complete += 1;
-                status.pictures += pictures.len() as u64;
+                status.pictures += images.pictures.len() as u64;
                 status.last = begin.elapsed();
             });
             queue.finish_running();
-            entry.finish(Event::Done { pictures, truncated });
+            entry.finish(Event::Done { images, truncated });
             return None;
         }
         Err(failure) => failure,
@@ -81,7 +81,7 @@ fn generate(
     generator: &mut dyn ImageGenerator,
     entry: &QueueEntry,
     request: &Request,
-) -> Result<Vec<Picture>, Failure> {
+) -> Result<Images, Failure> {
     if entry.is_cancelled() {
         return Err(Failure::new("cancelled", "cancelled before the first step"));
     }
@@ -114,7 +114,7 @@ fn generate(
     if let Some(first) = first {
         queue.update_status(|status| status.step_time += first.elapsed());
     }
-    generated.map_err(|error| {
+    generated.and_then(|pictures| checked(generator, pictures)).map_err(|error| {
         let code = match &error {
             Error::Request(_) => "invalid_request",
             Error::Model(_) => "model_failed",
@@ -127,6 +127,19 @@ fn generate(
         }
         Failure::new(code, error_summary(&error))
     })
+}
+
+/// Replaces images that the safety checker flags by black ones.
+fn checked(generator: &dyn ImageGenerator, mut pictures: Vec<Picture>) -> crate::Result<Images> {
+    let mut flagged = Vec::new();
+    for picture in &mut pictures {
+        let Some(is_flagged) = generator.is_flagged(picture)? else { continue };
+        if is_flagged {
+            *picture = Picture::black(picture.width(), picture.height());
+        }
+        flagged.push(is_flagged);
+    }
+    Ok(Images { pictures, flagged })
 }
 
 fn preview(entry: &QueueEntry, progress: &Progress) {

@@ -24,6 +24,7 @@ use worker_core::{ApiError, Body, Client, blocking, fields};
 
 use crate::images::Source;
 use crate::parameters;
+use crate::queue::Images;
 use crate::served::{Api, ServedModel, wait_for_images};
 use infotext::Infotext;
 use payload::{Payload, SAMPLERS, Settings};
@@ -142,7 +143,7 @@ async fn generate(
     });
     let job = served.submit(request)?;
     let entry = state.running.add(job.canceller());
-    let pictures = wait_for_images(job, |event| entry.report(event)).await?;
+    let Images { pictures, flagged } = wait_for_images(job, |event| entry.report(event)).await?;
     drop(entry);
     let send_images = payload.send_images != Some(false);
     blocking(move || {
@@ -160,6 +161,9 @@ async fn generate(
         info["all_seeds"] = json!(seeds);
         info["index_of_first_image"] = json!(0);
         info["infotexts"] = json!(texts);
+        if !flagged.is_empty() {
+            info["nsfw_content_detected"] = json!(flagged);
+        }
         Ok(Json(json!({"images": images, "parameters": echo, "info": info.to_string()})))
     })
     .await

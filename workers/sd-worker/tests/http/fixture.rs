@@ -67,6 +67,10 @@ fn device(message: &str) -> Error {
 }
 
 impl ImageGenerator for Gated {
+    fn is_flagged(&self, picture: &Picture) -> Result<Option<bool>> {
+        self.pipeline.is_flagged(picture)
+    }
+
     fn generate(&mut self, request: &pipeline::Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let mut failed = None;
         let gate = self.gate.clone();

@@ -79,7 +79,15 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     let rename = move |name: &str| whole(names.original(name), name);
     let unet = (unet, Component::renamed(weights.clone(), UNET, rename));
     let zeros_for_empty = version == Version::Xl;
-    Ok(Parts { texts, unet, vae: (vae_config, vae), scheduler, zeros_for_empty, preview: None })
+    Ok(Parts {
+        texts,
+        unet,
+        vae: (vae_config, vae),
+        scheduler,
+        zeros_for_empty,
+        preview: None,
+        safety_checker: None,
+    })
 }
 
 /// Reads the header of a file that holds a VAE, with original names or those of diffusers.
