@@ -10,7 +10,7 @@ use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
 use crate::images::{Format, Source};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::picture::Picture;
-use crate::queue::Images;
+use crate::queue;
 use crate::served::{ServedModel, wait_for_images};
 
 /// OpenAI's API has one field for width and height.
@@ -130,7 +130,7 @@ pub async fn answer(
     let _place = client.acquire(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
-    let Images { pictures, flagged } = wait_for_images(served.submit(request)?, |_| ()).await?;
+    let queue::Images { pictures, flagged } = wait_for_images(served.submit(request)?, |_| ()).await?;
     let data = blocking(move || encode(&pictures, format)).await?;
     Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, flagged, warnings, data }))
 }
