@@ -41,6 +41,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub lora_dir: Option<PathBuf>,
 
+    /// Folder with embeddings of textual inversion (.safetensors); prompts use their names
+    #[arg(long, env)]
+    pub embedding_dir: Option<PathBuf>,
+
     /// Quantity that the UNet of a .safetensors file predicts [default: found in the file]
     #[arg(long, env, value_enum)]
     pub prediction: Option<Prediction>,
@@ -178,6 +182,7 @@ impl Arguments {
             prediction: self.prediction.map(Into::into),
             turbo: self.sd_version == SdVersion::Turbo,
             without_safety_checker: self.no_safety_checker,
+            embeddings: self.embedding_dir.clone(),
         };
         LoadOptions { dtype, files, ..LoadOptions::default() }
     }

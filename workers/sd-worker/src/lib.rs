@@ -20,6 +20,7 @@
 //! | `served` | the loaded model, as used by handlers |
 //! | `parameters` | validation of request parameters |
 //! | `loras` | LoRA files and their tags in prompts |
+//! | `safetensors_folder` | folders of files that users fill |
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
 //! | `jobs`, `callback` | job API, and callbacks with the results of jobs |
@@ -45,6 +46,7 @@ pub mod pipeline;
 pub mod queue;
 pub mod routes;
 pub mod run;
+mod safetensors_folder;
 pub mod schedulers;
 pub mod sdapi;
 pub mod served;

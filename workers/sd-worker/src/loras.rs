@@ -1,17 +1,16 @@
 //! LoRA files of a folder, by name, and their tags in prompts.
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use crate::model::LoraChoice;
+use crate::safetensors_folder;
 
 /// Maximum number of LoRA files of a request.
 const MAX_LORAS: usize = 16;
 /// Maximum absolute weight of a LoRA.
 const MAX_WEIGHT: f64 = 10.0;
-/// Maximum depth of subfolders.
-const MAX_DEPTH: usize = 8;
 const TAG: &str = "<lora:";
 
 /// A LoRA in a request.
@@ -36,11 +35,7 @@ pub struct LoraFolder(pub Option<PathBuf>);
 impl LoraFolder {
     /// Returns the path of each `.safetensors` file in the folder and its subfolders, by its name without ending.
     pub fn files(&self) -> BTreeMap<String, PathBuf> {
-        let mut files = BTreeMap::new();
-        if let Some(folder) = &self.0 {
-            collect(folder, MAX_DEPTH, &mut files);
-        }
-        files
+        self.0.as_deref().map(safetensors_folder::files).unwrap_or_default()
     }
 
     /// Finds the files of a request.
@@ -73,21 +68,6 @@ impl LoraFolder {
             }
         };
         requests.into_iter().map(choose).collect()
-    }
-}
-
-fn collect(folder: &Path, depth: usize, files: &mut BTreeMap<String, PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        if path.is_dir() && depth > 0 {
-            collect(&path, depth - 1, files);
-        } else if path.extension().is_some_and(|ending| ending == "safetensors")
-            && let Some(name) = path.file_stem()
-        {
-            files.entry(name.to_string_lossy().into_owned()).or_insert(path);
-        }
     }
 }
 

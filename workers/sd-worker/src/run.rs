@@ -80,6 +80,9 @@ impl Worker for SdWorker {
             model.version,
             if model.turbo { ", turbo" } else { "" }
         );
+        if let Some(folder) = &arguments.embedding_dir {
+            ensure!(folder.is_dir(), "--embedding-dir {} is not a folder", folder.display());
+        }
         let mut pipeline = Pipeline::new(model);
         pipeline.bounds = arguments.bounds();
         let loras = LoraFolder(arguments.lora_dir.clone());

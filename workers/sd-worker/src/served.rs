@@ -40,6 +40,8 @@ pub struct ModelInfo {
     pub max_clip_skip: usize,
     /// True if images are checked by the model's safety checker.
     pub has_safety_checker: bool,
+    /// Names of embeddings of textual inversion.
+    pub embeddings: Vec<String>,
     /// Folder of LoRA files.
     pub loras: LoraFolder,
 }
@@ -58,6 +60,7 @@ impl ModelInfo {
             bounds: pipeline.bounds,
             max_clip_skip: model.max_clip_skip(),
             has_safety_checker: model.safety_checker.is_some(),
+            embeddings: model.embeddings.clone(),
             loras,
         }
     }
@@ -162,6 +165,7 @@ impl worker_core::LoadedModel for ServedModel {
             bounds,
             max_clip_skip,
             has_safety_checker,
+            embeddings,
             loras,
         } = &self.info;
         let version = match version {
@@ -181,6 +185,7 @@ impl worker_core::LoadedModel for ServedModel {
             "max_images": bounds.pictures,
             "max_clip_skip": max_clip_skip,
             "safety_checker": has_safety_checker,
+            "embeddings": embeddings,
             "schedulers": Method::ALL.map(Method::name),
             "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "defaults": {

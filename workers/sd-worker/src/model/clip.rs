@@ -123,6 +123,23 @@ impl ClipText {
         })
     }
 
+    /// Adds vectors (count, width) for further tokens. Returns the number of the first.
+    ///
+    /// # Errors
+    /// The width is wrong, or the device is out of memory.
+    pub(super) fn add_tokens(&mut self, vectors: &Tensor) -> Result<u32> {
+        let table = self.tokens.embeddings();
+        let (rows, width) = table.dims2()?;
+        let vectors = vectors.to_dtype(table.dtype())?.to_device(table.device())?;
+        self.tokens = Embedding::new(Tensor::cat(&[table, &vectors], 0)?, width);
+        Ok(rows as u32)
+    }
+
+    /// Returns the width of the hidden states.
+    pub(super) fn width(&self) -> usize {
+        self.tokens.hidden_size()
+    }
+
     /// Returns the number of layers.
     pub fn layers(&self) -> usize {
         self.layers.len()

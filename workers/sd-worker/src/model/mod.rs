@@ -23,6 +23,7 @@ mod preview;
 mod prompt;
 mod safety_checker;
 mod single_file;
+mod textual_inversion;
 mod tokenizer;
 mod transformer;
 mod unet;
@@ -111,6 +112,8 @@ pub struct Model {
     pub vae_dtype: DType,
     /// Safety checker, if the model has one and it is not disabled.
     pub safety_checker: Option<SafetyChecker>,
+    /// Names of embeddings of textual inversion, as files have them.
+    pub embeddings: Vec<String>,
     /// Weights that LoRA files change.
     adapters: Adapters,
     /// Weights of the VAE.
@@ -211,6 +214,10 @@ impl Model {
             text_tensors.push(part.weights.take_loaded());
             texts.push(TextEncoder { tokenizer: part.tokenizer, clip });
         }
+        let mut embeddings = Vec::new();
+        if let Some(folder) = &options.files.embeddings {
+            embeddings = add_embeddings(&mut texts, folder)?;
+        }
         let unet_config = UNetConfig { activation, ..unet_config };
         let unet = UNet::new(unet_weights.open(dtype, device, on_read.clone()), &unet_config)?;
         unet_weights.check_all_used(single_file::is_ignored)?;
@@ -234,6 +241,7 @@ impl Model {
             dtype,
             vae_dtype,
             safety_checker,
+            embeddings,
             adapters,
             vae_weights,
             wider_vae: OnceLock::new(),
@@ -334,6 +342,25 @@ impl Model {
     pub fn side(&self) -> usize {
         self.unet.config().sample_size * self.vae.config().factor()
     }
+}
+
+/// Adds the embeddings of a folder to the text encoders. Returns the names of their files.
+fn add_embeddings(texts: &mut [TextEncoder], folder: &Path) -> Result<Vec<String>> {
+    let widths: Vec<usize> = texts.iter().map(|text| text.clip.width()).collect();
+    let found = textual_inversion::read(folder, &widths);
+    for (i, text) in texts.iter_mut().enumerate() {
+        let vectors: Vec<&Tensor> = found.iter().filter_map(|embedding| embedding.vectors.get(i)).collect();
+        if vectors.is_empty() {
+            continue;
+        }
+        let mut token = text.clip.add_tokens(&Tensor::cat(&vectors, 0)?)?;
+        for (embedding, vectors) in found.iter().zip(vectors) {
+            let next = token + vectors.dim(0)? as u32;
+            embedding.names.iter().for_each(|name| text.tokenizer.add_name(name, token..next));
+            token = next;
+        }
+    }
+    Ok(found.into_iter().filter_map(|embedding| embedding.names.into_iter().next()).collect())
 }
 
 /// Returns true for Turbo models, which only their scheduler shows. Models with v-prediction or a zero

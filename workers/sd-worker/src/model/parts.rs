@@ -23,6 +23,8 @@ pub struct FileOptions {
     pub turbo: bool,
     /// If true, the safety checker of a folder is not loaded.
     pub without_safety_checker: bool,
+    /// Folder with files of textual inversion, whose names may be used in prompts.
+    pub embeddings: Option<PathBuf>,
 }
 
 /// A text encoder.

@@ -1,4 +1,5 @@
 //! CLIP tokenizer, which pads prompts to a fixed length.
+use std::ops::Range;
 use std::path::Path;
 
 use serde_json::Value;
@@ -54,6 +55,8 @@ pub struct ClipTokenizer {
     end: u32,
     pad: u32,
     length: usize,
+    /// Names in lower case that stand for several tokens, the longest first, and these tokens.
+    names: Vec<(String, Range<u32>)>,
 }
 
 impl ClipTokenizer {
@@ -100,12 +103,18 @@ impl ClipTokenizer {
         if length < 2 {
             return Err(Error::model(format!("a text encoder needs at least 2 positions, got {length}")));
         }
-        Ok(Self { tokenizer, start, end, pad, length })
+        Ok(Self { tokenizer, start, end, pad, length, names: Vec::new() })
     }
 
     /// Returns the number of tokens of the vocabulary.
     pub(super) fn vocabulary(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
+    }
+
+    /// Adds a name that stands for `tokens` wherever it is a word of a prompt, in upper or lower case.
+    pub(super) fn add_name(&mut self, name: &str, tokens: Range<u32>) {
+        self.names.push((name.to_lowercase(), tokens));
+        self.names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     }
 
     /// Splits a prompt with weights of words into chunks, as AUTOMATIC1111 does. Returns at least one chunk, and whether
@@ -126,16 +135,20 @@ impl ClipTokenizer {
                 continue;
             };
             for token in self.ids(&text)? {
+                // The tokens of a name stay together.
+                let count = self.names.iter().find(|(_, tokens)| tokens.start == token);
+                let count = count.map_or(1, |(_, tokens)| tokens.len().min(limit));
+                let is_full = words.len() + count > limit;
                 if Some(token) == comma {
                     after_comma = Some(words.len() + 1);
-                } else if words.len() == limit
+                } else if is_full
                     && let Some(start) = after_comma.filter(|start| limit + 1 - start <= COMMA_DISTANCE)
                 {
                     let moved = words.split_off(start);
                     chunks.push(self.chunk(std::mem::replace(&mut words, moved)));
                     after_comma = None;
                 }
-                if words.len() == limit {
+                if words.len() + count > limit {
                     chunks.push(self.chunk(std::mem::take(&mut words)));
                     after_comma = None;
                 }
@@ -169,7 +182,25 @@ impl ClipTokenizer {
         self.chunk(Vec::new())
     }
 
+    /// Returns the tokens of a text, in which names are replaced by theirs.
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        let (mut ids, mut from) = (Vec::new(), 0);
+        for (start, _) in text.char_indices() {
+            let found =
+                |(name, tokens): &(String, Range<u32>)| Some((word_end(text, start, name)?, tokens.clone()));
+            if start >= from
+                && let Some((end, tokens)) = self.names.iter().find_map(found)
+            {
+                ids.extend(self.plain_ids(&text[from..start])?);
+                ids.extend(tokens);
+                from = end;
+            }
+        }
+        ids.extend(self.plain_ids(&text[from..])?);
+        Ok(ids)
+    }
+
+    fn plain_ids(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.tokenizer.encode(text, false);
         let encoding = encoding.map_err(|e| Error::request(format!("cannot tokenize the prompt: {e}")))?;
         Ok(encoding.get_ids().to_vec())
@@ -189,6 +220,26 @@ impl ClipTokenizer {
         tokens.resize(self.length, self.pad);
         Ok(Prompt { tokens, end: kept + 1, truncated: words.len() > limit })
     }
+}
+
+/// Returns the end of `name`, which is in lower case, if the text has it at `start` and it is not a part of a longer word.
+fn word_end(text: &str, start: usize, name: &str) -> Option<usize> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    if name.starts_with(is_word) && text[..start].ends_with(is_word) {
+        return None;
+    }
+    let (mut letters, mut end) = (name, start);
+    for c in text[start..].chars() {
+        if letters.is_empty() {
+            break;
+        }
+        for lower in c.to_lowercase() {
+            letters = letters.strip_prefix(lower)?;
+        }
+        end += c.len_utf8();
+    }
+    let is_part = name.ends_with(is_word) && text[end..].starts_with(is_word);
+    (letters.is_empty() && !is_part).then_some(end)
 }
 
 fn pad_token(path: &Path) -> Option<String> {

@@ -75,6 +75,7 @@ pub fn router(api: Api) -> Router {
         .route("/options", get(options).post(set_options))
         .route("/sd-models", get(models))
         .route("/loras", get(loras))
+        .route("/embeddings", get(embeddings))
         .route("/samplers", get(samplers))
         .route("/schedulers", get(schedulers))
         .route("/progress", get(async |State(state): State<SdApi>| Json(state.running.progress())))
@@ -220,6 +221,17 @@ async fn loras(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
         |(name, path)| json!({"name": name, "alias": name, "path": path.to_string_lossy(), "metadata": {}}),
     );
     Ok(Json(list.collect()))
+}
+
+/// Handles `GET /sdapi/v1/embeddings`.
+async fn embeddings(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
+    let served = state.api.served()?;
+    let entry = |name: &String| {
+        let unknown = json!({"step": null, "sd_checkpoint": null, "sd_checkpoint_name": null});
+        (name.clone(), unknown)
+    };
+    let loaded: serde_json::Map<String, Value> = served.info.embeddings.iter().map(entry).collect();
+    Ok(Json(json!({"loaded": loaded, "skipped": {}})))
 }
 
 /// Handles `GET /sdapi/v1/samplers`.
