@@ -9,6 +9,8 @@ mod method;
 mod noise;
 mod schedule;
 mod solver;
+mod step;
+mod two_stages;
 
 use candle_core::Tensor;
 
@@ -32,7 +34,7 @@ pub struct StepOutput {
 /// For all methods, samples are α x0 + σ ε with α² + σ² = 1, so the input of the network needs no scaling.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    steps: Vec<solver::Step>,
+    steps: Vec<step::Step>,
     end: Level,
     init_sigma: f64,
     total: usize,
@@ -144,7 +146,7 @@ impl Scheduler {
     }
 }
 
-fn apply(of: &solver::Coefficients, sample: &Tensor, history: &[Tensor]) -> candle_core::Result<Tensor> {
+fn apply(of: &step::Coefficients, sample: &Tensor, history: &[Tensor]) -> candle_core::Result<Tensor> {
     let mut terms = vec![(of.sample, sample)];
     terms.extend(of.x0.iter().copied().zip(history));
     linear_combination(&terms)

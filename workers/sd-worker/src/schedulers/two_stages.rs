@@ -1,9 +1,9 @@
 //! Methods that evaluate the network twice in all steps except the last: at its level and at a second one. The second stage
 //! starts again from the sample of the first.
-use super::{Coefficients, Step, ancestral, back, down_and_up, first_order, step, step_at};
-use crate::schedulers::config::Prediction;
-use crate::schedulers::method::Method;
-use crate::schedulers::schedule::{Grid, Level};
+use super::config::Prediction;
+use super::method::Method;
+use super::schedule::{Grid, Level};
+use super::step::{Coefficients, Step, ancestral, back, down_and_up, first_order, step, step_at};
 
 /// Returns the steps of a method from level `start` on.
 pub(super) fn steps(prediction: Prediction, method: Method, grid: &Grid, start: usize) -> Vec<Step> {
