@@ -153,9 +153,10 @@ async fn models_describe_their_parameters() {
         (&model["id"], &model["object"], &model["owned_by"]),
         (&json!(MODEL), &json!("model"), &json!("sd-worker"))
     );
-    let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim"});
+    let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim", "karras": false});
     assert_eq!((&model["multiple"], &model["defaults"]), (&json!(8), &defaults));
     assert_eq!(model["schedulers"], json!(Method::ALL.map(Method::name)));
+    assert_eq!((&model["safety_checker"], &model["embeddings"]), (&json!(false), &json!([])));
     for name in [MODEL, "org/tiny"] {
         assert_eq!(worker.get(&format!("/v1/models/{name}")).await.json(), *model);
     }
