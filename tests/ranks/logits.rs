@@ -8,6 +8,7 @@ use llm_engine::step::StepModel;
 use serial_test::serial;
 
 use super::models::{self, HEADS, HIDDEN, INNER, Weights};
+use super::packing::{self, FourBits, Kind};
 use super::steps::{Runner, close};
 use super::{devices, load, options};
 
@@ -73,6 +74,26 @@ fn logits_of_a_mixtral_are_within_the_bound() {
     }
     let file = models::write_mixtral_gguf(folder.path(), GgmlDType::Q8_0);
     assert_close(&file, &[2], options(None), BOUND_QUANTIZED);
+}
+
+/// A rank's columns may be a part of a group. Groups that are not in order become floats where the columns are divided.
+#[test]
+#[serial]
+fn logits_of_quantized_safetensors_are_within_the_bound() {
+    for (group, reordered) in [(32, false), (64, false), (32, true)] {
+        let kind = Kind { group, symmetric: true, reordered };
+        let [tensors, _] =
+            packing::checkpoints(&models::weights(false, models::KEY_HEADS), &|seed, base, shape| {
+                let weights = FourBits::random(seed, shape, kind);
+                (weights.gptq(base, 1), weights.weights().0)
+            });
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = models::llama_config();
+        config["quantization_config"] = serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": group,
+            "sym": true, "desc_act": reordered});
+        packing::write(folder.path(), &config, &tensors);
+        assert_close(folder.path(), &[2], options(Some(DType::F16)), BOUND_QUANTIZED);
+    }
 }
 
 /// Heads of keys that two ranks share, fused and alternating projections, biases, sinks, latent attention, shared experts,

@@ -13,6 +13,8 @@ mod graphs;
 #[cfg(feature = "rocm-emulator")]
 mod launches;
 mod mixtures;
+mod packing;
+mod quantization;
 mod reference;
 mod safetensors;
 mod scoring;

@@ -1,0 +1,507 @@
+//! Safetensors folders with quantized weights: GPTQ, AWQ, compressed-tensors and floats of 8 bits. They are compared with the
+//! numbers, scales and zero points from which they were packed.
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
+use candle_core::{DType, Device, Tensor};
+use llm_engine::model::files::{Format, ModelFiles};
+use serde_json::{Value, json};
+
+use super::broken::assert_rejected;
+use super::checkpoints::{check_median, data};
+use super::configs::{Case, named};
+use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits};
+use super::reference;
+use super::steps::{LENGTHS, Runner, load, load_on_cpu, reference_on_cpu, run_on_cpu, run_texts};
+
+/// Largest error of numbers that are rounded to f16, relative to them.
+const F16_ROUNDING: f32 = 1.0 / 2048.0;
+/// Name of a tensor.
+const NAME: &str = "model.layers.0.mlp.down_proj.weight";
+const BASE: &str = "model.layers.0.mlp.down_proj";
+/// Shape of the tensor with this name.
+const SHAPE: [usize; 2] = [128, 256];
+
+/// Packing of weights of four bits.
+#[derive(Clone, Copy, Debug)]
+enum Packing {
+    Gptq(u32),
+    Awq,
+    CompressedTensors,
+}
+
+use Packing::{Awq, CompressedTensors, Gptq};
+
+impl Packing {
+    fn tensors(self, weights: &FourBits, base: &str, kind: Kind) -> Tensors {
+        match self {
+            Gptq(version) => weights.gptq(base, version),
+            Awq => weights.awq(base),
+            CompressedTensors => weights.compressed_tensors(base, kind),
+        }
+    }
+
+    fn config(self, kind: Kind) -> Value {
+        let Kind { group, symmetric, reordered } = kind;
+        match self {
+            Gptq(version) => json!({"quant_method": "gptq", "bits": 4, "group_size": group, "sym": symmetric,
+                "desc_act": reordered, "checkpoint_format": if version == 1 { "gptq" } else { "gptq_v2" }}),
+            Awq => {
+                json!({"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": true})
+            }
+            CompressedTensors => json!({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
+                "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group}}}}),
+        }
+    }
+
+    /// Returns the format that weights become.
+    fn format(self, kind: Kind) -> Format {
+        match (self, kind) {
+            // One group is in order.
+            (_, Kind { reordered: true, group, .. }) if group < SHAPE[1] => Format::Floats(DType::F32),
+            (Awq, _) | (_, Kind { symmetric: false, .. }) => Format::Blocks(GgmlDType::Q4_1),
+            _ => Format::Blocks(GgmlDType::Q4_0),
+        }
+    }
+}
+
+fn kinds() -> Vec<(Packing, Kind)> {
+    let mut all = Vec::new();
+    for packing in [Gptq(1), Gptq(2), Awq, CompressedTensors] {
+        for group in [32, 64, 128, SHAPE[1]] {
+            for (symmetric, reordered) in [(true, false), (false, false), (true, true), (false, true)] {
+                if !(reordered && matches!(packing, Awq)) {
+                    all.push((packing, Kind { group, symmetric, reordered }));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn write(folder: &Path, quantization: &Value, tensors: &Tensors) {
+    packing::write(folder, &json!({"quantization_config": quantization}), tensors);
+}
+
+/// Returns a Llama whose rows consist of whole blocks and groups, and its float weights.
+fn llama() -> (Case, HashMap<String, Tensor>) {
+    let mut case = named("llama");
+    for (key, value) in [("hidden_size", 128), ("intermediate_size", 256), ("num_hidden_layers", 2)] {
+        case.config[key] = value.into();
+    }
+    let (_, weights) = reference::model(&case);
+    (case, weights)
+}
+
+/// Reads a part of the tensor [`NAME`] as floats.
+fn values(files: &ModelFiles, rows: [usize; 2], columns: [usize; 2]) -> Vec<f32> {
+    values_of(files, NAME, rows, columns)
+}
+
+fn values_of(files: &ModelFiles, name: &str, rows: [usize; 2], columns: [usize; 2]) -> Vec<f32> {
+    let format = files.location(name).unwrap().format;
+    let bytes = files.part(name, rows[0]..rows[1], columns[0]..columns[1]).unwrap();
+    floats(&bytes, format, [rows[1] - rows[0], columns[1] - columns[0]])
+}
+
+/// Converts the bytes of a matrix to floats.
+fn floats(bytes: &[u8], format: Format, shape: [usize; 2]) -> Vec<f32> {
+    let tensor = match format {
+        Format::Floats(dtype) => Tensor::from_raw_buffer(bytes, dtype, &shape, &Device::Cpu).unwrap(),
+        Format::Blocks(dtype) => {
+            let blocks = qtensor_from_ggml(dtype, bytes, shape.to_vec(), &Device::Cpu).unwrap();
+            blocks.dequantize(&Device::Cpu).unwrap()
+        }
+    };
+    tensor.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
+}
+
+/// Checks that parts of a tensor, as ranks read them, have the values of the whole.
+fn check_parts(files: &ModelFiles, whole: &[f32], what: &str) {
+    for (rows, columns) in
+        [([3, 13], [0, 256]), ([0, 128], [96, 224]), ([121, 128], [32, 64]), ([64, 65], [0, 256])]
+    {
+        let of_row = |row: usize| &whole[row * SHAPE[1] + columns[0]..row * SHAPE[1] + columns[1]];
+        let expected: Vec<f32> = (rows[0]..rows[1]).flat_map(of_row).copied().collect();
+        assert!(values(files, rows, columns) == expected, "{what}: rows {rows:?}, columns {columns:?}");
+    }
+}
+
+/// Weights are exact, except that Q4_1 rounds scale · zero point to f16.
+#[test]
+fn weights_of_four_bits_keep_their_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut worst = 0f32;
+    for (seed, (packing, kind)) in kinds().into_iter().enumerate() {
+        let weights = FourBits::random(seed, SHAPE, kind);
+        write(folder.path(), &packing.config(kind), &packing.tensors(&weights, BASE, kind));
+        let files = ModelFiles::open(folder.path()).unwrap();
+        let info = files.location(NAME).unwrap();
+        assert_eq!(
+            (info.format, &info.shape[..]),
+            (packing.format(kind), &SHAPE[..]),
+            "{packing:?} {kind:?}"
+        );
+        let got = values(&files, [0, SHAPE[0]], [0, SHAPE[1]]);
+        let (expected, minimums) = weights.weights();
+        let mut check = |got: &[f32], format: Format, order: &dyn Fn(usize) -> usize| {
+            let is_exact = format != Format::Blocks(GgmlDType::Q4_1);
+            for (index, got) in got.iter().enumerate() {
+                let place = index / SHAPE[1] * SHAPE[1] + order(index % SHAPE[1]);
+                let (expected, minimum) = (expected[place], minimums[place]);
+                let off = (got - expected).abs();
+                worst = worst.max(off / minimum.max(f32::MIN_POSITIVE));
+                // Sums of f32 add a rounding of their own.
+                let bound = if is_exact { 0.0 } else { (F16_ROUNDING + 2.0 * f32::EPSILON) * minimum };
+                assert!(off <= bound, "{packing:?} {kind:?}: {got}, expected {expected}");
+            }
+        };
+        check(&got, info.format, &|input| input);
+        if let Some((format, order)) = info.ordered() {
+            let in_order = Packing::format(packing, Kind { reordered: false, ..kind });
+            assert_eq!(format, in_order);
+            let bytes = files.ordered_rows(NAME, 0..SHAPE[0]).unwrap();
+            check(&floats(&bytes, format, SHAPE), format, &|input| order[input] as usize);
+        }
+        assert_eq!(info.ordered().is_some(), matches!(info.format, Format::Floats(_)));
+        check_parts(&files, &got, &format!("{packing:?} {kind:?}"));
+    }
+    println!("largest error of Q4_1: {worst} of scale · zero point");
+}
+
+/// Compares matrices that published packages have packed with the weights that they unpack (see `quantized.py`).
+#[test]
+fn weights_of_published_packers_keep_their_values() {
+    const Q4_1: Format = Format::Blocks(GgmlDType::Q4_1);
+    const FLOATS: Format = Format::Floats(DType::F32);
+    for (name, format) in [
+        ("gptq", Q4_1),
+        ("gptq-reordered", FLOATS),
+        ("awq", Q4_1),
+        ("pack", Q4_1),
+        ("pack-channel", Format::Blocks(GgmlDType::Q4_0)),
+        ("int", Format::Blocks(GgmlDType::Q8_0)),
+        ("float", FLOATS),
+        ("float-block", FLOATS),
+    ] {
+        let files = ModelFiles::open(&data(&format!("quantized-{name}"))).unwrap();
+        let info = files.location("x.weight").unwrap();
+        assert_eq!((info.format, &info.shape[..]), (format, &[32, 128][..]), "{name}");
+        let [got, expected] = ["x.weight", "expected"].map(|name| values_of(&files, name, [0, 32], [0, 128]));
+        // Scales are below 1 / 32, and zero points at most 15.
+        let bound = if format == Q4_1 { 15.0 / 32.0 * F16_ROUNDING } else { 0.0 };
+        let off =
+            got.iter().zip(&expected).fold(0f32, |most, (got, expected)| most.max((got - expected).abs()));
+        println!("{name}: {off}");
+        assert!(off <= bound, "{name}: {off}");
+    }
+}
+
+/// Scales of floats and integers of 8 bits: their dtype, shape and how many weights share one.
+fn scales_of_8_bits() -> Vec<(Value, &'static str, &'static str, Vec<usize>, [usize; 2])> {
+    let fp8 = |block: Value| json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": block});
+    let of = |kind: &str, format: &str| {
+        json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": {
+            "weights": {"num_bits": 8, "type": kind}, "input_activations": {"num_bits": 8}}}})
+    };
+    let quark = json!({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}});
+    let [outputs, inputs] = SHAPE;
+    vec![
+        (fp8(json!([128, 128])), "F8_E4M3", "weight_scale_inv", vec![1, 2], [128, 128]),
+        (fp8(json!([48, 96])), "F8_E4M3", "weight_scale_inv", vec![3, 3], [48, 96]),
+        (fp8(Value::Null), "F8_E4M3", "weight_scale", vec![], SHAPE),
+        (quark, "F8_E4M3", "weight_scale", vec![1], SHAPE),
+        (of("float", "float-quantized"), "F8_E4M3", "weight_scale", vec![outputs, 1], [1, inputs]),
+        (json!({"quant_method": "fbgemm_fp8"}), "F8_E4M3", "weight_scale", vec![outputs], [1, inputs]),
+        (of("int", "int-quantized"), "I8", "weight_scale", vec![outputs, 1], [1, inputs]),
+        (of("int", "int-quantized"), "I8", "weight_scale", vec![outputs, 8], [1, 32]),
+        (of("int", "int-quantized"), "I8", "weight_scale", vec![], SHAPE),
+    ]
+}
+
+/// Weights are the product of number and scale in f32, rounded once if they become floats of 16 bits. Q8_0 rounds scales to
+/// f16; these are exact.
+#[test]
+fn weights_of_8_bits_keep_their_values() {
+    for (seed, (config, dtype, name, scale_shape, shared_by)) in scales_of_8_bits().into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bytes, floats) = floats_of_8_bits(seed, SHAPE[0] * SHAPE[1]);
+        let is_integer = dtype == "I8";
+        let number = |index: usize| if is_integer { f32::from(bytes[index] as i8) } else { floats[index] };
+        let count: usize = scale_shape.iter().product();
+        let scales: Vec<f32> = (0..count)
+            .map(|index| if is_integer { (64 + index) as f32 / 1024.0 } else { 0.0123 * (index + 1) as f32 })
+            .collect();
+        let per_row = SHAPE[1].div_ceil(shared_by[1]);
+        let scale = |index: usize| {
+            scales[index / SHAPE[1] / shared_by[0] * per_row + index % SHAPE[1] / shared_by[1]]
+        };
+        let expected: Vec<f32> = (0..bytes.len()).map(|index| number(index) * scale(index)).collect();
+        let tensors = [
+            (NAME.to_owned(), Stored { dtype, shape: SHAPE.into(), bytes: bytes.clone() }),
+            (format!("{BASE}.{name}"), Stored::f32(&scale_shape, &scales)),
+        ];
+        write(folder.path(), &config, &tensors.into());
+        let mut files = ModelFiles::open(folder.path()).unwrap();
+        let what = format!("{config} {scale_shape:?}");
+        let got = values(&files, [0, SHAPE[0]], [0, SHAPE[1]]);
+        assert!(got == expected, "{what}");
+        check_parts(&files, &got, &what);
+        let format = files.location(NAME).unwrap().format;
+        assert_eq!(format == Format::Blocks(GgmlDType::Q8_0), is_integer, "{what}");
+        for dtype in [DType::BF16, DType::F16] {
+            files.dequantize_as(dtype);
+            let rounded = Tensor::new(&expected[..], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let rounded: Vec<f32> = rounded.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
+            let expected = if is_integer { &expected } else { &rounded };
+            assert!(values(&files, [0, SHAPE[0]], [0, SHAPE[1]]) == *expected, "{what} as {dtype:?}");
+        }
+    }
+}
+
+/// Compares the logits of a quantized folder with those of its weights as floats.
+fn check_logits(config: &Value, quantization: &Value, [quantized, floats]: &[Tensors; 2], is_exact: bool) {
+    let [folder, float_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    packing::write(float_folder.path(), config, floats);
+    let mut config = config.clone();
+    config["quantization_config"] = quantization.clone();
+    packing::write(folder.path(), &config, quantized);
+    let reference = &mut reference_on_cpu(float_folder.path());
+    if is_exact {
+        let off = run_texts(Runner::new(load(folder.path()), &LENGTHS), reference, 1e-4);
+        println!("worst {}", off.into_iter().fold(0f32, f32::max));
+        run_on_cpu(Runner::new(load_on_cpu(folder.path()), &LENGTHS), reference);
+        return;
+    }
+    #[cfg(feature = "rocm-emulator")]
+    let models = [load(folder.path()), load_on_cpu(folder.path())];
+    #[cfg(not(feature = "rocm-emulator"))]
+    let models = [load_on_cpu(folder.path())];
+    for model in models {
+        let off = run_texts(Runner::new(model, &LENGTHS), reference, f32::MAX);
+        check_median(off, &quantization["quant_method"].to_string());
+    }
+}
+
+#[test]
+fn logits_of_four_bits_are_those_of_the_float_weights() {
+    let (case, weights) = llama();
+    for (packing, kind) in [
+        (Gptq(1), Kind { group: 128, symmetric: true, reordered: false }),
+        (Gptq(1), Kind { group: 64, symmetric: false, reordered: true }),
+        (Awq, Kind { group: 64, symmetric: false, reordered: false }),
+        (CompressedTensors, Kind { group: 32, symmetric: false, reordered: false }),
+    ] {
+        println!("{packing:?} {kind:?}");
+        let both = packing::checkpoints(&weights, &|seed, base, shape| {
+            let weights = FourBits::random(seed, shape, kind);
+            (packing.tensors(&weights, base, kind), weights.weights().0)
+        });
+        check_logits(&case.config, &packing.config(kind), &both, false);
+    }
+}
+
+/// Tensors of a matrix in floats of 8 bits with a scale for each block of 128 x 128, and its weights.
+fn in_blocks(seed: usize, base: &str, [outputs, inputs]: [usize; 2]) -> (Tensors, Vec<f32>) {
+    let (bytes, floats) = floats_of_8_bits(seed, outputs * inputs);
+    let (rows, columns) = (outputs.div_ceil(128), inputs.div_ceil(128));
+    let scales: Vec<f32> = (0..rows * columns).map(|index| 0.15 + 0.07 * index as f32).collect();
+    let scale = |index: usize| scales[index / inputs / 128 * columns + index % inputs / 128];
+    let values = floats.iter().enumerate().map(|(index, value)| value * scale(index)).collect();
+    let tensors = [
+        (format!("{base}.weight"), Stored { dtype: "F8_E4M3", shape: vec![outputs, inputs], bytes }),
+        (format!("{base}.weight_scale_inv"), Stored::f32(&[rows, columns], &scales)),
+    ];
+    (tensors.into(), values)
+}
+
+#[test]
+fn logits_of_8_bits_are_those_of_the_float_weights() {
+    let (case, weights) = llama();
+    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"});
+    check_logits(&case.config, &fp8, &packing::checkpoints(&weights, &in_blocks), true);
+    let integers = json!({"quant_method": "compressed-tensors", "format": "int-quantized"});
+    let both = packing::checkpoints(&weights, &|seed, base, shape @ [outputs, inputs]| {
+        let (bytes, _) = floats_of_8_bits(seed, outputs * inputs);
+        let scales: Vec<f32> = (0..outputs).map(|index| (128 + index) as f32 * 2f32.powi(-17)).collect();
+        let values = bytes.iter().enumerate();
+        let values = values.map(|(index, byte)| f32::from(*byte as i8) * scales[index / inputs]).collect();
+        let tensors = [
+            (format!("{base}.weight"), Stored { dtype: "I8", shape: shape.into(), bytes }),
+            (format!("{base}.weight_scale"), Stored::f32(&[outputs, 1], &scales)),
+        ];
+        (tensors.into(), values)
+    });
+    check_logits(&case.config, &integers, &both, false);
+}
+
+/// The router and the head stay floats.
+#[test]
+fn experts_are_quantized_separately() {
+    let mut case = named("qwen3moe");
+    case.config["moe_intermediate_size"] = 64.into();
+    let (_, weights) = reference::model(&case);
+    for reordered in [false, true] {
+        let kind = Kind { group: 32, symmetric: true, reordered };
+        let both = packing::checkpoints(&weights, &|seed, base, shape| {
+            let weights = FourBits::random(seed, shape, kind);
+            (weights.gptq(base, 1), weights.weights().0)
+        });
+        check_logits(&case.config, &Gptq(1).config(kind), &both, false);
+    }
+    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    check_logits(&case.config, &fp8, &packing::checkpoints(&weights, &in_blocks), false);
+}
+
+/// A change of a checkpoint.
+type Change = Box<dyn Fn(&mut Value, &mut Tensors)>;
+
+#[test]
+fn broken_tensors_are_named() {
+    let kind = Kind { group: 64, symmetric: false, reordered: true };
+    let folder = tempfile::tempdir().unwrap();
+    let part = |part: &str| format!("{BASE}.{part}");
+    let remove = |name: &str| -> Change {
+        let name = part(name);
+        Box::new(move |_, tensors| drop(tensors.remove(&name)))
+    };
+    let insert = |name: &str, tensor: Stored| -> Change {
+        let name = part(name);
+        Box::new(move |_, tensors| drop(tensors.insert(name.clone(), tensor.clone())))
+    };
+    let set = |key: &'static str, value: Value| -> Change {
+        Box::new(move |config, _| config[key] = value.clone())
+    };
+    let [outputs, inputs] = SHAPE;
+    let scales = |value: f32| Stored::f32(&[4, outputs], &vec![value; 4 * outputs]);
+    let cases: Vec<(Packing, Change, Vec<&str>)> = vec![
+        (
+            Gptq(1),
+            remove("scales"),
+            vec!["'model.layers.0.mlp.down_proj.qweight' has no", "down_proj.scales"],
+        ),
+        (Gptq(1), remove("qzeros"), vec!["has no 'model.layers.0.mlp.down_proj.qzeros'"]),
+        (
+            Gptq(1),
+            set("group_size", 128.into()),
+            vec!["down_proj.scales' has shape [4, 128]", "groups of 128", "[2, 128]"],
+        ),
+        (Gptq(1), set("group_size", 0.into()), vec!["config.json", "\"group_size\" is 0"]),
+        (
+            Gptq(1),
+            insert("qweight", Stored::f32(&[32, 128], &[0.0; 32 * 128])),
+            vec!["qweight", "F32", "I32"],
+        ),
+        (
+            Gptq(1),
+            insert("qzeros", Stored::i32(&[4, 15], vec![0; 60])),
+            vec!["qzeros' has shape [4, 15]", "[4, 16]"],
+        ),
+        (Gptq(1), insert("g_idx", Stored::i32(&[8], vec![0; 8])), vec!["g_idx", "[8]", "256 input features"]),
+        (
+            Gptq(1),
+            insert("g_idx", Stored::i32(&[inputs], vec![4; inputs])),
+            vec!["feature 0 belongs to group 4", "4 groups"],
+        ),
+        (Gptq(1), set("desc_act", false.into()), vec!["belongs to group", "set \"desc_act\" to true"]),
+        (Gptq(1), set("sym", true.into()), vec!["zero point", "set \"sym\" to false"]),
+        (Gptq(1), set("bits", 8.into()), vec!["config.json", "weights of 8 bits", "4 bits"]),
+        (Gptq(1), set("checkpoint_format", "marlin".into()), vec!["config.json", "marlin", "gptq_v2"]),
+        (Gptq(1), set("dynamic", json!({"+:.*down.*": {"bits": 8}})), vec!["\"dynamic\"", "down"]),
+        (
+            Gptq(1),
+            set("quant_method", "bitsandbytes".into()),
+            vec!["config.json", "bitsandbytes", "gptq, awq", "GGUF"],
+        ),
+        (Gptq(1), set("quant_method", "fp8".into()), vec!["qweight' is packed", "quantization_config"]),
+        (Awq, set("version", "gemv".into()), vec!["config.json", "\"version\"", "gemv", "gemm"]),
+        (
+            Awq,
+            insert("scales", scales(1e6)),
+            vec!["model.safetensors", NAME, "1e6", "outside of the range of f16"],
+        ),
+        (Awq, insert("scales", scales(f32::NAN)), vec![NAME, "NaN"]),
+        (
+            Awq,
+            insert("scales", Stored::i32(&[4, outputs], vec![1; 4 * outputs])),
+            vec!["scales' is I32", "f16"],
+        ),
+        (CompressedTensors, remove("weight_scale"), vec!["weight_packed' has no", "weight_scale"]),
+        (CompressedTensors, set("format", "marlin-24".into()), vec!["config.json", "group_0", "marlin-24"]),
+        (CompressedTensors, set("transform_config", json!({"config_groups": {}})), vec!["transform_config"]),
+    ];
+    let kind_of = |packing| Kind { reordered: !matches!(packing, Awq), ..kind };
+    let checkpoints =
+        [Gptq(1), Awq, CompressedTensors].map(|packing| checkpoint_with(packing, kind_of(packing)));
+    for (packing, change, words) in cases {
+        let [gptq, awq, compressed_tensors] = &checkpoints;
+        let (mut config, mut tensors) = match packing {
+            Gptq(_) => gptq.clone(),
+            Awq => awq.clone(),
+            CompressedTensors => compressed_tensors.clone(),
+        };
+        change(&mut config["quantization_config"], &mut tensors);
+        packing::write(folder.path(), &config, &tensors);
+        assert_rejected(folder.path(), &words);
+    }
+}
+
+/// Returns the configuration and the tensors of a checkpoint.
+fn checkpoint_with(packing: Packing, kind: Kind) -> (Value, Tensors) {
+    let (case, weights) = llama();
+    let [tensors, _] = packing::checkpoints(&weights, &|seed, base, shape| {
+        let weights = FourBits::random(seed, shape, kind);
+        (packing.tensors(&weights, base, kind), weights.weights().0)
+    });
+    let mut config = case.config;
+    config["quantization_config"] = packing.config(kind);
+    (config, tensors)
+}
+
+#[test]
+fn broken_weights_of_8_bits_are_named() {
+    let (case, weights) = llama();
+    let [tensors, _] = packing::checkpoints(&weights, &in_blocks);
+    let scale = format!("{BASE}.weight_scale_inv");
+    let folder = tempfile::tempdir().unwrap();
+    let rejects = |quantization: Value, tensors: &Tensors, words: &[&str]| {
+        let mut config = case.config.clone();
+        config["quantization_config"] = quantization;
+        packing::write(folder.path(), &config, tensors);
+        assert_rejected(folder.path(), words);
+    };
+    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    let mut without = tensors.clone();
+    without.remove(&scale);
+    rejects(fp8.clone(), &without, &["model.safetensors", NAME, "has no", "weight_scale"]);
+    let mut other = tensors.clone();
+    other.insert(scale.clone(), Stored::f32(&[2, 2], &[1.0; 4]));
+    rejects(fp8.clone(), &other, &[&scale, "[2, 2]", "[128, 256]", "128 x 128"]);
+    rejects(json!({"quant_method": "fp8"}), &tensors, &["weight_scale_inv", "\"weight_block_size\""]);
+    rejects(json!({"quant_method": "fp8", "weight_block_size": [0, 1]}), &tensors, &["config.json", "[0,1]"]);
+    rejects(json!({"quant_method": "fp8", "fmt": "e5m2"}), &tensors, &["config.json", "e5m2", "e4m3"]);
+    let mxfp4 = json!({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}});
+    rejects(mxfp4, &tensors, &["config.json", "quark", "fp4", "fp8_e4m3"]);
+    // Norms have no scales.
+    let mut norm = tensors.clone();
+    let bytes = Stored { dtype: "F8_E4M3", shape: vec![128], bytes: vec![0; 128] };
+    norm.insert("model.norm.weight".into(), bytes);
+    rejects(fp8, &norm, &["model.norm.weight", "F8E4M3"]);
+}
+
+#[test]
+fn truncated_files_are_named() {
+    let kind = Kind { group: 64, symmetric: true, reordered: true };
+    let (config, tensors) = checkpoint_with(Gptq(1), kind);
+    let folder = tempfile::tempdir().unwrap();
+    packing::write(folder.path(), &config, &tensors);
+    let file = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    for length in [bytes.len() - 1, bytes.len() / 2] {
+        std::fs::write(&file, &bytes[..length]).unwrap();
+        assert_rejected(folder.path(), &["model.safetensors: tensor '", "the file has", "download it again"]);
+    }
+}
