@@ -89,7 +89,7 @@ fn write(folder: &Path, quantization: &Value, tensors: &Tensors) {
 /// Returns a Llama whose rows consist of whole blocks and groups, and its float weights.
 fn llama() -> (Case, HashMap<String, Tensor>) {
     let mut case = named("llama");
-    for (key, value) in [("hidden_size", 128), ("intermediate_size", 256), ("num_hidden_layers", 2)] {
+    for (key, value) in [("hidden_size", 128), ("intermediate_size", 256), ("num_hidden_layers", 1)] {
         case.config[key] = value.into();
     }
     let (_, weights) = reference::model(&case);
@@ -269,7 +269,9 @@ fn check_logits(config: &Value, quantization: &Value, [quantized, floats]: &[Ten
     let mut config = config.clone();
     config["quantization_config"] = quantization.clone();
     packing::write(folder.path(), &config, quantized);
-    let reference = &mut reference_on_cpu(float_folder.path());
+    let (mut model, mut known) = (reference_on_cpu(float_folder.path()), HashMap::new());
+    let reference =
+        &mut |tokens: &[u32]| known.entry(tokens.to_vec()).or_insert_with(|| model(tokens)).clone();
     if is_exact {
         let off = run_texts(Runner::new(load(folder.path()), &LENGTHS), reference, 1e-4);
         println!("worst {}", off.into_iter().fold(0f32, f32::max));
@@ -342,7 +344,7 @@ fn logits_of_8_bits_are_those_of_the_float_weights() {
 #[test]
 fn experts_are_quantized_separately() {
     let mut case = named("qwen3moe");
-    case.config["moe_intermediate_size"] = 64.into();
+    case.config["num_hidden_layers"] = 1.into();
     let (_, weights) = reference::model(&case);
     for reordered in [false, true] {
         let kind = Kind { group: 32, symmetric: true, reordered };
