@@ -200,8 +200,10 @@ fn weights_of_published_packers_keep_their_values() {
     }
 }
 
-/// Scales of floats and integers of 8 bits: their dtype, shape and how many weights share one.
-fn scales_of_8_bits() -> Vec<(Value, &'static str, &'static str, Vec<usize>, [usize; 2])> {
+/// Configuration, dtype of the weights, name and shape of the scales, and the numbers of rows and columns that share one.
+type Scales = (Value, &'static str, &'static str, Vec<usize>, [usize; 2]);
+
+fn scales_of_8_bits() -> Vec<Scales> {
     let fp8 = |block: Value| json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": block});
     let of = |kind: &str, format: &str| {
         json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": {
