@@ -76,11 +76,14 @@ fn logits_of_a_mixtral_are_within_the_bound() {
     assert_close(&file, &[2], options(None), BOUND_QUANTIZED);
 }
 
-/// A rank's columns may be a part of a group. Groups that are not in order become floats where the columns are divided.
+/// A rank's columns may be a part of a group. Groups that are not in order become floats where the columns are divided. Their
+/// activations are not rounded to 8 bits then, which adds the error of that rounding to the difference.
 #[test]
 #[serial]
 fn logits_of_quantized_safetensors_are_within_the_bound() {
-    for (group, reordered) in [(32, false), (64, false), (32, true)] {
+    for (group, reordered, bound) in
+        [(32, false, BOUND_QUANTIZED), (64, false, BOUND_QUANTIZED), (32, true, 2.0 * BOUND_QUANTIZED)]
+    {
         let kind = Kind { group, symmetric: true, reordered };
         let [tensors, _] =
             packing::checkpoints(&models::weights(false, models::KEY_HEADS), &|seed, base, shape| {
@@ -92,7 +95,7 @@ fn logits_of_quantized_safetensors_are_within_the_bound() {
         config["quantization_config"] = serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": group,
             "sym": true, "desc_act": reordered});
         packing::write(folder.path(), &config, &tensors);
-        assert_close(folder.path(), &[2], options(Some(DType::F16)), BOUND_QUANTIZED);
+        assert_close(folder.path(), &[2], options(Some(DType::F16)), bound);
     }
 }
 
