@@ -215,6 +215,12 @@ pub fn floats_of_8_bits(seed: usize, count: usize) -> (Vec<u8>, Vec<f32>) {
     (bytes, tensor.to_dtype(DType::F32).unwrap().to_vec1().unwrap())
 }
 
+/// Random signed integers of 8 bits.
+pub fn integers(seed: usize, count: usize) -> Vec<u8> {
+    let mut next = random(seed as u64 + 900);
+    (0..count).map(|_| (next() * 127.9) as i8 as u8).collect()
+}
+
 /// Returns the tensors of a matrix with this name and shape, and its weights.
 pub type Quantize<'a> = dyn Fn(usize, &str, [usize; 2]) -> (Tensors, Vec<f32>) + 'a;
 

@@ -6,14 +6,18 @@ use std::path::Path;
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{DType, Device, Tensor};
+#[cfg(feature = "rocm-emulator")]
+use llm_engine::model::LoadOptions;
 use llm_engine::model::files::{Format, ModelFiles};
 use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
 use super::checkpoints::{check_median, data};
 use super::configs::{Case, named};
-use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits};
+use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits, integers};
 use super::reference;
+#[cfg(feature = "rocm-emulator")]
+use super::steps::load_with;
 use super::steps::{LENGTHS, Runner, load, load_on_cpu, reference_on_cpu, run_on_cpu, run_texts};
 
 /// Largest error of numbers that are rounded to f16, relative to them.
@@ -280,10 +284,15 @@ fn check_logits(config: &Value, quantization: &Value, [quantized, floats]: &[Ten
         run_on_cpu(Runner::new(load_on_cpu(folder.path()), &LENGTHS), reference);
         return;
     }
+    let mut models = vec![load(folder.path())];
     #[cfg(feature = "rocm-emulator")]
-    let models = [load(folder.path()), load_on_cpu(folder.path())];
-    #[cfg(not(feature = "rocm-emulator"))]
-    let models = [load_on_cpu(folder.path())];
+    models.push(load_on_cpu(folder.path()));
+    // Published files often declare bf16.
+    #[cfg(feature = "rocm-emulator")]
+    if quantization["quant_method"] == "awq" {
+        let options = LoadOptions { dtype: Some(DType::BF16), ..LoadOptions::default() };
+        models.push(load_with(folder.path(), options));
+    }
     for model in models {
         let off = run_texts(Runner::new(model, &LENGTHS), reference, f32::MAX);
         check_median(off, &quantization["quant_method"].to_string());
@@ -327,9 +336,9 @@ fn logits_of_8_bits_are_those_of_the_float_weights() {
     let (case, weights) = llama();
     let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"});
     check_logits(&case.config, &fp8, &packing::checkpoints(&weights, &in_blocks), true);
-    let integers = json!({"quant_method": "compressed-tensors", "format": "int-quantized"});
+    let int8 = json!({"quant_method": "compressed-tensors", "format": "int-quantized"});
     let both = packing::checkpoints(&weights, &|seed, base, shape @ [outputs, inputs]| {
-        let (bytes, _) = floats_of_8_bits(seed, outputs * inputs);
+        let bytes = integers(seed, outputs * inputs);
         let scales: Vec<f32> = (0..outputs).map(|index| (128 + index) as f32 * 2f32.powi(-17)).collect();
         let values = bytes.iter().enumerate();
         let values = values.map(|(index, byte)| f32::from(*byte as i8) * scales[index / inputs]).collect();
@@ -339,7 +348,7 @@ fn logits_of_8_bits_are_those_of_the_float_weights() {
         ];
         (tensors.into(), values)
     });
-    check_logits(&case.config, &integers, &both, false);
+    check_logits(&case.config, &int8, &both, false);
 }
 
 /// The router and the head stay floats.
