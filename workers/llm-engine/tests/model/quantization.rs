@@ -6,19 +6,16 @@ use std::path::Path;
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{DType, Device, Tensor};
-#[cfg(feature = "rocm-emulator")]
 use llm_engine::model::LoadOptions;
 use llm_engine::model::files::{Format, ModelFiles};
 use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
-use super::checkpoints::{check_median, data};
+use super::checkpoints::{check_median, checkpoint, data};
 use super::configs::{Case, named};
 use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits, integers};
 use super::reference;
-#[cfg(feature = "rocm-emulator")]
-use super::steps::load_with;
-use super::steps::{LENGTHS, Runner, load, load_on_cpu, reference_on_cpu, run_on_cpu, run_texts};
+use super::steps::{LENGTHS, Runner, load, load_on_cpu, load_with, reference_on_cpu, run_on_cpu, run_texts};
 
 /// Largest error of numbers that are rounded to f16, relative to them.
 const F16_ROUNDING: f32 = 1.0 / 2048.0;
@@ -284,16 +281,18 @@ fn check_logits(config: &Value, quantization: &Value, [quantized, floats]: &[Ten
         run_on_cpu(Runner::new(load_on_cpu(folder.path()), &LENGTHS), reference);
         return;
     }
-    let mut models = vec![load(folder.path())];
-    #[cfg(feature = "rocm-emulator")]
-    models.push(load_on_cpu(folder.path()));
+    let on_gpu = cfg!(feature = "rocm-emulator");
     // Published files often declare bf16.
-    #[cfg(feature = "rocm-emulator")]
-    if quantization["quant_method"] == "awq" {
+    let in_bf16 = || {
         let options = LoadOptions { dtype: Some(DType::BF16), ..LoadOptions::default() };
-        models.push(load_with(folder.path(), options));
-    }
-    for model in models {
+        load_with(folder.path(), options)
+    };
+    let models = [
+        Some(load(folder.path())),
+        on_gpu.then(|| load_on_cpu(folder.path())),
+        (on_gpu && quantization["quant_method"] == "awq").then(in_bf16),
+    ];
+    for model in models.into_iter().flatten() {
         let off = run_texts(Runner::new(model, &LENGTHS), reference, f32::MAX);
         check_median(off, &quantization["quant_method"].to_string());
     }
@@ -367,6 +366,14 @@ fn experts_are_quantized_separately() {
     }
     let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
     check_logits(&case.config, &fp8, &packing::checkpoints(&weights, &in_blocks), false);
+}
+
+/// Projections of latent attention, experts and a shared expert.
+#[test]
+fn deepseek_v3_in_floats_of_8_bits() {
+    let (config, weights) = checkpoint("deepseek-v3");
+    let fp8 = json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]});
+    check_logits(&config, &fp8, &packing::checkpoints(&weights, &in_blocks), false);
 }
 
 /// A change of a checkpoint.

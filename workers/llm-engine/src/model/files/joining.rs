@@ -36,7 +36,7 @@ pub(super) fn join(quantization: &Quantization, tensors: &mut Tensors, files: &O
     if let Some(name) = tensors.keys().filter(is_packed).min() {
         bail!(
             "tensor '{name}' is packed, but config.json has no \"quantization_config\" of such weights; add the one with \
-             which the checkpoint was made"
+             which the checkpoint was made, such as the contents of quantize_config.json"
         );
     }
     for base in bases(tensors, ".weight") {

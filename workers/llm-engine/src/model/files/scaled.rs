@@ -1,7 +1,7 @@
 //! Weights of eight bits with scales: floats (e4m3), and integers of compressed-tensors.
 use std::ops::Range;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 use rayon::prelude::*;
@@ -77,7 +77,7 @@ impl Scaled {
         inputs: &Range<usize>,
         data: &[Vec<u8>],
     ) -> Result<Vec<u8>> {
-        let [weights, scales] = data else { anyhow::bail!("internal error: weights without scales") };
+        let [weights, scales] = data else { bail!("internal error: weights without scales") };
         let [rows, columns] = self.scale_ranges(outputs, inputs);
         let scales = numbers::to_f32(scales, self.scales.1)?;
         let scale = |output: usize, input: usize| {
@@ -91,21 +91,31 @@ impl Scaled {
         let row = format.bytes(inputs.len()).context("internal error: parts of blocks")?;
         let mut out = vec![0; row * outputs.len()];
         let of_rows = out.par_chunks_mut(row.max(1)).zip(weights.par_chunks(inputs.len().max(1)));
-        of_rows.zip(outputs.clone()).try_for_each(|((out, weights), output)| match format {
-            Format::Floats(dtype) => {
-                let weights = inputs.clone().zip(weights);
-                let values = weights.map(|(input, byte)| values[usize::from(*byte)] * scale(output, input));
-                numbers::write(out, values, dtype)
-            }
-            Format::Blocks(dtype) => {
-                let blocks = out.chunks_exact_mut(dtype.type_size()).zip(weights.chunks_exact(BLOCK));
-                for (index, (out, weights)) in blocks.enumerate() {
-                    let scale = scale(output, inputs.start + index * BLOCK);
-                    out[..2].copy_from_slice(&numbers::block_number(scale)?);
-                    out[2..].copy_from_slice(weights);
+        of_rows.zip(outputs.clone()).try_for_each(|((out, weights), output)| -> Result<()> {
+            match format {
+                Format::Floats(dtype) => {
+                    let (shared, size) = (self.shared_by[1], dtype.size_in_bytes());
+                    let mut start = 0;
+                    while start < weights.len() {
+                        let input = inputs.start + start;
+                        let end = weights.len().min(start + shared - input % shared);
+                        let scale = scale(output, input);
+                        let weights = weights[start..end].iter();
+                        let floats = weights.map(|byte| values[usize::from(*byte)] * scale);
+                        numbers::write(&mut out[start * size..end * size], floats, dtype)?;
+                        start = end;
+                    }
                 }
-                Ok(())
+                Format::Blocks(dtype) => {
+                    let blocks = out.chunks_exact_mut(dtype.type_size()).zip(weights.chunks_exact(BLOCK));
+                    for (index, (out, weights)) in blocks.enumerate() {
+                        let scale = scale(output, inputs.start + index * BLOCK);
+                        out[..2].copy_from_slice(&numbers::block_number(scale)?);
+                        out[2..].copy_from_slice(weights);
+                    }
+                }
             }
+            Ok(())
         })?;
         Ok(out)
     }
