@@ -8,7 +8,7 @@ use llm_engine::step::StepModel;
 use serial_test::serial;
 
 use super::models::{self, HEADS, HIDDEN, INNER, Weights};
-use super::packing::{self, FourBits, Kind};
+use super::packing::{self, FourBits, Kind, Packing};
 use super::steps::{Runner, close};
 use super::{devices, load, options};
 
@@ -92,8 +92,7 @@ fn logits_of_quantized_safetensors_are_within_the_bound() {
             });
         let folder = tempfile::tempdir().unwrap();
         let mut config = models::llama_config();
-        config["quantization_config"] = serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": group,
-            "sym": true, "desc_act": reordered});
+        config["quantization_config"] = Packing::Gptq(1).config(kind);
         packing::write(folder.path(), &config, &tensors);
         assert_close(folder.path(), &[2], options(Some(DType::F16)), bound);
     }

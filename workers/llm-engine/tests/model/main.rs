@@ -3,6 +3,7 @@
 //! With the feature `rocm-emulator` and `CANDLE_ROCM_DRIVER=emulator`, it computes on the software GPU in
 //! f16.
 mod broken;
+mod broken_quantization;
 mod cache;
 mod checkpoints;
 mod configs;

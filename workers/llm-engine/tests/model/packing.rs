@@ -192,6 +192,42 @@ impl FourBits {
     }
 }
 
+/// Packing of weights of four bits.
+#[derive(Clone, Copy, Debug)]
+pub enum Packing {
+    Gptq(u32),
+    Awq,
+    CompressedTensors,
+}
+
+impl Packing {
+    pub fn tensors(self, weights: &FourBits, base: &str, kind: Kind) -> Tensors {
+        match self {
+            Self::Gptq(version) => weights.gptq(base, version),
+            Self::Awq => weights.awq(base),
+            Self::CompressedTensors => weights.compressed_tensors(base, kind),
+        }
+    }
+
+    pub fn config(self, kind: Kind) -> Value {
+        let Kind { group, symmetric, reordered } = kind;
+        match self {
+            Self::Gptq(version) => {
+                json!({"quant_method": "gptq", "bits": 4, "group_size": group, "sym": symmetric,
+                "desc_act": reordered, "checkpoint_format": if version == 1 { "gptq" } else { "gptq_v2" }})
+            }
+            Self::Awq => {
+                json!({"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": true})
+            }
+            Self::CompressedTensors => {
+                json!({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
+                "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group}}}})
+            }
+        }
+    }
+}
+
 /// Packs eight neighbors of a row into a word, the first in its lowest bits.
 fn along([rows, columns]: [usize; 2], number: impl Fn(usize, usize) -> u32) -> Vec<u32> {
     let words = (0..rows).flat_map(|row| (0..columns / 8).map(move |word| (row, word)));
@@ -247,4 +283,18 @@ pub fn checkpoints(weights: &HashMap<String, Tensor>, quantize: &Quantize) -> [T
         }
     }
     [quantized, floats]
+}
+
+/// Tensors of a matrix in floats of 8 bits with a scale for each block of 128 x 128, and its weights.
+pub fn in_blocks(seed: usize, base: &str, [outputs, inputs]: [usize; 2]) -> (Tensors, Vec<f32>) {
+    let (bytes, floats) = floats_of_8_bits(seed, outputs * inputs);
+    let (rows, columns) = (outputs.div_ceil(128), inputs.div_ceil(128));
+    let scales: Vec<f32> = (0..rows * columns).map(|index| 0.15 + 0.07 * index as f32).collect();
+    let scale = |index: usize| scales[index / inputs / 128 * columns + index % inputs / 128];
+    let values = floats.iter().enumerate().map(|(index, value)| value * scale(index)).collect();
+    let tensors = [
+        (format!("{base}.weight"), Stored { dtype: "F8_E4M3", shape: vec![outputs, inputs], bytes }),
+        (format!("{base}.weight_scale_inv"), Stored::f32(&[rows, columns], &scales)),
+    ];
+    (tensors.into(), values)
 }

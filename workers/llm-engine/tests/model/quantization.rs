@@ -10,62 +10,28 @@ use llm_engine::model::LoadOptions;
 use llm_engine::model::files::{Format, ModelFiles};
 use serde_json::{Value, json};
 
-use super::broken::assert_rejected;
 use super::checkpoints::{check_median, checkpoint, data};
 use super::configs::{Case, named};
-use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits, integers};
+use super::packing::Packing::{self, Awq, CompressedTensors, Gptq};
+use super::packing::{self, FourBits, Kind, Stored, Tensors, floats_of_8_bits, in_blocks, integers};
 use super::reference;
 use super::steps::{LENGTHS, Runner, load, load_on_cpu, load_with, reference_on_cpu, run_on_cpu, run_texts};
 
 /// Largest error of numbers that are rounded to f16, relative to them.
 const F16_ROUNDING: f32 = 1.0 / 2048.0;
 /// Name of a tensor.
-const NAME: &str = "model.layers.0.mlp.down_proj.weight";
-const BASE: &str = "model.layers.0.mlp.down_proj";
+pub const NAME: &str = "model.layers.0.mlp.down_proj.weight";
+pub const BASE: &str = "model.layers.0.mlp.down_proj";
 /// Shape of the tensor with this name.
-const SHAPE: [usize; 2] = [128, 256];
+pub const SHAPE: [usize; 2] = [128, 256];
 
-/// Packing of weights of four bits.
-#[derive(Clone, Copy, Debug)]
-enum Packing {
-    Gptq(u32),
-    Awq,
-    CompressedTensors,
-}
-
-use Packing::{Awq, CompressedTensors, Gptq};
-
-impl Packing {
-    fn tensors(self, weights: &FourBits, base: &str, kind: Kind) -> Tensors {
-        match self {
-            Gptq(version) => weights.gptq(base, version),
-            Awq => weights.awq(base),
-            CompressedTensors => weights.compressed_tensors(base, kind),
-        }
-    }
-
-    fn config(self, kind: Kind) -> Value {
-        let Kind { group, symmetric, reordered } = kind;
-        match self {
-            Gptq(version) => json!({"quant_method": "gptq", "bits": 4, "group_size": group, "sym": symmetric,
-                "desc_act": reordered, "checkpoint_format": if version == 1 { "gptq" } else { "gptq_v2" }}),
-            Awq => {
-                json!({"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": true})
-            }
-            CompressedTensors => json!({"quant_method": "compressed-tensors", "format": "pack-quantized",
-                "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
-                "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group}}}}),
-        }
-    }
-
-    /// Returns the format that weights become.
-    fn format(self, kind: Kind) -> Format {
-        match (self, kind) {
-            // One group is in order.
-            (_, Kind { reordered: true, group, .. }) if group < SHAPE[1] => Format::Floats(DType::F32),
-            (Awq, _) | (_, Kind { symmetric: false, .. }) => Format::Blocks(GgmlDType::Q4_1),
-            _ => Format::Blocks(GgmlDType::Q4_0),
-        }
+/// Returns the format that weights become.
+fn format_of(packing: Packing, kind: Kind) -> Format {
+    match (packing, kind) {
+        // One group is in order.
+        (_, Kind { reordered: true, group, .. }) if group < SHAPE[1] => Format::Floats(DType::F32),
+        (Awq, _) | (_, Kind { symmetric: false, .. }) => Format::Blocks(GgmlDType::Q4_1),
+        _ => Format::Blocks(GgmlDType::Q4_0),
     }
 }
 
@@ -88,7 +54,7 @@ fn write(folder: &Path, quantization: &Value, tensors: &Tensors) {
 }
 
 /// Returns a Llama whose rows consist of whole blocks and groups, and its float weights.
-fn llama() -> (Case, HashMap<String, Tensor>) {
+pub fn llama() -> (Case, HashMap<String, Tensor>) {
     let mut case = named("llama");
     for (key, value) in [("hidden_size", 128), ("intermediate_size", 256), ("num_hidden_layers", 1)] {
         case.config[key] = value.into();
@@ -143,7 +109,7 @@ fn weights_of_four_bits_keep_their_values() {
         let info = files.location(NAME).unwrap();
         assert_eq!(
             (info.format, &info.shape[..]),
-            (packing.format(kind), &SHAPE[..]),
+            (format_of(packing, kind), &SHAPE[..]),
             "{packing:?} {kind:?}"
         );
         let got = values(&files, [0, SHAPE[0]], [0, SHAPE[1]]);
@@ -162,7 +128,7 @@ fn weights_of_four_bits_keep_their_values() {
         };
         check(&got, info.format, &|input| input);
         if let Some((format, order)) = info.ordered() {
-            let in_order = Packing::format(packing, Kind { reordered: false, ..kind });
+            let in_order = format_of(packing, Kind { reordered: false, ..kind });
             assert_eq!(format, in_order);
             let bytes = files.ordered_rows(NAME, 0..SHAPE[0]).unwrap();
             check(&floats(&bytes, format, SHAPE), format, &|input| order[input] as usize);
@@ -173,21 +139,24 @@ fn weights_of_four_bits_keep_their_values() {
     println!("largest error of Q4_1: {worst} of scale · zero point");
 }
 
+const Q4_1: Format = Format::Blocks(GgmlDType::Q4_1);
+const FLOATS: Format = Format::Floats(DType::F32);
+/// Folders that `quantized.py` writes, and the formats that the weights become.
+pub const PUBLISHED: [(&str, Format); 8] = [
+    ("gptq", Q4_1),
+    ("gptq-reordered", FLOATS),
+    ("awq", Q4_1),
+    ("pack", Q4_1),
+    ("pack-channel", Format::Blocks(GgmlDType::Q4_0)),
+    ("int", Format::Blocks(GgmlDType::Q8_0)),
+    ("float", FLOATS),
+    ("float-block", FLOATS),
+];
+
 /// Compares matrices that published packages have packed with the weights that they unpack (see `quantized.py`).
 #[test]
 fn weights_of_published_packers_keep_their_values() {
-    const Q4_1: Format = Format::Blocks(GgmlDType::Q4_1);
-    const FLOATS: Format = Format::Floats(DType::F32);
-    for (name, format) in [
-        ("gptq", Q4_1),
-        ("gptq-reordered", FLOATS),
-        ("awq", Q4_1),
-        ("pack", Q4_1),
-        ("pack-channel", Format::Blocks(GgmlDType::Q4_0)),
-        ("int", Format::Blocks(GgmlDType::Q8_0)),
-        ("float", FLOATS),
-        ("float-block", FLOATS),
-    ] {
+    for (name, format) in PUBLISHED {
         let files = ModelFiles::open(&data(&format!("quantized-{name}"))).unwrap();
         let info = files.location("x.weight").unwrap();
         assert_eq!((info.format, &info.shape[..]), (format, &[32, 128][..]), "{name}");
@@ -316,20 +285,6 @@ fn logits_of_four_bits_are_those_of_the_float_weights() {
     }
 }
 
-/// Tensors of a matrix in floats of 8 bits with a scale for each block of 128 x 128, and its weights.
-fn in_blocks(seed: usize, base: &str, [outputs, inputs]: [usize; 2]) -> (Tensors, Vec<f32>) {
-    let (bytes, floats) = floats_of_8_bits(seed, outputs * inputs);
-    let (rows, columns) = (outputs.div_ceil(128), inputs.div_ceil(128));
-    let scales: Vec<f32> = (0..rows * columns).map(|index| 0.15 + 0.07 * index as f32).collect();
-    let scale = |index: usize| scales[index / inputs / 128 * columns + index % inputs / 128];
-    let values = floats.iter().enumerate().map(|(index, value)| value * scale(index)).collect();
-    let tensors = [
-        (format!("{base}.weight"), Stored { dtype: "F8_E4M3", shape: vec![outputs, inputs], bytes }),
-        (format!("{base}.weight_scale_inv"), Stored::f32(&[rows, columns], &scales)),
-    ];
-    (tensors.into(), values)
-}
-
 #[test]
 fn logits_of_8_bits_are_those_of_the_float_weights() {
     let (case, weights) = llama();
@@ -374,154 +329,4 @@ fn deepseek_v3_in_floats_of_8_bits() {
     let (config, weights) = checkpoint("deepseek-v3");
     let fp8 = json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]});
     check_logits(&config, &fp8, &packing::checkpoints(&weights, &in_blocks), false);
-}
-
-/// A change of a checkpoint.
-type Change = Box<dyn Fn(&mut Value, &mut Tensors)>;
-
-#[test]
-fn broken_tensors_are_named() {
-    let kind = Kind { group: 64, symmetric: false, reordered: true };
-    let folder = tempfile::tempdir().unwrap();
-    let part = |part: &str| format!("{BASE}.{part}");
-    let remove = |name: &str| -> Change {
-        let name = part(name);
-        Box::new(move |_, tensors| drop(tensors.remove(&name)))
-    };
-    let insert = |name: &str, tensor: Stored| -> Change {
-        let name = part(name);
-        Box::new(move |_, tensors| drop(tensors.insert(name.clone(), tensor.clone())))
-    };
-    let set = |key: &'static str, value: Value| -> Change {
-        Box::new(move |config, _| config[key] = value.clone())
-    };
-    let [outputs, inputs] = SHAPE;
-    let scales = |value: f32| Stored::f32(&[4, outputs], &vec![value; 4 * outputs]);
-    let cases: Vec<(Packing, Change, Vec<&str>)> = vec![
-        (
-            Gptq(1),
-            remove("scales"),
-            vec!["'model.layers.0.mlp.down_proj.qweight' has no", "down_proj.scales"],
-        ),
-        (Gptq(1), remove("qzeros"), vec!["has no 'model.layers.0.mlp.down_proj.qzeros'"]),
-        (
-            Gptq(1),
-            set("group_size", 128.into()),
-            vec!["down_proj.scales' has shape [4, 128]", "groups of 128", "[2, 128]"],
-        ),
-        (Gptq(1), set("group_size", 0.into()), vec!["config.json", "\"group_size\" is 0"]),
-        (
-            Gptq(1),
-            insert("qweight", Stored::f32(&[32, 128], &[0.0; 32 * 128])),
-            vec!["qweight", "F32", "I32"],
-        ),
-        (
-            Gptq(1),
-            insert("qzeros", Stored::i32(&[4, 15], vec![0; 60])),
-            vec!["qzeros' has shape [4, 15]", "[4, 16]"],
-        ),
-        (Gptq(1), insert("g_idx", Stored::i32(&[8], vec![0; 8])), vec!["g_idx", "[8]", "256 input features"]),
-        (
-            Gptq(1),
-            insert("g_idx", Stored::i32(&[inputs], vec![4; inputs])),
-            vec!["feature 0 belongs to group 4", "4 groups"],
-        ),
-        (Gptq(1), set("desc_act", false.into()), vec!["belongs to group", "set \"desc_act\" to true"]),
-        (Gptq(1), set("sym", true.into()), vec!["zero point", "set \"sym\" to false"]),
-        (Gptq(1), set("bits", 8.into()), vec!["config.json", "weights of 8 bits", "4 bits"]),
-        (Gptq(1), set("checkpoint_format", "marlin".into()), vec!["config.json", "marlin", "gptq_v2"]),
-        (Gptq(1), set("dynamic", json!({"+:.*down.*": {"bits": 8}})), vec!["\"dynamic\"", "down"]),
-        (
-            Gptq(1),
-            set("quant_method", "bitsandbytes".into()),
-            vec!["config.json", "bitsandbytes", "gptq, awq", "GGUF"],
-        ),
-        (Gptq(1), set("quant_method", "fp8".into()), vec!["qweight' is packed", "quantization_config"]),
-        (Awq, set("version", "gemv".into()), vec!["config.json", "\"version\"", "gemv", "gemm"]),
-        (
-            Awq,
-            insert("scales", scales(1e6)),
-            vec!["model.safetensors", NAME, "1e6", "outside of the range of f16"],
-        ),
-        (Awq, insert("scales", scales(f32::NAN)), vec![NAME, "NaN"]),
-        (
-            Awq,
-            insert("scales", Stored::i32(&[4, outputs], vec![1; 4 * outputs])),
-            vec!["scales' is I32", "f16"],
-        ),
-        (CompressedTensors, remove("weight_scale"), vec!["weight_packed' has no", "weight_scale"]),
-        (CompressedTensors, set("format", "marlin-24".into()), vec!["config.json", "group_0", "marlin-24"]),
-        (CompressedTensors, set("transform_config", json!({"config_groups": {}})), vec!["transform_config"]),
-    ];
-    let kind_of = |packing| Kind { reordered: !matches!(packing, Awq), ..kind };
-    let checkpoints =
-        [Gptq(1), Awq, CompressedTensors].map(|packing| checkpoint_with(packing, kind_of(packing)));
-    for (packing, change, words) in cases {
-        let [gptq, awq, compressed_tensors] = &checkpoints;
-        let (mut config, mut tensors) = match packing {
-            Gptq(_) => gptq.clone(),
-            Awq => awq.clone(),
-            CompressedTensors => compressed_tensors.clone(),
-        };
-        change(&mut config["quantization_config"], &mut tensors);
-        packing::write(folder.path(), &config, &tensors);
-        assert_rejected(folder.path(), &words);
-    }
-}
-
-/// Returns the configuration and the tensors of a checkpoint.
-fn checkpoint_with(packing: Packing, kind: Kind) -> (Value, Tensors) {
-    let (case, weights) = llama();
-    let [tensors, _] = packing::checkpoints(&weights, &|seed, base, shape| {
-        let weights = FourBits::random(seed, shape, kind);
-        (packing.tensors(&weights, base, kind), weights.weights().0)
-    });
-    let mut config = case.config;
-    config["quantization_config"] = packing.config(kind);
-    (config, tensors)
-}
-
-#[test]
-fn broken_weights_of_8_bits_are_named() {
-    let (case, weights) = llama();
-    let [tensors, _] = packing::checkpoints(&weights, &in_blocks);
-    let scale = format!("{BASE}.weight_scale_inv");
-    let folder = tempfile::tempdir().unwrap();
-    let rejects = |quantization: Value, tensors: &Tensors, words: &[&str]| {
-        let mut config = case.config.clone();
-        config["quantization_config"] = quantization;
-        packing::write(folder.path(), &config, tensors);
-        assert_rejected(folder.path(), words);
-    };
-    let fp8 = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-    let mut without = tensors.clone();
-    without.remove(&scale);
-    rejects(fp8.clone(), &without, &["model.safetensors", NAME, "has no", "weight_scale"]);
-    let mut other = tensors.clone();
-    other.insert(scale.clone(), Stored::f32(&[2, 2], &[1.0; 4]));
-    rejects(fp8.clone(), &other, &[&scale, "[2, 2]", "[128, 256]", "128 x 128"]);
-    rejects(json!({"quant_method": "fp8"}), &tensors, &["weight_scale_inv", "\"weight_block_size\""]);
-    rejects(json!({"quant_method": "fp8", "weight_block_size": [0, 1]}), &tensors, &["config.json", "[0,1]"]);
-    rejects(json!({"quant_method": "fp8", "fmt": "e5m2"}), &tensors, &["config.json", "e5m2", "e4m3"]);
-    let mxfp4 = json!({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}});
-    rejects(mxfp4, &tensors, &["config.json", "quark", "fp4", "fp8_e4m3"]);
-    // Norms have no scales.
-    let mut norm = tensors.clone();
-    let bytes = Stored { dtype: "F8_E4M3", shape: vec![128], bytes: vec![0; 128] };
-    norm.insert("model.norm.weight".into(), bytes);
-    rejects(fp8, &norm, &["model.norm.weight", "F8E4M3"]);
-}
-
-#[test]
-fn truncated_files_are_named() {
-    let kind = Kind { group: 64, symmetric: true, reordered: true };
-    let (config, tensors) = checkpoint_with(Gptq(1), kind);
-    let folder = tempfile::tempdir().unwrap();
-    packing::write(folder.path(), &config, &tensors);
-    let file = folder.path().join("model.safetensors");
-    let bytes = std::fs::read(&file).unwrap();
-    for length in [bytes.len() - 1, bytes.len() / 2] {
-        std::fs::write(&file, &bytes[..length]).unwrap();
-        assert_rejected(folder.path(), &["model.safetensors: tensor '", "the file has", "download it again"]);
-    }
 }

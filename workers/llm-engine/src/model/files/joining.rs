@@ -78,7 +78,7 @@ fn join_scaled(
         (&[count], _) if count == rows => ([rows, 1], [1, columns.max(1)]),
         (shape, Some(blocks)) if *shape == *in_blocks(&blocks).trim_ones() => (in_blocks(&blocks), blocks),
         (&[outputs, groups], _) if outputs == rows && columns.is_multiple_of(groups.max(1)) => {
-            ([rows, groups], [1, columns / groups.max(1)])
+            ([rows, groups], [1, (columns / groups.max(1)).max(1)])
         }
         _ => bail!(
             "{file}: tensor '{scale_name}' has shape {:?}, but '{name}' of shape {:?} requires one scale, one for each \
@@ -143,8 +143,8 @@ fn join_packed(
     ensure!(zeros.is_some() || !packing.requires_zeros, missing(&zero_name));
     let words = words(&name, &packed)?;
     let [rows, columns] = match layout.weights {
-        Axis::Row => [words.rows, words.columns * PER_WORD],
-        Axis::Column => [words.rows * PER_WORD, words.columns],
+        Axis::Row => [words.rows, words.columns.saturating_mul(PER_WORD)],
+        Axis::Column => [words.rows.saturating_mul(PER_WORD), words.columns],
     };
     let [outputs, inputs] = if layout.inputs_first { [columns, rows] } else { [rows, columns] };
     let oriented = |groups: usize| if layout.inputs_first { [groups, outputs] } else { [outputs, groups] };
