@@ -8,11 +8,13 @@ use half::{bf16, f16};
 /// # Errors
 /// Returns an error for other types.
 pub fn to_f32(bytes: &[u8], dtype: DType) -> Result<Vec<f32>> {
-    let pairs = || bytes.as_chunks().0.iter();
+    fn convert<const SIZE: usize>(bytes: &[u8], number: impl Fn([u8; SIZE]) -> f32) -> Vec<f32> {
+        bytes.as_chunks().0.iter().map(|bytes| number(*bytes)).collect()
+    }
     Ok(match dtype {
-        DType::F32 => bytes.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)).collect(),
-        DType::F16 => pairs().map(|number| f16::from_le_bytes(*number).to_f32()).collect(),
-        DType::BF16 => pairs().map(|number| bf16::from_le_bytes(*number).to_f32()).collect(),
+        DType::F32 => convert(bytes, f32::from_le_bytes),
+        DType::F16 => convert(bytes, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        DType::BF16 => convert(bytes, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         other => bail!("scales of type {other:?} are not supported; use f32, f16 or bf16"),
     })
 }
@@ -22,21 +24,17 @@ pub fn to_f32(bytes: &[u8], dtype: DType) -> Result<Vec<f32>> {
 /// # Errors
 /// Returns an error for other types.
 pub fn write(out: &mut [u8], numbers: impl Iterator<Item = f32>, dtype: DType) -> Result<()> {
+    fn convert<const SIZE: usize>(
+        out: &mut [u8],
+        numbers: impl Iterator<Item = f32>,
+        bytes: impl Fn(f32) -> [u8; SIZE],
+    ) {
+        out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = bytes(number));
+    }
     match dtype {
-        DType::F32 => out
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(numbers)
-            .for_each(|(out, number)| *out = number.to_le_bytes()),
-        DType::F16 => {
-            let numbers = numbers.map(|number| f16::from_f32(number).to_le_bytes());
-            out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = number);
-        }
-        DType::BF16 => {
-            let numbers = numbers.map(|number| bf16::from_f32(number).to_le_bytes());
-            out.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(out, number)| *out = number);
-        }
+        DType::F32 => convert(out, numbers, f32::to_le_bytes),
+        DType::F16 => convert(out, numbers, |number| f16::from_f32(number).to_le_bytes()),
+        DType::BF16 => convert(out, numbers, |number| bf16::from_f32(number).to_le_bytes()),
         other => bail!("weights cannot be converted to {other:?}; use f32, f16 or bf16"),
     }
     Ok(())
