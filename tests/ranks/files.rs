@@ -11,12 +11,12 @@ use super::models;
 
 /// Compares the parts of a tensor of `rows` rows with the parts of its bytes. `unit` is the number of elements of a block.
 fn assert_parts(path: &Path, name: &str, rows: usize, width: usize, unit: usize) {
-    let mut files = ModelFiles::open(path).unwrap();
+    let files = ModelFiles::open(path).unwrap();
     let whole = files.part(name, 0..rows, 0..width).unwrap();
     assert!(files.rows(name, 0..files.location(name).unwrap().shape[0]).unwrap() == whole);
     let row = whole.len() / rows;
     let bytes = |column: usize| row * column / width;
-    let mut check = |rows: Range<usize>, columns: Range<usize>| {
+    let check = |rows: Range<usize>, columns: Range<usize>| {
         let part = files.part(name, rows.clone(), columns.clone()).unwrap();
         let of_row =
             |index: usize| &whole[index * row + bytes(columns.start)..index * row + bytes(columns.end)];
@@ -59,7 +59,7 @@ fn parts_of_mxfp4_are_converted() {
     let tensors: HashMap<_, _> = tensors.map(|(name, tensor)| (name.to_owned(), tensor)).into();
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).unwrap();
     std::fs::write(folder.path().join("config.json"), "{}").unwrap();
-    let mut files = ModelFiles::open(folder.path()).unwrap();
+    let files = ModelFiles::open(folder.path()).unwrap();
     assert_eq!(files.location("x").unwrap().shape, [2, 3, 128]);
     let whole = files.rows("x", 0..2).unwrap();
     let row = whole.len() / 6;

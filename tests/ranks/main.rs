@@ -7,6 +7,9 @@ mod files;
 mod graphs;
 mod logits;
 mod models;
+#[path = "../../workers/llm-engine/tests/model/packing.rs"]
+#[allow(dead_code, reason = "shared with the tests of the decoder")]
+mod packing;
 mod processes;
 mod refused;
 #[path = "../../workers/llm-engine/tests/model/steps.rs"]

@@ -35,6 +35,8 @@ pub struct Linear {
     matrix: Matrix,
     /// Bias (out), in the data type of the states.
     bias: Option<Tensor>,
+    /// Input features in the order of the columns, u32 (in), if it is not theirs.
+    input_order: Option<Tensor>,
     /// Data type of the output.
     dtype: DType,
 }
@@ -42,7 +44,17 @@ pub struct Linear {
 impl Linear {
     /// Creates a layer whose outputs have type `dtype`.
     pub fn new(matrix: Matrix, bias: Option<Tensor>, dtype: DType) -> Self {
-        Self { matrix, bias, dtype }
+        Self { matrix, bias, input_order: None, dtype }
+    }
+
+    /// Adds a bias (out).
+    pub fn with_bias(self, bias: Tensor) -> Self {
+        Self { bias: Some(bias), ..self }
+    }
+
+    /// Sets the order of the columns: the input features of each, u32 (in). `None` is the order of the features.
+    pub fn with_input_order(self, input_order: Option<Tensor>) -> Self {
+        Self { input_order, ..self }
     }
 
     /// Changes the data type of the output.
@@ -57,6 +69,12 @@ impl Linear {
 
     /// Like [`Self::forward`], fused with other operations. On a ROCm device, few rows take one launch.
     pub fn forward_fused(&self, x: &Tensor, with: FusedWith) -> Result<Tensor> {
+        if let Some(order) = &self.input_order {
+            let x =
+                with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))?.index_select(order, D::Minus1)?;
+            let ordered = Self { input_order: None, ..self.clone() };
+            return ordered.forward_fused(&x, FusedWith { norm: None, ..with });
+        }
         #[cfg(feature = "rocm")]
         if x.device().is_rocm() {
             // Products are only fused with RMS norms and common activations.
@@ -80,6 +98,9 @@ impl Linear {
     /// Returns true if a product of these states takes one launch together with a norm and a residual. Otherwise norm and
     /// residual are faster in a launch of their own.
     pub fn is_fused(&self, states: &Tensor) -> Result<bool> {
+        if self.input_order.is_some() {
+            return Ok(false);
+        }
         #[cfg(feature = "rocm")]
         return self.weight().takes_one_launch(states.dim(0)?, states.dtype());
         #[cfg(not(feature = "rocm"))]

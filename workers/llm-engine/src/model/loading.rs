@@ -63,7 +63,7 @@ pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<Model
     let (config, declared) = read_config(&mut files)?;
     let types = types(&files, declared, device, options)?;
     let cache_block = cache::block_bytes(&config, types.cache);
-    Ok(ModelSizes { weights: files.bytes_as(types.matrices), cache_block })
+    Ok(ModelSizes { weights: files.bytes_as(types.matrices, true), cache_block })
 }
 
 /// Loads only the decoder, without a tokenizer.
@@ -111,7 +111,7 @@ pub(super) fn load_encoder(
         Description::Metadata(_) => None,
     };
     let Types { states, matrices, .. } = types(&files, declared, device, options)?;
-    let bytes = files.bytes_as(matrices);
+    let bytes = files.bytes_as(matrices, true);
     let encoder = Encoder::load(config, &mut files, EncoderTypes { states, matrices }, device, progress);
     let encoder = encoder.with_context(|| format!("cannot load {path}"))?;
     device.synchronize()?;
@@ -149,7 +149,7 @@ pub(super) fn load_files(
     config.tied_embeddings |= embeds_only;
     let types = types(&files, declared, device, options)?;
     // The cache size is checked before the weights are loaded, which takes long.
-    let weights = files.bytes_as(types.matrices).div_ceil(part.ranks());
+    let weights = files.bytes_as(types.matrices, part.ranks() == 1).div_ceil(part.ranks());
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => {

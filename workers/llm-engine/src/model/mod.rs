@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `families` | table of supported model families; identification of a file's family |
 //! | `config` | sizes and options of a decoder |
-//! | `files` | safetensors and GGUF files: headers, tensor locations, raw bytes |
+//! | `files` | safetensors and GGUF files: headers, tensor locations, raw bytes, conversion of quantized weights |
 //! | `generation_config` | defaults of the sampler settings in a model's folder |
 //! | `roles` | roles of tensors, and their names in files |
 //! | `weights` | loading of tensors by role |

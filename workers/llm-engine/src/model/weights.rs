@@ -1,5 +1,6 @@
 //! Loading of a decoder's weights by role. Errors name the file and the tensor.
 use std::ops::Range;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::quantized::{QMatMul, QTensor, ggml_file};
@@ -20,17 +21,19 @@ struct Piece {
     name: String,
     rows: Range<usize>,
     columns: Range<usize>,
+    /// If true, whole rows are read in the order of [`TensorInfo::ordered`](super::files::TensorInfo::ordered).
+    in_order: bool,
 }
 
 impl Piece {
     /// Selects rows of a matrix.
     fn rows(name: String, rows: Range<usize>, width: usize) -> Self {
-        Self { name, rows, columns: 0..width }
+        Self { name, rows, columns: 0..width, in_order: false }
     }
 
     /// Selects elements of a vector.
     fn vector(name: String, columns: Range<usize>) -> Self {
-        Self { name, rows: 0..1, columns }
+        Self { name, rows: 0..1, columns, in_order: false }
     }
 }
 
@@ -69,6 +72,7 @@ impl<'a> Weights<'a> {
             Description::Config(_) => Some(prefix().to_string()),
             Description::Metadata(_) => None,
         };
+        files.dequantize_as(matrices.unwrap_or(DType::F32));
         let (part, total) = (Part::whole(), files.bytes().max(1));
         Self { files, part, prefix, names: &[], dtype, matrices, device, progress, read: 0, total }
     }
@@ -154,12 +158,33 @@ impl<'a> Weights<'a> {
         layer: Option<usize>,
         pieces: &'p [TensorRows],
     ) -> Result<Vec<&'p [TensorRows]>> {
-        let format_of =
-            |piece: &TensorRows| Ok(self.files.location(&self.name(layer, piece.role, "weight"))?.format);
+        let format_of = |piece: &TensorRows| self.format_of_product(&self.name(layer, piece.role, "weight"));
         let formats = pieces.iter().map(format_of).collect::<Result<Vec<_>>>()?;
         let mut rest = pieces;
-        let run = |formats: &[Format]| rest.split_off(..formats.len());
+        let run = |formats: &[_]| rest.split_off(..formats.len());
         Ok(formats.chunk_by(|one, next| one == next).filter_map(run).collect())
+    }
+
+    /// Returns the format in which a product reads the whole rows of a matrix, and the order of its columns, if it has one.
+    fn format_of_product(&self, name: &str) -> Result<(Format, Option<Arc<[u32]>>)> {
+        let location = self.files.location(name)?;
+        let ordered = location.ordered().map(|(format, order)| (format, Some(order.clone())));
+        Ok(ordered.unwrap_or((location.format, None)))
+    }
+
+    /// Loads a linear layer without a bias from pieces of whole rows, in the order of their columns if it is the same.
+    fn product(&mut self, mut pieces: Vec<Piece>, shape: &[usize]) -> Result<Linear> {
+        let formats = pieces.iter().map(|piece| self.format_of_product(&piece.name));
+        let formats = formats.collect::<Result<Vec<_>>>()?;
+        let order = match &formats[..] {
+            [(_, Some(order)), rest @ ..] if rest.iter().all(|format| *format == formats[0]) => {
+                pieces.iter_mut().for_each(|piece| piece.in_order = true);
+                Some(Tensor::new(&order[..], self.device)?)
+            }
+            _ => None,
+        };
+        let matrix = self.matrix(&pieces, shape)?;
+        Ok(Linear::new(matrix, None, self.dtype).with_input_order(order))
     }
 
     /// Loads a linear layer from the concatenated rows of `pieces`, each row `width` elements wide, and its
@@ -178,12 +203,11 @@ impl<'a> Weights<'a> {
             self.check(&name, &[piece.total_rows, width])?;
             named.push(Piece::rows(name, piece.rows.clone(), width));
         }
-        let matrix = self.matrix(&named, &[rows, width])?;
-        let bias = match bias {
-            true => Some(self.bias(layer, pieces)?),
-            false => None,
-        };
-        Ok(Linear::new(matrix, bias, self.dtype))
+        let linear = self.product(named, &[rows, width])?;
+        Ok(match bias {
+            true => linear.with_bias(self.bias(layer, pieces)?),
+            false => linear,
+        })
     }
 
     /// Loads a linear layer with `rows` output features, of whose input features this rank has `width`. The outputs of the
@@ -197,13 +221,18 @@ impl<'a> Weights<'a> {
     ) -> Result<Linear> {
         let name = self.name(layer, role, "weight");
         self.check(&name, &[rows, width * self.part.ranks()])?;
-        let piece = Piece { columns: self.own_columns(&name, width)?, name, rows: 0..rows };
-        let matrix = self.matrix(&[piece], &[rows, width])?;
-        let bias = match bias && self.part.is_first() {
-            true => Some(self.bias(layer, &[TensorRows::whole(role, rows)])?),
-            false => None,
+        let columns = self.own_columns(&name, width)?;
+        let linear = match self.part.ranks() {
+            1 => self.product(vec![Piece::rows(name, 0..rows, width)], &[rows, width])?,
+            _ => {
+                let piece = Piece { name, rows: 0..rows, columns, in_order: false };
+                Linear::new(self.matrix(&[piece], &[rows, width])?, None, self.dtype)
+            }
         };
-        Ok(Linear::new(matrix, bias, self.dtype))
+        Ok(match bias && self.part.is_first() {
+            true => linear.with_bias(self.bias(layer, &[TensorRows::whole(role, rows)])?),
+            false => linear,
+        })
     }
 
     /// Returns this rank's columns of a tensor, of which each rank has `width`.
@@ -294,11 +323,17 @@ impl<'a> Weights<'a> {
             location.shape
         );
         let floats = match location.format {
-            Format::Floats(dtype) => dtype.is_float(),
+            // Floats of 8 bits without scales are rejected, too.
+            Format::Floats(dtype) => dtype.is_float() && dtype.size_in_bytes() > 1,
             Format::Blocks(_) => true,
         };
         let file = self.files.file_of(location);
-        ensure!(floats, "{}: tensor '{name}' is {:?}, expected floats", file.display(), location.format);
+        ensure!(
+            floats,
+            "{}: tensor '{name}' is {:?}, expected f64, f32, f16 or bf16",
+            file.display(),
+            location.format
+        );
         Ok(())
     }
 
@@ -340,10 +375,15 @@ impl<'a> Weights<'a> {
     ) -> Result<Stored> {
         let first = &pieces.first().context("internal error: a linear layer of no tensors")?.name;
         let location = self.files.location(first)?;
-        let (format, file) = (location.format, self.files.file_of(location).display().to_string());
+        let ordered = location.ordered().filter(|_| pieces.iter().any(|piece| piece.in_order));
+        let format = ordered.map_or(location.format, |(format, _)| format);
+        let file = self.files.file_of(location).display().to_string();
         let mut bytes = Vec::new();
-        for Piece { name, rows, columns } in pieces {
-            let piece = reorder(self.files.part(name, rows.clone(), columns.clone())?);
+        for Piece { name, rows, columns, in_order } in pieces {
+            let piece = reorder(match in_order {
+                true => self.files.ordered_rows(name, rows.clone())?,
+                false => self.files.part(name, rows.clone(), columns.clone())?,
+            });
             match bytes.is_empty() {
                 true => bytes = piece,
                 false => bytes.extend(piece),

@@ -8,7 +8,7 @@ use llm_engine::model::decoder::Decoder;
 use serde_json::Value;
 
 use super::gguf;
-use super::steps::{LENGTHS, Runner, Sequence, load, load_on_cpu, run_on_cpu, run_texts};
+use super::steps::{LENGTHS, Runner, load, load_on_cpu, reference_on_cpu, run_on_cpu, run_texts};
 
 /// Largest median difference with quantized weights, relative to the largest logit.
 const QUANTIZED_MEDIAN: f32 = 5e-2;
@@ -96,13 +96,8 @@ pub fn check_quantized(name: &str, arch: &str, dtype: GgmlDType, others: &[(&str
     let others = [others, &[("ffn_gate_inp.weight", GgmlDType::F32)]].concat();
     let path = write_gguf(folder.path(), name, arch, dtype, &others);
     let floats = gguf::floats(&path, float_folder.path());
-    let mut floats = Runner::new(load_on_cpu(&floats), &[40]);
-    let mut reference = |tokens: &[u32]| {
-        let blocks = floats.sequences[0].blocks.clone();
-        floats.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks };
-        floats.step(&[(0, tokens.len(), true)]).remove(0)
-    };
-    let off = run_texts(Expected::of(name).runner(load(&path)), &mut reference, f32::MAX);
+    let reference = &mut reference_on_cpu(&floats);
+    let off = run_texts(Expected::of(name).runner(load(&path)), reference, f32::MAX);
     check_median(off, &format!("{name} {dtype:?}"));
 }
 
@@ -114,7 +109,7 @@ pub fn check_blocks(name: &str, path: &Path) {
 }
 
 /// Checks the median of differences, since rounded activations may choose another expert for a row.
-fn check_median(mut off: Vec<f32>, what: &str) {
+pub fn check_median(mut off: Vec<f32>, what: &str) {
     off.sort_by(f32::total_cmp);
     let median = off[off.len() / 2];
     println!("{what}: median {median}, worst {}", off[off.len() - 1]);

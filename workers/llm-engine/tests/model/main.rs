@@ -3,6 +3,7 @@
 //! With the feature `rocm-emulator` and `CANDLE_ROCM_DRIVER=emulator`, it computes on the software GPU in
 //! f16.
 mod broken;
+mod broken_quantization;
 mod cache;
 mod checkpoints;
 mod configs;
@@ -13,6 +14,8 @@ mod graphs;
 #[cfg(feature = "rocm-emulator")]
 mod launches;
 mod mixtures;
+mod packing;
+mod quantization;
 mod reference;
 mod safetensors;
 mod scoring;

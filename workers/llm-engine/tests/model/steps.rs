@@ -54,6 +54,16 @@ pub fn load_on_cpu(path: &Path) -> Decoder {
     load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap()
 }
 
+/// Returns a function that computes the logits of a model on the CPU in f32, without a cache from earlier calls.
+pub fn reference_on_cpu(path: &Path) -> impl FnMut(&[u32]) -> Vec<f32> {
+    let mut runner = Runner::new(load_on_cpu(path), &[40]);
+    move |tokens| {
+        let blocks = runner.sequences[0].blocks.clone();
+        runner.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks };
+        runner.step(&[(0, tokens.len(), true)]).remove(0)
+    }
+}
+
 /// Returns a deterministic generator of numbers between -1 and 1 that are exact in f16.
 pub fn random(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -39,7 +39,7 @@ pub(super) enum Projections {
 /// Feed-forward layer of a decoder.
 pub(super) enum FeedForward {
     Dense(Mlp),
-    Experts(Experts),
+    Experts(Box<Experts>),
 }
 
 impl Layer {
@@ -78,7 +78,8 @@ impl Layer {
         let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
         let feed_forward = match experts {
             Some(experts) => {
-                FeedForward::Experts(weights.experts(index, experts, hidden, config.activation)?)
+                let experts = weights.experts(index, experts, hidden, config.activation)?;
+                FeedForward::Experts(Box::new(experts))
             }
             None => FeedForward::Dense(dense(config, weights, index)?),
         };

@@ -221,7 +221,7 @@ impl Weights<'_> {
         let (count, inner, prefix) = (config.count, config.intermediate, self.prefix.clone());
         let mut load = |name: String, width: usize| {
             self.check(&name, &[count, width * self.part.ranks()])?;
-            let piece = Piece { name, rows: 0..count, columns: self.part.own(width) };
+            let piece = Piece { name, rows: 0..count, columns: self.part.own(width), in_order: false };
             self.floats(&[piece], &[count, width], self.dtype)
         };
         let names = config.names;
@@ -342,7 +342,12 @@ impl Weights<'_> {
         };
         let piece = |number: usize| {
             let first = expert * whole + number * (whole / joined) + first;
-            Piece { name: name.to_owned(), rows: first..first + rows, columns: columns.clone() }
+            Piece {
+                name: name.to_owned(),
+                rows: first..first + rows,
+                columns: columns.clone(),
+                in_order: false,
+            }
         };
         Ok((0..joined).map(piece).collect())
     }
