@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 use llm_engine::engine::Stream;
-use llm_engine::request::Event;
+use llm_engine::request::{Event, RequestError};
 use rocm_emulator::{CollectiveFault, Injection};
 use serial_test::serial;
 
@@ -19,8 +19,12 @@ const LONG: Duration = Duration::from_secs(600);
 /// Operations of a step: the embedding, two sums for each of two layers, and the logits.
 const PER_STEP: u64 = 6;
 
-/// Returns the message of the error that ends a stream.
-fn error(mut stream: Stream) -> Option<String> {
+/// Returns the message of the error that ends a request. A request is refused if the engine has failed before it.
+fn error(submitted: Result<Stream, RequestError>) -> Option<String> {
+    let mut stream = match submitted {
+        Ok(stream) => stream,
+        Err(refused) => return Some(refused.to_string()),
+    };
     let mut error = None;
     while let Some(event) = stream.blocking_next() {
         if let Event::Error { message, .. } = event {
@@ -36,9 +40,8 @@ fn run(path: &Path, ranks: usize, deadline: Duration, injection: Injection) -> V
     model.set_deadline(deadline);
     let _injected = Injected::new(injection);
     let engine = start(Box::new(model));
-    let streams =
-        ["Once upon", "The queen"].map(|prompt| engine.submit(request(&engine, prompt, 5)).unwrap());
-    let mut errors: Vec<_> = streams.into_iter().map(error).collect();
+    let submitted = ["Once upon", "The queen"].map(|prompt| engine.submit(request(&engine, prompt, 5)));
+    let mut errors: Vec<_> = submitted.into_iter().map(error).collect();
     errors.push(engine.status().failed);
     engine.stop();
     errors
