@@ -330,7 +330,7 @@ impl<'a> Weights<'a> {
         let file = self.files.file_of(location);
         ensure!(
             floats,
-            "{}: tensor '{name}' is {:?}, expected f64, f32, f16 or bf16",
+            "{}: tensor '{name}' has type {}, expected F64, F32, F16 or BF16",
             file.display(),
             location.format
         );

@@ -1,4 +1,6 @@
 //! Formats of tensors' elements.
+use std::fmt;
+
 use candle_core::DType;
 use candle_core::quantized::GgmlDType;
 
@@ -9,6 +11,15 @@ pub enum Format {
     Floats(DType),
     /// GGML-quantized blocks.
     Blocks(GgmlDType),
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Floats(dtype) => write!(f, "{dtype:?}"),
+            Self::Blocks(dtype) => write!(f, "{dtype:?}"),
+        }
+    }
 }
 
 impl Format {

@@ -183,7 +183,7 @@ fn join_packed(
     let groups = groups.map(|groups| {
         ensure!(
             groups.shape == [inputs] && groups.format == Format::Floats(DType::I32),
-            "{file}: tensor '{group_name}' is {:?} {:?}, but {inputs} input features require as many I32",
+            "{file}: tensor '{group_name}' has type {} and shape {:?}, but {inputs} input features require as many I32",
             groups.format,
             groups.shape
         );
@@ -235,7 +235,10 @@ fn words(name: &str, info: &TensorInfo) -> Result<StoredMatrix> {
     let is_words = [DType::I32, DType::U32].iter().any(|dtype| info.format == Format::Floats(*dtype));
     let matrix = only(info).filter(|_| is_words && info.shape.len() == 2);
     matrix.with_context(|| {
-        format!("tensor '{name}' is {:?} {:?}, expected a matrix of I32", info.format, info.shape)
+        format!(
+            "tensor '{name}' has type {} and shape {:?}, expected a matrix of I32",
+            info.format, info.shape
+        )
     })
 }
 
@@ -260,7 +263,7 @@ pub(super) fn join_mxfp4(tensors: &mut Tensors) -> Result<()> {
         let shape = [&scales.shape[..], &[mxfp4::NUMBERS]].concat();
         ensure!(
             numbers.shape == shape && [numbers.format, scales.format] == [bytes; 2],
-            "tensor '{name}_blocks' is {:?} {:?}, but '{name}_scales' is {:?} {:?}; MXFP4 requires {} bytes for each scale",
+            "tensor '{name}_blocks' has type {} and shape {:?}, but '{name}_scales' has type {} and shape {:?}; MXFP4 requires {} bytes for each scale",
             numbers.format,
             numbers.shape,
             scales.format,

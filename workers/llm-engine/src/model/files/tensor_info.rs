@@ -46,7 +46,7 @@ impl TensorInfo {
     pub fn bytes(&self) -> Result<usize> {
         let elements = self.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
         let bytes = elements.and_then(|elements| self.format.bytes(elements));
-        bytes.with_context(|| format!("shape {:?} cannot be stored as {:?}", self.shape, self.format))
+        bytes.with_context(|| format!("shape {:?} cannot be stored as {}", self.shape, self.format))
     }
 
     /// Returns the numbers of rows and columns. All dimensions before the last one count rows.
