@@ -5,6 +5,7 @@ mod ci;
 mod ck;
 mod compiler;
 mod conformance;
+mod container;
 mod coverage;
 mod demo;
 mod docs;
@@ -109,6 +110,8 @@ enum Command {
     Valgrind,
     /// Build the attention kernels of AMD's Composable Kernel outside the repository (docs/how-to/composable-kernel.md).
     Ck(ck::Args),
+    /// Build the image of a worker with buildah, and check it (docs/how-to/run-a-fleet.md).
+    Container(container::Args),
     /// Compile the kernels for some targets and print their resource table.
     Kernels(kernels::Args),
     /// Simulate many cards that serve chats, with and without prefix-aware routing (docs/how-to/run-a-fleet.md).
@@ -144,6 +147,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Ck(args) => ck::run(&args),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Container(args) => container::execute(&args),
         Command::Demo(args) => demo::run(&args),
         Command::FleetPlan(args) => fleet_plan::run(&args),
         Command::Generate(args) => generate::run(&args),

@@ -1,4 +1,5 @@
 //! Installs the Debian packages that a command needs.
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
@@ -48,11 +49,15 @@ const CXX: Tool = program("c++", &["g++"], "the C++ library's headers, which AMD
 const CURL: Tool = program("curl", &["curl"], "sends requests to the workers");
 const BROWSER: Tool = program("chromedriver", &["chromium", "chromium-driver"], "tests the workers' pages");
 const NODE: Tool = program("npm", &["nodejs", "npm"], "runs test clients in JavaScript");
+const IMAGE_BUILDER: Tool = program("buildah", &["buildah", "uidmap"], "builds images without a daemon");
+const BOOTSTRAP: Tool = program("mmdebstrap", &["debian-archive-keyring", "mmdebstrap"], "makes base images");
 const MEMORY_CHECKER: Tool = program("valgrind", &["valgrind"], "finds memory errors and leaks");
 
 pub const KERNELS: &[Tool] = &[CC, CLANG, DEVICE_LIBS];
 pub const COMPOSABLE_KERNEL: &[Tool] = &[CLANG, CXX, DEVICE_LIBS, PIP];
 pub const NVIDIA_TOOLS: &[Tool] = &[PIP];
+pub const CONTAINER: &[Tool] = &[IMAGE_BUILDER];
+pub const BASE_IMAGES: &[Tool] = &[BOOTSTRAP];
 pub const DEMO: &[Tool] = &[CC, CLANG, DEVICE_LIBS, PIP];
 pub const GENERATE: &[Tool] = DEMO;
 pub const LLAMA_CPP: &[Tool] = &[CC, CXX, PIP];
@@ -84,9 +89,7 @@ pub fn ensure(tools: &[Tool]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let mut packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages).copied().collect();
-    packages.sort_unstable();
-    packages.dedup();
+    let packages = packages(missing.iter().copied());
     let line = format!("apt-get update && apt-get install -y --no-install-recommends {}", packages.join(" "));
     eprintln!("missing on this machine:");
     for tool in &missing {
@@ -109,6 +112,12 @@ pub fn ensure(tools: &[Tool]) -> Result<()> {
         None => Ok(()),
         Some(tool) => bail!("installed {}, but it is still not usable", tool.packages.join(" ")),
     }
+}
+
+/// Returns the sorted names of the packages that install the tools.
+pub fn packages<'a>(tools: impl IntoIterator<Item = &'a Tool>) -> Vec<&'static str> {
+    let packages: BTreeSet<_> = tools.into_iter().flat_map(|tool| tool.packages).copied().collect();
+    packages.into_iter().collect()
 }
 
 fn is_root() -> bool {

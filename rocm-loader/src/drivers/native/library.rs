@@ -33,12 +33,12 @@ fn names_and_advice(library: Library) -> (&'static [&'static str], &'static str)
         Library::HipBlasLt => (
             &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
             "It is optional: without it rocBLAS computes all matrix products. To use it, install hipBLASLt (AMD's and \
-             Fedora's packages: hipblaslt; Debian: libhipblaslt0) or set ROCM_PATH to ROCm's folder",
+             Fedora's packages: hipblaslt; Debian: libhipblaslt1) or set ROCM_PATH to ROCm's folder",
         ),
         Library::Rccl => (
             &["librccl.so.1", "librccl.so"],
-            "Operations between GPUs need it: install RCCL (AMD's and Fedora's packages: rccl; Debian and Ubuntu: \
-             librccl1) or set ROCM_PATH to ROCm's folder",
+            "Operations between GPUs need it: install RCCL (AMD's and Fedora's packages: rccl; Debian's librccl1 is too \
+             old) or set ROCM_PATH to ROCm's folder",
         ),
         _ => (&[], "This driver does not open it"),
     }
