@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::process::{cargo, command, root, run};
@@ -86,17 +86,18 @@ fn vendor(folder: &Path, upstream: &Path) -> Result<usize> {
     fs::create_dir_all(upstream).with_context(|| format!("cannot create {}", upstream.display()))?;
     fs::write(upstream.join("lib.rs"), "")?;
     fs::write(upstream.join("Cargo.toml"), UPSTREAM.replace("VERSION", rocmify::upstream::VERSION))?;
-    let mut vendor = cargo(&["vendor", "--quiet", "--versioned-dirs", "--sync"]);
+    // With --quiet, cargo would not print the configuration.
+    let mut vendor = cargo(&["vendor", "--versioned-dirs", "--sync"]);
     let output = vendor.arg(upstream.join("Cargo.toml")).arg("vendor").current_dir(folder).output();
     let output = output.context("cannot start cargo vendor")?;
-    if !output.status.success() {
-        bail!("cargo vendor: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
+    let [replacement, messages] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    let is_complete = output.status.success() && replacement.contains("[source.");
+    ensure!(is_complete, "cargo vendor: {}", messages.trim());
     let config = folder.join(".cargo/config.toml");
     let mut text =
         fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
     text.push('\n');
-    text.push_str(&String::from_utf8_lossy(&output.stdout));
+    text.push_str(&replacement);
     fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
     Ok(fs::read_dir(folder.join("vendor")).context("cargo vendor created no folder")?.count())
 }
