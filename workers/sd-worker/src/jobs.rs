@@ -99,7 +99,7 @@ pub struct Complete {
     height: usize,
     /// True if the prompt was longer than the model supports and has been truncated.
     truncated: bool,
-    /// Whether the safety checker flagged each image, which is black then; empty if the model has none.
+    /// Holds true for each image that the safety checker flagged and replaced by a black one; empty without a checker.
     #[serde(rename = "nsfw_content_detected", skip_serializing_if = "Vec::is_empty")]
     flagged: Vec<bool>,
     /// Parts of the prompts that do not work as their writer may expect.

@@ -115,9 +115,9 @@ pub struct SafetyChecker {
 /// Similarities of an image to concepts, minus their thresholds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SafetyScores {
-    /// Of the concepts that lower the thresholds of others.
+    /// Scores of the concepts that lower the thresholds of others.
     pub special_care: Vec<f32>,
-    /// Of the concepts that flag an image.
+    /// Scores of the concepts that flag an image.
     pub concepts: Vec<f32>,
 }
 

@@ -83,7 +83,7 @@ pub struct Answer {
     size: String,
     /// Seed of the first image; seeds increase by 1 from image to image.
     seed: u64,
-    /// Whether the safety checker flagged each image, which is black then; empty if the model has none.
+    /// Holds true for each image that the safety checker flagged and replaced by a black one; empty without a checker.
     #[serde(rename = "nsfw_content_detected", skip_serializing_if = "Vec::is_empty")]
     flagged: Vec<bool>,
     /// Parts of the prompts that do not work as their writer may expect.

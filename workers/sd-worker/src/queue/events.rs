@@ -57,7 +57,7 @@ pub enum Event {
 pub struct Images {
     /// One image per seed, in the order of the seeds. Images that the safety checker flags are black.
     pub pictures: Vec<Picture>,
-    /// Whether the safety checker flagged each image; empty if the model has none.
+    /// Holds true for each image that the safety checker flagged; empty without a checker.
     pub flagged: Vec<bool>,
 }
 

@@ -39,7 +39,7 @@ pub struct Scheduler {
     init_sigma: f64,
     total: usize,
     done: usize,
-    /// What recent steps contribute to later ones, the newest first.
+    /// Values of recent steps that later ones use, the newest first.
     history: Vec<Tensor>,
     last_sample: Option<Tensor>,
     last_noise: Option<Tensor>,
