@@ -163,6 +163,18 @@ fn karras_noise_levels_match_the_paper() -> Outcome {
 /// Textbook formula of a method: from x at level i to x at level i + 1, given all predictions of x0 so far.
 type Reference = fn(levels: &[Level], i: usize, x: f64, x0s: &[f64]) -> f64;
 
+/// Returns the length of step `i` in λ, and x0 at its middle, extrapolated from the last two predictions.
+fn extrapolated(levels: &[Level], i: usize, x0s: &[f64]) -> (f64, f64) {
+    let t = |level: Level| -level.ratio().ln();
+    let h = t(levels[i + 1]) - t(levels[i]);
+    let mut denoised = x0s[i];
+    if i > 0 {
+        let r = (t(levels[i]) - t(levels[i - 1])) / h;
+        denoised = (1.0 + 1.0 / (2.0 * r)) * x0s[i] - 1.0 / (2.0 * r) * x0s[i - 1];
+    }
+    (h, denoised)
+}
+
 #[test]
 fn steps_match_textbook_formulas() -> Outcome {
     // The samplers of k-diffusion use x / α.
@@ -179,31 +191,19 @@ fn steps_match_textbook_formulas() -> Outcome {
         levels[i + 1].alpha * (x + (x - x0s[i]) / a * (down - a) + up * NOISE[i % NOISE.len()])
     };
     let two_m: Reference = |levels, i, x, x0s| {
-        let t = |level: Level| -level.ratio().ln();
         let x = x / levels[i].alpha;
         if levels[i + 1].sigma == 0.0 {
             return x0s[i];
         }
-        let h = t(levels[i + 1]) - t(levels[i]);
-        let mut denoised = x0s[i];
-        if i > 0 {
-            let r = (t(levels[i]) - t(levels[i - 1])) / h;
-            denoised = (1.0 + 1.0 / (2.0 * r)) * x0s[i] - 1.0 / (2.0 * r) * x0s[i - 1];
-        }
+        let (h, denoised) = extrapolated(levels, i, x0s);
         let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
         levels[i + 1].alpha * (b / a * x - (-h).exp_m1() * denoised)
     };
     let two_m_sde: Reference = |levels, i, x, x0s| {
-        let t = |level: Level| -level.ratio().ln();
         if levels[i + 1].sigma == 0.0 {
             return x0s[i];
         }
-        let h = t(levels[i + 1]) - t(levels[i]);
-        let mut denoised = x0s[i];
-        if i > 0 {
-            let r = (t(levels[i]) - t(levels[i - 1])) / h;
-            denoised += (x0s[i] - x0s[i - 1]) / (2.0 * r);
-        }
+        let (h, denoised) = extrapolated(levels, i, x0s);
         let Level { alpha, sigma } = levels[i + 1];
         sigma / levels[i].sigma * (-h).exp() * x
             + alpha * (1.0 - (-2.0 * h).exp()) * denoised
