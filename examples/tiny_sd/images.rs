@@ -200,7 +200,7 @@ impl Scene {
             words.push(colour);
         }
         words.push(SHAPES[self.shape].0);
-        if rng.random_bool(0.4) {
+        if rng.random_bool(0.6) {
             words.extend([if self.position == 0 { "in" } else { "at" }, "the", position]);
         }
         match rng.random_range(0..10) {

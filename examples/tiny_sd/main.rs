@@ -39,7 +39,7 @@ use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use images::SIDE;
-use sample::{PROMPTS, SampleOptions};
+use sample::{PARTS, PROMPTS, SampleOptions};
 use tokenizer::Prompts;
 use train::{Sizes, Stage, TrainConfig, Training};
 
@@ -76,7 +76,7 @@ enum Command {
     },
     /// Sample images for prompts into the file samples.png in the folder, and print what they show.
     Sample {
-        /// Prompts; without any, twenty prompts with shape and colours are sampled and scored.
+        /// Prompts; without any, twenty prompts are sampled and scored.
         prompts: Vec<String>,
         #[command(flatten)]
         options: SampleOptions,
@@ -125,7 +125,7 @@ fn train(
     }
     let curves = [
         ("Training loss of the autoencoder", first.losses.as_slice()),
-        ("Mean squared error of the predicted noise", second.losses.as_slice()),
+        ("Weighted squared error of the predicted noise", second.losses.as_slice()),
     ];
     curve::draw(&curves, &folder.join("loss.svg"))?;
     export::write(folder, &sizes, &latents, &second.averages()?)
@@ -178,9 +178,9 @@ fn sample(prompts: &[String], options: &SampleOptions, folder: &Path, device: &D
     }
     let scores = sample::scores(prompts, &images)?;
     scores.iter().for_each(|score| println!("{score}"));
-    let right = scores.iter().filter(|score| score.is_right()).count();
-    let placed = scores.iter().filter(|score| score.has_layout()).count();
-    println!("{right} of {} correct in shape and colours, {placed} in size and position", scores.len());
+    for (part, right) in PARTS.iter().zip(sample::right(&scores)) {
+        println!("{part}: {right} of {} correct", scores.len());
+    }
     Ok(())
 }
 

@@ -13,28 +13,28 @@ use super::text_encoder::TextEncoder;
 use super::unet::UNet;
 use super::weights::Part;
 
-/// Prompts that name a shape, its colour and the colour of the background.
+/// Prompts that name all that a prompt can name.
 pub const PROMPTS: [&str; 20] = [
-    "a red circle on blue",
+    "a small red circle at the top on blue",
     "a big green star at the left on white",
-    "a small yellow square on black",
-    "a purple triangle on a yellow background",
-    "a white ring on red",
-    "a cyan cross on purple",
-    "a black diamond on green",
-    "a red heart on white",
-    "a small blue circle at the top on yellow",
-    "a large cyan square on black",
-    "a yellow star on blue",
-    "a white triangle at the bottom on green",
-    "a green ring on a purple background",
+    "a small yellow square in the centre on black",
+    "a large purple triangle at the right on a yellow background",
+    "a tiny white ring at the bottom on red",
+    "a big cyan cross in the middle on purple",
+    "a little black diamond at the left on green",
+    "a huge red heart at the top on white",
+    "a small blue circle at the right on yellow",
+    "a large cyan square at the bottom on black",
+    "a tiny yellow star in the center on blue",
+    "a big white triangle at the bottom on green",
+    "a small green ring at the left on a purple background",
     "a tiny red cross at the right on cyan",
-    "a blue diamond in the centre on white",
-    "a purple heart on black",
-    "a big black circle on red",
-    "a green square on red",
-    "a huge white star on cyan",
-    "a small purple ring at the left on white",
+    "a large blue diamond at the top on white",
+    "a little purple heart at the bottom on black",
+    "a big black circle in the centre on red",
+    "a small green square at the top on red",
+    "a huge white star at the right on cyan",
+    "a large purple ring at the left on white",
 ];
 
 /// Sampling options.
@@ -91,6 +91,9 @@ pub fn images(
     Ok(levels.permute((0, 2, 3, 1))?.flatten_from(1)?.to_device(&Device::Cpu)?.to_vec2()?)
 }
 
+/// Parts of an image that are scored.
+pub const PARTS: [&str; 4] = ["shape", "colours", "size", "position"];
+
 /// Scene that a prompt describes, as indices into the tables of the module `images`; `None` if unspecified.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
@@ -118,16 +121,15 @@ impl Expected {
         })
     }
 
-    /// Returns whether shape and colours match.
-    pub fn matches(&self, detected: &Detected) -> bool {
-        let same =
-            |(expected, found): (&Option<usize>, &usize)| expected.is_none_or(|expected| expected == *found);
-        self.shape == detected.shape && self.colours.iter().zip(&detected.colours).all(same)
-    }
-
-    /// Returns whether size and position match.
-    pub fn matches_layout(&self, found: &Detected) -> bool {
-        self.size.is_none_or(|size| size == found.size) && self.position.is_none_or(|at| at == found.position)
+    /// Tells for each of [`PARTS`] if it matches.
+    pub fn matches(&self, found: &Detected) -> [bool; PARTS.len()] {
+        let same = |(expected, found): (&Option<usize>, &usize)| expected.is_none_or(|at| at == *found);
+        [
+            self.shape == found.shape,
+            self.colours.iter().zip(&found.colours).all(same),
+            same((&self.size, &found.size)),
+            same((&self.position, &found.position)),
+        ]
     }
 }
 
@@ -140,21 +142,22 @@ pub struct Score {
 }
 
 impl Score {
-    /// Returns whether the image shows the shape and the colours of its prompt.
-    pub fn is_right(&self) -> bool {
-        self.detected.as_ref().is_some_and(|detected| self.expected.matches(detected))
+    /// Tells for each of [`PARTS`] if the image shows what its prompt names.
+    pub fn parts(&self) -> [bool; PARTS.len()] {
+        self.detected.as_ref().map_or([false; PARTS.len()], |detected| self.expected.matches(detected))
     }
+}
 
-    /// Returns whether the image has the size and the position of its prompt.
-    pub fn has_layout(&self) -> bool {
-        self.detected.as_ref().is_some_and(|detected| self.expected.matches_layout(detected))
-    }
+/// Counts the images that are right in each of [`PARTS`].
+pub fn right(scores: &[Score]) -> [usize; PARTS.len()] {
+    let count = |part: usize| scores.iter().filter(|score| score.parts()[part]).count();
+    std::array::from_fn(count)
 }
 
 impl std::fmt::Display for Score {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let sign = if self.is_right() { '+' } else { '-' };
-        write!(f, "{sign} {:<44}", self.prompt)?;
+        let sign = if self.parts() == [true; PARTS.len()] { '+' } else { '-' };
+        write!(f, "{sign} {:<57}", self.prompt)?;
         let Some(found) = &self.detected else { return write!(f, "no shape detected") };
         let [colour, background] = found.colours.map(|colour| COLOURS[colour].0);
         let (size, position) = (SIZES[found.size].0[0], POSITIONS[found.position].0[0]);

@@ -29,7 +29,7 @@ pub struct TrainConfig {
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps_vae: u32,
     /// Training steps of text encoder and UNet.
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps_unet: u32,
     /// Images per step.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
@@ -110,6 +110,8 @@ pub const UNET: &str = "unet";
 const WEIGHT_DECAY: f64 = 0.01;
 /// Fraction of the steps in which the learning rate rises.
 const WARM_UP: f64 = 1. / 50.;
+/// Largest weight of a timestep's error.
+const LARGEST_WEIGHT: f64 = 25.;
 /// Number of losses that are read back together, since each read waits for the device.
 const LOSSES_PER_READ: usize = 25;
 
@@ -228,18 +230,23 @@ impl Training {
         };
         let latents = latents.sample(&images, &noise)?;
         let rows = batch.timesteps.len();
-        let factor = |part: usize| {
-            let factors = batch.timesteps.iter().map(|step| self.levels[*step][part] as f32).collect();
+        let factor = |of: &dyn Fn([f64; 2]) -> f64| {
+            let factors = batch.timesteps.iter().map(|step| of(self.levels[*step]) as f32).collect();
             Tensor::from_vec(factors, (rows, 1, 1, 1), device)
         };
-        let noisy = (latents.broadcast_mul(&factor(0)?)? + target.broadcast_mul(&factor(1)?)?)?;
+        let (kept, blurred) = (factor(&|[kept, _]| kept)?, factor(&|[_, blurred]| blurred)?);
+        let noisy = (latents.broadcast_mul(&kept)? + target.broadcast_mul(&blurred)?)?;
         let embed = |step: &usize| self.sizes.unet.timestep_embedding(*step as f64);
         let timesteps: Vec<f32> = batch.timesteps.iter().flat_map(embed).collect();
         let timesteps = Tensor::from_vec(timesteps, (rows, self.sizes.unet.widths[0]), device)?;
         let text = TextEncoder { size: self.sizes.text, weights: all.part(TEXT) };
         let context = text.forward(&batch.tokens(device)?, mask)?;
         let unet = UNet { size: self.sizes.unet, weights: all.part(UNET) };
-        Ok((unet.forward(&noisy, &timesteps, &context)? - target)?.sqr()?.mean_all()?)
+        let error = (unet.forward(&noisy, &timesteps, &context)? - target)?.sqr()?;
+        // The error of v-prediction: the same errors of the image weigh the same at all timesteps. Where the noise hides
+        // the image, the noise alone says little about it, and size and position would not be learnt.
+        let weight = factor(&|[kept, _]| kept.powi(-2).min(LARGEST_WEIGHT))?;
+        Ok(error.broadcast_mul(&weight)?.mean_all()?)
     }
 
     /// Returns the exponential moving average of the weights, which the exported model uses.
