@@ -57,8 +57,10 @@ check("two images", len(other.data) == 2 and other.data[0].b64_json != other.dat
 for image in other.data:
     check("white on green", colours(picture(image)) == ("white", "green"), colours(picture(image)))
 check("JPEG", base64.b64decode(generate("a red ring on white", steps=1, output_format="jpeg").data[0].b64_json)[:2] == b"\xff\xd8")
-for scheduler in ("pndm", "euler", "euler-a", "heun", "dpm++2m", "unipc"):
-    seen = colours(picture(generate("a big red square on blue", extra=dict(scheduler=scheduler)).data[0]))
+# PNDM extrapolates from four steps, which diverges with few of them.
+for scheduler, steps in [("pndm", 20)] + [(name, STEPS) for name in ("euler", "euler-a", "heun", "dpm++2m", "unipc")]:
+    image = generate("a big red square on blue", steps=steps, extra=dict(scheduler=scheduler)).data[0]
+    seen = colours(picture(image))
     check(scheduler, seen == ("red", "blue"), seen)
 
 # Pixels outside the mask stay bit-identical. Transparent pixels of the mask are regenerated.
