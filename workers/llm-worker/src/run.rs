@@ -55,7 +55,9 @@ impl Worker for LlmWorker {
         let limit = arguments.load().adapters.count;
         ensure!(
             limit == 0 || opened.len() == 1,
-            "adapters (--lora-modules) require a model on one GPU; use --tensor-parallel 1"
+            "adapters (--lora-modules, --allow-runtime-lora-updating) are not supported with --tensor-parallel {}; use \
+             one GPU",
+            arguments.tensor_parallel
         );
         let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
         progress.report(0.0, "finding the model");

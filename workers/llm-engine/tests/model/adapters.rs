@@ -263,6 +263,25 @@ fn steps_mix_adapters() {
 }
 
 #[test]
+fn memory_is_reserved_for_adapters() {
+    let path = data("granite");
+    let blocks = |count: usize| {
+        let adapters = AdapterLimits { count, rank: 64 };
+        let memory_bytes = Some(8 << 20);
+        let options = LoadOptions { memory_bytes, adapters, max_contexts: Some(usize::MAX), ..LoadOptions::default() };
+        let model = load_decoder(&path, &Device::Cpu, options, &mut |_| ()).unwrap();
+        (model.capacity().blocks, model.adapter_targets().unwrap().max_bytes())
+    };
+    let ((all, none), (fewer, reserved)) = (blocks(0), blocks(3));
+    // Two layers with one head of keys and values of 16 elements, in f32.
+    let block = 2 * 2 * 16 * 16 * size_of::<f32>();
+    // Inputs and outputs of the targets, for each of their projections.
+    let elements = 3 * (32 + 64) + (32 + 32) + 2 * (32 + 64) + (32 + 32);
+    assert_eq!((none, reserved), (0, 3 * 64 * 2 * elements * size_of::<f32>()));
+    assert!((all - fewer).abs_diff(reserved / block) <= 1, "{all} {fewer} {reserved}");
+}
+
+#[test]
 fn logits_equal_those_of_peft() {
     for (name, base) in [("granite-lora", "granite"), ("olmo2-rslora", "olmo2")] {
         let expected = candle_core::safetensors::load(data(name).join("expected.st"), &Device::Cpu).unwrap();

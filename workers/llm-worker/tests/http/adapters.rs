@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::answers::{chat, completion, merged};
-use crate::fixture::{Ask, MODEL, Worker, json_request, read, worker_at, worker_with};
+use crate::fixture::{Ask, MODEL, Worker, json_request, read, worker_at, worker_unloading, worker_with};
 use crate::tiny_llama;
 
 const RANK: usize = 2;
@@ -272,6 +272,17 @@ async fn requests_continue_after_their_adapter_is_unloaded() {
     worker.idle().await;
     let three = json!({"lora_name": "three", "lora_path": adapters.path("three")});
     assert_eq!(worker.post(LOAD, &three).await.status, 200);
+}
+
+#[tokio::test]
+async fn adapters_outlast_an_unloaded_model() {
+    let adapters = Adapters::write();
+    let expected = text(&adapters.worker(Options::default(), &[]), "one", json!({})).await;
+    let (worker, events) = worker_unloading(&["--lora-modules", &adapters.flag("one")]);
+    for _ in 0..2 {
+        assert_eq!(text(&worker, "one", json!({})).await, expected);
+        while events.recv().unwrap() != "released" {}
+    }
 }
 
 #[tokio::test]

@@ -169,8 +169,8 @@ pub fn serve(
     serve_unloading(model, text, folder, (options, None), more, sampling)
 }
 
-/// Creates a worker whose model is unloaded as soon as it is idle, and the events of its source.
-pub fn worker_unloading() -> (Worker, Receiver<&'static str>) {
+/// Creates a worker with additional arguments whose model is unloaded as soon as it is idle, and the events of its source.
+pub fn worker_unloading(more: &[&str]) -> (Worker, Receiver<&'static str>) {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     let (model, text) = load_at(folder.path());
@@ -178,7 +178,7 @@ pub fn worker_unloading() -> (Worker, Receiver<&'static str>) {
     let source = Box::new(Source { path: folder.path().to_owned(), events });
     let idle = Some(IdleUnload { after: Duration::ZERO, source });
     let options = (Options::default(), idle);
-    (serve_unloading(model, text, Some(folder), options, &[], Sampling::default()), received)
+    (serve_unloading(model, text, Some(folder), options, more, Sampling::default()), received)
 }
 
 /// Loads a model again, and reports when its memory is released.
