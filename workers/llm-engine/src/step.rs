@@ -53,7 +53,13 @@ impl Step {
         self.tokens.extend_from_slice(&tokens[from..]);
         self.positions.extend(from as u32..context as u32);
         self.slots.extend((from..context).map(|position| slot(&blocks, position)));
-        self.sequences.push(SequenceStep { rows: first..self.tokens.len(), context, blocks, logits, adapter });
+        self.sequences.push(SequenceStep {
+            rows: first..self.tokens.len(),
+            context,
+            blocks,
+            logits,
+            adapter,
+        });
     }
 }
 

@@ -87,7 +87,10 @@ impl Adapters {
     fn add(&self, engine: &Engine, model: &ModelName, [name, path, parent]: [&str; 3]) -> Result<()> {
         let check = |entries: &[Entry]| {
             let is_known = model.has(name) || entries.iter().any(|entry| entry.name == name);
-            ensure!(!is_known, "a model named {name:?} is served already; choose another name or unload it first");
+            ensure!(
+                !is_known,
+                "a model named {name:?} is served already; choose another name or unload it first"
+            );
             Ok(())
         };
         check(&self.read())?;
@@ -116,7 +119,9 @@ impl Adapters {
     ) -> Result<(), ApiError> {
         self.check_allowed()?;
         self.add(engine, model, [name, path, model.as_str()]).map_err(|error| match error.downcast() {
-            Ok(closed @ RequestError::Closed { .. }) => failure::request_error(closed, "lora_path", "lora_path"),
+            Ok(closed @ RequestError::Closed { .. }) => {
+                failure::request_error(closed, "lora_path", "lora_path")
+            }
             Ok(other) => failure::rejected("lora_path", &other.into()),
             Err(error) => failure::rejected("lora_path", &error),
         })
@@ -145,7 +150,8 @@ impl Adapters {
         if self.allows_updates {
             return Ok(());
         }
-        let message = "clients may not load or unload adapters; start the worker with --allow-runtime-lora-updating";
+        let message =
+            "clients may not load or unload adapters; start the worker with --allow-runtime-lora-updating";
         Err(ApiError::new(axum::http::StatusCode::FORBIDDEN, "adapter_updates_disabled", message))
     }
 }

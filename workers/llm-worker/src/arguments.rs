@@ -202,7 +202,15 @@ impl Arguments {
         let (cache_bytes, context) = (self.cache_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
         let adapters = self.adapter_limits();
-        LoadOptions { dtype, cache_dtype, cache_bytes, context, no_graphs, adapters, ..LoadOptions::default() }
+        LoadOptions {
+            dtype,
+            cache_dtype,
+            cache_bytes,
+            context,
+            no_graphs,
+            adapters,
+            ..LoadOptions::default()
+        }
     }
 }
 

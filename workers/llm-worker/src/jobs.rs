@@ -228,11 +228,7 @@ struct JobLog {
 impl JobLog {
     fn started(&mut self) -> bool {
         let started_at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        self.job.push(&JobEvent::Started {
-            job_id: self.job.id(),
-            model: self.model.clone(),
-            started_at,
-        })
+        self.job.push(&JobEvent::Started { job_id: self.job.id(), model: self.model.clone(), started_at })
     }
 
     fn token(&mut self, text: String) -> bool {

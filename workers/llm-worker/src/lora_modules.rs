@@ -39,18 +39,24 @@ impl LoraModules {
 /// Returns an error for other forms, unknown fields, and empty names or paths.
 pub fn parse(text: &str) -> Result<LoraModules, String> {
     let json = |error: serde_json::Error| {
-        format!("must be NAME=PATH, or a JSON object such as {{\"name\": \"sql\", \"path\": \"/adapters/sql\"}}: {error}")
+        format!(
+            "must be NAME=PATH, or a JSON object such as {{\"name\": \"sql\", \"path\": \"/adapters/sql\"}}: {error}"
+        )
     };
     let modules = match (text.trim_start().chars().next(), text.split_once('=')) {
         (Some('{'), _) => LoraModules::One(serde_json::from_str(text).map_err(json)?),
         (Some('['), _) => LoraModules::List(serde_json::from_str(text).map_err(json)?),
-        (_, Some((name, path))) => {
-            LoraModules::One(LoraModule { name: name.to_owned(), path: path.to_owned(), base_model_name: None })
-        }
+        (_, Some((name, path))) => LoraModules::One(LoraModule {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            base_model_name: None,
+        }),
         (_, None) => return Err(format!("is {text:?}, but must be NAME=PATH or a JSON object")),
     };
     match modules.modules().iter().find(|module| module.name.is_empty() || module.path.is_empty()) {
-        Some(module) => Err(format!("has an adapter named {:?} at {:?}; neither may be empty", module.name, module.path)),
+        Some(module) => {
+            Err(format!("has an adapter named {:?} at {:?}; neither may be empty", module.name, module.path))
+        }
         None => Ok(modules),
     }
 }
@@ -69,7 +75,10 @@ mod tests {
         for (text, expected) in [
             ("sql=/a=b/sql", vec![module(None)]),
             (r#"{"name": "sql", "path": "/a=b/sql"}"#, vec![module(None)]),
-            (r#" {"name": "sql", "path": "/a=b/sql", "base_model_name": "tiny"}"#, vec![module(Some("tiny"))]),
+            (
+                r#" {"name": "sql", "path": "/a=b/sql", "base_model_name": "tiny"}"#,
+                vec![module(Some("tiny"))],
+            ),
             (r#"[{"name": "sql", "path": "/a=b/sql"}]"#, vec![module(None)]),
             ("[]", vec![]),
         ] {

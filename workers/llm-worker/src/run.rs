@@ -101,7 +101,8 @@ impl Worker for LlmWorker {
         let formats = arguments.formats(served.formats);
         let served =
             served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
-        let served = served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
+        let served =
+            served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
     }

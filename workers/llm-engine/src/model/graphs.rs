@@ -168,8 +168,7 @@ mod captured {
             self.graphs.retain(|graph| graph.adapter.as_ref().is_none_or(|one| one.strong_count() > 0));
             let adapter = adapter(step);
             let same = |graph: &StepGraph| {
-                graph.shape == shape
-                    && graph.adapter.as_ref().and_then(Weak::upgrade).as_ref() == adapter
+                graph.shape == shape && graph.adapter.as_ref().and_then(Weak::upgrade).as_ref() == adapter
             };
             let Some(place) = self.graphs.iter().position(same) else {
                 // This also loads kernels and libraries.
@@ -322,13 +321,8 @@ mod tests {
         assert_eq!(padded(&silent, 0), None);
         let mut long = step(MAX_SEQUENCE_ROWS + 1);
         let rows = 0..MAX_SEQUENCE_ROWS + 1;
-        long.sequences = vec![SequenceStep {
-            logits: rows.len(),
-            rows,
-            context: 40,
-            blocks: vec![0; 3],
-            adapter: None,
-        }];
+        long.sequences =
+            vec![SequenceStep { logits: rows.len(), rows, context: 40, blocks: vec![0; 3], adapter: None }];
         assert_eq!(padded(&long, 0), None);
     }
 }

@@ -46,6 +46,13 @@ impl Kind {
             "target_modules": self.modules, "modules_to_save": null, "use_dora": false})
     }
 
+    /// Loads an adapter of a model with these weights.
+    pub fn load(self, weights: &Weights, model: &Decoder) -> Arc<Adapter> {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &self.config(), &self.tensors(weights).0);
+        read(folder.path(), model)
+    }
+
     /// Returns the tensors of an adapter of a model, and the model's weights merged with it.
     pub fn tensors(self, weights: &Weights) -> (Weights, Weights) {
         let scale = self.alpha / if self.rslora { (RANK as f64).sqrt() } else { RANK as f64 };
@@ -120,7 +127,8 @@ impl Case {
             let [adapter, whole] = [(); 2].map(|()| tempfile::tempdir().unwrap());
             write(adapter.path(), &kind.config(), &tensors);
             reference::write(whole.path(), config, &weights, 1);
-            (adapters.push(adapter), merged.push(whole));
+            adapters.push(adapter);
+            merged.push(whole);
         }
         Self { path, adapters, merged, _folder: folder }
     }
@@ -129,16 +137,25 @@ impl Case {
         read(self.adapters[index].path(), model)
     }
 
-    fn reference(&self, index: usize) -> impl FnMut(&[u32]) -> Vec<f32> {
+    fn reference(&self, index: usize) -> impl FnMut(&[u32]) -> Vec<f32> + use<> {
         reference_on_cpu(self.merged[index].path())
     }
 
-    /// Compares texts with the first adapter with the merged model.
+    /// Compares texts with the first adapter with the merged model; fewer steps on a GPU.
     fn check(&self, model: Decoder, exact: f32) -> Vec<f32> {
-        let adapter = self.adapter(0, &model);
+        let (adapter, reference) = (self.adapter(0, &model), &mut self.reference(0));
+        let is_cpu = model.adapter_targets().unwrap().device.is_cpu();
         let mut runner = Runner::new(model, &LENGTHS);
         runner.sequences.iter_mut().for_each(|sequence| sequence.adapter = Some(adapter.clone()));
-        run_texts(runner, &mut self.reference(0), exact)
+        if is_cpu {
+            return run_texts(runner, reference, exact);
+        }
+        let tolerance = tolerance(exact);
+        runner.check_step(&[(0, 7, true), (1, 5, true)], reference, tolerance);
+        runner.check_step(&[(0, 1, true), (1, 1, true), (2, 6, true)], reference, tolerance);
+        runner.check_step(&[(0, 1, true), (1, 1, true), (2, 1, true)], reference, tolerance);
+        runner.check_step(&[(0, 1, true)], reference, tolerance);
+        runner.errors
     }
 }
 
@@ -184,7 +201,12 @@ fn adapters_equal_merged_weights() {
 #[test]
 fn adapters_of_quantized_weights_equal_merged_ones() {
     for (arch, name, modules, others) in [
-        ("llama", "llama", ALL, &[("attn_v.weight", GgmlDType::Q5_0), ("ffn_up.weight", GgmlDType::Q4_0)][..]),
+        (
+            "llama",
+            "llama",
+            ALL,
+            &[("attn_v.weight", GgmlDType::Q5_0), ("ffn_up.weight", GgmlDType::Q4_0)][..],
+        ),
         ("phi3", "phi3", &["qkv_proj", "gate_up_proj", "down_proj"], &[]),
     ] {
         let case = named(name);
@@ -222,15 +244,17 @@ fn steps_mix_adapters() {
     let case = named("llama");
     let (_, weights) = reference::model(&case);
     let case = Case::new(&case.config, &weights, &[FIRST, SECOND]);
-    for (model, plain) in [
-        (load_on_cpu(&case.path), load_on_cpu(&case.path)),
-        (load(&case.path), load(&case.path)),
-    ] {
+    for (model, plain) in
+        [(load_on_cpu(&case.path), load_on_cpu(&case.path)), (load(&case.path), load(&case.path))]
+    {
         let off_limit = if model.adapter_targets().unwrap().device.is_cpu() { 1e-4 } else { tolerance(1e-4) };
         let adapters = [Some(0), None, Some(1), Some(0), None];
         let loaded = [0, 1].map(|index| case.adapter(index, &model));
-        let mut references: Vec<Box<dyn FnMut(&[u32]) -> Vec<f32>>> =
-            vec![Box::new(case.reference(0)), Box::new(case.reference(1)), Box::new(reference_on_cpu(&case.path))];
+        let mut references: Vec<reference::Model> = vec![
+            Box::new(case.reference(0)),
+            Box::new(case.reference(1)),
+            Box::new(reference_on_cpu(&case.path)),
+        ];
         let mut runner = Runner::new(model, &[24; 5]);
         for (sequence, adapter) in runner.sequences.iter_mut().zip(adapters) {
             sequence.adapter = adapter.map(|index: usize| loaded[index].clone());
@@ -268,7 +292,8 @@ fn memory_is_reserved_for_adapters() {
     let blocks = |count: usize| {
         let adapters = AdapterLimits { count, rank: 64 };
         let memory_bytes = Some(8 << 20);
-        let options = LoadOptions { memory_bytes, adapters, max_contexts: Some(usize::MAX), ..LoadOptions::default() };
+        let options =
+            LoadOptions { memory_bytes, adapters, max_contexts: Some(usize::MAX), ..LoadOptions::default() };
         let model = load_decoder(&path, &Device::Cpu, options, &mut |_| ()).unwrap();
         (model.capacity().blocks, model.adapter_targets().unwrap().max_bytes())
     };
@@ -296,7 +321,8 @@ fn logits_equal_those_of_peft() {
             let mut own = runner.step(&[(0, 20, 20usize)]);
             own.extend((20..tokens.len()).flat_map(|_| runner.step(&[(0, 1, true)])));
             let off = own.iter().zip(&logits).enumerate();
-            let off = off.map(|(row, (own, expected))| close(own, expected, limit, &format!("{name}, row {row}")));
+            let off =
+                off.map(|(row, (own, expected))| close(own, expected, limit, &format!("{name}, row {row}")));
             println!("{name}: {}", off.fold(0f32, f32::max));
         }
     }

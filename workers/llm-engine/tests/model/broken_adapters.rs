@@ -39,7 +39,11 @@ fn unsupported_configurations_are_refused_by_name() {
         ("use_dora", json!(true), "DoRA"),
         ("bias", json!("lora_only"), "\"bias\" is \"lora_only\""),
         ("lora_bias", json!(true), "biases of adapters"),
-        ("modules_to_save", json!(["embed_tokens", "lm_head"]), "\"modules_to_save\" is [\"embed_tokens\",\"lm_head\"]"),
+        (
+            "modules_to_save",
+            json!(["embed_tokens", "lm_head"]),
+            "\"modules_to_save\" is [\"embed_tokens\",\"lm_head\"]",
+        ),
         ("trainable_token_indices", json!([1]), "trained embeddings"),
         ("target_parameters", json!(["experts.gate_up_proj"]), "stacks of experts"),
         ("rank_pattern", json!({"q_proj": 2}), "ranks by module"),
@@ -75,14 +79,32 @@ fn wrong_tensors_are_refused_by_name() {
     let renamed = |to: String| vec![(QUERY.to_owned(), None), (to, Some(a.clone()))];
     let changed = |tensor: Tensor| vec![(QUERY.to_owned(), Some(tensor))];
     for (changes, words) in [
-        (renamed(replaced("layers.1.", "layers.3.")), "layers.3.self_attn.q_proj.lora_A.weight': the model has only 3 layers"),
-        (renamed(replaced("q_proj", "qkv_proj")), "adapters of 'self_attn.qkv_proj' are not supported; those of layer 1 can be self_attn.q_proj,"),
-        (renamed(replaced("self_attn.q_proj", "mlp.experts.0.up_proj")), "adapters of 'mlp.experts.0.up_proj' are not"),
+        (
+            renamed(replaced("layers.1.", "layers.3.")),
+            "layers.3.self_attn.q_proj.lora_A.weight': the model has only 3 layers",
+        ),
+        (
+            renamed(replaced("q_proj", "qkv_proj")),
+            "adapters of 'self_attn.qkv_proj' are not supported; those of layer 1 can be self_attn.q_proj,",
+        ),
+        (
+            renamed(replaced("self_attn.q_proj", "mlp.experts.0.up_proj")),
+            "adapters of 'mlp.experts.0.up_proj' are not",
+        ),
         (renamed("base_model.model.lm_head.lora_A.weight".into()), "'lm_head' is in no layer"),
-        (renamed("base_model.model.model.embed_tokens.lora_embedding_A".into()), "lora_embedding_A': it is neither matrix A nor"),
+        (
+            renamed("base_model.model.model.embed_tokens.lora_embedding_A".into()),
+            "lora_embedding_A': it is neither matrix A nor",
+        ),
         (renamed("base_model.model.lm_head.weight".into()), "lm_head.weight': it is neither"),
-        (renamed(replaced("lora_A.weight", "lora_magnitude_vector")), "lora_magnitude_vector': it is neither"),
-        (renamed(replaced("model.layers", "vision_tower.layers")), "'vision_tower.layers.1.self_attn.q_proj' is in no layer"),
+        (
+            renamed(replaced("lora_A.weight", "lora_magnitude_vector")),
+            "lora_magnitude_vector': it is neither",
+        ),
+        (
+            renamed(replaced("model.layers", "vision_tower.layers")),
+            "'vision_tower.layers.1.self_attn.q_proj' is in no layer",
+        ),
         (changed(a.narrow(1, 0, 32).unwrap().force_contiguous().unwrap()), "has shape [4, 32]"),
         (changed(a.narrow(0, 0, 2).unwrap().force_contiguous().unwrap()), "has shape [2, 64]"),
         (changed(a.ones_like().unwrap().to_dtype(DType::U8).unwrap()), "has type U8, expected floats"),
@@ -129,8 +151,14 @@ fn adapters_of_other_models_are_refused() {
     assert!(found.contains("but the model and the rank require [2, 96]"), "{found}");
     // Layers with experts, and latent attention.
     for (name, words) in [
-        ("qwen3-moe", "adapters of 'mlp.down_proj' are not supported; those of layer 0 can be self_attn.q_proj, self_attn.k_proj, self_attn.v_proj, self_attn.o_proj"),
-        ("deepseek-v2-lite", "'self_attn.k_proj' are not supported; those of layer 0 can be self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj"),
+        (
+            "qwen3-moe",
+            "adapters of 'mlp.down_proj' are not supported; those of layer 0 can be self_attn.q_proj, self_attn.k_proj, self_attn.v_proj, self_attn.o_proj",
+        ),
+        (
+            "deepseek-v2-lite",
+            "'self_attn.k_proj' are not supported; those of layer 0 can be self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj",
+        ),
     ] {
         let model = load_on_cpu(&data(name));
         let found = error(&data("granite-lora"), model.adapter_targets().unwrap());

@@ -57,7 +57,7 @@ pub fn load_on_cpu(path: &Path) -> Decoder {
 }
 
 /// Returns a function that computes the logits of a model on the CPU in f32, without a cache from earlier calls.
-pub fn reference_on_cpu(path: &Path) -> impl FnMut(&[u32]) -> Vec<f32> {
+pub fn reference_on_cpu(path: &Path) -> impl FnMut(&[u32]) -> Vec<f32> + use<> {
     let mut runner = Runner::new(load_on_cpu(path), &[40]);
     move |tokens| {
         let blocks = runner.sequences[0].blocks.clone();
@@ -88,7 +88,8 @@ pub struct Runner<M = Decoder> {
     pub model: M,
     pub sequences: Vec<Sequence>,
     free: Vec<u32>,
-    errors: Vec<f32>,
+    /// Differences from the reference so far.
+    pub errors: Vec<f32>,
 }
 
 impl<M: StepModel> Runner<M> {

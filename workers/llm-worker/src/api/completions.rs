@@ -86,8 +86,7 @@ pub async fn create(
     extensions.rename(&mut common)?;
     let truncation = extensions.truncate_prompt_tokens;
     let vocabulary = served.engine.capacity().vocabulary;
-    let options =
-        Options::new(common, sampler, (vocabulary, &served.sampling), Some(MAX_TOKENS), logprobs)?;
+    let options = Options::new(common, sampler, (vocabulary, &served.sampling), Some(MAX_TOKENS), logprobs)?;
     let mut options = options.for_model(model);
     extensions.apply(&mut options)?;
     let returned = options.choices;

@@ -52,12 +52,7 @@ pub struct Envelope {
 
 impl Envelope {
     /// Creates an envelope with a random id that starts with `prefix`. `object` is the type of the response.
-    pub fn new(
-        prefix: &str,
-        object: &'static str,
-        options: &Options,
-        place: WorkPermit,
-    ) -> Self {
+    pub fn new(prefix: &str, object: &'static str, options: &Options, place: WorkPermit) -> Self {
         let id = format!("{prefix}{}", Uuid::new_v4().simple());
         Self {
             model: options.model.name.clone(),

@@ -112,7 +112,11 @@ async fn texts_equal_those_of_merged_weights() {
     for (path, body, pointer) in [
         ("/v1/completions", of_model(completion(json!({})), MODEL), "/choices/0/text"),
         ("/v1/chat/completions", of_model(chat(json!({})), MODEL), "/choices/0/message/content"),
-        ("/v1/responses", merged(responses, json!({"temperature": 0, "ignore_eos": true})), "/output/0/content/0/text"),
+        (
+            "/v1/responses",
+            merged(responses, json!({"temperature": 0, "ignore_eos": true})),
+            "/output/0/content/0/text",
+        ),
         ("/v1/messages", merged(messages, json!({"temperature": 0, "ignore_eos": true})), "/content/0/text"),
     ] {
         let named = |model: &str| merged(body.clone(), json!({"model": model}));
@@ -216,10 +220,15 @@ async fn speculation_changes_no_text_of_an_adapter() {
 async fn clients_load_and_unload_adapters() {
     let adapters = Adapters::write();
     let worker = worker_with(true, Options::default(), &["--allow-runtime-lora-updating"]);
-    let load = async |name: &str, path: &Path| worker.post(LOAD, &json!({"lora_name": name, "lora_path": path})).await;
+    let load = async |name: &str, path: &Path| {
+        worker.post(LOAD, &json!({"lora_name": name, "lora_path": path})).await
+    };
     let unload = async |name: &str| worker.post(UNLOAD, &json!({"lora_name": name})).await;
     let answer = load("one", &adapters.path("one")).await;
-    assert_eq!((answer.status.as_u16(), &answer.text[..]), (200, "Success: LoRA adapter 'one' added successfully."));
+    assert_eq!(
+        (answer.status.as_u16(), &answer.text[..]),
+        (200, "Success: LoRA adapter 'one' added successfully.")
+    );
     assert_eq!(load("two", &adapters.path("two")).await.status, 200);
     assert_eq!(names(&worker).await, [MODEL, "one", "two"]);
     let first = text(&worker, "one", json!({})).await;
@@ -247,13 +256,19 @@ async fn clients_load_and_unload_adapters() {
     assert_eq!(answer.error(), (400, "unsupported_parameter".into(), Some("load_inplace".into())));
     assert_eq!(unload("three").await.error(), (404, "model_not_found".into(), Some("lora_name".into())));
     let answer = unload("one").await;
-    assert_eq!((answer.status.as_u16(), &answer.text[..]), (200, "Success: LoRA adapter 'one' removed successfully."));
+    assert_eq!(
+        (answer.status.as_u16(), &answer.text[..]),
+        (200, "Success: LoRA adapter 'one' removed successfully.")
+    );
     assert_eq!(names(&worker).await, [MODEL, "two"]);
     assert_eq!(worker.post("/v1/completions", &of_model(completion(json!({})), "one")).await.status, 404);
     // The name may stand for another adapter, with which no prompt is shared.
     assert_eq!(load("one", &adapters.path("three")).await.status, 200);
     assert_ne!(text(&worker, "one", json!({})).await, first);
-    assert_eq!(text(&worker_at(&adapters.merged("three")), MODEL, json!({})).await, text(&worker, "one", json!({})).await);
+    assert_eq!(
+        text(&worker_at(&adapters.merged("three")), MODEL, json!({})).await,
+        text(&worker, "one", json!({})).await
+    );
 }
 
 #[tokio::test]
@@ -298,6 +313,7 @@ async fn loading_requires_a_flag_and_the_token() {
     }
     assert_eq!(worker.post(UNLOAD, &json!({"lora_name": "one"})).await.status, 403);
     assert_eq!(names(&worker).await, [MODEL, "one", "two"]);
-    let worker = adapters.worker(Options::default(), &["--allow-runtime-lora-updating", "--api-token", "secret"]);
+    let worker =
+        adapters.worker(Options::default(), &["--allow-runtime-lora-updating", "--api-token", "secret"]);
     assert_eq!(worker.post(LOAD, &body).await.status, 401);
 }

@@ -29,7 +29,12 @@ pub fn inner(mlp: &Mlp, (x, with): (&Tensor, FusedWith), deltas: &Deltas) -> Res
 
 /// Computes the activation after the sum. Where the product without adapters takes one launch together with the activation, so
 /// it does for rows without an adapter, since separate operations round in other places.
-fn fused(both: &Linear, activation: Activation, (x, with): (&Tensor, FusedWith), deltas: &Deltas) -> Result<Tensor> {
+fn fused(
+    both: &Linear,
+    activation: Activation,
+    (x, with): (&Tensor, FusedWith),
+    deltas: &Deltas,
+) -> Result<Tensor> {
     let Some(rows) = deltas.rows()?.filter(|_| both.is_fused(x).unwrap_or(false)) else {
         return gated(&deltas.add(both.forward_fused(x, with)?)?, activation);
     };

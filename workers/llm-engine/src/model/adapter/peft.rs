@@ -63,10 +63,12 @@ pub fn read(folder: &Path, targets: &AdapterTargets) -> Result<AdapterFiles> {
         )
     }
     let bytes = open(&weights_path)?;
-    let config = config(&config_bytes, targets.limits.rank).with_context(|| config_path.display().to_string())?;
+    let config =
+        config(&config_bytes, targets.limits.rank).with_context(|| config_path.display().to_string())?;
     let layers = layers(&bytes, &config, targets).with_context(|| weights_path.display().to_string())?;
-    let digest = Sha256::new().chain_update(Sha256::digest(&config_bytes)).chain_update(Sha256::digest(&bytes));
-    Ok(AdapterFiles { digest: digest.finalize().into(), layers })
+    let digest =
+        Sha256::new().chain_update(Sha256::digest(&config_bytes)).chain_update(Sha256::digest(&bytes));
+    Ok(AdapterFiles { digest: digest.finalize().into(), dtype: targets.dtype, layers })
 }
 
 fn config(bytes: &[u8], max_rank: usize) -> Result<Config> {
@@ -114,19 +116,26 @@ fn parse(name: &str) -> Result<(usize, &str, usize)> {
     let (module, kind) = match [".lora_A.weight", ".lora_B.weight"].map(|end| name.strip_suffix(end)) {
         [Some(module), _] => (module, 0),
         [None, Some(module)] => (module, 1),
-        [None, None] => bail!("it is neither matrix A nor matrix B of a linear layer; only these are supported"),
+        [None, None] => {
+            bail!("it is neither matrix A nor matrix B of a linear layer; only these are supported")
+        }
     };
     let module = module.strip_prefix("base_model.model.").unwrap_or(module);
     let in_layer = PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix));
     let numbered = in_layer.and_then(|rest| rest.split_once('.'));
     let numbered = numbered.and_then(|(layer, module)| Some((layer.parse().ok()?, module)));
-    let (layer, module) = numbered
-        .with_context(|| format!("'{module}' is in no layer of the decoder; only projections of layers are supported"))?;
+    let (layer, module) = numbered.with_context(|| {
+        format!("'{module}' is in no layer of the decoder; only projections of layers are supported")
+    })?;
     Ok((layer, module, kind))
 }
 
 /// Returns the matrices of all layers.
-fn layers(bytes: &[u8], config: &Config, targets: &AdapterTargets) -> Result<Vec<[Option<LowRank>; TARGETS]>> {
+fn layers(
+    bytes: &[u8],
+    config: &Config,
+    targets: &AdapterTargets,
+) -> Result<Vec<[Option<LowRank>; TARGETS]>> {
     let tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu)?;
     ensure!(!tensors.is_empty(), "it has no tensors");
     let tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();

@@ -61,13 +61,20 @@ impl AdapterRows {
     ///
     /// # Errors
     /// Returns an error if the device fails.
-    pub fn deltas(&self, layer: usize, target: Target, (x, with): (&Tensor, FusedWith)) -> Result<Deltas<'_>> {
+    pub fn deltas(
+        &self,
+        layer: usize,
+        target: Target,
+        (x, with): (&Tensor, FusedWith),
+    ) -> Result<Deltas<'_>> {
         let mut parts = Vec::new();
         for Group { adapter, rows } in &self.groups {
             let Some(product) = adapter.product(layer, target) else { continue };
+            // The output of attention may have another type than the states.
+            let x = x.to_dtype(adapter.dtype)?;
             let inner = match rows {
                 Some(rows) => product.down.forward_fused(&x.index_select(rows, 0)?, with)?,
-                None => product.down.forward_fused(x, with)?,
+                None => product.down.forward_fused(&x, with)?,
             };
             parts.push(Delta { rows: rows.as_ref(), inner, up: &product.up });
         }

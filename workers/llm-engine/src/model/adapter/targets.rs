@@ -104,8 +104,7 @@ impl AdapterTargets {
             (false, _) => push(Target::GateUp, &[(Role::Up, config.intermediate)]),
         }
         push(Target::Down, &[(Role::Down, config.hidden)]);
-        let is_dense =
-            |layer| config.experts.as_ref().is_none_or(|experts| experts.dense_layers[layer]);
+        let is_dense = |layer| config.experts.as_ref().is_none_or(|experts| experts.dense_layers[layer]);
         let dense = (0..config.windows.len()).map(is_dense).collect();
         Self { modules, sizes, dense, dtype, device: device.clone(), limits }
     }

@@ -1,7 +1,7 @@
 //! Matrices of a loaded adapter.
 use std::fmt;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use sha2::{Digest, Sha256};
 
 use crate::model::layers::{Linear, Matrix};
@@ -41,12 +41,15 @@ pub(super) struct LowRankProduct {
 /// Matrices of an adapter on the CPU.
 pub struct AdapterFiles {
     pub(super) digest: [u8; 32],
+    pub(super) dtype: DType,
     pub(super) layers: Vec<[Option<LowRank>; TARGETS]>,
 }
 
 /// A loaded adapter. Adapters with the same files are equal.
 pub struct Adapter {
     digest: [u8; 32],
+    /// Data type of the matrices.
+    pub(super) dtype: DType,
     layers: Vec<[Option<LowRankProduct>; TARGETS]>,
     bytes: usize,
 }
@@ -75,7 +78,7 @@ impl AdapterFiles {
             }
             layers.push(products);
         }
-        Ok(Adapter { digest: self.digest, layers, bytes })
+        Ok(Adapter { digest: self.digest, dtype: self.dtype, layers, bytes })
     }
 }
 

@@ -68,8 +68,7 @@ impl Decoder {
         let uncached = Some([zeros()?, zeros()?]);
         let wanted = is_partial.then_some(wanted);
         let (adapters, wanted_adapters) = Default::default();
-        let shared =
-            StepContext { positions, slots, plan, uncached, wanted, adapters, wanted_adapters };
+        let shared = StepContext { positions, slots, plan, uncached, wanted, adapters, wanted_adapters };
         Ok(EmbeddingWork { shared, stream: self.embedded(&tokens)?, layers: 0, lengths })
     }
 
