@@ -52,9 +52,9 @@ impl Adapters {
         let adapters = Self { allows_updates, ..Self::default() };
         for LoraModule { name, path, base_model_name } in modules {
             let named = || format!("cannot load the adapter {name:?}");
-            if let Some(base) = base_model_name {
-                let known = model.check(Some(base)).map_err(|error| error.message().to_owned());
-                ensure!(known.is_ok(), "{}: {}", named(), known.unwrap_err());
+            let check = |base: &String| model.check(Some(base));
+            if let Some(Err(error)) = base_model_name.as_ref().map(check) {
+                bail!("{}: {}", named(), error.message());
             }
             let parent = base_model_name.as_deref().unwrap_or(model.as_str());
             adapters.add(engine, model, [name, path, parent]).with_context(named)?;

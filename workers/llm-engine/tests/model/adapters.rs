@@ -2,7 +2,7 @@
 //! `adapters.py`).
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::checkpoints::{check_median, checkpoint, data};
 use super::configs::named;
 use super::steps::{
-    LENGTHS, Runner, close, device, load, load_on_cpu, random, reference_on_cpu, run_texts, tolerance,
+    LENGTHS, Runner, close, load, load_on_cpu, random, reference_on_cpu, run_texts, tolerance,
 };
 use super::{gguf, reference};
 
@@ -44,13 +44,6 @@ impl Kind {
     pub fn config(self) -> Value {
         json!({"peft_type": "LORA", "r": RANK, "lora_alpha": self.alpha, "use_rslora": self.rslora, "bias": "none",
             "target_modules": self.modules, "modules_to_save": null, "use_dora": false})
-    }
-
-    /// Loads an adapter of a model with these weights.
-    pub fn load(self, weights: &Weights, model: &Decoder) -> Arc<Adapter> {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &self.config(), &self.tensors(weights).0);
-        read(folder.path(), model)
     }
 
     /// Returns the tensors of an adapter of a model, and the model's weights merged with it.
@@ -87,7 +80,7 @@ pub fn write(folder: &Path, config: &Value, tensors: &Weights) {
     candle_core::safetensors::save(tensors, folder.join("adapter_model.safetensors")).unwrap();
 }
 
-fn read(folder: &Path, model: &Decoder) -> Arc<Adapter> {
+pub fn read(folder: &Path, model: &Decoder) -> Arc<Adapter> {
     let targets = model.adapter_targets().unwrap();
     let adapter = adapter::read(folder, targets).unwrap().upload(&targets.device).unwrap();
     assert!(adapter.bytes() > 0);
@@ -98,39 +91,60 @@ fn read(folder: &Path, model: &Decoder) -> Arc<Adapter> {
     Arc::new(adapter)
 }
 
-/// A model, its adapters and the merged models, as folders.
+/// Ends of the names of matrices with a quantized format of their own, in safetensors and in GGUF.
+const FORMATS: [(&str, &str, GgmlDType); 2] = [
+    (".v_proj.weight", "attn_v.weight", GgmlDType::Q5_0),
+    (".up_proj.weight", "ffn_up.weight", GgmlDType::Q4_0),
+];
+
+/// A model and its adapters.
 struct Case {
-    path: std::path::PathBuf,
+    path: PathBuf,
     adapters: Vec<TempDir>,
+    /// Models that are merged with each adapter, and the one without, as floats.
     merged: Vec<TempDir>,
-    _folder: TempDir,
+    _file: Option<TempDir>,
 }
 
 impl Case {
     fn new(config: &Value, weights: &Weights, kinds: &[Kind]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        reference::write(folder.path(), config, weights, 1);
-        Self::of_file(folder.path().to_owned(), folder, config, weights, kinds)
-    }
-
-    /// Creates a case of a file with these weights.
-    fn of_file(
-        path: std::path::PathBuf,
-        folder: TempDir,
-        config: &Value,
-        weights: &Weights,
-        kinds: &[Kind],
-    ) -> Self {
+        let folder = || tempfile::tempdir().unwrap();
         let (mut adapters, mut merged) = (Vec::new(), Vec::new());
         for kind in kinds {
             let (tensors, weights) = kind.tensors(weights);
-            let [adapter, whole] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+            let [adapter, whole] = [folder(), folder()];
             write(adapter.path(), &kind.config(), &tensors);
             reference::write(whole.path(), config, &weights, 1);
             adapters.push(adapter);
             merged.push(whole);
         }
-        Self { path, adapters, merged, _folder: folder }
+        let base = folder();
+        reference::write(base.path(), config, weights, 1);
+        let path = base.path().to_owned();
+        merged.push(base);
+        Self { path, adapters, merged, _file: None }
+    }
+
+    /// Creates a case of a quantized GGUF file, whose weights are the same numbers as the floats.
+    fn quantized(arch: &str, config: &Value, weights: &Weights, kinds: &[Kind]) -> Self {
+        let file = tempfile::tempdir().unwrap();
+        let (tensors, metadata) = (gguf::convert(arch, config, weights), gguf::metadata(arch, config));
+        let others = FORMATS.map(|(_, end, dtype)| (end, dtype));
+        // The matrix of gate and up has the name of up.
+        let others = if arch == "phi3" { &others[..1] } else { &others };
+        let path = gguf::write(file.path(), &metadata, &tensors, GgmlDType::Q8_0, others);
+        // Rows are quantized separately, so that their order does not matter.
+        let rounded = |(name, tensor): (&String, &Tensor)| {
+            let own = FORMATS.iter().find(|(end, ..)| name.ends_with(end));
+            let format = own.map_or(GgmlDType::Q8_0, |(.., dtype)| *dtype);
+            let rounded = match tensor.rank() {
+                1 => tensor.clone(),
+                _ => QTensor::quantize(tensor, format).unwrap().dequantize(&Device::Cpu).unwrap(),
+            };
+            (name.clone(), rounded)
+        };
+        let rounded: Weights = weights.iter().map(rounded).collect();
+        Self { path, _file: Some(file), ..Self::new(config, &rounded, kinds) }
     }
 
     fn adapter(&self, index: usize, model: &Decoder) -> Arc<Adapter> {
@@ -197,93 +211,70 @@ fn adapters_equal_merged_weights() {
     }
 }
 
-/// The files of GGUF have reordered rows, and values in a format of their own.
+/// Files of Llama have reordered rows.
 #[test]
 fn adapters_of_quantized_weights_equal_merged_ones() {
-    for (arch, name, modules, others) in [
-        (
-            "llama",
-            "llama",
-            ALL,
-            &[("attn_v.weight", GgmlDType::Q5_0), ("ffn_up.weight", GgmlDType::Q4_0)][..],
-        ),
-        ("phi3", "phi3", &["qkv_proj", "gate_up_proj", "down_proj"], &[]),
-    ] {
+    for (name, modules) in [("llama", ALL), ("phi3", &["qkv_proj", "gate_up_proj", "down_proj"])] {
         let case = named(name);
         let (_, weights) = reference::model(&case);
-        let folder = tempfile::tempdir().unwrap();
-        let tensors = gguf::convert(arch, &case.config, &weights);
-        let metadata = gguf::metadata(arch, &case.config);
-        let path = gguf::write(folder.path(), &metadata, &tensors, GgmlDType::Q8_0, others);
-        // Rows are quantized separately, so that their order does not matter.
-        let format = |name: &str| match name {
-            _ if others.is_empty() => GgmlDType::Q8_0,
-            _ if name.ends_with("v_proj.weight") => GgmlDType::Q5_0,
-            _ if name.ends_with("up_proj.weight") => GgmlDType::Q4_0,
-            _ => GgmlDType::Q8_0,
-        };
-        let rounded = |(name, tensor): (&String, &Tensor)| {
-            let rounded = match tensor.rank() {
-                1 => tensor.clone(),
-                _ => QTensor::quantize(tensor, format(name)).unwrap().dequantize(&Device::Cpu).unwrap(),
-            };
-            (name.clone(), rounded)
-        };
-        let rounded: Weights = weights.iter().map(rounded).collect();
-        let kind = Kind { modules, ..FIRST };
-        let case = Case::of_file(path, folder, &case.config, &rounded, &[kind]);
+        let case = Case::quantized(name, &case.config, &weights, &[Kind { modules, ..FIRST }]);
         for model in [load_on_cpu(&case.path), load(&case.path)] {
             check_median(case.check(model, f32::MAX), name);
         }
     }
 }
 
-/// Two adapters and none in each step, as prompts and as decoding steps.
+/// Steps of texts with both adapters and without: (text, rows, true if logits are wanted).
+const MIXED: [&[(usize, usize, bool)]; 7] = [
+    &[(0, 5, true), (1, 7, true), (2, 9, false), (3, 3, true)],
+    &[(0, 1, true), (1, 1, true), (2, 2, true), (3, 1, true), (4, 6, true)],
+    &[(3, 1, true), (1, 1, true), (0, 1, true), (2, 1, true), (4, 1, true)],
+    &[(1, 1, true), (2, 1, true)],
+    &[(4, 1, true), (1, 1, true)],
+    &[(0, 1, true), (3, 1, true)],
+    &[(2, 4, true), (1, 3, false), (3, 4, true)],
+];
+
 #[test]
 fn steps_mix_adapters() {
-    let case = named("llama");
-    let (_, weights) = reference::model(&case);
-    let case = Case::new(&case.config, &weights, &[FIRST, SECOND]);
-    for (model, plain) in
-        [(load_on_cpu(&case.path), load_on_cpu(&case.path)), (load(&case.path), load(&case.path))]
-    {
-        let off_limit = if model.adapter_targets().unwrap().device.is_cpu() { 1e-4 } else { tolerance(1e-4) };
-        let adapters = [Some(0), None, Some(1), Some(0), None];
-        let loaded = [0, 1].map(|index| case.adapter(index, &model));
-        let mut references: Vec<reference::Model> = vec![
-            Box::new(case.reference(0)),
-            Box::new(case.reference(1)),
-            Box::new(reference_on_cpu(&case.path)),
-        ];
-        let mut runner = Runner::new(model, &[24; 5]);
-        for (sequence, adapter) in runner.sequences.iter_mut().zip(adapters) {
-            sequence.adapter = adapter.map(|index: usize| loaded[index].clone());
-        }
-        let mut without = Runner::new(plain, &[24; 5]);
-        let mut worst = 0f32;
-        for shares in [
-            &[(0, 5, true), (1, 7, true), (2, 9, false), (3, 3, true)][..],
-            &[(0, 1, true), (1, 1, true), (2, 2, true), (3, 1, true), (4, 6, true)],
-            &[(3, 1, true), (1, 1, true), (0, 1, true), (2, 1, true), (4, 1, true)],
-            &[(1, 1, true), (2, 1, true)],
-            &[(4, 1, true), (1, 1, true)],
-            &[(0, 1, true), (3, 1, true)],
-            &[(2, 4, true), (1, 3, false), (3, 4, true)],
-        ] {
-            let (own, expected) = (runner.step(shares), without.step(shares));
-            let wanted = shares.iter().filter(|share| share.2);
-            for ((own, (index, ..)), without) in own.iter().zip(wanted).zip(&expected) {
-                let sequence = &runner.sequences[*index];
-                let reference = &mut references[adapters[*index].unwrap_or(2)];
-                let expected = reference(&sequence.tokens[..sequence.done]);
-                let what = format!("sequence {index} of {}", sequence.done);
-                worst = worst.max(close(own, &expected, off_limit, &what));
-                // Rows without an adapter do not change.
-                assert_eq!(own == without, adapters[*index].is_none(), "{what}");
-            }
-        }
-        println!("worst {worst}");
+    let llama = named("llama");
+    let (_, weights) = reference::model(&llama);
+    let kinds = [FIRST, SECOND];
+    let floats = Case::new(&llama.config, &weights, &kinds);
+    let quantized = Case::quantized("llama", &llama.config, &weights, &kinds);
+    for (case, loader, limit) in [
+        (&floats, load_on_cpu as fn(&Path) -> Decoder, 1e-4),
+        (&floats, load, tolerance(1e-4)),
+        (&quantized, load, f32::MAX),
+    ] {
+        let off = check_mixed(case, [loader(&case.path), loader(&case.path)], limit);
+        check_median(off, "mixed steps");
     }
+}
+
+/// Computes [`MIXED`] with adapters, and with the other model without. Returns the differences from the merged models.
+fn check_mixed(case: &Case, [model, plain]: [Decoder; 2], limit: f32) -> Vec<f32> {
+    let adapters = [Some(0), None, Some(1), Some(0), None];
+    let loaded = [0, 1].map(|index| case.adapter(index, &model));
+    let mut references = [0, 1, 2].map(|index| case.reference(index));
+    let [mut runner, mut without] = [model, plain].map(|model| Runner::new(model, &[24; 5]));
+    for (sequence, adapter) in runner.sequences.iter_mut().zip(adapters) {
+        sequence.adapter = adapter.map(|index: usize| loaded[index].clone());
+    }
+    let mut off = Vec::new();
+    for shares in MIXED {
+        let (own, unchanged) = (runner.step(shares), without.step(shares));
+        let wanted = shares.iter().filter(|share| share.2);
+        for ((own, (index, ..)), unchanged) in own.iter().zip(wanted).zip(&unchanged) {
+            let sequence = &runner.sequences[*index];
+            let expected = references[adapters[*index].unwrap_or(2)](&sequence.tokens[..sequence.done]);
+            let what = format!("sequence {index} of {}", sequence.done);
+            off.push(close(own, &expected, limit, &what));
+            // Rows without an adapter are the same, bit for bit.
+            assert_eq!(own == unchanged, adapters[*index].is_none(), "{what}");
+        }
+    }
+    off
 }
 
 #[test]
@@ -335,7 +326,7 @@ fn steps_of_one_adapter_are_replayed() {
     let case = named("llama");
     let (_, weights) = reference::model(&case);
     let case = Case::new(&case.config, &weights, &[FIRST, SECOND]);
-    device();
+    super::steps::device();
     let start = |no_graphs| {
         let device = Device::new_rocm_with_stream(0).unwrap();
         let (dtype, cache_bytes) = (Some(DType::F32), Some(1 << 20));

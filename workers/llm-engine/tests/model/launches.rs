@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use llm_engine::model::{LoadOptions, load_decoder};
 use serde_json::json;
 
-use super::adapters::{ALL, Kind};
+use super::adapters::{self, ALL, Kind};
 use super::configs::{Case, named};
 use super::steps::{Runner, device};
 use super::{gguf, reference};
@@ -85,7 +85,11 @@ impl Model {
         let device = Device::new_rocm_with_stream(0).unwrap();
         let options = LoadOptions { cache_bytes: Some(1 << 20), ..LoadOptions::default() };
         let model = load_decoder(&path, &device, options, &mut |_| ()).unwrap();
-        let adapter = adapter.map(|kind| kind.load(&self.weights, &model));
+        let adapter = adapter.map(|kind| {
+            let folder = tempfile::tempdir().unwrap();
+            adapters::write(folder.path(), &kind.config(), &kind.tensors(&self.weights).0);
+            adapters::read(folder.path(), &model)
+        });
         let count = || device.as_rocm_device().unwrap().kernels_launched() as usize;
         let mut runner = Runner::new(model, &vec![120; steps.iter().map(|rows| rows.len()).sum()]);
         runner.sequences.iter_mut().for_each(|sequence| sequence.adapter = adapter.clone());

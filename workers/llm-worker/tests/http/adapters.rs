@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use llm_engine::engine::{DraftSource, Options, Speculation};
+use llm_worker::adapters::Adapters;
+use llm_worker::lora_modules::LoraModule;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -18,9 +20,9 @@ const LOAD: &str = "/v1/load_lora_adapter";
 const UNLOAD: &str = "/v1/unload_lora_adapter";
 
 /// Folders of adapters named `one`, `two` and `three`, and of the models that are merged with them.
-struct Adapters(TempDir);
+struct Folders(TempDir);
 
-impl Adapters {
+impl Folders {
     fn write() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let own = Self(folder);
@@ -103,7 +105,7 @@ async fn names(worker: &Worker) -> Vec<String> {
 
 #[tokio::test]
 async fn texts_equal_those_of_merged_weights() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let worker = adapters.worker(Options::default(), &[]);
     let plain = worker_with(true, Options::default(), &[]);
     let merged_workers = ["one", "two"].map(|name| worker_at(&adapters.merged(name)));
@@ -142,7 +144,7 @@ async fn texts_equal_those_of_merged_weights() {
 
 #[tokio::test]
 async fn jobs_use_adapters() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let worker = adapters.worker(Options::default(), &[]);
     let expected = text(&worker, "two", json!({"ignore_eos": false, "prompt": "Once upon a time"})).await;
     let job = json!({"hive_id": "h", "model": "two", "prompt": "Once upon a time", "max_tokens": 20, "temperature": 0,
@@ -157,7 +159,7 @@ async fn jobs_use_adapters() {
 
 #[tokio::test]
 async fn adapters_are_listed_as_models() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let list = json!([{"name": "three", "path": adapters.path("three"), "base_model_name": "org/tiny"}]);
     let flags = ["--lora-modules", &adapters.flag("one"), &list.to_string()];
     let worker = worker_with(true, Options::default(), &flags);
@@ -187,8 +189,30 @@ async fn adapters_are_listed_as_models() {
 }
 
 #[tokio::test]
+async fn wrong_modules_are_refused_at_start() {
+    let adapters = Folders::write();
+    let worker = worker_with(true, Options::default(), &[]);
+    let module = |name: &str, folder: &str, base: Option<&str>| LoraModule {
+        name: name.to_owned(),
+        path: adapters.path(folder).display().to_string(),
+        base_model_name: base.map(str::to_owned),
+    };
+    for (modules, words) in [
+        (vec![module("one", "one", Some("other"))], "adapter \"one\": model \"other\" not found"),
+        (vec![module("one", "one", None), module("one", "two", None)], "\"one\" is served already"),
+        (vec![module(MODEL, "one", None)], "is served already; choose another name"),
+        (vec![module("one", "none", None)], "adapter \"one\": cannot read"),
+        (["one", "two", "three"].map(|name| module(name, name, None)).into(), "raise --max-loras"),
+    ] {
+        let loaded = Adapters::load(&worker.served.engine, &worker.served.name, modules.iter(), false);
+        let error = format!("{:#}", loaded.err().unwrap());
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn cached_prompts_are_not_shared_between_adapters() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let worker = adapters.worker(Options::default(), &["--enable-prompt-tokens-details"]);
     let prompt = json!({"prompt": "a common beginning of many prompts that is long enough to be kept"});
     let cached = async |model: &str| {
@@ -206,7 +230,7 @@ async fn cached_prompts_are_not_shared_between_adapters() {
 
 #[tokio::test]
 async fn speculation_changes_no_text_of_an_adapter() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let speculation = Some(Speculation { source: DraftSource::Ngram(1..=3), max_tokens: 7 });
     let speculating = adapters.worker(Options { speculation, ..Options::default() }, &[]);
     let plain = adapters.worker(Options::default(), &[]);
@@ -218,7 +242,7 @@ async fn speculation_changes_no_text_of_an_adapter() {
 
 #[tokio::test]
 async fn clients_load_and_unload_adapters() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let worker = worker_with(true, Options::default(), &["--allow-runtime-lora-updating"]);
     let load = async |name: &str, path: &Path| {
         worker.post(LOAD, &json!({"lora_name": name, "lora_path": path})).await
@@ -273,7 +297,7 @@ async fn clients_load_and_unload_adapters() {
 
 #[tokio::test]
 async fn requests_continue_after_their_adapter_is_unloaded() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let worker = adapters.worker(Options::default(), &["--allow-runtime-lora-updating"]);
     let expected = text(&worker, "one", json!({})).await;
     worker.gate.hold();
@@ -291,7 +315,7 @@ async fn requests_continue_after_their_adapter_is_unloaded() {
 
 #[tokio::test]
 async fn adapters_outlast_an_unloaded_model() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let expected = text(&adapters.worker(Options::default(), &[]), "one", json!({})).await;
     let (worker, events) = worker_unloading(&["--lora-modules", &adapters.flag("one")]);
     for _ in 0..2 {
@@ -302,7 +326,7 @@ async fn adapters_outlast_an_unloaded_model() {
 
 #[tokio::test]
 async fn loading_requires_a_flag_and_the_token() {
-    let adapters = Adapters::write();
+    let adapters = Folders::write();
     let body = json!({"lora_name": "three", "lora_path": adapters.path("three")});
     let worker = adapters.worker(Options::default(), &[]);
     for path in [LOAD, UNLOAD] {

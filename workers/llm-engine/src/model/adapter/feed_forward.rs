@@ -35,7 +35,8 @@ fn fused(
     (x, with): (&Tensor, FusedWith),
     deltas: &Deltas,
 ) -> Result<Tensor> {
-    let Some(rows) = deltas.rows()?.filter(|_| both.is_fused(x).unwrap_or(false)) else {
+    let rows = if both.is_fused(x)? { deltas.rows()? } else { None };
+    let Some(rows) = rows else {
         return gated(&deltas.add(both.forward_fused(x, with)?)?, activation);
     };
     let own = (both.forward_fused(&x.index_select(&rows, 0)?, with)? + deltas.values()?)?;
