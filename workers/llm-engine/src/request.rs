@@ -1,6 +1,9 @@
 //! Requests to the engine, the events of their streams, and the errors of rejected requests.
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use crate::model::adapter::Adapter;
 use crate::step::Tasks;
 
 pub use crate::sampling::settings::Sampling;
@@ -58,7 +61,9 @@ pub struct Request {
     pub max_drafts: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
-    /// Number of the group of requests that may share cached prefixes.
+    /// Adapter that computes the text, from [`Engine::load_adapter`](crate::engine::Engine::load_adapter) of the same engine.
+    pub adapter: Option<Arc<Adapter>>,
+    /// Number of the group of requests that may share cached prefixes. Those with another adapter share none.
     pub cache_salt: u128,
     /// Number that identifies the client. Waiting requests of clients with fewer running ones are started first.
     pub client: u128,

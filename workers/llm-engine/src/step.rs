@@ -1,14 +1,17 @@
 //! Input of one forward pass (a step), and the trait of models that compute steps.
 use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Result, Tensor, bail};
+
+use crate::model::adapter::{Adapter, AdapterTargets};
 
 /// Number of positions in one block of the cache.
 pub const BLOCK_SIZE: usize = 16;
 
 /// Part of a step that belongs to one sequence.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceStep {
     /// Rows of the step: one row when decoding, a chunk of the prompt when prefilling.
     pub rows: std::ops::Range<usize>,
@@ -18,6 +21,8 @@ pub struct SequenceStep {
     pub blocks: Vec<u32>,
     /// Number of its last rows whose logits are returned.
     pub logits: usize,
+    /// Adapter that its rows use.
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 /// Input of one forward pass: the rows of all sequences, concatenated.
@@ -36,12 +41,25 @@ pub struct Step {
 impl Step {
     /// Appends the rows of a sequence: of the last of `tokens`, from position `from` on. `logits` is the number of its last
     /// rows whose logits are returned.
-    pub fn push(&mut self, tokens: &[u32], from: usize, blocks: Vec<u32>, logits: usize) {
+    pub fn push(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        blocks: Vec<u32>,
+        logits: usize,
+        adapter: Option<Arc<Adapter>>,
+    ) {
         let (first, context) = (self.tokens.len(), tokens.len());
         self.tokens.extend_from_slice(&tokens[from..]);
         self.positions.extend(from as u32..context as u32);
         self.slots.extend((from..context).map(|position| slot(&blocks, position)));
-        self.sequences.push(SequenceStep { rows: first..self.tokens.len(), context, blocks, logits });
+        self.sequences.push(SequenceStep {
+            rows: first..self.tokens.len(),
+            context,
+            blocks,
+            logits,
+            adapter,
+        });
     }
 }
 
@@ -89,7 +107,7 @@ impl Capacity {
         }
         let mut next = 0;
         for sequence in &step.sequences {
-            let SequenceStep { rows, context, blocks: own, logits } = sequence;
+            let SequenceStep { rows, context, blocks: own, logits, .. } = sequence;
             let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
             if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
                 bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
@@ -158,6 +176,11 @@ pub trait StepModel: Send {
     /// Returns the total time of each rank's steps; empty if the model is on one device.
     fn rank_times(&self) -> Vec<Duration> {
         Vec::new()
+    }
+
+    /// Returns the projections that adapters may change; `None` if the model takes no adapters.
+    fn adapter_targets(&self) -> Option<&AdapterTargets> {
+        None
     }
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.

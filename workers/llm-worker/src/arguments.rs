@@ -4,10 +4,12 @@ use clap::Parser;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
+use llm_engine::model::adapter::AdapterLimits;
 use worker_core::ServerArguments;
 
 use crate::api::parsers::Formats;
 use crate::kv_events::{self, Endpoint};
+use crate::lora_modules::{self, LoraModule, LoraModules};
 use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
@@ -114,6 +116,27 @@ pub struct Arguments {
     #[arg(long, env, value_parser = speculative::parse)]
     pub speculative_config: Option<SpeculativeConfig>,
 
+    /// Adapters (LoRA) in PEFT's format, as NAME=PATH or {"name": ..., "path": ..., "base_model_name": ...}
+    #[arg(long, env, num_args = 1.., value_parser = lora_modules::parse)]
+    pub lora_modules: Vec<LoraModules>,
+
+    /// Maximum rank of an adapter
+    #[arg(long, env, default_value_t = AdapterLimits::default().rank, value_parser = count)]
+    pub max_lora_rank: usize,
+
+    /// Maximum number of loaded adapters, for which memory is reserved [default: those of --lora-modules; 4 more with
+    /// --allow-runtime-lora-updating]
+    #[arg(long, env, value_parser = count)]
+    pub max_loras: Option<usize>,
+
+    /// Let clients load adapters from any folder that the worker can read, and unload them
+    #[arg(long, env)]
+    pub allow_runtime_lora_updating: bool,
+
+    /// Accepted for vLLM's command lines, without effect: the other flags enable adapters
+    #[arg(long, env)]
+    pub enable_lora: bool,
+
     /// Unload the model after this many seconds without requests; the next request loads it again [default: never]
     #[arg(long, env, value_parser = count)]
     pub idle_unload: Option<usize>,
@@ -163,13 +186,36 @@ impl Arguments {
         }
     }
 
+    /// Returns the adapters to load.
+    pub fn adapters(&self) -> impl Iterator<Item = &LoraModule> {
+        self.lora_modules.iter().flat_map(LoraModules::modules)
+    }
+
+    fn adapter_limits(&self) -> AdapterLimits {
+        let more = if self.allow_runtime_lora_updating { RUNTIME_ADAPTERS } else { 0 };
+        let count = self.max_loras.unwrap_or(self.adapters().count() + more);
+        AdapterLimits { count, rank: self.max_lora_rank }
+    }
+
     /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let (cache_bytes, context) = (self.cache_memory, self.context);
         let (dtype, cache_dtype, no_graphs) = (self.dtype, self.cache_dtype.0, self.no_graphs);
-        LoadOptions { dtype, cache_dtype, cache_bytes, context, no_graphs, ..LoadOptions::default() }
+        let adapters = self.adapter_limits();
+        LoadOptions {
+            dtype,
+            cache_dtype,
+            cache_bytes,
+            context,
+            no_graphs,
+            adapters,
+            ..LoadOptions::default()
+        }
     }
 }
+
+/// Number of adapters that clients can load by default.
+const RUNTIME_ADAPTERS: usize = 4;
 
 /// Value of a flag that stands for the detected format.
 const AUTO: &str = "auto";
@@ -252,6 +298,16 @@ mod tests {
             (Some(DType::BF16), Some(1 << 20), Some(99))
         );
         assert_eq!((load.cache_dtype, load.no_graphs, arguments.tensor_parallel), (None, true, 1));
+        assert_eq!(load.adapters, AdapterLimits { count: 0, rank: 16 });
+        for (flags, count, rank) in [
+            ("--lora-modules a=/a b=/b --lora-modules c=/c --enable-lora", 3, 16),
+            ("--lora-modules a=/a --allow-runtime-lora-updating --max-lora-rank 64", 5, 64),
+            ("--allow-runtime-lora-updating --max-loras 2", 2, 16),
+        ] {
+            let line = format!("worker --model m {flags}");
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(arguments.load().adapters, AdapterLimits { count, rank }, "{flags}");
+        }
         for (text, expected) in [("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::BF16))] {
             let line = format!("worker --model m --cache-dtype {text}");
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
@@ -281,6 +337,9 @@ mod tests {
             "--context 0",
             "--cache-dtype f64",
             "--speculative-config ngram",
+            "--lora-modules sql",
+            "--max-loras 0",
+            "--max-lora-rank 0",
             "--kv-events 5557",
             "--kv-events-replay tcp://*:5558",
             "--kv-events tcp://*:5557 --no-prefix-cache",

@@ -115,10 +115,12 @@ async fn create(
     let hive = required(target.hive_id.as_deref(), "hive_id")?;
     required(target.model.as_deref(), "model")?;
     target.check(&*served, &state.worker_id)?;
+    let model = served.requested(target.model.as_deref())?;
     let single_event = body.stream == Some(false);
     let place = client.acquire(1, "prompt")?;
     let start = Instant::now();
     let request = request(&served, body, &client).await?;
+    let request = Request { adapter: model.adapter, ..request };
     let engine = served.engine.clone();
     let submitted = blocking(move || {
         engine.submit(request).map_err(|error| failure::request_error(error, "prompt", "prompt"))
@@ -129,7 +131,7 @@ async fn create(
     let job_id = job.id();
     tracing::debug!(hive, job_id, "job started");
     let latency = served.metrics.observe(start);
-    tokio::spawn(write(job, stream, served, latency, single_event));
+    tokio::spawn(write(job, stream, (served, model.name), latency, single_event));
     Ok(accepted(&job_id))
 }
 
@@ -163,11 +165,11 @@ async fn request(served: &Arc<ServedModel>, body: JobRequest, client: &Client) -
 async fn write(
     job: Job<JobEvent>,
     mut stream: Stream,
-    served: Arc<ServedModel>,
+    (served, model): (Arc<ServedModel>, String),
     mut latency: TextLatency,
     single_event: bool,
 ) {
-    let mut log = JobLog { job, served, single_event, held: String::new(), pieces: 0, speed: None };
+    let mut log = JobLog { job, served, model, single_event, held: String::new(), pieces: 0, speed: None };
     let mut cancelled = std::pin::pin!(log.job.cancelled());
     let mut cancel_sent = false;
     loop {
@@ -216,6 +218,7 @@ struct Speed {
 struct JobLog {
     job: Job<JobEvent>,
     served: Arc<ServedModel>,
+    model: String,
     single_event: bool,
     held: String,
     pieces: usize,
@@ -225,11 +228,7 @@ struct JobLog {
 impl JobLog {
     fn started(&mut self) -> bool {
         let started_at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        self.job.push(&JobEvent::Started {
-            job_id: self.job.id(),
-            model: self.served.name.as_str().to_owned(),
-            started_at,
-        })
+        self.job.push(&JobEvent::Started { job_id: self.job.id(), model: self.model.clone(), started_at })
     }
 
     fn token(&mut self, text: String) -> bool {

@@ -5,6 +5,8 @@
 //! | `run` | process entry point; loading and warming up of the model |
 //! | `arguments` | command line |
 //! | `speculative` | value of `--speculative-config` |
+//! | `lora_modules` | value of `--lora-modules` |
+//! | `adapters` | loaded adapters by name |
 //! | `fetch` | model files on the Hugging Face Hub |
 //! | `identity` | names and chat template of the served model |
 //! | `served` | state of a loaded model |
@@ -15,12 +17,14 @@
 //! | `kv_events` | events of the prefix cache over ZeroMQ |
 //! | `page/` | chat page |
 //! | `metrics` | Prometheus metrics |
+pub mod adapters;
 pub mod api;
 pub mod arguments;
 pub mod fetch;
 pub mod identity;
 pub mod jobs;
 pub mod kv_events;
+pub mod lora_modules;
 pub mod metrics;
 pub mod page;
 pub mod ranks;

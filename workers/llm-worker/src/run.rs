@@ -17,6 +17,7 @@ use worker_core::process::{self, Worker};
 use worker_core::progress::{Completed, Progress};
 use worker_core::{App, Metrics, ServerArguments};
 
+use crate::adapters::Adapters;
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
 use crate::served::{Api, ServedModel};
@@ -51,6 +52,13 @@ impl Worker for LlmWorker {
         progress: &Progress,
     ) -> Result<ServedModel> {
         let opened = ranks::open(kind, arguments.rocm_device, arguments.tensor_parallel)?;
+        let limit = arguments.load().adapters.count;
+        ensure!(
+            limit == 0 || opened.len() == 1,
+            "adapters (--lora-modules, --allow-runtime-lora-updating) are not supported with --tensor-parallel {}; use \
+             one GPU",
+            arguments.tensor_parallel
+        );
         let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
         progress.report(0.0, "finding the model");
         let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
@@ -83,6 +91,8 @@ impl Worker for LlmWorker {
         }
         warm_up(&engine).context("warm-up failed")?;
         let name = identity::names(arguments, name, &path);
+        let adapters =
+            Adapters::load(&engine, &name, arguments.adapters(), arguments.allow_runtime_lora_updating)?;
         ranks::register(metrics, name.as_str(), engine.clone(), devices);
         let first = opened.into_iter().next().context("the model has no device")?;
         let served =
@@ -91,7 +101,8 @@ impl Worker for LlmWorker {
         let formats = arguments.formats(served.formats);
         let served =
             served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
-        let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
+        let served =
+            served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
         tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
     }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 
+use crate::adapters::{Adapters, RequestedModel};
 use crate::api::failure;
 use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
@@ -26,6 +27,8 @@ pub struct ServedModel {
     pub device: OpenDevice,
     /// Metrics.
     pub metrics: ModelMetrics,
+    /// Adapters by name.
+    pub adapters: Adapters,
     /// Defaults of the sampler settings.
     pub sampling: Sampling,
     /// If true, responses contain the number of prompt tokens found in the cache.
@@ -65,6 +68,7 @@ impl ServedModel {
             name,
             device,
             metrics,
+            adapters: Adapters::default(),
             sampling: Sampling::default(),
             prompt_tokens_details: false,
             formats,
@@ -78,6 +82,34 @@ impl ServedModel {
     /// Sets whether responses contain the number of prompt tokens found in the cache.
     pub fn with_prompt_tokens_details(self, prompt_tokens_details: bool) -> ServedModel {
         ServedModel { prompt_tokens_details, ..self }
+    }
+
+    /// Sets the adapters.
+    pub fn with_adapters(self, adapters: Adapters) -> ServedModel {
+        ServedModel { adapters, ..self }
+    }
+
+    /// Returns the model that a request names; by default the model without an adapter.
+    ///
+    /// # Errors
+    /// 404 if the name is unknown.
+    pub fn requested(&self, name: Option<&str>) -> Result<RequestedModel, ApiError> {
+        if let Some((name, adapter)) = name.and_then(|name| Some((name, self.adapters.get(name)?))) {
+            return Ok(RequestedModel { name: name.to_owned(), adapter: Some(adapter) });
+        }
+        self.name.check(name)?;
+        Ok(RequestedModel { name: self.name.as_str().to_owned(), adapter: None })
+    }
+
+    /// Checks that a request names the model without an adapter.
+    ///
+    /// # Errors
+    /// 400 for the name of an adapter, 404 if the name is unknown.
+    pub fn check_no_adapter(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match self.requested(name)?.adapter {
+            Some(_) => Err(ApiError::field("model", "is an adapter, which only generates text")),
+            None => Ok(()),
+        }
     }
 
     /// Sets the defaults of the sampler settings.
@@ -157,6 +189,10 @@ impl worker_core::LoadedModel for ServedModel {
                 "n_vocab": self.engine.capacity().vocabulary,
             },
         })
+    }
+
+    fn variants(&self) -> Vec<(String, Value)> {
+        self.adapters.cards()
     }
 
     fn device(&self) -> &OpenDevice {

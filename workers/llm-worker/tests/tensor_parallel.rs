@@ -91,13 +91,17 @@ fn a_lost_rank_ends_the_worker_with_one_reason() {
 }
 
 #[test]
-fn more_ranks_than_gpus_are_refused() {
+fn unsupported_numbers_of_ranks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     let output = worker(folder.path(), 3).output().unwrap();
     let stderr = stderr_of(&output);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("--tensor-parallel 3 uses GPUs 0 to 2, but GPU 2 cannot be opened"), "{stderr}");
+    let output = worker(folder.path(), 2).args(["--lora-modules", "sql=/adapters/sql"]).output().unwrap();
+    let stderr = stderr_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("are not supported with --tensor-parallel 2; use one GPU"), "{stderr}");
     let output = Command::new(env!("CARGO_BIN_EXE_llm-worker-cpu"))
         .args(["--port", "0", "--tensor-parallel", "2", "--model"])
         .arg(folder.path())

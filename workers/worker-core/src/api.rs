@@ -21,6 +21,11 @@ pub trait LoadedModel: Send + Sync + 'static {
     /// Returns a JSON object with the fields of `GET /v1/models` that are specific to this kind of model.
     fn card(&self) -> Value;
 
+    /// Returns the names of its variants, such as those with adapters, and their fields of `GET /v1/models`.
+    fn variants(&self) -> Vec<(String, Value)> {
+        Vec::new()
+    }
+
     /// Returns the device that it runs on.
     fn device(&self) -> &OpenDevice;
 
@@ -64,13 +69,18 @@ impl ModelName {
         &self.names[0]
     }
 
+    /// Returns true if `name` is one of its names.
+    pub fn has(&self, name: &str) -> bool {
+        self.names.iter().chain(&self.aliases).any(|known| known == name)
+    }
+
     /// Checks that the model name of a request, if there is one, refers to this model.
     ///
     /// # Errors
     /// 404 if the name is unknown.
     pub fn check(&self, name: Option<&str>) -> Result<(), ApiError> {
         let Some(name) = name.filter(|_| !self.accepts_any) else { return Ok(()) };
-        if self.names.iter().chain(&self.aliases).any(|known| known == name) {
+        if self.has(name) {
             return Ok(());
         }
         let message = format!("model {name:?} not found; this worker serves {:?}", self.as_str());
@@ -129,6 +139,15 @@ fn model(served: &impl LoadedModel, owner: &str, id: &str) -> Value {
     model
 }
 
+/// Returns the entry of a variant.
+fn variant(served: &impl LoadedModel, owner: &str, id: &str, fields: Value) -> Value {
+    let mut model = model(served, owner, id);
+    if let (Value::Object(model), Value::Object(fields)) = (&mut model, fields) {
+        model.extend(fields);
+    }
+    model
+}
+
 /// Returns the routes `GET /v1/models` and `GET /v1/models/{name}`, also without `/v1`; `owner` is the name of the
 /// worker's package.
 pub fn models<S: LoadedModel>(api: &Api<S>, owner: &'static str) -> Router {
@@ -144,7 +163,8 @@ type Models<S> = State<(Api<S>, &'static str)>;
 
 async fn list<S: LoadedModel>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    let models: Vec<Value> = served.name().names.iter().map(|id| model(&*served, owner, id)).collect();
+    let mut models: Vec<Value> = served.name().names.iter().map(|id| model(&*served, owner, id)).collect();
+    models.extend(served.variants().into_iter().map(|(id, fields)| variant(&*served, owner, &id, fields)));
     Ok(Json(json!({ "object": "list", "data": models })))
 }
 
@@ -153,6 +173,9 @@ async fn one<S: LoadedModel>(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
+    if let Some((id, fields)) = served.variants().into_iter().find(|(id, _)| *id == name) {
+        return Ok(Json(variant(&*served, owner, &id, fields)));
+    }
     served.name().check(Some(&name))?;
     let id = served
         .name()

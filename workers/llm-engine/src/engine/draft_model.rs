@@ -135,7 +135,7 @@ impl DraftModelCache {
         let mut step = Step::default();
         for text in texts.iter().filter(|text| text.computed < text.end) {
             let (tokens, blocks) = (&text.sequence.tokens()[..text.end], text.sequence.blocks().to_vec());
-            step.push(tokens, text.computed, blocks, text.logits());
+            step.push(tokens, text.computed, blocks, text.logits(), None);
         }
         if step.tokens.is_empty() {
             return Ok(());

@@ -17,7 +17,9 @@
 //! | `embedding` | embedding jobs |
 //! | `residency` | unloading of an idle model |
 //! | `thread` | main loop of the engine thread |
+//! | `adapters` | adapters in the device's memory |
 //! | `status` | state shared by the thread and the handles |
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,10 +30,12 @@ use anyhow::{Context, Result, ensure};
 use model_thread::ModelThread;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::model::adapter::{self, Adapter, AdapterTargets};
 use crate::request::{Event, Request, RequestError};
 use crate::step::{BLOCK_SIZE, Capacity, StepModel, Tasks};
 use crate::text::TextCodec;
 
+mod adapters;
 mod beside;
 pub mod blocks;
 mod cache_events;
@@ -55,6 +59,7 @@ pub use residency::{IdleUnload, ModelSource, ModelState};
 pub use speculation::{DraftSource, MAX_DRAFT_TOKENS, Speculation};
 pub use status::Status;
 
+use adapters::AdapterJob;
 use embedding::EmbeddingJob;
 use events::EventSink;
 use residency::ResidentModel;
@@ -125,6 +130,7 @@ struct Inner {
     max_unread: usize,
     /// Maximum number of draft tokens of a text in a step; 0 without speculation.
     max_drafts: usize,
+    adapter_targets: Option<AdapterTargets>,
     thread: ModelThread,
 }
 
@@ -151,6 +157,7 @@ impl Engine {
         let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread, speculation } =
             options;
         let (capacity, tasks) = (model.capacity(), model.tasks());
+        let adapter_targets = model.adapter_targets().cloned();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
@@ -187,6 +194,7 @@ impl Engine {
             embedding_limit,
             max_unread,
             max_drafts,
+            adapter_targets,
             thread,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -209,11 +217,11 @@ impl Engine {
             .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
         let (sink, events) = EventSink::new(self.inner.max_unread);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (client, salt, limits) =
-            (request.client, request.cache_salt, (max_tokens, capacity.vocabulary, self.inner.max_drafts));
+        let limits = (max_tokens, capacity.vocabulary, self.inner.max_drafts);
+        let (client, salt, adapter) = (request.client, request.cache_salt, request.adapter.clone());
         let (scores_prompt, is_uncached) = (request.prompt_logprobs.is_some(), request.no_cached_prefix);
         let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sink, cancelled.clone());
-        let sequence = Sequence::new(prompt, writer).of_client(client).with_salt(salt);
+        let sequence = Sequence::new(prompt, writer).of_client(client).with_salt(salt).with_adapter(adapter);
         let sequence = match (scores_prompt, is_uncached) {
             (true, _) => sequence.with_prompt_logits(),
             (false, true) => sequence.without_sharing(),
@@ -275,6 +283,28 @@ impl Engine {
         let (reply, receiver) = oneshot::channel();
         self.send(Command::Embed(EmbeddingJob::new(prompts, seconds, slot, reply)))?;
         Ok(receiver)
+    }
+
+    /// Loads an adapter of PEFT's format (LoRA) from a folder, and waits until it is in the device's memory. Its memory is freed
+    /// after it and all requests that use it are dropped.
+    ///
+    /// # Errors
+    /// Returns an error that names the file and the missing, unsupported or wrong field or tensor, if the model takes no
+    /// adapters or no more of them, or if the device fails.
+    pub fn load_adapter(&self, folder: &Path) -> Result<Arc<Adapter>> {
+        let targets = self.inner.adapter_targets.as_ref();
+        let targets = targets.context("adapters require a model that generates text on one device")?;
+        let files = adapter::read(folder, targets)?;
+        let (job, loaded) = AdapterJob::new(files, targets);
+        self.send(Command::LoadAdapter(job))?;
+        loaded.recv().context("the engine stopped")?.with_context(|| folder.display().to_string())
+    }
+
+    /// Drops an adapter. Requests that use it continue; its memory is freed after the last one.
+    pub fn unload_adapter(&self, adapter: Arc<Adapter>) {
+        drop(adapter);
+        // Sending fails if the thread has already ended.
+        let _ = self.inner.commands.send(Command::FreeAdapters);
     }
 
     /// Returns the tasks that the model can do.

@@ -46,13 +46,19 @@ impl Plan {
         self.copies.clear();
     }
 
+    /// Drops the adapters of a step that is over.
+    pub fn drop_adapters(&mut self) {
+        self.step.sequences.iter_mut().for_each(|sequence| sequence.adapter = None);
+    }
+
     fn push<W>(&mut self, sequence: &Sequence<W>) {
         let (from, context) = (sequence.computed, sequence.computed + sequence.rows);
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
         blocks.extend_from_slice(&sequence.blocks);
         let logits = sequence.wanted(from..context).len();
-        self.step.push(&sequence.tokens[..context], from, blocks, logits);
+        let adapter = sequence.adapter.clone();
+        self.step.push(&sequence.tokens[..context], from, blocks, logits, adapter);
     }
 }
 

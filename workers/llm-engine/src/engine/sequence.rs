@@ -1,6 +1,8 @@
 //! A request's tokens and cache blocks, as the scheduler manages them.
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::model::adapter::Adapter;
 use crate::step::BLOCK_SIZE;
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
@@ -32,6 +34,8 @@ pub struct Sequence<W> {
     pub(super) client: u128,
     /// Number of the group of sequences that may share blocks.
     salt: u128,
+    /// Adapter that computes it.
+    pub(super) adapter: Option<Arc<Adapter>>,
     cached: usize,
     /// If true, it takes over blocks that others computed.
     shares: bool,
@@ -58,6 +62,7 @@ impl<W> Sequence<W> {
             preempted: false,
             client: 0,
             salt: 0,
+            adapter: None,
             cached: 0,
             shares: true,
             scored: None,
@@ -73,6 +78,12 @@ impl<W> Sequence<W> {
     /// Restricts sharing of blocks to sequences with the same salt.
     pub fn with_salt(self, salt: u128) -> Self {
         Self { salt, ..self }
+    }
+
+    /// Computes it with an adapter. It shares blocks only with sequences of the same salt and adapter.
+    pub fn with_adapter(self, adapter: Option<Arc<Adapter>>) -> Self {
+        let salt = adapter.as_ref().map_or(self.salt, |adapter| adapter.cache_salt(self.salt));
+        Self { adapter, salt, ..self }
     }
 
     /// Computes the whole prompt, without blocks that others computed.

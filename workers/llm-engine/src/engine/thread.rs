@@ -12,6 +12,7 @@ use model_thread::{catch_panic, error_summary, is_out_of_memory};
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
+use super::adapters::{AdapterJob, ResidentAdapters};
 use super::beside::run_beside;
 use super::cache_events::CacheEventSink;
 use super::embedding::{self, EmbeddingJob};
@@ -31,6 +32,10 @@ pub(super) enum Command {
     Embed(EmbeddingJob),
     /// Sends events of cache blocks to a sink from now on.
     RecordCacheEvents(CacheEventSink),
+    /// Copies an adapter to the model's device.
+    LoadAdapter(AdapterJob),
+    /// Frees the memory of adapters that nothing uses.
+    FreeAdapters,
     /// Wakes the thread after [`Shared::stopping`] was set.
     Stop,
 }
@@ -53,6 +58,7 @@ pub(super) struct EngineLoop {
     shared: Arc<Shared>,
     overhead: Duration,
     cache_events: Option<CacheEventSink>,
+    adapters: ResidentAdapters,
 }
 
 impl EngineLoop {
@@ -78,6 +84,7 @@ impl EngineLoop {
             shared,
             overhead: Duration::ZERO,
             cache_events: None,
+            adapters: ResidentAdapters::default(),
         }
     }
 
@@ -171,6 +178,8 @@ impl EngineLoop {
                 self.scheduler.record_cache_events();
                 self.cache_events = Some(sink);
             }
+            Command::LoadAdapter(job) => self.adapters.load(job),
+            Command::FreeAdapters => self.adapters.free_unused(),
             Command::Stop => {}
         }
     }
@@ -214,6 +223,8 @@ impl EngineLoop {
         let scheduler = &self.scheduler;
         self.shared.publish(scheduler.running().len(), scheduler.pool().used(), scheduler.counters());
         self.ended.clear();
+        self.plan.drop_adapters();
+        self.adapters.free_unused();
     }
 
     /// Computes one step. `from` is when its host work began; `excluded` is time since then spent elsewhere.

@@ -292,6 +292,7 @@ mod tests {
             context,
             blocks: (0..context.div_ceil(BLOCK_SIZE) as u32).collect(),
             logits: 1,
+            adapter: None,
         };
         Step { sequences: contexts.iter().enumerate().map(sequence).collect(), ..Step::default() }
     }

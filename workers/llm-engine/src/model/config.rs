@@ -117,6 +117,9 @@ pub struct DecoderConfig {
     pub local_rope: Option<Rope>,
     /// If true, rotary pairs are neighboring elements; otherwise they are elements of both halves.
     pub interleaved: bool,
+    /// If true, the files have reordered the rows of queries and keys of a family whose rotary pairs are otherwise elements of
+    /// both halves.
+    pub reordered_heads: bool,
     /// Layers whose queries and keys are rotated.
     pub rotated: Vec<bool>,
     /// Epsilon that norms add to the mean square or the variance.
@@ -251,6 +254,7 @@ impl DecoderConfig {
             rope,
             local_rope: None,
             interleaved: fields.flag("interleaved"),
+            reordered_heads: fields.flag("interleaved"),
             rotated,
             norm_eps: norm_eps(&fields)?,
             norm_kind: NormKind::Rms,

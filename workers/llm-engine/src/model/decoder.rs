@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
 
+use super::adapter::{self, AdapterLimits, AdapterRows, AdapterTargets, Deltas, Target};
 use super::attention::{AttentionPlan, Heads, StepIndices};
 use super::cache::Cache;
 use super::config::DecoderConfig;
@@ -41,6 +42,7 @@ pub struct Decoder {
     graphs: DecodeGraphs,
     embedding_head: EmbeddingHead,
     task: Task,
+    adapter_targets: AdapterTargets,
     /// Dropped after the graphs, which use the communicator.
     part: Part,
 }
@@ -65,6 +67,9 @@ struct StepContext {
     uncached: Option<[Tensor; 2]>,
     /// Rows whose states are returned, u32; `None` for all.
     wanted: Option<Tensor>,
+    adapters: AdapterRows,
+    /// Those of the wanted rows.
+    wanted_adapters: AdapterRows,
 }
 
 /// Data types of a decoder.
@@ -121,6 +126,7 @@ impl Decoder {
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let (part, device, graphs) = (weights.part().clone(), device.clone(), DecodeGraphs::default());
         let embedding_head = EmbeddingHead::mean(config.hidden);
+        let adapter_targets = AdapterTargets::new(&config, dtype, &device, AdapterLimits::default());
         Ok(Self {
             config,
             device,
@@ -135,6 +141,7 @@ impl Decoder {
             graphs,
             embedding_head,
             task: Task::Generate,
+            adapter_targets,
             part,
         })
     }
@@ -147,6 +154,12 @@ impl Decoder {
     /// Makes the model score pairs of texts, with a head of width 1.
     pub fn for_scores(self, embedding_head: EmbeddingHead) -> Self {
         Self { embedding_head, task: Task::Score, ..self }
+    }
+
+    /// Sets the limits of adapters.
+    pub fn with_adapters(mut self, limits: AdapterLimits) -> Self {
+        self.adapter_targets.limits = limits;
+        self
     }
 
     /// Enables graphs for decoding steps, if the device and the attention support them.
@@ -220,6 +233,7 @@ impl Decoder {
                 break;
             }
             let (keys_values, is_paged) = (self.keys_values(index, shared), shared.uncached.is_none());
+            let mut adapters = &shared.adapters;
             let mut out = shared.plan.attend(
                 layer.scores,
                 &queries,
@@ -232,9 +246,11 @@ impl Decoder {
             }
             if let Some(wanted) = wanted {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
+                adapters = &shared.wanted_adapters;
             }
             let (post_norm, norm) = (layer.attention_post_norm.as_ref(), layer.mlp_norm.as_ref());
-            let attended = self.add(&stream, &layer.output, &out, [post_norm, norm])?;
+            let deltas = adapters.deltas(index, Target::Output, (&out, FusedWith::default()))?;
+            let attended = self.add(&stream, &layer.output, &out, [post_norm, norm], &deltas)?;
             let input = match self.config.parallel {
                 true => stream.input(layer.attention_norm.as_ref()),
                 false => attended.input(norm),
@@ -242,7 +258,10 @@ impl Decoder {
             let (post_norm, next) = (layer.mlp_post_norm.as_ref(), norm_of(index + 1));
             stream = match &layer.feed_forward {
                 FeedForward::Dense(mlp) => {
-                    self.add(&attended, &mlp.down, &mlp.inner(input)?, [post_norm, next])?
+                    let deltas = adapters.deltas(index, Target::GateUp, input)?;
+                    let inner = adapter::inner(mlp, input, &deltas)?;
+                    let deltas = adapters.deltas(index, Target::Down, (&inner, FusedWith::default()))?;
+                    self.add(&attended, &mlp.down, &inner, [post_norm, next], &deltas)?
                 }
                 FeedForward::Experts(experts) => {
                     attended.add_output(&self.part.sum(experts.forward(input)?)?, post_norm, next)?
@@ -252,16 +271,18 @@ impl Decoder {
         Ok(stream)
     }
 
-    /// Adds the output of a block, `linear` of `x`, to the residual stream. Ranks have a part of `x` each.
+    /// Adds the output of a block, `linear` of `x` and what adapters add to it, to the residual stream. Ranks have a part of
+    /// `x` each, and no adapters.
     fn add(
         &self,
         stream: &ResidualStream,
         linear: &Linear,
         x: &Tensor,
         [post_norm, next]: [Option<&Norm>; 2],
+        deltas: &Deltas,
     ) -> candle_core::Result<ResidualStream> {
         match self.part.is_whole() {
-            true => stream.add(linear, x, post_norm, next),
+            true => stream.add(linear, x, [post_norm, next], |out| deltas.add(out)),
             false => stream.add_output(&self.part.sum(linear.forward(x)?)?, post_norm, next),
         }
     }
@@ -280,7 +301,11 @@ impl Decoder {
         shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
         let ([mut q, mut k, v], bias) = match &layer.attention {
-            Projections::Plain(plain) => (plain.forward(input)?, plain.bias.as_ref()),
+            Projections::Plain(plain) => {
+                let deltas = shared.adapters.deltas(index, Target::QueryKeyValue, input)?;
+                let outputs = deltas.add_to_parts(plain.outputs(input)?)?;
+                (plain.split(outputs)?, plain.bias.as_ref())
+            }
             Projections::Latent(latent) => (latent.forward(input)?, None),
         };
         if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
@@ -340,7 +365,16 @@ impl ReplayableModel for Decoder {
             Self::split(inputs, parts.each_ref().map(Vec::len))?;
         let plan = self.plan(step, [cu_rows, cu_keys, table])?;
         let wanted = (wanted_rows < rows).then_some(wanted);
-        let states = self.states(&tokens, &StepContext { positions, slots, plan, uncached: None, wanted })?;
+        let rows = |count: fn(&SequenceStep) -> usize| {
+            let sequences = step.sequences.iter();
+            let sequences = sequences.map(|sequence| (sequence.adapter.as_ref(), count(sequence)));
+            AdapterRows::new(sequences, &self.device)
+        };
+        let adapters = rows(|sequence| sequence.rows.len())?;
+        let wanted_adapters = rows(|sequence| sequence.logits)?;
+        let shared =
+            StepContext { positions, slots, plan, uncached: None, wanted, adapters, wanted_adapters };
+        let states = self.states(&tokens, &shared)?;
         match wanted_rows {
             0 => self.no_logits(),
             _ => self.logits(&states),
@@ -381,6 +415,10 @@ impl StepModel for Decoder {
         }
         let width = Some(self.embedding_head.width());
         Tasks { generate: self.task == Task::Generate, width, ..Tasks::default() }
+    }
+
+    fn adapter_targets(&self) -> Option<&AdapterTargets> {
+        (self.task == Task::Generate && self.part.is_whole()).then_some(&self.adapter_targets)
     }
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {

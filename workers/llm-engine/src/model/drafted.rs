@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Result as CandleResult, Tensor};
 
+use super::adapter::AdapterTargets;
 use super::{LoadOptions, Loaded, load, load_on, load_text, sizes};
 use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
 use crate::text::TextCodec;
@@ -78,6 +79,10 @@ fn check_vocabulary(text: &TextCodec, own: &TextCodec, draft: &Path) -> Result<(
 impl StepModel for DraftedModel {
     fn draft_model(&mut self) -> Option<&mut dyn StepModel> {
         Some(&mut *self.draft)
+    }
+
+    fn adapter_targets(&self) -> Option<&AdapterTargets> {
+        self.model.adapter_targets()
     }
 
     fn capacity(&self) -> Capacity {

@@ -2,7 +2,7 @@
 //!
 //! A step that returns the logits of all rows is padded: to a batch of a power of two, and to as many rows of each
 //! sequence, which are one, or more with drafts. Its shapes then depend only on these two numbers and on the width of the
-//! block table. Tokens, positions, slots, lengths and block tables are in one tensor, which is written in place before a
+//! block table, and all sequences use the same adapter or none. Tokens, positions, slots, lengths and block tables are in one tensor, which is written in place before a
 //! replay. The rows that pad the step write to a block that no sequence uses.
 use candle_core::{Device, Result, Tensor};
 
@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 1 << 30;
 const CHECKED_REPLAYS: u32 = 3;
 
 /// Returns a decoding step whose batch and whose rows of each sequence are padded to powers of two with rows that use
-/// `unused_block`; `None` if the step is no decoding step or has too many rows.
+/// `unused_block`; `None` if the step is no decoding step, has too many rows or several adapters.
 pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
     let is_decoding = |sequence: &SequenceStep| sequence.logits == sequence.rows.len();
     let rows = step.sequences.iter().map(|sequence| sequence.rows.len()).max()?.next_power_of_two();
@@ -28,7 +28,11 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
     if rows > MAX_SEQUENCE_ROWS || batch * rows > MAX_ROWS || !step.sequences.iter().all(is_decoding) {
         return None;
     }
-    let unused = SequenceStep { rows: 0..0, context: 0, blocks: Vec::new(), logits: 0 };
+    let adapter = &step.sequences.first()?.adapter;
+    if step.sequences.iter().any(|sequence| sequence.adapter != *adapter) {
+        return None;
+    }
+    let unused = SequenceStep { adapter: adapter.clone(), ..SequenceStep::default() };
     let mut padded = Step::default();
     for sequence in step.sequences.iter().chain(std::iter::repeat(&unused)).take(batch) {
         let (first, missing) = (padded.tokens.len(), rows - sequence.rows.len());
@@ -44,7 +48,8 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
             padded.slots.resize(first + rows, unused_block * BLOCK_SIZE as u32);
             blocks.resize(blocks.len().max(context.div_ceil(BLOCK_SIZE)), unused_block);
         }
-        padded.sequences.push(SequenceStep { rows: first..first + rows, context, blocks, logits: rows });
+        let (own, adapter) = (first..first + rows, adapter.clone());
+        padded.sequences.push(SequenceStep { rows: own, context, blocks, logits: rows, adapter });
     }
     Some(padded)
 }
@@ -119,8 +124,12 @@ impl DecodeGraphs {
 
 #[cfg(feature = "rocm")]
 mod captured {
-    use super::*;
+    use std::sync::{Arc, Weak};
+
     use candle_core::rocm::{RocmDevice, RocmGraph, copy_to_tensor};
+
+    use super::*;
+    use crate::model::adapter::Adapter;
 
     /// The graphs of a model on a device.
     pub(super) struct Captured {
@@ -134,6 +143,8 @@ mod captured {
     pub(super) struct StepGraph {
         /// Number of sequences, of rows and of inputs.
         shape: (usize, usize, usize),
+        /// Adapter of all rows, if there is one.
+        adapter: Option<Weak<Adapter>>,
         inputs: Tensor,
         logits: Tensor,
         graph: RocmGraph,
@@ -153,7 +164,13 @@ mod captured {
                 let uploaded = Tensor::from_slice(inputs, inputs.len(), &Device::Rocm(self.device.clone()))?;
                 model.compute(step, &uploaded)
             };
-            let Some(place) = self.graphs.iter().position(|graph| graph.shape == shape) else {
+            // The memory of a dropped adapter may belong to others.
+            self.graphs.retain(|graph| graph.adapter.as_ref().is_none_or(|one| one.strong_count() > 0));
+            let adapter = adapter(step);
+            let same = |graph: &StepGraph| {
+                graph.shape == shape && graph.adapter.as_ref().and_then(Weak::upgrade).as_ref() == adapter
+            };
+            let Some(place) = self.graphs.iter().position(same) else {
                 // This also loads kernels and libraries.
                 let logits = eager(&inputs)?;
                 self.capture(model, step, &inputs);
@@ -207,13 +224,20 @@ mod captured {
                 None => self.device.capture(work)?,
             };
             let checks = graph.known_fault().map_or(0, |_| CHECKED_REPLAYS);
-            Ok(StepGraph { shape: shape(step, values), inputs: inputs.clone(), logits, graph, checks })
+            let (shape, inputs) = (shape(step, values), inputs.clone());
+            let adapter = adapter(step).map(Arc::downgrade);
+            Ok(StepGraph { shape, adapter, inputs, logits, graph, checks })
         }
     }
 
     /// Returns the numbers on which the shapes of a step depend.
     fn shape(step: &Step, inputs: &[u32]) -> (usize, usize, usize) {
         (step.sequences.len(), step.tokens.len(), inputs.len())
+    }
+
+    /// Returns the adapter of all sequences, if there is one.
+    fn adapter(step: &Step) -> Option<&Arc<Adapter>> {
+        step.sequences.first()?.adapter.as_ref()
     }
 
     fn bits(logits: &Tensor) -> Result<Vec<u32>> {
@@ -231,6 +255,7 @@ mod tests {
             context: row + 1,
             blocks: (0..(row + 1).div_ceil(BLOCK_SIZE) as u32).collect(),
             logits: 1,
+            adapter: None,
         };
         let rows = 0..batch as u32;
         Step {
@@ -259,8 +284,14 @@ mod tests {
         // The first sequence has three rows that end at position 16, the second has one.
         let mut step = step(4);
         step.positions = vec![14, 15, 16, 3];
-        let first = SequenceStep { rows: 0..3, context: 17, blocks: vec![7, 8], logits: 3 };
-        step.sequences = vec![first, SequenceStep { rows: 3..4, context: 4, blocks: vec![5], logits: 1 }];
+        let sequence = |rows: std::ops::Range<usize>, context, blocks| SequenceStep {
+            logits: rows.len(),
+            rows,
+            context,
+            blocks,
+            adapter: None,
+        };
+        step.sequences = vec![sequence(0..3, 17, vec![7, 8]), sequence(3..4, 4, vec![5])];
         let padded = padded(&step, 99).unwrap();
         let unused = 99 * BLOCK_SIZE as u32;
         assert_eq!(padded.tokens, [0, 1, 2, 0, 3, 0, 0, 0]);
@@ -290,7 +321,8 @@ mod tests {
         assert_eq!(padded(&silent, 0), None);
         let mut long = step(MAX_SEQUENCE_ROWS + 1);
         let rows = 0..MAX_SEQUENCE_ROWS + 1;
-        long.sequences = vec![SequenceStep { logits: rows.len(), rows, context: 40, blocks: vec![0; 3] }];
+        long.sequences =
+            vec![SequenceStep { logits: rows.len(), rows, context: 40, blocks: vec![0; 3], adapter: None }];
         assert_eq!(padded(&long, 0), None);
     }
 }

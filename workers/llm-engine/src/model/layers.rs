@@ -180,19 +180,19 @@ impl ResidualStream {
     }
 
     /// Adds the output of a block, `linear` of `x` and then `post_norm` if there is one. `next` is the norm of the next
-    /// block.
+    /// block. `change` adds to the output before the norms.
     pub fn add(
         &self,
         linear: &Linear,
         x: &Tensor,
-        post_norm: Option<&Norm>,
-        next: Option<&Norm>,
+        [post_norm, next]: [Option<&Norm>; 2],
+        change: impl FnOnce(Tensor) -> Result<Tensor>,
     ) -> Result<Self> {
         if post_norm.is_none() && linear.is_fused(&self.sum)? {
             let with = FusedWith { residual: Some(&self.sum), ..FusedWith::default() };
-            return Self::new(linear.forward_fused(x, with)?, next);
+            return Self::new(change(linear.forward_fused(x, with)?)?, next);
         }
-        self.add_output(&linear.forward(x)?, post_norm, next)
+        self.add_output(&change(linear.forward(x)?)?, post_norm, next)
     }
 
     /// Like [`Self::add`], for the output of a block whose last product was computed separately.
@@ -240,17 +240,19 @@ pub struct QueryKeyValue {
 }
 
 impl QueryKeyValue {
-    /// Maps (rows, in) to queries, keys and values without biases, (rows, width) each, whose rows may be strided.
-    pub fn forward(&self, (x, with): (&Tensor, FusedWith)) -> Result<[Tensor; 3]> {
-        let mut products = self.products.iter();
+    /// Maps (rows, in) to the outputs of the products, (rows, out) each.
+    pub fn outputs(&self, (x, with): (&Tensor, FusedWith)) -> Result<Vec<Tensor>> {
+        self.products.iter().map(|product| product.forward_fused(x, with)).collect()
+    }
+
+    /// Returns queries, keys and values without biases, (rows, width) each, from the outputs of the products. Their rows may be
+    /// strided.
+    pub fn split(&self, outputs: Vec<Tensor>) -> Result<[Tensor; 3]> {
+        let mut outputs = outputs.into_iter();
         let (mut current, mut start) = (None, 0);
         let mut next = |width: usize| {
-            let whole = match current.take() {
-                Some(whole) => whole,
-                None => match products.next() {
-                    Some(product) => product.forward_fused(x, with)?,
-                    None => bail!("internal error: the projections are narrower than the heads"),
-                },
+            let Some(whole) = current.take().or_else(|| outputs.next()) else {
+                bail!("internal error: the projections are narrower than the heads")
             };
             let part = whole.narrow(D::Minus1, start, width)?;
             start += width;

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
 use serde_json::Value;
 
+use super::adapter::{AdapterLimits, AdapterTargets};
 use super::config::{self, DecoderConfig};
 use super::decoder::{Decoder, Types};
 use super::encoder::config::EncoderConfig;
@@ -41,6 +42,8 @@ pub struct LoadOptions {
     pub max_contexts: Option<usize>,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
+    /// Limits of adapters, for which the memory leaves space.
+    pub adapters: AdapterLimits,
     /// Sizes of a draft model, for which the cache and the memory leave space.
     pub beside: Option<ModelSizes>,
 }
@@ -153,7 +156,8 @@ pub(super) fn load_files(
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => {
-            let all = weights + options.beside.map_or(0, |beside| beside.weights);
+            let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
+            let all = weights + adapters + options.beside.map_or(0, |beside| beside.weights);
             let free = options.memory_bytes.map_or_else(|| free_bytes(device), |bytes| Ok(Some(bytes)))?;
             free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
         }
@@ -174,7 +178,7 @@ pub(super) fn load_files(
     let mut weights = weights.with_names(config.names).with_part(&part);
     let decoder = Decoder::load(config, &mut weights, blocks, types, device)
         .with_context(|| format!("cannot load {path}"))?;
-    let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only);
+    let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only).with_adapters(options.adapters);
     let hidden = decoder.config().hidden;
     let decoder = match (score, modules) {
         (Some(score), _) => {

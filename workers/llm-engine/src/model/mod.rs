@@ -20,6 +20,7 @@
 //! | `ranks` | a decoder that is divided among several devices |
 //! | `loading` | loading of decoders and encoders |
 //! | `drafted` | models with a draft model |
+//! | `adapter/` | low-rank adapters (LoRA), which each request chooses |
 //! | `graphs` | graphs of decoding steps |
 //! | `packed` | steps of whole prompts outside of the cache |
 //! | `sentence` | modules of embedding models and rerankers: pooling, linear layers, normalization, scores |
@@ -30,6 +31,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
 
+pub mod adapter;
 pub mod attention;
 pub mod cache;
 pub mod config;

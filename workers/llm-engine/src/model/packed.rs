@@ -26,6 +26,7 @@ pub fn packed_step(prompts: &[Vec<u32>], vocabulary: usize, context: usize) -> R
             context: rows,
             blocks: Vec::new(),
             logits: 0,
+            adapter: None,
         });
     }
     step.slots = (0..step.tokens.len() as u32).collect();

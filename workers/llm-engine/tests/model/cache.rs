@@ -40,7 +40,7 @@ fn long_prompts_are_written() {
 #[test]
 fn invalid_steps_are_rejected() {
     let (mut runner, _) = runner(&[4]);
-    let sequence = SequenceStep { rows: 0..2, context: 2, blocks: vec![3], logits: 1 };
+    let sequence = SequenceStep { rows: 0..2, context: 2, blocks: vec![3], logits: 1, adapter: None };
     let good = Step {
         tokens: vec![1, 2],
         positions: vec![0, 1],

@@ -7,6 +7,7 @@ use candle_core::{Device, Tensor};
 use llm_engine::model::{LoadOptions, load_decoder};
 use serde_json::json;
 
+use super::adapters::{self, ALL, Kind};
 use super::configs::{Case, named};
 use super::steps::{Runner, device};
 use super::{gguf, reference};
@@ -73,14 +74,25 @@ impl Model {
     /// Loads the model on a stream of its own, and returns the launches of steps, each of which computes so many rows of
     /// each of its sequences, after three tokens.
     fn launches(&self, arch: Option<&str>, steps: &[&[usize]]) -> Vec<usize> {
+        self.launches_with(arch, steps, None)
+    }
+
+    /// Like [`Self::launches`], with an adapter for all texts.
+    fn launches_with(&self, arch: Option<&str>, steps: &[&[usize]], adapter: Option<Kind>) -> Vec<usize> {
         let folder = tempfile::tempdir().unwrap();
         let path = self.write(folder.path(), arch);
         device();
         let device = Device::new_rocm_with_stream(0).unwrap();
         let options = LoadOptions { cache_bytes: Some(1 << 20), ..LoadOptions::default() };
         let model = load_decoder(&path, &device, options, &mut |_| ()).unwrap();
+        let adapter = adapter.map(|kind| {
+            let folder = tempfile::tempdir().unwrap();
+            adapters::write(folder.path(), &kind.config(), &kind.tensors(&self.weights).0);
+            adapters::read(folder.path(), &model)
+        });
         let count = || device.as_rocm_device().unwrap().kernels_launched() as usize;
         let mut runner = Runner::new(model, &vec![120; steps.iter().map(|rows| rows.len()).sum()]);
+        runner.sequences.iter_mut().for_each(|sequence| sequence.adapter = adapter.clone());
         let mut first = 0;
         let launches = steps.iter().map(|rows| {
             let sequences = first..first + rows.len();
@@ -125,6 +137,20 @@ fn a_decoding_step_of_a_mixture_takes_few_launches() {
             println!("{name} {arch:?}: {per_layer} launches per layer");
             assert!(per_layer <= most, "{name} {arch:?}: {per_layer} launches per layer");
         }
+    }
+}
+
+/// Two products for each of four inputs are added, and the activation is computed after the sum. With blocks, the output of
+/// attention is converted, too.
+#[test]
+fn a_decoding_step_with_an_adapter_takes_few_launches() {
+    let kind = Kind { seed: 1, modules: ALL, alpha: 8.0, rslora: false };
+    let models = [2, 4].map(|layers| Model::new("llama", layers));
+    for (arch, most) in [(None, 15), (Some("llama"), 16)] {
+        let [two, four] = models.each_ref().map(|model| model.launches_with(arch, &[&[1]], Some(kind))[0]);
+        let per_layer = (four - two).div_ceil(2);
+        println!("{arch:?}: {per_layer} launches per layer");
+        assert!(per_layer <= most, "{arch:?}: {per_layer} launches per layer");
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! With the feature `rocm-emulator` and `CANDLE_ROCM_DRIVER=emulator`, it computes on the software GPU in
 //! f16.
+mod adapters;
 mod broken;
+mod broken_adapters;
 mod broken_quantization;
 mod cache;
 mod checkpoints;

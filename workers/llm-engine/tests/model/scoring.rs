@@ -29,7 +29,8 @@ fn the_last_rows_of_each_sequence_are_returned_and_scored() {
         step.slots.extend((0..length as u32).map(|position| first_block * BLOCK_SIZE as u32 + position));
         let blocks: Vec<u32> = (first_block..).take(length.div_ceil(BLOCK_SIZE)).collect();
         first_block += blocks.len() as u32;
-        step.sequences.push(SequenceStep { rows: first..first + length, context: length, blocks, logits });
+        let rows = first..first + length;
+        step.sequences.push(SequenceStep { rows, context: length, blocks, logits, adapter: None });
         wanted.extend((length - logits..length).map(|row| expected(&tokens[..=row])));
     }
     let logits = model.step(&step).unwrap();

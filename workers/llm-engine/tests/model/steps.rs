@@ -1,7 +1,9 @@
 //! Steps like an engine's: chunked prompts, decoding, several sequences, shared blocks.
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use llm_engine::model::adapter::Adapter;
 use llm_engine::model::decoder::Decoder;
 use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::step::{BLOCK_SIZE, SequenceStep, Step, StepModel};
@@ -55,11 +57,11 @@ pub fn load_on_cpu(path: &Path) -> Decoder {
 }
 
 /// Returns a function that computes the logits of a model on the CPU in f32, without a cache from earlier calls.
-pub fn reference_on_cpu(path: &Path) -> impl FnMut(&[u32]) -> Vec<f32> {
+pub fn reference_on_cpu(path: &Path) -> impl FnMut(&[u32]) -> Vec<f32> + use<> {
     let mut runner = Runner::new(load_on_cpu(path), &[40]);
     move |tokens| {
         let blocks = runner.sequences[0].blocks.clone();
-        runner.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks };
+        runner.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks, adapter: None };
         runner.step(&[(0, tokens.len(), true)]).remove(0)
     }
 }
@@ -79,13 +81,15 @@ pub struct Sequence {
     pub tokens: Vec<u32>,
     pub done: usize,
     pub blocks: Vec<u32>,
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 pub struct Runner<M = Decoder> {
     pub model: M,
     pub sequences: Vec<Sequence>,
     free: Vec<u32>,
-    errors: Vec<f32>,
+    /// Differences from the reference so far.
+    pub errors: Vec<f32>,
 }
 
 impl<M: StepModel> Runner<M> {
@@ -98,6 +102,7 @@ impl<M: StepModel> Runner<M> {
             tokens: (0..length).map(|_| token()).collect(),
             done: 0,
             blocks: vec![],
+            adapter: None,
         };
         let sequences = lengths.iter().map(sequence).collect();
         // Consecutive blocks of a sequence are not adjacent in the cache.
@@ -119,7 +124,7 @@ impl<M: StepModel> Runner<M> {
                 let block = self.block();
                 self.sequences[index].blocks.push(block);
             }
-            let Sequence { tokens, blocks, done } = &mut self.sequences[index];
+            let Sequence { tokens, blocks, done, adapter } = &mut self.sequences[index];
             for position in *done..*done + rows {
                 step.tokens.push(tokens[position]);
                 step.positions.push(position as u32);
@@ -133,6 +138,7 @@ impl<M: StepModel> Runner<M> {
                 context,
                 blocks: blocks.clone(),
                 logits: logits.into(),
+                adapter: adapter.clone(),
             });
         }
         let logits = self.model.step(&step).unwrap();

@@ -85,13 +85,14 @@ pub async fn create(
     Body((own, mut common, sampler, extensions)): Body<ChatBody>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
-    served.name.check(common.model.as_deref())?;
+    let model = served.requested(common.model.as_deref())?;
     let logprobs = logprobs(&own, extensions.n_probs)?;
     extensions.rename(&mut common)?;
     let ending = Ending::of(&own)?;
     let truncation = extensions.truncate_prompt_tokens;
     let vocabulary = served.engine.capacity().vocabulary;
-    let mut options = Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)?;
+    let options = Options::new(common, sampler, (vocabulary, &served.sampling), None, logprobs)?;
+    let mut options = options.for_model(model);
     extensions.apply(&mut options)?;
     served.check_count(options.choices, "n")?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?;
@@ -120,7 +121,7 @@ pub async fn create(
     let generation = generation.measuring(options.timings, prompt_tokens);
     let prompt_logprobs = options.request.prompt_logprobs;
     let writer = Writer { served: served.clone(), logprobs: logprobs.is_some(), prompt_logprobs };
-    let envelope = |object| Envelope::new(served, "chatcmpl-", object, &options, place);
+    let envelope = |object| Envelope::new("chatcmpl-", object, &options, place);
     if !options.stream {
         return Ok(Json(writer.whole(envelope("chat.completion"), options.choices, generation).await?)
             .into_response());

@@ -78,7 +78,7 @@ pub async fn create(
     Body((own, mut common, sampler, extensions)): Body<CompletionBody>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
-    served.name.check(common.model.as_deref())?;
+    let model = served.requested(common.model.as_deref())?;
     let n_probs = extensions.n_probs.filter(|count| *count > 0);
     let logprobs = own.logprobs.or(n_probs);
     let name = if own.logprobs.is_some() { "logprobs" } else { "n_probs" };
@@ -86,8 +86,8 @@ pub async fn create(
     extensions.rename(&mut common)?;
     let truncation = extensions.truncate_prompt_tokens;
     let vocabulary = served.engine.capacity().vocabulary;
-    let mut options =
-        Options::new(common, sampler, (vocabulary, &served.sampling), Some(MAX_TOKENS), logprobs)?;
+    let options = Options::new(common, sampler, (vocabulary, &served.sampling), Some(MAX_TOKENS), logprobs)?;
+    let mut options = options.for_model(model);
     extensions.apply(&mut options)?;
     let returned = options.choices;
     set_best_of(&mut options, own.best_of)?;
@@ -127,7 +127,7 @@ pub async fn create(
         choices: [options.choices, returned],
         texts: vec![Progress::default(); texts],
     };
-    let envelope = Envelope::new(served, "cmpl-", "text_completion", &options, place);
+    let envelope = Envelope::new("cmpl-", "text_completion", &options, place);
     if options.stream {
         let chunks = envelope.chunks(generation, move |piece| writer.choice(piece));
         return Ok(sse::response(chunks, &api.lifecycle, sse::Options::default()));

@@ -12,6 +12,7 @@ use super::output::Outputs;
 use super::request::{Biases, CommonFields, SamplerFields, Strings, TokenLimit, ToolChoice};
 use super::template_input::{Ending, TemplateInput};
 use super::turns::Turns;
+use crate::adapters::RequestedModel;
 use crate::served::ServedModel;
 
 fields! {
@@ -44,6 +45,8 @@ pub struct FieldNames {
 /// A conversation with its options.
 #[derive(Debug, Default)]
 pub struct Conversation {
+    /// Model of the request.
+    pub model: RequestedModel,
     /// Turns.
     pub turns: Turns,
     /// If true, the model continues the assistant's text at the end instead of a new turn.
@@ -109,8 +112,9 @@ impl Conversation {
         names: FieldNames,
     ) -> Result<Started, ApiError> {
         self.variables.extend(self.extensions.chat_template_kwargs.take().unwrap_or_default());
-        let mut options =
+        let options =
             options(self.max_tokens, self.stop, self.sampler, self.extensions, self.logprobs, served)?;
+        let mut options = options.for_model(self.model);
         let Tools { callable, schema: call, for_template } = messages::tools(self.tools, self.choice)?;
         let constrained = if call.is_some() { "tools" } else { names.schema };
         match (self.schema, call) {

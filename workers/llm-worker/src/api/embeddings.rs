@@ -43,7 +43,7 @@ struct Usage {
 /// Handles `POST /v1/embeddings`.
 pub async fn create(State(api): State<Api>, Body(body): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
-    served.name.check(body.model.as_deref())?;
+    served.check_no_adapter(body.model.as_deref())?;
     let base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,

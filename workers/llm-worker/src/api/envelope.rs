@@ -1,6 +1,4 @@
 //! Common envelope of responses and response chunks.
-use std::sync::Arc;
-
 use futures_util::stream::unfold;
 use serde::Serialize;
 use tokio_stream::Stream;
@@ -12,7 +10,6 @@ use super::generation::{ChoicePiece, Generation};
 use super::options::Options;
 use super::prompt_logprobs::PromptLogProbs;
 use super::timings::Timings;
-use crate::served::ServedModel;
 
 /// A response, or a chunk of a streamed response.
 #[derive(Serialize)]
@@ -45,7 +42,7 @@ impl<C> Answer<C> {
 
 /// Fields that all chunks of a response share.
 pub struct Envelope {
-    served: Arc<ServedModel>,
+    model: String,
     id: String,
     created: u64,
     object: &'static str,
@@ -55,16 +52,10 @@ pub struct Envelope {
 
 impl Envelope {
     /// Creates an envelope with a random id that starts with `prefix`. `object` is the type of the response.
-    pub fn new(
-        served: Arc<ServedModel>,
-        prefix: &str,
-        object: &'static str,
-        options: &Options,
-        place: WorkPermit,
-    ) -> Self {
+    pub fn new(prefix: &str, object: &'static str, options: &Options, place: WorkPermit) -> Self {
         let id = format!("{prefix}{}", Uuid::new_v4().simple());
         Self {
-            served,
+            model: options.model.name.clone(),
             id,
             created: unix_seconds(),
             object,
@@ -84,7 +75,7 @@ impl Envelope {
     }
 
     fn answer<C>(&self, choices: Vec<C>, usage: Option<Option<Usage>>) -> Answer<C> {
-        let (id, model) = (self.id.clone(), self.served.name.as_str().to_owned());
+        let (id, model) = (self.id.clone(), self.model.clone());
         let (timings, prompt_logprobs) = (None, None);
         Answer {
             id,

@@ -25,6 +25,7 @@
 //! | `template_variables` | variables of the chat template |
 //! | `prompts` | tokenization of prompts |
 //! | `tokenizing` | bounds of tokenization |
+//! | `lora` | loading and unloading of adapters, as in vLLM |
 //! | `generation` | concurrent streams of one request |
 //! | `parsers/` | tool calls and reasoning in generated text |
 //! | `tool_calls`, `call_ids` | tool calls in responses; their ids |
@@ -46,6 +47,7 @@ mod extensions;
 pub mod failure;
 mod generation;
 mod inputs;
+mod lora;
 mod messages;
 mod object;
 mod options;
@@ -98,6 +100,8 @@ pub fn router(api: Api) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
+        .route("/v1/load_lora_adapter", post(lora::load))
+        .route("/v1/unload_lora_adapter", post(lora::unload))
         .route("/props", get(props::get))
         .with_state(api)
 }

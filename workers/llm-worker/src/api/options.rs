@@ -9,6 +9,7 @@ use super::parsers::{Parser, ParserOptions, Tool};
 use super::request::{Biases, CommonFields, SamplerFields, TokenLimit};
 use super::template_input::Prompt;
 use super::{constraints, failure};
+use crate::adapters::RequestedModel;
 use crate::served::ServedModel;
 
 /// Maximum number of stop strings, all of which are searched for after each token.
@@ -36,6 +37,8 @@ pub struct Options {
     pub constraint_field: &'static str,
     /// If true, responses contain times.
     pub timings: bool,
+    /// Model of the request.
+    pub model: RequestedModel,
     /// Word that separates the cached prefixes of its requests from those of other requests.
     cache_salt: Option<String>,
     /// Number of texts per prompt.
@@ -99,7 +102,15 @@ impl Options {
             return Err(ApiError::field("cache_salt", format!("must have 1 to {MAX_SALT_BYTES} bytes")));
         }
         let constraint_field = "response_format";
-        Ok(Options { request, constraint_field, timings: false, cache_salt, choices, stream, stream_usage })
+        let model = RequestedModel::default();
+        let timings = false;
+        Ok(Options { request, constraint_field, timings, model, cache_salt, choices, stream, stream_usage })
+    }
+
+    /// Sets the model.
+    pub fn for_model(mut self, model: RequestedModel) -> Options {
+        self.request.adapter = model.adapter.clone();
+        Options { model, ..self }
     }
 
     /// Constrains the texts to a JSON schema.

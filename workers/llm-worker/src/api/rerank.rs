@@ -139,7 +139,7 @@ struct Score {
 /// Handles `POST /v1/rerank`.
 pub async fn rerank(State(api): State<Api>, Body(body): Body<RerankBody>) -> Result<Json<Ranking>, ApiError> {
     let served = api.served()?;
-    served.name.check(body.model.as_deref())?;
+    served.check_no_adapter(body.model.as_deref())?;
     let query = required(body.query, "query")?.into_text();
     let documents: Vec<String> =
         required(body.documents, "documents")?.into_iter().map(Document::into_text).collect();
@@ -169,7 +169,7 @@ pub async fn rerank(State(api): State<Api>, Body(body): Body<RerankBody>) -> Res
 /// Handles `POST /v1/score`.
 pub async fn score(State(api): State<Api>, Body(body): Body<ScoreBody>) -> Result<Json<ScoreList>, ApiError> {
     let served = api.served()?;
-    served.name.check(body.model.as_deref())?;
+    served.check_no_adapter(body.model.as_deref())?;
     let pairs = Pairs {
         queries: required(body.text_1, "text_1")?.into_texts(),
         documents: required(body.text_2, "text_2")?.into_texts(),

@@ -64,7 +64,7 @@ pub async fn tokenize(
     Body(body): Body<TokenizeBody>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    served.name.check(body.model.as_deref())?;
+    served.requested(body.model.as_deref())?;
     let (pieces, strings) = (body.with_pieces == Some(true), body.return_token_strs == Some(true));
     let source = Source::of(body)?;
     tokenizing::run(&served, source.bytes(), move |served| {
@@ -145,7 +145,7 @@ pub async fn detokenize(
     Body(body): Body<DetokenizeBody>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    served.name.check(body.model.as_deref())?;
+    served.requested(body.model.as_deref())?;
     let tokens = required(body.tokens, "tokens")?;
     let vocabulary = served.engine.capacity().vocabulary;
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
@@ -175,7 +175,7 @@ pub async fn apply_template(
     Body((own, common, ..)): Body<ChatBody>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    served.name.check(common.model.as_deref())?;
+    served.requested(common.model.as_deref())?;
     let ending = Ending::of(&own)?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;

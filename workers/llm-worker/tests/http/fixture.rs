@@ -8,10 +8,12 @@ use axum::Router;
 use candle_core::{Device, Result, Tensor};
 use clap::Parser;
 use llm_engine::engine::{Engine, IdleUnload, ModelSource, Options};
+use llm_engine::model::adapter::{AdapterLimits, AdapterTargets};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel, Tasks};
 use llm_engine::text::TextCodec;
+use llm_worker::adapters::Adapters;
 use llm_worker::arguments::Arguments;
 use llm_worker::served::{Api, ServedModel};
 use llm_worker::{identity, routes};
@@ -60,6 +62,10 @@ struct Gated {
 }
 
 impl StepModel for Gated {
+    fn adapter_targets(&self) -> Option<&AdapterTargets> {
+        self.model.adapter_targets()
+    }
+
     fn capacity(&self) -> Capacity {
         self.model.capacity()
     }
@@ -145,7 +151,8 @@ pub fn worker_at(path: &Path) -> Worker {
 }
 
 fn load_at(path: &Path) -> (Box<dyn StepModel>, TextCodec) {
-    let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
+    let adapters = AdapterLimits { count: 2, rank: 4 };
+    let limits = LoadOptions { cache_bytes: Some(4 << 20), adapters, ..LoadOptions::default() };
     let Loaded { model, text, .. } = load(path, &Device::Cpu, limits, &mut |_| ()).unwrap();
     (model, text)
 }
@@ -162,8 +169,8 @@ pub fn serve(
     serve_unloading(model, text, folder, (options, None), more, sampling)
 }
 
-/// Creates a worker whose model is unloaded as soon as it is idle, and the events of its source.
-pub fn worker_unloading() -> (Worker, Receiver<&'static str>) {
+/// Creates a worker with additional arguments whose model is unloaded as soon as it is idle, and the events of its source.
+pub fn worker_unloading(more: &[&str]) -> (Worker, Receiver<&'static str>) {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     let (model, text) = load_at(folder.path());
@@ -171,7 +178,7 @@ pub fn worker_unloading() -> (Worker, Receiver<&'static str>) {
     let source = Box::new(Source { path: folder.path().to_owned(), events });
     let idle = Some(IdleUnload { after: Duration::ZERO, source });
     let options = (Options::default(), idle);
-    (serve_unloading(model, text, Some(folder), options, &[], Sampling::default()), received)
+    (serve_unloading(model, text, Some(folder), options, more, Sampling::default()), received)
 }
 
 /// Loads a model again, and reports when its memory is released.
@@ -218,7 +225,10 @@ fn serve_unloading(
         ([], false) => ModelName::new(MODEL, vec!["org/tiny".into()]),
         _ => identity::names(&arguments, MODEL.into(), path),
     };
+    let updates = arguments.allow_runtime_lora_updating;
+    let adapters = Adapters::load(&engine, &name, arguments.adapters(), updates).unwrap();
     let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
+    let served = served.with_adapters(adapters);
     let formats = arguments.formats(served.formats);
     let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
     let served = api.serve(served.with_sampling(sampling).with_formats(formats)).clone();

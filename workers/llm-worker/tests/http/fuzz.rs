@@ -114,6 +114,11 @@ fn seeds() -> Vec<Seed> {
             "/v1/messages/count_tokens",
             json!({"messages": [{"role": "user", "content": "hi"}], "system": "x"}),
         ),
+        (
+            "/v1/load_lora_adapter",
+            json!({"lora_name": "sql", "lora_path": "/adapters/sql", "load_inplace": false}),
+        ),
+        ("/v1/unload_lora_adapter", json!({"lora_name": "sql", "lora_int_id": 1})),
         ("/tokenize", json!({"content": "hi", "add_special": true, "with_pieces": true})),
         ("/tokenize", json!({"messages": [{"role": "user", "content": "hi"}], "return_token_strs": true})),
         ("/detokenize", json!({"tokens": [1, 2, 3]})),

@@ -152,7 +152,7 @@ fn clients_have_no_limit_unless_it_is_set() {
 
 #[tokio::test]
 async fn a_worker_whose_model_is_unloaded_stays_ready_and_loads_it_for_a_request() {
-    let (worker, events) = worker_unloading();
+    let (worker, events) = worker_unloading(&[]);
     for _ in 0..2 {
         assert_eq!(events.recv().unwrap(), "released");
         for path in ["/health", "/ready"] {

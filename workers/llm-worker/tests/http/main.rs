@@ -1,4 +1,5 @@
 //! HTTP tests of the whole API, over a tiny random Llama on the CPU.
+mod adapters;
 mod agents;
 mod answers;
 mod anthropic;

@@ -67,7 +67,8 @@ impl Decoder {
         let zeros = || Tensor::zeros(shape, self.cache.dtype(), &self.device);
         let uncached = Some([zeros()?, zeros()?]);
         let wanted = is_partial.then_some(wanted);
-        let shared = StepContext { positions, slots, plan, uncached, wanted };
+        let (adapters, wanted_adapters) = Default::default();
+        let shared = StepContext { positions, slots, plan, uncached, wanted, adapters, wanted_adapters };
         Ok(EmbeddingWork { shared, stream: self.embedded(&tokens)?, layers: 0, lengths })
     }
 

@@ -37,8 +37,9 @@ pub async fn create(
     let served = api.served()?;
     let stream = body.0.stream.unwrap_or(false);
     let conversation = request::validated(body, &served, true)?;
+    let model = conversation.model.name.clone();
     let started = conversation.start(&served, &client, NAMES).await?;
-    let writer = Writer::new(served.name.as_str(), started.prompt_tokens);
+    let writer = Writer::new(&model, started.prompt_tokens);
     if stream {
         return Ok(output::streamed(writer, started.outputs, started.permit, &api.lifecycle, error_body));
     }

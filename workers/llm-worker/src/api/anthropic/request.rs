@@ -105,7 +105,7 @@ pub fn validated(
     served: &ServedModel,
     generates: bool,
 ) -> Result<Conversation, ApiError> {
-    served.name.check(own.model.as_deref())?;
+    let model = served.requested(own.model.as_deref())?;
     if generates {
         required(own.max_tokens, "max_tokens")?;
     }
@@ -138,6 +138,7 @@ pub fn validated(
     let turns = content::turns(own.system.as_ref(), &required(own.messages, "messages")?)?;
     let tools = tools::for_chat(&own.tools.unwrap_or_default(), own.tool_choice.as_ref())?;
     Ok(Conversation {
+        model,
         turns,
         continues: true,
         tools: tools.functions,

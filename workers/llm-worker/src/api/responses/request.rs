@@ -153,7 +153,7 @@ pub fn validated(
     (own, sampler, extensions): ResponsesBody,
     served: &ServedModel,
 ) -> Result<Request, ApiError> {
-    served.name.check(own.model.as_deref())?;
+    let model = served.requested(own.model.as_deref())?;
     let stream = own.stream.unwrap_or(false);
     if !stream && own.stream_options.is_some() {
         return Err(ApiError::field("stream_options", "requires `stream: true`"));
@@ -180,6 +180,7 @@ pub fn validated(
     let given = own.tools.unwrap_or_default();
     let tools = tools::for_chat(&given, own.tool_choice.as_ref())?;
     let conversation = Conversation {
+        model,
         turns,
         tools: tools.functions,
         choice: tools.choice,
@@ -205,7 +206,7 @@ pub fn validated(
         "max_output_tokens": own.max_output_tokens,
         "max_tool_calls": null,
         "metadata": own.metadata.unwrap_or_default(),
-        "model": served.name.as_str(),
+        "model": conversation.model.name,
         "output": [],
         "parallel_tool_calls": own.parallel_tool_calls.unwrap_or(true),
         "previous_response_id": null,

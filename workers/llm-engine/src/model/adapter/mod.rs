@@ -1,0 +1,20 @@
+//! Low-rank adapters (LoRA) of a decoder, which each request chooses.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `weights` | matrices of a loaded adapter |
+//! | `targets` | projections of a decoder that adapters may change, and the limits of adapters |
+//! | `peft` | reading of PEFT's files |
+//! | `rows` | rows of a step by adapter, and the products with its matrices |
+//! | `feed_forward` | feed-forward layers of rows with adapters |
+mod feed_forward;
+mod peft;
+mod rows;
+mod targets;
+mod weights;
+
+pub use feed_forward::inner;
+pub use peft::read;
+pub use rows::{AdapterRows, Deltas};
+pub use targets::{AdapterLimits, AdapterTargets};
+pub use weights::{Adapter, AdapterFiles, Target};

@@ -1,0 +1,119 @@
+//! Matrices of a loaded adapter.
+use std::fmt;
+
+use candle_core::{DType, Device, Result, Tensor};
+use sha2::{Digest, Sha256};
+
+use crate::model::layers::{Linear, Matrix};
+
+/// Projections of a layer that have a common input. Their outputs are concatenated in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Queries, keys and values.
+    QueryKeyValue,
+    /// Output of attention.
+    Output,
+    /// Gate and up, or up only.
+    GateUp,
+    /// Output of the feed-forward layer.
+    Down,
+}
+
+/// Number of [`Target`]s.
+pub(super) const TARGETS: usize = 4;
+
+/// Two matrices whose product is added to a weight.
+#[derive(Clone, Debug)]
+pub(super) struct LowRank {
+    /// Matrix A (rank, in), or those of several projections, concatenated.
+    pub(super) down: Tensor,
+    /// Matrix B (out, rank), multiplied by the adapter's scale. With several projections, their blocks are on the diagonal.
+    pub(super) up: Tensor,
+}
+
+/// [`LowRank`] on the model's device.
+#[derive(Clone, Debug)]
+pub(super) struct LowRankProduct {
+    pub(super) down: Linear,
+    pub(super) up: Linear,
+}
+
+/// Matrices of an adapter on the CPU.
+pub struct AdapterFiles {
+    pub(super) digest: [u8; 32],
+    pub(super) dtype: DType,
+    pub(super) layers: Vec<[Option<LowRank>; TARGETS]>,
+}
+
+/// A loaded adapter. Adapters with the same files are equal.
+pub struct Adapter {
+    digest: [u8; 32],
+    /// Data type of the matrices.
+    pub(super) dtype: DType,
+    layers: Vec<[Option<LowRankProduct>; TARGETS]>,
+    bytes: usize,
+}
+
+impl AdapterFiles {
+    /// Copies the matrices to a device.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails or its memory runs out.
+    pub fn upload(self, device: &Device) -> Result<Adapter> {
+        let mut bytes = 0;
+        let mut product = |low_rank: LowRank| -> Result<LowRankProduct> {
+            let mut linear = |matrix: Tensor| -> Result<Linear> {
+                bytes += matrix.elem_count() * matrix.dtype().size_in_bytes();
+                let matrix = matrix.to_device(device)?;
+                let dtype = matrix.dtype();
+                Ok(Linear::new(Matrix::Float(matrix), None, dtype))
+            };
+            Ok(LowRankProduct { down: linear(low_rank.down)?, up: linear(low_rank.up)? })
+        };
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for layer in self.layers {
+            let mut products = [const { None }; TARGETS];
+            for (place, low_rank) in products.iter_mut().zip(layer) {
+                *place = low_rank.map(&mut product).transpose()?;
+            }
+            layers.push(products);
+        }
+        Ok(Adapter { digest: self.digest, dtype: self.dtype, layers, bytes })
+    }
+}
+
+impl Adapter {
+    /// Returns the matrices of a layer's projections, if the adapter changes them.
+    pub(super) fn product(&self, layer: usize, target: Target) -> Option<&LowRankProduct> {
+        self.layers.get(layer)?[target as usize].as_ref()
+    }
+
+    /// Returns true if it was loaded from these files.
+    pub fn is_of(&self, files: &AdapterFiles) -> bool {
+        self.digest == files.digest
+    }
+
+    /// Returns the size of the matrices in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of the group of requests that may share cached prefixes, from the group that the request without
+    /// the adapter would have. It is the same in all processes.
+    pub fn cache_salt(&self, salt: u128) -> u128 {
+        let hash = Sha256::new().chain_update(salt.to_be_bytes()).chain_update(self.digest).finalize();
+        hash.iter().take(size_of::<u128>()).fold(0, |bits, &byte| bits << 8 | u128::from(byte))
+    }
+}
+
+impl PartialEq for Adapter {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adapter").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
