@@ -91,23 +91,25 @@ fields! {
 }
 
 impl AlwaysOnScripts {
-    /// Returns the units of the extension for ControlNet.
-    pub fn units(self) -> impl Iterator<Item = Unit> {
-        let scripts = [self.controlnet, self.controlnet_title].into_iter().flatten();
-        scripts.flat_map(|script| script.0.args.unwrap_or_default()).map(|unit| unit.0)
+    /// Returns the units of the extension for ControlNet that are enabled, with their paths in the body.
+    pub fn units(self) -> impl Iterator<Item = (String, Unit)> {
+        let scripts = [("controlnet", self.controlnet), ("ControlNet", self.controlnet_title)];
+        let units = scripts.into_iter().flat_map(|(name, script)| {
+            let args = script.and_then(|script| script.0.args).unwrap_or_default().into_iter().enumerate();
+            args.map(move |(i, unit)| (format!("alwayson_scripts.{name}.args[{i}]"), unit.0))
+        });
+        units.filter(|(_, unit)| unit.enabled != Some(false))
     }
 }
 
 impl Unit {
-    /// Returns the ControlNet of a request. `index` is the position of the unit, and `input` the image that is used if the
-    /// unit has none.
+    /// Returns the ControlNet of a request. `path` is the path of the unit in the body, and `input` the image that is used
+    /// if the unit has none.
     ///
     /// # Errors
     /// 400 that names the field, for a missing model or image, or a setting that is not supported.
-    pub fn request(self, index: usize, input: Option<&String>) -> Result<ControlNetRequest, ApiError> {
-        let field = |name: &str, why: &str| {
-            ApiError::field(format!("alwayson_scripts.controlnet.args[{index}].{name}"), why)
-        };
+    pub fn request(self, path: &str, input: Option<&String>) -> Result<ControlNetRequest, ApiError> {
+        let field = |name: &str, why: &str| ApiError::field(format!("{path}.{name}"), why);
         let unsupported = |name: &str, why: String| field(name, &why).with_code("unsupported_parameter");
         if let Some(module) = self.module.filter(|name| !["", "none"].contains(&name.to_lowercase().as_str()))
         {

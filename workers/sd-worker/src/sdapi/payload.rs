@@ -178,8 +178,8 @@ impl Payload {
         let sampler = self.sampler()?;
         let scripts = self.alwayson_scripts.take().unwrap_or_default().0;
         let input = self.init_images.as_deref().filter(|_| is_edit).and_then(|images| images.first());
-        let controlnets = scripts.units().enumerate().filter(|(_, unit)| unit.enabled != Some(false));
-        let controlnets = controlnets.map(|(i, unit)| unit.request(i, input)).collect::<Result<_, _>>()?;
+        let controlnets = scripts.units().map(|(path, unit)| unit.request(&path, input));
+        let controlnets = controlnets.collect::<Result<_, _>>()?;
         Ok(Parameters {
             prompt: Some(self.prompt.clone().unwrap_or_default()),
             negative_prompt: self.negative_prompt.clone(),

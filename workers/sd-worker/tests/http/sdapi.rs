@@ -117,7 +117,6 @@ async fn invalid_requests_name_their_field() {
         ("txt2img", payload(json!({"enable_hr": true})), "enable_hr"),
         ("txt2img", payload(json!({"tiling": true})), "tiling"),
         ("txt2img", payload(json!({"styles": ["x"]})), "styles"),
-        ("txt2img", payload(json!({"alwayson_scripts": {"ControlNet": {}}})), "alwayson_scripts"),
         ("txt2img", payload(json!({"override_settings": {"eta": 1}})), "override_settings.eta"),
         ("txt2img", payload(json!({"init_images": [base64(&png(8, 8))]})), "init_images"),
         ("txt2img", payload(json!({"guidance": 3})), "guidance"),
