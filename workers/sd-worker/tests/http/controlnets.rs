@@ -14,7 +14,7 @@ const GENERATIONS: &str = "/v1/images/generations";
 const FIELD: &str = "controlnets";
 
 /// Writes a ControlNet for the tiny model, of the weights of its UNet and others that are not zero.
-fn write(folder: &Path) {
+pub fn write(folder: &Path) {
     let unet = tempfile::tempdir().unwrap();
     crate::tiny_model::write(unet.path(), Kind::Plain).unwrap();
     let file = "diffusion_pytorch_model.safetensors";
