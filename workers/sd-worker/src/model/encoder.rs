@@ -39,7 +39,7 @@ impl Features {
     ///
     /// # Errors
     /// Shapes or dtypes differ, or the device fails.
-    pub fn add(self, other: &Self) -> Result<Self> {
+    pub fn plus(self, other: &Self) -> Result<Self> {
         if self.skips.len() != other.skips.len() {
             candle_core::bail!("{} skip connections, expected {}", other.skips.len(), self.skips.len())
         }

@@ -99,7 +99,7 @@ impl UNet {
         let time = self.encoder.time(timesteps, added, latents.device())?;
         let mut features = self.encoder.forward(latents, None, &time, text)?;
         if let Some(residuals) = residuals {
-            features = features.add(residuals)?;
+            features = features.plus(residuals)?;
         }
         let Features { mut skips, mid: mut x } = features;
         for level in &self.up {

@@ -120,7 +120,7 @@ pub(super) fn residuals(
         let inputs = ControlInputs { text, added: added.as_ref(), hint: &loaded.hint };
         let own = loaded.network.forward(latents, &[timestep], inputs, loaded.control.weight)?;
         total = Some(match total {
-            Some(total) => total.add(&own)?,
+            Some(total) => total.plus(&own)?,
             None => own,
         });
     }
