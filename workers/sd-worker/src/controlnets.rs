@@ -10,6 +10,9 @@ use crate::picture::{Fit, Limits, Picture};
 use crate::pipeline::Control;
 use crate::safetensors_folder;
 
+/// Maximum number of characters of a model's name in an error.
+const MAX_NAME_CHARS: usize = 64;
+
 /// A ControlNet in a request.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,11 +100,9 @@ impl ControlNetFolder {
                 return invalid(index, "model", format!("{}: {why}", path.display()));
             }
             let known: Vec<&str> = models.keys().take(20).map(String::as_str).collect();
-            invalid(
-                index,
-                "model",
-                format!("is not in the folder of ControlNets, which has: {}", known.join(", ")),
-            )
+            let (known, model) = (known.join(", "), model.chars().take(MAX_NAME_CHARS).collect::<String>());
+            let why = format!("is {model:?}, which is not in the folder of ControlNets; it has: {known}");
+            invalid(index, "model", why)
         };
         requests.into_iter().enumerate().map(choose).collect()
     }

@@ -231,6 +231,14 @@ fn the_software_gpu_agrees_and_plans_its_memory() -> Outcome {
     let controlled = Request { steps: 2, ..controlled };
     let most = levels(&generate(&on_gpu, &controlled)?, &generate(&on_cpu, &controlled)?);
     assert!(most <= 1, "{most} levels away from the CPU");
+    let half = Pipeline::new(Model::load(model_folder.path(), &device, LoadOptions::default(), |_| ())?);
+    // Guidance would amplify the rounding.
+    let plain = Request { guidance: 1.0, ..controlled.clone() };
+    let (half, exact) = (generate(&half, &plain)?, generate(&on_cpu, &plain)?);
+    let total: u64 = half.rgb().iter().zip(exact.rgb()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+    let mean = total as f64 / half.rgb().len() as f64;
+    println!("f16: {mean} levels");
+    assert!(mean <= 0.25, "{mean} levels away in f16 on average");
     // Weights that do not fit into the free memory are not loaded.
     generate(&on_gpu, &Request { steps: 1, ..request(&on_gpu, Vec::new()) })?;
     let rocm = device.as_rocm_device()?;

@@ -127,8 +127,8 @@ async fn invalid_controlnets_name_their_field() {
         (json!([{"image": hint()}]), "controlnets[0].model", "missing field"),
         (json!([{"model": "edges"}]), "controlnets[0].image", "missing field"),
         (with_one(json!({"scale": 1})), "controlnets[1].scale", ""),
-        (with_one(json!({"model": "canny"})), "controlnets[1].model", "which has: edges, lines, sketch"),
-        (with_one(json!({"model": "../edges"})), "controlnets[1].model", "which has: edges"),
+        (with_one(json!({"model": "canny"})), "controlnets[1].model", "it has: edges, lines, sketch"),
+        (with_one(json!({"model": "../edges"})), "controlnets[1].model", "it has: edges"),
         (with_one(json!({"model": "depth"})), "controlnets[1].model", "depth.pth: is a pickled PyTorch file"),
         (with_one(json!({"weight": 11})), "controlnets[1].weight", "is 11, but must be -10 to 10"),
         (with_one(json!({"weight": 1e300})), "controlnets[1].weight", "must be -10 to 10"),
@@ -262,7 +262,7 @@ async fn invalid_units_name_their_field() {
         (json!({"mask": hint()}), at("mask"), "not supported"),
         (json!({"weight": "much"}), at("weight"), ""),
         (json!({"guidance_start": 1.0}), "controlnets[0].start".into(), "must be below"),
-        (json!({"model": "canny"}), "controlnets[0].model".into(), "which has: edges"),
+        (json!({"model": "canny"}), "controlnets[0].model".into(), "it has: edges"),
         (json!({"image": "?"}), "controlnets[0].image".into(), "neither base64"),
     ] {
         let answer = worker.post("/sdapi/v1/txt2img", &payload(json!([unit(change)]), json!({}))).await;
