@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use model_thread::error_summary;
 
 use super::super::json_file::json;
 use super::super::required::required;
@@ -52,7 +53,7 @@ impl ControlNetFiles {
         let other = |what: String| invalid(format!("{} {what}", path.display()));
         config.check_fits(&network.unet, network.channels, network.factor).map_err(&other)?;
         let required = required(|vb| ControlNet::new(&vb, &config).map(drop));
-        let required = required.map_err(|error| other(error.to_string()))?;
+        let required = required.map_err(|error| other(error_summary(&error)))?;
         weights.check(&required).map_err(invalid)?;
         let elements = required.iter().map(|(_, shape)| shape.elem_count()).sum();
         Ok(Self { config, weights, elements })
