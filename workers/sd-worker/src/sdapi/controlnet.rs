@@ -19,6 +19,9 @@ const RESIZE_MODES: [(&str, Fit); 3] =
 /// Names of the balance between prompt and ControlNet that has no further effect.
 const BALANCED: [&str; 2] = ["balanced", "0"];
 
+/// Maximum number of characters of client input in an error.
+const MAX_ECHOED_CHARS: usize = 64;
+
 const ANY: &[&str] = &["*"];
 const OFF: &[&str] = &["false"];
 
@@ -110,16 +113,19 @@ impl Unit {
     /// 400 that names the field, for a missing model or image, or a setting that is not supported.
     pub fn request(self, path: &str, input: Option<&String>) -> Result<ControlNetRequest, ApiError> {
         let field = |name: &str, why: &str| ApiError::field(format!("{path}.{name}"), why);
-        let unsupported = |name: &str, why: String| field(name, &why).with_code("unsupported_parameter");
+        let unsupported = |name: &str, value: &str, remedy: &str| {
+            let value: String = value.chars().take(MAX_ECHOED_CHARS).collect();
+            let why = format!("{value:?} is not supported; {remedy}");
+            field(name, &why).with_code("unsupported_parameter")
+        };
         if let Some(module) = self.module.filter(|name| !["", "none"].contains(&name.to_lowercase().as_str()))
         {
-            let why =
-                "is not supported; send the prepared image, such as edges or depth, with the module \"none\"";
-            return Err(unsupported("module", format!("{module:?} {why}")));
+            let remedy = "send the prepared image, such as edges or depth, with the module \"none\"";
+            return Err(unsupported("module", &module, remedy));
         }
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_lowercase);
         if let Some(mode) = self.control_mode.map(text).filter(|mode| !BALANCED.contains(&mode.as_str())) {
-            return Err(unsupported("control_mode", format!("{mode:?} is not supported; use \"Balanced\"")));
+            return Err(unsupported("control_mode", &mode, "use \"Balanced\""));
         }
         let fit = match self.resize_mode.map(text) {
             None => Fit::Crop,
@@ -134,7 +140,8 @@ impl Unit {
         };
         let model = self.model.filter(|name| !["", "None"].contains(&name.as_str()));
         let model = model.ok_or_else(|| field("model", "is missing"))?;
-        let image = self.image.or(self.input_image).filter(|image| !image.is_empty()).or(input.cloned());
+        let own = [self.image, self.input_image].into_iter().flatten().find(|image| !image.is_empty());
+        let image = own.or_else(|| input.cloned());
         Ok(ControlNetRequest {
             model: without_hash(&model).to_owned(),
             image: image.ok_or_else(|| field("image", "is missing"))?,

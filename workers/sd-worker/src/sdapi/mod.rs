@@ -36,6 +36,8 @@ use running::Running;
 
 /// Keyword of the description in PNG files.
 const KEYWORD: &str = "parameters";
+/// Extensions that requests may use.
+const SCRIPTS: [&str; 1] = ["controlnet"];
 /// Names of ControlNets in descriptions.
 const CONTROL_NAMES: [&str; Control::MAX_COUNT] =
     ["ControlNet 0", "ControlNet 1", "ControlNet 2", "ControlNet 3"];
@@ -90,7 +92,7 @@ pub fn router(api: Api) -> Router {
         .route("/interrupt", interrupt())
         .route("/skip", interrupt())
         .route("/png-info", post(png_info))
-        .route("/scripts", get(async || Json(json!({"txt2img": [], "img2img": []}))))
+        .route("/scripts", get(async || Json(json!({"txt2img": SCRIPTS, "img2img": SCRIPTS}))))
         .route("/sd-vae", empty())
         .route("/upscalers", empty())
         .with_state(state);

@@ -209,7 +209,7 @@ async fn units_of_the_extension_equal_the_field() {
     let cropped =
         json!([{"model": "edges", "image": wide, "fit": "crop", "weight": 0.5, "start": 0.25, "end": 0.75}]);
     let cropped = job(json!({"scheduler": "ddim", FIELD: cropped})).await;
-    let minimal = json!({"model": "edges [d14c016b]", "input_image": hint()});
+    let minimal = json!({"model": "edges [d14c016b]", "image": "", "input_image": hint()});
     let numbers = unit(json!({"resize_mode": 1, "control_mode": 0, "image": wide, "weight": 0.5,
         "guidance_start": 0.25, "guidance_end": 0.75}));
     for (units, expected) in [

@@ -162,7 +162,7 @@ async fn lists_and_options_are_returned() {
     for path in ["sd-vae", "upscalers"] {
         assert_eq!(get(path).await, json!([]));
     }
-    assert_eq!(get("scripts").await["txt2img"], json!([]));
+    assert_eq!(get("scripts").await["txt2img"], json!(["controlnet"]));
     assert_eq!(get("options").await["CLIP_stop_at_last_layers"], 1);
     let options = json!({"sd_model_checkpoint": MODEL, "CLIP_stop_at_last_layers": 2});
     assert_eq!(worker.post("/sdapi/v1/options", &options).await.status, 200);
