@@ -99,8 +99,17 @@ pub(super) fn added(
     controls.iter().map(added).collect()
 }
 
+/// Embeddings of a batch.
+pub(super) struct ControlCondition<'a> {
+    pub text: &'a Tensor,
+    /// Result of [`added`].
+    pub added: &'a [Option<Tensor>],
+    /// Number of first rows of the batch that are for the negative prompt.
+    pub negative_rows: usize,
+}
+
 /// Returns the sum of the residuals of all ControlNets that have an effect in step `step` of `steps`, if there are any.
-/// `added` is the result of [`added`] for the rows of the batch.
+/// `condition` has the embeddings of the batch.
 ///
 /// # Errors
 /// The device fails.
@@ -109,15 +118,15 @@ pub(super) fn residuals(
     latents: &Tensor,
     timestep: f64,
     (step, steps): (usize, usize),
-    text: &Tensor,
-    added: &[Option<Tensor>],
+    condition: ControlCondition,
 ) -> Result<Option<Features>> {
+    let ControlCondition { text, added, negative_rows } = condition;
     let mut total: Option<Features> = None;
     for (loaded, added) in controls.iter().zip(added) {
         if !loaded.control.is_active(step, steps) {
             continue;
         }
-        let inputs = ControlInputs { text, added: added.as_ref(), hint: &loaded.hint };
+        let inputs = ControlInputs { text, added: added.as_ref(), hint: &loaded.hint, negative_rows };
         let own = loaded.network.forward(latents, &[timestep], inputs, loaded.control.weight)?;
         total = Some(match total {
             Some(total) => total.plus(&own)?,

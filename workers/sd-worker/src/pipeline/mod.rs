@@ -12,7 +12,7 @@ use crate::picture::{Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Check, Error, Result};
 pub use control::Control;
-use control::LoadedControl;
+use control::{ControlCondition, LoadedControl};
 pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
@@ -322,25 +322,24 @@ impl Pipeline {
             Some(inpaint) => Tensor::cat(&[&latents, &inpaint.to_dtype(self.model.dtype)?], 1)?,
             None => latents.clone(),
         };
-        let run = |copies: usize, condition: &Condition| -> Result<Tensor> {
+        let run = |copies: usize, negative_rows: usize, condition: &Condition| -> Result<Tensor> {
             let repeated = |x: &Tensor| if copies == 1 { Ok(x.clone()) } else { Tensor::cat(&[x, x], 0) };
             let Condition { context, added, control_added } = condition;
-            let controls = inputs.controls;
             let latents = repeated(&latents)?;
-            let residuals =
-                control::residuals(controls, &latents, timestep, position, context, control_added)?;
+            let control = ControlCondition { text: context, added: control_added, negative_rows };
+            let residuals = control::residuals(inputs.controls, &latents, timestep, position, control)?;
             let (input, added, residuals) = (repeated(&input)?, added.as_ref(), residuals.as_ref());
             let output =
                 self.model.unet.forward_controlled(&input, &[timestep], context, added, residuals)?;
             Ok(output.to_dtype(DType::F32)?)
         };
         let (guidance, without, with) = match (inputs.guidance, &inputs.conditions[..]) {
-            (None, [only, ..]) => return run(1, only),
+            (None, [only, ..]) => return run(1, 0, only),
             (Some(guidance), [both]) => {
-                let output = run(2, both)?;
+                let output = run(2, n, both)?;
                 (guidance, output.narrow(0, 0, n)?, output.narrow(0, n, n)?)
             }
-            (Some(guidance), [negative, prompt, ..]) => (guidance, run(1, negative)?, run(1, prompt)?),
+            (Some(guidance), [negative, prompt, ..]) => (guidance, run(1, n, negative)?, run(1, 0, prompt)?),
             (_, []) => return Err(Error::request("a request has no prompt")),
         };
         Ok((&without + ((with - &without)? * guidance)?)?)

@@ -117,6 +117,7 @@ def images(folder, data):
         ("v1_weak", "v1", ["v1"], plain, dict(image=hint, controlnet_conditioning_scale=0.4, guidance_scale=1.0)),
         ("v1_larger", "v1", ["v1"], plain, dict(image=picture["larger"])),
         ("v1_bgr", "v1", ["v1_bgr"], plain, dict(image=hint)),
+        ("v1_shuffle", "v1", ["v1_shuffle"], plain, dict(image=hint, controlnet_conditioning_scale=1.5)),
         ("v1_two", "v1", ["v1", "v1_other"], plain,
          dict(image=[hint, other], controlnet_conditioning_scale=[0.7, -0.5], control_guidance_start=[0.0, 0.25],
               control_guidance_end=[0.6, 1.0])),

@@ -25,10 +25,11 @@ const HINT_GAIN: f32 = 2.5;
 /// Names of models that `controlnets.py` uses.
 pub const MODELS: [(&str, Kind); 4] = [("v1", V1), ("v2", V2), ("xl", XL), ("inpaint", INPAINT)];
 /// Names of ControlNets, with the model that they are for, and their table of names.
-pub const CONTROLNETS: [(&str, Kind, &str); 6] = [
+pub const CONTROLNETS: [(&str, Kind, &str); 7] = [
     ("v1", V1, include_str!("data/v1.txt")),
     ("v1_other", V1, include_str!("data/v1.txt")),
     ("v1_bgr", V1, include_str!("data/v1.txt")),
+    ("v1_shuffle", V1, include_str!("data/v1.txt")),
     ("v2", V2, include_str!("data/v2.txt")),
     ("xl", XL, include_str!("data/xl.txt")),
     ("xl_small", XL, include_str!("data/xl_small.txt")),
@@ -53,8 +54,7 @@ pub fn original_names(controlnet: &str) -> Outcome<HashMap<&'static str, &'stati
 /// Returns weights of a ControlNet: norms near 1, biases near 0, others scaled by fan-in.
 pub fn weights(controlnet: &str) -> Outcome<Weights> {
     let (_, table, seed) = entry(controlnet)?;
-    // Both channel orders have the same weights.
-    let seed = if controlnet == "v1_bgr" { 0 } else { seed };
+    let seed = if ["v1_bgr", "v1_shuffle"].contains(&controlnet) { 0 } else { seed };
     let mut weights = Weights::new();
     for (i, line) in table.lines().enumerate() {
         let mut words = line.split(' ');
@@ -90,6 +90,9 @@ pub fn config(controlnet: &str) -> Outcome<Value> {
     }
     if controlnet == "v1_bgr" {
         config["controlnet_conditioning_channel_order"] = "bgr".into();
+    }
+    if controlnet == "v1_shuffle" {
+        config["global_pool_conditions"] = true.into();
     }
     Ok(config)
 }

@@ -76,6 +76,9 @@ fn images_of_versions_1_and_2_agree_with_diffusers() -> Outcome {
     let resized = picture("larger")?.resized((SIDE, SIDE), Fit::Stretch);
     compare(&pipeline, "v1_larger", &request(&pipeline, vec![control(&v1, resized)]))?;
     compare(&pipeline, "v1_bgr", &request(&pipeline, vec![control(&bgr, hint()?)]))?;
+    let shuffle = write(folder.path(), "v1_shuffle")?;
+    let stronger = Control { weight: 1.5, ..control(&shuffle, hint()?) };
+    compare(&pipeline, "v1_shuffle", &request(&pipeline, vec![stronger]))?;
     let two = vec![
         Control { weight: 0.7, end: 0.6, ..control(&v1, hint()?) },
         Control { weight: -0.5, start: 0.25, ..control(&other, picture("other")?) },
@@ -109,7 +112,7 @@ fn images_of_xl_agree_with_diffusers() -> Outcome {
 #[test]
 fn single_files_equal_folders() -> Outcome {
     let folder = tempfile::tempdir()?;
-    for (name, kind) in [("v1", V1), ("v2", V2), ("xl", XL), ("xl_small", XL)] {
+    for (name, kind) in [("v1", V1), ("v1_shuffle", V1), ("v2", V2), ("xl", XL), ("xl_small", XL)] {
         let own = weights(name)?;
         let in_folder = folder.path().join(name);
         write_folder(&in_folder, &config(name)?, &own)?;

@@ -77,7 +77,7 @@ fn other_files_are_refused_and_change_nothing() -> Outcome {
         ("_class_name", json!("T2IAdapter"), "describes T2IAdapter, but a ControlNetModel is required"),
         ("_class_name", json!("ControlNetUnionModel"), "describes ControlNetUnionModel"),
         ("_class_name", Value::Null, "describes no class"),
-        ("global_pool_conditions", json!(true), "global_pool_conditions = true is not supported"),
+        ("global_pool_conditions", json!(1), "global_pool_conditions = 1 is not supported"),
         ("conditioning_channels", json!(6), "conditioning_channels = 6 is not supported"),
         ("class_embed_type", json!("timestep"), "class_embed_type = \"timestep\" is not supported"),
         ("controlnet_conditioning_channel_order", json!("gbr"), "= \"gbr\" is not supported"),

@@ -6,9 +6,6 @@ use super::super::weights::Component;
 
 /// Class of the configurations.
 const CLASS: &str = "ControlNetModel";
-/// Values in config.json that change the architecture, with those that are supported besides null.
-const SUPPORTED: [(&str, Value); 2] =
-    [("global_pool_conditions", Value::Bool(false)), ("encoder_hid_dim_type", Value::Null)];
 /// Number of channels of an image.
 pub(super) const IMAGE_CHANNELS: usize = 3;
 
@@ -21,6 +18,8 @@ pub(in super::super) struct ControlNetConfig {
     pub hint_widths: Vec<usize>,
     /// If true, the network takes images with blue as their first channel.
     pub is_bgr: bool,
+    /// If true, residuals are averaged over the image and affect only the prediction for the prompt.
+    pub averages: bool,
 }
 
 impl ControlNetConfig {
@@ -33,9 +32,11 @@ impl ControlNetConfig {
         if class != CLASS {
             return Err(format!("describes {class}, but a {CLASS} is required"));
         }
-        for (key, value) in SUPPORTED.iter().chain(&[("conditioning_channels", json!(IMAGE_CHANNELS))]) {
+        for (key, value) in
+            [("encoder_hid_dim_type", Value::Null), ("conditioning_channels", json!(IMAGE_CHANNELS))]
+        {
             let own = &json[key];
-            if !own.is_null() && own != value {
+            if !own.is_null() && *own != value {
                 return Err(format!("{key} = {own} is not supported"));
             }
         }
@@ -45,6 +46,11 @@ impl ControlNetConfig {
             "bgr" => true,
             _ => return Err(format!("controlnet_conditioning_channel_order = {order} is not supported")),
         };
+        let averages = match &json["global_pool_conditions"] {
+            Value::Null => false,
+            Value::Bool(averages) => *averages,
+            other => return Err(format!("global_pool_conditions = {other} is not supported")),
+        };
         let hint_widths = match &json["conditioning_embedding_out_channels"] {
             Value::Null => vec![16, 32, 96, 256],
             widths => serde_json::from_value(widths.clone())
@@ -53,7 +59,7 @@ impl ControlNetConfig {
         // A ControlNet has no second half.
         json["up_block_types"] = up_blocks(json["down_block_types"].as_array().map_or(4, Vec::len)).into();
         json["out_channels"] = json["in_channels"].clone();
-        Ok(Self { unet: UNetConfig::from_value(json)?, hint_widths, is_bgr })
+        Ok(Self { unet: UNetConfig::from_value(json)?, hint_widths, is_bgr, averages })
     }
 
     /// Derives the configuration from the shapes of weights. Numbers of heads are those of `unet`, because no shape shows
@@ -102,7 +108,7 @@ impl ControlNetConfig {
         let first = dim("controlnet_cond_embedding.conv_in.weight", 0).unwrap_or(0);
         let others = numbered(&|i| format!("controlnet_cond_embedding.blocks.{}.weight", 2 * i + 1));
         let hint_widths = [vec![first], others].concat();
-        Ok(Self { unet: config, hint_widths, is_bgr: false })
+        Ok(Self { unet: config, hint_widths, is_bgr: false, averages: false })
     }
 
     /// Checks that the ControlNet can control a UNet whose latents have `channels` channels, and one cell for each square

@@ -1,6 +1,6 @@
 //! The network of a ControlNet (Zhang et al. 2023): the first half of a UNet, whose features pass convolutions that begin
 //! as zeros. The sums of their outputs and the features of the model's own UNet enter the second half of the latter.
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Module, VarBuilder, conv2d};
 
 use super::super::encoder::{Encoder, Features};
@@ -16,6 +16,8 @@ pub struct ControlInputs<'a> {
     pub added: Option<&'a Tensor>,
     /// Result of [`ControlNet::hint`].
     pub hint: &'a Tensor,
+    /// Number of first rows of the batch that are for the negative prompt.
+    pub negative_rows: usize,
 }
 
 /// A loaded ControlNet.
@@ -28,6 +30,7 @@ pub struct ControlNet {
     skips: Vec<Conv2d>,
     mid: Conv2d,
     is_bgr: bool,
+    averages: bool,
 }
 
 impl ControlNet {
@@ -62,6 +65,7 @@ impl ControlNet {
             skips: skips.collect::<Result<_>>()?,
             mid: pointwise(deepest, vb.pp("controlnet_mid_block"))?,
             is_bgr: config.is_bgr,
+            averages: config.averages,
         })
     }
 
@@ -105,6 +109,18 @@ impl ControlNet {
     ) -> Result<Features> {
         let time = self.encoder.time(timesteps, inputs.added, latents.device())?;
         let features = self.encoder.forward(latents, Some(inputs.hint), &time, inputs.text)?;
-        features.map(|i, x| i.map_or(&self.mid, |i| &self.skips[i]).forward(&x)? * weight)
+        features.map(|i, x| {
+            let residual = (i.map_or(&self.mid, |i| &self.skips[i]).forward(&x)? * weight)?;
+            if self.averages { averaged(&residual, inputs.negative_rows) } else { Ok(residual) }
+        })
     }
+}
+
+/// Returns the mean of each channel (batch, channels, height, width) at all positions, and 0 in the first rows.
+fn averaged(x: &Tensor, zero_rows: usize) -> Result<Tensor> {
+    // In f16 the sum could overflow.
+    let mean = x.to_dtype(DType::F32)?.mean_keepdim((2, 3))?;
+    let factors: Vec<f32> = (0..x.dim(0)?).map(|row| if row < zero_rows { 0.0 } else { 1.0 }).collect();
+    let factors = Tensor::from_vec(factors, (x.dim(0)?, 1, 1, 1), x.device())?;
+    mean.broadcast_mul(&factors)?.to_dtype(x.dtype())?.broadcast_as(x.shape())
 }
