@@ -22,6 +22,8 @@ check("current model", api.util_get_current_model() in api.util_get_model_names(
 check("samplers", "Euler a" in api.util_get_sampler_names(), api.util_get_sampler_names())
 check("schedulers", "karras" in api.util_get_scheduler_names())
 check("no LoRA files", api.get_loras() == [], api.get_loras())
+check("no ControlNets", api.controlnet_model_list() == [], api.controlnet_model_list())
+check("only the module none", api.controlnet_module_list() == ["none"], api.controlnet_module_list())
 api.util_set_model(api.util_get_model_names()[0])
 
 made = api.txt2img(**SETTINGS)

@@ -70,6 +70,7 @@ try:
     page.get(BASE)
     wait.until(lambda _: "ready" in at("lamp").get_attribute("class"))
     check("no prompt yet", not at("go").is_enabled())
+    check("no ControlNets", not shown("control"))
     screenshot(page, "empty")
 
     # The same seed generates the same image.

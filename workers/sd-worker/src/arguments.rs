@@ -41,6 +41,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub lora_dir: Option<PathBuf>,
 
+    /// Folder with ControlNets, which requests name: .safetensors files, and subfolders in the layout of diffusers
+    #[arg(long, env)]
+    pub controlnet_dir: Option<PathBuf>,
+
     /// Folder with embeddings of textual inversion (.safetensors); prompts use their names
     #[arg(long, env)]
     pub embedding_dir: Option<PathBuf>,

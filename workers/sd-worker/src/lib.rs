@@ -4,7 +4,7 @@
 //! * [`model`]: loading of tokenizers, text encoders, UNet and VAE
 //! * [`schedulers`]: denoising schedules and solvers, with coefficients computed in f64 on the host
 //! * [`pipeline`]: text-to-image, image-to-image and inpainting
-//! * [`picture`]: RGB images and masks, decoded from PNG, JPEG and WebP
+//! * [`picture`]: RGB images and masks, decoded from PNG, JPEG and WebP, and scaled by `lanczos`
 //!
 //! Networks are built from blocks of candle-transformers. Modules that replace one of its networks say why.
 //! Random numbers are generated on the host from the seed, so that a seed yields the same image on all devices.
@@ -20,6 +20,7 @@
 //! | `served` | the loaded model, as used by handlers |
 //! | `parameters` | validation of request parameters |
 //! | `loras` | LoRA files and their tags in prompts |
+//! | `controlnets` | ControlNets of requests |
 //! | `safetensors_folder` | folders of files that users fill |
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
@@ -31,10 +32,12 @@
 
 pub mod arguments;
 pub mod callback;
+pub mod controlnets;
 mod error;
 pub mod fetch;
 pub mod images;
 pub mod jobs;
+mod lanczos;
 pub mod loras;
 pub mod metrics;
 pub mod model;

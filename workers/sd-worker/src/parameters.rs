@@ -4,6 +4,7 @@ use std::sync::Arc;
 use worker_core::body::{self, Limit};
 use worker_core::{ApiError, blocking, fields};
 
+use crate::controlnets::ControlNetRequest;
 use crate::images::Source;
 use crate::loras::{self, LoraRequest};
 use crate::model::parse_prompt;
@@ -42,6 +43,8 @@ fields! {
         clip_skip: usize,
         /// LoRA files, in addition to the tags `<lora:name:weight>` of the prompt.
         loras: Vec<LoraRequest>,
+        /// ControlNets, each with an image.
+        controlnets: Vec<ControlNetRequest>,
     }
 }
 
@@ -74,8 +77,9 @@ pub async fn check(
     names: SizeNames,
 ) -> Result<Request, ApiError> {
     served.check_capacity()?;
+    let has_controls = parameters.controlnets.as_ref().is_some_and(|list| !list.is_empty());
     // Acquiring cannot fail, because the semaphore is never closed.
-    let permit = match canvas.image.is_some() || canvas.mask.is_some() {
+    let permit = match canvas.image.is_some() || canvas.mask.is_some() || has_controls {
         true => served.decoders.clone().acquire_owned().await.ok(),
         false => None,
     };
@@ -112,6 +116,7 @@ impl Parameters {
         let mut loras =
             info.loras.choose(self.loras.unwrap_or_default()).or_else(|why| invalid("loras", why))?;
         loras.extend(info.loras.choose(tags).or_else(|why| invalid("prompt", why))?);
+        let controlnets = info.controlnets.choose(self.controlnets.unwrap_or_default())?;
         let negative = self.negative_prompt.unwrap_or_default();
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
@@ -211,6 +216,12 @@ impl Parameters {
                 return is_missing("mask");
             }
             start.strength = self.strength.unwrap_or(DEFAULT_STRENGTHS[usize::from(start.mask.is_some())]);
+        }
+        // These images are scaled, so that they may be larger than those of the request.
+        let limits = Limits { bytes: MAX_FILE_BYTES, ..Limits::default() };
+        let size = (request.width, request.height);
+        for chosen in controlnets {
+            request.controls.push(chosen.control(size, limits)?);
         }
         if let Err(error) = request.scheduler(&info.scheduler) {
             return invalid("steps", format!("are not supported: {error}"));

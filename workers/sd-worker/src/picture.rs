@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use image::codecs::png::PngEncoder;
 use image::{DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat, ImageReader};
 
-use crate::{Error, Result};
+use crate::{Error, Result, lanczos};
 
 /// Limits for decoding a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +125,68 @@ impl Picture {
         (0..n).map(|i| Self::new(width, height, bytes[i * size..(i + 1) * size].to_vec())).collect()
     }
 
+    /// Returns the image in another size, scaled with a Lanczos kernel.
+    #[must_use]
+    pub fn resized(&self, (width, height): (usize, usize), fit: Fit) -> Self {
+        let own = (self.width, self.height);
+        if own == (width, height) {
+            return self.clone();
+        }
+        match fit {
+            Fit::Stretch => self.stretched((width, height)),
+            Fit::Crop => {
+                // The largest part with the proportions of the new size.
+                let part = (
+                    own.0.min(proportional(own.1, width, height)),
+                    own.1.min(proportional(own.0, height, width)),
+                );
+                let at = ((own.0 - part.0) / 2, (own.1 - part.1) / 2);
+                self.part(at, part).stretched((width, height))
+            }
+            Fit::Pad => {
+                // The largest size with the proportions of the image.
+                let inner = (
+                    width.min(proportional(height, own.0, own.1)),
+                    height.min(proportional(width, own.1, own.0)),
+                );
+                let scaled = self.stretched(inner);
+                let at = ((width - inner.0) / 2, (height - inner.1) / 2);
+                let mut padded = Self { width, height, rgb: self.border().repeat(width * height) };
+                for (y, row) in scaled.rgb.chunks_exact(3 * inner.0).enumerate() {
+                    let start = 3 * ((at.1 + y) * width + at.0);
+                    padded.rgb[start..start + row.len()].copy_from_slice(row);
+                }
+                padded
+            }
+        }
+    }
+
+    fn stretched(&self, (width, height): (usize, usize)) -> Self {
+        let rgb = lanczos::resize(&self.rgb, (self.width, self.height), (width, height));
+        Self { width, height, rgb }
+    }
+
+    fn part(&self, (left, top): (usize, usize), (width, height): (usize, usize)) -> Self {
+        let rows = self.rgb.chunks_exact(3 * self.width).skip(top).take(height);
+        let rgb = rows.flat_map(|row| &row[3 * left..3 * (left + width)]).copied().collect();
+        Self { width, height, rgb }
+    }
+
+    /// Returns the median of the pixels at the edges.
+    fn border(&self) -> [u8; 3] {
+        let (width, height) = (self.width, self.height);
+        let is_edge = |i: usize| {
+            let (x, y) = (i % width, i / width);
+            x == 0 || y == 0 || x + 1 == width || y + 1 == height
+        };
+        std::array::from_fn(|channel| {
+            let pixels = self.rgb.chunks_exact(3).enumerate().filter(|(i, _)| is_edge(*i));
+            let mut values: Vec<u8> = pixels.map(|(_, pixel)| pixel[channel]).collect();
+            values.sort_unstable();
+            values[values.len() / 2]
+        })
+    }
+
     /// Returns this image inside the mask and `other` outside. All three must have the same size.
     pub(crate) fn composite(mut self, other: &Self, mask: &Mask) -> Self {
         for ((own, other), inpaint) in
@@ -136,6 +198,24 @@ impl Picture {
         }
         self
     }
+}
+
+/// Scaling of an image with other proportions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fit {
+    /// Changes the proportions.
+    #[default]
+    Stretch,
+    /// Omits what is outside of the middle.
+    Crop,
+    /// Adds edges in the median colour of the image's own edges.
+    Pad,
+}
+
+/// Returns `side` · `a` / `b`, rounded, at least 1.
+fn proportional(side: usize, a: usize, b: usize) -> usize {
+    ((side as f64 * a as f64 / b as f64).round() as usize).max(1)
 }
 
 fn byte(value: f32) -> u8 {
@@ -267,4 +347,31 @@ fn decode(bytes: &[u8], limits: Limits) -> Result<DynamicImage> {
     let mut decoded = DynamicImage::from_decoder(decoder).map_err(bad)?;
     decoded.apply_orientation(orientation);
     Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_with_other_proportions_are_fitted() {
+        // Columns of red, green, blue and red.
+        let (red, green, blue) = ([255, 0, 0], [0, 255, 0], [0, 0, 255]);
+        let wide = Picture::new(4, 2, [red, green, blue, red].concat().repeat(2)).unwrap();
+        let cropped = wide.resized((2, 2), Fit::Crop);
+        assert_eq!(cropped.rgb(), [green, blue].concat().repeat(2));
+        let padded = wide.resized((4, 4), Fit::Pad);
+        let edge = [red; 4].concat();
+        let middle = [red, green, blue, red].concat();
+        assert_eq!(padded.rgb(), [edge.clone(), middle.clone(), middle, edge].concat());
+        for (from, to) in [((1, 100), (64, 3)), ((100, 1), (3, 64)), ((3, 3), (1, 1)), ((1, 1), (5, 9))] {
+            let picture = Picture::new(from.0, from.1, vec![7; from.0 * from.1 * 3]).unwrap();
+            for fit in [Fit::Stretch, Fit::Crop, Fit::Pad] {
+                let resized = picture.resized(to, fit);
+                assert_eq!((resized.width(), resized.height()), to, "{from:?} {fit:?}");
+                assert!(resized.rgb() == vec![7; to.0 * to.1 * 3], "{from:?} {fit:?}");
+            }
+        }
+        assert_eq!(wide.resized((4, 2), Fit::Pad), wide);
+    }
 }

@@ -13,6 +13,7 @@ use worker_core::{App, Metrics, ModelName, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
+use crate::controlnets::ControlNetFolder;
 use crate::fetch::ImageModel;
 use crate::loras::LoraFolder;
 use crate::model::Model;
@@ -89,7 +90,11 @@ impl Worker for SdWorker {
         if let Some(folder) = &loras.0 {
             ensure!(folder.is_dir(), "--lora-dir {} is not a folder", folder.display());
         }
-        let info = ModelInfo::of(&pipeline, loras);
+        let controlnets = ControlNetFolder(arguments.controlnet_dir.clone());
+        if let Some(folder) = &controlnets.0 {
+            ensure!(folder.is_dir(), "--controlnet-dir {} is not a folder", folder.display());
+        }
+        let info = ModelInfo::of(&pipeline, loras, controlnets);
         let (side, bounds) = (info.defaults.width, info.bounds);
         ensure!(
             side <= bounds.side && side * side <= bounds.pixels,

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Metrics, ModelName};
 
+use crate::controlnets::ControlNetFolder;
 use crate::loras::LoraFolder;
 use crate::metrics;
 use crate::model::Version;
@@ -44,11 +45,13 @@ pub struct ModelInfo {
     pub embeddings: Vec<String>,
     /// Folder of LoRA files.
     pub loras: LoraFolder,
+    /// Folder of ControlNets.
+    pub controlnets: ControlNetFolder,
 }
 
 impl ModelInfo {
     /// Returns the description of the model of a pipeline.
-    pub fn of(pipeline: &Pipeline, loras: LoraFolder) -> Self {
+    pub fn of(pipeline: &Pipeline, loras: LoraFolder, controlnets: ControlNetFolder) -> Self {
         let model = &pipeline.model;
         Self {
             version: model.version,
@@ -62,6 +65,7 @@ impl ModelInfo {
             has_safety_checker: model.safety_checker.is_some(),
             embeddings: model.embeddings.clone(),
             loras,
+            controlnets,
         }
     }
 }
@@ -167,6 +171,7 @@ impl worker_core::LoadedModel for ServedModel {
             has_safety_checker,
             embeddings,
             loras,
+            controlnets,
         } = &self.info;
         let version = match version {
             Version::V1 => "1.5",
@@ -188,6 +193,7 @@ impl worker_core::LoadedModel for ServedModel {
             "embeddings": embeddings,
             "schedulers": Method::ALL.map(Method::name),
             "loras": loras.files().into_keys().collect::<Vec<String>>(),
+            "controlnets": controlnets.models().into_keys().collect::<Vec<String>>(),
             "defaults": {
                 "width": defaults.width,
                 "height": defaults.height,

@@ -43,7 +43,9 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         }
     }
     if let Some(part) = ["controlnet", "adapter", "prior"].into_iter().find(|component| has(component)) {
-        return Err(Error::model(format!("{}: {class} with {part} is not supported", folder.display())));
+        let hint = if part == "controlnet" { "; load ControlNets with --controlnet-dir" } else { "" };
+        let folder = folder.display();
+        return Err(Error::model(format!("{folder}: {class} with {part} is not supported{hint}")));
     }
     let unet = UNetConfig::from_json(&read(&folder.join("unet/config.json"))?)?;
     let vae = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;

@@ -15,12 +15,16 @@
 mod adapters;
 mod attention;
 mod clip;
+mod controlnet;
+mod encoder;
 mod folder;
 mod json_file;
+mod level;
 mod lora;
 mod parts;
 mod preview;
 mod prompt;
+mod required;
 mod safety_checker;
 mod single_file;
 mod textual_inversion;
@@ -41,6 +45,8 @@ use candle_core::{D, DType, Device, Tensor};
 pub use adapters::LoraChoice;
 pub use attention::Activation;
 pub use clip::{ClipConfig, ClipText, Encoded};
+pub use controlnet::{ControlInputs, ControlNet};
+pub use encoder::Features;
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
@@ -54,6 +60,7 @@ pub use version::Version;
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Check, Error, Result};
 use adapters::Adapters;
+use controlnet::{ControlNets, Controlled};
 use parts::Parts;
 use single_file::UNetNames;
 use weights::{Component, OnRead};
@@ -116,6 +123,8 @@ pub struct Model {
     pub embeddings: Vec<String>,
     /// Weights that LoRA files change.
     adapters: Adapters,
+    /// ControlNets of the last request.
+    controlnets: ControlNets,
     /// Weights of the VAE.
     vae_weights: Component,
     /// The VAE in a dtype with a wider range, and that dtype, after it has overflowed in f16.
@@ -226,6 +235,7 @@ impl Model {
         let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read.clone()), &vae_config)?;
         vae_weights.check_all_used(single_file::is_ignored)?;
         drop(vae_weights.take_loaded());
+        let controlled = Controlled { unet: unet_config, channels, factor: vae_config.factor() };
         let load_checker = |part| SafetyChecker::load(&part, dtype, device, on_read);
         let safety_checker = parts.safety_checker.map(load_checker).transpose()?;
         Ok(Self {
@@ -243,6 +253,7 @@ impl Model {
             safety_checker,
             embeddings,
             adapters,
+            controlnets: ControlNets::of(controlled, dtype, device),
             vae_weights,
             wider_vae: OnceLock::new(),
         })
@@ -277,6 +288,15 @@ impl Model {
     /// weights, fails, no LoRA is in effect.
     pub fn apply_loras(&self, choices: &[LoraChoice], check: Check) -> Result<()> {
         self.adapters.apply(choices, check)
+    }
+
+    /// Loads these ControlNets, which are folders or files, and frees all others.
+    ///
+    /// # Errors
+    /// Returns [`Error::Request`] if a file is no ControlNet for this network, and then changes nothing. Otherwise the
+    /// weights do not fit into the memory of the device, or it or `check`, which is called between ControlNets, fails.
+    pub fn select_controlnets(&self, paths: &[&Path], check: Check) -> Result<Vec<Arc<ControlNet>>> {
+        self.controlnets.select(paths, check)
     }
 
     /// Encodes prompts with weights of words. Prompts that are longer than the text encoder are encoded in chunks, and all

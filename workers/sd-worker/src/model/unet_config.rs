@@ -7,6 +7,10 @@ use crate::{Error, Result};
 
 /// Side of the latents of Stable Diffusion 1, the smallest of all versions.
 const MIN_SAMPLE_SIZE: usize = 64;
+/// Maximum number of residual blocks per down block.
+const MAX_LAYERS: usize = 64;
+/// Types of the middle block, with and without attention.
+const MID_BLOCKS: [&str; 2] = ["UNetMidBlock2DCrossAttn", "UNetMidBlock2D"];
 
 /// A value shared by all blocks, or one value per block.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -63,6 +67,8 @@ pub struct UNetConfig {
     pub freq_shift: f64,
     /// Padding of the downsampling convolutions.
     pub downsample_padding: usize,
+    /// Type of the middle block: UNetMidBlock2DCrossAttn, or UNetMidBlock2D for one residual block without attention.
+    pub mid_block_type: String,
     /// Divisor of the output of the middle block.
     pub mid_block_scale_factor: f64,
     /// Type of the additional embedding: "text_time" adds pooled prompt and image sizes (XL).
@@ -100,6 +106,7 @@ impl Default for UNetConfig {
             flip_sin_to_cos: true,
             freq_shift: 0.0,
             downsample_padding: 1,
+            mid_block_type: MID_BLOCKS[0].to_owned(),
             mid_block_scale_factor: 1.0,
             addition_embed_type: None,
             addition_time_embed_dim: None,
@@ -122,7 +129,7 @@ fn supported() -> [(&'static str, Vec<Value>); 16] {
         ("dual_cross_attention", off()),
         ("encoder_hid_dim", vec![]),
         ("mid_block_only_cross_attention", off()),
-        ("mid_block_type", vec!["UNetMidBlock2DCrossAttn".into()]),
+        ("mid_block_type", MID_BLOCKS.map(Value::from).to_vec()),
         ("num_attention_heads", vec![]),
         ("num_class_embeds", vec![]),
         ("only_cross_attention", off()),
@@ -144,27 +151,33 @@ impl UNetConfig {
     /// # Errors
     /// The text is not valid JSON, or the architecture is not supported.
     pub fn from_json(text: &str) -> Result<Self> {
-        let bad = |e: serde_json::Error| Error::model(format!("the UNet's config.json: {e}"));
-        let mut json: Value = serde_json::from_str(text).map_err(bad)?;
+        let bad = |what: String| Error::model(format!("the UNet's config.json: {what}"));
+        let json = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+        Self::from_value(json).map_err(bad)
+    }
+
+    /// Reads the contents of config.json.
+    ///
+    /// # Errors
+    /// Returns a message if a value is invalid or the architecture is not supported.
+    pub(super) fn from_value(mut json: Value) -> std::result::Result<Self, String> {
         for (key, values) in supported() {
             let value = &json[key];
             if !value.is_null() && !values.contains(value) {
-                return Err(Error::model(format!(
-                    "the UNet's config.json: {key} = {value} is not supported"
-                )));
+                return Err(format!("{key} = {value} is not supported"));
             }
         }
         if let Value::Object(keys) = &mut json {
             keys.retain(|_, value| !value.is_null());
         }
         let old = is_older_than_0_9(json["_diffusers_version"].as_str().unwrap_or("0.9"));
-        let mut config: Self = serde_json::from_value(json).map_err(bad)?;
+        let mut config: Self = serde_json::from_value(json).map_err(|e| e.to_string())?;
         if old && config.sample_size < MIN_SAMPLE_SIZE {
             let size = config.sample_size;
             tracing::warn!("the UNet's config.json: sample_size {size} raised to {MIN_SAMPLE_SIZE}");
             config.sample_size = MIN_SAMPLE_SIZE;
         }
-        config.check().map_err(|what| Error::model(format!("the UNet's config.json: {what}")))?;
+        config.check()?;
         Ok(config)
     }
 
@@ -172,6 +185,9 @@ impl UNetConfig {
         let blocks = self.block_out_channels.len();
         if blocks == 0 || self.down_block_types.len() != blocks || self.up_block_types.len() != blocks {
             return Err(format!("{blocks} widths require {blocks} down blocks and {blocks} up blocks"));
+        }
+        if !(1..=MAX_LAYERS).contains(&self.layers_per_block) {
+            return Err(format!("layers_per_block = {} must be 1 to {MAX_LAYERS}", self.layers_per_block));
         }
         for name in self.down_block_types.iter().chain(&self.up_block_types) {
             if !["CrossAttnDownBlock2D", "DownBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"]
@@ -204,6 +220,32 @@ impl UNetConfig {
     pub(super) fn added_widths(&self) -> Option<(usize, usize)> {
         self.addition_embed_type.as_ref()?;
         Some((self.addition_time_embed_dim?, self.projection_class_embeddings_input_dim?))
+    }
+
+    /// Returns true if the middle block has a transformer between two residual blocks.
+    pub(super) fn has_mid_attention(&self) -> bool {
+        self.mid_block_type == MID_BLOCKS[0]
+    }
+
+    /// Returns a configuration whose middle block has a transformer or not.
+    pub(super) fn with_mid_attention(self, has_attention: bool) -> Self {
+        Self { mid_block_type: MID_BLOCKS[usize::from(!has_attention)].to_owned(), ..self }
+    }
+
+    /// Returns the width of the embedding of the timestep.
+    pub(super) fn time_width(&self) -> usize {
+        4 * self.block_out_channels.first().copied().unwrap_or(0)
+    }
+
+    /// Returns the widths of the skip connections between the halves, in the order of the first half.
+    pub(super) fn skip_widths(&self) -> Vec<usize> {
+        let widths = &self.block_out_channels;
+        let mut skips = vec![widths.first().copied().unwrap_or(0)];
+        for (block, width) in widths.iter().enumerate() {
+            let downsampler = usize::from(block + 1 < widths.len());
+            skips.extend(std::iter::repeat_n(*width, self.layers_per_block + downsampler));
+        }
+        skips
     }
 
     pub(super) fn heads(&self, block: usize) -> usize {

@@ -263,6 +263,79 @@ impl Component {
         own.map(|(_, (_, info))| (info.data_offsets.1 - info.data_offsets.0) as u64).sum()
     }
 
+    /// Returns name and viewed part of the stored tensor for a weight of the network.
+    fn stored(&self, name: &str) -> (String, View) {
+        match &self.rename {
+            Some(rename) => {
+                let (name, view) = rename(name);
+                (format!("{}{name}", self.prefix), view)
+            }
+            None => (name.to_owned(), View::Whole),
+        }
+    }
+
+    /// Returns the shape of the stored tensor, or of the part of it, for a weight of the network, if it exists.
+    pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        let (stored, view) = self.stored(name);
+        let mut shape = self.weights.shape(&stored)?.to_vec();
+        match (view, &mut shape[..]) {
+            (View::Third(_), [rows, ..]) => *rows /= 3,
+            (View::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
+            _ => {}
+        }
+        Some(shape)
+    }
+
+    /// Describes the shape of the stored tensor for a weight if the network requires another one.
+    fn mismatch(&self, name: &str, shape: &Shape) -> Option<String> {
+        // Files with original names store some linear layers as 1x1 convolutions.
+        let trimmed = |dims: &[usize]| {
+            let mut dims = dims.to_vec();
+            while self.rename.is_some() && dims.len() > 2 && dims.last() == Some(&1) {
+                dims.pop();
+            }
+            dims
+        };
+        let found = self.shape(name).filter(|found| trimmed(found) != trimmed(shape.dims()))?;
+        let (path, stored) = (self.weights.path().display(), self.stored(name).0);
+        Some(format!("{path}: {stored} has shape {found:?}, but the configuration requires {shape:?}"))
+    }
+
+    /// Checks that the stored tensors are exactly those that a network requires, without reading them.
+    ///
+    /// # Errors
+    /// Returns a message about the first tensor that is missing, has another shape or a dtype that is not supported, or
+    /// does not belong to the network.
+    pub fn check(&self, required: &[(String, Shape)]) -> std::result::Result<(), String> {
+        let path = self.weights.path().display();
+        let mut stored = HashSet::new();
+        for (name, shape) in required {
+            let (own, _) = self.stored(name);
+            let Some((_, info)) = self.weights.tensors.get(&own) else {
+                return Err(format!("{path} has no tensor {own}"));
+            };
+            if let Some(mismatch) = self.mismatch(name, shape) {
+                return Err(mismatch);
+            }
+            let is_known =
+                DType::try_from(info.dtype).is_ok() || matches!(info.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
+            if !is_known {
+                return Err(format!("{path}: {own} has dtype {:?}, which is not supported", info.dtype));
+            }
+            stored.insert(own);
+        }
+        self.extra(&stored, |_| false).map_or(Ok(()), Err)
+    }
+
+    /// Describes the stored tensors whose names begin with the prefix that are not in `used` and not ignored, if there
+    /// are any.
+    fn extra(&self, used: &HashSet<String>, ignored: impl Fn(&str) -> bool) -> Option<String> {
+        let is_extra = |name: &&str| name.starts_with(self.prefix) && !used.contains(*name) && !ignored(name);
+        let extra: Vec<&str> = self.weights.names().into_iter().filter(is_extra).collect();
+        let (path, first, count) = (self.weights.path().display(), extra.first()?, extra.len());
+        Some(format!("{path}: {count} tensors do not belong to this architecture, such as {first}"))
+    }
+
     /// Returns a source of weights. Each tensor is converted to `dtype` when it is loaded.
     pub fn open(&self, dtype: DType, device: &Device, on_read: OnRead) -> VarBuilder<'static> {
         let reader = Reader { component: self.clone(), on_read };
@@ -284,45 +357,13 @@ impl Component {
             return Ok(());
         }
         let used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_extra = |name: &&str| name.starts_with(self.prefix) && !used.contains(*name) && !ignored(name);
-        let extra: Vec<&str> = self.weights.names().into_iter().filter(is_extra).collect();
-        match extra.first() {
-            None => Ok(()),
-            Some(first) => Err(Error::model(format!(
-                "{}: {} tensors do not belong to this architecture, such as {first}",
-                self.weights.path().display(),
-                extra.len()
-            ))),
-        }
+        self.extra(&used, ignored).map_or(Ok(()), |extra| Err(Error::model(extra)))
     }
 }
 
 struct Reader {
     component: Component,
     on_read: OnRead,
-}
-
-impl Reader {
-    fn stored(&self, name: &str) -> (String, View) {
-        match &self.component.rename {
-            Some(rename) => {
-                let (name, view) = rename(name);
-                (format!("{}{name}", self.component.prefix), view)
-            }
-            None => (name.to_owned(), View::Whole),
-        }
-    }
-
-    /// Returns the shape of the viewed part of a tensor.
-    fn shape(&self, stored: &str, view: View) -> Option<Vec<usize>> {
-        let mut shape = self.component.weights.shape(stored)?.to_vec();
-        match (view, &mut shape[..]) {
-            (View::Third(_), [rows, ..]) => *rows /= 3,
-            (View::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
-            _ => {}
-        }
-        Some(shape)
-    }
 }
 
 impl SimpleBackend for Reader {
@@ -334,22 +375,8 @@ impl SimpleBackend for Reader {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let (stored, view) = self.stored(name);
-        // Files with original names store some linear layers as 1x1 convolutions.
-        let trimmed = |dims: &[usize]| {
-            let mut dims = dims.to_vec();
-            while self.component.rename.is_some() && dims.len() > 2 && dims.last() == Some(&1) {
-                dims.pop();
-            }
-            dims
-        };
-        if let Some(found) = self.shape(&stored, view)
-            && trimmed(&found) != trimmed(shape.dims())
-        {
-            candle_core::bail!(
-                "{}: {stored} has shape {found:?}, but the configuration requires {shape:?}",
-                self.component.weights.path().display(),
-            )
+        if let Some(mismatch) = self.component.mismatch(name, &shape) {
+            candle_core::bail!("{mismatch}")
         }
         let weight = self.get_unchecked(name, dtype, device)?.reshape(shape)?;
         let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -358,7 +385,7 @@ impl SimpleBackend for Reader {
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
-        let (stored, view) = self.stored(name);
+        let (stored, view) = self.component.stored(name);
         let third = match view {
             View::Third(third) => Some(third),
             View::Whole | View::Transposed => None,
@@ -373,6 +400,6 @@ impl SimpleBackend for Reader {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.component.weights.tensors.contains_key(&self.stored(name).0)
+        self.component.weights.tensors.contains_key(&self.component.stored(name).0)
     }
 }

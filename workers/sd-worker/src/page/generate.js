@@ -1,7 +1,7 @@
 // Image generation: the form, and the job.
 const prompt_ = at("prompt");
 const MAX_STEPS = 150;
-const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0 };
+const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0, "control-weight": 2 };
 // Fields that survive a reload. Those of a model are reset when the worker has another one.
 const KEPT = ["prompt", "negative", "count", "seed"];
 const KEPT_OF_MODEL = ["width", "height", "steps", "guidance", "scheduler", "karras"];
@@ -22,6 +22,7 @@ function model_changed() {
   at("scheduler").replaceChildren(...model.schedulers.map(name => element("option", { value: name, textContent: name, selected: name === defaults.scheduler })));
   const sizes = ASPECT_RATIOS.map(([name, ...ratio]) => [name, fitted_size(...ratio).join(" × ")]);
   at("size").replaceChildren(...sizes.map(([name, value]) => element("option", { value, textContent: `${name}, ${value}` })), element("option", { value: "", textContent: "Other" }));
+  list_controlnets();
   const kept = stored(localStorage, "image-settings", {});
   restore_fields(KEPT, kept);
   if (kept.model === model.id) restore_fields(KEPT_OF_MODEL, kept);
@@ -76,7 +77,7 @@ function request() {
   const body = {
     prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim(), width: number("width"), height: number("height"),
     steps: number("steps"), guidance: number("guidance"), scheduler: at("scheduler").value,
-    karras: at("karras").checked, n: number("count"), ...input_fields(),
+    karras: at("karras").checked, n: number("count"), ...input_fields(), ...control_fields(),
   };
   // Insert the seed as text, because it may exceed the range of exact JavaScript numbers.
   const seed = at("seed").value.trim();

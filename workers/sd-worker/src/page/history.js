@@ -62,7 +62,7 @@ function list_images(added, is_newer) {
 }
 
 function add_to_history(data, asked) {
-  const { image: input, mask, ...kept } = asked;
+  const { image: input, mask, controlnets, ...kept } = asked;
   const now = Date.now();
   const added = (data.images ?? [data.image]).map((image, i) => {
     const seed = String(BigInt(data.seed) + BigInt(i));

@@ -1,4 +1,5 @@
 //! Generation pipeline: text-to-image, image-to-image and inpainting.
+mod control;
 mod request;
 mod tiles;
 
@@ -10,6 +11,8 @@ use crate::model::{Model, PreviewMap, Texts, Vae};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Check, Error, Result};
+pub use control::Control;
+use control::{ControlCondition, LoadedControl};
 pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
@@ -61,10 +64,12 @@ struct Condition {
     context: Tensor,
     /// Additional embedding of XL.
     added: Option<Tensor>,
+    /// Additional embedding of XL for each ControlNet.
+    control_added: Vec<Option<Tensor>>,
 }
 
 /// Inputs of the UNet that are constant over the steps of a batch.
-struct BatchInputs {
+struct BatchInputs<'a> {
     /// Text embeddings of the negative prompt and the prompt together, or of each if their lengths differ.
     conditions: Vec<Condition>,
     /// Scaled latents of the input image.
@@ -73,6 +78,7 @@ struct BatchInputs {
     /// Mask and latents of the masked image, for UNets with nine channels.
     inpaint: Option<Tensor>,
     guidance: Option<f64>,
+    controls: &'a [LoadedControl<'a>],
 }
 
 impl Pipeline {
@@ -107,7 +113,9 @@ impl Pipeline {
     /// Returns the errors of [`Pipeline::run`].
     pub fn latents(&self, request: &Request, on_step: &mut OnStep) -> Result<Tensor> {
         request.check(&self.bounds, &self.model)?;
-        self.model.apply_loras(&request.loras, &|| request.check_cancelled(0, request.steps))?;
+        let check = || request.check_cancelled(0, request.steps);
+        self.model.apply_loras(&request.loras, &check)?;
+        let controls = control::load(&self.model, &request.controls, &check)?;
         let scheduler = request.scheduler(&self.model.scheduler)?;
         let factor = self.model.vae.config().factor();
         let cells = request.width * request.height / (factor * factor);
@@ -116,7 +124,8 @@ impl Pipeline {
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
             let groups = request.seeds.len().div_ceil(group);
             let (before, total) = (i * scheduler.steps(), groups * scheduler.steps());
-            let inputs = self.inputs(request, seeds, &|| request.check_cancelled(before, total))?;
+            let check = || request.check_cancelled(before, total);
+            let inputs = self.inputs(request, seeds, &controls, &check)?;
             let mut report = |step: usize, x0: &Tensor| {
                 let map = self.model.preview.as_ref();
                 let progress = Progress { step: before + step, total, first: i * group, x0, map };
@@ -190,7 +199,13 @@ impl Pipeline {
         run(self.model.active_vae())
     }
 
-    fn inputs(&self, request: &Request, seeds: &[u64], check: Check) -> Result<BatchInputs> {
+    fn inputs<'a>(
+        &self,
+        request: &Request,
+        seeds: &[u64],
+        controls: &'a [LoadedControl<'a>],
+        check: Check,
+    ) -> Result<BatchInputs<'a>> {
         let model = &self.model;
         let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0);
         let prompts: &[&str] = match guidance {
@@ -213,16 +228,14 @@ impl Pipeline {
                 context = zero_first_row(&context)?;
                 pooled = pooled.as_ref().map(zero_first_row).transpose()?;
             }
-            let added = match &pooled {
-                Some(pooled) => {
-                    let pooled = repeat_rows(pooled, seeds.len())?;
-                    Some(model.unet.added(&pooled, [height, width, 0, 0, height, width])?)
-                }
-                None => None,
-            };
-            conditions.push(Condition { context: repeat_rows(&context, seeds.len())?, added });
+            let pooled = pooled.map(|pooled| repeat_rows(&pooled, seeds.len())).transpose()?;
+            let sizes = [height, width, 0, 0, height, width];
+            let added = pooled.as_ref().map(|pooled| model.unet.added(pooled, sizes)).transpose()?;
+            let control_added = control::added(controls, pooled.as_ref(), sizes)?;
+            conditions.push(Condition { context: repeat_rows(&context, seeds.len())?, added, control_added });
         }
-        let mut inputs = BatchInputs { conditions, start: None, mask: None, inpaint: None, guidance };
+        let mut inputs =
+            BatchInputs { conditions, start: None, mask: None, inpaint: None, guidance, controls };
         let Some(start) = &request.start else { return Ok(inputs) };
         let picture = start.picture.to_tensor(&model.device)?;
         inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
@@ -275,7 +288,7 @@ impl Pipeline {
         let skipped = request.skipped();
         for step in 0..scheduler.steps() {
             let timestep = scheduler.timestep(step).unwrap_or_default();
-            let output = self.predict(&latents, timestep, inputs)?;
+            let output = self.predict(&latents, timestep, (step, scheduler.steps()), inputs)?;
             let mut fresh = || normal_batch(seeds, Purpose::Step(skipped + step), shape, device);
             let stepped = scheduler.step(&output, &latents, &mut fresh)?;
             latents = stepped.sample;
@@ -295,27 +308,38 @@ impl Pipeline {
         Ok(latents)
     }
 
-    /// Returns the prediction of the UNet after guidance, in f32.
-    fn predict(&self, latents: &Tensor, timestep: f64, inputs: &BatchInputs) -> Result<Tensor> {
+    /// Returns the prediction of the UNet after guidance, in f32. `position` is the index of the step, and their number.
+    fn predict(
+        &self,
+        latents: &Tensor,
+        timestep: f64,
+        position: (usize, usize),
+        inputs: &BatchInputs,
+    ) -> Result<Tensor> {
         let n = latents.dim(0)?;
-        let mut input = latents.to_dtype(self.model.dtype)?;
-        if let Some(inpaint) = &inputs.inpaint {
-            input = Tensor::cat(&[&input, &inpaint.to_dtype(self.model.dtype)?], 1)?;
-        }
-        let run = |input: &Tensor, condition: &Condition| -> Result<Tensor> {
-            let Condition { context, added } = condition;
-            let output = self.model.unet.forward(input, &[timestep], context, added.as_ref())?;
+        let latents = latents.to_dtype(self.model.dtype)?;
+        let input = match &inputs.inpaint {
+            Some(inpaint) => Tensor::cat(&[&latents, &inpaint.to_dtype(self.model.dtype)?], 1)?,
+            None => latents.clone(),
+        };
+        let run = |copies: usize, negative_rows: usize, condition: &Condition| -> Result<Tensor> {
+            let repeated = |x: &Tensor| if copies == 1 { Ok(x.clone()) } else { Tensor::cat(&[x, x], 0) };
+            let Condition { context, added, control_added } = condition;
+            let latents = repeated(&latents)?;
+            let control = ControlCondition { text: context, added: control_added, negative_rows };
+            let residuals = control::residuals(inputs.controls, &latents, timestep, position, control)?;
+            let (input, added, residuals) = (repeated(&input)?, added.as_ref(), residuals.as_ref());
+            let output =
+                self.model.unet.forward_controlled(&input, &[timestep], context, added, residuals)?;
             Ok(output.to_dtype(DType::F32)?)
         };
         let (guidance, without, with) = match (inputs.guidance, &inputs.conditions[..]) {
-            (None, [only, ..]) => return run(&input, only),
+            (None, [only, ..]) => return run(1, 0, only),
             (Some(guidance), [both]) => {
-                let output = run(&Tensor::cat(&[&input, &input], 0)?, both)?;
+                let output = run(2, n, both)?;
                 (guidance, output.narrow(0, 0, n)?, output.narrow(0, n, n)?)
             }
-            (Some(guidance), [negative, prompt, ..]) => {
-                (guidance, run(&input, negative)?, run(&input, prompt)?)
-            }
+            (Some(guidance), [negative, prompt, ..]) => (guidance, run(1, n, negative)?, run(1, 0, prompt)?),
             (_, []) => return Err(Error::request("a request has no prompt")),
         };
         Ok((&without + ((with - &without)? * guidance)?)?)

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::control::Control;
 use crate::model::{LoraChoice, Model};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
@@ -69,6 +70,8 @@ pub struct Request {
     pub clip_skip: usize,
     /// LoRA files that are in effect.
     pub loras: Vec<LoraChoice>,
+    /// ControlNets, whose effects add.
+    pub controls: Vec<Control>,
     /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
@@ -91,6 +94,7 @@ impl Request {
             start: None,
             clip_skip: 1,
             loras: Vec::new(),
+            controls: Vec::new(),
             cancelled: None,
         }
     }
@@ -149,6 +153,13 @@ impl Request {
                 let (w, h) = (mask.width(), mask.height());
                 return invalid(format!("mask of {w} x {h}: expected {width} x {height}"));
             }
+        }
+        if self.controls.len() > Control::MAX_COUNT {
+            let most = Control::MAX_COUNT;
+            return invalid(format!("{} ControlNets: at most {most} are supported", self.controls.len()));
+        }
+        for control in &self.controls {
+            control.check((width, height))?;
         }
         let masked = self.start.as_ref().is_some_and(|start| start.mask.is_some());
         if model.is_inpainting() && !masked {

@@ -2,10 +2,12 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `controlnet` | units and endpoints of the extension for ControlNet |
 //! | `infotext` | description of images as text |
 //! | `payload` | bodies of requests |
 //! | `png_text` | text chunks of PNG files |
 //! | `running` | progress and cancellation |
+mod controlnet;
 mod infotext;
 mod payload;
 mod png_text;
@@ -22,8 +24,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use worker_core::{ApiError, Body, Client, blocking, fields};
 
+use crate::controlnets::ControlNetRequest;
 use crate::images::Source;
 use crate::parameters;
+use crate::pipeline::Control;
 use crate::queue::Images;
 use crate::served::{Api, ServedModel, wait_for_images};
 use infotext::Infotext;
@@ -32,6 +36,11 @@ use running::Running;
 
 /// Keyword of the description in PNG files.
 const KEYWORD: &str = "parameters";
+/// Extensions that requests may use.
+const SCRIPTS: [&str; 1] = ["controlnet"];
+/// Names of ControlNets in descriptions.
+const CONTROL_NAMES: [&str; Control::MAX_COUNT] =
+    ["ControlNet 0", "ControlNet 1", "ControlNet 2", "ControlNet 3"];
 
 #[derive(Clone)]
 struct SdApi {
@@ -59,8 +68,9 @@ fields! {
     }
 }
 
-/// Returns the routes under `/sdapi/v1`.
+/// Returns the routes under `/sdapi/v1` and `/controlnet`.
 pub fn router(api: Api) -> Router {
+    let controlnets = controlnet::router(api.clone());
     let state = SdApi { api, running: Running::default(), settings: Arc::default() };
     let empty = || get(async || Json(json!([])));
     let interrupt = || {
@@ -82,11 +92,11 @@ pub fn router(api: Api) -> Router {
         .route("/interrupt", interrupt())
         .route("/skip", interrupt())
         .route("/png-info", post(png_info))
-        .route("/scripts", get(async || Json(json!({"txt2img": [], "img2img": []}))))
+        .route("/scripts", get(async || Json(json!({"txt2img": SCRIPTS, "img2img": SCRIPTS}))))
         .route("/sd-vae", empty())
         .route("/upscalers", empty())
         .with_state(state);
-    Router::new().nest("/sdapi/v1", routes)
+    Router::new().nest("/sdapi/v1", routes).merge(controlnets)
 }
 
 /// Handles `POST /sdapi/v1/txt2img`.
@@ -110,6 +120,7 @@ async fn generate(
     served.name.check(own)?;
     let settings = state.settings.lock().clone();
     let parameters = payload.parameters(is_edit, &settings)?;
+    let controlnets = control_texts(parameters.controlnets.as_deref().unwrap_or_default());
     let sampler = payload.sampler()?;
     let (canvas, payload) = blocking(move || Ok((payload.canvas(is_edit)?, payload))).await?;
     let request = parameters::check(&served, parameters, canvas, ["width", "height"]).await?;
@@ -135,6 +146,7 @@ async fn generate(
     if request.clip_skip > 1 {
         about.push(("Clip skip", request.clip_skip.to_string()));
     }
+    about.extend(CONTROL_NAMES.into_iter().zip(controlnets));
     let echo = json!({
         "prompt": prompt, "negative_prompt": negative, "seed": seeds.first(), "steps": request.steps,
         "cfg_scale": request.guidance, "width": width, "height": height, "sampler_name": sampler_name,
@@ -168,6 +180,18 @@ async fn generate(
         Ok(Json(json!({"images": images, "parameters": echo, "info": info.to_string()})))
     })
     .await
+}
+
+/// Describes ControlNets as A1111's extension does.
+fn control_texts(controlnets: &[ControlNetRequest]) -> Vec<String> {
+    let text = |ControlNetRequest { model, weight, start, end, fit, .. }: &ControlNetRequest| {
+        let mode = controlnet::resize_mode(*fit);
+        format!(
+            "Module: none, Model: {model}, Weight: {weight}, Resize Mode: {mode}, Guidance Start: {start}, \
+             Guidance End: {end}, Control Mode: Balanced"
+        )
+    };
+    controlnets.iter().map(text).collect()
 }
 
 fn sampler_name(method: crate::schedulers::Method) -> &'static str {

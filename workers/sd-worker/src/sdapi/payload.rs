@@ -2,14 +2,15 @@
 use std::io::Cursor;
 
 use image::imageops::{FilterType, resize};
-use image::{GrayImage, ImageFormat, RgbImage};
+use image::{GrayImage, ImageFormat};
 use serde::Deserialize;
-use worker_core::body::{Others, Table};
+use worker_core::body::{Nested, Others, Table};
 use worker_core::{ApiError, fields};
 
+use super::controlnet::AlwaysOnScripts;
 use crate::images::Source;
 use crate::parameters::{Canvas, Parameters};
-use crate::picture::{Limits, Mask, Picture};
+use crate::picture::{Fit, Limits, Mask, Picture};
 use crate::schedulers::Method;
 
 /// Names of sampling methods in A1111.
@@ -41,7 +42,6 @@ const NONE: &[&str] = &["0", "0.0", "-1"];
 /// Fields of A1111 that the worker does not have, each with the values that do not change the images. Values that only
 /// concern the edges of masks are accepted, because clients always send them.
 const WITHOUT_EFFECT: Table = &[
-    ("alwayson_scripts", &["{}"]),
     ("comments", &["{}"]),
     ("disable_extra_networks", OFF),
     ("do_not_save_grid", ANY),
@@ -128,6 +128,8 @@ fields! {
         send_images: bool,
         /// Options for this request.
         override_settings: Settings,
+        /// Extensions.
+        alwayson_scripts: Nested<AlwaysOnScripts>,
     }
 }
 
@@ -167,12 +169,17 @@ impl Payload {
         Ok(Some((name, method, karras)))
     }
 
-    /// Returns the parameters of the worker. `is_edit` is true for `img2img`.
+    /// Returns the parameters of the worker. `is_edit` is true for `img2img`, where units of ControlNet without an image
+    /// take the input image.
     ///
     /// # Errors
-    /// Returns the errors of [`Self::sampler`].
-    pub fn parameters(&self, is_edit: bool, settings: &Settings) -> Result<Parameters, ApiError> {
+    /// Returns the errors of [`Self::sampler`] and of [`super::controlnet::Unit::request`].
+    pub fn parameters(&mut self, is_edit: bool, settings: &Settings) -> Result<Parameters, ApiError> {
         let sampler = self.sampler()?;
+        let scripts = self.alwayson_scripts.take().unwrap_or_default().0;
+        let input = self.init_images.as_deref().filter(|_| is_edit).and_then(|images| images.first());
+        let controlnets = scripts.units().map(|(path, unit)| unit.request(&path, input));
+        let controlnets = controlnets.collect::<Result<_, _>>()?;
         Ok(Parameters {
             prompt: Some(self.prompt.clone().unwrap_or_default()),
             negative_prompt: self.negative_prompt.clone(),
@@ -185,6 +192,7 @@ impl Payload {
             strength: self.denoising_strength.filter(|_| is_edit),
             clip_skip: self.override_settings.as_ref().and_then(|own| own.clip_skip).or(settings.clip_skip),
             loras: None,
+            controlnets: Some(controlnets),
         })
     }
 
@@ -220,29 +228,24 @@ fn resized(file: Vec<u8>, size: Option<(usize, usize)>, is_mask: bool) -> Result
         return Ok(file);
     };
     let invalid = |error: crate::Error| format!("is invalid: {error}");
-    let (to_width, to_height) = (width as u32, height as u32);
-    let mut png = Cursor::new(Vec::new());
-    let written = if is_mask {
-        let mask = Mask::decode(&file, limits).map_err(invalid)?;
-        if (mask.width(), mask.height()) == (width, height) {
-            return Ok(file);
-        }
-        let pixels = mask.inpaint().iter().map(|inpaint| if *inpaint { 255 } else { 0 }).collect();
-        let image = GrayImage::from_raw(mask.width() as u32, mask.height() as u32, pixels);
-        image.map(|image| {
-            resize(&image, to_width, to_height, FilterType::Triangle).write_to(&mut png, ImageFormat::Png)
-        })
-    } else {
+    if !is_mask {
         let picture = Picture::decode(&file, limits).map_err(invalid)?;
-        if (picture.width(), picture.height()) == (width, height) {
-            return Ok(file);
-        }
-        let image =
-            RgbImage::from_raw(picture.width() as u32, picture.height() as u32, picture.rgb().to_vec());
-        image.map(|image| {
-            resize(&image, to_width, to_height, FilterType::Lanczos3).write_to(&mut png, ImageFormat::Png)
-        })
-    };
+        return match (picture.width(), picture.height()) == (width, height) {
+            true => Ok(file),
+            false => picture.resized((width, height), Fit::Stretch).png().map_err(invalid),
+        };
+    }
+    let mask = Mask::decode(&file, limits).map_err(invalid)?;
+    if (mask.width(), mask.height()) == (width, height) {
+        return Ok(file);
+    }
+    let pixels = mask.inpaint().iter().map(|inpaint| if *inpaint { 255 } else { 0 }).collect();
+    let image = GrayImage::from_raw(mask.width() as u32, mask.height() as u32, pixels);
+    let mut png = Cursor::new(Vec::new());
+    let written = image.map(|image| {
+        let resized = resize(&image, width as u32, height as u32, FilterType::Triangle);
+        resized.write_to(&mut png, ImageFormat::Png)
+    });
     match written {
         Some(Ok(())) => Ok(png.into_inner()),
         Some(Err(error)) => Err(format!("cannot be resized: {error}")),

@@ -12,6 +12,7 @@ use candle_core::Device;
 use clap::Parser;
 use sd_worker::arguments::{Arguments, DEFAULTS};
 use sd_worker::callback::Callback;
+use sd_worker::controlnets::ControlNetFolder;
 use sd_worker::loras::LoraFolder;
 use sd_worker::model::LoadOptions;
 use sd_worker::picture::Picture;
@@ -139,7 +140,11 @@ pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worke
     let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
     let mut pipeline = tiny_model::load(folder.path(), LoadOptions::default()).unwrap();
     pipeline.bounds = arguments.bounds();
-    let info = ModelInfo::of(&pipeline, LoraFolder(arguments.lora_dir.clone()));
+    let info = ModelInfo::of(
+        &pipeline,
+        LoraFolder(arguments.lora_dir.clone()),
+        ControlNetFolder(arguments.controlnet_dir.clone()),
+    );
     let gate = Gate::new(Behavior::Open);
     let generator = Box::new(Gated { pipeline, gate: gate.clone() });
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());

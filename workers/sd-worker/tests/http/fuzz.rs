@@ -4,6 +4,7 @@ use axum::http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::controlnets;
 use crate::fixture::{Ask, Worker, form_body, form_request, json_request, with};
 use crate::images::{base64, invalid_images, mask, png};
 use crate::shared::fuzz::{self, Change, Seed, addressed, changed, edited};
@@ -26,6 +27,17 @@ fn seeds() -> Vec<Seed> {
         (
             JOBS,
             json!({"prompt": "red", "image": image, "mask": cover, "strength": 0.7, "steps": 2, "format": "jpeg"}),
+        ),
+        (
+            JOBS,
+            json!({"prompt": "red", "steps": 1, "width": 16, "height": 16, "controlnets": [{"model": "edges",
+            "image": image, "weight": 0.5, "start": 0.0, "end": 0.9, "fit": "crop"}]}),
+        ),
+        (
+            "/sdapi/v1/txt2img",
+            json!({"prompt": "red", "steps": 1, "width": 16, "height": 16, "alwayson_scripts": {"controlnet":
+            {"args": [{"enabled": true, "module": "none", "model": "edges", "image": image, "weight": 0.5,
+            "guidance_start": 0.0, "guidance_end": 0.9, "resize_mode": 1, "control_mode": "Balanced"}]}}}),
         ),
         (
             "/v1/images/generations",
@@ -118,6 +130,9 @@ fn mutated_bodies_do_not_cause_5xx() {
     let cases = fuzz::cases(CASES);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let limits = ["--max-side", "64", "--max-pixels", "4096", "--max-steps", "4", "--max-images", "2"];
+    let folder = tempfile::tempdir().unwrap();
+    controlnets::write(&folder.path().join("edges"));
+    let limits = [&limits[..], &["--controlnet-dir", folder.path().to_str().unwrap()]].concat();
     let worker = runtime.block_on(async { with(&limits) });
     let seeds = seeds();
     fuzz::run(cases, fuzz::seed(), &seeds, value(), |path, seed, changes| {

@@ -1,5 +1,6 @@
 //! Tests of the complete HTTP API with a tiny random model on the CPU.
 mod callback;
+mod controlnets;
 #[path = "../../../worker-core/tests/shared/deploy.rs"]
 mod deploy;
 mod errors;

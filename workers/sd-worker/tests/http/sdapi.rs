@@ -117,7 +117,6 @@ async fn invalid_requests_name_their_field() {
         ("txt2img", payload(json!({"enable_hr": true})), "enable_hr"),
         ("txt2img", payload(json!({"tiling": true})), "tiling"),
         ("txt2img", payload(json!({"styles": ["x"]})), "styles"),
-        ("txt2img", payload(json!({"alwayson_scripts": {"ControlNet": {}}})), "alwayson_scripts"),
         ("txt2img", payload(json!({"override_settings": {"eta": 1}})), "override_settings.eta"),
         ("txt2img", payload(json!({"init_images": [base64(&png(8, 8))]})), "init_images"),
         ("txt2img", payload(json!({"guidance": 3})), "guidance"),
@@ -163,7 +162,7 @@ async fn lists_and_options_are_returned() {
     for path in ["sd-vae", "upscalers"] {
         assert_eq!(get(path).await, json!([]));
     }
-    assert_eq!(get("scripts").await["txt2img"], json!([]));
+    assert_eq!(get("scripts").await["txt2img"], json!(["controlnet"]));
     assert_eq!(get("options").await["CLIP_stop_at_last_layers"], 1);
     let options = json!({"sd_model_checkpoint": MODEL, "CLIP_stop_at_last_layers": 2});
     assert_eq!(worker.post("/sdapi/v1/options", &options).await.status, 200);

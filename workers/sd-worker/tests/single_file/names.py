@@ -205,4 +205,5 @@ def main(folder):
         Path(folder, f"{name}.txt").write_text("\n".join(lines + vae_lines() + BUFFERS) + "\n")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

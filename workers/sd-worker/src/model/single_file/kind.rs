@@ -4,7 +4,11 @@ use super::super::weights::Weights;
 use crate::{Error, Result};
 
 /// Networks that are not single-file checkpoints, each with parts of names that only it has.
-const OTHERS: [(&str, &[&str]); 9] = [
+const OTHERS: [(&str, &[&str]); 13] = [
+    ("a Control-LoRA", &["lora_controlnet"]),
+    ("a ControlNet-LLLite", &["lllite_unet_"]),
+    ("an IP-Adapter", &["image_proj.", "ip_adapter."]),
+    ("a T2I-Adapter", &["body.0.block1.", "body.0.resnets.0.block1.", "body.0.in_conv."]),
     (
         "a LoRA adapter",
         &["lora_unet_", "lora_te", ".lora_up.", ".lora_A.", ".lora.up.", "_lora.up.", ".hada_w1", ".lokr_w1"],
@@ -24,7 +28,7 @@ pub(super) fn has_vae(weights: &Weights) -> bool {
 }
 
 /// Describes the network in a file.
-pub(super) fn found(weights: &Weights) -> String {
+pub(in super::super) fn found(weights: &Weights) -> String {
     let names = weights.names();
     let holds = |part: &str| names.iter().any(|name| name.contains(part));
     if holds("model.diffusion_model.input_blocks.") {

@@ -20,8 +20,10 @@ use super::tokenizer::ClipTokenizer;
 use super::vae::VaeConfig;
 use super::version::Version;
 use super::weights::{Component, View, Weights};
+use crate::safetensors_folder::{PICKLED_ENDINGS, has_ending};
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Error, Result};
+pub(super) use kind::found;
 pub(super) use names::UNetNames;
 use shapes::Shapes;
 
@@ -181,8 +183,11 @@ fn tokenizer(path: &Path, options: &FileOptions, encoder: usize) -> Result<PathB
     })
 }
 
-/// Opens a safetensors file; other formats are recognised by their first bytes.
-fn open(path: &Path) -> Result<Arc<Weights>> {
+/// Opens a safetensors file.
+///
+/// # Errors
+/// The file cannot be read, or has another format, which is recognised by its first bytes or its ending.
+pub(super) fn open(path: &Path) -> Result<Arc<Weights>> {
     let bad = |what: String| Error::model(format!("{} {what}", path.display()));
     let mut start = Vec::new();
     let file = std::fs::File::open(path);
@@ -190,9 +195,7 @@ fn open(path: &Path) -> Result<Arc<Weights>> {
         .map_err(|e| bad(format!("cannot be read: {e}")))?;
     let is_pickled = start.starts_with(b"PK\x03\x04")
         || matches!(start[..], [0x80, 2..=5, ..])
-        || path
-            .extension()
-            .is_some_and(|ending| ["ckpt", "pt", "pth", "bin"].iter().any(|other| ending == *other));
+        || has_ending(path, &PICKLED_ENDINGS);
     if is_pickled {
         return Err(bad("is a pickled PyTorch file, which can run code when it is loaded; convert it to \
                         safetensors"

@@ -103,6 +103,29 @@ impl UNetNames {
         let rest = rest.strip_prefix("upsamplers.0.conv.")?;
         Some(format!("{blocks}.{last}.{module}.conv.{rest}"))
     }
+
+    /// Returns the original name of a weight of a ControlNet for such a UNet, if it has one of this kind. Its hint network
+    /// has `convolutions` convolutions between the first and the last.
+    pub fn controlnet(&self, name: &str, convolutions: usize) -> Option<String> {
+        if let Some(rest) = name.strip_prefix("controlnet_cond_embedding.") {
+            let (layer, rest) = match rest.split_once('.')? {
+                ("conv_in", rest) => (0, rest),
+                ("conv_out", rest) => (convolutions + 1, rest),
+                ("blocks", rest) => number(rest).map(|(i, rest)| (i + 1, rest))?,
+                _ => return None,
+            };
+            // Activations lie between the convolutions.
+            return Some(format!("input_hint_block.{}.{rest}", 2 * layer));
+        }
+        if let Some(rest) = name.strip_prefix("controlnet_down_blocks.") {
+            let (i, rest) = number(rest)?;
+            return Some(format!("zero_convs.{i}.0.{rest}"));
+        }
+        match name.strip_prefix("controlnet_mid_block.") {
+            Some(rest) => Some(format!("middle_block_out.0.{rest}")),
+            None => self.original(name),
+        }
+    }
 }
 
 /// Returns the original name of a weight of a VAE with this number of blocks.

@@ -1,0 +1,59 @@
+//! Residual blocks of a UNet at one resolution, built from those of candle-transformers.
+use candle_core::{Result, Tensor};
+use candle_nn::{Conv2d, VarBuilder};
+use candle_transformers::models::stable_diffusion::resnet::{ResnetBlock2D, ResnetBlock2DConfig};
+
+use super::transformer::SpatialTransformer;
+use super::unet_config::UNetConfig;
+
+/// Residual blocks at one resolution, and the convolution that changes the resolution.
+#[derive(Debug)]
+pub(super) struct ResolutionLevel {
+    pub resnets: Vec<ResnetBlock2D>,
+    /// Transformers that follow the first residual blocks, at most one each.
+    transformers: Vec<SpatialTransformer>,
+    pub resample: Option<Conv2d>,
+}
+
+impl ResolutionLevel {
+    /// Loads one residual block for each width in `inputs`, and `transformers` transformers. `block` is the index of the
+    /// block whose width, heads and depth apply. The outputs of residual blocks are divided by `scale`.
+    pub fn new(
+        c: &UNetConfig,
+        block: usize,
+        inputs: &[usize],
+        transformers: usize,
+        scale: f64,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let width = c.block_out_channels[block];
+        let resnet = |(i, from): (usize, &usize)| {
+            let config = ResnetBlock2DConfig {
+                out_channels: Some(width),
+                temb_channels: Some(c.time_width()),
+                groups: c.norm_num_groups,
+                eps: c.norm_eps,
+                output_scale_factor: scale,
+                ..Default::default()
+            };
+            ResnetBlock2D::new(vb.pp("resnets").pp(i), *from, config)
+        };
+        let transformer = |i: usize| {
+            SpatialTransformer::new(width, c.heads(block), c.depth(block), c, vb.pp("attentions").pp(i))
+        };
+        Ok(Self {
+            resnets: inputs.iter().enumerate().map(resnet).collect::<Result<_>>()?,
+            transformers: (0..transformers).map(transformer).collect::<Result<_>>()?,
+            resample: None,
+        })
+    }
+
+    /// Applies a residual block and the transformer that follows it, if there is one.
+    pub fn forward_layer(&self, i: usize, x: &Tensor, time: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let x = self.resnets[i].forward(x, Some(time))?;
+        match self.transformers.get(i) {
+            Some(transformer) => transformer.forward(&x, text),
+            None => Ok(x),
+        }
+    }
+}
