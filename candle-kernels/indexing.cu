@@ -88,10 +88,38 @@ __device__ __forceinline__ void take(const uint32_t numel, const Ids &ids, const
     }
 }
 
+// out[l, d, r] = inp[l, last[l, d, r] - 1, r] where last_places() has found a place; other elements remain. Only loads from
+// `inp` are scattered; `count` is the destination's size along the dim.
+template <typename T>
+__device__ __forceinline__ void take_last(const uint32_t numel, const uint32_t *last, const T *inp, T *out,
+                                          const uint32_t size, const Divisor right, const Divisor count) {
+    constexpr uint32_t N = CANDLE_GATHER_UNITS_PER_THREAD;
+    uint32_t place[N];
+    T value[N];
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        place[k] = thread_index(k, N) < numel ? last[thread_index(k, N)] : 0;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        uint32_t r = thread_index(k, N), d = right.split(r);
+        const uint32_t l = count.split(d);
+        if (place[k] != 0) {
+            value[k] = inp[((size_t)l * size + (place[k] - 1)) * right.by + r];
+        }
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        if (place[k] != 0) {
+            out[thread_index(k, N)] = value[k];
+        }
+    }
+}
+
 // out[l, id, r] = inp[l, j, r], or += with ADD. The id is ids[j] if `are_shared`, otherwise ids[l, j, r].
 // There is a thread for each j, which adds atomically; or `runs` is 1, and one thread per (l, r) iterates over all
 // j. With `order`, the permutation that sorts the ids, the first thread of each id processes all places with this id
-// in order. With `last`, only the place that last_places() found for an element writes it.
+// in order. With `last`, there is a thread for each 4 elements of the destination: take_last().
 template <bool ADD, typename T>
 __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const uint32_t *order, const uint32_t *last,
                                     const T *inp, T *out, const uint32_t size, const size_t dst_dim_size, const Divisor right,
@@ -99,6 +127,11 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
     const uint32_t op = !ADD         ? CANDLE_FAULT_SCATTER
                         : are_shared ? CANDLE_FAULT_INDEX_ADD
                                      : CANDLE_FAULT_SCATTER_ADD;
+    if constexpr (!ADD) {
+        if (last != nullptr) {
+            return take_last(numel, last, inp, out, size, right, runs);
+        }
+    }
     uint32_t r = thread_index();
     if (r >= numel) {
         return;
@@ -130,14 +163,6 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
         return;
     }
     if constexpr (!ADD) {
-        if (last != nullptr) {
-            const T value = inp[(size_t)j * right.by];
-            const int64_t id = ids[first + j * step];
-            if (names_element(id, dst_dim_size, op) && last[base + (size_t)id * right.by] == j + 1) {
-                out[(size_t)id * right.by] = value;
-            }
-            return;
-        }
         // N at a time, to have their loads in flight together; indices past the end repeat the last one.
         constexpr uint32_t N = 8;
         for (; j < size; j += N) {
@@ -191,8 +216,8 @@ TAKE(uint64_t, b8)
 typedef uint32_t Wide __attribute__((ext_vector_type(4)));
 TAKE(Wide, b16)
 
-// Raises last[l, id, r] to j + 1 for each place j with this id, so that the last place remains. Ids that name no element
-// are skipped; scatter reports them.
+// Raises last[l, id, r] to j + 1 for each place j with this id, so that the last place remains. Reports ids out of range as
+// those of scatter.
 extern "C" __global__ void last_places(const size_t numel, const void *ids, uint32_t *last, const size_t dst_dim_size,
                                        const size_t right_size, const size_t ids_dim_size, const size_t ids_dtype) {
     const uint32_t i = thread_index();
@@ -203,7 +228,7 @@ extern "C" __global__ void last_places(const size_t numel, const void *ids, uint
     uint32_t r = i, j = right.split(r);
     const uint32_t l = count.split(j);
     const int64_t id = Ids{ids, (unsigned int)ids_dtype}[i];
-    if ((uint64_t)id < (uint64_t)dst_dim_size) {
+    if (names_element(id, dst_dim_size, CANDLE_FAULT_SCATTER)) {
         atomicMax(last + (l * dst_dim_size + (size_t)id) * right.by + r, j + 1);
     }
 }

@@ -210,11 +210,13 @@ fn put(
     let end = to.0.addr() + elements * dtype.size_in_bytes();
     let is_whole = elements == dst.slice.len();
     let in_order = in_order || (!is_whole && (to.0.addr() | end) % size_of::<u32>() != 0);
-    // With few long lines, one thread per line is slow. The last place of each element is found first, or, to add or if
-    // the destination is much larger, the ids are sorted.
+    // With few long lines, one thread per line is slow. The last place of each element is found first, and each element of
+    // the destination reads from there. To add, or if the destination is much larger, the ids are sorted.
     let fits = size * right <= max_elements();
     let is_slow = in_order && fits && size > MAX_LINE && left * right < MIN_LINES;
-    let is_dense = kind == PutKind::Scatter && elements <= MAX_DESTINATION * left * size * right;
+    let is_dense = kind == PutKind::Scatter
+        && elements <= MAX_DESTINATION * left * size * right
+        && dst_dim_size * right <= max_elements();
     let last = match is_slow && is_dense {
         true => Some(last_places(op, (ids, index, ids_dtype), (left, size, right), (dst, dst_dim_size))?),
         false => None,
@@ -225,7 +227,12 @@ fn put(
     };
     // The order was computed on the stream of the ids.
     order.iter().try_for_each(|order| dst.order_after(order))?;
-    let threads = if fits && (is_slow || !in_order) { size } else { 1 };
+    let threads = match last {
+        Some(_) => dst_dim_size,
+        None if fits && (is_slow || !in_order) => size,
+        None => 1,
+    };
+    let per_thread = if last.is_some() { GATHER_UNITS_PER_THREAD } else { 1 };
     for (first, left) in runs(left, groups_per_launch(op, threads * right)?) {
         let first_id = if are_shared { 0 } else { first * size * right };
         let arguments = Put {
@@ -246,7 +253,7 @@ fn put(
             ids_dtype,
             are_shared,
         };
-        let config = LaunchConfig::for_elements(op, arguments.numel)?;
+        let config = LaunchConfig::for_elements(op, arguments.numel.div_ceil(per_thread))?;
         // SAFETY: all operands were checked against their buffers; the kernel checks each index.
         unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
@@ -274,7 +281,7 @@ fn last_places(
             ids_dtype,
         };
         let config = LaunchConfig::for_elements(op, arguments.numel)?;
-        // SAFETY: the ids were checked against their buffer; the kernel skips those that name no element.
+        // SAFETY: the ids were checked against their buffer; the kernel checks each index.
         unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
     Ok(last)
