@@ -441,8 +441,8 @@ fn long_dims_are_scattered_to_any_size() {
 fn scatter_along_a_long_dim_names_the_index_that_is_out_of_range() {
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
-    let [base, src] =
-        [3, 70].map(|rows| Tensor::ones((rows, 2), DType::F32, &device).unwrap().affine(rows as f64, 0.0).unwrap());
+    let [base, src] = [3, 70]
+        .map(|rows| Tensor::ones((rows, 2), DType::F32, &device).unwrap().affine(rows as f64, 0.0).unwrap());
     let scattered = |wrong: u32| {
         let mut ids = vec![1u32; 140];
         ids[77] = wrong;

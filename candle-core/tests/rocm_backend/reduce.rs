@@ -179,7 +179,8 @@ fn middle_dims_of_odd_rows() {
     for dtype in [DType::F16, DType::F32, DType::F64, DType::U32] {
         for (length, width) in lengths {
             let dims = [3, length, width + 2];
-            let values: Vec<f64> = (0..dims.iter().product()).map(|i| (i * 7919 % 10007 % 13) as f64).collect();
+            let values: Vec<f64> =
+                (0..dims.iter().product()).map(|i| (i * 7919 % 10007 % 13) as f64).collect();
             let cpu = from_f64(&values, &dims, dtype);
             let view = |t: &Tensor| t.narrow(2, 1, width).unwrap();
             let gpu = view(&cpu.to_device(&device).unwrap());
