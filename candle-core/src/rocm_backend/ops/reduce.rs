@@ -304,9 +304,7 @@ impl Task {
         let tasks = results / across.max(1);
         // HIP limits the number of threads to 32 bits.
         let countable = floor_power_of_two((1 << 31) / tasks);
-        // Loads of single elements need more threads to have as many bytes in flight as those of vectors.
-        let full = if across == 1 { 2 * FULL_THREADS } else { FULL_THREADS };
-        let wanted = (full / tasks).next_power_of_two();
+        let wanted = (FULL_THREADS / tasks).next_power_of_two();
         let in_packs = layout.inner_stride() == Some(1);
         let per_thread = if in_packs { MIN_PER_THREAD.max(PACK_BYTES / size) } else { MIN_PER_THREAD };
         let most = floor_power_of_two(per_result / per_thread).min(countable);
