@@ -116,6 +116,60 @@ __device__ __forceinline__ void take_last(const uint32_t numel, const uint32_t *
     }
 }
 
+// out[l, id, r] = inp[l, j, r] for the last place j with each id; other elements remain. A workgroup has `columns` neighbouring
+// r of an l, and finds their last places in LDS. `columns` is a power of two.
+template <typename T>
+__device__ __forceinline__ void scatter_lines(const Ids &ids, const T *inp, T *out, const uint32_t size,
+                                              const uint32_t dst_dim_size, const uint32_t right, const uint32_t columns) {
+    extern __shared__ uint32_t last[];
+    constexpr uint32_t N = CANDLE_GATHER_UNITS_PER_THREAD;
+    const uint32_t tiles = (right + columns - 1) / columns, l = blockIdx.x / tiles;
+    const uint32_t column = threadIdx.x & (columns - 1), row = threadIdx.x / columns, step = blockDim.x / columns;
+    const uint32_t r = (blockIdx.x - l * tiles) * columns + column;
+    const bool inside = r < right;
+    for (uint32_t i = threadIdx.x; i < dst_dim_size * columns; i += blockDim.x) {
+        last[i] = 0;
+    }
+    __syncthreads();
+    inp += (size_t)l * size * right + r;
+    out += (size_t)l * dst_dim_size * right + r;
+    const size_t first = (size_t)l * size * right + r;
+    for (uint32_t j = inside ? row : size; j < size; j += N * step) {
+        size_t place[N];
+        int64_t id[N];
+        // Places past the end repeat the first one.
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            place[n] = first + (size_t)(j + n * step < size ? j + n * step : j) * right;
+        }
+        ids.read(place, id);
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (j + n * step < size && names_element(id[n], dst_dim_size, CANDLE_FAULT_SCATTER)) {
+                atomicMax(last + (uint32_t)id[n] * columns + column, j + n * step + 1);
+            }
+        }
+    }
+    __syncthreads();
+    for (uint32_t d = inside ? row : dst_dim_size; d < dst_dim_size; d += N * step) {
+        uint32_t place[N];
+        T value[N];
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            place[n] = d + n * step < dst_dim_size ? last[(d + n * step) * columns + column] : 0;
+            if (place[n] != 0) {
+                value[n] = inp[(size_t)(place[n] - 1) * right];
+            }
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (place[n] != 0) {
+                out[(size_t)(d + n * step) * right] = value[n];
+            }
+        }
+    }
+}
+
 // out[l, id, r] = inp[l, j, r], or += with ADD. The id is ids[j] if `are_shared`, otherwise ids[l, j, r].
 // There is a thread for each j, which adds atomically; or `runs` is 1, and one thread per (l, r) iterates over all
 // j. With `order`, the permutation that sorts the ids, the first thread of each id processes all places with this id
@@ -232,6 +286,18 @@ extern "C" __global__ void last_places(const size_t numel, const void *ids, uint
         atomicMax(last + (l * dst_dim_size + (size_t)id) * right.by + r, j + 1);
     }
 }
+
+#define SCATTER_LINES(T, NAME)                                                                                        \
+    extern "C" __global__ void scatter_lines_##NAME(                                                                  \
+        const void *ids, const T *inp, T *out, const size_t src_dim_size, const size_t dst_dim_size,                  \
+        const size_t right_size, const size_t columns, const size_t ids_dtype) {                                      \
+        scatter_lines(Ids{ids, (unsigned int)ids_dtype}, inp, out, (uint32_t)src_dim_size, (uint32_t)dst_dim_size,    \
+                      (uint32_t)right_size, (uint32_t)columns);                                                       \
+    }
+SCATTER_LINES(uint8_t, u8)
+SCATTER_LINES(uint16_t, f16)
+SCATTER_LINES(uint32_t, u32)
+SCATTER_LINES(int64_t, i64)
 
 #define PUT(KIND, ADD, T, NAME)                                                                                       \
     extern "C" __global__ void KIND##_##NAME(                                                                         \
