@@ -114,7 +114,7 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
                               const uint32_t group_out, const uint32_t padding_y, const uint32_t padding_x,
                               const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
-    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = 3;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = CANDLE_CONV_TAPS_AT_ONCE;
     const size_t *s = info + 4, *k = info + 12;
     const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
     const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
@@ -177,7 +177,8 @@ __device__ __forceinline__ void convolve_groups(const uint32_t all_packs, const 
                                                 const uint32_t padding_x, const size_t dst_stride, const size_t *info,
                                                 const T *src, const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
-    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = 3, CHANNELS = CANDLE_CONV_CHANNELS_PER_THREAD;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = CANDLE_CONV_TAPS_AT_ONCE;
+    constexpr uint32_t CHANNELS = CANDLE_CONV_CHANNELS_PER_THREAD;
     extern __shared__ uint4 conv_weights[];
     A *factors = (A *)conv_weights;
     const size_t *s = info + 4;

@@ -11,6 +11,8 @@ subject! {
     constants {
         /// Output elements of a plane that a thread computes together.
         CONV_PLACES_PER_THREAD = 4,
+        /// Taps of a row that a thread of conv_rows or conv_groups processes at once.
+        CONV_TAPS_AT_ONCE = 3,
         /// Output channels of a group that a thread of conv_groups computes together.
         CONV_CHANNELS_PER_THREAD = 8,
         /// Channels that a thread of fold sums together.

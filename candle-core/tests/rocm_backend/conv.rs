@@ -435,7 +435,8 @@ fn wide_rows_are_unfolded_along_rows() {
     let device = rocm();
     let whole = conv_workspace();
     for dtype in FLOATS {
-        for (width, taps, padding, stride) in [(130, (3, 3), 1, 1), (128, (2, 1), 0, 1), (259, (3, 4), 2, 2)] {
+        for (width, taps, padding, stride) in [(130, (3, 3), 1, 1), (128, (2, 1), 0, 1), (259, (3, 4), 2, 2)]
+        {
             let x = tensor(&[2, 3, 7, width + 2], dtype, 1.0);
             let k = tensor(&[6, 3, taps.0, taps.1], dtype, 1.0);
             let view = |x: &Tensor| x.narrow(3, 1, width).unwrap();

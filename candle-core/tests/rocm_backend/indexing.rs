@@ -421,9 +421,14 @@ const MORE_THAN_LDS: ([usize; 3], usize) = ([2, 300, 9], 1100);
 #[test]
 fn long_dims_are_scattered_to_any_size() {
     let device = rocm();
-    for ([left, count, right], size) in
-        [([1, 65, 1], 1), ([2, 65, 3], 2), ([1, 131, 41], 3), ([3, 66, 5], 200), ([1, 100, 1], 251), MORE_THAN_LDS]
-    {
+    for ([left, count, right], size) in [
+        ([1, 65, 1], 1),
+        ([2, 65, 3], 2),
+        ([1, 131, 41], 3),
+        ([3, 66, 5], 200),
+        ([1, 100, 1], 251),
+        MORE_THAN_LDS,
+    ] {
         let dims = [left, count, right];
         let values: Vec<f64> = (0..dims.iter().product()).map(|i| (i * i % 1009 % size) as f64).collect();
         for dtype in [DType::U8, DType::F16, DType::F32, DType::F64] {

@@ -5,22 +5,21 @@ use crate::rocm_backend::ops::{computing, for_planes, found};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result};
 use hip_kernels::contract::{
-    Convolution, ConvolutionKind, DevicePtr, CONV_CHANNELS_PER_THREAD, CONV_PLACES_PER_THREAD, FOLD_CHANNELS,
+    Convolution, ConvolutionKind, DevicePtr, CONV_CHANNELS_PER_THREAD, CONV_PLACES_PER_THREAD,
+    CONV_TAPS_AT_ONCE, FOLD_CHANNELS,
 };
 
 /// Maximum number of input or output channels of a group for which direct convolution is faster than matrix products.
 pub(super) const DIRECT_CHANNELS: usize = 4;
 
-/// The same for groups of more than [`DIRECT_CHANNELS`] and at most [`GROUP_OUTPUTS`] output channels, whose weights a
-/// workgroup holds in LDS.
+/// Maximum number of input channels of a group that a direct convolution with weights in LDS computes.
 const GROUP_CHANNELS: usize = 8;
+/// Maximum number of output channels of such a group. With more, a product reuses its unfolded input more often.
 const GROUP_OUTPUTS: usize = 32;
-/// Maximum number of bytes of these weights.
+/// Maximum number of bytes of the weights that a workgroup holds in LDS.
 const MAX_WEIGHTS: usize = 32 << 10;
 /// Minimum output width for the kernels that compute several adjacent outputs per thread.
 const MIN_ROW: usize = 4;
-/// Taps of a row that these kernels process at once.
-const TAPS: usize = 3;
 
 /// Returns true if a kernel can compute adjacent outputs of a row together.
 pub(super) fn computes_rows(ConvShape { h, w, .. }: &ConvShape) -> bool {
@@ -31,7 +30,8 @@ pub(super) fn computes_rows(ConvShape { h, w, .. }: &ConvShape) -> bool {
 pub(super) fn weights_in_lds(shape: &ConvShape) -> Option<usize> {
     let ConvShape { groups, c_in, c_out, h, w, dtype, .. } = *shape;
     let sum_bytes = dtype.size_in_bytes().max(DType::F32.size_in_bytes());
-    let bytes = c_in * h.taps * w.taps.next_multiple_of(TAPS) * CONV_CHANNELS_PER_THREAD * sum_bytes;
+    let bytes =
+        c_in * h.taps * w.taps.next_multiple_of(CONV_TAPS_AT_ONCE) * CONV_CHANNELS_PER_THREAD * sum_bytes;
     let is_small = c_in <= GROUP_CHANNELS && (DIRECT_CHANNELS + 1..=GROUP_OUTPUTS).contains(&c_out);
     let is_product = h.is_pointwise() && w.is_pointwise();
     (groups > 1 && is_small && !is_product && computes_rows(shape) && bytes <= MAX_WEIGHTS).then_some(bytes)
