@@ -114,7 +114,7 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
                               const uint32_t group_out, const uint32_t padding_y, const uint32_t padding_x,
                               const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
-    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = 3;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = CANDLE_CONV_TAPS_AT_ONCE;
     const size_t *s = info + 4, *k = info + 12;
     const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
     const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
@@ -166,6 +166,98 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
             result.set(n, static_cast<T>(sum[n]));
         }
         result.write(dst + image * dst_stride + ((size_t)o * h_out + row) * w_out + column * N, w_out - column * N);
+    }
+}
+
+// Like convolve_rows for groups of several output channels, of which each thread computes CHANNELS. The weights of these are
+// in LDS as (input channel, tap_y, tap_x, output channel), with zeros for further taps and channels.
+template <typename T>
+__device__ __forceinline__ void convolve_groups(const uint32_t all_packs, const Divisor packs, const uint32_t c_out,
+                                                const uint32_t group_out, const uint32_t padding_y,
+                                                const uint32_t padding_x, const size_t dst_stride, const size_t *info,
+                                                const T *src, const T *kernel, T *dst) {
+    typedef typename Sum<T>::type A;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = CANDLE_CONV_TAPS_AT_ONCE;
+    constexpr uint32_t CHANNELS = CANDLE_CONV_CHANNELS_PER_THREAD;
+    extern __shared__ uint4 conv_weights[];
+    A *factors = (A *)conv_weights;
+    const size_t *s = info + 4;
+    const uint32_t k_o = (uint32_t)info[12], k_c = (uint32_t)info[13], k_y = (uint32_t)info[14], k_x = (uint32_t)info[15];
+    const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
+    const uint32_t h_out = h_in + 2 * padding_y + 1 - k_h, w_out = w_in + 2 * padding_x + 1 - k_w;
+    const uint32_t row_taps = (k_w + TAPS - 1) / TAPS * TAPS, blocks = (group_out + CHANNELS - 1) / CHANNELS;
+    uint32_t column = thread_index();
+    const bool computes = column < all_packs;
+    const uint32_t row = packs.split(column), y = row - padding_y, x = column * N - padding_x;
+    FOR_PLANES(image, (uint32_t)info[0], block, c_out / group_out * blocks) {
+        const uint32_t group = block / blocks, first_out = (block - group * blocks) * CHANNELS;
+        const uint32_t outputs = group_out - first_out < CHANNELS ? group_out - first_out : CHANNELS;
+        const uint32_t o = group * group_out + first_out;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < c_in * k_h * row_taps * CHANNELS; i += blockDim.x) {
+            const uint32_t channel = i % CHANNELS, tap = i / CHANNELS, line = tap / row_taps, tap_x = tap - line * row_taps;
+            const uint32_t c = line / k_h, tap_y = line - c * k_h;
+            const bool exists = channel < outputs && tap_x < k_w;
+            const T *weight = kernel + (size_t)(o + channel) * k_o + (c * k_c + tap_y * k_y + tap_x * k_x);
+            factors[i] = exists ? static_cast<A>(*weight) : 0;
+        }
+        __syncthreads();
+        if (!computes) {
+            continue;
+        }
+        const T *plane = src + image * s[0] + group * c_in * s[1];
+        A sum[CHANNELS][N] = {};
+        for (uint32_t c = 0; c < c_in; ++c) {
+            for (uint32_t tap_y = 0; tap_y < k_h; ++tap_y) {
+                if (y + tap_y >= h_in) {
+                    continue;
+                }
+                const T *line = plane + (y + tap_y) * s_y;
+                const A *weight = factors + (c * k_h + tap_y) * row_taps * CHANNELS;
+                for (uint32_t first = 0; first < k_w; first += TAPS) {
+                    A inputs[N + TAPS - 1];
+                    // As in convolve_rows.
+                    uint32_t left = x + first;
+                    asm volatile("" : CANDLE_IN_REGISTER(left));
+                    // Columns outside read the last one.
+#pragma unroll
+                    for (uint32_t n = 0; n < N + TAPS - 1; ++n) {
+                        const uint32_t at = left + n;
+                        const A input = static_cast<A>(line[(at < w_in ? at : w_in - 1) * s_x]);
+                        inputs[n] = at < w_in ? input : 0;
+                    }
+#pragma unroll
+                    for (uint32_t tap = 0; tap < TAPS; ++tap) {
+#pragma unroll
+                        for (uint32_t channel = 0; channel < CHANNELS; ++channel) {
+                            const A factor = weight[(first + tap) * CHANNELS + channel];
+#pragma unroll
+                            for (uint32_t n = 0; n < N; ++n) {
+                                sum[channel][n] += inputs[n + tap] * factor;
+                            }
+                        }
+                    }
+                }
+            }
+            plane += s[1];
+        }
+        T *to = dst + image * dst_stride + ((size_t)o * h_out + row) * w_out + column * N;
+        uint32_t places = h_out * w_out, rest = w_out - column * N;
+        asm volatile("" : CANDLE_IN_REGISTER(places));
+        asm volatile("" : CANDLE_IN_REGISTER(rest));
+#pragma unroll
+        for (uint32_t channel = 0; channel < CHANNELS; ++channel) {
+            if (channel < outputs) {
+                Pack<T> result;
+#pragma unroll
+                for (uint32_t n = 0; n < N; ++n) {
+                    result.set(n, static_cast<T>(sum[channel][n]));
+                }
+                result.write(to, rest);
+                to += places;
+            }
+        }
     }
 }
 
@@ -453,6 +545,10 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     WINDOW(conv_rows, T, T_NAME,                                                                                      \
            convolve_rows((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,          \
                          (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
+#define CONVOLVE_GROUPS(T, T_NAME)                                                                                    \
+    WINDOW(__launch_bounds__(CANDLE_BLOCK) conv_groups, T, T_NAME,                                                    \
+           convolve_groups((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,        \
+                           (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
 #define TRANSPOSED(T, T_NAME)                                                                                         \
     WINDOW(conv_transpose, T, T_NAME,                                                                                 \
            transposed((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,             \
@@ -470,6 +566,7 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     OP(double, f64)
 FLOATS(CONVOLVE)
 FLOATS(CONVOLVE_ROWS)
+FLOATS(CONVOLVE_GROUPS)
 FLOATS(FOLD)
 
 #define POOL(NAME, T, T_NAME)                                                                                         \

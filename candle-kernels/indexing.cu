@@ -88,10 +88,92 @@ __device__ __forceinline__ void take(const uint32_t numel, const Ids &ids, const
     }
 }
 
+// out[l, d, r] = inp[l, last[l, d, r] - 1, r] where last_places() has found a place; other elements remain. Only loads from
+// `inp` are scattered; `count` is the destination's size along the dim.
+template <typename T>
+__device__ __forceinline__ void take_last(const uint32_t numel, const uint32_t *last, const T *inp, T *out,
+                                          const uint32_t size, const Divisor right, const Divisor count) {
+    constexpr uint32_t N = CANDLE_GATHER_UNITS_PER_THREAD;
+    uint32_t place[N];
+    T value[N];
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        place[k] = thread_index(k, N) < numel ? last[thread_index(k, N)] : 0;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        uint32_t r = thread_index(k, N), d = right.split(r);
+        const uint32_t l = count.split(d);
+        if (place[k] != 0) {
+            value[k] = inp[((size_t)l * size + (place[k] - 1)) * right.by + r];
+        }
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        if (place[k] != 0) {
+            out[thread_index(k, N)] = value[k];
+        }
+    }
+}
+
+// out[l, id, r] = inp[l, j, r] for the last place j with each id; other elements remain. A workgroup has `columns` neighbouring
+// r of an l, and finds their last places in LDS. `columns` is a power of two.
+template <typename T>
+__device__ __forceinline__ void scatter_lines(const Ids &ids, const T *inp, T *out, const uint32_t size,
+                                              const uint32_t dst_dim_size, const uint32_t right, const uint32_t columns) {
+    extern __shared__ uint32_t last[];
+    constexpr uint32_t N = CANDLE_GATHER_UNITS_PER_THREAD;
+    const uint32_t tiles = (right + columns - 1) / columns, l = blockIdx.x / tiles;
+    const uint32_t column = threadIdx.x & (columns - 1), row = threadIdx.x / columns, step = blockDim.x / columns;
+    const uint32_t r = (blockIdx.x - l * tiles) * columns + column;
+    const bool inside = r < right;
+    for (uint32_t i = threadIdx.x; i < dst_dim_size * columns; i += blockDim.x) {
+        last[i] = 0;
+    }
+    __syncthreads();
+    inp += (size_t)l * size * right + r;
+    out += (size_t)l * dst_dim_size * right + r;
+    const size_t first = (size_t)l * size * right + r;
+    for (uint32_t j = inside ? row : size; j < size; j += N * step) {
+        size_t place[N];
+        int64_t id[N];
+        // Places past the end repeat the first one.
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            place[n] = first + (size_t)(j + n * step < size ? j + n * step : j) * right;
+        }
+        ids.read(place, id);
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (j + n * step < size && names_element(id[n], dst_dim_size, CANDLE_FAULT_SCATTER)) {
+                atomicMax(last + (uint32_t)id[n] * columns + column, j + n * step + 1);
+            }
+        }
+    }
+    __syncthreads();
+    for (uint32_t d = inside ? row : dst_dim_size; d < dst_dim_size; d += N * step) {
+        uint32_t place[N];
+        T value[N];
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            place[n] = d + n * step < dst_dim_size ? last[(d + n * step) * columns + column] : 0;
+            if (place[n] != 0) {
+                value[n] = inp[(size_t)(place[n] - 1) * right];
+            }
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (place[n] != 0) {
+                out[(size_t)(d + n * step) * right] = value[n];
+            }
+        }
+    }
+}
+
 // out[l, id, r] = inp[l, j, r], or += with ADD. The id is ids[j] if `are_shared`, otherwise ids[l, j, r].
 // There is a thread for each j, which adds atomically; or `runs` is 1, and one thread per (l, r) iterates over all
 // j. With `order`, the permutation that sorts the ids, the first thread of each id processes all places with this id
-// in order. With `last`, only the place that last_places() found for an element writes it.
+// in order. With `last`, there is a thread for each 4 elements of the destination: take_last().
 template <bool ADD, typename T>
 __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const uint32_t *order, const uint32_t *last,
                                     const T *inp, T *out, const uint32_t size, const size_t dst_dim_size, const Divisor right,
@@ -99,6 +181,11 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
     const uint32_t op = !ADD         ? CANDLE_FAULT_SCATTER
                         : are_shared ? CANDLE_FAULT_INDEX_ADD
                                      : CANDLE_FAULT_SCATTER_ADD;
+    if constexpr (!ADD) {
+        if (last != nullptr) {
+            return take_last(numel, last, inp, out, size, right, runs);
+        }
+    }
     uint32_t r = thread_index();
     if (r >= numel) {
         return;
@@ -130,14 +217,6 @@ __device__ __forceinline__ void put(const uint32_t numel, const Ids &ids, const 
         return;
     }
     if constexpr (!ADD) {
-        if (last != nullptr) {
-            const T value = inp[(size_t)j * right.by];
-            const int64_t id = ids[first + j * step];
-            if (names_element(id, dst_dim_size, op) && last[base + (size_t)id * right.by] == j + 1) {
-                out[(size_t)id * right.by] = value;
-            }
-            return;
-        }
         // N at a time, to have their loads in flight together; indices past the end repeat the last one.
         constexpr uint32_t N = 8;
         for (; j < size; j += N) {
@@ -191,8 +270,8 @@ TAKE(uint64_t, b8)
 typedef uint32_t Wide __attribute__((ext_vector_type(4)));
 TAKE(Wide, b16)
 
-// Raises last[l, id, r] to j + 1 for each place j with this id, so that the last place remains. Ids that name no element
-// are skipped; scatter reports them.
+// Raises last[l, id, r] to j + 1 for each place j with this id, so that the last place remains. Reports ids out of range as
+// those of scatter.
 extern "C" __global__ void last_places(const size_t numel, const void *ids, uint32_t *last, const size_t dst_dim_size,
                                        const size_t right_size, const size_t ids_dim_size, const size_t ids_dtype) {
     const uint32_t i = thread_index();
@@ -203,10 +282,22 @@ extern "C" __global__ void last_places(const size_t numel, const void *ids, uint
     uint32_t r = i, j = right.split(r);
     const uint32_t l = count.split(j);
     const int64_t id = Ids{ids, (unsigned int)ids_dtype}[i];
-    if ((uint64_t)id < (uint64_t)dst_dim_size) {
+    if (names_element(id, dst_dim_size, CANDLE_FAULT_SCATTER)) {
         atomicMax(last + (l * dst_dim_size + (size_t)id) * right.by + r, j + 1);
     }
 }
+
+#define SCATTER_LINES(T, NAME)                                                                                        \
+    extern "C" __global__ void scatter_lines_##NAME(                                                                  \
+        const void *ids, const T *inp, T *out, const size_t src_dim_size, const size_t dst_dim_size,                  \
+        const size_t right_size, const size_t columns, const size_t ids_dtype) {                                      \
+        scatter_lines(Ids{ids, (unsigned int)ids_dtype}, inp, out, (uint32_t)src_dim_size, (uint32_t)dst_dim_size,    \
+                      (uint32_t)right_size, (uint32_t)columns);                                                       \
+    }
+SCATTER_LINES(uint8_t, u8)
+SCATTER_LINES(uint16_t, f16)
+SCATTER_LINES(uint32_t, u32)
+SCATTER_LINES(int64_t, i64)
 
 #define PUT(KIND, ADD, T, NAME)                                                                                       \
     extern "C" __global__ void KIND##_##NAME(                                                                         \

@@ -87,6 +87,30 @@ struct Extreme {
     }
 };
 
+// Calls `use` with `from[e * stride]` and e for e = first, first + step, ... below end. LOADS loads are in flight, and only
+// the last batch compares its indices with the end.
+template <unsigned int LOADS, typename T, typename F>
+__device__ __forceinline__ void for_each_strided(const T *from, unsigned int first, unsigned int end, unsigned int step,
+                                                 size_t stride, F use) {
+    const size_t next = step * stride;
+    const T *at = from + first * stride;
+    for (; first + (LOADS - 1) * step < end; first += LOADS * step) {
+        T loaded[LOADS];
+#pragma unroll
+        for (unsigned int k = 0; k < LOADS; ++k) {
+            loaded[k] = *at;
+            at += next;
+        }
+        // Keeps the compiler from moving loads to their uses.
+        asm volatile("" ::: "memory");
+#pragma unroll
+        for (unsigned int k = 0; k < LOADS; ++k) {
+            use(loaded[k], first + k * step);
+        }
+    }
+    for_each_prefetched<LOADS>(first, end, step, [&](unsigned int e) INLINE { return from[e * stride]; }, use);
+}
+
 // An element and its place within the elements of a result.
 template <typename T>
 struct Placed { T value; uint32_t at; };
@@ -109,11 +133,14 @@ struct ReductionTask {
         }
         return at + index * (first == end ? 1 : info[num_dims + first]);
     }
+    // True if the reduced elements have one stride.
+    __device__ __forceinline__ bool has_stride() const { return num_dims <= kept_dims + 1; }
+    __device__ __forceinline__ size_t stride() const { return num_dims == kept_dims ? 1 : info[num_dims + kept_dims]; }
     // Returns the function offset(); one dim needs no division. The branch between both forms is uniform.
     __device__ __forceinline__ auto offsets() const {
-        const bool is_single = num_dims <= kept_dims + 1;
-        const size_t stride = num_dims == kept_dims ? 1 : info[num_dims + kept_dims];
-        return [=, *this](unsigned int e) INLINE { return is_single ? e * stride : offset(e); };
+        const bool is_single = has_stride();
+        const size_t step = stride();
+        return [=, *this](unsigned int e) INLINE { return is_single ? e * step : offset(e); };
     }
     // Returns true if elements n * i to n * i + n - 1 are contiguous, and aligned if the first element is.
     __device__ __forceinline__ bool has_packs(unsigned int n) const {
@@ -216,11 +243,20 @@ __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, 
         for (unsigned int e = head + packs * N + lane; e < count; e += task.width) {
             fold.accumulate(convert(from[begin + e]), begin + e);
         }
-    } else {
+    } else if (candidates) {
         for_each_prefetched<4>(begin + lane, begin + count, task.width, [&](unsigned int e) INLINE {
-            const uint32_t at = candidates ? candidates[(size_t)e * task.results + result] : e;
+            const uint32_t at = candidates[(size_t)e * task.results + result];
             return Placed<T>{from[offset(at)], at};
         }, [&](const Placed<T> &x, unsigned int) INLINE { fold.accumulate(convert(x.value), x.at); });
+    } else {
+        const auto accumulate = [&](T x, unsigned int e) INLINE { fold.accumulate(convert(x), e); };
+        if (task.has_stride()) {
+            constexpr unsigned int LOADS = sizeof(T) <= 4 ? 8 : 4;
+            for_each_strided<LOADS>(from, begin + lane, begin + count, task.width, task.stride(), accumulate);
+        } else {
+            for_each_prefetched<4>(begin + lane, begin + count, task.width,
+                                   [&](unsigned int e) INLINE { return from[task.offset(e)]; }, accumulate);
+        }
     }
     if (across) {
         return merge_columns(folds, task.width, shared, finish_column);

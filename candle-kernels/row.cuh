@@ -16,9 +16,10 @@ struct RowMatrices {
     void *out[3];
     unsigned int ends[3];
 
-    __device__ __forceinline__ const uint8_t *row(unsigned int row, size_t row_bytes) const {
+    template <typename Bytes>
+    __device__ __forceinline__ const uint8_t *row(unsigned int row, Bytes row_bytes) const {
         const unsigned int before = row < ends[0] ? 0 : row < ends[1] ? ends[0] : ends[1];
-        return (row < ends[0] ? weights[0] : row < ends[1] ? weights[1] : weights[2]) + (row - before) * row_bytes;
+        return (row < ends[0] ? weights[0] : row < ends[1] ? weights[1] : weights[2]) + (size_t)(row - before) * row_bytes;
     }
     // Stores the result of a row of a matrix for a row of activations.
     __device__ __forceinline__ void store(unsigned int row, unsigned int x_row, unsigned int dtype, float value) const {
@@ -152,7 +153,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
     const unsigned int count = min(after.results, (is_gated ? matrices.ends[0] : matrices.ends[2]) - first);
     // A task is a row of a matrix.
     const unsigned int tasks = is_gated ? 2 * count : count, up = matrices.ends[0] - count;
-    const size_t row_bytes = M::bytes_of_row(input.k);
+    const auto row_bytes = M::bytes_of_row(input.k);
     const auto row_of = [=](unsigned int task) INLINE { return first + task + (task < count ? 0 : up); };
 
     // Groups of less than LANES lanes are a power of two; others are whole multiples.
@@ -172,10 +173,13 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
     const uint32_t summand = is_ahead ? load_bits(after.summand, after.summand_dtype, first + threadIdx.x) : 0;
     float squared[ROWS] = {};
     for (unsigned int segment = 0; segment < place.units; segment += lanes * M::UNITS) {
+        // Hidden from the compiler, which would keep all comparisons below in scalar registers.
+        unsigned int lead = leader;
+        asm volatile("" : CANDLE_IN_REGISTER(lead));
         typename M::Raw ahead[M::AHEAD];
 #pragma unroll
         for (unsigned int i = 0; i < M::AHEAD; ++i) {
-            if (leader + i * groups < tasks) {
+            if (lead + i * groups < tasks) {
                 ahead[i] = read(group + i * groups, segment);
             }
         }
@@ -190,11 +194,11 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
             x[r] = part.activations(input, place, segment, r < input.rows ? r : 0, squared[r]);
         }
 #pragma unroll 1
-        for (unsigned int done = 0; leader + done < tasks; done += M::AHEAD * groups) {
+        for (unsigned int done = 0; lead + done < tasks; done += M::AHEAD * groups) {
 #pragma unroll
             for (unsigned int i = 0; i < M::AHEAD; ++i) {
                 const unsigned int before = done + i * groups;
-                if (leader + before < tasks) {
+                if (lead + before < tasks) {
                     float products[ROWS] = {M::product(ahead[i], x[0], place, segment)};
 #pragma unroll
                     for (unsigned int r = 1; r < ROWS; ++r) {
@@ -202,7 +206,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
                             products[r] = M::product(ahead[i], x[r], place, segment);
                         }
                     }
-                    if (leader + before + M::AHEAD * groups < tasks) {
+                    if (lead + before + M::AHEAD * groups < tasks) {
                         ahead[i] = read(group + before + M::AHEAD * groups, segment);
                     }
                     const float sum = reduce_rows<ROWS>(products, min(lanes, LANES));

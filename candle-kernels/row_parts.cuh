@@ -58,17 +58,20 @@ struct QuantizedInput {
 
     template <unsigned int COUNT>
     __device__ __forceinline__ void prepare(const RowInput &input, float (&squares)[COUNT]) {
-#pragma unroll
-        for (unsigned int r = 0; r < COUNT; ++r) {
-            if (r >= input.rows) {
-                continue;
-            }
+        // Unrolled, the addresses of all rows would occupy more scalar registers than there are.
+#pragma unroll 1
+        for (unsigned int r = 0; r < input.rows; ++r) {
+            float sum = 0;
             if (input.dtype == CANDLE_FLOAT_F32) {
-                prepare_row<float, COUNT == 1>(input, r, squares[r]);
+                prepare_row<float, COUNT == 1>(input, r, sum);
             } else if (input.dtype == CANDLE_FLOAT_F16) {
-                prepare_row<__half, false>(input, r, squares[r]);
+                prepare_row<__half, false>(input, r, sum);
             } else {
-                prepare_row<__nv_bfloat16, false>(input, r, squares[r]);
+                prepare_row<__nv_bfloat16, false>(input, r, sum);
+            }
+#pragma unroll
+            for (unsigned int i = 0; i < COUNT; ++i) {
+                squares[i] = i == r ? sum : squares[i];
             }
         }
         __syncthreads();
@@ -112,7 +115,7 @@ struct BlockRow : QuantizedInput {
     struct Run { int words[RUN / 4]; float scale, scaled_sum; int offset; };
     struct Activations { Run runs[UNITS][PIECES][RUNS]; };
 
-    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
+    __device__ __forceinline__ static unsigned int bytes_of_row(unsigned int k) { return k / F::WEIGHTS * F::BYTES; }
     __device__ __forceinline__ static unsigned int units(unsigned int k) { return k / (PIECE * PIECES); }
     __device__ __forceinline__ static Raw read(const uint8_t *row, const RowLanes &place, unsigned int segment) {
         Raw read;
@@ -129,6 +132,9 @@ struct BlockRow : QuantizedInput {
     }
     __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
                                                        unsigned int row, float &) const {
+        if constexpr (ROWS > 1) {
+            asm("" : CANDLE_IN_REGISTER(row));
+        }
         const uint8_t *row_bytes = bytes + row * input.k;
         const Scale *row_scales = scales + row * (input.k / PIECE);
         typedef int Four __attribute__((ext_vector_type(4)));
@@ -203,11 +209,12 @@ struct StreamRow : QuantizedInput {
     static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS;
     static constexpr unsigned int UNITS = ROWS == 1 ? 2 / PLANES : 1, AHEAD = ROWS == 1 ? 3 : 2, WORDS = CANDLE_PACK_BYTES / 4;
     static constexpr bool LOADS_BY_GROUP = false;
+    static constexpr uint32_t BITS = PLANES == 1 ? 0xffffffff : 0x0f0f0f0f;
     static_assert(HEADER == 2 + 2 * F::MINIMUM && (PLANES == 1 || PLANES == 2), "a block is a header with nibbles or bytes");
     struct Raw { Pack<uint32_t, WORDS> packs[UNITS]; uint32_t headers[UNITS][2]; };
     // Scale and sums of the activations of the pack's first and last block. If it has only one, the second has none.
     struct Block { float scale, scaled_sum; int offset; };
-    struct Activations { int words[UNITS][PLANES][WORDS]; Block blocks[UNITS][2]; };
+    struct Activations { int words[UNITS][PLANES][WORDS]; Block blocks[UNITS][2]; uint32_t masks[UNITS][WORDS]; };
 
     // Returns true if rows of k weights are whole packs.
     __device__ __forceinline__ static bool fits(const RowMatrices &matrices, unsigned int k) {
@@ -218,7 +225,7 @@ struct StreamRow : QuantizedInput {
         }
         return bits % CANDLE_PACK_BYTES == 0;
     }
-    __device__ __forceinline__ static size_t bytes_of_row(unsigned int k) { return (size_t)(k / F::WEIGHTS) * F::BYTES; }
+    __device__ __forceinline__ static unsigned int bytes_of_row(unsigned int k) { return k / F::WEIGHTS * F::BYTES; }
     __device__ __forceinline__ static unsigned int units(unsigned int k) {
         return k / F::WEIGHTS * F::BYTES / CANDLE_PACK_BYTES;
     }
@@ -243,6 +250,9 @@ struct StreamRow : QuantizedInput {
     }
     __device__ __forceinline__ Activations activations(const RowInput &input, const RowLanes &place, unsigned int segment,
                                                        unsigned int row, float &) const {
+        if constexpr (ROWS > 1) {
+            asm("" : CANDLE_IN_REGISTER(row));
+        }
         const uint8_t *row_bytes = bytes + row * input.k;
         const Scale *row_scales = scales + row * (input.k / PIECE);
         Activations x;
@@ -256,16 +266,16 @@ struct StreamRow : QuantizedInput {
                 uint32_t bits = 0;
 #pragma unroll
                 for (unsigned int half = 0; half < 2; ++half) {
-                    const unsigned int offset = (at + 2 * half) % F::BYTES;
-                    const uint8_t *from =
-                        row_bytes + (at + 2 * half) / F::BYTES * F::WEIGHTS + plane * QUANTS + offset - HEADER;
-                    bits |= offset < HEADER ? 0 : (uint32_t)*(const uint16_t *)from << (16 * half);
+                    const unsigned int offset = (at + 2 * half) % F::BYTES, column = max(offset, HEADER) - HEADER;
+                    const uint8_t *from = row_bytes + (at + 2 * half) / F::BYTES * F::WEIGHTS + plane * QUANTS + column;
+                    const uint32_t inside = ~(uint32_t)((int)(offset - HEADER) >> 31);
+                    bits |= (*(const uint16_t *)from & inside) << (16 * half);
                 }
                 x.words[u][plane][word] = (int)bits;
                 const int sum = __dp4a((int)bits, 0x01010101, 0);
-                const bool is_first = block_of(pack, word) == first;
-                sums[0] += is_first ? sum : 0;
-                sums[1] += is_first ? 0 : sum;
+                x.masks[u][word] = block_of(pack, word) - first - 1;
+                sums[0] += sum & x.masks[u][word];
+                sums[1] += sum & ~x.masks[u][word];
             }
 #pragma unroll
             for (unsigned int b = 0; b < 2; ++b) {
@@ -277,19 +287,17 @@ struct StreamRow : QuantizedInput {
     }
     __device__ __forceinline__ static float product(const Raw &raw, const Activations &x, const RowLanes &place,
                                                     unsigned int segment) {
-        constexpr uint32_t BITS = PLANES == 1 ? 0xffffffff : 0x0f0f0f0f;
         float total = 0;
 #pragma unroll
         for (unsigned int u = 0; u < UNITS; ++u) {
-            const unsigned int pack = place.clamped(segment, u), first = block_of(pack, 0);
             const Block(&blocks)[2] = x.blocks[u];
             int dots[2] = {F::OFFSET == 0 ? 0 : -blocks[0].offset, F::OFFSET == 0 ? 0 : -blocks[1].offset};
 #pragma unroll
             for (unsigned int i = 0; i < PLANES * WORDS; ++i) {
                 const unsigned int plane = i / WORDS, word = i % WORDS;
-                const uint32_t q = raw.packs[u][word] >> (4 * plane), mask = block_of(pack, word) == first ? BITS : 0;
-                dots[0] = __dp4a((int)(q & mask), x.words[u][plane][word], dots[0]);
-                dots[1] = __dp4a((int)(q & (BITS ^ mask)), x.words[u][plane][word], dots[1]);
+                const uint32_t q = raw.packs[u][word] >> (4 * plane), mask = x.masks[u][word];
+                dots[0] = __dp4a((int)(q & mask & BITS), x.words[u][plane][word], dots[0]);
+                dots[1] = __dp4a((int)(q & ~mask & BITS), x.words[u][plane][word], dots[1]);
             }
             float part = 0;
 #pragma unroll

@@ -15,6 +15,12 @@ const PAGE: usize = 16;
 /// Maximum elements of keys and values of paged decoding in scale paper.
 const PAPER_ELEMENTS: usize = 4 * M;
 
+/// Returns causal attention over queries, keys and values with heads of this width.
+fn fused(width: usize) -> impl Fn(&[Tensor; 3]) -> Result<Tensor> + Copy + Sync {
+    let scale = 1. / (width as f32).sqrt();
+    move |[q, k, v]| flash_attn(q, k, v, scale, true)
+}
+
 pub fn cases(cases: &mut Cases) {
     for dtype in FLOATS {
         let [heads, length, width] = cases.scale.dims([32, 2048, WIDTH]);
@@ -29,14 +35,16 @@ pub fn cases(cases: &mut Cases) {
         };
         let labels = [ATTENTION, "attention_causal"];
         cases.operation(labels, dtype, shape.as_str(), operands, unfused).flops(flops);
-        // Flash attention does not support the head width of the smoke scale.
-        let width = width.next_multiple_of(8);
-        let all = || random(dtype, [1, length, heads, width]);
-        let fused = move |[q, k, v]: &[Tensor; 3]| flash_attn(q, k, v, scale as f32, true);
-        let labels = [ATTENTION, "flash_attn_causal"];
-        // With a causal mask, half of the scores are computed.
-        let (flops, shape) = (2 * heads * length * length * width, dims_name(&[1, heads, length, width]));
-        cases.operation(labels, dtype, shape, [all(), all(), all()], fused).flops(flops).only_rocm = true;
+        for full in [64, WIDTH, 256] {
+            // Widths of smaller scales are not multiples of 8, which flash attention requires.
+            let width = cases.scale.dim(full).next_multiple_of(8);
+            let all = || random(dtype, [1, length, heads, width]);
+            let labels = [ATTENTION, "flash_attn_causal"];
+            // With a causal mask, half of the scores are computed.
+            let (flops, shape) = (2 * heads * length * length * width, dims_name(&[1, heads, length, width]));
+            let case = cases.operation(labels, dtype, shape, [all(), all(), all()], fused(width));
+            case.flops(flops).only_rocm = true;
+        }
 
         for [batch, heads, key_heads, keys] in DECODE {
             let keys = cases.scale.dim(keys);
@@ -45,7 +53,7 @@ pub fn cases(cases: &mut Cases) {
             let shape = format!("{batch}x{heads}/{key_heads}x{keys}x{WIDTH}");
             let bytes = 2 * batch * keys * key_heads * WIDTH * dtype.size_in_bytes();
             let labels = [ATTENTION, "flash_attn_decode"];
-            cases.operation(labels, dtype, shape, operands, fused).bytes(bytes).only_rocm = true;
+            cases.operation(labels, dtype, shape, operands, fused(WIDTH)).bytes(bytes).only_rocm = true;
         }
     }
     for width in [64, WIDTH] {

@@ -5,7 +5,10 @@ use candle_core::{DType, Result, Tensor};
 const GROUP: &str = "conv";
 
 /// Batch size, input channels, output channels, side of the images, side of the kernel.
-const CONV2D: [[usize; 5]; 3] = [[8, 64, 128, 64, 3], [8, 64, 128, 64, 1], [1, 320, 320, 64, 3]];
+const CONV2D: [[usize; 5]; 4] =
+    [[8, 64, 128, 64, 3], [8, 64, 128, 64, 1], [1, 320, 320, 64, 3], [1, 320, 320, 128, 3]];
+/// The same with a kernel of side 3, followed by the stride and the number of groups.
+const STRIDED_OR_GROUPED: [[usize; 6]; 2] = [[8, 256, 512, 56, 2, 1], [8, 256, 256, 56, 1, 32]];
 
 type Pool = fn(&Tensor, usize) -> Result<Tensor>;
 const POOLS: [(&str, Pool); 2] =
@@ -25,6 +28,22 @@ pub fn cases(cases: &mut Cases) {
                     move |[x, kernel]| x.conv2d(kernel, k / 2, 1, 1, 1),
                 )
                 .flops(2 * b * o * side * side * c * k * k);
+        }
+        for full in STRIDED_OR_GROUPED {
+            let [b, c, o, side, stride, _] = cases.scale.dims(full);
+            // Groups have 8 channels at each scale.
+            let groups = if full[5] == 1 { 1 } else { c / 8 };
+            let operands = [random(dtype, [b, c, side, side]), random(dtype, [o, c / groups, 3, 3])];
+            let out = side.div_ceil(stride);
+            cases
+                .operation(
+                    [GROUP, "conv2d"],
+                    dtype,
+                    format!("b{b} c{c} {side}x{side} k3 s{stride} g{groups} o{o}"),
+                    operands,
+                    move |[x, kernel]| x.conv2d(kernel, 1, stride, 1, groups),
+                )
+                .flops(2 * b * o * out * out * (c / groups) * 9);
         }
         let [b, c, o, length] = cases.scale.dims([1, 80, 512, 3000]);
         let operands = [random(dtype, [b, c, length]), random(dtype, [o, c, 3])];

@@ -355,12 +355,19 @@ def with_tf32(d, operands, function):
 def conv(cases):
     s = cases.scale
     for d in FLOATS:
-        for full in ((8, 64, 128, 64, 3), (8, 64, 128, 64, 1), (1, 320, 320, 64, 3)):
+        for full in ((8, 64, 128, 64, 3), (8, 64, 128, 64, 1), (1, 320, 320, 64, 3), (1, 320, 320, 128, 3)):
             b, c, o, side, k = s(*full)
             operands = [rand(d, b, c, side, side), rand(d, o, c, k, k)]
             make = with_tf32(d, operands, lambda x, w, k=k: F.conv2d(x, w, padding=k // 2))
             shape, flops = f"b{b} c{c} {side}x{side} k{k} o{o}", 2 * b * o * side * side * c * k * k
             cases.add("conv", "conv2d", d, shape, make, flops=flops)
+        for *full, stride, groups in ((8, 256, 512, 56, 2, 1), (8, 256, 256, 56, 1, 32)):
+            b, c, o, side = s(*full)
+            groups, out = 1 if groups == 1 else c // 8, -(-side // stride)
+            operands = [rand(d, b, c, side, side), rand(d, o, c // groups, 3, 3)]
+            conv2d = lambda x, w, stride=stride, groups=groups: F.conv2d(x, w, stride=stride, padding=1, groups=groups)
+            shape, flops = f"b{b} c{c} {side}x{side} k3 s{stride} g{groups} o{o}", 2 * b * o * out * out * c // groups * 9
+            cases.add("conv", "conv2d", d, shape, with_tf32(d, operands, conv2d), flops=flops)
         b, c, o, length = s(1, 80, 512, 3000)
         make = with_tf32(d, [rand(d, b, c, length), rand(d, o, c, 3)], lambda x, w: F.conv1d(x, w, padding=1))
         flops = 2 * b * o * length * c * 3
@@ -428,8 +435,11 @@ def products(cases):
         shape = by_x(1, heads, length, width)
         cases.add("attention", "attention_causal", d, shape, make, flops=2 * flops)
         sdpa = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        operands = [rand(d, 1, heads, length, width)] * 3
-        cases.op("attention", "flash_attn_causal", d, shape, operands, sdpa, flops=flops)
+        for width in map(s, (64, 128, 256)):
+            width += -width % 8
+            operands, flops = [rand(d, 1, heads, length, width)] * 3, 2 * heads * length * length * width
+            shape = by_x(1, heads, length, width)
+            cases.op("attention", "flash_attn_causal", d, shape, operands, sdpa, flops=flops)
         for batch, heads, key_heads, keys in ((1, 32, 32, 4096), (1, 32, 8, 4096), (8, 32, 8, 4096)):
             keys, width = s(keys), 128
             kv_operand, gqa = rand(d, batch, key_heads, keys, width), heads != key_heads
@@ -616,10 +626,11 @@ def models(cases):
             cases.add("model", case, d, f"{count} after {prompt}", make, bytes=bytes)
 
 
-def run(cases, groups):
+def run(cases, groups, filters):
     smoke, results, failed = cases.scale.name == "smoke", [], []
     for group, case, dtype, shape, make, bytes, flops in cases.list:
-        if groups and group not in groups:
+        has_name = not filters or any(words in f"{case} {dtype} {shape}" for words in filters)
+        if not has_name or (groups and group not in groups):
             continue
         row = dict(group=group, case=case, dtype=dtype, shape=shape, us=None, host_us=None, bytes=bytes, flops=flops)
         label = f"{group}: {case} {dtype} {shape}"
@@ -647,6 +658,7 @@ def main():
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--scale", choices=("full", "smoke"), default="full")
     parser.add_argument("--group", action="append", metavar="NAME")
+    parser.add_argument("filters", nargs="*", metavar="WORDS", help="words of `case dtype shape`; one of them must match")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: PyTorch finds no GPU")
@@ -656,7 +668,7 @@ def main():
     for add in (launches, elementwise, copies, rows, indexing, conv, products, models):
         add(cases)
     start = time.perf_counter()
-    results, failed = run(cases, args.group)
+    results, failed = run(cases, args.group, args.filters)
     print(f"{time.perf_counter() - start:.0f} s")
     properties = torch.cuda.get_device_properties(0)
     is_amd = torch.version.hip is not None

@@ -11,6 +11,10 @@ subject! {
     constants {
         /// Output elements of a plane that a thread computes together.
         CONV_PLACES_PER_THREAD = 4,
+        /// Taps of a row that a thread of conv_rows or conv_groups processes at once.
+        CONV_TAPS_AT_ONCE = 3,
+        /// Output channels of a group that a thread of conv_groups computes together.
+        CONV_CHANNELS_PER_THREAD = 8,
         /// Channels that a thread of fold sums together.
         FOLD_CHANNELS = 4,
     }
@@ -34,10 +38,11 @@ fn families() -> Vec<Family> {
             "conv",
             "{kind}_{dtype}",
             "Direct convolution (conv), convolution with stride and dilation 1 in packs of a row (conv_rows: places and \
-             w_out count packs), transposed convolution, or col2im (fold), which sums the products of the taps, given \
+             w_out count packs), the same for groups of several output channels, with their weights in LDS (conv_groups), \
+             transposed convolution, or col2im (fold), which sums the products of the taps, given \
              as channels (output channel, tap).",
         )
-        .over([names("kind", &["conv", "conv_rows", "fold"]), dtypes("dtype", WIDER_FLOATS)])
+        .over([names("kind", &["conv", "conv_rows", "conv_groups", "fold"]), dtypes("dtype", WIDER_FLOATS)])
         .over([names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)])
         .takes(&[PLANE, args![Usize =>
             channels "output channels", group_out "output channels of a group; not used by fold"]])
@@ -45,7 +50,8 @@ fn families() -> Vec<Family> {
         .takes(&[args![Usize =>
             period "distance between taps that contribute to an element", back "distance between their inputs",
             dst_stride "elements between images of the output"]])
-        .takes(&[INFO, SRC, args![Pointer => kernel "the weights; not used by fold"], DST]),
+        .takes(&[INFO, SRC, args![Pointer => kernel "the weights; not used by fold"], DST])
+        .with_dynamic_lds(),
         family("Unfold", "conv", "unfold_{carrier}", "im2col: the window of each output element, as the columns of a matrix.")
             .over([dtypes("carrier", &["f16", "u32", "i64"])])
             .takes(&[args![Usize =>

@@ -9,8 +9,11 @@ subject! {
         indexing,
     }
     constants {
-        /// Maximum number of units that a thread of index_select or gather moves.
+        /// Maximum number of units that a thread of index_select or gather moves, and number of elements that a thread of
+        /// scatter moves if the last places are known.
         GATHER_UNITS_PER_THREAD = 4,
+        /// Threads per workgroup of scatter_lines.
+        SCATTER_LINES_BLOCK = 1024,
         /// Maximum number of bytes that a thread of index_select or gather moves.
         GATHER_BYTES_PER_THREAD = 32,
         /// Dtype of indices: u8.
@@ -61,13 +64,30 @@ fn families() -> Vec<Family> {
             last "for scatter, the last place of each element as found by LastPlaces; may be null"]])
         .takes(&[INP, OUT, &STRIDES[1..]])
         .takes(&[args![Usize => dst_dim_size "size of the destination's indexed dim"], RIGHT])
-        .takes(&[args![Usize => runs "threads along the dim, its size or 1, as a divisor word"], IDS_DTYPE])
+        .takes(&[args![Usize => runs
+            "threads along the dim, its size or 1, or with `last` the destination's size, as a divisor word"]])
+        .takes(&[IDS_DTYPE])
         .takes(&[args![Bool => are_shared "true for index_add"]]),
+        family(
+            "ScatterLines",
+            "indexing",
+            "scatter_lines_{carrier}",
+            "`out[l, id, r] = inp[l, j, r]` for the last place j with each id `ids[l, j, r]`, which each workgroup finds in \
+             LDS: one u32 for each element of the destination's `columns` lines. Each l has whole workgroups.",
+        )
+        .over([dtypes("carrier", CARRIERS)])
+        .takes(&[IDS, INP, OUT, &STRIDES[1..]])
+        .takes(&[args![Usize =>
+            dst_dim_size "size of the destination's indexed dim", right_size "number of elements after the indexed dim",
+            columns "neighbouring elements after the indexed dim for a workgroup, a power of two"]])
+        .takes(&[IDS_DTYPE])
+        .block(SCATTER_LINES_BLOCK)
+        .with_dynamic_lds(),
         family(
             "LastPlaces",
             "indexing",
             "{op}_places",
-            "Raises `last[l, ids[l, j, r], r]` to j + 1, so that the last place with each id remains.",
+            "Raises `last[l, ids[l, j, r], r]` to j + 1, so that the last place with each id remains. Reports ids out of range.",
         )
         .over([names("op", &["last"])])
         .takes(&[NUMEL, IDS])

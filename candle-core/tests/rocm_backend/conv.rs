@@ -123,7 +123,7 @@ fn of_any_width(device: &Device) {
     for dtype in FLOATS {
         for width in [4, 7, 8, 17, 33] {
             for (k_h, k_w, padding) in [(1, 1, 0), (3, 3, 1), (1, 4, 3), (5, 5, 2), (2, 7, 6), (1, 31, 30)] {
-                for (groups, c_in, c_out) in [(5, 1, 1), (2, 3, 2), (1, 5, 3)] {
+                for (groups, c_in, c_out) in [(5, 1, 1), (2, 3, 2), (2, 3, 9), (1, 5, 3)] {
                     let x = tensor(&[2, groups * c_in, 5, width], dtype, 1.0);
                     let k = tensor(&[groups * c_out, c_in, k_h, k_w], dtype, 1.0);
                     let expected = convolution(&x, &k, groups, [(padding, 1, 1); 2]);
@@ -424,6 +424,35 @@ fn a_smaller_workspace_gives_the_same_results() {
         assert_close(&got.unwrap(), &expected, 1e-12, &format!("{bytes} bytes"));
         assert_eq!(launched, pieces, "{bytes} bytes");
     }
+}
+
+/// With little memory, inputs of wide rows are unfolded along rows only, for some rows of outputs at a time.
+#[test]
+fn wide_rows_are_unfolded_along_rows() {
+    use candle_core::rocm::{conv_workspace, set_conv_tiles, set_conv_workspace};
+    let _alone = lock_conv_settings();
+    set_conv_tiles(Some(false));
+    let device = rocm();
+    let whole = conv_workspace();
+    for dtype in FLOATS {
+        for (width, taps, padding, stride) in [(130, (3, 3), 1, 1), (128, (2, 1), 0, 1), (259, (3, 4), 2, 2)]
+        {
+            let x = tensor(&[2, 3, 7, width + 2], dtype, 1.0);
+            let k = tensor(&[6, 3, taps.0, taps.1], dtype, 1.0);
+            let view = |x: &Tensor| x.narrow(3, 1, width).unwrap();
+            let expected = convolution(&view(&x).contiguous().unwrap(), &k, 1, [(padding, stride, 1); 2]);
+            let (x, k) = (view(&x.to_device(&device).unwrap()), k.to_device(&device).unwrap());
+            // All rows of an image, a few, and one row of outputs at a time.
+            for rows in [9, 5, 0] {
+                set_conv_workspace(rows * 3 * taps.1 * 136 * dtype.size_in_bytes());
+                let got = x.conv2d(&k, padding, stride, 1, 1);
+                set_conv_workspace(whole);
+                let what = format!("{dtype:?} {width} by {taps:?}, {rows} rows");
+                assert_close(&got.unwrap(), &expected, 4.0 * epsilon(dtype), &what);
+            }
+        }
+    }
+    set_conv_tiles(Some(true));
 }
 
 #[test]

@@ -412,3 +412,51 @@ fn long_odd_dims_are_scattered() {
         assert_close(&got, &expected, 0.0, &format!("scatter_add {dtype:?}"));
     }
 }
+
+/// Dims of a source, and the destination's size: eight lines of last places take more than 32 KiB.
+const MORE_THAN_LDS: ([usize; 3], usize) = ([2, 300, 9], 1100);
+
+/// The destination is shorter than the ids along the dim, or longer, so that some of its elements remain. An id occurs
+/// several times, and the last one wins.
+#[test]
+fn long_dims_are_scattered_to_any_size() {
+    let device = rocm();
+    for ([left, count, right], size) in [
+        ([1, 65, 1], 1),
+        ([2, 65, 3], 2),
+        ([1, 131, 41], 3),
+        ([3, 66, 5], 200),
+        ([1, 100, 1], 251),
+        MORE_THAN_LDS,
+    ] {
+        let dims = [left, count, right];
+        let values: Vec<f64> = (0..dims.iter().product()).map(|i| (i * i % 1009 % size) as f64).collect();
+        for dtype in [DType::U8, DType::F16, DType::F32, DType::F64] {
+            let (base, src) = (tensor(&[left, size, right], dtype, 60.0), tensor(&dims, dtype, 7.0));
+            let [b, s] = [&base, &src].map(|t| t.to_device(&device).unwrap());
+            for ids_dtype in MOVING_IDS.into_iter().filter(|&ids| ids != DType::U8 || size <= 255) {
+                let ids = from_f64(&values, &dims, ids_dtype);
+                let got = b.scatter(&ids.to_device(&device).unwrap(), &s, 1).unwrap();
+                let what = format!("{dtype:?} {ids_dtype:?} {dims:?} to {size}");
+                assert_close(&got, &base.scatter(&ids, &src, 1).unwrap(), 0.0, &what);
+            }
+        }
+    }
+}
+
+/// Ids out of range are reported, and those that mean "no element" are not.
+#[test]
+fn scatter_along_a_long_dim_names_the_index_that_is_out_of_range() {
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let [base, src] = [3, 70]
+        .map(|rows| Tensor::ones((rows, 2), DType::F32, &device).unwrap().affine(rows as f64, 0.0).unwrap());
+    let scattered = |wrong: u32| {
+        let mut ids = vec![1u32; 140];
+        ids[77] = wrong;
+        base.scatter(&Tensor::from_vec(ids, (70, 2), &device).unwrap(), &src, 0).unwrap().to_vec2::<f32>()
+    };
+    assert_eq!(scattered(u32::MAX).unwrap(), [[3.0; 2], [70.0; 2], [3.0; 2]]);
+    let error = scattered(3).unwrap_err().to_string();
+    assert!(error.contains("scatter") && error.contains("index 3") && error.contains("size 3"), "{error}");
+}

@@ -171,6 +171,30 @@ fn extrema_of_all_lengths() {
     }
 }
 
+/// Rows of odd lengths are read element by element: full batches of loads, and what is left of them.
+#[test]
+fn middle_dims_of_odd_rows() {
+    let device = rocm();
+    let lengths = [(1, 1), (2, 3), (3, 1), (7, 3), (8, 1), (9, 37), (16, 2), (33, 5), (67, 1), (260, 3)];
+    for dtype in [DType::F16, DType::F32, DType::F64, DType::U32] {
+        for (length, width) in lengths {
+            let dims = [3, length, width + 2];
+            let values: Vec<f64> =
+                (0..dims.iter().product()).map(|i| (i * 7919 % 10007 % 13) as f64).collect();
+            let cpu = from_f64(&values, &dims, dtype);
+            let view = |t: &Tensor| t.narrow(2, 1, width).unwrap();
+            let gpu = view(&cpu.to_device(&device).unwrap());
+            let cpu = view(&cpu);
+            let what = format!("{dims:?} {dtype:?}");
+            let sum = rounded(&in_f64(&cpu.contiguous().unwrap()).sum(1).unwrap(), dtype);
+            assert_close(&gpu.sum(1).unwrap(), &sum, 0.0, &format!("sum {what}"));
+            for (name, op) in EXTREMA {
+                assert_close(&op(&gpu, 1).unwrap(), &op(&cpu, 1).unwrap(), 0.0, &format!("{name} {what}"));
+            }
+        }
+    }
+}
+
 /// A NaN as first element is the result, independent of the workgroup that reads it.
 #[test]
 fn a_first_nan_is_the_extremum_of_a_long_row() {

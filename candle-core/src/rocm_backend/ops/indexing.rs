@@ -12,8 +12,8 @@ use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
-    dim_word, DevicePtr, LastPlaces, LastPlacesOp, Put, PutKind, Take, TakeUnit, GATHER_BYTES_PER_THREAD,
-    GATHER_UNITS_PER_THREAD, IDS_I16, IDS_I32, IDS_I64, IDS_U32, IDS_U8, PACK_BYTES,
+    dim_word, DevicePtr, KernelFamily, LastPlaces, LastPlacesOp, Put, PutKind, ScatterLines, Take, TakeUnit,
+    GATHER_BYTES_PER_THREAD, GATHER_UNITS_PER_THREAD, IDS_I16, IDS_I32, IDS_I64, IDS_U32, IDS_U8, PACK_BYTES,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
@@ -27,6 +27,12 @@ const MAX_LINE: usize = 64;
 const MIN_LINES: usize = 1 << 16;
 /// Maximum number of elements of the destination for each scattered element if the last place of each is found first.
 const MAX_DESTINATION: usize = 4;
+/// Maximum number of lines for a workgroup that finds the last places in LDS, and minimum number if there are more lines.
+const MAX_COLUMNS: usize = 32;
+const MIN_COLUMNS: usize = 8;
+/// LDS of such a workgroup in bytes, and the maximum number of elements that it scatters.
+const LINES_LDS: usize = 32 << 10;
+const LINES_ELEMENTS: usize = 1 << 16;
 
 static DETERMINISTIC: LazyLock<AtomicBool> = LazyLock::new(|| {
     AtomicBool::new(std::env::var_os("CANDLE_ROCM_DETERMINISTIC").is_some_and(|value| value == "1"))
@@ -210,13 +216,19 @@ fn put(
     let end = to.0.addr() + elements * dtype.size_in_bytes();
     let is_whole = elements == dst.slice.len();
     let in_order = in_order || (!is_whole && (to.0.addr() | end) % size_of::<u32>() != 0);
-    // With few long lines, one thread per line is slow. The last place of each element is found first, or, to add or if
-    // the destination is much larger, the ids are sorted.
+    // With few long lines, one thread per line is slow. The last place of each element is found first, and each element of
+    // the destination reads from there. To add, or if the destination is much larger, the ids are sorted.
     let fits = size * right <= max_elements();
     let is_slow = in_order && fits && size > MAX_LINE && left * right < MIN_LINES;
-    let is_dense = kind == PutKind::Scatter && elements <= MAX_DESTINATION * left * size * right;
+    let is_dense = kind == PutKind::Scatter
+        && elements <= MAX_DESTINATION * left * size * right
+        && dst_dim_size * right <= max_elements();
+    let sizes = (left, size, right);
+    if let Some(columns) = line_columns(sizes, dst_dim_size).filter(|_| is_slow && is_dense) {
+        return scatter_lines(op, (index, ids_dtype), (from, dtype), (dst, to, dst_dim_size), sizes, columns);
+    }
     let last = match is_slow && is_dense {
-        true => Some(last_places(op, (ids, index, ids_dtype), (left, size, right), (dst, dst_dim_size))?),
+        true => Some(last_places(op, (ids, index, ids_dtype), sizes, (dst, dst_dim_size))?),
         false => None,
     };
     let order = match is_slow && !is_dense {
@@ -225,7 +237,12 @@ fn put(
     };
     // The order was computed on the stream of the ids.
     order.iter().try_for_each(|order| dst.order_after(order))?;
-    let threads = if fits && (is_slow || !in_order) { size } else { 1 };
+    let threads = match last {
+        Some(_) => dst_dim_size,
+        None if fits && (is_slow || !in_order) => size,
+        None => 1,
+    };
+    let per_thread = if last.is_some() { GATHER_UNITS_PER_THREAD } else { 1 };
     for (first, left) in runs(left, groups_per_launch(op, threads * right)?) {
         let first_id = if are_shared { 0 } else { first * size * right };
         let arguments = Put {
@@ -246,11 +263,46 @@ fn put(
             ids_dtype,
             are_shared,
         };
-        let config = LaunchConfig::for_elements(op, arguments.numel)?;
+        let config = LaunchConfig::for_elements(op, arguments.numel.div_ceil(per_thread))?;
         // SAFETY: all operands were checked against their buffers; the kernel checks each index.
         unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
     Ok(())
+}
+
+/// Returns the number of neighbouring lines for a workgroup of [`scatter_lines`], or `None` if their destinations do not fit
+/// into LDS, or if there is too little work for many workgroups.
+fn line_columns((_, size, right): (usize, usize, usize), dst_dim_size: usize) -> Option<usize> {
+    let fitting = (LINES_LDS / size_of::<u32>() / dst_dim_size.max(1)).min(LINES_ELEMENTS / size);
+    let columns = right.next_power_of_two().min(MAX_COLUMNS);
+    let columns = columns.min(1 << fitting.checked_ilog2()?);
+    (columns >= right.min(MIN_COLUMNS)).then_some(columns)
+}
+
+/// Scatters in one launch, without a buffer for the last places.
+fn scatter_lines(
+    op: &'static str,
+    (ids, ids_dtype): (DevicePtr, usize),
+    (inp, dtype): (DevicePtr, DType),
+    (dst, out, dst_dim_size): (&RocmStorage, DevicePtr, usize),
+    (left, size, right): (usize, usize, usize),
+    columns: usize,
+) -> Result<()> {
+    let kernel = found(ScatterLines::kernel(copy_element(dtype)), op, dtype)?;
+    let arguments = ScatterLines {
+        ids,
+        inp,
+        out,
+        src_dim_size: size,
+        dst_dim_size,
+        right_size: right,
+        columns,
+        ids_dtype,
+    };
+    let mut config = LaunchConfig::for_rows(op, left * right.div_ceil(columns), ScatterLines::BLOCK)?;
+    config.lds_bytes = (dst_dim_size * columns * size_of::<u32>()) as u32;
+    // SAFETY: all operands were checked against their buffers; the kernel checks each index.
+    unsafe { dst.device.launch(kernel, config, &arguments) }
 }
 
 /// Returns for each element of the destination one plus the last place along the dim whose id selects it, or 0.
@@ -274,7 +326,7 @@ fn last_places(
             ids_dtype,
         };
         let config = LaunchConfig::for_elements(op, arguments.numel)?;
-        // SAFETY: the ids were checked against their buffer; the kernel skips those that name no element.
+        // SAFETY: the ids were checked against their buffer; the kernel checks each index.
         unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
     Ok(last)

@@ -37,6 +37,7 @@ pub(super) fn compute(
         channels: written,
         group_out: c_in,
         dst_stride,
+        lds_bytes: 0,
     };
     if method == ConvMethod::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
         return Ok(());

@@ -5,8 +5,10 @@
 //! | `gradients` | convolutions as operations of the autograd graph |
 //! | `convolve` | Candle's four convolutions, by MIOpen or the built-in kernels |
 //! | `output`, `input`, `weights` | the built-in algorithms for each direction |
+//! | `rows` | products with an input that is unfolded along rows only |
 //! | `tiles`, `direct` | implicit products on tiles, and direct convolution |
-//! | `shape`, `operand`, `pieces` | sizes, operands, and splitting of scratch memory into pieces |
+//! | `shape`, `operand` | sizes and operands |
+//! | `unfolding`, `pieces` | unfolded inputs, and splitting of scratch memory into pieces |
 mod convolve;
 mod direct;
 mod gradients;
@@ -14,8 +16,10 @@ mod input;
 mod operand;
 mod output;
 mod pieces;
+mod rows;
 mod shape;
 mod tiles;
+mod unfolding;
 mod weights;
 
 pub(crate) use convolve::{conv1d, conv2d, conv_transpose1d, conv_transpose2d};

@@ -1,20 +1,18 @@
 //! Convolutions, by one of four algorithms: an implicit product on tiles that reads the input in place; a matrix product
-//! with the unfolded input (im2col), in pieces of bounded size; a matrix product with the input itself, for kernels of one
-//! element; or a direct convolution, for few output channels or few input channels of a group.
-use super::direct::{Direct, DIRECT_CHANNELS};
+//! with the unfolded input (im2col), in pieces of bounded size, or for wide rows unfolded along rows only ([`rows`]); a
+//! matrix product with the input itself, for kernels of one element; or a direct convolution, for few output channels or few
+//! input channels of a group.
+use super::direct::{self, Direct, DIRECT_CHANNELS};
 use super::operand::{dense_kernel, merged_places};
 use super::pieces::{scratch_limit, Pieces};
-use super::tiles;
-use crate::rocm_backend::layout::{magic, Strided};
-use crate::rocm_backend::libraries::{Axis, ConvMethod, ConvShape};
+use super::unfolding::{padded, Unfolding};
+use super::{rows, tiles};
+use crate::rocm_backend::libraries::{ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
-use crate::rocm_backend::ops::{for_planes, found, Operand};
-use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
+use crate::rocm_backend::ops::Operand;
+use crate::rocm_backend::storage::{offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
-use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold, PACK_BYTES};
-
-/// Minimum output width for the kernel that computes several adjacent outputs per thread.
-const MIN_ROW: usize = 4;
+use hip_kernels::contract::{ConvolutionKind, PACK_BYTES};
 
 pub(super) fn compute(
     op: &'static str,
@@ -26,11 +24,13 @@ pub(super) fn compute(
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
     let (places, columns, out) = (shape.places(), shape.columns(), dst.slice.ptr());
-    if c_out <= DIRECT_CHANNELS || (groups > 1 && c_in <= DIRECT_CHANNELS) {
+    let by_groups = direct::weights_in_lds(shape);
+    if c_out <= DIRECT_CHANNELS || (groups > 1 && c_in <= DIRECT_CHANNELS) || by_groups.is_some() {
         let packs = w.out.div_ceil(PACK_BYTES / dtype.size_in_bytes());
-        let (kind, out_w) = match h.steps_by_one() && w.steps_by_one() && w.out >= MIN_ROW {
-            true => (ConvolutionKind::ConvRows, packs),
-            false => (ConvolutionKind::Conv, w.out),
+        let (kind, out_w) = match by_groups {
+            Some(_) => (ConvolutionKind::ConvGroups, packs),
+            None if direct::computes_rows(shape) => (ConvolutionKind::ConvRows, packs),
+            None => (ConvolutionKind::Conv, w.out),
         };
         let direct = Direct {
             op,
@@ -44,6 +44,7 @@ pub(super) fn compute(
             channels: groups * c_out,
             group_out: c_out,
             dst_stride: groups * c_out * places,
+            lds_bytes: by_groups.unwrap_or(0),
         };
         return direct.launch(src);
     }
@@ -86,7 +87,11 @@ pub(super) fn compute(
         return Ok(());
     }
     let (width, rows) = (dtype.size_in_bytes(), groups * columns);
-    let pieces = Pieces::of(batch, places, rows * width, scratch_limit());
+    let limit = scratch_limit();
+    if rows * places * width > limit && rows::supports(shape) {
+        return rows::compute(op, shape, operands, dst, limit);
+    }
+    let pieces = Pieces::of(batch, places, rows * width, limit);
     let scratch_len = pieces.images * padded(pieces.places, width) * rows;
     // SAFETY: each piece is written before it is multiplied.
     let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
@@ -106,57 +111,4 @@ pub(super) fn compute(
         multiply(&unfolded, 0, strides, (image, images), (first, count))?;
     }
     Ok(())
-}
-
-/// Rounds the row length of an unfolded input up to whole vectors.
-pub(super) fn padded(places: usize, bytes_per_element: usize) -> usize {
-    places.next_multiple_of(Unfold::PACK_BYTES / bytes_per_element)
-}
-
-/// Unfolds the input for some output positions of some images: rows (channel, tap) of `pitch` elements, padded with zeros.
-pub(super) struct Unfolding<'a> {
-    pub(super) op: &'static str,
-    /// Layout of the whole input.
-    pub(super) layout: &'a Layout,
-    pub(super) axes: (Axis, Axis),
-    /// First image and number of images.
-    pub(super) images: (usize, usize),
-    /// First output position and number of positions.
-    pub(super) places: (usize, usize),
-    pub(super) pitch: usize,
-    /// Stride of the images in the result, in elements.
-    pub(super) image_stride: usize,
-}
-
-impl Unfolding<'_> {
-    /// Enqueues the kernel. `dst` must have room for the result.
-    pub(super) fn launch(&self, src: &RocmStorage, dst: DevicePtr) -> Result<()> {
-        let Self { op, layout, axes: (h, w), .. } = *self;
-        let dtype = src.slice.dtype();
-        let kernel = found(Unfold::kernel(copy_element(dtype)), op, dtype)?;
-        let ((image, images), (first, places)) = (self.images, self.places);
-        let from = src.ptr(layout, op)?;
-        let arguments = Unfold {
-            first,
-            places,
-            pitch: self.pitch,
-            images,
-            image_stride: self.image_stride,
-            w_out: w.out,
-            w_magic: magic(w.out),
-            k_h: h.taps,
-            k_w: w.taps,
-            stride: w.stride,
-            dilation: w.dilation,
-            padding_y: h.padding,
-            padding_x: w.padding,
-            info: &Strided::verbatim(op, &[layout.dims(), layout.stride()])?,
-            src: offset_by_elements(from, dtype, image * layout.stride()[0]),
-            dst,
-        };
-        let pack = Unfold::PACK_BYTES / dtype.size_in_bytes();
-        let config = for_planes(op, places, pack, layout.dims()[1] * h.taps, images)?;
-        // SAFETY: `from` was checked for all images, and the callers allocate `dst` for the result.
-        unsafe { src.device.launch(kernel, config, &arguments) }
-    }
 }

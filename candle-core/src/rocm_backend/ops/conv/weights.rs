@@ -1,8 +1,8 @@
 //! Weight gradient of a convolution: the product of the output gradient with the unfolded input, over all positions of all
 //! images. Both are unfolded so that a row holds all positions of a piece; each piece is one product. If there are several
 //! pieces, the products are summed.
-use super::output::{padded, Unfolding};
 use super::pieces::{scratch_limit, Pieces};
+use super::unfolding::{padded, Unfolding};
 use crate::rocm_backend::libraries::{Axis, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{reduce, Operand};
