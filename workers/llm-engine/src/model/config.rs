@@ -12,8 +12,8 @@ mod fields;
 mod latent;
 
 pub use experts::{
-    DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES, MIXTRAL_NAMES,
-    Projections, QWEN_NAMES, Routing,
+    DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES,
+    MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
 };
 pub use fields::Fields;
 pub use latent::LatentConfig;

@@ -138,7 +138,8 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let has_norms_after = ["olmo2", "glm4moe", "seed_oss", "exaone4"].contains(&arch) || (gemma && arch != "gemma");
+        let has_norms_after =
+            ["olmo2", "glm4moe", "seed_oss", "exaone4"].contains(&arch) || (gemma && arch != "gemma");
         let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
@@ -217,10 +218,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("expert_group_count", whole("n_group")),
         ("expert_group_used_count", whole("topk_group")),
         ("expert_gating_func", is_sigmoid.then_some(Metadatum::U32(2))),
-        (
-            "leading_dense_block_count",
-            whole("first_k_dense_replace").or(whole("moe_layer_start_index")),
-        ),
+        ("leading_dense_block_count", whole("first_k_dense_replace").or(whole("moe_layer_start_index"))),
         ("attention.q_lora_rank", whole("q_lora_rank")),
         ("attention.kv_lora_rank", whole("kv_lora_rank")),
         ("attention.key_length_mla", of_latent(2)),
@@ -236,7 +234,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.key_length", of_latent(0).or(Some(Metadatum::U32(width as u32)))),
         ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),
         ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
-        ("attention.layer_norm_epsilon", float("layer_norm_eps").or(float("norm_epsilon")).or(float("norm_eps"))),
+        (
+            "attention.layer_norm_epsilon",
+            float("layer_norm_eps").or(float("norm_epsilon")).or(float("norm_eps")),
+        ),
         ("attention.scale", float("attention_multiplier")),
         ("embedding_scale", float("embedding_multiplier")),
         ("residual_scale", float("residual_multiplier")),

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::dense::{ernie, granite};
 use super::windows::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{
-    Activation, DEEPSEEK_NAMES, DecoderConfig, ERNIE_NAMES, ExpertGroups, ExpertsConfig, Family, Fields, GPT_OSS_NAMES,
-    GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
+    Activation, DEEPSEEK_NAMES, DecoderConfig, ERNIE_NAMES, ExpertGroups, ExpertsConfig, Family, Fields,
+    GPT_OSS_NAMES, GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
 };
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
@@ -203,9 +203,7 @@ fn ernie_experts(fields: &Fields) -> Result<ExpertsConfig> {
     // -1 is the last layer.
     let last = fields.number("moe_layer_end_index")?.filter(|last| *last != -1.0);
     let has_experts = |layer: usize| {
-        layer >= first
-            && (layer + 1).is_multiple_of(interval)
-            && last.is_none_or(|last| layer as f64 <= last)
+        layer >= first && (layer + 1).is_multiple_of(interval) && last.is_none_or(|last| layer as f64 <= last)
     };
     let shared = either("moe_num_shared_experts", "n_shared_experts")?;
     Ok(ExpertsConfig {
