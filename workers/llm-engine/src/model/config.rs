@@ -12,8 +12,8 @@ mod fields;
 mod latent;
 
 pub use experts::{
-    DEEPSEEK_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES, MIXTRAL_NAMES,
-    Projections, QWEN_NAMES, Routing,
+    DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES,
+    MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
 };
 pub use fields::Fields;
 pub use latent::LatentConfig;
@@ -33,6 +33,8 @@ pub enum Activation {
     Silu,
     /// GELU, approximated with tanh.
     GeluTanh,
+    /// max(x, 0)².
+    SquaredRelu,
     /// Sigmoid linear unit of a gate of at most 7, with a factor of 1.702 in the sigmoid. The other projection is limited to
     /// -7 to 7 and increased by 1.
     ClampedSwiglu,
@@ -44,6 +46,7 @@ impl Activation {
         match self {
             Self::Silu => x.silu(),
             Self::GeluTanh => x.gelu(),
+            Self::SquaredRelu => x.relu()?.sqr(),
             Self::ClampedSwiglu => {
                 let x = x.minimum(SWIGLU_LIMIT)?;
                 &x * sigmoid(&(&x * SWIGLU_FACTOR)?)?
@@ -56,7 +59,7 @@ impl Activation {
         let gate = self.forward(gate)?;
         match self {
             Self::ClampedSwiglu => gate * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)? + 1.0)?,
-            Self::Silu | Self::GeluTanh => gate * up,
+            Self::Silu | Self::GeluTanh | Self::SquaredRelu => gate * up,
         }
     }
 }
@@ -73,6 +76,8 @@ pub enum NormKind {
         /// If true, files contain biases.
         bias: bool,
     },
+    /// Layer norm with biases that multiplies by 1 + weight.
+    LayerPlusOne,
 }
 
 /// Norms of queries and keys.
@@ -270,7 +275,10 @@ impl DecoderConfig {
             activation: match activation.and_then(Value::as_str) {
                 None | Some("silu" | "swish") => Activation::Silu,
                 Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
-                Some(other) => bail!("the activation {other:?} is not known; use silu or gelu_pytorch_tanh"),
+                Some("relu2") => Activation::SquaredRelu,
+                Some(other) => {
+                    bail!("the activation {other:?} is not known; use silu, gelu_pytorch_tanh or relu2")
+                }
             },
             embedding_scale: None,
             sinks: false,
@@ -295,7 +303,7 @@ impl DecoderConfig {
 
 /// Reads the epsilon of norms, whose name depends on the family.
 fn norm_eps(fields: &Fields) -> Result<f64> {
-    for key in ["rms_norm_eps", "layer_norm_eps", "norm_epsilon"] {
+    for key in ["rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps"] {
         if let Some(eps) = fields.number(key)? {
             return Ok(eps);
         }

@@ -79,7 +79,7 @@ impl Experts {
     fn route(&self, x: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let scores = self.router.forward(x)?;
         let scores = match self.routing {
-            Routing::Softmax => softmax_last_dim(&scores)?,
+            Routing::Softmax | Routing::CorrectedSoftmax => softmax_last_dim(&scores)?,
             Routing::Sigmoid { .. } => sigmoid(&scores)?,
             Routing::ChosenSoftmax | Routing::SparseMixer { .. } => scores,
         };
@@ -95,7 +95,7 @@ impl Experts {
         };
         let weights = match self.routing {
             Routing::ChosenSoftmax => softmax_last_dim(&weights)?,
-            Routing::Sigmoid { normalized: true } => {
+            Routing::Sigmoid { normalized: true } | Routing::CorrectedSoftmax => {
                 weights.broadcast_div(&(weights.sum_keepdim(D::Minus1)? + 1e-20)?)?
             }
             _ => weights,

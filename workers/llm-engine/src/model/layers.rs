@@ -78,11 +78,8 @@ impl Linear {
         #[cfg(feature = "rocm")]
         if x.device().is_rocm() {
             // Products are only fused with RMS norms and common activations.
-            if with.gate == Some(Activation::ClampedSwiglu) {
-                return gated(
-                    &self.forward_fused(x, FusedWith { gate: None, ..with })?,
-                    Activation::ClampedSwiglu,
-                );
+            if let Some(activation) = with.gate.filter(|activation| fused_activation(*activation).is_none()) {
+                return gated(&self.forward_fused(x, FusedWith { gate: None, ..with })?, activation);
             }
             if let Some(norm) = with.norm.filter(|norm| !norm.is_rms()) {
                 return self.forward_fused(&norm.forward(x)?, FusedWith { norm: None, ..with });
@@ -117,11 +114,7 @@ impl Linear {
 
     #[cfg(feature = "rocm")]
     fn product<'a>(&'a self, x: &'a Tensor, with: FusedWith<'a>) -> Result<FusedProduct<'a>> {
-        let gate = with.gate.and_then(|activation| match activation {
-            Activation::Silu => Some(GateActivation::Silu),
-            Activation::GeluTanh => Some(GateActivation::GeluTanh),
-            Activation::ClampedSwiglu => None,
-        });
+        let gate = with.gate.and_then(fused_activation);
         let product = FusedProduct::new(x, self.weight()).bias(self.bias.as_ref()).gated(gate);
         let product = product.residual(with.residual).dtype(self.dtype);
         Ok(match with.norm {
@@ -150,6 +143,16 @@ impl Linear {
         }
         y = y.to_dtype(self.dtype)?;
         with.residual.map_or(Ok(y.clone()), |residual| residual + y)
+    }
+}
+
+/// Returns the activation in fused products, if they have it.
+#[cfg(feature = "rocm")]
+fn fused_activation(activation: Activation) -> Option<GateActivation> {
+    match activation {
+        Activation::Silu => Some(GateActivation::Silu),
+        Activation::GeluTanh => Some(GateActivation::GeluTanh),
+        Activation::SquaredRelu | Activation::ClampedSwiglu => None,
     }
 }
 

@@ -126,7 +126,8 @@ impl<'a> Weights<'a> {
             NormKind::Rms => Norm::rms(weight, false, eps, dtype)?,
             NormKind::RmsPlusOne => Norm::rms(weight, true, eps, dtype)?,
             NormKind::Layer { bias: false } => Norm::layer(weight, None, eps, dtype)?,
-            NormKind::Layer { bias: true } => {
+            NormKind::Layer { bias: true } | NormKind::LayerPlusOne => {
+                let weight = if kind == NormKind::LayerPlusOne { (weight + 1.0)? } else { weight };
                 let bias = self.vector_named(&self.name(layer, role, "bias"), width)?;
                 Norm::layer(weight, Some(bias), eps, dtype)?
             }

@@ -199,6 +199,8 @@ fn adapters_equal_merged_weights() {
     }
     for (name, modules) in [
         ("starcoder2", &["q_proj", "c_fc", "c_proj"][..]),
+        ("arcee", &["q_proj", "up_proj", "down_proj"]),
+        ("exaone4", ALL),
         ("command-r", ALL),
         ("olmo2", ALL),
         ("deepseek-v2-lite", &["o_proj"]),

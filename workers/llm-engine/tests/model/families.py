@@ -15,6 +15,8 @@ import transformers
 from mixtures import GAP, LENGTHS, SHARED, SIZES, VOCABULARY, randomized
 from safetensors.torch import save_file
 from transformers import (
+    ArceeConfig,
+    ArceeForCausalLM,
     Cohere2Config,
     Cohere2ForCausalLM,
     CohereConfig,
@@ -23,6 +25,12 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
     Glm4MoeConfig,
@@ -35,6 +43,8 @@ from transformers import (
     GraniteMoeForCausalLM,
     GraniteMoeSharedConfig,
     GraniteMoeSharedForCausalLM,
+    NemotronConfig,
+    NemotronForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
@@ -43,6 +53,8 @@ from transformers import (
     OlmoeForCausalLM,
     PhimoeConfig,
     PhimoeForCausalLM,
+    SeedOssConfig,
+    SeedOssForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
     Starcoder2Config,
@@ -52,6 +64,7 @@ from transformers import (
 # Published files of these families have one table for embeddings and logits.
 TIED = dict(SIZES, tie_word_embeddings=True)
 FOUR_LAYERS = dict(num_hidden_layers=4, sliding_window=6)
+FULL = ["full_attention"] * 2
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.2)
 UNTRUNCATED = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, truncate=False)
 MULTIPLIERS = dict(
@@ -95,6 +108,22 @@ MODELS = {
     "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config(**TIED)),
     "command-r": (CohereForCausalLM, CohereConfig(**TIED, logit_scale=0.5)),
     "command-r7b": (Cohere2ForCausalLM, Cohere2Config(**{**TIED, **FOUR_LAYERS}, logit_scale=0.5)),
+    "seed-oss": (SeedOssForCausalLM, SeedOssConfig(**SIZES, head_dim=32)),
+    "exaone4": (Exaone4ForCausalLM, Exaone4Config(**{**SIZES, **FOUR_LAYERS})),
+    "exaone4-no-window": (Exaone4ForCausalLM, Exaone4Config(**SIZES, sliding_window=None, layer_types=FULL)),
+    "ernie4.5": (Ernie4_5ForCausalLM, Ernie4_5Config(**TIED, head_dim=16)),
+    "ernie4.5-moe": (
+        Ernie4_5_MoeForCausalLM,
+        Ernie4_5_MoeConfig(
+            **TIED,
+            moe_num_experts=6,
+            moe_k=3,
+            moe_intermediate_size=32,
+            moe_layer_start_index=1,
+        ),
+    ),
+    "arcee": (ArceeForCausalLM, ArceeConfig(**SIZES)),
+    "nemotron": (NemotronForCausalLM, NemotronConfig(**SIZES, head_dim=32)),
     "olmoe": (OlmoeForCausalLM, OlmoeConfig(**SIZES, num_experts=6, num_experts_per_tok=3)),
     "granite-moe": (GraniteMoeForCausalLM, GraniteMoeConfig(**EXPERTS, **MULTIPLIERS)),
     "granite-moe-shared": (
@@ -135,7 +164,7 @@ MODELS = {
     ),
 }
 # Ends of the names of modules whose output are the scores of experts.
-ROUTERS = ("mlp.gate", "block_sparse_moe.gate", "router.layer", "mlp.router")
+ROUTERS = ("mlp.gate", "mlp.moe_statics", "block_sparse_moe.gate", "router.layer", "mlp.router")
 
 
 def least_gap(scores, used):
@@ -147,6 +176,9 @@ def least_gap(scores, used):
 def gaps_of(module, inputs, output, config):
     """Returns the least distances of scores in a router."""
     used = config.num_experts_per_tok
+    if hasattr(module, "e_score_correction_bias") and not hasattr(module, "weight"):
+        # Corrected probabilities. A softmax is at most a quarter as steep.
+        return [least_gap(4 * output, used)]
     if not isinstance(output, tuple):
         return [least_gap(output, used)]
     bias = getattr(module, "bias", None)
@@ -168,9 +200,9 @@ def write(folder, model, config, seed):
     """Writes a checkpoint, and returns false if rounding to f16 might choose another expert."""
     random = torch.Generator().manual_seed(seed)
     model = randomized(model(config), random)
-    for name, buffer in model.named_buffers():
+    for name, correction in itertools.chain(model.named_buffers(), model.named_parameters()):
         if name.endswith("e_score_correction_bias"):
-            buffer.copy_((torch.randn(buffer.shape, generator=random) * 128).round() / 512)
+            correction.copy_((torch.randn(correction.shape, generator=random) * 128).round() / 512)
     if config.model_type == "gpt_oss":
         gpt_oss.round_experts(model)
     gaps = [float("inf")]

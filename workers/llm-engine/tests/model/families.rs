@@ -34,6 +34,12 @@ families! {
     olmo3: "olmo3", "olmo2";
     smollm3: "smollm3", "smollm3";
     glm4: "glm4", "glm4";
+    seed_oss: "seed-oss", "seed_oss";
+    exaone4: "exaone4", "exaone4";
+    exaone4_without_windows: "exaone4-no-window", "exaone4";
+    ernie4_5: "ernie4.5", "ernie4_5";
+    arcee: "arcee", "arcee";
+    nemotron: "nemotron", "nemotron";
     starcoder2: "starcoder2", "starcoder2";
     command_r: "command-r", "command-r";
     command_r7b: "command-r7b", "cohere2";
@@ -45,6 +51,7 @@ families! {
     deepseek_v2_lite: "deepseek-v2-lite", "deepseek2";
     glm4_moe: "glm4-moe", "glm4moe";
     deepseek_v3: "deepseek-v3", "deepseek2";
+    ernie4_5_moe: "ernie4.5-moe", "ernie4_5-moe";
 }
 
 /// Older GGUF files have one matrix for keys and values, and the widths of plain heads.
@@ -167,6 +174,10 @@ fn broken_configurations_are_rejected() {
         ("smollm3", "no_rope_layers", json!([1, 0, 2, 1]), "\"no_rope_layers\" has 2; use 0 or 1"),
         ("command-r", "use_qk_norm", json!(true), "\"use_qk_norm\" is true"),
         ("starcoder2", "norm_epsilon", json!("1e-5"), "\"norm_epsilon\" is no number"),
+        ("ernie4.5", "use_bias", json!(true), "\"use_bias\" is true"),
+        ("ernie4.5-moe", "use_bias", json!(true), "\"use_bias\" is true"),
+        ("ernie4.5-moe", "moe_layer_interval", json!(0), "\"moe_layer_interval\" is 0"),
+        ("arcee", "hidden_act", json!("xielu"), "\"xielu\" is not known; use silu"),
         ("olmoe", "clip_qkv", json!(8.0), "\"clip_qkv\" is set"),
         ("deepseek-v2", "topk_group", json!(3), "6 experts cannot form 2 groups of which 3 are chosen"),
         ("deepseek-v2", "attention_bias", json!(true), "\"attention_bias\" is true"),

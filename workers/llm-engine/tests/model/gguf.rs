@@ -27,6 +27,7 @@ const NAMES: &[(&str, &str)] = &[
     ("model.layers.", "blk."),
     ("block_sparse_moe.gate.", "ffn_gate_inp."),
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias"),
     ("mlp.gate.", "ffn_gate_inp."),
     ("mlp.shared_experts.gate_proj.", "ffn_gate_shexp."),
     ("mlp.shared_experts.up_proj.", "ffn_up_shexp."),
@@ -127,7 +128,7 @@ fn expansions(name: &str, tensor: &Tensor, config: &Value) -> Option<[(String, T
     Some([(name("k"), keys), (name("v"), values)])
 }
 
-/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, permutes the rows of queries and
+/// Converts tensors as llama.cpp does: renames them, adds 1 to the norms of Gemma and Nemotron, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     let gemma = arch.starts_with("gemma");
@@ -137,14 +138,16 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let has_norms_after = ["olmo2", "glm4moe"].contains(&arch) || (gemma && arch != "gemma");
+        let has_norms_after =
+            ["olmo2", "glm4moe", "seed_oss", "exaone4"].contains(&arch) || (gemma && arch != "gemma");
         let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
-        if gemma && to.contains("norm") {
+        let adds_one = (gemma && to.contains("norm")) || (arch == "nemotron" && to.ends_with("norm.weight"));
+        if adds_one {
             tensor = (tensor + 1.0).unwrap();
         }
-        if ["llama", "granite", "granitemoe", "smollm3"].contains(&arch)
+        if ["llama", "granite", "granitemoe", "smollm3", "arcee"].contains(&arch)
             && (to.contains("attn_q.") || to.contains("attn_k."))
         {
             let heads = if to.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
@@ -153,7 +156,7 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
             let halves = tensor.reshape((number(heads), 2, half, columns)).unwrap();
             tensor = halves.transpose(1, 2).unwrap().reshape((rows, columns)).unwrap();
         }
-        if to.contains("ffn_gate_inp_shexp") {
+        if to.contains("ffn_gate_inp_shexp") || (to.contains("exp_probs_b") && tensor.rank() == 2) {
             tensor = tensor.squeeze(0).unwrap();
         }
         (to, tensor)
@@ -200,24 +203,27 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let magnitude = factor.zip(of_yarn("attention_factor")).map(|(by, own)| own / (0.1 * by.ln() + 1.0));
     let magnitude = magnitude.or(config["rope_scaling"]["short_mscale"].as_f64());
     let original = config["rope_scaling"]["original_max_position_embeddings"].as_u64();
+    let experts = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
+    let experts = experts.iter().find_map(|key| whole(key));
     let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
         ("block_count", whole("num_hidden_layers")),
         ("context_length", whole("max_position_embeddings")),
-        ("expert_count", whole("num_experts").or(whole("num_local_experts")).or(whole("n_routed_experts"))),
-        ("expert_shared_count", whole("n_shared_experts")),
+        ("expert_count", experts),
+        ("expert_shared_count", whole("n_shared_experts").or(whole("moe_num_shared_experts"))),
+        ("interleave_moe_layer_step", whole("moe_layer_interval")),
         ("expert_weights_scale", float("routed_scaling_factor")),
         ("expert_weights_norm", is_sigmoid.then_some(Metadatum::Bool(true))),
         ("expert_group_count", whole("n_group")),
         ("expert_group_used_count", whole("topk_group")),
         ("expert_gating_func", is_sigmoid.then_some(Metadatum::U32(2))),
-        ("leading_dense_block_count", whole("first_k_dense_replace")),
+        ("leading_dense_block_count", whole("first_k_dense_replace").or(whole("moe_layer_start_index"))),
         ("attention.q_lora_rank", whole("q_lora_rank")),
         ("attention.kv_lora_rank", whole("kv_lora_rank")),
         ("attention.key_length_mla", of_latent(2)),
         ("attention.value_length_mla", whole("v_head_dim")),
-        ("expert_used_count", whole("num_experts_per_tok")),
+        ("expert_used_count", whole("num_experts_per_tok").or(whole("moe_k"))),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
         (
             "expert_shared_feed_forward_length",
@@ -228,7 +234,10 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.key_length", of_latent(0).or(Some(Metadatum::U32(width as u32)))),
         ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),
         ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
-        ("attention.layer_norm_epsilon", float("layer_norm_eps").or(float("norm_epsilon"))),
+        (
+            "attention.layer_norm_epsilon",
+            float("layer_norm_eps").or(float("norm_epsilon")).or(float("norm_eps")),
+        ),
         ("attention.scale", float("attention_multiplier")),
         ("embedding_scale", float("embedding_multiplier")),
         ("residual_scale", float("residual_multiplier")),

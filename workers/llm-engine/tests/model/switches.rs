@@ -1,8 +1,9 @@
 //! Options that candle-transformers does not implement, compared with independent formulas.
 use candle_core::{DType, Device, Tensor};
 use candle_nn::fused::CacheHeads;
-use llm_engine::model::config::DecoderConfig;
+use llm_engine::model::config::{Activation, DecoderConfig};
 use llm_engine::model::families;
+use llm_engine::model::layers::{FusedWith, Linear, Matrix};
 use llm_engine::model::rope::{Rope, RotaryTable, Scaling};
 use serde_json::{Value, json};
 
@@ -73,6 +74,33 @@ fn partial_rotary_factor_may_be_in_rope_parameters() {
 fn attention_scale_follows_the_configuration() {
     assert_eq!(config("gemma2", json!({"query_pre_attn_scalar": 100})).attention_scale, 0.1);
     assert_eq!(config("llama", json!({"head_dim": 64})).attention_scale, 0.125);
+}
+
+#[test]
+fn a_gate_may_be_a_squared_relu() {
+    let (device, dtype) = device();
+    let (rows, inputs, width) = (3, 64, 32);
+    // Multiples of 1/16 are exact in f16.
+    let number = |index: usize, step: usize| (index * step % 33) as f32 / 16.0 - 1.0;
+    let [x, weight] = [(rows, 7), (2 * width, 5)].map(|(rows, step)| -> Vec<f32> {
+        (0..rows * inputs).map(|index| number(index + index / inputs, step)).collect()
+    });
+    let tensor = |values: &[f32]| {
+        let values = Tensor::from_slice(values, (values.len() / inputs, inputs), &device).unwrap();
+        values.to_dtype(dtype).unwrap()
+    };
+    let both = Linear::new(Matrix::Float(tensor(&weight)), None, dtype);
+    let with = FusedWith { gate: Some(Activation::SquaredRelu), ..FusedWith::default() };
+    let got = both.forward_fused(&tensor(&x), with).unwrap().to_dtype(DType::F32).unwrap();
+    let got: Vec<f32> = got.flatten_all().unwrap().to_vec1().unwrap();
+    let product = |row: usize, column: usize| -> f32 {
+        let pairs = x[row * inputs..][..inputs].iter().zip(&weight[column * inputs..][..inputs]);
+        pairs.map(|(x, weight)| x * weight).sum()
+    };
+    let outputs = (0..rows * width).map(|index| (index / width, index % width));
+    let expected = outputs.map(|(row, at)| product(row, at).max(0.0).powi(2) * product(row, width + at));
+    let expected: Vec<f32> = expected.collect();
+    close(&got, &expected, tolerance(1e-5), "squared ReLU");
 }
 
 /// Rotates (1, 0), which returns the cosines and sines.

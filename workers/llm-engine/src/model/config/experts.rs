@@ -10,6 +10,8 @@ use super::fields::Fields;
 pub struct ExpertNames {
     /// Router.
     pub router: &'static str,
+    /// Summands of the scores by which experts are chosen, in families that correct scores.
+    pub correction: &'static str,
     /// Block that contains the projections of the experts.
     pub experts: &'static str,
     /// Block that contains the projections of the shared expert.
@@ -35,6 +37,7 @@ pub enum Projections {
 /// Names in the files of Qwen's models.
 pub const QWEN_NAMES: ExpertNames = ExpertNames {
     router: "mlp.gate",
+    correction: "mlp.gate.e_score_correction_bias",
     experts: "mlp.experts",
     shared: "mlp.shared_expert",
     shared_gate: Some("mlp.shared_expert_gate"),
@@ -54,11 +57,15 @@ pub const GRANITE_NAMES: ExpertNames = ExpertNames {
     shared: "shared_mlp",
     shared_gate: None,
     projections: Projections::Stacked(["input_linear", "output_linear"]),
+    ..QWEN_NAMES
 };
 
 /// Names in the files of DeepSeek.
 pub const DEEPSEEK_NAMES: ExpertNames =
     ExpertNames { shared: "mlp.shared_experts", shared_gate: None, ..QWEN_NAMES };
+/// Names in the files of ERNIE.
+pub const ERNIE_NAMES: ExpertNames =
+    ExpertNames { correction: "mlp.moe_statics.e_score_correction_bias", ..DEEPSEEK_NAMES };
 /// Names in the files of gpt-oss.
 pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
     router: "mlp.router",
@@ -71,6 +78,9 @@ pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
 pub enum Routing {
     /// Softmax of the scores of all experts.
     Softmax,
+    /// Softmax of the scores of all experts, divided by the sum of the chosen ones. A correction is added before experts are
+    /// chosen.
+    CorrectedSoftmax,
     /// Softmax of the scores of the chosen experts.
     ChosenSoftmax,
     /// Softmax of the scores that are at most this share below the chosen one, for each of two experts in turn, without those
@@ -131,10 +141,12 @@ impl ExpertsConfig {
         intermediate: &str,
     ) -> Result<ExpertsConfig> {
         // Some families have a name of their own in config.json, GGUF metadata has the common one.
-        let own =
-            ["num_local_experts", "n_routed_experts"].into_iter().find(|key| fields.value(key).is_some());
-        let count = fields.required(own.unwrap_or("num_experts"))?;
-        let used = fields.required("num_experts_per_tok")?;
+        let named = |names: &[&'static str], common| {
+            names.iter().copied().find(|key| fields.value(key).is_some()).unwrap_or(common)
+        };
+        let own = named(&["num_local_experts", "n_routed_experts", "moe_num_experts"], "num_experts");
+        let count = fields.required(own)?;
+        let used = fields.required(named(&["moe_k"], "num_experts_per_tok"))?;
         ensure!(
             used <= count,
             "\"num_experts_per_tok\" is {used}, but there are only {count} experts; it must not exceed their number"

@@ -197,6 +197,84 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "Seed-OSS",
+        architectures: &["SeedOssForCausalLM"],
+        model_types: &["seed_oss"],
+        gguf: Some("seed_oss"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 524288, "rms_norm_eps": 1e-6,
+            "num_key_value_heads": 8, "head_dim": 128, "attention_bias": true}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: |decoder, fields| {
+            decoder.norms = [Some(Role::AttentionNorm), None, Some(Role::AttentionPostNorm), None];
+            decoder.output_bias = fields.flag("attention_out_bias");
+            Ok(())
+        },
+    },
+    Family {
+        name: "EXAONE 4",
+        architectures: &["Exaone4ForCausalLM"],
+        model_types: &["exaone4"],
+        gguf: Some("exaone4"),
+        // GGUF files of models without windows do not contain one.
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+            "sliding_window_pattern": 4}"#,
+        windowed_layers: all_but_last_of_group,
+        experts: None,
+        configure: |decoder, fields| {
+            decoder.norms = [None, Some(Role::AttentionPostNorm), None, Some(Role::MlpPostNorm)];
+            decoder.qk_norm = Some(QueryKeyNorm::Heads);
+            if fields.size("sliding_window")?.is_some_and(|window| window > 0) {
+                decoder.rotated = decoder.windows.iter().map(Option::is_some).collect();
+            }
+            Ok(())
+        },
+    },
+    Family {
+        name: "ERNIE 4.5",
+        architectures: &["Ernie4_5ForCausalLM"],
+        model_types: &["ernie4_5"],
+        gguf: Some("ernie4_5"),
+        defaults: r#"{"rope_theta": 5e5, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "head_dim": 128, "tie_word_embeddings": true}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: ernie,
+    },
+    Family {
+        name: "Arcee",
+        architectures: &["ArceeForCausalLM"],
+        model_types: &["arcee"],
+        gguf: Some("arcee"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+            "hidden_act": "relu2"}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: |decoder, _| {
+            decoder.gated = false;
+            Ok(())
+        },
+    },
+    Family {
+        name: "Nemotron",
+        architectures: &["NemotronForCausalLM"],
+        model_types: &["nemotron"],
+        gguf: Some("nemotron"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "norm_eps": 1e-5,
+            "partial_rotary_factor": 0.5, "hidden_act": "relu2"}"#,
+        windowed_layers: no_layers,
+        experts: None,
+        configure: |decoder, fields| {
+            decoder.gated = false;
+            // Converters to GGUF have already added the 1.
+            decoder.norm_kind = match fields.flag("norms_include_one") {
+                true => NormKind::Layer { bias: true },
+                false => NormKind::LayerPlusOne,
+            };
+            Ok(())
+        },
+    },
+    Family {
         name: "StarCoder2",
         architectures: &["Starcoder2ForCausalLM"],
         model_types: &["starcoder2"],
@@ -280,6 +358,13 @@ pub(super) fn granite(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()
     decoder.norm_eps /= residual * residual;
     decoder.attention_scale = factor("attention_multiplier")? as f32;
     decoder.logit_scale = Some(1.0 / factor("logits_scaling")?);
+    Ok(())
+}
+
+/// Sets the options that ERNIE's dense models and mixtures share.
+pub(super) fn ernie(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    ensure!(!fields.flag("use_bias"), "\"use_bias\" is true, but biases of projections are not supported");
+    decoder.interleaved = true;
     Ok(())
 }
 

@@ -24,6 +24,7 @@ const METADATA: &[(&str, &str)] = &[
     ("expert_group_used_count", "topk_group"),
     ("expert_gating_func", "expert_gating_func"),
     ("leading_dense_block_count", "first_k_dense_replace"),
+    ("interleave_moe_layer_step", "moe_layer_interval"),
     ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.kv_lora_rank", "kv_lora_rank"),
     ("attention.key_length_mla", "key_length_mla"),
@@ -50,7 +51,7 @@ const METADATA: &[(&str, &str)] = &[
 ];
 
 /// Architectures whose converter reorders the rows of queries and keys so that neighboring elements rotate together.
-const INTERLEAVED: &[&str] = &["llama", "granite", "granitemoe", "smollm3"];
+const INTERLEAVED: &[&str] = &["llama", "granite", "granitemoe", "smollm3", "arcee"];
 
 /// Architectures and layer counts of the 27B models, which scale scores by hidden size / heads.
 const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];

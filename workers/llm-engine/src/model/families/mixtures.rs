@@ -2,11 +2,11 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::dense::granite;
+use super::dense::{ernie, granite};
 use super::windows::{all_but_last_of_group, all_layers, layers_from_max_window_layers, no_layers};
 use crate::model::config::{
-    Activation, DEEPSEEK_NAMES, DecoderConfig, ExpertGroups, ExpertsConfig, Family, Fields, GPT_OSS_NAMES,
-    GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
+    Activation, DEEPSEEK_NAMES, DecoderConfig, ERNIE_NAMES, ExpertGroups, ExpertsConfig, Family, Fields,
+    GPT_OSS_NAMES, GRANITE_NAMES, LatentConfig, MIXTRAL_NAMES, NormKind, QWEN_NAMES, QueryKeyNorm, Routing,
 };
 use crate::model::roles::Role;
 use crate::model::rope::Scaling;
@@ -176,7 +176,43 @@ pub(super) const FAMILIES: &[Family] = &[
             Ok(())
         },
     },
+    Family {
+        name: "ERNIE 4.5 MoE",
+        architectures: &["Ernie4_5_MoeForCausalLM"],
+        model_types: &["ernie4_5_moe"],
+        gguf: Some("ernie4_5-moe"),
+        defaults: r#"{"rope_theta": 5e5, "num_key_value_heads": 4, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1536,
+            "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_interval": 1,
+            "tie_word_embeddings": true}"#,
+        windowed_layers: no_layers,
+        experts: Some(ernie_experts),
+        configure: ernie,
+    },
 ];
+
+/// Reads the experts of ERNIE, whose fields have names of their own in config.json.
+fn ernie_experts(fields: &Fields) -> Result<ExpertsConfig> {
+    let experts = ExpertsConfig::from_fields(fields, &ERNIE_NAMES, "moe_intermediate_size")?;
+    let either = |own: &str, common: &str| match fields.size(own)? {
+        Some(size) => Ok(size),
+        None => fields.size(common).map(Option::unwrap_or_default),
+    };
+    let first = either("moe_layer_start_index", "first_k_dense_replace")?;
+    let interval = fields.required("moe_layer_interval")?;
+    // -1 is the last layer.
+    let last = fields.number("moe_layer_end_index")?.filter(|last| *last != -1.0);
+    let has_experts = |layer: usize| {
+        layer >= first && (layer + 1).is_multiple_of(interval) && last.is_none_or(|last| layer as f64 <= last)
+    };
+    let shared = either("moe_num_shared_experts", "n_shared_experts")?;
+    Ok(ExpertsConfig {
+        routing: Routing::CorrectedSoftmax,
+        shared_intermediate: (shared > 0).then_some(shared * experts.intermediate),
+        dense_layers: (0..experts.dense_layers.len()).map(|layer| !has_experts(layer)).collect(),
+        ..experts
+    })
+}
 
 /// Reads the experts of DeepSeek and of families that have adopted them. With `is_sigmoid`, their scores are corrected before
 /// experts are chosen.

@@ -162,14 +162,16 @@ impl Weights<'_> {
             None => None,
         };
         let correction = match config.routing {
-            Routing::Sigmoid { .. } => {
+            Routing::Sigmoid { .. } | Routing::CorrectedSoftmax => {
                 let name = match &self.prefix {
-                    Some(prefix) => {
-                        format!("{prefix}layers.{layer}.{}.e_score_correction_bias", names.router)
-                    }
+                    Some(prefix) => format!("{prefix}layers.{layer}.{}", names.correction),
                     None => format!("blk.{layer}.exp_probs_b.bias"),
                 };
-                Some(self.vector_named(&name, count)?)
+                // ERNIE's files have one row.
+                Some(match self.files.location(&name)?.shape.len() {
+                    2 => self.row(Some(&name), false, 0, count)?.squeeze(0)?,
+                    _ => self.vector_named(&name, count)?,
+                })
             }
             _ => None,
         };
