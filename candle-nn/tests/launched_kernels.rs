@@ -188,9 +188,12 @@ fn moving(device: &Device) -> Result<()> {
 }
 
 fn indexing(device: &Device) -> Result<()> {
-    // Along a long dim, the last place of each id is found first.
-    let (long, places) = (on(device, &[100, 2], F32)?, Tensor::zeros((100, 2), U32, device)?);
-    long.scatter(&places, &long, 0)?;
+    // Along a long dim, the last place of each id is found first, in LDS if the destinations of some lines fit into it.
+    let lengths = SIZES.map(|dtype| (100, dtype));
+    for (length, dtype) in lengths.into_iter().chain([(2000, F32)]) {
+        let (long, places) = (on(device, &[length, 8], dtype)?, Tensor::zeros((length, 8), U32, device)?);
+        long.scatter(&places, &long, 0)?;
+    }
     for ids_dtype in INTEGERS {
         let ids = Tensor::zeros(2, ids_dtype, device)?;
         let places = Tensor::zeros((2, 5), ids_dtype, device)?;
@@ -302,6 +305,7 @@ fn windows(device: &Device) -> Result<()> {
         if WIDER_FLOATS.contains(&dtype) {
             x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
             x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 2, 1, 1)?;
+            on(device, &[1, 4, 6, 6], dtype)?.conv2d(&on(device, &[10, 2, 3, 3], dtype)?, 0, 1, 1, 2)?;
             let k = Var::from_tensor(&on(device, &[8, 2, 3, 3], dtype)?)?;
             x.conv2d(&k, 0, 1, 1, 1)?.sum_all()?.backward()?;
             // Enough channels for matrix products, and enough results for the larger tiles.
