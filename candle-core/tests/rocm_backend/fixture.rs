@@ -58,12 +58,14 @@ pub fn on_software_gpu(why: &str) -> bool {
     software
 }
 
-/// Returns true if products of few rows of `dtype` are computed by the fork's own kernels and not by a library.
-pub fn has_own_product(dtype: DType, device: &RocmDevice) -> bool {
+/// Returns true if products of `rows` rows of `dtype`, up to 16, are computed by the fork's own kernels and not by a library.
+pub fn has_own_product(dtype: DType, rows: usize, device: &RocmDevice) -> bool {
     match dtype {
+        DType::F64 => false,
         // cuBLAS computes them on the NVIDIA driver.
-        DType::F32 => !device.arch().starts_with("sm_"),
-        _ => dtype != DType::F64,
+        DType::F32 => rows <= 16 && !device.arch().starts_with("sm_"),
+        // The matrix units of gfx90a, which compute more than four rows, drop denormals.
+        _ => rows <= if device.arch().starts_with("gfx90a") { 4 } else { 16 },
     }
 }
 

@@ -91,13 +91,14 @@ fn broadcast_operands_are_not_copied() {
 #[test]
 fn shared_keys_are_read_once() {
     let device = own();
-    let cases: [(&str, Operands, u64); 3] = [
+    let cases: [(&str, Operands, usize, u64); 3] = [
         (
             "of a token",
             |dtype, device| {
                 let k = on(device, &[2, 3, 1, 33, 64], dtype)?.broadcast_as((2, 3, 4, 33, 64))?;
                 Ok((on(device, &[2, 3, 4, 1, 64], dtype)?, k.t()?))
             },
+            4,
             1,
         ),
         (
@@ -106,6 +107,7 @@ fn shared_keys_are_read_once() {
                 let k = on(device, &[2, 3, 1, 33, 64], dtype)?.broadcast_as((2, 3, 4, 33, 64))?;
                 Ok((on(device, &[2, 3, 4, 3, 64], dtype)?, k.t()?))
             },
+            12,
             1,
         ),
         (
@@ -115,12 +117,13 @@ fn shared_keys_are_read_once() {
                 let k = on(device, &[1, 5, 1, 33, 64], dtype)?.broadcast_as((1, 5, 4, 33, 64))?;
                 Ok((q, k.t()?))
             },
+            3,
             4,
         ),
     ];
     for dtype in [DType::F16, DType::BF16, DType::F32] {
-        for (what, operands, launches) in cases {
-            let is_own = has_own_product(dtype, device.as_rocm_device().unwrap());
+        for (what, operands, rows, launches) in cases {
+            let is_own = has_own_product(dtype, rows, device.as_rocm_device().unwrap());
             let launches = if is_own { launches } else { 0 };
             assert_eq!(check(operands, dtype, &device, what), launches, "{what}, {dtype:?}");
         }
