@@ -7,7 +7,7 @@ const GROUP: &str = "conv";
 /// Batch size, input channels, output channels, side of the images, side of the kernel.
 const CONV2D: [[usize; 5]; 4] =
     [[8, 64, 128, 64, 3], [8, 64, 128, 64, 1], [1, 320, 320, 64, 3], [1, 320, 320, 128, 3]];
-/// The same with a kernel of side 3, followed by the stride and the number of groups.
+/// Batch size, input channels, output channels, side of the images, stride, number of groups. The kernels have side 3.
 const STRIDED_OR_GROUPED: [[usize; 6]; 2] = [[8, 256, 512, 56, 2, 1], [8, 256, 256, 56, 1, 32]];
 
 type Pool = fn(&Tensor, usize) -> Result<Tensor>;

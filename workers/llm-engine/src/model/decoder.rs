@@ -67,8 +67,9 @@ struct StepContext {
     uncached: Option<[Tensor; 2]>,
     /// Rows whose states are returned, u32; `None` for all.
     wanted: Option<Tensor>,
+    /// Adapters of the rows.
     adapters: AdapterRows,
-    /// Those of the wanted rows.
+    /// Adapters of the rows whose states are returned, numbered among these.
     wanted_adapters: AdapterRows,
 }
 
