@@ -195,6 +195,10 @@ impl worker_core::LoadedModel for ServedModel {
         self.adapters.cards()
     }
 
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        self.requested(name).map(drop)
+    }
+
     fn device(&self) -> &OpenDevice {
         &self.device
     }

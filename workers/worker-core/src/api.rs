@@ -26,6 +26,14 @@ pub trait LoadedModel: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Checks that the model name of a request, if there is one, refers to this model or to one of its variants.
+    ///
+    /// # Errors
+    /// 404 if the name is unknown.
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        self.name().check(name)
+    }
+
     /// Returns the device that it runs on.
     fn device(&self) -> &OpenDevice;
 

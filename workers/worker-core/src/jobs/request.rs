@@ -26,10 +26,7 @@ impl Target {
     /// # Errors
     /// 400 or 404 that names the field that does not match.
     pub fn check(&self, served: &impl LoadedModel, worker_id: &str) -> Result<(), ApiError> {
-        let is_variant = |name: &str| served.variants().iter().any(|(known, _)| known == name);
-        if !self.model.as_deref().is_some_and(is_variant) {
-            served.name().check(self.model.as_deref())?;
-        }
+        served.check_name(self.model.as_deref())?;
         if self.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
             return Err(ApiError::field("worker_id", format!("must be {worker_id:?}")));
         }
