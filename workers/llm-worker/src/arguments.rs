@@ -1,4 +1,6 @@
 //! Command line. Each flag can also be set by an environment variable of the same name in capitals.
+use std::path::PathBuf;
+
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
@@ -10,6 +12,7 @@ use worker_core::ServerArguments;
 use crate::api::parsers::Formats;
 use crate::kv_events::{self, Endpoint};
 use crate::lora_modules::{self, LoraModule, LoraModules};
+use crate::models::{ModelLocation, models_in};
 use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
@@ -17,8 +20,21 @@ use crate::speculative::{self, SpeculativeConfig};
 #[command(version)]
 pub struct Arguments {
     /// Folder of safetensors, .gguf file, or model on the Hugging Face Hub: org/name, or org/name/file.gguf
-    #[arg(long, env)]
-    pub model: String,
+    #[arg(long, env, required_unless_present_any = ["models", "models_dir"])]
+    pub model: Option<String>,
+
+    /// Models that are loaded when they are first requested, as NAME=MODEL, where MODEL is a value of --model
+    #[arg(long, env, num_args = 1.., value_parser = ModelLocation::parse, conflicts_with_all = FOR_ONE_MODEL)]
+    pub models: Vec<ModelLocation>,
+
+    /// Folder of models that are loaded when they are first requested: .gguf files, and subfolders with config.json
+    #[arg(long, env, conflicts_with_all = FOR_ONE_MODEL)]
+    pub models_dir: Option<PathBuf>,
+
+    /// Maximum number of models of --models and --models-dir that are loaded at once. Each gets an equal part of the GPU's
+    /// memory; before another is loaded, the least recently used one is unloaded
+    #[arg(long, env, default_value_t = 1, value_parser = count)]
+    pub models_max: usize,
 
     /// Branch, tag or commit of a model on the Hub [default: main]
     #[arg(long, env)]
@@ -153,7 +169,39 @@ pub struct Arguments {
 pub const DEFAULTS: [(&str, &str); 3] =
     [("port", "8081"), ("body_limit", "8388608"), ("streams_per_client", "0")];
 
+/// Flags that refer to the model of `--model`.
+const FOR_ONE_MODEL: [&str; 9] = [
+    "model",
+    "model_ref",
+    "served_model_name",
+    "any_model_name",
+    "chat_template",
+    "speculative_config",
+    "lora_modules",
+    "allow_runtime_lora_updating",
+    "kv_events",
+];
+
 impl Arguments {
+    /// Returns the models that are loaded on demand; none if `--model` is given.
+    ///
+    /// # Errors
+    /// Returns an error if the folder of `--models-dir` cannot be read or contains no model.
+    pub fn models_on_demand(&self) -> anyhow::Result<Vec<ModelLocation>> {
+        let mut models = self.models.clone();
+        if let Some(folder) = &self.models_dir {
+            models.extend(models_in(folder)?);
+        }
+        Ok(models)
+    }
+
+    /// Returns the arguments of a worker that serves only `location`.
+    pub fn for_model(&self, location: &ModelLocation) -> Self {
+        let ModelLocation { name, model } = location.clone();
+        let (models, models_dir) = (Vec::new(), None);
+        Self { model: Some(model), served_model_name: vec![name], models, models_dir, ..self.clone() }
+    }
+
     /// Returns the options of the engine.
     pub fn engine(&self) -> Options {
         Options {

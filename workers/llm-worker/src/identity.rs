@@ -9,13 +9,14 @@ use crate::arguments::Arguments;
 
 /// Returns the model's names. `own` is the name in its files, and `path` is their location.
 pub fn names(arguments: &Arguments, own: String, path: &Path) -> ModelName {
+    let model = arguments.model.clone().unwrap_or_default();
     let name = match arguments.served_model_name.split_first() {
         Some((first, others)) => ModelName::several(first, others.to_vec()),
         None => {
-            let is_path = path.as_os_str() == arguments.model.as_str();
-            let mut aliases = vec![arguments.model.clone()];
+            let is_path = path.as_os_str() == model.as_str();
+            let mut aliases = vec![model.clone()];
             aliases.extend(path.file_name().map(|file| file.to_string_lossy().into_owned()));
-            ModelName::new(if is_path { own } else { arguments.model.clone() }, aliases)
+            ModelName::new(if is_path { own } else { model }, aliases)
         }
     };
     name.accepting_any(arguments.any_model_name)

@@ -111,10 +111,11 @@ async fn create(
     client: Client,
     Body((target, body)): Body<(Target, JobRequest)>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let served = state.api.served()?;
+    let models = state.api.served()?;
     let hive = required(target.hive_id.as_deref(), "hive_id")?;
     required(target.model.as_deref(), "model")?;
-    target.check(&*served, &state.worker_id)?;
+    target.check(&*models, &state.worker_id)?;
+    let served = models.model(target.model.as_deref()).await?;
     let model = served.requested(target.model.as_deref())?;
     let single_event = body.stream == Some(false);
     let place = client.acquire(1, "prompt")?;
@@ -131,7 +132,7 @@ async fn create(
     let job_id = job.id();
     tracing::debug!(hive, job_id, "job started");
     let latency = served.metrics.observe(start);
-    tokio::spawn(write(job, stream, (served, model.name), latency, single_event));
+    tokio::spawn(write(job, stream, (served.clone(), model.name), latency, single_event));
     Ok(accepted(&job_id))
 }
 

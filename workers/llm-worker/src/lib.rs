@@ -9,6 +9,7 @@
 //! | `adapters` | loaded adapters by name |
 //! | `fetch` | model files on the Hugging Face Hub |
 //! | `identity` | names and chat template of the served model |
+//! | `models` | the models of the worker, loaded at start or on demand |
 //! | `served` | state of a loaded model |
 //! | `ranks` | devices of a model that is divided among several GPUs |
 //! | `routes` | all routes |
@@ -26,6 +27,7 @@ pub mod jobs;
 pub mod kv_events;
 pub mod lora_modules;
 pub mod metrics;
+pub mod models;
 pub mod page;
 pub mod ranks;
 pub mod routes;

@@ -21,7 +21,7 @@ pub fn app(api: &Api, metrics: Metrics, worker_id: &str, kind: DeviceKind) -> Ap
         .error_format(api::MESSAGES, api::messages_error)
         .on_drain(move || {
             if let Ok(served) = drained.served() {
-                served.engine.drain();
+                served.loaded().for_each(|served| served.engine.drain());
             }
         })
 }

@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
-use llm_engine::engine::{Engine, IdleUnload, ModelSource};
+use llm_engine::engine::{Engine, ModelSlot, ModelSource, Unloading};
 use llm_engine::model::drafted::load_with_draft;
-use llm_engine::model::{LoadOptions, Loaded, load_on};
+use llm_engine::model::{LoadOptions, Loaded, load_on, usable_memory};
 use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
-use worker_core::device::{self, DeviceKind};
-use worker_core::hub::Hub;
+use worker_core::device::{self, DeviceKind, OpenDevice};
+use worker_core::hub::{Hub, Report};
 use worker_core::process::{self, Worker};
 use worker_core::progress::{Completed, Progress};
-use worker_core::{App, Metrics, ServerArguments};
+use worker_core::{App, Lifecycle, Metrics, ServerArguments};
 
 use crate::adapters::Adapters;
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
+use crate::models::{ModelLocation, ServedModels};
 use crate::served::{Api, ServedModel};
 use crate::{identity, kv_events, ranks, routes};
 
@@ -33,7 +34,7 @@ struct LlmWorker;
 
 impl Worker for LlmWorker {
     type Arguments = Arguments;
-    type Model = ServedModel;
+    type Model = ServedModels;
     const PACKAGE: &'static str = env!("CARGO_PKG_NAME");
     const DEFAULTS: &'static [(&'static str, &'static str)] = &DEFAULTS;
 
@@ -50,62 +51,97 @@ impl Worker for LlmWorker {
         kind: DeviceKind,
         metrics: &Metrics,
         progress: &Progress,
-    ) -> Result<ServedModel> {
-        let opened = ranks::open(kind, arguments.rocm_device, arguments.tensor_parallel)?;
-        let limit = arguments.load().adapters.count;
-        ensure!(
-            limit == 0 || opened.len() == 1,
-            "adapters (--lora-modules, --allow-runtime-lora-updating) are not supported with --tensor-parallel {}; use \
-             one GPU",
-            arguments.tensor_parallel
-        );
-        let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
-        progress.report(0.0, "finding the model");
-        let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
-        let path =
-            Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
-        let draft = arguments.speculative_config.as_ref().and_then(|config| config.draft_model.as_ref());
-        let draft = draft.map(|name| {
-            let found = Hub::default().model(name, None, &LanguageModel, report);
-            found.context("cannot find the draft model")
-        });
-        let draft = draft.transpose()?;
-        let reading = &mut |share| progress.report(share, "reading the weights");
-        let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
-            load_pair(&path, draft.as_deref(), &devices, arguments.load(), reading)
-                .context("cannot load the model")?;
-        progress.report(1.0, "warming up");
-        let text = identity::with_template(arguments, text)?;
-        // Free memory may differ later, but the number of cache blocks must not.
-        let options = LoadOptions { cache_bytes: Some(cache_bytes), ..arguments.load() };
-        let files = ModelFolder { path: path.clone(), draft, devices: devices.clone(), options };
-        let idle = arguments.idle_unload.map(|seconds| IdleUnload {
-            after: Duration::from_secs(seconds as u64),
-            source: Box::new(files),
-        });
-        let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), idle)?;
-        if let Some(options) = arguments.kv_events() {
-            let (sink, bound) = kv_events::start(options)?;
-            tracing::info!(?bound, "publishing events of the cache");
-            engine.record_cache_events(sink);
-        }
-        warm_up(&engine).context("warm-up failed")?;
-        let name = identity::names(arguments, name, &path);
-        let adapters =
-            Adapters::load(&engine, &name, arguments.adapters(), arguments.allow_runtime_lora_updating)?;
-        ranks::register(metrics, name.as_str(), engine.clone(), devices);
-        let first = opened.into_iter().next().context("the model has no device")?;
-        let served =
-            ServedModel::new(engine, name, &arguments.engine(), first, (metrics, progress.lifecycle()));
-        let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
-        let formats = arguments.formats(served.formats);
-        let served =
-            served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
-        let served =
-            served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
-        tracing::info!(bytes, context = served.context(), "model loaded");
-        Ok(served)
+    ) -> Result<ServedModels> {
+        load(arguments, kind, metrics, progress)
     }
+}
+
+/// Opens the device, and loads the model of `--model` or finds those that are loaded on demand. This function blocks.
+///
+/// # Errors
+/// Names the step that failed and the remedy.
+pub fn load(
+    arguments: &Arguments,
+    kind: DeviceKind,
+    metrics: &Metrics,
+    progress: &Progress,
+) -> Result<ServedModels> {
+    let opened = ranks::open(kind, arguments.rocm_device, arguments.tensor_parallel)?;
+    let first = opened.first().cloned().context("the worker has no device")?;
+    let worker = (metrics.clone(), progress.lifecycle().clone());
+    if arguments.model.is_some() {
+        let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
+        return Ok(ServedModels::one(load_model(arguments, opened, None, &worker, report)?));
+    }
+    let memory_bytes = usable_memory(&first.device)?.map(|bytes| bytes / arguments.models_max);
+    let (models, all) = (arguments.models_on_demand()?, arguments.clone());
+    let load = move |location: &ModelLocation, slot: ModelSlot| {
+        let arguments = all.for_model(location);
+        let unloading = Some((slot, memory_bytes));
+        tracing::info!(model = location.name, "loading");
+        load_model(&arguments, opened.clone(), unloading, &worker, &mut |_, _| ())
+    };
+    ServedModels::on_demand(models, arguments.models_max, first, Arc::new(load))
+}
+
+/// Finds, loads and warms up the model of `--model`. `shared` is its slot and the part of the device's memory that it may
+/// use, if it shares the memory with others.
+fn load_model(
+    arguments: &Arguments,
+    opened: Vec<OpenDevice>,
+    shared: Option<(ModelSlot, Option<usize>)>,
+    (metrics, lifecycle): &(Metrics, Lifecycle),
+    report: Report,
+) -> Result<ServedModel> {
+    let model = arguments.model.as_deref().context("--model is required")?;
+    let (slot, memory_bytes) = shared.map_or((None, None), |(slot, bytes)| (Some(slot), bytes));
+    let options = LoadOptions { memory_bytes, ..arguments.load() };
+    ensure!(
+        options.adapters.count == 0 || opened.len() == 1,
+        "adapters (--lora-modules, --allow-runtime-lora-updating) are not supported with --tensor-parallel {}; use \
+         one GPU",
+        arguments.tensor_parallel
+    );
+    let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
+    report(0.0.into(), "finding the model");
+    let path = Hub::default().model(model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
+    let draft = arguments.speculative_config.as_ref().and_then(|config| config.draft_model.as_ref());
+    let draft = draft.map(|name| {
+        let found = Hub::default().model(name, None, &LanguageModel, report);
+        found.context("cannot find the draft model")
+    });
+    let draft = draft.transpose()?;
+    let reading = &mut |share: f32| report(share.into(), "reading the weights");
+    let Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context } =
+        load_pair(&path, draft.as_deref(), &devices, options, reading).context("cannot load the model")?;
+    report(1.0.into(), "warming up");
+    let text = identity::with_template(arguments, text)?;
+    // Free memory may differ later, but the number of cache blocks must not.
+    let options = LoadOptions { cache_bytes: Some(cache_bytes), ..options };
+    let after_idle = arguments.idle_unload.map(|seconds| Duration::from_secs(seconds as u64));
+    let source = Box::new(ModelFolder { path: path.clone(), draft, devices: devices.clone(), options });
+    let unloading =
+        (after_idle.is_some() || slot.is_some()).then_some(Unloading { after_idle, slot, source });
+    let engine = Engine::start_unloading(model, Arc::new(text), arguments.engine(), unloading)?;
+    if let Some(options) = arguments.kv_events() {
+        let (sink, bound) = kv_events::start(options)?;
+        tracing::info!(?bound, "publishing events of the cache");
+        engine.record_cache_events(sink);
+    }
+    warm_up(&engine).context("warm-up failed")?;
+    let name = identity::names(arguments, name, &path);
+    let adapters =
+        Adapters::load(&engine, &name, arguments.adapters(), arguments.allow_runtime_lora_updating)?;
+    ranks::register(metrics, name.as_str(), engine.clone(), devices);
+    let first = opened.into_iter().next().context("the model has no device")?;
+    let served = ServedModel::new(engine, name, &arguments.engine(), first, (metrics, lifecycle));
+    let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
+    let formats = arguments.formats(served.formats);
+    let served = served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
+    let served =
+        served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
+    tracing::info!(bytes, context = served.context(), "model loaded");
+    Ok(served)
 }
 
 /// Loads a model, and its draft model if it has one.

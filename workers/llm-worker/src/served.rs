@@ -2,7 +2,6 @@
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::{RequestError, Sampling};
@@ -16,6 +15,7 @@ use crate::adapters::{Adapters, RequestedModel};
 use crate::api::failure;
 use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
+use crate::models::ServedModels;
 
 /// A loaded model.
 pub struct ServedModel {
@@ -170,14 +170,9 @@ impl ServedModel {
             format!("requests {texts} texts, but at most {} can run or wait", self.max_open),
         ))
     }
-}
 
-impl worker_core::LoadedModel for ServedModel {
-    fn name(&self) -> &ModelName {
-        &self.name
-    }
-
-    fn card(&self) -> Value {
+    /// Returns the fields of `GET /v1/models`.
+    pub fn card(&self) -> Value {
         json!({
             "max_model_len": self.context(),
             "chat_template": self.engine.text().has_template(),
@@ -190,28 +185,7 @@ impl worker_core::LoadedModel for ServedModel {
             },
         })
     }
-
-    fn variants(&self) -> Vec<(String, Value)> {
-        self.adapters.cards()
-    }
-
-    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        self.requested(name).map(drop)
-    }
-
-    fn device(&self) -> &OpenDevice {
-        &self.device
-    }
-
-    fn requests(&self) -> [usize; 2] {
-        let status = self.engine.status();
-        [status.running, status.waiting]
-    }
-
-    fn stop_within(&self, limit: Duration) -> bool {
-        self.engine.stop_within(limit)
-    }
 }
 
-/// State of the handlers: the model, once it is loaded.
-pub type Api = worker_core::Api<ServedModel>;
+/// State of the handlers: the models, once the worker serves them.
+pub type Api = worker_core::Api<ServedModels>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
-use worker_core::{ApiError, Metrics, ModelName};
+use worker_core::{ApiError, Metrics, ModelEntry, ModelName};
 
 use crate::controlnets::ControlNetFolder;
 use crate::loras::LoraFolder;
@@ -153,11 +153,8 @@ pub fn api_error(failure: Failure) -> ApiError {
     error.with_code(code)
 }
 
-impl worker_core::LoadedModel for ServedModel {
-    fn name(&self) -> &ModelName {
-        &self.name
-    }
-
+impl ServedModel {
+    /// Returns the fields of `GET /v1/models`.
     fn card(&self) -> Value {
         let ModelInfo {
             version,
@@ -203,6 +200,20 @@ impl worker_core::LoadedModel for ServedModel {
                 "karras": scheduler.karras,
             },
         })
+    }
+}
+
+impl worker_core::LoadedModel for ServedModel {
+    fn names(&self) -> Vec<String> {
+        vec![self.name.as_str().to_owned()]
+    }
+
+    fn entries(&self) -> Vec<ModelEntry> {
+        self.name.entries(&self.card(), Vec::new())
+    }
+
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        self.name.check(name)
     }
 
     fn device(&self) -> &OpenDevice {

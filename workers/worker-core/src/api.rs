@@ -13,26 +13,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Retry interval sent to clients while the model is loading.
 const LOADING: Duration = Duration::from_secs(5);
 
-/// A loaded model that accepts requests.
+/// An entry of `GET /v1/models`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelEntry {
+    /// Name.
+    pub id: String,
+    /// Unix time in seconds.
+    pub created: u64,
+    /// JSON object with further fields.
+    pub fields: Value,
+}
+
+/// The loaded models of a worker, which accept requests.
 pub trait LoadedModel: Send + Sync + 'static {
-    /// Returns its names.
-    fn name(&self) -> &ModelName;
+    /// Returns the names in responses, at least one.
+    fn names(&self) -> Vec<String>;
 
-    /// Returns a JSON object with the fields of `GET /v1/models` that are specific to this kind of model.
-    fn card(&self) -> Value;
+    /// Returns the entries of `GET /v1/models`, at least one.
+    fn entries(&self) -> Vec<ModelEntry>;
 
-    /// Returns the names of its variants, such as those with adapters, and their fields of `GET /v1/models`.
-    fn variants(&self) -> Vec<(String, Value)> {
-        Vec::new()
-    }
-
-    /// Checks that the model name of a request, if there is one, refers to this model or to one of its variants.
+    /// Checks the model name of a request, if there is one.
     ///
     /// # Errors
     /// 404 if the name is unknown.
-    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        self.name().check(name)
-    }
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError>;
 
     /// Returns the device that it runs on.
     fn device(&self) -> &OpenDevice;
@@ -40,7 +44,7 @@ pub trait LoadedModel: Send + Sync + 'static {
     /// Returns the number of running and of waiting requests.
     fn requests(&self) -> [usize; 2];
 
-    /// Stops its thread and waits for it, at most for `limit`. Returns false if it is still running.
+    /// Stops its threads and waits for them, at most for `limit`. Returns false if one is still running.
     fn stop_within(&self, limit: Duration) -> bool;
 }
 
@@ -70,6 +74,20 @@ impl ModelName {
     /// Sets whether requests may use any name.
     pub fn accepting_any(self, accepts_any: bool) -> Self {
         Self { accepts_any, ..self }
+    }
+
+    /// Returns the entries of `GET /v1/models`: one with the fields `card` for each name, and one for each of the `variants`,
+    /// such as models with adapters, whose fields are added.
+    pub fn entries(&self, card: &Value, variants: Vec<(String, Value)>) -> Vec<ModelEntry> {
+        let named = |id: &String| ModelEntry { id: id.clone(), created: self.created, fields: card.clone() };
+        let variant = |(id, more): (String, Value)| {
+            let mut entry = named(&id);
+            if let (Value::Object(fields), Value::Object(more)) = (&mut entry.fields, more) {
+                fields.extend(more);
+            }
+            entry
+        };
+        self.names.iter().map(named).chain(variants.into_iter().map(variant)).collect()
     }
 
     /// Returns the name that responses contain.
@@ -134,23 +152,10 @@ impl<S> Api<S> {
     }
 }
 
-/// Returns the entry of the model in `GET /v1/models` under the name `id`.
-fn model(served: &impl LoadedModel, owner: &str, id: &str) -> Value {
-    let mut model = served.card();
-    let more = [
-        ("id", json!(id)),
-        ("object", json!("model")),
-        ("created", json!(served.name().created)),
-        ("owned_by", json!(owner)),
-    ];
-    more.into_iter().for_each(|(field, value)| model[field] = value);
-    model
-}
-
-/// Returns the entry of a variant.
-fn variant(served: &impl LoadedModel, owner: &str, id: &str, fields: Value) -> Value {
-    let mut model = model(served, owner, id);
-    if let (Value::Object(model), Value::Object(fields)) = (&mut model, fields) {
+/// Returns the JSON of an entry of `GET /v1/models`. Its fields may replace `created`.
+fn entry_json(entry: ModelEntry, owner: &str) -> Value {
+    let mut model = json!({ "id": entry.id, "object": "model", "created": entry.created, "owned_by": owner });
+    if let (Value::Object(model), Value::Object(fields)) = (&mut model, entry.fields) {
         model.extend(fields);
     }
     model
@@ -170,9 +175,8 @@ pub fn models<S: LoadedModel>(api: &Api<S>, owner: &'static str) -> Router {
 type Models<S> = State<(Api<S>, &'static str)>;
 
 async fn list<S: LoadedModel>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
-    let served = api.served()?;
-    let mut models: Vec<Value> = served.name().names.iter().map(|id| model(&*served, owner, id)).collect();
-    models.extend(served.variants().into_iter().map(|(id, fields)| variant(&*served, owner, &id, fields)));
+    let entries = api.served()?.entries().into_iter();
+    let models: Vec<Value> = entries.map(|entry| entry_json(entry, owner)).collect();
     Ok(Json(json!({ "object": "list", "data": models })))
 }
 
@@ -181,17 +185,13 @@ async fn one<S: LoadedModel>(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    if let Some((id, fields)) = served.variants().into_iter().find(|(id, _)| *id == name) {
-        return Ok(Json(variant(&*served, owner, &id, fields)));
-    }
-    served.name().check(Some(&name))?;
-    let id = served
-        .name()
-        .names
-        .iter()
-        .find(|known| **known == name)
-        .map_or(served.name().as_str(), String::as_str);
-    Ok(Json(model(&*served, owner, id)))
+    let mut entries = served.entries();
+    let index = match entries.iter().position(|entry| entry.id == name) {
+        Some(index) => index,
+        // An alias refers to the first name.
+        None => served.check_name(Some(&name)).map(|()| 0)?,
+    };
+    Ok(Json(entry_json(entries.swap_remove(index), owner)))
 }
 
 /// Runs CPU-bound work on the blocking thread pool, so that it does not delay other requests.

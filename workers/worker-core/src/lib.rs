@@ -62,7 +62,7 @@ mod unread;
 mod writes;
 
 pub use admission::{Client, WorkPermit};
-pub use api::{Api, LoadedModel, ModelName, blocking, unix_seconds};
+pub use api::{Api, LoadedModel, ModelEntry, ModelName, blocking, unix_seconds};
 pub use arguments::ServerArguments;
 pub use body::Body;
 pub use error::ApiError;

@@ -115,7 +115,7 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock())
             .map_err(|error| ApiError::internal(format!("cannot encode the metrics: {error}")))?;
-        Ok(text)
+        Ok(joined_families(&text))
     }
 
     /// Returns the number of open event streams.
@@ -123,6 +123,32 @@ impl Metrics {
         self.streams.get()
     }
 }
+
+/// Joins the families of the same name, which each model of a worker has: OpenMetrics allows each name once.
+fn joined_families(text: &str) -> String {
+    let mut families: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut current = 0;
+    for line in text.lines() {
+        // "# TYPE name type", and also "# HELP" and "# UNIT"; "# EOF" has no name.
+        let is_metadata = line.starts_with("# ");
+        if let Some(name) = line.split(' ').nth(2).filter(|_| is_metadata) {
+            current = families.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                families.push((name, Vec::new()));
+                families.len() - 1
+            });
+        }
+        if let Some((_, lines)) = families.get_mut(current)
+            && line != END
+            && !(is_metadata && lines.contains(&line))
+        {
+            lines.push(line);
+        }
+    }
+    families.iter().flat_map(|(_, lines)| lines).chain([&END]).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Last line of OpenMetrics text.
+const END: &str = "# EOF";
 
 /// A metric of a model: its name, its help text, and a function that reads its value from the model's status.
 pub type Figure<S, N> = (&'static str, &'static str, fn(&S) -> N);
@@ -225,5 +251,46 @@ fn method(method: &Method) -> &'static str {
         "DELETE" => "DELETE",
         "OPTIONS" => "OPTIONS",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_family_of_several_models_occurs_once() {
+        let metrics = Metrics::new();
+        for model in ["a", "b"] {
+            metrics.register_model(model, Constant, |registry| {
+                registry.register("more", "More", Counter::<u64>::default());
+            });
+        }
+        let text = metrics.text().unwrap();
+        for (line, count) in [
+            ("# TYPE size gauge", 1),
+            ("# HELP size Size.", 1),
+            ("# TYPE more counter", 1),
+            ("size{model=\"a\"} 7", 1),
+            ("size{model=\"b\"} 7", 1),
+            ("more_total{model=\"b\"} 0", 1),
+            ("# EOF", 1),
+        ] {
+            assert_eq!(text.lines().filter(|found| *found == line).count(), count, "{line}: {text}");
+        }
+        let kind = text.lines().position(|line| line == "# TYPE size gauge").unwrap();
+        let sizes: Vec<_> = text.lines().skip(kind + 1).take(2).collect();
+        assert_eq!(sizes, ["size{model=\"a\"} 7", "size{model=\"b\"} 7"]);
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[derive(Debug)]
+    struct Constant;
+
+    impl Collector for Constant {
+        fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+            let gauge = ConstGauge::new(7u64);
+            gauge.encode(encoder.encode_descriptor("size", "Size", None, gauge.metric_type())?)
+        }
     }
 }

@@ -111,7 +111,7 @@ fn load<W: Worker>(
         match loaded {
             Ok(served) => {
                 let device = device::describe(&served.device().device);
-                tracing::info!(model = served.name().as_str(), device, "loaded");
+                tracing::info!(models = served.names().join(", "), device, "loaded");
                 api.serve(served);
                 api.lifecycle.ready();
             }
@@ -135,7 +135,7 @@ fn beat<S: LoadedModel>(api: &Api<S>, worker_id: &str, program: &str, address: S
     Report {
         worker_id: worker_id.to_owned(),
         kind: program.to_owned(),
-        models: served.iter().map(|served| served.name().as_str().to_owned()).collect(),
+        models: served.as_ref().map(|served| served.names()).unwrap_or_default(),
         address: address.to_string(),
         ready: api.lifecycle.is_ready(),
         running,

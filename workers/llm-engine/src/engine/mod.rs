@@ -15,7 +15,8 @@
 //! | `events` | bounded channel from the thread to a stream |
 //! | `limits` | validation of requests |
 //! | `embedding` | embedding jobs |
-//! | `residency` | unloading of an idle model |
+//! | `residency` | unloading of a model that is not needed |
+//! | `slots` | places for loaded models, which several engines share |
 //! | `thread` | main loop of the engine thread |
 //! | `adapters` | adapters in the device's memory |
 //! | `status` | state shared by the thread and the handles |
@@ -48,6 +49,7 @@ mod ngram;
 mod residency;
 pub mod scheduler;
 pub mod sequence;
+mod slots;
 mod speculation;
 mod status;
 mod thread;
@@ -55,7 +57,8 @@ mod writer;
 
 pub use cache_events::{CacheEvent, CacheEventSink, block_hash, seed};
 pub use embedding::EmbeddingResult;
-pub use residency::{IdleUnload, ModelSource, ModelState};
+pub use residency::{ModelSource, ModelState, Unloading};
+pub use slots::{ModelSlot, ModelSlots};
 pub use speculation::{DraftSource, MAX_DRAFT_TOKENS, Speculation};
 pub use status::Status;
 
@@ -115,7 +118,7 @@ pub struct Engine {
 }
 
 struct Inner {
-    commands: Sender<Command>,
+    commands: Arc<Sender<Command>>,
     shared: Arc<Shared>,
     text: Arc<TextCodec>,
     capacity: Capacity,
@@ -143,8 +146,8 @@ impl Engine {
         Self::start_unloading(model, text, options, None)
     }
 
-    /// Like [`Self::start`]. With `idle`, the model is unloaded after a time without requests; the next request waits
-    /// until it is loaded again.
+    /// Like [`Self::start`]. With `unloading`, the model is unloaded when it is not needed; the next request waits until it
+    /// is loaded again.
     ///
     /// # Errors
     /// See [`Self::start`].
@@ -152,7 +155,7 @@ impl Engine {
         mut model: Box<dyn StepModel>,
         text: Arc<TextCodec>,
         options: Options,
-        idle: Option<IdleUnload>,
+        unloading: Option<Unloading>,
     ) -> Result<Self> {
         let Options { max_running, max_waiting, step_tokens, prefix_cache, max_unread, speculation } =
             options;
@@ -173,7 +176,8 @@ impl Engine {
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
-        let model = ResidentModel::new(model, idle);
+        let commands = Arc::new(commands);
+        let model = ResidentModel::new(model, unloading, Arc::downgrade(&commands));
         let engine_loop = EngineLoop::new(model, scheduler, drafter, step_tokens, received, shared.clone());
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
@@ -342,6 +346,24 @@ impl Engine {
         self.inner.shared.draining.store(true, Relaxed);
     }
 
+    /// Unloads the model after the requests that were accepted before; the next request loads it again. Has no effect if
+    /// the engine was started without [`Unloading`].
+    pub fn unload(&self) {
+        // Sending fails if the thread has already ended.
+        let _ = self.inner.commands.send(Command::Unload);
+    }
+
+    /// Gives the model's slot back whenever it is claimed, from now on. Before this, a claim has no effect.
+    pub fn allow_claims(&self) {
+        let _ = self.inner.commands.send(Command::WatchSlot);
+    }
+
+    /// Keeps a loaded model in memory, even if its slot is claimed, until the returned value is dropped.
+    pub fn hold(&self) -> Hold {
+        self.inner.shared.holds.fetch_add(1, Relaxed);
+        Hold(self.clone())
+    }
+
     /// Registers a callback that receives the error message when the engine fails, before its streams end. It
     /// runs immediately if the engine has already failed. Only the first callback is kept.
     pub fn on_failure(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
@@ -370,7 +392,7 @@ impl Engine {
     fn request_stop(&self) {
         self.inner.shared.stopping.store(true, Relaxed);
         // Sending fails if the thread has already ended.
-        let _ = self.inner.commands.send(Command::Stop);
+        let _ = self.inner.commands.send(Command::Wake);
     }
 
     fn queue_slot(&self, places: usize) -> Result<QueueSlot, RequestError> {
@@ -396,6 +418,17 @@ impl Engine {
             let closed = self.check_open().err();
             closed.unwrap_or_else(|| RequestError::Closed { why: "its thread has ended".into() })
         })
+    }
+}
+
+/// Keeps a loaded model in memory until it is dropped.
+pub struct Hold(Engine);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.inner.shared.holds.fetch_sub(1, Relaxed);
+        // Sending fails if the thread has already ended.
+        let _ = self.0.inner.commands.send(Command::Wake);
     }
 }
 

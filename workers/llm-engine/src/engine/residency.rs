@@ -1,9 +1,14 @@
-//! Unloading of the model while the engine is idle, and loading it again.
+//! Unloading of the model while it is not needed, and loading it again.
+use std::sync::Weak;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::step::{Capacity, StepModel};
+
+use super::slots::{ModelSlot, ModelSlots};
+use super::thread::Command;
 
 /// Loads the engine's model again after it was unloaded.
 pub trait ModelSource: Send {
@@ -17,10 +22,13 @@ pub trait ModelSource: Send {
     fn release_memory(&mut self) {}
 }
 
-/// Unloading of an idle model.
-pub struct IdleUnload {
-    /// Time without requests after which weights and cache are freed.
-    pub after: Duration,
+/// Unloading of a model that is not needed.
+pub struct Unloading {
+    /// Time without requests after which weights and cache are freed; `None` keeps an idle model.
+    pub after_idle: Option<Duration>,
+    /// Slot of the loaded model, if several models share the memory. It is given back when another model claims it, after
+    /// the requests that were accepted before.
+    pub slot: Option<ModelSlot>,
     /// Loads the model for the next request.
     pub source: Box<dyn ModelSource>,
 }
@@ -31,7 +39,7 @@ pub enum ModelState {
     /// Weights and cache are allocated.
     #[default]
     Loaded,
-    /// The model was idle, and its memory is freed.
+    /// The model was not needed, and its memory is freed.
     Unloaded,
     /// A request waits until the model is loaded again.
     Loading,
@@ -41,13 +49,27 @@ pub enum ModelState {
 pub(super) struct ResidentModel {
     /// `None` while it is unloaded.
     model: Option<Box<dyn StepModel>>,
-    idle: Option<IdleUnload>,
+    unloading: Option<Unloading>,
+    /// Places that its slot belongs to, if it needs one.
+    slots: Option<ModelSlots>,
+    awaits_slot: bool,
+    is_claimed: bool,
     capacity: Capacity,
+    /// Receives the notifications about slots.
+    commands: Weak<Sender<Command>>,
 }
 
 impl ResidentModel {
-    pub(super) fn new(model: Box<dyn StepModel>, idle: Option<IdleUnload>) -> Self {
-        Self { capacity: model.capacity(), model: Some(model), idle }
+    pub(super) fn new(
+        model: Box<dyn StepModel>,
+        unloading: Option<Unloading>,
+        commands: Weak<Sender<Command>>,
+    ) -> Self {
+        let slots = unloading.as_ref().and_then(|unloading| unloading.slot.as_ref());
+        let slots = slots.map(|slot| slot.slots().clone());
+        let capacity = model.capacity();
+        let (awaits_slot, is_claimed) = (false, false);
+        Self { model: Some(model), unloading, slots, awaits_slot, is_claimed, capacity, commands }
     }
 
     /// Returns the loaded model.
@@ -64,16 +86,84 @@ impl ResidentModel {
 
     /// Returns the idle time after which the model is unloaded; `None` if it stays as it is.
     pub(super) fn idle_limit(&self) -> Option<Duration> {
-        self.idle.as_ref().filter(|_| self.is_loaded()).map(|idle| idle.after)
+        self.unloading.as_ref().filter(|_| self.is_loaded()).and_then(|unloading| unloading.after_idle)
     }
 
-    /// Frees weights and cache.
+    /// Records that the model should be unloaded after the requests that were accepted so far.
+    pub(super) fn claim(&mut self) {
+        // The slot may be claimed before the model is loaded.
+        self.is_claimed = self.unloading.is_some() && (self.is_loaded() || self.slot().is_some());
+    }
+
+    /// Returns true if the model should be unloaded after the requests that were accepted before.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.is_claimed
+    }
+
+    /// Records that a request was accepted.
+    pub(super) fn mark_used(&self) {
+        self.slot().iter().for_each(|slot| slot.mark_used());
+    }
+
+    /// Frees weights, cache and slot.
     pub(super) fn unload(&mut self) {
-        self.model = None;
-        if let Some(idle) = &mut self.idle {
-            idle.source.release_memory();
-            tracing::info!(seconds = idle.after.as_secs(), "unloaded the idle model");
+        (self.model, self.is_claimed) = (None, false);
+        if let Some(unloading) = &mut self.unloading {
+            unloading.source.release_memory();
+            unloading.slot = None;
+            tracing::info!("unloaded the model");
         }
+    }
+
+    /// Returns true if the model may be loaded. Otherwise requests a slot, which a command delivers.
+    pub(super) fn has_slot(&mut self) -> bool {
+        let Some(slots) = self.slots.as_ref().filter(|_| self.slot().is_none()) else { return true };
+        if !self.awaits_slot {
+            self.awaits_slot = true;
+            let commands = self.commands.clone();
+            slots.clone().request(move |slot| {
+                if let Some(commands) = commands.upgrade() {
+                    // If the thread has ended, the slot is dropped and so released.
+                    let _ = commands.send(Command::GrantSlot(slot));
+                }
+            });
+        }
+        false
+    }
+
+    /// Returns true if a slot was requested and not granted yet.
+    pub(super) fn awaits_slot(&self) -> bool {
+        self.awaits_slot
+    }
+
+    pub(super) fn set_slot(&mut self, slot: ModelSlot) {
+        self.awaits_slot = false;
+        if let Some(unloading) = &mut self.unloading {
+            unloading.slot = Some(slot);
+        }
+        self.watch_slot();
+    }
+
+    /// Releases the slot of a model that is not loaded.
+    pub(super) fn release_unused_slot(&mut self) {
+        if !self.is_loaded() {
+            self.unloading.iter_mut().for_each(|unloading| unloading.slot = None);
+        }
+    }
+
+    fn slot(&self) -> Option<&ModelSlot> {
+        self.unloading.as_ref().and_then(|unloading| unloading.slot.as_ref())
+    }
+
+    /// Starts to give the slot back when it is claimed.
+    pub(super) fn watch_slot(&self) {
+        let Some(slot) = self.slot() else { return };
+        let commands = self.commands.clone();
+        slot.on_claim(move || {
+            if let Some(commands) = commands.upgrade() {
+                let _ = commands.send(Command::Unload);
+            }
+        });
     }
 
     /// Loads the model again.
@@ -81,9 +171,9 @@ impl ResidentModel {
     /// # Errors
     /// Returns an error if loading fails, or if the model differs from the earlier one.
     pub(super) fn load(&mut self) -> Result<()> {
-        let idle = self.idle.as_mut().context("the model cannot be loaded again")?;
+        let unloading = self.unloading.as_mut().context("the model cannot be loaded again")?;
         let begin = Instant::now();
-        let model = idle.source.load()?;
+        let model = unloading.source.load()?;
         let (capacity, before) = (model.capacity(), self.capacity);
         ensure!(capacity == before, "the loaded model has {capacity:?}, but the unloaded one had {before:?}");
         self.model = Some(model);

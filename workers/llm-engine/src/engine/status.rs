@@ -72,6 +72,8 @@ pub(super) struct Shared {
     snapshot: Mutex<Status>,
     pub(super) draining: AtomicBool,
     pub(super) stopping: AtomicBool,
+    /// Number of [`super::Hold`]s.
+    pub(super) holds: AtomicUsize,
     failed: OnceLock<Failure>,
     on_failure: OnceLock<Hook>,
     /// Serializes setting the failure and setting the callback, so that the callback runs exactly once.

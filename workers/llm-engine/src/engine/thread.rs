@@ -19,6 +19,7 @@ use super::embedding::{self, EmbeddingJob};
 use super::residency::{ModelState, ResidentModel};
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
+use super::slots::ModelSlot;
 use super::speculation::Drafter;
 use super::status::{Shared, StepTokens};
 use super::writer::Writer;
@@ -36,8 +37,14 @@ pub(super) enum Command {
     LoadAdapter(AdapterJob),
     /// Frees the memory of adapters that nothing uses.
     FreeAdapters,
-    /// Wakes the thread after [`Shared::stopping`] was set.
-    Stop,
+    /// Unloads the model after the requests that were accepted before.
+    Unload,
+    /// Delivers a slot for the model, which may then be loaded.
+    GrantSlot(ModelSlot),
+    /// Starts to give the slot back when it is claimed.
+    WatchSlot,
+    /// Wakes the thread after [`Shared::stopping`] or [`Shared::holds`] was changed.
+    Wake,
 }
 
 /// State of the engine thread.
@@ -59,6 +66,8 @@ pub(super) struct EngineLoop {
     overhead: Duration,
     cache_events: Option<CacheEventSink>,
     adapters: ResidentAdapters,
+    /// Requests that wait until the model, which will be unloaded, is loaded again.
+    deferred: Vec<Command>,
 }
 
 impl EngineLoop {
@@ -85,6 +94,7 @@ impl EngineLoop {
             overhead: Duration::ZERO,
             cache_events: None,
             adapters: ResidentAdapters::default(),
+            deferred: Vec::new(),
         }
     }
 
@@ -117,9 +127,14 @@ impl EngineLoop {
             let mut from = Instant::now();
             self.remove_ended();
             if self.is_idle() {
+                if self.must_unload() {
+                    self.unload_model();
+                    std::mem::take(&mut self.deferred).into_iter().for_each(|command| self.handle(command));
+                }
+                self.model.release_unused_slot();
                 continue;
             }
-            if !self.model.is_loaded() {
+            if !self.model.is_loaded() && self.model.has_slot() {
                 self.load_model();
                 from = Instant::now();
             }
@@ -139,10 +154,15 @@ impl EngineLoop {
         self.scheduler.is_empty() && self.embeddings.is_empty()
     }
 
+    /// Returns true if the model must be unloaded as soon as the requests that were accepted before have ended.
+    fn must_unload(&self) -> bool {
+        self.model.is_claimed() && self.shared.holds.load(Relaxed) == 0
+    }
+
     /// Receives pending commands; blocks if there is nothing to do, and unloads the model if that takes too long. Returns
     /// false if the thread should end.
     fn receive_commands(&mut self) -> bool {
-        if self.is_idle() {
+        if self.is_idle() || self.model.awaits_slot() {
             let command = match self.model.idle_limit() {
                 Some(limit) => self.commands.recv_timeout(limit),
                 None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -170,17 +190,25 @@ impl EngineLoop {
 
     fn handle(&mut self, command: Command) {
         match command {
+            Command::Submit(_) | Command::Embed(_) if self.must_unload() => self.deferred.push(command),
             Command::Submit(sequence) => {
+                self.model.mark_used();
                 self.scheduler.submit(*sequence);
             }
-            Command::Embed(embedding) => self.embeddings.push_back(embedding),
+            Command::Embed(embedding) => {
+                self.model.mark_used();
+                self.embeddings.push_back(embedding);
+            }
             Command::RecordCacheEvents(sink) => {
                 self.scheduler.record_cache_events();
                 self.cache_events = Some(sink);
             }
             Command::LoadAdapter(job) => self.adapters.load(job),
+            Command::Unload => self.model.claim(),
+            Command::GrantSlot(slot) => self.model.set_slot(slot),
             Command::FreeAdapters => self.adapters.free_unused(),
-            Command::Stop => {}
+            Command::WatchSlot => self.model.watch_slot(),
+            Command::Wake => {}
         }
     }
 

@@ -158,7 +158,7 @@ pub(super) fn load_files(
         None => {
             let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
             let all = weights + adapters + options.beside.map_or(0, |beside| beside.weights);
-            let free = options.memory_bytes.map_or_else(|| free_bytes(device), |bytes| Ok(Some(bytes)))?;
+            let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
             free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
         }
     };
@@ -287,7 +287,10 @@ fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Val
 }
 
 /// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.
-pub(super) fn free_bytes(device: &Device) -> Result<Option<usize>> {
+///
+/// # Errors
+/// Returns an error if the device fails.
+pub fn usable_memory(device: &Device) -> Result<Option<usize>> {
     #[cfg(feature = "rocm")]
     if let Device::Rocm(device) = device {
         let free = device.free_memory()?.saturating_sub(device.memory_reserve());

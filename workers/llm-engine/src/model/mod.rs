@@ -66,7 +66,7 @@ use files::{Description, ModelFiles};
 use loading::{load_encoder, load_files};
 use part::Part;
 
-pub use loading::{LoadOptions, ModelSizes, load_decoder, load_part, sizes};
+pub use loading::{LoadOptions, ModelSizes, load_decoder, load_part, sizes, usable_memory};
 
 /// A loaded model.
 pub struct Loaded {

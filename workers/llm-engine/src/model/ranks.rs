@@ -17,7 +17,7 @@ use model_thread::{ModelThread, catch_panic, error_summary};
 
 use super::decoder::Decoder;
 use super::files::ModelFiles;
-use super::loading::{LoadOptions, free_bytes, load_files};
+use super::loading::{LoadOptions, load_files, usable_memory};
 use super::packed::packed_step;
 use super::part::Part;
 use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
@@ -93,7 +93,7 @@ impl Ranks {
         options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<(Self, [usize; 2], usize)> {
-        let free = devices.iter().map(free_bytes).collect::<Result<Vec<_>>>()?;
+        let free = devices.iter().map(usable_memory).collect::<Result<Vec<_>>>()?;
         let memory_bytes = options.memory_bytes.or(free.into_iter().flatten().min());
         let options = LoadOptions { memory_bytes, ..options };
         let communicators = Communicator::for_devices(devices)

@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use llm_engine::engine::{
-    DraftSource, Engine, IdleUnload, MAX_DRAFT_TOKENS, ModelSource, Options, Speculation,
+    DraftSource, Engine, MAX_DRAFT_TOKENS, ModelSource, Options, Speculation, Unloading,
 };
 use llm_engine::request::Request;
 use llm_engine::step::StepModel;
@@ -121,9 +121,10 @@ impl ModelSource for Source {
 #[test]
 fn an_unloaded_draft_model_computes_its_cache_again() {
     let expected = repeating(&start(mock(100), Options::default()));
-    let idle = IdleUnload { after: Duration::ZERO, source: Box::new(Source) };
+    let after_idle = Some(Duration::ZERO);
+    let unloading = Unloading { after_idle, slot: None, source: Box::new(Source) };
     let model = Box::new(mock(100).drafted_by(mock(100)));
-    let engine = Engine::start_unloading(model, text(), options(), Some(idle)).unwrap();
+    let engine = Engine::start_unloading(model, text(), options(), Some(unloading)).unwrap();
     for _ in 0..3 {
         let output = repeating(&engine);
         assert_eq!(output.tokens, expected.tokens);

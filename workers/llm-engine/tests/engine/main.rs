@@ -10,5 +10,6 @@ mod refused;
 mod residency;
 mod scheduler;
 mod scoring;
+mod slots;
 mod speculation;
 mod streams;

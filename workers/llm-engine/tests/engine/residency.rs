@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use candle_core::Tensor;
-use llm_engine::engine::{
-    CacheEvent, Engine, IdleUnload, ModelSource, ModelState, Options, block_hash, seed,
-};
+use llm_engine::engine::{CacheEvent, Engine, ModelSource, ModelState, Options, Unloading, block_hash, seed};
 use llm_engine::step::{Capacity, Step, StepModel};
 
 use super::mock::{Mock, greedy, read, request, text};
@@ -70,8 +68,8 @@ fn engine(after: Duration, blocks: &[Option<usize>]) -> (Engine, Receiver<&'stat
     let (events, received) = channel();
     let model = Reporting { mock: Mock::new(BLOCKS, 1000), dropped: events.clone() };
     let source = Box::new(Loads { blocks: blocks.iter().copied().collect(), events });
-    let idle = Some(IdleUnload { after, source });
-    (Engine::start_unloading(Box::new(model), text(), Options::default(), idle).unwrap(), received)
+    let unloading = Some(Unloading { after_idle: Some(after), slot: None, source });
+    (Engine::start_unloading(Box::new(model), text(), Options::default(), unloading).unwrap(), received)
 }
 
 fn expect(events: &Receiver<&'static str>, expected: &[&'static str]) {

@@ -84,7 +84,7 @@ pub async fn create(
     client: Client,
     Body((own, mut common, sampler, extensions)): Body<ChatBody>,
 ) -> Result<Response, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(common.model.as_deref()).await?;
     let model = served.requested(common.model.as_deref())?;
     let logprobs = logprobs(&own, extensions.n_probs)?;
     extensions.rename(&mut common)?;

@@ -77,7 +77,7 @@ pub async fn create(
     client: Client,
     Body((own, mut common, sampler, extensions)): Body<CompletionBody>,
 ) -> Result<Response, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(common.model.as_deref()).await?;
     let model = served.requested(common.model.as_deref())?;
     let n_probs = extensions.n_probs.filter(|count| *count > 0);
     let logprobs = own.logprobs.or(n_probs);

@@ -42,7 +42,7 @@ struct Usage {
 
 /// Handles `POST /v1/embeddings`.
 pub async fn create(State(api): State<Api>, Body(body): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.model.as_deref()).await?;
     served.check_no_adapter(body.model.as_deref())?;
     let base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,

@@ -30,7 +30,7 @@ fn not_empty(value: Option<String>, field: &str) -> Result<String, ApiError> {
 
 /// Handles `POST /v1/load_lora_adapter`.
 pub async fn load(State(api): State<Api>, Body(body): Body<LoadBody>) -> Result<String, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(None).await?;
     let name = not_empty(body.lora_name, "lora_name")?;
     let path = not_empty(body.lora_path, "lora_path")?;
     let success = format!("Success: LoRA adapter '{name}' added successfully.");
@@ -40,7 +40,7 @@ pub async fn load(State(api): State<Api>, Body(body): Body<LoadBody>) -> Result<
 
 /// Handles `POST /v1/unload_lora_adapter`.
 pub async fn unload(State(api): State<Api>, Body(body): Body<UnloadBody>) -> Result<String, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(None).await?;
     let name = not_empty(body.lora_name, "lora_name")?;
     served.adapters.remove_for_client(&served.engine, &name)?;
     Ok(format!("Success: LoRA adapter '{name}' removed successfully."))

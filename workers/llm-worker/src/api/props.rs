@@ -1,17 +1,29 @@
 //! `GET /props`: properties of the worker, as in llama.cpp.
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use llm_engine::text::ChatTemplate;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
 use super::answer::decimal;
 use crate::served::Api;
 
+/// Query of `GET /props`.
+#[derive(Debug, Deserialize)]
+pub struct PropsQuery {
+    /// Name of the model; required if the worker serves several.
+    model: Option<String>,
+}
+
 /// Handles `GET /props`.
-pub async fn get(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
-    let served = api.served()?;
+pub async fn get(
+    State(api): State<Api>,
+    Query(PropsQuery { model }): Query<PropsQuery>,
+) -> Result<Json<Value>, ApiError> {
+    let served = api.served()?.model(model.as_deref()).await?;
+    served.requested(model.as_deref())?;
     let name = served.name.as_str();
     let template = served.engine.text().template();
     let [bos, eos] = template.map(ChatTemplate::special_texts).unwrap_or_default();

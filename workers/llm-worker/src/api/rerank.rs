@@ -138,7 +138,7 @@ struct Score {
 
 /// Handles `POST /v1/rerank`.
 pub async fn rerank(State(api): State<Api>, Body(body): Body<RerankBody>) -> Result<Json<Ranking>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.model.as_deref()).await?;
     served.check_no_adapter(body.model.as_deref())?;
     let query = required(body.query, "query")?.into_text();
     let documents: Vec<String> =
@@ -168,7 +168,7 @@ pub async fn rerank(State(api): State<Api>, Body(body): Body<RerankBody>) -> Res
 
 /// Handles `POST /v1/score`.
 pub async fn score(State(api): State<Api>, Body(body): Body<ScoreBody>) -> Result<Json<ScoreList>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.model.as_deref()).await?;
     served.check_no_adapter(body.model.as_deref())?;
     let pairs = Pairs {
         queries: required(body.text_1, "text_1")?.into_texts(),

@@ -63,7 +63,7 @@ pub async fn tokenize(
     State(api): State<Api>,
     Body(body): Body<TokenizeBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.model.as_deref()).await?;
     served.requested(body.model.as_deref())?;
     let (pieces, strings) = (body.with_pieces == Some(true), body.return_token_strs == Some(true));
     let source = Source::of(body)?;
@@ -144,7 +144,7 @@ pub async fn detokenize(
     State(api): State<Api>,
     Body(body): Body<DetokenizeBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.model.as_deref()).await?;
     served.requested(body.model.as_deref())?;
     let tokens = required(body.tokens, "tokens")?;
     let vocabulary = served.engine.capacity().vocabulary;
@@ -174,7 +174,7 @@ pub async fn apply_template(
     State(api): State<Api>,
     Body((own, common, ..)): Body<ChatBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(common.model.as_deref()).await?;
     served.requested(common.model.as_deref())?;
     let ending = Ending::of(&own)?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;

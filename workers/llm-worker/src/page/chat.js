@@ -8,6 +8,8 @@ let options = { ...DEFAULTS, ...stored(localStorage, "chat-settings", {}) };
 
 function model_changed() {
   const chat = model.chat_template !== false;
+  at("model-field").hidden = models.length < 2;
+  at("model-choice").replaceChildren(...models.map(({ id }) => element("option", { value: id, selected: id === model.id }, id)));
   at("model").textContent = model.id;
   document.title = `${model.id} – Chat`;
   at("system-field").hidden = !chat;
@@ -61,6 +63,11 @@ at("reset").addEventListener("click", () => {
   show_settings();
 });
 settings.addEventListener("close", () => prompt_.focus());
+
+at("model-choice").addEventListener("change", () => {
+  store(localStorage, "model", at("model-choice").value);
+  choose_model(at("model-choice").value);
+});
 
 function show_theme() {
   const theme = stored(localStorage, "theme", "system");

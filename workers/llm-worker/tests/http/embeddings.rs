@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Ask, MODEL, Worker, worker, worker_at};
 use crate::tiny_llama::CONTEXT;
 
-fn data(name: &str) -> PathBuf {
+pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm-engine/tests/embedding/data").join(name)
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use candle_core::{Device, Result, Tensor};
 use clap::Parser;
-use llm_engine::engine::{Engine, IdleUnload, ModelSource, Options};
+use llm_engine::engine::{Engine, ModelSource, Options, Unloading};
 use llm_engine::model::adapter::{AdapterLimits, AdapterTargets};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
@@ -15,6 +15,7 @@ use llm_engine::step::{Capacity, Step, StepModel, Tasks};
 use llm_engine::text::TextCodec;
 use llm_worker::adapters::Adapters;
 use llm_worker::arguments::Arguments;
+use llm_worker::models::ServedModels;
 use llm_worker::served::{Api, ServedModel};
 use llm_worker::{identity, routes};
 use serde_json::Value;
@@ -176,8 +177,8 @@ pub fn worker_unloading(more: &[&str]) -> (Worker, Receiver<&'static str>) {
     let (model, text) = load_at(folder.path());
     let (events, received) = channel();
     let source = Box::new(Source { path: folder.path().to_owned(), events });
-    let idle = Some(IdleUnload { after: Duration::ZERO, source });
-    let options = (Options::default(), idle);
+    let unloading = Some(Unloading { after_idle: Some(Duration::ZERO), slot: None, source });
+    let options = (Options::default(), unloading);
     (serve_unloading(model, text, Some(folder), options, more, Sampling::default()), received)
 }
 
@@ -202,7 +203,7 @@ fn serve_unloading(
     model: Box<dyn StepModel>,
     text: TextCodec,
     folder: Option<TempDir>,
-    (options, idle): (Options, Option<IdleUnload>),
+    (options, unloading): (Options, Option<Unloading>),
     more: &[&str],
     sampling: Sampling,
 ) -> Worker {
@@ -216,7 +217,7 @@ fn serve_unloading(
         Some(_) => identity::with_template(&arguments, text).unwrap(),
         None => text,
     };
-    let engine = Engine::start_unloading(model, Arc::new(text), options.clone(), idle).unwrap();
+    let engine = Engine::start_unloading(model, Arc::new(text), options.clone(), unloading).unwrap();
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
     let device = OpenDevice { device: Device::Cpu, ordinal: None };
@@ -231,7 +232,8 @@ fn serve_unloading(
     let served = served.with_adapters(adapters);
     let formats = arguments.formats(served.formats);
     let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
-    let served = api.serve(served.with_sampling(sampling).with_formats(formats)).clone();
+    let served = served.with_sampling(sampling).with_formats(formats);
+    let served = api.serve(ServedModels::one(served)).loaded().next().unwrap().clone();
     lifecycle.ready();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }

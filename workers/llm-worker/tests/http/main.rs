@@ -19,6 +19,7 @@ mod responses;
 mod scoring;
 mod scripted;
 mod settings;
+mod several_models;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 mod speculation;

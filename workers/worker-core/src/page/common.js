@@ -11,7 +11,8 @@ const store = (storage, key, value) => { try { storage.setItem(key, JSON.stringi
 const announce = text => { at("announcement").textContent = text; };
 
 let token = stored(sessionStorage, "api-token", "");
-let model = null; // the entry of GET /v1/models, once the model is loaded
+let models = []; // the entries of GET /v1/models, once the worker is ready
+let model = null; // one of them
 let token_requested = false; // true if the settings were opened for the current token
 const settings = at("settings");
 const ask = (path, init = {}) => fetch(path, { ...init, cache: "no-store", headers: { ...init.headers, ...(token && { Authorization: `Bearer ${token}` }) } });
@@ -47,8 +48,14 @@ async function load_model() {
     token_requested = true;
     return;
   }
+  models = (await answer.json()).data;
+  choose_model(stored(localStorage, "model", ""));
+}
+
+// Selects the model named `id`, or the first.
+function choose_model(id) {
   const before = model?.id;
-  model = (await answer.json()).data[0];
+  model = models.find(model => model.id === id) ?? models[0];
   if (model.id !== before) model_changed();
   show("ready", ready_words());
 }

@@ -34,7 +34,7 @@ pub async fn create(
     client: Client,
     Body(body): Body<MessagesBody>,
 ) -> Result<Response, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.0.model.as_deref()).await?;
     let stream = body.0.stream.unwrap_or(false);
     let conversation = request::validated(body, &served, true)?;
     let model = conversation.model.name.clone();
@@ -51,7 +51,7 @@ pub async fn count_tokens(
     State(api): State<Api>,
     Body(body): Body<MessagesBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.0.model.as_deref()).await?;
     let conversation = request::validated(body, &served, false)?;
     Ok(Json(json!({ "input_tokens": conversation.count(&served, NAMES).await? })))
 }

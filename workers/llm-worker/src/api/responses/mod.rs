@@ -30,7 +30,7 @@ pub async fn create(
     client: Client,
     Body(body): Body<ResponsesBody>,
 ) -> Result<Response, ApiError> {
-    let served = api.served()?;
+    let served = api.served()?.model(body.0.model.as_deref()).await?;
     let request = request::validated(body, &served)?;
     let started = request.conversation.start(&served, &client, NAMES).await?;
     let writer = Writer::new(request.response, request.tool_names, request.logprobs.then(|| served.clone()));

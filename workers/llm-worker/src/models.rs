@@ -1,0 +1,366 @@
+//! The models that a worker serves: one that is loaded at start, or several that are loaded on demand.
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use llm_engine::engine::{Hold, ModelSlot, ModelSlots, ModelState};
+use model_thread::error_summary;
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, oneshot};
+use worker_core::device::OpenDevice;
+use worker_core::{ApiError, LoadedModel, ModelEntry, ModelName};
+
+use crate::api::failure;
+use crate::served::ServedModel;
+
+/// Function that loads a model into a slot, given its name in the API and its path or name on the Hub. It blocks.
+pub type LoadModel = dyn Fn(&ModelLocation, ModelSlot) -> Result<ServedModel> + Send + Sync;
+
+/// A model that is loaded on demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelLocation {
+    /// Name in the API.
+    pub name: String,
+    /// Folder of safetensors, GGUF file, or name on the Hugging Face Hub.
+    pub model: String,
+}
+
+impl ModelLocation {
+    /// Parses `NAME=MODEL`.
+    ///
+    /// # Errors
+    /// Returns an error for other forms and empty parts.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, model)) if !name.is_empty() && !model.is_empty() => {
+                Ok(Self { name: name.to_owned(), model: model.to_owned() })
+            }
+            _ => Err(format!("is {text:?}, but must be NAME=MODEL, such as chat=org/name")),
+        }
+    }
+}
+
+/// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or one GGUF
+/// file. The further files of a divided GGUF file are not listed.
+///
+/// # Errors
+/// Returns an error if the folder cannot be read or contains no model.
+pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
+    let paths = |folder: &Path| -> Result<Vec<_>> {
+        let entries =
+            folder.read_dir().with_context(|| format!("cannot read the folder {}", folder.display()))?;
+        let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        paths.sort();
+        Ok(paths)
+    };
+    let mut models = Vec::new();
+    for path in paths(folder)? {
+        let model = match path.is_dir() {
+            true if path.join("config.json").exists() => path.clone(),
+            true => match paths(&path)?.into_iter().find(|file| is_gguf(file)) {
+                Some(file) => file,
+                None => continue,
+            },
+            false if is_gguf(&path) => path.clone(),
+            false => continue,
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = split_gguf(&name).map_or(&*name, |(stem, _)| stem).to_owned();
+        models.push(ModelLocation { name, model: model.to_string_lossy().into_owned() });
+    }
+    ensure!(
+        !models.is_empty(),
+        "the folder {} contains no model; add GGUF files, or subfolders with config.json",
+        folder.display()
+    );
+    Ok(models)
+}
+
+/// Returns the name of a GGUF file without its ending, and the number of the file if the model has several, such as
+/// `model-00002-of-00003.gguf`.
+fn split_gguf(name: &str) -> Option<(&str, Option<u32>)> {
+    let stem = name.strip_suffix(".gguf")?;
+    let divided = || {
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (name, part) = rest.rsplit_once('-')?;
+        count.parse::<u32>().ok()?;
+        Some((name, Some(part.parse().ok()?)))
+    };
+    Some(divided().unwrap_or((stem, None)))
+}
+
+/// Returns true for a GGUF file of a language model that is whole or the first of several.
+fn is_gguf(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Files named mmproj contain encoders of images.
+    split_gguf(&name)
+        .is_some_and(|(stem, part)| part.is_none_or(|part| part == 1) && !stem.starts_with("mmproj"))
+}
+
+/// A loaded model, for one request.
+pub struct ModelLease {
+    served: Arc<ServedModel>,
+    /// Keeps a model that was loaded for this request in memory until the request is queued.
+    _hold: Option<Hold>,
+}
+
+impl Deref for ModelLease {
+    type Target = Arc<ServedModel>;
+
+    fn deref(&self) -> &Arc<ServedModel> {
+        &self.served
+    }
+}
+
+/// A model and its state.
+struct Model {
+    location: ModelLocation,
+    name: ModelName,
+    /// The model, after it was first loaded.
+    served: OnceCell<Arc<ServedModel>>,
+    /// True while it is loaded for the first time.
+    is_loading: AtomicBool,
+}
+
+impl Model {
+    fn state(&self) -> ModelState {
+        match self.served.get() {
+            Some(served) => served.engine.status().model,
+            None if self.is_loading.load(Relaxed) => ModelState::Loading,
+            None => ModelState::Unloaded,
+        }
+    }
+
+    /// Loads the model for the first time, in a slot of `slots`.
+    async fn load(&self, slots: &ModelSlots, load: Arc<LoadModel>) -> Result<Arc<ServedModel>> {
+        self.is_loading.store(true, Relaxed);
+        let (sender, granted) = oneshot::channel();
+        // A slot that nobody receives is released.
+        slots.request(move |slot| drop(sender.send(slot)));
+        let slot = granted.await.context("the worker is shutting down")?;
+        let location = self.location.clone();
+        let loaded = tokio::task::spawn_blocking(move || load(&location, slot)).await;
+        self.is_loading.store(false, Relaxed);
+        Ok(Arc::new(loaded.context("loading panicked")??))
+    }
+}
+
+/// Loading of several models on demand.
+struct OnDemand {
+    slots: ModelSlots,
+    load: Arc<LoadModel>,
+}
+
+/// The models that a worker serves.
+pub struct ServedModels {
+    models: Vec<Arc<Model>>,
+    device: OpenDevice,
+    /// `None` if there is one model, which is loaded.
+    on_demand: Option<OnDemand>,
+}
+
+impl ServedModels {
+    /// Serves a loaded model.
+    pub fn one(served: ServedModel) -> Self {
+        let (name, device) = (served.name.clone(), served.device.clone());
+        let location = ModelLocation { name: name.as_str().to_owned(), model: String::new() };
+        let served = OnceCell::new_with(Some(Arc::new(served)));
+        let model = Model { location, name, served, is_loading: AtomicBool::new(false) };
+        Self { models: vec![Arc::new(model)], device, on_demand: None }
+    }
+
+    /// Serves models that `load` loads on `device` when they are first requested. At most `max_loaded` are loaded at once.
+    ///
+    /// # Errors
+    /// Returns an error for a name that two models have, and if there is no model.
+    pub fn on_demand(
+        models: Vec<ModelLocation>,
+        max_loaded: usize,
+        device: OpenDevice,
+        load: Arc<LoadModel>,
+    ) -> Result<Self> {
+        ensure!(!models.is_empty(), "there is no model to serve");
+        for (index, model) in models.iter().enumerate() {
+            let earlier = models[..index].iter().find(|earlier| earlier.name == model.name);
+            if let Some(earlier) = earlier {
+                anyhow::bail!(
+                    "two models are named {:?}: {} and {}; rename one, or name them with --models",
+                    model.name,
+                    earlier.model,
+                    model.model
+                );
+            }
+        }
+        let entry = |location: ModelLocation| {
+            let name = ModelName::new(&location.name, Vec::new());
+            Arc::new(Model { location, name, served: OnceCell::new(), is_loading: AtomicBool::new(false) })
+        };
+        let on_demand = Some(OnDemand { slots: ModelSlots::new(max_loaded), load });
+        Ok(Self { models: models.into_iter().map(entry).collect(), device, on_demand })
+    }
+
+    /// Returns the model that a request names, after it was loaded. A worker with one model returns it for every name, which
+    /// [`ServedModel::requested`] checks.
+    ///
+    /// # Errors
+    /// With several models: 400 if the request names none, 404 if the name is unknown, 503 if the model cannot be loaded.
+    pub async fn model(&self, name: Option<&str>) -> Result<ModelLease, ApiError> {
+        let model = match &self.on_demand {
+            Some(_) => self.find(name)?,
+            None => &self.models[0],
+        };
+        if let Some(served) = model.served.get() {
+            return Ok(ModelLease { served: served.clone(), _hold: None });
+        }
+        let Some(OnDemand { slots, load }) = &self.on_demand else {
+            return Err(ApiError::internal("the model is not loaded"));
+        };
+        let (model, slots, load) = (model.clone(), slots.clone(), load.clone());
+        // Loading goes on if the client disconnects.
+        let loading = tokio::spawn(async move {
+            let loaded = model.served.get_or_try_init(|| model.load(&slots, load)).await;
+            let hold = |served: &Arc<ServedModel>| {
+                let hold = Some(served.engine.hold());
+                served.engine.allow_claims();
+                ModelLease { served: served.clone(), _hold: hold }
+            };
+            loaded.map(hold).map_err(|error| {
+                let name = &model.location.name;
+                tracing::error!(model = name, code = "load_failed", "{error:#}");
+                format!("cannot load the model {name:?}: {}", error_summary(&error))
+            })
+        });
+        match loading.await {
+            Ok(loaded) => loaded.map_err(|message| failure::engine_error("load_failed", message)),
+            Err(_) => Err(failure::worker_stopped()),
+        }
+    }
+
+    fn find(&self, name: Option<&str>) -> Result<&Arc<Model>, ApiError> {
+        let known = || self.names().join(", ");
+        let Some(name) = name else {
+            let why = format!("is required, because this worker serves several models: {}", known());
+            return Err(ApiError::field("model", why));
+        };
+        self.models.iter().find(|model| model.name.has(name)).ok_or_else(|| {
+            let message = format!("model {name:?} not found; this worker serves {}", known());
+            ApiError::not_found(message).with_code("model_not_found").with_param("model")
+        })
+    }
+
+    /// Returns the models that have been loaded.
+    pub fn loaded(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
+        self.models.iter().filter_map(|model| model.served.get())
+    }
+}
+
+impl LoadedModel for ServedModels {
+    fn names(&self) -> Vec<String> {
+        self.models.iter().map(|model| model.name.as_str().to_owned()).collect()
+    }
+
+    fn entries(&self) -> Vec<ModelEntry> {
+        let entries = |model: &Arc<Model>| {
+            let mut entries = match model.served.get() {
+                Some(served) => served.name.entries(&served.card(), served.adapters.cards()),
+                None => model.name.entries(&json!({}), Vec::new()),
+            };
+            if self.on_demand.is_some() {
+                // As in llama.cpp.
+                let status = json!({ "value": state_name(model.state()) });
+                entries.iter_mut().for_each(|entry| entry.fields["status"] = status.clone());
+            }
+            entries
+        };
+        self.models.iter().flat_map(entries).collect()
+    }
+
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match (&self.on_demand, self.models[0].served.get()) {
+            (None, Some(served)) => served.requested(name).map(drop),
+            _ => self.find(name).map(drop),
+        }
+    }
+
+    fn device(&self) -> &OpenDevice {
+        &self.device
+    }
+
+    fn requests(&self) -> [usize; 2] {
+        let add = |[running, waiting]: [usize; 2], served: &Arc<ServedModel>| {
+            let status = served.engine.status();
+            [running + status.running, waiting + status.waiting]
+        };
+        self.loaded().fold([0; 2], add)
+    }
+
+    fn stop_within(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let stop = |served: &Arc<ServedModel>| {
+            served.engine.stop_within(deadline.saturating_duration_since(Instant::now()))
+        };
+        self.loaded().fold(true, |stopped, served| stop(served) && stopped)
+    }
+}
+
+/// Returns llama.cpp's name of a state.
+fn state_name(state: ModelState) -> Value {
+    json!(match state {
+        ModelState::Loaded => "loaded",
+        ModelState::Unloaded => "unloaded",
+        ModelState::Loading => "loading",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_of_a_folder_have_the_names_of_files_and_subfolders() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = models_in(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("contains no model"), "{error}");
+        for path in [
+            "b/config.json",
+            "c/weights-00001-of-00002.gguf",
+            "c/weights-00002-of-00002.gguf",
+            "c/mmproj-f16.gguf",
+            "empty/readme.md",
+            "a.gguf",
+            "mmproj-a.gguf",
+            "e-00001-of-00003.gguf",
+            "e-00002-of-00003.gguf",
+            "notes.txt",
+        ] {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let found = models_in(folder.path()).unwrap();
+        let found: Vec<_> =
+            found.iter().map(|model| (model.name.as_str(), Path::new(&model.model))).collect();
+        let at = |path: &str| folder.path().join(path);
+        let expected = [
+            ("a", at("a.gguf")),
+            ("b", at("b")),
+            ("c", at("c/weights-00001-of-00002.gguf")),
+            ("e", at("e-00001-of-00003.gguf")),
+        ];
+        assert_eq!(found, expected.each_ref().map(|(name, path)| (*name, path.as_path())));
+        let error = models_in(&at("missing")).unwrap_err().to_string();
+        assert!(error.contains("cannot read the folder"), "{error}");
+    }
+
+    #[test]
+    fn names_and_models_are_separated_by_the_first_equals_sign() {
+        let parsed = ModelLocation::parse("chat=/models/a=b").unwrap();
+        assert_eq!(parsed, ModelLocation { name: "chat".into(), model: "/models/a=b".into() });
+        for text in ["chat", "=x", "chat=", ""] {
+            assert!(ModelLocation::parse(text).unwrap_err().contains("must be NAME=MODEL"), "{text}");
+        }
+    }
+}

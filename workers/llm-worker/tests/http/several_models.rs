@@ -1,0 +1,208 @@
+//! A worker with several models, which are loaded on demand.
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use axum::Router;
+use clap::Parser;
+use llm_worker::arguments::Arguments;
+use llm_worker::served::Api;
+use llm_worker::{routes, run};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use worker_core::device::DeviceKind;
+use worker_core::progress::Progress;
+use worker_core::{Lifecycle, Metrics};
+
+use crate::embeddings;
+use crate::fixture::{Ask, WORKER, worker_at};
+use crate::tiny_llama;
+
+struct Several {
+    router: Router,
+    api: Api,
+}
+
+impl Ask for Several {
+    fn router(&self) -> &Router {
+        &self.router
+    }
+}
+
+impl Several {
+    fn start(flags: &[&str]) -> anyhow::Result<Self> {
+        let line = ["worker", "--streams-per-client", "0", "--cache-memory", "1MiB"];
+        let arguments = Arguments::try_parse_from(line.iter().chain(flags))?;
+        let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
+        let api = Api::new(lifecycle.clone());
+        api.serve(run::load(&arguments, DeviceKind::Cpu, &metrics, &Progress::new(&lifecycle))?);
+        lifecycle.ready();
+        let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
+        Ok(Self { router, api })
+    }
+
+    async fn text(&self, model: &str, prompt: &str) -> String {
+        let answer = self.post("/v1/completions", &completion(model, prompt)).await;
+        assert_eq!(answer.status, 200, "{model}: {}", answer.text);
+        assert_eq!(answer.json()["model"], model);
+        answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns the states of the models by name.
+    async fn states(&self) -> Vec<(String, String)> {
+        let models = self.get("/v1/models").await.json();
+        let state = |model: &Value| {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            (text(&model["id"]), text(&model["status"]["value"]))
+        };
+        models["data"].as_array().unwrap().iter().map(state).collect()
+    }
+}
+
+fn completion(model: &str, prompt: &str) -> Value {
+    json!({"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true})
+}
+
+/// Returns a folder with two generators, an encoder, and a model without weights.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, chat) in [("chat", true), ("plain", false)] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        tiny_llama::write(&folder.path().join(name), chat);
+    }
+    symlink(embeddings::data("bert").canonicalize().unwrap(), folder.path().join("bert")).unwrap();
+    std::fs::create_dir(folder.path().join("broken")).unwrap();
+    std::fs::write(folder.path().join("broken/config.json"), "{}").unwrap();
+    folder
+}
+
+fn flag(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_of_a_folder_are_loaded_when_they_are_requested() {
+    let folder = folder();
+    let worker = Several::start(&["--models-dir", &flag(folder.path())]).unwrap();
+    let states = |expected: [&str; 4]| {
+        let names = ["bert", "broken", "chat", "plain"].into_iter().zip(expected);
+        names.map(|(name, state)| (name.to_owned(), state.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(worker.states().await, states(["unloaded"; 4]));
+    let alone = worker_at(&folder.path().join("chat"));
+    let expected = alone.post("/v1/completions", &completion("tiny", "Hello")).await.json();
+    for _ in 0..2 {
+        assert_eq!(worker.text("chat", "Hello").await, expected["choices"][0]["text"]);
+        assert_eq!(worker.states().await, states(["unloaded", "unloaded", "loaded", "unloaded"]));
+        let answer = worker.post("/v1/embeddings", &json!({"model": "bert", "input": "Hello"})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(answer.json()["model"], "bert");
+        assert_eq!(worker.states().await, states(["loaded", "unloaded", "unloaded", "unloaded"]));
+    }
+    // A task that the model lacks.
+    let answer = worker.post("/v1/completions", &completion("bert", "Hello")).await;
+    assert_eq!(answer.error().1, "unsupported_task");
+    // A model that cannot be loaded leaves the others as they are.
+    for _ in 0..2 {
+        let answer = worker.post("/v1/completions", &completion("broken", "Hello")).await;
+        assert_eq!(answer.error(), (503, "load_failed".into(), None), "{}", answer.text);
+        assert!(answer.text.contains("cannot load the model \\\"broken\\\""), "{}", answer.text);
+    }
+    assert_eq!(worker.text("chat", "Hello").await, expected["choices"][0]["text"]);
+    let metrics = worker.get("/metrics").await.text;
+    for line in ["llm_model_loaded{model=\"chat\"} 1", "llm_model_loaded{model=\"bert\"} 0"] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    assert_eq!(metrics.matches("# TYPE llm_model_loaded gauge").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_to_more_models_than_fit_all_end() {
+    let folder = folder();
+    let [chat, plain] = ["chat", "plain"].map(|name| format!("{name}={}", flag(&folder.path().join(name))));
+    let bert = format!("bert={}", flag(&embeddings::data("bert")));
+    for most in ["1", "2"] {
+        let flags = ["--models", &chat, &plain, "--models", &bert, "--models-max", most];
+        let worker = std::sync::Arc::new(Several::start(&flags).unwrap());
+        let expected = worker.text("chat", "Hi").await;
+        let requests = (0..24).map(|index| {
+            let worker = worker.clone();
+            tokio::spawn(async move {
+                match index % 3 {
+                    0 => Some(worker.text("chat", "Hi").await),
+                    1 => Some(worker.text("plain", "Hi").await),
+                    _ => {
+                        let body = json!({"model": "bert", "input": "Hi"});
+                        assert_eq!(worker.post("/v1/embeddings", &body).await.status, 200);
+                        None
+                    }
+                }
+            })
+        });
+        let requests: Vec<_> = requests.collect();
+        for request in requests {
+            // Both generators have the same weights.
+            let text = request.await.unwrap();
+            assert!(text.is_none_or(|text| text == expected));
+        }
+        let loaded = worker.states().await.into_iter().filter(|(_, state)| state == "loaded").count();
+        assert!(loaded <= most.parse().unwrap(), "{loaded}");
+        assert_eq!(worker.api.served().unwrap().loaded().count(), 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_must_name_one_of_the_models() {
+    let folder = folder();
+    let worker = Several::start(&["--models-dir", &flag(folder.path())]).unwrap();
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "Hi"})),
+        ("/v1/chat/completions", json!({"messages": messages})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 3})),
+        ("/v1/messages/count_tokens", json!({"messages": messages})),
+        ("/v1/responses", json!({"input": "Hi"})),
+        ("/v1/embeddings", json!({"input": "Hi"})),
+        ("/v1/rerank", json!({"query": "Hi", "documents": ["Hi"]})),
+        ("/v1/score", json!({"text_1": "Hi", "text_2": "Hi"})),
+        ("/tokenize", json!({"prompt": "Hi"})),
+        ("/detokenize", json!({"tokens": [1]})),
+        ("/apply-template", json!({"messages": messages})),
+        ("/v1/load_lora_adapter", json!({"lora_name": "a", "lora_path": "/a"})),
+    ] {
+        let answer = worker.post(path, &body).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text);
+        assert!(answer.text.contains("several models: bert, broken, chat, plain"), "{path}: {}", answer.text);
+        if path == "/v1/load_lora_adapter" {
+            continue;
+        }
+        let mut body = body;
+        body["model"] = json!("unknown");
+        let answer = worker.post(path, &body).await;
+        assert_eq!(answer.status, 404, "{path}: {}", answer.text);
+        assert!(answer.text.contains("serves bert, broken, chat, plain"), "{path}: {}", answer.text);
+    }
+    assert_eq!(worker.get("/props").await.status, 400);
+    assert_eq!(worker.get("/props?model=unknown").await.status, 404);
+    assert_eq!(worker.get("/props?model=chat").await.json()["model_alias"], "chat");
+    assert_eq!(worker.get("/v1/models/unknown").await.status, 404);
+    assert_eq!(worker.get("/v1/models/plain").await.json()["status"]["value"], "unloaded");
+    assert_eq!(worker.get("/ready").await.status, 200);
+}
+
+#[test]
+fn contradictory_flags_are_refused() {
+    let folder = folder();
+    let path = flag(folder.path());
+    for (flags, words) in [
+        (&["--models-dir", &path, "--model", "m"][..], "cannot be used with"),
+        (&["--models", "a=b", "--served-model-name", "m"], "cannot be used with"),
+        (&["--models-dir", &path, "--lora-modules", "a=b"], "cannot be used with"),
+        (&["--models", "a"], "must be NAME=MODEL"),
+        (&[], "required"),
+        (&["--models-dir", "/missing"], "cannot read the folder /missing"),
+        (&["--models-dir", &path, "--models", "chat=/x"], "two models are named \"chat\": /x and "),
+    ] {
+        let error = format!("{:#}", Several::start(flags).err().unwrap());
+        assert!(error.contains(words), "{flags:?}: {error}");
+    }
+}
