@@ -111,7 +111,11 @@ impl Compiler {
         if target.is_nvidia() {
             let flags = nvidia::flags(target);
             let early = nvidia::launches_early(target);
-            return Ok(format!("{}\n{FLAGS:?} {flags:?} {early}\n{}", self.version, self.toolkit()?.version()));
+            return Ok(format!(
+                "{}\n{FLAGS:?} {flags:?} {early}\n{}",
+                self.version,
+                self.toolkit()?.version()
+            ));
         }
         Ok(format!(
             "{}\n{} {} {} -mcode-object-version={}\n{}",

@@ -124,7 +124,8 @@ impl Toolkit {
             Ok(_) => {
                 if launches_early(target) {
                     let ptx = fs::read_to_string(&text).map_err(BuildError::io("cannot read", &text))?;
-                    fs::write(&text, with_early_launch(&ptx)).map_err(BuildError::io("cannot write", &text))?;
+                    fs::write(&text, with_early_launch(&ptx))
+                        .map_err(BuildError::io("cannot write", &text))?;
                 }
                 run(assembler)?.map(drop)
             }
@@ -166,12 +167,15 @@ mod tests {
 
     #[test]
     fn kernels_wait_at_their_beginning_or_where_they_say() {
-        let kernel = |body: &str| format!(".visible .entry k(\n)\n{{\n\t.reg .b32 \t%r<2>;\n\n// %bb.0:\n{body}\tret;\n}}\n");
+        let kernel = |body: &str| {
+            format!(".visible .entry k(\n)\n{{\n\t.reg .b32 \t%r<2>;\n\n// %bb.0:\n{body}\tret;\n}}\n")
+        };
         let function = ".func f()\n{\n// %bb.0:\n\tret;\n}\n";
         let plain = with_early_launch(&kernel(""));
         assert_eq!(plain, kernel("\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;\n"));
         let waiting = "\tmov.u32 %r1, 0;\n\tgriddepcontrol.wait;\n";
-        let both = with_early_launch(&format!(".address_size 64\n{function}{}{}", kernel(waiting), kernel("")));
+        let both =
+            with_early_launch(&format!(".address_size 64\n{function}{}{}", kernel(waiting), kernel("")));
         let launched = format!("\tgriddepcontrol.launch_dependents;\n{waiting}");
         let symbol = ".address_size 64\n.visible .global .align 4 .u32 candle_early_launch;\n";
         assert_eq!(both, format!("{symbol}{function}{}{plain}", kernel(&launched)));
