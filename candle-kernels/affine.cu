@@ -18,7 +18,7 @@ __device__ __forceinline__ T clamp(T x, T low, T high) {
 }
 
 #define AFFINE_OP(T, NAME, CHEAP)                                                                                 \
-    extern "C" __global__ void affine_##NAME(const size_t numel, const size_t num_dims, const size_t *info,       \
+    extern "C" __global__ void CANDLE_FEW_REGISTERS_BOUNDS affine_##NAME(const size_t numel, const size_t num_dims, const size_t *info,       \
                                              const T *inp, T *out, const T mul, const T add) {                    \
         map<CHEAP, false, true>(numel, num_dims, info, [=](T x) { return affine(x, mul, add); }, out, inp);       \
     }                                                                                                             \

@@ -107,7 +107,7 @@ struct KvIterator {
         for (unsigned int t = 0; t < QUERY_TILES; ++t) {
 #pragma unroll
             for (unsigned int i = 0; i < I; ++i) {
-                const unsigned int at = opaque(row(t * TILE_SIDE + lane_query<T>(i))), head = sequence.head(at);
+                const unsigned int at = CANDLE_FEW_REGISTERS(opaque(row(t * TILE_SIDE + lane_query<T>(i))), row(opaque(t * TILE_SIDE + lane_query<T>(i)))), head = sequence.head(at);
                 const float slope = sequence.slopes == nullptr ? 0 : sequence.slopes[head];
                 const T *mask = sequence.mask;
                 if (mask != nullptr) {
@@ -136,7 +136,7 @@ struct KvIterator {
         for (unsigned int t = 0; t < QUERY_TILES; ++t) {
 #pragma unroll
             for (unsigned int i = 0; i < I; ++i) {
-                const uint32_t visible = mask_params.template visible<KEY_TILES * J>(positions[t][i], [&](unsigned int j) INLINE {
+                const uint32_t visible = mask_params.template visible<KEY_TILES * J>(CANDLE_FEW_REGISTERS(positions[t][i], (int)opaque(positions[t][i])), [&](unsigned int j) INLINE {
                     return (int)(first + j / J * TILE_SIDE + lane_key<T>(j % J));
                 });
 #pragma unroll
@@ -232,7 +232,7 @@ struct KvIterator {
                 const Weights<T> weights(scores[t][tile], exchange);
 #pragma unroll
                 for (unsigned int c = 0; c < COLUMN_TILES * Weights<T>::STEPS; ++c) {
-                    const unsigned int column = c / Weights<T>::STEPS, step = c % Weights<T>::STEPS;
+                    const unsigned int column = CANDLE_FEW_REGISTERS(c / Weights<T>::STEPS, c % COLUMN_TILES), step = CANDLE_FEW_REGISTERS(c % Weights<T>::STEPS, c / COLUMN_TILES);
                     const KvFragment<T> values =
                         read_columns<T>(tile_values, lane, column * TILE_SIDE, tile * TILE_SIDE + step * STEP<T>);
                     accumulate<T>(out[t][column], weights.values[step], values);
@@ -327,7 +327,7 @@ __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partia
     for (unsigned int t = 0; t < P::QUERY_TILES; ++t) {
 #pragma unroll
         for (unsigned int i = 0; i < W::I; ++i) {
-            const unsigned int row = first_row + t * TILE_SIDE + lane_query<T>(i);
+            const unsigned int row = CANDLE_FEW_REGISTERS(first_row, opaque(first_row)) + t * TILE_SIDE + lane_query<T>(i);
             if (row >= sequence.rows) {
                 continue;
             }
@@ -379,7 +379,7 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
 }
 
 // Minimum number of waves per SIMD, which limits the registers; gfx908's accumulation registers do not count.
-#if defined(__GFX9__) && !defined(__gfx908__)
+#if defined(__GFX9__) && !defined(__gfx908__) && !defined(__gfx906__) && !defined(__gfx9_generic__)
 #define RESIDENT_WAVES(COUNT) __attribute__((amdgpu_waves_per_eu(COUNT)))
 #else
 #define RESIDENT_WAVES(COUNT)

@@ -300,7 +300,7 @@ SCATTER_LINES(uint32_t, u32)
 SCATTER_LINES(int64_t, i64)
 
 #define PUT(KIND, ADD, T, NAME)                                                                                       \
-    extern "C" __global__ void KIND##_##NAME(                                                                         \
+    extern "C" __global__ void CANDLE_FEW_REGISTERS_BOUNDS KIND##_##NAME(                                                                         \
         const size_t numel, const void *ids, const uint32_t *order, const uint32_t *last, const T *inp, T *out,       \
         const size_t src_dim_size, const size_t dst_dim_size, const size_t right_size, const size_t runs,             \
         const size_t ids_dtype, const bool are_shared) {                                                              \

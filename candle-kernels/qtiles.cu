@@ -115,7 +115,7 @@ struct FloatScaled {
             }
 #pragma unroll
             for (unsigned int j = 0; j < COLUMN_TILES; ++j) {
-                const unsigned int first = (column_tile + j) * TILE_SIDE;
+                const unsigned int first = (CANDLE_FEW_REGISTERS(column_tile, opaque(column_tile)) + j) * TILE_SIDE;
                 const auto b =
                     Fragment<int8_t, F::SCALED, Side::COLUMNS>::read(weights + first * PITCH + at, PITCH);
                 const auto w = lane_factors<Side::COLUMNS, F::MINIMUM>(columns[group], first);

@@ -76,7 +76,7 @@ __device__ __forceinline__ void add_norm(const T *x, const T *residual, const T 
         P result;
 #pragma unroll
         for (unsigned int j = 0; j < N; ++j) {
-            result.set(j, (T)((float)kept[p][j] * scale * (float)weights[p][j]));
+            result.set(j, (T)((float)kept[p][j] * scale * (float)CANDLE_FEW_REGISTERS(weights[p], P::read(alpha + at))[j]));
         }
         result.write(dst + first + at);
     });

@@ -5,7 +5,7 @@
 // Rows of floats; a unit is a pack.
 template <typename T, unsigned int ROWS>
 struct FloatRow {
-    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = ROWS == 1 ? 4 : 2, AHEAD = 2;
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = ROWS == 1 ? 4 : 2, AHEAD = CANDLE_FEW_REGISTERS(2, (ROWS == 1 ? 2 : 1));
     static constexpr bool LOADS_BY_GROUP = true;
     struct Raw { Pack<T, N> packs[UNITS]; };
     struct Activations { float values[UNITS][N]; };
@@ -111,7 +111,7 @@ struct BlockRow : QuantizedInput {
     static constexpr bool LOADS_BY_GROUP = false;
     struct Raw { typename F::Raw raw[UNITS][PIECES]; };
     // As many as fit into registers.
-    static constexpr unsigned int AHEAD = UNITS * PIECES * F::BYTES > 40 * F::PIECES || F::SCALED == RUN || ROWS > 1 ? 2 : 3;
+    static constexpr unsigned int AHEAD = UNITS * PIECES * F::BYTES > 40 * F::PIECES || F::SCALED == RUN || ROWS > 1 ? CANDLE_FEW_REGISTERS(2, 1) : CANDLE_FEW_REGISTERS(3, 2);
     struct Run { int words[RUN / 4]; float scale, scaled_sum; int offset; };
     struct Activations { Run runs[UNITS][PIECES][RUNS]; };
 
@@ -207,7 +207,7 @@ struct BlockRow : QuantizedInput {
 template <typename F, unsigned int HEADER, unsigned int ROWS>
 struct StreamRow : QuantizedInput {
     static constexpr unsigned int QUANTS = F::BYTES - HEADER, PLANES = F::WEIGHTS / QUANTS;
-    static constexpr unsigned int UNITS = ROWS == 1 ? 2 / PLANES : 1, AHEAD = ROWS == 1 ? 3 : 2, WORDS = CANDLE_PACK_BYTES / 4;
+    static constexpr unsigned int UNITS = ROWS == 1 ? 2 / PLANES : 1, AHEAD = ROWS == 1 ? 3 : CANDLE_FEW_REGISTERS(2, 1), WORDS = CANDLE_PACK_BYTES / 4;
     static constexpr bool LOADS_BY_GROUP = false;
     static constexpr uint32_t BITS = PLANES == 1 ? 0xffffffff : 0x0f0f0f0f;
     static_assert(HEADER == 2 + 2 * F::MINIMUM && (PLANES == 1 || PLANES == 2), "a block is a header with nibbles or bytes");

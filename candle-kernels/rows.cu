@@ -22,7 +22,7 @@ struct Moments { W first, second; };
 template <typename T>
 struct Row {
     typedef typename Wide<T>::type W;
-    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), KEPT = sizeof(T) == 8 ? 1 : CANDLE_ROW_PACKS;
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), KEPT = sizeof(T) == 8 ? 1 : CANDLE_FEW_REGISTERS(CANDLE_ROW_PACKS, 2);
 
     const T *from;
     unsigned int packs, lane, width, head;

@@ -156,7 +156,7 @@ struct StagedTile {
                                               : To::GRANULE == KEYS && CHUNKS == 8 && To::GRANULES == 8     ? 16
                                                                                                              : 0;
     // Number of units that are held in registers at a time.
-    static constexpr unsigned int UNITS_IN_REGISTERS = ASYNC_COPY || UNITS * KEYS <= (WIDTH * sizeof(T) > 1024 ? 4 : 8) ? UNITS : 4 / KEYS;
+    static constexpr unsigned int UNITS_IN_REGISTERS = ASYNC_COPY || UNITS * KEYS <= (WIDTH * sizeof(T) > 1024 ? CANDLE_FEW_REGISTERS(4, 2) : 8) ? UNITS : CANDLE_FEW_REGISTERS(4, (KEYS > 2 ? 4 : 2)) / KEYS;
     Pack<T> packs[ASYNC_COPY ? 1 : UNITS_IN_REGISTERS][KEYS];
 
     // Calls `use(key, column, more_keys, more_columns, i)` for each unit of a thread; the last three are constants.

@@ -312,7 +312,7 @@ __device__ __forceinline__ void move_by_digit(const K *x, const uint32_t *places
                                                   const unsigned int tiles, const unsigned int shift, KEYS) {          \
         count_digits(x, counts, ncols, tiles, shift, OF_KEYS(K));                                                      \
     }                                                                                                                  \
-    extern "C" __global__ void asort_move_##NAME(const K *x, const uint32_t *places, K *keys_out,                      \
+    extern "C" __global__ void CANDLE_FEW_REGISTERS_BOUNDS asort_move_##NAME(const K *x, const uint32_t *places, K *keys_out,                      \
                                                  uint32_t *places_out, const uint32_t *counts,                         \
                                                  const uint32_t *totals, const unsigned int ncols,                     \
                                                  const unsigned int tiles, const unsigned int shift, KEYS) {           \

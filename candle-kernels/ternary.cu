@@ -3,7 +3,7 @@
 #include "pack.cuh"
 
 #define WHERE_OP(C, C_NAME, T, NAME)                                                                               \
-    extern "C" __global__ void where_##C_NAME##_##NAME(const size_t numel, const size_t num_dims,                  \
+    extern "C" __global__ void CANDLE_FEW_REGISTERS_BOUNDS where_##C_NAME##_##NAME(const size_t numel, const size_t num_dims,                  \
                                                        const size_t *info, const C *ids, const T *t, const T *f,   \
                                                        T *out) {                                                   \
         const auto choose = [](C condition, T yes, T no) { return condition ? yes : no; };                         \

@@ -59,7 +59,7 @@ template <typename T> constexpr bool BY_LANES = NO_MATRIX_UNIT;
 template <> constexpr bool BY_LANES<float> = true;
 #endif
 // Elements along k per step: those of one matrix instruction of halves, or those of one read of a lane.
-template <typename T> constexpr unsigned int STEP = BY_LANES<T> ? 16 / sizeof(T) : 16;
+template <typename T> constexpr unsigned int STEP = BY_LANES<T> ? CANDLE_FEW_REGISTERS(16 / sizeof(T), 4) : 16;
 
 enum class Side { ROWS, COLUMNS };
 

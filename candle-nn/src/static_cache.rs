@@ -32,6 +32,8 @@ pub struct StaticCacheSize {
 pub struct StaticCache {
     size: StaticCacheSize,
     layers: Vec<(Tensor, Tensor)>,
+    /// Positions, slots and ends of the keys, which are views of it.
+    state: Tensor,
     positions: Tensor,
     slots: Tensor,
     key_ends: Tensor,
@@ -52,6 +54,8 @@ struct Constants {
     behind: Tensor,
     /// Numbers of the positions, (1, capacity).
     numbers: Tensor,
+    /// State after each position, (capacity + 1, 4), if there is one sequence.
+    next: Option<Tensor>,
 }
 
 impl StaticCache {
@@ -72,12 +76,22 @@ impl StaticCache {
         let first_slots = (0..sequences).map(|sequence| (sequence * capacity) as u32);
         let behind = (0..sequences).flat_map(|row| (0..=sequences).map(move |end| (end > row) as u32));
         let pages = (sequences * capacity / PAGE_SIZE) as u32;
+        let next = match sequences {
+            1 => {
+                let states =
+                    (0..=capacity as u32).flat_map(|position| state_after(position, capacity as u32));
+                Some(Tensor::from_iter(states, device)?.reshape((capacity + 1, 4))?)
+            }
+            _ => None,
+        };
+        let state = Tensor::zeros(3 * sequences + 1, DType::U32, device)?;
         let cache = Self {
             size,
             layers: (0..layers).map(|_| Ok((zeros()?, zeros()?))).collect::<Result<_>>()?,
-            positions: Tensor::zeros(sequences, DType::U32, device)?,
-            slots: Tensor::zeros(sequences, DType::U32, device)?,
-            key_ends: Tensor::zeros(sequences + 1, DType::U32, device)?,
+            positions: state.narrow(0, 0, sequences)?,
+            slots: state.narrow(0, sequences, sequences)?,
+            key_ends: state.narrow(0, 2 * sequences, sequences + 1)?,
+            state,
             block_table: Tensor::arange(0, pages, device)?.reshape((sequences, ()))?,
             constants: Constants {
                 one: same(1)?,
@@ -86,6 +100,7 @@ impl StaticCache {
                 no_slot: same(u32::MAX)?,
                 behind: Tensor::from_iter(behind, device)?.reshape((sequences, sequences + 1))?,
                 numbers: Tensor::arange(0, capacity as u32, device)?.unsqueeze(0)?,
+                next,
             },
         };
         cache.move_to(&cache.positions.zeros_like()?)?;
@@ -171,7 +186,10 @@ impl StaticCache {
     /// # Errors
     /// If the device fails.
     pub fn advance(&self) -> Result<()> {
-        self.move_to(&(&self.positions + &self.constants.one)?)
+        match &self.constants.next {
+            Some(next) => self.state.slice_set(&next.index_select(&self.positions, 0)?.flatten_all()?, 0, 0),
+            None => self.move_to(&(&self.positions + &self.constants.one)?),
+        }
     }
 
     /// Sets the next position of each sequence: 0 starts a new sequence.
@@ -190,11 +208,10 @@ impl StaticCache {
         let Constants { one, capacity, first_slots, no_slot, behind, .. } = &self.constants;
         let positions = positions.minimum(capacity)?;
         let is_free = positions.lt(capacity)?;
-        self.slots.slice_set(&is_free.where_cond(&(&positions + first_slots)?, no_slot)?, 0, 0)?;
+        let slots = is_free.where_cond(&(&positions + first_slots)?, no_slot)?;
         let lengths = (&positions + one)?.minimum(capacity)?;
         let ends = lengths.unsqueeze(1)?.broadcast_mul(behind)?.sum(0)?;
-        self.key_ends.slice_set(&ends, 0, 0)?;
-        self.positions.slice_set(&positions, 0, 0)
+        self.state.slice_set(&Tensor::cat(&[positions, slots, ends], 0)?, 0, 0)
     }
 
     fn layer(&self, layer: usize) -> Result<(&Tensor, &Tensor)> {
@@ -203,4 +220,10 @@ impl StaticCache {
         };
         Ok((keys, values))
     }
+}
+
+/// Returns the position, slot and ends of the keys of a single sequence after `position`.
+fn state_after(position: u32, capacity: u32) -> [u32; 4] {
+    let next = (position + 1).min(capacity);
+    [next, if next < capacity { next } else { u32::MAX }, 0, (next + 1).min(capacity)]
 }

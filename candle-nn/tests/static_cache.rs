@@ -120,6 +120,41 @@ fn a_captured_step_is_replayed_for_every_token() {
     }
 }
 
+/// A single sequence looks its next state up; two sequences compute theirs. Both must agree up to the capacity and there.
+#[test]
+fn one_sequence_advances_like_two() {
+    for device in [Device::Cpu, rocm_alone()] {
+        let [one, two] = [1, 2].map(|sequences| {
+            StaticCache::new(StaticCacheSize { sequences, ..SIZE }, DType::F32, &device).unwrap()
+        });
+        let end = SIZE.capacity as u32;
+        for first in [0, 7, end - 2, end - 1, end, end + 3] {
+            one.set_positions(&[first]).unwrap();
+            two.set_positions(&[first, 0]).unwrap();
+            for step in 0..3 {
+                let number = |tensor: &Tensor, at: usize| tensor.to_vec1::<u32>().unwrap()[at];
+                let state =
+                    [&one, &two].map(|cache| (number(cache.positions(), 0), number(cache.key_ends(), 1)));
+                let position = (first + step).min(end);
+                assert_eq!(state, [(position, (position + 1).min(end)); 2], "{first} + {step}");
+                assert_eq!(number(one.key_ends(), 0), 0);
+                one.advance().unwrap();
+                two.advance().unwrap();
+            }
+        }
+    }
+}
+
+/// A step of one sequence moves on in two launches: it reads its next state from a table and writes it.
+#[test]
+fn one_sequence_advances_in_two_launches() {
+    let device = rocm_alone();
+    let cache = StaticCache::new(StaticCacheSize { sequences: 1, ..SIZE }, DType::F32, &device).unwrap();
+    cache.advance().unwrap();
+    let (graph, ()) = device.as_rocm_device().unwrap().capture(|| cache.advance()).unwrap();
+    assert!(graph.nodes() <= 2, "{} nodes", graph.nodes());
+}
+
 #[test]
 fn invalid_sizes_are_errors() {
     for size in [

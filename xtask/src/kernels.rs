@@ -7,7 +7,7 @@ use crate::process::{self, cargo};
 use crate::setup;
 
 /// Targets that must compile: the exact ones, and the generic ones that are shipped.
-pub const EVERY_ARCH: &str = "gfx908,gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1151,gfx1201,\
+pub const EVERY_ARCH: &str = "gfx906,gfx908,gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1151,gfx1201,\
     gfx9-4-generic,gfx10-3-generic,gfx11-generic,gfx12-generic";
 
 #[derive(clap::Args)]

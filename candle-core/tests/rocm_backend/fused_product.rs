@@ -50,8 +50,8 @@ impl Weights {
 
     /// Returns true if matrix units multiply two to four rows.
     fn uses_matrix_units(&self, dtype: DType, arch: &str) -> bool {
-        let is_data_center = arch.starts_with("gfx9") || arch.starts_with("sm_");
-        is_data_center && (self.float.is_none() || dtype != DType::F32 && !arch.starts_with("gfx90a"))
+        let has_units = arch.starts_with("gfx9") && arch != "gfx906" || arch.starts_with("sm_");
+        has_units && (self.float.is_none() || dtype != DType::F32 && !arch.starts_with("gfx90a"))
     }
 
     fn weight(&self) -> ProductWeight<'_> {

@@ -10,8 +10,8 @@ use crate::contract::families;
 use crate::resources::{KernelResources, ResourceTable};
 
 /// Targets of the table: one of each supported GPU family.
-pub const TARGETS: [&str; 8] =
-    ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201"];
+pub const TARGETS: [&str; 9] =
+    ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201"];
 
 /// Names of the figures, in order.
 pub const FIGURES: &str = "vgprs/agprs/sgprs/lds/scratch/spills/waves";

@@ -15,6 +15,16 @@
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 #endif
 
+// Chooses a number, or any other token, for GPUs whose lanes have 256 vector registers and no accumulation registers, where a
+// kernel of up to 1,024 threads has 64.
+#if defined(__gfx906__) || defined(__gfx9_generic__)
+#define CANDLE_FEW_REGISTERS(USUAL, FEW) FEW
+#else
+#define CANDLE_FEW_REGISTERS(USUAL, FEW) USUAL
+#endif
+// Bounds of a kernel for workgroups of CANDLE_BLOCK threads that needs more than 64 registers there.
+#define CANDLE_FEW_REGISTERS_BOUNDS CANDLE_FEW_REGISTERS(, __launch_bounds__(CANDLE_BLOCK))
+
 // Qualifiers of the functions in our own headers.
 #define CANDLE_DEVICE static __device__ __forceinline__
 
