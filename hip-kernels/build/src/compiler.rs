@@ -110,12 +110,7 @@ impl Compiler {
     pub fn fingerprint(&self, target: &Target) -> Result<String, BuildError> {
         if target.is_nvidia() {
             let flags = nvidia::flags(target);
-            let early = nvidia::launches_early(target);
-            return Ok(format!(
-                "{}\n{FLAGS:?} {flags:?} {early}\n{}",
-                self.version,
-                self.toolkit()?.version()
-            ));
+            return Ok(format!("{}\n{FLAGS:?} {flags:?}\n{}", self.version, self.toolkit()?.version()));
         }
         Ok(format!(
             "{}\n{} {} {} -mcode-object-version={}\n{}",

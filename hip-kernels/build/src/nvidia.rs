@@ -28,42 +28,6 @@ pub(crate) fn flags(target: &Target) -> Vec<String> {
     ["-x", "cuda", "-S", "--cuda-feature=+ptx80", &arch].map(str::to_owned).to_vec()
 }
 
-/// Returns true if kernels for an NVIDIA target can begin before those that they depend on have ended.
-pub(crate) fn launches_early(target: &Target) -> bool {
-    target.name().trim_start_matches("sm_").parse::<u32>().is_ok_and(|capability| capability >= 90)
-}
-
-/// Symbol of a module whose kernels may be launched before those that they depend on have ended.
-const EARLY_LAUNCH: &str = "candle_early_launch";
-const WAIT: &str = "griddepcontrol.wait;";
-
-/// Adds programmatic dependent launch to a module of PTX: each kernel lets its dependents begin, and waits for the kernels
-/// that it depends on, unless it waits at a later place itself. The module has the symbol [`EARLY_LAUNCH`].
-fn with_early_launch(ptx: &str) -> String {
-    let mut text = String::with_capacity(ptx.len());
-    let mut is_kernel = false;
-    let mut lines = ptx.split_inclusive('\n');
-    let mut rest = ptx;
-    while let Some(line) = lines.next() {
-        rest = &rest[line.len()..];
-        is_kernel |= line.contains(".entry ");
-        text.push_str(line);
-        if line.starts_with(".address_size") {
-            text.push_str(&format!(".visible .global .align 4 .u32 {EARLY_LAUNCH};\n"));
-        }
-        // The compiler's label of the first block follows the declarations of registers.
-        if is_kernel && line.starts_with("// %bb.0:") {
-            is_kernel = false;
-            text.push_str("\tgriddepcontrol.launch_dependents;\n");
-            let body = rest.split("\n}").next().unwrap_or_default();
-            if !body.contains(WAIT) {
-                text.push_str(&format!("\t{WAIT}\n"));
-            }
-        }
-    }
-    text
-}
-
 /// The assembler and the device library of a CUDA toolkit.
 #[derive(Debug, Clone)]
 pub(crate) struct Toolkit {
@@ -121,14 +85,7 @@ impl Toolkit {
         let mut assembler = Command::new(&self.assembler);
         assembler.arg(format!("-arch={target}")).arg("-o").arg(object).arg(&text);
         let outcome = match run(clang)? {
-            Ok(_) => {
-                if launches_early(target) {
-                    let ptx = fs::read_to_string(&text).map_err(BuildError::io("cannot read", &text))?;
-                    fs::write(&text, with_early_launch(&ptx))
-                        .map_err(BuildError::io("cannot write", &text))?;
-                }
-                run(assembler)?.map(drop)
-            }
+            Ok(_) => run(assembler)?.map(drop),
             Err(refusal) => Err(refusal),
         };
         let _ = fs::remove_file(&text);
@@ -163,28 +120,6 @@ mod tests {
         fs::write(folder.path().join(ASSEMBLER), "").unwrap();
         let text = Toolkit::in_one_of(&looked_in).unwrap_err().to_string();
         assert!(text.contains(DEVICE_LIBRARY), "{text}");
-    }
-
-    #[test]
-    fn kernels_wait_at_their_beginning_or_where_they_say() {
-        let kernel = |body: &str| {
-            format!(".visible .entry k(\n)\n{{\n\t.reg .b32 \t%r<2>;\n\n// %bb.0:\n{body}\tret;\n}}\n")
-        };
-        let function = ".func f()\n{\n// %bb.0:\n\tret;\n}\n";
-        let plain = with_early_launch(&kernel(""));
-        assert_eq!(plain, kernel("\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;\n"));
-        let waiting = "\tmov.u32 %r1, 0;\n\tgriddepcontrol.wait;\n";
-        let both =
-            with_early_launch(&format!(".address_size 64\n{function}{}{}", kernel(waiting), kernel("")));
-        let launched = format!("\tgriddepcontrol.launch_dependents;\n{waiting}");
-        let symbol = ".address_size 64\n.visible .global .align 4 .u32 candle_early_launch;\n";
-        assert_eq!(both, format!("{symbol}{function}{}{plain}", kernel(&launched)));
-    }
-
-    #[test]
-    fn early_launch_needs_a_target() {
-        let early = ["sm_80", "sm_89", "sm_90"].map(|name| launches_early(&Target::parse(name).unwrap()));
-        assert_eq!(early, [false, false, true]);
     }
 
     #[test]

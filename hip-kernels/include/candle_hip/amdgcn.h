@@ -119,9 +119,6 @@ CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) {
     *cosine = other;
 }
 
-// Kernels of AMD's graphs begin when those that they depend on have ended.
-#define CANDLE_PREFETCH_AND_WAIT(...)
-
 // Inline assembly constraint of an operand that is read and written in a 32-bit vector register.
 #define CANDLE_IN_REGISTER "+v"
 

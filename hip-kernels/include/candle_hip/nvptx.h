@@ -74,36 +74,6 @@ extern "C" __device__ void __nv_sincospi(double, double *, double *);
 CANDLE_DEVICE void sincospif(float x, float *sine, float *cosine) { __nv_sincospif(x, sine, cosine); }
 CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) { __nv_sincospi(x, sine, cosine); }
 
-// In a graph, a kernel may begin while those that it depends on still run (programmatic dependent launch). The build makes
-// each kernel wait for their end at its beginning, unless it does so itself. Until then it may prefetch weights into the
-// second-level cache, which is coherent: whoever still writes them writes to that cache.
-#if __CUDA_ARCH__ >= 900
-CANDLE_DEVICE void candle_prefetch(const unsigned char *first, size_t bytes) {
-    constexpr unsigned int UNIT = 16, MOST = 131072;
-    const size_t before = (size_t)first % UNIT, inside = bytes + before < MOST ? bytes + before : MOST;
-    if (inside >= UNIT) {
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first - before), "r"((unsigned int)(inside / UNIT * UNIT)));
-    }
-}
-// Prefetches `count` rows of matrices from `first` on, and from `up` on if `is_gated`; then waits.
-template <typename M, typename Bytes>
-CANDLE_DEVICE void candle_prefetch_and_wait(const M &matrices, unsigned int first, unsigned int up, unsigned int count,
-                                            bool is_gated, Bytes row_bytes) {
-    const unsigned char *const from = matrices.row(first, row_bytes);
-    // Rows that end in another matrix are not consecutive.
-    if (candle_thread_x() == 0 && matrices.row(first + count - 1, row_bytes) == from + (size_t)(count - 1) * row_bytes) {
-        candle_prefetch(from, (size_t)count * row_bytes);
-        if (is_gated) {
-            candle_prefetch(matrices.row(up, row_bytes), (size_t)count * row_bytes);
-        }
-    }
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-#define CANDLE_PREFETCH_AND_WAIT(...) candle_prefetch_and_wait(__VA_ARGS__);
-#else
-#define CANDLE_PREFETCH_AND_WAIT(...)
-#endif
-
 // Inline assembly constraint of an operand that is read and written in a 32-bit register.
 #define CANDLE_IN_REGISTER "+r"
 

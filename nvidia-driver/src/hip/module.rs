@@ -13,10 +13,8 @@ use rocm_rs::hip::bindings::{
 };
 
 use super::context::{current, forwarded, null_pointer, with_context};
-use super::graph;
 use super::properties::{self, SHARED_BYTES};
 use super::status::{SUCCESS, fail};
-use crate::cuda::{LaunchAttribute, LaunchConfig};
 
 /// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES` and `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 const STATIC_SHARED: c_uint = 1;
@@ -128,12 +126,8 @@ pub(crate) unsafe extern "C" fn hipModuleGetFunction(
     match with_context("cuModuleGetFunction", |cuda| unsafe {
         (cuda.cuModuleGetFunction)(function, module, kname)
     }) {
-        SUCCESS => {
-            // SAFETY: just written.
-            let function = unsafe { function.read() };
-            graph::note_function(module, function);
-            allow_all_shared(function)
-        }
+        // SAFETY: just written.
+        SUCCESS => allow_all_shared(unsafe { function.read() }),
         code => code,
     }
 }
@@ -178,21 +172,6 @@ pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
     };
     let [x, y, z] = [gridDimX, gridDimY, gridDimZ];
     let [a, b, c] = [blockDimX, blockDimY, blockDimZ];
-    if graph::launches_early(f, stream) {
-        let attributes = [LaunchAttribute::early()];
-        let config = LaunchConfig {
-            grid: [x, y, z],
-            block: [a, b, c],
-            shared_bytes: sharedMemBytes,
-            stream,
-            attributes: attributes.as_ptr(),
-            attribute_count: 1,
-        };
-        // SAFETY: the caller's function, stream and arguments.
-        return with_context("cuLaunchKernelEx", |cuda| unsafe {
-            (cuda.cuLaunchKernelEx)(&config, f, kernelParams, extra)
-        });
-    }
     // SAFETY: the caller's function, stream and arguments.
     with_context("cuLaunchKernel", |cuda| unsafe {
         (cuda.cuLaunchKernel)(f, x, y, z, a, b, c, sharedMemBytes, stream, kernelParams, extra)

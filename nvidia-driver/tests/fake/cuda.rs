@@ -320,16 +320,6 @@ cuda! {
         *to = 2048 / block;
         0
     }
-    #[context] fn cuLaunchKernelEx(
-        config: *const u32, function: *mut Object, _arguments: *mut *mut u32, _extra: *mut *mut c_void
-    ) {
-        // Six sizes, bytes of shared memory, padding, stream, attributes, and their number.
-        let sizes = std::slice::from_raw_parts(config, 7);
-        let attributes = config.add(10).cast::<*const u32>().read();
-        let (count, id, value) = (config.add(12).read(), attributes.read(), attributes.add(2).read());
-        log(format!("{} {sizes:?}, {count} attribute: {id} = {value}", (*function).name));
-        0
-    }
     #[context] fn cuLaunchKernel(
         function: *mut Object, x: c_uint, y: c_uint, z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, _stream: *mut Object, arguments: *mut *mut u32, extra: *mut *mut c_void
