@@ -21,22 +21,32 @@ struct Plan {
     // Value columns of a workgroup: a head is computed in pieces if its accumulators do not fit into registers.
     static constexpr unsigned int MAX_VALUES = BY_LANES<T> || sizeof(T) == 4 ? CANDLE_ATTENTION_COLUMNS : 256;
     static constexpr unsigned int VALUES = WIDTH > MAX_VALUES ? CANDLE_ATTENTION_COLUMNS : WIDTH;
+    // Products of warpgroups. They read queries from LDS, and tiles of keys and values while the next ones are loaded.
+    static constexpr bool WARPGROUPS = BY_WARPGROUPS<T> && WIDTH <= MAX_VALUES;
+    static constexpr unsigned int BUFFERS = WARPGROUPS ? 2 : 1;
+    // Rows whose waves skip tiles of keys together.
+    static constexpr unsigned int GROUP_ROWS = WARPGROUPS ? WARPGROUP_ROWS : ROWS / WAVES;
     // Keys of a tile, limited by the size of LDS and by the registers for their scores.
     static constexpr unsigned int KEYS_IN_LDS = (BY_LANES<T> ? LANES_KEY_BYTES<T, WIDTH> : 16384) / (pitch(WIDTH) * sizeof(T));
     static constexpr unsigned int MAX_KEYS = BY_LANES<T> || pitch(WIDTH) < 128 ? 32 : 64;
-    static constexpr unsigned int KEYS = KEYS_IN_LDS < TILE_SIDE ? TILE_SIDE : KEYS_IN_LDS < MAX_KEYS ? KEYS_IN_LDS : MAX_KEYS;
+    static constexpr unsigned int KEYS = WARPGROUPS               ? WARPGROUP_COLUMNS
+                                         : KEYS_IN_LDS < TILE_SIDE ? TILE_SIDE
+                                         : KEYS_IN_LDS < MAX_KEYS  ? KEYS_IN_LDS
+                                                                   : MAX_KEYS;
     // Registers for the query fragments. If they are too many, queries are read again for each tile of keys.
     static constexpr unsigned int REGISTERS = QUERY_TILES * WIDTH / STEP<T> * QueryFragment<T>::LINES * QueryFragment<T>::WORDS;
 #if defined(TILES_BY_WMMA)
     static constexpr bool QUERIES_IN_REGISTERS = REGISTERS <= 64 && WIDTH <= 128;
 #else
-    static constexpr bool QUERIES_IN_REGISTERS = REGISTERS <= 64 && WIDTH <= 256;
+    static constexpr bool QUERIES_IN_REGISTERS = REGISTERS <= 64 && WIDTH <= 256 && !WARPGROUPS;
 #endif
-    typedef StagedTile<T, KEYS, pitch(WIDTH), THREADS, false> StagedKeys;
-    typedef StagedTile<T, KEYS, pitch(VALUES), THREADS, VALUES_TRANSPOSED<T>> StagedValues;
+    typedef StagedTile<T, KEYS, pitch(WIDTH), THREADS, false, WARPGROUPS> StagedKeys;
+    typedef StagedTile<T, KEYS, pitch(VALUES), THREADS, VALUES_TRANSPOSED<T>, WARPGROUPS> StagedValues;
     struct Lds {
-        typename StagedKeys::To keys;
-        typename StagedValues::To values;
+        typename StagedKeys::To keys[BUFFERS];
+        typename StagedValues::To values[BUFFERS];
+        // Without products of warpgroups, it has no elements.
+        SharedTile<T, WARPGROUPS ? ROWS : 0, pitch(WIDTH), WARPGROUPS> queries;
     };
 };
 
@@ -71,6 +81,18 @@ struct KvIterator {
 
     __device__ __forceinline__ QueryFragment<T> read_queries(unsigned int tile, unsigned int step) const {
         return QueryFragment<T>::gather(lines[tile], step * STEP<T>, sequence.width);
+    }
+
+    // Stores the wave's queries to LDS.
+    template <typename S>
+    __device__ __forceinline__ void store_queries(S &queries) const {
+        const unsigned int line = threadIdx.x / WAVE * TILE_SIDE;
+#pragma unroll
+        for (unsigned int step = 0; step < STEPS; ++step) {
+            read_queries(0, step).store([&](unsigned int own, unsigned int k) INLINE {
+                return queries.at(S::place(line + QueryFragment<T>::own_line(own), step * STEP<T> + k));
+            });
+        }
     }
 
     __device__ __forceinline__ KvIterator(const Sequence<T> &sequence, const MaskParams &mask_params, unsigned int first_row)
@@ -183,7 +205,21 @@ struct KvIterator {
     }
 
     // Multiplies the queries with the keys in LDS.
-    __device__ __forceinline__ void score(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], const typename P::StagedKeys::To &keys) const {
+    __device__ __forceinline__ void score(Scores<T> (&scores)[QUERY_TILES][KEY_TILES], const typename P::Lds &lds,
+                                          unsigned int buffer) const {
+        const typename P::StagedKeys::To &keys = lds.keys[buffer];
+#if defined(TILES_BY_WGMMA)
+        if constexpr (P::WARPGROUPS) {
+            const unsigned int rows = lds.queries.position(threadIdx.x / WARPGROUP * WARPGROUP_ROWS), columns = keys.position();
+            start_products(scores[0]);
+#pragma unroll
+            for (unsigned int k = 0; k < WIDTH; k += STEP<T>) {
+                multiply_by_warpgroup(scores[0], lds.queries.operand(rows, 0, k), keys.operand(columns, 0, k), k > 0, T());
+            }
+            finish_products(scores[0]);
+            return;
+        }
+#endif
 #pragma unroll
         for (unsigned int i = 0; i < QUERY_TILES * KEY_TILES; ++i) {
             scores[i / KEY_TILES][i % KEY_TILES] = {};
@@ -224,6 +260,32 @@ struct KvIterator {
     __device__ __forceinline__ void add_values(Scores<T> (&scores)[QUERY_TILES][KEY_TILES],
                                                const typename P::StagedValues::To &tile_values,
                                                LaneExchange<T> &exchange) {
+#if defined(TILES_BY_WGMMA)
+        if constexpr (P::WARPGROUPS) {
+            constexpr unsigned int PANEL_TILES = P::StagedValues::To::PANEL / TILE_SIDE, LAST = COLUMN_TILES % PANEL_TILES;
+            QueryFragment<T> weights[KEY_TILES];
+#pragma unroll
+            for (unsigned int tile = 0; tile < KEY_TILES; ++tile) {
+                weights[tile] = Weights<T>(scores[0][tile], exchange).values[0];
+            }
+            const unsigned int position = tile_values.position();
+            start_products(out[0]);
+#pragma unroll
+            for (unsigned int tile = 0; tile < KEY_TILES; ++tile) {
+                const Words4 rows = weights[tile].words[0];
+                unsigned int column = 0;
+#pragma unroll
+                for (; column + PANEL_TILES <= COLUMN_TILES; column += PANEL_TILES) {
+                    multiply_by_warpgroup<PANEL_TILES>(out[0] + column, rows, tile_values.operand(position, tile * TILE_SIDE, column * TILE_SIDE), T());
+                }
+                if constexpr (LAST > 0) {
+                    multiply_by_warpgroup<LAST>(out[0] + column, rows, tile_values.operand(position, tile * TILE_SIDE, column * TILE_SIDE), T());
+                }
+            }
+            finish_products(out[0]);
+            return;
+        }
+#endif
         const unsigned int lane = opaque(lane_of_columns<T, typename P::StagedValues::To>());
 #pragma unroll
         for (unsigned int tile = 0; tile < KEY_TILES; ++tile) {
@@ -256,35 +318,52 @@ struct KvIterator {
         const uint2 visible = low <= high ? mask_params.visible_range(low, high) : uint2{0, 0};
         typename P::StagedKeys keys;
         typename P::StagedValues values;
+        constexpr bool AHEAD = P::BUFFERS > 1;
+        unsigned int buffer = 0;
+        if constexpr (P::WARPGROUPS) {
+            store_queries(lds.queries);
+        }
         if (first < end) {
-            keys.start(lds.keys, k, first, end, width, thread);
+            keys.start(lds.keys[0], k, first, end, width, thread);
+            if constexpr (AHEAD) {
+                values.start(lds.values[0], v, first, end, value_width, thread);
+            }
         }
 #pragma unroll 1
         for (; first < end; first += P::KEYS) {
-            keys.finish(lds.keys, k, first, end, width, thread);
+            // With asynchronous copies, this waits for the values as well.
+            keys.finish(lds.keys[buffer], k, first, end, width, thread);
             __syncthreads();
-            values.start(lds.values, v, first, end, value_width, thread);
-            const bool has_visible_keys = first < visible.y && first + P::KEYS > visible.x;
+            const unsigned int next = first + P::KEYS, next_buffer = (buffer + 1) % P::BUFFERS;
+            if (!AHEAD) {
+                values.start(lds.values[0], v, first, end, value_width, thread);
+            } else if (next < end) {
+                keys.start(lds.keys[next_buffer], k, next, end, width, thread);
+                values.start(lds.values[next_buffer], v, next, end, value_width, thread);
+            }
+            const bool has_visible_keys = first < visible.y && next > visible.x;
             Scores<T> scores[QUERY_TILES][KEY_TILES];
             if (has_visible_keys) {
-                score(scores, lds.keys);
+                score(scores, lds, buffer);
             }
-            values.finish(lds.values, v, first, end, value_width, thread);
-            __syncthreads();
-            const unsigned int next = first + P::KEYS;
-            if (next < end) {
-                keys.start(lds.keys, k, next, end, width, thread);
+            if constexpr (!AHEAD) {
+                values.finish(lds.values[0], v, first, end, value_width, thread);
+                __syncthreads();
+                if (next < end) {
+                    keys.start(lds.keys[0], k, next, end, width, thread);
+                }
             }
             if (has_visible_keys) {
                 if (special) {
                     scale_scores(scores, first);
                 }
-                if (!mask_params.all_visible(low, high, first, first + P::KEYS)) {
+                if (!mask_params.all_visible(low, high, first, next)) {
                     apply_mask(scores, first);
                 }
                 update_softmax(scores);
-                add_values(scores, lds.values, exchange);
+                add_values(scores, lds.values[buffer], exchange);
             }
+            buffer = next_buffer;
         }
 #pragma unroll
         for (unsigned int i = 0; i < QUERY_TILES * I; ++i) {
@@ -294,14 +373,33 @@ struct KvIterator {
     }
 };
 
+// Holds the work of a workgroup in LDS if SHARED: without scalar registers, every lane would keep a copy.
+template <typename V, bool SHARED>
+struct SharedTask {
+    __device__ __forceinline__ const V &share(const V &own) { return own; }
+};
+template <typename V>
+struct SharedTask<V, true> {
+    alignas(V) char bytes[sizeof(V)];
+    __device__ __forceinline__ const V &share(const V &own) {
+        if (threadIdx.x == 0) {
+            *(V *)bytes = own;
+        }
+        __syncthreads();
+        return *(const V *)bytes;
+    }
+};
+
 template <typename T, unsigned int WIDTH>
 __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partial) {
     typedef Plan<T, WIDTH> P;
     typedef KvIterator<T, P, WIDTH> W;
     __shared__ typename P::Lds lds;
     __shared__ LaneExchange<T> exchange[P::WAVES];
-    Task<T> task(TASK_ARGUMENTS);
-    task.assign_rows(P::ROWS, P::VALUES);
+    __shared__ SharedTask<Task<T>, P::WARPGROUPS> shared_task;
+    Task<T> own(TASK_ARGUMENTS);
+    own.assign_rows(P::ROWS, P::VALUES);
+    const Task<T> &task = shared_task.share(own);
     if (task.empty) {
         return;
     }
@@ -318,8 +416,9 @@ __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partia
     W kv_iterator(sequence, task.mask_params, first_row);
     // An empty range for a wave without rows.
     int2 positions = {1, 0};
-    if (first_row < sequence.rows) {
-        positions = task.positions(first_row, min(first_row + ROWS, sequence.rows) - 1);
+    const unsigned int group_row = first_row - wave * ROWS % P::GROUP_ROWS;
+    if (group_row < sequence.rows) {
+        positions = task.positions(group_row, min(group_row + P::GROUP_ROWS, sequence.rows) - 1);
     }
     kv_iterator.run(lds, exchange[wave], first_key, end_key, task.column, positions.x, positions.y);
     const bool split = partials.first != nullptr;
@@ -384,8 +483,15 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
 #else
 #define RESIDENT_WAVES(COUNT)
 #endif
+// Minimum number of workgroups that share a multiprocessor: of narrow heads two, so that one multiplies while the other
+// computes weights.
+#if defined(TILES_BY_WGMMA)
+#define RESIDENT_GROUPS(T, WIDTH) , BY_WARPGROUPS<T> && WIDTH <= 64 ? 2 : 1
+#else
+#define RESIDENT_GROUPS(T, WIDTH)
+#endif
 #define ATTENTION(T, T_NAME, WIDTH)                                                                                     \
-    extern "C" RESIDENT_WAVES(WIDTH > 128 ? 1 : 2) __global__ void __launch_bounds__(CANDLE_BLOCK)                      \
+    extern "C" RESIDENT_WAVES(WIDTH > 128 ? 1 : 2) __global__ void __launch_bounds__(CANDLE_BLOCK RESIDENT_GROUPS(T, WIDTH)) \
         attention_rows_##WIDTH##_##T_NAME(                                                                              \
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \

@@ -1,7 +1,7 @@
 // Tiles of keys and values: loading them from memory, their layout in LDS, and reading fragments from there.
 #pragma once
 #include "index.cuh"
-#include "tiles.cuh"
+#include "warpgroup.cuh"
 
 // Queries are the columns of a tile of scores if that makes a lane's scores its part of the next product's fragment.
 // With NVIDIA's mma, and where lanes multiply, they are the rows.
@@ -44,9 +44,10 @@ __device__ __forceinline__ void accumulate(Scores<T> &tile, const QueryFragment<
 
 // Lines of DEPTH elements in LDS, with swizzled granules: a wave accesses each bank once, whether it reads one k of
 // neighbouring lines or along one line. The offset of the sum of two pairs (line, k) without common bits is the XOR
-// of both offsets.
-template <typename T, unsigned int LINES, unsigned int DEPTH>
-struct alignas(16) SharedTile {
+// of both offsets. IN_PANELS: the lines are cut into panels of 128 bytes, as products of warpgroups read them.
+template <typename T, unsigned int LINES, unsigned int DEPTH, bool IN_PANELS = false>
+struct alignas(IN_PANELS ? PANEL_BYTES * PANEL_ROWS : 16) SharedTile {
+    static constexpr unsigned int PANEL = PANEL_BYTES / sizeof(T);
 #if defined(TILES_BY_MFMA)
     static constexpr unsigned int GRANULE = sizeof(T) == 2 ? 4 : 16 / sizeof(T);
 #else
@@ -60,28 +61,52 @@ struct alignas(16) SharedTile {
     T values[LINES * DEPTH];
 
     __device__ __forceinline__ static constexpr unsigned int swizzle(unsigned int line) {
+        if (IN_PANELS) {
+            return line % PANEL_ROWS;
+        }
         const unsigned int all = GRANULES_PER_BANK_ROW == 16 ? (line ^ line / 16) % 16
                                              : (line ^ line / 16) % 4 + (line / 4 ^ line / 8) % 2 * 4;
         return all / LINES_PER_BANK_ROW;
     }
     // Returns the offset of an element, in bytes like all offsets here.
     __device__ __forceinline__ static constexpr unsigned int place(unsigned int line, unsigned int k) {
+        if (IN_PANELS) {
+            return xor_offset(line, k) + line_offset(line, k);
+        }
         return ((line ^ line / 16 % LINES_PER_BANK_ROW) * DEPTH + (k / GRANULE ^ swizzle(line)) * GRANULE + k % GRANULE) * sizeof(T);
     }
     // Returns the value to XOR with an offset to advance by `lines` and `k`, and the value to add afterwards.
     __device__ __forceinline__ static constexpr unsigned int xor_offset(unsigned int lines, unsigned int k) {
+        if (IN_PANELS) {
+            return ((k / GRANULE ^ swizzle(lines)) * GRANULE + k % GRANULE) % PANEL * sizeof(T);
+        }
         return ((lines ^ lines / 16) % LINES_PER_BANK_ROW * DEPTH + (k / GRANULE ^ swizzle(lines)) * GRANULE + k % GRANULE) * sizeof(T);
     }
-    __device__ __forceinline__ static constexpr unsigned int line_offset(unsigned int lines) {
+    __device__ __forceinline__ static constexpr unsigned int line_offset(unsigned int lines, unsigned int k) {
+        if (IN_PANELS) {
+            return (k / PANEL * LINES + lines) * PANEL_BYTES;
+        }
         return lines / LINES_PER_BANK_ROW * LINES_PER_BANK_ROW * (DEPTH * sizeof(T));
     }
     // Returns the address `lines` and `k` beyond `place`; both are compile-time constants.
     __device__ __forceinline__ const T *at(unsigned int place, unsigned int lines = 0, unsigned int k = 0) const {
-        return (const T *)((const char *)values + (place ^ xor_offset(lines, k)) + line_offset(lines));
+        return (const T *)((const char *)values + (place ^ xor_offset(lines, k)) + line_offset(lines, k));
     }
     __device__ __forceinline__ T *at(unsigned int place, unsigned int lines = 0, unsigned int k = 0) {
         return const_cast<T *>(static_cast<const SharedTile *>(this)->at(place, lines, k));
     }
+#if defined(TILES_BY_WGMMA)
+    // Returns the position of a line, for operand().
+    __device__ __forceinline__ unsigned int position(unsigned int line = 0) const {
+        return operand_position((const char *)values + line * PANEL_BYTES);
+    }
+    // Returns the operand that starts at a line behind the position and at k, both multiples of a fragment's 16. It ends
+    // within a panel.
+    __device__ __forceinline__ static uint64_t operand(unsigned int position, unsigned int line, unsigned int k) {
+        static_assert(IN_PANELS, "products of warpgroups read panels");
+        return operand_descriptor(position, line_offset(line, k) + k % PANEL * sizeof(T));
+    }
+#endif
     // Returns the offset at which a lane reads fragments, and the fragment of 16 lines and one step along k.
     template <typename F>
     __device__ __forceinline__ static unsigned int lane_place() { return place(F::lane_line(), F::lane_k()); }
@@ -98,7 +123,7 @@ struct alignas(16) SharedTile {
             const unsigned int first = place ^ xor_offset(lines, k);
             const uint4 words = candle_bits<uint4>(pack);
             const bool read_transposed = (first & BYTES) != 0;
-            char *const to = (char *)values + (first & ~BYTES) + line_offset(lines);
+            char *const to = (char *)values + (first & ~BYTES) + line_offset(lines, k);
             *(uint4 *)to = read_transposed ? uint4{words.z, words.w, words.x, words.y} : words;
         }
     }
@@ -137,13 +162,13 @@ template <typename T> constexpr bool VALUES_TRANSPOSED = true;
 
 // Copy of COUNT rows from memory to LDS by LOAD_GROUP threads, split into start() and finish() so that loads overlap
 // with products. Columns from `width` on are zero. Rows from `end` on repeat the last row.
-template <typename T, unsigned int COUNT, unsigned int WIDTH, unsigned int LOAD_GROUP, bool TRANSPOSE>
+template <typename T, unsigned int COUNT, unsigned int WIDTH, unsigned int LOAD_GROUP, bool TRANSPOSE, bool IN_PANELS = false>
 struct StagedTile {
     static constexpr unsigned int N = 16 / sizeof(T);
     // Number of keys whose packs a thread transposes together.
     static constexpr unsigned int KEYS = TRANSPOSE ? 4 : 1;
     static constexpr unsigned int CHUNKS = WIDTH / N, ALL = COUNT / KEYS * CHUNKS, UNITS = (ALL + LOAD_GROUP - 1) / LOAD_GROUP;
-    typedef SharedTile<T, TRANSPOSE ? WIDTH : COUNT, TRANSPOSE ? COUNT : WIDTH> To;
+    typedef SharedTile<T, TRANSPOSE ? WIDTH : COUNT, TRANSPOSE ? COUNT : WIDTH, IN_PANELS> To;
 #if defined(TILES_BY_MMA)
     static constexpr bool ASYNC_COPY = !TRANSPOSE;
 #else
@@ -223,6 +248,11 @@ struct StagedTile {
 #if defined(TILES_BY_MMA)
         if constexpr (ASYNC_COPY) {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
+#if defined(TILES_BY_WGMMA)
+            if (IN_PANELS) {
+                publish_operands();
+            }
+#endif
             return;
         }
 #endif

@@ -321,6 +321,16 @@ struct Fragment {
 #endif
         return lane_line() + i * LINE_STRIDE;
     }
+#if defined(TILES_BY_MMA)
+    // Stores the lane's words; `at(i, k)` returns the address of an element of own_line(i).
+    template <typename A>
+    __device__ __forceinline__ void store(A at) const {
+#pragma unroll
+        for (unsigned int word = 0; word < WORDS; ++word) {
+            *(int *)at(half(word), 4 / sizeof(T) * (candle_lane() % 4 + part(word) * 4)) = words[0][word];
+        }
+    }
+#endif
     // Reads a fragment from any memory; `lines` points to the lane's lines. Elements from k = `end`, a multiple of
     // 16 bytes, are zero.
     __device__ __forceinline__ static Fragment gather(const T *const (&lines)[OWN], unsigned int k, unsigned int end) {

@@ -21,10 +21,16 @@ pub fn fetched_toolkit() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/nvidia-tools/nvidia/cu13")
 }
 
+/// Returns the compiler's name of the target. With `sm_90a`, the kernels may use the instructions that only GPUs of this
+/// architecture have, such as products of warpgroups.
+fn arch(target: &Target) -> &str {
+    if target.name() == "sm_90" { "sm_90a" } else { target.name() }
+}
+
 /// Returns clang's additional flags for an NVIDIA target. PTX 8.0 is the first version that supports all of
 /// [`crate::target::NVIDIA`]. Drivers load only the assembled object, so the PTX version does not restrict them.
 pub(crate) fn flags(target: &Target) -> Vec<String> {
-    let arch = format!("--cuda-gpu-arch={target}");
+    let arch = format!("--cuda-gpu-arch={}", arch(target));
     ["-x", "cuda", "-S", "--cuda-feature=+ptx80", &arch].map(str::to_owned).to_vec()
 }
 
@@ -83,7 +89,7 @@ impl Toolkit {
         clang.args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]);
         clang.arg(&self.device_library).arg("-o").arg(&text).arg(source);
         let mut assembler = Command::new(&self.assembler);
-        assembler.arg(format!("-arch={target}")).arg("-o").arg(object).arg(&text);
+        assembler.arg(format!("-arch={}", arch(target))).arg("-o").arg(object).arg(&text);
         let outcome = match run(clang)? {
             Ok(_) => run(assembler)?.map(drop),
             Err(refusal) => Err(refusal),
@@ -124,7 +130,9 @@ mod tests {
 
     #[test]
     fn flags_name_the_target() {
-        let flags = flags(&Target::parse("sm_80").unwrap());
-        assert!(flags.contains(&"--cuda-gpu-arch=sm_80".to_owned()), "{flags:?}");
+        for (target, arch) in [("sm_80", "sm_80"), ("sm_90", "sm_90a")] {
+            let flags = flags(&Target::parse(target).unwrap());
+            assert!(flags.contains(&format!("--cuda-gpu-arch={arch}")), "{flags:?}");
+        }
     }
 }
