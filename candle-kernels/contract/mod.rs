@@ -18,6 +18,7 @@ pub mod indexing;
 pub mod product;
 pub mod quantized;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod row;
 pub mod rows;
@@ -28,7 +29,7 @@ pub mod sort;
 pub use schema::{Argument, Axis, Constant, Family, Module, Pass, Subject, names};
 
 /// All subjects, in the order of the constants in the header and of kernel IDs.
-pub const SUBJECTS: [Subject; 15] = [
+pub const SUBJECTS: [Subject; 16] = [
     shared::SUBJECT,
     elementwise::SUBJECT,
     random::SUBJECT,
@@ -44,6 +45,7 @@ pub const SUBJECTS: [Subject; 15] = [
     faults::SUBJECT,
     quantized::SUBJECT,
     row::SUBJECT,
+    recurrent::SUBJECT,
 ];
 
 /// Returns all modules, sorted by name.

@@ -14,6 +14,7 @@ use candle::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle::rocm::{self, Attention, LaunchConfig, RocmDevice, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
+use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
 use candle_nn::{fused, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
@@ -82,7 +83,7 @@ fn launched_on(arch: &str) -> Vec<String> {
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
-    let groups: [(&str, Group); 11] = [
+    let groups: [(&str, Group); 12] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
@@ -93,6 +94,7 @@ fn every_operation() {
         ("windows", windows),
         ("products", products),
         ("attention", attention),
+        ("recurrences", recurrences),
         ("quantizing", quantizing),
     ];
     for (name, group) in groups {
@@ -258,6 +260,23 @@ fn rows(device: &Device) -> Result<()> {
             let (bias, norms, keys, values) = (None, None, &keys, &values);
             fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values }.forward()?;
         }
+    }
+    Ok(())
+}
+
+fn recurrences(device: &Device) -> Result<()> {
+    let rows = Tensor::new(&[0u32, 3], device)?;
+    let (slots, positions) = (Tensor::new(&[0u32], device)?, Tensor::new(&[0u32, 1, 2], device)?);
+    let sequences = Sequences { rows: &rows, slots: &slots, positions: &positions, max_rows: 3 };
+    let (weight, of_heads) = (on(device, &[40, 4], F32)?, on(device, &[1], F32)?);
+    for dtype in [BF16, F16, F32] {
+        let (x, states) = (on(device, &[3, 40], dtype)?, on(device, &[1, 3, 40], dtype)?);
+        let qkv = CausalConv { x: &x, weight: &weight, states: &states, sequences }.forward()?;
+        let (z, norm, states) =
+            (on(device, &[3, 8], dtype)?, on(device, &[8], dtype)?, on(device, &[1, 1, 8, 16], F32)?);
+        let (a, rate) = (&z.narrow(1, 0, 1)?, &of_heads);
+        let (qkv, z, norm, states, eps) = (&qkv, &z, &norm, &states, 1e-6);
+        GatedDelta { qkv, a, b: a, z, rate, dt_bias: rate, norm, eps, states, sequences }.forward()?;
     }
     Ok(())
 }

@@ -1,65 +1,18 @@
 //! Rotary embeddings with the write of keys and values to a paged cache, in one launch.
-use super::{contiguous, count, output};
+use super::operand::Operand;
+use super::{count, output};
 use crate::fused::CacheHeads;
-use candle::backend::{BackendDevice, BackendStorage};
+use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{self, BLOCK, PACK_BYTES};
 use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage};
-use candle::{bail, DType, Layout, Result, Storage, StorageRef, Tensor};
+use candle::{DType, Result, Storage, Tensor};
 
 const OP: &str = "cache-heads";
 /// Maximum number of threads that share a head.
 const MAX_LANES: usize = 32;
 /// HIP's limit for y of a grid; kernels stride over more rows.
 const MAX_GRID: usize = 0xffff;
-
-/// A tensor whose storage is locked for reading.
-struct Operand<'a> {
-    name: &'static str,
-    storage: StorageRef<'a>,
-    layout: &'a Layout,
-}
-
-impl<'a> Operand<'a> {
-    fn of(name: &'static str, tensor: &'a Tensor) -> Self {
-        let (storage, layout) = tensor.storage_and_layout();
-        Self { name, storage, layout }
-    }
-
-    /// Returns the storage, which work on the stream of `first` may use from now on.
-    fn storage(&self, first: &RocmStorage) -> Result<&RocmStorage> {
-        let Storage::Rocm(storage) = &*self.storage else {
-            bail!("{OP}: {} is on {:?}", self.name, self.storage.device().location())
-        };
-        if storage.device().ordinal() != first.device().ordinal() {
-            bail!("{OP}: {} is on {:?}", self.name, storage.device().location());
-        }
-        first.order_after(storage)?;
-        Ok(storage)
-    }
-
-    /// Returns the address of a contiguous operand of `dtype`.
-    fn address(&self, first: &RocmStorage, dtype: DType) -> Result<DevicePtr> {
-        let storage = self.storage(first)?;
-        if storage.dtype() != dtype {
-            bail!("{OP}: {} is {:?}, expected {dtype:?}", self.name, storage.dtype());
-        }
-        contiguous(OP, self.name, storage, self.layout)
-    }
-
-    /// Returns the address of rows whose elements are contiguous, and the number of elements between them.
-    fn rows(&self, first: &RocmStorage) -> Result<(DevicePtr, usize)> {
-        let storage = self.storage(first)?;
-        if storage.dtype() != first.dtype() {
-            bail!("{OP}: {} is {:?}, expected {:?}", self.name, storage.dtype(), first.dtype());
-        }
-        match self.layout.stride() {
-            [row, 1] => Ok((storage.ptr(self.layout, OP)?, *row)),
-            _ if self.layout.is_contiguous() => Ok((storage.ptr(self.layout, OP)?, self.layout.dims()[1])),
-            _ => bail!("{OP}: the elements of each row of {} must be contiguous", self.name),
-        }
-    }
-}
 
 /// Computes [`CacheHeads`] in one launch. Returns `None` if separate operations must be used: on other devices, or for other
 /// dtypes, odd widths or no rows. The caller has checked all shapes.
@@ -68,14 +21,15 @@ impl<'a> Operand<'a> {
 /// If operands are on several devices, have other dtypes or are strided, or there is not enough memory for the result.
 pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     let sizes = op.sizes()?;
-    let [q, k, v] = [("q", op.q), ("k", op.k), ("v", op.v)].map(|(name, tensor)| Operand::of(name, tensor));
-    let Storage::Rocm(x) = &*q.storage else { return Ok(None) };
+    let [q, k, v] =
+        [("q", op.q), ("k", op.k), ("v", op.v)].map(|(name, tensor)| Operand::of(OP, name, tensor));
+    let Some(x) = q.rocm() else { return Ok(None) };
     let (dtype, cache) = (x.dtype(), op.keys.dtype());
     let elements = element(dtype).zip(element(cache));
     let kernel = elements.and_then(|(dtype, cache)| contract::CacheHeads::kernel(dtype, cache));
     let Some(kernel) = kernel.filter(|_| sizes.width % 2 == 0 && sizes.rows > 0) else { return Ok(None) };
     let (q, k, v) = (q.rows(x)?, k.rows(x)?, v.rows(x)?);
-    let at = |name, tensor: &Tensor, dtype| Operand::of(name, tensor).address(x, dtype);
+    let at = |name, tensor: &Tensor, dtype| Operand::of(OP, name, tensor).address(x, dtype);
     let optional = |name, tensor: Option<&Tensor>| match tensor {
         Some(tensor) => at(name, tensor, dtype),
         None => Ok(DevicePtr::NULL),

@@ -7,6 +7,7 @@
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
 //! | `group_norm` | GroupNorm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
+//! | `recurrent` | recurrent::CausalConv, recurrent::GatedDelta | module `recurrent` |
 //! | `residual` | fused::add_rms_norm | module `residual` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | this file | sigmoid, swiglu | module `unary` |
@@ -21,6 +22,8 @@ mod cache_heads;
 mod experts;
 mod group_norm;
 mod norm;
+mod operand;
+mod recurrent;
 mod residual;
 mod rotary;
 
@@ -29,6 +32,7 @@ pub use cache_heads::cache_heads;
 pub use experts::{moe_gemm, moe_gemm_gguf};
 pub use group_norm::group_norm;
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
+pub use recurrent::{causal_conv, gated_delta};
 pub use residual::add_rms_norm;
 pub use rotary::{rope, rope_i, rope_thd};
 

@@ -12,4 +12,5 @@ mod scheduler;
 mod scoring;
 mod slots;
 mod speculation;
+mod states;
 mod streams;

@@ -1,0 +1,78 @@
+//! Recurrent layers: causal convolutions, and the gated delta rule.
+
+use super::schema::{Argument, Family, dtypes, family};
+use super::shared::TILED_FLOATS;
+
+subject! {
+    modules {
+        /// Causal convolutions and the gated delta rule, with a state for each sequence.
+        recurrent,
+    }
+    constants {
+        /// Inputs of a causal convolution: that of the row and those before it, which are its state.
+        CONV_WIDTH = 4,
+        /// Rows of a sequence that a thread of a causal convolution computes.
+        CONV_ROWS = 16,
+        /// Maximum number of elements of a key and of a value of the gated delta rule.
+        DELTA_WIDTH = 128,
+        /// Threads that share a column of its state, of which each keeps packs of 4 elements.
+        DELTA_LANES = 4,
+        /// Rows whose results a workgroup holds in LDS.
+        DELTA_ROWS = 16,
+        /// Maximum number of threads per workgroup: DELTA_LANES for each element of a value.
+        DELTA_BLOCK = DELTA_WIDTH * DELTA_LANES,
+    }
+}
+
+const SEQUENCES: &[Argument] = args![
+    Pointer => rows_of "first row of each sequence, which y of the grid numbers, and the number of rows, as u32",
+        slot_of "slot of each sequence, as u32; the largest number is no slot",
+        position_of "position of each row, as u32; a sequence at position 0 begins with a state of zeros"];
+
+fn families() -> Vec<Family> {
+    vec![
+        family(
+            "CausalConv",
+            "recurrent",
+            "causal_conv_{dtype}",
+            "SiLU of the convolution of each channel over the rows of sequences, with the last inputs as state.",
+        )
+        .over([dtypes("dtype", TILED_FLOATS)])
+        .takes(&[
+            args![Pointer => x "rows", weight "CONV_WIDTH weights for each channel, as f32"],
+            SEQUENCES,
+            args![
+                Pointer => states "last inputs of each slot: CONV_WIDTH - 1 dense rows, oldest first", out "dense rows";
+                U32 => channels "elements of a row", slots "number of slots";
+                Usize => x_stride "elements between rows of `x`"],
+        ]),
+        family(
+            "GatedDelta",
+            "recurrent",
+            "gated_delta_{dtype}",
+            "Gated delta rule over the rows of sequences, with the gated RMS norm of the results of each head.",
+        )
+        .over([dtypes("dtype", TILED_FLOATS)])
+        .takes(&[
+            args![
+                Pointer => qkv "dense rows: heads of queries, of keys and of values",
+                    a "input of the decay for each head of values", b "input of the learning rate for each head of values",
+                    z "input of the gate for each element of the results",
+                    rate "negative factor of the decay's exponent for each head of values, as f32",
+                    dt_bias "summand of `a` for each head of values, as f32",
+                    norm "weight of the norm for each element of a head"],
+            SEQUENCES,
+            args![
+                Pointer => states "matrix of each head of each slot, as f32: a key's elements for each element of a value",
+                    out "dense rows of the results";
+                U32 => key_heads "heads of queries, and of keys",
+                    value_heads "heads of values, a multiple of `key_heads`",
+                    key_width "elements of a query or a key: 16, 32, 64 or DELTA_WIDTH",
+                    value_width "elements of a value, a multiple of 8 up to DELTA_WIDTH", slots "number of slots";
+                F32 => eps "added to the mean square of the norm";
+                U32 => a_stride "elements between rows of `a`", b_stride "elements between rows of `b`",
+                    z_stride "elements between rows of `z`"],
+        ])
+        .block(DELTA_BLOCK),
+    ]
+}

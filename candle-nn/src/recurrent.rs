@@ -1,0 +1,292 @@
+//! Fused operations of recurrent layers, over the rows of several sequences: a causal convolution, and the gated delta rule.
+//! They take one launch each on ROCm. On other devices, and for operands that have no kernel, they consist of separate
+//! operations with the same results up to rounding.
+//!
+//! Each sequence has a slot with a state, which is updated in place.
+use crate::ops::{rms_norm, sigmoid};
+use candle::{bail, DType, Result, Tensor, D};
+
+/// Summand of the squared length of keys and queries.
+const LENGTH_EPSILON: f64 = 1e-6;
+
+/// Sequences of rows, and the slots of their states.
+#[derive(Clone, Copy)]
+pub struct Sequences<'a> {
+    /// First row of each sequence, and the number of rows, u32 (sequences + 1).
+    pub rows: &'a Tensor,
+    /// Slot of each sequence, u32 (sequences). With `u32::MAX`, its state is not kept.
+    pub slots: &'a Tensor,
+    /// Position of each row, u32 (rows). A sequence whose first row has position 0 begins with a state of zeros.
+    pub positions: &'a Tensor,
+    /// Number of rows of the longest sequence, or more.
+    pub max_rows: usize,
+}
+
+/// A sequence on the host.
+struct Sequence {
+    first: usize,
+    rows: usize,
+    slot: Option<usize>,
+    /// True if it continues from the state of its slot.
+    continues: bool,
+}
+
+impl Sequences<'_> {
+    /// Returns the number of sequences.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.elem_count()
+    }
+
+    /// Returns true if the shapes match operands of `rows` rows.
+    fn match_rows(&self, rows: usize) -> bool {
+        self.slots.rank() == 1 && self.rows.dims() == [self.count() + 1] && self.positions.dims() == [rows]
+    }
+
+    /// Copies them to the host.
+    fn read(&self, op: &str, slots: usize) -> Result<Vec<Sequence>> {
+        let (rows, positions) = (self.rows.to_vec1::<u32>()?, self.positions.to_vec1::<u32>()?);
+        let sequence = |(bounds, slot): (&[u32], u32)| {
+            let (first, end) = (bounds[0] as usize, bounds[1] as usize);
+            if first > end || end > positions.len() {
+                bail!("{op}: a sequence has the rows {first}..{end} of {}", positions.len())
+            }
+            let slot = (slot != u32::MAX).then_some(slot as usize);
+            if let Some(slot) = slot.filter(|slot| *slot >= slots) {
+                bail!("{op}: slot {slot} is not below {slots}")
+            }
+            let continues = slot.is_some() && first < end && positions[first] > 0;
+            Ok(Sequence { first, rows: end - first, slot, continues })
+        };
+        let all = rows.windows(2).zip(self.slots.to_vec1()?).map(sequence).collect::<Result<Vec<_>>>()?;
+        Ok(all.into_iter().filter(|sequence| sequence.rows > 0).collect())
+    }
+}
+
+/// Returns an error for the first operand that does not match.
+fn check(op: &str, x: &Tensor, states: &Tensor, matches: &[(&str, bool)]) -> Result<()> {
+    match matches.iter().find(|(_, matches)| !matches) {
+        Some((name, _)) => {
+            bail!("{op}: {name} does not match rows {:?} and states {:?}", x.shape(), states.shape())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Causal convolution of each channel over the rows of its sequence, with the last inputs as state, and SiLU of the results.
+#[derive(Clone, Copy)]
+pub struct CausalConv<'a> {
+    /// Inputs (rows, channels). Rows may be strided.
+    pub x: &'a Tensor,
+    /// Weights, f32 (channels, width). The last one is that of the row itself.
+    pub weight: &'a Tensor,
+    /// Last inputs of each slot, oldest first, contiguous (slots, width - 1, channels), in the dtype of `x`.
+    pub states: &'a Tensor,
+    /// Sequences of the rows.
+    pub sequences: Sequences<'a>,
+}
+
+/// Sizes of the operands of [`CausalConv`].
+pub(crate) struct ConvSizes {
+    pub(crate) rows: usize,
+    pub(crate) channels: usize,
+    pub(crate) width: usize,
+    pub(crate) slots: usize,
+}
+
+impl CausalConv<'_> {
+    /// Returns the results (rows, channels), and updates the states.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match. A slot out of range returns an error on the CPU. On a GPU, the next call
+    /// that waits for the device does; the sequence then begins with a state of zeros, which is not kept.
+    pub fn forward(&self) -> Result<Tensor> {
+        #[cfg(feature = "rocm")]
+        if let Some(out) = crate::rocm::causal_conv(self)? {
+            return Ok(out);
+        }
+        self.forward_separately()
+    }
+
+    /// Like [`Self::forward`], with separate operations on all devices.
+    ///
+    /// # Errors
+    /// See [`Self::forward`].
+    pub fn forward_separately(&self) -> Result<Tensor> {
+        let ConvSizes { channels, width, slots, .. } = self.sizes()?;
+        let (dtype, device) = (self.x.dtype(), self.x.device());
+        let weights = self.weight.t()?.contiguous()?;
+        let mut out = Vec::new();
+        for Sequence { first, rows, slot, continues } in self.sequences.read("causal-conv", slots)? {
+            let before = match slot.filter(|_| continues) {
+                Some(slot) => self.states.get(slot)?,
+                None => Tensor::zeros((width - 1, channels), dtype, device)?,
+            };
+            let all = Tensor::cat(&[before, self.x.narrow(0, first, rows)?.contiguous()?], 0)?;
+            let exact = all.to_dtype(DType::F32)?;
+            let term = |place: usize| {
+                exact.narrow(0, place, rows)?.contiguous()?.broadcast_mul(&weights.narrow(0, place, 1)?)
+            };
+            let sum = (1..width).try_fold(term(0)?, |sum, place| sum + term(place)?)?;
+            out.push(sum.silu()?.to_dtype(dtype)?);
+            if let Some(slot) = slot {
+                let last = all.narrow(0, rows, width - 1)?.contiguous()?.unsqueeze(0)?;
+                self.states.slice_set(&last, 0, slot)?;
+            }
+        }
+        join(&out, (0, channels), self.x)
+    }
+
+    /// Checks all shapes.
+    pub(crate) fn sizes(&self) -> Result<ConvSizes> {
+        let (rows, channels) = self.x.dims2()?;
+        let ((slots, kept, of_state), width) = (self.states.dims3()?, self.weight.dim(D::Minus1)?);
+        let matches = [
+            ("weight", width > 1 && self.weight.dims() == [channels, width]),
+            ("dtype of weight", self.weight.dtype() == DType::F32),
+            ("states", kept + 1 == width && of_state == channels && self.states.is_contiguous()),
+            ("dtype of states", self.states.dtype() == self.x.dtype()),
+            ("sequences", self.sequences.match_rows(rows)),
+        ];
+        check("causal-conv", self.x, self.states, &matches)?;
+        Ok(ConvSizes { rows, channels, width, slots })
+    }
+}
+
+/// Joins the results of all sequences.
+fn join(out: &[Tensor], empty: (usize, usize), x: &Tensor) -> Result<Tensor> {
+    match out.is_empty() {
+        true => Tensor::zeros(empty, x.dtype(), x.device()),
+        false => Tensor::cat(out, 0),
+    }
+}
+
+/// Gated delta rule (Yang et al., "Gated Delta Networks"), and a gated RMS norm of its results.
+///
+/// Each head of values has a matrix S as state. Queries q and keys k are divided by their lengths, and queries also by the
+/// root of their width. For each row, with the decay exp(rate · softplus(a + dt_bias)) and the learning rate sigmoid(b):
+///
+/// S ← decay · S, then S ← S + sigmoid(b) · (v - S k) kᵀ. The result is rms_norm(S q) · silu(z).
+#[derive(Clone, Copy)]
+pub struct GatedDelta<'a> {
+    /// Heads of queries, keys and values (rows, 2 · key heads · key width + value heads · value width). Several consecutive
+    /// heads of values share a head of keys.
+    pub qkv: &'a Tensor,
+    /// Inputs of the decay (rows, value heads). Rows of this and the next two may be strided.
+    pub a: &'a Tensor,
+    /// Inputs of the learning rate (rows, value heads).
+    pub b: &'a Tensor,
+    /// Inputs of the gate (rows, value heads · value width).
+    pub z: &'a Tensor,
+    /// Negative factor of the decay's exponent, f32 (value heads).
+    pub rate: &'a Tensor,
+    /// Summand of `a`, f32 (value heads).
+    pub dt_bias: &'a Tensor,
+    /// Weight of the norm (value width), in the dtype of `qkv`.
+    pub norm: &'a Tensor,
+    /// Summand of the mean square of the norm.
+    pub eps: f32,
+    /// Transposed matrices S of each slot, contiguous f32 (slots, value heads, value width, key width).
+    pub states: &'a Tensor,
+    /// Sequences of the rows.
+    pub sequences: Sequences<'a>,
+}
+
+/// Sizes of the operands of [`GatedDelta`].
+pub(crate) struct DeltaSizes {
+    pub(crate) rows: usize,
+    pub(crate) key_heads: usize,
+    pub(crate) value_heads: usize,
+    pub(crate) key_width: usize,
+    pub(crate) value_width: usize,
+    pub(crate) slots: usize,
+}
+
+impl GatedDelta<'_> {
+    /// Returns the results (rows, value heads · value width), and updates the states.
+    ///
+    /// # Errors
+    /// See [`CausalConv::forward`].
+    pub fn forward(&self) -> Result<Tensor> {
+        #[cfg(feature = "rocm")]
+        if let Some(out) = crate::rocm::gated_delta(self)? {
+            return Ok(out);
+        }
+        self.forward_separately()
+    }
+
+    /// Like [`Self::forward`], with separate operations on all devices.
+    ///
+    /// # Errors
+    /// See [`Self::forward`].
+    pub fn forward_separately(&self) -> Result<Tensor> {
+        let DeltaSizes { rows, key_heads, value_heads, key_width, value_width, slots } = self.sizes()?;
+        let (dtype, device) = (self.qkv.dtype(), self.qkv.device());
+        let keys = key_heads * key_width;
+        let exact = |x: &Tensor| x.contiguous()?.to_dtype(DType::F32);
+        let qkv = exact(self.qkv)?;
+        let heads = |first: usize| {
+            let x = qkv.narrow(1, first, keys)?.contiguous()?.reshape((rows, key_heads, 1, key_width))?;
+            let length = (x.sqr()?.sum_keepdim(D::Minus1)? + LENGTH_EPSILON)?.sqrt()?;
+            let x = x.broadcast_div(&length)?;
+            x.broadcast_as((rows, key_heads, value_heads / key_heads, key_width))?.reshape((
+                rows,
+                value_heads,
+                key_width,
+            ))
+        };
+        let (q, k) = ((heads(0)? / (key_width as f64).sqrt())?, heads(keys)?);
+        let v = qkv.narrow(1, 2 * keys, value_heads * value_width)?;
+        let v = v.contiguous()?.reshape((rows, value_heads, value_width))?;
+        let step = exact(self.a)?.broadcast_add(self.dt_bias)?;
+        // softplus(x) = max(x, 0) + log(1 + exp(-|x|))
+        let step = (step.relu()? + (step.abs()?.neg()?.exp()? + 1.0)?.log()?)?;
+        let decay = step.broadcast_mul(self.rate)?.exp()?;
+        let beta = sigmoid(&exact(self.b)?)?;
+        let mut out = Vec::new();
+        for Sequence { first, rows, slot, continues } in self.sequences.read("gated-delta", slots)? {
+            let mut state = match slot.filter(|_| continues) {
+                Some(slot) => self.states.get(slot)?.copy()?,
+                None => Tensor::zeros((value_heads, value_width, key_width), DType::F32, device)?,
+            };
+            for row in first..first + rows {
+                let (q, k, v) = (q.get(row)?.unsqueeze(1)?, k.get(row)?.unsqueeze(1)?, v.get(row)?);
+                state = state.broadcast_mul(&decay.get(row)?.reshape((value_heads, 1, 1))?)?;
+                let known = state.broadcast_mul(&k)?.sum(D::Minus1)?;
+                let change = (v - known)?.broadcast_mul(&beta.get(row)?.unsqueeze(1)?)?;
+                state = (state + change.unsqueeze(2)?.broadcast_mul(&k)?)?;
+                out.push(state.broadcast_mul(&q)?.sum(D::Minus1)?.unsqueeze(0)?);
+            }
+            if let Some(slot) = slot {
+                self.states.slice_set(&state.unsqueeze(0)?, 0, slot)?;
+            }
+        }
+        let width = value_heads * value_width;
+        if out.is_empty() {
+            return Tensor::zeros((rows, width), dtype, device);
+        }
+        let normed = rms_norm(&Tensor::cat(&out, 0)?.to_dtype(dtype)?, self.norm, self.eps)?;
+        (exact(&normed.reshape((rows, width))?)? * exact(self.z)?.silu()?)?.to_dtype(dtype)
+    }
+
+    /// Checks all shapes.
+    pub(crate) fn sizes(&self) -> Result<DeltaSizes> {
+        let ((rows, channels), (slots, value_heads, value_width, key_width)) =
+            (self.qkv.dims2()?, self.states.dims4()?);
+        let values = value_heads * value_width;
+        let key_heads = channels.saturating_sub(values).checked_div(2 * key_width).unwrap_or(0);
+        let are_heads = key_heads > 0 && value_heads.is_multiple_of(key_heads) && value_width > 0;
+        let (of_heads, floats) = ([rows, value_heads], [self.rate, self.dt_bias]);
+        let matches = [
+            ("qkv", are_heads && channels == 2 * key_heads * key_width + values),
+            ("a", self.a.dims() == of_heads),
+            ("b", self.b.dims() == of_heads),
+            ("z", self.z.dims() == [rows, values]),
+            ("rate or dt_bias", floats.iter().all(|x| x.dims() == [value_heads] && x.dtype() == DType::F32)),
+            ("norm", self.norm.dims() == [value_width] && self.norm.dtype() == self.qkv.dtype()),
+            ("dtype of states", self.states.dtype() == DType::F32 && self.states.is_contiguous()),
+            ("sequences", self.sequences.match_rows(rows)),
+        ];
+        check("gated-delta", self.qkv, self.states, &matches)?;
+        Ok(DeltaSizes { rows, key_heads, value_heads, key_width, value_width, slots })
+    }
+}

@@ -1,0 +1,219 @@
+//! Recurrent layers on ROCm, compared with separate operations in f32 on the CPU.
+#![cfg(feature = "rocm-emulator")]
+mod common;
+
+use candle::{DType, Device, Tensor};
+use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
+use common::{assert_close, rocm, rocm_alone, tensor, values};
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Numbers of rows of sequences, their first positions and their slots.
+type Shares<'a> = &'a [(usize, u32, u32)];
+
+/// Sequences that begin and that continue, with fewer and with more rows than a thread or a workgroup processes at once, one
+/// without rows, and one whose state is not kept.
+const MIXED: Shares = &[
+    (1, 0, 3),
+    (1, 5, 0),
+    (2, 0, 1),
+    (0, 0, 6),
+    (3, 9, 2),
+    (16, 0, 4),
+    (17, 16, 5),
+    (40, 3, 7),
+    (5, 0, u32::MAX),
+    (2, 7, u32::MAX),
+];
+const SLOTS: usize = 9;
+
+struct Batch {
+    rows: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    max_rows: usize,
+}
+
+impl Batch {
+    fn new(shares: Shares, device: &Device) -> Self {
+        let mut rows = vec![0];
+        let mut positions = Vec::new();
+        for &(count, first, _) in shares {
+            positions.extend((first..).take(count));
+            rows.push(positions.len() as u32);
+        }
+        let slots: Vec<u32> = shares.iter().map(|share| share.2).collect();
+        let upload = |values: Vec<u32>| Tensor::from_vec(values.clone(), values.len(), device).unwrap();
+        let max_rows = shares.iter().map(|share| share.0).max().unwrap_or(0);
+        Self { rows: upload(rows), slots: upload(slots), positions: upload(positions), max_rows }
+    }
+
+    fn sequences(&self) -> Sequences<'_> {
+        let Self { rows, slots, positions, max_rows } = self;
+        Sequences { rows, slots, positions, max_rows: *max_rows }
+    }
+
+    fn count(&self) -> usize {
+        self.positions.elem_count()
+    }
+}
+
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 2e-5,
+        DType::F16 => 4e-3,
+        _ => 3e-2,
+    }
+}
+
+/// Returns a matrix whose rows have elements between them.
+fn strided(rows: usize, columns: usize, dtype: DType, device: &Device) -> Tensor {
+    let all = tensor(&[rows, columns + 3], dtype, 1.7).to_device(device).unwrap();
+    all.narrow(1, 2, columns).unwrap()
+}
+
+fn wide(x: &Tensor) -> Tensor {
+    x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap()
+}
+
+#[test]
+fn convolutions_of_all_lengths() {
+    let device = rocm();
+    for dtype in DTYPES {
+        for (channels, shares) in
+            [(1, MIXED), (40, MIXED), (300, &MIXED[..2]), (130, &[(70, 0, 8), (64, 64, 7)])]
+        {
+            let batch = Batch::new(shares, &device);
+            let x = strided(batch.count(), channels, dtype, &device);
+            let weight = tensor(&[channels, 4], DType::F32, 0.8).to_device(&device).unwrap();
+            let states = tensor(&[SLOTS, 3, channels], dtype, 2.0).to_device(&device).unwrap();
+            let cpu = Batch::new(shares, &Device::Cpu);
+            let (cpu_x, cpu_weight, cpu_states) = (wide(&x), wide(&weight), wide(&states));
+            let conv = CausalConv { x: &x, weight: &weight, states: &states, sequences: batch.sequences() };
+            let got = conv.forward().unwrap();
+            let conv = CausalConv {
+                x: &cpu_x,
+                weight: &cpu_weight,
+                states: &cpu_states,
+                sequences: cpu.sequences(),
+            };
+            let expected = conv.forward().unwrap();
+            let what = format!("{dtype:?} {channels} {shares:?}");
+            assert_eq!(got.dtype(), dtype);
+            assert_close(&got, &expected, tolerance(dtype), &what);
+            // They are inputs, which are not rounded.
+            assert_eq!(values(&states), values(&cpu_states), "{what}");
+        }
+    }
+}
+
+/// Heads of the smallest and of the largest widths with a kernel, and of widths without one.
+#[test]
+fn gated_delta_rules_of_all_widths() {
+    let device = rocm();
+    for dtype in DTYPES {
+        for (key_heads, value_heads, key_width, value_width, shares) in [
+            (1, 1, 16, 8, MIXED),
+            (2, 6, 32, 16, MIXED),
+            (1, 2, 128, 128, &MIXED[..6]),
+            (2, 2, 64, 24, &[(1, 0, 8), (1, 1, 0), (1, 7, 3)]),
+            (1, 1, 112, 24, &MIXED[..4]),
+            (1, 2, 12, 5, &MIXED[..5]),
+        ] {
+            let batch = Batch::new(shares, &device);
+            let (rows, values_width) = (batch.count(), value_heads * value_width);
+            let on_device =
+                |dims: &[usize], dtype, limit| tensor(dims, dtype, limit).to_device(&device).unwrap();
+            let qkv = on_device(&[rows, 2 * key_heads * key_width + values_width], dtype, 1.3);
+            let a = (strided(rows, value_heads, dtype, &device) * 4.0).unwrap();
+            let (b, z) =
+                (strided(rows, value_heads, dtype, &device), strided(rows, values_width, dtype, &device));
+            let rate = on_device(&[value_heads], DType::F32, 0.3).abs().unwrap().neg().unwrap();
+            let dt_bias = on_device(&[value_heads], DType::F32, 0.5);
+            let norm = on_device(&[value_width], dtype, 1.2);
+            let states = on_device(&[SLOTS, value_heads, value_width, key_width], DType::F32, 0.4);
+            let cpu = Batch::new(shares, &Device::Cpu);
+            let all = [&qkv, &a, &b, &z, &rate, &dt_bias, &norm, &states].map(wide);
+            let delta = |[qkv, a, b, z, rate, dt_bias, norm, states]: [&Tensor; 8], batch: &Batch| {
+                let (eps, sequences) = (1e-6, batch.sequences());
+                GatedDelta { qkv, a, b, z, rate, dt_bias, norm, eps, states, sequences }.forward().unwrap()
+            };
+            let got = delta([&qkv, &a, &b, &z, &rate, &dt_bias, &norm, &states], &batch);
+            let expected = delta(all.each_ref(), &cpu);
+            let what = format!("{dtype:?} {key_heads} {value_heads} {key_width} {value_width}");
+            assert_eq!(got.dtype(), dtype);
+            // The norm divides by small numbers where results are small.
+            assert_close(&got, &expected, 4.0 * tolerance(dtype), &what);
+            assert_close(&states, &all[7].to_dtype(DType::F64).unwrap(), 2e-5, &format!("{what}: states"));
+        }
+    }
+}
+
+/// A text that is computed at once, in chunks, and row by row has the same results and states.
+#[test]
+fn rows_one_by_one_equal_all_rows_at_once() {
+    let device = rocm();
+    let x = tensor(&[21, 56], DType::F32, 1.0).to_device(&device).unwrap();
+    let weight = tensor(&[56, 4], DType::F32, 0.8).to_device(&device).unwrap();
+    let of_heads = |limit| tensor(&[3], DType::F32, limit).to_device(&device).unwrap();
+    let (rate, dt_bias) = (of_heads(0.2).abs().unwrap().neg().unwrap(), of_heads(0.5));
+    let norm = tensor(&[8], DType::F32, 1.0).to_device(&device).unwrap();
+    let run = |chunks: &[usize]| {
+        let inputs = Tensor::ones((1, 3, 56), DType::F32, &device).unwrap();
+        let states = Tensor::ones((1, 3, 8, 16), DType::F32, &device).unwrap();
+        let (mut out, mut first) = (Vec::new(), 0);
+        for &rows in chunks {
+            let batch = Batch::new(&[(rows, first as u32, 0)], &device);
+            let (x, sequences) = (x.narrow(0, first, rows).unwrap(), batch.sequences());
+            let conv = CausalConv { x: &x, weight: &weight, states: &inputs, sequences }.forward().unwrap();
+            let (a, z) = (&x.narrow(1, 0, 3).unwrap(), &x.narrow(1, 5, 24).unwrap());
+            let (qkv, rate, dt_bias, norm, states) = (&conv, &rate, &dt_bias, &norm, &states);
+            let delta = GatedDelta { qkv, a, b: a, z, rate, dt_bias, norm, eps: 1e-6, states, sequences };
+            out.push(delta.forward().unwrap());
+            first += rows;
+        }
+        [Tensor::cat(&out, 0).unwrap(), inputs, states].map(|tensor| values(&tensor))
+    };
+    let expected = run(&[21]);
+    for chunks in [&[1; 21][..], &[16, 5], &[2, 1, 3, 15]] {
+        for (got, expected) in run(chunks).iter().zip(&expected) {
+            assert!(got.iter().zip(expected).all(|(g, e)| (g - e).abs() < 1e-5), "{chunks:?}");
+        }
+    }
+}
+
+#[test]
+fn operands_that_do_not_match_are_rejected() {
+    for device in [Device::Cpu, rocm_alone()] {
+        let batch = Batch::new(&[(3, 0, 0)], &device);
+        let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, &device).unwrap();
+        let floats = |dims: &[usize]| zeros(dims, DType::F32);
+        let conv = |x: &[usize], weight: &[usize], states: &[usize], batch: &Batch| {
+            let (x, weight, states) = (floats(x), floats(weight), floats(states));
+            let conv = CausalConv { x: &x, weight: &weight, states: &states, sequences: batch.sequences() };
+            conv.forward().unwrap_err().to_string()
+        };
+        assert!(conv(&[3, 8], &[7, 4], &[2, 3, 8], &batch).contains("causal-conv: weight"));
+        assert!(conv(&[3, 8], &[8, 4], &[2, 2, 8], &batch).contains("causal-conv: states"));
+        assert!(conv(&[4, 8], &[8, 4], &[2, 3, 8], &batch).contains("causal-conv: sequences"));
+        let delta = |qkv: &[usize], states: &Tensor, norm: &[usize], z: &[usize]| {
+            let (qkv, a, z, rate, norm) =
+                (&floats(qkv), &floats(&[3, 2]), &floats(z), &floats(&[2]), &floats(norm));
+            let (b, dt_bias, eps, sequences) = (a, rate, 1e-6, batch.sequences());
+            let delta = GatedDelta { qkv, a, b, z, rate, dt_bias, norm, eps, states, sequences };
+            delta.forward().unwrap_err().to_string()
+        };
+        let states = floats(&[1, 2, 8, 16]);
+        assert!(delta(&[3, 47], &states, &[8], &[3, 16]).contains("gated-delta: qkv"));
+        assert!(delta(&[3, 48], &states, &[9], &[3, 16]).contains("gated-delta: norm"));
+        assert!(delta(&[3, 48], &states, &[8], &[3, 17]).contains("gated-delta: z"));
+        let halves = zeros(&[1, 2, 8, 16], DType::F16);
+        assert!(delta(&[3, 48], &halves, &[8], &[3, 16]).contains("gated-delta: dtype of states"));
+        // A slot out of range.
+        let beyond = Batch::new(&[(3, 0, 2)], &device);
+        let (x, weight, states) = (floats(&[3, 8]), floats(&[8, 4]), floats(&[2, 3, 8]));
+        let conv = CausalConv { x: &x, weight: &weight, states: &states, sequences: beyond.sequences() };
+        let error = conv.forward().and_then(|_| device.synchronize()).unwrap_err().to_string();
+        assert!(error.contains("2"), "{error}");
+    }
+}
