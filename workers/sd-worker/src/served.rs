@@ -201,6 +201,7 @@ impl worker_core::LoadedModel for ServedModel {
                 "guidance": defaults.guidance,
                 "scheduler": scheduler.method.name(),
                 "karras": scheduler.karras,
+                "exponential": scheduler.exponential,
             },
         })
     }
