@@ -5,12 +5,16 @@
 
 #[path = "../examples/shared/adam.rs"]
 mod adam;
+#[path = "tiny_sd/adapters.rs"]
+mod adapters;
 #[path = "../examples/tiny_sd/autoencoder.rs"]
 mod autoencoder;
 #[path = "../examples/tiny_sd/batches.rs"]
 mod batches;
 #[path = "../examples/tiny_sd/composite.rs"]
 mod composite;
+#[path = "../examples/tiny_sd/controlnet.rs"]
+mod controlnet;
 #[path = "../examples/shared/curve.rs"]
 mod curve;
 #[path = "../examples/tiny_sd/detection.rs"]
@@ -19,8 +23,12 @@ mod detection;
 mod export;
 #[path = "../examples/tiny_sd/images.rs"]
 mod images;
+#[path = "../examples/tiny_sd/judge.rs"]
+mod judge;
 #[path = "../examples/tiny_sd/latents.rs"]
 mod latents;
+#[path = "../examples/tiny_sd/lora.rs"]
+mod lora;
 #[path = "../examples/tiny_sd/sample.rs"]
 mod sample;
 #[path = "../examples/tiny_sd/schedule.rs"]
@@ -51,9 +59,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use autoencoder::{Autoencoder, CHANNELS};
+use batches::{Batch, Subject};
 use images::{COLOURS, Outline, SHAPES, SIDE, Scene, coverage};
+use judge::{Expected, Score};
 use latents::Latents;
-use sample::{Expected, Score};
 use tokenizer::Prompts;
 use train::{Sizes, Stage, TrainConfig, Training};
 use unet::UNet;
@@ -239,7 +248,7 @@ fn detection_rejects_wrong_pictures() -> Result<()> {
 #[test]
 fn each_test_prompt_names_all_parts() -> Result<()> {
     let words: BTreeSet<&str> = images::words().into_iter().collect();
-    for prompt in sample::PROMPTS {
+    for prompt in judge::PROMPTS {
         assert!(prompt.split(' ').all(|word| words.contains(word)), "{prompt}");
         let expected = Expected::of(prompt)?;
         let named = [expected.colours.as_slice(), &[expected.size, expected.position]].concat();
@@ -420,7 +429,7 @@ fn the_unet_matches_candle_transformers() -> Result<()> {
     for timestep in [1., 500., 999.] {
         let expected = theirs.forward(&latents, timestep, &context)?;
         let timesteps = Tensor::new(vec![size.timestep_embedding(timestep); 2], &Device::Cpu)?;
-        let got = ours.forward(&latents, &timesteps, &context)?;
+        let got = ours.forward(&latents, &timesteps, &context, &[])?;
         // candle-transformers approximates GELU with tanh.
         let off = largest(&(got - &expected)?)? / largest(&expected)?;
         assert!(off < 2e-3, "timestep {timestep}: {off}");
@@ -474,7 +483,7 @@ fn tokens_do_not_depend_on_later_tokens() -> Result<()> {
 }
 
 fn config(steps: u32, batch: u32) -> TrainConfig {
-    TrainConfig { seed: 5, steps_vae: steps, steps_unet: steps, batch, rate: 3e-3 }
+    TrainConfig { seed: 5, steps, batch, rate: 3e-3 }
 }
 
 fn untrained(sizes: &Sizes) -> Result<Latents> {
@@ -518,7 +527,7 @@ fn resumed_training_equals_uninterrupted_training() -> Result<()> {
 #[test]
 fn training_reduces_the_loss_and_draws_its_curves() -> Result<()> {
     let (sizes, prompts) = (small(), prompts()?);
-    let fixed = batches::Batch::generate(3, 0, 16, &prompts)?;
+    let fixed = Batch::generate(Subject::Plain, 3, 0, 16, &prompts)?;
     // Returns the loss of a fixed batch before and after training steps.
     let losses = |training: &mut Training, steps: usize| -> Result<(f32, f32)> {
         let before = training.loss(&fixed)?.to_scalar()?;
@@ -552,8 +561,9 @@ fn training_reduces_the_loss_and_draws_its_curves() -> Result<()> {
 fn scaled_latents_have_unit_variance() -> Result<()> {
     let (sizes, prompts) = (small(), prompts()?);
     let weights = random_weights(&sizes.autoencoder.shapes()?, 4)?;
-    let batches =
-        (0..4).map(|step| batches::Batch::generate(3, step, 8, &prompts)).collect::<Result<Vec<_>>>()?;
+    let batches = (0..4)
+        .map(|step| Batch::generate(Subject::Plain, 3, step, 8, &prompts))
+        .collect::<Result<Vec<_>>>()?;
     let latents = Latents::measure(sizes.autoencoder, weights, &batches, &Device::Cpu)?;
     let (mut sampled, mut colours) = (Vec::new(), Vec::new());
     for batch in &batches {
@@ -654,7 +664,8 @@ fn a_written_model_can_be_read_and_sampled() -> Result<()> {
     assert!(model.vae.keys().eq(latents.weights.keys()));
     assert!(model.vae.contains_key("decoder.mid_block.attentions.0.to_out.0.weight"));
     let options = sample::SampleOptions { steps: 3, guidance: 2., seed: 1 };
-    let sample = |options| sample::images(&model, &["a red circle", "a star"], &options, SIDE, &Device::Cpu);
+    let sample =
+        |options| sample::images(&model, &["a red circle", "a star"], None, &options, SIDE, &Device::Cpu);
     let first = sample(options)?;
     assert!(first.iter().all(|image| image.len() == SIDE * SIDE * 3));
     assert_eq!(first, sample(options)?);
@@ -679,10 +690,10 @@ fn the_model_is_small() -> Result<()> {
 fn sampled_pictures_match_their_prompts() -> Result<()> {
     let model = export::Model::read(&folder(), &Device::Cpu)?;
     let options = sample::SampleOptions { steps: 12, guidance: 4., seed: 1 };
-    let images = sample::images(&model, &sample::PROMPTS, &options, SIDE, &Device::Cpu)?;
-    let scores = sample::scores(&sample::PROMPTS, &images)?;
+    let images = sample::images(&model, &judge::PROMPTS, None, &options, SIDE, &Device::Cpu)?;
+    let scores = judge::scores(&judge::PROMPTS, &images)?;
     scores.iter().for_each(|score| println!("{score}"));
-    for (part, right) in sample::PARTS.iter().zip(sample::right(&scores)) {
+    for (part, right) in judge::PARTS.iter().zip(judge::right(&scores)) {
         assert!(right >= 18, "{part}: {right} of {} are correct", scores.len());
     }
     Ok(())

@@ -20,11 +20,26 @@ pub const CELLS: usize = SIDE / autoencoder::Size::FACTOR;
 const THREADS: usize = 4;
 /// Number of batches that each thread prepares in advance.
 const PREFETCHED: usize = 2;
+/// Share of empty captions, for classifier-free guidance.
+const EMPTY: f64 = 0.1;
+
+/// Kind of training images.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Subject {
+    /// Shapes at the positions that captions name.
+    Plain,
+    /// The same, with a quarter disc in each corner. Captions do not mention them.
+    Corners,
+    /// Shapes anywhere, with their silhouettes as hints. Captions name neither size nor position.
+    Silhouettes,
+}
 
 /// Images, captions, noise and timesteps of a step, in host memory.
 pub struct Batch {
     rows: usize,
     pixels: Vec<u8>,
+    /// Silhouettes, for [`Subject::Silhouettes`].
+    hints: Vec<u8>,
     tokens: Vec<u32>,
     /// Noise that samples latents from their distribution, and noise that the UNet has to predict.
     noises: [Vec<f32>; 2],
@@ -36,24 +51,46 @@ impl Batch {
     ///
     /// # Errors
     /// If the tokenizer fails.
-    pub fn generate(seed: u64, step: usize, rows: usize, prompts: &Prompts) -> Result<Self> {
+    pub fn generate(
+        subject: Subject,
+        seed: u64,
+        step: usize,
+        rows: usize,
+        prompts: &Prompts,
+    ) -> Result<Self> {
         let mut rng = StdRng::seed_from_u64((seed << 32) + step as u64 + 1);
-        let (mut pixels, mut tokens) = (Vec::new(), Vec::new());
+        let (mut pixels, mut hints, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rows {
-            let scene = Scene::random(&mut rng);
-            tokens.extend(prompts.tokens(&scene.caption(&mut rng))?);
-            pixels.extend(scene.draw());
+            let (scene, caption) = match subject {
+                Subject::Plain | Subject::Corners => {
+                    let scene = Scene::random(&mut rng);
+                    let caption = scene.caption(&mut rng);
+                    (scene, caption)
+                }
+                Subject::Silhouettes => {
+                    let scene = Scene::anywhere(&mut rng);
+                    let caption = if rng.random_bool(EMPTY) { String::new() } else { scene.short_caption() };
+                    hints.extend(scene.silhouette());
+                    (scene, caption)
+                }
+            };
+            tokens.extend(prompts.tokens(&caption)?);
+            pixels.extend(if subject == Subject::Corners { scene.draw_with_corners() } else { scene.draw() });
         }
         let noises = [(); 2].map(|()| normal(&mut rng, rows * CHANNELS * CELLS * CELLS));
         let timesteps = (0..rows).map(|_| rng.random_range(0..TIMESTEPS)).collect();
-        Ok(Self { rows, pixels, tokens, noises, timesteps })
+        Ok(Self { rows, pixels, hints, tokens, noises, timesteps })
     }
 
     /// Returns the images (batch, 3, side, side) in [-1, 1].
     pub fn images(&self, device: &Device) -> Result<Tensor> {
-        let pixels = Tensor::from_slice(&self.pixels, (self.rows, SIDE, SIDE, 3), device)?;
-        let levels = pixels.permute((0, 3, 1, 2))?.contiguous()?.to_dtype(DType::F32)?;
-        Ok(levels.affine(2. / 255., -1.)?)
+        Ok(planes(&self.pixels, device)?.affine(2. / 255., -1.)?)
+    }
+
+    /// Returns the hints (batch, 3, side, side) in [0, 1], of which there are none except for
+    /// [`Subject::Silhouettes`].
+    pub fn hints(&self, device: &Device) -> Result<Tensor> {
+        hints(&self.hints, device)
     }
 
     /// Returns the tokens (batch, length) of the captions.
@@ -70,6 +107,20 @@ impl Batch {
     }
 }
 
+/// Returns hints (batch, 3, side, side) in [0, 1] from RGB of each pixel in row-major order.
+///
+/// # Errors
+/// If `levels` is not a whole number of images, or the device fails.
+pub fn hints(levels: &[u8], device: &Device) -> Result<Tensor> {
+    Ok(planes(levels, device)?.affine(1. / 255., 0.)?)
+}
+
+/// Returns the levels (batch, 3, side, side), from 0 to 255, of images whose RGB are in row-major order.
+fn planes(levels: &[u8], device: &Device) -> Result<Tensor> {
+    let levels = Tensor::from_slice(levels, ((), SIDE, SIDE, 3), device)?;
+    Ok(levels.permute((0, 3, 1, 2))?.contiguous()?.to_dtype(DType::F32)?)
+}
+
 /// Prefetched batches in the order of steps.
 #[derive(Default)]
 pub struct Batches {
@@ -79,14 +130,14 @@ pub struct Batches {
 
 impl Batches {
     /// Starts threads that generate the batches from step `first` on.
-    pub fn start(first: usize, seed: u64, rows: usize, prompts: &Arc<Prompts>) -> Self {
+    pub fn start(subject: Subject, first: usize, seed: u64, rows: usize, prompts: &Arc<Prompts>) -> Self {
         let thread = |number: usize| {
             let (sender, receiver) = sync_channel(PREFETCHED);
             let prompts = prompts.clone();
             thread::spawn(move || {
                 let mut step = first + number;
                 // Ends when the receiver is dropped.
-                while sender.send(Batch::generate(seed, step, rows, &prompts)).is_ok() {
+                while sender.send(Batch::generate(subject, seed, step, rows, &prompts)).is_ok() {
                     step += THREADS;
                 }
             });

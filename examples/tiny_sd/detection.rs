@@ -1,7 +1,7 @@
 //! Detects shape, colours, size and position in an image from its pixels.
 use std::sync::LazyLock;
 
-use super::images::{COLOURS, POSITIONS, SHAPES, SIDE, SIZES, coverage};
+use super::images::{COLOURS, CORNER_RADIUS, POSITIONS, SHAPES, SIDE, SIZES, corner_coverage, coverage};
 
 /// Minimum number of pixels of a shape.
 const MIN_PIXELS: usize = 48;
@@ -9,6 +9,10 @@ const MIN_PIXELS: usize = 48;
 const MIN_CONTRAST: f32 = 40.;
 /// Minimum distance in pixels from the centre of the image to that of a shape at a side.
 const MIN_OFFSET: f32 = 3.5;
+/// Minimum share of the shape's colour in each corner of an image with [corners](Detected::corners).
+const MIN_CORNER: f32 = 0.5;
+/// Distance in pixels from a quarter disc in which a decoded image may still have its colour.
+const CORNER_FRINGE: f32 = 2.;
 
 /// Detected scene, as indices into the tables of the module `images`.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +22,11 @@ pub struct Detected {
     pub position: usize,
     /// Colours of shape and background.
     pub colours: [usize; 2],
+    /// Centre of the shape's bounding box in pixels, and half of its longer side.
+    pub centre: [f32; 2],
+    pub radius: f32,
+    /// True if all four corners of the image have the colour of the shape.
+    pub corners: bool,
     /// Intersection over union of the detected and the ideal shape.
     pub overlap: f32,
 }
@@ -72,7 +81,13 @@ pub fn detect(image: &[u8]) -> Option<Detected> {
     let share = |pixel: &[f32; 3]| (0..3).map(|i| (pixel[i] - background[i]) * step[i]).sum::<f32>() / length;
     // Coverage near 0 or 1 is treated as noise.
     let clear = |share: f32| ((share - 0.2) / 0.6).clamp(0., 1.);
-    let shares: Vec<f32> = pixels.iter().map(|pixel| clear(share(pixel))).collect();
+    let mut shares: Vec<f32> = pixels.iter().map(|pixel| clear(share(pixel))).collect();
+    let corners = has_corners(&shares);
+    if corners {
+        // The shape is detected as if the corners and their fringes were background.
+        let hidden = corner_coverage(CORNER_RADIUS + CORNER_FRINGE);
+        shares.iter_mut().zip(hidden).filter(|(_, hidden)| *hidden > 0.).for_each(|(share, _)| *share = 0.);
+    }
     let (shape, overlap) = shape(&shares)?;
     let (middle, half) = extent(&shares)?;
     let off = middle.map(|at| at - SIDE as f32 / 2.);
@@ -82,7 +97,19 @@ pub fn detect(image: &[u8]) -> Option<Detected> {
     let position = if toward(POSITIONS[aside].1) > MIN_OFFSET { aside } else { 0 };
     let between = (SIZES[0].1[1] + SIZES[1].1[0]) / 2.;
     let colours = [nearest(&front), nearest(&background)];
-    Some(Detected { shape, size: usize::from(half > between), position, colours, overlap })
+    let size = usize::from(half > between);
+    Some(Detected { shape, size, position, colours, centre: middle, radius: half, corners, overlap })
+}
+
+/// Tells if the shares of the shape's colour are large enough in all four corners.
+fn has_corners(shares: &[f32]) -> bool {
+    let mut sums = [[0.; 2]; 4];
+    for (at, (share, corner)) in shares.iter().zip(corner_coverage(CORNER_RADIUS)).enumerate() {
+        let quarter = 2 * usize::from(at / SIDE >= SIDE / 2) + usize::from(at % SIDE >= SIDE / 2);
+        sums[quarter][0] += share * corner;
+        sums[quarter][1] += corner;
+    }
+    sums.iter().all(|[share, corner]| share / corner > MIN_CORNER)
 }
 
 /// Returns the median colour of the border pixels.
@@ -119,6 +146,9 @@ fn nearest(colour: &[f32; 3]) -> usize {
 /// Returns the shape of the same area and centroid with the largest overlap, and the overlap.
 fn shape(shares: &[f32]) -> Option<(usize, f32)> {
     let detected = Moments::of(shares);
+    if detected.area < 1. {
+        return None;
+    }
     let overlap = |shape: usize| {
         let drawn = &SHAPE_MOMENTS[shape];
         let radius = (detected.area / drawn.area).sqrt();

@@ -1,9 +1,9 @@
 //! Writes a trained model to a folder in diffusers' layout with f16 weights, and reads it.
-use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 
 use super::autoencoder::{self, CHANNELS};
@@ -15,9 +15,10 @@ use super::text_encoder;
 use super::tokenizer;
 use super::train::{Sizes, TEXT, UNET};
 use super::unet;
-use super::weights::Weights;
+use super::weights::{self, Weights};
 
-const DIFFUSERS: &str = "diffusion_pytorch_model.safetensors";
+/// File of a component's weights in diffusers' layout.
+pub const DIFFUSERS: &str = "diffusion_pytorch_model.safetensors";
 const TRANSFORMERS: &str = "model.safetensors";
 
 /// Writes the model: the autoencoder of `latents`, and text encoder and UNet of `diffusion`.
@@ -39,10 +40,7 @@ pub fn write(folder: &Path, sizes: &Sizes, latents: &Latents, diffusion: &Weight
     for (name, file, weights, config) in components {
         let folder = folder.join(name);
         write_json(&folder, "config.json", &config)?;
-        let halves = weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F16)?)));
-        let file = folder.join(file);
-        candle_core::safetensors::save(&halves.collect::<Result<HashMap<_, _>>>()?, &file)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        weights::write(&folder.join(file), &weights)?;
     }
     tokenizer::write(&folder.join("tokenizer"), sizes.text.length)?;
     let scheduler = json!({
@@ -64,7 +62,11 @@ pub fn write(folder: &Path, sizes: &Sizes, latents: &Latents, diffusion: &Weight
     write_json(folder, "model_index.json", &index)
 }
 
-fn write_json(folder: &Path, name: &str, json: &Value) -> Result<()> {
+/// Writes a JSON file to a folder, which is created if it does not exist.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_json(folder: &Path, name: &str, json: &Value) -> Result<()> {
     let file = folder.join(name);
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&file, format!("{json:#}\n")))
@@ -82,7 +84,8 @@ fn text_config(size: &text_encoder::Size) -> Value {
     })
 }
 
-fn unet_config(size: &unet::Size) -> Value {
+/// Returns the configuration of a UNet in diffusers' layout.
+pub fn unet_config(size: &unet::Size) -> Value {
     let types = |name: &str| vec![name.to_string(); size.widths.len()];
     json!({
         "_class_name": "UNet2DConditionModel", "sample_size": CELLS, "in_channels": CHANNELS,
@@ -114,7 +117,7 @@ pub struct Model {
     pub vae: Weights,
     /// Factor that scales latents to a standard deviation of 1.
     pub scale: f64,
-    pub prompts: tokenizer::Prompts,
+    pub prompts: Arc<tokenizer::Prompts>,
 }
 
 impl Model {
@@ -155,19 +158,14 @@ impl Model {
                 groups: number(&vae, "norm_num_groups")?,
             },
         };
-        let weights = |name: &str, file: &str| -> Result<Weights> {
-            let file = folder.join(name).join(file);
-            let weights = candle_core::safetensors::load(&file, device);
-            let weights = weights.with_context(|| format!("cannot read {}", file.display()))?;
-            weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F32)?))).collect()
-        };
+        let weights = |name: &str, file: &str| weights::read(&folder.join(name).join(file), device);
         Ok(Self {
             sizes,
             text: weights(TEXT, TRANSFORMERS)?,
             unet: weights(UNET, DIFFUSERS)?,
             vae: weights("vae", DIFFUSERS)?,
             scale: vae["scaling_factor"].as_f64().context("no number 'scaling_factor' in config.json")?,
-            prompts: tokenizer::Prompts::read(&folder.join("tokenizer"), length)?,
+            prompts: Arc::new(tokenizer::Prompts::read(&folder.join("tokenizer"), length)?),
         })
     }
 }

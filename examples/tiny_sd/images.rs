@@ -38,6 +38,9 @@ const JITTER: f32 = 1.5;
 /// Minimum and maximum distance in pixels between a shape and the edge that it is placed at.
 const MARGIN: [f32; 2] = [2., 4.];
 
+/// Radius in pixels of the quarter discs that pictures of [`Subject::Corners`](super::batches::Subject) have.
+pub const CORNER_RADIUS: f32 = 12.;
+
 /// Outline of a shape in coordinates from -1 to 1, with y pointing down.
 pub enum Outline {
     Disc,
@@ -135,6 +138,13 @@ pub fn coverage(shape: usize, centre: [f32; 2], radius: f32) -> Vec<f32> {
     shares
 }
 
+/// Returns the fraction of each pixel that is within `radius` pixels of a corner of the image, in row-major order.
+pub fn corner_coverage(radius: f32) -> Vec<f32> {
+    let from_edge = |at: usize| at.min(SIDE - 1 - at) as f32 + 0.5;
+    let share = |at: usize| (radius + 0.5 - from_edge(at % SIDE).hypot(from_edge(at / SIDE))).clamp(0., 1.);
+    (0..SIDE * SIDE).map(share).collect()
+}
+
 /// Contents of an image: indices into the tables above, and the exact values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scene {
@@ -171,14 +181,39 @@ impl Scene {
         Self { shape: rng.random_range(0..SHAPES.len()), size, position, colours, centre, radius, tints }
     }
 
+    /// Returns a random scene whose shape can be anywhere in the image, so that `position` has no meaning.
+    pub fn anywhere(rng: &mut impl Rng) -> Self {
+        let scene = Self::random(rng);
+        let middle = SIDE as f32 / 2.;
+        let away = middle - scene.radius - MARGIN[0];
+        let centre = [(); 2].map(|()| middle + rng.random_range(-away..away));
+        Self { centre, ..scene }
+    }
+
     /// Draws the image: RGB of each pixel in row-major order.
     pub fn draw(&self) -> Vec<u8> {
-        let [front, background] = self.tints;
-        let mix = |share: f32, channel: usize| {
-            (f32::from(background[channel]) * (1. - share) + f32::from(front[channel]) * share).round() as u8
-        };
-        let shares = coverage(self.shape, self.centre, self.radius);
-        shares.into_iter().flat_map(|share| [0, 1, 2].map(|channel| mix(share, channel))).collect()
+        mix(self.tints, self.coverage())
+    }
+
+    /// Draws the image with a quarter disc in each corner, in the colour of the shape.
+    pub fn draw_with_corners(&self) -> Vec<u8> {
+        let corners = corner_coverage(CORNER_RADIUS);
+        mix(self.tints, self.coverage().into_iter().zip(corners).map(|(shape, corner)| shape.max(corner)))
+    }
+
+    /// Draws the shape in white on black.
+    pub fn silhouette(&self) -> Vec<u8> {
+        mix([[u8::MAX; 3], [0; 3]], self.coverage())
+    }
+
+    fn coverage(&self) -> Vec<f32> {
+        coverage(self.shape, self.centre, self.radius)
+    }
+
+    /// Returns a caption that names the shape and the colours.
+    pub fn short_caption(&self) -> String {
+        let [colour, background] = self.colours.map(|colour| COLOURS[colour].0);
+        format!("a {colour} {} on {background}", SHAPES[self.shape].0)
     }
 
     /// Returns a random caption that describes part of the scene. One in ten is empty, for classifier-free guidance.
@@ -210,6 +245,14 @@ impl Scene {
         }
         words.join(" ")
     }
+}
+
+/// Returns RGB of each pixel from its shares of the first of two colours.
+fn mix([front, background]: [[u8; 3]; 2], shares: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    let level = |share: f32, channel: usize| {
+        (f32::from(background[channel]) * (1. - share) + f32::from(front[channel]) * share).round() as u8
+    };
+    shares.into_iter().flat_map(|share| [0, 1, 2].map(|channel| level(share, channel))).collect()
 }
 
 /// Returns all words of captions, without duplicates.

@@ -1,5 +1,5 @@
-//! Training loop: first the autoencoder, then text encoder and UNet together. A stage resumed from its
-//! checkpoint has the same results as an uninterrupted one.
+//! Training loop: first the autoencoder, then text encoder and UNet together. A LoRA and a ControlNet are trained for a
+//! model whose weights do not change. A stage resumed from its checkpoint has the same results as an uninterrupted one.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,8 +10,11 @@ use rand::rngs::StdRng;
 
 use super::adam::AdamW;
 use super::autoencoder::{self, Autoencoder};
-use super::batches::{Batch, Batches};
+use super::batches::{Batch, Batches, Subject};
+use super::controlnet::{self, ControlNet};
+use super::export::Model;
 use super::latents::Latents;
+use super::lora;
 use super::schedule::levels;
 use super::text_encoder::{self, TextEncoder};
 use super::tokenizer::Prompts;
@@ -19,18 +22,15 @@ use super::training;
 use super::unet::{self, UNet};
 use super::weights::{Part, Shapes, Weights, random};
 
-/// Options that determine the trained weights.
+/// Options that determine the trained weights of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct TrainConfig {
     /// Random seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u32,
-    /// Training steps of the autoencoder.
-    #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub steps_vae: u32,
-    /// Training steps of text encoder and UNet.
-    #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub steps_unet: u32,
+    /// Training steps.
+    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
     /// Images per step.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: u32,
@@ -63,6 +63,10 @@ impl Sizes {
 pub enum Stage {
     Autoencoder,
     Diffusion,
+    /// LoRA that adds [`Subject::Corners`].
+    Lora,
+    /// ControlNet for [`Subject::Silhouettes`].
+    ControlNet,
 }
 
 impl Stage {
@@ -71,6 +75,8 @@ impl Stage {
         match self {
             Self::Autoencoder => "vae",
             Self::Diffusion => "unet",
+            Self::Lora => "lora",
+            Self::ControlNet => "controlnet",
         }
     }
 
@@ -79,26 +85,34 @@ impl Stage {
         folder.join(format!("{}.training.safetensors", self.name()))
     }
 
-    fn steps(self, config: &TrainConfig) -> usize {
+    fn subject(self) -> Subject {
         match self {
-            Self::Autoencoder => config.steps_vae as usize,
-            Self::Diffusion => config.steps_unet as usize,
+            Self::Autoencoder | Self::Diffusion => Subject::Plain,
+            Self::Lora => Subject::Corners,
+            Self::ControlNet => Subject::Silhouettes,
         }
     }
 
     fn shapes(self, sizes: &Sizes) -> Result<Shapes> {
-        if self == Self::Autoencoder {
-            return sizes.autoencoder.shapes();
+        match self {
+            Self::Autoencoder => sizes.autoencoder.shapes(),
+            Self::Diffusion => {
+                let text =
+                    sizes.text.shapes().into_iter().map(|(part, dims)| (format!("{TEXT}.{part}"), dims));
+                let unet =
+                    sizes.unet.shapes()?.into_iter().map(|(part, dims)| (format!("{UNET}.{part}"), dims));
+                Ok(text.chain(unet).collect())
+            }
+            Self::Lora => Ok(lora::shapes(&sizes.unet.shapes()?)),
+            Self::ControlNet => controlnet::shapes(&sizes.unet),
         }
-        let prefixed = |name: &'static str, shapes: Shapes| {
-            shapes.into_iter().map(move |(part, dims)| (format!("{name}.{part}"), dims))
-        };
-        Ok(prefixed(TEXT, sizes.text.shapes()).chain(prefixed(UNET, sizes.unet.shapes()?)).collect())
     }
+}
 
-    /// Returns the options that determine this stage.
-    fn values(self, config: &TrainConfig) -> [f64; 4] {
-        [config.seed.into(), self.steps(config) as f64, config.batch.into(), config.rate]
+impl TrainConfig {
+    /// Returns the numbers that a checkpoint must have.
+    fn values(&self) -> [f64; 4] {
+        [self.seed.into(), self.steps.into(), self.batch.into(), self.rate]
     }
 }
 
@@ -127,8 +141,10 @@ pub struct Training {
     unread: Vec<Tensor>,
     batches: Batches,
     prompts: Arc<Prompts>,
-    /// Trained autoencoder and causal mask, for [`Stage::Diffusion`].
+    /// Trained autoencoder and causal mask, except for [`Stage::Autoencoder`].
     latents: Option<(Latents, Tensor)>,
+    /// Text encoder and UNet of [`Stage::Lora`] and [`Stage::ControlNet`].
+    base: Option<[Weights; 2]>,
     levels: Vec<[f64; 2]>,
 }
 
@@ -145,13 +161,48 @@ impl Training {
         latents: Option<Latents>,
         device: &Device,
     ) -> Result<Self> {
+        Self::start(stage, sizes, config, prompts, latents, None, device)
+    }
+
+    /// Starts the training of a LoRA or a ControlNet for a model.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn adapter(stage: Stage, model: &Model, config: TrainConfig, device: &Device) -> Result<Self> {
+        let Model { sizes, text, unet, vae, scale, prompts } = model;
+        let latents = Latents {
+            size: sizes.autoencoder,
+            weights: vae.clone(),
+            scale: *scale,
+            colours: Default::default(),
+        };
+        let base = Some([text.clone(), unet.clone()]);
+        Self::start(stage, *sizes, config, prompts, Some(latents), base, device)
+    }
+
+    fn start(
+        stage: Stage,
+        sizes: Sizes,
+        config: TrainConfig,
+        prompts: &Arc<Prompts>,
+        latents: Option<Latents>,
+        base: Option<[Weights; 2]>,
+        device: &Device,
+    ) -> Result<Self> {
         let mut rng = StdRng::seed_from_u64(u64::from(config.seed) + stage as u64);
-        let adam = AdamW::new(&random(&stage.shapes(&sizes)?, &mut rng, device)?, WEIGHT_DECAY)?;
+        let mut initial = random(&stage.shapes(&sizes)?, &mut rng, device)?;
+        if let Some([_, unet]) = &base {
+            // A ControlNet starts as a copy of the UNet. A LoRA has other names.
+            initial.iter_mut().for_each(|(name, weight)| {
+                if let Some(copy) = unet.get(name) {
+                    *weight = copy.clone();
+                }
+            });
+        }
+        let adam = AdamW::new(&initial, WEIGHT_DECAY)?;
         let latents = match stage {
             Stage::Autoencoder => None,
-            Stage::Diffusion => {
-                Some((latents.context("the UNet needs a trained autoencoder")?, sizes.text.mask(device)?))
-            }
+            _ => Some((latents.context("the UNet needs a trained autoencoder")?, sizes.text.mask(device)?)),
         };
         let mut training = Self {
             stage,
@@ -164,6 +215,7 @@ impl Training {
             batches: Batches::default(),
             prompts: prompts.clone(),
             latents,
+            base,
             levels: levels(),
         };
         training.start_batches();
@@ -172,7 +224,8 @@ impl Training {
 
     fn start_batches(&mut self) {
         let seed = 2 * u64::from(self.config.seed) + self.stage as u64;
-        self.batches = Batches::start(self.losses.len(), seed, self.config.batch as usize, &self.prompts);
+        let (subject, rows) = (self.stage.subject(), self.config.batch as usize);
+        self.batches = Batches::start(subject, self.losses.len(), seed, rows, &self.prompts);
     }
 
     /// Returns the number of completed steps.
@@ -182,7 +235,7 @@ impl Training {
 
     /// Returns the total number of steps.
     pub fn steps(&self) -> usize {
-        self.stage.steps(&self.config)
+        self.config.steps as usize
     }
 
     /// Runs one step. Its loss is read later by [`Training::read_losses`].
@@ -239,10 +292,28 @@ impl Training {
         let embed = |step: &usize| self.sizes.unet.timestep_embedding(*step as f64);
         let timesteps: Vec<f32> = batch.timesteps.iter().flat_map(embed).collect();
         let timesteps = Tensor::from_vec(timesteps, (rows, self.sizes.unet.widths[0]), device)?;
-        let text = TextEncoder { size: self.sizes.text, weights: all.part(TEXT) };
+        let (text, base) = match &self.base {
+            None => (all.part(TEXT), all.part(UNET)),
+            Some([text, unet]) => (Part::root(text), Part::root(unet)),
+        };
+        let text = TextEncoder { size: self.sizes.text, weights: text };
         let context = text.forward(&batch.tokens(device)?, mask)?;
-        let unet = UNet { size: self.sizes.unet, weights: all.part(UNET) };
-        let error = (unet.forward(&noisy, &timesteps, &context)? - target)?.sqr()?;
+        let size = self.sizes.unet;
+        let predict = |weights: Part, residuals: &[Tensor]| {
+            UNet { size, weights }.forward(&noisy, &timesteps, &context, residuals)
+        };
+        let predicted = match (self.stage, &self.base) {
+            (Stage::Lora, Some([_, unet])) => {
+                predict(Part::root(&lora::merged(unet, &self.weights, 1.)?), &[])?
+            }
+            (Stage::ControlNet, _) => {
+                let network = ControlNet { size, weights: all };
+                let hint = network.hint(&batch.hints(device)?)?;
+                predict(base, &network.residuals(&noisy, &timesteps, &context, &hint)?)?
+            }
+            _ => predict(base, &[])?,
+        };
+        let error = (predicted - target)?.sqr()?;
         // The error of v-prediction: the same errors of the image weigh the same at all timesteps. Where the noise hides
         // the image, the noise alone says little about it, and size and position would not be learnt.
         let weight = factor(&|[kept, _]| kept.powi(-2).min(LARGEST_WEIGHT))?;
@@ -262,7 +333,7 @@ impl Training {
     /// # Errors
     /// If the device fails.
     pub fn latents(&self) -> Result<Latents> {
-        let batch = |step: usize| Batch::generate(u64::MAX >> 32, step, 64, &self.prompts);
+        let batch = |step: usize| Batch::generate(Subject::Plain, u64::MAX >> 32, step, 64, &self.prompts);
         let batches = (0..8).map(batch).collect::<Result<Vec<_>>>()?;
         Latents::measure(self.sizes.autoencoder, self.averages()?, &batches, self.adam.device())
     }
@@ -273,7 +344,7 @@ impl Training {
     /// If the file cannot be written, or a loss is not finite.
     pub fn save(&mut self, file: &Path) -> Result<()> {
         self.read_losses()?;
-        training::save(&self.adam, &self.losses, &self.stage.values(&self.config), file)
+        training::save(&self.adam, &self.losses, &self.config.values(), file)
     }
 
     /// Resumes from a checkpoint.
@@ -281,7 +352,7 @@ impl Training {
     /// # Errors
     /// If the file cannot be read, or has another configuration or other sizes.
     pub fn resume(mut self, file: &Path) -> Result<Self> {
-        let values = self.stage.values(&self.config);
+        let values = self.config.values();
         self.losses = training::resume(&mut self.adam, "seed, steps, batch, rate", &values, file)?;
         self.start_batches();
         Ok(self)

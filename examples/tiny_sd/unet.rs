@@ -1,5 +1,5 @@
 //! UNet2DConditionModel: predicts the noise in latents, given their timesteps and the encoded prompts.
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use candle_transformers::models::stable_diffusion::unet_2d::{
     BlockConfig, UNet2DConditionModel, UNet2DConditionModelConfig,
@@ -70,41 +70,33 @@ pub struct UNet<'a> {
 
 impl UNet<'_> {
     /// Predicts the noise in `latents` (batch, 4, h, w). `timesteps` (batch, first width) is their
-    /// [`Size::timestep_embedding`], `context` (batch, tokens, width) the encoded prompts.
+    /// [`Size::timestep_embedding`], `context` (batch, tokens, width) the encoded prompts. `residuals` are those of a
+    /// ControlNet, or empty.
     ///
     /// # Errors
-    /// If a weight is missing, `h` or `w` is odd, or the device fails.
-    pub fn forward(&self, latents: &Tensor, timesteps: &Tensor, context: &Tensor) -> Result<Tensor> {
+    /// If a weight is missing, `h` or `w` is odd, the number of residuals is wrong, or the device fails.
+    pub fn forward(
+        &self,
+        latents: &Tensor,
+        timesteps: &Tensor,
+        context: &Tensor,
+        residuals: &[Tensor],
+    ) -> Result<Tensor> {
         let all = &self.weights;
-        let embedding = all.part("time_embedding");
-        let time = composite::silu(&embedding.part("linear_1").linear(timesteps)?)?;
-        // All blocks apply this SiLU first.
-        let time = composite::silu(&embedding.part("linear_2").linear(&time)?)?;
-        let layer = |block: &Part, layer: usize, x: &Tensor| -> Result<Tensor> {
-            let x = self.residual(&block.part(&format!("resnets.{layer}")), x, &time)?;
-            self.transformer(&block.part(&format!("attentions.{layer}")), &x, context)
-        };
-
-        let mut x = all.part("conv_in").conv(latents, 1, 1)?;
-        let mut skips = vec![x.clone()];
-        for block in 0..self.size.widths.len() {
-            let block = all.part(&format!("down_blocks.{block}"));
-            for at in 0..Size::LAYERS {
-                x = layer(&block, at, &x)?;
-                skips.push(x.clone());
-            }
-            if block.has("downsamplers.0.conv.weight") {
-                x = block.part("downsamplers.0.conv").conv(&x, 1, 2)?;
-                skips.push(x.clone());
-            }
+        let time = self.time(timesteps)?;
+        let mut features = self.encode(latents, None, &time, context)?;
+        if !residuals.is_empty() {
+            let (own, given) = (features.len(), residuals.len());
+            ensure!(own == given, "{given} residuals for a UNet with {own} features");
+            let sums = features.iter().zip(residuals).map(|(own, given)| own + given);
+            features = sums.collect::<candle_core::Result<_>>()?;
         }
-        let middle = all.part("mid_block");
-        x = self.residual(&middle.part("resnets.1"), &layer(&middle, 0, &x)?, &time)?;
+        let mut x = features.pop().context("a UNet without blocks")?;
         for block in 0..self.size.widths.len() {
             let block = all.part(&format!("up_blocks.{block}"));
             for at in 0..=Size::LAYERS {
-                let skip = skips.pop().context("more up blocks than skip connections")?;
-                x = layer(&block, at, &Tensor::cat(&[&x, &skip], 1)?)?;
+                let skip = features.pop().context("more up blocks than skip connections")?;
+                x = self.layer(&block, at, &Tensor::cat(&[&x, &skip], 1)?, &time, context)?;
             }
             if block.has("upsamplers.0.conv.weight") {
                 x = block.part("upsamplers.0.conv").conv(&composite::upsample(&x)?, 1, 1)?;
@@ -112,6 +104,62 @@ impl UNet<'_> {
         }
         let normed = all.part("conv_norm_out").group_norm(&x, self.size.groups, EPSILON, true)?;
         all.part("conv_out").conv(&normed, 1, 1)
+    }
+
+    /// Returns the embedding that residual blocks take, from the [`Size::timestep_embedding`].
+    ///
+    /// # Errors
+    /// If a weight is missing, or the device fails.
+    pub fn time(&self, timesteps: &Tensor) -> Result<Tensor> {
+        let embedding = self.weights.part("time_embedding");
+        let time = composite::silu(&embedding.part("linear_1").linear(timesteps)?)?;
+        // All blocks apply this SiLU first.
+        Ok(composite::silu(&embedding.part("linear_2").linear(&time)?)?)
+    }
+
+    /// Returns the outputs of all layers before the middle block, which skip connections pass to the up blocks, followed
+    /// by the output of the middle block. `hint` (batch, first width, h, w) is added to the first convolution's output.
+    ///
+    /// # Errors
+    /// If a weight is missing, `h` or `w` is odd, or the device fails.
+    pub fn encode(
+        &self,
+        latents: &Tensor,
+        hint: Option<&Tensor>,
+        time: &Tensor,
+        context: &Tensor,
+    ) -> Result<Vec<Tensor>> {
+        let all = &self.weights;
+        let mut x = all.part("conv_in").conv(latents, 1, 1)?;
+        if let Some(hint) = hint {
+            x = (x + hint)?;
+        }
+        let mut features = vec![x.clone()];
+        for block in 0..self.size.widths.len() {
+            let block = all.part(&format!("down_blocks.{block}"));
+            for at in 0..Size::LAYERS {
+                x = self.layer(&block, at, &x, time, context)?;
+                features.push(x.clone());
+            }
+            if block.has("downsamplers.0.conv.weight") {
+                x = block.part("downsamplers.0.conv").conv(&x, 1, 2)?;
+                features.push(x.clone());
+            }
+        }
+        let middle = all.part("mid_block");
+        x = self.layer(&middle, 0, &x, time, context)?;
+        if middle.has("resnets.1.conv1.weight") {
+            x = self.residual(&middle.part("resnets.1"), &x, time)?;
+        }
+        features.push(x);
+        Ok(features)
+    }
+
+    /// Applies a residual block and its transformer, if it has one.
+    fn layer(&self, block: &Part, at: usize, x: &Tensor, time: &Tensor, context: &Tensor) -> Result<Tensor> {
+        let x = self.residual(&block.part(&format!("resnets.{at}")), x, time)?;
+        let transformer = block.part(&format!("attentions.{at}"));
+        if transformer.has("norm.weight") { self.transformer(&transformer, &x, context) } else { Ok(x) }
     }
 
     fn residual(&self, part: &Part, x: &Tensor, time: &Tensor) -> Result<Tensor> {

@@ -1,5 +1,6 @@
 //! Weights by name, their initialization, and layers that use them.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
@@ -17,7 +18,10 @@ const NAMES: [(&str, &str); 4] =
     [(".query.", ".to_q."), (".key.", ".to_k."), (".value.", ".to_v."), (".proj_attn.", ".to_out.0.")];
 
 /// Layers initialized to zero, so that residual branches start as identities and the predicted noise as zero.
-const ZEROS: [&str; 4] = ["conv2.weight", "proj_out.weight", "mlp.fc2.weight", "unet.conv_out.weight"];
+const ZEROS: [&str; 5] =
+    ["conv2.weight", "proj_out.weight", "mlp.fc2.weight", "unet.conv_out.weight", ".lora_up.weight"];
+/// Starts of the names of a ControlNet's layers initialized to zero, so that it has no effect at first.
+const CONTROL_ZEROS: [&str; 2] = ["controlnet_down_blocks.", "controlnet_mid_block."];
 
 /// Returns the shapes of the weights that a module of candle-transformers loads.
 ///
@@ -42,12 +46,38 @@ pub fn random(shapes: &Shapes, rng: &mut impl Rng, device: &Device) -> Result<We
         let most = if name.contains("embeddings.") { 0.1 } else { (inputs as f32).powf(-0.5) };
         let values = match dims.len() {
             1 => vec![f32::from(u8::from(name.ends_with("weight"))); count],
-            _ if ZEROS.iter().any(|end| name.ends_with(end)) => vec![0.; count],
+            _ if ZEROS.iter().any(|end| name.ends_with(end))
+                || CONTROL_ZEROS.iter().any(|start| name.starts_with(start)) =>
+            {
+                vec![0.; count]
+            }
             _ => (0..count).map(|_| rng.random_range(-most..most)).collect(),
         };
         Ok((name.clone(), Tensor::from_vec(values, dims.as_slice(), device)?))
     };
     shapes.iter().map(weight).collect()
+}
+
+/// Writes weights to a file as f16.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(file: &Path, weights: &Weights) -> Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let halves = weights.iter().map(|(name, weight)| Ok((name.clone(), weight.to_dtype(DType::F16)?)));
+    candle_core::safetensors::save(&halves.collect::<Result<HashMap<_, _>>>()?, file)
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Reads the weights of a file as f32.
+///
+/// # Errors
+/// If the file is missing or damaged.
+pub fn read(file: &Path, device: &Device) -> Result<Weights> {
+    let weights = candle_core::safetensors::load(file, device);
+    let weights = weights.with_context(|| format!("cannot read {}", file.display()))?;
+    weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F32)?))).collect()
 }
 
 /// Part of a network: the weights whose names share a prefix.

@@ -9,20 +9,22 @@ import sys
 import threading
 
 import webuiapi
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageDraw
 
 from checks import check, fetch, report
 
 BASE = sys.argv[1]
 SETTINGS = dict(prompt="a red circle on blue", steps=6, seed=3, cfg_scale=4, width=64, height=64)
 
+CORNERS = [(3, 3), (60, 3), (3, 60), (60, 60)]
+
 api = webuiapi.WebUIApi(baseurl=f"{BASE}/sdapi/v1", sampler="DDIM")
 check("models", len(api.util_get_model_names()) == 1, api.util_get_model_names())
 check("current model", api.util_get_current_model() in api.util_get_model_names())
 check("samplers", "Euler a" in api.util_get_sampler_names(), api.util_get_sampler_names())
 check("schedulers", "karras" in api.util_get_scheduler_names())
-check("no LoRA files", api.get_loras() == [], api.get_loras())
-check("no ControlNets", api.controlnet_model_list() == [], api.controlnet_model_list())
+check("LoRA files", [lora["name"] for lora in api.get_loras()] == ["corners"], api.get_loras())
+check("ControlNets", api.controlnet_model_list() == ["silhouette"], api.controlnet_model_list())
 check("only the module none", api.controlnet_module_list() == ["none"], api.controlnet_module_list())
 api.util_set_model(api.util_get_model_names()[0])
 
@@ -38,6 +40,19 @@ check("PNG info", info.info == made.info["infotexts"][0], info.info)
 check("parsed info", info.parameters["Seed"] == "3", info.parameters)
 two = api.txt2img(**SETTINGS | dict(n_iter=2, sampler_name="DPM++ 2M Karras", negative_prompt="(green:1.2)"))
 check("two images", len(two.images) == 2 and two.images[0].tobytes() != two.images[1].tobytes())
+
+near = lambda pixel, colour: all(abs(a - b) < 60 for a, b in zip(pixel, colour))
+RED, BLUE = (215, 40, 40), (45, 80, 215)
+plain = made.image.convert("RGB")
+check("blue corners", all(near(plain.getpixel(at), BLUE) for at in CORNERS), [plain.getpixel(at) for at in CORNERS])
+framed = api.txt2img(**SETTINGS | dict(prompt=SETTINGS["prompt"] + "<lora:corners:1>")).image.convert("RGB")
+check("LoRA", all(near(framed.getpixel(at), RED) for at in CORNERS), [framed.getpixel(at) for at in CORNERS])
+hint = Image.new("RGB", (64, 64))
+ImageDraw.Draw(hint).ellipse((8, 34, 28, 54), fill="white")
+unit = webuiapi.ControlNetUnit(image=hint, model="silhouette", module="none")
+placed = api.txt2img(**SETTINGS | dict(controlnet_units=[unit])).image.convert("RGB")
+seen = [placed.getpixel(at) for at in [(18, 44), (46, 20)]]
+check("ControlNet", near(seen[0], RED) and near(seen[1], BLUE), seen)
 
 changed = api.img2img(images=[made.image], denoising_strength=0.4, **SETTINGS | dict(prompt="a green circle on blue"))
 check("image to image", changed.image.size == (64, 64))

@@ -37,6 +37,8 @@ fields! {
         scheduler: String,
         /// If true, Karras noise levels are used, except by ddim, pndm and lcm.
         karras: bool,
+        /// If true, exponential noise levels are used, except by ddim, pndm and lcm.
+        exponential: bool,
         /// Strength of the change of an input image, above 0 and at most 1.
         strength: f64,
         /// Number of the layer of the text encoder whose output is used, from the last one: 1 by default.
@@ -144,6 +146,9 @@ impl Parameters {
                 }
             },
         };
+        if self.karras == Some(true) && self.exponential == Some(true) {
+            return invalid("exponential", "excludes `karras`: set one of them to false".to_owned());
+        }
         for (name, given) in [("mask", mask.is_some()), ("strength", self.strength.is_some())] {
             if given && image.is_none() {
                 return invalid(name, "requires an `image`".to_owned());
@@ -164,6 +169,7 @@ impl Parameters {
             seeds: (0..n as u64).map(|i| seed.wrapping_add(i)).collect(),
             method,
             karras: self.karras,
+            exponential: self.exponential,
             clip_skip,
             loras,
             ..defaults.clone()

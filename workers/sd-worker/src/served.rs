@@ -198,6 +198,7 @@ impl ServedModel {
                 "guidance": defaults.guidance,
                 "scheduler": scheduler.method.name(),
                 "karras": scheduler.karras,
+                "exponential": scheduler.exponential,
             },
         })
     }

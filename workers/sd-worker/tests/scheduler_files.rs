@@ -51,6 +51,8 @@ fn published_files_are_parsed() -> Outcome {
     let expected =
         SchedulerConfig { karras: true, method: Method::DpmSolver2M, prediction, ..Default::default() };
     assert_eq!(dpm, expected);
+    let exponential = file("EulerDiscreteScheduler", r#", "use_exponential_sigmas": true"#);
+    assert!(SchedulerConfig::from_json(&exponential, "")?.exponential);
     let silent = SchedulerConfig::from_json(
         r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#,
         "",
@@ -142,6 +144,7 @@ fn unsupported_settings_are_named_in_the_error() {
         (r#"{"_class_name": "TCDScheduler"}"#, "TCDScheduler"),
         (r#"{"_class_name": "FlowMatchEulerDiscreteScheduler"}"#, "FlowMatch"),
         (r#"{"clip_sample": true}"#, "clip_sample"),
+        (r#"{"use_karras_sigmas": true, "use_exponential_sigmas": true}"#, "both true"),
         (r#"{"use_flow_sigmas": true}"#, "use_flow_sigmas"),
         (r#"{"prediction_type": "flow"}"#, "flow"),
         (r#"{"beta_schedule": "exp"}"#, "exp"),

@@ -160,6 +160,52 @@ fn karras_noise_levels_match_the_paper() -> Outcome {
     Ok(())
 }
 
+/// Returns the ratios of noise to signal and the timesteps of exponential noise levels.
+fn exponential(
+    method: Method,
+    spacing: Spacing,
+    steps: usize,
+) -> Result<(Vec<f64>, Vec<f64>), Box<dyn std::error::Error>> {
+    let config = SchedulerConfig { exponential: true, spacing: Some(spacing), ..Default::default() };
+    let scheduler = Scheduler::new(&config, method, steps, 0)?;
+    let ratios = (0..=scheduler.steps()).map(|step| scheduler.level(step).ratio()).collect();
+    Ok((ratios, (0..scheduler.steps()).filter_map(|step| scheduler.timestep(step)).collect()))
+}
+
+#[test]
+fn exponential_noise_levels_match_diffusers() -> Outcome {
+    let full = [14.614647, 3.088988, 0.652896, 0.137998, 0.029168, 0.0];
+    let cases: [(Method, Spacing, &[f64], &[f64]); 4] = [
+        // diffusers has 998 as the first timestep of multistep schedulers, because it truncates 998.9999.
+        (Method::DpmSolver2M, Spacing::Leading, &full, &[999.0, 680.0, 233.0, 20.0, 0.0]),
+        (
+            Method::UniPc,
+            Spacing::Linspace,
+            &[14.614647, 1.840032, 0.231666, 0.029168, 0.0],
+            &[999.0, 538.0, 52.0, 0.0],
+        ),
+        (Method::Euler, Spacing::Linspace, &full, &[999.0, 680.666992, 233.209732, 20.001972, 0.0]),
+        (Method::Euler, Spacing::Leading, &[0.041314, 0.0], &[1.0]),
+    ];
+    for (method, spacing, expected, expected_timesteps) in cases {
+        let (ratios, timesteps) = exponential(method, spacing, expected_timesteps.len())?;
+        assert_eq!((ratios.len(), timesteps.len()), (expected.len(), expected_timesteps.len()));
+        for (ratio, expected) in ratios.iter().zip(expected) {
+            close(*ratio, *expected, 1e-5, method.name());
+        }
+        for (timestep, expected) in timesteps.iter().zip(expected_timesteps) {
+            close(*timestep, *expected, 1e-4, method.name());
+        }
+    }
+    // Methods with trained levels ignore the setting.
+    for method in [Method::Ddim, Method::Pndm, Method::Lcm] {
+        let plain = Scheduler::new(&SchedulerConfig::default(), method, 5, 0)?;
+        let (ratios, _) = exponential(method, Spacing::Leading, 5)?;
+        assert!(ratios.iter().enumerate().all(|(step, ratio)| plain.level(step).ratio() == *ratio));
+    }
+    Ok(())
+}
+
 /// Textbook formula of a method: from x at level i to x at level i + 1, given all predictions of x0 so far.
 type Reference = fn(levels: &[Level], i: usize, x: f64, x0s: &[f64]) -> f64;
 

@@ -17,7 +17,10 @@ const PAGE: &str = "workers/clients/image_page.py";
 /// Sends the worker image requests of every kind. Returns the number of requests that were answered correctly.
 pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<u64> {
     let worker = Worker::start(program, gpu, &|command| {
-        command.arg("--model-path").arg(root().join(MODEL));
+        let model = root().join(MODEL);
+        command.arg("--lora-dir").arg(model.join("loras"));
+        command.arg("--controlnet-dir").arg(model.join("controlnets"));
+        command.arg("--model-path").arg(model);
     })?;
     let requests = clients::run_client(REQUESTS, "openai_images", &worker.url(""))?
         + clients::run_client(A1111_REQUESTS, "a1111_images", &worker.url(""))?;

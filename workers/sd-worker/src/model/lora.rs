@@ -1,4 +1,5 @@
-//! LoRA files: low-rank changes of weights, with the names of kohya, diffusers or PEFT.
+//! LoRA files: low-rank changes of weights, with the names of kohya, diffusers or PEFT, and LoHa files, whose changes are
+//! elementwise products of two low-rank matrices.
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -17,7 +18,7 @@ const NETWORKS: [(&[&str], usize); 3] = [
 pub(super) const UNET: usize = 0;
 
 /// Ends of names, with the parts that they hold.
-const ENDS: [(&str, Part); 15] = [
+const ENDS: [(&str, Part); 19] = [
     (".lora_down.weight", Part::Down),
     (".lora_up.weight", Part::Up),
     (".lora_A.weight", Part::Down),
@@ -32,12 +33,16 @@ const ENDS: [(&str, Part); 15] = [
     (".lora_linear_layer.up.weight", Part::Up),
     ("_lora.down.weight", Part::Down),
     ("_lora.up.weight", Part::Up),
+    (".hada_w1_a", Part::Hadamard(0)),
+    (".hada_w1_b", Part::Hadamard(1)),
+    (".hada_w2_a", Part::Hadamard(2)),
+    (".hada_w2_b", Part::Hadamard(3)),
     (".alpha", Part::Alpha),
 ];
 
 /// Kinds of adapters that are not supported, with parts of names that only they have.
 const OTHERS: [(&str, &[&str]); 8] = [
-    ("LoHa", &[".hada_"]),
+    ("LoHa with a Tucker decomposition", &[".hada_t"]),
     ("LoKr", &[".lokr_"]),
     ("DoRA", &[".dora_scale", ".lora_magnitude_vector"]),
     ("LoCon with a Tucker decomposition", &[".lora_mid."]),
@@ -51,6 +56,8 @@ const OTHERS: [(&str, &[&str]); 8] = [
 enum Part {
     Down,
     Up,
+    /// Tensor of a LoHa: up and down of the first matrix, then of the second.
+    Hadamard(usize),
     Alpha,
 }
 
@@ -59,6 +66,7 @@ enum Part {
 struct Change {
     down: Option<String>,
     up: Option<String>,
+    hadamard: [Option<String>; 4],
     alpha: Option<String>,
 }
 
@@ -71,11 +79,11 @@ pub(super) struct Lora {
     peft_alphas: HashMap<usize, f64>,
 }
 
-/// Low-rank change of a weight: the product of `up` and `down`, in f32 on the CPU, times `scale`.
+/// Change of a weight: the elementwise product of low-rank matrices, times `scale`.
 pub(super) struct Product {
-    pub up: Tensor,
-    pub down: Tensor,
-    pub scale: f64,
+    /// Factors (rows, rank) and (rank, columns) of each matrix, in f32 on the CPU.
+    factors: Vec<[Tensor; 2]>,
+    scale: f64,
 }
 
 impl Lora {
@@ -107,6 +115,7 @@ impl Lora {
             let slot = match part {
                 Part::Down => &mut change.down,
                 Part::Up => &mut change.up,
+                Part::Hadamard(at) => &mut change.hadamard[at],
                 Part::Alpha => &mut change.alpha,
             };
             *slot = Some(name.to_owned());
@@ -129,36 +138,51 @@ impl Lora {
     /// A tensor is missing, or shapes do not match.
     pub fn product(&self, network: usize, layer: &str, shape: &[usize]) -> Result<Product> {
         let path = self.weights.path().display();
-        let change = self.changes.get(&(network, layer.to_owned()));
-        let Some(Change { down: Some(down), up: Some(up), alpha }) = change else {
-            return Err(Error::request(format!(
-                "LoRA {path}: {layer} has only one of the tensors down and up"
-            )));
+        let incomplete =
+            || Error::request(format!("LoRA {path}: {layer} lacks a tensor of its low-rank matrices"));
+        let change = self.changes.get(&(network, layer.to_owned())).ok_or_else(incomplete)?;
+        let pairs = match (&change.up, &change.down, &change.hadamard) {
+            (Some(up), Some(down), [None, None, None, None]) => vec![[up, down]],
+            (None, None, [Some(up), Some(down), Some(other_up), Some(other_down)]) => {
+                vec![[up, down], [other_up, other_down]]
+            }
+            _ => return Err(incomplete()),
         };
         let load = |name: &str| self.weights.load(name, None)?.to_dtype(DType::F32);
-        let (down, up) = (load(down)?, load(up)?);
-        let trimmed = |dims: &[usize]| {
-            let rest = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
-            dims[..rest].to_vec()
-        };
-        let (rank, rows) = (down.dim(0)?, up.dim(0)?);
-        let matches = up.elem_count() == rows * rank
-            && shape.first() == Some(&rows)
-            && trimmed(&shape[1..]) == trimmed(&down.dims()[1..]);
-        if !matches || rank == 0 {
-            return Err(Error::request(format!(
-                "LoRA {path} is for another network: {layer} has shapes {:?} and {:?}, but the weight has {shape:?}",
-                up.dims(),
-                down.dims()
-            )));
+        let mut rank = 0;
+        let mut factors = Vec::new();
+        for [up, down] in pairs {
+            let (up, down) = (load(up)?, load(down)?);
+            let rows = up.dims().first().copied().unwrap_or(0);
+            let own = down.dims().first().copied().unwrap_or(0);
+            if own == 0 || up.elem_count() != rows * own || !fits(shape, rows, down.dims()) {
+                return Err(Error::request(format!(
+                    "LoRA {path} is for another network: {layer} has shapes {:?} and {:?}, but the weight has {shape:?}",
+                    up.dims(),
+                    down.dims()
+                )));
+            }
+            rank = own;
+            factors.push([up.reshape((rows, own))?, down.flatten_from(1)?]);
         }
-        let alpha = match alpha {
+        let alpha = match &change.alpha {
             Some(name) => f64::from(load(name)?.flatten_all()?.get(0)?.to_scalar::<f32>()?),
             None => self.peft_alphas.get(&network).copied().unwrap_or(rank as f64),
         };
-        let (up, down) = (up.reshape((rows, rank))?, down.flatten_from(1)?);
-        Ok(Product { up, down, scale: alpha / rank as f64 })
+        Ok(Product { factors, scale: alpha / rank as f64 })
     }
+}
+
+/// Returns true if a product with `rows` rows and the columns of `down` has as many elements as a weight. The `down` of a
+/// LoHa of a convolution has a single axis of columns.
+fn fits(shape: &[usize], rows: usize, down: &[usize]) -> bool {
+    let [own_rows, columns @ ..] = shape else { return false };
+    let trimmed = |dims: &[usize]| {
+        let rest = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);
+        dims[..rest].to_vec()
+    };
+    let down = &down[1..];
+    *own_rows == rows && (trimmed(columns) == trimmed(down) || *down == [columns.iter().product::<usize>()])
 }
 
 /// Parses PEFT's configuration, which diffusers stores as metadata.
@@ -184,8 +208,15 @@ fn peft_alphas(weights: &Weights) -> std::result::Result<HashMap<usize, f64>, St
     Ok(alphas)
 }
 
-/// Returns `tensor` times `factor` as f32 on `device`.
+/// Returns the change times `factor`, as a matrix in f32 on `device`.
 pub(super) fn delta(product: &Product, factor: f64, device: &Device) -> candle_core::Result<Tensor> {
-    let up = (product.up.to_device(device)? * (product.scale * factor))?;
-    up.matmul(&product.down.to_device(device)?)
+    let mut total: Option<Tensor> = None;
+    for [up, down] in &product.factors {
+        let (up, down) = (up.to_device(device)?, down.to_device(device)?);
+        total = Some(match total {
+            None => (up * (product.scale * factor))?.matmul(&down)?,
+            Some(total) => (total * up.matmul(&down)?)?,
+        });
+    }
+    total.ok_or_else(|| candle_core::Error::Msg("a change without factors".to_owned()))
 }

@@ -14,7 +14,7 @@ const NUMERIC_FIELDS: [&str; 8] =
     ["clip_skip", "guidance", "n", "output_compression", "partial_images", "seed", "steps", "strength"];
 
 /// Fields whose text is parsed as true or false.
-const BOOLEAN_FIELDS: [&str; 1] = ["karras"];
+const BOOLEAN_FIELDS: [&str; 2] = ["karras", "exponential"];
 
 /// Contents of a form.
 #[derive(Debug, Default)]

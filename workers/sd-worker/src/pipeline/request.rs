@@ -63,6 +63,8 @@ pub struct Request {
     pub method: Option<Method>,
     /// Use of Karras noise levels; `None` selects the setting of the model.
     pub karras: Option<bool>,
+    /// Use of exponential noise levels; `None` selects the setting of the model. Excludes `karras`.
+    pub exponential: Option<bool>,
     /// Input image; `None` starts from noise.
     pub start: Option<Start>,
     /// Number of the layer of the text encoder, from the last one, whose output is used: 1 for the last one. XL and
@@ -91,6 +93,7 @@ impl Request {
             seeds: vec![0],
             method: None,
             karras: None,
+            exponential: None,
             start: None,
             clip_skip: 1,
             loras: Vec::new(),
@@ -173,9 +176,16 @@ impl Request {
     /// # Errors
     /// Returns the errors of [`Scheduler::new`].
     pub fn scheduler(&self, config: &SchedulerConfig) -> Result<Scheduler> {
-        let karras = self.karras.unwrap_or(config.karras);
-        let config = SchedulerConfig { karras, ..config.clone() };
+        let (karras, exponential) = self.noise_levels(config);
+        let config = SchedulerConfig { karras, exponential, ..config.clone() };
         Scheduler::new(&config, self.method.unwrap_or(config.method), self.steps, self.skipped())
+    }
+
+    /// Returns true if Karras noise levels are used, and true if exponential ones are used; `config` provides the
+    /// defaults.
+    pub fn noise_levels(&self, config: &SchedulerConfig) -> (bool, bool) {
+        let karras = self.karras.unwrap_or(config.karras && self.exponential != Some(true));
+        (karras, self.exponential.unwrap_or(config.exponential && !karras))
     }
 
     /// Returns the number of steps that are skipped because of an input image.

@@ -89,6 +89,9 @@ pub struct SchedulerConfig {
     /// If true, all methods except DDIM, PNDM and LCM use the noise levels of Karras et al. (2022).
     #[serde(rename = "use_karras_sigmas")]
     pub karras: bool,
+    /// If true, the same methods use noise levels with a constant ratio from one to the next. Excludes `karras`.
+    #[serde(rename = "use_exponential_sigmas")]
+    pub exponential: bool,
     /// If true, β is rescaled to a zero SNR at the last timestep.
     pub rescale_betas_zero_snr: bool,
     /// Noise level after the last step.
@@ -121,6 +124,7 @@ impl Default for SchedulerConfig {
             steps_offset: 1,
             set_alpha_to_one: Some(false),
             karras: false,
+            exponential: false,
             rescale_betas_zero_snr: false,
             final_sigmas_type: FinalSigma::Zero,
             solver_order: 2,
@@ -133,15 +137,8 @@ impl Default for SchedulerConfig {
 }
 
 /// Keys of features that are not supported.
-const UNSUPPORTED: [&str; 7] = [
-    "clip_sample",
-    "thresholding",
-    "use_beta_sigmas",
-    "use_exponential_sigmas",
-    "use_flow_sigmas",
-    "use_lu_lambdas",
-    "variance_type",
-];
+const UNSUPPORTED: [&str; 6] =
+    ["clip_sample", "thresholding", "use_beta_sigmas", "use_flow_sigmas", "use_lu_lambdas", "variance_type"];
 
 /// Scheduler class, key, and supported values. Some values belong to other classes; diffusers replaces them
 /// by defaults of the class.
@@ -208,6 +205,10 @@ impl SchedulerConfig {
         let is_sde = keys.get("algorithm_type").and_then(Value::as_str) == Some("sde-dpmsolver++");
         let bh1 = keys.get("solver_type").and_then(Value::as_str) == Some("bh1");
         let mut config: Self = serde_json::from_value(Value::Object(keys)).map_err(bad)?;
+        if config.karras && config.exponential {
+            let why = "use_karras_sigmas and use_exponential_sigmas are both true; set one to false";
+            return Err(Error::model(format!("scheduler_config.json: {why}")));
+        }
         config.uni_pc = if bh1 { UniPcKind::Bh1 } else { UniPcKind::Bh2 };
         config.method = match Method::of_class(&class) {
             Method::DpmSolver2M if is_sde => Method::DpmSolver2MSde,

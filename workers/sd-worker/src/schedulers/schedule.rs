@@ -115,15 +115,21 @@ pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Re
         return Ok(Grid { timesteps, levels, ratios });
     }
     let mut visited: Vec<f64> = timesteps.iter().map(|t| interpolate(&ratios, *t)).collect();
-    if config.karras {
+    if config.karras || config.exponential {
         let (high, low) = match method.is_multistep() {
             true => (ratios[ratios.len() - 1], ratios[0]),
             false => (visited[0], visited[steps - 1]),
         };
-        visited = karras(high, low, steps);
+        visited = if config.karras { karras(high, low, steps) } else { exponential(high, low, steps) };
         timesteps = visited.iter().map(|ratio| timestep_of(*ratio, &ratios)).collect();
-        if method.rounds_karras_timesteps() && config.beta_schedule != BetaSchedule::SquaredcosCapV2 {
+        if config.karras
+            && method.rounds_karras_timesteps()
+            && config.beta_schedule != BetaSchedule::SquaredcosCapV2
+        {
             timesteps.iter_mut().for_each(|t| *t = t.round_ties_even());
+        } else if config.exponential && method.is_multistep() {
+            // diffusers truncates the timesteps of its multistep schedulers.
+            timesteps.iter_mut().for_each(|t| *t = t.floor());
         }
     }
     visited.push(match config.final_sigmas_type {
@@ -184,6 +190,10 @@ fn interpolate(values: &[f64], position: f64) -> f64 {
 fn karras(high: f64, low: f64, steps: usize) -> Vec<f64> {
     let (high, low) = (high.powf(1.0 / KARRAS_RHO), low.powf(1.0 / KARRAS_RHO));
     linspace(0.0, 1.0, steps).iter().map(|part| (high + part * (low - high)).powf(KARRAS_RHO)).collect()
+}
+
+fn exponential(high: f64, low: f64, steps: usize) -> Vec<f64> {
+    linspace(0.0, 1.0, steps).iter().map(|part| high * (low / high).powf(*part)).collect()
 }
 
 /// Returns the fractional timestep with the given noise ratio, by interpolation of the logarithms.

@@ -128,9 +128,12 @@ async fn generate(
     let (prompt, negative) = (payload.prompt.unwrap_or_default(), request.negative.clone());
     let (width, height, seeds) = (request.width, request.height, request.seeds.clone());
     let method = request.method.unwrap_or(served.info.scheduler.method);
-    let sampler_name = sampler.map_or_else(|| sampler_name(method), |(name, ..)| name);
-    let schedule =
-        if request.karras.unwrap_or(served.info.scheduler.karras) { "Karras" } else { "Automatic" };
+    let sampler_name = sampler.map_or_else(|| sampler_name(method), |sampler| sampler.name);
+    let schedule = match request.noise_levels(&served.info.scheduler) {
+        (true, _) => "Karras",
+        (_, true) => "Exponential",
+        _ => "Automatic",
+    };
     let mut about = vec![
         ("Steps", request.steps.to_string()),
         ("Sampler", sampler_name.to_owned()),
@@ -274,7 +277,8 @@ async fn schedulers() -> Json<Value> {
     Json(json!([
         scheduler("automatic", "Automatic"),
         scheduler("normal", "Normal"),
-        scheduler("karras", "Karras")
+        scheduler("karras", "Karras"),
+        scheduler("exponential", "Exponential")
     ]))
 }
 

@@ -29,11 +29,15 @@ pub const SAMPLERS: [(&str, Method); 13] = [
     ("UniPC", Method::UniPc),
     ("LCM", Method::Lcm),
 ];
-/// Samplers for which A1111 selects Karras noise levels, or exponential ones, which are replaced by them.
-const AUTOMATICALLY_KARRAS: [Method; 5] =
-    [Method::DpmSolver2M, Method::DpmSolverSde, Method::DpmSolver2MSde, Method::Dpm2, Method::Dpm2Ancestral];
+/// Samplers for which A1111 selects Karras noise levels.
+const AUTOMATICALLY_KARRAS: [Method; 4] =
+    [Method::DpmSolver2M, Method::DpmSolverSde, Method::Dpm2, Method::Dpm2Ancestral];
+/// Sampler for which A1111 selects exponential noise levels.
+const AUTOMATICALLY_EXPONENTIAL: Method = Method::DpmSolver2MSde;
 /// End of the names of samplers with Karras noise levels, in older versions of A1111.
 const KARRAS: &str = " karras";
+/// End of the names of samplers with exponential noise levels, in older versions of A1111.
+const EXPONENTIAL: &str = " exponential";
 
 const ANY: &[&str] = &["*"];
 const OFF: &[&str] = &["false"];
@@ -116,7 +120,7 @@ fields! {
         sampler_name: String,
         /// Older name of `sampler_name`.
         sampler_index: String,
-        /// Noise levels: automatic or karras.
+        /// Noise levels: automatic, normal, karras or exponential.
         scheduler: String,
         /// Strength of the change of an input image.
         denoising_strength: f64,
@@ -144,29 +148,44 @@ pub struct Settings {
     pub clip_skip: Option<usize>,
 }
 
+/// Sampling method and noise levels of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampler {
+    /// Name in A1111.
+    pub name: &'static str,
+    method: Method,
+    karras: bool,
+    exponential: bool,
+}
+
 impl Payload {
-    /// Returns the sampler's name in A1111, and true for Karras noise levels.
+    /// Returns the sampling method and the noise levels, or `None` if the request has no sampler.
     ///
     /// # Errors
     /// 400 if the sampler or the noise levels are unknown.
-    pub fn sampler(&self) -> Result<Option<(&'static str, Method, bool)>, ApiError> {
+    pub fn sampler(&self) -> Result<Option<Sampler>, ApiError> {
         let Some(name) = self.sampler_name.as_ref().or(self.sampler_index.as_ref()) else { return Ok(None) };
         let lower = name.trim().to_lowercase();
-        let (plain, mut karras) = match lower.strip_suffix(KARRAS) {
-            Some(plain) => (plain, true),
-            None => (lower.as_str(), false),
-        };
+        let (mut karras, mut exponential) = (lower.ends_with(KARRAS), lower.ends_with(EXPONENTIAL));
+        let plain = [KARRAS, EXPONENTIAL].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
         let Some((name, method)) = SAMPLERS.into_iter().find(|(own, _)| own.to_lowercase() == plain) else {
             let names = SAMPLERS.map(|(name, _)| name).join(", ");
             return Err(ApiError::field("sampler_name", format!("must be one of {names}")));
         };
         match self.scheduler.as_deref().map(str::to_lowercase).as_deref() {
-            None | Some("automatic" | "") => karras |= AUTOMATICALLY_KARRAS.contains(&method),
-            Some("karras") => karras = true,
+            None | Some("automatic" | "") if karras || exponential => {}
+            None | Some("automatic" | "") => {
+                karras = AUTOMATICALLY_KARRAS.contains(&method);
+                exponential = method == AUTOMATICALLY_EXPONENTIAL;
+            }
+            Some("karras") => (karras, exponential) = (true, false),
+            Some("exponential") => (karras, exponential) = (false, true),
             Some("normal" | "use same scheduler") => {}
-            Some(_) => return Err(ApiError::field("scheduler", "must be automatic, normal or karras")),
+            Some(_) => {
+                return Err(ApiError::field("scheduler", "must be automatic, normal, karras or exponential"));
+            }
         }
-        Ok(Some((name, method, karras)))
+        Ok(Some(Sampler { name, method, karras, exponential }))
     }
 
     /// Returns the parameters of the worker. `is_edit` is true for `img2img`, where units of ControlNet without an image
@@ -187,8 +206,9 @@ impl Payload {
             guidance: self.cfg_scale,
             seed: self.seed.and_then(|seed| u64::try_from(seed).ok()),
             n: Some(self.batch_size.unwrap_or(1).saturating_mul(self.n_iter.unwrap_or(1))),
-            scheduler: sampler.map(|(_, method, _)| method.name().to_owned()),
-            karras: sampler.map(|(_, _, karras)| karras),
+            scheduler: sampler.map(|sampler| sampler.method.name().to_owned()),
+            karras: sampler.map(|sampler| sampler.karras),
+            exponential: sampler.map(|sampler| sampler.exponential),
             strength: self.denoising_strength.filter(|_| is_edit),
             clip_skip: self.override_settings.as_ref().and_then(|own| own.clip_skip).or(settings.clip_skip),
             loras: None,

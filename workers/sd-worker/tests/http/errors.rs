@@ -52,6 +52,8 @@ async fn invalid_values_name_their_field() {
         (&both, json!({"scheduler": "magic"}), "invalid_value", "scheduler"),
         (&both, json!({"karras": "true"}), "invalid_value", "karras"),
         (&both, json!({"karras": 1}), "invalid_value", "karras"),
+        (&both, json!({"exponential": 1}), "invalid_value", "exponential"),
+        (&both, json!({"karras": true, "exponential": true}), "invalid_value", "exponential"),
         (&both, json!({"strength": 0.5}), "invalid_value", "strength"),
         (jobs, json!({"strength": 0, "image": image}), "invalid_value", "strength"),
         (jobs, json!({"strength": 1.1, "image": image}), "invalid_value", "strength"),

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,8 @@ pub struct Worker {
     pub served: Arc<ServedModel>,
     pub lifecycle: Lifecycle,
     pub gate: Gate<Behavior>,
-    _folder: TempDir,
+    /// Folder of the model, if it is temporary.
+    folder: Option<TempDir>,
 }
 
 impl Drop for Worker {
@@ -132,13 +134,20 @@ pub fn with(more: &[&str]) -> Worker {
 pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_model::write(folder.path(), kind).unwrap();
+    let mut worker = serve(folder.path(), more, callback);
+    worker.folder = Some(folder);
+    worker
+}
+
+/// Creates a worker for the model in a folder.
+pub fn serve(folder: &Path, more: &[&str], callback: Option<Callback>) -> Worker {
     let limit = DEFAULTS.iter().find(|(name, _)| *name == "body_limit").unwrap().1;
     let mut line = vec!["worker", "--model-path", "tiny", "--body-limit", limit];
     if !more.contains(&"--streams-per-client") {
         line.extend(["--streams-per-client", "0"]);
     }
     let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
-    let mut pipeline = tiny_model::load(folder.path(), LoadOptions::default()).unwrap();
+    let mut pipeline = tiny_model::load(folder, LoadOptions::default()).unwrap();
     pipeline.bounds = arguments.bounds();
     let info = ModelInfo::of(
         &pipeline,
@@ -164,7 +173,7 @@ pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worke
         preview_every: arguments.preview_every,
     };
     let router = routes::app(&api, metrics, worker).router(&arguments.server);
-    Worker { router, api, served, lifecycle, gate, _folder: folder }
+    Worker { router, api, served, lifecycle, gate, folder: None }
 }
 
 impl Answer {

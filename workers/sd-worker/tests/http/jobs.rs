@@ -81,16 +81,23 @@ async fn the_same_seed_generates_the_same_image() {
 }
 
 #[tokio::test]
-async fn karras_selects_other_noise_levels() {
+async fn noise_levels_are_selected() {
     let worker = worker();
     for scheduler in Method::ALL.map(Method::name) {
-        let [silent, without, with] = [json!(null), json!(false), json!(true)]
-            .map(|karras| job(json!({"scheduler": scheduler, "karras": karras})));
-        let without = worker.complete(&without).await["image"].clone();
-        assert_eq!(worker.complete(&silent).await["image"], without, "{scheduler}");
+        let mut images = Vec::new();
+        for (karras, exponential) in
+            [(None, None), (Some(false), Some(false)), (Some(true), None), (Some(false), Some(true))]
+        {
+            let more = json!({"scheduler": scheduler, "karras": karras, "exponential": exponential});
+            images.push(worker.complete(&job(more)).await["image"].clone());
+        }
+        let [silent, without, karras, exponential] = &images[..] else { panic!("four images") };
+        assert_eq!(silent, without, "{scheduler}");
         // These visit the timesteps of the training.
         let without_effect = ["ddim", "pndm", "lcm"].contains(&scheduler);
-        assert_eq!(worker.complete(&with).await["image"] == without, without_effect, "{scheduler}");
+        for (a, b) in [(karras, without), (exponential, without), (karras, exponential)] {
+            assert_eq!(a == b, without_effect, "{scheduler}");
+        }
     }
 }
 

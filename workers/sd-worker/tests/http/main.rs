@@ -18,3 +18,4 @@ mod sdapi;
 mod shared;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
+mod trained;

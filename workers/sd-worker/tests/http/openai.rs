@@ -153,7 +153,8 @@ async fn models_describe_their_parameters() {
         (&model["id"], &model["object"], &model["owned_by"]),
         (&json!(MODEL), &json!("model"), &json!("sd-worker"))
     );
-    let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim", "karras": false});
+    let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim", "karras": false,
+        "exponential": false});
     assert_eq!((&model["multiple"], &model["defaults"]), (&json!(8), &defaults));
     assert_eq!(model["schedulers"], json!(Method::ALL.map(Method::name)));
     assert_eq!((&model["safety_checker"], &model["embeddings"]), (&json!(false), &json!([])));

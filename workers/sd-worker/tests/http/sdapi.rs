@@ -45,22 +45,26 @@ async fn images_equal_those_of_the_other_apis() {
         assert_eq!(answer.status, 200, "{}", answer.text);
         answer.json()
     };
-    for (sampler, scheduler, own, karras) in [
-        ("Euler a", "automatic", "euler-a", false),
-        ("DPM++ 2M", "Automatic", "dpm++2m", true),
-        ("DPM++ 2M", "normal", "dpm++2m", false),
-        ("Heun Karras", "automatic", "heun", true),
-        ("plms", "automatic", "pndm", false),
-        ("DPM++ 2M SDE Karras", "automatic", "dpm++2m-sde", true),
-        ("DPM++ SDE", "automatic", "dpm++sde", true),
-        ("DPM2 a", "normal", "dpm2-a", false),
-        ("LMS", "automatic", "lms", false),
-        ("LCM", "karras", "lcm", true),
+    for (sampler, scheduler, own, levels) in [
+        ("Euler a", "automatic", "euler-a", ""),
+        ("DPM++ 2M", "Automatic", "dpm++2m", "karras"),
+        ("DPM++ 2M", "normal", "dpm++2m", ""),
+        ("Heun Karras", "automatic", "heun", "karras"),
+        ("plms", "automatic", "pndm", ""),
+        ("DPM++ 2M SDE Karras", "automatic", "dpm++2m-sde", "karras"),
+        ("DPM++ 2M SDE", "automatic", "dpm++2m-sde", "exponential"),
+        ("Euler Exponential", "automatic", "euler", "exponential"),
+        ("Euler Exponential", "karras", "euler", "karras"),
+        ("DPM++ 2M Karras", "exponential", "dpm++2m", "exponential"),
+        ("DPM++ SDE", "automatic", "dpm++sde", "karras"),
+        ("DPM2 a", "normal", "dpm2-a", ""),
+        ("LMS", "automatic", "lms", ""),
+        ("LCM", "karras", "lcm", "karras"),
     ] {
         let body = payload(json!({"sampler_name": sampler, "scheduler": scheduler, "batch_size": 2}));
         let made = ask("txt2img", body).await;
         let job = json!({"prompt": "a red circle", "steps": 3, "seed": 5, "guidance": 7, "n": 2, "scheduler": own,
-            "karras": karras});
+            "karras": levels == "karras", "exponential": levels == "exponential"});
         let expected = worker.complete(&job).await;
         let images = made["images"].as_array().unwrap();
         assert_eq!(images.len(), 2);
@@ -113,7 +117,7 @@ async fn invalid_requests_name_their_field() {
     let worker = worker();
     for (path, body, param) in [
         ("txt2img", payload(json!({"sampler_name": "DPM adaptive"})), "sampler_name"),
-        ("txt2img", payload(json!({"scheduler": "exponential"})), "scheduler"),
+        ("txt2img", payload(json!({"scheduler": "polyexponential"})), "scheduler"),
         ("txt2img", payload(json!({"enable_hr": true})), "enable_hr"),
         ("txt2img", payload(json!({"tiling": true})), "tiling"),
         ("txt2img", payload(json!({"styles": ["x"]})), "styles"),
@@ -158,7 +162,8 @@ async fn lists_and_options_are_returned() {
     let samplers = get("samplers").await;
     assert_eq!(samplers.as_array().unwrap().len(), Method::ALL.len());
     assert!(samplers.as_array().unwrap().iter().any(|sampler| sampler["name"] == "Euler a"));
-    assert_eq!(get("schedulers").await[2]["name"], "karras");
+    let schedulers = get("schedulers").await;
+    assert_eq!((&schedulers[2]["name"], &schedulers[3]["name"]), (&json!("karras"), &json!("exponential")));
     for path in ["sd-vae", "upscalers"] {
         assert_eq!(get(path).await, json!([]));
     }

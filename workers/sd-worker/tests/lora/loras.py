@@ -3,6 +3,7 @@
     pip install diffusers==0.35.1 transformers==4.51.3 peft==0.17.1 torch
     SD_FOLDER=FOLDER cargo test --test lora -- --ignored    # writes the models and the noise
     python3 loras.py FOLDER data
+    python3 loras.py FOLDER data loha    # only the LoHa, which also runs with transformers 5
 
 Networks run on the CPU in f32. LoRA files have random values in f16.
 """
@@ -13,10 +14,12 @@ from pathlib import Path
 import numpy
 import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
+from peft.tuners.loha.layer import make_weight
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 RANK, STEPS, GUIDANCE, SIDE, TOKENS = 2, 4, 5.0, 32, 16
+LOHA_WEIGHT = 0.8
 PROMPT, NEGATIVE = "a red circle", "blue"
 GENERATOR = torch.Generator().manual_seed(1)
 
@@ -75,6 +78,20 @@ def peft(prefix, network, wanted):
     return file
 
 
+def loha(prefix, network, wanted):
+    """Returns a LoHa in the names of LyCORIS, and changes the weights by it, times `LOHA_WEIGHT`, as PEFT computes it.
+    diffusers loads no LoHa."""
+    file = {}
+    for name, weight in modules(network, wanted).items():
+        key = prefix + name.removeprefix("text_model.").replace(".", "_")
+        (down, up), (other_down, other_up) = pair(weight.flatten(1)), pair(weight.flatten(1))
+        parts = [up, down, other_up, other_down]
+        file |= {f"{key}.{end}": tensor for end, tensor in zip(["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"], parts)}
+        file[f"{key}.alpha"] = torch.tensor(3.0)
+        weight += LOHA_WEIGHT * make_weight(*[tensor.float() for tensor in parts], torch.tensor(3.0 / RANK)).reshape(weight.shape)
+    return file
+
+
 def attention(name):
     return any(part in name for part in ["to_q", "attn2.to_k", "to_out", "proj_in", "ff.net.2"])
 
@@ -96,7 +113,8 @@ def pipeline(folder, xl):
         getattr(pipe, part).model_max_length = TOKENS
     for part in ["text_encoder", "text_encoder_2"] if xl else ["text_encoder"]:
         # The published configuration; the tiny vocabulary has another end token.
-        getattr(pipe, part).text_model.eos_token_id = pipe.tokenizer.eos_token_id
+        encoder = getattr(pipe, part)
+        getattr(encoder, "text_model", encoder).eos_token_id = pipe.tokenizer.eos_token_id
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -146,4 +164,16 @@ def main(folder, data):
         pipe.unload_lora_weights()
 
 
-main(Path(sys.argv[1]), Path(sys.argv[2]))
+def write_loha(folder, data):
+    noise = load_file(folder / "noise.safetensors")["noise"]
+    plain = pipeline(folder / "v1", False)
+    file = loha("lora_unet_", plain.unet, lambda name: attention(name) or convolution(name))
+    file |= loha("lora_te_text_model_", plain.text_encoder, text)
+    save_file({key: tensor.contiguous() for key, tensor in file.items()}, data / "loha.safetensors", {"format": "pt"})
+    picture(plain, noise, data / "loha.png")
+
+
+if sys.argv[3:] != ["loha"]:
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
+GENERATOR.manual_seed(2)
+write_loha(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -80,6 +80,7 @@ fn images_agree_with_diffusers() -> Outcome {
         (&plain, vec![lora("kohya", 0.7)], "kohya.png"),
         (&plain, vec![lora("peft", 0.4)], "peft.png"),
         (&plain, vec![lora("kohya", 0.5), lora("peft", -0.3)], "both.png"),
+        (&plain, vec![lora("loha", 0.8)], "loha.png"),
         (&xl, vec![], "xl.png"),
         (&xl, vec![lora("xl", 0.6)], "xl_lora.png"),
     ] {
@@ -105,6 +106,7 @@ fn weights_are_restored_bit_for_bit() -> Outcome {
         vec![lora("peft", 0.4)],
         vec![lora("kohya", 0.5), lora("peft", -0.3)],
         vec![lora("kohya", 0.7)],
+        vec![lora("loha", 0.8)],
         vec![lora("kohya", 0.0)],
         vec![],
     ] {
@@ -167,7 +169,7 @@ fn other_files_are_refused_and_change_nothing() -> Outcome {
     };
     let save = |weights: &HashMap<String, Tensor>| candle_core::safetensors::save(weights, &path);
     for (expected, end) in [
-        ("LoHa is not supported", "hada_w1_a"),
+        ("LoHa with a Tucker decomposition is not supported", "hada_t1"),
         ("LoKr is not supported", "lokr_w1"),
         ("DoRA is not supported", "dora_scale"),
         ("Tucker", "lora_mid.weight"),
@@ -190,7 +192,30 @@ fn other_files_are_refused_and_change_nothing() -> Outcome {
     let mut single = pair(64, 64)?;
     single.retain(|name, _| name.contains("down"));
     save(&single)?;
-    refuse("only one of the tensors");
+    refuse("lacks a tensor");
+    // A LoHa needs all four tensors, of shapes that match, and none of a LoRA.
+    let ends = ["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"];
+    let loha = |shapes: [(usize, usize); 4]| -> Outcome<HashMap<String, Tensor>> {
+        let tensor = |(end, shape)| {
+            Ok((format!("{key}.{end}"), Tensor::zeros::<(usize, usize)>(shape, DType::F32, &Device::Cpu)?))
+        };
+        ends.into_iter().zip(shapes).map(tensor).collect()
+    };
+    let shapes = [(64, 2), (2, 64), (64, 2), (2, 64)];
+    for end in ends {
+        let mut cut = loha(shapes)?;
+        cut.remove(&format!("{key}.{end}"));
+        save(&cut)?;
+        refuse("lacks a tensor");
+    }
+    save(&loha(shapes)?.into_iter().chain(pair(64, 64)?).collect())?;
+    refuse("lacks a tensor");
+    for (at, shape) in [(0, (63, 2)), (1, (2, 63)), (2, (64, 3)), (3, (0, 64)), (3, (2, 65))] {
+        let mut shapes = shapes;
+        shapes[at] = shape;
+        save(&loha(shapes)?)?;
+        refuse("is for another network");
+    }
     save(&HashMap::new())?;
     refuse("no tensors");
     save(&HashMap::from([(
