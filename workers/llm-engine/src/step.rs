@@ -10,6 +10,10 @@ use crate::model::adapter::{Adapter, AdapterTargets};
 /// Number of positions in one block of the cache.
 pub const BLOCK_SIZE: usize = 16;
 
+/// Error of models with recurrent states that are started with speculation.
+pub(crate) const NO_DRAFTS: &str = "speculation is not supported for models with recurrent states, since these cannot drop \
+                                    the rows of rejected drafts; start without --speculative-config";
+
 /// Part of a step that belongs to one sequence.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceStep {
@@ -36,6 +40,9 @@ pub struct Step {
     pub slots: Vec<u32>,
     /// Sequences that the rows belong to, in the order of the rows.
     pub sequences: Vec<SequenceStep>,
+    /// Slot of each sequence's recurrent state; empty if the model has none. A sequence whose first row has position 0
+    /// begins with a new state.
+    pub states: Vec<u32>,
 }
 
 impl Step {
@@ -77,6 +84,8 @@ pub struct Capacity {
     pub context: usize,
     /// Number of blocks in the cache, shared by all sequences.
     pub blocks: usize,
+    /// Number of slots of recurrent states, of which each sequence needs one; `None` if the model has none.
+    pub states: Option<usize>,
 }
 
 impl Capacity {
@@ -85,7 +94,7 @@ impl Capacity {
     /// # Errors
     /// Returns an error that names the invalid value.
     pub fn validate(self, step: &Step) -> Result<()> {
-        let Capacity { vocabulary, context, blocks } = self;
+        let Capacity { vocabulary, context, blocks, states } = self;
         let rows = step.tokens.len();
         if [step.positions.len(), step.slots.len()] != [rows; 2] {
             bail!(
@@ -104,6 +113,13 @@ impl Capacity {
             if let Some(value) = first_out_of_range(values, limit) {
                 bail!("invalid step: {name} {value} is not below {limit}")
             }
+        }
+        let expected = states.map_or(0, |_| step.sequences.len());
+        if step.states.len() != expected {
+            bail!("invalid step: {} slots of states instead of {expected}", step.states.len())
+        }
+        if let Some(slot) = first_out_of_range(&step.states, states.unwrap_or(0)) {
+            bail!("invalid step: the slot {slot} of a state is not below {}", states.unwrap_or(0))
         }
         let mut next = 0;
         for sequence in &step.sequences {
@@ -185,6 +201,14 @@ pub trait StepModel: Send {
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
+
+    /// Copies recurrent states between slots, given as (source, destination) pairs. All sources are read first.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, or the model has no recurrent states.
+    fn copy_states(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        bail!("cannot copy {} states: the model has no recurrent states", pairs.len())
+    }
 
     /// Returns the tasks that the model can do.
     fn tasks(&self) -> Tasks {

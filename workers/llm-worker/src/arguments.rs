@@ -207,6 +207,7 @@ impl Arguments {
             cache_dtype,
             cache_bytes,
             context,
+            max_sequences: Some(self.max_running),
             no_graphs,
             adapters,
             ..LoadOptions::default()

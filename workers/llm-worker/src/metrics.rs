@@ -105,11 +105,15 @@ impl TextLatency {
     }
 }
 
-const GAUGES: [Figure<Status, u64>; 5] = [
+const GAUGES: [Figure<Status, u64>; 7] = [
     ("llm_requests_running", "Requests that hold cache blocks", |status| status.running as u64),
     ("llm_requests_waiting", "Waiting requests", |status| status.waiting as u64),
     ("llm_cache_blocks", "Blocks in the cache", |status| status.blocks as u64),
     ("llm_cache_blocks_used", "Cache blocks held by requests", |status| status.blocks_used as u64),
+    ("llm_recurrent_states", "Slots of recurrent states, if the model has any", |status| {
+        status.states as u64
+    }),
+    ("llm_recurrent_states_used", "Recurrent states held by requests", |status| status.states_used as u64),
     ("llm_model_loaded", "1 if the weights are in memory", |status| {
         (status.model == ModelState::Loaded).into()
     }),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::step::BLOCK_SIZE;
 
 use super::cache_events::{self, CacheEvent};
+use super::states::StatePool;
 
 /// Tokens of a full block.
 pub type BlockTokens = [u32; BLOCK_SIZE];
@@ -59,6 +60,8 @@ pub struct BlockPool {
     idle: BTreeMap<u64, u32>,
     clock: u64,
     shares: bool,
+    /// Slots of recurrent states, with checkpoints at the ends of registered blocks.
+    pub(super) states: StatePool,
     /// Events since they were last taken, if they are recorded.
     events: Option<Vec<CacheEvent>>,
 }
@@ -74,6 +77,7 @@ impl BlockPool {
             idle: BTreeMap::new(),
             clock: 0,
             shares,
+            states: StatePool::default(),
             events: None,
         }
     }
@@ -90,8 +94,8 @@ impl BlockPool {
 
     /// Forgets the contents of all blocks. There must be no references.
     pub fn clear(&mut self) {
-        let events = self.events.take();
-        *self = Self::new(self.len() as u32, self.shares);
+        let (events, states) = (self.events.take(), self.states.len() as u32);
+        *self = Self { states: StatePool::new(states), ..Self::new(self.len() as u32, self.shares) };
         self.events = events;
         self.events.iter_mut().for_each(|events| events.push(CacheEvent::Cleared));
     }
@@ -104,6 +108,11 @@ impl BlockPool {
     /// Returns the total number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Returns the slots of recurrent states.
+    pub fn states(&self) -> &StatePool {
+        &self.states
     }
 
     /// Returns true if the pool has no blocks.
@@ -218,6 +227,7 @@ impl BlockPool {
     }
 
     fn evict(&mut self, block: u32) {
+        self.states.forget(block);
         if let Some(registered) = self.block(block).registered.take() {
             self.events.iter_mut().for_each(|events| cache_events::push_removed(events, registered.hash));
             self.registered.remove(&(registered.parent, registered.tokens));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `blocks` | reference-counted cache blocks and prefix sharing |
 //! | `cache_events` | record of cached blocks, for gateways |
+//! | `states` | slots of recurrent states, and their checkpoints |
 //! | `sequence` | a request's tokens and blocks |
 //! | `scheduler` | selection of the rows of each step |
 //! | `speculation` | proposal of draft tokens, which a step verifies together |
@@ -32,7 +33,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::model::adapter::{self, Adapter, AdapterTargets};
 use crate::request::{Event, Request, RequestError};
-use crate::step::{BLOCK_SIZE, Capacity, StepModel, Tasks};
+use crate::step::{BLOCK_SIZE, Capacity, NO_DRAFTS, StepModel, Tasks};
 use crate::text::TextCodec;
 
 mod adapters;
@@ -49,6 +50,7 @@ mod residency;
 pub mod scheduler;
 pub mod sequence;
 mod speculation;
+pub mod states;
 mod status;
 mod thread;
 mod writer;
@@ -165,12 +167,14 @@ impl Engine {
         let max_drafts = speculation.as_ref().map_or(0, |speculation| speculation.max_tokens);
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
         ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
-        let running = max_running.min(step_tokens);
+        ensure!(speculation.is_none() || capacity.states.is_none(), NO_DRAFTS);
+        let running = max_running.min(step_tokens).min(capacity.states.unwrap_or(usize::MAX));
         let scored_rows = (PROMPT_LOGITS_BYTES / size_of::<f32>() / capacity.vocabulary.max(1)).max(1);
         let drafter = speculation.map(|speculation| Drafter::new(speculation, &mut *model, step_tokens));
         let drafter = drafter.transpose()?;
         let limits = Limits { running, rows: step_tokens, scored_rows };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
+        let scheduler = scheduler.with_states(capacity.states.unwrap_or(0) as u32);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
         let model = ResidentModel::new(model, idle);
@@ -334,7 +338,7 @@ impl Engine {
 
     /// Returns the current counters without waiting for a step.
     pub fn status(&self) -> Status {
-        self.inner.shared.status(self.inner.capacity.blocks)
+        self.inner.shared.status(self.inner.capacity)
     }
 
     /// Stops accepting requests; accepted ones continue.
@@ -377,7 +381,7 @@ impl Engine {
         self.check_open()?;
         let Inner { shared, max_open, capacity, .. } = &*self.inner;
         QueueSlot::take(shared, places, *max_open)
-            .map_err(|_| RequestError::QueueFull { waiting: shared.status(capacity.blocks).waiting })
+            .map_err(|_| RequestError::QueueFull { waiting: shared.status(*capacity).waiting })
     }
 
     fn check_open(&self) -> Result<(), RequestError> {

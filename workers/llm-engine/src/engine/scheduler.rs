@@ -6,6 +6,7 @@ use crate::step::{BLOCK_SIZE, Step};
 use super::blocks::{BlockPool, BlockTokens, Parent};
 use super::cache_events::CacheEvent;
 use super::sequence::Sequence;
+use super::states::StatePool;
 
 /// Number of prompts that share the rows of a step, unless they leave some over.
 const MAX_PROMPTS_PER_GROUP: usize = 4;
@@ -34,6 +35,10 @@ pub struct Plan {
     pub step: Step,
     /// Blocks to copy first, as (source, destination).
     pub copies: Vec<(u32, u32)>,
+    /// Checkpoints of recurrent states to copy first, as (source, destination).
+    pub restored: Vec<(u32, u32)>,
+    /// Recurrent states to copy after the step, as (source, destination).
+    pub checkpoints: Vec<(u32, u32)>,
     /// Block tables of earlier steps, kept for reuse.
     tables: Vec<Vec<u32>>,
 }
@@ -42,8 +47,9 @@ impl Plan {
     fn clear(&mut self) {
         let step = &mut self.step;
         self.tables.extend(step.sequences.drain(..).map(|sequence| sequence.blocks));
-        [&mut step.tokens, &mut step.positions, &mut step.slots].into_iter().for_each(Vec::clear);
-        self.copies.clear();
+        let vectors = [&mut step.tokens, &mut step.positions, &mut step.slots, &mut step.states];
+        vectors.into_iter().for_each(Vec::clear);
+        [&mut self.copies, &mut self.restored, &mut self.checkpoints].into_iter().for_each(Vec::clear);
     }
 
     /// Drops the adapters of a step that is over.
@@ -59,6 +65,7 @@ impl Plan {
         let logits = sequence.wanted(from..context).len();
         let adapter = sequence.adapter.clone();
         self.step.push(&sequence.tokens[..context], from, blocks, logits, adapter);
+        self.step.states.extend(sequence.state);
     }
 }
 
@@ -107,6 +114,12 @@ impl<W> Scheduler<W> {
             submitted: 0,
             plans: 0,
         }
+    }
+
+    /// Lets each sequence hold one of `slots` recurrent states, of which there are at least as many as running sequences.
+    pub fn with_states(mut self, slots: u32) -> Self {
+        self.pool.states = StatePool::new(slots);
+        self
     }
 
     /// Returns the block pool.
@@ -165,7 +178,7 @@ impl<W> Scheduler<W> {
         while index < self.running.len() {
             if gone(&mut self.running[index]) {
                 let mut sequence = self.running.remove(index);
-                self.pool.release_all(&mut sequence.blocks);
+                self.release(&mut sequence);
                 removed.push(sequence);
             } else {
                 index += 1;
@@ -199,6 +212,28 @@ impl<W> Scheduler<W> {
         }
         self.plan_prompts(plan);
         self.running.iter().filter(|sequence| sequence.rows > 0).for_each(|sequence| plan.push(sequence));
+        self.plan_checkpoints(plan);
+    }
+
+    /// Plans copies of the states of prompts whose rows end where a checkpoint is wanted.
+    fn plan_checkpoints(&mut self, plan: &mut Plan) {
+        if !self.pool.shares() {
+            return;
+        }
+        for sequence in self.running.iter().filter(|sequence| sequence.rows > 0) {
+            if let Some(state) = sequence.state
+                && sequence.next_checkpoint() == Some(sequence.computed + sequence.rows)
+                && let Some(slot) = self.pool.states.allocate()
+            {
+                plan.checkpoints.push((state, slot));
+            }
+        }
+    }
+
+    /// Releases the blocks and the state of a sequence.
+    fn release(&mut self, sequence: &mut Sequence<W>) {
+        self.pool.release_all(&mut sequence.blocks);
+        sequence.state.take().into_iter().for_each(|slot| self.pool.states.release(slot));
     }
 
     /// Returns the maximum number of draft tokens of each decoding sequence in the next step. One more than it is a
@@ -244,12 +279,17 @@ impl<W> Scheduler<W> {
             let before = sequence.prompt_computed();
             sequence.commit(&mut self.pool);
             self.counters.read += (sequence.prompt_computed() - before) as u64;
+            let checkpoint = plan.checkpoints.iter().find(|(from, _)| Some(*from) == sequence.state);
+            if let Some((_, slot)) = checkpoint {
+                self.pool.states.keep(*slot, sequence.blocks[sequence.computed / BLOCK_SIZE - 1]);
+            }
         }
     }
 
     /// Discards a plan whose step failed. Its sequences must be removed before the next step.
     pub fn discard(&mut self, plan: &Plan) {
         plan.copies.iter().for_each(|&(from, _)| self.pool.release(from));
+        plan.checkpoints.iter().for_each(|&(_, slot)| self.pool.states.release(slot));
     }
 
     /// Returns the sequences with rows in the plan, in the order of the step.
@@ -312,7 +352,7 @@ impl<W> Scheduler<W> {
                 }
                 _ => {
                     *next = None;
-                    let Some(index) = self.admit() else { return };
+                    let Some(index) = self.admit(plan) else { return };
                     index
                 }
             };
@@ -333,6 +373,9 @@ impl<W> Scheduler<W> {
             return Some(sequence.pending());
         }
         let mut cached = sequence.share(&mut self.pool);
+        if cached > 0 {
+            plan.restored.extend(sequence.checkpoint(&mut self.pool).zip(sequence.state));
+        }
         let waits =
             sequence.may_share() && sequence.next_block().is_some_and(|block| self.filling.contains(&block));
         if !waits {
@@ -344,11 +387,13 @@ impl<W> Scheduler<W> {
         }
         sequence.count_cached(cached);
         self.counters.cached += cached as u64;
-        (!waits).then_some(sequence.pending())
+        let wanted = sequence.state.and_then(|_| sequence.next_checkpoint());
+        let rows = wanted.map_or(sequence.pending(), |end| sequence.pending().min(end - sequence.computed));
+        (!waits).then_some(rows)
     }
 
     /// Admits the next waiting sequence that can run, and returns its index among the running ones.
-    fn admit(&mut self) -> Option<usize> {
+    fn admit(&mut self, plan: &mut Plan) -> Option<usize> {
         if self.running.len() >= self.limits.running {
             return None;
         }
@@ -381,6 +426,11 @@ impl<W> Scheduler<W> {
             return None;
         }
         let mut sequence = self.waiting.remove(place)?;
+        if !self.pool.states.is_empty() {
+            let checkpoint = sequence.checkpoint(&mut self.pool);
+            sequence.state = self.pool.states.allocate();
+            plan.restored.extend(checkpoint.zip(sequence.state));
+        }
         sequence.count_cached(shared);
         self.counters.cached += shared as u64;
         let index = self.running.partition_point(|other| other.id < sequence.id);
@@ -418,7 +468,8 @@ impl<W> Scheduler<W> {
             }
             !theirs
         });
-        self.pool.release_all(&mut sequence.blocks);
+        plan.restored.retain(|&(_, to)| Some(to) != sequence.state);
+        self.release(&mut sequence);
         sequence.keep_drafts(0);
         (sequence.computed, sequence.rows, sequence.missing, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;

@@ -24,6 +24,10 @@ pub struct Sequence<W> {
     pub(super) computed: usize,
     /// Blocks that hold these positions, in order.
     pub(super) blocks: Vec<u32>,
+    /// Slot of its recurrent state, if the model has one.
+    pub(super) state: Option<u32>,
+    /// Number of its first positions that others have computed, too, and after which there was no checkpoint of the state.
+    branch: usize,
     /// Number of rows in the current plan.
     pub(super) rows: usize,
     /// Number of spare blocks that its admission requires, according to the last attempt.
@@ -57,6 +61,8 @@ impl<W> Sequence<W> {
             accepted_from: None,
             computed: 0,
             blocks: Vec::new(),
+            state: None,
+            branch: 0,
             rows: 0,
             missing: 0,
             preempted: false,
@@ -188,6 +194,11 @@ impl<W> Sequence<W> {
         &self.blocks
     }
 
+    /// Returns the slot of its recurrent state.
+    pub fn state(&self) -> Option<u32> {
+        self.state
+    }
+
     /// Returns the number of rows in the current plan.
     pub fn rows(&self) -> usize {
         self.rows
@@ -285,13 +296,42 @@ impl<W> Sequence<W> {
             self.blocks.push(block);
             self.computed += BLOCK_SIZE;
         }
+        if !pool.states.is_empty() {
+            self.keep_to_checkpoint(from, pool);
+        }
         self.computed - from
+    }
+
+    /// Releases the blocks that were just taken over, after `from` positions, but not those up to the last checkpoint.
+    fn keep_to_checkpoint(&mut self, from: usize, pool: &mut BlockPool) {
+        self.branch = self.branch.max(self.computed);
+        while self.computed > from
+            && let Some(&block) = self.blocks.last()
+            && pool.states.find(block).is_none()
+        {
+            self.blocks.pop();
+            pool.release(block);
+            self.computed -= BLOCK_SIZE;
+        }
+    }
+
+    /// Returns the slot of the checkpoint after its last position, if that is the end of a block that has one.
+    pub(super) fn checkpoint(&self, pool: &mut BlockPool) -> Option<u32> {
+        let block = self.blocks.last().filter(|_| self.computed == self.blocks.len() * BLOCK_SIZE)?;
+        pool.states.find(*block)
+    }
+
+    /// Returns the number of positions after which a checkpoint of its state is wanted next: where its prompt has left that of
+    /// others, or at the end of the last block before the prompt's last token.
+    pub(super) fn next_checkpoint(&self) -> Option<usize> {
+        let last = (self.prompt - 1) / BLOCK_SIZE * BLOCK_SIZE;
+        [self.branch, last].into_iter().filter(|position| *position > self.computed).min()
     }
 
     /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Holds
     /// the source once more. Returns (source, destination) and the number of positions saved.
     pub(super) fn copy_partial_match(&mut self, pool: &mut BlockPool) -> Option<((u32, u32), usize)> {
-        if !self.shares || !self.computed.is_multiple_of(BLOCK_SIZE) {
+        if !self.shares || !self.computed.is_multiple_of(BLOCK_SIZE) || self.state.is_some() {
             return None;
         }
         let wanted = &self.tokens[self.computed..self.tokens.len() - 1];

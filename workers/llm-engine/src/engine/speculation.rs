@@ -74,6 +74,10 @@ impl Drafter {
             DraftSource::Model => {
                 let draft =
                     model.draft_model().context("speculation requires a draft model, but none is loaded")?;
+                ensure!(
+                    draft.capacity().states.is_none(),
+                    "a draft model with recurrent states is not supported; use one whose layers all have attention"
+                );
                 let own = draft.capacity().blocks;
                 ensure!(own >= blocks, "the draft model's cache has {own} blocks instead of {blocks}");
                 Self::Model(Box::new(DraftModelCache::new(blocks, rows)))

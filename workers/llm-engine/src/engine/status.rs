@@ -3,8 +3,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use super::blocks::BlockPool;
 use super::residency::ModelState;
 use super::scheduler::Counters;
+use crate::step::Capacity;
 
 /// Snapshot of the engine's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,10 @@ pub struct Status {
     pub blocks: usize,
     /// Number of blocks held by requests. Other blocks may still be cached, until they are needed.
     pub blocks_used: usize,
+    /// Number of slots of recurrent states; 0 if the model has none.
+    pub states: usize,
+    /// Number of slots held by requests. Others may be checkpoints of cached prefixes, until they are needed.
+    pub states_used: usize,
     /// Number of computed steps.
     pub steps: u64,
     /// Number of computed prompt positions.
@@ -102,10 +108,11 @@ impl Shared {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the gauges and the scheduler's counters.
-    pub(super) fn publish(&self, running: usize, blocks_used: usize, counters: Counters) {
+    /// Updates the gauges and the scheduler's counters, for a number of running requests.
+    pub(super) fn publish(&self, running: usize, pool: &BlockPool, counters: Counters) {
         let mut status = self.snapshot();
-        (status.running, status.blocks_used) = (running, blocks_used);
+        let used = if running > 0 { [pool.used(), pool.states().used()] } else { [0; 2] };
+        (status.running, [status.blocks_used, status.states_used]) = (running, used);
         (status.tokens_read, status.tokens_cached) = (counters.read, counters.cached);
         status.preempted = counters.preempted;
     }
@@ -126,10 +133,17 @@ impl Shared {
         (status.overhead_us, status.rank_times) = (overhead_us, rank_times);
     }
 
-    pub(super) fn status(&self, blocks: usize) -> Status {
+    pub(super) fn status(&self, capacity: Capacity) -> Status {
         let status = self.snapshot().clone();
         let waiting = self.open.load(Relaxed).saturating_sub(status.running);
-        Status { waiting, blocks, failed: self.failed().map(|failure| failure.message.clone()), ..status }
+        let (blocks, states) = (capacity.blocks, capacity.states.unwrap_or(0));
+        Status {
+            waiting,
+            blocks,
+            states,
+            failed: self.failed().map(|failure| failure.message.clone()),
+            ..status
+        }
     }
 }
 

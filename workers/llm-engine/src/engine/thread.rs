@@ -108,7 +108,7 @@ impl EngineLoop {
         }
         // Dropping a request or a job notifies its client, including those still in the channel.
         let Self { scheduler, ended, embeddings, commands, .. } = self;
-        shared.publish(0, 0, scheduler.counters());
+        shared.publish(0, scheduler.pool(), scheduler.counters());
         drop((scheduler, ended, embeddings, commands));
     }
 
@@ -221,7 +221,7 @@ impl EngineLoop {
     fn remove_ended(&mut self) {
         self.scheduler.remove(|sequence| sequence.writer.is_finished(), &mut self.ended);
         let scheduler = &self.scheduler;
-        self.shared.publish(scheduler.running().len(), scheduler.pool().used(), scheduler.counters());
+        self.shared.publish(scheduler.running().len(), scheduler.pool(), scheduler.counters());
         self.ended.clear();
         self.plan.drop_adapters();
         self.adapters.free_unused();
@@ -324,8 +324,20 @@ fn compute(model: &mut dyn StepModel, plan: &Plan) -> Result<Tensor> {
         let copied = model.copy_blocks(&plan.copies);
         copied.with_context(|| format!("copying {} cache blocks failed", plan.copies.len()))?;
     }
+    copy_states(model, &plan.restored)?;
     let (rows, sequences) = (plan.step.tokens.len(), plan.step.sequences.len());
-    model.step(&plan.step).with_context(|| format!("a step of {rows} rows from {sequences} sequences failed"))
+    let logits = model.step(&plan.step);
+    let logits =
+        logits.with_context(|| format!("a step of {rows} rows from {sequences} sequences failed"))?;
+    copy_states(model, &plan.checkpoints)?;
+    Ok(logits)
+}
+
+fn copy_states(model: &mut dyn StepModel, pairs: &[(u32, u32)]) -> Result<()> {
+    if pairs.is_empty() {
+        return Ok(());
+    }
+    model.copy_states(pairs).with_context(|| format!("copying {} recurrent states failed", pairs.len()))
 }
 
 /// Samples each row separately after a batch failed, so that only rows without a valid token fail.

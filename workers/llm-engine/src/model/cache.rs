@@ -11,7 +11,7 @@ pub(super) const MAX_CONTEXTS: usize = 128;
 
 /// Key-value cache of all layers.
 pub struct Cache {
-    /// Keys and values of each layer, (blocks, [`BLOCK_SIZE`], heads, width) each.
+    /// Keys and values of each layer with a cache, (blocks, [`BLOCK_SIZE`], heads, width) each.
     layers: Vec<[Tensor; 2]>,
     blocks: usize,
     dtype: DType,
@@ -19,7 +19,7 @@ pub struct Cache {
 
 /// Returns the size of one block over all layers, in bytes.
 pub fn block_bytes(config: &DecoderConfig, dtype: DType) -> usize {
-    config.windows.len() * 2 * BLOCK_SIZE * config.kv_width() * dtype.size_in_bytes()
+    config.cached_layers() * 2 * BLOCK_SIZE * config.kv_width() * dtype.size_in_bytes()
 }
 
 /// Returns the number of blocks that fit into `bytes`, limited to `contexts` full contexts.
@@ -44,7 +44,7 @@ impl Cache {
     ) -> candle_core::Result<Self> {
         let zeros =
             || Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
-        let layers = config.windows.iter().map(|_| Ok([zeros()?, zeros()?]));
+        let layers = (0..config.cached_layers()).map(|_| Ok([zeros()?, zeros()?]));
         Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, dtype })
     }
 
@@ -63,7 +63,7 @@ impl Cache {
         self.blocks as u32
     }
 
-    /// Returns the keys and values of a layer.
+    /// Returns the keys and values of a layer, counted among those with a cache.
     pub fn layer(&self, layer: usize) -> &[Tensor; 2] {
         &self.layers[layer]
     }

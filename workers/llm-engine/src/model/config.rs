@@ -7,10 +7,12 @@ use serde_json::Value;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
+mod delta;
 mod experts;
 mod fields;
 mod latent;
 
+pub use delta::DeltaConfig;
 pub use experts::{
     DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES,
     MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
@@ -112,6 +114,11 @@ pub struct DecoderConfig {
     pub head_dim: usize,
     /// Widths of latent attention, if there is one. Then each head has keys and values of its own.
     pub latent: Option<LatentConfig>,
+    /// Linear attention, if some layers have it instead of attention over a cache.
+    pub delta: Option<DeltaConfig>,
+    /// If true, the query projection also has a gate for each element of the heads, whose sigmoid multiplies the output of
+    /// attention. The gates of a head follow its queries.
+    pub gated_attention: bool,
     /// Maximum number of positions of a sequence.
     pub context: usize,
     /// Number of keys that a query of each layer attends to, including its own; `None` means no limit.
@@ -254,6 +261,8 @@ impl DecoderConfig {
             kv_heads,
             head_dim,
             latent: None,
+            delta: None,
+            gated_attention: false,
             context,
             windows,
             rope,
@@ -295,6 +304,16 @@ impl DecoderConfig {
         Ok(decoder)
     }
 
+    /// Returns true if a layer has linear attention, and so no cache.
+    pub fn has_delta(&self, layer: usize) -> bool {
+        self.delta.as_ref().is_some_and(|delta| delta.layers[layer])
+    }
+
+    /// Returns the number of layers with a cache.
+    pub fn cached_layers(&self) -> usize {
+        (0..self.windows.len()).filter(|layer| !self.has_delta(*layer)).count()
+    }
+
     /// Returns the number of elements of one position's keys in a layer; values have as many.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
@@ -321,6 +340,7 @@ fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
         ensure!(types.len() == layers, "\"layer_types\" has {} entries for {layers} layers", types.len());
         let window = |kind: &Value| match kind.as_str() {
             Some("full_attention") => Ok(None),
+            Some("linear_attention") if fields.value("linear_num_value_heads").is_some() => Ok(None),
             Some("sliding_attention") => window
                 .map(Some)
                 .context("\"layer_types\" has sliding_attention, but \"sliding_window\" is missing"),

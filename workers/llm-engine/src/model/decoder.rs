@@ -4,6 +4,8 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 use candle_nn::fused::CacheHeads;
+use candle_nn::ops::sigmoid;
+use candle_nn::recurrent::Sequences;
 
 use super::adapter::{self, AdapterLimits, AdapterRows, AdapterTargets, Deltas, Target};
 use super::attention::{AttentionPlan, Heads, StepIndices};
@@ -15,6 +17,7 @@ use super::part::Part;
 use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
+use super::states::States;
 use super::weights::Weights;
 use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, Tasks};
 
@@ -39,6 +42,7 @@ pub struct Decoder {
     /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
     cache: Cache,
+    states: States,
     graphs: DecodeGraphs,
     embedding_head: EmbeddingHead,
     task: Task,
@@ -62,6 +66,12 @@ struct StepContext {
     /// Slot of each row, u32 (rows).
     slots: Tensor,
     plan: AttentionPlan,
+    /// First row of each sequence, and the number of rows, u32 (sequences + 1).
+    sequence_rows: Tensor,
+    /// Slots of recurrent states, u32 (sequences); empty if there are none.
+    state_slots: Tensor,
+    /// Number of rows of the longest sequence.
+    max_rows: usize,
     /// Keys and values of the step's rows, (rows, key heads, width), for all layers in turn; `None` if they are kept
     /// in the cache.
     uncached: Option<[Tensor; 2]>,
@@ -85,7 +95,7 @@ pub struct Types {
 }
 
 impl Decoder {
-    /// Loads the weights, and allocates a cache of `blocks` blocks. The configuration is that of the part that `weights`
+    /// Loads the weights, and allocates a cache of `blocks` blocks and `slots` slots of recurrent states. The configuration is that of the part that `weights`
     /// reads.
     ///
     /// # Errors
@@ -93,7 +103,7 @@ impl Decoder {
     pub fn load(
         config: DecoderConfig,
         weights: &mut Weights,
-        blocks: usize,
+        [blocks, slots]: [usize; 2],
         types: Types,
         device: &Device,
     ) -> Result<Self> {
@@ -125,6 +135,8 @@ impl Decoder {
         }
         let cache = Cache::new(&config, blocks, types.cache, device)
             .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
+        let states = States::new(&config, slots, dtype, device)
+            .with_context(|| format!("cannot allocate {slots} slots of recurrent states"))?;
         let (part, device, graphs) = (weights.part().clone(), device.clone(), DecodeGraphs::default());
         let embedding_head = EmbeddingHead::mean(config.hidden);
         let adapter_targets = AdapterTargets::new(&config, dtype, &device, AdapterLimits::default());
@@ -139,6 +151,7 @@ impl Decoder {
             tables,
             windows,
             cache,
+            states,
             graphs,
             embedding_head,
             task: Task::Generate,
@@ -229,22 +242,10 @@ impl Decoder {
         for (index, layer) in self.layers.iter().enumerate().take(range.end).skip(range.start) {
             // After the last layer's keys and values are written, only the wanted rows matter.
             let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
-            let queries = self.write_cache(index, layer, stream.input(norm_of(index)), shared)?;
-            if wanted.is_some_and(|wanted| wanted.elem_count() == 0) {
-                break;
-            }
-            let (keys_values, is_paged) = (self.keys_values(index, shared), shared.uncached.is_none());
+            let is_wanted = wanted.is_none_or(|wanted| wanted.elem_count() > 0);
+            let input = stream.input(norm_of(index));
+            let Some(mut out) = self.attend(index, layer, input, shared, is_wanted)? else { break };
             let mut adapters = &shared.adapters;
-            let mut out = shared.plan.attend(
-                layer.scores,
-                &queries,
-                keys_values.each_ref(),
-                layer.sinks.as_ref(),
-                is_paged,
-            )?;
-            if let Projections::Latent(latent) = &layer.attention {
-                out = latent.without_padding(&out)?;
-            }
             if let Some(wanted) = wanted {
                 (out, stream) = (out.index_select(wanted, 0)?, stream.select(wanted)?);
                 adapters = &shared.wanted_adapters;
@@ -288,31 +289,66 @@ impl Decoder {
         }
     }
 
-    /// Returns the keys and values that the rows of a step attend to.
-    fn keys_values<'a>(&'a self, index: usize, shared: &'a StepContext) -> &'a [Tensor; 2] {
-        shared.uncached.as_ref().unwrap_or(self.cache.layer(index))
+    /// Computes the attention of a layer, without its output projection. If it is not wanted, only updates cache and states.
+    fn attend(
+        &self,
+        index: usize,
+        layer: &Layer,
+        input: (&Tensor, FusedWith),
+        shared: &StepContext,
+        is_wanted: bool,
+    ) -> candle_core::Result<Option<Tensor>> {
+        if let Projections::Delta(delta) = &layer.attention {
+            let out = delta.forward(input, self.states.layer(layer.place), shared.sequences())?;
+            return Ok(is_wanted.then_some(out));
+        }
+        let (queries, gates) = self.write_cache(index, layer, input, shared)?;
+        if !is_wanted {
+            return Ok(None);
+        }
+        let (keys_values, is_paged) = (self.keys_values(layer, shared), shared.uncached.is_none());
+        let sinks = layer.sinks.as_ref();
+        let out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), sinks, is_paged)?;
+        let out = match &layer.attention {
+            Projections::Latent(latent) => latent.without_padding(&out)?,
+            _ => out,
+        };
+        Ok(Some(match gates {
+            Some(gates) => {
+                let gates = sigmoid(&gates.contiguous()?)?;
+                (out.to_dtype(gates.dtype())? * gates)?
+            }
+            None => out,
+        }))
     }
 
-    /// Writes keys and values of a layer, and returns the queries (rows, heads, width).
+    /// Returns the keys and values that the rows of a step attend to.
+    fn keys_values<'a>(&'a self, layer: &Layer, shared: &'a StepContext) -> &'a [Tensor; 2] {
+        shared.uncached.as_ref().unwrap_or(self.cache.layer(layer.place))
+    }
+
+    /// Writes keys and values of a layer, and returns the queries (rows, heads, width) and the gates of attention's output, if
+    /// there are any.
     fn write_cache(
         &self,
         index: usize,
         layer: &Layer,
         input: (&Tensor, FusedWith),
         shared: &StepContext,
-    ) -> candle_core::Result<Tensor> {
-        let ([mut q, mut k, v], bias) = match &layer.attention {
+    ) -> candle_core::Result<(Tensor, Option<Tensor>)> {
+        let (([mut q, mut k, v], gates), bias) = match &layer.attention {
             Projections::Plain(plain) => {
                 let deltas = shared.adapters.deltas(index, Target::QueryKeyValue, input)?;
                 let outputs = deltas.add_to_parts(plain.outputs(input)?)?;
                 (plain.split(outputs)?, plain.bias.as_ref())
             }
-            Projections::Latent(latent) => (latent.forward(input)?, None),
+            Projections::Latent(latent) => ((latent.forward(input)?, None), None),
+            Projections::Delta(_) => bail!("internal error: linear attention has no cache"),
         };
         if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
             (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
         }
-        let [keys, values] = self.keys_values(index, shared);
+        let [keys, values] = self.keys_values(layer, shared);
         let write = CacheHeads {
             q: &q,
             k: &k,
@@ -325,7 +361,7 @@ impl Decoder {
             keys,
             values,
         };
-        write.forward()
+        Ok((write.forward()?, gates))
     }
 
     fn plan(&self, step: &Step, indices: [Tensor; 3]) -> candle_core::Result<AttentionPlan> {
@@ -362,8 +398,9 @@ impl ReplayableModel for Decoder {
     fn compute(&self, step: &Step, inputs: &Tensor) -> candle_core::Result<Tensor> {
         let parts = input_parts(step);
         let (rows, wanted_rows) = (step.tokens.len(), parts[6].len());
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots] =
             Self::split(inputs, parts.each_ref().map(Vec::len))?;
+        let sequence_rows = cu_rows.clone();
         let plan = self.plan(step, [cu_rows, cu_keys, table])?;
         let wanted = (wanted_rows < rows).then_some(wanted);
         let rows = |count: fn(&SequenceStep) -> usize| {
@@ -373,8 +410,18 @@ impl ReplayableModel for Decoder {
         };
         let adapters = rows(|sequence| sequence.rows.len())?;
         let wanted_adapters = rows(|sequence| sequence.logits)?;
-        let shared =
-            StepContext { positions, slots, plan, uncached: None, wanted, adapters, wanted_adapters };
+        let shared = StepContext {
+            positions,
+            slots,
+            plan,
+            sequence_rows,
+            state_slots,
+            max_rows: max_rows(step),
+            uncached: None,
+            wanted,
+            adapters,
+            wanted_adapters,
+        };
         let states = self.states(&tokens, &shared)?;
         match wanted_rows {
             0 => self.no_logits(),
@@ -385,16 +432,38 @@ impl ReplayableModel for Decoder {
     fn unused_block(&self) -> u32 {
         self.cache.unused_block()
     }
+
+    fn is_repeatable(&self) -> bool {
+        self.states.slots().is_none()
+    }
 }
 
-/// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows.
-fn input_parts(step: &Step) -> [Vec<u32>; 7] {
+impl StepContext {
+    /// Returns the sequences as recurrent layers read them.
+    fn sequences(&self) -> Sequences<'_> {
+        Sequences {
+            rows: &self.sequence_rows,
+            slots: &self.state_slots,
+            positions: &self.positions,
+            max_rows: self.max_rows,
+        }
+    }
+}
+
+/// Returns the number of rows of the longest sequence.
+fn max_rows(step: &Step) -> usize {
+    step.sequences.iter().map(|sequence| sequence.rows.len()).max().unwrap_or(0)
+}
+
+/// Returns the values that a step uploads: tokens, positions, slots, cumulative lengths, block table, wanted rows, slots of
+/// states.
+fn input_parts(step: &Step) -> [Vec<u32>; 8] {
     let last =
         |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
     let wanted = step.sequences.iter().flat_map(last).collect();
     let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
     let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
-    [tokens, positions, slots, cu_rows, cu_keys, table, wanted]
+    [tokens, positions, slots, cu_rows, cu_keys, table, wanted, step.states.clone()]
 }
 
 impl StepModel for Decoder {
@@ -407,6 +476,7 @@ impl StepModel for Decoder {
             vocabulary: self.embedding.vocabulary().unwrap_or(0) * self.part.ranks(),
             context: self.config.context.min(blocks * BLOCK_SIZE),
             blocks,
+            states: self.states.slots(),
         }
     }
 
@@ -419,7 +489,9 @@ impl StepModel for Decoder {
     }
 
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
-        (self.task == Task::Generate && self.part.is_whole()).then_some(&self.adapter_targets)
+        let takes_adapters =
+            self.task == Task::Generate && self.part.is_whole() && self.config.delta.is_none();
+        takes_adapters.then_some(&self.adapter_targets)
     }
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
@@ -446,6 +518,10 @@ impl StepModel for Decoder {
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
         self.cache.copy_blocks(pairs)
+    }
+
+    fn copy_states(&mut self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
+        self.states.copy(pairs)
     }
 
     fn embed(&mut self, prompts: &[Vec<u32>]) -> candle_core::Result<Tensor> {

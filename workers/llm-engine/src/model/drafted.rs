@@ -7,7 +7,7 @@ use candle_core::{Device, Result as CandleResult, Tensor};
 
 use super::adapter::AdapterTargets;
 use super::{LoadOptions, Loaded, load, load_on, load_text, sizes};
-use crate::step::{Capacity, PartialWork, Step, StepModel, Tasks};
+use crate::step::{Capacity, NO_DRAFTS, PartialWork, Step, StepModel, Tasks};
 use crate::text::TextCodec;
 
 /// A model and its draft model.
@@ -49,7 +49,8 @@ pub fn load_with_draft(
     let device = devices.first().context("no device was given")?;
     let beside = sizes(draft, device, options).with_context(|| draft.display().to_string())?;
     let loaded = load_on(path, devices, LoadOptions { beside: Some(beside), ..options }, progress)?;
-    let blocks = loaded.model.capacity().blocks;
+    let Capacity { blocks, states, .. } = loaded.model.capacity();
+    ensure!(states.is_none(), NO_DRAFTS);
     let cache_bytes = Some(blocks * beside.cache_block);
     let (context, max_contexts) = (None, Some(usize::MAX));
     let own = LoadOptions { cache_bytes, context, max_contexts, ..options };
@@ -103,6 +104,10 @@ impl StepModel for DraftedModel {
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> CandleResult<()> {
         self.model.copy_blocks(pairs)
+    }
+
+    fn copy_states(&mut self, pairs: &[(u32, u32)]) -> CandleResult<()> {
+        self.model.copy_states(pairs)
     }
 
     fn tasks(&self) -> Tasks {

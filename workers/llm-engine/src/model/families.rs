@@ -7,6 +7,7 @@ use super::sentence::CLASSIFIER;
 
 mod dense;
 mod gguf;
+mod hybrids;
 mod mixtures;
 mod windows;
 
@@ -14,7 +15,7 @@ pub use gguf::from_gguf;
 
 /// Returns all supported model families.
 pub fn all_families() -> impl Iterator<Item = &'static Family> {
-    dense::FAMILIES.iter().chain(mixtures::FAMILIES)
+    dense::FAMILIES.iter().chain(mixtures::FAMILIES).chain(hybrids::FAMILIES)
 }
 
 fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -28,6 +28,10 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
     if rows > MAX_SEQUENCE_ROWS || batch * rows > MAX_ROWS || !step.sequences.iter().all(is_decoding) {
         return None;
     }
+    // Rows that pad a sequence would change its recurrent state.
+    if !step.states.is_empty() && step.sequences.iter().any(|sequence| sequence.rows.len() < rows) {
+        return None;
+    }
     let adapter = &step.sequences.first()?.adapter;
     if step.sequences.iter().any(|sequence| sequence.adapter != *adapter) {
         return None;
@@ -50,6 +54,11 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
         }
         let (own, adapter) = (first..first + rows, adapter.clone());
         padded.sequences.push(SequenceStep { rows: own, context, blocks, logits: rows, adapter });
+    }
+    padded.states.clone_from(&step.states);
+    if !step.states.is_empty() {
+        // These states are not kept.
+        padded.states.resize(batch, u32::MAX);
     }
     Some(padded)
 }
@@ -79,6 +88,9 @@ pub trait ReplayableModel {
 
     /// Returns a block of the cache that no sequence uses.
     fn unused_block(&self) -> u32;
+
+    /// Returns true if a step may be computed twice, with the same result.
+    fn is_repeatable(&self) -> bool;
 }
 
 /// The graphs of a model.
@@ -126,6 +138,7 @@ impl DecodeGraphs {
 mod captured {
     use std::sync::{Arc, Weak};
 
+    use candle_core::bail;
     use candle_core::rocm::{RocmDevice, RocmGraph, copy_to_tensor};
 
     use super::*;
@@ -223,7 +236,14 @@ mod captured {
                 Some(memory) => self.device.capture_into(&memory, work)?,
                 None => self.device.capture(work)?,
             };
-            let checks = graph.known_fault().map_or(0, |_| CHECKED_REPLAYS);
+            let checks = match graph.known_fault() {
+                Some(fault) if !model.is_repeatable() => {
+                    bail!(
+                        "replays of a model with recurrent states cannot be compared with other steps, which {fault} requires"
+                    )
+                }
+                fault => fault.map_or(0, |_| CHECKED_REPLAYS),
+            };
             let (shape, inputs) = (shape(step, values), inputs.clone());
             let adapter = adapter(step).map(Arc::downgrade);
             Ok(StepGraph { shape, adapter, inputs, logits, graph, checks })
@@ -263,6 +283,7 @@ mod tests {
             positions: rows.clone().collect(),
             slots: rows.collect(),
             sequences: (0..batch).map(sequence).collect(),
+            states: Vec::new(),
         }
     }
 
@@ -307,6 +328,17 @@ mod tests {
         let blocks: Vec<_> =
             super::padded(&step, 99).unwrap().sequences.into_iter().map(|sequence| sequence.blocks).collect();
         assert_eq!(blocks, [vec![7, 8], vec![5, 99]]);
+    }
+
+    #[test]
+    fn recurrent_states_of_padding_are_not_kept() {
+        let mut step = Step { states: vec![5, 0, 7], ..step(3) };
+        assert_eq!(padded(&step, 99).unwrap().states, [5, 0, 7, u32::MAX]);
+        // Two rows of one sequence beside one of the others.
+        step.sequences[2].rows = 2..4;
+        step.sequences[2].logits = 2;
+        [&mut step.tokens, &mut step.positions, &mut step.slots].into_iter().for_each(|rows| rows.push(3));
+        assert_eq!(padded(&step, 99), None);
     }
 
     #[test]

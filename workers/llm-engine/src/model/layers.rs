@@ -3,7 +3,7 @@
 use candle_core::quantized::QMatMul;
 #[cfg(feature = "rocm")]
 use candle_core::rocm::{FusedProduct, GateActivation, ProductWeight};
-use candle_core::{D, DType, Module, Result, Tensor, bail};
+use candle_core::{D, DType, Error, Module, Result, Tensor, bail};
 use candle_nn::fused::{HeadNorms, add_rms_norm};
 use candle_nn::ops::{layer_norm, rms_norm, swiglu};
 
@@ -238,6 +238,8 @@ pub struct QueryKeyValue {
     pub products: Vec<Linear>,
     /// Widths of queries, keys and values.
     pub widths: [usize; 3],
+    /// Width of the gates of attention's output, which follow the values, if there are any.
+    pub gates: Option<usize>,
     /// Concatenated biases, which are added when the outputs are written to the cache.
     pub bias: Option<Tensor>,
 }
@@ -248,26 +250,38 @@ impl QueryKeyValue {
         self.products.iter().map(|product| product.forward_fused(x, with)).collect()
     }
 
-    /// Returns queries, keys and values without biases, (rows, width) each, from the outputs of the products. Their rows may be
-    /// strided.
-    pub fn split(&self, outputs: Vec<Tensor>) -> Result<[Tensor; 3]> {
-        let mut outputs = outputs.into_iter();
-        let (mut current, mut start) = (None, 0);
-        let mut next = |width: usize| {
-            let Some(whole) = current.take().or_else(|| outputs.next()) else {
-                bail!("internal error: the projections are narrower than the heads")
-            };
-            let part = whole.narrow(D::Minus1, start, width)?;
-            start += width;
-            match start < whole.dim(D::Minus1)? {
-                true => current = Some(whole),
-                false => start = 0,
-            }
-            Ok(part)
-        };
+    /// Returns queries, keys and values without biases, (rows, width) each, and gates, from the outputs of the products. Their
+    /// rows may be strided.
+    pub fn split(&self, outputs: Vec<Tensor>) -> Result<([Tensor; 3], Option<Tensor>)> {
         let [q, k, v] = self.widths;
-        Ok([next(q)?, next(k)?, next(v)?])
+        Ok(match self.gates {
+            Some(gates) => {
+                let [q, k, v, gates] = split_columns(outputs, [q, k, v, gates])?;
+                ([q, k, v], Some(gates))
+            }
+            None => (split_columns(outputs, [q, k, v])?, None),
+        })
     }
+}
+
+/// Returns parts of the concatenated columns of tensors, each of which is a part of one tensor. Their rows may be strided.
+pub(super) fn split_columns<const N: usize>(outputs: Vec<Tensor>, widths: [usize; N]) -> Result<[Tensor; N]> {
+    let mut outputs = outputs.into_iter();
+    let (mut current, mut start) = (None, 0);
+    let next = |width: usize| {
+        let Some(whole) = current.take().or_else(|| outputs.next()) else {
+            bail!("internal error: the projections are narrower than the heads")
+        };
+        let part = whole.narrow(D::Minus1, start, width)?;
+        start += width;
+        match start < whole.dim(D::Minus1)? {
+            true => current = Some(whole),
+            false => start = 0,
+        }
+        Ok(part)
+    };
+    let parts = widths.into_iter().map(next).collect::<Result<Vec<_>>>()?;
+    parts.try_into().map_err(|_| Error::Msg("internal error: another number of projections".to_owned()))
 }
 
 /// Embedding table with a row for each token.

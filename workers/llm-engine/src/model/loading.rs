@@ -15,13 +15,16 @@ use super::part::Part;
 use super::pooling::EmbeddingHead;
 use super::sentence::{self, ScoreRows, SentenceModules};
 use super::weights::Weights;
-use super::{cache, families};
+use super::{cache, families, states};
 
 /// Cache size in bytes if neither the options nor the device determine it.
 const DEFAULT_CACHE_BYTES: usize = 512 << 20;
 /// Percentage of free device memory used for weights and cache; the rest is for temporary tensors.
 #[cfg(feature = "rocm")]
 const CACHE_PERCENT: usize = 85;
+
+/// Field that multimodal models may have beside the configuration of their text model.
+const TIED: &str = "tie_word_embeddings";
 
 /// Options for loading a model.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +43,8 @@ pub struct LoadOptions {
     pub context: Option<usize>,
     /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
     pub max_contexts: Option<usize>,
+    /// Maximum number of sequences in a step, for models with recurrent states. `None` uses that of contexts or the default.
+    pub max_sequences: Option<usize>,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
     /// Limits of adapters, for which the memory leaves space.
@@ -57,13 +62,17 @@ pub struct ModelSizes {
     pub cache_block: usize,
 }
 
-/// Returns the sizes of the decoder at `path`, without loading it.
+/// Returns the sizes of the draft model at `path`, without loading it.
 ///
 /// # Errors
-/// See [`load_decoder`].
+/// See [`load_decoder`]. Also if the decoder cannot be a draft model.
 pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<ModelSizes> {
     let mut files = ModelFiles::open(path)?;
     let (config, declared) = read_config(&mut files)?;
+    ensure!(
+        config.delta.is_none(),
+        "a draft model with recurrent states is not supported; use one whose layers all have attention"
+    );
     let types = types(&files, declared, device, options)?;
     let cache_block = cache::block_bytes(&config, types.cache);
     Ok(ModelSizes { weights: files.bytes_as(types.matrices, true), cache_block })
@@ -169,14 +178,21 @@ pub(super) fn load_files(
         None => bytes,
     };
     let contexts = options.max_contexts.unwrap_or(cache::MAX_CONTEXTS);
-    let blocks = match embeds_only {
-        true => 1,
-        false => cache::blocks_that_fit(&config, types.cache, bytes, contexts)?,
+    let (slots, blocks) = match embeds_only {
+        true => (0, 1),
+        false => {
+            let sequences = options.max_sequences.or(options.max_contexts);
+            let slots = states::slots_that_fit(&config, types.states, bytes, sequences)?;
+            let left = bytes - slots * states::slot_bytes(&config, types.states);
+            (slots, cache::blocks_that_fit(&config, types.cache, left, contexts)?)
+        }
     };
-    let bytes = [weights, blocks * block];
+    // With this size, there are as many slots again, which may take half of it.
+    let states = slots * states::slot_bytes(&config, types.states);
+    let bytes = [weights, states + states.max(blocks * block)];
     let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);
     let mut weights = weights.with_names(config.names).with_part(&part);
-    let decoder = Decoder::load(config, &mut weights, blocks, types, device)
+    let decoder = Decoder::load(config, &mut weights, [blocks, slots], types, device)
         .with_context(|| format!("cannot load {path}"))?;
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only).with_adapters(options.adapters);
     let hidden = decoder.config().hidden;
@@ -253,9 +269,12 @@ fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<DType>)>
     match &files.description {
         Description::Config(config) => {
             let family = families::from_config(config)?;
-            let text = families::text_of_config(config);
+            let mut text = families::text_of_config(config).clone();
+            if let (None, Some(is_tied)) = (text.get(TIED), config.get(TIED)) {
+                text[TIED] = is_tied.clone();
+            }
             let dtype = declared_type(config);
-            Ok((DecoderConfig::from_json(family, text).context("config.json")?, dtype))
+            Ok((DecoderConfig::from_json(family, &text).context("config.json")?, dtype))
         }
         Description::Metadata(_) => {
             let (family, fields) = read_metadata(files)?;

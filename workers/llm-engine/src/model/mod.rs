@@ -11,6 +11,8 @@
 //! | `layers` | linear layers, norms, embeddings, feed-forward layers |
 //! | `experts` | feed-forward layers with a mixture of experts |
 //! | `latent` | projections of latent attention |
+//! | `delta` | linear attention by the gated delta rule |
+//! | `states` | recurrent states of linear attention |
 //! | `stacks` | stacks of experts' matrices on a ROCm device |
 //! | `rope` | rotary position embeddings |
 //! | `cache` | paged key-value cache |
@@ -36,6 +38,7 @@ pub mod attention;
 pub mod cache;
 pub mod config;
 pub mod decoder;
+pub mod delta;
 pub mod drafted;
 pub mod encoder;
 pub mod experts;
@@ -56,6 +59,7 @@ pub mod rope;
 pub mod sentence;
 #[cfg(feature = "rocm")]
 pub mod stacks;
+pub mod states;
 pub mod weights;
 
 use crate::sampling::settings::Sampling;

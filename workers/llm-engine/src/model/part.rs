@@ -97,6 +97,10 @@ impl Part {
             own.qk_norm != Some(QueryKeyNorm::Rows),
             "norms of all heads of a row together cannot be divided among {ranks} GPUs; use one GPU"
         );
+        ensure!(
+            own.delta.is_none(),
+            "layers with linear attention cannot be divided among {ranks} GPUs; use one GPU"
+        );
         own.heads = self.share(own.heads, "heads")?;
         (own.kv_heads, self.key_sharers) = match ranks.is_multiple_of(own.kv_heads) {
             true => (1, ranks / own.kv_heads),

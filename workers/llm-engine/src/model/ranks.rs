@@ -100,7 +100,8 @@ impl Ranks {
             .with_context(|| format!("cannot connect {} GPUs", devices.len()))?;
         let times = devices.iter().map(|_| AtomicU64::default()).collect();
         let shared = Arc::new(Shared { communicators, times, failure: OnceLock::new() });
-        let (capacity, tasks) = (Capacity { vocabulary: 0, context: 0, blocks: 0 }, Tasks::default());
+        let (capacity, tasks) =
+            (Capacity { vocabulary: 0, context: 0, blocks: 0, states: None }, Tasks::default());
         let (commands, threads) = (Vec::new(), Vec::new());
         let mut ranks = Self { commands, threads, shared: shared.clone(), capacity, tasks };
         let (sender, reports) = channel();

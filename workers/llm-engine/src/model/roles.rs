@@ -37,6 +37,24 @@ pub enum Role {
     KeyNorm,
     /// Scores of the sinks that queries attend to.
     Sinks,
+    /// Query, key and value projections of linear attention.
+    DeltaQueryKeyValue,
+    /// Projection to the gates of its norm.
+    DeltaGate,
+    /// Projection to its learning rates.
+    DeltaLearningRate,
+    /// Projection to its decays.
+    DeltaDecay,
+    /// Query, key, value and gate projections of linear attention, those of each head of keys together.
+    DeltaGroups,
+    /// Projections to learning rates and decays, those of each head of keys together.
+    DeltaGroupFactors,
+    /// Convolution of linear attention.
+    DeltaConv,
+    /// Norm of the heads of linear attention.
+    DeltaNorm,
+    /// Output projection of linear attention.
+    DeltaOutput,
     /// Output projection of attention.
     Output,
     /// Norm after attention.
@@ -78,6 +96,15 @@ impl Role {
             Self::QueryNorm => ("self_attn.q_norm", "attn_q_norm"),
             Self::KeyNorm => ("self_attn.k_norm", "attn_k_norm"),
             Self::Sinks => ("self_attn.sinks", "attn_sinks"),
+            Self::DeltaQueryKeyValue => ("linear_attn.in_proj_qkv", "attn_qkv"),
+            Self::DeltaGate => ("linear_attn.in_proj_z", "attn_gate"),
+            Self::DeltaLearningRate => ("linear_attn.in_proj_b", "ssm_beta"),
+            Self::DeltaDecay => ("linear_attn.in_proj_a", "ssm_alpha"),
+            Self::DeltaGroups => ("linear_attn.in_proj_qkvz", "ssm_in"),
+            Self::DeltaGroupFactors => ("linear_attn.in_proj_ba", "ssm_ba"),
+            Self::DeltaConv => ("linear_attn.conv1d", "ssm_conv1d"),
+            Self::DeltaNorm => ("linear_attn.norm", "ssm_norm"),
+            Self::DeltaOutput => ("linear_attn.out_proj", "ssm_out"),
             Self::Output => ("self_attn.o_proj", "attn_output"),
             Self::AttentionPostNorm => ("post_attention_layernorm", "post_attention_norm"),
             Self::MlpNorm => ("post_attention_layernorm", "ffn_norm"),

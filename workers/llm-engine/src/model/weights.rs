@@ -12,6 +12,7 @@ use super::layers::{Embedding, Linear, Matrix, Norm};
 use super::part::{Part, TensorRows};
 use super::roles::Role;
 
+mod delta;
 mod experts;
 mod latent;
 

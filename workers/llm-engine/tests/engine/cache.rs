@@ -28,6 +28,11 @@ pub fn digest_of(tokens: &[u32]) -> u64 {
     }))
 }
 
+/// Returns the state after the tokens of a sequence.
+pub fn state_of(tokens: &[u32]) -> u64 {
+    tokens.iter().enumerate().fold(0, |state, (position, token)| cell(state, position, *token))
+}
+
 /// Cells of all blocks.
 pub struct Cache {
     cells: Vec<u64>,
@@ -72,7 +77,27 @@ impl Cache {
         digest((0..context).map(|position| self.at(blocks, position)))
     }
 
-    fn at(&self, blocks: &[u32], position: usize) -> u64 {
+    /// Copies states between slots. All sources are read first.
+    pub fn copy_states(states: &mut [u64], pairs: &[(u32, u32)]) {
+        let copied: Vec<u64> = pairs.iter().map(|(from, _)| states[*from as usize]).collect();
+        pairs.iter().zip(copied).for_each(|((_, to), state)| states[*to as usize] = state);
+    }
+
+    /// Updates the states of a step's sequences, which are equal to their last cells.
+    pub fn step_states(states: &mut [u64], step: &Step) {
+        assert_eq!(step.states.len(), step.sequences.len());
+        for (sequence, slot) in step.sequences.iter().zip(&step.states) {
+            let state = &mut states[*slot as usize];
+            for row in sequence.rows.clone() {
+                let position = step.positions[row] as usize;
+                let before = if position == 0 { 0 } else { *state };
+                *state = cell(before, position, step.tokens[row]);
+            }
+        }
+    }
+
+    /// Returns the content of a cell.
+    pub fn at(&self, blocks: &[u32], position: usize) -> u64 {
         self.cells[blocks[position / BLOCK_SIZE] as usize * BLOCK_SIZE + position % BLOCK_SIZE]
     }
 }

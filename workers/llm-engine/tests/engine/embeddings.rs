@@ -21,7 +21,7 @@ struct Recorder {
 
 impl StepModel for Recorder {
     fn capacity(&self) -> Capacity {
-        Capacity { vocabulary: 64, context: 1000, blocks: 63 }
+        Capacity { vocabulary: 64, context: 1000, blocks: 63, states: None }
     }
 
     fn tasks(&self) -> Tasks {

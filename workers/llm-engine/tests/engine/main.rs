@@ -11,4 +11,5 @@ mod residency;
 mod scheduler;
 mod scoring;
 mod speculation;
+mod states;
 mod streams;

@@ -80,12 +80,14 @@ pub struct Mock {
     draft: Option<Box<Mock>>,
     /// If set, each step waits for a message, until the sender is dropped.
     permits: Option<Receiver<()>>,
+    /// Recurrent states: hashes of the tokens.
+    states: Vec<u64>,
     pub calls: Arc<MockCalls>,
 }
 
 impl Mock {
     pub fn new(blocks: usize, context: usize) -> Self {
-        let capacity = Capacity { vocabulary: VOCABULARY, context, blocks };
+        let capacity = Capacity { vocabulary: VOCABULARY, context, blocks, states: None };
         Self {
             cache: Cache::new(blocks),
             capacity,
@@ -95,8 +97,16 @@ impl Mock {
             noise: 0,
             draft: None,
             permits: None,
+            states: Vec::new(),
             calls: Arc::default(),
         }
+    }
+
+    /// Has slots of recurrent states, on which the logits depend.
+    pub fn with_states(mut self, slots: usize) -> Self {
+        self.capacity.states = Some(slots);
+        self.states = (0..slots as u64).collect();
+        self
     }
 
     /// Fails in step number `step`, counted from 0.
@@ -167,11 +177,18 @@ impl StepModel for Mock {
         }
         self.calls.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
         self.cache.step(step);
+        if self.capacity.states.is_some() {
+            Cache::step_states(&mut self.states, step);
+        }
         let mut rows: Vec<Vec<f32>> = Vec::new();
-        for sequence in &step.sequences {
+        for (place, sequence) in step.sequences.iter().enumerate() {
+            // Zero, if the state is that of the tokens.
+            let state = step.states.get(place).map_or(0, |slot| {
+                self.states[*slot as usize] ^ self.cache.at(&sequence.blocks, sequence.context - 1)
+            });
             for row in sequence.rows.end - sequence.logits..sequence.rows.end {
                 let context = sequence.context - (sequence.rows.end - 1 - row);
-                let digest = self.cache.digest_at(&sequence.blocks, context) ^ self.noise;
+                let digest = self.cache.digest_at(&sequence.blocks, context) ^ self.noise ^ state;
                 rows.push(match (step.tokens[row], self.period) {
                     (token, _) if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
                     (token, Some(period)) => repeating_logits(digest, token, period),
@@ -193,6 +210,11 @@ impl StepModel for Mock {
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
         self.calls.copies.fetch_add(pairs.len(), Ordering::Relaxed);
         self.cache.copy(pairs);
+        Ok(())
+    }
+
+    fn copy_states(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        Cache::copy_states(&mut self.states, pairs);
         Ok(())
     }
 

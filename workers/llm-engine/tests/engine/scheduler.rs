@@ -4,7 +4,7 @@ use llm_engine::engine::sequence::Sequence;
 use llm_engine::step::BLOCK_SIZE;
 use proptest::prelude::*;
 
-use super::cache::{Cache, digest_of};
+use super::cache::{Cache, digest_of, state_of};
 
 fn limits(running: usize, rows: usize) -> Limits {
     Limits { running, rows, scored_rows: rows }
@@ -23,6 +23,8 @@ struct Run {
     finished: usize,
     /// If true, decoding sequences get drafts.
     drafts: bool,
+    /// Slots of recurrent states.
+    states: Vec<u64>,
 }
 
 /// Returns the token that follows a sequence of cells with this digest.
@@ -56,7 +58,15 @@ impl Run {
             first: vec![],
             finished: 0,
             drafts: false,
+            states: Vec::new(),
         }
+    }
+
+    /// Creates a run whose sequences have recurrent states, for which there are `slots` slots.
+    fn with_states(blocks: usize, shares: bool, limits: Limits, slots: usize) -> Self {
+        let run = Self::new(blocks, shares, limits);
+        let scheduler = run.scheduler.with_states(slots as u32);
+        Self { scheduler, states: (0..slots as u64).map(|slot| !slot).collect(), ..run }
     }
 
     fn submit(&mut self, prompt: Vec<u32>, wanted: Wanted) -> u64 {
@@ -66,11 +76,13 @@ impl Run {
     fn check(&self) {
         let tables: Vec<_> = self.scheduler.running().iter().map(Sequence::blocks).collect();
         self.scheduler.pool().check(tables).unwrap();
+        let states = self.scheduler.running().iter().filter_map(Sequence::state);
+        self.scheduler.pool().states().check(states).unwrap();
     }
 
     /// Runs one step. The next token of each sequence is derived from its digest.
     fn step(&mut self) {
-        let Self { scheduler, cache, plan, limits, first, finished, drafts } = self;
+        let Self { scheduler, cache, plan, limits, first, finished, drafts, states } = self;
         let preempted = scheduler.counters().preempted;
         if *drafts {
             propose(scheduler);
@@ -97,6 +109,10 @@ impl Run {
         }
         cache.copy(&plan.copies);
         let digests = cache.step(step);
+        if !states.is_empty() {
+            Cache::copy_states(states, &plan.restored);
+            Cache::step_states(states, step);
+        }
         let planned = scheduler.planned().zip(&step.sequences).zip(&digests);
         for (place, ((sequence, rows), &digest)) in planned.enumerate() {
             assert!(place > 0 || sequence.id() == oldest, "the oldest sequence advances in each step");
@@ -106,9 +122,14 @@ impl Run {
                 &tokens[rows.context - rows.rows.len()..rows.context]
             );
             assert_eq!(digest, digest_of(&tokens[..rows.context]), "the cells must match the tokens");
+            if let Some(slot) = step.states.get(place) {
+                let expected = state_of(&tokens[..rows.context]);
+                assert_eq!(states[*slot as usize], expected, "the state must match the tokens");
+            }
             let logits = if rows.context == tokens.len() { 1 + sequence.drafts().len() } else { 0 };
             assert_eq!(rows.logits, logits);
         }
+        Cache::copy_states(states, &plan.checkpoints);
         scheduler.commit(plan);
         let wanted = step.sequences.iter().filter(|sequence| sequence.logits > 0);
         assert_eq!(scheduler.awaiting_token().count(), wanted.count());
@@ -181,12 +202,18 @@ proptest! {
         running in 1..9_usize,
         more_rows in 0..60_usize,
         drafts: bool,
+        // Recurrent states in addition to those of the running sequences.
+        checkpoints in prop::option::of(0..6_usize),
         actions in actions(),
     ) {
         // The longest sequence just fits: 109 prompt tokens and 39 generated ones.
         let limits = limits(running, running + more_rows);
-        let mut run = Run::new(148_usize.div_ceil(BLOCK_SIZE) + spare, shares, limits);
-        run.drafts = drafts;
+        let blocks = 148_usize.div_ceil(BLOCK_SIZE) + spare;
+        let mut run = match checkpoints {
+            Some(more) => Run::with_states(blocks, shares, limits, running + more),
+            None => Run::new(blocks, shares, limits),
+        };
+        run.drafts = drafts && checkpoints.is_none();
         let (mut submitted, mut cancelled, mut tokens) = (0, 0, 0);
         for action in actions {
             match action {
@@ -210,6 +237,7 @@ proptest! {
         run.finish(tokens + 1);
         prop_assert_eq!(run.finished + cancelled, submitted);
         prop_assert_eq!(run.scheduler.pool().used(), 0);
+        prop_assert_eq!(run.scheduler.pool().states().used(), 0);
     }
 
     #[test]
@@ -242,6 +270,34 @@ fn short_prompts_do_not_wait_for_a_long_prompt() {
         run.step();
     }
     assert_eq!(run.first[21], long);
+}
+
+#[test]
+fn recurrent_states_continue_from_checkpoints() {
+    let prompt =
+        |own: u32, rows: usize| -> Vec<u32> { (0..80).chain((0..rows as u32).map(|_| own)).collect() };
+    let mut run = Run::with_states(200, true, limits(4, 256), 10);
+    let mut counted = (0, 0);
+    let mut next = |run: &mut Run| {
+        run.finish(20);
+        let counters = run.scheduler.counters();
+        let since = (counters.read - counted.0, counters.cached - counted.1);
+        counted = (counters.read, counters.cached);
+        since
+    };
+    // The prompt ends after a block, whose last row is computed for its logits.
+    run.submit(prompt(0, 0), 5);
+    assert_eq!(next(&mut run), (80, 0));
+    run.submit(prompt(0, 0), 5);
+    assert_eq!(next(&mut run), (16, 64));
+    // The first of these prompts leaves the text after 80 rows, where the others find a checkpoint.
+    for (own, expected) in (1000..).zip([(56, 64), (40, 80), (40, 80)]) {
+        run.submit(prompt(own, 40), 5);
+        assert_eq!(next(&mut run), expected);
+    }
+    // Several prompts at once wait for the first.
+    (0..4).for_each(|_| _ = run.submit(prompt(2000, 33), 5));
+    assert_eq!(next(&mut run), (33 + 3, 80 + 3 * 112));
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn invalid_steps_are_rejected() {
         positions: vec![0, 1],
         slots: vec![48, 49],
         sequences: vec![sequence.clone()],
+        states: vec![],
     };
     runner.model.step(&good).unwrap();
     let with = |change: fn(&mut Step)| {
@@ -58,6 +59,7 @@ fn invalid_steps_are_rejected() {
         (with(|step| step.positions[1] = 128), "position 128"),
         (with(|step| step.slots[1] = u32::MAX), "slot"),
         (with(|step| step.slots.truncate(1)), "1 slots"),
+        (with(|step| step.states.push(0)), "1 slots of states instead of 0"),
         (with(|step| step.sequences[0].rows = 0..1), "and 2 positions"),
         (with(|step| step.sequences[0].rows = 1..2), "after row 0"),
         (with(|step| step.sequences[0].context = 3), "3 positions"),

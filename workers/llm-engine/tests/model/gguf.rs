@@ -44,6 +44,15 @@ const NAMES: &[(&str, &str)] = &[
     ("mlp.shared_expert.gate_proj.", "ffn_gate_shexp."),
     ("mlp.shared_expert.up_proj.", "ffn_up_shexp."),
     ("mlp.shared_expert.down_proj.", "ffn_down_shexp."),
+    ("linear_attn.in_proj_qkv.", "attn_qkv."),
+    ("linear_attn.in_proj_z.", "attn_gate."),
+    ("linear_attn.in_proj_b.", "ssm_beta."),
+    ("linear_attn.in_proj_a.", "ssm_alpha."),
+    ("linear_attn.conv1d.", "ssm_conv1d."),
+    ("linear_attn.A_log", "ssm_a"),
+    ("linear_attn.dt_bias", "ssm_dt.bias"),
+    ("linear_attn.norm.", "ssm_norm."),
+    ("linear_attn.out_proj.", "ssm_out."),
     ("self_attn.q_proj.", "attn_q."),
     ("self_attn.k_proj.", "attn_k."),
     ("self_attn.v_proj.", "attn_v."),
@@ -128,6 +137,28 @@ fn expansions(name: &str, tensor: &Tensor, config: &Value) -> Option<[(String, T
     Some([(name("k"), keys), (name("v"), values)])
 }
 
+/// Orders heads of values by their place among those that share a head of keys, and converts factors.
+fn linear_attention(name: &str, tensor: &Tensor, size: impl Fn(&str) -> usize) -> Tensor {
+    let (keys, heads) = (size("linear_num_key_heads"), size("linear_num_value_heads"));
+    let (skipped, width) = (2 * keys * size("linear_key_head_dim"), size("linear_value_head_dim"));
+    let reorder = |tensor: &Tensor, dim: usize, first: usize, width: usize| {
+        let part = |head: usize| tensor.narrow(dim, first + head * width, width).unwrap();
+        let shared = heads / keys;
+        let ordered = (0..heads).map(|place| part(place % keys * shared + place / keys));
+        let all: Vec<_> = std::iter::once(tensor.narrow(dim, 0, first).unwrap()).chain(ordered).collect();
+        Tensor::cat(&all, dim).unwrap().contiguous().unwrap()
+    };
+    match name.split_once("blk.").and_then(|(_, rest)| rest.split_once('.')).map_or(name, |(_, part)| part) {
+        "attn_qkv.weight" => reorder(tensor, 0, skipped, width),
+        "ssm_conv1d.weight" => reorder(&tensor.squeeze(1).unwrap(), 0, skipped, width),
+        "attn_gate.weight" => reorder(tensor, 0, 0, width),
+        "ssm_beta.weight" | "ssm_alpha.weight" | "ssm_dt.bias" => reorder(tensor, 0, 0, 1),
+        "ssm_a" => reorder(&tensor.exp().unwrap().neg().unwrap(), 0, 0, 1),
+        "ssm_out.weight" => reorder(tensor, 1, 0, width),
+        _ => tensor.clone(),
+    }
+}
+
 /// Converts tensors as llama.cpp does: renames them, adds 1 to the norms of Gemma and Nemotron, permutes the rows of queries and
 /// keys, and stacks experts.
 pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
@@ -138,13 +169,18 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let has_norms_after =
-            ["olmo2", "glm4moe", "seed_oss", "exaone4"].contains(&arch) || (gemma && arch != "gemma");
+        let has_norms_after = ["olmo2", "glm4moe", "seed_oss", "exaone4", "qwen35", "qwen35moe"]
+            .contains(&arch)
+            || (gemma && arch != "gemma");
         let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
         let adds_one = (gemma && to.contains("norm")) || (arch == "nemotron" && to.ends_with("norm.weight"));
-        if adds_one {
+        let is_hybrid = arch.starts_with("qwen35");
+        if is_hybrid {
+            tensor = linear_attention(&to, &tensor, number);
+        }
+        if adds_one || (is_hybrid && to.ends_with("norm.weight") && !to.contains("ssm_norm")) {
             tensor = (tensor + 1.0).unwrap();
         }
         if ["llama", "granite", "granitemoe", "smollm3", "arcee"].contains(&arch)
@@ -182,10 +218,12 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
 pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let whole = |key: &str| config[key].as_u64().map(|number| Metadatum::U32(number as u32));
     let float = |key: &str| config[key].as_f64().map(|number| Metadatum::F32(number as f32));
+    // transformers 5 has these together.
+    let parameter = |key: &str| config[key].as_f64().or(config["rope_parameters"][key].as_f64());
     let width = config["head_dim"].as_u64();
     let width = width
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
-    let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
+    let share = parameter("partial_rotary_factor").unwrap_or(1.0);
     let rotary_dim = Metadatum::U32((width as f64 * share) as u32);
     // Latent attention is stored as one head of keys and values.
     let latent = config["kv_lora_rank"].as_u64().map(|rank| {
@@ -205,6 +243,8 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let original = config["rope_scaling"]["original_max_position_embeddings"].as_u64();
     let experts = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
     let experts = experts.iter().find_map(|key| whole(key));
+    let values = config["linear_num_value_heads"].as_u64().zip(config["linear_value_head_dim"].as_u64());
+    let values = values.map(|(heads, width)| Metadatum::U32((heads * width) as u32));
     let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
@@ -238,6 +278,12 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
             "attention.layer_norm_epsilon",
             float("layer_norm_eps").or(float("norm_epsilon")).or(float("norm_eps")),
         ),
+        ("full_attention_interval", Some(Metadatum::U32(4)).filter(|_| arch.starts_with("qwen35"))),
+        ("ssm.conv_kernel", whole("linear_conv_kernel_dim")),
+        ("ssm.state_size", whole("linear_key_head_dim")),
+        ("ssm.group_count", whole("linear_num_key_heads")),
+        ("ssm.time_step_rank", whole("linear_num_value_heads")),
+        ("ssm.inner_size", values),
         ("attention.scale", float("attention_multiplier")),
         ("embedding_scale", float("embedding_multiplier")),
         ("residual_scale", float("residual_multiplier")),
@@ -245,7 +291,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.sliding_window", whole("sliding_window")),
         ("attn_logit_softcapping", float("attn_logit_softcapping")),
         ("final_logit_softcapping", float("final_logit_softcapping")),
-        ("rope.freq_base", float("rope_theta")),
+        ("rope.freq_base", parameter("rope_theta").map(|theta| Metadatum::F32(theta as f32))),
         ("rope.local_freq_base", float("rope_local_base_freq")),
         ("rope.dimension_count", of_latent(3).or(Some(rotary_dim))),
         (

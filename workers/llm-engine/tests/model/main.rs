@@ -13,6 +13,7 @@ mod families;
 mod gguf;
 #[cfg(feature = "rocm-emulator")]
 mod graphs;
+mod hybrids;
 #[cfg(feature = "rocm-emulator")]
 mod launches;
 mod mixtures;

@@ -76,7 +76,8 @@ pub fn scripted(template: &str, script: &str, more: &[&str]) -> Worker {
         json!({"bos_token": SPECIAL[0], "eos_token": SPECIAL[1], "chat_template": template}),
     );
     let text = TextCodec::from_folder(folder.path()).unwrap();
-    let capacity = Capacity { vocabulary: text.vocabulary(), context: CONTEXT, blocks: CONTEXT / BLOCK_SIZE };
+    let (vocabulary, blocks) = (text.vocabulary(), CONTEXT / BLOCK_SIZE);
+    let capacity = Capacity { vocabulary, context: CONTEXT, blocks, states: None };
     let model = Scripted {
         script: text.encode(script, false).unwrap(),
         capacity,

@@ -1,7 +1,7 @@
 //! Embeddings of whole prompts, whose rows attend to each other instead of the cache.
 use candle_core::{DType, Result, Tensor};
 
-use super::{Decoder, StepContext};
+use super::{Decoder, StepContext, max_rows};
 use crate::model::attention::{AttentionPlan, StepIndices};
 use crate::model::layers::ResidualStream;
 use crate::model::packed::packed_step;
@@ -56,8 +56,11 @@ impl Decoder {
         let [cu_rows, cu_keys, table] = StepIndices::of(&step).parts();
         let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
         let wanted = wanted.unwrap_or_default();
-        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
-            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
+        // Recurrent states of these sequences are not kept.
+        let no_states = vec![u32::MAX; prompts.len()];
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots] =
+            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted, no_states])?;
+        let sequence_rows = cu_rows.clone();
         let (indices, heads) = ([cu_rows, cu_keys, table], self.heads());
         let plan = match self.config.bidirectional {
             true => AttentionPlan::bidirectional(&step, indices, &self.windows, heads)?,
@@ -68,7 +71,18 @@ impl Decoder {
         let uncached = Some([zeros()?, zeros()?]);
         let wanted = is_partial.then_some(wanted);
         let (adapters, wanted_adapters) = Default::default();
-        let shared = StepContext { positions, slots, plan, uncached, wanted, adapters, wanted_adapters };
+        let shared = StepContext {
+            positions,
+            slots,
+            plan,
+            sequence_rows,
+            state_slots,
+            max_rows: max_rows(&step),
+            uncached,
+            wanted,
+            adapters,
+            wanted_adapters,
+        };
         Ok(EmbeddingWork { shared, stream: self.embedded(&tokens)?, layers: 0, lengths })
     }
 

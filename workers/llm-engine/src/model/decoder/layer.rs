@@ -4,9 +4,11 @@ use candle_core::Tensor;
 
 use crate::model::attention::Scoring;
 use crate::model::config::{DecoderConfig, QueryKeyNorm};
+use crate::model::delta::DeltaAttention;
 use crate::model::experts::{Experts, mlp};
 use crate::model::latent::LatentProjections;
 use crate::model::layers::{GateUp, Linear, Mlp, Norm, QueryKeyNorms, QueryKeyValue};
+use crate::model::part::TensorRows;
 use crate::model::roles::Role;
 use crate::model::weights::Weights;
 
@@ -14,6 +16,8 @@ use crate::model::weights::Weights;
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Norm>,
     pub(super) attention: Projections,
+    /// Number of layers before it that have a cache, or if it has linear attention, of those with it.
+    pub(super) place: usize,
     /// Norms of each head of queries and keys.
     pub(super) head_norms: Option<QueryKeyNorms>,
     /// Norms of all heads of a row together.
@@ -30,10 +34,11 @@ pub(super) struct Layer {
     pub(super) rotary_table: usize,
 }
 
-/// Query, key and value projections of a decoder.
+/// Projections before attention, or linear attention.
 pub(super) enum Projections {
     Plain(QueryKeyValue),
     Latent(Box<LatentProjections>),
+    Delta(Box<DeltaAttention>),
 }
 
 /// Feed-forward layer of a decoder.
@@ -52,25 +57,34 @@ impl Layer {
             config.norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
-        let attention = match config.latent {
-            Some(latent) => {
+        let delta = config.delta.as_ref().filter(|delta| delta.layers[index]);
+        let attention = match (delta, config.latent) {
+            (Some(delta), _) => {
+                let delta = weights.delta_attention(index, delta, hidden, config.norm_eps)?;
+                Projections::Delta(Box::new(delta))
+            }
+            (None, Some(latent)) => {
                 let latent = weights.latent_projections(index, latent, [hidden, config.heads], kind)?;
                 Projections::Latent(Box::new(latent))
             }
-            None => Projections::Plain(query_key_value(config, weights, index)?),
+            (None, None) => Projections::Plain(query_key_value(config, weights, index)?),
         };
         let mut qk_norms = |[query, key]: [usize; 2]| -> Result<_> {
             let query = weights.norm(at, Role::QueryNorm, query, kind)?;
             Ok(Some(QueryKeyNorms { query, key: weights.norm(at, Role::KeyNorm, key, kind)? }))
         };
-        let (head_norms, row_norms) = match config.qk_norm {
+        let (head_norms, row_norms) = match config.qk_norm.filter(|_| delta.is_none()) {
             Some(QueryKeyNorm::Heads) => (qk_norms([head_dim; 2])?, None),
             Some(QueryKeyNorm::Rows) => (None, qk_norms([queries, keys])?),
             None => (None, None),
         };
         let output_width = config.latent.map_or(queries, |latent| config.heads * latent.value);
-        let output =
-            weights.linear_of_columns(at, Role::Output, [hidden, output_width], config.output_bias)?;
+        let output = match delta {
+            Some(delta) => weights.delta_output(index, delta, hidden)?,
+            None => {
+                weights.linear_of_columns(at, Role::Output, [hidden, output_width], config.output_bias)?
+            }
+        };
         let sinks = match config.sinks {
             true => Some(weights.vector(at, Role::Sinks, config.heads)?),
             false => None,
@@ -87,6 +101,7 @@ impl Layer {
         Ok(Self {
             attention_norm: attention_norm?,
             attention,
+            place: (0..index).filter(|other| config.has_delta(*other) == delta.is_some()).count(),
             head_norms,
             row_norms,
             output,
@@ -110,8 +125,12 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
     let (queries, keys) = (config.heads * config.head_dim, config.kv_width());
     let widths = [queries, keys, keys];
     let fused = config.fused_qkv.then_some(Role::QueryKeyValue);
-    let pieces =
-        weights.part().rows(fused, &[(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)]);
+    let pieces = match config.gated_attention {
+        true => with_gates(config),
+        false => {
+            weights.part().rows(fused, &[(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)])
+        }
+    };
     // Norms of rows are computed before the operation that otherwise adds biases.
     let norms_rows = config.qk_norm == Some(QueryKeyNorm::Rows);
     let mut products = Vec::new();
@@ -122,7 +141,22 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
         true => Some(weights.bias(at, &pieces)?),
         false => None,
     };
-    Ok(QueryKeyValue { products, widths, bias })
+    let gates = config.gated_attention.then_some(queries);
+    Ok(QueryKeyValue { products, widths, gates, bias })
+}
+
+/// Returns the rows of queries, keys, values and gates, of which files have the queries and gates of each head together.
+fn with_gates(config: &DecoderConfig) -> Vec<TensorRows> {
+    let (heads, width, keys) = (config.heads, config.head_dim, config.kv_width());
+    let of_heads = |offset: usize| {
+        (0..heads).map(move |head| 2 * head * width + offset).map(move |first| TensorRows {
+            role: Role::Query,
+            rows: first..first + width,
+            total_rows: 2 * heads * width,
+        })
+    };
+    let others = [TensorRows::whole(Role::Key, keys), TensorRows::whole(Role::Value, keys)];
+    of_heads(0).chain(others).chain(of_heads(width)).collect()
 }
 
 /// Loads a dense feed-forward layer.

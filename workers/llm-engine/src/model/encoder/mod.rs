@@ -169,7 +169,7 @@ impl StepModel for Encoder {
     fn capacity(&self) -> Capacity {
         let context = self.config.context;
         let vocabulary = self.words.vocabulary().unwrap_or(0);
-        Capacity { vocabulary, context, blocks: context.div_ceil(BLOCK_SIZE) }
+        Capacity { vocabulary, context, blocks: context.div_ceil(BLOCK_SIZE), states: None }
     }
 
     fn tasks(&self) -> Tasks {

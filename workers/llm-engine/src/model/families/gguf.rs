@@ -36,6 +36,11 @@ const METADATA: &[(&str, &str)] = &[
     ("attention.key_length", "head_dim"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.layer_norm_epsilon", "layer_norm_eps"),
+    ("full_attention_interval", "full_attention_interval"),
+    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    ("ssm.state_size", "linear_key_head_dim"),
+    ("ssm.group_count", "linear_num_key_heads"),
+    ("ssm.time_step_rank", "linear_num_value_heads"),
     ("attention.scale", "attention_multiplier"),
     ("attention.sliding_window", "sliding_window"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -127,10 +132,14 @@ pub fn from_gguf(
         config.insert("query_pre_attn_scalar".into(), json!(scalar));
     }
     // Only files of newer families contain this.
-    let normalized = own("expert_weights_norm").unwrap_or(json!(arch == "qwen3moe"));
+    let normalized = own("expert_weights_norm").unwrap_or(json!(["qwen3moe", "qwen35moe"].contains(&arch)));
     config.insert("norm_topk_prob".into(), normalized);
     config.insert("interleaved".into(), json!(INTERLEAVED.contains(&arch)));
     config.insert("norms_include_one".into(), json!(true));
+    let values = number("ssm.inner_size").zip(number("ssm.time_step_rank").filter(|heads| *heads > 0.0));
+    if let Some((values, heads)) = values {
+        config.insert("linear_value_head_dim".into(), json!((values / heads) as u64));
+    }
     // The metadata does not tell these.
     let has = |tensor: &str| json!(content.tensor_infos.contains_key(tensor));
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));

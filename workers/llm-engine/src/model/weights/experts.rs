@@ -150,7 +150,10 @@ impl Weights<'_> {
             Projections::Stacked(_) | Projections::Interleaved(_) => {
                 self.projections(layer, config, [""; 3], hidden)?
             }
-            Projections::Separate(parts) => self.projections(layer, config, parts, hidden)?,
+            Projections::Separate(parts) => match self.joined_projections(layer, config, hidden)? {
+                Some(joined) => joined,
+                None => self.projections(layer, config, parts, hidden)?,
+            },
         };
         let biases = match config.biases {
             true => Some(self.expert_biases(layer, config, hidden)?),
@@ -272,6 +275,25 @@ impl Weights<'_> {
             |expert: usize| group.iter().filter_map(move |all| all.pieces.get(expert)).flatten().cloned();
         let pieces: Vec<Piece> = (0..count).flat_map(of_expert).collect();
         self.pieces(group, &pieces, &[count, rows(group), columns(group)])
+    }
+
+    /// Finds the stacks of gate and up, joined, and of down, if safetensors have them instead of matrices of each expert.
+    fn joined_projections(
+        &self,
+        layer: usize,
+        config: &ExpertsConfig,
+        hidden: usize,
+    ) -> Result<Option<(Vec<Vec<Projection>>, Projection)>> {
+        let Some(prefix) = &self.prefix else { return Ok(None) };
+        let name = |part| format!("{prefix}layers.{layer}.{}.{part}", config.names.experts);
+        let (gate_up, inner) = (name("gate_up_proj"), config.intermediate);
+        if self.files.location(&gate_up).is_err() {
+            return Ok(None);
+        }
+        let both = StoredPart { joined: 2, ..StoredPart::new([inner, hidden], Divided::Rows) };
+        let gate_up = self.stacked(gate_up, config.count, both)?;
+        let down = StoredPart::new([hidden, inner], Divided::Columns);
+        Ok(Some((vec![vec![gate_up]], self.stacked(name("down_proj"), config.count, down)?)))
     }
 
     /// Finds the projections of all experts: gate and up, joined if possible, and down. `parts` are their names in

@@ -1,0 +1,213 @@
+//! Models with linear attention in most layers: logits of transformers (see `hybrids.py`), recurrent states, and broken files.
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{DType, Tensor};
+use llm_engine::model::{LoadOptions, load_decoder};
+use llm_engine::step::StepModel;
+use serde_json::{Value, json};
+
+use super::broken::assert_rejected;
+use super::checkpoints::{check_file, check_logits, check_quantized, checkpoint, data};
+#[cfg(feature = "rocm-emulator")]
+use super::steps::load_with;
+use super::steps::{Runner, close, device, load, load_on_cpu, tolerance};
+use super::{gguf, reference};
+
+/// Formats of linear attention: the convolution in f32, as in published files, and projections in others than f16. Models as
+/// small as these are sensitive to activations of 8 bits, so not all projections are quantized.
+const LINEAR: &[(&str, GgmlDType)] = &[
+    ("ssm_conv1d.weight", GgmlDType::F32),
+    ("attn_gate.weight", GgmlDType::Q5_0),
+    ("ssm_beta.weight", GgmlDType::Q8_0),
+    ("ssm_out.weight", GgmlDType::Q8_0),
+];
+
+#[test]
+fn qwen3_next() {
+    check_logits("qwen3-next", None);
+}
+
+#[test]
+fn qwen3_5() {
+    check_logits("qwen3.5", Some("qwen35"));
+    check_quantized("qwen3.5", "qwen35", GgmlDType::F16, LINEAR);
+}
+
+#[test]
+fn qwen3_5_moe() {
+    check_logits("qwen3.5-moe", Some("qwen35moe"));
+    check_quantized("qwen3.5-moe", "qwen35moe", GgmlDType::F16, &LINEAR[..2]);
+}
+
+/// Writes a checkpoint with the names and the configuration of published models, whose files also contain a vision model, and
+/// which have the experts of a layer in one tensor.
+fn write_multimodal(folder: &Path, name: &str, architecture: &str) {
+    let (mut config, weights) = checkpoint(name);
+    let tied = config.as_object_mut().unwrap().remove("tie_word_embeddings").unwrap();
+    let config = json!({"architectures": [architecture], "text_config": config, "tie_word_embeddings": tied});
+    let mut renamed = HashMap::new();
+    for (name, tensor) in &weights {
+        let name = name.replace("model.", "model.language_model.");
+        if !name.contains(".experts.") {
+            renamed.insert(name, tensor.clone());
+        } else if let Some(experts) = name.strip_suffix("0.gate_proj.weight") {
+            let of = |part: &str| {
+                let experts = experts.replace("model.language_model.", "model.");
+                let one = |index: usize| weights[&format!("{experts}{index}.{part}_proj.weight")].clone();
+                Tensor::stack(&(0..6).map(one).collect::<Vec<_>>(), 0).unwrap()
+            };
+            let both = Tensor::cat(&[of("gate"), of("up")], 1).unwrap();
+            renamed.insert(format!("{experts}gate_up_proj"), both);
+            renamed.insert(format!("{experts}down_proj"), of("down"));
+        }
+    }
+    renamed.insert("model.visual.blocks.0.norm1.weight".into(), weights["model.norm.weight"].clone());
+    reference::write(folder, &config, &renamed, 1);
+}
+
+#[test]
+fn published_files_have_other_names() {
+    for (name, architecture) in [
+        ("qwen3.5", "Qwen3_5ForConditionalGeneration"),
+        ("qwen3.5-moe", "Qwen3_5MoeForConditionalGeneration"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write_multimodal(folder.path(), name, architecture);
+        check_file(name, folder.path());
+    }
+}
+
+/// Several sequences continue from one state, by different tokens, while others replace the states of the slots that they had.
+#[test]
+fn states_are_copied_between_slots() {
+    let mut runner = Runner::new(load(&data("qwen3.5")), &[24, 24, 24, 24]);
+    let mut alone = Runner::new(load_on_cpu(&data("qwen3.5")), &[24]);
+    let mut expected = |tokens: &[u32]| {
+        let blocks = alone.sequences[0].blocks.clone();
+        alone.sequences[0].tokens = tokens.to_vec();
+        (alone.sequences[0].done, alone.sequences[0].blocks) = (0, blocks);
+        alone.step(&[(0, tokens.len(), true)]).remove(0)
+    };
+    let first = runner.sequences[0].tokens[..16].to_vec();
+    runner.step(&[(0, 16, false), (3, 20, false)]);
+    // A copy whose source is written by another copy of the same call.
+    runner.model.copy_states(&[(0, 1), (3, 0), (0, 2)]).unwrap();
+    for index in [1, 2] {
+        let shared = runner.sequences[0].blocks[0];
+        runner.sequences[index].tokens[..16].copy_from_slice(&first);
+        runner.sequences[index].blocks.push(shared);
+        runner.sequences[index].done = 16;
+    }
+    for _ in 0..3 {
+        let logits = runner.step(&[(2, 2, true), (1, 1, true)]);
+        for (logits, index) in logits.iter().zip([2, 1]) {
+            let sequence = &runner.sequences[index];
+            let expected = expected(&sequence.tokens[..sequence.done]);
+            close(logits, &expected, tolerance(1e-4), &format!("sequence {index} of {}", sequence.done));
+        }
+    }
+    let slots = runner.model.capacity().states.unwrap() as u32;
+    let error = runner.model.copy_states(&[(0, slots)]).unwrap_err().to_string();
+    assert!(error.contains("out of range"), "{error}");
+}
+
+/// Replays change the states like steps without graphs.
+#[cfg(feature = "rocm-emulator")]
+#[test]
+fn decoding_steps_are_replayed() {
+    let logits = |no_graphs: bool| {
+        let options = LoadOptions { dtype: Some(device().1), no_graphs, ..LoadOptions::default() };
+        let mut runner = Runner::new(load_with(&data("qwen3.5"), options), &[30, 30, 30]);
+        let mut logits = runner.step(&[(0, 5, true), (1, 9, true), (2, 1, true)]);
+        for _ in 0..8 {
+            logits.extend(runner.step(&[(0, 1, true), (1, 1, true), (2, 1, true)]));
+        }
+        assert_eq!(runner.model.graphs().count() > 0, !no_graphs);
+        logits
+    };
+    for (replayed, expected) in logits(false).iter().zip(&logits(true)) {
+        close(replayed, expected, tolerance(1e-5), "with graphs");
+    }
+}
+
+#[test]
+fn embeddings_use_no_states() {
+    let mut runner = Runner::new(load(&data("qwen3-next")), &[20, 7]);
+    let prompts: Vec<_> = runner.sequences.iter().map(|sequence| sequence.tokens.clone()).collect();
+    let embed = |runner: &mut Runner, prompts: &[Vec<u32>]| {
+        let embeddings = runner.model.embed(prompts).unwrap();
+        embeddings.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap()
+    };
+    let together = embed(&mut runner, &prompts);
+    runner.step(&[(0, 20, false), (1, 7, false)]);
+    for (prompt, expected) in prompts.iter().zip(&together) {
+        let alone = embed(&mut runner, std::slice::from_ref(prompt));
+        close(&alone[0], expected, tolerance(1e-5), "alone");
+    }
+}
+
+#[test]
+fn caches_without_space_for_states_are_rejected() {
+    let load = |bytes| {
+        let options = LoadOptions { cache_bytes: Some(bytes), ..LoadOptions::default() };
+        load_decoder(&data("qwen3.5"), &device().0, options, &mut |_| ())
+    };
+    let error = format!("{:#}", load(20_000).err().unwrap());
+    assert!(error.contains("a cache of 20000 bytes is too small: recurrent states"), "{error}");
+    let capacity = load(100_000).unwrap().capacity();
+    assert!(capacity.states.is_some_and(|slots| slots > 0) && capacity.blocks > 0, "{capacity:?}");
+    // States take at most half, and there are at most one and a half for each sequence.
+    assert_eq!(load(1 << 24).unwrap().capacity().states, Some(96));
+}
+
+#[test]
+fn broken_hybrids_are_rejected() {
+    let (config, weights) = checkpoint("qwen3-next");
+    let file = "model.safetensors";
+    let write = |config: &Value, weights: &HashMap<String, Tensor>, words: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        reference::write(folder.path(), config, weights, 1);
+        assert_rejected(folder.path(), words);
+    };
+    let kinds = |last: &str| json!(["full_attention", "linear_attention", "linear_attention", last]);
+    for (field, value, words) in [
+        ("linear_num_value_heads", json!(3), &["config.json", "3 heads of values cannot share 2 heads"][..]),
+        ("linear_num_value_heads", json!(8), &[file, "linear_attn.in_proj_qkvz.weight", "[192, 32]"]),
+        ("linear_num_key_heads", json!(0), &["config.json", "\"linear_num_key_heads\" is 0"]),
+        ("linear_key_head_dim", json!(8), &[file, "linear_attn.in_proj_qkvz.weight", "[192, 32]"]),
+        ("linear_value_head_dim", json!(1u64 << 60), &["config.json", "too large"]),
+        ("linear_conv_kernel_dim", json!(1), &["config.json", "\"linear_conv_kernel_dim\" is 1"]),
+        ("linear_conv_kernel_dim", json!(3), &[file, "conv1d.weight", "[128, 1, 4]", "[128, 1, 3]"]),
+        ("layer_types", kinds("mamba"), &["config.json", "\"mamba\""]),
+        ("layer_types", kinds("full_attention"), &["there is no tensor", "layers.3.self_attn.q_proj.weight"]),
+        ("attention_bias", json!(true), &["config.json", "\"attention_bias\" is true"]),
+        ("num_attention_heads", json!(4), &[file, "self_attn.q_proj.weight", "[128, 32]", "[256, 32]"]),
+    ] {
+        let mut config = config.clone();
+        config[field] = value;
+        write(&config, &weights, words);
+    }
+    let (config, weights) = checkpoint("qwen3.5");
+    let tensors = gguf::convert("qwen35", &config, &weights);
+    for (name, words) in [
+        ("blk.0.ssm_a", "there is no tensor"),
+        ("blk.1.ssm_dt.bias", "there is no tensor"),
+        ("blk.2.attn_gate.weight", "there is no tensor"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tensors = tensors.clone();
+        tensors.remove(name);
+        let metadata = gguf::metadata("qwen35", &config);
+        let path = gguf::write(folder.path(), &metadata, &tensors, GgmlDType::F32, &[]);
+        assert_rejected(&path, &["model.gguf", words, name]);
+    }
+    let (config, weights) = checkpoint("qwen3-next");
+    for name in ["A_log", "dt_bias", "conv1d.weight", "norm.weight", "out_proj.weight", "in_proj_ba.weight"] {
+        let mut weights = weights.clone();
+        let name = format!("model.layers.2.linear_attn.{name}");
+        weights.remove(&name);
+        write(&config, &weights, &["there is no tensor", &name]);
+    }
+}
