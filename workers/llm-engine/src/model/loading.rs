@@ -43,7 +43,7 @@ pub struct LoadOptions {
     pub context: Option<usize>,
     /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
     pub max_contexts: Option<usize>,
-    /// Maximum number of sequences in a step, for models with recurrent states. `None` uses the default.
+    /// Maximum number of sequences in a step, for models with recurrent states. `None` uses that of contexts or the default.
     pub max_sequences: Option<usize>,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
@@ -181,7 +181,8 @@ pub(super) fn load_files(
     let (slots, blocks) = match embeds_only {
         true => (0, 1),
         false => {
-            let slots = states::slots_that_fit(&config, types.states, bytes, options.max_sequences)?;
+            let sequences = options.max_sequences.or(options.max_contexts);
+            let slots = states::slots_that_fit(&config, types.states, bytes, sequences)?;
             let left = bytes - slots * states::slot_bytes(&config, types.states);
             (slots, cache::blocks_that_fit(&config, types.cache, left, contexts)?)
         }
