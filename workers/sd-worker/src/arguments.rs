@@ -119,6 +119,11 @@ pub enum SdVersion {
     V2,
     /// Stable Diffusion XL.
     Xl,
+    /// Stable Diffusion 3 or 3.5.
+    #[value(name = "3")]
+    V3,
+    /// Flux.
+    Flux,
     /// Distilled Turbo model of any version.
     Turbo,
 }
@@ -149,6 +154,8 @@ impl SdVersion {
             Self::V1 => model.version == Version::V1,
             Self::V2 => model.version == Version::V2,
             Self::Xl => model.version == Version::Xl,
+            Self::V3 => matches!(model.version, Version::Sd3 | Version::Sd35),
+            Self::Flux => model.version == Version::Flux,
             Self::Turbo => model.turbo,
         }
     }
@@ -224,6 +231,8 @@ mod tests {
             ("1.5", SdVersion::V1),
             ("2.1", SdVersion::V2),
             ("xl", SdVersion::Xl),
+            ("3", SdVersion::V3),
+            ("flux", SdVersion::Flux),
             ("turbo", SdVersion::Turbo),
         ];
         for (name, version) in table {

@@ -220,6 +220,8 @@ pub(super) struct Component {
     used: Arc<Mutex<HashSet<String>>>,
     /// Weights that were loaded, by their names in the network.
     loaded: Arc<Mutex<HashMap<String, Tensor>>>,
+    /// If false, `loaded` stays empty.
+    has_list: bool,
 }
 
 impl std::fmt::Debug for Component {
@@ -237,6 +239,7 @@ impl Component {
             rename: None,
             used: Arc::default(),
             loaded: Arc::default(),
+            has_list: true,
         }
     }
 
@@ -246,7 +249,14 @@ impl Component {
         prefix: &'static str,
         rename: impl Fn(&str) -> (String, View) + Send + Sync + 'static,
     ) -> Self {
-        Self { weights, prefix, rename: Some(Arc::new(rename)), used: Arc::default(), loaded: Arc::default() }
+        let rename: Option<Rename> = Some(Arc::new(rename));
+        Self { weights, prefix, rename, used: Arc::default(), loaded: Arc::default(), has_list: true }
+    }
+
+    /// Changes the component so that [`Self::take_loaded`] returns nothing, for networks that do not share the storage of
+    /// all weights, which the list would hold in memory.
+    pub fn without_list(self) -> Self {
+        Self { has_list: false, ..self }
     }
 
     /// Marks the tensors whose names begin with `start` after the prefix as used.
@@ -261,6 +271,12 @@ impl Component {
     pub fn bytes(&self) -> u64 {
         let own = self.weights.tensors.iter().filter(|(name, _)| name.starts_with(self.prefix));
         own.map(|(_, (_, info))| (info.data_offsets.1 - info.data_offsets.0) as u64).sum()
+    }
+
+    /// Returns the number of elements of its tensors.
+    pub fn elements(&self) -> usize {
+        let own = self.weights.tensors.iter().filter(|(name, _)| name.starts_with(self.prefix));
+        own.map(|(_, (_, info))| info.shape.iter().product::<usize>()).sum()
     }
 
     /// Returns name and viewed part of the stored tensor for a weight of the network.
@@ -379,8 +395,10 @@ impl SimpleBackend for Reader {
             candle_core::bail!("{mismatch}")
         }
         let weight = self.get_unchecked(name, dtype, device)?.reshape(shape)?;
-        let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        loaded.insert(name.to_owned(), weight.clone());
+        if self.component.has_list {
+            let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            loaded.insert(name.to_owned(), weight.clone());
+        }
         Ok(weight)
     }
 

@@ -129,9 +129,15 @@ pub fn with(more: &[&str]) -> Worker {
     worker_of(Kind::Plain, more, None)
 }
 
+/// Creates a worker with a tiny model.
 pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_model::write(folder.path(), kind).unwrap();
+    worker_in(folder, more, callback)
+}
+
+/// Creates a worker with the model of a folder.
+pub fn worker_in(folder: TempDir, more: &[&str], callback: Option<Callback>) -> Worker {
     let limit = DEFAULTS.iter().find(|(name, _)| *name == "body_limit").unwrap().1;
     let mut line = vec!["worker", "--model-path", "tiny", "--body-limit", limit];
     if !more.contains(&"--streams-per-client") {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::parts::{FileOptions, Parts, TextPart};
+use super::parts::{FileOptions, NetworkPart, Parts, TextPart};
 use super::tokenizer::ClipTokenizer;
 use super::vae::VaeConfig;
 use super::version::Version;
@@ -48,7 +48,7 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     let prefixes: &[&'static str] = match version {
         Version::Xl => &["conditioner.embedders.0.transformer.", "conditioner.embedders.1.model."],
         Version::V2 => &["cond_stage_model.model."],
-        Version::V1 | Version::Other => &["cond_stage_model.transformer."],
+        _ => &["cond_stage_model.transformer."],
     };
     let mut texts = Vec::new();
     for (i, prefix) in prefixes.iter().copied().enumerate() {
@@ -79,11 +79,12 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     vae_config.force_upcast = version == Version::Xl && options.vae.is_none();
     let names = UNetNames::of(&unet);
     let rename = move |name: &str| whole(names.original(name), name);
-    let unet = (unet, Component::renamed(weights.clone(), UNET, rename));
+    let network = NetworkPart::UNet(unet, Component::renamed(weights.clone(), UNET, rename));
     let zeros_for_empty = version == Version::Xl;
     Ok(Parts {
         texts,
-        unet,
+        t5: None,
+        network,
         vae: (vae_config, vae),
         scheduler,
         zeros_for_empty,
@@ -223,7 +224,7 @@ fn scheduler(
         _ if options.turbo => Method::EulerAncestral,
         Version::Xl => Method::Euler,
         Version::V2 => Method::Ddim,
-        Version::V1 | Version::Other => Method::Pndm,
+        _ => Method::Pndm,
     };
     Ok(SchedulerConfig {
         prediction,
