@@ -319,7 +319,7 @@ fn damaged_and_unsupported_models_are_rejected() -> Outcome {
             edit(&f.join("unet/config.json"), &json!({"up_block_types": ["SimpleCrossAttn", "UpBlock2D"]}))
         }),
         ("latents of 16", |f| edit(&f.join("vae/config.json"), &json!({"latent_channels": 16}))),
-        ("shift_factor", |f| edit(&f.join("vae/config.json"), &json!({"shift_factor": 0.1}))),
+        ("latents_mean", |f| edit(&f.join("vae/config.json"), &json!({"latents_mean": [0.1]}))),
         ("merges.txt", |f| Ok(fs::remove_file(f.join("tokenizer/merges.txt"))?)),
         ("<|startoftext|>", |f| {
             let path = f.join("tokenizer/vocab.json");
