@@ -57,6 +57,10 @@ pub struct Arguments {
     #[arg(long, env, value_enum, default_value_t)]
     pub sd_version: SdVersion,
 
+    /// File of a transformer, with original names or those of diffusers, that replaces the one of a folder
+    #[arg(long, env)]
+    pub transformer: Option<PathBuf>,
+
     /// Ordinal of the AMD GPU [default: the first usable one]
     #[arg(long, env)]
     pub rocm_device: Option<usize>,
@@ -190,6 +194,7 @@ impl Arguments {
         let files = FileOptions {
             tokenizer: self.tokenizer.clone(),
             vae: self.vae.clone(),
+            transformer: self.transformer.clone(),
             prediction: self.prediction.map(Into::into),
             turbo: self.sd_version == SdVersion::Turbo,
             without_safety_checker: self.no_safety_checker,

@@ -37,6 +37,10 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
     if dit::folder::is_dit(&index) {
         return dit::folder::parts(folder, &index, options, half);
     }
+    if options.transformer.is_some() {
+        let folder = folder.display();
+        return Err(Error::model(format!("{folder}: --transformer requires a model with a transformer")));
+    }
     let has = |component: &str| index[component][1].is_string();
     let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
     for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {

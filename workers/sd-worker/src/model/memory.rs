@@ -12,11 +12,8 @@ pub(super) fn check(device: &Device, bytes: usize, what: &str, help: &str) -> Re
         let free = device.free_memory()?.saturating_sub(device.memory_reserve());
         if bytes > free {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-            let message = format!(
-                "{what} {} MiB, but the device has {} MiB free; {help}",
-                mib(bytes),
-                mib(free)
-            );
+            let message =
+                format!("{what} {} MiB, but the device has {} MiB free; {help}", mib(bytes), mib(free));
             return Err(std::io::Error::new(std::io::ErrorKind::OutOfMemory, message).into());
         }
     }

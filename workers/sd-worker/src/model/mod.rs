@@ -178,7 +178,8 @@ impl Model {
         parts.check_memory(dtype, device)?;
         let (vae_config, vae_weights) = parts.vae;
         let scheduler = parts.scheduler;
-        let xl = matches!(&parts.network, NetworkPart::UNet(config, _) if config.addition_embed_type.is_some());
+        let xl =
+            matches!(&parts.network, NetworkPart::UNet(config, _) if config.addition_embed_type.is_some());
         let upcast = xl && vae_config.force_upcast && dtype == DType::F16;
         let vae_dtype = options.vae_dtype.unwrap_or(if upcast { DType::F32 } else { dtype });
         let preview = parts.preview.or_else(|| PreviewMap::of(version));
@@ -474,7 +475,12 @@ fn report_reads(parts: &Parts, progress: impl Fn(f32) + Send + Sync + 'static) -
     let texts = parts.texts.iter().map(|part| &part.weights);
     let t5 = parts.t5.iter().map(|part| &part.weights);
     let checker = parts.safety_checker.iter().map(|part| &part.weights);
-    let total: u64 = texts.chain(t5).chain([parts.network.weights(), &parts.vae.1]).chain(checker).map(Component::bytes).sum();
+    let total: u64 = texts
+        .chain(t5)
+        .chain([parts.network.weights(), &parts.vae.1])
+        .chain(checker)
+        .map(Component::bytes)
+        .sum();
     let done = AtomicU64::new(0);
     Arc::new(move |bytes| {
         let done = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;

@@ -25,6 +25,8 @@ pub struct FileOptions {
     pub tokenizer: Option<PathBuf>,
     /// File of a VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
+    /// File of a transformer that replaces the one of a folder.
+    pub transformer: Option<PathBuf>,
     /// Quantity that the UNet predicts; `None` derives it from the file. Only for single files.
     pub prediction: Option<Prediction>,
     /// If true, a single file is a Turbo model, which its tensors do not show.

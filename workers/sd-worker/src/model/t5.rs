@@ -40,7 +40,9 @@ impl T5Tokenizer {
         let path = folder.join("tokenizer.json");
         if !path.exists() {
             let hint = match folder.join("spiece.model").exists() {
-                true => "; convert its spiece.model with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+                true => {
+                    "; convert its spiece.model with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+                }
                 false => "",
             };
             return Err(Error::model(format!("{} has no tokenizer.json{hint}", folder.display())));
@@ -52,7 +54,9 @@ impl T5Tokenizer {
         let Some(end) = end.filter(|end| *end as usize == config.eos_token_id) else {
             let found = end.map_or("it has none".to_owned(), |id| format!("it is token {id}"));
             let expected = config.eos_token_id;
-            return Err(bad(format!("the text encoder ends texts with {END} as token {expected}, but {found}")));
+            return Err(bad(format!(
+                "the text encoder ends texts with {END} as token {expected}, but {found}"
+            )));
         };
         let (tokens, rows) = (tokenizer.get_vocab_size(true), config.vocab_size);
         if tokens > rows || config.pad_token_id >= rows {

@@ -144,11 +144,12 @@ impl Weights {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// Reads a tensor, or one of three equal parts of its rows, in the dtype of the file, except that f8 becomes f16.
+    /// Reads a tensor, or a part of its rows, in the dtype of the file, except that f8 becomes f16. `part` is the first of
+    /// `of` equal parts, their number, and `of`.
     ///
     /// # Errors
     /// The tensor is missing, its dtype is not supported, or the file cannot be read.
-    pub fn load(&self, name: &str, third: Option<usize>) -> candle_core::Result<Tensor> {
+    pub fn load(&self, name: &str, part: Option<(usize, usize, usize)>) -> candle_core::Result<Tensor> {
         let Some((file, info)) = self.tensors.get(name) else {
             candle_core::bail!("{} has no tensor {name}", self.path().display())
         };
@@ -156,15 +157,18 @@ impl Weights {
         let mut shape = info.shape.clone();
         let (mut from, to) = info.data_offsets;
         let mut size = to - from;
-        if let Some(third) = third {
+        if let Some((first, count, of)) = part {
             match shape.first_mut() {
-                Some(rows) if *rows % 3 == 0 => *rows /= 3,
+                Some(rows) if rows.is_multiple_of(of) => *rows = *rows / of * count,
                 _ => {
-                    candle_core::bail!("{}: {name} has shape {shape:?}, which has no thirds", path.display())
+                    candle_core::bail!(
+                        "{}: {name} has shape {shape:?}, which does not consist of {of} equal parts",
+                        path.display()
+                    )
                 }
             }
-            size /= 3;
-            from += third * size;
+            from += size / of * first;
+            size = size / of * count;
         }
         let mut bytes = vec![0; size];
         {
@@ -197,8 +201,17 @@ impl Weights {
 pub(super) enum View {
     /// The whole tensor.
     Whole,
-    /// One of three equal parts of the rows.
-    Third(usize),
+    /// Some of the equal parts of the rows.
+    Rows {
+        /// First part.
+        from: usize,
+        /// Number of parts.
+        count: usize,
+        /// Number of all parts.
+        of: usize,
+    },
+    /// The second half of the rows before the first.
+    SwappedHalves,
     /// The transposed matrix.
     Transposed,
 }
@@ -295,7 +308,7 @@ impl Component {
         let (stored, view) = self.stored(name);
         let mut shape = self.weights.shape(&stored)?.to_vec();
         match (view, &mut shape[..]) {
-            (View::Third(_), [rows, ..]) => *rows /= 3,
+            (View::Rows { count, of, .. }, [rows, ..]) => *rows = *rows / of * count,
             (View::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
             _ => {}
         }
@@ -313,8 +326,16 @@ impl Component {
             dims
         };
         let found = self.shape(name).filter(|found| trimmed(found) != trimmed(shape.dims()))?;
-        let (path, stored) = (self.weights.path().display(), self.stored(name).0);
-        Some(format!("{path}: {stored} has shape {found:?}, but the configuration requires {shape:?}"))
+        let (stored, view) = self.stored(name);
+        let path = self.weights.path().display();
+        let (found, part) = match view {
+            View::Rows { count, of, .. } => {
+                let whole = self.weights.shape(&stored)?.to_vec();
+                (whole, format!(" in {count} of {of} equal parts of its rows"))
+            }
+            _ => (found, String::new()),
+        };
+        Some(format!("{path}: {stored} has shape {found:?}, but the configuration requires {shape:?}{part}"))
     }
 
     /// Checks that the stored tensors are exactly those that a network requires, without reading them.
@@ -404,13 +425,19 @@ impl SimpleBackend for Reader {
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
         let (stored, view) = self.component.stored(name);
-        let third = match view {
-            View::Third(third) => Some(third),
-            View::Whole | View::Transposed => None,
+        let part = match view {
+            View::Rows { from, count, of } => Some((from, count, of)),
+            View::Whole | View::Transposed | View::SwappedHalves => None,
         };
-        let mut tensor = self.component.weights.load(&stored, third)?;
-        if view == View::Transposed {
-            tensor = tensor.t()?.contiguous()?;
+        let mut tensor = self.component.weights.load(&stored, part)?;
+        match view {
+            View::Transposed => tensor = tensor.t()?.contiguous()?,
+            View::SwappedHalves => {
+                let half = tensor.dim(0)? / 2;
+                let halves = [tensor.narrow(0, half, half)?, tensor.narrow(0, 0, half)?];
+                tensor = Tensor::cat(&halves, 0)?;
+            }
+            View::Whole | View::Rows { .. } => {}
         }
         (self.on_read)(tensor.elem_count() * tensor.dtype().size_in_bytes());
         self.component.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(stored);

@@ -147,7 +147,9 @@ impl Request {
         if !self.negative.is_empty() && model.is_distilled() {
             return invalid(format!("negative prompt: {network} does not support it; leave it empty"));
         }
-        for (what, given) in [("LoRA files", !self.loras.is_empty()), ("ControlNets", !self.controls.is_empty())] {
+        for (what, given) in
+            [("LoRA files", !self.loras.is_empty()), ("ControlNets", !self.controls.is_empty())]
+        {
             if given && !model.has_adapters() {
                 return invalid(format!("{what}: not supported for {network}"));
             }

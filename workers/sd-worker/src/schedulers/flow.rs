@@ -198,7 +198,12 @@ mod tests {
             (flux, dynamic, 4096, [0.9045307636260986, 0.7595109343528748, 0.5128441452980042]),
             (flux, linear.clone(), 4096, [0.7752808928489685, 0.5348836779594421, 0.27710843086242676]),
             (sd3, json!({"shift": 3.0}), 4096, [0.857692301273346, 0.602150559425354, 0.008928571827709675]),
-            (sd3, json!({"use_dynamic_shifting": true}), 1024, [0.790285587310791, 0.48546692728996277, 0.0018797129]),
+            (
+                sd3,
+                json!({"use_dynamic_shifting": true}),
+                1024,
+                [0.790285587310791, 0.48546692728996277, 0.0018797129],
+            ),
         ];
         for (pipeline, json, tokens, middle) in table {
             let flow = Flow { token_side: 16, ..flow(json, pipeline).unwrap() }.with_size(16 * tokens, 31);
@@ -207,7 +212,10 @@ mod tests {
             let found: Vec<f64> = grid.levels.iter().map(|level| level.sigma).collect();
             let expected = [1.0, middle[0], middle[1], middle[2], 0.0];
             let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
-            assert!(near && found.len() == 5, "{pipeline}, {tokens} tokens: {found:?}, expected {expected:?}");
+            assert!(
+                near && found.len() == 5,
+                "{pipeline}, {tokens} tokens: {found:?}, expected {expected:?}"
+            );
             assert!((grid.timesteps[1] - 1000.0 * expected[1]).abs() < 1e-3);
             assert_eq!(flow.grid(1).unwrap().timesteps, [1000.0]);
         }

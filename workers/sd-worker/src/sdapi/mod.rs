@@ -263,7 +263,8 @@ async fn embeddings(State(state): State<SdApi>) -> Result<Json<Value>, ApiError>
 async fn samplers(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
     let served = state.api.served()?;
     let supported = SAMPLERS.into_iter().filter(|(_, own)| served.info.scheduler.methods().contains(own));
-    let entry = |(name, method): (&str, Method)| json!({"name": name, "aliases": [method.name()], "options": {}});
+    let entry =
+        |(name, method): (&str, Method)| json!({"name": name, "aliases": [method.name()], "options": {}});
     Ok(Json(supported.map(entry).collect()))
 }
 

@@ -18,6 +18,6 @@ mod sdapi;
 mod shared;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
-mod transformers;
 #[path = "../transformer/fixture.rs"]
 mod transformer_models;
+mod transformers;

@@ -62,8 +62,17 @@ async fn models_describe_the_network() {
         transformer_models::write(folder.path(), kind).unwrap();
         let worker = worker_in(folder, &["--max-side", "160"], None);
         let card = worker.get("/v1/models").await.json()["data"][0].clone();
-        let found = ["network", "version", "turbo", "multiple", "max_side", "adapters", "schedulers", "negative_prompt"]
-            .map(|key| card[key].clone());
+        let found = [
+            "network",
+            "version",
+            "turbo",
+            "multiple",
+            "max_side",
+            "adapters",
+            "schedulers",
+            "negative_prompt",
+        ]
+        .map(|key| card[key].clone());
         let expected = [
             json!(network),
             json!(version),
@@ -75,7 +84,10 @@ async fn models_describe_the_network() {
             json!(network != "Flux"),
         ];
         assert_eq!(found, expected, "{kind}");
-        assert_eq!((&card["defaults"]["steps"], &card["defaults"]["guidance"]), (&json!(steps), &json!(guidance)));
+        assert_eq!(
+            (&card["defaults"]["steps"], &card["defaults"]["guidance"]),
+            (&json!(steps), &json!(guidance))
+        );
         let samplers = worker.get("/sdapi/v1/samplers").await.json();
         assert_eq!((samplers.as_array().unwrap().len(), &samplers[0]["name"]), (1, &json!("Euler")));
     }

@@ -44,7 +44,9 @@ pub fn weights(shapes: &Value, seed: u64) -> Outcome<HashMap<String, Tensor>> {
         let (mean, scale) = match &shape[..] {
             [_] if name.ends_with("weight") => (1.0, 0.1),
             [_] => (0.0, 0.1),
-            _ if name.contains("pos_embed.pos_embed") || name.contains("relative_attention_bias") => (0.0, 0.5),
+            _ if name.contains("pos_embed.pos_embed") || name.contains("relative_attention_bias") => {
+                (0.0, 0.5)
+            }
             [_, inputs @ ..] => (0.0, (inputs.iter().product::<usize>() as f32).sqrt().recip()),
             [] => (0.0, 1.0),
         };
@@ -57,7 +59,11 @@ pub fn weights(shapes: &Value, seed: u64) -> Outcome<HashMap<String, Tensor>> {
 
 /// Name of the file with the weights of a component.
 pub fn weight_file(component: &str) -> &'static str {
-    if component.starts_with("text_encoder") { "model.safetensors" } else { "diffusion_pytorch_model.safetensors" }
+    if component.starts_with("text_encoder") {
+        "model.safetensors"
+    } else {
+        "diffusion_pytorch_model.safetensors"
+    }
 }
 
 /// Writes a model to a folder in the layout of diffusers.

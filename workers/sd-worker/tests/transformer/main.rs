@@ -2,6 +2,7 @@
 //!
 //! `pictures.py` writes the tables of names and the images in `data`.
 mod fixture;
+mod original;
 mod refused;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;

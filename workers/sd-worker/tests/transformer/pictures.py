@@ -1,14 +1,16 @@
 """Writes the configurations and the names of the weights of tiny models with transformers, and the images that diffusers
-generates with the files of `fixture.rs`.
+generates with the files of `fixture.rs`. Lines of the tables of original names have a name, the weight of diffusers that a
+part of its rows is, and this part: first, number, and number of all, or `swapped` for the second half before the first.
 
     pip install diffusers==0.42.1 transformers==5.24.0 torch
-    python3 pictures.py names data                                # writes data/*.json
+    python3 pictures.py names data                                # writes data/*.json, data/*.txt
     SD_FOLDER=FOLDER cargo test --test transformer -- --ignored       # writes the models, noise and the input image
     python3 pictures.py images FOLDER data                        # writes data/*.png
 
 Networks run on the CPU in f32.
 """
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import torch
 from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxImg2ImgPipeline, FluxInpaintPipeline,
                        FluxPipeline, FluxTransformer2DModel, SD3Transformer2DModel, StableDiffusion3Img2ImgPipeline,
                        StableDiffusion3Pipeline)
+from diffusers.loaders import single_file_utils as convert
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.pipelines.flux import pipeline_flux_img2img, pipeline_flux_inpaint
 from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_img2img
@@ -95,6 +98,65 @@ def t5_tokenizer(folder):
     T5Tokenizer(vocab=[(piece, -float(i) / 4) for i, piece in enumerate(pieces)], extra_ids=0).save_pretrained(folder)
 
 
+def both(start, *modules):
+    return [f"{start}{module}.{kind}" for module in modules for kind in ["weight", "bias"]]
+
+
+def original_names(kind):
+    """Returns the names of the transformer in its authors' code."""
+    norms = ["norm.query_norm.scale", "norm.key_norm.scale"]
+    if kind.startswith("flux"):
+        embedders = ["time_in", "vector_in", *(["guidance_in"] if kind == "flux_dev" else [])]
+        names = both("", "img_in", "txt_in", "final_layer.linear", "final_layer.adaLN_modulation.1",
+                     *[f"{name}.{layer}_layer" for name in embedders for layer in ["in", "out"]])
+        for i in range(2):
+            for stream in ["img", "txt"]:
+                start = f"double_blocks.{i}.{stream}_"
+                names += both(start, "mod.lin", "attn.qkv", "attn.proj", "mlp.0", "mlp.2")
+                names += [f"{start}attn.{norm}" for norm in norms]
+            start = f"single_blocks.{i}."
+            names += both(start, "modulation.lin", "linear1", "linear2") + [start + norm for norm in norms]
+        return names
+    names = ["pos_embed", *both("", "x_embedder.proj", "t_embedder.mlp.0", "t_embedder.mlp.2", "y_embedder.mlp.0",
+                                "y_embedder.mlp.2", "context_embedder", "final_layer.linear",
+                                "final_layer.adaLN_modulation.1")]
+    for i in range(3):
+        for stream in ["x", "context"]:
+            start = f"joint_blocks.{i}.{stream}_block."
+            names += both(start, "adaLN_modulation.1", "attn.qkv")
+            if kind == "sd35":
+                names += [f"{start}attn.ln_{part}.weight" for part in "qk"]
+                if stream == "x" and i < 2:
+                    names += both(start, "attn2.qkv", "attn2.proj")
+                    names += [f"{start}attn2.ln_{part}.weight" for part in "qk"]
+            if stream == "x" or i < 2:
+                names += both(start, "attn.proj", "mlp.fc1", "mlp.fc2")
+    return names
+
+
+def table_of_names(kind):
+    """Converts tensors that are marked by their number and their rows."""
+    names = original_names(kind)
+    # The conversion takes the width of the published Flux for granted.
+    rows = [7 * 3072 if ".linear1." in name else 6 for name in names]
+    marked = {name: torch.arange(count) + (i << 20) for i, (name, count) in enumerate(zip(names, rows))}
+    function = "flux" if kind.startswith("flux") else "sd3"
+    converted = getattr(convert, f"convert_{function}_transformer_checkpoint_to_diffusers")(dict(marked))
+    own = components(kind)[0]["transformer"].state_dict()
+    if set(converted) != set(own):
+        sys.exit(f"{kind}: {sorted(set(converted) ^ set(own))[:8]}")
+    lines = []
+    for name, tensor in converted.items():
+        index, first = divmod(int(tensor[0]), 1 << 20)
+        if int(tensor[-1]) % (1 << 20) < first:
+            part = "swapped"
+        else:
+            unit = math.gcd(first, len(tensor), rows[index])
+            part = f"{first // unit} {len(tensor) // unit} {rows[index] // unit}"
+        lines.append(f"{names[index]} {name} {part}\n")
+    return "".join(lines)
+
+
 def load(kind, folder, cls, base):
     missing = dict(text_encoder_3=None, tokenizer_3=None) if kind == "sd35" else {}
     pipe = base.from_pretrained(folder / kind, torch_dtype=torch.float32, **missing)
@@ -147,6 +209,8 @@ def main(what, *folders):
         for kind in KINDS:
             text = json.dumps(table(kind), ensure_ascii=False, separators=(",", ":"))
             Path(folders[0], f"{kind}.json").write_text(text + "\n")
+            if kind in ["flux_dev", "sd35"]:
+                Path(folders[0], f"{kind}.txt").write_text(table_of_names(kind))
     else:
         images(*map(Path, folders))
 

@@ -11,6 +11,7 @@ use sd_worker::schedulers::Method;
 use serde_json::{Value, json};
 
 use crate::fixture::{Outcome, generate, model, request, weight_file, write};
+use crate::tiny_model::{self, Kind};
 
 fn load_error(folder: &Path) -> Outcome<String> {
     match Model::load(folder, &Device::Cpu, LoadOptions::default(), |_| ()) {
@@ -47,7 +48,9 @@ fn weights_that_do_not_fit_are_named() -> Outcome {
         let path = folder.path().join(component).join(weight_file(component));
         let whole = candle_core::safetensors::load(&path, &Device::Cpu)?;
         let zeros = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
-        for (change, part) in [("missing", "no tensor"), ("misshapen", "has shape [3]"), ("extra", "do not belong")] {
+        for (change, part) in
+            [("missing", "no tensor"), ("misshapen", "has shape [3]"), ("extra", "do not belong")]
+        {
             let mut weights = whole.clone();
             let name = match change {
                 "missing" => weights.remove(tensor).map(|_| tensor.to_owned()),
@@ -74,18 +77,42 @@ fn folders_that_are_incomplete_are_refused() -> Outcome {
         ("flux_dev", "model_index.json", "text_encoder_2", json!([null, null]), "without text_encoder_2"),
         ("sd3", "model_index.json", "text_encoder_2", json!([null, null]), "without text_encoder_2"),
         ("sd3", "model_index.json", "tokenizer_3", json!([null, null]), "without tokenizer_3"),
-        ("flux_dev", "model_index.json", class, json!("FluxFillPipeline"), "FluxFillPipeline is not supported"),
+        (
+            "flux_dev",
+            "model_index.json",
+            class,
+            json!("FluxFillPipeline"),
+            "FluxFillPipeline is not supported",
+        ),
         ("sd3", "model_index.json", class, json!("FluxPipeline"), "FluxPipeline"),
-        ("flux_dev", "transformer/config.json", class, json!("ChromaTransformer2DModel"), "ChromaTransformer2DModel"),
+        (
+            "flux_dev",
+            "transformer/config.json",
+            class,
+            json!("ChromaTransformer2DModel"),
+            "ChromaTransformer2DModel",
+        ),
         ("flux_dev", "transformer/config.json", "in_channels", json!(96), "16 channels"),
         ("flux_dev", "transformer/config.json", "in_channels", json!(63), "in_channels = 63"),
         ("flux_dev", "transformer/config.json", "axes_dims_rope", json!([8, 8, 8]), "axes_dims_rope"),
         ("flux_dev", "transformer/config.json", "num_layers", json!(1u64 << 40), "number of layers"),
         ("sd35", "transformer/config.json", "qk_norm", json!("layer_norm"), "qk_norm"),
         ("sd3", "transformer/config.json", "pooled_projection_dim", json!(72), "width 64"),
-        ("flux_dev", "transformer/config.json", "joint_attention_dim", json!(96), "text_encoder_2 has width 80"),
+        (
+            "flux_dev",
+            "transformer/config.json",
+            "joint_attention_dim",
+            json!(96),
+            "text_encoder_2 has width 80",
+        ),
         ("flux_dev", "text_encoder_2/config.json", "num_heads", json!(0), "num_heads = 0"),
-        ("sd3", "scheduler/scheduler_config.json", class, json!("DDIMScheduler"), "FlowMatchEulerDiscreteScheduler"),
+        (
+            "sd3",
+            "scheduler/scheduler_config.json",
+            class,
+            json!("DDIMScheduler"),
+            "FlowMatchEulerDiscreteScheduler",
+        ),
     ];
     for (kind, file, key, value, part) in changes {
         let folder = tempfile::tempdir()?;
@@ -107,6 +134,12 @@ fn folders_that_are_incomplete_are_refused() -> Outcome {
     fs::rename(&own, own.with_file_name("spiece.model"))?;
     let error = load_error(folder.path())?;
     assert!(error.contains("no tokenizer.json; convert its spiece.model"), "{error}");
+    // Flow matching with a UNet.
+    let unet = tempfile::tempdir()?;
+    tiny_model::write(unet.path(), Kind::Plain)?;
+    let scheduler = json!("FlowMatchEulerDiscreteScheduler");
+    edit(unet.path(), "scheduler/scheduler_config.json", class, scheduler)?;
+    assert!(load_error(unet.path())?.contains("flow matching is not supported with a UNet"));
     // Embeddings of textual inversion have no effect.
     write(folder.path(), "flux_dev")?;
     let files = FileOptions { embeddings: Some(folder.path().to_owned()), ..FileOptions::default() };
@@ -140,7 +173,8 @@ fn requests_that_are_not_supported_are_refused() -> Outcome {
             let error = generate(&pipeline, &request);
             let Err(Error::Request(message)) = error else { return Err(format!("{kind}, {part}").into()) };
             assert!(message.contains(part), "{kind}, {part}: {message}");
-            let names_network = ["LoRA files", "ControlNets", "clip skip 2", "negative prompt"].contains(&part);
+            let names_network =
+                ["LoRA files", "ControlNets", "clip skip 2", "negative prompt"].contains(&part);
             assert!(!names_network || message.contains(network), "{kind}, {part}: {message}");
         }
         // Prompts are plain text, and long ones are truncated.

@@ -105,7 +105,10 @@ struct FeedForward {
 impl FeedForward {
     fn new(width: usize, vb: VarBuilder) -> Result<Self> {
         let vb = vb.pp("net");
-        Ok(Self { up: linear(width, 4 * width, vb.pp("0.proj"))?, down: linear(4 * width, width, vb.pp("2"))? })
+        Ok(Self {
+            up: linear(width, 4 * width, vb.pp("0.proj"))?,
+            down: linear(4 * width, width, vb.pp("2"))?,
+        })
     }
 }
 
@@ -215,8 +218,9 @@ impl JointBlock {
         let is_last = config.version != Version::Flux && index + 1 == config.layers;
         let is_dual = config.dual_layers.contains(&index);
         let own = vb.pp("attn2");
-        let second =
-            || Result::Ok((Projections::new(config, names, &own)?, linear(width, width, own.pp("to_out.0"))?));
+        let second = || {
+            Result::Ok((Projections::new(config, names, &own)?, linear(width, width, own.pp("to_out.0"))?))
+        };
         Ok(Self {
             image: (entry("norm1", if is_dual { 9 } else { 6 }, names)?, exit("to_out.0", "ff")?),
             text: entry("norm1_context", if is_last { 2 } else { 6 }, added)?,
@@ -263,7 +267,9 @@ impl JointBlock {
             base = gated(image, gate, &stored.attention(&queries)?.apply(out)?)?;
         }
         let text = match (&self.text_exit, &text_parts) {
-            (Some(exit), Some(parts)) => limited(exit.forward(text, &joint.attention(&text_queries)?, parts)?)?,
+            (Some(exit), Some(parts)) => {
+                limited(exit.forward(text, &joint.attention(&text_queries)?, parts)?)?
+            }
             _ => text.clone(),
         };
         Ok((text, exit.forward(&base, &attended, &parts)?))

@@ -144,7 +144,7 @@ impl DitConfig {
 
     fn of_flux(own: Flux) -> std::result::Result<Self, String> {
         let out = own.out_channels.unwrap_or(own.in_channels);
-        if own.patch_size != 1 || own.in_channels % (PATCH * PATCH) != 0 || out != own.in_channels {
+        if own.patch_size != 1 || !own.in_channels.is_multiple_of(PATCH * PATCH) || out != own.in_channels {
             return Err(format!(
                 "patch_size = {}, in_channels = {} and out_channels = {out} are not supported; Flux for text to image has 1, \
                  64 and 64",
@@ -152,7 +152,7 @@ impl DitConfig {
             ));
         }
         let (rotated, width) = (own.axes_dims_rope.iter().sum::<usize>(), own.attention_head_dim);
-        if rotated != width || own.axes_dims_rope.iter().any(|axis| axis % 2 != 0) {
+        if rotated != width || own.axes_dims_rope.iter().any(|axis| !axis.is_multiple_of(2)) {
             let axes = own.axes_dims_rope;
             return Err(format!("axes_dims_rope = {axes:?} must be even and make up a head of {width}"));
         }
@@ -181,7 +181,10 @@ impl DitConfig {
             Some(other) => return Err(format!("qk_norm = {other:?} is not supported")),
         };
         let width = own.num_attention_heads.saturating_mul(own.attention_head_dim);
-        if own.patch_size != PATCH || own.out_channels != own.in_channels || own.caption_projection_dim != width {
+        if own.patch_size != PATCH
+            || own.out_channels != own.in_channels
+            || own.caption_projection_dim != width
+        {
             return Err(format!(
                 "patch_size = {}, out_channels = {} and caption_projection_dim = {} are not supported; expected {PATCH}, {} and \
                  {width}",
@@ -225,7 +228,7 @@ impl DitConfig {
                 return Err(format!("the {name} is {value}, but must be 1 to {most}"));
             }
         }
-        if self.single_layers > MAX_LAYERS || self.position_side > 4096 || self.head_width % 2 != 0 {
+        if self.single_layers > MAX_LAYERS || self.position_side > 4096 || !self.head_width.is_multiple_of(2) {
             return Err(format!(
                 "{} single layers, {} positions per side and heads of width {} are not supported",
                 self.single_layers, self.position_side, self.head_width

@@ -13,14 +13,14 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::super::folder;
 use super::super::json_file::{json, read};
 use super::super::parts::{FileOptions, NetworkPart, Parts, T5Part, TextPart};
 use super::super::t5::{self, T5Tokenizer};
 use super::super::version::Version;
 use super::super::weights::{self, Component, View, Weights};
-use super::super::folder;
 use super::config::DitConfig;
-use super::text;
+use super::{original, text};
 use crate::schedulers::SchedulerConfig;
 use crate::{Error, Result};
 
@@ -37,12 +37,19 @@ pub(in super::super) fn is_dit(index: &Value) -> bool {
 ///
 /// # Errors
 /// A file is missing or invalid, or the pipeline is not supported.
-pub(in super::super) fn parts(path: &Path, index: &Value, options: &FileOptions, half: bool) -> Result<Parts> {
+pub(in super::super) fn parts(
+    path: &Path,
+    index: &Value,
+    options: &FileOptions,
+    half: bool,
+) -> Result<Parts> {
     let bad = |what: String| Error::model(format!("{}: {what}", path.display()));
     let class = index["_class_name"].as_str().unwrap_or("no class");
     let Some((_, clip, long)) = PIPELINES.into_iter().find(|(name, ..)| *name == class) else {
         let names = PIPELINES.map(|(name, ..)| name).join(" and ");
-        return Err(bad(format!("{class} is not supported; pipelines with a transformer that are supported are {names}")));
+        return Err(bad(format!(
+            "{class} is not supported; pipelines with a transformer that are supported are {names}"
+        )));
     };
     if options.embeddings.is_some() {
         return Err(bad(format!("--embedding-dir is not supported by {class}; omit it")));
@@ -51,7 +58,9 @@ pub(in super::super) fn parts(path: &Path, index: &Value, options: &FileOptions,
     let (encoder, tokenizer) = (format!("text_encoder{long}"), format!("tokenizer{long}"));
     let is_optional = class != PIPELINES[0].0 && !has(&encoder);
     let mut required = vec!["scheduler".to_owned(), "vae".to_owned()];
-    required.extend(clip.iter().flat_map(|suffix| [format!("text_encoder{suffix}"), format!("tokenizer{suffix}")]));
+    required.extend(
+        clip.iter().flat_map(|suffix| [format!("text_encoder{suffix}"), format!("tokenizer{suffix}")]),
+    );
     if !is_optional {
         required.extend([encoder.clone(), tokenizer.clone()]);
     }
@@ -61,7 +70,10 @@ pub(in super::super) fn parts(path: &Path, index: &Value, options: &FileOptions,
     let config = path.join("transformer/config.json");
     let config = DitConfig::from_value(json(&config)?)?;
     if (config.version == Version::Flux) != (class == PIPELINES[0].0) {
-        return Err(bad(format!("{class} with a transformer of {} is not supported", config.version.network())));
+        return Err(bad(format!(
+            "{class} with a transformer of {} is not supported",
+            config.version.network()
+        )));
     }
     // Names of the network itself, but all tensors of the files must be used.
     let component = |name: &str| -> Result<Component> {
@@ -73,7 +85,9 @@ pub(in super::super) fn parts(path: &Path, index: &Value, options: &FileOptions,
     let scheduler = read(&path.join("scheduler/scheduler_config.json"))?;
     let mut scheduler = SchedulerConfig::from_json(&scheduler, class)?;
     let Some(flow) = &mut scheduler.flow else {
-        return Err(bad(format!("{class} requires FlowMatchEulerDiscreteScheduler in scheduler_config.json")));
+        return Err(bad(format!(
+            "{class} requires FlowMatchEulerDiscreteScheduler in scheduler_config.json"
+        )));
     };
     flow.token_side = super::PATCH * vae.0.factor();
     let mut texts = Vec::new();
@@ -87,17 +101,24 @@ pub(in super::super) fn parts(path: &Path, index: &Value, options: &FileOptions,
             let own = t5::config(json(&file)?, &file)?;
             if own.d_model != config.text_width {
                 let (found, expected) = (own.d_model, config.text_width);
-                return Err(bad(format!("{encoder} has width {found}, but the transformer takes {expected}")));
+                return Err(bad(format!(
+                    "{encoder} has width {found}, but the transformer takes {expected}"
+                )));
             }
-            let tokenizer = T5Tokenizer::from_folder(&path.join(&tokenizer), &own, text::length(config.version))?;
+            let tokenizer =
+                T5Tokenizer::from_folder(&path.join(&tokenizer), &own, text::length(config.version))?;
             Some(T5Part { config: own, tokenizer, weights: component(&encoder)? })
         }
     };
     check_widths(&config, &texts).map_err(bad)?;
+    let transformer = match &options.transformer {
+        Some(path) => original::component(path, &config)?,
+        None => component("transformer")?,
+    };
     Ok(Parts {
         texts,
         t5,
-        network: NetworkPart::Dit(config, component("transformer")?),
+        network: NetworkPart::Dit(config, transformer),
         vae,
         scheduler,
         zeros_for_empty: false,
@@ -115,12 +136,16 @@ fn check_widths(config: &DitConfig, texts: &[TextPart]) -> std::result::Result<(
     let pooled: usize = texts.iter().map(width).sum();
     if pooled != config.pooled_width {
         let expected = config.pooled_width;
-        return Err(format!("pooled text embeddings have width {pooled}, but the transformer takes {expected}"));
+        return Err(format!(
+            "pooled text embeddings have width {pooled}, but the transformer takes {expected}"
+        ));
     }
     let hidden: usize = texts.iter().map(|text| text.config.hidden_size).sum();
     if config.version != Version::Flux && hidden > config.text_width {
         let most = config.text_width;
-        return Err(format!("the CLIP encoders have width {hidden}, but the transformer takes at most {most}"));
+        return Err(format!(
+            "the CLIP encoders have width {hidden}, but the transformer takes at most {most}"
+        ));
     }
     Ok(())
 }

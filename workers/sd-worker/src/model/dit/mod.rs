@@ -8,10 +8,12 @@
 //! | `config` | contents of config.json |
 //! | `blocks` | transformer blocks |
 //! | `folder` | folders in the layout of diffusers |
+//! | `original` | files of a transformer alone, with other names |
 //! | `text` | embeddings of prompts |
 mod blocks;
 mod config;
 pub(super) mod folder;
+mod original;
 pub(super) mod text;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,7 +119,8 @@ impl Dit {
             false => linear(inputs, width, vb.pp("x_embedder"))?,
         };
         let side = c.position_side;
-        let positions = || vb.get((1, side * side, width), "pos_embed.pos_embed")?.reshape((side, side, width));
+        let positions =
+            || vb.get((1, side * side, width), "pos_embed.pos_embed")?.reshape((side, side, width));
         let embed = vb.pp("time_text_embed");
         let guidance = || Embedder::new(SINUSOIDS, width, embed.pp("guidance_embedder"));
         let (joint, single) = (vb.pp("transformer_blocks"), vb.pp("single_transformer_blocks"));
@@ -129,7 +132,9 @@ impl Dit {
             guidance: c.guidance.then(guidance).transpose()?,
             pooled: Embedder::new(c.pooled_width, width, embed.pp("text_embedder"))?,
             joint: (0..c.layers).map(|i| JointBlock::new(c, i, &joint.pp(i))).collect::<Result<_>>()?,
-            single: (0..c.single_layers).map(|i| SingleBlock::new(c, &single.pp(i))).collect::<Result<_>>()?,
+            single: (0..c.single_layers)
+                .map(|i| SingleBlock::new(c, &single.pp(i)))
+                .collect::<Result<_>>()?,
             last: Modulation::new(width, 2, vb.pp("norm_out"))?,
             image_out: linear(width, inputs, vb.pp("proj_out"))?,
             config: c.clone(),
@@ -164,7 +169,7 @@ impl Dit {
         guidance: f64,
     ) -> Result<Tensor> {
         let (batch, channels, height, width) = latents.dims4()?;
-        if height % PATCH != 0 || width % PATCH != 0 || channels != self.config.channels {
+        if !height.is_multiple_of(PATCH) || !width.is_multiple_of(PATCH) || channels != self.config.channels {
             let expected = self.config.channels;
             bail!("latents {:?} must have {expected} channels and even sides", latents.shape())
         }

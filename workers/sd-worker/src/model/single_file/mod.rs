@@ -44,6 +44,10 @@ const V_PREDICTION_DEVIATION: f32 = 0.09;
 /// The file is no checkpoint of a supported model, or a tokenizer or VAE is missing.
 pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     let weights = open(path)?;
+    if options.transformer.is_some() {
+        let path = path.display();
+        return Err(Error::model(format!("{path}: --transformer requires a folder of a model with a transformer")));
+    }
     let version = kind::version(&weights)?;
     let prefixes: &[&'static str] = match version {
         Version::Xl => &["conditioner.embedders.0.transformer.", "conditioner.embedders.1.model."],
