@@ -141,7 +141,10 @@ fn unsupported_settings_are_named_in_the_error() {
         ("[]", "invalid type"),
         (r#"{"_class_name": "TCDScheduler"}"#, "TCDScheduler"),
         (r#"{"_class_name": "FlowMatchHeunDiscreteScheduler"}"#, "FlowMatchHeun"),
-        (r#"{"_class_name": "FlowMatchEulerDiscreteScheduler", "invert_sigmas": true}"#, "invert_sigmas = true"),
+        (
+            r#"{"_class_name": "FlowMatchEulerDiscreteScheduler", "invert_sigmas": true}"#,
+            "invert_sigmas = true",
+        ),
         (r#"{"clip_sample": true}"#, "clip_sample"),
         (r#"{"use_flow_sigmas": true}"#, "use_flow_sigmas"),
         (r#"{"prediction_type": "flow"}"#, "flow"),

@@ -51,15 +51,18 @@ fn files_with_original_names_equal_folders() -> Outcome {
         write(folder.path(), kind)?;
         let path = folder.path().join("transformer/diffusion_pytorch_model.safetensors");
         let own = candle_core::safetensors::load(&path, &Device::Cpu)?;
-        let pipeline = Pipeline::new(Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?);
+        let pipeline =
+            Pipeline::new(Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?);
         let expected = generate(&pipeline, &request(&pipeline))?;
         // The folder does not need its transformer.
         let moved = folder.path().join("own.safetensors");
         std::fs::rename(&path, &moved)?;
         let bare = original(&own, names)?;
         // Files with a whole model have a prefix, and other networks.
-        let mut whole: Weights =
-            bare.iter().map(|(name, weight)| (format!("model.diffusion_model.{name}"), weight.clone())).collect();
+        let mut whole: Weights = bare
+            .iter()
+            .map(|(name, weight)| (format!("model.diffusion_model.{name}"), weight.clone()))
+            .collect();
         whole.insert("text_encoders.a".to_owned(), Tensor::zeros(3, DType::F32, &Device::Cpu)?);
         for (i, file) in [bare, whole].iter().enumerate() {
             let path = folder.path().join(format!("{i}.safetensors"));

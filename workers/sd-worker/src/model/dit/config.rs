@@ -228,7 +228,8 @@ impl DitConfig {
                 return Err(format!("the {name} is {value}, but must be 1 to {most}"));
             }
         }
-        if self.single_layers > MAX_LAYERS || self.position_side > 4096 || !self.head_width.is_multiple_of(2) {
+        if self.single_layers > MAX_LAYERS || self.position_side > 4096 || !self.head_width.is_multiple_of(2)
+        {
             return Err(format!(
                 "{} single layers, {} positions per side and heads of width {} are not supported",
                 self.single_layers, self.position_side, self.head_width

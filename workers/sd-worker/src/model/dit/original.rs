@@ -107,14 +107,17 @@ const SD3_JOINT: Table = &[
 pub(super) fn component(path: &Path, config: &DitConfig) -> Result<Component> {
     let weights = single_file::open(path)?;
     let is_flux = config.version == Version::Flux;
-    let first = if is_flux { "double_blocks.0.img_attn.qkv.weight" } else { "joint_blocks.0.x_block.attn.qkv.weight" };
+    let first = if is_flux {
+        "double_blocks.0.img_attn.qkv.weight"
+    } else {
+        "joint_blocks.0.x_block.attn.qkv.weight"
+    };
     let own = "transformer_blocks.0.attn.add_q_proj.weight";
     let has = |prefix: &str, name: &str| weights.shape(&format!("{prefix}{name}")).is_some();
     if let Some(prefix) = PREFIXES.into_iter().find(|prefix| has(prefix, first)) {
         let layers = config.layers;
-        let rename = move |name: &str| {
-            original(is_flux, layers, name).unwrap_or_else(|| (name.to_owned(), WHOLE))
-        };
+        let rename =
+            move |name: &str| original(is_flux, layers, name).unwrap_or_else(|| (name.to_owned(), WHOLE));
         return Ok(Component::renamed(weights, prefix, rename).without_list());
     }
     if has("", own) && has("", "single_transformer_blocks.0.attn.to_q.weight") == is_flux {
@@ -140,7 +143,9 @@ fn original(is_flux: bool, layers: usize, name: &str) -> Option<(String, View)> 
         false => [("transformer_blocks.", "joint_blocks", SD3_JOINT); 2],
     };
     for (start, original, table) in blocks {
-        let Some((number, rest)) = name.strip_prefix(start).and_then(|rest| rest.split_once('.')) else { continue };
+        let Some((number, rest)) = name.strip_prefix(start).and_then(|rest| rest.split_once('.')) else {
+            continue;
+        };
         let (rest, view) = find(table, rest)?;
         // The modulation of the text in the last block of Stable Diffusion 3 has a shift and a scale only.
         let is_last = !is_flux && number.parse() == Ok(layers - 1) && rest.starts_with("context_block.adaLN");

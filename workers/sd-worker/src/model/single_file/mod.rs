@@ -46,7 +46,9 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     let weights = open(path)?;
     if options.transformer.is_some() {
         let path = path.display();
-        return Err(Error::model(format!("{path}: --transformer requires a folder of a model with a transformer")));
+        return Err(Error::model(format!(
+            "{path}: --transformer requires a folder of a model with a transformer"
+        )));
     }
     let version = kind::version(&weights)?;
     let prefixes: &[&'static str] = match version {
