@@ -62,7 +62,8 @@ impl SimpleBackend for Random {
         _: &Device,
     ) -> candle_core::Result<Tensor> {
         let count = shape.elem_count();
-        let start = name.bytes().fold(7, |sum, byte| 31 * sum % (POOL - count) + usize::from(byte)) % (POOL - count);
+        let start =
+            name.bytes().fold(7, |sum, byte| 31 * sum % (POOL - count) + usize::from(byte)) % (POOL - count);
         let (scale, mean) = match shape.dims() {
             [_] if name.contains("norm_") => (0.1, 1.0),
             [_, inputs, ..] => ((*inputs as f64).sqrt().recip(), 0.0),
@@ -110,7 +111,8 @@ fn main() -> Result<()> {
             let cells = side / 8;
             let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(dtype);
             let latents = random(&[1, config.channels, cells, cells])?;
-            let (text, pooled) = (random(&[1, TOKENS, config.text_width])?, random(&[1, config.pooled_width])?);
+            let (text, pooled) =
+                (random(&[1, TOKENS, config.text_width])?, random(&[1, config.pooled_width])?);
             let mut times = Vec::new();
             let mut mean = 0.0;
             // The first two load kernels.

@@ -57,7 +57,7 @@ pub struct Arguments {
     #[arg(long, env, value_enum, default_value_t)]
     pub sd_version: SdVersion,
 
-    /// File of a transformer, with original names or those of diffusers, that replaces the one of a folder
+    /// .safetensors or GGUF file of a transformer, with original names or those of diffusers, that replaces the folder's
     #[arg(long, env)]
     pub transformer: Option<PathBuf>,
 

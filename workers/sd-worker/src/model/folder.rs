@@ -13,7 +13,8 @@ use super::single_file;
 use super::tokenizer::ClipTokenizer;
 use super::unet_config::UNetConfig;
 use super::vae::VaeConfig;
-use super::weights::{self, Component, Weights};
+use super::weight_files;
+use super::weights::{Component, Weights};
 use crate::schedulers::SchedulerConfig;
 use crate::{Error, Result};
 
@@ -67,7 +68,7 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         )));
     }
     let component = |name: &str| -> Result<Component> {
-        Ok(Component::of(Weights::open(&weights::files(&folder.join(name), half)?)?))
+        Ok(Component::of(Weights::open(&weight_files::files(&folder.join(name), half)?)?))
     };
     let encoders: &[&str] = if xl { &["", "_2"] } else { &[""] };
     let texts = encoders.iter().map(|suffix| text(folder, suffix, *suffix == "_2", &component));

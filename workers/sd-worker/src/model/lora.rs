@@ -135,7 +135,7 @@ impl Lora {
                 "LoRA {path}: {layer} has only one of the tensors down and up"
             )));
         };
-        let load = |name: &str| self.weights.load(name, None)?.to_dtype(DType::F32);
+        let load = |name: &str| self.weights.load(name)?.to_dtype(DType::F32);
         let (down, up) = (load(down)?, load(up)?);
         let trimmed = |dims: &[usize]| {
             let rest = dims.iter().rposition(|dim| *dim != 1).map_or(0, |last| last + 1);

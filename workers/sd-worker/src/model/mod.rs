@@ -20,7 +20,9 @@ mod controlnet;
 mod dit;
 mod encoder;
 mod folder;
+mod gguf;
 mod json_file;
+mod layer_builder;
 mod level;
 mod lora;
 mod memory;
@@ -30,6 +32,7 @@ mod prompt;
 mod required;
 mod safety_checker;
 mod single_file;
+mod stored_tensor;
 mod t5;
 mod textual_inversion;
 mod tokenizer;
@@ -38,6 +41,7 @@ mod unet;
 mod unet_config;
 mod vae;
 mod version;
+mod weight_files;
 mod weights;
 
 use std::path::Path;
@@ -230,7 +234,7 @@ impl Model {
                 (Network::UNet(Box::new(unet)), adapters, Some(controlnets))
             }
             NetworkPart::Dit(config, weights) => {
-                let dit = Dit::new(weights.open(dtype, device, on_read.clone()), &config)?;
+                let dit = Dit::load(&weights.open_quantized(dtype, device, on_read.clone()), &config)?;
                 weights.check_all_used(|_| false)?;
                 (Network::Dit(Box::new(dit)), Adapters::default(), None)
             }

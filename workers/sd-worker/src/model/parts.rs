@@ -142,9 +142,9 @@ impl Parts {
     pub fn check_memory(&self, dtype: DType, device: &Device) -> Result<()> {
         let clip = self.texts.iter().map(|part| &part.weights);
         let others = clip.chain([self.network.weights(), &self.vae.1]);
-        let elements: usize = others.map(Component::elements).sum();
-        let t5 = self.t5.as_ref().map_or(0, |part| part.weights.elements());
-        let bytes = elements * dtype.size_in_bytes() + t5 * T5::dtype(dtype, device).size_in_bytes();
+        let others: usize = others.map(|weights| weights.loaded_bytes(dtype)).sum();
+        let t5_dtype = T5::dtype(dtype, device);
+        let bytes = others + self.t5.as_ref().map_or(0, |part| part.weights.loaded_bytes(t5_dtype));
         let help = "use a smaller model, or a card with more memory";
         Ok(memory::check(device, bytes, "the weights of the model need", help)?)
     }

@@ -2,6 +2,7 @@
 //!
 //! `pictures.py` writes the tables of names and the images in `data`.
 mod fixture;
+mod gguf;
 mod original;
 mod refused;
 #[path = "../tiny_model/mod.rs"]
@@ -25,6 +26,7 @@ fn write_models() -> Outcome {
     for (kind, _) in KINDS {
         write(&folder.join(kind), kind)?;
     }
+    gguf::write_files(&folder)?;
     for name in ["given", "mask"] {
         fs::write(folder.join(name).with_extension("png"), picture(name)?.png()?)?;
     }

@@ -11,12 +11,12 @@ use crate::fixture::{Outcome, generate, request, table, weights, write};
 use crate::tiny_model::{self, Kind};
 
 /// Original names of models; see `pictures.py`.
-const NAMES: [(&str, &str); 2] =
+pub const NAMES: [(&str, &str); 2] =
     [("flux_dev", include_str!("data/flux_dev.txt")), ("sd35", include_str!("data/sd35.txt"))];
-type Weights = HashMap<String, Tensor>;
+pub type Weights = HashMap<String, Tensor>;
 
 /// Returns weights with original names.
-fn original(own: &Weights, names: &str) -> Outcome<Weights> {
+pub fn original(own: &Weights, names: &str) -> Outcome<Weights> {
     let mut parts: BTreeMap<&str, BTreeMap<usize, Tensor>> = BTreeMap::new();
     for line in names.lines() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -119,6 +119,7 @@ fn other_files_are_refused() -> Outcome {
         assert!(error.contains("--transformer requires"), "{error}");
     }
     std::fs::write(&file, b"GGUF\x03\0\0\0")?;
-    assert!(load(folder.path(), &file).is_err_and(|error| error.to_string().contains("GGUF file")));
+    let alone = Model::load(&file, &Device::Cpu, LoadOptions::default(), |_| ());
+    assert!(matches!(alone, Err(Error::Model(message)) if message.contains("is a GGUF file")));
     Ok(())
 }

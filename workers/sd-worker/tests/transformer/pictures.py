@@ -2,9 +2,9 @@
 generates with the files of `fixture.rs`. Lines of the tables of original names have a name, the weight of diffusers that a
 part of its rows is, and this part: first, number, and number of all, or `swapped` for the second half before the first.
 
-    pip install diffusers==0.42.1 transformers==5.24.0 torch
+    pip install diffusers==0.42.1 transformers==5.24.0 gguf torch
     python3 pictures.py names data                                # writes data/*.json, data/*.txt
-    SD_FOLDER=FOLDER cargo test --test transformer -- --ignored       # writes the models, noise and the input image
+    SD_FOLDER=FOLDER cargo test --test transformer -- --ignored       # writes the models, GGUF files, noise, the input image
     python3 pictures.py images FOLDER data                        # writes data/*.png
 
 Networks run on the CPU in f32.
@@ -14,6 +14,7 @@ import math
 import sys
 from pathlib import Path
 
+import gguf
 import numpy
 import torch
 from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxImg2ImgPipeline, FluxInpaintPipeline,
@@ -178,6 +179,45 @@ def save(pipe, out, given=None, mask=None, **options):
     Image.fromarray(pixels).save(out, optimize=True)
 
 
+def dequantized(kind, folder, data, name):
+    """Returns the weights of a GGUF file with the names of diffusers, and checks the file against the quantization of the
+    gguf package, which has none for the formats with blocks of 256."""
+    own = load_file(folder / kind / "transformer" / "diffusion_pytorch_model.safetensors")
+    lines = [line.split() for line in (data / f"{kind}.txt").read_text().splitlines()]
+    swapped = lambda weight: torch.cat(weight.chunk(2)[::-1])
+    stored, weights = {}, {}
+    for tensor in gguf.GGUFReader(folder / f"{name}.gguf").tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        stored[tensor.name] = torch.from_numpy(values.copy()).reshape(list(map(int, tensor.shape[::-1])))
+        if tensor.tensor_type.name in ["Q4_0", "Q4_1", "Q5_0", "Q8_0"]:
+            parts = sorted((line[2] != "swapped" and int(line[2]), line[1]) for line in lines if line[0] == tensor.name)
+            whole = torch.cat([own[part] for _, part in parts])
+            if [tensor.name, parts[0][1], "swapped"] in lines:
+                whole = swapped(whole)
+            if (gguf.quantize(whole.numpy(), tensor.tensor_type) != tensor.data).any():
+                sys.exit(f"{name}: {tensor.name} differs from the gguf package's")
+    for original, name, first, *part in lines:
+        weight = stored[original].reshape(-1, *own[name].shape[1:])
+        if first == "swapped":
+            weights[name] = swapped(weight)
+        else:
+            count, of = map(int, part)
+            weights[name] = weight.chunk(of)[int(first)] if count == 1 else torch.cat(weight.chunk(of)[int(first):][:count])
+    return {name: weight.reshape(own[name].shape) for name, weight in weights.items()}
+
+
+def quantized_images(folder, data, start, packed, wide):
+    for name in ["flux_dev_q8_0", "flux_dev_q4_0", "sd35_q5_0", "sd35_q4_1"]:
+        kind = name[:-5]
+        flux = kind == "flux_dev"
+        cls = FluxPipeline if flux else StableDiffusion3Pipeline
+        pipe = load(kind, folder, cls, cls)
+        pipe.transformer.load_state_dict(dequantized(kind, folder, data, name))
+        options = (dict(latents=packed.clone(), guidance_scale=3.5) if flux
+                   else dict(latents=start.clone(), guidance_scale=5.0, negative_prompt=NEGATIVE))
+        save(pipe, data / f"{name}.png", **options, **wide)
+
+
 def images(folder, data):
     noise = load_file(folder / "noise.safetensors")
     wide = dict(width=64, height=48)
@@ -186,6 +226,7 @@ def images(folder, data):
     for module in [pipeline_flux_img2img, pipeline_flux_inpaint, pipeline_stable_diffusion_3_img2img]:
         module.randn_tensor = lambda *_, **__: start.clone()
     packed = FluxPipeline._pack_latents(start, 1, 16, 6, 8)
+    quantized_images(folder, data, start, packed, wide)
     given, mask = [Image.open(folder / f"{name}.png") for name in ["given", "mask"]]
     for kind in KINDS[:2]:
         pipe = load(kind, folder, FluxPipeline, FluxPipeline)

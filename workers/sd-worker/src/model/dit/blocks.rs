@@ -1,9 +1,10 @@
 //! Blocks of diffusion transformers, with the names of diffusers.
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::fused::{CacheHeads, HeadNorms, Rotary};
-use candle_nn::{Linear, Module, VarBuilder, linear, ops};
+use candle_nn::{Module, ops};
 
 use super::super::attention::attention;
+use super::super::layer_builder::{LayerBuilder, Linear};
 use super::super::version::Version;
 use super::config::DitConfig;
 
@@ -58,16 +59,15 @@ struct Projections {
 
 impl Projections {
     /// `names` are those of the three projections and of the norms of queries and keys.
-    fn new(config: &DitConfig, names: [&str; 5], vb: &VarBuilder) -> Result<Self> {
+    fn new(config: &DitConfig, names: [&str; 5], vb: &LayerBuilder) -> Result<Self> {
         let width = config.width();
         let [q, k, v, norm_q, norm_k] = names.map(|name| vb.pp(name));
-        let projections = [q, k, v];
-        let get = |vb: &VarBuilder| vb.get((width, width), "weight");
-        let weights = projections.iter().map(get).collect::<Result<Vec<_>>>()?;
+        let projections = [&q, &k, &v];
+        let product = vb.joined(&projections, width, width)?;
         let biases = projections.iter().map(|vb| vb.get(width, "bias")).collect::<Result<Vec<_>>>()?;
-        let norm = |vb: VarBuilder| vb.get(config.head_width, "weight");
+        let norm = |vb: LayerBuilder| vb.get(config.head_width, "weight");
         Ok(Self {
-            product: Linear::new(Tensor::cat(&weights, 0)?, None),
+            product,
             bias: Tensor::cat(&biases, 0)?,
             norms: if config.head_norms { Some([norm(norm_q)?, norm(norm_k)?]) } else { None },
             heads: config.heads,
@@ -103,12 +103,9 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(width: usize, vb: VarBuilder) -> Result<Self> {
+    fn new(width: usize, vb: LayerBuilder) -> Result<Self> {
         let vb = vb.pp("net");
-        Ok(Self {
-            up: linear(width, 4 * width, vb.pp("0.proj"))?,
-            down: linear(4 * width, width, vb.pp("2"))?,
-        })
+        Ok(Self { up: vb.pp("0.proj").linear(width, 4 * width)?, down: vb.pp("2").linear(4 * width, width)? })
     }
 }
 
@@ -126,8 +123,8 @@ pub(super) struct Modulation {
 }
 
 impl Modulation {
-    pub fn new(width: usize, parts: usize, vb: VarBuilder) -> Result<Self> {
-        Ok(Self { linear: linear(width, parts * width, vb.pp("linear"))?, width })
+    pub fn new(width: usize, parts: usize, vb: LayerBuilder) -> Result<Self> {
+        Ok(Self { linear: vb.pp("linear").linear(width, parts * width)?, width })
     }
 
     /// Returns the parts, each (batch, width).
@@ -198,7 +195,7 @@ pub(super) struct JointBlock {
 
 impl JointBlock {
     /// Loads the block of this index.
-    pub fn new(config: &DitConfig, index: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &DitConfig, index: usize, vb: &LayerBuilder) -> Result<Self> {
         let width = config.width();
         let attn = vb.pp("attn");
         let names = ["to_q", "to_k", "to_v", "norm_q", "norm_k"];
@@ -211,16 +208,15 @@ impl JointBlock {
         };
         let exit = |out: &str, feed_forward: &str| {
             Ok::<_, candle_core::Error>(Exit {
-                out: linear(width, width, attn.pp(out))?,
+                out: attn.pp(out).linear(width, width)?,
                 feed_forward: FeedForward::new(width, vb.pp(feed_forward))?,
             })
         };
         let is_last = config.version != Version::Flux && index + 1 == config.layers;
         let is_dual = config.dual_layers.contains(&index);
         let own = vb.pp("attn2");
-        let second = || {
-            Result::Ok((Projections::new(config, names, &own)?, linear(width, width, own.pp("to_out.0"))?))
-        };
+        let second =
+            || Result::Ok((Projections::new(config, names, &own)?, own.pp("to_out.0").linear(width, width)?));
         Ok(Self {
             image: (entry("norm1", if is_dual { 9 } else { 6 }, names)?, exit("to_out.0", "ff")?),
             text: entry("norm1_context", if is_last { 2 } else { 6 }, added)?,
@@ -287,14 +283,14 @@ pub(super) struct SingleBlock {
 
 impl SingleBlock {
     /// Loads a block.
-    pub fn new(config: &DitConfig, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &DitConfig, vb: &LayerBuilder) -> Result<Self> {
         let width = config.width();
         let names = ["to_q", "to_k", "to_v", "norm_q", "norm_k"];
         Ok(Self {
             modulation: Modulation::new(width, 3, vb.pp("norm"))?,
             projections: Projections::new(config, names, &vb.pp("attn"))?,
-            up: linear(width, 4 * width, vb.pp("proj_mlp"))?,
-            out: linear(5 * width, width, vb.pp("proj_out"))?,
+            up: vb.pp("proj_mlp").linear(width, 4 * width)?,
+            out: vb.pp("proj_out").linear(5 * width, width)?,
         })
     }
 

@@ -18,7 +18,8 @@ use super::super::json_file::{json, read};
 use super::super::parts::{FileOptions, NetworkPart, Parts, T5Part, TextPart};
 use super::super::t5::{self, T5Tokenizer};
 use super::super::version::Version;
-use super::super::weights::{self, Component, View, Weights};
+use super::super::weight_files;
+use super::super::weights::{Component, View, Weights};
 use super::config::DitConfig;
 use super::{original, text};
 use crate::schedulers::SchedulerConfig;
@@ -77,7 +78,7 @@ pub(in super::super) fn parts(
     }
     // Names of the network itself, but all tensors of the files must be used.
     let component = |name: &str| -> Result<Component> {
-        let weights = Weights::open(&weights::files(&path.join(name), half)?)?;
+        let weights = Weights::open(&weight_files::files(&path.join(name), half)?)?;
         let rename = |name: &str| (name.to_owned(), View::Whole);
         Ok(Component::renamed(weights.into(), "", rename).without_list())
     };

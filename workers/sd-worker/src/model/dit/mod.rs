@@ -19,8 +19,9 @@ pub(super) mod text;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result, Tensor, bail};
-use candle_nn::{Linear, Module, VarBuilder, linear};
+use candle_nn::{Module, VarBuilder};
 
+use super::layer_builder::{LayerBuilder, Linear};
 use super::version::Version;
 use blocks::{Context, JointBlock, KeyValues, Modulation, Rows, SingleBlock, modulated};
 pub use config::DitConfig;
@@ -38,8 +39,8 @@ const GUIDANCE_FACTOR: f64 = 1000.0;
 struct Embedder([Linear; 2]);
 
 impl Embedder {
-    fn new(inputs: usize, width: usize, vb: VarBuilder) -> Result<Self> {
-        Ok(Self([linear(inputs, width, vb.pp("linear_1"))?, linear(width, width, vb.pp("linear_2"))?]))
+    fn new(inputs: usize, width: usize, vb: LayerBuilder) -> Result<Self> {
+        Ok(Self([vb.pp("linear_1").linear(inputs, width)?, vb.pp("linear_2").linear(width, width)?]))
     }
 }
 
@@ -105,6 +106,11 @@ impl Dit {
     /// # Errors
     /// A weight is missing or has the wrong shape.
     pub fn new(vb: VarBuilder, config: &DitConfig) -> Result<Self> {
+        Self::load(&LayerBuilder::new(vb, None), config)
+    }
+
+    /// Like [`Self::new`], with quantized matrices.
+    pub(super) fn load(vb: &LayerBuilder, config: &DitConfig) -> Result<Self> {
         let c = config;
         let width = c.width();
         let inputs = c.channels * PATCH * PATCH;
@@ -116,7 +122,7 @@ impl Dit {
                 let weight = vb.get((width, c.channels, PATCH, PATCH), "weight")?.reshape((width, inputs))?;
                 Linear::new(weight, Some(vb.get(width, "bias")?))
             }
-            false => linear(inputs, width, vb.pp("x_embedder"))?,
+            false => vb.pp("x_embedder").linear(inputs, width)?,
         };
         let side = c.position_side;
         let positions =
@@ -127,7 +133,7 @@ impl Dit {
         Ok(Self {
             image_in,
             positions: has_positions.then(positions).transpose()?,
-            text_in: linear(c.text_width, width, vb.pp("context_embedder"))?,
+            text_in: vb.pp("context_embedder").linear(c.text_width, width)?,
             time: Embedder::new(SINUSOIDS, width, embed.pp("timestep_embedder"))?,
             guidance: c.guidance.then(guidance).transpose()?,
             pooled: Embedder::new(c.pooled_width, width, embed.pp("text_embedder"))?,
@@ -136,7 +142,7 @@ impl Dit {
                 .map(|i| SingleBlock::new(c, &single.pp(i)))
                 .collect::<Result<_>>()?,
             last: Modulation::new(width, 2, vb.pp("norm_out"))?,
-            image_out: linear(width, inputs, vb.pp("proj_out"))?,
+            image_out: vb.pp("proj_out").linear(width, inputs)?,
             config: c.clone(),
             device: vb.device().clone(),
             dtype: vb.dtype(),

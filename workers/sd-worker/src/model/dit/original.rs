@@ -1,9 +1,10 @@
 //! Files of a transformer alone, with the original names of the weights or those of diffusers.
 use std::path::Path;
+use std::sync::Arc;
 
-use super::super::single_file;
 use super::super::version::Version;
-use super::super::weights::{Component, View};
+use super::super::weights::{Component, View, Weights};
+use super::super::{gguf, single_file};
 use super::config::DitConfig;
 use crate::{Error, Result};
 
@@ -105,8 +106,11 @@ const SD3_JOINT: Table = &[
 /// # Errors
 /// The file cannot be read, or holds another network.
 pub(super) fn component(path: &Path, config: &DitConfig) -> Result<Component> {
-    let weights = single_file::open(path)?;
     let is_flux = config.version == Version::Flux;
+    let weights = match single_file::is_gguf(path)? {
+        true => Arc::new(open_gguf(path, is_flux, config.version.network())?),
+        false => single_file::open(path)?,
+    };
     let first = if is_flux {
         "double_blocks.0.img_attn.qkv.weight"
     } else {
@@ -125,6 +129,21 @@ pub(super) fn component(path: &Path, config: &DitConfig) -> Result<Component> {
     }
     let (found, network) = (single_file::found(&weights), config.version.network());
     Err(Error::model(format!("{} holds {found}; the transformer of {network} is required", path.display())))
+}
+
+/// Opens a GGUF file of `network`.
+fn open_gguf(path: &Path, is_flux: bool, network: &str) -> Result<Weights> {
+    let weights = Weights::open_gguf(path)?;
+    let expected = if is_flux { "flux" } else { "sd3" };
+    match weights.metadata(gguf::ARCHITECTURE) {
+        Some(found) if found == expected => Ok(weights),
+        found => Err(Error::model(format!(
+            "{}: {} is {}, but that of {network} is {expected}",
+            path.display(),
+            gguf::ARCHITECTURE,
+            found.unwrap_or("missing")
+        ))),
+    }
 }
 
 /// Returns the name and the part of the original tensor for a weight of a network with this number of joint blocks.

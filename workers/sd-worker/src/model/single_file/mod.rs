@@ -195,6 +195,21 @@ fn tokenizer(path: &Path, options: &FileOptions, encoder: usize) -> Result<PathB
 /// # Errors
 /// The file cannot be read, or has another format, which is recognised by its first bytes or its ending.
 pub(super) fn open(path: &Path) -> Result<Arc<Weights>> {
+    if is_gguf(path)? {
+        return Err(Error::model(format!(
+            "{} is a GGUF file, which is supported for the transformers of Flux and Stable Diffusion 3 only: give it with \
+             --transformer, and the folder of its model with --model-path; use safetensors for others",
+            path.display()
+        )));
+    }
+    Ok(Arc::new(Weights::open(&[path.to_owned()])?))
+}
+
+/// Returns true if a file is a GGUF file.
+///
+/// # Errors
+/// The file cannot be read, or is a pickled file.
+pub(super) fn is_gguf(path: &Path) -> Result<bool> {
     let bad = |what: String| Error::model(format!("{} {what}", path.display()));
     let mut start = Vec::new();
     let file = std::fs::File::open(path);
@@ -208,10 +223,7 @@ pub(super) fn open(path: &Path) -> Result<Arc<Weights>> {
                         safetensors"
             .to_owned()));
     }
-    if start.starts_with(b"GGUF") {
-        return Err(bad("is a GGUF file, which is not supported; use safetensors".to_owned()));
-    }
-    Ok(Arc::new(Weights::open(&[path.to_owned()])?))
+    Ok(start.starts_with(b"GGUF"))
 }
 
 /// Returns the noise schedule, with the methods of the published pipelines.
@@ -265,7 +277,7 @@ fn prediction(weights: &Weights, version: Version, in_channels: usize) -> Result
     let Some(bias) = bias.filter(|_| version == Version::V2 && in_channels == 4) else {
         return Ok(Prediction::Epsilon);
     };
-    let bias: Tensor = weights.load(bias, None)?.to_dtype(DType::F32)?;
+    let bias: Tensor = weights.load(bias)?.to_dtype(DType::F32)?;
     let variance = (bias.sqr()?.mean_all()? - bias.mean_all()?.sqr()?)?.to_scalar::<f32>()?;
     Ok(match variance.max(0.0).sqrt() > V_PREDICTION_DEVIATION {
         true => Prediction::VPrediction,
