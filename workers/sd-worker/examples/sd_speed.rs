@@ -83,7 +83,7 @@ fn main() -> Result<()> {
     let (device, sides) = (&arguments.device, &arguments.sides);
     let model = Model::load(&arguments.model, device, LoadOptions::default(), |_| ())?;
     ensure!(
-        model.unet.config().addition_embed_type.is_none(),
+        model.unet()?.config().addition_embed_type.is_none(),
         "{} is a Stable Diffusion XL model, which is not supported; pass a Stable Diffusion 1 or 2 model",
         arguments.model.display()
     );
@@ -119,11 +119,12 @@ fn main() -> Result<()> {
         measure("text", 0, &|| model.encode(&["", PROMPT], 1).map(drop))?;
     }
     if wanted(Part::Unet) {
-        let width = model.unet.config().cross_attention_dim;
+        let width = model.unet()?.config().cross_attention_dim;
         let text = Tensor::randn(0f32, 1f32, (2, TOKENS, width), device)?.to_dtype(model.dtype)?;
         for &side in sides {
             let latents = noise(2, side, model.dtype)?;
-            let step = || model.unet.forward(&latents, &[500.0], &text, None).map(drop);
+            let unet = model.unet()?;
+            let step = || unet.forward(&latents, &[500.0], &text, None).map(drop);
             measure("unet", side, &|| Ok(step()?))?;
         }
     }

@@ -57,6 +57,10 @@ pub struct Arguments {
     #[arg(long, env, value_enum, default_value_t)]
     pub sd_version: SdVersion,
 
+    /// .safetensors or GGUF file of a transformer, with original names or those of diffusers, that replaces the folder's
+    #[arg(long, env)]
+    pub transformer: Option<PathBuf>,
+
     /// Ordinal of the AMD GPU [default: the first usable one]
     #[arg(long, env)]
     pub rocm_device: Option<usize>,
@@ -119,6 +123,11 @@ pub enum SdVersion {
     V2,
     /// Stable Diffusion XL.
     Xl,
+    /// Stable Diffusion 3 or 3.5.
+    #[value(name = "3")]
+    V3,
+    /// Flux.
+    Flux,
     /// Distilled Turbo model of any version.
     Turbo,
 }
@@ -149,6 +158,8 @@ impl SdVersion {
             Self::V1 => model.version == Version::V1,
             Self::V2 => model.version == Version::V2,
             Self::Xl => model.version == Version::Xl,
+            Self::V3 => matches!(model.version, Version::Sd3 | Version::Sd35),
+            Self::Flux => model.version == Version::Flux,
             Self::Turbo => model.turbo,
         }
     }
@@ -183,6 +194,7 @@ impl Arguments {
         let files = FileOptions {
             tokenizer: self.tokenizer.clone(),
             vae: self.vae.clone(),
+            transformer: self.transformer.clone(),
             prediction: self.prediction.map(Into::into),
             turbo: self.sd_version == SdVersion::Turbo,
             without_safety_checker: self.no_safety_checker,
@@ -224,6 +236,8 @@ mod tests {
             ("1.5", SdVersion::V1),
             ("2.1", SdVersion::V2),
             ("xl", SdVersion::Xl),
+            ("3", SdVersion::V3),
+            ("flux", SdVersion::Flux),
             ("turbo", SdVersion::Turbo),
         ];
         for (name, version) in table {

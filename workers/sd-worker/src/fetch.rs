@@ -39,12 +39,15 @@ impl ModelFiles for ImageModel {
 impl ImageModel {
     /// Returns the required files: for each component of the index its small files and one set of weights.
     fn files(&self, all: &BTreeSet<String>, index: &Value) -> Vec<String> {
-        const COMPONENTS: [&str; 8] = [
+        const COMPONENTS: [&str; 11] = [
             "scheduler",
             "tokenizer",
             "tokenizer_2",
+            "tokenizer_3",
             "text_encoder",
             "text_encoder_2",
+            "text_encoder_3",
+            "transformer",
             "unet",
             "vae",
             "safety_checker",

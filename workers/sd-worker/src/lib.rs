@@ -1,7 +1,7 @@
-//! Image generation with Stable Diffusion 1.5, 2.1, XL and their Turbo versions, from folders in the layout
+//! Image generation with Stable Diffusion 1.5, 2.1, XL, 3 and Flux, from folders in the layout
 //! of diffusers and single-file checkpoints, and an HTTP worker.
 //!
-//! * [`model`]: loading of tokenizers, text encoders, UNet and VAE
+//! * [`model`]: loading of tokenizers, text encoders, UNet or transformer, and VAE
 //! * [`schedulers`]: denoising schedules and solvers, with coefficients computed in f64 on the host
 //! * [`pipeline`]: text-to-image, image-to-image and inpainting
 //! * [`picture`]: RGB images and masks, decoded from PNG, JPEG and WebP, and scaled by `lanczos`

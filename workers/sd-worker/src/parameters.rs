@@ -120,6 +120,15 @@ impl Parameters {
         loras.extend(info.loras.choose(tags).or_else(|why| invalid("prompt", why))?);
         let controlnets = info.controlnets.choose(self.controlnets.unwrap_or_default())?;
         let negative = self.negative_prompt.unwrap_or_default();
+        for (name, given, is_supported) in [
+            ("negative_prompt", !negative.is_empty(), !info.is_distilled),
+            ("loras", !loras.is_empty(), info.has_adapters),
+            ("controlnets", !controlnets.is_empty(), info.has_adapters),
+        ] {
+            if given && !is_supported {
+                return invalid(name, format!("is not supported for {}", info.version.network()));
+            }
+        }
         let steps = self.steps.unwrap_or(defaults.steps.min(bounds.steps));
         let guidance = self.guidance.unwrap_or(defaults.guidance);
         let n = self.n.unwrap_or(1);
@@ -134,15 +143,18 @@ impl Parameters {
             Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
         ])?;
         for (name, text) in [("prompt", &prompt), ("negative_prompt", &negative)] {
+            if !info.has_adapters {
+                continue;
+            }
             parse_prompt(text).or_else(|error| invalid(name, format!("is invalid: {error}")))?;
         }
         let method = match &self.scheduler {
             None => None,
             Some(name) => match name.parse::<Method>() {
-                Ok(method) => Some(method),
-                Err(_) => {
-                    let names = Method::ALL.map(Method::name).join(", ");
-                    return invalid("scheduler", format!("must be one of {names}"));
+                Ok(method) if info.scheduler.methods().contains(&method) => Some(method),
+                _ => {
+                    let names: Vec<&str> = info.scheduler.methods().iter().map(|own| own.name()).collect();
+                    return invalid("scheduler", format!("must be one of {}", names.join(", ")));
                 }
             },
         };

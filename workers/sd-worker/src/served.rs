@@ -13,7 +13,7 @@ use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
 use crate::queue::{Event, Failure, ImageJob, Images, Queue, SubmitError};
-use crate::schedulers::{Method, SchedulerConfig};
+use crate::schedulers::SchedulerConfig;
 
 /// Maximum number of images that are decoded concurrently, which bounds memory.
 const MAX_CONCURRENT_DECODES: usize = 4;
@@ -41,6 +41,10 @@ pub struct ModelInfo {
     pub max_clip_skip: usize,
     /// True if images are checked by the model's safety checker.
     pub has_safety_checker: bool,
+    /// True if prompts may have weights of words, and requests LoRA files and ControlNets.
+    pub has_adapters: bool,
+    /// True if there is no negative prompt.
+    pub is_distilled: bool,
     /// Names of embeddings of textual inversion.
     pub embeddings: Vec<String>,
     /// Folder of LoRA files.
@@ -57,12 +61,17 @@ impl ModelInfo {
             version: model.version,
             turbo: model.turbo,
             is_inpainting: model.is_inpainting(),
-            multiple: model.vae.config().factor().max(8),
+            multiple: model.multiple(),
             defaults: Request::of(model, ""),
             scheduler: model.scheduler.clone(),
-            bounds: pipeline.bounds,
+            bounds: Bounds {
+                side: model.max_side().unwrap_or(usize::MAX).min(pipeline.bounds.side),
+                ..pipeline.bounds
+            },
             max_clip_skip: model.max_clip_skip(),
             has_safety_checker: model.safety_checker.is_some(),
+            has_adapters: model.has_adapters(),
+            is_distilled: model.is_distilled(),
             embeddings: model.embeddings.clone(),
             loras,
             controlnets,
@@ -166,18 +175,15 @@ impl ServedModel {
             bounds,
             max_clip_skip,
             has_safety_checker,
+            has_adapters,
+            is_distilled,
             embeddings,
             loras,
             controlnets,
         } = &self.info;
-        let version = match version {
-            Version::V1 => "1.5",
-            Version::V2 => "2.1",
-            Version::Xl => "xl",
-            Version::Other => "other",
-        };
         json!({
-            "version": version,
+            "version": version.name(),
+            "network": version.network(),
             "turbo": turbo,
             "is_inpainting": is_inpainting,
             "multiple": multiple,
@@ -187,8 +193,10 @@ impl ServedModel {
             "max_images": bounds.pictures,
             "max_clip_skip": max_clip_skip,
             "safety_checker": has_safety_checker,
+            "adapters": has_adapters,
+            "negative_prompt": !is_distilled,
             "embeddings": embeddings,
-            "schedulers": Method::ALL.map(Method::name),
+            "schedulers": scheduler.methods().iter().map(|method| method.name()).collect::<Vec<_>>(),
             "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "controlnets": controlnets.models().into_keys().collect::<Vec<String>>(),
             "defaults": {

@@ -320,7 +320,7 @@ fn xl_uses_the_pooled_prompt_and_sizes() -> Outcome {
     let request = request(&pipeline);
     let pictures = pipeline.run(&request, &mut no_cancel)?;
     assert_eq!(pictures, pipeline.run(&request, &mut no_cancel)?);
-    let unet = &pipeline.model.unet;
+    let unet = pipeline.model.unet()?;
     let texts = pipeline.model.encode(&["a red circle", "blue"], 1)?;
     let pooled = texts.pooled.as_ref().ok_or("XL without a pooled prompt")?;
     assert_eq!((texts.context.dims(), pooled.dims()), (&[2, tiny_model::TOKENS, 64][..], &[2, 24][..]));

@@ -258,14 +258,14 @@ fn half_precision_and_split_weights_are_found() -> Outcome {
     let base = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?;
     let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
     let text = base.encode(&["a red circle"], 1)?.context;
-    let expected = base.unet.forward(&x, &[10.0], &text, None)?;
+    let expected = base.unet()?.forward(&x, &[10.0], &text, None)?;
     let unet = folder.path().join("unet");
     let whole = unet.join("diffusion_pytorch_model.safetensors");
     let weights = candle_core::safetensors::load(&whole, &Device::Cpu)?;
     let forward = |dtype| -> Outcome<Tensor> {
         let options = LoadOptions { dtype: Some(dtype), ..Default::default() };
         let model = Model::load(folder.path(), &Device::Cpu, options, |_| ())?;
-        Ok(model.unet.forward(&x.to_dtype(dtype)?, &[10.0], &text.to_dtype(dtype)?, None)?)
+        Ok(model.unet()?.forward(&x.to_dtype(dtype)?, &[10.0], &text.to_dtype(dtype)?, None)?)
     };
     // Weights split into two files.
     let (first, second): (HashMap<_, _>, HashMap<_, _>) =
@@ -319,7 +319,7 @@ fn damaged_and_unsupported_models_are_rejected() -> Outcome {
             edit(&f.join("unet/config.json"), &json!({"up_block_types": ["SimpleCrossAttn", "UpBlock2D"]}))
         }),
         ("latents of 16", |f| edit(&f.join("vae/config.json"), &json!({"latent_channels": 16}))),
-        ("shift_factor", |f| edit(&f.join("vae/config.json"), &json!({"shift_factor": 0.1}))),
+        ("latents_mean", |f| edit(&f.join("vae/config.json"), &json!({"latents_mean": [0.1]}))),
         ("merges.txt", |f| Ok(fs::remove_file(f.join("tokenizer/merges.txt"))?)),
         ("<|startoftext|>", |f| {
             let path = f.join("tokenizer/vocab.json");

@@ -166,9 +166,9 @@ fn one_step(model: &Model, request: &Request) -> Outcome<Tensor> {
     let mut outputs = Vec::new();
     for prompt in [&request.negative, &request.prompt] {
         let texts = model.encode(&[prompt], 1)?;
-        let added =
-            texts.pooled.map(|pooled| model.unet.added(&pooled, [32, 32, 0, 0, 32, 32])).transpose()?;
-        outputs.push(model.unet.forward(&x, &[timestep], &texts.context, added.as_ref())?);
+        let unet = model.unet()?;
+        let added = texts.pooled.map(|pooled| unet.added(&pooled, [32, 32, 0, 0, 32, 32])).transpose()?;
+        outputs.push(unet.forward(&x, &[timestep], &texts.context, added.as_ref())?);
     }
     let guided = (&outputs[0] + ((&outputs[1] - &outputs[0])? * request.guidance)?)?;
     Ok(scheduler.step(&guided, &x, &mut || candle_core::bail!("DDIM has no noise"))?.sample)

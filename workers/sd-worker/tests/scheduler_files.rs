@@ -142,7 +142,11 @@ fn unsupported_settings_are_named_in_the_error() {
         ("", "EOF"),
         ("[]", "invalid type"),
         (r#"{"_class_name": "TCDScheduler"}"#, "TCDScheduler"),
-        (r#"{"_class_name": "FlowMatchEulerDiscreteScheduler"}"#, "FlowMatch"),
+        (r#"{"_class_name": "FlowMatchHeunDiscreteScheduler"}"#, "FlowMatchHeun"),
+        (
+            r#"{"_class_name": "FlowMatchEulerDiscreteScheduler", "invert_sigmas": true}"#,
+            "invert_sigmas = true",
+        ),
         (r#"{"clip_sample": true}"#, "clip_sample"),
         (r#"{"use_karras_sigmas": true, "use_exponential_sigmas": true}"#, "both true"),
         (r#"{"use_flow_sigmas": true}"#, "use_flow_sigmas"),

@@ -42,6 +42,7 @@ fn output(prediction: Prediction, level: Level, x: f64) -> f64 {
         Prediction::Epsilon => epsilon,
         Prediction::VPrediction => level.alpha * epsilon - level.sigma * x0,
         Prediction::Sample => x0,
+        Prediction::Flow => epsilon - x0,
     }
 }
 

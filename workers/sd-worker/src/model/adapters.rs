@@ -22,7 +22,7 @@ pub struct LoraChoice {
 type Key = (usize, String);
 
 /// Weights of UNet and text encoders, which share their storage with the networks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Adapters {
     weights: HashMap<Key, Tensor>,
     /// Weights by network and by each of their names in files, whose dots are underscores in kohya's files.

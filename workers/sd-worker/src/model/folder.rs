@@ -4,14 +4,17 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::clip::ClipConfig;
+use super::dit;
 use super::json_file::{json, read};
-use super::parts::{FileOptions, Parts, TextPart};
+use super::parts::{FileOptions, NetworkPart, Parts, TextPart};
+use super::preview::PreviewMap;
 use super::safety_checker::SafetyPart;
 use super::single_file;
 use super::tokenizer::ClipTokenizer;
 use super::unet_config::UNetConfig;
 use super::vae::VaeConfig;
-use super::weights::{self, Component, Weights};
+use super::weight_files;
+use super::weights::{Component, Weights};
 use crate::schedulers::SchedulerConfig;
 use crate::{Error, Result};
 
@@ -32,12 +35,19 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         return Err(Error::model(format!("{folder}: --tokenizer and --prediction require a single file")));
     }
     let index: Value = json(&folder.join("model_index.json"))?;
+    if dit::folder::is_dit(&index) {
+        return dit::folder::parts(folder, &index, options, half);
+    }
+    if options.transformer.is_some() {
+        let folder = folder.display();
+        return Err(Error::model(format!("{folder}: --transformer requires a model with a transformer")));
+    }
     let has = |component: &str| index[component][1].is_string();
     let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
     for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {
         if !has(component) {
             return Err(Error::model(format!(
-                "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2 and XL",
+                "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2, XL and 3, and Flux",
                 folder.display()
             )));
         }
@@ -48,7 +58,6 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         return Err(Error::model(format!("{folder}: {class} with {part} is not supported{hint}")));
     }
     let unet = UNetConfig::from_json(&read(&folder.join("unet/config.json"))?)?;
-    let vae = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;
     let scheduler = read(&folder.join("scheduler/scheduler_config.json"))?;
     let scheduler = SchedulerConfig::from_json(&scheduler, &class)?;
     let xl = unet.addition_embed_type.is_some();
@@ -59,40 +68,69 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
         )));
     }
     let component = |name: &str| -> Result<Component> {
-        Ok(Component::of(Weights::open(&weights::files(&folder.join(name), half)?)?))
+        Ok(Component::of(Weights::open(&weight_files::files(&folder.join(name), half)?)?))
     };
     let encoders: &[&str] = if xl { &["", "_2"] } else { &[""] };
-    let mut texts = Vec::new();
-    for suffix in encoders {
-        let path = folder.join(format!("text_encoder{suffix}"));
-        let config: ClipConfig = serde_json::from_value(json(&path.join("config.json"))?)
-            .map_err(|e| Error::model(format!("{}/config.json: {e}", path.display())))?;
-        let tokenizer = folder.join(format!("tokenizer{suffix}"));
-        let tokenizer = ClipTokenizer::from_folder(&tokenizer, config.max_position_embeddings)?;
-        let weights = component(&format!("text_encoder{suffix}"))?;
-        texts.push(TextPart { config, tokenizer, weights, projection: *suffix == "_2" });
-    }
-    let preview = match folder.join("preview.json") {
-        path if path.exists() => Some(
-            serde_json::from_value(json(&path)?)
-                .map_err(|e| Error::model(format!("{}: {e}", path.display())))?,
-        ),
-        _ => None,
-    };
+    let texts = encoders.iter().map(|suffix| text(folder, suffix, *suffix == "_2", &component));
     let has_checker = has("safety_checker") && !options.without_safety_checker;
     let checker = has_checker.then(|| SafetyPart::open(&folder.join("safety_checker"), half));
     Ok(Parts {
-        texts,
-        unet: (unet, component("unet")?),
-        vae: match &options.vae {
-            Some(path) => single_file::vae(path, vae.scaling_factor)?,
-            None => (vae, component("vae")?),
-        },
+        texts: texts.collect::<Result<_>>()?,
+        t5: None,
+        network: NetworkPart::UNet(unet, component("unet")?),
+        vae: vae(folder, options, &component)?,
         scheduler,
         zeros_for_empty: index["force_zeros_for_empty_prompt"].as_bool().unwrap_or(xl),
-        preview,
+        preview: preview(folder)?,
         safety_checker: checker.transpose()?,
     })
+}
+
+/// Reads the configuration of a CLIP text encoder, its tokenizer, and the header of its weights.
+///
+/// # Errors
+/// A file is missing or invalid.
+pub(super) fn text(
+    folder: &Path,
+    suffix: &str,
+    projection: bool,
+    component: &dyn Fn(&str) -> Result<Component>,
+) -> Result<TextPart> {
+    let path = folder.join(format!("text_encoder{suffix}"));
+    let config: ClipConfig = serde_json::from_value(json(&path.join("config.json"))?)
+        .map_err(|e| Error::model(format!("{}/config.json: {e}", path.display())))?;
+    let tokenizer = folder.join(format!("tokenizer{suffix}"));
+    let tokenizer = ClipTokenizer::from_folder(&tokenizer, config.max_position_embeddings)?;
+    let weights = component(&format!("text_encoder{suffix}"))?;
+    Ok(TextPart { config, tokenizer, weights, projection })
+}
+
+/// Reads the configuration of the VAE, and the header of its weights.
+///
+/// # Errors
+/// A file is missing or invalid.
+pub(super) fn vae(
+    folder: &Path,
+    options: &FileOptions,
+    component: &dyn Fn(&str) -> Result<Component>,
+) -> Result<(VaeConfig, Component)> {
+    let config = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;
+    let Some(path) = &options.vae else { return Ok((config, component("vae")?)) };
+    let (own, weights) = single_file::vae(path, config.scaling_factor)?;
+    Ok((VaeConfig { shift_factor: config.shift_factor, ..own }, weights))
+}
+
+/// Reads the preview map of a model, if it has its own.
+///
+/// # Errors
+/// The file is invalid.
+pub(super) fn preview(folder: &Path) -> Result<Option<PreviewMap>> {
+    let path = folder.join("preview.json");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let map = serde_json::from_value(json(&path)?);
+    map.map(Some).map_err(|e| Error::model(format!("{}: {e}", path.display())))
 }
 
 /// Returns what `path` holds instead of a pipeline, if it can be recognised.

@@ -148,7 +148,7 @@ impl Lora {
             }
             _ => return Err(incomplete()),
         };
-        let load = |name: &str| self.weights.load(name, None)?.to_dtype(DType::F32);
+        let load = |name: &str| self.weights.load(name)?.to_dtype(DType::F32);
         let mut rank = 0;
         let mut factors = Vec::new();
         for [up, down] in pairs {

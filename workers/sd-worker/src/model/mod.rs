@@ -11,22 +11,29 @@
 //! preview.json   {"factors": [[r, g, b], ...], "bias": [r, g, b]}, per latent channel; optional extension
 //! ```
 //!
-//! Weights may be split into several files and may be named `.fp16.safetensors`.
+//! Models with a transformer have `transformer/` instead of `unet/` (see `dit`). Weights may be split into several files,
+//! and may be named `.fp16.safetensors`.
 mod adapters;
 mod attention;
 mod clip;
 mod controlnet;
+mod dit;
 mod encoder;
 mod folder;
+mod gguf;
 mod json_file;
+mod layer_builder;
 mod level;
 mod lora;
+mod memory;
 mod parts;
 mod preview;
 mod prompt;
 mod required;
 mod safety_checker;
 mod single_file;
+mod stored_tensor;
+mod t5;
 mod textual_inversion;
 mod tokenizer;
 mod transformer;
@@ -34,6 +41,7 @@ mod unet;
 mod unet_config;
 mod vae;
 mod version;
+mod weight_files;
 mod weights;
 
 use std::path::Path;
@@ -46,6 +54,7 @@ pub use adapters::LoraChoice;
 pub use attention::Activation;
 pub use clip::{ClipConfig, ClipText, Encoded};
 pub use controlnet::{ControlInputs, ControlNet};
+pub use dit::{Dit, DitConfig};
 pub use encoder::Features;
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
@@ -61,8 +70,10 @@ use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Check, Error, Result};
 use adapters::Adapters;
 use controlnet::{ControlNets, Controlled};
-use parts::Parts;
+use dit::text::Encoders;
+use parts::{NetworkPart, Parts};
 use single_file::UNetNames;
+use t5::T5;
 use weights::{Component, OnRead};
 
 /// Options for loading a model.
@@ -70,7 +81,7 @@ use weights::{Component, OnRead};
 pub struct LoadOptions {
     /// Files beside the model, and facts about a single file.
     pub files: FileOptions,
-    /// Dtype of text encoders and UNet; `None` selects f32 on the CPU and f16 elsewhere.
+    /// Dtype of text encoders and network; `None` selects f32 on the CPU and elsewhere f16, or bf16 for transformers.
     pub dtype: Option<DType>,
     /// Dtype of the VAE; `None` selects that of the UNet, except f32 for VAEs of XL that overflow in f16.
     pub vae_dtype: Option<DType>,
@@ -78,12 +89,12 @@ pub struct LoadOptions {
     pub upstream_gelu: bool,
 }
 
-/// Text embeddings of prompts, as input for the UNet.
+/// Text embeddings of prompts, as input for the network.
 #[derive(Debug, Clone)]
 pub struct Texts {
-    /// Embedding of each token: (prompts, tokens, width), in the dtype of the UNet.
+    /// Embedding of each token: (prompts, tokens, width), in the dtype of the network.
     pub context: Tensor,
-    /// Pooled embedding of each prompt: (prompts, width); only for XL.
+    /// Pooled embedding of each prompt: (prompts, width); only for XL and transformers.
     pub pooled: Option<Tensor>,
 }
 
@@ -93,12 +104,22 @@ struct TextEncoder {
     clip: ClipText,
 }
 
+/// Denoising network.
+#[derive(Debug)]
+pub enum Network {
+    /// Network of Stable Diffusion 1, 2 and XL.
+    UNet(Box<UNet>),
+    /// Network of Flux and Stable Diffusion 3.
+    Dit(Box<Dit>),
+}
+
 /// A loaded model on a device.
 #[derive(Debug)]
 pub struct Model {
     texts: Vec<TextEncoder>,
+    t5: Option<T5>,
     /// Denoising network.
-    pub unet: UNet,
+    pub network: Network,
     /// Autoencoder between images and latents.
     pub vae: Vae,
     /// Noise schedule of the training.
@@ -113,7 +134,7 @@ pub struct Model {
     pub preview: Option<PreviewMap>,
     /// Device of the model.
     pub device: Device,
-    /// Dtype of text encoders and UNet.
+    /// Dtype of network and CLIP text encoders.
     pub dtype: DType,
     /// Dtype of the VAE.
     pub vae_dtype: DType,
@@ -123,8 +144,8 @@ pub struct Model {
     pub embeddings: Vec<String>,
     /// Weights that LoRA files change.
     adapters: Adapters,
-    /// ControlNets of the last request.
-    controlnets: ControlNets,
+    /// ControlNets of the last request; `None` for transformers.
+    controlnets: Option<ControlNets>,
     /// Weights of the VAE.
     vae_weights: Component,
     /// The VAE in a dtype with a wider range, and that dtype, after it has overflowed in f16.
@@ -142,64 +163,29 @@ impl Model {
         options: LoadOptions,
         progress: impl Fn(f32) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let dtype = options.dtype.unwrap_or(if device.is_cpu() { DType::F32 } else { DType::F16 });
-        let parts = match path.is_file() {
+        let half = options.dtype.map_or(!device.is_cpu(), |dtype| dtype != DType::F32);
+        let mut parts = match path.is_file() {
             true => single_file::parts(path, &options.files)?,
-            false => folder::parts(path, &options.files, dtype != DType::F32)?,
+            false => folder::parts(path, &options.files, half)?,
         };
         let on_read = report_reads(&parts, progress);
-        let Parts { texts: text_parts, unet: (unet_config, unet_weights), .. } = parts;
+        let dtype = options.dtype.unwrap_or(match (device.is_cpu(), &parts.network) {
+            (true, _) => DType::F32,
+            (false, NetworkPart::UNet(..)) => DType::F16,
+            // The published transformers were trained in bf16, whose range some activations need.
+            (false, NetworkPart::Dit(..)) => match device.bf16_default_to_f32() {
+                DType::F32 => DType::F16,
+                dtype => dtype,
+            },
+        });
+        let version = parts.check(path)?;
+        parts.check_memory(dtype, device)?;
         let (vae_config, vae_weights) = parts.vae;
         let scheduler = parts.scheduler;
-        let xl = unet_config.addition_embed_type.is_some();
+        let xl =
+            matches!(&parts.network, NetworkPart::UNet(config, _) if config.addition_embed_type.is_some());
         let upcast = xl && vae_config.force_upcast && dtype == DType::F16;
         let vae_dtype = options.vae_dtype.unwrap_or(if upcast { DType::F32 } else { dtype });
-
-        let widths = text_parts.iter().fold((0, 0), |(all, _), part| {
-            (all + part.config.hidden_size, if part.projection { part.config.projection_dim } else { 0 })
-        });
-        if widths.0 != unet_config.cross_attention_dim {
-            return Err(Error::model(format!(
-                "{}: the text encoders have width {}, but the UNet takes {}",
-                path.display(),
-                widths.0,
-                unet_config.cross_attention_dim
-            )));
-        }
-        // Refiners have additions of a different width.
-        if let Some((sizes, all)) =
-            unet_config.added_widths().filter(|(sizes, all)| 6 * sizes + widths.1 != *all)
-        {
-            return Err(Error::model(format!(
-                "{}: additions have width {all}, expected 6 x {sizes} + {} (the XL base model is supported, its refiner is not)",
-                path.display(),
-                widths.1
-            )));
-        }
-        if vae_config.latent_channels != unet_config.out_channels {
-            return Err(Error::model(format!(
-                "{}: the VAE has latents of {} channels, but the UNet returns {}",
-                path.display(),
-                vae_config.latent_channels,
-                unet_config.out_channels
-            )));
-        }
-        let channels = vae_config.latent_channels;
-        if ![channels, 2 * channels + 1].contains(&unet_config.in_channels) {
-            return Err(Error::model(format!(
-                "{}: the UNet takes {} channels; supported are {channels}, and {} for inpainting",
-                path.display(),
-                unet_config.in_channels,
-                2 * channels + 1
-            )));
-        }
-        let activation = if options.upstream_gelu { Activation::GeluTanh } else { Activation::Gelu };
-        let version = match (xl, unet_config.cross_attention_dim) {
-            (true, 2048) => Version::Xl,
-            (false, 768) => Version::V1,
-            (false, 1024) => Version::V2,
-            _ => Version::Other,
-        };
         let preview = parts.preview.or_else(|| PreviewMap::of(version));
         if let Some(map) = preview.as_ref().filter(|map| map.factors.len() != vae_config.latent_channels) {
             let (found, expected, path) = (map.factors.len(), vae_config.latent_channels, path.display());
@@ -209,7 +195,7 @@ impl Model {
         }
         let mut texts = Vec::new();
         let mut text_tensors = Vec::new();
-        for part in text_parts {
+        for part in parts.texts {
             let (tokens, rows) = (part.tokenizer.vocabulary(), part.config.vocab_size);
             if tokens > rows {
                 return Err(Error::model(format!(
@@ -227,22 +213,49 @@ impl Model {
         if let Some(folder) = &options.files.embeddings {
             embeddings = add_embeddings(&mut texts, folder)?;
         }
-        let unet_config = UNetConfig { activation, ..unet_config };
-        let unet = UNet::new(unet_weights.open(dtype, device, on_read.clone()), &unet_config)?;
-        unet_weights.check_all_used(single_file::is_ignored)?;
-        let networks = [unet_weights.take_loaded()].into_iter().chain(text_tensors).collect();
-        let adapters = Adapters::of(networks, &UNetNames::of(&unet_config));
+        let mut t5 = None;
+        if let Some(part) = parts.t5.take() {
+            let weights = part.weights.open(T5::dtype(dtype, device), device, on_read.clone());
+            t5 = Some(T5::new(weights, &part.config, part.tokenizer)?);
+            // Older files have a copy of the embeddings.
+            part.weights.check_all_used(|name| name == "encoder.embed_tokens.weight")?;
+        }
+        let (network, adapters, controlnets) = match parts.network {
+            NetworkPart::UNet(config, weights) => {
+                let activation = if options.upstream_gelu { Activation::GeluTanh } else { Activation::Gelu };
+                let config = UNetConfig { activation, ..config };
+                let unet = UNet::new(weights.open(dtype, device, on_read.clone()), &config)?;
+                weights.check_all_used(single_file::is_ignored)?;
+                let networks = [weights.take_loaded()].into_iter().chain(text_tensors).collect();
+                let adapters = Adapters::of(networks, &UNetNames::of(&config));
+                let (channels, factor) = (vae_config.latent_channels, vae_config.factor());
+                let controlled = Controlled { unet: config, channels, factor };
+                let controlnets = ControlNets::of(controlled, dtype, device);
+                (Network::UNet(Box::new(unet)), adapters, Some(controlnets))
+            }
+            NetworkPart::Dit(config, weights) => {
+                let dit = Dit::load(&weights.open_quantized(dtype, device, on_read.clone()), &config)?;
+                weights.check_all_used(|_| false)?;
+                (Network::Dit(Box::new(dit)), Adapters::default(), None)
+            }
+        };
         let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read.clone()), &vae_config)?;
         vae_weights.check_all_used(single_file::is_ignored)?;
         drop(vae_weights.take_loaded());
-        let controlled = Controlled { unet: unet_config, channels, factor: vae_config.factor() };
         let load_checker = |part| SafetyChecker::load(&part, dtype, device, on_read);
         let safety_checker = parts.safety_checker.map(load_checker).transpose()?;
+        let turbo = match &network {
+            Network::UNet(_) => is_turbo(&scheduler),
+            Network::Dit(dit) if version == Version::Flux => !dit.config().guidance,
+            // The folders of Turbo models do not say so.
+            Network::Dit(_) => options.files.turbo,
+        };
         Ok(Self {
             texts,
-            unet,
+            t5,
+            turbo,
+            network,
             vae,
-            turbo: is_turbo(&scheduler),
             scheduler,
             version,
             zeros_for_empty: parts.zeros_for_empty,
@@ -253,10 +266,29 @@ impl Model {
             safety_checker,
             embeddings,
             adapters,
-            controlnets: ControlNets::of(controlled, dtype, device),
+            controlnets,
             vae_weights,
             wider_vae: OnceLock::new(),
         })
+    }
+
+    /// Returns the UNet.
+    ///
+    /// # Errors
+    /// The model has a transformer instead.
+    pub fn unet(&self) -> Result<&UNet> {
+        match &self.network {
+            Network::UNet(unet) => Ok(unet),
+            Network::Dit(_) => Err(Error::request("this model has a transformer instead of a UNet")),
+        }
+    }
+
+    /// Returns the text encoders of a transformer, and the transformer.
+    fn encoders(&self) -> Option<(Encoders<'_>, &Dit)> {
+        match &self.network {
+            Network::UNet(_) => None,
+            Network::Dit(dit) => Some((Encoders { clip: &self.texts, t5: self.t5.as_ref() }, dit)),
+        }
     }
 
     /// Returns the VAE to use, and its dtype: the one that was loaded first, unless [`Model::widen_vae`] replaced it.
@@ -296,16 +328,23 @@ impl Model {
     /// Returns [`Error::Request`] if a file is no ControlNet for this network, and then changes nothing. Otherwise the
     /// weights do not fit into the memory of the device, or it or `check`, which is called between ControlNets, fails.
     pub fn select_controlnets(&self, paths: &[&Path], check: Check) -> Result<Vec<Arc<ControlNet>>> {
-        self.controlnets.select(paths, check)
+        match &self.controlnets {
+            Some(controlnets) => controlnets.select(paths, check),
+            None if paths.is_empty() => Ok(Vec::new()),
+            None => Err(Error::request("ControlNets require a model with a UNet")),
+        }
     }
 
     /// Encodes prompts with weights of words. Prompts that are longer than the text encoder are encoded in chunks, and all
     /// get the number of chunks of the longest one. The first text encoder omits the last `clip_skip - 1` layers, unless
-    /// there are two encoders.
+    /// there are two encoders. Prompts of transformers are plain text of one chunk.
     ///
     /// # Errors
     /// A prompt cannot be tokenized, a weight is too large, or the device fails.
     pub fn encode(&self, prompts: &[&str], clip_skip: usize) -> Result<Texts> {
+        if let Some((encoders, dit)) = self.encoders() {
+            return encoders.encode(dit, prompts);
+        }
         let mut contexts = Vec::new();
         let mut pooled = None;
         for text in &self.texts {
@@ -337,6 +376,9 @@ impl Model {
     /// # Errors
     /// The prompt cannot be tokenized, or a weight is too large.
     pub fn chunks(&self, prompt: &str) -> Result<(usize, bool)> {
+        if let Some((encoders, _)) = self.encoders() {
+            return Ok((1, encoders.truncates(prompt)?));
+        }
         let mut most = (0, false);
         for text in &self.texts {
             let (chunks, truncated) = text.tokenizer.chunks(prompt)?;
@@ -355,12 +397,39 @@ impl Model {
 
     /// Returns true if the UNet takes a mask and the latents of the masked image as additional channels.
     pub fn is_inpainting(&self) -> bool {
-        self.unet.config().in_channels == 2 * self.vae.config().latent_channels + 1
+        let channels = self.vae.config().latent_channels;
+        matches!(&self.network, Network::UNet(unet) if unet.config().in_channels == 2 * channels + 1)
     }
 
     /// Returns the side in pixels of the square images that it was trained on.
     pub fn side(&self) -> usize {
-        self.unet.config().sample_size * self.vae.config().factor()
+        let cells = match &self.network {
+            Network::UNet(unet) => unet.config().sample_size,
+            Network::Dit(dit) => dit.config().sample_size,
+        };
+        cells * self.vae.config().factor()
+    }
+
+    /// Returns the number of which sides of images must be multiples.
+    pub fn multiple(&self) -> usize {
+        let token = self.scheduler.flow.as_ref().map_or(1, |flow| flow.token_side);
+        self.vae.config().factor().max(8).max(token)
+    }
+
+    /// Returns the maximum side of an image in pixels, if the network has one.
+    pub fn max_side(&self) -> Option<usize> {
+        let Network::Dit(dit) = &self.network else { return None };
+        dit.max_side().map(|cells| cells * self.vae.config().factor())
+    }
+
+    /// Returns true if prompts may have weights of words, and requests LoRA files and ControlNets.
+    pub fn has_adapters(&self) -> bool {
+        matches!(self.network, Network::UNet(_))
+    }
+
+    /// Returns true if the guidance is an input of the network, or has no effect, so that there is no negative prompt.
+    pub fn is_distilled(&self) -> bool {
+        self.version == Version::Flux
     }
 }
 
@@ -408,8 +477,14 @@ fn weighted(context: &Tensor, chunks: &[Chunk]) -> candle_core::Result<Tensor> {
 /// Returns a callback that reports the completed fraction of all weights.
 fn report_reads(parts: &Parts, progress: impl Fn(f32) + Send + Sync + 'static) -> OnRead {
     let texts = parts.texts.iter().map(|part| &part.weights);
+    let t5 = parts.t5.iter().map(|part| &part.weights);
     let checker = parts.safety_checker.iter().map(|part| &part.weights);
-    let total: u64 = texts.chain([&parts.unet.1, &parts.vae.1]).chain(checker).map(Component::bytes).sum();
+    let total: u64 = texts
+        .chain(t5)
+        .chain([parts.network.weights(), &parts.vae.1])
+        .chain(checker)
+        .map(Component::bytes)
+        .sum();
     let done = AtomicU64::new(0);
     Arc::new(move |bytes| {
         let done = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;

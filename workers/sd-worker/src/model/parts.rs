@@ -1,14 +1,22 @@
 //! The parts that a model is built from, before their weights are loaded.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device};
+use candle_transformers::models::t5;
 
 use super::clip::ClipConfig;
+use super::dit::DitConfig;
+use super::memory;
 use super::preview::PreviewMap;
 use super::safety_checker::SafetyPart;
+use super::t5::{T5, T5Tokenizer};
 use super::tokenizer::ClipTokenizer;
 use super::unet_config::UNetConfig;
 use super::vae::VaeConfig;
+use super::version::Version;
 use super::weights::Component;
 use crate::schedulers::{Prediction, SchedulerConfig};
+use crate::{Error, Result};
 
 /// Files beside the model, and facts that single-file checkpoints do not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +25,8 @@ pub struct FileOptions {
     pub tokenizer: Option<PathBuf>,
     /// File of a VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
+    /// File of a transformer that replaces the one of a folder.
+    pub transformer: Option<PathBuf>,
     /// Quantity that the UNet predicts; `None` derives it from the file. Only for single files.
     pub prediction: Option<Prediction>,
     /// If true, a single file is a Turbo model, which its tensors do not show.
@@ -37,15 +47,105 @@ pub(super) struct TextPart {
     pub projection: bool,
 }
 
-/// The parts of a model.
+/// A T5 text encoder.
+pub(super) struct T5Part {
+    pub config: t5::Config,
+    pub tokenizer: T5Tokenizer,
+    pub weights: Component,
+}
+
+/// The denoising network.
 #[derive(Debug)]
+pub(super) enum NetworkPart {
+    UNet(UNetConfig, Component),
+    Dit(DitConfig, Component),
+}
+
+impl NetworkPart {
+    /// Returns its weights.
+    pub fn weights(&self) -> &Component {
+        let (Self::UNet(_, weights) | Self::Dit(_, weights)) = self;
+        weights
+    }
+}
+
+/// The parts of a model.
 pub(super) struct Parts {
     pub texts: Vec<TextPart>,
-    pub unet: (UNetConfig, Component),
+    pub t5: Option<T5Part>,
+    pub network: NetworkPart,
     pub vae: (VaeConfig, Component),
     pub scheduler: SchedulerConfig,
     pub zeros_for_empty: bool,
     /// Preview map of the model, if it has its own.
     pub preview: Option<PreviewMap>,
     pub safety_checker: Option<SafetyPart>,
+}
+
+impl Parts {
+    /// Checks that the parts fit together, and returns the version. `path` is that of the model, for messages.
+    ///
+    /// # Errors
+    /// Returns an error about the parts that do not.
+    pub fn check(&self, path: &Path) -> Result<Version> {
+        let bad = |what: String| Err(Error::model(format!("{}: {what}", path.display())));
+        let channels = self.vae.0.latent_channels;
+        let unet = match &self.network {
+            NetworkPart::UNet(unet, _) => unet,
+            NetworkPart::Dit(dit, _) if dit.channels == channels => return Ok(dit.version),
+            NetworkPart::Dit(dit, _) => {
+                let expected = dit.channels;
+                return bad(format!(
+                    "the VAE has latents of {channels} channels, but the transformer takes {expected}"
+                ));
+            }
+        };
+        if self.scheduler.flow.is_some() {
+            return bad("flow matching is not supported with a UNet".to_owned());
+        }
+        let (width, pooled) = self.texts.iter().fold((0, 0), |(all, _), part| {
+            (all + part.config.hidden_size, if part.projection { part.config.projection_dim } else { 0 })
+        });
+        if width != unet.cross_attention_dim {
+            let expected = unet.cross_attention_dim;
+            return bad(format!("the text encoders have width {width}, but the UNet takes {expected}"));
+        }
+        // Refiners have additions of a different width.
+        if let Some((sizes, all)) = unet.added_widths().filter(|(sizes, all)| 6 * sizes + pooled != *all) {
+            return bad(format!(
+                "additions have width {all}, expected 6 x {sizes} + {pooled} (the XL base model is supported, its refiner is not)"
+            ));
+        }
+        if channels != unet.out_channels {
+            let found = unet.out_channels;
+            return bad(format!("the VAE has latents of {channels} channels, but the UNet returns {found}"));
+        }
+        let inpainting = 2 * channels + 1;
+        if ![channels, inpainting].contains(&unet.in_channels) {
+            let found = unet.in_channels;
+            return bad(format!(
+                "the UNet takes {found} channels; supported are {channels}, and {inpainting} for inpainting"
+            ));
+        }
+        Ok(match (unet.addition_embed_type.is_some(), unet.cross_attention_dim) {
+            (true, 2048) => Version::Xl,
+            (false, 768) => Version::V1,
+            (false, 1024) => Version::V2,
+            _ => Version::Other,
+        })
+    }
+
+    /// Checks that the weights fit into the free memory of the device in a dtype, if that is known.
+    ///
+    /// # Errors
+    /// They do not, or the device fails.
+    pub fn check_memory(&self, dtype: DType, device: &Device) -> Result<()> {
+        let clip = self.texts.iter().map(|part| &part.weights);
+        let others = clip.chain([self.network.weights(), &self.vae.1]);
+        let others: usize = others.map(|weights| weights.loaded_bytes(dtype)).sum();
+        let t5_dtype = T5::dtype(dtype, device);
+        let bytes = others + self.t5.as_ref().map_or(0, |part| part.weights.loaded_bytes(t5_dtype));
+        let help = "use a smaller model, or a card with more memory";
+        Ok(memory::check(device, bytes, "the weights of the model need", help)?)
+    }
 }

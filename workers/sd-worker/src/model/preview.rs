@@ -36,7 +36,7 @@ impl PreviewMap {
         let factors = match version {
             Version::V1 | Version::V2 => V1,
             Version::Xl => XL,
-            Version::Other => return None,
+            _ => return None,
         };
         Some(Self { factors: factors.to_vec(), bias: [0.0; 3] })
     }

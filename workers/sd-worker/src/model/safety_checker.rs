@@ -11,7 +11,8 @@ use image::imageops::{FilterType, crop_imm, resize};
 use serde::Deserialize;
 
 use super::json_file::{json, read};
-use super::weights::{self, Component, OnRead, Weights};
+use super::weight_files;
+use super::weights::{Component, OnRead, Weights};
 use crate::picture::Picture;
 use crate::{Error, Result};
 
@@ -95,7 +96,7 @@ impl SafetyPart {
         if *patch_size == 0 || patch_size > image_size {
             return Err(invalid(&format!("patches of {patch_size} in an image of {image_size} pixels")));
         }
-        let files = weights::files(folder, half).map_err(missing)?;
+        let files = weight_files::files(folder, half).map_err(missing)?;
         Ok(Self { config, weights: Component::of(Weights::open(&files)?) })
     }
 }

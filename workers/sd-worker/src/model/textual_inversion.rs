@@ -56,7 +56,7 @@ fn embedding(name: &str, path: &Path, widths: &[usize]) -> Result<TextualInversi
     };
     let mut vectors = Vec::new();
     for (tensor, width) in tensors.into_iter().zip(widths) {
-        let values = file.load(tensor, None)?.to_dtype(DType::F32)?;
+        let values = file.load(tensor)?.to_dtype(DType::F32)?;
         let values = if values.rank() == 1 { values.unsqueeze(0)? } else { values };
         if values.rank() != 2 || values.dim(0)? == 0 || values.dim(1)? != *width {
             let (path, shape) = (path.display(), values.dims());

@@ -30,6 +30,8 @@ pub struct VaeConfig {
     pub norm_num_groups: usize,
     /// Factor by which latents are scaled for the UNet.
     pub scaling_factor: f64,
+    /// Value that is subtracted from latents before they are scaled.
+    pub shift_factor: f64,
     /// True if the VAE overflows in f16.
     pub force_upcast: bool,
     /// True if a 1x1 convolution follows the encoder.
@@ -49,6 +51,7 @@ impl Default for VaeConfig {
             layers_per_block: 2,
             norm_num_groups: 32,
             scaling_factor: 0.18215,
+            shift_factor: 0.0,
             force_upcast: true,
             use_quant_conv: true,
             use_post_quant_conv: true,
@@ -64,7 +67,7 @@ impl VaeConfig {
     pub fn from_json(text: &str) -> crate::Result<Self> {
         let bad = |e: serde_json::Error| Error::model(format!("the VAE's config.json: {e}"));
         let mut json: Value = serde_json::from_str(text).map_err(bad)?;
-        for key in ["shift_factor", "latents_mean", "latents_std"] {
+        for key in ["latents_mean", "latents_std"] {
             if !json[key].is_null() {
                 return Err(Error::model(format!("the VAE's config.json: {key} is not supported")));
             }

@@ -1,85 +1,49 @@
-//! Weights of a component, loaded from safetensors files one tensor at a time to limit host memory.
+//! Weights of a component, loaded from safetensors or GGUF files one tensor at a time to limit host memory.
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use candle_core::quantized::QTensor;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use model_thread::error_summary;
+use safetensors::tensor::{Dtype, Metadata};
 
+use super::gguf;
+use super::layer_builder::LayerBuilder;
+use super::stored_tensor::{Format, StoredTensor};
 use crate::{Error, Result};
 
-/// File name stems of weights.
-const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
 /// Maximum header size in bytes according to the safetensors format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Returns the weight files of a component.
-///
-/// # Errors
-/// There are no weight files, or some of several parts are missing.
-pub(super) fn files(folder: &Path, half: bool) -> Result<Vec<PathBuf>> {
-    let cannot = |e| Error::model(format!("cannot list {}: {e}", folder.display()));
-    let entries = std::fs::read_dir(folder).map_err(cannot)?;
-    let mut found: Vec<(ShardName, PathBuf)> =
-        entries.flatten().filter_map(|entry| Some((part(&entry.path())?, entry.path()))).collect();
-    found.sort();
-    // If both precisions are available, use the one that needs no conversion.
-    let wanted = [half, !half].into_iter().find(|half| found.iter().any(|(part, _)| part.half == *half));
-    found.retain(|(part, _)| Some(part.half) == wanted);
-    let Some((first, _)) = found.first() else {
-        return Err(Error::model(format!(
-            "{} holds no safetensors named {}",
-            folder.display(),
-            STEMS.map(|stem| format!("{stem}.safetensors or {stem}.fp16.safetensors")).join(", ")
-        )));
-    };
-    let (stem, of) = (first.stem, first.of);
-    found.retain(|(part, _)| part.stem == stem && part.of == of);
-    if found.len() != of {
-        return Err(Error::model(format!(
-            "{} holds {} of {of} parts of its weights",
-            folder.display(),
-            found.len()
-        )));
-    }
-    Ok(found.into_iter().map(|(_, path)| path).collect())
-}
-
-/// Parsed file name: `stem[.fp16][-00001-of-00002][.fp16].safetensors`.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ShardName {
-    half: bool,
-    stem: usize,
-    of: usize,
-    number: usize,
-}
-
-fn part(path: &Path) -> Option<ShardName> {
-    let name = path.file_name()?.to_str()?.strip_suffix(".safetensors")?;
-    let (stem, rest) = STEMS.iter().enumerate().find_map(|(i, stem)| Some((i, name.strip_prefix(stem)?)))?;
-    let half = rest.contains(".fp16");
-    let rest = rest.replacen(".fp16", "", 1);
-    if rest.is_empty() {
-        return Some(ShardName { half, stem, of: 1, number: 1 });
-    }
-    let (number, of) = rest.strip_prefix('-')?.split_once("-of-")?;
-    Some(ShardName { half, stem, of: of.parse().ok()?, number: number.parse().ok()? })
-}
-
-/// Open safetensors files.
+/// Open safetensors or GGUF files.
 pub(super) struct Weights {
-    /// Path, offset of the data, and open file.
-    files: Vec<(PathBuf, u64, Mutex<File>)>,
-    tensors: HashMap<String, (usize, TensorInfo)>,
+    files: Vec<(PathBuf, Mutex<File>)>,
+    /// Tensors by their names, with the index of the file.
+    tensors: HashMap<String, (usize, StoredTensor)>,
     metadata: HashMap<String, String>,
 }
 
 impl Weights {
-    /// Opens files and reads their headers.
+    /// Opens a GGUF file and reads its header.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its header is damaged, or the file is cut.
+    pub fn open_gguf(path: &Path) -> Result<Self> {
+        let bad = |e: std::io::Error| Error::model(format!("{}: {e}", path.display()));
+        let mut file = File::open(path).map_err(bad)?;
+        let size = file.metadata().map_err(bad)?.len();
+        let (tensors, metadata) = gguf::header(path, &mut file, size)?;
+        let tensors = tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
+        Ok(Self { files: vec![(path.to_owned(), Mutex::new(file))], tensors, metadata })
+    }
+
+    /// Opens safetensors files and reads their headers.
     ///
     /// # Errors
     /// A file cannot be read, is not a safetensors file, or is shorter than its header requires.
@@ -114,10 +78,16 @@ impl Weights {
                 if size < end {
                     return Err(cut(end));
                 }
-                weights.tensors.insert(name, (weights.files.len(), info.clone()));
+                let tensor = StoredTensor {
+                    format: Format::Floats(info.dtype),
+                    shape: info.shape.clone(),
+                    offset: start + info.data_offsets.0 as u64,
+                    bytes: info.data_offsets.1 - info.data_offsets.0,
+                };
+                weights.tensors.insert(name, (weights.files.len(), tensor));
             }
             weights.metadata.extend(header.metadata().clone().unwrap_or_default());
-            weights.files.push((path.clone(), start, Mutex::new(file)));
+            weights.files.push((path.clone(), Mutex::new(file)));
         }
         Ok(weights)
     }
@@ -144,51 +114,54 @@ impl Weights {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// Reads a tensor, or one of three equal parts of its rows, in the dtype of the file, except that f8 becomes f16.
-    ///
-    /// # Errors
-    /// The tensor is missing, its dtype is not supported, or the file cannot be read.
-    pub fn load(&self, name: &str, third: Option<usize>) -> candle_core::Result<Tensor> {
-        let Some((file, info)) = self.tensors.get(name) else {
+    /// Reads the bytes of a part of a tensor, which is not transposed. Returns the tensor, the bytes, and the shape of the
+    /// part.
+    fn read(&self, name: &str, view: View) -> candle_core::Result<(&StoredTensor, Vec<u8>, Vec<usize>)> {
+        let Some((file, tensor)) = self.tensors.get(name) else {
             candle_core::bail!("{} has no tensor {name}", self.path().display())
         };
-        let (path, start, file) = &self.files[*file];
-        let mut shape = info.shape.clone();
-        let (mut from, to) = info.data_offsets;
-        let mut size = to - from;
-        if let Some(third) = third {
+        let (path, file) = &self.files[*file];
+        let mut shape = tensor.shape.clone();
+        let (mut offset, mut size) = (tensor.offset, tensor.bytes);
+        if let View::Rows { from, count, of } = view {
             match shape.first_mut() {
-                Some(rows) if *rows % 3 == 0 => *rows /= 3,
+                Some(rows) if rows.is_multiple_of(of) => *rows = *rows / of * count,
                 _ => {
-                    candle_core::bail!("{}: {name} has shape {shape:?}, which has no thirds", path.display())
+                    candle_core::bail!(
+                        "{}: {name} has shape {shape:?}, which does not consist of {of} equal parts",
+                        path.display()
+                    )
                 }
             }
-            size /= 3;
-            from += third * size;
+            offset += (size / of * from) as u64;
+            size = size / of * count;
         }
         let mut bytes = vec![0; size];
         {
             // A poisoned lock is harmless, because each read starts with a seek.
             let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let read =
-                file.seek(SeekFrom::Start(start + from as u64)).and_then(|_| file.read_exact(&mut bytes));
+            let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(&mut bytes));
             read.map_err(|e| candle_core::Error::msg(format!("{}: {name}: {e}", path.display())))?;
         }
-        match info.dtype {
-            // These are the upper bytes of f16.
-            Dtype::F8_E5M2 => {
-                let wide: Vec<u8> = bytes.into_iter().flat_map(|byte| [0, byte]).collect();
-                Tensor::from_raw_buffer(&wide, DType::F16, &shape, &Device::Cpu)
-            }
-            Dtype::F8_E4M3 => {
-                Tensor::from_raw_buffer(&bytes, DType::F8E4M3, &shape, &Device::Cpu)?.to_dtype(DType::F16)
-            }
-            dtype => {
-                let dtype = DType::try_from(dtype)
-                    .map_err(|e| candle_core::Error::msg(format!("{}: {name}: {e}", path.display())))?;
-                Tensor::from_raw_buffer(&bytes, dtype, &shape, &Device::Cpu)
-            }
+        if view == View::SwappedHalves {
+            bytes.rotate_left(size / 2);
         }
+        Ok((tensor, bytes, shape))
+    }
+
+    /// Adds the file and the tensor to an error.
+    fn name_tensor(&self, name: &str) -> impl Fn(candle_core::Error) -> candle_core::Error {
+        let start = format!("{}: {name}", self.path().display());
+        move |e| candle_core::Error::msg(format!("{start}: {}", error_summary(&e)))
+    }
+
+    /// Reads a tensor in the dtype of the file, except that f8 becomes f16, and blocks become f32.
+    ///
+    /// # Errors
+    /// The tensor is missing, its dtype is not supported, or the file cannot be read.
+    pub fn load(&self, name: &str) -> candle_core::Result<Tensor> {
+        let (tensor, bytes, shape) = self.read(name, View::Whole)?;
+        tensor.decode(bytes, &shape).map_err(self.name_tensor(name))
     }
 }
 
@@ -197,8 +170,17 @@ impl Weights {
 pub(super) enum View {
     /// The whole tensor.
     Whole,
-    /// One of three equal parts of the rows.
-    Third(usize),
+    /// Some of the equal parts of the rows.
+    Rows {
+        /// First part.
+        from: usize,
+        /// Number of parts.
+        count: usize,
+        /// Number of all parts.
+        of: usize,
+    },
+    /// The second half of the rows before the first.
+    SwappedHalves,
     /// The transposed matrix.
     Transposed,
 }
@@ -220,6 +202,8 @@ pub(super) struct Component {
     used: Arc<Mutex<HashSet<String>>>,
     /// Weights that were loaded, by their names in the network.
     loaded: Arc<Mutex<HashMap<String, Tensor>>>,
+    /// If false, `loaded` stays empty.
+    has_list: bool,
 }
 
 impl std::fmt::Debug for Component {
@@ -237,6 +221,7 @@ impl Component {
             rename: None,
             used: Arc::default(),
             loaded: Arc::default(),
+            has_list: true,
         }
     }
 
@@ -246,7 +231,14 @@ impl Component {
         prefix: &'static str,
         rename: impl Fn(&str) -> (String, View) + Send + Sync + 'static,
     ) -> Self {
-        Self { weights, prefix, rename: Some(Arc::new(rename)), used: Arc::default(), loaded: Arc::default() }
+        let rename: Option<Rename> = Some(Arc::new(rename));
+        Self { weights, prefix, rename, used: Arc::default(), loaded: Arc::default(), has_list: true }
+    }
+
+    /// Changes the component so that [`Self::take_loaded`] returns nothing, for networks that do not share the storage of
+    /// all weights, which the list would hold in memory.
+    pub fn without_list(self) -> Self {
+        Self { has_list: false, ..self }
     }
 
     /// Marks the tensors whose names begin with `start` after the prefix as used.
@@ -257,10 +249,23 @@ impl Component {
         used.extend(names.map(str::to_owned));
     }
 
+    fn tensors(&self) -> impl Iterator<Item = &StoredTensor> {
+        let own = self.weights.tensors.iter().filter(|(name, _)| name.starts_with(self.prefix));
+        own.map(|(_, (_, tensor))| tensor)
+    }
+
     /// Returns the size of its tensors in bytes.
     pub fn bytes(&self) -> u64 {
-        let own = self.weights.tensors.iter().filter(|(name, _)| name.starts_with(self.prefix));
-        own.map(|(_, (_, info))| (info.data_offsets.1 - info.data_offsets.0) as u64).sum()
+        self.tensors().map(|tensor| tensor.bytes as u64).sum()
+    }
+
+    /// Returns the size in bytes of its tensors in memory, where floats have this dtype, and matrices stay quantized.
+    pub fn loaded_bytes(&self, dtype: DType) -> usize {
+        let loaded = |tensor: &StoredTensor| match tensor.format {
+            Format::Blocks(_) if tensor.shape.len() == 2 => tensor.bytes,
+            _ => tensor.shape.iter().product::<usize>() * dtype.size_in_bytes(),
+        };
+        self.tensors().map(loaded).sum()
     }
 
     /// Returns name and viewed part of the stored tensor for a weight of the network.
@@ -279,7 +284,7 @@ impl Component {
         let (stored, view) = self.stored(name);
         let mut shape = self.weights.shape(&stored)?.to_vec();
         match (view, &mut shape[..]) {
-            (View::Third(_), [rows, ..]) => *rows /= 3,
+            (View::Rows { count, of, .. }, [rows, ..]) => *rows = *rows / of * count,
             (View::Transposed, [rows, columns]) => std::mem::swap(rows, columns),
             _ => {}
         }
@@ -288,17 +293,28 @@ impl Component {
 
     /// Describes the shape of the stored tensor for a weight if the network requires another one.
     fn mismatch(&self, name: &str, shape: &Shape) -> Option<String> {
-        // Files with original names store some linear layers as 1x1 convolutions.
+        // Files with original names store some linear layers as 1x1 convolutions, and GGUF files lack leading ones.
         let trimmed = |dims: &[usize]| {
             let mut dims = dims.to_vec();
             while self.rename.is_some() && dims.len() > 2 && dims.last() == Some(&1) {
                 dims.pop();
             }
+            while self.rename.is_some() && dims.len() > 2 && dims.first() == Some(&1) {
+                dims.remove(0);
+            }
             dims
         };
         let found = self.shape(name).filter(|found| trimmed(found) != trimmed(shape.dims()))?;
-        let (path, stored) = (self.weights.path().display(), self.stored(name).0);
-        Some(format!("{path}: {stored} has shape {found:?}, but the configuration requires {shape:?}"))
+        let (stored, view) = self.stored(name);
+        let path = self.weights.path().display();
+        let (found, part) = match view {
+            View::Rows { count, of, .. } => {
+                let whole = self.weights.shape(&stored)?.to_vec();
+                (whole, format!(" in {count} of {of} equal parts of its rows"))
+            }
+            _ => (found, String::new()),
+        };
+        Some(format!("{path}: {stored} has shape {found:?}, but the configuration requires {shape:?}{part}"))
     }
 
     /// Checks that the stored tensors are exactly those that a network requires, without reading them.
@@ -311,16 +327,18 @@ impl Component {
         let mut stored = HashSet::new();
         for (name, shape) in required {
             let (own, _) = self.stored(name);
-            let Some((_, info)) = self.weights.tensors.get(&own) else {
+            let Some((_, tensor)) = self.weights.tensors.get(&own) else {
                 return Err(format!("{path} has no tensor {own}"));
             };
             if let Some(mismatch) = self.mismatch(name, shape) {
                 return Err(mismatch);
             }
-            let is_known =
-                DType::try_from(info.dtype).is_ok() || matches!(info.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
-            if !is_known {
-                return Err(format!("{path}: {own} has dtype {:?}, which is not supported", info.dtype));
+            match tensor.format {
+                Format::Floats(Dtype::F8_E4M3 | Dtype::F8_E5M2) | Format::Blocks(_) => {}
+                Format::Floats(dtype) if DType::try_from(dtype).is_ok() => {}
+                Format::Floats(dtype) => {
+                    return Err(format!("{path}: {own} has dtype {dtype:?}, which is not supported"));
+                }
             }
             stored.insert(own);
         }
@@ -342,6 +360,12 @@ impl Component {
         VarBuilder::from_backend(Box::new(reader), dtype, device.clone())
     }
 
+    /// Like [`Self::open`], for networks whose matrices may stay quantized.
+    pub fn open_quantized(&self, dtype: DType, device: &Device, on_read: OnRead) -> LayerBuilder<'static> {
+        let reader = Reader { component: self.clone(), on_read: on_read.clone() };
+        LayerBuilder::new(self.open(dtype, device, on_read), Some(reader))
+    }
+
     /// Returns the weights that were loaded, which share their storage with the network, and forgets them.
     pub fn take_loaded(&self) -> HashMap<String, Tensor> {
         std::mem::take(&mut self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
@@ -361,9 +385,52 @@ impl Component {
     }
 }
 
-struct Reader {
+/// Reads the weights of a component.
+#[derive(Clone)]
+pub(super) struct Reader {
     component: Component,
     on_read: OnRead,
+}
+
+impl Reader {
+    /// Reads a part of a stored tensor, and marks it as used.
+    fn read(&self, stored: &str, view: View) -> candle_core::Result<(&StoredTensor, Vec<u8>, Vec<usize>)> {
+        let read = self.component.weights.read(stored, view)?;
+        (self.on_read)(read.1.len());
+        let mut used = self.component.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        used.insert(stored.to_owned());
+        Ok(read)
+    }
+
+    /// Loads the rows of several matrices of this shape as one quantized matrix, if all are stored in one format of
+    /// blocks.
+    ///
+    /// # Errors
+    /// A matrix has another shape, the file cannot be read, or the device is out of memory.
+    pub fn quantized(
+        &self,
+        names: &[String],
+        (rows, columns): (usize, usize),
+        device: &Device,
+    ) -> candle_core::Result<Option<QTensor>> {
+        let weights = &self.component.weights;
+        let stored: Vec<_> = names.iter().map(|name| self.component.stored(name)).collect();
+        let format_of = |name: &str| weights.tensors.get(name).map(|(_, tensor)| tensor.format);
+        let Some((first, _)) = stored.first() else { return Ok(None) };
+        let Some(Format::Blocks(format)) = format_of(first) else { return Ok(None) };
+        if stored.iter().any(|(name, _)| format_of(name) != Some(Format::Blocks(format))) {
+            return Ok(None);
+        }
+        let mut all = Vec::new();
+        for (name, (stored, view)) in names.iter().zip(&stored) {
+            if let Some(mismatch) = self.component.mismatch(name, &(rows, columns).into()) {
+                candle_core::bail!("{mismatch}")
+            }
+            all.extend(self.read(stored, *view)?.1);
+        }
+        let shape = vec![rows * names.len(), columns];
+        qtensor_from_ggml(format, &all, shape, device).map(Some).map_err(weights.name_tensor(first))
+    }
 }
 
 impl SimpleBackend for Reader {
@@ -379,23 +446,20 @@ impl SimpleBackend for Reader {
             candle_core::bail!("{mismatch}")
         }
         let weight = self.get_unchecked(name, dtype, device)?.reshape(shape)?;
-        let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        loaded.insert(name.to_owned(), weight.clone());
+        if self.component.has_list {
+            let mut loaded = self.component.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            loaded.insert(name.to_owned(), weight.clone());
+        }
         Ok(weight)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
         let (stored, view) = self.component.stored(name);
-        let third = match view {
-            View::Third(third) => Some(third),
-            View::Whole | View::Transposed => None,
-        };
-        let mut tensor = self.component.weights.load(&stored, third)?;
+        let (tensor, bytes, shape) = self.read(&stored, view)?;
+        let mut tensor = tensor.decode(bytes, &shape).map_err(self.component.weights.name_tensor(&stored))?;
         if view == View::Transposed {
             tensor = tensor.t()?.contiguous()?;
         }
-        (self.on_read)(tensor.elem_count() * tensor.dtype().size_in_bytes());
-        self.component.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(stored);
         tensor.to_dtype(dtype)?.to_device(device)
     }
 

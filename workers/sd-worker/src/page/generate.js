@@ -18,6 +18,7 @@ function model_changed() {
   Object.assign(at("steps"), { max: Math.min(model.max_steps, MAX_STEPS), value: defaults.steps });
   at("guidance").value = defaults.guidance;
   at("karras").checked = defaults.karras;
+  at("karras").closest(".field").hidden = model.schedulers.length === 1;
   at("count").max = model.max_images;
   at("scheduler").replaceChildren(...model.schedulers.map(name => element("option", { value: name, textContent: name, selected: name === defaults.scheduler })));
   const sizes = ASPECT_RATIOS.map(([name, ...ratio]) => [name, fitted_size(...ratio).join(" × ")]);
@@ -27,12 +28,16 @@ function model_changed() {
   restore_fields(KEPT, kept);
   if (kept.model === model.id) restore_fields(KEPT_OF_MODEL, kept);
   at("empty").textContent = model.is_inpainting ? "This is an inpainting model: choose an image, and draw over the part to regenerate." : "The image appears here.";
+  // Values that were kept from another model do not apply.
+  if (model.schedulers.length === 1) at("karras").checked = false;
+  if (!model.negative_prompt) at("negative").value = "";
+  for (const field of [at("negative"), document.querySelector("label[for=negative]")]) field.hidden = !model.negative_prompt;
   show_values();
 }
 
 function ready_words() {
-  const { version, turbo, defaults } = model;
-  const kind = version === "other" ? "" : `Stable Diffusion ${version.toUpperCase()}${turbo ? " Turbo" : ""}`;
+  const { version, network, turbo, defaults } = model;
+  const kind = version === "other" ? "" : `${network}${turbo ? " Turbo" : ""}`;
   return ["Ready", kind, `${defaults.width} × ${defaults.height}`].filter(Boolean).join(" · ");
 }
 

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use candle_core::{DType, Tensor};
 
-use crate::model::{Model, PreviewMap, Texts, Vae};
+use crate::model::{Model, Network, PreviewMap, Texts, Vae};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Check, Error, Result};
@@ -55,20 +55,20 @@ pub struct Pipeline {
     pub bounds: Bounds,
     /// Tiling of the VAE.
     pub tiling: Tiling,
-    /// Maximum size of a UNet batch in cells of latents, before guidance doubles it; at least one image.
+    /// Maximum size of a network's batch in cells of latents, before guidance doubles it; at least one image.
     pub batch_cells: usize,
 }
 
 /// Text embeddings, in the order of the batch.
 struct Condition {
     context: Tensor,
-    /// Additional embedding of XL.
+    /// Additional embedding of XL, or pooled embedding for a transformer.
     added: Option<Tensor>,
     /// Additional embedding of XL for each ControlNet.
     control_added: Vec<Option<Tensor>>,
 }
 
-/// Inputs of the UNet that are constant over the steps of a batch.
+/// Inputs of the network that are constant over the steps of a batch.
 struct BatchInputs<'a> {
     /// Text embeddings of the negative prompt and the prompt together, or of each if their lengths differ.
     conditions: Vec<Condition>,
@@ -77,7 +77,10 @@ struct BatchInputs<'a> {
     mask: Option<Tensor>,
     /// Mask and latents of the masked image, for UNets with nine channels.
     inpaint: Option<Tensor>,
+    /// Scale of classifier-free guidance.
     guidance: Option<f64>,
+    /// Guidance scale that is an input of the network.
+    embedded_guidance: f64,
     controls: &'a [LoadedControl<'a>],
 }
 
@@ -150,7 +153,8 @@ impl Pipeline {
     fn decode_checked(&self, latents: &Tensor, check: Check) -> Result<Picture> {
         let config = self.model.vae.config();
         let scale = Scale { input: 1, output: config.factor() };
-        let rgb = self.with_vae(&(latents / config.scaling_factor)?, scale, Vae::decode, check)?;
+        let latents = latents.affine(config.scaling_factor.recip(), config.shift_factor)?;
+        let rgb = self.with_vae(&latents, scale, Vae::decode, check)?;
         let mut pictures = Picture::from_tensor(&rgb)?;
         pictures.pop().ok_or_else(|| Error::model("the VAE returned no image"))
     }
@@ -175,7 +179,7 @@ impl Pipeline {
         let (_, _, height, width) = mean.dims4()?;
         let noise = normal_batch(seeds, Purpose::Encode, (channels, height, width), device)?;
         let sample = noise.broadcast_mul(&deviation)?.broadcast_add(&mean)?;
-        Ok((sample * vae.config().scaling_factor)?)
+        Ok(((sample - vae.config().shift_factor)? * vae.config().scaling_factor)?)
     }
 
     /// Applies the VAE. If f16 overflows, applies it again in a dtype with a wider range, which is used from then on.
@@ -207,7 +211,7 @@ impl Pipeline {
         check: Check,
     ) -> Result<BatchInputs<'a>> {
         let model = &self.model;
-        let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0);
+        let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0 && !model.is_distilled());
         let prompts: &[&str] = match guidance {
             Some(_) => &[&request.negative, &request.prompt],
             None => &[&request.prompt],
@@ -230,12 +234,22 @@ impl Pipeline {
             }
             let pooled = pooled.map(|pooled| repeat_rows(&pooled, seeds.len())).transpose()?;
             let sizes = [height, width, 0, 0, height, width];
-            let added = pooled.as_ref().map(|pooled| model.unet.added(pooled, sizes)).transpose()?;
+            let added = match (&model.network, &pooled) {
+                (Network::UNet(unet), Some(pooled)) => Some(unet.added(pooled, sizes)?),
+                _ => pooled.clone(),
+            };
             let control_added = control::added(controls, pooled.as_ref(), sizes)?;
             conditions.push(Condition { context: repeat_rows(&context, seeds.len())?, added, control_added });
         }
-        let mut inputs =
-            BatchInputs { conditions, start: None, mask: None, inpaint: None, guidance, controls };
+        let mut inputs = BatchInputs {
+            conditions,
+            start: None,
+            mask: None,
+            inpaint: None,
+            guidance,
+            embedded_guidance: request.guidance,
+            controls,
+        };
         let Some(start) = &request.start else { return Ok(inputs) };
         let picture = start.picture.to_tensor(&model.device)?;
         inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
@@ -308,7 +322,7 @@ impl Pipeline {
         Ok(latents)
     }
 
-    /// Returns the prediction of the UNet after guidance, in f32. `position` is the index of the step, and their number.
+    /// Returns the prediction of the network after guidance, in f32. `position` is the index of the step, and their number.
     fn predict(
         &self,
         latents: &Tensor,
@@ -329,8 +343,15 @@ impl Pipeline {
             let control = ControlCondition { text: context, added: control_added, negative_rows };
             let residuals = control::residuals(inputs.controls, &latents, timestep, position, control)?;
             let (input, added, residuals) = (repeated(&input)?, added.as_ref(), residuals.as_ref());
-            let output =
-                self.model.unet.forward_controlled(&input, &[timestep], context, added, residuals)?;
+            let output = match (&self.model.network, added) {
+                (Network::UNet(unet), _) => {
+                    unet.forward_controlled(&input, &[timestep], context, added, residuals)?
+                }
+                (Network::Dit(dit), Some(pooled)) => {
+                    dit.forward(&input, timestep, context, pooled, inputs.embedded_guidance)?
+                }
+                (Network::Dit(_), None) => return Err(Error::model("no pooled text embedding")),
+            };
             Ok(output.to_dtype(DType::F32)?)
         };
         let (guidance, without, with) = match (inputs.guidance, &inputs.conditions[..]) {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::control::Control;
-use crate::model::{LoraChoice, Model};
+use crate::model::{LoraChoice, Model, Version};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
@@ -49,13 +49,14 @@ pub struct Request {
     pub prompt: String,
     /// Negative prompt: description of what the image should not show.
     pub negative: String,
-    /// Width in pixels, a multiple of 8.
+    /// Width in pixels, a multiple of [`Model::multiple`].
     pub width: usize,
-    /// Height in pixels, a multiple of 8.
+    /// Height in pixels, a multiple of [`Model::multiple`].
     pub height: usize,
     /// Number of denoising steps.
     pub steps: usize,
-    /// Classifier-free guidance scale. Up to 1, the negative prompt is ignored and the UNet batch is halved.
+    /// Classifier-free guidance scale. Up to 1, the negative prompt is ignored and the network's batch is halved. Flux dev
+    /// takes it as an input, and has no negative prompt.
     pub guidance: f64,
     /// Seeds, one per image.
     pub seeds: Vec<u64>,
@@ -79,10 +80,16 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the defaults of `model`: 30 steps with guidance 7.5, or 4 steps without guidance for Turbo.
+    /// Returns the defaults of `model`: 30 steps with guidance 7.5, or 4 steps without guidance for Turbo. Transformers have
+    /// the defaults of their pipelines in diffusers.
     pub fn of(model: &Model, prompt: impl Into<String>) -> Self {
         let side = model.side();
-        let (steps, guidance) = if model.turbo { (4, 0.0) } else { (30, 7.5) };
+        let (steps, guidance) = match model.version {
+            _ if model.turbo => (4, 0.0),
+            Version::Flux => (28, 3.5),
+            Version::Sd3 | Version::Sd35 => (28, 7.0),
+            _ => (30, 7.5),
+        };
         Self {
             prompt: prompt.into(),
             negative: String::new(),
@@ -118,9 +125,12 @@ impl Request {
     pub fn check(&self, bounds: &Bounds, model: &Model) -> Result<()> {
         let invalid = |message: String| Err(Error::Request(message));
         let (width, height) = (self.width, self.height);
-        let multiple = model.vae.config().factor().max(8);
+        let multiple = model.multiple();
         if width == 0 || height == 0 || width % multiple != 0 || height % multiple != 0 {
             return invalid(format!("size {width} x {height}: sides must be multiples of {multiple}"));
+        }
+        if let Some(most) = model.max_side().filter(|most| width.max(height) > *most) {
+            return invalid(format!("size {width} x {height}: the network supports sides of at most {most}"));
         }
         let pixels = width.saturating_mul(height);
         if width.max(height) > bounds.side || pixels > bounds.pixels {
@@ -136,8 +146,20 @@ impl Request {
         if self.seeds.is_empty() || self.seeds.len() > bounds.pictures {
             return invalid(format!("{} images: must be 1 to {}", self.seeds.len(), bounds.pictures));
         }
+        let network = model.version.network();
+        if !self.negative.is_empty() && model.is_distilled() {
+            return invalid(format!("negative prompt: {network} does not support it; leave it empty"));
+        }
+        for (what, given) in
+            [("LoRA files", !self.loras.is_empty()), ("ControlNets", !self.controls.is_empty())]
+        {
+            if given && !model.has_adapters() {
+                return invalid(format!("{what}: not supported for {network}"));
+            }
+        }
         if self.clip_skip == 0 || self.clip_skip > model.max_clip_skip() {
-            return invalid(format!("clip skip {}: must be 1 to {}", self.clip_skip, model.max_clip_skip()));
+            let most = model.max_clip_skip();
+            return invalid(format!("clip skip {}: must be 1 to {most} for {network}", self.clip_skip));
         }
         for (name, text) in [("prompt", &self.prompt), ("negative prompt", &self.negative)] {
             if text.len() > bounds.prompt {
@@ -177,7 +199,8 @@ impl Request {
     /// Returns the errors of [`Scheduler::new`].
     pub fn scheduler(&self, config: &SchedulerConfig) -> Result<Scheduler> {
         let (karras, exponential) = self.noise_levels(config);
-        let config = SchedulerConfig { karras, exponential, ..config.clone() };
+        let flow = config.flow.as_ref().map(|flow| flow.with_size(self.width, self.height));
+        let config = SchedulerConfig { karras, exponential, flow, ..config.clone() };
         Scheduler::new(&config, self.method.unwrap_or(config.method), self.steps, self.skipped())
     }
 

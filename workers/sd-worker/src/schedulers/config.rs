@@ -2,6 +2,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::flow::{CLASS, Flow};
 use super::method::Method;
 use crate::{Error, Result};
 
@@ -15,6 +16,9 @@ pub enum Prediction {
     VPrediction,
     /// The denoised sample x0.
     Sample,
+    /// The velocity ε - x0 of flow matching.
+    #[serde(skip)]
+    Flow,
 }
 
 /// Schedule of β over the training timesteps.
@@ -108,6 +112,9 @@ pub struct SchedulerConfig {
     /// Sampling method of the scheduler class in the file.
     #[serde(skip)]
     pub method: Method,
+    /// Noise levels of a flow-matching model, which replace those of the training timesteps.
+    #[serde(skip)]
+    pub flow: Option<Flow>,
 }
 
 impl Default for SchedulerConfig {
@@ -132,6 +139,7 @@ impl Default for SchedulerConfig {
             timestep_scaling: 10.0,
             uni_pc: UniPcKind::default(),
             method: Method::Ddim,
+            flow: None,
         }
     }
 }
@@ -170,6 +178,10 @@ impl SchedulerConfig {
         let mut keys: Map<String, Value> = serde_json::from_str(&replace_non_finite(text)).map_err(bad)?;
         keys.retain(|_, value| !value.is_null());
         let class = keys.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_string();
+        if class == CLASS {
+            let flow = Some(Flow::from_keys(keys, pipeline)?);
+            return Ok(Self { prediction: Prediction::Flow, method: Method::Euler, flow, ..Self::default() });
+        }
         if pipeline.starts_with("StableDiffusion") && !pipeline.starts_with("StableDiffusionXL") {
             fix_legacy_config(&mut keys);
         }
@@ -215,6 +227,11 @@ impl SchedulerConfig {
             method => method,
         };
         Ok(config)
+    }
+
+    /// Returns the methods that the model supports.
+    pub fn methods(&self) -> &'static [Method] {
+        if self.flow.is_some() { &[Method::Euler] } else { &Method::ALL }
     }
 
     /// Returns the selection of timesteps for `method`.

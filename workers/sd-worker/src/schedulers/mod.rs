@@ -5,6 +5,7 @@
 //! the training. All methods are expressed by one table of coefficients ([`Scheduler`]), so that they
 //! handle spacing, final noise level and prediction type identically.
 mod config;
+mod flow;
 mod method;
 mod noise;
 mod schedule;
@@ -16,6 +17,7 @@ use candle_core::Tensor;
 
 use crate::{Error, Result};
 pub use config::{BetaSchedule, FinalSigma, Prediction, SchedulerConfig, Spacing, UniPcKind};
+pub use flow::{Flow, TimeShift};
 pub use method::Method;
 pub use noise::{Purpose, normal, normal_batch};
 pub use schedule::{Level, alphas_cumprod};
@@ -31,7 +33,8 @@ pub struct StepOutput {
 
 /// Sampling steps of one image, or of a batch of images.
 ///
-/// For all methods, samples are α x0 + σ ε with α² + σ² = 1, so the input of the network needs no scaling.
+/// For all methods, samples are α x0 + σ ε with α² + σ² = 1, or α + σ = 1 for flow matching, so the input of the network
+/// needs no scaling.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     steps: Vec<step::Step>,
@@ -50,16 +53,27 @@ impl Scheduler {
     /// and methods that evaluate the network twice have nearly twice as many.
     ///
     /// # Errors
-    /// All steps are skipped, or there are more steps than training timesteps.
+    /// All steps are skipped, there are more steps than training timesteps, or a flow-matching model does not support the
+    /// method.
     pub fn new(config: &SchedulerConfig, method: Method, steps: usize, skip: usize) -> Result<Self> {
-        let grid = schedule::grid(config, method, steps)?;
+        let grid = match &config.flow {
+            Some(_) if !config.methods().contains(&method) || config.karras => {
+                let karras = if config.karras { " with Karras noise levels" } else { "" };
+                return Err(Error::request(format!(
+                    "scheduler {}{karras}: flow-matching models support euler only",
+                    method.name()
+                )));
+            }
+            Some(flow) => flow.grid(steps)?,
+            None => schedule::grid(config, method, steps)?,
+        };
         if skip >= steps {
             return Err(Error::request(format!("cannot skip {skip} of {steps} steps")));
         }
         let end = grid.levels[steps];
         // Euler's methods start at the noise of their first level, but with leading spacing at variance 1.
         let exact = method.has_fractional_timesteps() && config.spacing(method) != Spacing::Leading;
-        let init_sigma = if exact { grid.levels[skip].sigma } else { 1.0 };
+        let init_sigma = if exact || config.flow.is_some() { grid.levels[skip].sigma } else { 1.0 };
         let steps = solver::steps(config, method, &grid, skip);
         Ok(Self {
             total: steps.len(),

@@ -8,7 +8,7 @@ const ZERO_SNR_ALPHA_BAR: f64 = 1.0 / 16_777_216.0;
 /// Exponent ρ of Karras et al.
 const KARRAS_RHO: f64 = 7.0;
 
-/// A noise level: samples are `alpha` x0 + `sigma` ε, where alpha² + sigma² = 1.
+/// A noise level: samples are `alpha` x0 + `sigma` ε, where alpha² + sigma² = 1, or alpha + sigma = 1 for flow matching.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
     /// Factor of the signal.
@@ -43,11 +43,16 @@ impl Level {
 pub(super) struct Grid {
     pub timesteps: Vec<f64>,
     pub levels: Vec<Level>,
-    /// Ratios of noise to signal of all training timesteps.
+    /// Ratios of noise to signal of all training timesteps; empty for flow matching.
     ratios: Vec<f64>,
 }
 
 impl Grid {
+    /// Creates a grid whose levels are not those of trained timesteps.
+    pub fn of(timesteps: Vec<f64>, levels: Vec<Level>) -> Self {
+        Self { timesteps, levels, ratios: Vec::new() }
+    }
+
     /// Returns the level with a ratio of noise to signal, and its fractional timestep.
     pub fn between(&self, ratio: f64) -> (f64, Level) {
         (timestep_of(ratio, &self.ratios), Level::of_ratio(ratio))

@@ -58,6 +58,7 @@ pub(super) fn epsilon(prediction: Prediction, Level { alpha, sigma }: Level) -> 
         Prediction::Epsilon => [0.0, 1.0],
         Prediction::VPrediction => [sigma, alpha],
         Prediction::Sample => [1.0 / sigma, -alpha / sigma],
+        Prediction::Flow => [1.0, alpha],
     }
 }
 
@@ -66,6 +67,7 @@ fn x0(prediction: Prediction, Level { alpha, sigma }: Level) -> [f64; 2] {
         Prediction::Epsilon => [1.0 / alpha, -sigma / alpha],
         Prediction::VPrediction => [alpha, -sigma],
         Prediction::Sample => [0.0, 1.0],
+        Prediction::Flow => [1.0, -sigma],
     }
 }
 

@@ -29,6 +29,7 @@ use crate::images::Source;
 use crate::parameters;
 use crate::pipeline::Control;
 use crate::queue::Images;
+use crate::schedulers::Method;
 use crate::served::{Api, ServedModel, wait_for_images};
 use infotext::Infotext;
 use payload::{Payload, SAMPLERS, Settings};
@@ -262,13 +263,12 @@ async fn embeddings(State(state): State<SdApi>) -> Result<Json<Value>, ApiError>
 }
 
 /// Handles `GET /sdapi/v1/samplers`.
-async fn samplers() -> Json<Value> {
-    Json(
-        SAMPLERS
-            .into_iter()
-            .map(|(name, method)| json!({"name": name, "aliases": [method.name()], "options": {}}))
-            .collect(),
-    )
+async fn samplers(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
+    let served = state.api.served()?;
+    let supported = SAMPLERS.into_iter().filter(|(_, own)| served.info.scheduler.methods().contains(own));
+    let entry =
+        |(name, method): (&str, Method)| json!({"name": name, "aliases": [method.name()], "options": {}});
+    Ok(Json(supported.map(entry).collect()))
 }
 
 /// Handles `GET /sdapi/v1/schedulers`.

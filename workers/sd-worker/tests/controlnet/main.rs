@@ -251,7 +251,7 @@ fn the_software_gpu_agrees_and_plans_its_memory() -> Outcome {
     rocm.set_memory_reserve(reserve);
     assert!(matches!(error, Error::Device(_)), "{error:?}");
     let error = error.to_string();
-    assert!(error.contains("2 MiB for their weights") && error.contains("0 MiB free"), "{error}");
+    assert!(error.contains("ControlNets need 2 MiB") && error.contains("0 MiB free"), "{error}");
     generate(&on_gpu, &controlled)?;
     Ok(())
 }

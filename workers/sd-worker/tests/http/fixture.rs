@@ -131,9 +131,15 @@ pub fn with(more: &[&str]) -> Worker {
     worker_of(Kind::Plain, more, None)
 }
 
+/// Creates a worker with a tiny model.
 pub fn worker_of(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_model::write(folder.path(), kind).unwrap();
+    worker_in(folder, more, callback)
+}
+
+/// Creates a worker with the model of a temporary folder, which is deleted with it.
+pub fn worker_in(folder: TempDir, more: &[&str], callback: Option<Callback>) -> Worker {
     let mut worker = serve(folder.path(), more, callback);
     worker.folder = Some(folder);
     worker

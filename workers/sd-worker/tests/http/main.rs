@@ -19,3 +19,6 @@ mod shared;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
 mod trained;
+#[path = "../transformer/fixture.rs"]
+mod transformer_models;
+mod transformers;

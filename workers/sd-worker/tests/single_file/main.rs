@@ -147,7 +147,7 @@ fn images_equal_those_of_the_folder() -> Outcome {
         let fixture = Fixture::of(kind)?;
         let single = fixture.load()?;
         let folder = Model::load(fixture.folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?;
-        assert_eq!(single.unet.config().in_channels, kind.channels);
+        assert_eq!(single.unet()?.config().in_channels, kind.channels);
         assert_eq!(single.side(), folder.side(), "{kind:?}");
         assert_eq!((single.version, single.turbo), (Version::Other, false));
         assert_eq!((single.scheduler.method, &single.scheduler), (method, &folder.scheduler), "{kind:?}");

@@ -10,7 +10,8 @@ use super::super::json_file::json;
 use super::super::required::required;
 use super::super::single_file::{self, UNetNames};
 use super::super::unet_config::UNetConfig;
-use super::super::weights::{self, Component, View, Weights};
+use super::super::weight_files;
+use super::super::weights::{Component, View, Weights};
 use super::config::ControlNetConfig;
 use super::network::ControlNet;
 use crate::{Error, Result};
@@ -76,7 +77,7 @@ fn folder(path: &Path, half: bool) -> Result<(ControlNetConfig, Component)> {
     let file = path.join("config.json");
     let config = ControlNetConfig::from_value(json(&file)?)
         .map_err(|what| Error::model(format!("{}: {what}", file.display())))?;
-    let files = weights::files(path, half).map_err(|error| match path.join(PICKLED) {
+    let files = weight_files::files(path, half).map_err(|error| match path.join(PICKLED) {
         pickled if pickled.exists() => Error::model(format!(
             "{} is a pickled file, which can run code when it is loaded; convert it to safetensors",
             pickled.display()

@@ -9,7 +9,6 @@ mod config;
 mod files;
 mod network;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +17,7 @@ use candle_core::{DType, Device};
 pub(super) use files::Controlled;
 pub use network::{ControlInputs, ControlNet};
 
+use super::memory;
 use crate::{Check, Result};
 use files::ControlNetFiles;
 
@@ -59,35 +59,14 @@ impl ControlNets {
         }
         loaded.retain(|(own, _)| paths.contains(&own.as_path()));
         let elements: usize = missing.iter().map(|(_, files)| files.elements).sum();
-        self.check_memory(elements * self.dtype.size_in_bytes())?;
+        let bytes = elements * self.dtype.size_in_bytes();
+        let help = "use fewer or smaller ControlNets";
+        memory::check(&self.device, bytes, "the weights of the request's ControlNets need", help)?;
         for (path, files) in missing {
             check()?;
             loaded.push((path.to_owned(), Arc::new(files.load(self.dtype, &self.device)?)));
         }
         let find = |path: &&Path| loaded.iter().find(|(own, _)| own == path).map(|(_, own)| own.clone());
         Ok(paths.iter().filter_map(find).collect())
-    }
-
-    /// Checks that weights fit into the free memory of the device, if that is known.
-    fn check_memory(&self, bytes: usize) -> candle_core::Result<()> {
-        #[cfg(feature = "rocm")]
-        if let Device::Rocm(device) = &self.device {
-            let free = device.free_memory()?.saturating_sub(device.memory_reserve());
-            if bytes > free {
-                let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-                return Err(io::Error::new(
-                    io::ErrorKind::OutOfMemory,
-                    format!(
-                        "the ControlNets of the request need {} MiB for their weights, but the device has {} MiB free; \
-                         use fewer or smaller ControlNets",
-                        mib(bytes),
-                        mib(free)
-                    ),
-                )
-                .into());
-            }
-        }
-        let _ = bytes;
-        Ok(())
     }
 }

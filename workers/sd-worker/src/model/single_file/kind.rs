@@ -3,6 +3,8 @@ use super::super::version::Version;
 use super::super::weights::Weights;
 use crate::{Error, Result};
 
+const FLUX: &str = "Flux";
+const SD3: &str = "Stable Diffusion 3";
 /// Networks that are not single-file checkpoints, each with parts of names that only it has.
 const OTHERS: [(&str, &[&str]); 13] = [
     ("a Control-LoRA", &["lora_controlnet"]),
@@ -14,8 +16,8 @@ const OTHERS: [(&str, &[&str]); 13] = [
         &["lora_unet_", "lora_te", ".lora_up.", ".lora_A.", ".lora.up.", "_lora.up.", ".hada_w1", ".lokr_w1"],
     ),
     ("a ControlNet", &["control_model.", "controlnet_cond_embedding.", "input_hint_block.", "controlnet_"]),
-    ("Flux", &["double_blocks.0.img_attn", "single_transformer_blocks."]),
-    ("Stable Diffusion 3", &["joint_blocks.", "transformer_blocks.0.attn.add_q_proj"]),
+    (FLUX, &["double_blocks.0.img_attn", "single_transformer_blocks."]),
+    (SD3, &["joint_blocks.", "transformer_blocks.0.attn.add_q_proj"]),
     ("a T5 text encoder", &["encoder.block.0.layer."]),
     ("a VAE alone", &["decoder.conv_in.weight"]),
     ("a text encoder alone", &["text_model.", "transformer.resblocks."]),
@@ -53,7 +55,12 @@ pub(super) fn version(weights: &Weights) -> Result<Version> {
     let refuse = |what: &str| Err(Error::model(format!("{} holds {what}", weights.path().display())));
     const REQUIRED: &str = "a checkpoint of Stable Diffusion 1, 2 or XL with its text encoder is required";
     if !has("model.diffusion_model.input_blocks.") {
-        return refuse(&format!("{}; {REQUIRED}", found(weights)));
+        let found = found(weights);
+        let help = match found.as_str() {
+            FLUX | SD3 => "give it with --transformer, and the folder of its model with --model-path",
+            _ => REQUIRED,
+        };
+        return refuse(&format!("{found}; {help}"));
     }
     if has("control_model.") {
         return refuse(&format!("a ControlNet; {REQUIRED}"));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::parts::{FileOptions, Parts, TextPart};
+use super::parts::{FileOptions, NetworkPart, Parts, TextPart};
 use super::tokenizer::ClipTokenizer;
 use super::vae::VaeConfig;
 use super::version::Version;
@@ -44,11 +44,17 @@ const V_PREDICTION_DEVIATION: f32 = 0.09;
 /// The file is no checkpoint of a supported model, or a tokenizer or VAE is missing.
 pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     let weights = open(path)?;
+    if options.transformer.is_some() {
+        let path = path.display();
+        return Err(Error::model(format!(
+            "{path}: --transformer requires a folder of a model with a transformer"
+        )));
+    }
     let version = kind::version(&weights)?;
     let prefixes: &[&'static str] = match version {
         Version::Xl => &["conditioner.embedders.0.transformer.", "conditioner.embedders.1.model."],
         Version::V2 => &["cond_stage_model.model."],
-        Version::V1 | Version::Other => &["cond_stage_model.transformer."],
+        _ => &["cond_stage_model.transformer."],
     };
     let mut texts = Vec::new();
     for (i, prefix) in prefixes.iter().copied().enumerate() {
@@ -79,11 +85,12 @@ pub(super) fn parts(path: &Path, options: &FileOptions) -> Result<Parts> {
     vae_config.force_upcast = version == Version::Xl && options.vae.is_none();
     let names = UNetNames::of(&unet);
     let rename = move |name: &str| whole(names.original(name), name);
-    let unet = (unet, Component::renamed(weights.clone(), UNET, rename));
+    let network = NetworkPart::UNet(unet, Component::renamed(weights.clone(), UNET, rename));
     let zeros_for_empty = version == Version::Xl;
     Ok(Parts {
         texts,
-        unet,
+        t5: None,
+        network,
         vae: (vae_config, vae),
         scheduler,
         zeros_for_empty,
@@ -188,6 +195,21 @@ fn tokenizer(path: &Path, options: &FileOptions, encoder: usize) -> Result<PathB
 /// # Errors
 /// The file cannot be read, or has another format, which is recognised by its first bytes or its ending.
 pub(super) fn open(path: &Path) -> Result<Arc<Weights>> {
+    if is_gguf(path)? {
+        return Err(Error::model(format!(
+            "{} is a GGUF file, which is supported for the transformers of Flux and Stable Diffusion 3 only: give it with \
+             --transformer, and the folder of its model with --model-path; use safetensors for others",
+            path.display()
+        )));
+    }
+    Ok(Arc::new(Weights::open(&[path.to_owned()])?))
+}
+
+/// Returns true if a file is a GGUF file.
+///
+/// # Errors
+/// The file cannot be read, or is a pickled file.
+pub(super) fn is_gguf(path: &Path) -> Result<bool> {
     let bad = |what: String| Error::model(format!("{} {what}", path.display()));
     let mut start = Vec::new();
     let file = std::fs::File::open(path);
@@ -201,10 +223,7 @@ pub(super) fn open(path: &Path) -> Result<Arc<Weights>> {
                         safetensors"
             .to_owned()));
     }
-    if start.starts_with(b"GGUF") {
-        return Err(bad("is a GGUF file, which is not supported; use safetensors".to_owned()));
-    }
-    Ok(Arc::new(Weights::open(&[path.to_owned()])?))
+    Ok(start.starts_with(b"GGUF"))
 }
 
 /// Returns the noise schedule, with the methods of the published pipelines.
@@ -223,7 +242,7 @@ fn scheduler(
         _ if options.turbo => Method::EulerAncestral,
         Version::Xl => Method::Euler,
         Version::V2 => Method::Ddim,
-        Version::V1 | Version::Other => Method::Pndm,
+        _ => Method::Pndm,
     };
     Ok(SchedulerConfig {
         prediction,
@@ -258,7 +277,7 @@ fn prediction(weights: &Weights, version: Version, in_channels: usize) -> Result
     let Some(bias) = bias.filter(|_| version == Version::V2 && in_channels == 4) else {
         return Ok(Prediction::Epsilon);
     };
-    let bias: Tensor = weights.load(bias, None)?.to_dtype(DType::F32)?;
+    let bias: Tensor = weights.load(bias)?.to_dtype(DType::F32)?;
     let variance = (bias.sqr()?.mean_all()? - bias.mean_all()?.sqr()?)?.to_scalar::<f32>()?;
     Ok(match variance.max(0.0).sqrt() > V_PREDICTION_DEVIATION {
         true => Prediction::VPrediction,

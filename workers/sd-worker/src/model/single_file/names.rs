@@ -169,5 +169,5 @@ pub(super) fn open_clip(name: &str) -> Option<(String, View)> {
     }
     let (part, kind) = rest.strip_prefix("self_attn.")?.split_once("_proj.")?;
     let third = ["q", "k", "v"].iter().position(|own| *own == part)?;
-    Some((format!("{layer}attn.in_proj_{kind}"), View::Third(third)))
+    Some((format!("{layer}attn.in_proj_{kind}"), View::Rows { from: third, count: 1, of: 3 }))
 }

@@ -1,0 +1,112 @@
+//! Linear layers with float or GGML-quantized weights.
+use candle_core::quantized::QMatMul;
+use candle_core::{DType, Device, Module, Result, Shape, Tensor};
+use candle_nn::VarBuilder;
+
+use super::weights::Reader;
+
+/// Linear layer with float or GGML-quantized weights.
+#[derive(Debug)]
+pub(super) enum Linear {
+    /// Floats.
+    Floats(candle_nn::Linear),
+    /// Quantized matrix (out, in), and float bias (out).
+    Blocks(QMatMul, Option<Tensor>),
+}
+
+impl Linear {
+    /// Creates a layer from a float matrix (out, in) and a bias (out).
+    pub fn new(matrix: Tensor, bias: Option<Tensor>) -> Self {
+        Self::Floats(candle_nn::Linear::new(matrix, bias))
+    }
+
+    fn with_bias(self, bias: Tensor) -> Self {
+        match self {
+            Self::Floats(linear) => Self::new(linear.weight().clone(), Some(bias)),
+            Self::Blocks(matrix, _) => Self::Blocks(matrix, Some(bias)),
+        }
+    }
+}
+
+impl Module for Linear {
+    /// Maps (.., in) to (.., out) in the dtype of the input.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Floats(linear) => linear.forward(x),
+            Self::Blocks(matrix, bias) => {
+                let product = matrix.forward(&x.contiguous()?)?;
+                match bias {
+                    Some(bias) => product.broadcast_add(bias),
+                    None => Ok(product),
+                }
+            }
+        }
+    }
+}
+
+/// Source of weights whose linear layers stay quantized if the file has them so.
+#[derive(Clone)]
+pub(super) struct LayerBuilder<'a> {
+    weights: VarBuilder<'a>,
+    reader: Option<Reader>,
+}
+
+impl<'a> LayerBuilder<'a> {
+    /// Creates a source of floats, and of the quantized matrices of `reader`.
+    pub fn new(weights: VarBuilder<'a>, reader: Option<Reader>) -> Self {
+        Self { weights, reader }
+    }
+
+    /// Returns the dtype of float weights and states.
+    pub fn dtype(&self) -> DType {
+        self.weights.dtype()
+    }
+
+    /// Returns the device of the weights.
+    pub fn device(&self) -> &Device {
+        self.weights.device()
+    }
+
+    /// Returns the source of the weights whose names begin with `name` and a dot, after the names so far.
+    pub fn pp(&self, name: impl ToString) -> Self {
+        Self { weights: self.weights.pp(name), reader: self.reader.clone() }
+    }
+
+    /// Loads a weight as floats.
+    ///
+    /// # Errors
+    /// The weight is missing or has another shape, or the file cannot be read.
+    pub fn get(&self, shape: impl Into<Shape>, name: &str) -> Result<Tensor> {
+        self.weights.get(shape, name)
+    }
+
+    /// Loads a linear layer with bias.
+    ///
+    /// # Errors
+    /// As for [`Self::get`].
+    pub fn linear(&self, inputs: usize, outputs: usize) -> Result<Linear> {
+        let matrix = self.joined(&[self], inputs, outputs)?;
+        Ok(matrix.with_bias(self.get(outputs, "bias")?))
+    }
+
+    /// Loads the matrices (outputs, inputs) of several layers as one, without bias. Matrices in different formats become
+    /// floats.
+    ///
+    /// # Errors
+    /// As for [`Self::get`].
+    pub fn joined(&self, layers: &[&Self], inputs: usize, outputs: usize) -> Result<Linear> {
+        if let Some(reader) = &self.reader {
+            let names: Vec<String> =
+                layers.iter().map(|layer| format!("{}.weight", layer.weights.prefix())).collect();
+            if let Some(matrix) = reader.quantized(&names, (outputs, inputs), self.device())? {
+                return Ok(Linear::Blocks(QMatMul::from_qtensor(matrix)?, None));
+            }
+        }
+        let get = |layer: &&Self| layer.get((outputs, inputs), "weight");
+        let matrices = layers.iter().map(get).collect::<Result<Vec<_>>>()?;
+        Ok(Linear::new(
+            if let [matrix] = &matrices[..] { matrix.clone() } else { Tensor::cat(&matrices, 0)? },
+            None,
+        ))
+    }
+}

@@ -1,0 +1,47 @@
+//! Formats of tensors in files.
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::Dtype;
+
+/// Format of the elements of a stored tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Floats, or integers.
+    Floats(Dtype),
+    /// GGML-quantized blocks along the rows.
+    Blocks(GgmlDType),
+}
+
+/// A tensor in a file.
+#[derive(Debug)]
+pub(super) struct StoredTensor {
+    pub format: Format,
+    pub shape: Vec<usize>,
+    /// Offset of the data in the file.
+    pub offset: u64,
+    /// Size of the data.
+    pub bytes: usize,
+}
+
+impl StoredTensor {
+    /// Converts bytes of the tensor to a tensor on the CPU. f8 becomes f16, and blocks become f32.
+    pub fn decode(&self, bytes: Vec<u8>, shape: &[usize]) -> candle_core::Result<Tensor> {
+        match self.format {
+            Format::Blocks(format) => {
+                qtensor_from_ggml(format, &bytes, shape.to_vec(), &Device::Cpu)?.dequantize(&Device::Cpu)
+            }
+            // These are the upper bytes of f16.
+            Format::Floats(Dtype::F8_E5M2) => {
+                let wide: Vec<u8> = bytes.into_iter().flat_map(|byte| [0, byte]).collect();
+                Tensor::from_raw_buffer(&wide, DType::F16, shape, &Device::Cpu)
+            }
+            Format::Floats(Dtype::F8_E4M3) => {
+                Tensor::from_raw_buffer(&bytes, DType::F8E4M3, shape, &Device::Cpu)?.to_dtype(DType::F16)
+            }
+            Format::Floats(dtype) => {
+                Tensor::from_raw_buffer(&bytes, DType::try_from(dtype)?, shape, &Device::Cpu)
+            }
+        }
+    }
+}

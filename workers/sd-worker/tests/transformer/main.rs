@@ -1,0 +1,133 @@
+//! Flux and Stable Diffusion 3: images agree with those of diffusers, and invalid files and requests are refused.
+//!
+//! `pictures.py` writes the tables of names and the images in `data`.
+mod fixture;
+mod gguf;
+mod original;
+mod refused;
+#[path = "../tiny_model/mod.rs"]
+mod tiny_model;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+
+use candle_core::{Device, Tensor};
+use fixture::{KINDS, Outcome, SEED, SIZE, expected, generate, levels, mask, model, picture, request, write};
+use sd_worker::model::Version;
+use sd_worker::pipeline::{Pipeline, Request, Start};
+use sd_worker::schedulers::{Purpose, normal};
+
+/// Writes what `pictures.py` needs to the folder in SD_FOLDER.
+#[test]
+#[ignore = "prepares the input of pictures.py"]
+fn write_models() -> Outcome {
+    let folder = PathBuf::from(std::env::var("SD_FOLDER")?);
+    for (kind, _) in KINDS {
+        write(&folder.join(kind), kind)?;
+    }
+    gguf::write_files(&folder)?;
+    for name in ["given", "mask"] {
+        fs::write(folder.join(name).with_extension("png"), picture(name)?.png()?)?;
+    }
+    let (columns, rows) = (SIZE.0 / 8, SIZE.1 / 8);
+    let noise = |purpose: Purpose| {
+        let noise = normal(SEED, purpose, 16 * rows * columns);
+        Tensor::from_vec(noise, (1, 16, rows, columns), &Device::Cpu)
+    };
+    let noise = HashMap::from([
+        ("start".to_owned(), noise(Purpose::Start)?),
+        ("encode".to_owned(), noise(Purpose::Encode)?),
+    ]);
+    Ok(candle_core::safetensors::save(&noise, folder.join("noise.safetensors"))?)
+}
+
+/// Compares an image with that of diffusers, and checks that another prompt changes it.
+fn compare(pipeline: &Pipeline, name: &str, request: &Request) -> Outcome {
+    let expected = expected(name)?;
+    let (most, mean) = levels(&generate(pipeline, request)?, &expected);
+    println!("{name}: at most {most} levels, {mean:.4} on average");
+    assert!(most <= 1, "{name}: {most} levels away");
+    let other = Request { prompt: "blue".to_owned(), ..request.clone() };
+    let (most, _) = levels(&generate(pipeline, &other)?, &expected);
+    assert!(most > 5, "{name}: the prompt has an effect of {most} levels only");
+    Ok(())
+}
+
+#[test]
+fn images_of_flux_agree_with_diffusers() -> Outcome {
+    let (_folder, dev) = model("flux_dev")?;
+    assert_eq!((dev.model.version, dev.model.turbo, dev.model.multiple()), (Version::Flux, false, 16));
+    let plain = Request { guidance: 3.5, ..request(&dev) };
+    compare(&dev, "flux_dev", &plain)?;
+    let start = Start { picture: picture("given")?, strength: 0.5, mask: None };
+    compare(&dev, "flux_dev_edit", &Request { guidance: 2.0, start: Some(start), ..request(&dev) })?;
+    let start = Start { picture: picture("given")?, strength: 0.75, mask: Some(mask()?) };
+    compare(&dev, "flux_dev_mask", &Request { guidance: 2.0, start: Some(start), ..request(&dev) })?;
+    // Guidance is an input of dev, and has no effect on schnell.
+    let stronger = Request { guidance: 20.0, ..plain.clone() };
+    assert!(levels(&generate(&dev, &stronger)?, &expected("flux_dev")?).0 > 1);
+    let (_folder, schnell) = model("flux_schnell")?;
+    assert!(schnell.model.turbo);
+    compare(&schnell, "flux_schnell", &request(&schnell))?;
+    compare(&schnell, "flux_schnell", &Request { guidance: 20.0, ..request(&schnell) })
+}
+
+#[test]
+fn images_of_version_3_agree_with_diffusers() -> Outcome {
+    for (kind, version) in [("sd3", Version::Sd3), ("sd35", Version::Sd35)] {
+        let (_folder, pipeline) = model(kind)?;
+        assert_eq!((pipeline.model.version, pipeline.model.turbo), (version, false));
+        let request = Request { guidance: 5.0, negative: "blue".to_owned(), ..request(&pipeline) };
+        compare(&pipeline, kind, &request)?;
+    }
+    let (_folder, pipeline) = model("sd3")?;
+    let start = Start { picture: picture("given")?, strength: 0.5, mask: None };
+    compare(&pipeline, "sd3_edit", &Request { guidance: 1.0, start: Some(start), ..request(&pipeline) })
+}
+
+#[test]
+fn batches_equal_single_images() -> Outcome {
+    for (kind, _) in KINDS {
+        let (_folder, pipeline) = model(kind)?;
+        let request = Request { steps: 2, ..request(&pipeline) };
+        let mut go_on = |_: &sd_worker::pipeline::Progress| std::ops::ControlFlow::Continue(());
+        let both = pipeline.run(&Request { seeds: vec![1, SEED], ..request.clone() }, &mut go_on)?;
+        let (most, _) = levels(&both[1], &generate(&pipeline, &request)?);
+        assert!(most <= 1, "{kind}: {most} levels away in a batch");
+        assert!(levels(&both[0], &both[1]).0 > 5, "{kind}: two seeds have the same image");
+    }
+    Ok(())
+}
+
+#[cfg(feature = "rocm-emulator")]
+#[test]
+fn the_software_gpu_agrees() -> Outcome {
+    use candle_core::DType;
+    use candle_core::rocm::{hip_kernels, rocm_loader};
+    use sd_worker::model::LoadOptions;
+
+    let archs = hip_kernels::archs();
+    let arch =
+        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
+    rocm_loader::select(&format!("emulator:{arch}"))?;
+    let device = Device::new_rocm(0)?;
+    for (kind, _) in KINDS {
+        let name = if kind.starts_with("flux") { "" } else { "blue" };
+        let expected = expected(kind)?;
+        for (dtype, bound) in [(DType::F32, 0.01), (DType::F16, 0.6), (DType::BF16, 2.0)] {
+            let options = LoadOptions { dtype: Some(dtype), ..LoadOptions::default() };
+            let (_folder, pipeline) = fixture::model_on(kind, &device, options)?;
+            let guidance = if kind == "flux_dev" { 3.5 } else { 5.0 };
+            let request = Request { guidance, negative: name.to_owned(), ..request(&pipeline) };
+            let (most, mean) = levels(&generate(&pipeline, &request)?, &expected);
+            println!("{kind} in {dtype:?}: at most {most} levels, {mean:.4} on average");
+            assert!(dtype != DType::F32 || most <= 1, "{kind}: {most} levels away from diffusers");
+            assert!(mean <= bound, "{kind}: {mean} levels away in {dtype:?} on average");
+        }
+    }
+    // Without a dtype, transformers compute in bf16.
+    let (_folder, pipeline) = fixture::model_on("flux_schnell", &device, LoadOptions::default())?;
+    assert_eq!((pipeline.model.dtype, pipeline.model.vae_dtype), (DType::BF16, DType::BF16));
+    Ok(())
+}

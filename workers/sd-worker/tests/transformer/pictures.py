@@ -1,0 +1,259 @@
+"""Writes the configurations and the names of the weights of tiny models with transformers, and the images that diffusers
+generates with the files of `fixture.rs`. Lines of the tables of original names have a name, the weight of diffusers that a
+part of its rows is, and this part: first, number, and number of all, or `swapped` for the second half before the first.
+
+    pip install diffusers==0.42.1 transformers==5.24.0 gguf torch
+    python3 pictures.py names data                                # writes data/*.json, data/*.txt
+    SD_FOLDER=FOLDER cargo test --test transformer -- --ignored       # writes the models, GGUF files, noise, the input image
+    python3 pictures.py images FOLDER data                        # writes data/*.png
+
+Networks run on the CPU in f32.
+"""
+import json
+import math
+import sys
+from pathlib import Path
+
+import gguf
+import numpy
+import torch
+from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxImg2ImgPipeline, FluxInpaintPipeline,
+                       FluxPipeline, FluxTransformer2DModel, SD3Transformer2DModel, StableDiffusion3Img2ImgPipeline,
+                       StableDiffusion3Pipeline)
+from diffusers.loaders import single_file_utils as convert
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+from diffusers.pipelines.flux import pipeline_flux_img2img, pipeline_flux_inpaint
+from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_img2img
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, T5Config, T5EncoderModel,
+                          T5Tokenizer)
+
+STEPS, TOKENS, VOCABULARY = 4, 16, 60
+PROMPT, NEGATIVE = "a red circle", "blue"
+KINDS = ["flux_dev", "flux_schnell", "sd3", "sd35"]
+
+
+def clip(cls, activation, width, projection):
+    return cls(CLIPTextConfig(
+        vocab_size=VOCABULARY, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=3, num_attention_heads=2,
+        max_position_embeddings=TOKENS, hidden_act=activation, projection_dim=projection, bos_token_id=VOCABULARY - 2,
+        eos_token_id=VOCABULARY - 1))
+
+
+def components(kind):
+    """Returns the components with weights, and the scheduler."""
+    flux = kind.startswith("flux")
+    vae = AutoencoderKL(
+        latent_channels=16, block_out_channels=[16, 16, 16, 32], layers_per_block=1, norm_num_groups=8, sample_size=64,
+        down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
+        scaling_factor=0.3611 if flux else 1.5305, shift_factor=0.1159 if flux else 0.0609,
+        use_quant_conv=False, use_post_quant_conv=False)
+    t5 = T5EncoderModel(T5Config(
+        vocab_size=80, d_model=80, d_kv=16, d_ff=96, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"))
+    sizes = dict(attention_head_dim=32, num_attention_heads=2, joint_attention_dim=80)
+    if flux:
+        parts = dict(text_encoder=clip(CLIPTextModel, "quick_gelu", 32, 32), text_encoder_2=t5,
+                     transformer=FluxTransformer2DModel(
+                         in_channels=64, num_layers=2, num_single_layers=2, pooled_projection_dim=32,
+                         guidance_embeds=kind == "flux_dev", axes_dims_rope=[8, 12, 12], **sizes))
+        shift = (dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=256,
+                      max_image_seq_len=4096, shift=3.0) if kind == "flux_dev" else dict(shift=1.0))
+        return parts | dict(vae=vae), FlowMatchEulerDiscreteScheduler(**shift)
+    parts = dict(text_encoder=clip(CLIPTextModelWithProjection, "quick_gelu", 32, 24),
+                 text_encoder_2=clip(CLIPTextModelWithProjection, "gelu", 40, 40), text_encoder_3=t5,
+                 transformer=SD3Transformer2DModel(
+                     sample_size=8, num_layers=3, caption_projection_dim=64, pooled_projection_dim=64, pos_embed_max_size=8,
+                     **(dict(qk_norm="rms_norm", dual_attention_layers=(0, 1)) if kind == "sd35" else {}), **sizes))
+    if kind == "sd35":
+        del parts["text_encoder_3"]
+    return parts | dict(vae=vae), FlowMatchEulerDiscreteScheduler(shift=3.0)
+
+
+def table(kind):
+    """Returns the index, the configurations, and the shapes of the weights."""
+    parts, scheduler = components(kind)
+    flux = kind.startswith("flux")
+    index = dict(_class_name="FluxPipeline" if flux else "StableDiffusion3Pipeline", _diffusers_version="0.42.1",
+                 scheduler=["diffusers", "FlowMatchEulerDiscreteScheduler"])
+    configs, shapes = {}, {}
+    for name, part in parts.items():
+        library = "diffusers" if name in ["transformer", "vae"] else "transformers"
+        index[name] = [library, type(part).__name__]
+        if library == "transformers":
+            t5 = isinstance(part, T5EncoderModel)
+            index[name.replace("text_encoder", "tokenizer")] = ["transformers", "T5TokenizerFast" if t5 else "CLIPTokenizer"]
+        configs[name] = json.loads(part.config.to_json_string(use_diff=False) if library == "transformers" else part.to_json_string())
+        # Files do not contain the copies of shared tensors.
+        own = {id(tensor): key for key, tensor in reversed(part.state_dict(keep_vars=True).items())}
+        shapes[name] = {key: list(tensor.shape) for key, tensor in part.state_dict(keep_vars=True).items() if own[id(tensor)] == key}
+    if kind == "sd35":
+        index |= dict(text_encoder_3=[None, None], tokenizer_3=[None, None])
+    configs["scheduler"] = json.loads(scheduler.to_json_string())
+    return dict(index=index, configs=configs, shapes=shapes)
+
+
+def t5_tokenizer(folder):
+    letters = "abcdefghijklmnopqrstuvwxyz,.!"
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *letters, "▁a", "▁red", "▁bl", "ue", "cir", "cle", "re"]
+    T5Tokenizer(vocab=[(piece, -float(i) / 4) for i, piece in enumerate(pieces)], extra_ids=0).save_pretrained(folder)
+
+
+def both(start, *modules):
+    return [f"{start}{module}.{kind}" for module in modules for kind in ["weight", "bias"]]
+
+
+def original_names(kind):
+    """Returns the names of the transformer in its authors' code."""
+    norms = ["norm.query_norm.scale", "norm.key_norm.scale"]
+    if kind.startswith("flux"):
+        embedders = ["time_in", "vector_in", *(["guidance_in"] if kind == "flux_dev" else [])]
+        names = both("", "img_in", "txt_in", "final_layer.linear", "final_layer.adaLN_modulation.1",
+                     *[f"{name}.{layer}_layer" for name in embedders for layer in ["in", "out"]])
+        for i in range(2):
+            for stream in ["img", "txt"]:
+                start = f"double_blocks.{i}.{stream}_"
+                names += both(start, "mod.lin", "attn.qkv", "attn.proj", "mlp.0", "mlp.2")
+                names += [f"{start}attn.{norm}" for norm in norms]
+            start = f"single_blocks.{i}."
+            names += both(start, "modulation.lin", "linear1", "linear2") + [start + norm for norm in norms]
+        return names
+    names = ["pos_embed", *both("", "x_embedder.proj", "t_embedder.mlp.0", "t_embedder.mlp.2", "y_embedder.mlp.0",
+                                "y_embedder.mlp.2", "context_embedder", "final_layer.linear",
+                                "final_layer.adaLN_modulation.1")]
+    for i in range(3):
+        for stream in ["x", "context"]:
+            start = f"joint_blocks.{i}.{stream}_block."
+            names += both(start, "adaLN_modulation.1", "attn.qkv")
+            if kind == "sd35":
+                names += [f"{start}attn.ln_{part}.weight" for part in "qk"]
+                if stream == "x" and i < 2:
+                    names += both(start, "attn2.qkv", "attn2.proj")
+                    names += [f"{start}attn2.ln_{part}.weight" for part in "qk"]
+            if stream == "x" or i < 2:
+                names += both(start, "attn.proj", "mlp.fc1", "mlp.fc2")
+    return names
+
+
+def table_of_names(kind):
+    """Converts tensors that are marked by their number and their rows."""
+    names = original_names(kind)
+    # The conversion takes the width of the published Flux for granted.
+    rows = [7 * 3072 if ".linear1." in name else 6 for name in names]
+    marked = {name: torch.arange(count) + (i << 20) for i, (name, count) in enumerate(zip(names, rows))}
+    function = "flux" if kind.startswith("flux") else "sd3"
+    converted = getattr(convert, f"convert_{function}_transformer_checkpoint_to_diffusers")(dict(marked))
+    own = components(kind)[0]["transformer"].state_dict()
+    if set(converted) != set(own):
+        sys.exit(f"{kind}: {sorted(set(converted) ^ set(own))[:8]}")
+    lines = []
+    for name, tensor in converted.items():
+        index, first = divmod(int(tensor[0]), 1 << 20)
+        if int(tensor[-1]) % (1 << 20) < first:
+            part = "swapped"
+        else:
+            unit = math.gcd(first, len(tensor), rows[index])
+            part = f"{first // unit} {len(tensor) // unit} {rows[index] // unit}"
+        lines.append(f"{names[index]} {name} {part}\n")
+    return "".join(lines)
+
+
+def load(kind, folder, cls, base):
+    missing = dict(text_encoder_3=None, tokenizer_3=None) if kind == "sd35" else {}
+    pipe = base.from_pretrained(folder / kind, torch_dtype=torch.float32, **missing)
+    pipe.set_progress_bar_config(disable=True)
+    for suffix in [""] if kind.startswith("flux") else ["", "_2"]:
+        getattr(pipe, f"tokenizer{suffix}").model_max_length = TOKENS
+    pipe = cls.from_pipe(pipe) if cls is not base else pipe
+    pipe.set_progress_bar_config(disable=True)
+    pipe.tokenizer_max_length = TOKENS
+    return pipe
+
+
+def save(pipe, out, given=None, mask=None, **options):
+    options = dict(num_inference_steps=STEPS, output_type="np") | options
+    image = pipe(PROMPT, **options).images[0]
+    pixels = (image * 255).round().astype(numpy.uint8)
+    if mask is not None:
+        pixels = numpy.where(numpy.asarray(mask.convert("L"))[:, :, None] >= 128, pixels, numpy.asarray(given))
+    Image.fromarray(pixels).save(out, optimize=True)
+
+
+def dequantized(kind, folder, data, name):
+    """Returns the weights of a GGUF file with the names of diffusers, and checks the file against the quantization of the
+    gguf package, which has none for the formats with blocks of 256."""
+    own = load_file(folder / kind / "transformer" / "diffusion_pytorch_model.safetensors")
+    lines = [line.split() for line in (data / f"{kind}.txt").read_text().splitlines()]
+    swapped = lambda weight: torch.cat(weight.chunk(2)[::-1])
+    stored, weights = {}, {}
+    for tensor in gguf.GGUFReader(folder / f"{name}.gguf").tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        stored[tensor.name] = torch.from_numpy(values.copy()).reshape(list(map(int, tensor.shape[::-1])))
+        if tensor.tensor_type.name in ["Q4_0", "Q4_1", "Q5_0", "Q8_0"]:
+            parts = sorted((line[2] != "swapped" and int(line[2]), line[1]) for line in lines if line[0] == tensor.name)
+            whole = torch.cat([own[part] for _, part in parts])
+            if [tensor.name, parts[0][1], "swapped"] in lines:
+                whole = swapped(whole)
+            if (gguf.quantize(whole.numpy(), tensor.tensor_type) != tensor.data).any():
+                sys.exit(f"{name}: {tensor.name} differs from the gguf package's")
+    for original, name, first, *part in lines:
+        weight = stored[original].reshape(-1, *own[name].shape[1:])
+        if first == "swapped":
+            weights[name] = swapped(weight)
+        else:
+            count, of = map(int, part)
+            weights[name] = weight.chunk(of)[int(first)] if count == 1 else torch.cat(weight.chunk(of)[int(first):][:count])
+    return {name: weight.reshape(own[name].shape) for name, weight in weights.items()}
+
+
+def quantized_images(folder, data, start, packed, wide):
+    for name in ["flux_dev_q8_0", "flux_dev_q4_0", "sd35_q5_0", "sd35_q4_1"]:
+        kind = name[:-5]
+        flux = kind == "flux_dev"
+        cls = FluxPipeline if flux else StableDiffusion3Pipeline
+        pipe = load(kind, folder, cls, cls)
+        pipe.transformer.load_state_dict(dequantized(kind, folder, data, name))
+        options = (dict(latents=packed.clone(), guidance_scale=3.5) if flux
+                   else dict(latents=start.clone(), guidance_scale=5.0, negative_prompt=NEGATIVE))
+        save(pipe, data / f"{name}.png", **options, **wide)
+
+
+def images(folder, data):
+    noise = load_file(folder / "noise.safetensors")
+    wide = dict(width=64, height=48)
+    start = noise["start"]
+    DiagonalGaussianDistribution.sample = lambda self, generator=None: self.mean + self.std * noise["encode"]
+    for module in [pipeline_flux_img2img, pipeline_flux_inpaint, pipeline_stable_diffusion_3_img2img]:
+        module.randn_tensor = lambda *_, **__: start.clone()
+    packed = FluxPipeline._pack_latents(start, 1, 16, 6, 8)
+    quantized_images(folder, data, start, packed, wide)
+    given, mask = [Image.open(folder / f"{name}.png") for name in ["given", "mask"]]
+    for kind in KINDS[:2]:
+        pipe = load(kind, folder, FluxPipeline, FluxPipeline)
+        save(pipe, data / f"{kind}.png", latents=packed.clone(), guidance_scale=3.5, **wide)
+    pipe = load("flux_dev", folder, FluxImg2ImgPipeline, FluxPipeline)
+    save(pipe, data / "flux_dev_edit.png", image=given, strength=0.5, guidance_scale=2.0, **wide)
+    pipe = load("flux_dev", folder, FluxInpaintPipeline, FluxPipeline)
+    save(pipe, data / "flux_dev_mask.png", given, mask, image=given, mask_image=mask, strength=0.75, guidance_scale=2.0,
+         **wide)
+    for kind in KINDS[2:]:
+        pipe = load(kind, folder, StableDiffusion3Pipeline, StableDiffusion3Pipeline)
+        save(pipe, data / f"{kind}.png", latents=start.clone(), guidance_scale=5.0, negative_prompt=NEGATIVE, **wide)
+    pipe = load("sd3", folder, StableDiffusion3Img2ImgPipeline, StableDiffusion3Pipeline)
+    save(pipe, data / "sd3_edit.png", image=given, strength=0.5, guidance_scale=1.0, **wide)
+
+
+def main(what, *folders):
+    torch.manual_seed(0)
+    if what == "names":
+        t5_tokenizer(Path(folders[0]) / "t5")
+        for kind in KINDS:
+            text = json.dumps(table(kind), ensure_ascii=False, separators=(",", ":"))
+            Path(folders[0], f"{kind}.json").write_text(text + "\n")
+            if kind in ["flux_dev", "sd35"]:
+                Path(folders[0], f"{kind}.txt").write_text(table_of_names(kind))
+    else:
+        images(*map(Path, folders))
+
+
+main(*sys.argv[1:])
