@@ -302,7 +302,9 @@ impl LoadedModel for ServedModels {
         let stop = |served: &Arc<ServedModel>| {
             served.engine.stop_within(deadline.saturating_duration_since(Instant::now()))
         };
-        self.loaded().fold(true, |stopped, served| stop(served) && stopped)
+        // All are stopped, also those after one that does not end in time.
+        let stopped: Vec<bool> = self.loaded().map(stop).collect();
+        !stopped.contains(&false)
     }
 }
 
