@@ -3,7 +3,7 @@ use candle_core::quantized::QMatMul;
 use candle_core::{DType, Device, Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
 
-use super::weights::Reader;
+use super::weights::{Component, OnRead, Reader};
 
 /// Linear layer with float or GGML-quantized weights.
 #[derive(Debug)]
@@ -55,6 +55,12 @@ impl<'a> LayerBuilder<'a> {
     /// Creates a source of floats, and of the quantized matrices of `reader`.
     pub fn new(weights: VarBuilder<'a>, reader: Option<Reader>) -> Self {
         Self { weights, reader }
+    }
+
+    /// Returns a source of the weights of a component. Floats are converted to `dtype` when they are loaded.
+    pub fn open(weights: &Component, dtype: DType, device: &Device, on_read: OnRead) -> Self {
+        let reader = weights.reader(on_read.clone());
+        Self::new(weights.open(dtype, device, on_read), Some(reader))
     }
 
     /// Returns the dtype of float weights and states.

@@ -16,6 +16,7 @@
 mod adapters;
 mod attention;
 mod clip;
+mod components;
 mod controlnet;
 mod dit;
 mod encoder;
@@ -34,6 +35,7 @@ mod safety_checker;
 mod single_file;
 mod stored_tensor;
 mod t5;
+mod text_encoder;
 mod textual_inversion;
 mod tokenizer;
 mod transformer;
@@ -60,6 +62,7 @@ pub use parts::FileOptions;
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
 pub use safety_checker::{SafetyChecker, SafetyScores};
+pub use text_encoder::Texts;
 pub use tokenizer::{Chunk, ClipTokenizer, Prompt};
 pub use unet::UNet;
 pub use unet_config::{PerBlock, UNetConfig};
@@ -71,9 +74,11 @@ use crate::{Check, Error, Result};
 use adapters::Adapters;
 use controlnet::{ControlNets, Controlled};
 use dit::text::Encoders;
+use layer_builder::LayerBuilder;
 use parts::{NetworkPart, Parts};
 use single_file::UNetNames;
 use t5::T5;
+use text_encoder::TextEncoder;
 use weights::{Component, OnRead};
 
 /// Options for loading a model.
@@ -87,21 +92,6 @@ pub struct LoadOptions {
     pub vae_dtype: Option<DType>,
     /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
     pub upstream_gelu: bool,
-}
-
-/// Text embeddings of prompts, as input for the network.
-#[derive(Debug, Clone)]
-pub struct Texts {
-    /// Embedding of each token: (prompts, tokens, width), in the dtype of the network.
-    pub context: Tensor,
-    /// Pooled embedding of each prompt: (prompts, width); only for XL and transformers.
-    pub pooled: Option<Tensor>,
-}
-
-#[derive(Debug)]
-struct TextEncoder {
-    tokenizer: ClipTokenizer,
-    clip: ClipText,
 }
 
 /// Denoising network.
@@ -234,7 +224,7 @@ impl Model {
                 (Network::UNet(Box::new(unet)), adapters, Some(controlnets))
             }
             NetworkPart::Dit(config, weights) => {
-                let dit = Dit::load(&weights.open_quantized(dtype, device, on_read.clone()), &config)?;
+                let dit = Dit::load(&LayerBuilder::open(&weights, dtype, device, on_read.clone()), &config)?;
                 weights.check_all_used(|_| false)?;
                 (Network::Dit(Box::new(dit)), Adapters::default(), None)
             }

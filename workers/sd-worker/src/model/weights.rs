@@ -14,7 +14,6 @@ use model_thread::error_summary;
 use safetensors::tensor::{Dtype, Metadata};
 
 use super::gguf;
-use super::layer_builder::LayerBuilder;
 use super::stored_tensor::{Format, StoredTensor};
 use crate::{Error, Result};
 
@@ -356,14 +355,12 @@ impl Component {
 
     /// Returns a source of weights. Each tensor is converted to `dtype` when it is loaded.
     pub fn open(&self, dtype: DType, device: &Device, on_read: OnRead) -> VarBuilder<'static> {
-        let reader = Reader { component: self.clone(), on_read };
-        VarBuilder::from_backend(Box::new(reader), dtype, device.clone())
+        VarBuilder::from_backend(Box::new(self.reader(on_read)), dtype, device.clone())
     }
 
-    /// Like [`Self::open`], for networks whose matrices may stay quantized.
-    pub fn open_quantized(&self, dtype: DType, device: &Device, on_read: OnRead) -> LayerBuilder<'static> {
-        let reader = Reader { component: self.clone(), on_read: on_read.clone() };
-        LayerBuilder::new(self.open(dtype, device, on_read), Some(reader))
+    /// Returns a source of quantized matrices.
+    pub fn reader(&self, on_read: OnRead) -> Reader {
+        Reader { component: self.clone(), on_read }
     }
 
     /// Returns the weights that were loaded, which share their storage with the network, and forgets them.

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::schedule::{Grid, Level};
+use super::grid::{Grid, Level};
 use crate::{Error, Result};
 
 /// Class of the scheduler in diffusers.

@@ -6,6 +6,7 @@
 //! handle spacing, final noise level and prediction type identically.
 mod config;
 mod flow;
+mod grid;
 mod method;
 mod noise;
 mod schedule;
@@ -18,9 +19,10 @@ use candle_core::Tensor;
 use crate::{Error, Result};
 pub use config::{BetaSchedule, FinalSigma, Prediction, SchedulerConfig, Spacing, UniPcKind};
 pub use flow::{Flow, TimeShift};
+pub use grid::Level;
 pub use method::Method;
 pub use noise::{Purpose, normal, normal_batch};
-pub use schedule::{Level, alphas_cumprod};
+pub use schedule::alphas_cumprod;
 
 /// Result of a step. Both tensors have shape and dtype of the sample.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Coefficients of all steps of a method.
 use super::config::{Prediction, SchedulerConfig, UniPcKind};
+use super::grid::{Grid, Level};
 use super::method::Method;
-use super::schedule::{Grid, Level};
 use super::step::{Coefficients, Step, ancestral, back, epsilon, first_order, step};
 use super::two_stages;
 

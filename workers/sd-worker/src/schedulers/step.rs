@@ -4,7 +4,7 @@
 //! Samples are α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α, which is
 //! equivalent, but would require scaling of the network input and exceed the range of f16.
 use super::config::Prediction;
-use super::schedule::{Grid, Level};
+use super::grid::{Grid, Level};
 
 /// Coefficients of the sample and of the predictions of x0, the newest first.
 #[derive(Debug, Clone, PartialEq, Default)]

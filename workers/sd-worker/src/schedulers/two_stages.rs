@@ -1,8 +1,8 @@
 //! Methods that evaluate the network twice in all steps except the last: at its level and at a second one. The second stage
 //! starts again from the sample of the first.
 use super::config::Prediction;
+use super::grid::{Grid, Level};
 use super::method::Method;
-use super::schedule::{Grid, Level};
 use super::step::{Coefficients, Step, ancestral, back, down_and_up, first_order, step, step_at};
 
 /// Returns the steps of a method from level `start` on.

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::folder;
+use super::super::components;
 use super::super::json_file::{json, read};
 use super::super::parts::{FileOptions, NetworkPart, Parts, T5Part, TextPart};
 use super::super::t5::{self, T5Tokenizer};
@@ -82,7 +82,7 @@ pub(in super::super) fn parts(
         let rename = |name: &str| (name.to_owned(), View::Whole);
         Ok(Component::renamed(weights.into(), "", rename).without_list())
     };
-    let vae = folder::vae(path, options, &component)?;
+    let vae = components::vae(path, options, &component)?;
     let scheduler = read(&path.join("scheduler/scheduler_config.json"))?;
     let mut scheduler = SchedulerConfig::from_json(&scheduler, class)?;
     let Some(flow) = &mut scheduler.flow else {
@@ -93,7 +93,7 @@ pub(in super::super) fn parts(
     flow.token_side = super::PATCH * vae.0.factor();
     let mut texts = Vec::new();
     for suffix in clip {
-        texts.push(folder::text(path, suffix, config.version != Version::Flux, &component)?);
+        texts.push(components::text(path, suffix, config.version != Version::Flux, &component)?);
     }
     let t5 = match is_optional {
         true => None,
@@ -123,7 +123,7 @@ pub(in super::super) fn parts(
         vae,
         scheduler,
         zeros_for_empty: false,
-        preview: folder::preview(path)?,
+        preview: components::preview(path)?,
         safety_checker: None,
     })
 }

@@ -2,8 +2,8 @@
 use candle_core::{D, IndexOp, Tensor};
 
 use super::super::t5::T5;
+use super::super::text_encoder::{TextEncoder, Texts};
 use super::super::version::Version;
-use super::super::{TextEncoder, Texts};
 use super::Dit;
 use crate::Result;
 
