@@ -26,7 +26,8 @@ pub struct Sequence<W> {
     pub(super) blocks: Vec<u32>,
     /// Slot of its recurrent state, if the model has one.
     pub(super) state: Option<u32>,
-    /// Number of its first positions that others have computed, too, and after which there was no checkpoint of the state.
+    /// Number of its first positions whose blocks others had computed when it last took over blocks, a multiple of the block
+    /// size.
     branch: usize,
     /// Number of rows in the current plan.
     pub(super) rows: usize,
@@ -304,6 +305,10 @@ impl<W> Sequence<W> {
 
     /// Releases the blocks that were just taken over, after `from` positions, but not those up to the last checkpoint.
     fn keep_to_checkpoint(&mut self, from: usize, pool: &mut BlockPool) {
+        if self.computed == from {
+            return;
+        }
+        // Only here is the number of positions a multiple of the block size.
         self.branch = self.branch.max(self.computed);
         while self.computed > from
             && let Some(&block) = self.blocks.last()

@@ -301,6 +301,22 @@ fn recurrent_states_continue_from_checkpoints() {
 }
 
 #[test]
+fn checkpoints_of_preempted_prompts_are_at_the_ends_of_blocks() {
+    let mut run = Run::with_states(24, true, limits(2, 8), 6);
+    run.submit(vec![1], 60);
+    run.step();
+    let prompt: Vec<u32> = (10..362).collect();
+    run.submit(prompt.clone(), 3);
+    // The first sequence takes its fourth block from the second one after 329 of these tokens, which fill 20 blocks.
+    run.finish(300);
+    assert_eq!(run.scheduler.counters().preempted, 1);
+    let read = run.scheduler.counters().read;
+    run.submit([&prompt[..325], &[1; 9][..]].concat(), 3);
+    run.finish(20);
+    assert_eq!(run.scheduler.counters().read - read, 334 - 320);
+}
+
+#[test]
 fn a_common_prompt_is_computed_once() {
     let prompt: Vec<u32> = (0..100).collect();
     let mut run = Run::new(200, true, limits(16, 256));
