@@ -362,7 +362,8 @@ impl Engine {
         let _ = self.inner.commands.send(Command::WatchSlot);
     }
 
-    /// Keeps a loaded model in memory, even if its slot is claimed, until the returned value is dropped.
+    /// Keeps a loaded model in memory, even if its slot is claimed or no request comes, until the returned value is
+    /// dropped.
     pub fn hold(&self) -> Hold {
         self.inner.shared.holds.fetch_add(1, Relaxed);
         Hold(self.clone())

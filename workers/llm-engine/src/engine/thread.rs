@@ -163,7 +163,8 @@ impl EngineLoop {
     /// false if the thread should end.
     fn receive_commands(&mut self) -> bool {
         if self.is_idle() || self.model.awaits_slot() {
-            let command = match self.model.idle_limit() {
+            let limit = self.model.idle_limit().filter(|_| self.shared.holds.load(Relaxed) == 0);
+            let command = match limit {
                 Some(limit) => self.commands.recv_timeout(limit),
                 None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };

@@ -128,6 +128,19 @@ fn a_model_stays_loaded_until_its_time_is_over() {
 }
 
 #[test]
+fn a_held_model_stays_loaded() {
+    let (engine, events) = engine(Duration::ZERO, &[Some(BLOCKS)]);
+    expect(&events, &["dropped", "released"]);
+    let hold = engine.hold();
+    for _ in 0..3 {
+        assert_eq!(read(engine.submit(request(vec![5; 4], 3)).unwrap()).tokens, greedy(&[5; 4], 3, false).0);
+    }
+    drop(hold);
+    expect(&events, &["loaded", "dropped", "released"]);
+    engine.stop();
+}
+
+#[test]
 fn stored_and_freed_blocks_are_reported() {
     let (engine, _events) = engine(Duration::ZERO, &[Some(BLOCKS)]);
     let (sink, received) = channel();
