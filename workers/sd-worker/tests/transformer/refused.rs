@@ -73,7 +73,7 @@ fn weights_that_do_not_fit_are_named() -> Outcome {
 #[test]
 fn folders_that_are_incomplete_are_refused() -> Outcome {
     let class = "_class_name";
-    let changes: [(&str, &str, &str, Value, &str); 15] = [
+    let changes: [(&str, &str, &str, Value, &str); 16] = [
         ("flux_dev", "model_index.json", "text_encoder_2", json!([null, null]), "without text_encoder_2"),
         ("sd3", "model_index.json", "text_encoder_2", json!([null, null]), "without text_encoder_2"),
         ("sd3", "model_index.json", "tokenizer_3", json!([null, null]), "without tokenizer_3"),
@@ -95,6 +95,13 @@ fn folders_that_are_incomplete_are_refused() -> Outcome {
         ("flux_dev", "transformer/config.json", "in_channels", json!(96), "16 channels"),
         ("flux_dev", "transformer/config.json", "in_channels", json!(63), "in_channels = 63"),
         ("flux_dev", "transformer/config.json", "axes_dims_rope", json!([8, 8, 8]), "axes_dims_rope"),
+        (
+            "flux_dev",
+            "transformer/config.json",
+            "axes_dims_rope",
+            json!([1u64 << 63, 1u64 << 63, 32]),
+            "axes_dims_rope",
+        ),
         ("flux_dev", "transformer/config.json", "num_layers", json!(1u64 << 40), "number of layers"),
         ("sd35", "transformer/config.json", "qk_norm", json!("layer_norm"), "qk_norm"),
         ("sd3", "transformer/config.json", "pooled_projection_dim", json!(72), "width 64"),

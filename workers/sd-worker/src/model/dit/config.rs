@@ -151,7 +151,8 @@ impl DitConfig {
                 own.patch_size, own.in_channels
             ));
         }
-        let (rotated, width) = (own.axes_dims_rope.iter().sum::<usize>(), own.attention_head_dim);
+        let rotated = own.axes_dims_rope.iter().fold(0, |sum: usize, axis| sum.saturating_add(*axis));
+        let width = own.attention_head_dim;
         if rotated != width || own.axes_dims_rope.iter().any(|axis| !axis.is_multiple_of(2)) {
             let axes = own.axes_dims_rope;
             return Err(format!("axes_dims_rope = {axes:?} must be even and make up a head of {width}"));
