@@ -28,7 +28,7 @@ const EMPTY: f64 = 0.1;
 pub enum Subject {
     /// Shapes at the positions that captions name.
     Plain,
-    /// The same, with a quarter disc in each corner. Captions do not mention them.
+    /// Like [`Self::Plain`], with a quarter disc in each corner, which captions do not mention.
     Corners,
     /// Shapes anywhere, with their silhouettes as hints. Captions name neither size nor position.
     Silhouettes,
@@ -87,7 +87,7 @@ impl Batch {
         Ok(planes(&self.pixels, device)?.affine(2. / 255., -1.)?)
     }
 
-    /// Returns the hints (batch, 3, side, side) in [0, 1], of which there are none except for
+    /// Returns the hints (batch, 3, side, side) in [0, 1]; the batch is empty unless the subject is
     /// [`Subject::Silhouettes`].
     pub fn hints(&self, device: &Device) -> Result<Tensor> {
         hints(&self.hints, device)

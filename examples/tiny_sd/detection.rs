@@ -101,7 +101,7 @@ pub fn detect(image: &[u8]) -> Option<Detected> {
     Some(Detected { shape, size, position, colours, centre: middle, radius: half, corners, overlap })
 }
 
-/// Tells if the shares of the shape's colour are large enough in all four corners.
+/// Returns true if the shares of the shape's colour are large enough in all four corners.
 fn has_corners(shares: &[f32]) -> bool {
     let mut sums = [[0.; 2]; 4];
     for (at, (share, corner)) in shares.iter().zip(corner_coverage(CORNER_RADIUS)).enumerate() {

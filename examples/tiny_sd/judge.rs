@@ -60,7 +60,7 @@ impl Expected {
         })
     }
 
-    /// Tells for each of [`PARTS`] if it matches.
+    /// Returns true for each of [`PARTS`] that matches.
     pub fn matches(&self, found: &Detected) -> [bool; PARTS.len()] {
         let same = |(expected, found): (&Option<usize>, &usize)| expected.is_none_or(|at| at == *found);
         [
@@ -81,7 +81,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Tells for each of [`PARTS`] if the image shows what its prompt names.
+    /// Returns true for each of [`PARTS`] that the image shows as its prompt names it.
     pub fn parts(&self) -> [bool; PARTS.len()] {
         self.detected.as_ref().map_or([false; PARTS.len()], |detected| self.expected.matches(detected))
     }
@@ -130,7 +130,7 @@ pub fn placed_scenes(seed: u32, count: usize) -> Vec<Scene> {
     (0..count).map(|_| Scene::anywhere(&mut rng)).collect()
 }
 
-/// Tells for each of [`PLACED_PARTS`] if an image shows the scene of its hint.
+/// Returns true for each of [`PLACED_PARTS`] in which an image matches the scene of its hint.
 pub fn placed(scene: &Scene, found: &Detected) -> [bool; PLACED_PARTS.len()] {
     let distance = (found.centre[0] - scene.centre[0]).hypot(found.centre[1] - scene.centre[1]);
     [

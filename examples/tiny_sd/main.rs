@@ -310,7 +310,7 @@ fn sample(
     Ok(())
 }
 
-/// Samples twenty scenes with a ControlNet, and prints how many are as their silhouettes.
+/// Samples twenty scenes with a ControlNet, and prints how many match their silhouettes.
 fn sample_placed(
     network: &Path,
     options: &SampleOptions,

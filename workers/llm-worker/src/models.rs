@@ -43,8 +43,8 @@ impl ModelLocation {
     }
 }
 
-/// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or one GGUF
-/// file. The further files of a divided GGUF file are not listed.
+/// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or a GGUF file,
+/// of which the first by name is used. Of a model that is divided into several GGUF files, only the first file is listed.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be read or contains no model.
@@ -100,10 +100,10 @@ fn is_gguf(path: &Path) -> bool {
         .is_some_and(|(stem, part)| part.is_none_or(|part| part == 1) && !stem.starts_with("mmproj"))
 }
 
-/// A loaded model, for one request.
+/// A loaded model for the handler of one request.
 pub struct ModelLease {
     served: Arc<ServedModel>,
-    /// Keeps a model that was loaded for this request in memory until the request is queued.
+    /// Keeps a model that was loaded for this request in memory until the lease is dropped, at the end of the handler.
     _hold: Option<Hold>,
 }
 

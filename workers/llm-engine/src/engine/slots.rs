@@ -7,7 +7,7 @@ type Grant = Box<dyn FnOnce(ModelSlot) + Send>;
 type Claim = Box<dyn Fn() + Send>;
 
 /// A fixed number of places for loaded models. An engine holds a [`ModelSlot`] while its model is loaded. If none is free,
-/// the engine that was used least recently is asked for its slot. Requests are granted in their order.
+/// the slot of the least recently used engine is claimed. Requests are granted in their order.
 #[derive(Clone)]
 pub struct ModelSlots(Arc<Mutex<State>>);
 

@@ -89,7 +89,7 @@ pub trait ReplayableModel {
     /// Returns a block of the cache that no sequence uses.
     fn unused_block(&self) -> u32;
 
-    /// Returns true if a step may be computed twice, with the same result.
+    /// Returns true if computing a step twice has the same result as computing it once.
     fn is_repeatable(&self) -> bool;
 }
 

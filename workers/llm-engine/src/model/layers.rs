@@ -238,7 +238,7 @@ pub struct QueryKeyValue {
     pub products: Vec<Linear>,
     /// Widths of queries, keys and values.
     pub widths: [usize; 3],
-    /// Width of the gates of attention's output, which follow the values, if there are any.
+    /// Width of the gates of attention's output, which follow the values; `None` without gates.
     pub gates: Option<usize>,
     /// Concatenated biases, which are added when the outputs are written to the cache.
     pub bias: Option<Tensor>,

@@ -65,7 +65,7 @@ pub struct ModelSizes {
 /// Returns the sizes of the draft model at `path`, without loading it.
 ///
 /// # Errors
-/// See [`load_decoder`]. Also if the decoder cannot be a draft model.
+/// Returns the errors of [`load_decoder`], and an error if the decoder cannot be a draft model.
 pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<ModelSizes> {
     let mut files = ModelFiles::open(path)?;
     let (config, declared) = read_config(&mut files)?;
@@ -187,7 +187,7 @@ pub(super) fn load_files(
             (slots, cache::blocks_that_fit(&config, types.cache, left, contexts)?)
         }
     };
-    // With this size, there are as many slots again, which may take half of it.
+    // A cache of this size has the same number of slots when the model is loaded again, since they may take half of it.
     let states = slots * states::slot_bytes(&config, types.states);
     let bytes = [weights, states + states.max(blocks * block)];
     let weights = Weights::new(&mut files, types.states, types.matrices, device, progress);

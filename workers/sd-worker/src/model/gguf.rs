@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Key of the metadata that names the network.
 pub(super) const ARCHITECTURE: &str = "general.architecture";
 
-/// Tensors of a file, and its metadata that are texts.
+/// Tensors of a file, and those values of its metadata that are strings.
 pub(super) type Header = (HashMap<String, StoredTensor>, HashMap<String, String>);
 
 /// Reads the header of a file of `size` bytes.

@@ -32,7 +32,7 @@ impl Weights {
     /// Opens a GGUF file and reads its header.
     ///
     /// # Errors
-    /// The file cannot be read, or its header is damaged, or the file is cut.
+    /// The file cannot be read or is cut, or its header is damaged.
     pub fn open_gguf(path: &Path) -> Result<Self> {
         let bad = |e: std::io::Error| Error::model(format!("{}: {e}", path.display()));
         let mut file = File::open(path).map_err(bad)?;
@@ -148,7 +148,7 @@ impl Weights {
         Ok((tensor, bytes, shape))
     }
 
-    /// Adds the file and the tensor to an error.
+    /// Returns a function that adds the file and the tensor to an error.
     fn name_tensor(&self, name: &str) -> impl Fn(candle_core::Error) -> candle_core::Error {
         let start = format!("{}: {name}", self.path().display());
         move |e| candle_core::Error::msg(format!("{start}: {}", error_summary(&e)))

@@ -16,7 +16,7 @@ use crate::model::weights::Weights;
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Norm>,
     pub(super) attention: Projections,
-    /// Number of layers before it that have a cache, or if it has linear attention, of those with it.
+    /// Number of layers before it of the same kind: with linear attention, or with a cache.
     pub(super) place: usize,
     /// Norms of each head of queries and keys.
     pub(super) head_norms: Option<QueryKeyNorms>,

@@ -34,7 +34,7 @@ impl KeyValues<'_> {
     }
 }
 
-/// What blocks need beside the tokens.
+/// Inputs of blocks other than the tokens.
 pub(super) struct Context<'a> {
     /// Activated embedding of timestep, pooled text and guidance: (batch, width).
     pub conditioning: Tensor,
@@ -43,7 +43,7 @@ pub(super) struct Context<'a> {
     /// Tokens of the text, followed by those of the image.
     pub all: &'a Rows,
     pub joint: KeyValues<'a>,
-    /// Of the image alone, in blocks with a second attention.
+    /// Rows, keys and values of the second attention, of the image alone; `None` if no block has one.
     pub second: Option<(&'a Rows, KeyValues<'a>)>,
 }
 
@@ -153,7 +153,7 @@ fn gated(x: &Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
     x + y.broadcast_mul(&gate.unsqueeze(1)?)?
 }
 
-/// Replaces what overflowed in f16, as diffusers does.
+/// Clamps values that overflowed in f16 to the finite range, as diffusers does.
 fn limited(x: Tensor) -> Result<Tensor> {
     if x.dtype() == DType::F16 { x.clamp(-F16_MAX, F16_MAX) } else { Ok(x) }
 }
