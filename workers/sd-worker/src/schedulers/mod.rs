@@ -59,10 +59,14 @@ impl Scheduler {
     /// method.
     pub fn new(config: &SchedulerConfig, method: Method, steps: usize, skip: usize) -> Result<Self> {
         let grid = match &config.flow {
-            Some(_) if !config.methods().contains(&method) || config.karras => {
-                let karras = if config.karras { " with Karras noise levels" } else { "" };
+            Some(_) if !config.methods().contains(&method) || config.karras || config.exponential => {
+                let levels = match (config.karras, config.exponential) {
+                    (true, _) => " with Karras noise levels",
+                    (_, true) => " with exponential noise levels",
+                    _ => "",
+                };
                 return Err(Error::request(format!(
-                    "scheduler {}{karras}: flow-matching models support euler only",
+                    "scheduler {}{levels}: flow-matching models support euler with their own noise levels only",
                     method.name()
                 )));
             }

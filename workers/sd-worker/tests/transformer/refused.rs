@@ -170,6 +170,7 @@ fn requests_that_are_not_supported_are_refused() -> Outcome {
             (Request { clip_skip: 2, ..plain.clone() }, "clip skip 2"),
             (Request { method: Some(Method::Ddim), ..plain.clone() }, "scheduler ddim"),
             (Request { karras: Some(true), ..plain.clone() }, "Karras"),
+            (Request { exponential: Some(true), ..plain.clone() }, "exponential"),
             (Request { width: 72, ..plain.clone() }, "multiples of 16"),
         ];
         match kind {
