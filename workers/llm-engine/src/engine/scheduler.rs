@@ -290,6 +290,14 @@ impl<W> Scheduler<W> {
     pub fn discard(&mut self, plan: &Plan) {
         plan.copies.iter().for_each(|&(from, _)| self.pool.release(from));
         plan.checkpoints.iter().for_each(|&(_, slot)| self.pool.states.release(slot));
+        // Sequences without rows stay, but their states may not have been restored.
+        let waits = |sequence: &Sequence<W>| {
+            sequence.rows == 0 && plan.restored.iter().any(|&(_, to)| Some(to) == sequence.state)
+        };
+        while let Some(index) = self.running.iter().position(waits) {
+            let sequence = self.running.remove(index);
+            self.preempt(sequence);
+        }
     }
 
     /// Returns the sequences with rows in the plan, in the order of the step.
@@ -460,7 +468,7 @@ impl<W> Scheduler<W> {
     }
 
     fn preempt_youngest(&mut self, plan: &mut Plan) {
-        let Some(mut sequence) = self.running.pop() else { return };
+        let Some(sequence) = self.running.pop() else { return };
         plan.copies.retain(|&(from, to)| {
             let theirs = sequence.blocks.contains(&to);
             if theirs {
@@ -469,6 +477,11 @@ impl<W> Scheduler<W> {
             !theirs
         });
         plan.restored.retain(|&(_, to)| Some(to) != sequence.state);
+        self.preempt(sequence);
+    }
+
+    /// Lets a sequence that was running wait, without blocks and state.
+    fn preempt(&mut self, mut sequence: Sequence<W>) {
         self.release(&mut sequence);
         sequence.keep_drafts(0);
         (sequence.computed, sequence.rows, sequence.missing, sequence.preempted) = (0, 0, 0, true);

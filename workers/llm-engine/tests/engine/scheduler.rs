@@ -317,6 +317,24 @@ fn checkpoints_of_preempted_prompts_are_at_the_ends_of_blocks() {
 }
 
 #[test]
+fn states_that_a_failed_step_did_not_restore_are_restored_again() {
+    let mut run = Run::with_states(200, true, limits(4, 256), 10);
+    run.submit((0..80).collect(), 1);
+    run.finish(20);
+    let prompt: Vec<u32> = (0..64).chain(100..140).collect();
+    let first = run.submit(prompt.clone(), 3);
+    run.submit(prompt, 3);
+    // Both continue from the checkpoint, but the second one waits for the blocks of the first.
+    run.scheduler.plan(&mut run.plan);
+    assert_eq!(run.plan.restored.len(), 2);
+    run.scheduler.discard(&run.plan);
+    run.scheduler.remove(|sequence| sequence.id() == first, &mut Vec::new());
+    run.check();
+    run.finish(20);
+    assert_eq!(run.finished, 2);
+}
+
+#[test]
 fn a_common_prompt_is_computed_once() {
     let prompt: Vec<u32> = (0..100).collect();
     let mut run = Run::new(200, true, limits(16, 256));
