@@ -27,8 +27,8 @@ pub struct Arguments {
     #[arg(long, env, num_args = 1.., value_parser = ModelLocation::parse, conflicts_with_all = FOR_ONE_MODEL)]
     pub models: Vec<ModelLocation>,
 
-    /// Folder of models that are loaded when they are first requested: .gguf files, and subfolders with config.json or a
-    /// .gguf file
+    /// Folder of models that are loaded when they are first requested: .gguf files, and subfolders with config.json or
+    /// a .gguf file
     #[arg(long, env, conflicts_with_all = FOR_ONE_MODEL)]
     pub models_dir: Option<PathBuf>,
 

@@ -43,8 +43,9 @@ impl ModelLocation {
     }
 }
 
-/// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or a GGUF file,
-/// of which the first by name is used. Of a model that is divided into several GGUF files, only the first file is listed.
+/// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or a GGUF
+/// file, of which the first by name is used. Of a model that is divided into several GGUF files, only the first file is
+/// listed.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be read or contains no model.

@@ -95,8 +95,8 @@ pub struct Types {
 }
 
 impl Decoder {
-    /// Loads the weights, and allocates a cache of `blocks` blocks and `slots` slots of recurrent states. The configuration is
-    /// that of the part that `weights` reads.
+    /// Loads the weights, and allocates a cache of `blocks` blocks and `slots` slots of recurrent states. The
+    /// configuration is that of the part that `weights` reads.
     ///
     /// # Errors
     /// Returns an error that names the file and the invalid tensor, or if memory runs out.
