@@ -24,7 +24,8 @@ pub struct Arguments {
     pub model: Option<String>,
 
     /// Models that are loaded when they are first requested, as NAME=MODEL, where MODEL is a value of --model
-    #[arg(long, env, num_args = 1.., value_parser = ModelLocation::parse, conflicts_with_all = FOR_ONE_MODEL)]
+    #[arg(long, env, num_args = 1.., value_delimiter = ',', value_parser = ModelLocation::parse,
+        conflicts_with_all = FOR_ONE_MODEL)]
     pub models: Vec<ModelLocation>,
 
     /// Folder of models that are loaded when they are first requested: .gguf files, and subfolders with config.json or

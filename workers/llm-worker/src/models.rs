@@ -61,9 +61,13 @@ pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
     for path in paths(folder)? {
         let model = match path.is_dir() {
             true if path.join("config.json").exists() => path.clone(),
-            true => match paths(&path)?.into_iter().find(|file| is_gguf(file)) {
-                Some(file) => file,
-                None => continue,
+            true => match paths(&path).map(|paths| paths.into_iter().find(|file| is_gguf(file))) {
+                Ok(Some(file)) => file,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!("{error:#}");
+                    continue;
+                }
             },
             false if is_gguf(&path) => path.clone(),
             false => continue,
@@ -104,8 +108,15 @@ fn is_gguf(path: &Path) -> bool {
 /// A loaded model for the handler of one request.
 pub struct ModelLease {
     served: Arc<ServedModel>,
-    /// Keeps a model that was loaded for this request in memory until the lease is dropped, at the end of the handler.
+    /// Keeps a model that was loaded for this request in memory.
     _hold: Option<Hold>,
+}
+
+impl ModelLease {
+    /// Returns the model, which may be unloaded after the request was queued.
+    pub fn queued(self) -> Arc<ServedModel> {
+        self.served
+    }
 }
 
 impl Deref for ModelLease {
@@ -137,12 +148,12 @@ impl Model {
 
     /// Loads the model for the first time, in a slot of `slots`.
     async fn load(&self, slots: &ModelSlots, load: Arc<LoadModel>) -> Result<Arc<ServedModel>> {
-        self.is_loading.store(true, Relaxed);
         let (sender, granted) = oneshot::channel();
         // A slot that nobody receives is released.
         slots.request(move |slot| drop(sender.send(slot)));
         let slot = granted.await.context("the worker is shutting down")?;
         let location = self.location.clone();
+        self.is_loading.store(true, Relaxed);
         let loaded = tokio::task::spawn_blocking(move || load(&location, slot)).await;
         self.is_loading.store(false, Relaxed);
         Ok(Arc::new(loaded.context("loading panicked")??))
@@ -303,7 +314,8 @@ impl LoadedModel for ServedModels {
         let stop = |served: &Arc<ServedModel>| {
             served.engine.stop_within(deadline.saturating_duration_since(Instant::now()))
         };
-        // All are stopped, also those after one that does not end in time.
+        // All are asked to stop before the first is waited for.
+        self.loaded().for_each(|served| drop(served.engine.stop_within(Duration::ZERO)));
         let stopped: Vec<bool> = self.loaded().map(stop).collect();
         !stopped.contains(&false)
     }

@@ -5,9 +5,9 @@ use crate::device::{self, DeviceKind};
 use crate::heartbeat::{self, Report};
 use crate::progress::Progress;
 use crate::{App, Lifecycle, Metrics, ServerArguments, arguments, logging, serve};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, FromArgMatches};
-use model_thread::error_summary;
+use model_thread::{catch_panic, error_summary};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::runtime::Builder;
@@ -106,7 +106,8 @@ fn load<W: Worker>(
 ) -> Result<()> {
     let load = move || {
         let progress = Progress::new(&api.lifecycle);
-        let loaded = W::load(&arguments, kind, &metrics, &progress);
+        let loaded = catch_panic(|| W::load(&arguments, kind, &metrics, &progress))
+            .unwrap_or_else(|panic| Err(anyhow!("loading panicked: {panic}")));
         progress.finish();
         match loaded {
             Ok(served) => {

@@ -350,13 +350,6 @@ impl Engine {
         self.inner.shared.draining.store(true, Relaxed);
     }
 
-    /// Unloads the model after the requests that were accepted before; the next request loads it again. Has no effect if
-    /// the engine was started without [`Unloading`].
-    pub fn unload(&self) {
-        // Sending fails if the thread has already ended.
-        let _ = self.inner.commands.send(Command::Unload);
-    }
-
     /// Gives the model's slot back whenever it is claimed, from now on. Before this, a claim has no effect.
     pub fn allow_claims(&self) {
         let _ = self.inner.commands.send(Command::WatchSlot);

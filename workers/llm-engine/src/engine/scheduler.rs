@@ -290,9 +290,11 @@ impl<W> Scheduler<W> {
     pub fn discard(&mut self, plan: &Plan) {
         plan.copies.iter().for_each(|&(from, _)| self.pool.release(from));
         plan.checkpoints.iter().for_each(|&(_, slot)| self.pool.states.release(slot));
-        // Sequences without rows stay, but their states may not have been restored.
+        // Sequences without rows stay, but their blocks and states may not have been copied.
         let waits = |sequence: &Sequence<W>| {
-            sequence.rows == 0 && plan.restored.iter().any(|&(_, to)| Some(to) == sequence.state)
+            let is_restored = plan.restored.iter().any(|&(_, to)| Some(to) == sequence.state);
+            let is_copied = plan.copies.iter().any(|(_, to)| sequence.blocks.contains(to));
+            sequence.rows == 0 && (is_restored || is_copied)
         };
         while let Some(index) = self.running.iter().position(waits) {
             let sequence = self.running.remove(index);

@@ -136,6 +136,8 @@ impl EngineLoop {
             }
             if !self.model.is_loaded() && self.model.has_slot() {
                 self.load_model();
+                // A model that could not be loaded leaves its slot to others.
+                self.model.release_unused_slot();
                 from = Instant::now();
             }
             if !self.model.is_loaded() {

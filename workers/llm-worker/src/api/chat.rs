@@ -118,9 +118,10 @@ pub async fn create(
     let requests = options.requests(vec![prompt.tokens], &client);
     let generation =
         Generation::start(&served, requests, options.choices, parser, ["messages", constrained]).await?;
+    let served = served.queued();
     let generation = generation.measuring(options.timings, prompt_tokens);
     let prompt_logprobs = options.request.prompt_logprobs;
-    let writer = Writer { served: served.clone(), logprobs: logprobs.is_some(), prompt_logprobs };
+    let writer = Writer { served, logprobs: logprobs.is_some(), prompt_logprobs };
     let envelope = |object| Envelope::new("chatcmpl-", object, &options, place);
     if !options.stream {
         return Ok(Json(writer.whole(envelope("chat.completion"), options.choices, generation).await?)

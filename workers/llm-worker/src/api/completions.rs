@@ -117,6 +117,7 @@ pub async fn create(
     let requests = options.requests(prompts, &client);
     let fields = ["prompt", options.constraint_field];
     let generation = Generation::start(&served, requests, options.choices, None, fields).await?;
+    let served = served.queued();
     let generation = generation.measuring(options.timings, prompt_tokens);
     let mut writer = Writer {
         served: served.clone(),

@@ -53,7 +53,8 @@ impl DeltaConfig {
             layers,
             is_grouped,
         };
-        ensure!(delta.conv_width > 1, "\"linear_conv_kernel_dim\" is 1, but must be at least 2");
+        let width = delta.conv_width;
+        ensure!((2..=1024).contains(&width), "\"linear_conv_kernel_dim\" is {width}, but must be 2 to 1024");
         let widths = [delta.key_heads * 2, delta.key_width, delta.value_heads, delta.value_width];
         let size = widths.iter().try_fold(1usize, |size, width| size.checked_mul(*width));
         size.filter(|size| *size < 1 << 40).context("the sizes of linear attention are too large")?;

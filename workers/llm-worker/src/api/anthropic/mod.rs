@@ -39,6 +39,7 @@ pub async fn create(
     let conversation = request::validated(body, &served, true)?;
     let model = conversation.model.name.clone();
     let started = conversation.start(&served, &client, NAMES).await?;
+    drop(served);
     let writer = Writer::new(&model, started.prompt_tokens);
     if stream {
         return Ok(output::streamed(writer, started.outputs, started.permit, &api.lifecycle, error_body));

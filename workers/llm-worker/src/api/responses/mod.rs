@@ -33,7 +33,8 @@ pub async fn create(
     let served = api.served()?.model(body.0.model.as_deref()).await?;
     let request = request::validated(body, &served)?;
     let started = request.conversation.start(&served, &client, NAMES).await?;
-    let writer = Writer::new(request.response, request.tool_names, request.logprobs.then(|| served.clone()));
+    let served = served.queued();
+    let writer = Writer::new(request.response, request.tool_names, request.logprobs.then_some(served));
     if request.stream {
         return Ok(output::streamed(writer, started.outputs, started.permit, &api.lifecycle, error_event));
     }
