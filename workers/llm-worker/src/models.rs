@@ -314,8 +314,10 @@ impl LoadedModel for ServedModels {
         let stop = |served: &Arc<ServedModel>| {
             served.engine.stop_within(deadline.saturating_duration_since(Instant::now()))
         };
-        // All are asked to stop before the first is waited for.
-        self.loaded().for_each(|served| drop(served.engine.stop_within(Duration::ZERO)));
+        for served in self.loaded() {
+            // All are asked to stop before the first is waited for.
+            let _ = served.engine.stop_within(Duration::ZERO);
+        }
         let stopped: Vec<bool> = self.loaded().map(stop).collect();
         !stopped.contains(&false)
     }
