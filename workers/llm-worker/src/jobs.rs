@@ -16,7 +16,8 @@ use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, device, fields};
 
 use crate::api::{failure, tokenizing};
 use crate::metrics::TextLatency;
-use crate::served::{Api, ServedModel};
+use crate::models::Api;
+use crate::served::ServedModel;
 
 /// Number of tokens, and duration, between two metrics events.
 const METRICS_TOKENS: usize = 32;

@@ -166,6 +166,9 @@ struct OnDemand {
     load: Arc<LoadModel>,
 }
 
+/// State of the handlers: the models, once the worker serves them.
+pub type Api = worker_core::Api<ServedModels>;
+
 /// The models that a worker serves.
 pub struct ServedModels {
     models: Vec<Arc<Model>>,

@@ -3,7 +3,7 @@ use axum::Router;
 use worker_core::device::DeviceKind;
 use worker_core::{App, Metrics, api as shared};
 
-use crate::served::Api;
+use crate::models::Api;
 use crate::{api, jobs, page};
 
 /// Builds the application; `worker_id` is the worker's name. The model may be loaded later.

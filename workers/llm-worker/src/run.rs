@@ -20,8 +20,9 @@ use worker_core::{App, Lifecycle, Metrics, ServerArguments};
 use crate::adapters::Adapters;
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::fetch::LanguageModel;
+use crate::models::Api;
 use crate::models::{ModelLocation, ServedModels};
-use crate::served::{Api, ServedModel};
+use crate::served::ServedModel;
 use crate::{identity, kv_events, ranks, routes};
 
 /// Runs the worker until it ends.

@@ -15,7 +15,6 @@ use crate::adapters::{Adapters, RequestedModel};
 use crate::api::failure;
 use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
-use crate::models::ServedModels;
 
 /// A loaded model.
 pub struct ServedModel {
@@ -186,6 +185,3 @@ impl ServedModel {
         })
     }
 }
-
-/// State of the handlers: the models, once the worker serves them.
-pub type Api = worker_core::Api<ServedModels>;

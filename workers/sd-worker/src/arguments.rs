@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((bounds.side, bounds.pixels, bounds.steps, bounds.pictures), (512, 4096, 9, 2));
         assert_eq!(arguments.queue().preview_every, 0);
         for wrong in
-            ["--max-images 0", "--max-steps 0", "--max-side x", "--sd-version 3", "--callback-url ftp://x"]
+            ["--max-images 0", "--max-steps 0", "--max-side x", "--sd-version 4", "--callback-url ftp://x"]
         {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

@@ -269,7 +269,7 @@ mod tests {
         let text = metrics.text().unwrap();
         for (line, count) in [
             ("# TYPE size gauge", 1),
-            ("# HELP size Size.", 1),
+            ("# HELP size Size", 1),
             ("# TYPE more counter", 1),
             ("size{model=\"a\"} 7", 1),
             ("size{model=\"b\"} 7", 1),

@@ -22,10 +22,10 @@
 //! | `adapters` | adapters in the device's memory |
 //! | `status` | state shared by the thread and the handles |
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -67,7 +67,7 @@ pub use status::Status;
 use adapters::AdapterJob;
 use embedding::EmbeddingJob;
 use events::EventSink;
-use residency::ResidentModel;
+use residency::{ResidentModel, SlotCallbacks};
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
 use speculation::Drafter;
@@ -181,7 +181,7 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
         let commands = Arc::new(commands);
-        let model = ResidentModel::new(model, unloading, Arc::downgrade(&commands));
+        let model = ResidentModel::new(model, unloading, slot_callbacks(&commands));
         let engine_loop = EngineLoop::new(model, scheduler, drafter, step_tokens, received, shared.clone());
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
@@ -416,6 +416,20 @@ impl Engine {
             let closed = self.check_open().err();
             closed.unwrap_or_else(|| RequestError::Closed { why: "its thread has ended".into() })
         })
+    }
+}
+
+/// Returns functions that send commands as long as there are handles. A slot that is not received is released.
+fn slot_callbacks(commands: &Arc<Sender<Command>>) -> SlotCallbacks {
+    let (granting, claiming) = (Arc::downgrade(commands), Arc::downgrade(commands));
+    let send = |commands: &Weak<Sender<Command>>, command: Command| {
+        if let Some(commands) = commands.upgrade() {
+            let _ = commands.send(command);
+        }
+    };
+    SlotCallbacks {
+        granted: Arc::new(move |slot| send(&granting, Command::GrantSlot(slot))),
+        claimed: Arc::new(move || send(&claiming, Command::Unload)),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Unloading of the model while it is not needed, and loading it again.
-use std::sync::Weak;
-use std::sync::mpsc::Sender;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use crate::step::{Capacity, StepModel};
 
 use super::slots::{ModelSlot, ModelSlots};
-use super::thread::Command;
 
 /// Loads the engine's model again after it was unloaded.
 pub trait ModelSource: Send {
@@ -45,6 +43,14 @@ pub enum ModelState {
     Loading,
 }
 
+/// Functions that notify the engine thread about slots, from other threads.
+pub(super) struct SlotCallbacks {
+    /// Delivers a requested slot.
+    pub granted: Arc<dyn Fn(ModelSlot) + Send + Sync>,
+    /// Asks for the slot of the model.
+    pub claimed: Arc<dyn Fn() + Send + Sync>,
+}
+
 /// The model of the engine thread.
 pub(super) struct ResidentModel {
     /// `None` while it is unloaded.
@@ -55,21 +61,20 @@ pub(super) struct ResidentModel {
     awaits_slot: bool,
     is_claimed: bool,
     capacity: Capacity,
-    /// Receives the notifications about slots.
-    commands: Weak<Sender<Command>>,
+    callbacks: SlotCallbacks,
 }
 
 impl ResidentModel {
     pub(super) fn new(
         model: Box<dyn StepModel>,
         unloading: Option<Unloading>,
-        commands: Weak<Sender<Command>>,
+        callbacks: SlotCallbacks,
     ) -> Self {
         let slots = unloading.as_ref().and_then(|unloading| unloading.slot.as_ref());
         let slots = slots.map(|slot| slot.slots().clone());
         let capacity = model.capacity();
         let (awaits_slot, is_claimed) = (false, false);
-        Self { model: Some(model), unloading, slots, awaits_slot, is_claimed, capacity, commands }
+        Self { model: Some(model), unloading, slots, awaits_slot, is_claimed, capacity, callbacks }
     }
 
     /// Returns the loaded model.
@@ -120,13 +125,8 @@ impl ResidentModel {
         let Some(slots) = self.slots.as_ref().filter(|_| self.slot().is_none()) else { return true };
         if !self.awaits_slot {
             self.awaits_slot = true;
-            let commands = self.commands.clone();
-            slots.clone().request(move |slot| {
-                if let Some(commands) = commands.upgrade() {
-                    // If the thread has ended, the slot is dropped and so released.
-                    let _ = commands.send(Command::GrantSlot(slot));
-                }
-            });
+            let granted = self.callbacks.granted.clone();
+            slots.clone().request(move |slot| granted(slot));
         }
         false
     }
@@ -158,12 +158,8 @@ impl ResidentModel {
     /// Starts to give the slot back when it is claimed.
     pub(super) fn watch_slot(&self) {
         let Some(slot) = self.slot() else { return };
-        let commands = self.commands.clone();
-        slot.on_claim(move || {
-            if let Some(commands) = commands.upgrade() {
-                let _ = commands.send(Command::Unload);
-            }
-        });
+        let claimed = self.callbacks.claimed.clone();
+        slot.on_claim(move || claimed());
     }
 
     /// Loads the model again.

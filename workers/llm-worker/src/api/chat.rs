@@ -22,7 +22,8 @@ use super::template_input::{Ending, TemplateInput};
 use super::template_variables::variables;
 use super::tool_calls::ToolCall;
 use super::{messages, tokenizing};
-use crate::served::{Api, ServedModel};
+use crate::models::Api;
+use crate::served::ServedModel;
 
 /// Body of `POST /v1/chat/completions`.
 pub type ChatBody = (ChatFields, CommonFields, SamplerFields, ExtensionFields);

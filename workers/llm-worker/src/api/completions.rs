@@ -20,7 +20,8 @@ use super::options::{Options, top_logprobs};
 use super::prompt_logprobs::PromptLogProbs;
 use super::request::{CommonFields, CompletionFields, SamplerFields};
 use super::{prompts, tokenizing};
-use crate::served::{Api, ServedModel};
+use crate::models::Api;
+use crate::served::ServedModel;
 
 /// Default of `max_tokens`, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;

@@ -9,7 +9,7 @@ use worker_core::{ApiError, Body};
 
 use super::request::Embeddings;
 use super::{inputs, scores};
-use crate::served::Api;
+use crate::models::Api;
 
 #[derive(Serialize)]
 pub struct Answer {

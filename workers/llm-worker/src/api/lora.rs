@@ -3,7 +3,7 @@ use axum::extract::State;
 use worker_core::body::{Others, required};
 use worker_core::{ApiError, Body, blocking, fields};
 
-use crate::served::Api;
+use crate::models::Api;
 
 fields! {
     /// Body of `POST /v1/load_lora_adapter`.

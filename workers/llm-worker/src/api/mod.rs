@@ -75,7 +75,7 @@ use axum::routing::{get, post};
 
 pub use anthropic::error_body as messages_error;
 
-use crate::served::Api;
+use crate::models::Api;
 
 /// Path of Anthropic's Messages API, whose errors have [a format of their own](messages_error).
 pub const MESSAGES: &str = "/v1/messages";

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
 use super::answer::decimal;
-use crate::served::Api;
+use crate::models::Api;
 
 /// Query of `GET /props`.
 #[derive(Debug, Deserialize)]

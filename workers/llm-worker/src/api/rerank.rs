@@ -8,7 +8,7 @@ use worker_core::{ApiError, Body, fields, unix_seconds};
 
 use super::scores::{self, Pairs};
 use super::unsupported;
-use crate::served::Api;
+use crate::models::Api;
 
 /// A text, or an object that contains it.
 #[derive(Clone, Debug, Deserialize)]

@@ -12,7 +12,8 @@ use super::request::Message;
 use super::template_input::{Ending, TemplateInput};
 use super::template_variables::variables;
 use super::{messages, prompts, tokenizing};
-use crate::served::{Api, ServedModel};
+use crate::models::Api;
+use crate::served::ServedModel;
 
 const TRUE: &[&str] = &["true"];
 

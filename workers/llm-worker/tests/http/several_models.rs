@@ -5,7 +5,7 @@ use std::path::Path;
 use axum::Router;
 use clap::Parser;
 use llm_worker::arguments::Arguments;
-use llm_worker::served::Api;
+use llm_worker::models::Api;
 use llm_worker::{routes, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;

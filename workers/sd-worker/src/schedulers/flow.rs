@@ -176,7 +176,7 @@ mod tests {
             (json!({"shift": 0}), "must be above 0"),
             (json!({"base_image_seq_len": 4096}), "base_image_seq_len = 4096"),
             (json!({"time_shift_type": "cubic"}), "cubic"),
-            (json!({"shift": "3"}), "shift"),
+            (json!({"shift": "3"}), "expected f64"),
         ] {
             let error = flow(json, "FluxPipeline").unwrap_err().to_string();
             assert!(error.contains(part), "{part}: {error}");

@@ -21,7 +21,7 @@ use worker_core::{ApiError, Body, Client};
 
 use super::conversation::FieldNames;
 use super::output;
-use crate::served::Api;
+use crate::models::Api;
 pub use error::error_body;
 use request::MessagesBody;
 use writer::Writer;

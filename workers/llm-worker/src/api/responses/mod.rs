@@ -18,7 +18,7 @@ use worker_core::{ApiError, Body, Client};
 
 use super::conversation::FieldNames;
 use super::output;
-use crate::served::Api;
+use crate::models::Api;
 use request::ResponsesBody;
 use writer::Writer;
 
