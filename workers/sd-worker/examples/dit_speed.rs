@@ -6,6 +6,8 @@
 //! ```
 //!
 //! On an NVIDIA GPU, set `CANDLE_ROCM_DRIVER=nvidia`. Prints one line of JSON per dtype and image side.
+mod devices;
+
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -13,6 +15,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use clap::Parser;
+use devices::{device, memory};
 use sd_worker::model::{Dit, DitConfig};
 use serde_json::json;
 
@@ -38,15 +41,6 @@ struct Arguments {
     /// Numbers of joint and single blocks.
     #[arg(long, value_delimiter = ',', default_value = "19,38")]
     layers: Vec<usize>,
-}
-
-fn device(name: &str) -> Result<Device> {
-    match name.split_once(':').unwrap_or((name, "0")) {
-        ("cpu", _) => Ok(Device::Cpu),
-        #[cfg(feature = "rocm")]
-        ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
-        _ => bail!("device {name:?} is not supported; use cpu, or rocm:N in a build with the feature rocm"),
-    }
 }
 
 /// Weights that are copies of parts of random values, scaled by fan-in.
@@ -79,18 +73,6 @@ impl SimpleBackend for Random {
 
     fn contains_tensor(&self, _: &str) -> bool {
         true
-    }
-}
-
-/// Returns current and peak size of tensors in bytes; 0 if the device does not report them.
-fn memory(device: &Device) -> (usize, usize) {
-    match device {
-        #[cfg(feature = "rocm")]
-        Device::Rocm(device) => {
-            let stats = device.memory_stats();
-            (stats.live, stats.peak)
-        }
-        _ => (0, 0),
     }
 }
 

@@ -10,13 +10,16 @@
 //! ```
 //!
 //! On an NVIDIA GPU, set `CANDLE_ROCM_DRIVER=nvidia`. Prints one line of JSON per part and image side.
+mod devices;
+
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
+use devices::{device, memory};
 use sd_worker::model::{LoadOptions, Model};
 use sd_worker::pipeline::{Pipeline, Request};
 use serde_json::json;
@@ -55,27 +58,6 @@ enum Part {
     Vae,
     Picture,
     All,
-}
-
-fn device(name: &str) -> Result<Device> {
-    match name.split_once(':').unwrap_or((name, "0")) {
-        ("cpu", _) => Ok(Device::Cpu),
-        #[cfg(feature = "rocm")]
-        ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
-        _ => bail!("device {name:?} is not supported; use cpu, or rocm:N in a build with the feature rocm"),
-    }
-}
-
-/// Returns current and peak size of tensors in bytes; 0 if the device does not report them.
-fn memory(device: &Device) -> (usize, usize) {
-    match device {
-        #[cfg(feature = "rocm")]
-        Device::Rocm(device) => {
-            let stats = device.memory_stats();
-            (stats.live, stats.peak)
-        }
-        _ => (0, 0),
-    }
 }
 
 fn main() -> Result<()> {

@@ -124,13 +124,7 @@ fn images_agree_with_diffusers() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_agrees() -> Outcome {
-    use candle_core::rocm::{hip_kernels, rocm_loader};
-
-    let archs = hip_kernels::archs();
-    let arch =
-        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
-    rocm_loader::select(&format!("emulator:{arch}"))?;
-    let device = Device::new_rocm(0)?;
+    let device = crate::software_gpu()?;
     compare(&device, DType::F32, 0.0)?;
     compare(&device, DType::BF16, 2.0)?;
     // The plan of memory counts the bytes of the blocks.

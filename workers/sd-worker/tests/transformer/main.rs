@@ -100,18 +100,25 @@ fn batches_equal_single_images() -> Outcome {
     Ok(())
 }
 
+/// Returns a software GPU of the first RDNA architecture that the build has kernels for.
 #[cfg(feature = "rocm-emulator")]
-#[test]
-fn the_software_gpu_agrees() -> Outcome {
-    use candle_core::DType;
+fn software_gpu() -> Outcome<Device> {
     use candle_core::rocm::{hip_kernels, rocm_loader};
-    use sd_worker::model::LoadOptions;
 
     let archs = hip_kernels::archs();
     let arch =
         archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
     rocm_loader::select(&format!("emulator:{arch}"))?;
-    let device = Device::new_rocm(0)?;
+    Ok(Device::new_rocm(0)?)
+}
+
+#[cfg(feature = "rocm-emulator")]
+#[test]
+fn the_software_gpu_agrees() -> Outcome {
+    use candle_core::DType;
+    use sd_worker::model::LoadOptions;
+
+    let device = software_gpu()?;
     for (kind, _) in KINDS {
         let name = if kind.starts_with("flux") { "" } else { "blue" };
         let expected = expected(kind)?;

@@ -1,7 +1,8 @@
 //! Diffusion transformers: Flux, and Stable Diffusion 3 and 3.5, which have the same joint blocks.
 //!
-//! Those of candle-transformers are not used: its Flux computes rotary angles in half precision and stores all attention
-//! scores, and its MMDiT computes in f16 only and lacks the norms of the text in the last block of version 3.5.
+//! The modules of candle-transformers are not used, because its Flux computes rotary angles in half precision and stores
+//! all attention scores, and its MMDiT computes in f16 only and lacks the norms of the text in the last block of version
+//! 3.5.
 //!
 //! | file | subject |
 //! |---|---|

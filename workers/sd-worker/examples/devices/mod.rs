@@ -1,0 +1,28 @@
+//! Devices that the examples measure: their selection and their memory.
+use anyhow::{Result, bail};
+use candle_core::Device;
+
+/// Returns the device named `cpu`, `rocm` or `rocm:N`.
+///
+/// # Errors
+/// Returns an error for other names, and if the device cannot be opened.
+pub fn device(name: &str) -> Result<Device> {
+    match name.split_once(':').unwrap_or((name, "0")) {
+        ("cpu", _) => Ok(Device::Cpu),
+        #[cfg(feature = "rocm")]
+        ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
+        _ => bail!("device {name:?} is not supported; use cpu, or rocm:N in a build with the feature rocm"),
+    }
+}
+
+/// Returns current and peak size of tensors in bytes; 0 if the device does not report them.
+pub fn memory(device: &Device) -> (usize, usize) {
+    match device {
+        #[cfg(feature = "rocm")]
+        Device::Rocm(device) => {
+            let stats = device.memory_stats();
+            (stats.live, stats.peak)
+        }
+        _ => (0, 0),
+    }
+}
