@@ -24,7 +24,7 @@ fn addresses(op: &'static str, sequences: &Sequences, first: &RocmStorage) -> Re
 }
 
 /// Computes [`recurrent::CausalConv`] in one launch. Returns `None` if separate operations must be used: on other devices, or
-/// for other dtypes and widths, and for too many sequences..
+/// for other dtypes and widths, and for too many sequences.
 ///
 /// # Errors
 /// If shapes do not match, operands are on several devices or have other dtypes, or there is not enough memory for the
@@ -69,7 +69,7 @@ pub fn causal_conv(op: &recurrent::CausalConv) -> Result<Option<Tensor>> {
 }
 
 /// Computes [`recurrent::GatedDelta`] in one launch. Returns `None` if separate operations must be used: on other devices, or
-/// for other dtypes and widths, and for too many sequences..
+/// for other dtypes and widths, and for too many sequences.
 ///
 /// # Errors
 /// See [`causal_conv`].
