@@ -236,7 +236,7 @@ impl Engine {
             (false, false) => sequence,
         };
         self.send(Command::Submit(Box::new(sequence)))?;
-        Ok(Stream { events, cancelled })
+        Ok(Stream { events, cancelled, commands: Arc::downgrade(&self.inner.commands) })
     }
 
     /// Queues prompts for embedding. The result of each is one vector, in order, pooled as the model's files say.
@@ -422,14 +422,16 @@ impl Engine {
 /// Returns functions that send commands as long as there are handles. A slot that is not received is released.
 fn slot_callbacks(commands: &Arc<Sender<Command>>) -> SlotCallbacks {
     let (granting, claiming) = (Arc::downgrade(commands), Arc::downgrade(commands));
-    let send = |commands: &Weak<Sender<Command>>, command: Command| {
-        if let Some(commands) = commands.upgrade() {
-            let _ = commands.send(command);
-        }
-    };
     SlotCallbacks {
-        granted: Arc::new(move |slot| send(&granting, Command::GrantSlot(slot))),
-        claimed: Arc::new(move || send(&claiming, Command::Unload)),
+        granted: Arc::new(move |slot| send_while_open(&granting, Command::GrantSlot(slot))),
+        claimed: Arc::new(move || send_while_open(&claiming, Command::Unload)),
+    }
+}
+
+/// Sends a command if the engine has handles and its thread has not ended.
+fn send_while_open(commands: &Weak<Sender<Command>>, command: Command) {
+    if let Some(commands) = commands.upgrade() {
+        let _ = commands.send(command);
     }
 }
 
@@ -448,6 +450,8 @@ impl Drop for Hold {
 pub struct Stream {
     events: mpsc::Receiver<Event>,
     cancelled: Arc<AtomicBool>,
+    /// Does not keep the engine running.
+    commands: Weak<Sender<Command>>,
 }
 
 impl Stream {
@@ -464,5 +468,13 @@ impl Stream {
     /// Cancels the request before its next step. The stream still delivers the final event.
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
+        // A thread that waits for a model's slot computes no steps.
+        send_while_open(&self.commands, Command::Wake);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.cancel();
     }
 }

@@ -104,6 +104,20 @@ fn an_engine_that_waits_for_a_slot_can_be_stopped() {
 }
 
 #[test]
+fn a_request_that_waits_for_a_slot_can_be_cancelled() {
+    let (engine, slots, permits) = engine();
+    drop(permits);
+    engine.allow_claims();
+    let slot = other(&slots).recv().unwrap();
+    let [cancelled, other] = [5, 6].map(|token| engine.submit(request(vec![token; 4], 3)).unwrap());
+    cancelled.cancel();
+    assert_eq!(read(cancelled).reason(), StopReason::Cancelled);
+    drop(slot);
+    assert_eq!(read(other).tokens, greedy(&[6; 4], 3, false).0);
+    engine.stop();
+}
+
+#[test]
 fn requests_to_many_models_in_few_slots_all_end() {
     let slots = ModelSlots::new(2);
     let engines: Vec<Engine> = (0..5)
