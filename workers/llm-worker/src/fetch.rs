@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use llm_engine::model::files::GgufPart;
 use serde_json::Value;
 use worker_core::hub::{HubName, ModelFiles, Report, Snapshot, is_name};
 
@@ -12,7 +13,7 @@ const TEMPLATES: &str = "additional_chat_templates/";
 /// Files of the modules of embedding models, in folders such as `1_Pooling`.
 const MODULE_FILES: [&str; 2] = ["config.json", "model.safetensors"];
 
-/// Files of a language model: one GGUF file, or the configuration, tokenizer and weights of a folder.
+/// Files of a language model: a GGUF file with all its parts, or the configuration, tokenizer and weights of a folder.
 #[derive(Clone, Copy, Debug)]
 pub struct LanguageModel;
 
@@ -23,13 +24,25 @@ impl ModelFiles for LanguageModel {
 
     fn fetch(&self, name: &HubName, snapshot: &Snapshot, report: Report) -> Result<PathBuf> {
         match &name.file {
-            Some(file) => snapshot.get(file, "", report),
+            Some(file) => {
+                if let Some(part) = GgufPart::parse(file) {
+                    let names: Vec<_> = part.all().map(|part| part.to_string()).collect();
+                    snapshot.get_all(&names, report)?;
+                }
+                snapshot.get(file, "", report)
+            }
             None => fetch_folder(snapshot, &name.repository, report),
         }
     }
 
     fn find(&self, name: &HubName, kept: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
         if let Some(file) = &name.file {
+            let parts = GgufPart::parse(file);
+            // All parts of a divided model must be there.
+            parts
+                .iter()
+                .flat_map(|part| part.all())
+                .try_for_each(|part| kept(&part.to_string()).map(drop))?;
             return kept(file);
         }
         kept(INDEX).or_else(|| kept("model.safetensors"))?;

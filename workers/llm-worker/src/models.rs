@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use llm_engine::engine::{Hold, ModelSlot, ModelSlots, ModelState};
+use llm_engine::model::files::{GgufPart, gguf_stem};
 use model_thread::error_summary;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, oneshot};
@@ -73,7 +74,7 @@ pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
             false => continue,
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = split_gguf(&name).map_or(&*name, |(stem, _)| stem).to_owned();
+        let name = gguf_stem(&name).unwrap_or(&name).to_owned();
         models.push(ModelLocation { name, model: model.to_string_lossy().into_owned() });
     }
     ensure!(
@@ -84,25 +85,12 @@ pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
     Ok(models)
 }
 
-/// Returns the name of a GGUF file without its ending, and the number of the file if the model has several, such as
-/// `model-00002-of-00003.gguf`.
-fn split_gguf(name: &str) -> Option<(&str, Option<u32>)> {
-    let stem = name.strip_suffix(".gguf")?;
-    let divided = || {
-        let (rest, count) = stem.rsplit_once("-of-")?;
-        let (name, part) = rest.rsplit_once('-')?;
-        count.parse::<u32>().ok()?;
-        Some((name, Some(part.parse().ok()?)))
-    };
-    Some(divided().unwrap_or((stem, None)))
-}
-
 /// Returns true for a GGUF file of a language model that is whole or the first of several.
 fn is_gguf(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Files named mmproj contain encoders of images.
-    split_gguf(&name)
-        .is_some_and(|(stem, part)| part.is_none_or(|part| part == 1) && !stem.starts_with("mmproj"))
+    let is_first = GgufPart::parse(&name).is_none_or(|part| part.number == 1);
+    gguf_stem(&name).is_some_and(|stem| is_first && !stem.starts_with("mmproj"))
 }
 
 /// A loaded model for the handler of one request.

@@ -14,6 +14,7 @@ use serde_json::Value;
 mod format;
 mod four_bits;
 mod gguf_header;
+mod gguf_parts;
 mod joining;
 mod matrix;
 mod mxfp4;
@@ -26,6 +27,7 @@ mod tensor_info;
 
 pub use format::Format;
 use gguf_header::Mxfp4Tensor;
+pub use gguf_parts::{GgufPart, stem as gguf_stem};
 use opened::OpenFiles;
 use quantization::Quantization;
 use tensor_info::Encoding;
@@ -38,7 +40,7 @@ const GGUF_ALIGNMENT: u64 = 32;
 pub enum Description {
     /// Contents of config.json.
     Config(Value),
-    /// Metadata of a GGUF file.
+    /// Metadata of a GGUF file. If the model is divided into several files, it contains the tensors of all files.
     Metadata(Box<Content>),
 }
 
@@ -70,34 +72,23 @@ impl ModelFiles {
     }
 
     fn gguf(path: &Path) -> Result<Self> {
-        let file = File::open(path).context("cannot be opened")?;
-        let (content, mxfp4) = read_gguf(&file).context("cannot be read as GGUF")?;
-        let parts = content.metadata.get("split.count").and_then(|parts| parts.to_u64().ok());
-        ensure!(
-            parts.unwrap_or(1) <= 1,
-            "it is one part of several; join them first (llama-gguf-split --merge)"
-        );
-        let location = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
-            let format = match info.ggml_dtype {
-                GgmlDType::F32 => Format::Floats(DType::F32),
-                GgmlDType::F16 => Format::Floats(DType::F16),
-                GgmlDType::BF16 => Format::Floats(DType::BF16),
-                blocks => Format::Blocks(blocks),
+        let (mut files, mut tensors) = (OpenFiles::default(), HashMap::new());
+        let mut content = add_gguf(path, &mut files, &mut tensors)?;
+        let count = gguf_parts::count(&content, path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        for part in GgufPart::parse(&name).iter().flat_map(|part| part.all()).take(count as usize).skip(1) {
+            let path = path.with_file_name(part.to_string());
+            let mut add = || {
+                let content = add_gguf(&path, &mut files, &mut tensors)?;
+                gguf_parts::check(&content, part.number - 1, count)?;
+                anyhow::Ok(content.tensor_infos)
             };
-            let offset = content.tensor_data_offset.saturating_add(info.offset);
-            let (encoding, shape) = (Encoding::Same, info.shape.dims().to_vec());
-            (name.clone(), TensorInfo { file: 0, offset, encoding, format, shape })
-        };
-        let mut tensors: HashMap<_, _> = content.tensor_infos.iter().map(location).collect();
-        tensors.extend(mxfp4.into_iter().map(|tensor| {
-            let offset = content.tensor_data_offset.saturating_add(tensor.offset);
-            let (encoding, format) = (Encoding::Mxfp4, Format::Blocks(GgmlDType::Q5_0));
-            (tensor.name, TensorInfo { file: 0, offset, encoding, format, shape: tensor.shape })
-        }));
-        let description = Description::Metadata(Box::new(content));
-        let mut files = OpenFiles::default();
-        files.push(path.into(), file);
+            let added = add()
+                .with_context(|| format!("its part {}, which must be in the same folder", path.display()));
+            content.tensor_infos.extend(added?);
+        }
         check_bounds(&tensors, &files)?;
+        let description = Description::Metadata(Box::new(content));
         Ok(Self { path: path.into(), description, files, tensors })
     }
 
@@ -250,6 +241,40 @@ impl ModelFiles {
         let number = |bytes: &[u8]| Some(f32::from_le_bytes(bytes.try_into().ok()?));
         Ok(bytes.chunks_exact(4).map(number).collect())
     }
+}
+
+/// Opens a GGUF file, adds it and the locations of its tensors, and returns its header.
+///
+/// # Errors
+/// Returns an error if the file cannot be opened or read, or if another file contains a tensor of the same name.
+fn add_gguf(
+    path: &Path,
+    files: &mut OpenFiles,
+    tensors: &mut HashMap<String, TensorInfo>,
+) -> Result<Content> {
+    let handle = File::open(path).context("cannot be opened")?;
+    let (content, mxfp4) = read_gguf(&handle).context("cannot be read as GGUF")?;
+    let file = files.count();
+    files.push(path.into(), handle);
+    let blocks = content.tensor_infos.iter().map(|(name, info)| {
+        let format = match info.ggml_dtype {
+            GgmlDType::F32 => Format::Floats(DType::F32),
+            GgmlDType::F16 => Format::Floats(DType::F16),
+            GgmlDType::BF16 => Format::Floats(DType::BF16),
+            blocks => Format::Blocks(blocks),
+        };
+        (name.clone(), info.offset, Encoding::Same, format, info.shape.dims().to_vec())
+    });
+    let converted = Format::Blocks(GgmlDType::Q5_0);
+    let mxfp4 = mxfp4
+        .into_iter()
+        .map(|tensor| (tensor.name, tensor.offset, Encoding::Mxfp4, converted, tensor.shape));
+    for (name, offset, encoding, format, shape) in blocks.chain(mxfp4) {
+        let offset = content.tensor_data_offset.saturating_add(offset);
+        let earlier = tensors.insert(name.clone(), TensorInfo { file, offset, encoding, format, shape });
+        ensure!(earlier.is_none(), "tensor '{name}' is in two files");
+    }
+    Ok(content)
 }
 
 /// Checks that all tensors lie within their files, which may be truncated.

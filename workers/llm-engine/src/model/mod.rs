@@ -66,7 +66,7 @@ use crate::sampling::settings::Sampling;
 use crate::step::StepModel;
 use crate::text::TextCodec;
 use encoder::config::EncoderConfig;
-use files::{Description, ModelFiles};
+use files::{Description, ModelFiles, gguf_stem};
 use loading::{load_encoder, load_files};
 use part::Part;
 
@@ -80,7 +80,7 @@ pub struct Loaded {
     pub text: TextCodec,
     /// Defaults of the sampler settings, from generation_config.json.
     pub sampling: Sampling,
-    /// Name of the folder, or of the file without its extension.
+    /// Name of the folder, or of the file without its extension and the number of its part.
     pub name: String,
     /// Size of weights and cache on all devices, in bytes.
     pub bytes: usize,
@@ -143,8 +143,9 @@ pub fn load_on(
                 devices.len()
             ),
         };
-    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-    let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
+    let name =
+        path.file_name().map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
+    let name = if path.is_dir() { name } else { gguf_stem(&name).unwrap_or(&name).to_owned() };
     let bytes = devices.len() * (weights + cache_bytes);
     Ok(Loaded { model, text, sampling, name, bytes, cache_bytes, trained_context })
 }

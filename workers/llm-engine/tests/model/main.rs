@@ -11,6 +11,7 @@ mod checkpoints;
 mod configs;
 mod families;
 mod gguf;
+mod gguf_parts;
 #[cfg(feature = "rocm-emulator")]
 mod graphs;
 mod hybrids;
