@@ -9,8 +9,10 @@ use anyhow::{Context, Result, ensure};
 use llm_engine::engine::{Hold, ModelSlot, ModelSlots, ModelState};
 use llm_engine::model::files::{GgufPart, gguf_stem};
 use model_thread::error_summary;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{OnceCell, oneshot};
+pub use worker_core::ModelLocation;
+use worker_core::api::{model_not_found, model_required, model_status};
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, LoadedModel, ModelEntry, ModelName};
 
@@ -19,30 +21,6 @@ use crate::served::ServedModel;
 
 /// Function that loads a model into a slot, given its name in the API and its path or name on the Hub. It blocks.
 pub type LoadModel = dyn Fn(&ModelLocation, ModelSlot) -> Result<ServedModel> + Send + Sync;
-
-/// A model that is loaded on demand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelLocation {
-    /// Name in the API.
-    pub name: String,
-    /// Folder of safetensors, GGUF file, or name on the Hugging Face Hub.
-    pub model: String,
-}
-
-impl ModelLocation {
-    /// Parses `NAME=MODEL`.
-    ///
-    /// # Errors
-    /// Returns an error for other forms and empty parts.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            Some((name, model)) if !name.is_empty() && !model.is_empty() => {
-                Ok(Self { name: name.to_owned(), model: model.to_owned() })
-            }
-            _ => Err(format!("is {text:?}, but must be NAME=MODEL, such as chat=org/name")),
-        }
-    }
-}
 
 /// Returns the models in a folder by name: its GGUF files, and its subfolders that contain `config.json` or a GGUF
 /// file, of which the first by name is used. Of a model that is divided into several GGUF files, only the first file is
@@ -185,18 +163,7 @@ impl ServedModels {
         device: OpenDevice,
         load: Arc<LoadModel>,
     ) -> Result<Self> {
-        ensure!(!models.is_empty(), "there is no model to serve");
-        for (index, model) in models.iter().enumerate() {
-            let earlier = models[..index].iter().find(|earlier| earlier.name == model.name);
-            if let Some(earlier) = earlier {
-                anyhow::bail!(
-                    "two models are named {:?}: {} and {}; rename one, or name them with --models",
-                    model.name,
-                    earlier.model,
-                    model.model
-                );
-            }
-        }
+        ModelLocation::check_all(&models)?;
         let entry = |location: ModelLocation| {
             let name = ModelName::new(&location.name, Vec::new());
             Arc::new(Model { location, name, served: OnceCell::new(), is_loading: AtomicBool::new(false) })
@@ -243,15 +210,9 @@ impl ServedModels {
     }
 
     fn find(&self, name: Option<&str>) -> Result<&Arc<Model>, ApiError> {
-        let known = || self.names().join(", ");
-        let Some(name) = name else {
-            let why = format!("is required, because this worker serves several models: {}", known());
-            return Err(ApiError::field("model", why));
-        };
-        self.models.iter().find(|model| model.name.has(name)).ok_or_else(|| {
-            let message = format!("model {name:?} not found; this worker serves {}", known());
-            ApiError::not_found(message).with_code("model_not_found").with_param("model")
-        })
+        let Some(name) = name else { return Err(model_required(&self.names())) };
+        let found = self.models.iter().find(|model| model.name.has(name));
+        found.ok_or_else(|| model_not_found(name, &self.names()))
     }
 
     /// Returns the models that have been loaded.
@@ -272,8 +233,7 @@ impl LoadedModel for ServedModels {
                 None => model.name.entries(&json!({}), Vec::new()),
             };
             if self.on_demand.is_some() {
-                // As in llama.cpp.
-                let status = json!({ "value": state_name(model.state()) });
+                let status = model_status(model.state());
                 entries.iter_mut().for_each(|entry| entry.fields["status"] = status.clone());
             }
             entries
@@ -314,15 +274,6 @@ impl LoadedModel for ServedModels {
     }
 }
 
-/// Returns llama.cpp's name of a state.
-fn state_name(state: ModelState) -> Value {
-    json!(match state {
-        ModelState::Loaded => "loaded",
-        ModelState::Unloaded => "unloaded",
-        ModelState::Loading => "loading",
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,14 +312,5 @@ mod tests {
         assert_eq!(found, expected.each_ref().map(|(name, path)| (*name, path.as_path())));
         let error = models_in(&at("missing")).unwrap_err().to_string();
         assert!(error.contains("cannot read the folder"), "{error}");
-    }
-
-    #[test]
-    fn names_and_models_are_separated_by_the_first_equals_sign() {
-        let parsed = ModelLocation::parse("chat=/models/a=b").unwrap();
-        assert_eq!(parsed, ModelLocation { name: "chat".into(), model: "/models/a=b".into() });
-        for text in ["chat", "=x", "chat=", ""] {
-            assert!(ModelLocation::parse(text).unwrap_err().contains("must be NAME=MODEL"), "{text}");
-        }
     }
 }

@@ -1,8 +1,10 @@
 //! Owner thread of a model and its device, shared by all workers. It can be joined within a time limit.
 //! Panics are returned as errors, and device errors are classified by type.
 mod failure;
+mod state;
 
 pub use failure::{error_summary, is_out_of_memory};
+pub use state::ModelState;
 
 use std::any::Any;
 use std::io;

@@ -6,6 +6,7 @@ use crate::lifecycle::Lifecycle;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::{Json, Router};
+use model_thread::ModelState;
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,6 +23,23 @@ pub struct ModelEntry {
     pub created: u64,
     /// JSON object with further fields.
     pub fields: Value,
+}
+
+/// Returns the field `status` of an entry of `GET /v1/models`, as in llama.cpp.
+pub fn model_status(state: ModelState) -> Value {
+    json!({ "value": state.name() })
+}
+
+/// Returns the error of a request that names none of several models.
+pub fn model_required(known: &[String]) -> ApiError {
+    let why = format!("is required, because this worker serves several models: {}", known.join(", "));
+    ApiError::field("model", why)
+}
+
+/// Returns the error of a request for an unknown model.
+pub fn model_not_found(name: &str, known: &[String]) -> ApiError {
+    let message = format!("model {name:?} not found; this worker serves {}", known.join(", "));
+    ApiError::not_found(message).with_code("model_not_found").with_param("model")
 }
 
 /// The loaded models of a worker, which accept requests.
@@ -175,7 +193,9 @@ pub fn models<S: LoadedModel>(api: &Api<S>, owner: &'static str) -> Router {
 type Models<S> = State<(Api<S>, &'static str)>;
 
 async fn list<S: LoadedModel>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
-    let entries = api.served()?.entries().into_iter();
+    let served = api.served()?;
+    // Entries may list folders.
+    let entries = blocking(move || Ok(served.entries())).await?.into_iter();
     let models: Vec<Value> = entries.map(|entry| entry_json(entry, owner)).collect();
     Ok(Json(json!({ "object": "list", "data": models })))
 }
@@ -185,7 +205,8 @@ async fn one<S: LoadedModel>(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    let mut entries = served.entries();
+    let listed = served.clone();
+    let mut entries = blocking(move || Ok(listed.entries())).await?;
     let index = match entries.iter().position(|entry| entry.id == name) {
         Some(index) => index,
         // An alias refers to the first name.

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+pub use model_thread::ModelState;
 
 use crate::step::{Capacity, StepModel};
 
@@ -29,18 +30,6 @@ pub struct Unloading {
     pub slot: Option<ModelSlot>,
     /// Loads the model for the next request.
     pub source: Box<dyn ModelSource>,
-}
-
-/// State of the model's weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ModelState {
-    /// Weights and cache are allocated.
-    #[default]
-    Loaded,
-    /// The model was not needed, and its memory is freed.
-    Unloaded,
-    /// A request waits until the model is loaded again.
-    Loading,
 }
 
 /// Functions that notify the engine thread about slots, from other threads.
