@@ -17,7 +17,7 @@ use crate::schedulers;
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 pub struct Arguments {
-    /// Folder in the layout of diffusers, .safetensors file of a whole model, or name on the Hugging Face Hub: org/name
+    /// Folder in the layout of diffusers, .safetensors or GGUF file of a model, or name on the Hugging Face Hub: org/name
     #[arg(long, env)]
     pub model_path: String,
 
@@ -25,13 +25,25 @@ pub struct Arguments {
     #[arg(long, env)]
     pub model_ref: Option<String>,
 
-    /// tokenizer.json of CLIP for a .safetensors file, or folder that holds it [default: the folder of the file]
+    /// tokenizer.json of CLIP for a model in a file, or folder that holds the tokenizers [default: the folder of the file]
     #[arg(long, env)]
     pub tokenizer: Option<PathBuf>,
 
-    /// .safetensors file of a VAE that replaces the one of the model
+    /// File of a VAE that replaces the one of the model: .safetensors or GGUF
     #[arg(long, env)]
     pub vae: Option<PathBuf>,
+
+    /// File of the text encoder CLIP-L, for models that do not contain it or instead of theirs: .safetensors or GGUF
+    #[arg(long, env, alias = "clip_l")]
+    pub clip_l: Option<PathBuf>,
+
+    /// File of the text encoder CLIP-G of XL and Stable Diffusion 3, or of that of 2.x: .safetensors or GGUF
+    #[arg(long, env, alias = "clip_g")]
+    pub clip_g: Option<PathBuf>,
+
+    /// File of the text encoder T5 of Flux and Stable Diffusion 3: .safetensors or GGUF
+    #[arg(long, env)]
+    pub t5xxl: Option<PathBuf>,
 
     /// Do not check images with the model's safety checker
     #[arg(long, env)]
@@ -193,6 +205,9 @@ impl Arguments {
         let dtype = self.use_f16.map(|half| if half { DType::F16 } else { DType::F32 });
         let files = FileOptions {
             tokenizer: self.tokenizer.clone(),
+            clip_l: self.clip_l.clone(),
+            clip_g: self.clip_g.clone(),
+            t5xxl: self.t5xxl.clone(),
             vae: self.vae.clone(),
             transformer: self.transformer.clone(),
             prediction: self.prediction.map(Into::into),

@@ -27,6 +27,8 @@ pub(super) struct Adapters {
     weights: HashMap<Key, Tensor>,
     /// Weights by network and by each of their names in files, whose dots are underscores in kohya's files.
     names: HashMap<Key, String>,
+    /// True if the network has quantized layers, which LoRA files cannot change.
+    is_quantized: bool,
     state: Mutex<State>,
 }
 
@@ -38,8 +40,9 @@ struct State {
 }
 
 impl Adapters {
-    /// Collects weights. `networks` are the UNet and the text encoders.
-    pub fn of(networks: Vec<HashMap<String, Tensor>>, unet_names: &UNetNames) -> Self {
+    /// Collects weights. `networks` are the UNet and the text encoders. `is_quantized` tells whether there are quantized
+    /// layers in addition.
+    pub fn of(networks: Vec<HashMap<String, Tensor>>, unet_names: &UNetNames, is_quantized: bool) -> Self {
         let (mut weights, mut names) = (HashMap::new(), HashMap::new());
         for (network, tensors) in networks.into_iter().enumerate() {
             for (name, tensor) in tensors.into_iter().filter(|(_, tensor)| tensor.rank() >= 2) {
@@ -55,7 +58,7 @@ impl Adapters {
                 weights.insert((network, name), tensor);
             }
         }
-        Self { weights, names, state: Mutex::default() }
+        Self { weights, names, is_quantized, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,6 +101,13 @@ impl Adapters {
             }
             if let Some(first) = missing.first() {
                 let (count, all) = (missing.len(), lora.layers().count());
+                if self.is_quantized {
+                    return Err(Error::request(format!(
+                        "LoRA {} changes {count} layers that are quantized in this model, such as {first}; use LoRA files \
+                         with a model in safetensors",
+                        choice.path.display()
+                    )));
+                }
                 return Err(Error::request(format!(
                     "LoRA {} is for another network: this model lacks {count} of its {all} layers, such as {first}",
                     choice.path.display()

@@ -1,9 +1,10 @@
 //! CLIP text encoder. The upstream encoder supports few configurations and lacks the projection that XL requires.
 use candle_core::{IndexOp, Result, Tensor};
-use candle_nn::{Embedding, Linear, Module, VarBuilder, embedding, linear, linear_no_bias};
+use candle_nn::{Embedding, Module, VarBuilder, embedding};
 use serde::Deserialize;
 
 use super::attention::{Activation, LayerNorm, attention};
+use super::layer_builder::{LayerBuilder, Linear};
 
 /// Contents of config.json of a text encoder.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -56,17 +57,17 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(c: &ClipConfig, vb: VarBuilder) -> Result<Self> {
+    fn new(c: &ClipConfig, vb: &LayerBuilder) -> Result<Self> {
         let width = c.hidden_size;
-        let norm = |name| LayerNorm::new(width, c.layer_norm_eps, vb.pp(name));
-        let part = |name: &str| linear(width, width, vb.pp("self_attn").pp(name));
+        let norm = |name| LayerNorm::new(width, c.layer_norm_eps, vb.floats().pp(name));
+        let part = |name: &str| vb.pp("self_attn").pp(name).linear(width, width);
         let mlp = vb.pp("mlp");
         Ok(Self {
             norms: [norm("layer_norm1")?, norm("layer_norm2")?],
             attention: [part("q_proj")?, part("k_proj")?, part("v_proj")?, part("out_proj")?],
             mlp: [
-                linear(width, c.intermediate_size, mlp.pp("fc1"))?,
-                linear(c.intermediate_size, width, mlp.pp("fc2"))?,
+                mlp.pp("fc1").linear(width, c.intermediate_size)?,
+                mlp.pp("fc2").linear(c.intermediate_size, width)?,
             ],
             activation: c.hidden_act,
             heads: c.num_attention_heads,
@@ -102,22 +103,28 @@ impl ClipText {
     /// # Errors
     /// A weight is missing or has the wrong shape.
     pub fn new(vb: VarBuilder, c: &ClipConfig, projection: bool) -> Result<Self> {
+        Self::load(&LayerBuilder::new(vb, None), c, projection)
+    }
+
+    /// Like [`Self::new`], with quantized matrices.
+    pub(super) fn load(vb: &LayerBuilder, c: &ClipConfig, projection: bool) -> Result<Self> {
         let (width, heads) = (c.hidden_size, c.num_attention_heads);
         if heads == 0 || width % heads != 0 {
             candle_core::bail!("text encoder: width {width} is not a multiple of its {heads} heads")
         }
-        let flat = vb.contains_tensor("embeddings.token_embedding.weight");
+        let flat = vb.floats().contains_tensor("embeddings.token_embedding.weight");
         let text = if flat { vb.clone() } else { vb.pp("text_model") };
-        let positions = text.pp("embeddings.position_embedding");
+        let floats = text.floats();
+        let positions = floats.pp("embeddings.position_embedding");
         Ok(Self {
-            tokens: embedding(c.vocab_size, width, text.pp("embeddings.token_embedding"))?,
+            tokens: embedding(c.vocab_size, width, floats.pp("embeddings.token_embedding"))?,
             positions: embedding(c.max_position_embeddings, width, positions)?.embeddings().clone(),
             layers: (0..c.num_hidden_layers)
-                .map(|i| Layer::new(c, text.pp("encoder.layers").pp(i)))
+                .map(|i| Layer::new(c, &text.pp("encoder.layers").pp(i)))
                 .collect::<Result<_>>()?,
-            last_norm: LayerNorm::new(width, c.layer_norm_eps, text.pp("final_layer_norm"))?,
+            last_norm: LayerNorm::new(width, c.layer_norm_eps, floats.pp("final_layer_norm"))?,
             projection: match projection {
-                true => Some(linear_no_bias(width, c.projection_dim, vb.pp("text_projection"))?),
+                true => Some(vb.pp("text_projection").matrix(width, c.projection_dim)?),
                 false => None,
             },
         })

@@ -1,7 +1,8 @@
 //! First half of a UNet: embeddings, down blocks and middle block. ControlNets are copies of it.
 use candle_core::{D, DType, Device, Result, Tensor};
-use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, conv2d, linear};
+use candle_nn::{Conv2d, Conv2dConfig, Module, conv2d};
 
+use super::layer_builder::{LayerBuilder, Linear};
 use super::level::ResolutionLevel;
 use super::unet_config::UNetConfig;
 
@@ -10,8 +11,8 @@ use super::unet_config::UNetConfig;
 struct Embedding([Linear; 2]);
 
 impl Embedding {
-    fn new(from: usize, to: usize, vb: VarBuilder) -> Result<Self> {
-        Ok(Self([linear(from, to, vb.pp("linear_1"))?, linear(to, to, vb.pp("linear_2"))?]))
+    fn new(from: usize, to: usize, vb: &LayerBuilder) -> Result<Self> {
+        Ok(Self([vb.pp("linear_1").linear(from, to)?, vb.pp("linear_2").linear(to, to)?]))
     }
 }
 
@@ -61,7 +62,7 @@ pub(super) struct Encoder {
 
 impl Encoder {
     /// Loads weights with the names that UNet2DConditionModel and ControlNetModel have in diffusers.
-    pub fn new(vb: &VarBuilder, config: &UNetConfig) -> Result<Self> {
+    pub fn new(vb: &LayerBuilder, config: &UNetConfig) -> Result<Self> {
         let c = config;
         let widths = &c.block_out_channels;
         let (Some(first), Some(last)) = (widths.first().copied(), widths.last().copied()) else {
@@ -81,7 +82,8 @@ impl Encoder {
             let mut level = ResolutionLevel::new(c, block, &inputs, transformers, 1.0, &vb)?;
             if block + 1 < widths.len() {
                 let config = Conv2dConfig { stride: 2, padding: c.downsample_padding, ..Default::default() };
-                level.resample = Some(conv2d(width, width, 3, config, vb.pp("downsamplers.0.conv"))?);
+                level.resample =
+                    Some(conv2d(width, width, 3, config, vb.floats().pp("downsamplers.0.conv"))?);
             }
             down.push(level);
         }
@@ -89,12 +91,12 @@ impl Encoder {
         let (block, scale, vb_mid) = (widths.len() - 1, c.mid_block_scale_factor, vb.pp("mid_block"));
         let mid = ResolutionLevel::new(c, block, &vec![last; layers], transformers, scale, &vb_mid)?;
         let added = match c.added_widths() {
-            Some((_, all)) => Some(Embedding::new(all, c.time_width(), vb.pp("add_embedding"))?),
+            Some((_, all)) => Some(Embedding::new(all, c.time_width(), &vb.pp("add_embedding"))?),
             None => None,
         };
         Ok(Self {
-            conv_in: conv2d(c.in_channels, first, 3, same, vb.pp("conv_in"))?,
-            time: Embedding::new(first, c.time_width(), vb.pp("time_embedding"))?,
+            conv_in: conv2d(c.in_channels, first, 3, same, vb.floats().pp("conv_in"))?,
+            time: Embedding::new(first, c.time_width(), &vb.pp("time_embedding"))?,
             added,
             down,
             mid,

@@ -8,6 +8,7 @@ use super::dit;
 use super::json_file::{json, read};
 use super::parts::{FileOptions, NetworkPart, Parts};
 use super::safety_checker::SafetyPart;
+use super::single_file::{CLIP_G, CLIP_L, ClipSlot};
 use super::unet_config::UNetConfig;
 use super::weight_files;
 use super::weights::{Component, Weights};
@@ -34,9 +35,11 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
     if dit::folder::is_dit(&index) {
         return dit::folder::parts(folder, &index, options, half);
     }
-    if options.transformer.is_some() {
-        let folder = folder.display();
-        return Err(Error::model(format!("{folder}: --transformer requires a model with a transformer")));
+    for (flag, file) in [("--transformer", &options.transformer), ("--t5xxl", &options.t5xxl)] {
+        if file.is_some() {
+            let folder = folder.display();
+            return Err(Error::model(format!("{folder}: {flag} requires a model with a transformer")));
+        }
     }
     let has = |component: &str| index[component][1].is_string();
     let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
@@ -66,8 +69,13 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
     let component = |name: &str| -> Result<Component> {
         Ok(Component::of(Weights::open(&weight_files::files(&folder.join(name), half)?)?))
     };
-    let encoders: &[&str] = if xl { &["", "_2"] } else { &[""] };
-    let texts = encoders.iter().map(|suffix| text(folder, suffix, *suffix == "_2", &component));
+    let encoders: &[(&str, ClipSlot)] = if xl { &[("", CLIP_L), ("_2", CLIP_G)] } else { &[("", CLIP_L)] };
+    let texts = encoders.iter().map(|(suffix, slot)| {
+        match slot.given(options, &folder.join(format!("tokenizer{suffix}")))? {
+            Some(part) => Ok(part),
+            None => text(folder, suffix, *suffix == "_2", &component),
+        }
+    });
     let has_checker = has("safety_checker") && !options.without_safety_checker;
     let checker = has_checker.then(|| SafetyPart::open(&folder.join("safety_checker"), half));
     Ok(Parts {

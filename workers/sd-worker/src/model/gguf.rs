@@ -14,8 +14,11 @@ use crate::{Error, Result};
 /// Key of the metadata that names the network.
 pub(super) const ARCHITECTURE: &str = "general.architecture";
 
-/// Tensors of a file, and those values of its metadata that are strings.
-pub(super) type Header = (HashMap<String, StoredTensor>, HashMap<String, String>);
+/// Start of the keys of the shapes of tensors that were reshaped, so that their rows consist of whole blocks.
+const ORIGINAL_SHAPE: &str = "comfy.gguf.orig_shape.";
+
+/// Tensors and metadata of a file.
+pub(super) type Header = (HashMap<String, StoredTensor>, HashMap<String, Value>);
 
 /// Reads the header of a file of `size` bytes.
 ///
@@ -29,7 +32,7 @@ pub(super) fn header(path: &Path, file: &mut File, size: u64) -> Result<Header> 
     let content = content.map_err(|e| damaged(with_causes(&e)))?;
     let mut tensors = HashMap::new();
     for (name, info) in content.tensor_infos {
-        let shape = info.shape.into_dims();
+        let mut shape = info.shape.into_dims();
         let block = info.ggml_dtype.block_size();
         let columns = shape.last().copied().unwrap_or(1);
         if !columns.is_multiple_of(block) {
@@ -48,6 +51,14 @@ pub(super) fn header(path: &Path, file: &mut File, size: u64) -> Result<Header> 
         if size < end {
             return Err(bad(format!("the file is cut: {size} bytes, but {name} ends at {end}")));
         }
+        if let Some(original) = content.metadata.get(&format!("{ORIGINAL_SHAPE}{name}")) {
+            let Some(dims) = original_shape(original, elements.unwrap_or_default()) else {
+                return Err(bad(format!(
+                    "{ORIGINAL_SHAPE}{name} is {original:?}, which is no shape of {shape:?}"
+                )));
+            };
+            shape = dims;
+        }
         let format = match info.ggml_dtype {
             GgmlDType::F32 => Format::Floats(Dtype::F32),
             GgmlDType::F16 => Format::Floats(Dtype::F16),
@@ -56,11 +67,19 @@ pub(super) fn header(path: &Path, file: &mut File, size: u64) -> Result<Header> 
         };
         tensors.insert(name, StoredTensor { format, shape, offset, bytes });
     }
-    let text = |(key, value)| match value {
-        Value::String(text) => Some((key, text)),
-        _ => None,
-    };
-    Ok((tensors, content.metadata.into_iter().filter_map(text).collect()))
+    Ok((tensors, content.metadata))
+}
+
+/// Returns the shape in a value of the metadata, if it has this number of elements.
+fn original_shape(value: &Value, elements: usize) -> Option<Vec<usize>> {
+    let dims = value.to_vec().ok()?.iter().map(|dim| match dim {
+        Value::I32(dim) => usize::try_from(*dim).ok(),
+        Value::I64(dim) => usize::try_from(*dim).ok(),
+        dim => usize::try_from(dim.to_u64().ok()?).ok(),
+    });
+    let dims: Vec<usize> = dims.collect::<Option<_>>()?;
+    let product = dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+    (product == Some(elements)).then_some(dims)
 }
 
 /// Returns an error and its causes in one line, without a backtrace.

@@ -1,7 +1,7 @@
-//! Linear layers with float or GGML-quantized weights.
+//! Linear layers and embeddings with float or GGML-quantized weights.
 use candle_core::quantized::QMatMul;
-use candle_core::{DType, Device, Module, Result, Shape, Tensor};
-use candle_nn::VarBuilder;
+use candle_core::{D, DType, Device, Module, Result, Shape, Tensor};
+use candle_nn::{Init, VarBuilder, init};
 
 use super::weights::{Component, OnRead, Reader};
 
@@ -12,6 +12,8 @@ pub(super) enum Linear {
     Floats(candle_nn::Linear),
     /// Quantized matrix (out, in), and float bias (out).
     Blocks(QMatMul, Option<Tensor>),
+    /// Quantized matrices in different formats, whose outputs are concatenated, and float bias.
+    Joined(Vec<QMatMul>, Option<Tensor>),
 }
 
 impl Linear {
@@ -24,6 +26,7 @@ impl Linear {
         match self {
             Self::Floats(linear) => Self::new(linear.weight().clone(), Some(bias)),
             Self::Blocks(matrix, _) => Self::Blocks(matrix, Some(bias)),
+            Self::Joined(matrices, _) => Self::Joined(matrices, Some(bias)),
         }
     }
 }
@@ -31,15 +34,37 @@ impl Linear {
 impl Module for Linear {
     /// Maps (.., in) to (.., out) in the dtype of the input.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Floats(linear) => linear.forward(x),
-            Self::Blocks(matrix, bias) => {
-                let product = matrix.forward(&x.contiguous()?)?;
-                match bias {
-                    Some(bias) => product.broadcast_add(bias),
-                    None => Ok(product),
-                }
+        let (product, bias) = match self {
+            Self::Floats(linear) => return linear.forward(x),
+            Self::Blocks(matrix, bias) => (matrix.forward(&x.contiguous()?)?, bias),
+            Self::Joined(matrices, bias) => {
+                let x = x.contiguous()?;
+                let parts = matrices.iter().map(|matrix| matrix.forward(&x)).collect::<Result<Vec<_>>>()?;
+                (Tensor::cat(&parts, D::Minus1)?, bias)
             }
+        };
+        match bias {
+            Some(bias) => product.broadcast_add(bias),
+            None => Ok(product),
+        }
+    }
+}
+
+/// Table of embeddings with float or GGML-quantized weights.
+#[derive(Debug)]
+pub(super) enum Embedding {
+    /// Floats (rows, width).
+    Floats(Tensor),
+    /// Quantized table, and the dtype of its embeddings.
+    Blocks(QMatMul, DType),
+}
+
+impl Embedding {
+    /// Maps tokens, u32 (count), to (count, width).
+    pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Floats(table) => table.index_select(tokens, 0),
+            Self::Blocks(table, dtype) => table.embedding(tokens)?.to_dtype(*dtype),
         }
     }
 }
@@ -61,6 +86,11 @@ impl<'a> LayerBuilder<'a> {
     pub fn open(weights: &Component, dtype: DType, device: &Device, on_read: OnRead) -> Self {
         let reader = weights.reader(on_read.clone());
         Self::new(weights.open(dtype, device, on_read), Some(reader))
+    }
+
+    /// Returns the source of all weights as floats.
+    pub fn floats(&self) -> &VarBuilder<'a> {
+        &self.weights
     }
 
     /// Returns the dtype of float weights and states.
@@ -91,28 +121,66 @@ impl<'a> LayerBuilder<'a> {
     /// # Errors
     /// As for [`Self::get`].
     pub fn linear(&self, inputs: usize, outputs: usize) -> Result<Linear> {
-        let matrix = self.joined(&[self], inputs, outputs)?;
-        Ok(matrix.with_bias(self.get(outputs, "bias")?))
+        let bound = 1.0 / (inputs as f64).sqrt();
+        let bias = Init::Uniform { lo: -bound, up: bound };
+        Ok(self.matrix(inputs, outputs)?.with_bias(self.weights.get_with_hints(outputs, "bias", bias)?))
     }
 
-    /// Loads the matrices (outputs, inputs) of several layers as one, without bias. Matrices in different formats become
-    /// floats.
+    /// Loads a linear layer without bias.
+    ///
+    /// # Errors
+    /// As for [`Self::get`].
+    pub fn matrix(&self, inputs: usize, outputs: usize) -> Result<Linear> {
+        self.joined(&[self], inputs, outputs)
+    }
+
+    /// Loads a table of embeddings.
+    ///
+    /// # Errors
+    /// As for [`Self::get`].
+    pub fn embedding(&self, rows: usize, width: usize) -> Result<Embedding> {
+        match self.quantized(&[self], (rows, width))? {
+            Some(table) => Ok(Embedding::Blocks(table, self.dtype())),
+            None => Ok(Embedding::Floats(self.get((rows, width), "weight")?)),
+        }
+    }
+
+    /// Loads the matrices (outputs, inputs) of several layers as one, without bias. Matrices become floats if not all are
+    /// quantized.
     ///
     /// # Errors
     /// As for [`Self::get`].
     pub fn joined(&self, layers: &[&Self], inputs: usize, outputs: usize) -> Result<Linear> {
-        if let Some(reader) = &self.reader {
-            let names: Vec<String> =
-                layers.iter().map(|layer| format!("{}.weight", layer.weights.prefix())).collect();
-            if let Some(matrix) = reader.quantized(&names, (outputs, inputs), self.device())? {
-                return Ok(Linear::Blocks(QMatMul::from_qtensor(matrix)?, None));
-            }
+        if let Some(matrix) = self.quantized(layers, (outputs, inputs))? {
+            return Ok(Linear::Blocks(matrix, None));
         }
-        let get = |layer: &&Self| layer.get((outputs, inputs), "weight");
+        let is_quantized = |layer: &&Self| {
+            self.reader.as_ref().is_some_and(|reader| reader.has_blocks(&layer.weight_name()))
+        };
+        if layers.iter().all(is_quantized) {
+            let quantized = |layer: &&Self| self.quantized(&[layer], (outputs, inputs)).transpose();
+            let matrices = layers.iter().filter_map(quantized).collect::<Result<Vec<_>>>()?;
+            return Ok(Linear::Joined(matrices, None));
+        }
+        let get = |layer: &&Self| {
+            layer.weights.get_with_hints((outputs, inputs), "weight", init::DEFAULT_KAIMING_NORMAL)
+        };
         let matrices = layers.iter().map(get).collect::<Result<Vec<_>>>()?;
         Ok(Linear::new(
             if let [matrix] = &matrices[..] { matrix.clone() } else { Tensor::cat(&matrices, 0)? },
             None,
         ))
+    }
+
+    fn weight_name(&self) -> String {
+        format!("{}.weight", self.weights.prefix())
+    }
+
+    /// Loads the rows of several matrices of this shape as one, if they are quantized in one format.
+    fn quantized(&self, layers: &[&Self], shape: (usize, usize)) -> Result<Option<QMatMul>> {
+        let Some(reader) = &self.reader else { return Ok(None) };
+        let names: Vec<String> = layers.iter().map(|layer| layer.weight_name()).collect();
+        let matrix = reader.quantized(&names, shape, self.device())?;
+        matrix.map(QMatMul::from_qtensor).transpose()
     }
 }

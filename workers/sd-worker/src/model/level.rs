@@ -1,8 +1,9 @@
 //! Residual blocks of a UNet at one resolution, built from those of candle-transformers.
 use candle_core::{Result, Tensor};
-use candle_nn::{Conv2d, VarBuilder};
+use candle_nn::Conv2d;
 use candle_transformers::models::stable_diffusion::resnet::{ResnetBlock2D, ResnetBlock2DConfig};
 
+use super::layer_builder::LayerBuilder;
 use super::transformer::SpatialTransformer;
 use super::unet_config::UNetConfig;
 
@@ -24,7 +25,7 @@ impl ResolutionLevel {
         inputs: &[usize],
         transformers: usize,
         scale: f64,
-        vb: &VarBuilder,
+        vb: &LayerBuilder,
     ) -> Result<Self> {
         let width = c.block_out_channels[block];
         let resnet = |(i, from): (usize, &usize)| {
@@ -36,10 +37,10 @@ impl ResolutionLevel {
                 output_scale_factor: scale,
                 ..Default::default()
             };
-            ResnetBlock2D::new(vb.pp("resnets").pp(i), *from, config)
+            ResnetBlock2D::new(vb.floats().pp("resnets").pp(i), *from, config)
         };
         let transformer = |i: usize| {
-            SpatialTransformer::new(width, c.heads(block), c.depth(block), c, vb.pp("attentions").pp(i))
+            SpatialTransformer::new(width, c.heads(block), c.depth(block), c, &vb.pp("attentions").pp(i))
         };
         Ok(Self {
             resnets: inputs.iter().enumerate().map(resnet).collect::<Result<_>>()?,

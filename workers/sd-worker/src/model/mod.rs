@@ -58,6 +58,7 @@ pub use clip::{ClipConfig, ClipText, Encoded};
 pub use controlnet::{ControlInputs, ControlNet};
 pub use dit::{Dit, DitConfig};
 pub use encoder::Features;
+pub use memory::available_bytes;
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
@@ -153,29 +154,13 @@ impl Model {
         options: LoadOptions,
         progress: impl Fn(f32) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let half = options.dtype.map_or(!device.is_cpu(), |dtype| dtype != DType::F32);
-        let mut parts = match path.is_file() {
-            true => single_file::parts(path, &options.files)?,
-            false => folder::parts(path, &options.files, half)?,
-        };
+        let (mut parts, [dtype, vae_dtype]) = Self::parts(path, device, &options)?;
         let on_read = report_reads(&parts, progress);
-        let dtype = options.dtype.unwrap_or(match (device.is_cpu(), &parts.network) {
-            (true, _) => DType::F32,
-            (false, NetworkPart::UNet(..)) => DType::F16,
-            // The published transformers were trained in bf16, whose range some activations need.
-            (false, NetworkPart::Dit(..)) => match device.bf16_default_to_f32() {
-                DType::F32 => DType::F16,
-                dtype => dtype,
-            },
-        });
         let version = parts.check(path)?;
-        parts.check_memory(dtype, device)?;
+        parts.check_memory([dtype, vae_dtype], device)?;
+        let is_quantized = parts.is_quantized();
         let (vae_config, vae_weights) = parts.vae;
         let scheduler = parts.scheduler;
-        let xl =
-            matches!(&parts.network, NetworkPart::UNet(config, _) if config.addition_embed_type.is_some());
-        let upcast = xl && vae_config.force_upcast && dtype == DType::F16;
-        let vae_dtype = options.vae_dtype.unwrap_or(if upcast { DType::F32 } else { dtype });
         let preview = parts.preview.or_else(|| PreviewMap::of(version));
         if let Some(map) = preview.as_ref().filter(|map| map.factors.len() != vae_config.latent_channels) {
             let (found, expected, path) = (map.factors.len(), vae_config.latent_channels, path.display());
@@ -193,8 +178,8 @@ impl Model {
                     path.display()
                 )));
             }
-            let weights = part.weights.open(dtype, device, on_read.clone());
-            let clip = ClipText::new(weights, &part.config, part.projection)?;
+            let weights = LayerBuilder::open(&part.weights, dtype, device, on_read.clone());
+            let clip = ClipText::load(&weights, &part.config, part.projection)?;
             part.weights.check_all_used(single_file::is_ignored)?;
             text_tensors.push(part.weights.take_loaded());
             texts.push(TextEncoder { tokenizer: part.tokenizer, clip });
@@ -205,19 +190,20 @@ impl Model {
         }
         let mut t5 = None;
         if let Some(part) = parts.t5.take() {
-            let weights = part.weights.open(T5::dtype(dtype, device), device, on_read.clone());
-            t5 = Some(T5::new(weights, &part.config, part.tokenizer)?);
-            // Older files have a copy of the embeddings.
-            part.weights.check_all_used(|name| name == "encoder.embed_tokens.weight")?;
+            let t5_dtype = T5::dtype(dtype, device);
+            let weights = LayerBuilder::open(&part.weights, t5_dtype, device, on_read.clone());
+            t5 = Some(T5::new(&weights, &part.config, part.tokenizer)?);
+            part.weights.check_all_used(|_| false)?;
         }
         let (network, adapters, controlnets) = match parts.network {
             NetworkPart::UNet(config, weights) => {
                 let activation = if options.upstream_gelu { Activation::GeluTanh } else { Activation::Gelu };
                 let config = UNetConfig { activation, ..config };
-                let unet = UNet::new(weights.open(dtype, device, on_read.clone()), &config)?;
+                let layers = LayerBuilder::open(&weights, dtype, device, on_read.clone());
+                let unet = UNet::load(&layers, &config)?;
                 weights.check_all_used(single_file::is_ignored)?;
                 let networks = [weights.take_loaded()].into_iter().chain(text_tensors).collect();
-                let adapters = Adapters::of(networks, &UNetNames::of(&config));
+                let adapters = Adapters::of(networks, &UNetNames::of(&config), is_quantized);
                 let (channels, factor) = (vae_config.latent_channels, vae_config.factor());
                 let controlled = Controlled { unet: config, channels, factor };
                 let controlnets = ControlNets::of(controlled, dtype, device);
@@ -260,6 +246,38 @@ impl Model {
             vae_weights,
             wider_vae: OnceLock::new(),
         })
+    }
+
+    /// Returns the number of bytes that the weights of a model will need in the memory of `device`, without loading them.
+    ///
+    /// # Errors
+    /// A file is missing or invalid, or the model is not supported.
+    pub fn required_bytes(path: &Path, device: &Device, options: &LoadOptions) -> Result<usize> {
+        let (parts, dtypes) = Self::parts(path, device, options)?;
+        Ok(parts.bytes(dtypes, device))
+    }
+
+    /// Reads the configurations and the headers of the weights. Returns the dtypes of the network and of the VAE, too.
+    fn parts(path: &Path, device: &Device, options: &LoadOptions) -> Result<(Parts, [DType; 2])> {
+        let half = options.dtype.map_or(!device.is_cpu(), |dtype| dtype != DType::F32);
+        let parts = match path.is_file() {
+            true => single_file::parts(path, &options.files)?,
+            false => folder::parts(path, &options.files, half)?,
+        };
+        let dtype = options.dtype.unwrap_or(match (device.is_cpu(), &parts.network) {
+            (true, _) => DType::F32,
+            (false, NetworkPart::UNet(..)) => DType::F16,
+            // The published transformers were trained in bf16, whose range some activations need.
+            (false, NetworkPart::Dit(..)) => match device.bf16_default_to_f32() {
+                DType::F32 => DType::F16,
+                dtype => dtype,
+            },
+        });
+        let xl =
+            matches!(&parts.network, NetworkPart::UNet(config, _) if config.addition_embed_type.is_some());
+        let upcast = xl && parts.vae.0.force_upcast && dtype == DType::F16;
+        let vae_dtype = options.vae_dtype.unwrap_or(if upcast { DType::F32 } else { dtype });
+        Ok((parts, [dtype, vae_dtype]))
     }
 
     /// Returns the UNet.
@@ -469,12 +487,8 @@ fn report_reads(parts: &Parts, progress: impl Fn(f32) + Send + Sync + 'static) -
     let texts = parts.texts.iter().map(|part| &part.weights);
     let t5 = parts.t5.iter().map(|part| &part.weights);
     let checker = parts.safety_checker.iter().map(|part| &part.weights);
-    let total: u64 = texts
-        .chain(t5)
-        .chain([parts.network.weights(), &parts.vae.1])
-        .chain(checker)
-        .map(Component::bytes)
-        .sum();
+    let all = texts.chain(t5).chain([parts.network.weights(), &parts.vae.1]).chain(checker);
+    let total: usize = all.map(Component::bytes).sum();
     let done = AtomicU64::new(0);
     Arc::new(move |bytes| {
         let done = done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;

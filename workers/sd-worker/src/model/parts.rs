@@ -23,6 +23,12 @@ use crate::{Error, Result};
 pub struct FileOptions {
     /// `tokenizer.json`, or a folder with it or with `vocab.json` and `merges.txt`; only for single files.
     pub tokenizer: Option<PathBuf>,
+    /// File of the CLIP-L text encoder that replaces the one of the model.
+    pub clip_l: Option<PathBuf>,
+    /// File of the CLIP-G text encoder, or of that of Stable Diffusion 2, that replaces the one of the model.
+    pub clip_g: Option<PathBuf>,
+    /// File of the T5 text encoder that replaces the one of the model.
+    pub t5xxl: Option<PathBuf>,
     /// File of a VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
     /// File of a transformer that replaces the one of a folder.
@@ -135,17 +141,29 @@ impl Parts {
         })
     }
 
-    /// Checks that the weights fit into the free memory of the device in a dtype, if that is known.
+    /// Returns the number of bytes that the weights need in the memory of a device, with a dtype of the network and of the
+    /// VAE.
+    pub fn bytes(&self, [dtype, vae_dtype]: [DType; 2], device: &Device) -> usize {
+        let clip = self.texts.iter().map(|part| &part.weights);
+        let checker = self.safety_checker.iter().map(|part| &part.weights);
+        let others = clip.chain([self.network.weights()]).chain(checker);
+        let others: usize = others.map(|weights| weights.loaded_bytes(dtype)).sum();
+        let t5 = self.t5.as_ref().map(|part| part.weights.loaded_bytes(T5::dtype(dtype, device)));
+        others + self.vae.1.loaded_bytes(vae_dtype) + t5.unwrap_or_default()
+    }
+
+    /// Returns true if some matrices of the network or of CLIP encoders stay quantized.
+    pub fn is_quantized(&self) -> bool {
+        let clip = self.texts.iter().map(|part| &part.weights);
+        clip.chain([self.network.weights()]).any(Component::is_quantized)
+    }
+
+    /// Checks that the weights fit into the free memory of the device, if that is known.
     ///
     /// # Errors
     /// They do not, or the device fails.
-    pub fn check_memory(&self, dtype: DType, device: &Device) -> Result<()> {
-        let clip = self.texts.iter().map(|part| &part.weights);
-        let others = clip.chain([self.network.weights(), &self.vae.1]);
-        let others: usize = others.map(|weights| weights.loaded_bytes(dtype)).sum();
-        let t5_dtype = T5::dtype(dtype, device);
-        let bytes = others + self.t5.as_ref().map_or(0, |part| part.weights.loaded_bytes(t5_dtype));
-        let help = "use a smaller model, or a card with more memory";
-        Ok(memory::check(device, bytes, "the weights of the model need", help)?)
+    pub fn check_memory(&self, dtypes: [DType; 2], device: &Device) -> Result<()> {
+        let help = "use a smaller or quantized model, or a card with more memory";
+        Ok(memory::check(device, self.bytes(dtypes, device), "the weights of the model need", help)?)
     }
 }

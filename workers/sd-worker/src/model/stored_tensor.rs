@@ -25,11 +25,30 @@ pub(super) struct StoredTensor {
 }
 
 impl StoredTensor {
+    /// Returns the format of the blocks of a matrix whose rows consist of whole blocks. Products are computed from those.
+    pub fn block_rows(&self) -> Option<GgmlDType> {
+        match (self.format, &self.shape[..]) {
+            (Format::Blocks(format), [_, columns]) if columns.is_multiple_of(format.block_size()) => {
+                Some(format)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns true if the data consists of this number of equal parts of whole elements and blocks.
+    pub fn has_parts(&self, count: usize) -> bool {
+        let Format::Blocks(format) = self.format else { return true };
+        self.shape.iter().product::<usize>().is_multiple_of(format.block_size() * count)
+    }
+
     /// Converts bytes of the tensor to a tensor on the CPU. f8 becomes f16, and blocks become f32.
     pub fn decode(&self, bytes: Vec<u8>, shape: &[usize]) -> candle_core::Result<Tensor> {
         match self.format {
             Format::Blocks(format) => {
-                qtensor_from_ggml(format, &bytes, shape.to_vec(), &Device::Cpu)?.dequantize(&Device::Cpu)
+                // Blocks of reshaped tensors may lie in several rows.
+                let elements = shape.iter().product();
+                let flat = qtensor_from_ggml(format, &bytes, vec![elements], &Device::Cpu)?;
+                flat.dequantize(&Device::Cpu)?.reshape(shape)
             }
             // These are the upper bytes of f16.
             Format::Floats(Dtype::F8_E5M2) => {

@@ -1,8 +1,9 @@
 //! Transformer blocks of the UNet. Upstream ones lack gradients (norm, softmax) and store all attention scores.
 use candle_core::{D, Result, Tensor};
-use candle_nn::{GroupNorm, Linear, Module, VarBuilder, group_norm, linear, linear_no_bias};
+use candle_nn::{GroupNorm, Module, group_norm, init};
 
 use super::attention::{Activation, LayerNorm, attention};
+use super::layer_builder::{LayerBuilder, Linear};
 use super::unet_config::UNetConfig;
 
 #[derive(Debug)]
@@ -15,12 +16,12 @@ struct Attention {
 }
 
 impl Attention {
-    fn new(width: usize, context: usize, heads: usize, vb: VarBuilder) -> Result<Self> {
+    fn new(width: usize, context: usize, heads: usize, vb: &LayerBuilder) -> Result<Self> {
         Ok(Self {
-            query: linear_no_bias(width, width, vb.pp("to_q"))?,
-            key: linear_no_bias(context, width, vb.pp("to_k"))?,
-            value: linear_no_bias(context, width, vb.pp("to_v"))?,
-            out: linear(width, width, vb.pp("to_out.0"))?,
+            query: vb.pp("to_q").matrix(width, width)?,
+            key: vb.pp("to_k").matrix(context, width)?,
+            value: vb.pp("to_v").matrix(context, width)?,
+            out: vb.pp("to_out.0").linear(width, width)?,
             heads,
         })
     }
@@ -49,14 +50,14 @@ struct Block {
 }
 
 impl Block {
-    fn new(width: usize, heads: usize, c: &UNetConfig, vb: VarBuilder) -> Result<Self> {
-        let norm = |name| LayerNorm::new(width, 1e-5, vb.pp(name));
+    fn new(width: usize, heads: usize, c: &UNetConfig, vb: &LayerBuilder) -> Result<Self> {
+        let norm = |name| LayerNorm::new(width, 1e-5, vb.floats().pp(name));
         Ok(Self {
             norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
-            self_attention: Attention::new(width, width, heads, vb.pp("attn1"))?,
-            cross_attention: Attention::new(width, c.cross_attention_dim, heads, vb.pp("attn2"))?,
-            ff_in: linear(width, 8 * width, vb.pp("ff.net.0.proj"))?,
-            ff_out: linear(4 * width, width, vb.pp("ff.net.2"))?,
+            self_attention: Attention::new(width, width, heads, &vb.pp("attn1"))?,
+            cross_attention: Attention::new(width, c.cross_attention_dim, heads, &vb.pp("attn2"))?,
+            ff_in: vb.pp("ff.net.0.proj").linear(width, 8 * width)?,
+            ff_out: vb.pp("ff.net.2").linear(4 * width, width)?,
             activation: c.activation,
         })
     }
@@ -82,25 +83,24 @@ pub(super) struct SpatialTransformer {
 }
 
 impl SpatialTransformer {
-    pub fn new(width: usize, heads: usize, depth: usize, c: &UNetConfig, vb: VarBuilder) -> Result<Self> {
+    pub fn new(width: usize, heads: usize, depth: usize, c: &UNetConfig, vb: &LayerBuilder) -> Result<Self> {
         // A 1x1 convolution is equivalent to a linear layer.
-        let projection = |vb: VarBuilder| {
-            let weight = match c.use_linear_projection {
-                true => {
-                    vb.get_with_hints((width, width), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?
-                }
-                false => vb
-                    .get_with_hints((width, width, 1, 1), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?
-                    .reshape((width, width))?,
-            };
-            Ok::<_, candle_core::Error>(Linear::new(weight, Some(vb.get(width, "bias")?)))
+        let projection = |vb: LayerBuilder| {
+            if c.use_linear_projection {
+                return vb.linear(width, width);
+            }
+            let shape = (width, width, 1, 1);
+            let weight = vb.floats().get_with_hints(shape, "weight", init::DEFAULT_KAIMING_NORMAL)?;
+            Ok::<_, candle_core::Error>(Linear::new(
+                weight.reshape((width, width))?,
+                Some(vb.get(width, "bias")?),
+            ))
         };
+        let blocks = vb.pp("transformer_blocks");
         Ok(Self {
-            norm: group_norm(c.norm_num_groups, width, 1e-6, vb.pp("norm"))?,
+            norm: group_norm(c.norm_num_groups, width, 1e-6, vb.floats().pp("norm"))?,
             proj_in: projection(vb.pp("proj_in"))?,
-            blocks: (0..depth)
-                .map(|i| Block::new(width, heads, c, vb.pp("transformer_blocks").pp(i)))
-                .collect::<Result<_>>()?,
+            blocks: (0..depth).map(|i| Block::new(width, heads, c, &blocks.pp(i))).collect::<Result<_>>()?,
             proj_out: projection(vb.pp("proj_out"))?,
         })
     }

@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module, VarBuilder, conv2d, group_norm};
 
 use super::encoder::{Encoder, Features};
+use super::layer_builder::LayerBuilder;
 use super::level::ResolutionLevel;
 use super::unet_config::UNetConfig;
 
@@ -24,9 +25,14 @@ impl UNet {
     /// # Errors
     /// A weight is missing or has the wrong shape.
     pub fn new(vb: VarBuilder, config: &UNetConfig) -> Result<Self> {
+        Self::load(&LayerBuilder::new(vb, None), config)
+    }
+
+    /// Like [`Self::new`], with quantized matrices.
+    pub(super) fn load(vb: &LayerBuilder, config: &UNetConfig) -> Result<Self> {
         let c = config;
         let widths = &c.block_out_channels;
-        let encoder = Encoder::new(&vb, c)?;
+        let encoder = Encoder::new(vb, c)?;
         let (first, mut width) = (widths[0], widths[widths.len() - 1]);
         let same = Conv2dConfig { padding: 1, ..Default::default() };
         let mut skips = c.skip_widths();
@@ -42,15 +48,15 @@ impl UNet {
             let transformers = if kind.starts_with("CrossAttn") { inputs.len() } else { 0 };
             let mut level = ResolutionLevel::new(c, block, &inputs, transformers, 1.0, &vb)?;
             if block > 0 {
-                level.resample = Some(conv2d(width, width, 3, same, vb.pp("upsamplers.0.conv"))?);
+                level.resample = Some(conv2d(width, width, 3, same, vb.floats().pp("upsamplers.0.conv"))?);
             }
             up.push(level);
         }
         Ok(Self {
             encoder,
             up,
-            norm_out: group_norm(c.norm_num_groups, first, c.norm_eps, vb.pp("conv_norm_out"))?,
-            conv_out: conv2d(first, c.out_channels, 3, same, vb.pp("conv_out"))?,
+            norm_out: group_norm(c.norm_num_groups, first, c.norm_eps, vb.floats().pp("conv_norm_out"))?,
+            conv_out: conv2d(first, c.out_channels, 3, same, vb.floats().pp("conv_out"))?,
         })
     }
 

@@ -5,8 +5,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use candle_core::quantized::QTensor;
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
+use candle_core::quantized::gguf_file::Value;
+use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
@@ -20,12 +21,28 @@ use crate::{Error, Result};
 /// Maximum header size in bytes according to the safetensors format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Parts of the names of matrices of GGUF files that become floats, because networks do not use them in products of their
+/// own layers: embeddings, and layers of blocks of candle-transformers.
+const FLOATS: [&str; 10] = [
+    ".emb_layers.1.",
+    ".mid.attn_1.",
+    ".time_emb_proj.",
+    "attn_rel_b.",
+    "coder.mid_block.",
+    "pos_embed",
+    "position_embedding.",
+    "positional_embedding",
+    "relative_attention_bias.",
+    "token_embedding.",
+];
+
 /// Open safetensors or GGUF files.
 pub(super) struct Weights {
     files: Vec<(PathBuf, Mutex<File>)>,
     /// Tensors by their names, with the index of the file.
     tensors: HashMap<String, (usize, StoredTensor)>,
-    metadata: HashMap<String, String>,
+    metadata: HashMap<String, Value>,
+    is_gguf: bool,
 }
 
 impl Weights {
@@ -39,7 +56,7 @@ impl Weights {
         let size = file.metadata().map_err(bad)?.len();
         let (tensors, metadata) = gguf::header(path, &mut file, size)?;
         let tensors = tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
-        Ok(Self { files: vec![(path.to_owned(), Mutex::new(file))], tensors, metadata })
+        Ok(Self { files: vec![(path.to_owned(), Mutex::new(file))], tensors, metadata, is_gguf: true })
     }
 
     /// Opens safetensors files and reads their headers.
@@ -47,7 +64,8 @@ impl Weights {
     /// # Errors
     /// A file cannot be read, is not a safetensors file, or is shorter than its header requires.
     pub fn open(files: &[PathBuf]) -> Result<Self> {
-        let mut weights = Self { files: Vec::new(), tensors: HashMap::new(), metadata: HashMap::new() };
+        let mut weights =
+            Self { files: Vec::new(), tensors: HashMap::new(), metadata: HashMap::new(), is_gguf: false };
         for path in files {
             let bad = |e: &dyn std::fmt::Display| Error::model(format!("{}: {e}", path.display()));
             let mut file = File::open(path).map_err(|e| bad(&e))?;
@@ -85,7 +103,8 @@ impl Weights {
                 };
                 weights.tensors.insert(name, (weights.files.len(), tensor));
             }
-            weights.metadata.extend(header.metadata().clone().unwrap_or_default());
+            let metadata = header.metadata().clone().unwrap_or_default();
+            weights.metadata.extend(metadata.into_iter().map(|(key, text)| (key, Value::String(text))));
             weights.files.push((path.clone(), Mutex::new(file)));
         }
         Ok(weights)
@@ -108,9 +127,26 @@ impl Weights {
         Some(&self.tensors.get(name)?.1.shape)
     }
 
-    /// Returns an entry of the metadata of the files.
+    /// Returns an entry of the metadata of the files that is a string.
     pub fn metadata(&self, key: &str) -> Option<&str> {
-        self.metadata.get(key).map(String::as_str)
+        self.value(key)?.to_string().ok().map(String::as_str)
+    }
+
+    /// Returns an entry of the metadata of the files.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.metadata.get(key)
+    }
+
+    /// Returns the format of a matrix that stays quantized.
+    fn blocks(&self, name: &str) -> Option<GgmlDType> {
+        let (_, tensor) = self.tensors.get(name)?;
+        let is_float = FLOATS.iter().any(|part| name.contains(part));
+        tensor.block_rows().filter(|_| !is_float)
+    }
+
+    /// Returns true for a GGUF file.
+    pub fn is_gguf(&self) -> bool {
+        self.is_gguf
     }
 
     /// Reads the bytes of a part of a tensor, which is not transposed. Returns the tensor, the bytes, and the shape of the
@@ -124,7 +160,7 @@ impl Weights {
         let (mut offset, mut size) = (tensor.offset, tensor.bytes);
         if let View::Rows { from, count, of } = view {
             match shape.first_mut() {
-                Some(rows) if rows.is_multiple_of(of) => *rows = *rows / of * count,
+                Some(rows) if rows.is_multiple_of(of) && tensor.has_parts(of) => *rows = *rows / of * count,
                 _ => {
                     candle_core::bail!(
                         "{}: {name} has shape {shape:?}, which does not consist of {of} equal parts",
@@ -134,6 +170,9 @@ impl Weights {
             }
             offset += (size / of * from) as u64;
             size = size / of * count;
+        }
+        if view == View::SwappedHalves && !tensor.has_parts(2) {
+            candle_core::bail!("{}: {name} does not consist of two halves of whole blocks", path.display())
         }
         let mut bytes = vec![0; size];
         {
@@ -234,37 +273,56 @@ impl Component {
         Self { weights, prefix, rename, used: Arc::default(), loaded: Arc::default(), has_list: true }
     }
 
+    /// Returns the path of the first file, for messages.
+    pub fn path(&self) -> &Path {
+        self.weights.path()
+    }
+
     /// Changes the component so that [`Self::take_loaded`] returns nothing, for networks that do not share the storage of
     /// all weights, which the list would hold in memory.
     pub fn without_list(self) -> Self {
         Self { has_list: false, ..self }
     }
 
-    /// Marks the tensors whose names begin with `start` after the prefix as used.
-    pub fn ignore(&self, start: &str) {
-        let start = format!("{}{start}", self.prefix);
-        let names = self.weights.names().into_iter().filter(|name| name.starts_with(&start));
+    /// Marks the tensors for whose names after the prefix `is_ignored` returns true as used, although no weight of the
+    /// network needs them.
+    pub fn ignore(&self, is_ignored: impl Fn(&str) -> bool) {
+        let is_own = |name: &&str| name.strip_prefix(self.prefix).is_some_and(&is_ignored);
+        let names = self.weights.names().into_iter().filter(is_own);
         let mut used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         used.extend(names.map(str::to_owned));
     }
 
-    fn tensors(&self) -> impl Iterator<Item = &StoredTensor> {
-        let own = self.weights.tensors.iter().filter(|(name, _)| name.starts_with(self.prefix));
-        own.map(|(_, (_, tensor))| tensor)
+    /// Calls `f` for each of its tensors that is not ignored, and returns the sum of the results.
+    fn sum(&self, f: impl Fn(&str, &StoredTensor) -> usize) -> usize {
+        let used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let own = self.weights.tensors.iter();
+        let own = own.filter(|(name, _)| name.starts_with(self.prefix) && !used.contains(*name));
+        own.map(|(name, (_, tensor))| f(name, tensor)).sum()
     }
 
-    /// Returns the size of its tensors in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.tensors().map(|tensor| tensor.bytes as u64).sum()
+    /// Returns the size of its tensors in bytes, before they are loaded.
+    pub fn bytes(&self) -> usize {
+        self.sum(|_, tensor| tensor.bytes)
     }
 
-    /// Returns the size in bytes of its tensors in memory, where floats have this dtype, and matrices stay quantized.
+    /// Returns the size in bytes that its tensors will have in memory, where floats have this dtype, and matrices stay
+    /// quantized.
     pub fn loaded_bytes(&self, dtype: DType) -> usize {
-        let loaded = |tensor: &StoredTensor| match tensor.format {
-            Format::Blocks(_) if tensor.shape.len() == 2 => tensor.bytes,
-            _ => tensor.shape.iter().product::<usize>() * dtype.size_in_bytes(),
-        };
-        self.tensors().map(loaded).sum()
+        self.sum(|name, tensor| match self.weights.blocks(name) {
+            Some(_) => tensor.bytes,
+            None => tensor.shape.iter().product::<usize>() * dtype.size_in_bytes(),
+        })
+    }
+
+    /// Returns true if some of its matrices stay quantized.
+    pub fn is_quantized(&self) -> bool {
+        self.sum(|name, _| usize::from(self.weights.blocks(name).is_some())) > 0
+    }
+
+    /// Returns true if a weight of the network is stored in the file.
+    pub fn has(&self, name: &str) -> bool {
+        self.weights.shape(&self.stored(name).0).is_some()
     }
 
     /// Returns name and viewed part of the stored tensor for a weight of the network.
@@ -399,8 +457,14 @@ impl Reader {
         Ok(read)
     }
 
+    /// Returns true if a weight is stored as a matrix whose products are computed from blocks.
+    pub fn has_blocks(&self, name: &str) -> bool {
+        let (stored, view) = self.component.stored(name);
+        view != View::Transposed && self.component.weights.blocks(&stored).is_some()
+    }
+
     /// Loads the rows of several matrices of this shape as one quantized matrix, if all are stored in one format of
-    /// blocks.
+    /// blocks, and their rows consist of whole blocks.
     ///
     /// # Errors
     /// A matrix has another shape, the file cannot be read, or the device is out of memory.
@@ -412,10 +476,10 @@ impl Reader {
     ) -> candle_core::Result<Option<QTensor>> {
         let weights = &self.component.weights;
         let stored: Vec<_> = names.iter().map(|name| self.component.stored(name)).collect();
-        let format_of = |name: &str| weights.tensors.get(name).map(|(_, tensor)| tensor.format);
         let Some((first, _)) = stored.first() else { return Ok(None) };
-        let Some(Format::Blocks(format)) = format_of(first) else { return Ok(None) };
-        if stored.iter().any(|(name, _)| format_of(name) != Some(Format::Blocks(format))) {
+        let Some(format) = weights.blocks(first) else { return Ok(None) };
+        if stored.iter().any(|(name, view)| weights.blocks(name) != Some(format) || *view == View::Transposed)
+        {
             return Ok(None);
         }
         let mut all = Vec::new();
@@ -461,6 +525,6 @@ impl SimpleBackend for Reader {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.component.weights.tensors.contains_key(&self.component.stored(name).0)
+        self.component.has(name)
     }
 }

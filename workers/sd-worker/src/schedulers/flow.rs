@@ -33,7 +33,7 @@ pub enum TimeShift {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Flow {
-    num_train_timesteps: usize,
+    pub(crate) num_train_timesteps: usize,
     /// Constant shift: σ' = shift σ / (1 + (shift - 1) σ).
     pub shift: f64,
     /// If true, μ is a linear function of the number of tokens of the image, and replaces `shift`.
@@ -42,9 +42,9 @@ pub struct Flow {
     pub base_shift: f64,
     /// μ at `max_image_seq_len` tokens.
     pub max_shift: f64,
-    base_image_seq_len: usize,
-    max_image_seq_len: usize,
-    time_shift_type: TimeShift,
+    pub(crate) base_image_seq_len: usize,
+    pub(crate) max_image_seq_len: usize,
+    pub(crate) time_shift_type: TimeShift,
     /// If true, n steps begin at the multiples of 1/n, as in FluxPipeline; otherwise they span the trained levels.
     #[serde(skip)]
     pub spans_fractions: bool,

@@ -1,6 +1,7 @@
 //! Single-file checkpoints: the images equal those of the same weights in a folder, and other files are refused.
 //!
-//! `names.py` writes the tables of names, with the conversion of diffusers.
+//! `names.py` writes the tables of names, with the conversion of diffusers, and `pictures.py` the images in `data`.
+mod gguf;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
 
@@ -346,8 +347,7 @@ fn other_networks_are_refused_by_name() -> Outcome {
             "a ControlNet",
             &["controlnet_cond_embedding.conv_in.weight", "down_blocks.0.resnets.0.conv1.weight"],
         ),
-        ("Flux", &["model.diffusion_model.double_blocks.0.img_attn.qkv.weight"]),
-        ("Stable Diffusion 3", &["model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight"]),
+        ("a T5 text encoder", &["enc.blk.0.attn_q.weight"]),
         ("a VAE alone", &["decoder.conv_in.weight", "encoder.conv_in.weight"]),
         ("a T5 text encoder", &["encoder.block.0.layer.0.SelfAttention.q.weight"]),
         ("a text encoder alone", &["text_model.final_layer_norm.weight"]),

@@ -24,15 +24,21 @@ pub const KINDS: [(&str, &str); 4] = [
     ("sd3", include_str!("data/sd3.json")),
     ("sd35", include_str!("data/sd35.json")),
 ];
+/// Models with the proportions of published ones, from which single files are made.
+pub const FILE_KINDS: [(&str, &str); 2] = [
+    ("flux_files", include_str!("data/flux_files.json")),
+    ("sd35_files", include_str!("data/sd35_files.json")),
+];
 pub const SEED: u64 = 7;
 pub const SIZE: (usize, usize) = (64, 48);
-const T5_TOKENIZER: [(&str, &str); 2] = [
+pub const T5_TOKENIZER: [(&str, &str); 2] = [
     ("tokenizer.json", include_str!("data/t5/tokenizer.json")),
     ("tokenizer_config.json", include_str!("data/t5/tokenizer_config.json")),
 ];
 
 pub fn table(kind: &str) -> Outcome<Value> {
-    let (_, text) = KINDS.into_iter().find(|(name, _)| *name == kind).ok_or("no such model")?;
+    let mut all = KINDS.into_iter().chain(FILE_KINDS);
+    let (_, text) = all.find(|(name, _)| *name == kind).ok_or("no such model")?;
     Ok(serde_json::from_str(text)?)
 }
 

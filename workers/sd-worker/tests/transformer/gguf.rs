@@ -45,7 +45,7 @@ fn transformer(kind: &str) -> Outcome<Weights> {
 }
 
 /// Writes a file with formats as in published files: vectors in f32, matrices that need precision in f16, norms in bf16.
-fn save(path: &Path, architecture: &str, weights: &Weights, [format, wide]: [GgmlDType; 2]) -> Outcome {
+pub fn save(path: &Path, architecture: &str, weights: &Weights, [format, wide]: [GgmlDType; 2]) -> Outcome {
     let mut tensors = Vec::new();
     for (name, weight) in weights {
         let columns = *weight.dims().last().ok_or("a scalar")?;

@@ -1,8 +1,10 @@
 //! Flux and Stable Diffusion 3: images agree with those of diffusers, and invalid files and requests are refused.
 //!
 //! `pictures.py` writes the tables of names and the images in `data`.
+mod files;
 mod fixture;
 mod gguf;
+mod memory;
 mod original;
 mod refused;
 #[path = "../tiny_model/mod.rs"]
@@ -13,7 +15,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
-use fixture::{KINDS, Outcome, SEED, SIZE, expected, generate, levels, mask, model, picture, request, write};
+use fixture::{
+    FILE_KINDS, KINDS, Outcome, SEED, SIZE, expected, generate, levels, mask, model, picture, request, write,
+};
 use sd_worker::model::Version;
 use sd_worker::pipeline::{Pipeline, Request, Start};
 use sd_worker::schedulers::{Purpose, normal};
@@ -23,9 +27,10 @@ use sd_worker::schedulers::{Purpose, normal};
 #[ignore = "prepares the input of pictures.py"]
 fn write_models() -> Outcome {
     let folder = PathBuf::from(std::env::var("SD_FOLDER")?);
-    for (kind, _) in KINDS {
+    for (kind, _) in KINDS.into_iter().chain(FILE_KINDS) {
         write(&folder.join(kind), kind)?;
     }
+    files::write_encoders(&folder, &folder.join("flux_files"))?;
     gguf::write_files(&folder)?;
     for name in ["given", "mask"] {
         fs::write(folder.join(name).with_extension("png"), picture(name)?.png()?)?;

@@ -32,6 +32,10 @@ from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjec
 STEPS, TOKENS, VOCABULARY = 4, 16, 60
 PROMPT, NEGATIVE = "a red circle", "blue"
 KINDS = ["flux_dev", "flux_schnell", "sd3", "sd35"]
+# Models with the proportions of published ones, from which single files are made.
+FILES = ["flux_files", "sd35_files"]
+# Formats of the GGUF files of text encoders, and of the transformer and the text encoder together.
+T5_FORMATS = ["f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q4k", "q5k", "q6k"]
 
 
 def clip(cls, activation, width, projection):
@@ -41,8 +45,41 @@ def clip(cls, activation, width, projection):
         eos_token_id=VOCABULARY - 1))
 
 
+def file_components(kind):
+    """Like `components`, with widths as in published models."""
+    flux = kind.startswith("flux")
+    heads = lambda cls, activation, count: cls(CLIPTextConfig(
+        vocab_size=VOCABULARY, hidden_size=64 * count, intermediate_size=128 * count, num_hidden_layers=2,
+        num_attention_heads=count, max_position_embeddings=TOKENS, hidden_act=activation, projection_dim=64 * count,
+        bos_token_id=VOCABULARY - 2, eos_token_id=VOCABULARY - 1))
+    vae = AutoencoderKL(
+        latent_channels=16, block_out_channels=[32] * 4, layers_per_block=1, norm_num_groups=32, sample_size=64,
+        down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
+        scaling_factor=0.3611 if flux else 1.5305, shift_factor=0.1159 if flux else 0.0609,
+        use_quant_conv=False, use_post_quant_conv=False)
+    t5 = T5EncoderModel(T5Config(
+        vocab_size=80, d_model=256, d_kv=64, d_ff=256, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"))
+    sizes = dict(attention_head_dim=32, num_attention_heads=2, joint_attention_dim=256, num_layers=2)
+    if flux:
+        parts = dict(text_encoder=heads(CLIPTextModel, "quick_gelu", 1), text_encoder_2=t5,
+                     transformer=FluxTransformer2DModel(
+                         in_channels=64, num_single_layers=1, pooled_projection_dim=64, guidance_embeds=True,
+                         axes_dims_rope=[4, 14, 14], **sizes))
+        shift = dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=256,
+                     max_image_seq_len=4096, shift=3.0)
+        return parts | dict(vae=vae), FlowMatchEulerDiscreteScheduler(**shift)
+    parts = dict(text_encoder=heads(CLIPTextModelWithProjection, "quick_gelu", 1),
+                 text_encoder_2=heads(CLIPTextModelWithProjection, "gelu", 2), text_encoder_3=t5,
+                 transformer=SD3Transformer2DModel(
+                     sample_size=8, caption_projection_dim=64, pooled_projection_dim=192, pos_embed_max_size=8,
+                     qk_norm="rms_norm", dual_attention_layers=(0,), **sizes))
+    return parts | dict(vae=vae), FlowMatchEulerDiscreteScheduler(shift=3.0)
+
+
 def components(kind):
     """Returns the components with weights, and the scheduler."""
+    if kind in FILES:
+        return file_components(kind)
     flux = kind.startswith("flux")
     vae = AutoencoderKL(
         latent_channels=16, block_out_channels=[16, 16, 16, 32], layers_per_block=1, norm_num_groups=8, sample_size=64,
@@ -107,7 +144,7 @@ def original_names(kind):
     """Returns the names of the transformer in its authors' code."""
     norms = ["norm.query_norm.scale", "norm.key_norm.scale"]
     if kind.startswith("flux"):
-        embedders = ["time_in", "vector_in", *(["guidance_in"] if kind == "flux_dev" else [])]
+        embedders = ["time_in", "vector_in", *(["guidance_in"] if kind != "flux_schnell" else [])]
         names = both("", "img_in", "txt_in", "final_layer.linear", "final_layer.adaLN_modulation.1",
                      *[f"{name}.{layer}_layer" for name in embedders for layer in ["in", "out"]])
         for i in range(2):
@@ -115,22 +152,25 @@ def original_names(kind):
                 start = f"double_blocks.{i}.{stream}_"
                 names += both(start, "mod.lin", "attn.qkv", "attn.proj", "mlp.0", "mlp.2")
                 names += [f"{start}attn.{norm}" for norm in norms]
+            if kind in FILES and i == 1:
+                break
             start = f"single_blocks.{i}."
             names += both(start, "modulation.lin", "linear1", "linear2") + [start + norm for norm in norms]
         return names
     names = ["pos_embed", *both("", "x_embedder.proj", "t_embedder.mlp.0", "t_embedder.mlp.2", "y_embedder.mlp.0",
                                 "y_embedder.mlp.2", "context_embedder", "final_layer.linear",
                                 "final_layer.adaLN_modulation.1")]
-    for i in range(3):
+    last, dual = (1, 0) if kind in FILES else (2, 1)
+    for i in range(last + 1):
         for stream in ["x", "context"]:
             start = f"joint_blocks.{i}.{stream}_block."
             names += both(start, "adaLN_modulation.1", "attn.qkv")
-            if kind == "sd35":
+            if kind.startswith("sd35"):
                 names += [f"{start}attn.ln_{part}.weight" for part in "qk"]
-                if stream == "x" and i < 2:
+                if stream == "x" and i <= dual:
                     names += both(start, "attn2.qkv", "attn2.proj")
                     names += [f"{start}attn2.ln_{part}.weight" for part in "qk"]
-            if stream == "x" or i < 2:
+            if stream == "x" or i < last:
                 names += both(start, "attn.proj", "mlp.fc1", "mlp.fc2")
     return names
 
@@ -218,6 +258,44 @@ def quantized_images(folder, data, start, packed, wide):
         save(pipe, data / f"{name}.png", **options, **wide)
 
 
+# Names of llama.cpp by those of transformers.
+LLAMA = {
+    "shared.": "token_embd.", "encoder.final_layer_norm.": "enc.output_norm.", "encoder.block.": "enc.blk.",
+    "layer.0.SelfAttention.relative_attention_bias.": "attn_rel_b.", "layer.0.SelfAttention.": "attn_",
+    "layer.0.layer_norm.": "attn_norm.", "layer.1.DenseReluDense.wi_0.": "ffn_gate.",
+    "layer.1.DenseReluDense.wi_1.": "ffn_up.", "layer.1.DenseReluDense.wo.": "ffn_down.", "layer.1.layer_norm.": "ffn_norm."}
+
+
+def llama_name(name):
+    for own, other in LLAMA.items():
+        name = name.replace(own, other)
+    return name
+
+
+def dequantized_t5(path, encoder):
+    """Returns the weights of an encoder from a GGUF file."""
+    stored = {tensor.name: (gguf.dequantize(tensor.data, tensor.tensor_type), tensor) for tensor in gguf.GGUFReader(path).tensors}
+    return {name: torch.from_numpy(stored[llama_name(name)][0].copy()).float().reshape(weight.shape)
+            for name, weight in encoder.state_dict().items() if name != "encoder.embed_tokens.weight"}
+
+
+def file_images(folder, data, start, packed, wide):
+    """Generates the images of models that are made of single files."""
+    pipe = load("flux_files", folder, FluxPipeline, FluxPipeline)
+    options = dict(guidance_scale=3.5) | wide
+    save(pipe, data / "flux_files.png", latents=packed.clone(), **options)
+    for name in T5_FORMATS:
+        own = dequantized_t5(folder / f"t5_{name}.gguf", pipe.text_encoder_2)
+        pipe.text_encoder_2.load_state_dict(own, strict=False)
+        save(pipe, data / f"flux_t5_{name}.png", latents=packed.clone(), **options)
+    pipe = load("sd35_files", folder, StableDiffusion3Pipeline, StableDiffusion3Pipeline)
+    options = dict(guidance_scale=5.0, negative_prompt=NEGATIVE) | wide
+    # Files of CLIP-L have no projection that the network uses.
+    with torch.no_grad():
+        pipe.text_encoder.text_projection.weight.copy_(torch.eye(64))
+    save(pipe, data / "sd35_files.png", latents=start.clone(), **options)
+
+
 def images(folder, data):
     noise = load_file(folder / "noise.safetensors")
     wide = dict(width=64, height=48)
@@ -226,6 +304,7 @@ def images(folder, data):
     for module in [pipeline_flux_img2img, pipeline_flux_inpaint, pipeline_stable_diffusion_3_img2img]:
         module.randn_tensor = lambda *_, **__: start.clone()
     packed = FluxPipeline._pack_latents(start, 1, 16, 6, 8)
+    file_images(folder, data, start, packed, wide)
     quantized_images(folder, data, start, packed, wide)
     given, mask = [Image.open(folder / f"{name}.png") for name in ["given", "mask"]]
     for kind in KINDS[:2]:
@@ -247,10 +326,10 @@ def main(what, *folders):
     torch.manual_seed(0)
     if what == "names":
         t5_tokenizer(Path(folders[0]) / "t5")
-        for kind in KINDS:
+        for kind in KINDS + FILES:
             text = json.dumps(table(kind), ensure_ascii=False, separators=(",", ":"))
             Path(folders[0], f"{kind}.json").write_text(text + "\n")
-            if kind in ["flux_dev", "sd35"]:
+            if kind in ["flux_dev", "sd35", *FILES]:
                 Path(folders[0], f"{kind}.txt").write_text(table_of_names(kind))
     else:
         images(*map(Path, folders))

@@ -110,7 +110,7 @@ fn folders_that_are_incomplete_are_refused() -> Outcome {
             "transformer/config.json",
             "joint_attention_dim",
             json!(96),
-            "text_encoder_2 has width 80",
+            "model.safetensors has width 80, but the transformer takes 96",
         ),
         ("flux_dev", "text_encoder_2/config.json", "num_heads", json!(0), "num_heads = 0"),
         (

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Module, VarBuilder, conv2d};
 
 use super::super::encoder::{Encoder, Features};
+use super::super::layer_builder::LayerBuilder;
 use super::config::{ControlNetConfig, IMAGE_CHANNELS};
 use crate::picture::Picture;
 
@@ -39,7 +40,7 @@ impl ControlNet {
     /// # Errors
     /// A weight is missing or has the wrong shape, or the device is out of memory.
     pub(super) fn new(vb: &VarBuilder, config: &ControlNetConfig) -> Result<Self> {
-        let encoder = Encoder::new(vb, &config.unet)?;
+        let encoder = Encoder::new(&LayerBuilder::new(vb.clone(), None), &config.unet)?;
         let padded = |stride: usize| Conv2dConfig { padding: 1, stride, ..Default::default() };
         let widths = &config.hint_widths;
         let (Some(first), Some(last)) = (widths.first().copied(), widths.last().copied()) else {

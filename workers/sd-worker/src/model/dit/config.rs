@@ -126,19 +126,23 @@ impl DitConfig {
     /// # Errors
     /// A value is invalid, or the architecture is not supported.
     pub fn from_value(json: Value) -> Result<Self> {
-        let bad = |what: String| Error::model(format!("the transformer's config.json: {what}"));
+        Self::parse(json).map_err(|what| Error::model(format!("the transformer's config.json: {what}")))
+    }
+
+    /// Like [`Self::from_value`], with a message without the name of a file.
+    pub(super) fn parse(json: Value) -> std::result::Result<Self, String> {
         let config = match json["_class_name"].as_str() {
             Some("FluxTransformer2DModel") => serde_json::from_value(json).map(Self::of_flux),
             Some("SD3Transformer2DModel") => serde_json::from_value(json).map(Self::of_sd3),
             class => {
                 let class = class.unwrap_or("no class");
-                return Err(bad(format!(
+                return Err(format!(
                     "{class} is not supported; supported are FluxTransformer2DModel and SD3Transformer2DModel"
-                )));
+                ));
             }
         };
-        let config = config.map_err(|e| bad(e.to_string()))?.map_err(&bad)?;
-        config.check().map_err(bad)?;
+        let config = config.map_err(|e| e.to_string())??;
+        config.check()?;
         Ok(config)
     }
 

@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::super::components;
 use super::super::json_file::{json, read};
 use super::super::parts::{FileOptions, NetworkPart, Parts, T5Part, TextPart};
+use super::super::single_file::{self, CLIP_G, CLIP_L};
 use super::super::t5::{self, T5Tokenizer};
 use super::super::version::Version;
 use super::super::weight_files;
@@ -57,7 +58,7 @@ pub(in super::super) fn parts(
     }
     let has = |component: &str| index[component][1].is_string();
     let (encoder, tokenizer) = (format!("text_encoder{long}"), format!("tokenizer{long}"));
-    let is_optional = class != PIPELINES[0].0 && !has(&encoder);
+    let is_optional = options.t5xxl.is_some() || class != PIPELINES[0].0 && !has(&encoder);
     let mut required = vec!["scheduler".to_owned(), "vae".to_owned()];
     required.extend(
         clip.iter().flat_map(|suffix| [format!("text_encoder{suffix}"), format!("tokenizer{suffix}")]),
@@ -92,26 +93,27 @@ pub(in super::super) fn parts(
     };
     flow.token_side = super::PATCH * vae.0.factor();
     let mut texts = Vec::new();
-    for suffix in clip {
-        texts.push(components::text(path, suffix, config.version != Version::Flux, &component)?);
+    for (suffix, slot) in clip.iter().zip([CLIP_L, CLIP_G]) {
+        let given = slot.given(options, &path.join(format!("tokenizer{suffix}")))?;
+        texts.push(match given {
+            Some(part) => part,
+            None => components::text(path, suffix, config.version != Version::Flux, &component)?,
+        });
     }
-    let t5 = match is_optional {
-        true => None,
-        false => {
+    let length = text::length(config.version);
+    let t5 = match single_file::given_t5(options, length, &[path])? {
+        None if !is_optional => {
             let file = path.join(&encoder).join("config.json");
             let own = t5::config(json(&file)?, &file)?;
-            if own.d_model != config.text_width {
-                let (found, expected) = (own.d_model, config.text_width);
-                return Err(bad(format!(
-                    "{encoder} has width {found}, but the transformer takes {expected}"
-                )));
-            }
-            let tokenizer =
-                T5Tokenizer::from_folder(&path.join(&tokenizer), &own, text::length(config.version))?;
-            Some(T5Part { config: own, tokenizer, weights: component(&encoder)? })
+            let tokenizer = T5Tokenizer::from_folder(&path.join(&tokenizer), &own, length)?;
+            let weights = component(&encoder)?;
+            // Older files have a copy of the embeddings.
+            weights.ignore(|name| name == "encoder.embed_tokens.weight");
+            Some(T5Part { config: own, tokenizer, weights })
         }
+        given => given,
     };
-    check_widths(&config, &texts).map_err(bad)?;
+    check_widths(&config, &texts, t5.as_ref()).map_err(bad)?;
     let transformer = match &options.transformer {
         Some(path) => original::component(path, &config)?,
         None => component("transformer")?,
@@ -128,8 +130,22 @@ pub(in super::super) fn parts(
     })
 }
 
-/// Checks that the transformer takes what the CLIP encoders return.
-fn check_widths(config: &DitConfig, texts: &[TextPart]) -> std::result::Result<(), String> {
+/// Checks that the transformer takes what the text encoders return.
+///
+/// # Errors
+/// Returns a message about a width that differs.
+pub(super) fn check_widths(
+    config: &DitConfig,
+    texts: &[TextPart],
+    t5: Option<&T5Part>,
+) -> std::result::Result<(), String> {
+    if let Some(t5) = t5.filter(|t5| t5.config.d_model != config.text_width) {
+        let (found, expected) = (t5.config.d_model, config.text_width);
+        let path = t5.weights.path().display();
+        return Err(format!(
+            "the T5 text encoder in {path} has width {found}, but the transformer takes {expected}"
+        ));
+    }
     let width = |text: &TextPart| match text.projection {
         true => text.config.projection_dim,
         false => text.config.hidden_size,

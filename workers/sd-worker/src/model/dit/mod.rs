@@ -8,11 +8,13 @@
 //! |---|---|
 //! | `config` | contents of config.json |
 //! | `blocks` | transformer blocks |
+//! | `files` | single files, with or without text encoders and VAE |
 //! | `folder` | folders in the layout of diffusers |
 //! | `original` | files of a transformer alone, with other names |
 //! | `text` | embeddings of prompts |
 mod blocks;
 mod config;
+pub(super) mod files;
 pub(super) mod folder;
 mod original;
 pub(super) mod text;

@@ -101,48 +101,73 @@ const SD3_JOINT: Table = &[
     ("ff_context.net.2.", "context_block.mlp.fc2.", WHOLE),
 ];
 
+/// Names of the transformer in a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// False for Stable Diffusion 3.
+    pub is_flux: bool,
+    prefix: &'static str,
+    /// False for the names of diffusers.
+    is_original: bool,
+}
+
+impl Layout {
+    /// Recognises the transformer in a file, if it has one.
+    pub fn of(weights: &Weights) -> Option<Self> {
+        let has = |prefix: &str, name: &str| weights.shape(&format!("{prefix}{name}")).is_some();
+        for (is_flux, first) in
+            [(true, "double_blocks.0.img_attn.qkv.weight"), (false, "joint_blocks.0.x_block.attn.qkv.weight")]
+        {
+            if let Some(prefix) = PREFIXES.into_iter().find(|prefix| has(prefix, first)) {
+                return Some(Self { is_flux, prefix, is_original: true });
+            }
+        }
+        let is_flux = has("", "single_transformer_blocks.0.attn.to_q.weight");
+        let is_own = has("", "transformer_blocks.0.attn.add_q_proj.weight");
+        is_own.then_some(Self { is_flux, prefix: "", is_original: false })
+    }
+
+    /// Returns the component of a network with this number of joint blocks.
+    pub fn component(self, weights: &Arc<Weights>, layers: usize) -> Component {
+        let Self { is_flux, prefix, is_original } = self;
+        let rename = move |name: &str| {
+            let found = if is_original { original(is_flux, layers, name) } else { None };
+            found.unwrap_or_else(|| (name.to_owned(), WHOLE))
+        };
+        Component::renamed(weights.clone(), prefix, rename).without_list()
+    }
+}
+
 /// Opens a file that replaces the transformer of a folder.
 ///
 /// # Errors
 /// The file cannot be read, or holds another network.
 pub(super) fn component(path: &Path, config: &DitConfig) -> Result<Component> {
     let is_flux = config.version == Version::Flux;
-    let weights = match single_file::is_gguf(path)? {
-        true => Arc::new(open_gguf(path, is_flux, config.version.network())?),
-        false => single_file::open(path)?,
-    };
-    let first = if is_flux {
-        "double_blocks.0.img_attn.qkv.weight"
-    } else {
-        "joint_blocks.0.x_block.attn.qkv.weight"
-    };
-    let own = "transformer_blocks.0.attn.add_q_proj.weight";
-    let has = |prefix: &str, name: &str| weights.shape(&format!("{prefix}{name}")).is_some();
-    if let Some(prefix) = PREFIXES.into_iter().find(|prefix| has(prefix, first)) {
-        let layers = config.layers;
-        let rename =
-            move |name: &str| original(is_flux, layers, name).unwrap_or_else(|| (name.to_owned(), WHOLE));
-        return Ok(Component::renamed(weights, prefix, rename).without_list());
+    let weights = single_file::open(path)?;
+    check_architecture(&weights, is_flux, config.version.network())?;
+    match Layout::of(&weights).filter(|layout| layout.is_flux == is_flux) {
+        Some(layout) => Ok(layout.component(&weights, config.layers)),
+        None => {
+            let (found, network) = (single_file::found(&weights), config.version.network());
+            let path = path.display();
+            Err(Error::model(format!("{path} holds {found}; the transformer of {network} is required")))
+        }
     }
-    if has("", own) && has("", "single_transformer_blocks.0.attn.to_q.weight") == is_flux {
-        return Ok(Component::renamed(weights, "", |name: &str| (name.to_owned(), WHOLE)).without_list());
-    }
-    let (found, network) = (single_file::found(&weights), config.version.network());
-    Err(Error::model(format!("{} holds {found}; the transformer of {network} is required", path.display())))
 }
 
-/// Opens a GGUF file of `network`.
-fn open_gguf(path: &Path, is_flux: bool, network: &str) -> Result<Weights> {
-    let weights = Weights::open_gguf(path)?;
+/// Checks the architecture in the metadata of a GGUF file, if it has one.
+///
+/// # Errors
+/// It is not that of `network`.
+pub(super) fn check_architecture(weights: &Weights, is_flux: bool, network: &str) -> Result<()> {
     let expected = if is_flux { "flux" } else { "sd3" };
     match weights.metadata(gguf::ARCHITECTURE) {
-        Some(found) if found == expected => Ok(weights),
-        found => Err(Error::model(format!(
-            "{}: {} is {}, but that of {network} is {expected}",
-            path.display(),
-            gguf::ARCHITECTURE,
-            found.unwrap_or("missing")
-        ))),
+        Some(found) if weights.is_gguf() && found != expected => {
+            let (path, key) = (weights.path().display(), gguf::ARCHITECTURE);
+            Err(Error::model(format!("{path}: {key} is {found}, but that of {network} is {expected}")))
+        }
+        _ => Ok(()),
     }
 }
 

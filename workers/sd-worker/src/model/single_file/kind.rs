@@ -3,6 +3,7 @@ use super::super::version::Version;
 use super::super::weights::Weights;
 use crate::{Error, Result};
 
+const UNET: &str = "a Stable Diffusion model";
 const FLUX: &str = "Flux";
 const SD3: &str = "Stable Diffusion 3";
 /// Networks that are not single-file checkpoints, each with parts of names that only it has.
@@ -18,23 +19,19 @@ const OTHERS: [(&str, &[&str]); 13] = [
     ("a ControlNet", &["control_model.", "controlnet_cond_embedding.", "input_hint_block.", "controlnet_"]),
     (FLUX, &["double_blocks.0.img_attn", "single_transformer_blocks."]),
     (SD3, &["joint_blocks.", "transformer_blocks.0.attn.add_q_proj"]),
-    ("a T5 text encoder", &["encoder.block.0.layer."]),
+    ("a T5 text encoder", &["encoder.block.0.layer.", "enc.blk.0."]),
     ("a VAE alone", &["decoder.conv_in.weight"]),
     ("a text encoder alone", &["text_model.", "transformer.resblocks."]),
     ("a textual inversion", &["emb_params", "clip_l", "string_to_param"]),
     ("a UNet with the names of diffusers", &["down_blocks.0.", "time_embedding.linear_1."]),
 ];
 
-pub(super) fn has_vae(weights: &Weights) -> bool {
-    weights.shape("first_stage_model.decoder.conv_in.weight").is_some()
-}
-
 /// Describes the network in a file.
 pub(in super::super) fn found(weights: &Weights) -> String {
     let names = weights.names();
     let holds = |part: &str| names.iter().any(|name| name.contains(part));
-    if holds("model.diffusion_model.input_blocks.") {
-        return "a Stable Diffusion model".to_owned();
+    if unet_prefix(weights).is_some() {
+        return UNET.to_owned();
     }
     match OTHERS.iter().find(|(_, parts)| parts.iter().any(|part| holds(part))) {
         Some((what, _)) => (*what).to_owned(),
@@ -45,37 +42,51 @@ pub(in super::super) fn found(weights: &Weights) -> String {
     }
 }
 
-/// Returns the version of a checkpoint.
+/// A UNet in a file.
+pub(super) struct UNetKind {
+    /// Start of its names.
+    pub prefix: &'static str,
+    pub version: Version,
+}
+
+/// Recognises the UNet in a checkpoint.
 ///
 /// # Errors
-/// The file holds another network, or one without a supported text encoder.
-pub(super) fn version(weights: &Weights) -> Result<Version> {
+/// The file holds another network.
+pub(super) fn unet(weights: &Weights) -> Result<UNetKind> {
     let names = weights.names();
     let has = |start: &str| names.iter().any(|name| name.starts_with(start));
     let refuse = |what: &str| Err(Error::model(format!("{} holds {what}", weights.path().display())));
-    const REQUIRED: &str = "a checkpoint of Stable Diffusion 1, 2 or XL with its text encoder is required";
-    if !has("model.diffusion_model.input_blocks.") {
-        let found = found(weights);
-        let help = match found.as_str() {
-            FLUX | SD3 => "give it with --transformer, and the folder of its model with --model-path",
-            _ => REQUIRED,
-        };
-        return refuse(&format!("{found}; {help}"));
-    }
+    const REQUIRED: &str = "a checkpoint of Stable Diffusion 1, 2, XL or 3, or of Flux, is required";
+    let found = found(weights);
+    let Some(prefix) = unet_prefix(weights).filter(|_| found == UNET) else {
+        return refuse(&format!("{found}; {REQUIRED}"));
+    };
     if has("control_model.") {
         return refuse(&format!("a ControlNet; {REQUIRED}"));
-    }
-    if has("conditioner.embedders.0.transformer.") && has("conditioner.embedders.1.model.") {
-        return Ok(Version::Xl);
     }
     if has("conditioner.embedders.0.model.") {
         return refuse("XL's refiner, which is not supported; its base model is");
     }
-    if has("cond_stage_model.transformer.") {
-        return Ok(Version::V1);
+    let shape = |name: &str| weights.shape(&format!("{prefix}{name}"));
+    let is_xl = has("conditioner.embedders.1.model.") || shape("label_emb.0.0.weight").is_some();
+    // The projections of versions 1 are convolutions.
+    let has_matrix = matches!(shape("middle_block.1.proj_in.weight"), Some([a, b]) if a == b);
+    let version = match is_xl {
+        true => Version::Xl,
+        false if has("cond_stage_model.model.") || has_matrix => Version::V2,
+        false => Version::V1,
+    };
+    Ok(UNetKind { prefix, version })
+}
+
+/// Returns the prefix of the UNet in a file, if it has one.
+fn unet_prefix(weights: &Weights) -> Option<&'static str> {
+    let names = weights.names();
+    let has = |start: &str| names.iter().any(|name| name.starts_with(start));
+    match has("model.diffusion_model.input_blocks.") {
+        true => Some("model.diffusion_model."),
+        // ControlNets have no second half.
+        false => (has("input_blocks.") && has("output_blocks.")).then_some(""),
     }
-    if has("cond_stage_model.model.") {
-        return Ok(Version::V2);
-    }
-    refuse(&format!("a UNet without text encoder; {REQUIRED}"))
 }

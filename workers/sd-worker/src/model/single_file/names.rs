@@ -171,3 +171,14 @@ pub(super) fn open_clip(name: &str) -> Option<(String, View)> {
     let third = ["q", "k", "v"].iter().position(|own| *own == part)?;
     Some((format!("{layer}attn.in_proj_{kind}"), View::Rows { from: third, count: 1, of: 3 }))
 }
+
+/// Returns true for tensors of checkpoints that the networks do not use.
+pub(in super::super) fn is_ignored(name: &str) -> bool {
+    let parts = ["position_ids", "logit_scale", "attn_mask", "text_projection", "model_ema.", ".loss."];
+    name.starts_with("loss.") || parts.iter().any(|part| name.contains(part))
+}
+
+/// Returns the original name, or else the name itself, of a whole tensor.
+pub(super) fn whole(original: Option<String>, name: &str) -> (String, View) {
+    (original.unwrap_or_else(|| name.to_owned()), View::Whole)
+}

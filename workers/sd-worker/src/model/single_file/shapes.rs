@@ -146,11 +146,15 @@ impl Shapes<'_> {
         }
     }
 
-    /// Returns the configuration of a CLIP text encoder with the names of transformers.
-    pub fn clip(&self) -> Result<ClipConfig> {
+    /// Returns the configuration of a CLIP text encoder with the names of transformers. `projection` is the whole name of
+    /// the projection (projection_dim, width), if it is used.
+    pub fn clip(&self, projection: Option<&str>) -> Result<ClipConfig> {
         let layer = |i: usize| format!("encoder.layers.{i}.mlp.fc1.weight");
         let names = ["embeddings.token_embedding.weight", "embeddings.position_embedding.weight"];
-        self.text(names, &layer, Activation::QuickGelu, None)
+        let config = self.text(names, &layer, Activation::QuickGelu, None)?;
+        let Some(name) = projection else { return Ok(config) };
+        let [projection_dim, _] = Shapes { weights: self.weights, prefix: "" }.dims(name)?;
+        Ok(ClipConfig { projection_dim, ..config })
     }
 
     /// Returns the configuration of OpenCLIP's text encoder. `projection` tells whether it is used.
@@ -176,7 +180,7 @@ impl Shapes<'_> {
             intermediate_size,
             max_position_embeddings: self.dims(positions)?[0],
             num_hidden_layers: self.count(layer),
-            num_attention_heads: hidden_size / HEAD_WIDTH,
+            num_attention_heads: (hidden_size / HEAD_WIDTH).max(1),
             hidden_act,
             layer_norm_eps: 1e-5,
             projection_dim: projection.map_or(Ok(0), |name| Ok::<_, Error>(self.dims(name)?[1]))?,

@@ -1,0 +1,82 @@
+"""Writes the images that diffusers generates with the weights of the GGUF files of `gguf.rs`, which the gguf package
+dequantizes.
+
+    pip install diffusers==0.42.1 transformers==5.24.0 gguf torch
+    SD_FOLDER=FOLDER cargo test --test single_file -- --ignored     # writes the models, the GGUF files, and the noise
+    python3 pictures.py FOLDER data
+
+Networks run on the CPU in f32.
+"""
+import sys
+from pathlib import Path
+
+import gguf
+import numpy
+import torch
+from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
+from PIL import Image
+from safetensors.torch import load_file
+
+STEPS, GUIDANCE, SIDE, TOKENS = 4, 5.0, 32, 16
+PROMPT, NEGATIVE = "a red circle", "blue"
+UNET = "model.diffusion_model."
+
+
+def pipeline(folder, xl):
+    kind = StableDiffusionXLPipeline if xl else StableDiffusionPipeline
+    options = {} if xl else dict(safety_checker=None)
+    pipe = kind.from_pretrained(folder, torch_dtype=torch.float32, **options)
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, clip_sample=False)
+    for part in ["tokenizer", "tokenizer_2"] if xl else ["tokenizer"]:
+        getattr(pipe, part).model_max_length = TOKENS
+    for part in ["text_encoder", "text_encoder_2"] if xl else ["text_encoder"]:
+        # The published configuration; the tiny vocabulary has another end token.
+        encoder = getattr(pipe, part)
+        getattr(encoder, "text_model", encoder).eos_token_id = pipe.tokenizer.eos_token_id
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def load(pipe, path, table):
+    """Replaces the weights of a pipeline by those of a GGUF file."""
+    stored = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        name = tensor.name if tensor.name.startswith((UNET, "cond", "first")) else UNET + tensor.name
+        stored[name] = torch.from_numpy(values.copy()).float()
+    states = {}
+    for line in table.read_text().splitlines():
+        name, *own = line.split(" ")
+        if not own or name not in stored:
+            continue
+        transposed = own[0].endswith("^T")
+        parts = own[0].removesuffix("^T").split("+")
+        weight = stored[name].flatten()
+        for part, values in zip(parts, weight.chunk(len(parts))):
+            component, key = part.split("/", 1)
+            network = getattr(pipe, component)
+            state = network.state_dict()
+            key = key if key in state else key.removeprefix("text_model.")
+            shape = state[key].shape
+            values = values.reshape(shape[::-1]).T if transposed else values.reshape(shape)
+            states.setdefault(component, {})[key] = values
+    for component, state in states.items():
+        network = getattr(pipe, component)
+        missing, extra = network.load_state_dict(state, strict=False)
+        missing = [key for key in missing if "position_ids" not in key]
+        if extra or (missing and component != "text_encoder"):
+            sys.exit(f"{path}: {component}: {missing[:3]} missing, {extra[:3]} unknown")
+
+
+def main(folder, data):
+    noise = load_file(folder / "noise.safetensors")["noise"]
+    for version in ["v1", "v2", "xl"]:
+        for kind in ["whole", "unet"]:
+            pipe = pipeline(folder / version, version == "xl")
+            load(pipe, folder / f"{version}_{kind}.gguf", data.parent / f"{version}.txt")
+            image = pipe(PROMPT, negative_prompt=NEGATIVE, num_inference_steps=STEPS, guidance_scale=GUIDANCE, width=SIDE,
+                         height=SIDE, latents=noise.clone(), output_type="np").images[0]
+            Image.fromarray((image * 255).round().astype(numpy.uint8)).save(data / f"{version}_{kind}.png", optimize=True)
+
+
+main(Path(sys.argv[1]), Path(sys.argv[2]))
