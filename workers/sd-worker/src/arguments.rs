@@ -1,14 +1,15 @@
 //! Command-line arguments. Each can also be set by an environment variable in upper case.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use clap::Parser;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
-use worker_core::ServerArguments;
 use worker_core::auth::Token;
+use worker_core::{ModelLocation, ServerArguments};
 
 use crate::callback;
 use crate::model::{FileOptions, LoadOptions, Model, Version};
+use crate::models::models_in;
 use crate::pipeline::Bounds;
 use crate::queue;
 use crate::schedulers;
@@ -18,8 +19,23 @@ use crate::schedulers;
 #[command(version)]
 pub struct Arguments {
     /// Folder in the layout of diffusers, .safetensors or GGUF file of a model, or name on the Hugging Face Hub: org/name
-    #[arg(long, env)]
-    pub model_path: String,
+    #[arg(long, env, required_unless_present_any = ["models", "models_dir"])]
+    pub model_path: Option<String>,
+
+    /// Models that are loaded when they are first requested, as NAME=PATH, where PATH is a value of --model-path
+    #[arg(long, env, num_args = 1.., value_delimiter = ',', value_parser = ModelLocation::parse,
+        conflicts_with_all = FOR_ONE_MODEL)]
+    pub models: Vec<ModelLocation>,
+
+    /// Folder of models that are loaded when they are first requested: .safetensors and GGUF files, and subfolders in the
+    /// layout of diffusers
+    #[arg(long, env, conflicts_with_all = FOR_ONE_MODEL)]
+    pub models_dir: Option<PathBuf>,
+
+    /// Maximum number of models of --models and --models-dir that are loaded at once. Before another is loaded, the least
+    /// recently used one is unloaded, and also others if the memory of the device does not suffice
+    #[arg(long, env, default_value_t = 1, value_parser = range(1, 1000))]
+    pub models_max: usize,
 
     /// Branch, tag or commit of a model on the Hub [default: main]
     #[arg(long, env)]
@@ -121,6 +137,19 @@ pub struct Arguments {
 /// Defaults that replace those of [`ServerArguments`].
 pub const DEFAULTS: [(&str, &str); 2] = [("port", "8082"), ("body_limit", "33554432")];
 
+/// Arguments that apply to one model.
+const FOR_ONE_MODEL: [&str; 9] = [
+    "model_path",
+    "model_ref",
+    "vae",
+    "clip_l",
+    "clip_g",
+    "t5xxl",
+    "transformer",
+    "prediction",
+    "sd_version",
+];
+
 /// Required version of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SdVersion {
@@ -198,6 +227,27 @@ impl Arguments {
     /// Returns the options of the queue.
     pub fn queue(&self) -> queue::Options {
         queue::Options { max_waiting: self.max_waiting, preview_every: self.preview_every }
+    }
+
+    /// Returns the models that are loaded on demand.
+    ///
+    /// # Errors
+    /// The folder of `--models-dir` cannot be read or contains no model, or two models have one name.
+    pub fn models_on_demand(&self) -> anyhow::Result<Vec<ModelLocation>> {
+        let mut models = self.models.clone();
+        if let Some(folder) = &self.models_dir {
+            models.extend(models_in(folder)?);
+        }
+        ModelLocation::check_all(&models)?;
+        Ok(models)
+    }
+
+    /// Returns the arguments of a worker that serves only `location`.
+    pub fn for_model(&self, location: &ModelLocation) -> Self {
+        let (models, models_dir) = (Vec::new(), None);
+        // Folders have their own tokenizers.
+        let tokenizer = self.tokenizer.clone().filter(|_| Path::new(&location.model).is_file());
+        Self { model_path: Some(location.model.clone()), models, models_dir, tokenizer, ..self.clone() }
     }
 
     /// Returns the options for loading the model.

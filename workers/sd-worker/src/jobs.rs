@@ -13,10 +13,11 @@ use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
 use crate::callback::Callback;
 use crate::images::{Format, Source};
+use crate::models::Api;
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::pipeline::Bounds;
 use crate::queue::{Event, Failure, ImageJob, Images};
-use crate::served::{Api, api_error};
+use crate::served::api_error;
 
 /// Time after which a job without a callback is cancelled if no client follows it.
 pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
@@ -174,8 +175,9 @@ async fn create(
     client: Client,
     Body((target, asked, parameters)): Body<(Target, JobRequest, Parameters)>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let served = state.api.served()?;
-    target.check(&*served, &state.worker_id)?;
+    let models = state.api.served()?;
+    target.check(&*models, &state.worker_id)?;
+    let served = models.model(target.model.as_deref()).await?;
     let JobRequest { width, height, image, mask, format, callback } = asked;
     if callback == Some(true) && state.callback.is_none() {
         return Err(ApiError::field("callback", "requires --callback-url"));

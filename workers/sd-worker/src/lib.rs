@@ -17,7 +17,8 @@
 //! | `arguments` | command-line arguments |
 //! | `fetch` | download of models from the Hub |
 //! | `queue/` | request queue and generator thread |
-//! | `served` | the loaded model, as used by handlers |
+//! | `served` | a loaded model, as used by handlers |
+//! | `models` | the models of a worker, one or several that are loaded on demand |
 //! | `parameters` | validation of request parameters |
 //! | `loras` | LoRA files and their tags in prompts |
 //! | `controlnets` | ControlNets of requests |
@@ -41,6 +42,7 @@ mod lanczos;
 pub mod loras;
 pub mod metrics;
 pub mod model;
+pub mod models;
 pub mod openai;
 pub mod page;
 pub mod parameters;

@@ -4,8 +4,8 @@ use worker_core::device::DeviceKind;
 use worker_core::{App, Metrics, api as shared};
 
 use crate::callback::Callback;
+use crate::models::Api;
 use crate::pipeline::Bounds;
-use crate::served::Api;
 use crate::{jobs, openai, page, sdapi};
 
 /// Settings of the worker that are known before the model is loaded.

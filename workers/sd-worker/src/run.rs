@@ -1,15 +1,16 @@
 //! Main program: loads and warms up the model.
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::DType;
-use worker_core::device::{self, DeviceKind};
-use worker_core::hub::Hub;
+use candle_core::{DType, Device};
+use worker_core::device::{self, DeviceKind, OpenDevice};
+use worker_core::hub::{Hub, Report};
 use worker_core::process::{self, Worker};
 use worker_core::progress::{Completed, Progress};
-use worker_core::{App, Metrics, ModelName, ServerArguments};
+use worker_core::{App, Metrics, ModelLocation, ModelName, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
@@ -17,14 +18,17 @@ use crate::controlnets::ControlNetFolder;
 use crate::fetch::ImageModel;
 use crate::loras::LoraFolder;
 use crate::model::Model;
+use crate::models::{Api, LoadModel, PipelinePool, ServedModels};
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Request, Start};
 use crate::queue::{ImageGenerator, Queue};
-use crate::routes;
-use crate::served::{Api, ModelInfo, ServedModel};
+use crate::served::{ModelInfo, ServedModel};
+use crate::{metrics, routes};
 
 /// Side in pixels of the warm-up image on the CPU, which is slow and has no kernels to load.
 const CPU_WARM_UP_SIDE: usize = 64;
+/// Label of metrics of a worker with several models.
+const ALL_MODELS: &str = "all";
 
 /// Parses the command line and runs the worker until it stops.
 pub fn main(kind: DeviceKind) -> ExitCode {
@@ -35,7 +39,7 @@ struct SdWorker;
 
 impl Worker for SdWorker {
     type Arguments = Arguments;
-    type Model = ServedModel;
+    type Model = ServedModels;
     const PACKAGE: &'static str = env!("CARGO_PKG_NAME");
     const DEFAULTS: &'static [(&'static str, &'static str)] = &DEFAULTS;
 
@@ -60,58 +64,120 @@ impl Worker for SdWorker {
         kind: DeviceKind,
         metrics: &Metrics,
         progress: &Progress,
-    ) -> Result<ServedModel> {
-        let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
-        progress.report(0.0, "finding the model");
-        let options = arguments.load();
-        let half = options.dtype.map_or(!device.device.is_cpu(), |dtype| dtype != DType::F32);
-        let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
-        let requested = &arguments.model_path;
-        let files = ImageModel { half, without_safety_checker: arguments.no_safety_checker };
-        let path = Hub::default().model(requested, arguments.model_ref.as_deref(), &files, report)?;
-        let reading = progress.clone();
-        let model = Model::load(&path, &device.device, options, move |share| {
-            reading.report(share, "reading the weights")
-        })
-        .context("cannot load the model")?;
-        ensure!(
-            arguments.sd_version.matches(&model),
-            "{} has version {:?}{}, which does not match --sd-version; omit the option to accept any version",
-            path.display(),
-            model.version,
-            if model.turbo { ", turbo" } else { "" }
-        );
-        if let Some(folder) = &arguments.embedding_dir {
-            ensure!(folder.is_dir(), "--embedding-dir {} is not a folder", folder.display());
+    ) -> Result<ServedModels> {
+        load(arguments, kind, metrics, progress)
+    }
+}
+
+/// Opens the device, and loads the model of `--model-path` or finds those that are loaded on demand. This function blocks.
+///
+/// # Errors
+/// Names the step that failed and the remedy.
+pub fn load(
+    arguments: &Arguments,
+    kind: DeviceKind,
+    metrics: &Metrics,
+    progress: &Progress,
+) -> Result<ServedModels> {
+    let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
+    for (flag, folder) in [
+        ("--embedding-dir", &arguments.embedding_dir),
+        ("--lora-dir", &arguments.lora_dir),
+        ("--controlnet-dir", &arguments.controlnet_dir),
+    ] {
+        if let Some(folder) = folder {
+            ensure!(folder.is_dir(), "{flag} {} is not a folder", folder.display());
         }
-        let mut pipeline = Pipeline::new(model);
-        pipeline.bounds = arguments.bounds();
-        let loras = LoraFolder(arguments.lora_dir.clone());
-        if let Some(folder) = &loras.0 {
-            ensure!(folder.is_dir(), "--lora-dir {} is not a folder", folder.display());
-        }
-        let controlnets = ControlNetFolder(arguments.controlnet_dir.clone());
-        if let Some(folder) = &controlnets.0 {
-            ensure!(folder.is_dir(), "--controlnet-dir {} is not a folder", folder.display());
-        }
-        let info = ModelInfo::of(&pipeline, loras, controlnets);
-        let (side, bounds) = (info.defaults.width, info.bounds);
-        ensure!(
-            side <= bounds.side && side * side <= bounds.pixels,
-            "the default image size of {side} x {side} exceeds --max-side {} or --max-pixels {}; raise them",
-            bounds.side,
-            bounds.pixels
-        );
-        progress.report(1.0, "warming up");
-        let warm = if device.device.is_cpu() { side.min(CPU_WARM_UP_SIDE) } else { side };
-        warm_up(&mut pipeline, &info, warm).context("the warm-up failed")?;
-        let lifecycle = progress.lifecycle().clone();
-        let queue = Queue::start(Box::new(pipeline), arguments.queue(), move |reason| lifecycle.fail(reason))
-            .context("the operating system cannot start threads")?;
-        let name = names(requested, &path);
-        let safety_checker = info.has_safety_checker;
-        tracing::info!(version = ?info.version, side, safety_checker, "model loaded");
-        Ok(ServedModel::new(queue, info, name, device, metrics))
+    }
+    let lifecycle = progress.lifecycle().clone();
+    let on_failure = move |reason: &str| lifecycle.fail(reason);
+    let threads = "the operating system cannot start threads";
+    let report = &mut |completed: Completed, activity: &str| progress.report(completed, activity);
+    let Some(requested) = &arguments.model_path else {
+        let models = arguments.models_on_demand()?;
+        let loader = Loader { arguments: arguments.clone(), device: device.clone() };
+        let pool = PipelinePool::new(&models, arguments.models_max, device.device.clone(), Box::new(loader));
+        let folders =
+            (LoraFolder(arguments.lora_dir.clone()), ControlNetFolder(arguments.controlnet_dir.clone()));
+        let own = device.device.clone();
+        let served = ServedModels::several(pool, device, folders, |generators| {
+            let queue = Queue::start_several(generators, arguments.queue(), on_failure)?;
+            metrics::register(metrics, ALL_MODELS, queue.clone(), own);
+            Ok(queue)
+        });
+        return served.context(threads);
+    };
+    let path = find(arguments, &device.device, report)?;
+    let reading = progress.clone();
+    let on_share = Arc::new(move |share: f32| reading.report(share, "reading the weights"));
+    let (mut pipeline, info) = load_pipeline(arguments, &path, &device.device, on_share)?;
+    let side = info.defaults.width;
+    progress.report(1.0, "warming up");
+    let warm = if device.device.is_cpu() { side.min(CPU_WARM_UP_SIDE) } else { side };
+    warm_up(&mut pipeline, &info, warm).context("the warm-up failed")?;
+    let queue = Queue::start(Box::new(pipeline), arguments.queue(), on_failure).context(threads)?;
+    let name = names(requested, &path);
+    let safety_checker = info.has_safety_checker;
+    tracing::info!(version = ?info.version, side, safety_checker, "model loaded");
+    Ok(ServedModels::one(ServedModel::new(queue, info, name, device, metrics)))
+}
+
+/// Returns the path of the model of `--model-path`, which may be downloaded.
+fn find(arguments: &Arguments, device: &Device, report: Report) -> Result<PathBuf> {
+    report(0.0.into(), "finding the model");
+    let half = arguments.load().dtype.map_or(!device.is_cpu(), |dtype| dtype != DType::F32);
+    let files = ImageModel { half, without_safety_checker: arguments.no_safety_checker };
+    let requested = arguments.model_path.as_deref().context("--model-path is required")?;
+    Hub::default().model(requested, arguments.model_ref.as_deref(), &files, report)
+}
+
+/// Loads the model at a path.
+fn load_pipeline(
+    arguments: &Arguments,
+    path: &Path,
+    device: &Device,
+    on_share: Arc<dyn Fn(f32) + Send + Sync>,
+) -> Result<(Pipeline, ModelInfo)> {
+    let model = Model::load(path, device, arguments.load(), move |share| on_share(share));
+    let model = model.context("cannot load the model")?;
+    ensure!(
+        arguments.sd_version.matches(&model),
+        "{} has version {:?}{}, which does not match --sd-version; omit the option to accept any version",
+        path.display(),
+        model.version,
+        if model.turbo { ", turbo" } else { "" }
+    );
+    let mut pipeline = Pipeline::new(model);
+    pipeline.bounds = arguments.bounds();
+    let controlnets = ControlNetFolder(arguments.controlnet_dir.clone());
+    let info = ModelInfo::of(&pipeline, LoraFolder(arguments.lora_dir.clone()), controlnets);
+    let (side, bounds) = (info.defaults.width, info.bounds);
+    ensure!(
+        side <= bounds.side && side * side <= bounds.pixels,
+        "the default image size of {side} x {side} exceeds --max-side {} or --max-pixels {}; raise them",
+        bounds.side,
+        bounds.pixels
+    );
+    Ok((pipeline, info))
+}
+
+/// Loads models on demand.
+struct Loader {
+    arguments: Arguments,
+    device: OpenDevice,
+}
+
+impl LoadModel for Loader {
+    fn required_bytes(&self, location: &ModelLocation) -> Result<usize> {
+        let arguments = self.arguments.for_model(location);
+        let path = find(&arguments, &self.device.device, &mut |_, _| ())?;
+        Ok(Model::required_bytes(&path, &self.device.device, &arguments.load())?)
+    }
+
+    fn load(&self, location: &ModelLocation) -> Result<(Pipeline, ModelInfo)> {
+        let arguments = self.arguments.for_model(location);
+        let path = find(&arguments, &self.device.device, &mut |_, _| ())?;
+        load_pipeline(&arguments, &path, &self.device.device, Arc::new(|_| ()))
     }
 }
 

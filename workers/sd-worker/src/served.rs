@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
-use worker_core::{ApiError, Metrics, ModelEntry, ModelName};
+use worker_core::{ApiError, Metrics, ModelName};
 
 use crate::controlnets::ControlNetFolder;
 use crate::loras::LoraFolder;
@@ -79,10 +79,12 @@ impl ModelInfo {
     }
 }
 
-/// A loaded model that accepts requests.
+/// A model that accepts requests. It may have been unloaded; its next request then loads it again.
 pub struct ServedModel {
     /// The queue of requests.
     pub queue: Queue,
+    /// Number of the model in the queue.
+    pub index: usize,
     /// Name and aliases.
     pub name: ModelName,
     /// Description.
@@ -103,8 +105,7 @@ impl ServedModel {
         metrics: &Metrics,
     ) -> Self {
         metrics::register(metrics, name.as_str(), queue.clone(), device.device.clone());
-        let decoders = Arc::new(Semaphore::new(MAX_CONCURRENT_DECODES));
-        Self { queue, name, info, device, decoders }
+        Self { queue, index: 0, name, info, device, decoders: decoders() }
     }
 
     /// Checks that a request would be accepted now.
@@ -120,11 +121,17 @@ impl ServedModel {
     /// # Errors
     /// 429 if the queue is full, 503 if it is closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, ApiError> {
-        self.queue.submit(request).map_err(submit_error)
+        self.queue.submit_to(self.index, Some(request)).map_err(submit_error)
     }
 }
 
-fn submit_error(error: SubmitError) -> ApiError {
+/// Returns the permits for decoding images.
+pub fn decoders() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(MAX_CONCURRENT_DECODES))
+}
+
+/// Converts a rejection to an HTTP error.
+pub fn submit_error(error: SubmitError) -> ApiError {
     match error {
         SubmitError::Full { waiting, after } => {
             ApiError::too_many(format!("queue full: {waiting} waiting"), after).with_code("queue_full")
@@ -156,15 +163,15 @@ pub fn api_error(failure: Failure) -> ApiError {
     let error = match code {
         "invalid_request" => ApiError::invalid(message),
         "cancelled" => ApiError::conflict(message),
-        "device_lost" | "worker_ended" => ApiError::unavailable(message, RETRY_AFTER),
+        "device_lost" | "load_failed" | "worker_ended" => ApiError::unavailable(message, RETRY_AFTER),
         _ => ApiError::internal(message),
     };
     error.with_code(code)
 }
 
 impl ServedModel {
-    /// Returns the fields of `GET /v1/models`.
-    fn card(&self) -> Value {
+    /// Returns the fields of `GET /v1/models`. Lists the folders of LoRA files and ControlNets.
+    pub fn card(&self) -> Value {
         let ModelInfo {
             version,
             turbo,
@@ -211,33 +218,3 @@ impl ServedModel {
         })
     }
 }
-
-impl worker_core::LoadedModel for ServedModel {
-    fn names(&self) -> Vec<String> {
-        vec![self.name.as_str().to_owned()]
-    }
-
-    fn entries(&self) -> Vec<ModelEntry> {
-        self.name.entries(&self.card(), Vec::new())
-    }
-
-    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        self.name.check(name)
-    }
-
-    fn device(&self) -> &OpenDevice {
-        &self.device
-    }
-
-    fn requests(&self) -> [usize; 2] {
-        let status = self.queue.status();
-        [status.running, status.waiting]
-    }
-
-    fn stop_within(&self, limit: Duration) -> bool {
-        self.queue.stop_within(limit)
-    }
-}
-
-/// State of the handlers: the model, once it is loaded.
-pub type Api = worker_core::Api<ServedModel>;

@@ -107,7 +107,6 @@ pub async fn answer(
     (asked, mut parameters): ImagesBody,
     files: [Option<Vec<u8>>; 2],
 ) -> Result<Json<Answer>, ApiError> {
-    served.name.check(asked.model.as_deref())?;
     if asked.response_format.as_deref().is_some_and(|format| format != "b64_json") {
         let why = "must be b64_json; responses with URLs are not supported";
         return Err(ApiError::field("response_format", why));

@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use worker_core::body::{from_fields, required};
 use worker_core::{ApiError, Body, Client};
 
-use crate::served::Api;
+use crate::models::Api;
 use body::{Answer, ImagesBody, answer};
 use form::Form;
 
@@ -37,7 +37,8 @@ async fn generate(
             return Err(ApiError::field(name, "is supported by /v1/images/edits and /v1/jobs only"));
         }
     }
-    answer(api.served()?, &client, body, [None, None]).await
+    let served = api.served()?.model(body.0.model.as_deref()).await?;
+    answer(served, &client, body, [None, None]).await
 }
 
 /// Handles `POST /v1/images/edits`.
@@ -46,10 +47,12 @@ async fn edit(
     client: Client,
     form: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Answer>, ApiError> {
-    let served = api.served()?;
+    let models = api.served()?;
     // Check this before the upload, which may take long.
-    served.check_capacity()?;
+    models.check_capacity()?;
     let Form { fields, image, mask } = form::read(form).await?;
     let image = required(image, "image")?;
-    answer(served, &client, from_fields(fields)?, [Some(image), mask]).await
+    let body: ImagesBody = from_fields(fields)?;
+    let served = models.model(body.0.model.as_deref()).await?;
+    answer(served, &client, body, [Some(image), mask]).await
 }

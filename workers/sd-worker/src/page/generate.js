@@ -6,11 +6,16 @@ const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0, "control-we
 const KEPT = ["prompt", "negative", "count", "seed"];
 const KEPT_OF_MODEL = ["width", "height", "steps", "guidance", "scheduler", "karras"];
 const ASPECT_RATIOS = [["Square", 1, 1], ["Landscape 3:2", 3, 2], ["Landscape 16:9", 16, 9], ["Portrait 2:3", 2, 3], ["Portrait 9:16", 9, 16]];
+// Without a description, the model is not loaded yet.
+const can_generate = () => usable() && Boolean(model.defaults);
 let running = null; // { abort, id } of the running job
 
 function model_changed() {
   document.title = `${model.id} – Images`;
   at("model").textContent = model.id;
+  at("model-field").hidden = models.length === 1;
+  at("model-choice").replaceChildren(...models.map(({ id }) => element("option", { value: id, textContent: id, selected: id === model.id })));
+  if (!model.defaults) return void load_chosen();
   const { defaults } = model;
   for (const [id, value] of [["width", defaults.width], ["height", defaults.height]]) {
     Object.assign(at(id), { min: model.multiple, max: model.max_side, step: model.multiple, value });
@@ -35,7 +40,26 @@ function model_changed() {
   show_values();
 }
 
+// Loads a model whose description the worker does not know yet.
+async function load_chosen() {
+  const { id } = model;
+  try {
+    const body = JSON.stringify({ sd_model_checkpoint: id });
+    const answered = await ask("sdapi/v1/options", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    if (!answered.ok) throw await refusal(answered);
+    const list = (await (await ask("v1/models")).json()).data;
+    // Another model may have been chosen meanwhile.
+    if (model?.id !== id) return;
+    [models, model] = [list, null];
+    choose_model(id);
+  } catch (error) {
+    if (model?.id === id) show("bad", `${id} cannot be loaded`);
+    fail(error.message);
+  }
+}
+
 function ready_words() {
+  if (!model.defaults) return `Loading ${model.id}…`;
   const { version, network, turbo, defaults } = model;
   const kind = version === "other" ? "" : `${network}${turbo ? " Turbo" : ""}`;
   return ["Ready", kind, `${defaults.width} × ${defaults.height}`].filter(Boolean).join(" · ");
@@ -50,7 +74,7 @@ function restore_fields(ids, values) {
 }
 
 function keep_fields() {
-  if (!model) return;
+  if (!model?.defaults) return;
   const value = id => at(id).type === "checkbox" ? at(id).checked : at(id).value;
   store(localStorage, "image-settings", { model: model.id, ...Object.fromEntries([...KEPT, ...KEPT_OF_MODEL].map(id => [id, value(id)])) });
 }
@@ -64,9 +88,9 @@ function show_values() {
 function update() {
   at("go").hidden = Boolean(running);
   at("stop").hidden = !running;
-  at("go").disabled = !usable() || !prompt_.value.trim();
-  at("choose").disabled = !usable();
-  at("use-as-input").disabled = !usable();
+  at("go").disabled = !can_generate() || !prompt_.value.trim();
+  at("choose").disabled = !can_generate();
+  at("use-as-input").disabled = !can_generate();
 }
 
 function fail(message) {
@@ -80,7 +104,7 @@ function fail(message) {
 function request() {
   const number = id => Number(at(id).value);
   const body = {
-    prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim(), width: number("width"), height: number("height"),
+    model: model.id, prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim(), width: number("width"), height: number("height"),
     steps: number("steps"), guidance: number("guidance"), scheduler: at("scheduler").value,
     karras: at("karras").checked, n: number("count"), ...input_fields(), ...control_fields(),
   };
@@ -91,7 +115,7 @@ function request() {
 }
 
 async function generate() {
-  if (running || !usable() || !prompt_.value.trim() || !at("form").reportValidity()) return;
+  if (running || !can_generate() || !prompt_.value.trim() || !at("form").reportValidity()) return;
   running = { abort: new AbortController(), id: null };
   const { signal } = running.abort;
   fail("");
@@ -175,6 +199,10 @@ at("size").addEventListener("change", () => {
   if (!at("size").value) return;
   [at("width").value, at("height").value] = at("size").value.split(" × ");
   draw_input_image();
+});
+at("model-choice").addEventListener("change", () => {
+  store(localStorage, "model", at("model-choice").value);
+  choose_model(at("model-choice").value);
 });
 at("form").addEventListener("input", keep_fields);
 prompt_.addEventListener("input", update);

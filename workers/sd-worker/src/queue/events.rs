@@ -65,14 +65,15 @@ pub struct Images {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Machine-readable code: `cancelled`, `invalid_request`, `out_of_memory`, `device_error`, `device_lost`,
-    /// `model_failed`, `internal_error`, `worker_ended`.
+    /// `load_failed`, `model_failed`, `internal_error`, `worker_ended`.
     pub code: &'static str,
     /// Human-readable message.
     pub message: String,
 }
 
 impl Failure {
-    pub(super) fn new(code: &'static str, message: impl Into<String>) -> Self {
+    /// Creates a failure.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }

@@ -3,7 +3,7 @@ use std::ops::ControlFlow;
 
 use candle_core::{Device, Tensor};
 
-use crate::Result;
+use super::events::Failure;
 use crate::picture::Picture;
 use crate::pipeline::{OnStep, Pipeline, Request};
 
@@ -13,13 +13,13 @@ pub trait ImageGenerator: Send {
     ///
     /// # Errors
     /// Returns the errors of [`Pipeline::run`].
-    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>>;
+    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> crate::Result<Vec<Picture>>;
 
     /// Returns whether the safety checker flags an image; `None` if there is no checker.
     ///
     /// # Errors
     /// The device fails.
-    fn is_flagged(&self, picture: &Picture) -> Result<Option<bool>>;
+    fn is_flagged(&self, picture: &Picture) -> crate::Result<Option<bool>>;
 
     /// Returns true if the prompt is longer than the model supports.
     fn truncates(&self, request: &Request) -> bool;
@@ -31,8 +31,36 @@ pub trait ImageGenerator: Send {
     fn check(&self) -> candle_core::Result<()>;
 }
 
+/// Generators of the models of a worker.
+pub trait Generators: Send {
+    /// Returns the generator of a model, after it was loaded if necessary.
+    ///
+    /// # Errors
+    /// The model cannot be loaded. Other models keep working.
+    fn select(&mut self, model: usize) -> Result<&mut dyn ImageGenerator, Failure>;
+
+    /// Checks after a failed request that the device still works.
+    ///
+    /// # Errors
+    /// The device fails or computes wrong results.
+    fn check(&mut self, model: usize) -> candle_core::Result<()>;
+}
+
+/// Generator of a worker with one model.
+pub(super) struct One(pub Box<dyn ImageGenerator>);
+
+impl Generators for One {
+    fn select(&mut self, _: usize) -> Result<&mut dyn ImageGenerator, Failure> {
+        Ok(&mut *self.0)
+    }
+
+    fn check(&mut self, _: usize) -> candle_core::Result<()> {
+        self.0.check()
+    }
+}
+
 impl ImageGenerator for Pipeline {
-    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
+    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> crate::Result<Vec<Picture>> {
         let device = self.model.device.clone();
         let mut failed = None;
         // Devices execute steps asynchronously. Without a wait, steps would be reported before they are complete.
@@ -49,7 +77,7 @@ impl ImageGenerator for Pipeline {
         }
     }
 
-    fn is_flagged(&self, picture: &Picture) -> Result<Option<bool>> {
+    fn is_flagged(&self, picture: &Picture) -> crate::Result<Option<bool>> {
         let scores = self.model.safety_checker.as_ref().map(|checker| checker.scores(picture));
         Ok(scores.transpose()?.map(|scores| scores.is_flagged()))
     }
@@ -65,7 +93,10 @@ impl ImageGenerator for Pipeline {
 }
 
 /// Checks the device by a multiplication of three numbers.
-fn computes(device: &Device) -> candle_core::Result<()> {
+///
+/// # Errors
+/// The device fails or computes wrong results.
+pub fn computes(device: &Device) -> candle_core::Result<()> {
     let doubled = (Tensor::new(&[1f32, 2.0, 3.0], device)? * 2.0)?.to_vec1::<f32>()?;
     if doubled != [2.0, 4.0, 6.0] {
         candle_core::bail!("device self-test failed: expected [2, 4, 6], got {doubled:?}")

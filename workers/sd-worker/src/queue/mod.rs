@@ -11,9 +11,10 @@ use model_thread::ModelThread;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 pub use events::{Event, Failure, Images, Options, SubmitError};
-pub use generator::ImageGenerator;
+use generator::One;
+pub use generator::{Generators, ImageGenerator, computes};
 pub use shared::Status;
-use shared::{QueueEntry, Shared};
+use shared::{QueueEntry, Shared, Work};
 
 use crate::pipeline::Request;
 
@@ -37,19 +38,40 @@ impl Queue {
         options: Options,
         on_failure: impl FnOnce(&str) + Send + 'static,
     ) -> std::io::Result<Self> {
+        Self::start_several(Box::new(One(generator)), options, on_failure)
+    }
+
+    /// Like [`Self::start`], for several models.
+    ///
+    /// # Errors
+    /// The system cannot start a thread.
+    pub fn start_several(
+        generators: Box<dyn Generators>,
+        options: Options,
+        on_failure: impl FnOnce(&str) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let queue = Arc::new(Shared::new(options));
         let own = queue.clone();
-        let thread = ModelThread::spawn("image-generator", move || thread::run(&own, generator, on_failure))?;
+        let thread =
+            ModelThread::spawn("image-generator", move || thread::run(&own, generators, on_failure))?;
         Ok(Self(Arc::new(Handle { queue, thread })))
     }
 
-    /// Appends a request.
+    /// Appends a request to the only model.
     ///
     /// # Errors
     /// The queue is full or closed.
     pub fn submit(&self, request: Request) -> Result<ImageJob, SubmitError> {
+        self.submit_to(0, Some(request))
+    }
+
+    /// Appends a request to a model, or, without a request, only loads the model.
+    ///
+    /// # Errors
+    /// The queue is full or closed.
+    pub fn submit_to(&self, model: usize, request: Option<Request>) -> Result<ImageJob, SubmitError> {
         let queue = &self.0.queue;
-        let (entry, events) = queue.push(request)?;
+        let (entry, events) = queue.push(Work { model, request })?;
         Ok(ImageJob { events, canceller: Canceller { entry, queue: queue.clone() } })
     }
 

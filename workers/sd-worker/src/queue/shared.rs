@@ -36,9 +36,15 @@ pub struct Status {
     pub last: Duration,
 }
 
+/// A request to a model; `None` only loads the model.
+pub(super) struct Work {
+    pub model: usize,
+    pub request: Option<Request>,
+}
+
 /// A request in the queue.
 pub(super) struct QueueEntry {
-    request: Mutex<Option<Request>>,
+    work: Mutex<Option<Work>>,
     /// Sender of events; `None` after the last one.
     events: Mutex<Option<UnboundedSender<Event>>>,
     /// Position that was last reported: number of requests ahead of it.
@@ -49,8 +55,8 @@ pub(super) struct QueueEntry {
 
 impl QueueEntry {
     /// Takes the request; the first call returns it.
-    pub fn take(&self) -> Option<Request> {
-        self.request.lock().take()
+    pub fn take(&self) -> Option<Work> {
+        self.work.lock().take()
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -109,18 +115,15 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    pub fn push(
-        &self,
-        mut request: Request,
-    ) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
+    pub fn push(&self, mut work: Work) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
         self.check_state(&state)?;
         let (events, receiver) = unbounded_channel();
         let position = state.pending();
         let cancelled = Arc::new(AtomicBool::new(false));
-        request.cancelled = Some(cancelled.clone());
+        work.request.iter_mut().for_each(|request| request.cancelled = Some(cancelled.clone()));
         let entry = Arc::new(QueueEntry {
-            request: Mutex::new(Some(request)),
+            work: Mutex::new(Some(work)),
             events: Mutex::new(Some(events)),
             position: Mutex::new(position),
             cancelled,

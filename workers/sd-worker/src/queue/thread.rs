@@ -5,17 +5,17 @@ use std::time::Instant;
 use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
 use super::events::{Event, Failure, Images};
-use super::generator::ImageGenerator;
-use super::shared::{QueueEntry, Shared};
+use super::generator::{Generators, ImageGenerator};
+use super::shared::{QueueEntry, Shared, Work};
 use crate::Error;
 use crate::picture::Picture;
 use crate::pipeline::{Progress, Request};
 
 /// Processes requests until the queue is closed or the device fails.
-pub(super) fn run(queue: &Shared, mut generator: Box<dyn ImageGenerator>, on_failure: impl FnOnce(&str)) {
+pub(super) fn run(queue: &Shared, mut generators: Box<dyn Generators>, on_failure: impl FnOnce(&str)) {
     let mut on_failure = Some(on_failure);
     while let Some(entry) = queue.next() {
-        let Some(failure) = serve(queue, &mut *generator, &entry) else { continue };
+        let Some(failure) = serve(queue, &mut *generators, &entry) else { continue };
         tracing::error!(code = failure.code, "{}", failure.message);
         // Mark the worker as failed before clients receive the error.
         if let Some(on_failure) = on_failure.take() {
@@ -27,22 +27,31 @@ pub(super) fn run(queue: &Shared, mut generator: Box<dyn ImageGenerator>, on_fai
 }
 
 /// Processes one request. Returns a failure only if the device failed, which affects all waiting requests.
-fn serve(queue: &Shared, generator: &mut dyn ImageGenerator, entry: &QueueEntry) -> Option<Failure> {
-    let request = entry.take()?;
+fn serve(queue: &Shared, generators: &mut dyn Generators, entry: &QueueEntry) -> Option<Failure> {
+    let Work { model, request } = entry.take()?;
     let begin = Instant::now();
     let generated = catch_panic(|| {
-        let truncated = generator.truncates(&request);
-        (generate(queue, generator, entry, &request), truncated)
+        let generator = match generators.select(model) {
+            Ok(generator) => generator,
+            Err(failure) => return (Err(failure), false),
+        };
+        let Some(request) = &request else {
+            return (Ok(Images { pictures: Vec::new(), flagged: Vec::new() }), false);
+        };
+        let truncated = generator.truncates(request);
+        (generate(queue, generator, entry, request), truncated)
     });
     let (generated, truncated) =
         generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
     let failure = match generated {
         Ok(images) => {
-            queue.update_status(|status| {
-                status.complete += 1;
-                status.pictures += images.pictures.len() as u64;
-                status.last = begin.elapsed();
-            });
+            if request.is_some() {
+                queue.update_status(|status| {
+                    status.complete += 1;
+                    status.pictures += images.pictures.len() as u64;
+                    status.last = begin.elapsed();
+                });
+            }
             queue.finish_running();
             entry.finish(Event::Done { images, truncated });
             return None;
@@ -59,7 +68,7 @@ fn serve(queue: &Shared, generator: &mut dyn ImageGenerator, entry: &QueueEntry)
         entry.finish(Event::Failed(queue.closed().unwrap_or(failure)));
         return None;
     }
-    let why = match catch_panic(|| generator.check()) {
+    let why = match catch_panic(|| generators.check(model)) {
         Ok(Ok(())) => {
             queue.finish_running();
             entry.finish(Event::Failed(failure));

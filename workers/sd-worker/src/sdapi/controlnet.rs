@@ -7,9 +7,9 @@ use worker_core::body::{Nested, Others, Table};
 use worker_core::{ApiError, blocking, fields};
 
 use crate::controlnets::ControlNetRequest;
+use crate::models::Api;
 use crate::picture::Fit;
 use crate::pipeline::Control;
-use crate::served::Api;
 
 /// Version of the extension's API whose fields the worker has.
 const VERSION: u32 = 2;
@@ -181,7 +181,7 @@ pub fn router(api: Api) -> Router {
 /// Handles `GET /controlnet/model_list`.
 async fn models(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
-    let models = blocking(move || Ok(served.info.controlnets.models())).await?;
+    let models = blocking(move || Ok(served.controlnets.models())).await?;
     Ok(Json(json!({"model_list": models.into_keys().collect::<Vec<String>>()})))
 }
 

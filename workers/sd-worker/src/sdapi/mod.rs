@@ -22,15 +22,16 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use worker_core::{ApiError, Body, Client, blocking, fields};
+use worker_core::{ApiError, Body, Client, LoadedModel, blocking, fields};
 
 use crate::controlnets::ControlNetRequest;
 use crate::images::Source;
+use crate::models::{Api, ServedModels};
 use crate::parameters;
 use crate::pipeline::Control;
 use crate::queue::Images;
 use crate::schedulers::Method;
-use crate::served::{Api, ServedModel, wait_for_images};
+use crate::served::wait_for_images;
 use infotext::Infotext;
 use payload::{Payload, SAMPLERS, Settings};
 use running::Running;
@@ -62,10 +63,18 @@ fields! {
 fields! {
     /// Body of `POST /sdapi/v1/options`.
     pub struct Options => {
-        /// Name of the model, which must be the one that is served.
+        /// Name of the model of later requests that name none, which is loaded.
         sd_model_checkpoint: String,
         /// Number of the layer of the text encoder whose output is used, from the last one.
         clip_skip as "CLIP_stop_at_last_layers": usize,
+    }
+}
+
+impl SdApi {
+    /// Returns the name of the model of requests that name none.
+    fn checkpoint(&self, models: &ServedModels) -> String {
+        let chosen = self.settings.lock().sd_model_checkpoint.clone();
+        chosen.unwrap_or_else(|| models.names().into_iter().next().unwrap_or_default())
     }
 }
 
@@ -116,10 +125,10 @@ async fn generate(
     mut payload: Payload,
     is_edit: bool,
 ) -> Result<Json<Value>, ApiError> {
-    let served = state.api.served()?;
-    let own = payload.override_settings.as_ref().and_then(|own| own.sd_model_checkpoint.as_deref());
-    served.name.check(own)?;
     let settings = state.settings.lock().clone();
+    let models = state.api.served()?;
+    let own = payload.override_settings.as_ref().and_then(|own| own.sd_model_checkpoint.clone());
+    let served = models.model(Some(&own.unwrap_or_else(|| state.checkpoint(&models)))).await?;
     let parameters = payload.parameters(is_edit, &settings)?;
     let controlnets = control_texts(parameters.controlnets.as_deref().unwrap_or_default());
     let sampler = payload.sampler()?;
@@ -204,10 +213,10 @@ fn sampler_name(method: crate::schedulers::Method) -> &'static str {
 
 /// Handles `GET /sdapi/v1/options`.
 async fn options(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
-    let served = state.api.served()?;
+    let checkpoint = state.checkpoint(&*state.api.served()?);
     let clip_skip = state.settings.lock().clip_skip.unwrap_or(1);
     Ok(Json(json!({
-        "sd_model_checkpoint": served.name.as_str(),
+        "sd_model_checkpoint": checkpoint,
         "sd_checkpoint_hash": "",
         "samples_format": "png",
         "CLIP_stop_at_last_layers": clip_skip,
@@ -219,9 +228,13 @@ async fn set_options(
     State(state): State<SdApi>,
     Body(options): Body<Options>,
 ) -> Result<Json<Value>, ApiError> {
-    let served = state.api.served()?;
-    served.name.check(options.sd_model_checkpoint.as_deref())?;
+    let models = state.api.served()?;
+    if let Some(name) = options.sd_model_checkpoint {
+        let served = models.loaded(Some(&name)).await?;
+        state.settings.lock().sd_model_checkpoint = Some(served.name.as_str().to_owned());
+    }
     if let Some(clip_skip) = options.clip_skip {
+        let served = models.model(Some(&state.checkpoint(&models))).await?;
         let most = served.info.max_clip_skip;
         if !(1..=most).contains(&clip_skip) {
             let why = format!("is {clip_skip}, but must be 1 to {most} for this model");
@@ -234,17 +247,15 @@ async fn set_options(
 
 /// Handles `GET /sdapi/v1/sd-models`.
 async fn models(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
-    let name = state.api.served()?.name.as_str().to_owned();
-    let model = json!({
-        "title": name, "model_name": name, "hash": null, "sha256": null, "filename": name, "config": null,
-    });
-    Ok(Json(json!([model])))
+    let models = state.api.served()?;
+    let entry = |(name, path): (String, String)| json!({"title": name, "model_name": name, "hash": null, "sha256": null, "filename": path, "config": null});
+    Ok(Json(models.list().into_iter().map(entry).collect()))
 }
 
 /// Handles `GET /sdapi/v1/loras`.
 async fn loras(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
-    let served: Arc<ServedModel> = state.api.served()?;
-    let files = blocking(move || Ok(served.info.loras.files())).await?;
+    let models = state.api.served()?;
+    let files = blocking(move || Ok(models.loras.files())).await?;
     let list = files.iter().map(
         |(name, path)| json!({"name": name, "alias": name, "path": path.to_string_lossy(), "metadata": {}}),
     );
@@ -253,19 +264,23 @@ async fn loras(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
 
 /// Handles `GET /sdapi/v1/embeddings`.
 async fn embeddings(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
-    let served = state.api.served()?;
+    let models = state.api.served()?;
+    let served = models.known(Some(&state.checkpoint(&models)));
     let entry = |name: &String| {
         let unknown = json!({"step": null, "sd_checkpoint": null, "sd_checkpoint_name": null});
         (name.clone(), unknown)
     };
-    let loaded: serde_json::Map<String, Value> = served.info.embeddings.iter().map(entry).collect();
+    let loaded: serde_json::Map<String, Value> =
+        served.iter().flat_map(|served| &served.info.embeddings).map(entry).collect();
     Ok(Json(json!({"loaded": loaded, "skipped": {}})))
 }
 
 /// Handles `GET /sdapi/v1/samplers`.
 async fn samplers(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
-    let served = state.api.served()?;
-    let supported = SAMPLERS.into_iter().filter(|(_, own)| served.info.scheduler.methods().contains(own));
+    let models = state.api.served()?;
+    let served = models.known(Some(&state.checkpoint(&models)));
+    let methods = served.as_ref().map_or(&Method::ALL[..], |served| served.info.scheduler.methods());
+    let supported = SAMPLERS.into_iter().filter(|(_, own)| methods.contains(own));
     let entry =
         |(name, method): (&str, Method)| json!({"name": name, "aliases": [method.name()], "options": {}});
     Ok(Json(supported.map(entry).collect()))

@@ -141,7 +141,7 @@ fields! {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Name of the model, which must be the one that is served.
+    /// Name of the model.
     pub sd_model_checkpoint: Option<String>,
     /// Number of the layer of the text encoder whose output is used, from the last one.
     #[serde(rename = "CLIP_stop_at_last_layers")]

@@ -16,11 +16,12 @@ use sd_worker::callback::Callback;
 use sd_worker::controlnets::ControlNetFolder;
 use sd_worker::loras::LoraFolder;
 use sd_worker::model::LoadOptions;
+use sd_worker::models::{Api, ServedModels};
 use sd_worker::picture::Picture;
 use sd_worker::pipeline::{self, OnStep, Pipeline};
 use sd_worker::queue::{ImageGenerator, Queue};
 use sd_worker::routes;
-use sd_worker::served::{Api, ModelInfo, ServedModel};
+use sd_worker::served::{ModelInfo, ServedModel};
 use sd_worker::{Error, Result};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -169,7 +170,7 @@ pub fn serve(folder: &Path, more: &[&str], callback: Option<Callback>) -> Worker
     let device = OpenDevice { device: Device::Cpu, ordinal: None };
     let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
     let served = ServedModel::new(queue, info, name, device, &metrics);
-    let served = api.serve(served).clone();
+    let served = api.serve(ServedModels::one(served)).known(None).unwrap();
     lifecycle.ready();
     let worker = routes::Worker {
         id: WORKER.to_owned(),

@@ -14,6 +14,7 @@ mod openai;
 mod page;
 mod queue;
 mod sdapi;
+mod several_models;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 #[path = "../tiny_model/mod.rs"]

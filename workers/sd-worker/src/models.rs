@@ -1,0 +1,375 @@
+//! The models that a worker serves: one that is loaded at start, or several that are loaded on demand.
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Device;
+use model_thread::{ModelState, error_summary};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use worker_core::api::{model_not_found, model_required, model_status};
+use worker_core::device::{self, OpenDevice};
+use worker_core::{ApiError, LoadedModel, ModelEntry, ModelLocation, ModelName};
+
+use crate::controlnets::ControlNetFolder;
+use crate::loras::LoraFolder;
+use crate::model::available_bytes;
+use crate::pipeline::Pipeline;
+use crate::queue::{Failure, Generators, ImageGenerator, Queue, computes};
+use crate::safetensors_folder::has_ending;
+use crate::served::{ModelInfo, ServedModel, decoders, submit_error, wait_for_images};
+
+/// Endings of the files of models.
+const ENDINGS: [&str; 2] = ["safetensors", "gguf"];
+
+/// Returns the models in a folder by name: its safetensors and GGUF files, without their endings, and its subfolders with
+/// `model_index.json`.
+///
+/// # Errors
+/// Returns an error if the folder cannot be read or contains no model.
+pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
+    let cannot = || format!("cannot read the folder {}", folder.display());
+    let entries = folder.read_dir().with_context(cannot)?;
+    let mut paths =
+        entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>().with_context(cannot)?;
+    paths.sort();
+    let mut models = Vec::new();
+    for path in paths {
+        let name = match path.is_dir() {
+            true if path.join("model_index.json").exists() => path.file_name(),
+            false if has_ending(&path, &ENDINGS) => path.file_stem(),
+            _ => continue,
+        };
+        let name = name.unwrap_or_default().to_string_lossy().into_owned();
+        models.push(ModelLocation { name, model: path.to_string_lossy().into_owned() });
+    }
+    ensure!(
+        !models.is_empty(),
+        "the folder {} contains no model; add .safetensors or GGUF files, or subfolders with model_index.json",
+        folder.display()
+    );
+    Ok(models)
+}
+
+/// What handlers and the generator thread know about a model that is loaded on demand.
+#[derive(Default)]
+pub struct OnDemand {
+    /// Its description, after it was first loaded.
+    info: OnceLock<ModelInfo>,
+    /// Its state.
+    state: Mutex<Option<ModelState>>,
+}
+
+impl OnDemand {
+    fn state(&self) -> ModelState {
+        self.state.lock().unwrap_or(ModelState::Unloaded)
+    }
+
+    fn set(&self, state: ModelState) {
+        *self.state.lock() = Some(state);
+    }
+}
+
+/// Loading of models on demand.
+pub trait LoadModel: Send {
+    /// Returns the number of bytes that the weights of a model will need on the device.
+    ///
+    /// # Errors
+    /// A file is missing or invalid.
+    fn required_bytes(&self, location: &ModelLocation) -> Result<usize>;
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// A file is missing or invalid, or the device is out of memory.
+    fn load(&self, location: &ModelLocation) -> Result<(Pipeline, ModelInfo)>;
+}
+
+/// A model of [`PipelinePool`].
+struct PooledModel {
+    location: ModelLocation,
+    shared: Arc<OnDemand>,
+    pipeline: Option<Pipeline>,
+    /// Number of the last use.
+    used: u64,
+}
+
+/// Pipelines of several models, which the generator thread owns. The least recently used ones are unloaded when others need
+/// their place or memory.
+pub struct PipelinePool {
+    models: Vec<PooledModel>,
+    max_loaded: usize,
+    device: Device,
+    loader: Box<dyn LoadModel>,
+    uses: u64,
+}
+
+impl PipelinePool {
+    /// Creates a pool of models that `loader` loads, at most `max_loaded` at once.
+    pub fn new(
+        models: &[ModelLocation],
+        max_loaded: usize,
+        device: Device,
+        loader: Box<dyn LoadModel>,
+    ) -> Self {
+        let pooled = |location: &ModelLocation| PooledModel {
+            location: location.clone(),
+            shared: Arc::default(),
+            pipeline: None,
+            used: 0,
+        };
+        Self { models: models.iter().map(pooled).collect(), max_loaded, device, loader, uses: 0 }
+    }
+
+    /// Unloads the least recently used model. Returns false if none is loaded.
+    fn unload_one(&mut self) -> bool {
+        let loaded = self.models.iter_mut().filter(|model| model.pipeline.is_some());
+        let Some(model) = loaded.min_by_key(|model| model.used) else { return false };
+        model.pipeline = None;
+        model.shared.set(ModelState::Unloaded);
+        tracing::info!(model = model.location.name, "unloaded");
+        if let Err(error) = device::release_memory(&self.device) {
+            tracing::warn!("cannot return the memory of the unloaded model to the system: {error}");
+        }
+        true
+    }
+
+    /// Loads a model, after others were unloaded if it needs their place or memory.
+    fn load(&mut self, index: usize) -> Result<(Pipeline, ModelInfo)> {
+        let location = self.models[index].location.clone();
+        // A model that cannot be read unloads no other.
+        let needed = self.loader.required_bytes(&location)?;
+        let count = |pool: &Self| pool.models.iter().filter(|model| model.pipeline.is_some()).count();
+        while count(self) >= self.max_loaded && self.unload_one() {}
+        while available_bytes(&self.device)?.is_some_and(|free| free < needed) && self.unload_one() {}
+        tracing::info!(model = location.name, bytes = needed, "loading");
+        self.loader.load(&location)
+    }
+}
+
+impl Generators for PipelinePool {
+    fn select(&mut self, index: usize) -> Result<&mut dyn ImageGenerator, Failure> {
+        let unknown = || Failure::new("internal_error", format!("there is no model {index}"));
+        let model = self.models.get(index).ok_or_else(unknown)?;
+        if model.pipeline.is_none() {
+            let (shared, name) = (model.shared.clone(), model.location.name.clone());
+            shared.set(ModelState::Loading);
+            let (pipeline, info) = self.load(index).map_err(|error| {
+                shared.set(ModelState::Unloaded);
+                tracing::error!(model = name, code = "load_failed", "{error:#}");
+                Failure::new(
+                    "load_failed",
+                    format!("cannot load the model {name:?}: {}", error_summary(&error)),
+                )
+            })?;
+            shared.info.get_or_init(|| info);
+            shared.set(ModelState::Loaded);
+            self.models[index].pipeline = Some(pipeline);
+        }
+        self.uses += 1;
+        let model = &mut self.models[index];
+        model.used = self.uses;
+        model.pipeline.as_mut().map(|pipeline| pipeline as &mut dyn ImageGenerator).ok_or_else(unknown)
+    }
+
+    fn check(&mut self, _: usize) -> candle_core::Result<()> {
+        computes(&self.device)
+    }
+}
+
+/// A model and its state.
+struct Model {
+    name: ModelName,
+    /// Path or name on the Hub.
+    path: String,
+    /// `None` for a model that is loaded at start.
+    on_demand: Option<Arc<OnDemand>>,
+    /// The model, after it was first loaded.
+    served: OnceLock<Arc<ServedModel>>,
+}
+
+/// State of the handlers: the models, once the worker serves them.
+pub type Api = worker_core::Api<ServedModels>;
+
+/// The models that a worker serves.
+pub struct ServedModels {
+    models: Vec<Model>,
+    queue: Queue,
+    device: OpenDevice,
+    decoders: Arc<Semaphore>,
+    /// Folder of LoRA files.
+    pub loras: LoraFolder,
+    /// Folder of ControlNets.
+    pub controlnets: ControlNetFolder,
+}
+
+impl ServedModels {
+    /// Serves a loaded model.
+    pub fn one(served: ServedModel) -> Self {
+        let (queue, device, decoders) =
+            (served.queue.clone(), served.device.clone(), served.decoders.clone());
+        let (loras, controlnets) = (served.info.loras.clone(), served.info.controlnets.clone());
+        let (name, path) = (served.name.clone(), served.name.as_str().to_owned());
+        let served = OnceLock::from(Arc::new(served));
+        let models = vec![Model { name, path, on_demand: None, served }];
+        Self { models, queue, device, decoders, loras, controlnets }
+    }
+
+    /// Serves the models of a pool, which `start` makes a queue of.
+    ///
+    /// # Errors
+    /// Returns the error of `start`.
+    pub fn several(
+        pool: PipelinePool,
+        device: OpenDevice,
+        (loras, controlnets): (LoraFolder, ControlNetFolder),
+        start: impl FnOnce(Box<dyn Generators>) -> std::io::Result<Queue>,
+    ) -> std::io::Result<Self> {
+        let entry = |PooledModel { location, shared, .. }: &PooledModel| Model {
+            name: ModelName::new(&location.name, Vec::new()),
+            path: location.model.clone(),
+            on_demand: Some(shared.clone()),
+            served: OnceLock::new(),
+        };
+        let models = pool.models.iter().map(entry).collect();
+        let queue = start(Box::new(pool))?;
+        Ok(Self { models, queue, device, decoders: decoders(), loras, controlnets })
+    }
+
+    /// Returns true if models are loaded on demand.
+    fn is_several(&self) -> bool {
+        self.models.iter().any(|model| model.on_demand.is_some())
+    }
+
+    /// Returns names and paths of the models.
+    pub fn list(&self) -> Vec<(String, String)> {
+        self.models.iter().map(|model| (model.name.as_str().to_owned(), model.path.clone())).collect()
+    }
+
+    /// Returns a model if its description is known, or the first one without a name.
+    pub fn known(&self, name: Option<&str>) -> Option<Arc<ServedModel>> {
+        let model = self.models.iter().find(|model| name.is_none_or(|name| model.name.has(name)))?;
+        model.served.get().cloned()
+    }
+
+    /// Checks that a request would be accepted now.
+    ///
+    /// # Errors
+    /// 429 if the queue is full, 503 if it is closed.
+    pub fn check_capacity(&self) -> Result<(), ApiError> {
+        self.queue.check_capacity().map_err(submit_error)
+    }
+
+    fn find(&self, name: Option<&str>) -> Result<(usize, &Model), ApiError> {
+        if let (false, [model]) = (self.is_several(), &self.models[..]) {
+            return model.name.check(name).map(|()| (0, model));
+        }
+        let Some(name) = name else { return Err(model_required(&self.names())) };
+        let mut models = self.models.iter().enumerate();
+        models.find(|(_, model)| model.name.has(name)).ok_or_else(|| model_not_found(name, &self.names()))
+    }
+
+    /// Returns the model that a request names, after it was loaded if its description is not known yet.
+    ///
+    /// # Errors
+    /// With several models: 400 if the request names none, 404 if the name is unknown, 503 if the model cannot be loaded, and
+    /// the errors of the queue.
+    pub async fn model(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+        let (index, model) = self.find(name)?;
+        if let Some(served) = model.served.get() {
+            return Ok(served.clone());
+        }
+        self.load(index, model).await
+    }
+
+    /// Like [`Self::model`], but the model is in memory when the function returns.
+    ///
+    /// # Errors
+    /// As for [`Self::model`].
+    pub async fn loaded(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+        let (index, model) = self.find(name)?;
+        match (&model.on_demand, model.served.get()) {
+            (None, Some(served)) => Ok(served.clone()),
+            _ => self.load(index, model).await,
+        }
+    }
+
+    async fn load(&self, index: usize, model: &Model) -> Result<Arc<ServedModel>, ApiError> {
+        let job = self.queue.submit_to(index, None).map_err(submit_error)?;
+        wait_for_images(job, |_| ()).await?;
+        let info = model.on_demand.as_ref().and_then(|shared| shared.info.get());
+        let info = info.ok_or_else(|| ApiError::internal("the model has no description"))?;
+        let served = model.served.get_or_init(|| {
+            Arc::new(ServedModel {
+                queue: self.queue.clone(),
+                index,
+                name: model.name.clone(),
+                info: info.clone(),
+                device: self.device.clone(),
+                decoders: self.decoders.clone(),
+            })
+        });
+        Ok(served.clone())
+    }
+}
+
+impl LoadedModel for ServedModels {
+    fn names(&self) -> Vec<String> {
+        self.models.iter().map(|model| model.name.as_str().to_owned()).collect()
+    }
+
+    fn entries(&self) -> Vec<ModelEntry> {
+        let entries = |model: &Model| {
+            let mut card = model.served.get().map_or_else(|| serde_json::json!({}), |served| served.card());
+            if let Some(shared) = &model.on_demand {
+                card["status"] = model_status(shared.state());
+            }
+            model.name.entries(&card, Vec::new())
+        };
+        self.models.iter().flat_map(entries).collect()
+    }
+
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        self.find(name).map(drop)
+    }
+
+    fn device(&self) -> &OpenDevice {
+        &self.device
+    }
+
+    fn requests(&self) -> [usize; 2] {
+        let status = self.queue.status();
+        [status.running, status.waiting]
+    }
+
+    fn stop_within(&self, limit: Duration) -> bool {
+        self.queue.stop_within(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_of_a_folder_have_the_names_of_files_and_subfolders() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = models_in(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("contains no model"), "{error}");
+        for path in ["b/model_index.json", "c.safetensors", "a.gguf", "e/config.json", "notes.txt", "f.ckpt"]
+        {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let found = models_in(folder.path()).unwrap();
+        let found: Vec<_> =
+            found.iter().map(|model| (model.name.as_str(), Path::new(&model.model))).collect();
+        let expected = [("a", "a.gguf"), ("b", "b"), ("c", "c.safetensors")];
+        let expected = expected.map(|(name, path)| (name, folder.path().join(path)));
+        assert_eq!(found, expected.each_ref().map(|(name, path)| (*name, path.as_path())));
+        let error = models_in(&folder.path().join("missing")).unwrap_err().to_string();
+        assert!(error.contains("cannot read the folder"), "{error}");
+    }
+}

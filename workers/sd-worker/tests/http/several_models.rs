@@ -1,0 +1,201 @@
+//! A worker with several models, which are loaded on demand.
+use std::path::Path;
+
+use axum::Router;
+use clap::Parser;
+use sd_worker::arguments::Arguments;
+use sd_worker::models::Api;
+use sd_worker::picture::Picture;
+use sd_worker::{routes, run};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use worker_core::device::DeviceKind;
+use worker_core::progress::Progress;
+use worker_core::{Lifecycle, LoadedModel, Metrics};
+
+use crate::fixture::{Ask, WORKER, worker_of};
+use crate::images::picture;
+use crate::tiny_model::{self, Kind};
+
+struct Several {
+    router: Router,
+    api: Api,
+}
+
+impl Ask for Several {
+    fn router(&self) -> &Router {
+        &self.router
+    }
+}
+
+impl Several {
+    fn start(folder: &Path, more: &[&str]) -> anyhow::Result<Self> {
+        let folder = folder.to_str().unwrap_or_default();
+        let line = ["worker", "--streams-per-client", "0", "--models-dir", folder];
+        let arguments = Arguments::try_parse_from(line.iter().chain(more))?;
+        let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
+        let api = Api::new(lifecycle.clone());
+        api.serve(run::load(&arguments, DeviceKind::Cpu, &metrics, &Progress::new(&lifecycle))?);
+        lifecycle.ready();
+        let worker = routes::Worker {
+            id: WORKER.to_owned(),
+            kind: DeviceKind::Cpu,
+            callback: None,
+            bounds: arguments.bounds(),
+            preview_every: 0,
+        };
+        let router = routes::app(&api, metrics, worker).router(&arguments.server);
+        Ok(Self { router, api })
+    }
+
+    async fn picture(&self, model: &str) -> Picture {
+        let answer = self.post("/v1/images/generations", &body(Some(model))).await;
+        assert_eq!(answer.status, 200, "{model}: {}", answer.text);
+        picture(&answer.json()["data"][0]["b64_json"])
+    }
+
+    /// Returns the states of the models, in the order of their names.
+    async fn states(&self) -> Vec<String> {
+        let models = self.get("/v1/models").await.json();
+        let state = |model: &Value| model["status"]["value"].as_str().unwrap_or_default().to_owned();
+        models["data"].as_array().unwrap().iter().map(state).collect()
+    }
+}
+
+fn body(model: Option<&str>) -> Value {
+    json!({"model": model, "prompt": "a red circle", "steps": 2, "seed": 3, "size": "32x32"})
+}
+
+/// Returns a folder with two models, and a file that is none.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, kind) in [("plain", Kind::Plain), ("xl", Kind::Xl)] {
+        tiny_model::write(&folder.path().join(name), kind).unwrap();
+    }
+    std::fs::write(folder.path().join("broken.safetensors"), [255; 40]).unwrap();
+    folder
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_loaded_when_they_are_requested() {
+    let folder = folder();
+    let worker = Several::start(folder.path(), &[]).unwrap();
+    assert_eq!(worker.api.served().unwrap().names(), ["broken", "plain", "xl"]);
+    assert_eq!(worker.states().await, ["unloaded"; 3]);
+    let mut pictures = Vec::new();
+    for kind in [Kind::Plain, Kind::Xl] {
+        let alone = worker_of(kind, &[], None);
+        let mut body = body(None);
+        body.as_object_mut().unwrap().remove("model");
+        let answer = alone.post("/v1/images/generations", &body).await;
+        pictures.push(picture(&answer.json()["data"][0]["b64_json"]));
+    }
+    for _ in 0..2 {
+        assert!(worker.picture("plain").await == pictures[0]);
+        assert_eq!(worker.states().await, ["unloaded", "loaded", "unloaded"]);
+        assert!(worker.picture("xl").await == pictures[1]);
+        assert_eq!(worker.states().await, ["unloaded", "unloaded", "loaded"]);
+    }
+    // A model that cannot be loaded leaves the others as they are.
+    for _ in 0..2 {
+        let answer = worker.post("/v1/images/generations", &body(Some("broken"))).await;
+        assert_eq!(answer.error(), (503, "load_failed".into(), None), "{}", answer.text);
+        assert!(answer.text.contains("broken.safetensors: not a safetensors file"), "{}", answer.text);
+    }
+    assert_eq!(worker.states().await, ["unloaded", "unloaded", "loaded"]);
+    for (model, status, code) in [(Some("other"), 404, "model_not_found"), (None, 400, "invalid_request")] {
+        for path in ["/v1/images/generations", "/v1/jobs"] {
+            let mut body = body(model);
+            if path == "/v1/jobs" {
+                body.as_object_mut().unwrap().remove("size");
+            }
+            let answer = worker.post(path, &body).await;
+            let error = answer.error();
+            assert_eq!((error.0, error.2.as_deref()), (status, Some("model")), "{path}: {}", answer.text);
+            assert!(status != 404 || error.1 == code, "{path}: {}", answer.text);
+            assert!(answer.text.contains("broken, plain, xl"), "{path}: {}", answer.text);
+        }
+    }
+    let model = worker.get("/v1/models/xl").await.json();
+    assert_eq!((&model["version"], &model["status"]["value"]), (&json!("other"), &json!("loaded")));
+    let metrics = worker.get("/metrics").await.text;
+    assert!(metrics.contains("sd_pictures_total{model=\"all\"} 4"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_a1111_choose_the_model() {
+    let folder = folder();
+    let worker = Several::start(folder.path(), &["--models-max", "2"]).unwrap();
+    let listed = worker.get("/sdapi/v1/sd-models").await.json();
+    let titles: Vec<&str> =
+        listed.as_array().unwrap().iter().filter_map(|model| model["title"].as_str()).collect();
+    assert_eq!(titles, ["broken", "plain", "xl"]);
+    assert_eq!(worker.get("/sdapi/v1/options").await.json()["sd_model_checkpoint"], "broken");
+    let choose = |name: &str| json!({"sd_model_checkpoint": name});
+    let answer = worker.post("/sdapi/v1/options", &choose("broken")).await;
+    assert_eq!(answer.status, 503, "{}", answer.text);
+    assert_eq!(worker.post("/sdapi/v1/options", &choose("other")).await.status, 404);
+    let answer = worker.post("/sdapi/v1/options", &choose("plain")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(worker.get("/sdapi/v1/options").await.json()["sd_model_checkpoint"], "plain");
+    assert_eq!(worker.states().await, ["unloaded", "loaded", "unloaded"]);
+    let expected = [worker.picture("plain").await, worker.picture("xl").await];
+    // Both stay loaded.
+    assert_eq!(worker.states().await, ["unloaded", "loaded", "loaded"]);
+    let plain = json!({"prompt": "a red circle", "steps": 2, "seed": 3, "width": 32, "height": 32, "sampler_name": "DDIM"});
+    let mut names = Vec::new();
+    for own in [None, Some("xl"), None] {
+        let mut body = plain.clone();
+        if let Some(own) = own {
+            body["override_settings"] = choose(own);
+        }
+        let answer = worker.post("/sdapi/v1/txt2img", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let info: Value = serde_json::from_str(answer.json()["info"].as_str().unwrap()).unwrap();
+        let text = info["infotexts"][0].as_str().unwrap().to_owned();
+        names.push(text.contains("Model: xl"));
+    }
+    assert_eq!(names, [false, true, false]);
+    assert!(expected[0] != expected[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_to_more_models_than_fit_all_end() {
+    let folder = folder();
+    let worker = Several::start(folder.path(), &[]).unwrap();
+    let expected = [worker.picture("plain").await, worker.picture("xl").await];
+    let [plain, xl] = ["plain", "xl"];
+    let pictures = tokio::join!(
+        worker.picture(plain),
+        worker.picture(xl),
+        worker.picture(xl),
+        worker.picture(plain),
+        worker.picture(xl),
+    );
+    assert!(pictures.0 == expected[0] && pictures.3 == expected[0]);
+    assert!([pictures.1, pictures.2, pictures.4].iter().all(|picture| *picture == expected[1]));
+    assert!(worker.api.served().unwrap().stop_within(std::time::Duration::from_secs(60)));
+    let answer = worker.post("/v1/images/generations", &body(Some("xl"))).await;
+    assert_eq!(answer.status, 503, "{}", answer.text);
+}
+
+#[test]
+fn arguments_for_one_model_exclude_others() {
+    let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+    for wrong in [
+        "worker",
+        "worker --models-dir a --model-path b",
+        "worker --models-dir a --t5xxl b",
+        "worker --models a",
+        "worker --models-dir a --models-max 0",
+    ] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+    let arguments = parse("worker --models a=b,c=d=e --models-max 3").unwrap();
+    let models = arguments.models_on_demand().unwrap();
+    let names: Vec<(&str, &str)> =
+        models.iter().map(|model| (model.name.as_str(), model.model.as_str())).collect();
+    assert_eq!(names, [("a", "b"), ("c", "d=e")]);
+    let twice = parse("worker --models a=b,a=c").unwrap().models_on_demand().unwrap_err().to_string();
+    assert!(twice.contains("two models are named \"a\": b and c"), "{twice}");
+}
