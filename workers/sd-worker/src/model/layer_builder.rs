@@ -1,7 +1,8 @@
 //! Linear layers with float or GGML-quantized weights.
 use candle_core::quantized::QMatMul;
-use candle_core::{DType, Device, Module, Result, Shape, Tensor};
+use candle_core::{D, DType, Device, Module, Result, Shape, Tensor};
 use candle_nn::VarBuilder;
+use candle_nn::fused_image::FusedLinear;
 
 use super::weights::{Component, OnRead, Reader};
 
@@ -25,6 +26,31 @@ impl Linear {
             Self::Floats(linear) => Self::new(linear.weight().clone(), Some(bias)),
             Self::Blocks(matrix, _) => Self::Blocks(matrix, Some(bias)),
         }
+    }
+}
+
+impl Linear {
+    /// Maps (.., in) to GELU, in its tanh approximation, of (.., out).
+    pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Floats(linear) => {
+                FusedLinear { x, weight: linear.weight(), bias: linear.bias(), gelu: true, residual: None }
+                    .forward()
+            }
+            Self::Blocks(..) => self.forward(x)?.gelu(),
+        }
+    }
+
+    /// Maps tensors, whose last dims together are (in), to (.., out).
+    pub fn forward_parts(&self, parts: [&Tensor; 2]) -> Result<Tensor> {
+        let Self::Floats(linear) = self else { return self.forward(&Tensor::cat(&parts, D::Minus1)?) };
+        let widths = [parts[0].dim(D::Minus1)?, parts[1].dim(D::Minus1)?];
+        let weights =
+            [linear.weight().narrow(1, 0, widths[0])?, linear.weight().narrow(1, widths[0], widths[1])?];
+        let first = FusedLinear { x: parts[0], weight: &weights[0], bias: None, gelu: false, residual: None };
+        let (first, bias) = (first.forward()?, linear.bias());
+        let residual = Some(&first);
+        FusedLinear { x: parts[1], weight: &weights[1], bias, gelu: false, residual }.forward()
     }
 }
 

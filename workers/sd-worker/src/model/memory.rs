@@ -1,5 +1,18 @@
-//! Checks that weights fit into the memory of a device before they are loaded.
+//! Free memory of a device, and checks that weights fit into it before they are loaded.
 use candle_core::{Device, Result};
+
+/// Returns the number of free bytes of the device, if that is known.
+///
+/// # Errors
+/// The device fails.
+pub(crate) fn free(device: &Device) -> Result<Option<usize>> {
+    #[cfg(feature = "rocm")]
+    if let Device::Rocm(device) = device {
+        return Ok(Some(device.free_memory()?.saturating_sub(device.memory_reserve())));
+    }
+    let _ = device;
+    Ok(None)
+}
 
 /// Checks that `bytes` fit into the free memory of the device, if that is known. `what` begins the message, such as
 /// "the weights of the model need", and `help` ends it.
@@ -7,16 +20,8 @@ use candle_core::{Device, Result};
 /// # Errors
 /// They do not fit, or the device fails.
 pub(super) fn check(device: &Device, bytes: usize, what: &str, help: &str) -> Result<()> {
-    #[cfg(feature = "rocm")]
-    if let Device::Rocm(device) = device {
-        let free = device.free_memory()?.saturating_sub(device.memory_reserve());
-        if bytes > free {
-            let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-            let message =
-                format!("{what} {} MiB, but the device has {} MiB free; {help}", mib(bytes), mib(free));
-            return Err(std::io::Error::new(std::io::ErrorKind::OutOfMemory, message).into());
-        }
-    }
-    let _ = (device, bytes, what, help);
-    Ok(())
+    let Some(free) = free(device)?.filter(|free| bytes > *free) else { return Ok(()) };
+    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+    let message = format!("{what} {} MiB, but the device has {} MiB free; {help}", mib(bytes), mib(free));
+    Err(std::io::Error::new(std::io::ErrorKind::OutOfMemory, message).into())
 }
