@@ -16,11 +16,20 @@ struct RowStatistics { W base, rest, sum; };
 template <typename W>
 struct Moments { W first, second; };
 
+// Elements as they are stored.
+template <typename T>
+struct Unchanged {
+    __device__ __forceinline__ bool changes() const { return false; }
+    __device__ __forceinline__ T changed(T x, unsigned int) const { return x; }
+    __device__ __forceinline__ void change(Pack<T> &, unsigned int) const {}
+};
+
 // A row or a part of one: elements before the first aligned pack, packs, and elements after the last one. Thread
 // `lane` processes every `width`th pack and keeps the first ones in registers, and one element outside of packs.
-// Positions are relative to the first pack.
-template <typename T>
+// Positions are relative to the first pack, those of the source S to the row.
+template <typename Element, typename S = Unchanged<Element>>
 struct Row {
+    typedef Element T;
     typedef typename Wide<T>::type W;
     static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), KEPT = sizeof(T) == 8 ? 1 : CANDLE_FEW_REGISTERS(CANDLE_ROW_PACKS, 2);
 
@@ -28,18 +37,24 @@ struct Row {
     unsigned int packs, lane, width, head;
     int single;
     bool has_single;
+    S source;
     Pack<T> kept[KEPT];
     // Values derived from the elements that are used again, such as exponentials.
     W cached[KEPT][N], edge;
 
-    __device__ __forceinline__ Row(const T *row, unsigned int elements, unsigned int number, unsigned int threads)
-        : lane(number), width(threads), head(elements_before_packs<N>(row, elements)) {
+    __device__ __forceinline__ Row(const T *row, unsigned int elements, unsigned int number, unsigned int threads,
+                                   const S &changes = S())
+        : lane(number), width(threads), head(elements_before_packs<N>(row, elements)), source(changes) {
         from = row + head;
         packs = (elements - head) / N;
         single = lane < head ? (int)(lane - head) : (int)(lane - head + packs * N);
         has_single = (int)(elements - head) > single;
         each_kept([&](unsigned int p, unsigned int at) INLINE { kept[p] = Pack<T>::read(from + at); });
         edge = has_single ? (W)from[single] : (W)0;
+        if (source.changes()) {
+            each_kept([&](unsigned int p, unsigned int at) INLINE { source.change(kept[p], head + at); });
+            edge = has_single ? (W)source.changed((T)edge, head + single) : (W)0;
+        }
     }
 
     // Calls f with the index and position of up to COUNT kept packs, starting at index `first`.
@@ -58,7 +73,12 @@ struct Row {
     __device__ __forceinline__ void each_remaining(F f) const {
         for_each_prefetched<sizeof(W) == 8 ? 1 : 2>(lane + KEPT * width, packs, width, [=](unsigned int p) INLINE {
             return Pack<T>::read(from + p * N);
-        }, [=](const Pack<T> &pack, unsigned int p) INLINE { f(pack, p * N); });
+        }, [=](Pack<T> pack, unsigned int p) INLINE {
+            if (source.changes()) {
+                source.change(pack, head + p * N);
+            }
+            f(pack, p * N);
+        });
     }
 
     // Calls f with each element of a pack and its cached value.
@@ -209,7 +229,7 @@ struct Row {
     }
 };
 
-// Returns e^x for x <= 0. Narrow floats use one instruction of sufficient precision.
+// Returns e^x. Narrow floats use one instruction of sufficient precision.
 template <typename T, typename W>
 __device__ __forceinline__ W exponential(W x) {
     if constexpr (sizeof(T) == 2) {
@@ -225,8 +245,9 @@ struct Softmax {
     static constexpr unsigned int COLUMNS = 0;
     static constexpr bool CACHES_EXPONENTIALS = !LOG;
 
-    template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ RowStatistics<W> statistics(Row<T> &row, unsigned int, bool is_part) {
+    template <typename R, typename W = typename R::W>
+    static __device__ __forceinline__ RowStatistics<W> statistics(R &row, unsigned int, bool is_part) {
+        typedef typename R::T T;
         W top = -INFINITY;
         row.each([&](W x, W &) INLINE { top = maxg(top, x); });
         top = row.max_threads(top);
@@ -240,9 +261,10 @@ struct Softmax {
         });
         return {top, 0, sum};
     }
-    template <typename T, typename W>
-    static __device__ __forceinline__ RowStatistics<W> merge_parts(Row<T> &row, const RowStatistics<W> *parts, unsigned int count,
+    template <typename R, typename W>
+    static __device__ __forceinline__ RowStatistics<W> merge_parts(R &row, const RowStatistics<W> *parts, unsigned int count,
                                                        unsigned int, unsigned int) {
+        typedef typename R::T T;
         W top = -INFINITY, sum = 0;
         for (unsigned int i = row.lane; i < count; i += row.width) {
             top = maxg(top, parts[i].base);
@@ -274,8 +296,8 @@ struct Norm {
     static constexpr unsigned int COLUMNS = MEAN ? 2 : 1;
     static constexpr bool CACHES_EXPONENTIALS = false;
 
-    template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ RowStatistics<W> statistics(Row<T> &row, unsigned int elements, bool) {
+    template <typename R, typename W = typename R::W>
+    static __device__ __forceinline__ RowStatistics<W> statistics(R &row, unsigned int elements, bool) {
         if (!MEAN) {
             return {0, 0, row.sum([](W x, W &) INLINE { return x * x; })};
         }
@@ -292,8 +314,8 @@ struct Norm {
         const W rest = moments.first / (W)elements;
         return {mean, rest, moments.second - moments.first * rest};
     }
-    template <typename T, typename W>
-    static __device__ __forceinline__ RowStatistics<W> merge_parts(Row<T> &row, const RowStatistics<W> *parts, unsigned int count,
+    template <typename R, typename W>
+    static __device__ __forceinline__ RowStatistics<W> merge_parts(R &row, const RowStatistics<W> *parts, unsigned int count,
                                                        unsigned int columns, unsigned int part) {
         const W base = parts[0].base;
         W rest = 0, sum = 0;
@@ -318,17 +340,17 @@ struct Norm {
 };
 
 // Calls `write(row, statistics, row index, start of the part in the row, offset in the tensor)`, or stores
-// statistics.
-template <typename Op, typename T, typename F>
+// statistics. `source(row index, start of the part)` changes the elements.
+template <typename Op, typename T, typename F, typename S>
 __device__ __forceinline__ void each_row(const T *src, const bool writes, void *partials, const unsigned int rows,
                                          const unsigned int columns, const unsigned int part, const unsigned int width,
-                                         F write) {
+                                         F write, S source) {
     typedef typename Wide<T>::type W;
     const unsigned int shift = log2_of(width), number = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
     const bool is_row = number < rows;
     const unsigned int begin = blockIdx.y * part, count = is_row ? min(part, columns - begin) : 0;
     const size_t first = is_row ? (size_t)number * columns + begin : 0;
-    Row<T> row(src + first, count, threadIdx.x & (width - 1), width);
+    Row<T, decltype(source(number, begin))> row(src + first, count, threadIdx.x & (width - 1), width, source(number, begin));
     RowStatistics<W> *parts = (RowStatistics<W> *)partials + (is_row ? (size_t)number * gridDim.y : 0);
     RowStatistics<W> row_statistics;
     if (partials && writes) {
@@ -357,23 +379,62 @@ __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, c
             return Op::template element<T>(x, row_statistics, scale, a, b, is_kept);
         });
     };
-    each_row<Op>(src, dst != nullptr, partials, rows, columns, part, width, write);
+    const auto source = [](unsigned int, unsigned int) INLINE { return Unchanged<T>(); };
+    each_row<Op>(src, dst != nullptr, partials, rows, columns, part, width, write, source);
 }
 
 // Weights of a channel, and the number of elements left in it.
 template <typename T>
 struct Channel { T alpha, beta; unsigned int left; };
 
-// Rows that are groups of channels with `channel` elements each; the first row is group number `group`.
+// Sums of the elements and a summand for each channel, rounded. Positions are relative to the part that begins at `begin`.
+// `summands` begins with that of the first channel of the row; null changes nothing.
+template <typename T>
+struct ChannelSums {
+    typedef typename Wide<T>::type W;
+    const T *summands;
+    Divisor channel;
+    unsigned int begin;
+
+    __device__ __forceinline__ bool changes() const { return summands != nullptr; }
+    __device__ __forceinline__ T changed(T x, unsigned int at) const {
+        return (T)((W)x + (W)summands[channel.quotient(begin + at)]);
+    }
+    __device__ __forceinline__ void change(Pack<T> &pack, unsigned int at) const {
+        constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
+        unsigned int past = begin + at;
+        const unsigned int own = channel.split(past);
+        if (channel.by - past >= N) {
+            const W summand = (W)summands[own];
+#pragma unroll
+            for (unsigned int j = 0; j < N; ++j) {
+                pack.set(j, (T)((W)pack[j] + summand));
+            }
+        } else {
+#pragma unroll
+            for (unsigned int j = 0; j < N; ++j) {
+                pack.set(j, changed(pack[j], at + j));
+            }
+        }
+    }
+};
+
+// Rows that are groups of channels with `channel` elements each; the first row is group number `group`. `summands` is
+// null, or has a summand for each channel of each image, which is added first. SiLU is applied last.
 template <typename T>
 __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha, const T *beta, void *partials,
                                            const unsigned int rows, const unsigned int columns, const unsigned int part,
                                            const unsigned int width, const size_t channel, const size_t group_count,
-                                           const unsigned int group, const double eps) {
+                                           const unsigned int group, const double eps, const T *summands,
+                                           const bool silu) {
     typedef typename Wide<T>::type W;
     typedef Norm<true> Op;
     const Divisor size(channel), groups(group_count);
-    const auto write = [=](Row<T> &row, const RowStatistics<W> &row_statistics, unsigned int number, unsigned int begin,
+    const auto source = [=](unsigned int number, unsigned int begin) INLINE {
+        const T *own = summands ? summands + (size_t)(group + number) * size.quotient(columns) : nullptr;
+        return ChannelSums<T>{own, size, begin};
+    };
+    const auto write = [=](auto &row, const RowStatistics<W> &row_statistics, unsigned int number, unsigned int begin,
                            size_t first) INLINE {
         const W scale = Op::scale(row_statistics, (W)columns, (W)eps);
         unsigned int place = group + number;
@@ -386,10 +447,13 @@ __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha,
         };
         row.write_channels(dst + first, channels, [=](const Channel<T> &channel) INLINE {
             const W factor = scale * (W)channel.alpha, summand = (W)channel.beta - row_statistics.rest * factor;
-            return [=](W x) INLINE { return (x - row_statistics.base) * factor + summand; };
+            return [=](W x) INLINE {
+                const W y = (x - row_statistics.base) * factor + summand;
+                return silu ? y / ((W)1 + exponential<T>(-y)) : y;
+            };
         });
     };
-    each_row<Op>(src, dst != nullptr, partials, rows, columns, part, width, write);
+    each_row<Op>(src, dst != nullptr, partials, rows, columns, part, width, write, source);
 }
 
 #define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME
@@ -410,8 +474,9 @@ __device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha,
     }                                                                                                            \
     ROW_KERNEL(groupnorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *partials, ROWS,      \
                                  const size_t channel, const size_t groups, const unsigned int group,            \
-                                 const double eps) {                                                             \
-        each_group(src, dst, alpha, beta, partials, rows, columns, part, width, channel, groups, group, eps);    \
+                                 const double eps, const T *summands, const bool silu) {                         \
+        each_group(src, dst, alpha, beta, partials, rows, columns, part, width, channel, groups, group, eps,     \
+                   summands, silu);                                                                              \
     }
 ROW_OPS(__nv_bfloat16, bf16)
 ROW_OPS(__half, f16)

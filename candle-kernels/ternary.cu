@@ -1,3 +1,4 @@
+// Operations of three tensors.
 // out = condition ? t : f. Elements are only moved, so there is one kernel per element size, which the backend
 // uses for every dtype of that size.
 #include "pack.cuh"
@@ -19,3 +20,17 @@ WHERE_OPS(uint32_t, u32)
 WHERE_OPS(int16_t, i16)
 WHERE_OPS(int32_t, i32)
 WHERE_OPS(int64_t, i64)
+
+// out = a + b + c, or a + b * c, computed in f32 and rounded once.
+#define MULTIPLY_ADD(T, NAME)                                                                                        \
+    extern "C" __global__ void multiply_add_##NAME(const size_t numel, const size_t num_dims, const size_t *info,    \
+                                                   const bool multiplies, const T *a, const T *b, const T *c,        \
+                                                   T *out) {                                                         \
+        const auto combine = [=](T x, T y, T z) {                                                                    \
+            return (T)((float)x + (multiplies ? (float)y * (float)z : (float)y + (float)z));                         \
+        };                                                                                                           \
+        map<true, false, true>(numel, num_dims, info, combine, out, a, b, c);                                        \
+    }
+MULTIPLY_ADD(__nv_bfloat16, bf16)
+MULTIPLY_ADD(__half, f16)
+MULTIPLY_ADD(float, f32)

@@ -157,17 +157,20 @@ UNARY_OP(Sigmoid, false, __half, usigmoid_f16)
 UNARY_OP(Sigmoid, false, float, usigmoid_f32)
 UNARY_OP(Sigmoid, false, double, usigmoid_f64)
 
-// silu is rounded before the product.
-#define SWIGLU(T, NAME)                                                                                     \
-    extern "C" __global__ void swiglu_##NAME(const size_t numel, const size_t num_dims, const size_t *info, \
-                                             const T *lhs, const T *rhs, T *out) {                          \
-        map<false, false, true>(numel, num_dims, info, [](T x, T y) { return Silu<T>::of(x) * y; }, out, lhs, rhs); \
+// The activation is rounded before the product.
+#define GATED(NAME, ACTIVATION, T, T_NAME)                                                                  \
+    extern "C" __global__ void NAME##_##T_NAME(const size_t numel, const size_t num_dims,                   \
+                                               const size_t *info, const T *lhs, const T *rhs, T *out) {    \
+        map<false, false, true>(numel, num_dims, info, [](T x, T y) { return ACTIVATION<T>::of(x) * y; }, out, lhs, rhs); \
     }
-SWIGLU(__nv_bfloat16, bf16)
-SWIGLU(__half, f16)
-SWIGLU(float, f32)
-SWIGLU(double, f64)
-SWIGLU(__nv_fp8_e4m3, f8e4m3)
+#define GATED_OPS(T, T_NAME)           \
+    GATED(swiglu, Silu, T, T_NAME)     \
+    GATED(geglu, GeluErf, T, T_NAME)
+GATED_OPS(__nv_bfloat16, bf16)
+GATED_OPS(__half, f16)
+GATED_OPS(float, f32)
+GATED_OPS(double, f64)
+GATED_OPS(__nv_fp8_e4m3, f8e4m3)
 
 // Copies exist once per element size, named after one dtype of that size.
 #define COPY_OP(T, NAME)                                                                                    \

@@ -1,7 +1,9 @@
 //! Elementwise operations: unary, binary, comparisons, conversions and `where`.
 
 use super::schema::{Argument, Axis, Family, dtypes, family, names};
-use super::shared::{CARRIERS, ELEMENTS, FLOATS, INP, INTEGERS, LHS_RHS, OUT, STRIDED, WIDER_FLOATS};
+use super::shared::{
+    CARRIERS, ELEMENTS, FLOATS, INP, INTEGERS, LHS_RHS, OUT, STRIDED, TILED_FLOATS, WIDER_FLOATS,
+};
 
 subject! {
     modules {
@@ -120,10 +122,15 @@ fn families() -> Vec<Family> {
         .over([names("op", &["arithmetic", "divide", "compare"]), dtypes("dtype", ELEMENTS)])
         .takes(&[STRIDED, FUNCTION, LHS_RHS, OUT])
         .in_packs(),
-        family("Swiglu", "unary", "swiglu_{dtype}", "`silu(lhs) * rhs`, with both operations rounded.")
-            .over([dtypes("dtype", FLOATS)])
-            .takes(&[STRIDED, LHS_RHS, OUT])
-            .in_packs(),
+        family(
+            "Gated",
+            "unary",
+            "{op}_{dtype}",
+            "`silu(lhs) * rhs`, or `gelu_erf(lhs) * rhs`, with both operations rounded.",
+        )
+        .over([names("op", &["swiglu", "geglu"]), dtypes("dtype", FLOATS)])
+        .takes(&[STRIDED, LHS_RHS, OUT])
+        .in_packs(),
         CAST_FORMS
             .iter()
             .fold(casts, cast)
@@ -136,6 +143,20 @@ fn families() -> Vec<Family> {
                 OUT,
             ])
             .in_packs(),
+        family(
+            "MultiplyAdd",
+            "ternary",
+            "multiply_add_{dtype}",
+            "`a + b + c`, or `a + b * c`, computed in f32 and rounded once.",
+        )
+        .over([dtypes("dtype", TILED_FLOATS)])
+        .takes(&[
+            STRIDED,
+            args![Bool => multiplies "true for the product";
+                Pointer => a "summand", b "summand or factor", c "summand or factor"],
+            OUT,
+        ])
+        .in_packs(),
         family("Where", "ternary", "where_{condition}_{carrier}", "`ids ? t : f`.")
             .over([dtypes("condition", INTEGERS), dtypes("carrier", CARRIERS)])
             .takes(&[

@@ -36,7 +36,9 @@ const GROUPS: &[Argument] = args![
     Usize => channel "elements of a channel, as a divisor word",
         groups "groups of an image, as a divisor word";
     U32 => group "index of the group in the first row";
-    F64 => eps "added to the variance"];
+    F64 => eps "added to the variance";
+    Pointer => summands "a summand for each channel of each image, which is added first; may be null";
+    Bool => silu "true if SiLU is applied to the result"];
 
 const HEAD_SIZES: &[Argument] = args![
     U32 => rows "number of rows; y of the grid", q_heads "heads of queries", kv_heads "heads of keys, and of values",

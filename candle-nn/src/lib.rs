@@ -7,6 +7,7 @@
 include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
 
 pub mod fused;
+pub mod fused_image;
 pub mod recurrent;
 pub mod static_cache;
 

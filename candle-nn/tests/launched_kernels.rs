@@ -15,7 +15,7 @@ use candle::rocm::{self, Attention, LaunchConfig, RocmDevice, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
-use candle_nn::{fused, ops, rotary_emb, GroupNorm, Module as _};
+use candle_nn::{fused, fused_image, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -162,6 +162,7 @@ fn elementwise(device: &Device) -> Result<()> {
         if !is_integer(dtype) {
             of_floats.iter().try_for_each(|op| op(&x).map(drop))?;
             ops::swiglu(&on(device, &[3, 6], dtype)?)?;
+            fused_image::geglu(&on(device, &[3, 6], dtype)?)?;
         }
     }
     for dtype in WIDER_FLOATS {
@@ -253,6 +254,7 @@ fn rows(device: &Device) -> Result<()> {
     for dtype in [BF16, F16, F32] {
         let (x, weights) = (on(device, &[3, 8], dtype)?, on(device, &[8], dtype)?);
         fused::add_rms_norm(&x, &x, None, &weights, 1e-5)?;
+        fused_image::add3(&x, &x, &x)?;
         for cache in [BF16, F16, F32] {
             let (keys, values) = (on(device, &[3, 1, 8], cache)?, on(device, &[3, 1, 8], cache)?);
             let rotary = fused::Rotary { cos: &angles, sin: &angles, interleaved: false };

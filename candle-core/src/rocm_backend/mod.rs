@@ -86,10 +86,10 @@ pub(crate) use ops::conv::{
 };
 pub use ops::copy_from_host::copy_to_tensor;
 pub(crate) use ops::elementwise::clamp;
-pub use ops::elementwise::{swiglu, unary_function};
+pub use ops::elementwise::{geglu, multiply_add, swiglu, unary_function};
 pub(crate) use ops::few_rows::uses_row_kernel;
 pub use ops::indexing::{deterministic, set_deterministic};
-pub use ops::linear::linear;
+pub use ops::linear::{linear, linear_with, LinearEpilogue};
 pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32, matmul_f8,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,

@@ -4,7 +4,7 @@ use super::norm::{Rows, Shares, SATURATING_PARTS};
 use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{dim_word, GroupNorm, PACK_BYTES, ROW_BLOCK, ROW_PACKS};
-use candle::rocm::RocmStorage;
+use candle::rocm::{offset_by_elements, DevicePtr, RocmStorage};
 use candle::{DType, Layout, Result, Storage, Tensor};
 
 const OP: &str = "group-norm";
@@ -24,6 +24,33 @@ pub fn group_norm(
     num_groups: usize,
     eps: f64,
 ) -> Result<Option<Tensor>> {
+    compute(x, [weight, bias], (num_groups, eps), None, false)
+}
+
+/// Like [`group_norm`] of the sum of `x` and `summands` (batch, channels), with SiLU at the end if `silu` is true.
+///
+/// # Errors
+/// If there is not enough memory for the result.
+pub fn group_norm_with(
+    x: &Tensor,
+    summands: Option<&Tensor>,
+    norm: &crate::fused_image::GroupNorm,
+    silu: bool,
+) -> Result<Option<Tensor>> {
+    let (channels, groups) = (norm.weight.elem_count(), norm.groups);
+    if x.rank() < 3 || x.dims()[1] != channels || groups == 0 || channels % groups != 0 {
+        return Ok(None);
+    }
+    compute(x, [&norm.weight, &norm.bias], (groups, norm.eps), summands, silu)
+}
+
+fn compute(
+    x: &Tensor,
+    [weight, bias]: [&Tensor; 2],
+    (num_groups, eps): (usize, f64),
+    summands: Option<&Tensor>,
+    silu: bool,
+) -> Result<Option<Tensor>> {
     let is_float = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
     if !x.device().is_rocm() || !is_float || x.rank() < 2 || x.elem_count() == 0 || x.track_op() {
         return Ok(None);
@@ -36,6 +63,11 @@ pub fn group_norm(
     if !fits(weight) || !fits(bias) || columns >= 2 * MAX_SIZE || num_groups > MAX_SIZE {
         return Ok(None);
     }
+    if summands.is_some_and(|s| s.dims() != &x.dims()[..2] || s.dtype() != x.dtype() || s.track_op()) {
+        return Ok(None);
+    }
+    let summands = summands.map(Tensor::contiguous).transpose()?;
+    let summands = summands.as_ref().map(Tensor::storage_and_layout);
     let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     let ((xs, x_layout), (weights, w_layout), (biases, b_layout)) =
         (x.storage_and_layout(), weight.storage_and_layout(), bias.storage_and_layout());
@@ -48,7 +80,14 @@ pub fn group_norm(
         channel: columns * num_groups / channels,
         num_groups,
     };
-    let dst = groups.normalize((weights, w_layout), (biases, b_layout), eps)?;
+    let summands = match &summands {
+        Some((storage, layout)) => match &**storage {
+            Storage::Rocm(storage) => Some((storage, *layout)),
+            _ => return Ok(None),
+        },
+        None => None,
+    };
+    let dst = groups.normalize((weights, w_layout), (biases, b_layout), eps, summands, silu)?;
     Ok(Some(Tensor::from_storage(Storage::Rocm(dst), x.shape(), BackpropOp::none(), false)))
 }
 
@@ -76,8 +115,18 @@ impl Groups<'_> {
         (weight, w_layout): (&RocmStorage, &Layout),
         (bias, b_layout): (&RocmStorage, &Layout),
         eps: f64,
+        summands: Option<(&RocmStorage, &Layout)>,
+        silu: bool,
     ) -> Result<RocmStorage> {
         let x = self.rows.x;
+        let channels = self.rows.columns * self.num_groups / self.channel;
+        let summands = match summands {
+            Some((storage, layout)) => {
+                x.order_after(storage)?;
+                storage.ptr(layout, OP)?
+            }
+            None => DevicePtr::NULL,
+        };
         let kernel = kernel(OP, x.dtype(), GroupNorm::kernel)?;
         x.order_after(weight)?;
         x.order_after(bias)?;
@@ -86,6 +135,11 @@ impl Groups<'_> {
         self.rows.result(|[src, dst, partials], shares, config| {
             let Shares { first, rows, columns, part, width } = *shares;
             let group = (first % self.num_groups) as u32;
+            let image = first / self.num_groups;
+            let summands = match summands == DevicePtr::NULL {
+                true => summands,
+                false => offset_by_elements(summands, x.dtype(), image * channels),
+            };
             let arguments = GroupNorm {
                 src,
                 dst,
@@ -100,6 +154,8 @@ impl Groups<'_> {
                 groups,
                 group,
                 eps,
+                summands,
+                silu,
             };
             // SAFETY: source and result have all rows, and the caller checked that alpha and beta match the channels.
             unsafe { x.device().launch(kernel, config, &arguments) }

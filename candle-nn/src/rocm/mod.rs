@@ -5,12 +5,12 @@
 //! | `attention` | sdpa | module `attention` |
 //! | `cache_heads` | fused::CacheHeads | module `kvcache` |
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
-//! | `group_norm` | GroupNorm | module `rows` |
+//! | `group_norm` | GroupNorm, fused_image::group_norm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `recurrent` | recurrent::CausalConv, recurrent::GatedDelta | module `recurrent` |
 //! | `residual` | fused::add_rms_norm | module `residual` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
-//! | this file | sigmoid, swiglu | module `unary` |
+//! | this file | sigmoid, swiglu, fused_image::geglu | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
@@ -30,7 +30,7 @@ mod rotary;
 pub use attention::Attention;
 pub use cache_heads::cache_heads;
 pub use experts::{moe_gemm, moe_gemm_gguf};
-pub use group_norm::group_norm;
+pub use group_norm::{group_norm, group_norm_with};
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
 pub use recurrent::{causal_conv, gated_delta};
 pub use residual::add_rms_norm;
@@ -51,13 +51,28 @@ pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)>
 /// # Errors
 /// If there is not enough memory for the result.
 pub fn swiglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
+    gated(x, y, candle::rocm::swiglu)
+}
+
+/// Like [`swiglu`], for `gelu_erf(x) * y`.
+///
+/// # Errors
+/// If there is not enough memory for the result.
+pub fn geglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
+    gated(x, y, candle::rocm::geglu)
+}
+
+/// Computes a gated activation of two tensors.
+type GatedFunction = fn(&RocmStorage, &Layout, &RocmStorage, &Layout) -> Result<RocmStorage>;
+
+fn gated(x: &Tensor, y: &Tensor, compute: GatedFunction) -> Result<Option<Tensor>> {
     let has_kernel = x.dtype().is_float() && element(x.dtype()).is_some();
     if !has_kernel || x.track_op() || y.track_op() || x.dims() != y.dims() {
         return Ok(None);
     }
     let ((xs, x_layout), (ys, y_layout)) = (x.storage_and_layout(), y.storage_and_layout());
     let (Storage::Rocm(xs), Storage::Rocm(ys)) = (&*xs, &*ys) else { return Ok(None) };
-    let dst = Storage::Rocm(candle::rocm::swiglu(xs, x_layout, ys, y_layout)?);
+    let dst = Storage::Rocm(compute(xs, x_layout, ys, y_layout)?);
     Ok(Some(Tensor::from_storage(dst, x.shape(), BackpropOp::none(), false)))
 }
 

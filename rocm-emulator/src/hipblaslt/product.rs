@@ -1,7 +1,8 @@
 //! Conversion of descriptors to a product, or to the reason why it is not supported.
 use super::descriptors::{Layout, Matmul};
 use super::types::{
-    COMPUTE_F32, EPILOGUE_BIAS, EPILOGUE_DEFAULT, Result, Status, data_type, reject, strided,
+    COMPUTE_F32, EPILOGUE_BIAS, EPILOGUE_DEFAULT, EPILOGUE_GELU, EPILOGUE_GELU_BIAS, Result, Status,
+    data_type, reject, strided,
 };
 use crate::rocblas::problem::{Bias, Operand, Place, Problem, Scalar};
 use crate::rocblas::types::{DataType, Operation, Types};
@@ -54,8 +55,10 @@ impl Request<'_> {
             return reject(Status::InvalidValue, "all products of the batch write the same D");
         }
         let bias = match self.matmul.epilogue {
-            EPILOGUE_BIAS => Some(Bias { address: 0, kind: self.bias_kind(types.output)? }),
-            EPILOGUE_DEFAULT => None,
+            EPILOGUE_BIAS | EPILOGUE_GELU_BIAS => {
+                Some(Bias { address: 0, kind: self.bias_kind(types.output)? })
+            }
+            EPILOGUE_DEFAULT | EPILOGUE_GELU => None,
             other => {
                 return reject(Status::NotSupported, format!("the software GPU has no epilogue {other}"));
             }
@@ -76,6 +79,7 @@ impl Request<'_> {
             d: d_place,
             batch: d.batch,
             bias,
+            gelu: matches!(self.matmul.epilogue, EPILOGUE_GELU | EPILOGUE_GELU_BIAS),
         })
     }
 

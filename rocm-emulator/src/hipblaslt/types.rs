@@ -38,6 +38,10 @@ pub const COMPUTE_F32: u32 = 2;
 pub const EPILOGUE_DEFAULT: u32 = 1;
 /// `HIPBLASLT_EPILOGUE_BIAS`.
 pub const EPILOGUE_BIAS: u32 = 4;
+/// `HIPBLASLT_EPILOGUE_GELU`.
+pub const EPILOGUE_GELU: u32 = 32;
+/// `HIPBLASLT_EPILOGUE_GELU_BIAS`.
+pub const EPILOGUE_GELU_BIAS: u32 = 36;
 
 /// Converts a `hipDataType`; `None` if products do not support it.
 pub fn data_type(code: u32) -> Option<DataType> {

@@ -136,7 +136,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
                     self.load_c::<Out>(at.c, d);
                 }
                 self.multiply_into(d, at);
-                self.add_bias(d);
+                self.apply_epilogue(d);
             }
         } else {
             let mut sums = vec![W::ZERO; rows * columns];
@@ -147,7 +147,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
                     self.load_c::<Out>(at.c, wide);
                 }
                 self.multiply_into(wide, at);
-                self.add_bias(wide);
+                self.apply_epilogue(wide);
             }
             for (column, sums) in sums.chunks_exact(rows).enumerate() {
                 for (row, sum) in sums.iter().enumerate() {
@@ -172,15 +172,21 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
         }
     }
 
-    /// Adds the bias, if any, to every column.
-    unsafe fn add_bias(&self, to: Output<W>) {
-        let Some(bias) = &self.bias else { return };
+    /// Adds the bias, if any, to every column, and applies the activation.
+    unsafe fn apply_epilogue(&self, to: Output<W>) {
+        if self.bias.is_none() && !self.problem.gelu {
+            return;
+        }
         for column in 0..to.columns {
-            for (row, bias) in bias.iter().enumerate() {
+            for row in 0..to.rows {
                 // SAFETY: the caller guarantees the matrix, which has as many rows as the bias has elements.
                 unsafe {
                     let place = to.data.add(column * to.ld + row);
-                    place.write(place.read().add(*bias));
+                    let sum = match &self.bias {
+                        Some(bias) => place.read().add(bias[row]),
+                        None => place.read(),
+                    };
+                    place.write(if self.problem.gelu { sum.gelu() } else { sum });
                 }
             }
         }

@@ -11,6 +11,8 @@ pub trait Accumulator: Copy + PartialEq + Send + Sync + 'static {
     fn from_scalar(value: f64) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn add(self, other: Self) -> Self;
+    /// Returns GELU in its tanh approximation; integers have none.
+    fn gelu(self) -> Self;
 
     /// Computes dst = beta * dst + alpha * lhs * rhs. dst is not read if beta is zero.
     ///
@@ -62,6 +64,11 @@ macro_rules! floating_point {
                 self + other
             }
 
+            fn gelu(self) -> Self {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() as $type * (self + 0.044715 * self * self * self);
+                0.5 * self * (1.0 + inner.tanh())
+            }
+
             unsafe fn gemm(
                 dst: Output<Self>, lhs: Input<Self>, rhs: Input<Self>, alpha: Self, beta: Self, k: usize, threads: usize,
             ) {
@@ -97,6 +104,10 @@ impl Accumulator for i32 {
 
     fn add(self, other: Self) -> Self {
         self.wrapping_add(other)
+    }
+
+    fn gelu(self) -> Self {
+        self
     }
 
     unsafe fn gemm(

@@ -175,6 +175,7 @@ impl Request {
                 d,
                 batch: self.batch,
                 bias: None,
+                gelu: false,
             };
             match problem.check() {
                 Status::Continue => {

@@ -66,6 +66,8 @@ pub struct Problem {
     pub batch: i32,
     /// The bias, used by hipBLASLt only.
     pub bias: Option<Bias>,
+    /// True if GELU, in its tanh approximation, is applied last, used by hipBLASLt only.
+    pub gelu: bool,
 }
 
 /// The matrix addresses of one product of the batch.

@@ -125,6 +125,7 @@ impl Case {
             d: operand(3),
             batch: batch as i32,
             bias: None,
+            gelu: false,
         };
         Self { problem, buffers, strides }
     }

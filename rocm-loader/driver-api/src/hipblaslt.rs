@@ -107,6 +107,8 @@ constants! {
     hipblasLtEpilogue_t {
         HIPBLASLT_EPILOGUE_DEFAULT = 1
         HIPBLASLT_EPILOGUE_BIAS = 4
+        HIPBLASLT_EPILOGUE_GELU = 32
+        HIPBLASLT_EPILOGUE_GELU_BIAS = 36
     }
     hipblasLtMatrixLayoutAttribute_t {
         HIPBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 0

@@ -1,7 +1,10 @@
-"""Benchmarks the parts of a Stable Diffusion 1.5 model with Hugging Face diffusers, and writes such a model with random weights.
+"""Benchmarks the parts of a Stable Diffusion 1.5 or XL model with Hugging Face diffusers, and writes such a model with
+random weights.
 
     python3 diffusers_speed.py --write /tmp/sd15 --tokenizer examples/tiny_sd/model/tokenizer
     python3 diffusers_speed.py --model /tmp/sd15
+    python3 diffusers_speed.py --write /tmp/xl --xl --tokenizer examples/tiny_sd/model/tokenizer
+    python3 diffusers_speed.py --model /tmp/xl --sides 1024 --memory-format channels_last
 
 Uses f16 and scaled_dot_product_attention, the default of diffusers. Prints one line of JSON per part and image side, in the
 format of the example sd_speed. Peak memory is measured per part. Text encoding includes tokenization, and the noise of an
@@ -16,12 +19,16 @@ import time
 
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--write", metavar="FOLDER")
 parser.add_argument("--tokenizer", metavar="FOLDER", default="examples/tiny_sd/model/tokenizer")
+parser.add_argument("--xl", action="store_true", help="write the sizes of XL, with a VAE that does not overflow in f16")
 parser.add_argument("--model", metavar="FOLDER")
+parser.add_argument("--parts", default="text,unet,vae,picture")
+parser.add_argument("--memory-format", default="contiguous", choices=["contiguous", "channels_last"])
+parser.add_argument("--profile", metavar="STEPS", type=int, default=0, help="print the slowest kernels of STEPS steps of the UNet")
 parser.add_argument("--sides", default="512,1024")
 parser.add_argument("--times", type=int, default=10)
 args = parser.parse_args()
@@ -44,35 +51,63 @@ SCHEDULER = dict(
     clip_sample=False,
 )
 
+TEXTS = [TEXT]
+if args.xl:
+    # The second text encoder is OpenCLIP's ViT-bigG.
+    TEXTS.append(TEXT | dict(hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=20,
+                             projection_dim=1280, hidden_act="gelu"))
+    UNET |= dict(
+        sample_size=128, cross_attention_dim=2048, attention_head_dim=(5, 10, 20), block_out_channels=(320, 640, 1280),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), transformer_layers_per_block=(1, 2, 10),
+        addition_embed_type="text_time", addition_time_embed_dim=256, projection_class_embeddings_input_dim=2816,
+        use_linear_projection=True,
+    )
+    VAE |= dict(sample_size=1024, scaling_factor=0.13025, force_upcast=False)
+
 if args.write:
     torch.manual_seed(1)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        for name, model in [
-            ("text_encoder", CLIPTextModel(CLIPTextConfig(**TEXT))),
-            ("unet", UNet2DConditionModel(**UNET)),
-            ("vae", AutoencoderKL(**VAE)),
+        for name, create in [
+            ("text_encoder", lambda: CLIPTextModel(CLIPTextConfig(**TEXT))),
+            ("text_encoder_2", lambda: CLIPTextModelWithProjection(CLIPTextConfig(**TEXTS[-1]))),
+            ("unet", lambda: UNet2DConditionModel(**UNET)),
+            ("vae", lambda: AutoencoderKL(**VAE)),
         ]:
-            model.to(torch.float16).save_pretrained(f"{args.write}/{name}")
+            if name != "text_encoder_2" or args.xl:
+                create().to(torch.float16).save_pretrained(f"{args.write}/{name}")
     DDIMScheduler(**SCHEDULER).save_pretrained(f"{args.write}/scheduler")
-    shutil.copytree(args.tokenizer, f"{args.write}/tokenizer", dirs_exist_ok=True)
     parts = dict(
         unet=["diffusers", "UNet2DConditionModel"], vae=["diffusers", "AutoencoderKL"],
-        text_encoder=["transformers", "CLIPTextModel"], tokenizer=["transformers", "CLIPTokenizer"],
         scheduler=["diffusers", "DDIMScheduler"],
     )
-    json.dump({"_class_name": "StableDiffusionPipeline"} | parts, open(f"{args.write}/model_index.json", "w"))
-    # Older versions of transformers write all keys.
-    path = f"{args.write}/text_encoder/config.json"
-    config = TEXT | json.load(open(path))
-    json.dump(config, open(path, "w"))
+    for text, end, kind in zip(TEXTS, ["", "_2"], ["CLIPTextModel", "CLIPTextModelWithProjection"]):
+        shutil.copytree(args.tokenizer, f"{args.write}/tokenizer{end}", dirs_exist_ok=True)
+        parts |= {f"tokenizer{end}": ["transformers", "CLIPTokenizer"], f"text_encoder{end}": ["transformers", kind]}
+        # Older versions of transformers write all keys.
+        path = f"{args.write}/text_encoder{end}/config.json"
+        config = text | json.load(open(path))
+        json.dump(config, open(path, "w"))
+    name = "StableDiffusionXLPipeline" if args.xl else "StableDiffusionPipeline"
+    json.dump({"_class_name": name} | parts, open(f"{args.write}/model_index.json", "w"))
 
 if args.model:
-    load = lambda kind, name: kind.from_pretrained(os.path.join(args.model, name), torch_dtype=torch.float16).to("cuda").eval()
-    text, unet, vae = load(CLIPTextModel, "text_encoder"), load(UNet2DConditionModel, "unet"), load(AutoencoderKL, "vae")
+    def load(kind, name):
+        model = kind.from_pretrained(os.path.join(args.model, name), torch_dtype=torch.float16).to("cuda").eval()
+        is_changed = args.memory_format == "channels_last" and name in ["unet", "vae"]
+        return model.to(memory_format=torch.channels_last) if is_changed else model
+
+    xl = os.path.isdir(os.path.join(args.model, "text_encoder_2"))
+    texts = [load(CLIPTextModel, "text_encoder")]
+    if xl:
+        texts.append(load(CLIPTextModelWithProjection, "text_encoder_2"))
+    unet, vae = load(UNet2DConditionModel, "unet"), load(AutoencoderKL, "vae")
     weights = torch.cuda.memory_allocated()
-    print(json.dumps(dict(by="diffusers", weights_bytes=weights)))
+    print(json.dumps(dict(by="diffusers", weights_bytes=weights, memory_format=args.memory_format)))
 
     def measure(part, side, work):
+        if part.split()[0] not in args.parts.split(","):
+            return
         torch.cuda.reset_peak_memory_stats()
         times = []
         with torch.inference_mode():
@@ -90,15 +125,36 @@ if args.model:
     length = TEXT["max_position_embeddings"]
 
     def encode():
+        """Returns the embeddings of two prompts, and the pooled embedding of XL."""
         prompts = ["", "a red circle on blue"]
         tokens = tokenizer(prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
-        return text(tokens.input_ids.to("cuda")).last_hidden_state
+        tokens = tokens.input_ids.to("cuda")
+        if not xl:
+            return texts[0](tokens).last_hidden_state, None
+        both = [text(tokens, output_hidden_states=True) for text in texts]
+        return torch.cat([output.hidden_states[-2] for output in both], dim=-1), both[1].text_embeds
 
+    def added(pooled, side):
+        if not xl:
+            return None
+        return dict(text_embeds=pooled, time_ids=torch.tensor([[side, side, 0, 0, side, side]] * 2, device="cuda").half())
+
+    with torch.inference_mode():
+        context, pooled = encode()
     measure("text", 0, encode)
-    context = half(2, 77, 768)
     for side in sides:
-        latents = half(2, 4, side // 8, side // 8)
-        measure("unet", side, lambda: unet(latents, 500, encoder_hidden_states=context))
+        latents, extra = half(2, 4, side // 8, side // 8), added(pooled, side)
+        step = lambda: unet(latents, 500, encoder_hidden_states=context, added_cond_kwargs=extra)
+        measure("unet", side, step)
+        if args.profile:
+            with torch.inference_mode(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                for _ in range(args.profile):
+                    step()
+                torch.cuda.synchronize()
+            rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
+            print(f"UNet, {side}: {sum(row.self_device_time_total for row in rows) / 1e3 / args.profile:.2f} ms per step")
+            for row in rows[:24]:
+                print(f"{row.self_device_time_total / 1e3 / args.profile:9.3f} ms {row.count // args.profile:6}  {row.key[:110]}")
     for side in sides:
         latents = half(1, 4, side // 8, side // 8)
         measure("vae", side, lambda: vae.decode(latents).sample.float())
@@ -106,14 +162,17 @@ if args.model:
     generator = torch.Generator()
 
     def picture(side):
-        context = encode()
+        context, pooled = encode()
+        extra = added(pooled, side)
         scheduler.set_timesteps(20)
         shape = (1, 4, side // 8, side // 8)
         sample = torch.randn(shape, generator=generator.manual_seed(0), dtype=torch.float16).to("cuda")
         for step in scheduler.timesteps:
-            without, wanted = unet(torch.cat([sample] * 2), step, encoder_hidden_states=context).sample.chunk(2)
+            output = unet(torch.cat([sample] * 2), step, encoder_hidden_states=context, added_cond_kwargs=extra).sample
+            without, wanted = output.chunk(2)
             sample = scheduler.step(without + 7.5 * (wanted - without), step, sample).prev_sample
-        return (vae.decode(sample / 0.18215).sample.float().clamp(-1, 1) * 127.5 + 127.5).round().byte().cpu()
+        decoded = vae.decode(sample / vae.config.scaling_factor).sample
+        return (decoded.float().clamp(-1, 1) * 127.5 + 127.5).round().byte().cpu()
 
     for side in sides:
         measure("picture of 20 steps", side, lambda: picture(side))

@@ -4,7 +4,8 @@
     python3 dit_speed.py --check      # on the CPU: the result equals that of diffusers' FluxTransformer2DModel
 
 The operations and the names of the weights are those of FluxTransformer2DModel in diffusers 0.42.1 with
-scaled_dot_product_attention, so that this runs without diffusers. Prints one line of JSON per image side.
+scaled_dot_product_attention, so that this runs without diffusers, except for --steps: a picture of several steps is decoded
+by diffusers' AutoencoderKL. Prints one line of JSON per image side.
 """
 import argparse
 import json
@@ -193,11 +194,37 @@ def check():
     assert difference < 1e-5
 
 
+def decoder():
+    from diffusers import AutoencoderKL
+    return AutoencoderKL(
+        latent_channels=16, layers_per_block=2, block_out_channels=(128, 256, 512, 512), use_quant_conv=False,
+        use_post_quant_conv=False, down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4)
+
+
+def picture(args, model, vae, values, side):
+    """Measures the steps of Euler's method and the decoder."""
+    packed, text, pooled, _, guidance, size = values
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        sample = packed.float()
+        for step in range(args.steps):
+            level = torch.tensor([1 - step / args.steps], device="cuda")
+            velocity = model(sample.to(packed.dtype), text, pooled, level, guidance, size)
+            sample = sample - velocity.float() / args.steps
+        latents = sample.unflatten(1, size).unflatten(-1, (16, 2, 2)).permute(0, 3, 1, 4, 2, 5)
+        latents = latents.reshape(1, 16, side // 8, side // 8).to(packed.dtype)
+        (vae.decode(latents).sample.float().clamp(-1, 1) * 127.5 + 127.5).round().byte().cpu()
+        times.append((time.perf_counter() - begin) * 1e3)
+    print(json.dumps({"part": f"picture of {args.steps} steps", "side": side, "ms": sorted(times)[1]}))
+
+
 def main(args):
     dtype = dict(bf16=torch.bfloat16, f16=torch.float16)[args.dtype]
     torch.set_default_dtype(dtype)
     with torch.device("cuda"):
         model = Flux(tuple(map(int, args.layers.split(","))))
+        vae = decoder() if args.steps else None
     torch.set_default_dtype(torch.float32)
     weights = torch.cuda.memory_allocated()
     for side in map(int, args.sides.split(",")):
@@ -212,6 +239,16 @@ def main(args):
             times += [(time.perf_counter() - begin) * 1e3] if i > 1 else []
         print(json.dumps({"dtype": args.dtype, "side": side, "ms": statistics.median(times), "least": min(times),
                           "weights_bytes": weights, "peak_bytes": torch.cuda.max_memory_allocated() - weights}))
+        if args.profile:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                for _ in range(args.profile):
+                    model(*values)
+                torch.cuda.synchronize()
+            rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
+            for row in rows[:16]:
+                print(f"{row.self_device_time_total / 1e3 / args.profile:9.3f} ms {row.count // args.profile:6}  {row.key[:110]}")
+        if args.steps:
+            picture(args, model, vae, values, side)
 
 
 parser = argparse.ArgumentParser()
@@ -219,6 +256,8 @@ parser.add_argument("--sides", default="512,1024")
 parser.add_argument("--times", type=int, default=5)
 parser.add_argument("--dtype", default="bf16")
 parser.add_argument("--layers", default="19,38")
+parser.add_argument("--steps", type=int, default=0)
+parser.add_argument("--profile", metavar="STEPS", type=int, default=0)
 parser.add_argument("--check", action="store_true")
 with torch.inference_mode():
     check() if parser.parse_args().check else main(parser.parse_args())

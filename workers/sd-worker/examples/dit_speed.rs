@@ -1,4 +1,5 @@
-//! Measures the time of one step of Flux dev with random weights on a device, and its memory.
+//! Measures the time of one step of Flux dev with random weights on a device, its memory, and optionally the time of a
+//! picture: several steps and the decoder of the VAE.
 //!
 //! ```sh
 //! cargo run --release --package sd-worker --features rocm --example dit_speed -- --device rocm
@@ -16,7 +17,8 @@ use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use clap::Parser;
 use devices::{device, memory};
-use sd_worker::model::{Dit, DitConfig};
+use sd_worker::model::{Dit, DitConfig, Vae, VaeConfig};
+use sd_worker::picture::Picture;
 use serde_json::json;
 
 /// Number of tokens of the text.
@@ -41,6 +43,9 @@ struct Arguments {
     /// Numbers of joint and single blocks.
     #[arg(long, value_delimiter = ',', default_value = "19,38")]
     layers: Vec<usize>,
+    /// Number of steps of a picture; 0 measures none.
+    #[arg(long, default_value_t = 0)]
+    steps: usize,
 }
 
 /// Weights that are copies of parts of random values, scaled by fan-in.
@@ -59,8 +64,10 @@ impl SimpleBackend for Random {
         let start =
             name.bytes().fold(7, |sum, byte| 31 * sum % (POOL - count) + usize::from(byte)) % (POOL - count);
         let (scale, mean) = match shape.dims() {
-            [_] if name.contains("norm_") => (0.1, 1.0),
-            [_, inputs, ..] => ((*inputs as f64).sqrt().recip(), 0.0),
+            [_] if name.contains("norm") && name.ends_with("weight") => (0.1, 1.0),
+            [_, inputs @ ..] if !inputs.is_empty() => {
+                ((inputs.iter().product::<usize>() as f64).sqrt().recip(), 0.0)
+            }
             _ => (0.1, 0.0),
         };
         // Packs of 16 bytes are aligned.
@@ -86,7 +93,15 @@ fn main() -> Result<()> {
     for name in &arguments.dtypes {
         let dtype: DType = name.parse()?;
         let pool = Tensor::randn(0f32, 1.0, POOL, device)?.to_dtype(dtype)?;
-        let dit = Dit::new(VarBuilder::from_backend(Box::new(Random(pool)), dtype, device.clone()), &config)?;
+        let random = || VarBuilder::from_backend(Box::new(Random(pool.clone())), dtype, device.clone());
+        let dit = Dit::new(random(), &config)?;
+        let vae = VaeConfig {
+            latent_channels: config.channels,
+            use_quant_conv: false,
+            use_post_quant_conv: false,
+            ..VaeConfig::default()
+        };
+        let vae = if arguments.steps > 0 { Some(Vae::new(random(), &vae)?) } else { None };
         device.synchronize()?;
         let (weights, _) = memory(device);
         for side in &arguments.sides {
@@ -114,6 +129,23 @@ fn main() -> Result<()> {
                 json!({"dtype": name, "side": side, "ms": times.get(times.len() / 2), "least": times.first(),
                     "weights_bytes": weights, "peak_bytes": peak, "mean_abs": mean})
             );
+            let Some(vae) = &vae else { continue };
+            let mut times = Vec::new();
+            for _ in 0..3 {
+                let begin = Instant::now();
+                let mut sample = latents.to_dtype(DType::F32)?;
+                for step in 0..arguments.steps {
+                    let level = 1.0 - step as f64 / arguments.steps as f64;
+                    let velocity = dit.forward(&sample.to_dtype(dtype)?, 1e3 * level, &text, &pooled, 3.5)?;
+                    sample = (sample - (velocity.to_dtype(DType::F32)? / arguments.steps as f64)?)?;
+                }
+                drop(Picture::from_tensor(&vae.decode(&sample.to_dtype(dtype)?, &|| Ok(()))?)?);
+                times.push(begin.elapsed().as_secs_f64() * 1e3);
+            }
+            times.sort_by(f64::total_cmp);
+            let (part, peak) =
+                (format!("picture of {} steps", arguments.steps), memory(device).1.saturating_sub(weights));
+            println!("{}", json!({"part": part, "side": side, "ms": times[1], "peak_bytes": peak}));
         }
     }
     Ok(())

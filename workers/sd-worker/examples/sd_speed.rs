@@ -1,7 +1,7 @@
-//! Measures time and memory (without weights) of the parts of a Stable Diffusion 1 or 2 model on a device.
+//! Measures time and memory (without weights) of the parts of a Stable Diffusion model on a device.
 //!
 //! ```sh
-//! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15    # sizes of version 1.5, random weights
+//! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15    # sizes of version 1.5 (or --xl), random weights
 //! cargo build --release --package sd-worker --features rocm --example sd_speed
 //! for part in text unet vae picture; do                    # one process per part and side, for peak memory
 //!     target/release/examples/sd_speed --model /tmp/sd15 --device rocm --part $part --sides 512
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use devices::{device, memory};
@@ -31,7 +31,7 @@ const PROMPT: &str = "a red circle on blue";
 /// Benchmarks text encoder, UNet, VAE decoder and complete images.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Model folder in the layout of diffusers; XL is not supported.
+    /// Model folder in the layout of diffusers.
     #[arg(long)]
     model: PathBuf,
     /// Device: cpu, rocm or rocm:N.
@@ -64,11 +64,6 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let (device, sides) = (&arguments.device, &arguments.sides);
     let model = Model::load(&arguments.model, device, LoadOptions::default(), |_| ())?;
-    ensure!(
-        model.unet()?.config().addition_embed_type.is_none(),
-        "{} is a Stable Diffusion XL model, which is not supported; pass a Stable Diffusion 1 or 2 model",
-        arguments.model.display()
-    );
     let (weights, _) = memory(device);
     println!("{}", json!({"weights_bytes": weights, "dtype": format!("{:?}", model.dtype)}));
     let wanted = |part: Part| [part, Part::All].contains(&arguments.part);
@@ -101,12 +96,18 @@ fn main() -> Result<()> {
         measure("text", 0, &|| model.encode(&["", PROMPT], 1).map(drop))?;
     }
     if wanted(Part::Unet) {
-        let width = model.unet()?.config().cross_attention_dim;
-        let text = Tensor::randn(0f32, 1f32, (2, TOKENS, width), device)?.to_dtype(model.dtype)?;
+        let unet = model.unet()?;
+        let random = |shape: &[usize]| Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(model.dtype);
+        let text = random(&[2, TOKENS, unet.config().cross_attention_dim])?;
+        let pooled = model.encode(&["", PROMPT], 1)?.pooled;
         for &side in sides {
             let latents = noise(2, side, model.dtype)?;
-            let unet = model.unet()?;
-            let step = || unet.forward(&latents, &[500.0], &text, None).map(drop);
+            let sizes = [side, side, 0, 0, side, side];
+            let added = match (&pooled, unet.config().addition_embed_type.is_some()) {
+                (Some(pooled), true) => Some(unet.added(pooled, sizes)?),
+                _ => None,
+            };
+            let step = || unet.forward(&latents, &[500.0], &text, added.as_ref()).map(drop);
             measure("unet", side, &|| Ok(step()?))?;
         }
     }

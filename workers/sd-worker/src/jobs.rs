@@ -160,7 +160,8 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
 fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
     let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_BYTES);
-    let steps = bounds.steps.saturating_mul(bounds.pictures);
+    // A request may have two passes.
+    let steps = bounds.steps.saturating_mul(2 * bounds.pictures);
     // A preview has one pixel per cell of the latents, which covers at least 16 pixels.
     let previews =
         steps.checked_div(preview_every).unwrap_or_default().saturating_mul(picture / 16 + JSON_BYTES);

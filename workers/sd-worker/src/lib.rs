@@ -22,6 +22,7 @@
 //! | `parameters` | validation of request parameters |
 //! | `loras` | LoRA files and their tags in prompts |
 //! | `controlnets` | ControlNets of requests |
+//! | `hires` | second passes of requests |
 //! | `safetensors_folder` | folders of files that users fill |
 //! | `images` | images in requests and responses |
 //! | `routes` | HTTP routes |
@@ -36,6 +37,7 @@ pub mod callback;
 pub mod controlnets;
 mod error;
 pub mod fetch;
+pub mod hires;
 pub mod images;
 pub mod jobs;
 mod lanczos;

@@ -5,6 +5,7 @@ use worker_core::body::{self, Limit};
 use worker_core::{ApiError, blocking, fields};
 
 use crate::controlnets::ControlNetRequest;
+use crate::hires::HiresRequest;
 use crate::images::Source;
 use crate::loras::{self, LoraRequest};
 use crate::model::parse_prompt;
@@ -47,6 +48,10 @@ fields! {
         loras: Vec<LoraRequest>,
         /// ControlNets, each with an image.
         controlnets: Vec<ControlNetRequest>,
+        /// Second pass at a larger size.
+        hires: HiresRequest,
+        /// Threshold of the first-block cache of transformers; 0 disables it.
+        block_cache: f64,
     }
 }
 
@@ -140,6 +145,7 @@ impl Parameters {
             Limit("guidance", guidance, 0.0..=100.0, ""),
             Limit("n", n as f64, 1.0..=bounds.pictures as f64, "images"),
             Limit("clip_skip", clip_skip as f64, 1.0..=info.max_clip_skip as f64, "for this model"),
+            Limit("block_cache", self.block_cache.unwrap_or(0.0), 0.0..=1.0, ""),
             Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
         ])?;
         for (name, text) in [("prompt", &prompt), ("negative_prompt", &negative)] {
@@ -172,6 +178,9 @@ impl Parameters {
             return is_missing("image");
         }
 
+        if self.block_cache.is_some_and(|threshold| threshold > 0.0) && info.has_adapters {
+            return invalid("block_cache", "is supported by models with a transformer only".to_owned());
+        }
         let seed = self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
         let mut request = Request {
             prompt,
@@ -184,6 +193,7 @@ impl Parameters {
             exponential: self.exponential,
             clip_skip,
             loras,
+            block_cache: self.block_cache.unwrap_or(defaults.block_cache),
             ..defaults.clone()
         };
         // Check the requested size before decoding images.
@@ -235,14 +245,21 @@ impl Parameters {
             }
             start.strength = self.strength.unwrap_or(DEFAULT_STRENGTHS[usize::from(start.mask.is_some())]);
         }
+        if let Some(hires) = &self.hires {
+            if request.start.is_some() || info.is_inpainting {
+                return invalid("hires", "is not supported with an input image".to_owned());
+            }
+            request.hires = Some(hires.pass((request.width, request.height), steps, info)?);
+        }
         // These images are scaled, so that they may be larger than those of the request.
         let limits = Limits { bytes: MAX_FILE_BYTES, ..Limits::default() };
         let size = (request.width, request.height);
         for chosen in controlnets {
             request.controls.push(chosen.control(size, limits)?);
         }
-        if let Err(error) = request.scheduler(&info.scheduler) {
-            return invalid("steps", format!("are not supported: {error}"));
+        if let Err(error) = request.total_steps(&info.scheduler) {
+            let field = if request.scheduler(&info.scheduler).is_ok() { "hires.steps" } else { "steps" };
+            return invalid(field, format!("are not supported: {error}"));
         }
         Ok(request)
     }

@@ -114,13 +114,17 @@ impl Picture {
         if channels != 3 {
             return Err(Error::model(format!("an RGB image has 3 channels, got {channels}")));
         }
-        let values = pictures.to_dtype(DType::F32)?.permute((0, 2, 3, 1))?.flatten_all()?.to_vec1::<f32>()?;
-        if let Some(bad) = values.iter().find(|value| !value.is_finite()) {
+        let pictures = pictures.to_dtype(DType::F32)?;
+        // The product of zero and a value that is not finite is NaN.
+        if pictures.affine(0.0, 0.0)?.sum_all()?.to_scalar::<f32>()? != 0.0 {
+            let values = pictures.flatten_all()?.to_vec1::<f32>()?;
+            let bad = values.into_iter().find(|value| !value.is_finite()).unwrap_or(f32::NAN);
             return Err(Error::model(format!(
                 "the image contains {bad}: the model overflows in this dtype; load it, or its VAE, in f32 or bf16"
             )));
         }
-        let bytes: Vec<u8> = values.iter().map(|value| byte(*value)).collect();
+        let levels = ((pictures + 1.0)? * 127.5)?.round()?.clamp(0f32, 255f32)?.to_dtype(DType::U8)?;
+        let bytes = levels.permute((0, 2, 3, 1))?.flatten_all()?.to_vec1::<u8>()?;
         let size = height * width * 3;
         (0..n).map(|i| Self::new(width, height, bytes[i * size..(i + 1) * size].to_vec())).collect()
     }
@@ -159,6 +163,20 @@ impl Picture {
                 padded
             }
         }
+    }
+
+    /// Returns the image in another size, in which pixels are repeated or omitted.
+    #[must_use]
+    pub fn repeated(&self, (width, height): (usize, usize)) -> Self {
+        // The pixel of this image at the centre of a new one.
+        let source = |at: usize, from: usize, to: usize| ((2 * at + 1) * from / (2 * to)).min(from - 1);
+        let pixel = |x: usize, y: usize| {
+            let at = 3 * (source(y, self.height, height) * self.width + source(x, self.width, width));
+            self.rgb[at..at + 3].iter().copied()
+        };
+        let pixel = &pixel;
+        let rgb = (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect();
+        Self { width, height, rgb }
     }
 
     fn stretched(&self, (width, height): (usize, usize)) -> Self {
@@ -216,10 +234,6 @@ pub enum Fit {
 /// Returns `side` · `a` / `b`, rounded, at least 1.
 fn proportional(side: usize, a: usize, b: usize) -> usize {
     ((side as f64 * a as f64 / b as f64).round() as usize).max(1)
-}
-
-fn byte(value: f32) -> u8 {
-    ((value + 1.0) * 127.5).round().clamp(0.0, 255.0) as u8
 }
 
 /// Mask of the pixels to regenerate, in row-major order.
@@ -373,5 +387,8 @@ mod tests {
             }
         }
         assert_eq!(wide.resized((4, 2), Fit::Pad), wide);
+        let repeated = wide.repeated((8, 1));
+        assert_eq!(repeated.rgb(), [red, red, green, green, blue, blue, red, red].concat());
+        assert_eq!(wide.repeated((2, 2)).rgb(), [green, red].concat().repeat(2));
     }
 }

@@ -280,7 +280,7 @@ fn tiled_decoding_approximates_untiled_decoding() -> Outcome {
     let other = pipeline.decode(&normal_batch(&[5], Purpose::Start, (4, 40, 40), &Device::Cpu)?)?;
     let apart = mean(other.rgb(), whole.rgb());
     for (side, overlap) in [(24, 8), (40, 0)] {
-        pipeline.tiling = Tiling { untiled_cells: 0, side, overlap };
+        pipeline.tiling = Tiling { untiled_cells: Some(0), side, overlap };
         let tiled = pipeline.decode(&latents)?;
         assert_eq!((tiled.width(), tiled.height()), (160, 160));
         let far = mean(tiled.rgb(), whole.rgb());

@@ -4,8 +4,8 @@ use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights, MAX_MATRICES};
 use crate::{DType, Result};
 use hip_kernels::contract::{
-    Binary, BinaryOp, DevicePtr, Element, KernelLayout, Swiglu, Unary, UnaryOp, ACTIVATION_NONE, ADD,
-    LAYOUT_WORDS,
+    Binary, BinaryOp, DevicePtr, Element, Gated as GatedKernel, GatedOp, KernelLayout, Unary, UnaryOp,
+    ACTIVATION_NONE, ADD, LAYOUT_WORDS,
 };
 
 static DENSE: KernelLayout = KernelLayout([0; LAYOUT_WORDS]);
@@ -33,9 +33,9 @@ pub(super) fn all(device: &DeviceState, deferred: &mut Deferred) -> Result<()> {
 fn gated(device: &DeviceState, gated: &Gated) -> Result<()> {
     silu(device, &gated.silu)?;
     let (lhs, rhs, out, numel) = (gated.silu.x, gated.gate, gated.out.ptr, gated.silu.numel);
-    match Swiglu::kernel(Element::F32) {
+    match GatedKernel::kernel(GatedOp::Swiglu, Element::F32) {
         Some(kernel) if gated.out.is_needed => {
-            let arguments = Swiglu { numel, num_dims: 0, info: &DENSE, lhs, rhs, out };
+            let arguments = GatedKernel { numel, num_dims: 0, info: &DENSE, lhs, rhs, out };
             // SAFETY: the deferred operation checked its operands, and their memory is kept until now.
             unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
         }

@@ -21,13 +21,38 @@ const WORKSPACE: usize = 32 << 20;
 /// Maximum number of cached shapes; the cache is cleared when it is full.
 const MAX_CACHED_SHAPES: usize = 2048;
 
-/// Sizes of a product of a dense matrix (m, k) with the transpose of (n, k), plus a bias of n elements, in one dtype.
+/// Sizes of products of matrices (m, k) with the transpose of one matrix (n, k), in one dtype, and what is added. Results
+/// are dense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BiasedProduct {
     pub(crate) dtype: DType,
+    /// Number of left matrices.
+    pub(crate) batch: usize,
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
+    /// True if left matrices are stored as their dense transposes (k, m); otherwise their rows have this stride.
+    pub(crate) transposed: bool,
+    pub(crate) x_stride: usize,
+    /// Stride of the rows of (n, k).
+    pub(crate) w_stride: usize,
+    /// True if a bias of n elements is added.
+    pub(crate) bias: bool,
+    /// True if GELU, in its tanh approximation, is applied after the bias.
+    pub(crate) gelu: bool,
+    /// True if matrices (m, n) are added, before the bias.
+    pub(crate) residual: bool,
+}
+
+impl BiasedProduct {
+    fn epilogue(&self) -> u32 {
+        match (self.bias, self.gelu) {
+            (false, false) => HIPBLASLT_EPILOGUE_DEFAULT,
+            (true, false) => HIPBLASLT_EPILOGUE_BIAS,
+            (false, true) => HIPBLASLT_EPILOGUE_GELU,
+            (true, true) => HIPBLASLT_EPILOGUE_GELU_BIAS,
+        }
+    }
 }
 
 type Handle = Owned<hipblasLtHandle_t>;
@@ -74,12 +99,24 @@ fn data_type(dtype: DType) -> Option<hipDataType> {
     }
 }
 
-fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<MatrixLayout, Failure> {
-    let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
+/// Creates the layout of `batch` column-major matrices with a leading dimension, at a distance of `stride` elements.
+fn layout(
+    kind: hipDataType,
+    [rows, columns, leading]: [usize; 3],
+    (batch, stride): (usize, usize),
+) -> std::result::Result<MatrixLayout, Failure> {
+    let (rows, columns, leading) = (rows as u64, columns as u64, leading as i64);
     // SAFETY: the pointer is valid for writes.
     let create = |to| unsafe { hipblasLtMatrixLayoutCreate(to, kind, rows, columns, leading) };
     // SAFETY: the destroy function matches the create function.
-    unsafe { Owned::new("hipblasLtMatrixLayoutCreate", create, hipblasLtMatrixLayoutDestroy, checked) }
+    let layout =
+        unsafe { Owned::new("hipblasLtMatrixLayoutCreate", create, hipblasLtMatrixLayoutDestroy, checked)? };
+    if batch > 1 {
+        let setter = ("hipblasLtMatrixLayoutSetAttribute", hipblasLtMatrixLayoutSetAttribute as _);
+        set(&layout, setter, HIPBLASLT_MATRIX_LAYOUT_BATCH_COUNT, batch as i32)?;
+        set(&layout, setter, HIPBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride as i64)?;
+    }
+    Ok(layout)
 }
 
 /// Sets an attribute of a descriptor with the setter for its type.
@@ -102,19 +139,24 @@ impl BiasedPlan {
     /// Returns the heuristic's first choice; `None` if it finds no algorithm.
     fn of(handle: &Handle, shape: &BiasedProduct) -> std::result::Result<Option<Arc<Self>>, Failure> {
         let Some(kind) = data_type(shape.dtype) else { return Ok(None) };
-        let BiasedProduct { m, n, k, .. } = *shape;
+        let BiasedProduct { batch, m, n, k, transposed, x_stride, w_stride, .. } = *shape;
         // SAFETY: the pointer is valid for writes.
         let create = |to| unsafe { hipblasLtMatmulDescCreate(to, HIPBLAS_COMPUTE_32F, HIP_R_32F) };
         // SAFETY: the destroy function matches the create function.
         let product =
             unsafe { Owned::new("hipblasLtMatmulDescCreate", create, hipblasLtMatmulDescDestroy, checked)? };
-        let (left, right, result) = (layout(kind, k, n)?, layout(kind, k, m)?, layout(kind, n, m)?);
+        let x_sizes = if transposed { [m, k, m] } else { [k, m, x_stride] };
+        let x_batch = (batch, if transposed { m * k } else { m * x_stride });
+        let left = layout(kind, [k, n, w_stride], (batch, 0))?;
+        let (right, result) = (layout(kind, x_sizes, x_batch)?, layout(kind, [n, m, n], (batch, m * n))?);
         let (algorithm, workspace) = (hipblasLtMatmulAlgo_t::default(), 0);
         let mut plan = Self { product, left, right, result, algorithm, workspace };
         plan.set(HIPBLASLT_MATMUL_DESC_TRANSA, HIPBLAS_OP_T)?;
-        plan.set(HIPBLASLT_MATMUL_DESC_TRANSB, HIPBLAS_OP_N)?;
-        plan.set(HIPBLASLT_MATMUL_DESC_EPILOGUE, HIPBLASLT_EPILOGUE_BIAS)?;
-        plan.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, kind)?;
+        plan.set(HIPBLASLT_MATMUL_DESC_TRANSB, if transposed { HIPBLAS_OP_T } else { HIPBLAS_OP_N })?;
+        plan.set(HIPBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue())?;
+        if shape.bias {
+            plan.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, kind)?;
+        }
         // SAFETY: the pointer is valid for writes.
         let create = |to| unsafe { hipblasLtMatmulPreferenceCreate(to) };
         let (name, destroy) = ("hipblasLtMatmulPreferenceCreate", hipblasLtMatmulPreferenceDestroy);
@@ -165,23 +207,26 @@ impl DeviceState {
         Ok(plan)
     }
 
-    /// Enqueues a product with a bias. If the library fails, returns `false` and does not use it for this shape again.
+    /// Enqueues a product. If the library fails, returns `false` and does not use it for this shape again.
     ///
     /// # Safety
-    /// All pointers must be valid on this device for the sizes of the shape and for the workspace of the plan.
+    /// All pointers that the shape requires must be valid on this device for its sizes and for the workspace of the plan.
     pub(crate) unsafe fn multiply_with_bias(
         self: &Arc<Self>,
         shape: &BiasedProduct,
         plan: &BiasedPlan,
-        [x, w, bias, out, workspace]: [DevicePtr; 5],
+        [x, w, bias, residual, out, workspace]: [DevicePtr; 6],
     ) -> Result<bool> {
         let mut lt = blaslt(self);
         self.stream.bind_and_flush()?;
         let Some(Some(handle)) = &lt.opened else { return Ok(false) };
         let run = || {
-            plan.set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, bias.0)?;
+            if shape.bias {
+                plan.set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, bias.0)?;
+            }
             let [a, b, c] = [&plan.left, &plan.right, &plan.result].map(|layout| layout.raw);
-            let (one, zero) = (1f32, 0f32);
+            let (one, beta) = (1f32, if shape.residual { 1f32 } else { 0.0 });
+            let summand = if shape.residual { residual } else { out };
             // SAFETY: handle and descriptors are valid, the factors are only read during the call, and the caller
             // guarantees the memory.
             let status = unsafe {
@@ -193,8 +238,8 @@ impl DeviceState {
                     a,
                     x.0.cast_const().cast(),
                     b,
-                    (&raw const zero).cast(),
-                    out.0.cast_const().cast(),
+                    (&raw const beta).cast(),
+                    summand.0.cast_const().cast(),
                     c,
                     out.0.cast(),
                     c,

@@ -10,9 +10,9 @@ use crate::{DType, Layout, Result, Storage, Tensor};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    Affine, Binary, BinaryOp, Bits, Cast, CastForm, Clamp, DevicePtr, Element, KernelLayout, SimpleUnary,
-    Swiglu, Unary, UnaryOp, UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD, CEIL, EQUAL, FLOOR,
-    LESS, MAXIMUM, MINIMUM, MUL, NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
+    Affine, Binary, BinaryOp, Bits, Cast, CastForm, Clamp, DevicePtr, Element, Gated, GatedOp, KernelLayout,
+    MultiplyAdd, SimpleUnary, Unary, UnaryOp, UnaryWithParameter, UnaryWithParameterOp, Where, ABS, ADD,
+    CEIL, EQUAL, FLOOR, LESS, MAXIMUM, MINIMUM, MUL, NEG, NEITHER, RELU, ROUND, SIGN, SQR, SUB,
 };
 
 /// A unary operation: a kernel of its own, or a function of the kernel that simple operations share.
@@ -386,10 +386,51 @@ pub fn swiglu(
     rhs: &RocmStorage,
     rhs_layout: &Layout,
 ) -> Result<RocmStorage> {
-    const OP: &str = "swiglu";
-    let dtype = dtype_of_both(lhs, rhs, OP)?;
-    let kernel = found(Swiglu::kernel(computing(OP, dtype)?), OP, dtype)?;
-    map!(Swiglu { lhs, rhs }, kernel, OP, dtype, [(lhs, lhs_layout), (rhs, rhs_layout)], true)
+    gated("swiglu", GatedOp::Swiglu, [(lhs, lhs_layout), (rhs, rhs_layout)])
+}
+
+/// Like [`swiglu`], for `gelu_erf(lhs) * rhs`.
+///
+/// # Errors
+/// See [`swiglu`].
+pub fn geglu(
+    lhs: &RocmStorage,
+    lhs_layout: &Layout,
+    rhs: &RocmStorage,
+    rhs_layout: &Layout,
+) -> Result<RocmStorage> {
+    gated("geglu", GatedOp::Geglu, [(lhs, lhs_layout), (rhs, rhs_layout)])
+}
+
+fn gated(op: &'static str, kind: GatedOp, operands: [Operand; 2]) -> Result<RocmStorage> {
+    let dtype = dtype_of_both(operands[0].0, operands[1].0, op)?;
+    let kernel = found(Gated::kernel(kind, computing(op, dtype)?), op, dtype)?;
+    map!(Gated { lhs, rhs }, kernel, op, dtype, operands, true)
+}
+
+/// Computes `a + b * c` if `multiplies` is true, and otherwise `a + b + c`, in f32, rounded once. `b` and `c` are broadcast to
+/// the shape of `a`. Returns `None` if separate operations must be used: on other devices, if gradients are tracked, and for
+/// dtypes other than f16, bf16 and f32.
+///
+/// # Errors
+/// If shapes do not match, or memory runs out.
+pub fn multiply_add(a: &Tensor, b: &Tensor, c: &Tensor, multiplies: bool) -> Result<Option<Tensor>> {
+    const OP: &str = "multiply-add";
+    let (dtype, all) = (a.dtype(), [a, b, c]);
+    let has_kernel = matches!(dtype, DType::F16 | DType::BF16 | DType::F32) && a.elem_count() > 0;
+    if !has_kernel || all.iter().any(|x| x.track_op() || x.dtype() != dtype) {
+        return Ok(None);
+    }
+    let (b_layout, c_layout) = (b.layout().broadcast_as(a.shape())?, c.layout().broadcast_as(a.shape())?);
+    let (a_storage, b_storage, c_storage) = (a.storage(), b.storage(), c.storage());
+    let (Storage::Rocm(xs), Storage::Rocm(ys), Storage::Rocm(zs)) = (&*a_storage, &*b_storage, &*c_storage)
+    else {
+        return Ok(None);
+    };
+    let kernel = found(MultiplyAdd::kernel(computing(OP, dtype)?), OP, dtype)?;
+    let operands: [Operand; 3] = [(xs, a.layout()), (ys, &b_layout), (zs, &c_layout)];
+    let dst = map!(MultiplyAdd { a, b, c; multiplies }, kernel, OP, dtype, operands, true)?;
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), a.shape(), BackpropOp::none(), false)))
 }
 
 /// Returns the common dtype of both operands. Packed dtypes are a mismatch too, as on the CPU device.

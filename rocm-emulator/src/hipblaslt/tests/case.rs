@@ -20,6 +20,7 @@ pub const DEFAULT: u32 = 1;
 pub const RELU: u32 = 2;
 pub const BIAS: u32 = 4;
 pub const GELU: u32 = 32;
+pub const GELU_BIAS: u32 = 36;
 pub const SUCCESS: u32 = 0;
 pub const NOT_INITIALIZED: u32 = 1;
 pub const INVALID_VALUE: u32 = 3;
@@ -132,6 +133,7 @@ pub struct Case {
     pub operations: [u32; 2],
     pub factors: [f32; 2],
     pub bias: Option<Buffer>,
+    pub gelu: bool,
     pub buffers: [Buffer; 4],
     lds: [usize; 4],
     strides: [usize; 4],
@@ -158,6 +160,7 @@ impl Case {
             operations,
             factors: [1.0, 0.0],
             bias: None,
+            gelu: false,
             buffers,
             lds,
             strides,
@@ -216,6 +219,13 @@ impl Case {
         assert_eq!(self.set_matmul(3, bias.place), SUCCESS);
         assert_eq!(self.set_matmul(4, kind), SUCCESS);
         self.bias = Some(bias);
+        self
+    }
+
+    pub fn with_gelu(mut self) -> Self {
+        let epilogue = if self.bias.is_some() { GELU_BIAS } else { GELU };
+        assert_eq!(self.set_matmul(2, epilogue), SUCCESS);
+        self.gelu = true;
         self
     }
 
@@ -307,7 +317,11 @@ impl Case {
                 let [alpha, beta] = self.factors.map(f64::from);
                 let before = c.values[at_c + column * ldc + row];
                 let bias = self.bias.as_ref().map_or(0.0, |bias| bias.values[row]);
-                let value = alpha * sum + beta * before + bias;
+                let mut value = alpha * sum + beta * before + bias;
+                if self.gelu {
+                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (value + 0.044715 * value.powi(3));
+                    value = 0.5 * value * (1.0 + inner.tanh());
+                }
                 all[at_d + column * ldd + row] = decode(d.kind, &encode(d.kind, value));
             }
         }

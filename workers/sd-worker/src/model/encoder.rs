@@ -116,14 +116,14 @@ impl Encoder {
         added.forward(&Tensor::cat(&[&pooled.to_dtype(self.dtype)?, &sizes], D::Minus1)?)
     }
 
-    /// Computes the embedding of one timestep or of one per batch element. `added` is the result of [`Self::added`].
+    /// Computes the embedding of one timestep or of one per batch element, after SiLU. `added` is the result of [`Self::added`].
     pub fn time(&self, timesteps: &[f64], added: Option<&Tensor>, device: &Device) -> Result<Tensor> {
         if added.is_some() != self.added.is_some() {
             candle_core::bail!("pooled prompt and sizes are required by XL and not supported by other UNets")
         }
         let width = self.config.block_out_channels[0];
         let time = self.time.forward(&self.sinusoids(timesteps, width, device)?)?;
-        added.map_or(Ok(time.clone()), |added| added.broadcast_add(&time))
+        added.map_or(Ok(time.clone()), |added| added.broadcast_add(&time))?.silu()
     }
 
     /// Computes the features of `latents` (batch, in_channels, height, width). `time` is the result of [`Self::time`].

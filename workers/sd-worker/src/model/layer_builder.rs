@@ -1,6 +1,7 @@
 //! Linear layers and embeddings with float or GGML-quantized weights.
 use candle_core::quantized::QMatMul;
 use candle_core::{D, DType, Device, Module, Result, Shape, Tensor};
+use candle_nn::fused_image::FusedLinear;
 use candle_nn::{Init, VarBuilder, init};
 
 use super::weights::{Component, OnRead, Reader};
@@ -28,6 +29,47 @@ impl Linear {
             Self::Blocks(matrix, _) => Self::Blocks(matrix, Some(bias)),
             Self::Joined(matrices, _) => Self::Joined(matrices, Some(bias)),
         }
+    }
+}
+
+impl Linear {
+    /// Maps (.., in) to GELU, in its tanh approximation, of (.., out).
+    pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
+        self.fused(x, true, None)
+    }
+
+    /// Maps (.., in) to (.., out), and adds `residual` (.., out).
+    pub fn forward_plus(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.fused(x, false, Some(residual))
+    }
+
+    /// Maps a transpose (.., in) to (.., out). Products with floats read it in place.
+    pub fn forward_transposed(&self, x: &Tensor) -> Result<Tensor> {
+        self.fused(x, false, None)
+    }
+
+    fn fused(&self, x: &Tensor, gelu: bool, residual: Option<&Tensor>) -> Result<Tensor> {
+        if let Self::Floats(linear) = self {
+            return FusedLinear { x, weight: linear.weight(), bias: linear.bias(), gelu, residual }.forward();
+        }
+        let product = self.forward(x)?;
+        let product = if gelu { product.gelu()? } else { product };
+        match residual {
+            Some(residual) => product + residual,
+            None => Ok(product),
+        }
+    }
+
+    /// Maps tensors, whose last dims together are (in), to (.., out).
+    pub fn forward_parts(&self, parts: [&Tensor; 2]) -> Result<Tensor> {
+        let Self::Floats(linear) = self else { return self.forward(&Tensor::cat(&parts, D::Minus1)?) };
+        let widths = [parts[0].dim(D::Minus1)?, parts[1].dim(D::Minus1)?];
+        let weights =
+            [linear.weight().narrow(1, 0, widths[0])?, linear.weight().narrow(1, widths[0], widths[1])?];
+        let first = FusedLinear { x: parts[0], weight: &weights[0], bias: None, gelu: false, residual: None };
+        let (first, bias) = (first.forward()?, linear.bias());
+        let residual = Some(&first);
+        FusedLinear { x: parts[1], weight: &weights[1], bias, gelu: false, residual }.forward()
     }
 }
 

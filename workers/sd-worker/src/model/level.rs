@@ -1,16 +1,16 @@
-//! Residual blocks of a UNet at one resolution, built from those of candle-transformers.
+//! Residual blocks of a UNet at one resolution.
 use candle_core::{Result, Tensor};
 use candle_nn::Conv2d;
-use candle_transformers::models::stable_diffusion::resnet::{ResnetBlock2D, ResnetBlock2DConfig};
 
 use super::layer_builder::LayerBuilder;
+use super::resnet::{ResidualBlock, ResidualConfig};
 use super::transformer::SpatialTransformer;
 use super::unet_config::UNetConfig;
 
 /// Residual blocks at one resolution, and the convolution that changes the resolution.
 #[derive(Debug)]
 pub(super) struct ResolutionLevel {
-    pub resnets: Vec<ResnetBlock2D>,
+    pub resnets: Vec<ResidualBlock>,
     /// Transformers that follow the first residual blocks, at most one each.
     transformers: Vec<SpatialTransformer>,
     pub resample: Option<Conv2d>,
@@ -29,15 +29,13 @@ impl ResolutionLevel {
     ) -> Result<Self> {
         let width = c.block_out_channels[block];
         let resnet = |(i, from): (usize, &usize)| {
-            let config = ResnetBlock2DConfig {
-                out_channels: Some(width),
-                temb_channels: Some(c.time_width()),
+            let config = ResidualConfig {
                 groups: c.norm_num_groups,
                 eps: c.norm_eps,
-                output_scale_factor: scale,
-                ..Default::default()
+                time_width: Some(c.time_width()),
+                scale,
             };
-            ResnetBlock2D::new(vb.floats().pp("resnets").pp(i), *from, config)
+            ResidualBlock::new(*from, width, config, vb.floats().pp("resnets").pp(i))
         };
         let transformer = |i: usize| {
             SpatialTransformer::new(width, c.heads(block), c.depth(block), c, &vb.pp("attentions").pp(i))
@@ -49,7 +47,7 @@ impl ResolutionLevel {
         })
     }
 
-    /// Applies a residual block and the transformer that follows it, if there is one.
+    /// Applies a residual block and the transformer that follows it, if there is one. `time` is the embedding after SiLU.
     pub fn forward_layer(&self, i: usize, x: &Tensor, time: &Tensor, text: &Tensor) -> Result<Tensor> {
         let x = self.resnets[i].forward(x, Some(time))?;
         match self.transformers.get(i) {

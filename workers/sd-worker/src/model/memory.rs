@@ -1,4 +1,4 @@
-//! Checks that weights fit into the memory of a device before they are loaded.
+//! Free memory of a device, and checks that weights fit into it before they are loaded.
 use candle_core::{Device, Result};
 
 /// Returns the number of bytes that are free for weights on the device, if that is known.

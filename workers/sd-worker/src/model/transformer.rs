@@ -1,6 +1,7 @@
 //! Transformer blocks of the UNet. Upstream ones lack gradients (norm, softmax) and store all attention scores.
 use candle_core::{D, Result, Tensor};
-use candle_nn::{GroupNorm, Module, group_norm, init};
+use candle_nn::fused_image::{GroupNorm, add3, geglu};
+use candle_nn::{Module, init};
 
 use super::attention::{Activation, LayerNorm, attention};
 use super::layer_builder::{LayerBuilder, Linear};
@@ -26,7 +27,8 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
+    /// Computes the attention of `x` to `context`, plus `residual`.
+    fn forward(&self, x: &Tensor, context: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let heads = |part: &Linear, of: &Tensor| {
             let (batch, positions, _) = of.dims3()?;
             let y = part.forward(of)?;
@@ -34,7 +36,7 @@ impl Attention {
             y.reshape((batch, positions, self.heads, width))
         };
         let (q, k, v) = (heads(&self.query, x)?, heads(&self.key, context)?, heads(&self.value, context)?);
-        self.out.forward(&attention(&q, &k, &v, false)?)
+        self.out.forward_plus(&attention(&q, &k, &v, false)?, residual)
     }
 }
 
@@ -64,12 +66,18 @@ impl Block {
 
     fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let normed = self.norms[0].forward(x)?;
-        let x = (self.self_attention.forward(&normed, &normed)? + x)?;
-        let x = (self.cross_attention.forward(&self.norms[1].forward(&x)?, text)? + x)?;
+        let x = self.self_attention.forward(&normed, &normed, x)?;
+        let x = self.cross_attention.forward(&self.norms[1].forward(&x)?, text, &x)?;
         let inner = self.ff_in.forward(&self.norms[2].forward(&x)?)?;
-        let half = inner.dim(D::Minus1)? / 2;
-        let gate = inner.narrow(D::Minus1, half, half)?.apply(&self.activation)?;
-        (inner.narrow(D::Minus1, 0, half)? * gate)?.apply(&self.ff_out)? + x
+        let inner = match self.activation {
+            Activation::Gelu => geglu(&inner)?,
+            activation => {
+                let half = inner.dim(D::Minus1)? / 2;
+                let gate = inner.narrow(D::Minus1, half, half)?.apply(&activation)?;
+                (inner.narrow(D::Minus1, 0, half)? * gate)?
+            }
+        };
+        self.ff_out.forward_plus(&inner, &x)
     }
 }
 
@@ -98,7 +106,7 @@ impl SpatialTransformer {
         };
         let blocks = vb.pp("transformer_blocks");
         Ok(Self {
-            norm: group_norm(c.norm_num_groups, width, 1e-6, vb.floats().pp("norm"))?,
+            norm: GroupNorm::new(c.norm_num_groups, width, 1e-6, vb.floats().pp("norm"))?,
             proj_in: projection(vb.pp("proj_in"))?,
             blocks: (0..depth).map(|i| Block::new(width, heads, c, &blocks.pp(i))).collect::<Result<_>>()?,
             proj_out: projection(vb.pp("proj_out"))?,
@@ -108,12 +116,21 @@ impl SpatialTransformer {
     /// Computes the output for `x` (batch, channels, height, width) and `text` (batch, tokens, context).
     pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
         let (batch, channels, height, width) = x.dims4()?;
-        let cells = self.norm.forward(x)?.flatten_from(2)?.transpose(1, 2)?.contiguous()?;
-        let mut cells = self.proj_in.forward(&cells)?;
+        let normed = self.norm.forward_with(x, None, false)?.flatten_from(2)?;
+        // Products read transposes in place.
+        let mut cells = self.proj_in.forward_transposed(&normed.transpose(1, 2)?)?;
         for block in &self.blocks {
             cells = block.forward(&cells, text)?;
         }
-        let cells = self.proj_out.forward(&cells)?.transpose(1, 2)?;
-        cells.reshape((batch, channels, height, width))? + x
+        let shape = (batch, channels, height, width);
+        let Linear::Floats(proj_out) = &self.proj_out else {
+            return self.proj_out.forward(&cells)?.transpose(1, 2)?.reshape(shape)? + x;
+        };
+        let weight = proj_out.weight().unsqueeze(0)?.broadcast_as((batch, channels, channels))?;
+        let product = weight.matmul(&cells.transpose(1, 2)?)?.reshape(shape)?;
+        match proj_out.bias() {
+            Some(bias) => add3(&product, x, &bias.reshape((1, channels, 1, 1))?),
+            None => product + x,
+        }
     }
 }

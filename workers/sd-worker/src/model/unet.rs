@@ -1,9 +1,10 @@
-//! UNet built from the residual blocks of candle-transformers.
+//! UNet of Stable Diffusion.
 //!
 //! The UNet of candle-transformers lacks the pooled prompt and sizes that XL requires, computes sinusoids in
 //! half precision, and ignores the configured number of groups in some norms.
 use candle_core::{Result, Tensor};
-use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module, VarBuilder, conv2d, group_norm};
+use candle_nn::fused_image::GroupNorm;
+use candle_nn::{Conv2d, Conv2dConfig, Module, VarBuilder, conv2d};
 
 use super::encoder::{Encoder, Features};
 use super::layer_builder::LayerBuilder;
@@ -55,7 +56,7 @@ impl UNet {
         Ok(Self {
             encoder,
             up,
-            norm_out: group_norm(c.norm_num_groups, first, c.norm_eps, vb.floats().pp("conv_norm_out"))?,
+            norm_out: GroupNorm::new(c.norm_num_groups, first, c.norm_eps, vb.floats().pp("conv_norm_out"))?,
             conv_out: conv2d(first, c.out_channels, 3, same, vb.floats().pp("conv_out"))?,
         })
     }
@@ -119,6 +120,6 @@ impl UNet {
                 x = conv.forward(&x.upsample_nearest2d(height, width)?)?;
             }
         }
-        self.norm_out.forward(&x)?.silu()?.apply(&self.conv_out)
+        self.norm_out.forward_with(&x, None, true)?.apply(&self.conv_out)
     }
 }

@@ -1,13 +1,12 @@
-//! VAE built from blocks of candle-transformers, whose VAE samples on the device and does not expose the mean.
+//! VAE. That of candle-transformers samples on the device, does not expose the mean, and does not fuse its operations.
 use candle_core::{Result, Tensor};
-use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module, VarBuilder, conv2d, group_norm};
-use candle_transformers::models::stable_diffusion::unet_2d_blocks::{
-    DownEncoderBlock2D, DownEncoderBlock2DConfig, UNetMidBlock2D, UNetMidBlock2DConfig, UpDecoderBlock2D,
-    UpDecoderBlock2DConfig,
-};
+use candle_nn::fused_image::{FusedLinear, GroupNorm};
+use candle_nn::{Conv2d, Conv2dConfig, Linear, VarBuilder, conv2d};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::attention::attention;
+use super::resnet::{ResidualBlock, ResidualConfig};
 use crate::{Check, Error};
 
 const EPS: f64 = 1e-6;
@@ -89,16 +88,82 @@ impl VaeConfig {
         Ok(())
     }
 
+    /// Returns the approximate maximum size in bytes of all tensors while a cell of latents is decoded or encoded, for values
+    /// of `value_bytes` bytes.
+    pub(crate) fn bytes_per_cell(&self, value_bytes: usize) -> usize {
+        // The first convolution at full resolution has an input of the second width, and there are its normed input, its
+        // output, and scratch memory.
+        let widest = self.block_out_channels.iter().take(2).max().copied().unwrap_or_default();
+        4 * widest * self.factor() * self.factor() * value_bytes
+    }
+
+    fn residual(&self) -> ResidualConfig {
+        ResidualConfig { groups: self.norm_num_groups, eps: EPS, time_width: None, scale: 1.0 }
+    }
+
     /// Returns the side of a latent cell in pixels.
     pub fn factor(&self) -> usize {
         1 << self.block_out_channels.len().saturating_sub(1)
     }
 }
 
+/// Attention over all cells with one head.
+#[derive(Debug)]
+struct CellAttention {
+    norm: GroupNorm,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    out: Linear,
+}
+
+impl CellAttention {
+    fn new(width: usize, groups: usize, vb: VarBuilder) -> Result<Self> {
+        // Older files have other names.
+        let names = match vb.contains_tensor("to_q.weight") {
+            true => ["to_q", "to_k", "to_v", "to_out.0"],
+            false => ["query", "key", "value", "proj_attn"],
+        };
+        let layer = |name: &str| {
+            let vb = vb.pp(name);
+            // In some files they are convolutions of one element.
+            let weight = vb.get((width, width), "weight").or_else(|_| {
+                vb.get((width, width, 1, 1), "weight").and_then(|weight| weight.reshape((width, width)))
+            })?;
+            Ok::<_, candle_core::Error>(Linear::new(weight, Some(vb.get(width, "bias")?)))
+        };
+        let [query, key, value, out] = names;
+        Ok(Self {
+            norm: GroupNorm::new(groups, width, EPS, vb.pp("group_norm"))?,
+            query: layer(query)?,
+            key: layer(key)?,
+            value: layer(value)?,
+            out: layer(out)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (batch, width, rows, columns) = x.dims4()?;
+        let cells = |x: &Tensor| x.flatten_from(2)?.transpose(1, 2);
+        let normed = cells(&self.norm.forward_with(x, None, false)?)?.contiguous()?;
+        let project = |layer: &Linear| {
+            let head = (batch, rows * columns, 1, width);
+            apply(layer, &normed)?.reshape(head)
+        };
+        let attended =
+            attention(&project(&self.query)?, &project(&self.key)?, &project(&self.value)?, false)?;
+        apply(&self.out, &attended)?.transpose(1, 2)?.reshape(x.shape())? + x
+    }
+}
+
+fn apply(layer: &Linear, x: &Tensor) -> Result<Tensor> {
+    FusedLinear { x, weight: layer.weight(), bias: layer.bias(), gelu: false, residual: None }.forward()
+}
+
 #[derive(Debug)]
 struct EndLayers {
     conv_in: Conv2d,
-    mid: UNetMidBlock2D,
+    mid: (ResidualBlock, CellAttention, ResidualBlock),
     norm_out: GroupNorm,
     conv_out: Conv2d,
 }
@@ -111,22 +176,79 @@ impl EndLayers {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let same = Conv2dConfig { padding: 1, ..Default::default() };
-        let mid = UNetMidBlock2DConfig {
-            resnet_eps: EPS,
-            attn_num_head_channels: None,
-            resnet_groups: Some(c.norm_num_groups),
-            ..Default::default()
-        };
+        let mid = vb.pp("mid_block");
+        let resnet =
+            |i: usize| ResidualBlock::new(mid_width, mid_width, c.residual(), mid.pp("resnets").pp(i));
+        let attention = CellAttention::new(mid_width, c.norm_num_groups, mid.pp("attentions.0"))?;
         Ok(Self {
             conv_in: conv2d(from, first, 3, same, vb.pp("conv_in"))?,
-            mid: UNetMidBlock2D::new(vb.pp("mid_block"), mid_width, None, mid)?,
-            norm_out: group_norm(c.norm_num_groups, last, EPS, vb.pp("conv_norm_out"))?,
+            mid: (resnet(0)?, attention, resnet(1)?),
+            norm_out: GroupNorm::new(c.norm_num_groups, last, EPS, vb.pp("conv_norm_out"))?,
             conv_out: conv2d(last, to, 3, same, vb.pp("conv_out"))?,
         })
     }
 
+    fn mid(&self, x: &Tensor) -> Result<Tensor> {
+        let (first, attention, last) = &self.mid;
+        last.forward(&attention.forward(&first.forward(x, None)?)?, None)
+    }
+
     fn out(&self, x: &Tensor) -> Result<Tensor> {
-        self.norm_out.forward(x)?.silu()?.apply(&self.conv_out)
+        self.norm_out.forward_with(x, None, true)?.apply(&self.conv_out)
+    }
+}
+
+/// Residual blocks at one resolution, and the convolution that changes the resolution.
+#[derive(Debug)]
+struct Level {
+    resnets: Vec<ResidualBlock>,
+    resample: Option<Conv2d>,
+}
+
+impl Level {
+    /// `resample` is the name of the last convolution, and its settings.
+    fn new(
+        c: &VaeConfig,
+        [from, to]: [usize; 2],
+        layers: usize,
+        resample: Option<(&str, Conv2dConfig)>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let resnet = |i: usize| {
+            let from = if i == 0 { from } else { to };
+            ResidualBlock::new(from, to, c.residual(), vb.pp("resnets").pp(i))
+        };
+        let conv = |(name, config): (&str, Conv2dConfig)| conv2d(to, to, 3, config, vb.pp(name));
+        Ok(Self {
+            resnets: (0..layers).map(resnet).collect::<Result<_>>()?,
+            resample: resample.map(conv).transpose()?,
+        })
+    }
+
+    fn resnets(&self, x: &Tensor) -> Result<Tensor> {
+        self.resnets.iter().try_fold(x.clone(), |x, resnet| resnet.forward(&x, None))
+    }
+
+    /// Applies the blocks, and halves the resolution.
+    fn down(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.resnets(x)?;
+        match &self.resample {
+            // As in diffusers, only the right and bottom edges are padded.
+            Some(conv) => x.pad_with_zeros(3, 0, 1)?.pad_with_zeros(2, 0, 1)?.apply(conv),
+            None => Ok(x),
+        }
+    }
+
+    /// Applies the blocks, and doubles the resolution.
+    fn up(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.resnets(x)?;
+        match &self.resample {
+            Some(conv) => {
+                let (_, _, height, width) = x.dims4()?;
+                x.upsample_nearest2d(2 * height, 2 * width)?.apply(conv)
+            }
+            None => Ok(x),
+        }
     }
 }
 
@@ -134,11 +256,11 @@ impl EndLayers {
 #[derive(Debug)]
 pub struct Vae {
     encoder: EndLayers,
-    down: Vec<DownEncoderBlock2D>,
+    down: Vec<Level>,
     quant: Option<Conv2d>,
     post_quant: Option<Conv2d>,
     decoder: EndLayers,
-    up: Vec<UpDecoderBlock2D>,
+    up: Vec<Level>,
     config: VaeConfig,
 }
 
@@ -156,28 +278,17 @@ impl Vae {
         };
         let (moments, latents) = (2 * c.latent_channels, c.latent_channels);
         let (vb_in, vb_out) = (vb.pp("encoder"), vb.pp("decoder"));
+        let halving = Conv2dConfig { stride: 2, ..Default::default() };
+        let same = Conv2dConfig { padding: 1, ..Default::default() };
         let down = (0..blocks).map(|i| {
-            let config = DownEncoderBlock2DConfig {
-                num_layers: c.layers_per_block,
-                resnet_eps: EPS,
-                resnet_groups: c.norm_num_groups,
-                add_downsample: i + 1 < blocks,
-                downsample_padding: 0,
-                ..Default::default()
-            };
-            let from = widths[i.saturating_sub(1)];
-            DownEncoderBlock2D::new(vb_in.pp("down_blocks").pp(i), from, widths[i], config)
+            let resample = (i + 1 < blocks).then_some(("downsamplers.0.conv", halving));
+            let widths = [widths[i.saturating_sub(1)], widths[i]];
+            Level::new(c, widths, c.layers_per_block, resample, &vb_in.pp("down_blocks").pp(i))
         });
         let up = (0..blocks).map(|i| {
-            let config = UpDecoderBlock2DConfig {
-                num_layers: c.layers_per_block + 1,
-                resnet_eps: EPS,
-                resnet_groups: c.norm_num_groups,
-                add_upsample: i + 1 < blocks,
-                ..Default::default()
-            };
-            let (from, to) = (widths[(blocks - i).min(blocks - 1)], widths[blocks - 1 - i]);
-            UpDecoderBlock2D::new(vb_out.pp("up_blocks").pp(i), from, to, config)
+            let resample = (i + 1 < blocks).then_some(("upsamplers.0.conv", same));
+            let widths = [widths[(blocks - i).min(blocks - 1)], widths[blocks - 1 - i]];
+            Level::new(c, widths, c.layers_per_block + 1, resample, &vb_out.pp("up_blocks").pp(i))
         });
         let point = |present: bool, width: usize, name: &str| match present {
             true => conv2d(width, width, 1, Default::default(), vb.pp(name)).map(Some),
@@ -205,13 +316,13 @@ impl Vae {
     /// # Errors
     /// Shapes or dtypes do not match, the device fails, or `check`, which is called before each block, fails.
     pub fn encode(&self, pictures: &Tensor, check: Check) -> crate::Result<Tensor> {
-        let mut x = self.encoder.conv_in.forward(pictures)?;
-        for block in &self.down {
+        let mut x = pictures.apply(&self.encoder.conv_in)?;
+        for level in &self.down {
             check()?;
-            x = block.forward(&x)?;
+            x = level.down(&x)?;
         }
         check()?;
-        Ok(apply_optional(&self.quant, self.encoder.out(&self.encoder.mid.forward(&x, None)?)?)?)
+        Ok(apply_optional(&self.quant, self.encoder.out(&self.encoder.mid(&x)?)?)?)
     }
 
     /// Decodes latents (n, latent_channels, height, width) to images in approximately [-1, 1]. The latents
@@ -222,10 +333,10 @@ impl Vae {
     pub fn decode(&self, latents: &Tensor, check: Check) -> crate::Result<Tensor> {
         check()?;
         let x = apply_optional(&self.post_quant, latents.clone())?;
-        let mut x = self.decoder.mid.forward(&self.decoder.conv_in.forward(&x)?, None)?;
-        for block in &self.up {
+        let mut x = self.decoder.mid(&x.apply(&self.decoder.conv_in)?)?;
+        for level in &self.up {
             check()?;
-            x = block.forward(&x)?;
+            x = level.up(&x)?;
         }
         Ok(self.decoder.out(&x)?)
     }
@@ -233,7 +344,7 @@ impl Vae {
 
 fn apply_optional(layer: &Option<Conv2d>, x: Tensor) -> Result<Tensor> {
     match layer {
-        Some(layer) => layer.forward(&x),
+        Some(layer) => x.apply(layer),
         None => Ok(x),
     }
 }

@@ -1,10 +1,10 @@
 // Image generation: the form, and the job.
 const prompt_ = at("prompt");
 const MAX_STEPS = 150;
-const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0, "control-weight": 2 };
+const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0, "control-weight": 2, "hires-strength": 2 };
 // Fields that survive a reload. Those of a model are reset when the worker has another one.
 const KEPT = ["prompt", "negative", "count", "seed"];
-const KEPT_OF_MODEL = ["width", "height", "steps", "guidance", "scheduler", "karras"];
+const KEPT_OF_MODEL = ["width", "height", "steps", "guidance", "scheduler", "karras", "hires", "hires-scale", "hires-upscaler", "hires-strength"];
 const ASPECT_RATIOS = [["Square", 1, 1], ["Landscape 3:2", 3, 2], ["Landscape 16:9", 16, 9], ["Portrait 2:3", 2, 3], ["Portrait 9:16", 9, 16]];
 // Without a description, the model is not loaded yet.
 const can_generate = () => usable() && Boolean(model.defaults);
@@ -82,6 +82,7 @@ function keep_fields() {
 function show_values() {
   const size = `${at("width").value} × ${at("height").value}`;
   at("size").value = [...at("size").options].some(({ value }) => value === size) ? size : "";
+  at("hires-settings").hidden = !at("hires").checked;
   for (const [id, digits] of Object.entries(VALUE_DIGITS)) at(`${id}-value`).textContent = Number(at(id).value).toFixed(digits);
 }
 
@@ -101,12 +102,20 @@ function fail(message) {
 
 // ---- job
 
+// Returns the request fields of the second pass, which images with an input do not have.
+function hires_fields() {
+  if (!at("hires").checked || source) return {};
+  const number = id => Number(at(id).value);
+  return { hires: { scale: number("hires-scale"), upscaler: at("hires-upscaler").value, strength: number("hires-strength") } };
+}
+
 function request() {
   const number = id => Number(at(id).value);
   const body = {
     model: model.id, prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim(), width: number("width"), height: number("height"),
     steps: number("steps"), guidance: number("guidance"), scheduler: at("scheduler").value,
     karras: at("karras").checked, n: number("count"), ...input_fields(), ...control_fields(),
+    ...hires_fields(),
   };
   // Insert the seed as text, because it may exceed the range of exact JavaScript numbers.
   const seed = at("seed").value.trim();
@@ -194,7 +203,7 @@ function progress(text, percent = null) {
 
 // ---- keys
 
-for (const id of [...Object.keys(VALUE_DIGITS), "width", "height"]) at(id).addEventListener("input", show_values);
+for (const id of [...Object.keys(VALUE_DIGITS), "width", "height", "hires"]) at(id).addEventListener("input", show_values);
 at("size").addEventListener("change", () => {
   if (!at("size").value) return;
   [at("width").value, at("height").value] = at("size").value.split(" × ");

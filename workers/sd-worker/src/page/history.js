@@ -104,7 +104,8 @@ at("download").addEventListener("click", () => {
 at("use-as-input").addEventListener("click", () => set_input_image(image_blob(selected)));
 at("copy-settings").addEventListener("click", () => {
   const { asked, seed } = selected;
-  const fields = { prompt: asked.prompt, negative: asked.negative_prompt, width: asked.width, height: asked.height, steps: asked.steps, guidance: asked.guidance, scheduler: asked.scheduler, karras: asked.karras, seed };
+  const fields = { prompt: asked.prompt, negative: asked.negative_prompt, width: asked.width, height: asked.height, steps: asked.steps, guidance: asked.guidance, scheduler: asked.scheduler, karras: asked.karras, hires: Boolean(asked.hires), seed };
+  for (const [name, value] of Object.entries(asked.hires ?? {})) fields[`hires-${name}`] = value;
   restore_fields(Object.keys(fields), fields);
   draw_input_image();
   show_values();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::model::{ControlInputs, ControlNet, Features, Model};
-use crate::picture::Picture;
+use crate::picture::{Fit, Picture};
 use crate::{Check, Error, Result};
 
 /// A ControlNet of a request, and its image.
@@ -50,6 +50,11 @@ impl Control {
             return invalid(format!("image of {} x {}: expected {} x {}", own.0, own.1, size.0, size.1));
         }
         Ok(())
+    }
+
+    /// Returns the ControlNet with its image in another size.
+    pub(super) fn resized(&self, size: (usize, usize)) -> Self {
+        Self { picture: self.picture.resized(size, Fit::Stretch), ..self.clone() }
     }
 
     /// Returns true if the ControlNet has an effect in step `step` of `steps`, counted from 0.

@@ -1,18 +1,23 @@
 //! Generation pipeline: text-to-image, image-to-image and inpainting.
 mod control;
+mod hires;
+mod interpolation;
 mod request;
 mod tiles;
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use candle_core::{DType, Tensor};
 
-use crate::model::{Model, Network, PreviewMap, Texts, Vae};
-use crate::picture::{Mask, Picture};
-use crate::schedulers::{Purpose, Scheduler, normal_batch};
+use crate::model::{BlockCache, Model, Network, PreviewMap, Texts, Vae, available_bytes};
+use crate::picture::{Fit, Mask, Picture};
+use crate::schedulers::{Purpose, Scheduler, SchedulerConfig, normal_batch};
 use crate::{Check, Error, Result};
 pub use control::Control;
 use control::{ControlCondition, LoadedControl};
+pub use hires::{Hires, Upscaler};
+pub use interpolation::Interpolation;
 pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
@@ -84,6 +89,31 @@ struct BatchInputs<'a> {
     controls: &'a [LoadedControl<'a>],
 }
 
+/// A pass of a request: denoising at one size.
+struct Pass<'a> {
+    request: Cow<'a, Request>,
+    scheduler: Scheduler,
+    /// Number of omitted steps of the schedule.
+    skipped: usize,
+    /// Number of steps of previous passes.
+    first_step: usize,
+}
+
+impl<'a> Pass<'a> {
+    /// Returns the passes of a request; `config` is the noise schedule of the training.
+    fn all(request: &'a Request, config: &SchedulerConfig) -> Result<Vec<Self>> {
+        let (scheduler, skipped) = (request.scheduler(config)?, request.skipped());
+        let first_step = scheduler.steps();
+        let mut passes = vec![Self { request: Cow::Borrowed(request), scheduler, skipped, first_step: 0 }];
+        if let Some(hires) = &request.hires {
+            let (scheduler, request) = (request.second_scheduler(hires, config)?, request.second_pass(hires));
+            let skipped = request.steps - hires.steps;
+            passes.push(Self { request: Cow::Owned(request), scheduler, skipped, first_step });
+        }
+        Ok(passes)
+    }
+}
+
 impl Pipeline {
     /// Creates a pipeline with default limits, tiling and batch size.
     pub fn new(model: Model) -> Self {
@@ -96,7 +126,7 @@ impl Pipeline {
     /// Returns [`Error::Request`] before any work, [`Error::Cancelled`] if `on_step` breaks, or a device error.
     pub fn run(&self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let latents = self.latents(request, on_step)?;
-        let total = request.scheduler(&self.model.scheduler)?.steps();
+        let total = request.total_steps(&self.model.scheduler)?;
         let check = || request.check_cancelled(total, total);
         let given = request.start.as_ref().and_then(|start| Some((&start.picture, start.mask.as_ref()?)));
         (0..request.seeds.len())
@@ -118,17 +148,17 @@ impl Pipeline {
         request.check(&self.bounds, &self.model)?;
         let check = || request.check_cancelled(0, request.steps);
         self.model.apply_loras(&request.loras, &check)?;
-        let controls = control::load(&self.model, &request.controls, &check)?;
-        let scheduler = request.scheduler(&self.model.scheduler)?;
+        let passes = Pass::all(request, &self.model.scheduler)?;
+        let steps = passes.iter().map(|pass| pass.scheduler.steps()).sum::<usize>();
         let factor = self.model.vae.config().factor();
-        let cells = request.width * request.height / (factor * factor);
+        let (width, height) = request.hires.as_ref().map_or((request.width, request.height), |h| h.size);
+        let cells = width * height / (factor * factor);
         let group = (self.batch_cells / cells.max(1)).max(1);
         let mut parts = Vec::new();
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
             let groups = request.seeds.len().div_ceil(group);
-            let (before, total) = (i * scheduler.steps(), groups * scheduler.steps());
+            let (before, total) = (i * steps, groups * steps);
             let check = || request.check_cancelled(before, total);
-            let inputs = self.inputs(request, seeds, &controls, &check)?;
             let mut report = |step: usize, x0: &Tensor| {
                 let map = self.model.preview.as_ref();
                 let progress = Progress { step: before + step, total, first: i * group, x0, map };
@@ -137,9 +167,45 @@ impl Pipeline {
                     ControlFlow::Break(()) => Err(Error::Cancelled { step: before + step, total }),
                 }
             };
-            parts.push(self.denoise(request, seeds, scheduler.clone(), &inputs, &mut report)?);
+            let mut latents = None;
+            for pass in &passes {
+                let start = match (latents.take(), &request.hires) {
+                    (Some(first), Some(hires)) => Some(self.scaled(&first, hires, seeds, &check)?),
+                    _ => None,
+                };
+                let controls = control::load(&self.model, &pass.request.controls, &check)?;
+                let mut inputs = self.inputs(&pass.request, seeds, &controls, &check)?;
+                inputs.start = start.or(inputs.start);
+                let mut report = |step: usize, x0: &Tensor| report(pass.first_step + step, x0);
+                latents = Some(self.denoise(pass, seeds, &inputs, &mut report)?);
+            }
+            parts.extend(latents);
         }
         Ok(Tensor::cat(&parts, 0)?)
+    }
+
+    /// Scales latents between two passes, and cuts their middle. Each image is scaled by itself.
+    fn scaled(&self, latents: &Tensor, hires: &Hires, seeds: &[u64], check: Check) -> Result<Tensor> {
+        let factor = self.model.vae.config().factor();
+        let (width, height) = (hires.scaled.0 / factor, hires.scaled.1 / factor);
+        let by_pixels = |resize: &dyn Fn(&Picture) -> Picture| -> Result<Tensor> {
+            let mut encoded = Vec::new();
+            for (i, seed) in seeds.iter().enumerate() {
+                let picture = resize(&self.decode_checked(&latents.narrow(0, i, 1)?, check)?);
+                encoded.push(self.encode_tensor(&picture.to_tensor(&self.model.device)?, &[*seed], check)?);
+            }
+            Ok(Tensor::cat(&encoded, 0)?)
+        };
+        let scaled = match hires.upscaler {
+            Upscaler::Latent { interpolation, antialias } => {
+                interpolation.resize(latents, (height, width), antialias)?
+            }
+            Upscaler::Lanczos => by_pixels(&|picture| picture.resized(hires.scaled, Fit::Stretch))?,
+            Upscaler::Nearest => by_pixels(&|picture| picture.repeated(hires.scaled))?,
+        };
+        let (own_width, own_height) = (hires.size.0 / factor, hires.size.1 / factor);
+        let (left, top) = ((width - own_width) / 2, (height - own_height) / 2);
+        Ok(scaled.narrow(2, top, own_height)?.narrow(3, left, own_width)?.contiguous()?)
     }
 
     /// Decodes latents (1, channels, height, width) that are multiplied by the scaling factor.
@@ -183,7 +249,7 @@ impl Pipeline {
     }
 
     /// Applies the VAE. If f16 overflows, applies it again in a dtype with a wider range, which is used from then on.
-    /// Returns f32 on the CPU.
+    /// Returns f32.
     fn with_vae(
         &self,
         input: &Tensor,
@@ -191,8 +257,10 @@ impl Pipeline {
         apply: fn(&Vae, &Tensor, Check) -> Result<Tensor>,
         check: Check,
     ) -> Result<Tensor> {
+        let free = available_bytes(&self.model.device)?;
         let run = |(vae, dtype): (&Vae, DType)| {
-            tiled(&input.to_dtype(dtype)?, self.tiling, scale, &|tile| apply(vae, tile, check), check)
+            let tiling = self.tiling.planned(free, vae.config().bytes_per_cell(dtype.size_in_bytes()));
+            tiled(&input.to_dtype(dtype)?, tiling, scale, &|tile| apply(vae, tile, check), check)
         };
         let (vae, dtype) = self.model.active_vae();
         let output = run((vae, dtype))?;
@@ -281,12 +349,12 @@ impl Pipeline {
 
     fn denoise(
         &self,
-        request: &Request,
+        pass: &Pass,
         seeds: &[u64],
-        mut scheduler: Scheduler,
         inputs: &BatchInputs,
         report: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
     ) -> Result<Tensor> {
+        let (request, mut scheduler) = (&*pass.request, pass.scheduler.clone());
         let device = &self.model.device;
         let factor = self.model.vae.config().factor();
         let channels = self.model.vae.config().latent_channels;
@@ -294,16 +362,17 @@ impl Pipeline {
         let noise = normal_batch(seeds, Purpose::Start, shape, device)?;
         // At full strength the part in a mask starts from pure noise. Without a mask it starts at the first noise level,
         // at which traces of the image remain, as in diffusers.
-        let whole = request.start.as_ref().is_none_or(|start| start.strength >= 1.0 && start.mask.is_some());
+        let whole = request.start.as_ref().is_some_and(|start| start.strength >= 1.0 && start.mask.is_some());
+        let mut cache = Some(BlockCache::new(request.block_cache)).filter(|_| request.block_cache > 0.0);
         let mut latents = match &inputs.start {
             Some(start) if !whole => scheduler.add_noise(start, &noise, 0)?,
             _ => (&noise * scheduler.init_sigma())?,
         };
-        let skipped = request.skipped();
         for step in 0..scheduler.steps() {
             let timestep = scheduler.timestep(step).unwrap_or_default();
-            let output = self.predict(&latents, timestep, (step, scheduler.steps()), inputs)?;
-            let mut fresh = || normal_batch(seeds, Purpose::Step(skipped + step), shape, device);
+            let position = (step, scheduler.steps());
+            let output = self.predict(&latents, timestep, position, inputs, cache.as_mut())?;
+            let mut fresh = || normal_batch(seeds, Purpose::Step(pass.skipped + step), shape, device);
             let stepped = scheduler.step(&output, &latents, &mut fresh)?;
             latents = stepped.sample;
             let mut x0 = stepped.x0;
@@ -319,6 +388,10 @@ impl Pipeline {
             }
             report(step + 1, &x0)?;
         }
+        if let Some(cache) = cache {
+            let percent = (100.0 * cache.skipped_share()).round();
+            tracing::info!(percent, "the first-block cache skipped blocks");
+        }
         Ok(latents)
     }
 
@@ -329,6 +402,7 @@ impl Pipeline {
         timestep: f64,
         position: (usize, usize),
         inputs: &BatchInputs,
+        cache: Option<&mut BlockCache>,
     ) -> Result<Tensor> {
         let n = latents.dim(0)?;
         let latents = latents.to_dtype(self.model.dtype)?;
@@ -336,7 +410,9 @@ impl Pipeline {
             Some(inpaint) => Tensor::cat(&[&latents, &inpaint.to_dtype(self.model.dtype)?], 1)?,
             None => latents.clone(),
         };
-        let run = |copies: usize, negative_rows: usize, condition: &Condition| -> Result<Tensor> {
+        // Prompts that are computed separately have no common cache.
+        let mut cache = cache.filter(|_| inputs.conditions.len() == 1);
+        let mut run = |copies: usize, negative_rows: usize, condition: &Condition| -> Result<Tensor> {
             let repeated = |x: &Tensor| if copies == 1 { Ok(x.clone()) } else { Tensor::cat(&[x, x], 0) };
             let Condition { context, added, control_added } = condition;
             let latents = repeated(&latents)?;
@@ -348,7 +424,8 @@ impl Pipeline {
                     unet.forward_controlled(&input, &[timestep], context, added, residuals)?
                 }
                 (Network::Dit(dit), Some(pooled)) => {
-                    dit.forward(&input, timestep, context, pooled, inputs.embedded_guidance)?
+                    let guidance = inputs.embedded_guidance;
+                    dit.forward_cached(&input, timestep, context, pooled, guidance, cache.as_deref_mut())?
                 }
                 (Network::Dit(_), None) => return Err(Error::model("no pooled text embedding")),
             };

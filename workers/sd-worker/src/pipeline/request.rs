@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::control::Control;
+use super::hires::Hires;
 use crate::model::{LoraChoice, Model, Version};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Method, Scheduler, SchedulerConfig};
@@ -75,6 +76,10 @@ pub struct Request {
     pub loras: Vec<LoraChoice>,
     /// ControlNets, whose effects add.
     pub controls: Vec<Control>,
+    /// Second pass at a larger size.
+    pub hires: Option<Hires>,
+    /// Threshold of the first-block cache of transformers ([`BlockCache`](crate::model::BlockCache)); 0 disables it.
+    pub block_cache: f64,
     /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
@@ -105,6 +110,8 @@ impl Request {
             clip_skip: 1,
             loras: Vec::new(),
             controls: Vec::new(),
+            hires: None,
+            block_cache: 0.0,
             cancelled: None,
         }
     }
@@ -157,6 +164,12 @@ impl Request {
                 return invalid(format!("{what}: not supported for {network}"));
             }
         }
+        if !(0.0..=1.0).contains(&self.block_cache) {
+            return invalid(format!("block cache {}: must be 0 to 1", self.block_cache));
+        }
+        if self.block_cache > 0.0 && model.unet().is_ok() {
+            return invalid(format!("block cache: not supported for {network}"));
+        }
         if self.clip_skip == 0 || self.clip_skip > model.max_clip_skip() {
             let most = model.max_clip_skip();
             return invalid(format!("clip skip {}: must be 1 to {most} for {network}", self.clip_skip));
@@ -190,18 +203,89 @@ impl Request {
         if model.is_inpainting() && !masked {
             return invalid("this is an inpainting model: an image and a mask are required".into());
         }
+        self.hires.as_ref().map_or(Ok(()), |hires| self.check_second_pass(hires, bounds, model))
+    }
+
+    fn check_second_pass(&self, hires: &Hires, bounds: &Bounds, model: &Model) -> Result<()> {
+        let Hires { scaled, size, steps, strength, .. } = *hires;
+        let invalid = |message: String| Err(Error::request(format!("second pass: {message}")));
+        if self.start.is_some() || model.is_inpainting() {
+            return invalid("is not supported with an input image".to_owned());
+        }
+        if !(strength > 0.0 && strength <= 1.0) {
+            return invalid(format!("strength {strength}: must be above 0 and at most 1"));
+        }
+        if steps == 0 || steps > bounds.steps {
+            return invalid(format!("{steps} steps: must be 1 to {}", bounds.steps));
+        }
+        let (multiple, pixels) = (model.multiple(), bounds.pixels);
+        let side = model.max_side().unwrap_or(bounds.side).min(bounds.side);
+        for (width, height) in [size, scaled] {
+            if width == 0 || height == 0 || width % multiple != 0 || height % multiple != 0 {
+                return invalid(format!("size {width} x {height}: sides must be multiples of {multiple}"));
+            }
+            if width.max(height) > side || width.saturating_mul(height) > pixels {
+                let limits = format!("at most {side} per side, {pixels} in total");
+                return invalid(format!("size {width} x {height}: {limits}"));
+            }
+        }
+        if size.0 > scaled.0 || size.1 > scaled.1 {
+            let ((width, height), (most_width, most_height)) = (size, scaled);
+            return invalid(format!(
+                "size {width} x {height}: at most {most_width} x {most_height}, to which the image is scaled"
+            ));
+        }
         Ok(())
     }
 
-    /// Creates the scheduler of the request; `config` provides the defaults.
+    /// Returns the request of the second pass, without its input.
+    pub(super) fn second_pass(&self, hires: &Hires) -> Self {
+        let (width, height) = hires.size;
+        let controls = self.controls.iter().map(|control| control.resized(hires.size)).collect();
+        Self { width, height, steps: hires.schedule_steps(), controls, hires: None, ..self.clone() }
+    }
+
+    /// Creates the scheduler of the second pass.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Scheduler::new`].
+    pub(super) fn second_scheduler(&self, hires: &Hires, config: &SchedulerConfig) -> Result<Scheduler> {
+        let steps = hires.schedule_steps();
+        self.scheduler_of(config, hires.size, steps, steps - hires.steps)
+    }
+
+    /// Creates the scheduler of the first pass; `config` provides the defaults.
     ///
     /// # Errors
     /// Returns the errors of [`Scheduler::new`].
     pub fn scheduler(&self, config: &SchedulerConfig) -> Result<Scheduler> {
+        self.scheduler_of(config, (self.width, self.height), self.steps, self.skipped())
+    }
+
+    /// Creates a scheduler for images of this width and height, of whose `steps` the first `skip` are omitted.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Scheduler::new`].
+    fn scheduler_of(
+        &self,
+        config: &SchedulerConfig,
+        (width, height): (usize, usize),
+        steps: usize,
+        skip: usize,
+    ) -> Result<Scheduler> {
         let (karras, exponential) = self.noise_levels(config);
-        let flow = config.flow.as_ref().map(|flow| flow.with_size(self.width, self.height));
+        let flow = config.flow.as_ref().map(|flow| flow.with_size(width, height));
         let config = SchedulerConfig { karras, exponential, flow, ..config.clone() };
-        Scheduler::new(&config, self.method.unwrap_or(config.method), self.steps, self.skipped())
+        Scheduler::new(&config, self.method.unwrap_or(config.method), steps, skip)
+    }
+
+    /// Returns the number of steps of all passes of an image.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Scheduler::new`].
+    pub fn total_steps(&self, config: &SchedulerConfig) -> Result<usize> {
+        let second = self.hires.as_ref().map(|hires| self.second_scheduler(hires, config)).transpose()?;
+        Ok(self.scheduler(config)?.steps() + second.map_or(0, |scheduler| scheduler.steps()))
     }
 
     /// Returns true if Karras noise levels are used, and true if exponential ones are used; `config` provides the

@@ -3,11 +3,15 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::{Check, Error, Result};
 
+/// Maximum number of cells of latents without tiling if the free memory is unknown: 768 x 768 pixels.
+const UNTILED_CELLS: usize = 96 * 96;
+
 /// Tile sizes, in cells of latents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiling {
-    /// Maximum number of cells of latents that are processed without tiling.
-    pub untiled_cells: usize,
+    /// Maximum number of cells of latents that are processed without tiling; `None` selects as many as half of the free
+    /// memory of the device holds, or 96 x 96 if that is unknown.
+    pub untiled_cells: Option<usize>,
     /// Width and height of a tile.
     pub side: usize,
     /// Overlap of adjacent tiles, less than half a side.
@@ -15,9 +19,17 @@ pub struct Tiling {
 }
 
 impl Default for Tiling {
-    /// Returns tiles of 512 x 512 pixels that overlap by 128, for images of more than 768 x 768 pixels.
+    /// Returns tiles of 512 x 512 pixels that overlap by 128, for images that do not fit into the memory of the device.
     fn default() -> Self {
-        Self { untiled_cells: 96 * 96, side: 64, overlap: 16 }
+        Self { untiled_cells: None, side: 64, overlap: 16 }
+    }
+}
+
+impl Tiling {
+    /// Returns the tiling for a device with `free` bytes, if a cell needs `bytes_per_cell`.
+    pub(super) fn planned(self, free: Option<usize>, bytes_per_cell: usize) -> Self {
+        let cells = free.map_or(UNTILED_CELLS, |free| free / 2 / bytes_per_cell.max(1));
+        Self { untiled_cells: Some(self.untiled_cells.unwrap_or(cells)), ..self }
     }
 }
 
@@ -28,7 +40,8 @@ pub(super) struct Scale {
     pub output: usize,
 }
 
-/// Evaluates `apply` on `input` (1, channels, height, width), in tiles if it is large. Returns f32 on the CPU.
+/// Evaluates `apply` on `input` (1, channels, height, width), in tiles if it is large. Returns f32, on the CPU if there are
+/// tiles.
 ///
 /// Overlapping tiles are blended linearly. Results differ slightly, because norms are computed per tile.
 pub(super) fn tiled(
@@ -42,8 +55,9 @@ pub(super) fn tiled(
     let (_, _, height, width) = input.dims4()?;
     let (height, width) = (height / scale.input, width / scale.input);
     let side = tiling.side.max(1);
-    if height * width <= tiling.untiled_cells || (height <= side && width <= side) {
-        return Ok(host(&apply(input)?)?);
+    let untiled_cells = tiling.untiled_cells.unwrap_or(UNTILED_CELLS);
+    if height * width <= untiled_cells || (height <= side && width <= side) {
+        return Ok(apply(input)?.to_dtype(DType::F32)?);
     }
     let overlap = tiling.overlap.min(side.saturating_sub(1) / 2);
     let (out_height, out_width) = (height * scale.output, width * scale.output);
@@ -120,7 +134,7 @@ mod tests {
             let x = Tensor::arange(0f32, (2 * height * width) as f32, &Device::Cpu)?
                 .reshape((1, 2, height, width))?;
             let twice = |x: &Tensor| Ok((x.upsample_nearest2d(2 * x.dim(2)?, 2 * x.dim(3)?)? * 2.0)?);
-            let tiling = Tiling { untiled_cells: 0, side, overlap };
+            let tiling = Tiling { untiled_cells: Some(0), side, overlap };
             let up = tiled(&x, tiling, Scale { input: 1, output: 2 }, &twice, &|| Ok(()))?;
             let difference = (up - twice(&x)?)?.abs()?.max_all()?.to_scalar::<f32>()?;
             assert!(difference < 1e-3, "{height} x {width}: {difference}");
@@ -129,10 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn tiles_are_used_if_memory_is_short() {
+        let cells = |tiling: Tiling, free| tiling.planned(free, 1 << 10).untiled_cells;
+        assert_eq!(cells(Tiling::default(), Some(1 << 20)), Some(512));
+        assert_eq!(cells(Tiling::default(), Some(0)), Some(0));
+        assert_eq!(cells(Tiling::default(), None), Some(UNTILED_CELLS));
+        assert_eq!(cells(Tiling { untiled_cells: Some(7), ..Tiling::default() }, Some(1 << 20)), Some(7));
+    }
+
+    #[test]
     fn a_failed_check_ends_the_computation() -> Result<()> {
         let x = Tensor::zeros((1, 1, 16, 16), DType::F32, &Device::Cpu)?;
         let (tiling, scale) =
-            (Tiling { untiled_cells: 0, side: 8, overlap: 2 }, Scale { input: 1, output: 1 });
+            (Tiling { untiled_cells: Some(0), side: 8, overlap: 2 }, Scale { input: 1, output: 1 });
         let calls = std::cell::Cell::new(0);
         let same = |x: &Tensor| {
             calls.set(calls.get() + 1);

@@ -13,6 +13,7 @@ mod payload;
 mod png_text;
 mod running;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -28,7 +29,7 @@ use crate::controlnets::ControlNetRequest;
 use crate::images::Source;
 use crate::models::{Api, ServedModels};
 use crate::parameters;
-use crate::pipeline::Control;
+use crate::pipeline::{Control, Upscaler};
 use crate::queue::Images;
 use crate::schedulers::Method;
 use crate::served::wait_for_images;
@@ -83,6 +84,13 @@ pub fn router(api: Api) -> Router {
     let controlnets = controlnet::router(api.clone());
     let state = SdApi { api, running: Running::default(), settings: Arc::default() };
     let empty = || get(async || Json(json!([])));
+    let names = |is_latent: bool| {
+        let names = Upscaler::NAMES.into_iter();
+        let names = names.filter(|(_, own)| matches!(own, Upscaler::Latent { .. }) == is_latent);
+        let entry = |(name, _): (&str, Upscaler)| json!({"name": name, "model_name": null, "model_path": null, "model_url": null, "scale": 4});
+        let list = Value::from_iter(names.map(entry));
+        get(move || ready(Json(list.clone())))
+    };
     let interrupt = || {
         post(async |State(state): State<SdApi>| {
             state.running.interrupt();
@@ -104,7 +112,8 @@ pub fn router(api: Api) -> Router {
         .route("/png-info", post(png_info))
         .route("/scripts", get(async || Json(json!({"txt2img": SCRIPTS, "img2img": SCRIPTS}))))
         .route("/sd-vae", empty())
-        .route("/upscalers", empty())
+        .route("/upscalers", names(false))
+        .route("/latent-upscale-modes", names(true))
         .with_state(state);
     Router::new().nest("/sdapi/v1", routes).merge(controlnets)
 }
@@ -156,6 +165,12 @@ async fn generate(
     if let Some(start) = &request.start {
         about.push(("Denoising strength", start.strength.to_string()));
     }
+    if let Some(hires) = &request.hires {
+        about.push(("Denoising strength", hires.strength.to_string()));
+        about.push(("Hires resize", format!("{}x{}", hires.size.0, hires.size.1)));
+        about.push(("Hires steps", hires.steps.to_string()));
+        about.push(("Hires upscaler", hires.upscaler.name().to_owned()));
+    }
     if request.clip_skip > 1 {
         about.push(("Clip skip", request.clip_skip.to_string()));
     }
@@ -164,8 +179,9 @@ async fn generate(
         "prompt": prompt, "negative_prompt": negative, "seed": seeds.first(), "steps": request.steps,
         "cfg_scale": request.guidance, "width": width, "height": height, "sampler_name": sampler_name,
         "batch_size": payload.batch_size.unwrap_or(1), "n_iter": payload.n_iter.unwrap_or(1),
-        "denoising_strength": request.start.as_ref().map(|start| start.strength),
-        "clip_skip": request.clip_skip,
+        "denoising_strength": request.start.as_ref().map(|start| start.strength)
+            .or_else(|| request.hires.as_ref().map(|hires| hires.strength)),
+        "clip_skip": request.clip_skip, "enable_hr": request.hires.is_some(),
     });
     let job = served.submit(request)?;
     let entry = state.running.add(job.canceller());

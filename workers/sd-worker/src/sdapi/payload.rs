@@ -8,6 +8,7 @@ use worker_core::body::{Nested, Others, Table};
 use worker_core::{ApiError, fields};
 
 use super::controlnet::AlwaysOnScripts;
+use crate::hires::HiresRequest;
 use crate::images::Source;
 use crate::parameters::{Canvas, Parameters};
 use crate::picture::{Fit, Limits, Mask, Picture};
@@ -39,6 +40,9 @@ const KARRAS: &str = " karras";
 /// End of the names of samplers with exponential noise levels, in older versions of A1111.
 const EXPONENTIAL: &str = " exponential";
 
+/// Begin of the values of A1111's page that select the first pass' model, sampler and noise levels.
+const SAME: &str = "Use same ";
+
 const ANY: &[&str] = &["*"];
 const OFF: &[&str] = &["false"];
 const NONE: &[&str] = &["0", "0.0", "-1"];
@@ -50,21 +54,10 @@ const WITHOUT_EFFECT: Table = &[
     ("disable_extra_networks", OFF),
     ("do_not_save_grid", ANY),
     ("do_not_save_samples", ANY),
-    ("enable_hr", OFF),
     ("eta", &["0", "0.0", "1", "1.0"]),
     ("firstphase_height", NONE),
     ("firstphase_width", NONE),
     ("force_task_id", ANY),
-    ("hr_checkpoint_name", ANY),
-    ("hr_negative_prompt", ANY),
-    ("hr_prompt", ANY),
-    ("hr_resize_x", ANY),
-    ("hr_resize_y", ANY),
-    ("hr_sampler_name", ANY),
-    ("hr_scale", ANY),
-    ("hr_scheduler", ANY),
-    ("hr_second_pass_steps", ANY),
-    ("hr_upscaler", ANY),
     ("image_cfg_scale", ANY),
     ("include_init_images", OFF),
     ("initial_noise_multiplier", &["1", "1.0"]),
@@ -122,8 +115,30 @@ fields! {
         sampler_index: String,
         /// Noise levels: automatic, normal, karras or exponential.
         scheduler: String,
-        /// Strength of the change of an input image.
+        /// Strength of the change of an input image, or of the second pass.
         denoising_strength: f64,
+        /// If true, `txt2img` has a second pass at a larger size.
+        enable_hr: bool,
+        /// Scale of the second pass, if neither `hr_resize_x` nor `hr_resize_y` is above 0.
+        hr_scale: f64,
+        /// Width of the second pass in pixels.
+        hr_resize_x: i64,
+        /// Height of the second pass in pixels.
+        hr_resize_y: i64,
+        /// Number of steps of the second pass; 0 selects that of the first.
+        hr_second_pass_steps: i64,
+        /// Scaling between the passes.
+        hr_upscaler: String,
+        /// Model of the second pass, which must be that of the first.
+        hr_checkpoint_name: String,
+        /// Sampling method of the second pass, which must be that of the first.
+        hr_sampler_name: String,
+        /// Noise levels of the second pass, which must be those of the first.
+        hr_scheduler: String,
+        /// Prompt of the second pass, which must be that of the first.
+        hr_prompt: String,
+        /// Negative prompt of the second pass, which must be that of the first.
+        hr_negative_prompt: String,
         /// Input image: a list of one.
         init_images: Vec<String>,
         /// Mask of the part to regenerate: its light pixels.
@@ -213,7 +228,39 @@ impl Payload {
             clip_skip: self.override_settings.as_ref().and_then(|own| own.clip_skip).or(settings.clip_skip),
             loras: None,
             controlnets: Some(controlnets),
+            hires: if is_edit { None } else { self.hires()? },
+            block_cache: None,
         })
+    }
+
+    /// Returns the second pass, if there is one.
+    fn hires(&self) -> Result<Option<HiresRequest>, ApiError> {
+        if self.enable_hr != Some(true) {
+            return Ok(None);
+        }
+        for (name, own, first) in [
+            ("hr_checkpoint_name", &self.hr_checkpoint_name, None),
+            ("hr_sampler_name", &self.hr_sampler_name, self.sampler_name.as_ref()),
+            ("hr_scheduler", &self.hr_scheduler, self.scheduler.as_ref()),
+            ("hr_prompt", &self.hr_prompt, self.prompt.as_ref()),
+            ("hr_negative_prompt", &self.hr_negative_prompt, self.negative_prompt.as_ref()),
+        ] {
+            let is_same = |own: &&String| own.is_empty() || own.starts_with(SAME) || Some(*own) == first;
+            if !own.as_ref().is_none_or(|own| is_same(&own)) {
+                return Err(ApiError::field(name, "must be empty, or equal to that of the first pass"));
+            }
+        }
+        let side =
+            |side: Option<i64>| side.and_then(|side| usize::try_from(side).ok()).filter(|side| *side > 0);
+        let own = HiresRequest::default();
+        Ok(Some(HiresRequest {
+            scale: self.hr_scale.unwrap_or(own.scale),
+            width: side(self.hr_resize_x),
+            height: side(self.hr_resize_y),
+            steps: side(self.hr_second_pass_steps),
+            strength: self.denoising_strength.unwrap_or(own.strength),
+            upscaler: self.hr_upscaler.clone().unwrap_or(own.upscaler),
+        }))
     }
 
     /// Returns size and images of the request. An input image and a mask are resized to the size of the request.

@@ -87,6 +87,45 @@ async fn images_equal_those_of_the_other_apis() {
 }
 
 #[tokio::test]
+async fn a_second_pass_enlarges_the_image() {
+    let worker = worker();
+    let hires = json!({"enable_hr": true, "hr_scale": 1.5, "hr_upscaler": "Latent (bicubic)", "hr_second_pass_steps": 2,
+        "denoising_strength": 0.6, "hr_sampler_name": "Use same sampler", "hr_prompt": ""});
+    let made = worker.post("/sdapi/v1/txt2img", &payload(hires)).await.json();
+    let job = json!({"prompt": "a red circle", "steps": 3, "seed": 5, "guidance": 7, "scheduler": "euler-a",
+        "hires": {"scale": 1.5, "upscaler": "latent (bicubic)", "steps": 2, "strength": 0.6}});
+    let expected = worker.complete(&job).await;
+    assert_eq!(picture(&made["images"][0]), picture(&expected["image"]));
+    assert_eq!((&expected["width"], &expected["height"]), (&json!(48), &json!(48)));
+    let info: Value = serde_json::from_str(made["info"].as_str().unwrap()).unwrap();
+    let text = info["infotexts"][0].as_str().unwrap();
+    let expected =
+        "Denoising strength: 0.6, Hires resize: 48x48, Hires steps: 2, Hires upscaler: Latent (bicubic)";
+    assert!(text.contains(expected), "{text}");
+    // Both sides are covered, and the edges are cut off.
+    let sides = json!({"enable_hr": true, "hr_resize_x": 64, "hr_resize_y": 40, "hr_upscaler": "Lanczos"});
+    let made = worker.post("/sdapi/v1/txt2img", &payload(sides)).await.json();
+    let cut = picture(&made["images"][0]);
+    assert_eq!((cut.width(), cut.height()), (64, 40));
+    // Image to image ignores the fields.
+    let same =
+        worker.post("/sdapi/v1/img2img", &edit(json!({"enable_hr": true, "hr_scale": 2}))).await.json();
+    assert_eq!(picture(&same["images"][0]).width(), SIDE);
+    for (field, body) in [
+        ("hires", json!({"hires": {}, "image": base64(&png(SIDE, SIDE))})),
+        ("hires", json!({"hires": {"scales": 2}})),
+        ("hires.upscaler", json!({"hires": {"upscaler": ""}})),
+        ("hires.strength", json!({"hires": {"strength": 1.5}})),
+    ] {
+        let mut job = json!({"prompt": "x"});
+        job.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        let answer = worker.post("/v1/jobs", &job).await;
+        let param = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+        assert!(answer.status == 400 && param.starts_with(field), "{field}: {}", answer.text);
+    }
+}
+
+#[tokio::test]
 async fn images_describe_themselves() {
     let worker = worker();
     let body = payload(json!({"prompt": "猫, (red:1.2)", "negative_prompt": "blue", "n_iter": 2,
@@ -118,7 +157,16 @@ async fn invalid_requests_name_their_field() {
     for (path, body, param) in [
         ("txt2img", payload(json!({"sampler_name": "DPM adaptive"})), "sampler_name"),
         ("txt2img", payload(json!({"scheduler": "polyexponential"})), "scheduler"),
-        ("txt2img", payload(json!({"enable_hr": true})), "enable_hr"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_upscaler": "R-ESRGAN 4x+"})), "hires.upscaler"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_scale": 0})), "hires.scale"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_resize_x": 33})), "hires.width"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_resize_y": 1 << 20})), "hires.height"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_scale": 16.5})), "hires.scale"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_resize_x": 2048})), "hires.width"),
+        ("txt2img", payload(json!({"enable_hr": true, "denoising_strength": 0})), "hires.strength"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_second_pass_steps": 1000})), "hires.steps"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_prompt": "another"})), "hr_prompt"),
+        ("txt2img", payload(json!({"enable_hr": true, "hr_sampler_name": "DDIM"})), "hr_sampler_name"),
         ("txt2img", payload(json!({"tiling": true})), "tiling"),
         ("txt2img", payload(json!({"styles": ["x"]})), "styles"),
         ("txt2img", payload(json!({"override_settings": {"eta": 1}})), "override_settings.eta"),
@@ -164,9 +212,9 @@ async fn lists_and_options_are_returned() {
     assert!(samplers.as_array().unwrap().iter().any(|sampler| sampler["name"] == "Euler a"));
     let schedulers = get("schedulers").await;
     assert_eq!((&schedulers[2]["name"], &schedulers[3]["name"]), (&json!("karras"), &json!("exponential")));
-    for path in ["sd-vae", "upscalers"] {
-        assert_eq!(get(path).await, json!([]));
-    }
+    assert_eq!(get("sd-vae").await, json!([]));
+    assert_eq!(get("upscalers").await[0]["name"], "Lanczos");
+    assert_eq!(get("latent-upscale-modes").await[1]["name"], "Latent (antialiased)");
     assert_eq!(get("scripts").await["txt2img"], json!(["controlnet"]));
     assert_eq!(get("options").await["CLIP_stop_at_last_layers"], 1);
     let options = json!({"sd_model_checkpoint": MODEL, "CLIP_stop_at_last_layers": 2});

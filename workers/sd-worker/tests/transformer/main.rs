@@ -18,7 +18,8 @@ use candle_core::{Device, Tensor};
 use fixture::{
     FILE_KINDS, KINDS, Outcome, SEED, SIZE, expected, generate, levels, mask, model, picture, request, write,
 };
-use sd_worker::model::Version;
+use sd_worker::model::{BlockCache, Network, Version};
+use sd_worker::picture::Picture;
 use sd_worker::pipeline::{Pipeline, Request, Start};
 use sd_worker::schedulers::{Purpose, normal};
 
@@ -89,6 +90,68 @@ fn images_of_version_3_agree_with_diffusers() -> Outcome {
     let (_folder, pipeline) = model("sd3")?;
     let start = Start { picture: picture("given")?, strength: 0.5, mask: None };
     compare(&pipeline, "sd3_edit", &Request { guidance: 1.0, start: Some(start), ..request(&pipeline) })
+}
+
+/// With a threshold, steps whose first block changes its input as before reuse the changes of the other blocks.
+#[test]
+fn a_first_block_cache_agrees_with_diffusers() -> Outcome {
+    let (_folder, pipeline) = model("flux_dev")?;
+    // The change of the first block of random weights differs much from step to step.
+    let plain = Request { steps: 12, guidance: 3.5, ..request(&pipeline) };
+    compare(&pipeline, "flux_dev_cached", &Request { block_cache: 0.8, ..plain.clone() })?;
+    let without = generate(&pipeline, &plain)?;
+    for threshold in [0.6, 0.8, 1.0] {
+        let cached = generate(&pipeline, &Request { block_cache: threshold, ..plain.clone() })?;
+        let (most, mean) = levels(&without, &cached);
+        println!(
+            "threshold {threshold}: {most} levels, {mean:.2} on average, {:.1} dB",
+            psnr(&without, &cached)
+        );
+    }
+    for threshold in [-0.1, 1.1, f64::NAN] {
+        let request = Request { block_cache: threshold, ..plain.clone() };
+        let error = generate(&pipeline, &request).err().ok_or("no error")?.to_string();
+        assert!(error.contains("block cache"), "{error}");
+    }
+    Ok(())
+}
+
+/// Returns the peak signal-to-noise ratio of an image in decibels.
+fn psnr(a: &Picture, b: &Picture) -> f64 {
+    let squares = a.rgb().iter().zip(b.rgb()).map(|(a, b)| f64::from(a.abs_diff(*b)).powi(2));
+    let peak: f64 = 255.0;
+    10.0 * (peak * peak * a.rgb().len() as f64 / squares.sum::<f64>()).log10()
+}
+
+/// A step with the inputs of the last one skips all blocks after the first.
+#[test]
+fn blocks_are_counted() -> Outcome {
+    let (_folder, pipeline) = model("sd35")?;
+    let Network::Dit(dit) = &pipeline.model.network else { return Err("no transformer".into()) };
+    let values = |dims: &[usize], seed| {
+        Tensor::from_vec(normal(seed, Purpose::Start, dims.iter().product()), dims, &Device::Cpu)
+    };
+    let (latents, text, pooled) = (
+        values(&[1, 16, 6, 8], 1)?,
+        values(&[1, 9, dit.config().text_width], 2)?,
+        values(&[1, dit.config().pooled_width], 3)?,
+    );
+    let step = |cache: &mut BlockCache, timestep: f64| {
+        dit.forward_cached(&latents, timestep, &text, &pooled, 1.0, Some(cache))
+    };
+    let mut cache = BlockCache::new(0.0);
+    let first = step(&mut cache, 500.0)?;
+    assert_eq!((cache.computed, cache.skipped), (3, 0));
+    // The same inputs change nothing, and all blocks after the first are skipped.
+    let second = step(&mut cache, 500.0)?;
+    assert_eq!((cache.computed, cache.skipped), (4, 2));
+    let difference = (first - second)?.abs()?.max_all()?.to_scalar::<f32>()?;
+    assert!(difference < 1e-5, "{difference}");
+    step(&mut cache, 100.0)?;
+    assert_eq!((cache.computed, cache.skipped), (7, 2));
+    assert!((cache.skipped_share() - 2.0 / 9.0).abs() < 1e-12);
+    assert_eq!(BlockCache::new(1.0).skipped_share(), 0.0);
+    Ok(())
 }
 
 #[test]

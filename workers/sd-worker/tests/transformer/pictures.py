@@ -6,6 +6,7 @@ part of its rows is, and this part: first, number, and number of all, or `swappe
     python3 pictures.py names data                                # writes data/*.json, data/*.txt
     SD_FOLDER=FOLDER cargo test --test transformer -- --ignored       # writes the models, GGUF files, noise, the input image
     python3 pictures.py images FOLDER data                        # writes data/*.png
+    python3 pictures.py cached FOLDER data                        # only those with a first-block cache
 
 Networks run on the CPU in f32.
 """
@@ -21,6 +22,7 @@ from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxImg2I
                        FluxPipeline, FluxTransformer2DModel, SD3Transformer2DModel, StableDiffusion3Img2ImgPipeline,
                        StableDiffusion3Pipeline)
 from diffusers.loaders import single_file_utils as convert
+from diffusers.hooks import FirstBlockCacheConfig
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.pipelines.flux import pipeline_flux_img2img, pipeline_flux_inpaint
 from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_img2img
@@ -30,6 +32,7 @@ from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjec
                           T5Tokenizer)
 
 STEPS, TOKENS, VOCABULARY = 4, 16, 60
+CACHED_STEPS, THRESHOLD = 12, 0.8
 PROMPT, NEGATIVE = "a red circle", "blue"
 KINDS = ["flux_dev", "flux_schnell", "sd3", "sd35"]
 # Models with the proportions of published ones, from which single files are made.
@@ -296,6 +299,19 @@ def file_images(folder, data, start, packed, wide):
     save(pipe, data / "sd35_files.png", latents=start.clone(), **options)
 
 
+def cached(folder, data):
+    """Writes an image of more steps with a first-block cache, which diffusers has for Flux but not for Stable Diffusion 3."""
+    start = load_file(folder / "noise.safetensors")["start"]
+    packed = FluxPipeline._pack_latents(start, 1, 16, 6, 8)
+    pipe = load("flux_dev", folder, FluxPipeline, FluxPipeline)
+    pipe.transformer.enable_cache(FirstBlockCacheConfig(threshold=THRESHOLD))
+    computed = []
+    pipe.transformer.single_transformer_blocks[-1].attn.register_forward_hook(lambda *_: computed.append(1))
+    save(pipe, data / "flux_dev_cached.png", latents=packed, guidance_scale=3.5, width=64, height=48,
+         num_inference_steps=CACHED_STEPS)
+    print(f"{CACHED_STEPS - len(computed)} of {CACHED_STEPS} steps computed the first block only")
+
+
 def images(folder, data):
     noise = load_file(folder / "noise.safetensors")
     wide = dict(width=64, height=48)
@@ -332,7 +348,7 @@ def main(what, *folders):
             if kind in ["flux_dev", "sd35", *FILES]:
                 Path(folders[0], f"{kind}.txt").write_text(table_of_names(kind))
     else:
-        images(*map(Path, folders))
+        {"images": images, "cached": cached}[what](*map(Path, folders))
 
 
 main(*sys.argv[1:])

@@ -1,6 +1,7 @@
 //! Blocks of diffusion transformers, with the names of diffusers.
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::fused::{CacheHeads, HeadNorms, Rotary};
+use candle_nn::fused_image::multiply_add;
 use candle_nn::{Module, ops};
 
 use super::super::attention::attention;
@@ -111,7 +112,7 @@ impl FeedForward {
 
 impl Module for FeedForward {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.apply(&self.up)?.gelu()?.apply(&self.down)
+        self.up.forward_gelu(x)?.apply(&self.down)
     }
 }
 
@@ -150,7 +151,7 @@ pub(super) fn modulated(x: &Tensor, shift: &Tensor, scale: &Tensor) -> Result<Te
 
 /// Computes x + gate · y.
 fn gated(x: &Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
-    x + y.broadcast_mul(&gate.unsqueeze(1)?)?
+    multiply_add(x, y, &gate.unsqueeze(1)?)
 }
 
 /// Clamps values that overflowed in f16 to the finite range, as diffusers does.
@@ -299,8 +300,8 @@ impl SingleBlock {
         let [shift, scale, gate] = self.modulation.forward(&context.conditioning)?;
         let normed = modulated(x, &shift, &scale)?;
         let queries = self.projections.forward(&normed, context.all, &context.joint)?;
-        let inner = normed.apply(&self.up)?.gelu()?;
-        let both = Tensor::cat(&[&context.joint.attention(&queries)?, &inner], D::Minus1)?;
-        limited(gated(x, &gate, &both.apply(&self.out)?)?)
+        let inner = self.up.forward_gelu(&normed)?;
+        let both = self.out.forward_parts([&context.joint.attention(&queries)?, &inner])?;
+        limited(gated(x, &gate, &both)?)
     }
 }

@@ -8,10 +8,12 @@
 //! |---|---|
 //! | `config` | contents of config.json |
 //! | `blocks` | transformer blocks |
+//! | `block_cache` | reuse of blocks from step to step |
 //! | `files` | single files, with or without text encoders and VAE |
 //! | `folder` | folders in the layout of diffusers |
 //! | `original` | files of a transformer alone, with other names |
 //! | `text` | embeddings of prompts |
+mod block_cache;
 mod blocks;
 mod config;
 pub(super) mod files;
@@ -26,6 +28,7 @@ use candle_nn::{Module, VarBuilder};
 
 use super::layer_builder::{LayerBuilder, Linear};
 use super::version::Version;
+pub use block_cache::BlockCache;
 use blocks::{Context, JointBlock, KeyValues, Modulation, Rows, SingleBlock, modulated};
 pub use config::DitConfig;
 use config::PATCH;
@@ -177,6 +180,22 @@ impl Dit {
         pooled: &Tensor,
         guidance: f64,
     ) -> Result<Tensor> {
+        self.forward_cached(latents, timestep, text, pooled, guidance, None)
+    }
+
+    /// Like [`Self::forward`], with a cache of the batch's steps so far.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::forward`].
+    pub fn forward_cached(
+        &self,
+        latents: &Tensor,
+        timestep: f64,
+        text: &Tensor,
+        pooled: &Tensor,
+        guidance: f64,
+        cache: Option<&mut BlockCache>,
+    ) -> Result<Tensor> {
         let (batch, channels, height, width) = latents.dims4()?;
         if !height.is_multiple_of(PATCH) || !width.is_multiple_of(PATCH) || channels != self.config.channels {
             let expected = self.config.channels;
@@ -214,17 +233,7 @@ impl Dit {
         if let Some(positions) = &layout.positions {
             image = image.broadcast_add(positions)?;
         }
-        let mut text = text.apply(&self.text_in)?;
-        for block in &self.joint {
-            (text, image) = block.forward(&text, &image, &context)?;
-        }
-        if !self.single.is_empty() {
-            let mut both = Tensor::cat(&[&text, &image], 1)?;
-            for block in &self.single {
-                both = block.forward(&both, &context)?;
-            }
-            image = both.narrow(1, sizes.text, sizes.image())?.contiguous()?;
-        }
+        let image = self.blocks(text.apply(&self.text_in)?, image, &context, cache)?;
         let [scale, shift] = self.last.forward(&context.conditioning)?;
         let image = modulated(&image, &shift, &scale)?.apply(&self.image_out)?;
         // The channel is the last index within a token of Stable Diffusion 3, and the first of Flux.
@@ -238,6 +247,41 @@ impl Dit {
                 .permute(vec![0, 5, 1, 3, 2, 4])?,
         };
         image.contiguous()?.reshape((batch, channels, height, width))
+    }
+
+    /// Applies all blocks to the tokens of text and image, and returns those of the image.
+    fn blocks(
+        &self,
+        mut text: Tensor,
+        mut image: Tensor,
+        context: &Context,
+        cache: Option<&mut BlockCache>,
+    ) -> Result<Tensor> {
+        let count = self.joint.len() + self.single.len();
+        let mut cache = cache.filter(|_| !self.joint.is_empty());
+        let before = image.clone();
+        let mut first = None;
+        for block in &self.joint {
+            (text, image) = block.forward(&text, &image, context)?;
+            if let (Some(cache), None) = (&mut cache, &first) {
+                if let Some(last) = cache.reuse(&before, &image, count)? {
+                    return Ok(last);
+                }
+                first = Some(image.clone());
+            }
+        }
+        if !self.single.is_empty() {
+            let (tokens, all) = (text.dim(1)?, image.dim(1)?);
+            let mut both = Tensor::cat(&[&text, &image], 1)?;
+            for block in &self.single {
+                both = block.forward(&both, context)?;
+            }
+            image = both.narrow(1, tokens, all)?.contiguous()?;
+        }
+        if let (Some(cache), Some(first)) = (cache, first) {
+            cache.keep(&before, &first, &image, count)?;
+        }
+        Ok(image)
     }
 
     /// Returns the cosines and sines of a value: (1, [`SINUSOIDS`]).
