@@ -37,7 +37,6 @@ mod error;
 pub mod fetch;
 pub mod images;
 pub mod jobs;
-mod lanczos;
 pub mod loras;
 pub mod metrics;
 pub mod model;
