@@ -4,6 +4,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::adapter::Adapter;
+#[cfg(doc)]
+use crate::model::vision::ImageProcessor;
+use crate::model::vision::Placement;
 use crate::step::Tasks;
 
 pub use crate::sampling::settings::Sampling;
@@ -61,6 +64,8 @@ pub struct Request {
     pub max_drafts: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
+    /// Pictures of the prompt, in the order of their places, from [`ImageProcessor::expand`] of the same engine.
+    pub pictures: Vec<Placement>,
     /// Adapter that computes the text, from [`Engine::load_adapter`](crate::engine::Engine::load_adapter) of the same engine.
     pub adapter: Option<Arc<Adapter>>,
     /// Number of the group of requests that may share cached prefixes. Those with another adapter share none.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use candle_core::{Result, Tensor, bail};
 
 use crate::model::adapter::{Adapter, AdapterTargets};
+use crate::model::vision::{ImageProcessor, ProcessedPicture};
 
 /// Number of positions in one block of the cache.
 pub const BLOCK_SIZE: usize = 16;
@@ -13,6 +14,9 @@ pub const BLOCK_SIZE: usize = 16;
 /// Error of models with recurrent states that are started with speculation.
 pub(crate) const NO_DRAFTS: &str = "speculation is not supported for models with recurrent states, since these cannot drop \
                                     the rows of rejected drafts; start without --speculative-config";
+
+/// Reason why most models read no pictures.
+pub const TEXT_ONLY: &str = "accepts only text";
 
 /// Part of a step that belongs to one sequence.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +33,17 @@ pub struct SequenceStep {
     pub adapter: Option<Arc<Adapter>>,
 }
 
+/// Rows whose embeddings are features of a picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PictureRows {
+    /// The picture.
+    pub picture: Arc<ProcessedPicture>,
+    /// Rows of the step.
+    pub rows: std::ops::Range<usize>,
+    /// Number of the feature of the first row.
+    pub first: usize,
+}
+
 /// Input of one forward pass: the rows of all sequences, concatenated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
@@ -40,12 +55,21 @@ pub struct Step {
     pub slots: Vec<u32>,
     /// Sequences that the rows belong to, in the order of the rows.
     pub sequences: Vec<SequenceStep>,
+    /// Positions of three axes of each row, for models that read pictures; empty if they equal the positions.
+    pub axes: Vec<[u32; 3]>,
+    /// Features of pictures that replace the embeddings of rows, in the order of the rows.
+    pub pictures: Vec<PictureRows>,
     /// Slot of each sequence's recurrent state; empty if the model has none. A sequence whose first row has position 0
     /// begins with a new state.
     pub states: Vec<u32>,
 }
 
 impl Step {
+    /// Returns true if all axes of each row have the same position.
+    pub fn has_equal_axes(&self) -> bool {
+        self.axes.iter().all(|[time, row, column]| time == row && time == column)
+    }
+
     /// Appends the rows of a sequence: of the last of `tokens`, from position `from` on. `logits` is the number of its last
     /// rows whose logits are returned.
     pub fn push(
@@ -117,6 +141,24 @@ impl Capacity {
         let expected = states.map_or(0, |_| step.sequences.len());
         if step.states.len() != expected {
             bail!("invalid step: {} slots of states instead of {expected}", step.states.len())
+        }
+        let axes = step.axes.as_flattened();
+        if axes.len() != 3 * rows && !axes.is_empty() {
+            bail!("invalid step: positions of three axes for {} of {rows} rows", step.axes.len())
+        }
+        if let Some(value) = first_out_of_range(axes, context) {
+            bail!("invalid step: position {value} of an axis is not below {context}")
+        }
+        let mut next_row = 0;
+        for PictureRows { picture, rows: own, first } in &step.pictures {
+            if own.start < next_row
+                || own.end > rows
+                || own.is_empty()
+                || first + own.len() > picture.tokens()
+            {
+                bail!("invalid step: {picture:?} has rows {own:?} of {rows}, from the feature {first} on")
+            }
+            next_row = own.end;
         }
         if let Some(slot) = first_out_of_range(&step.states, states.unwrap_or(0)) {
             bail!("invalid step: the slot {slot} of a state is not below {}", states.unwrap_or(0))
@@ -197,6 +239,14 @@ pub trait StepModel: Send {
     /// Returns the projections that adapters may change; `None` if the model takes no adapters.
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         None
+    }
+
+    /// Returns the processor of pictures, which prompts may then contain.
+    ///
+    /// # Errors
+    /// Returns the reason if the model reads no pictures, as in "accepts only text".
+    fn image_processor(&self) -> std::result::Result<Arc<ImageProcessor>, &'static str> {
+        Err(TEXT_ONLY)
     }
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.

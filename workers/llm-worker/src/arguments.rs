@@ -7,12 +7,14 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
 use llm_engine::model::adapter::AdapterLimits;
+use llm_engine::model::vision::DEFAULT_IMAGE_TOKENS;
 use worker_core::ServerArguments;
 
 use crate::api::parsers::Formats;
 use crate::kv_events::{self, Endpoint};
 use crate::lora_modules::{self, LoraModule, LoraModules};
 use crate::models::{ModelLocation, models_in};
+use crate::picture_options::PictureOptions;
 use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
@@ -103,6 +105,18 @@ pub struct Arguments {
     /// Format of reasoning; auto detects it from the chat template, none returns reasoning as text
     #[arg(long, env, default_value = "auto", value_parser = names(Formats::reasoning_names()))]
     pub reasoning_parser: String,
+
+    /// Maximum number of tokens of a picture, for models that read pictures; larger pictures are made smaller
+    #[arg(long, env, default_value_t = DEFAULT_IMAGE_TOKENS, value_parser = count)]
+    pub image_tokens: usize,
+
+    /// Maximum number of pictures of a request
+    #[arg(long, env, default_value_t = PictureOptions::default().count, value_parser = count)]
+    pub images_per_request: usize,
+
+    /// Hosts from which pictures may be fetched, separated by commas [default: none; requests contain pictures as data URLs]
+    #[arg(long, env, num_args = 1.., value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    pub image_hosts: Vec<String>,
 
     /// Disable sharing of the cache between prompts with a common prefix
     #[arg(long, env)]
@@ -241,6 +255,11 @@ impl Arguments {
         self.lora_modules.iter().flat_map(LoraModules::modules)
     }
 
+    /// Returns the limits of the pictures of requests.
+    pub fn pictures(&self) -> PictureOptions {
+        PictureOptions { hosts: self.image_hosts.clone(), count: self.images_per_request }
+    }
+
     fn adapter_limits(&self) -> AdapterLimits {
         let more = if self.allow_runtime_lora_updating { RUNTIME_ADAPTERS } else { 0 };
         let count = self.max_loras.unwrap_or(self.adapters().count() + more);
@@ -260,6 +279,7 @@ impl Arguments {
             max_sequences: Some(self.max_running),
             no_graphs,
             adapters,
+            image_tokens: Some(self.image_tokens),
             ..LoadOptions::default()
         }
     }

@@ -10,6 +10,7 @@
 //! | `fetch` | model files on the Hugging Face Hub |
 //! | `identity` | names and chat template of the served model |
 //! | `models` | the models of the worker, loaded at start or on demand |
+//! | `picture_options` | limits of the pictures of requests |
 //! | `served` | state of a loaded model |
 //! | `ranks` | devices of a model that is divided among several GPUs |
 //! | `routes` | all routes |
@@ -29,6 +30,7 @@ pub mod lora_modules;
 pub mod metrics;
 pub mod models;
 pub mod page;
+pub mod picture_options;
 pub mod ranks;
 pub mod routes;
 pub mod run;

@@ -138,6 +138,7 @@ fn load_model(
     let served = ServedModel::new(engine, name, &arguments.engine(), first, (metrics, lifecycle));
     let sampling = if arguments.ignore_generation_config { Sampling::default() } else { sampling };
     let formats = arguments.formats(served.formats);
+    let served = served.with_pictures(arguments.pictures());
     let served = served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
     let served =
         served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);

@@ -15,6 +15,7 @@ use crate::adapters::{Adapters, RequestedModel};
 use crate::api::failure;
 use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
+use crate::picture_options::PictureOptions;
 
 /// A loaded model.
 pub struct ServedModel {
@@ -32,6 +33,8 @@ pub struct ServedModel {
     pub sampling: Sampling,
     /// If true, responses contain the number of prompt tokens found in the cache.
     pub prompt_tokens_details: bool,
+    /// Limits of the pictures of requests.
+    pub pictures: PictureOptions,
     /// Permits for tokenizing, one per processor.
     pub tokenizing: Arc<Semaphore>,
     /// Formats of tool calls and reasoning.
@@ -70,12 +73,18 @@ impl ServedModel {
             adapters: Adapters::default(),
             sampling: Sampling::default(),
             prompt_tokens_details: false,
+            pictures: PictureOptions::default(),
             formats,
             tokenizing: Arc::new(Semaphore::new(processors)),
             max_running,
             max_open,
             trained_context,
         }
+    }
+
+    /// Sets the limits of the pictures of requests.
+    pub fn with_pictures(self, pictures: PictureOptions) -> ServedModel {
+        ServedModel { pictures, ..self }
     }
 
     /// Sets whether responses contain the number of prompt tokens found in the cache.
@@ -170,12 +179,17 @@ impl ServedModel {
         ))
     }
 
+    /// Returns the kinds of input that the model reads.
+    fn modalities(&self) -> &'static [&'static str] {
+        if self.engine.image_processor().is_ok() { &["text", "image"] } else { &["text"] }
+    }
+
     /// Returns the fields of `GET /v1/models`.
     pub fn card(&self) -> Value {
         json!({
             "max_model_len": self.context(),
             "chat_template": self.engine.text().has_template(),
-            "architecture": { "input_modalities": ["text"], "output_modalities": ["text"] },
+            "architecture": { "input_modalities": self.modalities(), "output_modalities": ["text"] },
             // As in llama.cpp.
             "meta": {
                 "n_ctx": self.context(),

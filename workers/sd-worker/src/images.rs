@@ -1,9 +1,5 @@
 //! Images in requests and responses: file formats and base64.
-use std::borrow::Cow;
-
 use base64::Engine;
-use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::prelude::BASE64_STANDARD;
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::webp::WebPEncoder;
@@ -15,10 +11,6 @@ use crate::picture::Picture;
 
 /// JPEG quality, 1 to 100.
 const JPEG_QUALITY: u8 = 92;
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// File format of images in responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,30 +66,10 @@ impl Source {
     /// # Errors
     /// Returns a message about the text that follows the name of the field, as in "is empty".
     pub fn file(self) -> Result<Vec<u8>, String> {
-        let text = match self {
-            Self::File(file) => return Ok(file),
-            Self::Text(text) => text,
-        };
-        let text = text.trim();
-        if text.starts_with("http://") || text.starts_with("https://") {
-            return Err("is an HTTP URL, which is not supported; send base64 or a data URL".to_owned());
+        match self {
+            Self::File(file) => Ok(file),
+            Self::Text(text) => pictures::file_of_text(&text),
         }
-        let data = match text.strip_prefix("data:") {
-            None => text,
-            Some(url) => match url.split_once(',') {
-                Some((kind, data)) if kind.ends_with(";base64") => data,
-                _ => return Err("is not a base64 data URL (data:image/png;base64,...)".to_owned()),
-            },
-        };
-        // Base64 text may contain line breaks.
-        let data = match data.contains(|c: char| c.is_ascii_whitespace()) {
-            true => Cow::Owned(data.split_ascii_whitespace().collect::<String>()),
-            false => Cow::Borrowed(data),
-        };
-        if data.is_empty() {
-            return Err("is empty".to_owned());
-        }
-        BASE64.decode(data.as_bytes()).map_err(|error| format!("is neither base64 nor a data URL: {error}"))
     }
 }
 

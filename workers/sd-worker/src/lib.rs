@@ -40,7 +40,6 @@ pub mod fetch;
 pub mod hires;
 pub mod images;
 pub mod jobs;
-mod lanczos;
 pub mod loras;
 pub mod metrics;
 pub mod model;

@@ -1,29 +1,11 @@
 //! Images and masks: decoding, encoding and conversion to tensors.
-use std::io::Cursor;
-
 use candle_core::{DType, Device, Tensor};
 use image::codecs::png::PngEncoder;
-use image::{DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat, ImageReader};
+use image::{DynamicImage, ExtendedColorType, ImageEncoder};
+use pictures::Filter;
+pub use pictures::Limits;
 
-use crate::{Error, Result, lanczos};
-
-/// Limits for decoding a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum size of the file in bytes.
-    pub bytes: usize,
-    /// Maximum width and height in pixels.
-    pub side: u32,
-    /// Maximum number of pixels.
-    pub pixels: u64,
-}
-
-impl Default for Limits {
-    /// Returns limits of 20 MiB, 8192 pixels per side and 4096 · 4096 pixels in total.
-    fn default() -> Self {
-        Self { bytes: 20 << 20, side: 8192, pixels: 1 << 24 }
-    }
-}
+use crate::{Error, Result};
 
 /// An RGB image with eight bits per channel, in row-major order.
 #[derive(Clone, PartialEq, Eq)]
@@ -180,7 +162,7 @@ impl Picture {
     }
 
     fn stretched(&self, (width, height): (usize, usize)) -> Self {
-        let rgb = lanczos::resize(&self.rgb, (self.width, self.height), (width, height));
+        let rgb = pictures::resize(&self.rgb, (self.width, self.height), (width, height), Filter::Lanczos);
         Self { width, height, rgb }
     }
 
@@ -330,37 +312,7 @@ impl Mask {
 }
 
 fn decode(bytes: &[u8], limits: Limits) -> Result<DynamicImage> {
-    if bytes.len() > limits.bytes {
-        return Err(Error::request(format!("file of {} bytes: at most {}", bytes.len(), limits.bytes)));
-    }
-    let bad = |e: image::ImageError| Error::request(format!("cannot decode the image: {e}"));
-    let format = image::guess_format(bytes).ok();
-    let Some(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) = format else {
-        return Err(Error::request("unsupported image format; expected PNG, JPEG or WebP"));
-    };
-    // 16-bit RGBA, and as much again for internal buffers of the decoder.
-    let within = |pixels: u64| {
-        let mut own = image::Limits::no_limits();
-        own.max_alloc = Some(pixels * 16 + (1 << 20));
-        own
-    };
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    // Metadata before the pixels may be compressed, so limit it too.
-    reader.limits(within(limits.pixels));
-    let mut decoder = reader.into_decoder().map_err(bad)?;
-    let (width, height) = decoder.dimensions();
-    let pixels = u64::from(width) * u64::from(height);
-    if width.max(height) > limits.side || pixels > limits.pixels {
-        return Err(Error::request(format!(
-            "image of {width} x {height} pixels: at most {} per side and {} in total allowed",
-            limits.side, limits.pixels
-        )));
-    }
-    decoder.set_limits(within(pixels)).map_err(bad)?;
-    let orientation = decoder.orientation().map_err(bad)?;
-    let mut decoded = DynamicImage::from_decoder(decoder).map_err(bad)?;
-    decoded.apply_orientation(orientation);
-    Ok(decoded)
+    pictures::decode(bytes, limits).map_err(|error| Error::request(error.to_string()))
 }
 
 #[cfg(test)]

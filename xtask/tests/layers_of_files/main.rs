@@ -35,6 +35,7 @@ const CRATE_ROOTS: &[(&str, &str)] = &[
     ("workers/llm-engine/src/lib.rs", ""),
     ("workers/llm-worker/src/lib.rs", ""),
     ("workers/model-thread/src/lib.rs", ""),
+    ("workers/pictures/src/lib.rs", ""),
     ("workers/sd-worker/src/lib.rs", ""),
     ("workers/worker-core/src/lib.rs", ""),
 ];

@@ -15,6 +15,7 @@ pub(super) fn context(capacity: Capacity) -> usize {
 pub(super) fn max_tokens(request: &Request, capacity: Capacity) -> Result<usize, RequestError> {
     prompt("prompt", &request.prompt, capacity)?;
     fields(request, capacity.vocabulary)?;
+    pictures(request)?;
     let (prompt, limit) = (request.prompt.len(), context(capacity));
     let wanted = request.max_tokens.unwrap_or(1);
     match prompt.checked_add(wanted) {
@@ -37,6 +38,34 @@ pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) ->
         }
         None => Ok(()),
     }
+}
+
+/// Checks that the features of pictures have places within the prompt, in order.
+fn pictures(request: &Request) -> Result<(), RequestError> {
+    let invalid = |why: String| Err(RequestError::Invalid { field: "pictures", why });
+    if request.pictures.is_empty() {
+        return Ok(());
+    }
+    if request.prompt_logprobs.is_some() {
+        return invalid("cannot be combined with log probabilities of the prompt".into());
+    }
+    let mut next = 0;
+    for place in &request.pictures {
+        let features: usize = place.spans.iter().map(ExactSizeIterator::len).sum();
+        if features != place.picture.tokens() {
+            return invalid(format!("{features} tokens stand for {} features", place.picture.tokens()));
+        }
+        for span in &place.spans {
+            if span.start < next || span.end > request.prompt.len() || span.is_empty() {
+                let tokens = request.prompt.len();
+                return invalid(format!(
+                    "the tokens {span:?} of a prompt of {tokens} are after token {next}"
+                ));
+            }
+            next = span.end;
+        }
+    }
+    Ok(())
 }
 
 fn fields(request: &Request, vocabulary: usize) -> Result<(), RequestError> {

@@ -33,6 +33,7 @@ use model_thread::ModelThread;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::model::adapter::{self, Adapter, AdapterTargets};
+use crate::model::vision::{ImageProcessor, PromptAxes};
 use crate::request::{Event, Request, RequestError};
 use crate::step::{BLOCK_SIZE, Capacity, NO_DRAFTS, StepModel, Tasks};
 use crate::text::TextCodec;
@@ -69,7 +70,7 @@ use embedding::EmbeddingJob;
 use events::EventSink;
 use residency::{ResidentModel, SlotCallbacks};
 use scheduler::{Limits, Scheduler};
-use sequence::Sequence;
+use sequence::{PromptPictures, Sequence};
 use speculation::Drafter;
 use status::{QueueSlot, Shared};
 use thread::{Command, EngineLoop};
@@ -136,6 +137,7 @@ struct Inner {
     /// Maximum number of draft tokens of a text in a step; 0 without speculation.
     max_drafts: usize,
     adapter_targets: Option<AdapterTargets>,
+    image_processor: std::result::Result<Arc<ImageProcessor>, &'static str>,
     thread: ModelThread,
 }
 
@@ -163,6 +165,7 @@ impl Engine {
             options;
         let (capacity, tasks) = (model.capacity(), model.tasks());
         let adapter_targets = model.adapter_targets().cloned();
+        let image_processor = model.image_processor();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
@@ -203,6 +206,7 @@ impl Engine {
             max_unread,
             max_drafts,
             adapter_targets,
+            image_processor,
             thread,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -219,6 +223,7 @@ impl Engine {
             return Err(RequestError::Unsupported { task: "text", tasks: *tasks });
         }
         let max_tokens = limits::max_tokens(&request, *capacity)?;
+        let pictures = self.prompt_pictures(&request)?;
         let slot = self.queue_slot(1)?;
         let grammar = request.constraint.as_ref().map(|constraint| text.grammar(constraint)).transpose();
         let grammar = grammar
@@ -230,6 +235,7 @@ impl Engine {
         let (scores_prompt, is_uncached) = (request.prompt_logprobs.is_some(), request.no_cached_prefix);
         let (prompt, writer) = Writer::new(request, limits, grammar, text, slot, sink, cancelled.clone());
         let sequence = Sequence::new(prompt, writer).of_client(client).with_salt(salt).with_adapter(adapter);
+        let sequence = sequence.with_pictures(pictures);
         let sequence = match (scores_prompt, is_uncached) {
             (true, _) => sequence.with_prompt_logits(),
             (false, true) => sequence.without_sharing(),
@@ -313,6 +319,31 @@ impl Engine {
         drop(adapter);
         // Sending fails if the thread has already ended.
         let _ = self.inner.commands.send(Command::FreeAdapters);
+    }
+
+    /// Returns the pictures of a request's prompt, with the positions of its tokens.
+    fn prompt_pictures(&self, request: &Request) -> Result<PromptPictures, RequestError> {
+        if request.pictures.is_empty() {
+            return Ok(PromptPictures::default());
+        }
+        let processor = self.inner.image_processor.as_ref();
+        let invalid =
+            |why: &&str| RequestError::Invalid { field: "pictures", why: format!("the model {why}") };
+        let processor = processor.map_err(invalid)?;
+        let axes = || Arc::new(PromptAxes::new(request.prompt.len(), &request.pictures));
+        Ok(PromptPictures {
+            places: request.pictures.clone(),
+            axes: processor.has_axes().then(axes),
+            are_whole: processor.is_bidirectional(),
+        })
+    }
+
+    /// Returns the processor of pictures, which prompts may then contain.
+    ///
+    /// # Errors
+    /// Returns the reason if the model reads no pictures, as in "accepts only text".
+    pub fn image_processor(&self) -> std::result::Result<&Arc<ImageProcessor>, &'static str> {
+        self.inner.image_processor.as_ref().map_err(|reason| *reason)
     }
 
     /// Returns the tasks that the model can do.

@@ -49,12 +49,14 @@ impl Plan {
         self.tables.extend(step.sequences.drain(..).map(|sequence| sequence.blocks));
         let vectors = [&mut step.tokens, &mut step.positions, &mut step.slots, &mut step.states];
         vectors.into_iter().for_each(Vec::clear);
+        (step.axes, step.pictures) = Default::default();
         [&mut self.copies, &mut self.restored, &mut self.checkpoints].into_iter().for_each(Vec::clear);
     }
 
-    /// Drops the adapters of a step that is over.
+    /// Drops the adapters and the pictures of a step that is over.
     pub fn drop_adapters(&mut self) {
         self.step.sequences.iter_mut().for_each(|sequence| sequence.adapter = None);
+        self.step.pictures.clear();
     }
 
     fn push<W>(&mut self, sequence: &Sequence<W>) {
@@ -64,8 +66,23 @@ impl Plan {
         blocks.extend_from_slice(&sequence.blocks);
         let logits = sequence.wanted(from..context).len();
         let adapter = sequence.adapter.clone();
+        let first = self.step.tokens.len();
+        self.step.pictures.extend(sequence.picture_rows(first));
         self.step.push(&sequence.tokens[..context], from, blocks, logits, adapter);
         self.step.states.extend(sequence.state);
+        self.push_axes(sequence, first);
+    }
+
+    /// Adds the positions of three axes of the rows from `first` on, if the sequence or one before it has them.
+    fn push_axes<W>(&mut self, sequence: &Sequence<W>, first: usize) {
+        let Step { axes, positions, .. } = &mut self.step;
+        let own = sequence.pictures.axes.as_ref();
+        if own.is_none() && axes.is_empty() {
+            return;
+        }
+        axes.extend(positions[axes.len()..first].iter().map(|position| [*position; 3]));
+        let at = |position: &u32| own.map_or([*position; 3], |own| own.at(*position as usize));
+        axes.extend(positions[first..].iter().map(at));
     }
 }
 
@@ -93,6 +110,8 @@ pub struct Scheduler<W> {
     waiting: VecDeque<Sequence<W>>,
     /// Blocks that this step's prompts fill. Other prompts with the same tokens wait for them.
     filling: Vec<(Parent, BlockTokens)>,
+    /// True if the step encodes a picture, so that the other sequences do not wait for several.
+    has_picture: bool,
     /// Prompts that share the remaining rows: (id, rows).
     group: Vec<(u64, usize)>,
     counters: Counters,
@@ -109,6 +128,7 @@ impl<W> Scheduler<W> {
             running: Vec::new(),
             waiting: VecDeque::new(),
             filling: Vec::new(),
+            has_picture: false,
             group: Vec::new(),
             counters: Counters::default(),
             submitted: 0,
@@ -199,6 +219,7 @@ impl<W> Scheduler<W> {
         plan.clear();
         self.plans += 1;
         self.filling.clear();
+        self.has_picture = false;
         self.running.iter_mut().for_each(|sequence| sequence.rows = 0);
         self.reserve_drafts();
         let mut index = 0;
@@ -347,7 +368,8 @@ impl<W> Scheduler<W> {
     }
 
     fn rows_left(&self) -> usize {
-        self.limits.rows - self.running.iter().map(|sequence| sequence.rows).sum::<usize>()
+        // Features of pictures that see each other may exceed the limit.
+        self.limits.rows.saturating_sub(self.running.iter().map(|sequence| sequence.rows).sum())
     }
 
     /// Fills the group with the next prompts: running ones first, then newly admitted ones. `next` is the
@@ -380,7 +402,8 @@ impl<W> Scheduler<W> {
     fn prepare(&mut self, index: usize, plan: &mut Plan) -> Option<usize> {
         let sequence = &mut self.running[index];
         if !self.pool.shares() {
-            return Some(sequence.pending());
+            let rows = sequence.pending();
+            return self.with_pictures(index, rows);
         }
         let mut cached = sequence.share(&mut self.pool);
         if cached > 0 {
@@ -399,7 +422,14 @@ impl<W> Scheduler<W> {
         self.counters.cached += cached as u64;
         let wanted = sequence.state.and_then(|_| sequence.next_checkpoint());
         let rows = wanted.map_or(sequence.pending(), |end| sequence.pending().min(end - sequence.computed));
-        (!waits).then_some(rows)
+        if waits { None } else { self.with_pictures(index, rows) }
+    }
+
+    /// Reduces the number of next rows so that the step encodes at most one picture; `None` if that leaves no row.
+    fn with_pictures(&mut self, index: usize, rows: usize) -> Option<usize> {
+        let (rows, has_picture) = self.running[index].rows_with_pictures(rows, !self.has_picture);
+        self.has_picture |= has_picture;
+        (rows > 0).then_some(rows)
     }
 
     /// Admits the next waiting sequence that can run, and returns its index among the running ones.
@@ -454,7 +484,11 @@ impl<W> Scheduler<W> {
         if self.running[index].has_unscored_rows() {
             rows = rows.min(self.scored_rows_left());
         }
-        let needed = (self.running[index].computed + rows).div_ceil(BLOCK_SIZE);
+        let computed = self.running[index].computed;
+        if let Some(span) = self.running[index].end_of_whole(computed + rows) {
+            rows = span.end - computed;
+        }
+        let needed = (computed + rows).div_ceil(BLOCK_SIZE);
         while self.running[index].blocks.len() < needed {
             if let Some(block) = self.pool.allocate() {
                 self.running[index].blocks.push(block);
@@ -466,6 +500,9 @@ impl<W> Scheduler<W> {
         }
         let sequence = &mut self.running[index];
         sequence.rows = rows.min(sequence.blocks.len() * BLOCK_SIZE - sequence.computed);
+        if let Some(span) = sequence.end_of_whole(computed + sequence.rows) {
+            sequence.rows = span.start.saturating_sub(computed);
+        }
         sequence.rows
     }
 

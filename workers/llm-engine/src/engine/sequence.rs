@@ -2,10 +2,27 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use crate::model::adapter::Adapter;
-use crate::step::BLOCK_SIZE;
+use crate::model::vision::{Placement, PromptAxes};
+use crate::step::{BLOCK_SIZE, PictureRows};
 
 use super::blocks::{BlockPool, BlockTokens, Parent};
+
+/// Bit that no token has.
+const NO_TOKEN: u32 = 1 << 31;
+
+/// Pictures of a prompt.
+#[derive(Clone, Debug, Default)]
+pub struct PromptPictures {
+    /// The pictures, in the order of their places.
+    pub places: Vec<Placement>,
+    /// Positions of three axes, if the model has them.
+    pub axes: Option<Arc<PromptAxes>>,
+    /// If true, a step computes all features of a picture that follow each other, because they see each other.
+    pub are_whole: bool,
+}
 
 /// A request in the scheduler, with attached data of type `W`.
 pub struct Sequence<W> {
@@ -41,6 +58,8 @@ pub struct Sequence<W> {
     salt: u128,
     /// Adapter that computes it.
     pub(super) adapter: Option<Arc<Adapter>>,
+    /// Pictures of the prompt.
+    pub(super) pictures: PromptPictures,
     cached: usize,
     /// If true, it takes over blocks that others computed.
     shares: bool,
@@ -70,6 +89,7 @@ impl<W> Sequence<W> {
             client: 0,
             salt: 0,
             adapter: None,
+            pictures: PromptPictures::default(),
             cached: 0,
             shares: true,
             scored: None,
@@ -91,6 +111,11 @@ impl<W> Sequence<W> {
     pub fn with_adapter(self, adapter: Option<Arc<Adapter>>) -> Self {
         let salt = adapter.as_ref().map_or(self.salt, |adapter| adapter.cache_salt(self.salt));
         Self { adapter, salt, ..self }
+    }
+
+    /// Sets the pictures of the prompt. It shares their blocks with sequences that have the same pictures at the same places.
+    pub fn with_pictures(self, pictures: PromptPictures) -> Self {
+        Self { pictures, ..self }
     }
 
     /// Computes the whole prompt, without blocks that others computed.
@@ -264,8 +289,77 @@ impl<W> Sequence<W> {
     /// Returns parent and tokens of the block that its next row belongs to, if its tokens fill that block.
     pub(super) fn next_block(&self) -> Option<(Parent, BlockTokens)> {
         let block = self.computed / BLOCK_SIZE;
-        let tokens = self.tokens[block * BLOCK_SIZE..].first_chunk()?;
-        Some((self.parent_of(block), *tokens))
+        Some((self.parent_of(block), self.block_tokens(block)?))
+    }
+
+    /// Returns the tokens of a block that is full. Those of a block with features of pictures are replaced by a hash of tokens
+    /// and pictures, which differs from all tokens.
+    fn block_tokens(&self, block: usize) -> Option<BlockTokens> {
+        let places = block * BLOCK_SIZE..(block + 1) * BLOCK_SIZE;
+        let mut tokens = *self.tokens[places.start..].first_chunk()?;
+        let mut hash: Option<Sha256> = None;
+        self.visit_features(places, |place, rows, first| {
+            let hash = hash.get_or_insert_default();
+            hash.update(place.picture.hash());
+            [rows.start, rows.end, first].into_iter().for_each(|number| hash.update(number.to_be_bytes()));
+        });
+        if let Some(hash) = hash {
+            let hash = tokens.iter().fold(hash, |hash, token| hash.chain_update(token.to_be_bytes()));
+            let words = hash.finalize();
+            for (token, bytes) in tokens.iter_mut().zip(words.chunks_exact(size_of::<u32>()).cycle()) {
+                *token = bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) | NO_TOKEN;
+            }
+        }
+        Some(tokens)
+    }
+
+    /// Calls `visit` for the features of pictures within a range of the prompt, with their rows from the start of the range on
+    /// and the number of the first of them.
+    fn visit_features(&self, within: Range<usize>, mut visit: impl FnMut(&Placement, Range<usize>, usize)) {
+        for place in &self.pictures.places {
+            let mut feature = 0;
+            for span in &place.spans {
+                let own = span.start.max(within.start)..span.end.min(within.end);
+                if !own.is_empty() {
+                    let rows = own.start - within.start..own.end - within.start;
+                    visit(place, rows, feature + own.start - span.start);
+                }
+                feature += span.len();
+            }
+        }
+    }
+
+    /// Returns the features of pictures among its planned rows, which begin at the row `first` of a step.
+    pub(super) fn picture_rows(&self, first: usize) -> Vec<PictureRows> {
+        let mut all = Vec::new();
+        self.visit_features(self.computed..self.computed + self.rows, |place, rows, feature| {
+            let rows = first + rows.start..first + rows.end;
+            all.push(PictureRows { picture: place.picture.clone(), rows, first: feature });
+        });
+        all
+    }
+
+    /// Reduces a number of next rows so that they end before the picture that follows the first one, or before the first one
+    /// unless `takes_one`. Returns it, and true if a picture is among the rows.
+    pub(super) fn rows_with_pictures(&self, rows: usize, takes_one: bool) -> (usize, bool) {
+        let (from, end) = (self.computed, self.computed + rows);
+        let ends = |place: &&Placement| place.spans.last().is_some_and(|span| span.end > from);
+        let mut next = self.pictures.places.iter().filter(ends);
+        let begin = |place: Option<&Placement>| {
+            place.and_then(|place| place.spans.first()).map_or(usize::MAX, |span| span.start.max(from))
+        };
+        let (first, second) = (begin(next.next()), begin(next.next()));
+        match takes_one {
+            true => (second.min(end) - from, first < end),
+            false => (first.min(end) - from, false),
+        }
+    }
+
+    /// Returns the end of the features that see each other, if `place` is inside of them.
+    pub(super) fn end_of_whole(&self, place: usize) -> Option<Range<usize>> {
+        let places = self.pictures.places.iter().filter(|_| self.pictures.are_whole);
+        let mut spans = places.flat_map(|picture| &picture.spans);
+        spans.find(|span| span.start < place && place < span.end).cloned()
     }
 
     fn parent_of(&self, block: usize) -> Parent {
@@ -339,7 +433,11 @@ impl<W> Sequence<W> {
         if !self.shares || !self.computed.is_multiple_of(BLOCK_SIZE) || self.state.is_some() {
             return None;
         }
-        let wanted = &self.tokens[self.computed..self.tokens.len() - 1];
+        let last = self.tokens.len() - 1;
+        let spans = self.pictures.places.iter().flat_map(|place| &place.spans);
+        let picture = spans.filter(|span| span.end > self.computed).map(|span| span.start).next();
+        let end = picture.map_or(last, |start| start.min(last));
+        let wanted = self.tokens.get(self.computed..end)?;
         let (from, common) =
             pool.longest_prefix_match(self.parent_of(self.blocks.len()), wanted, self.client)?;
         // A copy launches kernels in each layer, so recomputing fewer rows is cheaper.
@@ -376,10 +474,10 @@ impl<W> Sequence<W> {
             return;
         }
         let first = from / BLOCK_SIZE;
-        for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK_SIZE).enumerate().skip(first) {
-            if let Some(tokens) = tokens.first_chunk() {
+        for block in first..self.computed / BLOCK_SIZE {
+            if let Some(tokens) = self.block_tokens(block) {
                 let parent = self.parent_of(block);
-                self.blocks[block] = pool.register(self.blocks[block], parent, tokens, self.client);
+                self.blocks[block] = pool.register(self.blocks[block], parent, &tokens, self.client);
             }
         }
     }

@@ -46,8 +46,18 @@ impl Heads {
 pub struct AttentionPlan {
     sequences: Vec<SequencePlan>,
     flash: Option<FlashArguments>,
-    /// If true, a query does not see the keys after its position.
-    causal: bool,
+    direction: Direction,
+}
+
+/// Keys that a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// Those up to its position.
+    Causal,
+    /// All. Windows extend to both sides.
+    Bidirectional,
+    /// All. Windows limit only those before its position.
+    Onward,
 }
 
 struct SequencePlan {
@@ -116,7 +126,7 @@ impl StepIndices {
 impl AttentionPlan {
     /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers, and the heads.
     pub fn new(step: &Step, indices: [Tensor; 3], windows: &[Option<usize>], heads: Heads) -> Result<Self> {
-        Self::with_direction(step, indices, windows, heads, true)
+        Self::with_direction(step, indices, windows, heads, Direction::Causal)
     }
 
     /// Like [`Self::new`], for queries that also see the keys after their position. Windows extend to both sides.
@@ -126,7 +136,17 @@ impl AttentionPlan {
         windows: &[Option<usize>],
         heads: Heads,
     ) -> Result<Self> {
-        Self::with_direction(step, indices, windows, heads, false)
+        Self::with_direction(step, indices, windows, heads, Direction::Bidirectional)
+    }
+
+    /// Like [`Self::new`], for queries that also see all keys after their position. Windows limit those before it.
+    pub fn onward(
+        step: &Step,
+        indices: [Tensor; 3],
+        windows: &[Option<usize>],
+        heads: Heads,
+    ) -> Result<Self> {
+        Self::with_direction(step, indices, windows, heads, Direction::Onward)
     }
 
     fn with_direction(
@@ -134,7 +154,7 @@ impl AttentionPlan {
         [rows, keys, table]: [Tensor; 3],
         windows: &[Option<usize>],
         heads: Heads,
-        causal: bool,
+        direction: Direction,
     ) -> Result<Self> {
         let device = rows.device().clone();
         let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
@@ -149,7 +169,7 @@ impl AttentionPlan {
                     planned.blocks = Some(table.narrow(0, at * table_width, blocks)?);
                 }
                 for &window in windows {
-                    planned.masks.push((window, mask(sequence, window, causal, &device)?));
+                    planned.masks.push((window, mask(sequence, window, direction, &device)?));
                 }
             }
             sequences.push(planned);
@@ -164,7 +184,7 @@ impl AttentionPlan {
             }),
             false => None,
         };
-        Ok(Self { sequences, flash, causal })
+        Ok(Self { sequences, flash, direction })
     }
 
     /// Computes attention of queries (rows, heads, width) over the keys of their sequence, if causal up to their own
@@ -182,7 +202,11 @@ impl AttentionPlan {
         let flash = self.flash.as_ref().filter(|_| sinks.is_none());
         let Some(flash) = flash else { return self.attend_without_flash(scores, q, [k, v], sinks, paged) };
         let left = scores.window.map(|window| window - 1);
-        let right = if self.causal { Some(0) } else { left };
+        let right = match self.direction {
+            Direction::Causal => Some(0),
+            Direction::Bidirectional => left,
+            Direction::Onward => None,
+        };
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
         let (scale, cap) = (scores.scale, scores.softcap);
@@ -265,16 +289,21 @@ fn attend_one(
 fn mask(
     sequence: &SequenceStep,
     window: Option<usize>,
-    causal: bool,
+    direction: Direction,
     device: &Device,
 ) -> Result<Option<Tensor>> {
     let (rows, context) = (sequence.rows.len(), sequence.context);
     let first = context - rows;
-    if (rows == 1 || !causal) && window.is_none_or(|window| context <= window) {
+    if (rows == 1 || direction != Direction::Causal) && window.is_none_or(|window| context <= window) {
         return Ok(None);
     }
     let seen = |query: usize, key: usize| {
-        (key <= query || !causal) && window.is_none_or(|window| query.abs_diff(key) < window)
+        let is_after = key > query;
+        match direction {
+            Direction::Causal if is_after => false,
+            Direction::Onward if is_after => true,
+            _ => window.is_none_or(|window| query.abs_diff(key) < window),
+        }
     };
     let value = |query, key| if seen(query, key) { 0f32 } else { f32::NEG_INFINITY };
     let values: Vec<f32> =

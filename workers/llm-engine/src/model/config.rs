@@ -7,11 +7,13 @@ use serde_json::Value;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
+mod axes;
 mod delta;
 mod experts;
 mod fields;
 mod latent;
 
+pub use axes::AxisSections;
 pub use delta::DeltaConfig;
 pub use experts::{
     DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES,
@@ -132,6 +134,8 @@ pub struct DecoderConfig {
     /// If true, the files have reordered the rows of queries and keys of a family whose rotary pairs are otherwise elements of
     /// both halves.
     pub reordered_heads: bool,
+    /// Axis whose position rotates each pair, in models that read pictures; `None` if there is one position.
+    pub axes: Option<AxisSections>,
     /// Layers whose queries and keys are rotated.
     pub rotated: Vec<bool>,
     /// Epsilon that norms add to the mean square or the variance.
@@ -269,6 +273,10 @@ impl DecoderConfig {
             local_rope: None,
             interleaved: fields.flag("interleaved"),
             reordered_heads: fields.flag("interleaved"),
+            axes: match rope_parameters(&fields).or(fields.value("rope_scaling")) {
+                Some(parameters) => AxisSections::from_json(parameters, rotary_dim / 2)?,
+                None => None,
+            },
             rotated,
             norm_eps: norm_eps(&fields)?,
             norm_kind: NormKind::Rms,

@@ -1,5 +1,7 @@
 //! Decoder of all model families, over a batch of sequences.
 use std::ops::Range;
+use std::result::Result as StdResult;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
@@ -18,13 +20,16 @@ use super::pooling::EmbeddingHead;
 use super::roles::Role;
 use super::rope::RotaryTable;
 use super::states::States;
+use super::vision::{ImageProcessor, Vision};
 use super::weights::Weights;
-use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, Tasks};
+use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, TEXT_ONLY, Tasks};
 
 mod embeddings;
 mod layer;
+mod pictures;
 
 use layer::{FeedForward, Layer, Projections};
+use pictures::{OnwardAttention, PictureFeatures};
 
 /// A decoder: embedding, layers, final norm and output head.
 pub struct Decoder {
@@ -46,6 +51,8 @@ pub struct Decoder {
     graphs: DecodeGraphs,
     embedding_head: EmbeddingHead,
     task: Task,
+    /// Encoder of pictures, or the reason why there is none.
+    vision: StdResult<Vision, &'static str>,
     adapter_targets: AdapterTargets,
     /// Dropped after the graphs, which use the communicator.
     part: Part,
@@ -61,8 +68,14 @@ enum Task {
 
 /// Inputs that all layers of a step share.
 struct StepContext {
-    /// Position of each row, u32 (rows).
+    /// Position of each row, u32 (rows), or its row in `rotary`.
     positions: Tensor,
+    /// Rotary table of rows whose axes have different positions.
+    rotary: Option<RotaryTable>,
+    /// Features of pictures among the rows.
+    pictures: Option<PictureFeatures>,
+    /// Attention of the features of pictures that see each other.
+    onward: Option<OnwardAttention>,
     /// Slot of each row, u32 (rows).
     slots: Tensor,
     plan: AttentionPlan,
@@ -155,6 +168,7 @@ impl Decoder {
             graphs,
             embedding_head,
             task: Task::Generate,
+            vision: Err(TEXT_ONLY),
             adapter_targets,
             part,
         })
@@ -168,6 +182,11 @@ impl Decoder {
     /// Makes the model score pairs of texts, with a head of width 1.
     pub fn for_scores(self, embedding_head: EmbeddingHead) -> Self {
         Self { embedding_head, task: Task::Score, ..self }
+    }
+
+    /// Sets the encoder of pictures, or the reason why there is none.
+    pub fn with_vision(self, vision: StdResult<Vision, &'static str>) -> Self {
+        Self { vision, ..self }
     }
 
     /// Sets the limits of adapters.
@@ -187,6 +206,11 @@ impl Decoder {
     /// Returns the graphs of decoding steps.
     pub fn graphs(&self) -> &DecodeGraphs {
         &self.graphs
+    }
+
+    /// Returns the encoder of pictures, if there is one.
+    pub fn vision(&mut self) -> Option<&mut Vision> {
+        self.vision.as_mut().ok()
     }
 
     /// Returns the configuration.
@@ -214,15 +238,24 @@ impl Decoder {
 
     /// Computes the residual stream after the last layer, (wanted rows, width), from u32 tokens (rows).
     fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<ResidualStream> {
-        self.run_layers(self.embedded(tokens)?, 0..self.layers.len(), shared)
+        let pictures = shared.pictures.as_ref();
+        self.run_layers(self.embedded(tokens, pictures)?, 0..self.layers.len(), shared)
     }
 
     /// Returns the residual stream before the first layer.
-    fn embedded(&self, tokens: &Tensor) -> candle_core::Result<ResidualStream> {
+    fn embedded(
+        &self,
+        tokens: &Tensor,
+        pictures: Option<&PictureFeatures>,
+    ) -> candle_core::Result<ResidualStream> {
         let rows = |tokens: &Tensor| self.embedding.forward(tokens, self.dtype);
         let x = self.part.look_up(tokens, self.embedding.vocabulary()?, rows)?;
         let x = match self.config.embedding_scale {
             Some(scale) => (x * scale)?,
+            None => x,
+        };
+        let x = match pictures {
+            Some(pictures) => pictures.replace(&x)?,
             None => x,
         };
         ResidualStream::new(x, self.layers.first().and_then(|layer| layer.attention_norm.as_ref()))
@@ -269,6 +302,9 @@ impl Decoder {
                     attended.add_output(&self.part.sum(experts.forward(input)?)?, post_norm, next)?
                 }
             };
+            if let Some(deep) = shared.pictures.as_ref().and_then(|pictures| pictures.deep(index)) {
+                stream = ResidualStream::new((&stream.sum + deep?)?, next)?;
+            }
         }
         Ok(stream)
     }
@@ -309,6 +345,10 @@ impl Decoder {
         let (keys_values, is_paged) = (self.keys_values(layer, shared), shared.uncached.is_none());
         let sinks = layer.sinks.as_ref();
         let out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), sinks, is_paged)?;
+        let out = match &shared.onward {
+            Some(onward) => onward.attend(out, layer.scores, &queries, keys_values.each_ref())?,
+            None => out,
+        };
         let out = match &layer.attention {
             Projections::Latent(latent) => latent.without_padding(&out)?,
             _ => out,
@@ -355,7 +395,7 @@ impl Decoder {
             v: &v,
             bias,
             norms: layer.head_norms.as_ref().map(QueryKeyNorms::head_norms),
-            rotary: self.tables[layer.rotary_table].rotary(),
+            rotary: shared.rotary.as_ref().unwrap_or(&self.tables[layer.rotary_table]).rotary(),
             positions: &shared.positions,
             slots: &shared.slots,
             keys,
@@ -396,8 +436,43 @@ impl ReplayableModel for Decoder {
     }
 
     fn compute(&self, step: &Step, inputs: &Tensor) -> candle_core::Result<Tensor> {
+        self.compute_with(step, inputs, None)
+    }
+
+    fn unused_block(&self) -> u32 {
+        self.cache.unused_block()
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.states.slots().is_none()
+    }
+}
+
+impl Decoder {
+    /// Returns the rotary table of a step with rows whose axes have different positions.
+    fn rotary_of_axes(&self, step: &Step) -> candle_core::Result<Option<RotaryTable>> {
+        let sections = self.config.axes.as_ref().filter(|_| !step.has_equal_axes());
+        let Some(sections) = sections else { return Ok(None) };
+        let (positions, rows) = (sections.positions(&step.axes), step.axes.len());
+        let pairs = positions.len() / rows.max(1);
+        self.tables[0].gathered(&Tensor::from_vec(positions, (rows, pairs), &self.device)?).map(Some)
+    }
+
+    /// Computes a step from its uploaded inputs and the features of its pictures.
+    fn compute_with(
+        &self,
+        step: &Step,
+        inputs: &Tensor,
+        pictures: Option<PictureFeatures>,
+    ) -> candle_core::Result<Tensor> {
         let parts = input_parts(step);
         let (rows, wanted_rows) = (step.tokens.len(), parts[6].len());
+        let rotary = self.rotary_of_axes(step)?;
+        let sees_onward = self.vision.as_ref().is_ok_and(|vision| vision.processor().is_bidirectional());
+        let onward = match pictures.is_some() && sees_onward {
+            true => Some(OnwardAttention::of(step, &self.windows, self.heads(), &self.device)?),
+            false => None,
+        };
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots] =
             Self::split(inputs, parts.each_ref().map(Vec::len))?;
         let sequence_rows = cu_rows.clone();
@@ -412,6 +487,9 @@ impl ReplayableModel for Decoder {
         let wanted_adapters = rows(|sequence| sequence.logits)?;
         let shared = StepContext {
             positions,
+            rotary,
+            pictures,
+            onward,
             slots,
             plan,
             sequence_rows,
@@ -427,14 +505,6 @@ impl ReplayableModel for Decoder {
             0 => self.no_logits(),
             _ => self.logits(&states),
         }
-    }
-
-    fn unused_block(&self) -> u32 {
-        self.cache.unused_block()
-    }
-
-    fn is_repeatable(&self) -> bool {
-        self.states.slots().is_none()
     }
 }
 
@@ -462,7 +532,13 @@ fn input_parts(step: &Step) -> [Vec<u32>; 8] {
         |sequence: &SequenceStep| (sequence.rows.end - sequence.logits) as u32..sequence.rows.end as u32;
     let wanted = step.sequences.iter().flat_map(last).collect();
     let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
-    let (tokens, positions, slots) = (step.tokens.clone(), step.positions.clone(), step.slots.clone());
+    let (tokens, slots) = (step.tokens.clone(), step.slots.clone());
+    let positions = match step.has_equal_axes() {
+        true if step.axes.is_empty() => step.positions.clone(),
+        true => step.axes.iter().map(|axes| axes[0]).collect(),
+        // Each row has its own angles.
+        false => (0..step.tokens.len() as u32).collect(),
+    };
     [tokens, positions, slots, cu_rows, cu_keys, table, wanted, step.states.clone()]
 }
 
@@ -494,6 +570,10 @@ impl StepModel for Decoder {
         takes_adapters.then_some(&self.adapter_targets)
     }
 
+    fn image_processor(&self) -> StdResult<Arc<ImageProcessor>, &'static str> {
+        self.vision.as_ref().map(|vision| vision.processor().clone()).map_err(|reason| *reason)
+    }
+
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
         if self.task != Task::Generate {
             bail!("the model only computes embeddings or scores")
@@ -502,6 +582,11 @@ impl StepModel for Decoder {
         if step.tokens.is_empty() {
             return self.no_logits();
         }
+        let pictures = match (&mut self.vision, step.pictures.is_empty()) {
+            (_, true) => None,
+            (Ok(vision), _) => Some(PictureFeatures::of(step, vision, &self.device)?),
+            (Err(reason), _) => bail!("a step with a picture for a model that {reason}"),
+        };
         let mut graphs = std::mem::take(&mut self.graphs);
         let replayed = graphs.step(self, step);
         self.graphs = graphs;
@@ -509,7 +594,7 @@ impl StepModel for Decoder {
             return Ok(logits);
         }
         let inputs = self.inputs(step);
-        self.compute(step, &Tensor::from_slice(&inputs, inputs.len(), &self.device)?)
+        self.compute_with(step, &Tensor::from_slice(&inputs, inputs.len(), &self.device)?, pictures)
     }
 
     fn check(&mut self) -> candle_core::Result<()> {

@@ -1,11 +1,13 @@
 //! A model with a smaller one that drafts its tokens.
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Result as CandleResult, Tensor};
 
 use super::adapter::AdapterTargets;
+use super::vision::ImageProcessor;
 use super::{LoadOptions, Loaded, load, load_on, load_text, sizes};
 use crate::step::{Capacity, NO_DRAFTS, PartialWork, Step, StepModel, Tasks};
 use crate::text::TextCodec;
@@ -84,6 +86,10 @@ impl StepModel for DraftedModel {
 
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         self.model.adapter_targets()
+    }
+
+    fn image_processor(&self) -> std::result::Result<Arc<ImageProcessor>, &'static str> {
+        self.model.image_processor()
     }
 
     fn capacity(&self) -> Capacity {

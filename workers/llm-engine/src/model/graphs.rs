@@ -32,6 +32,9 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
     if !step.states.is_empty() && step.sequences.iter().any(|sequence| sequence.rows.len() < rows) {
         return None;
     }
+    if !step.pictures.is_empty() || !step.has_equal_axes() {
+        return None;
+    }
     let adapter = &step.sequences.first()?.adapter;
     if step.sequences.iter().any(|sequence| sequence.adapter != *adapter) {
         return None;
@@ -43,6 +46,7 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
         padded.tokens.extend(&step.tokens[sequence.rows.clone()]);
         padded.positions.extend(&step.positions[sequence.rows.clone()]);
         padded.slots.extend(&step.slots[sequence.rows.clone()]);
+        padded.axes.extend(step.axes.get(sequence.rows.clone()).unwrap_or_default());
         // Rows after a sequence's own see its cache, but not the other way round.
         let context = sequence.context + missing;
         let mut blocks = sequence.blocks.clone();
@@ -51,6 +55,9 @@ pub fn padded(step: &Step, unused_block: u32) -> Option<Step> {
             padded.positions.resize(first + rows, 0);
             padded.slots.resize(first + rows, unused_block * BLOCK_SIZE as u32);
             blocks.resize(blocks.len().max(context.div_ceil(BLOCK_SIZE)), unused_block);
+        }
+        if !step.axes.is_empty() {
+            padded.axes.resize(first + rows, [0; 3]);
         }
         let (own, adapter) = (first..first + rows, adapter.clone());
         padded.sequences.push(SequenceStep { rows: own, context, blocks, logits: rows, adapter });
@@ -283,7 +290,7 @@ mod tests {
             positions: rows.clone().collect(),
             slots: rows.collect(),
             sequences: (0..batch).map(sequence).collect(),
-            states: Vec::new(),
+            ..Step::default()
         }
     }
 

@@ -47,6 +47,11 @@ impl Linear {
         Self { matrix, bias, input_order: None, dtype }
     }
 
+    /// Creates a layer of a float matrix whose outputs have type `dtype`.
+    pub fn float(matrix: Tensor, bias: Option<Tensor>, dtype: DType) -> Self {
+        Self::new(Matrix::Float(matrix), bias, dtype)
+    }
+
     /// Adds a bias (out).
     pub fn with_bias(self, bias: Tensor) -> Self {
         Self { bias: Some(bias), ..self }

@@ -1,5 +1,6 @@
 //! Loading of decoders and encoders: options, data types, and sizes of the cache.
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
@@ -14,8 +15,10 @@ use super::files::{Description, ModelFiles};
 use super::part::Part;
 use super::pooling::EmbeddingHead;
 use super::sentence::{self, ScoreRows, SentenceModules};
+use super::vision::{DEFAULT_IMAGE_TOKENS, ImageProcessor, Vision, VisionConfig};
 use super::weights::Weights;
 use super::{cache, families, states};
+use crate::step::TEXT_ONLY;
 
 /// Cache size in bytes if neither the options nor the device determine it.
 const DEFAULT_CACHE_BYTES: usize = 512 << 20;
@@ -47,6 +50,8 @@ pub struct LoadOptions {
     pub max_sequences: Option<usize>,
     /// If true, decoding steps are launched kernel by kernel instead of as graphs.
     pub no_graphs: bool,
+    /// Maximum number of tokens of a picture, for models that read them. `None` uses [`DEFAULT_IMAGE_TOKENS`].
+    pub image_tokens: Option<usize>,
     /// Limits of adapters, for which the memory leaves space.
     pub adapters: AdapterLimits,
     /// Sizes of a draft model, for which the cache and the memory leave space.
@@ -160,13 +165,20 @@ pub(super) fn load_files(
     let is_tied = config.tied_embeddings;
     config.tied_embeddings |= embeds_only;
     let types = types(&files, declared, device, options)?;
+    let vision = match embeds_only {
+        true => Err(TEXT_ONLY),
+        false => read_vision(&files, &config, &part, options).with_context(|| path.clone())?,
+    };
     // The cache size is checked before the weights are loaded, which takes long.
     let weights = files.bytes_as(types.matrices, part.ranks() == 1).div_ceil(part.ranks());
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => {
             let adapters = AdapterTargets::new(&config, types.states, device, options.adapters).max_bytes();
-            let all = weights + adapters + options.beside.map_or(0, |beside| beside.weights);
+            let pictures = vision
+                .as_ref()
+                .map_or(0, |(vision, processor)| vision.reserved_bytes(processor.max_tokens(), types.states));
+            let all = weights + adapters + pictures + options.beside.map_or(0, |beside| beside.weights);
             let free = options.memory_bytes.map_or_else(|| usable_memory(device), |bytes| Ok(Some(bytes)))?;
             free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
         }
@@ -194,6 +206,14 @@ pub(super) fn load_files(
     let mut weights = weights.with_names(config.names).with_part(&part);
     let decoder = Decoder::load(config, &mut weights, [blocks, slots], types, device)
         .with_context(|| format!("cannot load {path}"))?;
+    let vision = match vision {
+        Ok((vision, processor)) => {
+            let vision = Vision::load(vision, processor, &mut weights, types.states, device);
+            Ok(vision.with_context(|| format!("cannot load {path}"))?)
+        }
+        Err(reason) => Err(reason),
+    };
+    let decoder = decoder.with_vision(vision);
     let decoder = decoder.with_graphs(!options.no_graphs && !embeds_only).with_adapters(options.adapters);
     let hidden = decoder.config().hidden;
     let decoder = match (score, modules) {
@@ -211,6 +231,41 @@ pub(super) fn load_files(
     device.synchronize()?;
     progress(1.0);
     Ok((decoder, bytes, trained_context))
+}
+
+/// Configuration of a vision encoder and the processor of its pictures, or the reason why the model reads none.
+type VisionParts = std::result::Result<(VisionConfig, Arc<ImageProcessor>), &'static str>;
+
+/// Reads the configuration of a model's vision encoder.
+fn read_vision(
+    files: &ModelFiles,
+    decoder: &DecoderConfig,
+    part: &Part,
+    options: LoadOptions,
+) -> Result<VisionParts> {
+    let Description::Config(config) = &files.description else {
+        return Ok(Err(
+            "accepts only text, because GGUF files contain no vision encoder; use its safetensors",
+        ));
+    };
+    let vision = VisionConfig::from_json(config, decoder.hidden, decoder.norm_eps).context("config.json")?;
+    let Some(vision) = vision else { return Ok(Err(TEXT_ONLY)) };
+    if !files.names().any(|name| name.ends_with(&vision.anchor())) {
+        return Ok(Err("accepts only text, because its files contain no vision encoder"));
+    }
+    if !part.is_whole() {
+        return Ok(Err("accepts only text, because several GPUs share it; use one GPU"));
+    }
+    ensure!(
+        vision.deep_count() < decoder.windows.len(),
+        "config.json: features of {} layers cannot be added in a decoder of {} layers",
+        vision.deep_count(),
+        decoder.windows.len()
+    );
+    let most = options.image_tokens.unwrap_or(DEFAULT_IMAGE_TOKENS);
+    ensure!(most > 0, "pictures must be allowed to have at least 1 token");
+    let processor = ImageProcessor::from_folder(files.path(), config, &vision, most)?;
+    Ok(Ok((vision, Arc::new(processor))))
 }
 
 /// Loads the head of a decoder that scores pairs of texts.

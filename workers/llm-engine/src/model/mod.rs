@@ -28,6 +28,7 @@
 //! | `sentence` | modules of embedding models and rerankers: pooling, linear layers, normalization, scores |
 //! | `pooling` | embeddings and scores from the states of a model |
 //! | `encoder/` | encoders of the BERT family |
+//! | `vision/` | encoders of pictures |
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -60,6 +61,7 @@ pub mod sentence;
 #[cfg(feature = "rocm")]
 pub mod stacks;
 pub mod states;
+pub mod vision;
 pub mod weights;
 
 use crate::sampling::settings::Sampling;

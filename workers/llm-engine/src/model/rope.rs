@@ -71,7 +71,8 @@ impl Scaling {
         let bound = |key: &str, default: f64| json[key].as_f64().unwrap_or(default);
         let kind = [&json["rope_type"], &json["type"]].into_iter().find_map(Value::as_str);
         Ok(match kind {
-            None | Some("default") => Self::None,
+            // The sections of positions of three axes change no frequencies.
+            None | Some("default" | "mrope") => Self::None,
             Some("linear") => Self::Linear(number("factor")?),
             Some("llama3") => Self::Llama3 {
                 factor: number("factor")?,
@@ -219,6 +220,12 @@ impl RotaryTable {
     /// Returns a table for layers that do not rotate: cosines of 1 and sines of 0.
     pub fn without_rotation(&self) -> candle_core::Result<Self> {
         Ok(Self { cos: self.cos.ones_like()?, sin: self.sin.zeros_like()?, interleaved: self.interleaved })
+    }
+
+    /// Returns a table with a row for each row of `positions`, u32 (rows, pairs), the position of each pair.
+    pub fn gathered(&self, positions: &Tensor) -> candle_core::Result<Self> {
+        let rows = |table: &Tensor| table.gather(positions, 0);
+        Ok(Self { cos: rows(&self.cos)?, sin: rows(&self.sin)?, interleaved: self.interleaved })
     }
 
     /// Returns the arguments of the fused operation.

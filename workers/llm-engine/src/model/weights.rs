@@ -44,6 +44,8 @@ pub struct Weights<'a> {
     part: Part,
     /// Prefix of tensor names in safetensors; `None` for GGUF.
     prefix: Option<String>,
+    /// Prefix of the projection to logits in safetensors.
+    head_prefix: String,
     /// Names in safetensors that differ from those of the roles.
     names: &'static [(Role, &'static str)],
     /// Data type of the states.
@@ -73,9 +75,24 @@ impl<'a> Weights<'a> {
             Description::Config(_) => Some(prefix().to_string()),
             Description::Metadata(_) => None,
         };
+        // Early checkpoints of models that read pictures have one.
+        let head_prefix = files.names().find_map(|name| name.strip_suffix("lm_head.weight"));
+        let head_prefix = head_prefix.unwrap_or_default().to_owned();
         files.dequantize_as(matrices.unwrap_or(DType::F32));
         let (part, total) = (Part::whole(), files.bytes().max(1));
-        Self { files, part, prefix, names: &[], dtype, matrices, device, progress, read: 0, total }
+        Self {
+            files,
+            part,
+            prefix,
+            head_prefix,
+            names: &[],
+            dtype,
+            matrices,
+            device,
+            progress,
+            read: 0,
+            total,
+        }
     }
 
     /// Reads only a part of the tensors that ranks divide. Sizes are those of the part.
@@ -107,7 +124,7 @@ impl<'a> Weights<'a> {
         let safetensors = own.map_or(safetensors, |(_, own)| own);
         match (&self.prefix, layer) {
             (_, Some(layer)) => self.layer_name(layer, (safetensors, gguf), kind),
-            (Some(_), None) if role == Role::Head => format!("{safetensors}.{kind}"),
+            (Some(_), None) if role == Role::Head => format!("{}{safetensors}.{kind}", self.head_prefix),
             (Some(prefix), None) => format!("{prefix}{safetensors}.{kind}"),
             (None, None) => format!("{gguf}.{kind}"),
         }
@@ -299,21 +316,43 @@ impl<'a> Weights<'a> {
         Ok(formats.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
+    /// Returns what precedes `ending` in the name of a tensor.
+    pub fn prefix_of(&self, ending: &str) -> Option<String> {
+        self.files.names().find_map(|name| name.strip_suffix(ending)).map(str::to_owned)
+    }
+
+    /// Loads the tensor `name`, as f32.
+    pub fn floats_named(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        self.check(name, shape)?;
+        let (width, rows) = shape.split_last().context("internal error: a tensor without dimensions")?;
+        let piece = Piece::rows(name.to_owned(), 0..rows.iter().product(), *width);
+        self.floats(&[piece], shape, DType::F32)
+    }
+
     /// Loads a linear layer from the concatenated rows of the matrices `{name}.weight`, which are stored in one format
-    /// and have `rows` rows of `width` elements each, and from their biases `{name}.bias`.
-    pub fn linear_named(&mut self, names: &[String], rows: usize, width: usize) -> Result<Linear> {
+    /// and have `rows` rows of `width` elements each, and from their biases `{name}.bias` if `has_bias` is set.
+    pub fn linear_named(
+        &mut self,
+        names: &[String],
+        rows: usize,
+        width: usize,
+        has_bias: bool,
+    ) -> Result<Linear> {
         let (mut matrices, mut biases) = (Vec::new(), Vec::new());
         for name in names {
-            let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+            let weight = format!("{name}.weight");
             self.check(&weight, &[rows, width])?;
-            self.check(&bias, &[rows])?;
             matrices.push(Piece::rows(weight, 0..rows, width));
-            biases.push(Piece::vector(bias, 0..rows));
+            if has_bias {
+                let bias = format!("{name}.bias");
+                self.check(&bias, &[rows])?;
+                biases.push(Piece::vector(bias, 0..rows));
+            }
         }
         let total = rows * names.len();
         let matrix = self.matrix(&matrices, &[total, width])?;
-        let bias = self.floats(&biases, &[total], self.dtype)?;
-        Ok(Linear::new(matrix, Some(bias), self.dtype))
+        let bias = if has_bias { Some(self.floats(&biases, &[total], self.dtype)?) } else { None };
+        Ok(Linear::new(matrix, bias, self.dtype))
     }
 
     fn check(&self, name: &str, shape: &[usize]) -> Result<()> {

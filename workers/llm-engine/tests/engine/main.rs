@@ -6,6 +6,7 @@ mod embeddings;
 mod faults;
 mod isolation;
 mod mock;
+mod pictures;
 mod refused;
 mod residency;
 mod scheduler;

@@ -46,7 +46,7 @@ fn invalid_steps_are_rejected() {
         positions: vec![0, 1],
         slots: vec![48, 49],
         sequences: vec![sequence.clone()],
-        states: vec![],
+        ..Step::default()
     };
     runner.model.step(&good).unwrap();
     let with = |change: fn(&mut Step)| {

@@ -25,3 +25,4 @@ mod safetensors;
 mod scoring;
 mod steps;
 mod switches;
+mod vision;

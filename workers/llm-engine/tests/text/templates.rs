@@ -196,3 +196,26 @@ fn built_in_templates_render_all_turns() {
     assert_eq!(llama2, expected);
     assert!(builtin_templates::named("none").is_none());
 }
+
+/// Lists with pictures stay lists, in which merged system messages become parts.
+#[test]
+fn content_with_pictures_stays_a_list() {
+    let picture = json!({"type": "image"});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let user = json!({"role": "user", "content": [picture, text("a"), text("b")]});
+    let system = json!({"role": "system", "content": "S"});
+    let body = "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}#\
+                {% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}";
+    let shows = format!("{{% for m in messages %}}{body}");
+    let drops = format!("{{% for m in messages if m.role != 'system' %}}{body}");
+    for (template, messages, expected) in [
+        (&shows, json!([system, user]), "S;#ab;"),
+        (&drops, json!([system, user]), "S\n\n#ab;"),
+        (&drops, json!([user, system]), "#ab\n\nS;"),
+    ] {
+        assert_eq!(prompt(template, &messages), expected);
+    }
+    let sound = json!([{"role": "user", "content": [picture, {"type": "audio"}]}]);
+    let template = ChatTemplate::new(&shows, None, "", "").unwrap();
+    assert!(template.prompt(&sound, None, None).unwrap_err().to_string().contains("audio"));
+}

@@ -16,6 +16,7 @@ use super::envelope::{Answer, Envelope};
 use super::extensions::ExtensionFields;
 use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
+use super::pictures::PictureParts;
 use super::prompt_logprobs::PromptLogProbs;
 use super::request::{ChatFields, CommonFields, SamplerFields};
 use super::template_input::{Ending, TemplateInput};
@@ -102,10 +103,15 @@ pub async fn create(
         constrained = "tools";
         options.constrain(schema, "tool_choice")?;
     }
-    let conversation = messages::for_template(required(own.messages, "messages")?)?;
+    let mut pictures = PictureParts::of(&served);
+    let conversation = messages::for_template(required(own.messages, "messages")?, &mut pictures)?;
+    let pictures = pictures.into_sources();
+    if truncation.is_some() && !pictures.is_empty() {
+        return Err(ApiError::field("truncate_prompt_tokens", "cannot be combined with pictures"));
+    }
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
     let tools_for_template = tools.for_template;
-    let input = TemplateInput { conversation, tools: tools_for_template, variables, ending };
+    let input = TemplateInput { conversation, pictures, tools: tools_for_template, variables, ending };
     let limit = tokenizing::limit(&served, truncation.is_some());
     let mut prompt = input.prompt(&served, limit, "messages").await?;
     if let Some(most) = truncation.map(|truncation| truncation.tokens(served.context())) {
@@ -116,6 +122,7 @@ pub async fn create(
     let single = own.parallel_tool_calls == Some(false);
     let parser = options.parser(&served, tools.callable, single, &prompt);
     let prompt_tokens = prompt.tokens.len() * options.choices;
+    options.request.pictures = prompt.pictures;
     let requests = options.requests(vec![prompt.tokens], &client);
     let generation =
         Generation::start(&served, requests, options.choices, parser, ["messages", constrained]).await?;

@@ -9,6 +9,7 @@ use super::generation::Generation;
 use super::messages::{self, Tools};
 use super::options::Options;
 use super::output::Outputs;
+use super::pictures::PictureSource;
 use super::request::{Biases, CommonFields, SamplerFields, Strings, TokenLimit, ToolChoice};
 use super::template_input::{Ending, TemplateInput};
 use super::turns::Turns;
@@ -49,6 +50,8 @@ pub struct Conversation {
     pub model: RequestedModel,
     /// Turns.
     pub turns: Turns,
+    /// Pictures of the turns, in order.
+    pub pictures: Vec<PictureSource>,
     /// If true, the model continues the assistant's text at the end instead of a new turn.
     pub continues: bool,
     /// Tools in the format of `/v1/chat/completions`.
@@ -97,7 +100,7 @@ impl Conversation {
         let tools = messages::tools(self.tools, self.choice)?.for_template;
         let mut variables = self.variables;
         variables.extend(self.extensions.chat_template_kwargs.unwrap_or_default());
-        let input = template_input(self.turns, self.continues, tools, variables);
+        let input = template_input((self.turns, self.pictures), self.continues, tools, variables);
         Ok(input.prompt(served, served.context(), names.turns).await?.tokens.len())
     }
 
@@ -125,13 +128,14 @@ impl Conversation {
             (Some(schema), None) | (None, Some(schema)) => options.constrain(schema, names.schema)?,
             (None, None) => {}
         }
-        let input = template_input(self.turns, self.continues, for_template, self.variables);
+        let input = template_input((self.turns, self.pictures), self.continues, for_template, self.variables);
         let prompt = input.prompt(served, served.context(), names.turns).await?;
         let prompt_tokens = prompt.tokens.len();
         served.check_prompt(prompt_tokens, options.request.max_tokens, names.turns)?;
         options.limit_tokens(served.context() - prompt_tokens);
         let permit = client.acquire(1, names.turns)?;
         let parser = options.parser(served, callable, self.single_call, &prompt);
+        options.request.pictures = prompt.pictures;
         let requests = options.requests(vec![prompt.tokens], client);
         let generation = Generation::start(served, requests, 1, parser, [names.turns, constrained]).await?;
         Ok(Started { outputs: Outputs::new(generation), prompt_tokens, permit })
@@ -163,11 +167,11 @@ fn options(
 
 /// Returns the inputs of the template. If `continues`, the answer continues the assistant's text at the end.
 fn template_input(
-    mut turns: Turns,
+    (mut turns, pictures): (Turns, Vec<PictureSource>),
     continues: bool,
     tools: Option<Value>,
     variables: Map<String, Value>,
 ) -> TemplateInput {
     let ending = if continues && turns.has_beginning() { Ending::Open } else { Ending::Answer };
-    TemplateInput { conversation: turns.into_value(), tools, variables, ending }
+    TemplateInput { conversation: turns.into_value(), pictures, tools, variables, ending }
 }

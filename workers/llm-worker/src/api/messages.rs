@@ -3,18 +3,19 @@ use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
 use super::parsers::Tool;
+use super::pictures::{PictureParts, content_of, text_part};
 use super::references;
 use super::request::{Content, Message, MessageToolCall, Part, Role, ToolChoice};
 
-/// Converts messages: content parts become text, and arguments of tool calls become JSON.
+/// Converts messages: content parts become text, unless there are pictures, and arguments of tool calls become JSON.
 ///
 /// # Errors
-/// Returns a 400 error if content is missing or is not text.
-pub fn for_template(messages: Vec<Message>) -> Result<Value, ApiError> {
+/// Returns a 400 error if content is missing, or is neither text nor a picture that the model reads.
+pub fn for_template(messages: Vec<Message>, pictures: &mut PictureParts) -> Result<Value, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::field("messages", "is empty; at least one message is required"));
     }
-    messages.into_iter().enumerate().map(|(i, message)| template_message(i, message)).collect()
+    messages.into_iter().enumerate().map(|(i, message)| template_message(i, message, pictures)).collect()
 }
 
 /// Copies the reasoning of messages to `thinking`, which some templates read. gpt-oss' template refuses it beside
@@ -29,7 +30,7 @@ pub fn add_thinking(messages: &mut Value) {
     }
 }
 
-fn template_message(i: usize, message: Message) -> Result<Value, ApiError> {
+fn template_message(i: usize, message: Message, pictures: &mut PictureParts) -> Result<Value, ApiError> {
     let calls = message.tool_calls.unwrap_or_default();
     let role = match message.role {
         // Templates expect the older name.
@@ -39,13 +40,13 @@ fn template_message(i: usize, message: Message) -> Result<Value, ApiError> {
         Role::Tool => "tool",
     };
     let content = match message.content {
-        Some(content) => text(i, content)?,
-        None if message.role == Role::Assistant && !calls.is_empty() => String::new(),
+        Some(content) => content_for_template(i, content, pictures)?,
+        None if message.role == Role::Assistant && !calls.is_empty() => "".into(),
         None => return Err(ApiError::field(format!("messages[{i}].content"), "is missing")),
     };
     let mut turn = Map::new();
     turn.insert("role".into(), role.into());
-    turn.insert("content".into(), content.into());
+    turn.insert("content".into(), content);
     for (name, value) in [("name", message.name), ("tool_call_id", message.tool_call_id)] {
         turn.extend(value.map(|value| (name.to_owned(), Value::String(value))));
     }
@@ -58,20 +59,32 @@ fn template_message(i: usize, message: Message) -> Result<Value, ApiError> {
     Ok(Value::Object(turn))
 }
 
-fn text(i: usize, content: Content) -> Result<String, ApiError> {
+fn content_for_template(i: usize, content: Content, pictures: &mut PictureParts) -> Result<Value, ApiError> {
     let parts = match content {
-        Content::Text(text) => return Ok(text),
+        Content::Text(text) => return Ok(text.into()),
         Content::Parts(parts) => parts,
     };
-    let texts = parts.into_iter().enumerate().map(|(j, Part { kind, text })| match (kind.as_str(), text) {
-        ("text", Some(text)) => Ok(text),
-        ("text", None) => Err(ApiError::field(format!("messages[{i}].content[{j}].text"), "is missing")),
-        (other, _) => Err(ApiError::field(
-            format!("messages[{i}].content[{j}].type"),
-            format!("is {other:?}, but this model accepts only text"),
-        )),
-    });
-    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+    let mut converted = Vec::with_capacity(parts.len());
+    for (j, Part { kind, text, image_url }) in parts.into_iter().enumerate() {
+        let path = format!("messages[{i}].content[{j}]");
+        converted.push(match (kind.as_str(), text) {
+            ("text", Some(text)) => text_part(text),
+            ("text", None) => return Err(ApiError::field(format!("{path}.text"), "is missing")),
+            ("image_url", _) => {
+                pictures.check(&path, &kind)?;
+                let url = image_url.as_ref().and_then(|url| url.as_str().or_else(|| url["url"].as_str()));
+                let missing =
+                    || ApiError::field(format!("{path}.image_url.url"), "is missing or not a string");
+                pictures.add(&path, &kind, "image_url.url", url.ok_or_else(missing)?)?
+            }
+            (other, _) => {
+                pictures.check(&path, other)?;
+                let message = format!("is {other:?}, but must be text or image_url");
+                return Err(ApiError::field(format!("{path}.type"), message));
+            }
+        });
+    }
+    Ok(content_of(converted))
 }
 
 fn call(call: MessageToolCall) -> Value {
@@ -209,7 +222,7 @@ mod tests {
     use super::*;
 
     fn messages(value: Value) -> Result<Value, ApiError> {
-        for_template(serde_json::from_value(value).unwrap())
+        for_template(serde_json::from_value(value).unwrap(), &mut PictureParts::default())
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! | `output` | the parts of an answer, and their events |
 //! | `object` | objects of a body whose fields depend on their type |
 //! | `messages` | conversion of messages and tools for the chat template |
+//! | `pictures` | pictures of conversations |
 //! | `template_input` | inputs of the chat template, and the prompt that it writes |
 //! | `template_variables` | variables of the chat template |
 //! | `prompts` | tokenization of prompts |
@@ -53,6 +54,7 @@ mod object;
 mod options;
 mod output;
 pub mod parsers;
+pub mod pictures;
 mod prompt_logprobs;
 pub mod prompts;
 mod props;

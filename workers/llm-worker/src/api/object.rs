@@ -66,6 +66,11 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Returns the path of the object.
+    pub fn own_path(&self) -> &str {
+        &self.path
+    }
+
     /// Returns the error for a type that the model cannot read.
     pub fn unsupported_type(&self, kind: &str) -> ApiError {
         self.error("type", format!("is {kind:?}, but this model accepts only text"))
@@ -87,7 +92,7 @@ pub fn text_of(path: &str, content: &Value, types: &[&str]) -> Result<String, Ap
 /// # Errors
 /// Returns a 400 error if the content has no such form.
 pub fn result_text_of(path: &str, content: &Value, types: &[&str]) -> Result<String, ApiError> {
-    lines(path, content, types, |_, kind| Ok(format!("[{kind} omitted: this model accepts only text]")))
+    lines(path, content, types, |_, kind| Ok(format!("[{kind} omitted: results of tools are read as text]")))
 }
 
 fn lines(

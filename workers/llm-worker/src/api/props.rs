@@ -46,7 +46,7 @@ pub async fn get(
         "chat_template": template.map(ChatTemplate::source).unwrap_or_default(),
         "bos_token": bos,
         "eos_token": eos,
-        "modalities": { "vision": false, "audio": false },
+        "modalities": { "vision": served.engine.image_processor().is_ok(), "audio": false },
         "build_info": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
     })))
 }

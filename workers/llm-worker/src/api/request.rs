@@ -310,11 +310,13 @@ pub enum Content {
 /// A part of a message's text.
 #[derive(Debug, Deserialize)]
 pub struct Part {
-    /// Type of the part; only `text` is supported.
+    /// Type of the part: `text`, or `image_url` if the model reads pictures.
     #[serde(rename = "type")]
     pub kind: String,
     /// Text.
     pub text: Option<String>,
+    /// URL of a picture.
+    pub image_url: Option<Value>,
 }
 
 /// Tool call of an earlier response.

@@ -1,10 +1,12 @@
 //! Inputs of the chat template, and the prompt that it writes.
 use std::sync::Arc;
 
+use llm_engine::model::vision::Placement;
 use serde_json::{Map, Value};
 use worker_core::ApiError;
 
-use super::failure::rejected;
+use super::failure::{self, rejected};
+use super::pictures::{self, PictureSource};
 use super::request::ChatFields;
 use super::{call_ids, messages, tokenizing};
 use crate::served::ServedModel;
@@ -44,6 +46,8 @@ impl Ending {
 pub struct TemplateInput {
     /// List of messages.
     pub conversation: Value,
+    /// Pictures of the messages, in order.
+    pub pictures: Vec<PictureSource>,
     /// List of tools.
     pub tools: Option<Value>,
     /// Further variables.
@@ -57,6 +61,8 @@ pub struct TemplateInput {
 pub struct Prompt {
     /// Its tokens.
     pub tokens: Vec<u32>,
+    /// Its pictures and their places.
+    pub pictures: Vec<Placement>,
     /// Its text.
     pub text: String,
     /// Text of the last message, if the answer continues it.
@@ -102,21 +108,37 @@ impl TemplateInput {
     /// # Errors
     /// As [`Self::render`]; also returns a 400 error for a prompt that is too long.
     pub async fn prompt(
-        self,
+        mut self,
         served: &Arc<ServedModel>,
         limit: usize,
         param: &'static str,
     ) -> Result<Prompt, ApiError> {
+        let files = pictures::fetch(std::mem::take(&mut self.pictures), &served.pictures, param).await?;
         let bytes = self.bytes();
         tokenizing::check_bytes(served, bytes, limit, param)?;
         tokenizing::run(served, bytes, move |served| {
-            let text = self.render(served, param)?;
+            let files = pictures::processed(served, files, limit, param)?;
+            let text_of_token = |token| served.engine.text().token_text(token);
+            let processor = served.engine.image_processor().ok();
+            let processor = processor.filter(|_| !files.is_empty());
+            let misplaced = |error| ApiError::field(param, format!("cannot be written: {error}"));
+            let mut text = self.render(served, param)?;
+            if let Some(processor) = processor {
+                text = processor.place(&text, &files, &text_of_token).map_err(misplaced)?;
+            }
             // The template's output already contains the BOS token.
-            let tokens = tokenizing::encode_one(served, &text, false, limit, param)?;
+            let mut tokens = tokenizing::encode_one(served, &text, false, limit, param)?;
+            let mut pictures = Vec::new();
+            if let Some(processor) = processor {
+                (tokens, pictures) = processor.expand(&tokens, &files, &text_of_token).map_err(misplaced)?;
+                if tokens.len() > limit {
+                    return Err(failure::too_long(limit, param));
+                }
+            }
             let last = self.conversation.as_array().and_then(|messages| messages.last());
             let last = last.filter(|_| self.ending == Ending::Open);
             let continued = last.and_then(|last| last["content"].as_str()).map(str::to_owned);
-            Ok(Prompt { tokens, text, continued })
+            Ok(Prompt { tokens, pictures, text, continued })
         })
         .await
     }

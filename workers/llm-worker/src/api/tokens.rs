@@ -8,6 +8,7 @@ use worker_core::body::{Others, Table, required};
 use worker_core::{ApiError, Body, blocking, fields};
 
 use super::chat::ChatBody;
+use super::pictures::PictureParts;
 use super::request::Message;
 use super::template_input::{Ending, TemplateInput};
 use super::template_variables::variables;
@@ -67,7 +68,7 @@ pub async fn tokenize(
     let served = api.served()?.model(body.model.as_deref()).await?;
     served.requested(body.model.as_deref())?;
     let (pieces, strings) = (body.with_pieces == Some(true), body.return_token_strs == Some(true));
-    let source = Source::of(body)?;
+    let source = Source::of(body, &served)?;
     tokenizing::run(&served, source.bytes(), move |served| {
         let tokens = source.encode(served)?;
         let text = served.engine.text();
@@ -101,14 +102,16 @@ enum Input {
 }
 
 impl Source {
-    fn of(body: TokenizeBody) -> Result<Self, ApiError> {
+    fn of(body: TokenizeBody, served: &ServedModel) -> Result<Self, ApiError> {
         let (input, special, param) = match (body.content, body.prompt, body.messages) {
             (Some(content), None, None) => (Input::Text(content), false, "content"),
             (None, Some(prompt), None) => (Input::Text(prompt), true, "prompt"),
             (None, None, Some(messages)) => {
                 let tools = messages::tools(body.tools.unwrap_or_default(), None)?.for_template;
-                let conversation = messages::for_template(messages)?;
-                let input = TemplateInput { conversation, tools, ..TemplateInput::default() };
+                let mut parts = PictureParts::of(served);
+                let conversation = messages::for_template(messages, &mut parts)?;
+                let pictures = parts.into_sources();
+                let input = TemplateInput { conversation, pictures, tools, ..TemplateInput::default() };
                 (Input::Messages(Box::new(input)), false, "messages")
             }
             _ => return Err(ApiError::invalid("set exactly one of `content`, `prompt` and `messages`")),
@@ -180,8 +183,9 @@ pub async fn apply_template(
     let ending = Ending::of(&own)?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?.for_template;
     let variables = variables(own.chat_template_kwargs, own.reasoning_effort, own.documents)?;
-    let conversation = messages::for_template(required(own.messages, "messages")?)?;
-    let input = TemplateInput { conversation, tools, variables, ending };
+    let mut parts = PictureParts::of(&served);
+    let conversation = messages::for_template(required(own.messages, "messages")?, &mut parts)?;
+    let input = TemplateInput { conversation, pictures: parts.into_sources(), tools, variables, ending };
     let bytes = input.bytes();
     let render = move |served: &ServedModel| input.render(served, "messages");
     let prompt = tokenizing::run(&served, bytes, render).await?;

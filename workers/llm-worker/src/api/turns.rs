@@ -26,6 +26,14 @@ impl Turns {
         self.push(turn);
     }
 
+    /// Adds content of `user` or `assistant`: a text, or a list of parts with pictures.
+    pub fn content(&mut self, role: &str, content: Value) {
+        match content {
+            Value::String(text) => self.text(role, text),
+            content => self.push(json!({ "role": role, "content": content })),
+        }
+    }
+
     /// Adds reasoning that precedes the assistant's next text or call.
     pub fn reasoning(&mut self, text: &str) {
         self.reasoning.push_str(text);

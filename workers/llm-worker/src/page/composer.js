@@ -1,7 +1,10 @@
-// The field for messages, and text files that are attached to a message.
+// The field for messages, and text files and pictures that are attached to a message.
 const [prompt_, send, stop] = ["prompt", "send", "stop"].map(at);
 const MAX_FILE_BYTES = 1 << 20;
-let attached = []; // { name, text }
+// Requests contain pictures in base64, which is a third longer.
+const MAX_PICTURE_BYTES = 4 << 20;
+const PICTURE_TYPES = ["image/png", "image/jpeg", "image/webp"];
+let attached = []; // { name, text }, or { name, url } with the data URL of a picture
 
 function prompt_changed() {
   resize(prompt_);
@@ -32,18 +35,35 @@ function show_attachments(files) {
       show_attachments(attached.filter(other => other !== file));
       prompt_.focus();
     });
-    return element("li", {}, element("span", {}, file.name), element("small", {}, size_of(file.text)), remove);
+    return element("li", {}, element("span", {}, file.name), file.url ? thumbnail(file) : element("small", {}, size_of(file.text)), remove);
   }));
   update();
 }
 
+const reads_pictures = () => Boolean(model?.architecture?.input_modalities?.includes("image"));
+const data_url = file => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve(reader.result);
+  reader.onerror = () => reject(reader.error);
+  reader.readAsDataURL(file);
+});
+
 async function attach(files) {
   for (const file of files) {
-    if (file.size > MAX_FILE_BYTES) {
-      notify(`${file.name} has ${file.size.toLocaleString("en")} bytes, and files may have ${MAX_FILE_BYTES.toLocaleString("en")} at most.`);
+    const is_picture = PICTURE_TYPES.includes(file.type), limit = is_picture ? MAX_PICTURE_BYTES : MAX_FILE_BYTES;
+    if (is_picture && !reads_pictures()) {
+      notify(`${file.name} is a picture, but this model accepts only text.`);
+      continue;
+    }
+    if (file.size > limit) {
+      notify(`${file.name} has ${file.size.toLocaleString("en")} bytes, and ${is_picture ? "pictures" : "files"} may have ${limit.toLocaleString("en")} at most.`);
       continue;
     }
     try {
+      if (is_picture) {
+        show_attachments([...attached, { name: file.name, url: await data_url(file) }]);
+        continue;
+      }
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
       if (text.includes("\0")) throw new Error();
       show_attachments([...attached, { name: file.name, text: text.replaceAll("\r\n", "\n") }]);

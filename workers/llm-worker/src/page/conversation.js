@@ -60,17 +60,21 @@ function file_block({ name, text }) {
   return `${name}\n${fence}${extension}\n${text.replace(/\n$/, "")}\n${fence}`;
 }
 
-// Returns the message of a turn as the model reads it: attached files first, and without reasoning.
+// Returns the message of a turn as the model reads it: attached pictures and files first, and without reasoning.
 function message_of(turn) {
-  const content = turn.role === "assistant" ? parts_of(turn).content : [...(turn.files ?? []).map(file_block), turn.content].filter(Boolean).join("\n\n");
-  return { role: turn.role, content };
+  if (turn.role === "assistant") return { role: turn.role, content: parts_of(turn).content };
+  const files = turn.files ?? [], pictures = files.filter(({ url }) => url);
+  const text = [...files.filter(({ url }) => !url).map(file_block), turn.content].filter(Boolean).join("\n\n");
+  if (!pictures.length) return { role: turn.role, content: text };
+  const parts = pictures.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  return { role: turn.role, content: [...parts, ...(text ? [{ type: "text", text }] : [])] };
 }
 
 // ---- search
 
 // Returns where a conversation contains all `words`, which are in lower case: a turn, or -1 for the title, and the text around the first word.
 function find_in(conversation, words) {
-  const texts = [conversation.title, ...conversation.turns.map(turn => [turn.content, ...(turn.files ?? []).map(file => `${file.name}\n${file.text}`)].join("\n"))];
+  const texts = [conversation.title, ...conversation.turns.map(turn => [turn.content, ...(turn.files ?? []).map(file => `${file.name}\n${file.text ?? ""}`)].join("\n"))];
   const lower = texts.map(text => text.toLowerCase());
   if (!words.every(word => lower.some(text => text.includes(word)))) return null;
   // A word in a turn says more than the title, which is displayed anyway.
@@ -105,9 +109,10 @@ function imported_conversation(entry) {
     for (const field of ["reasoning", "model", "end", "error"]) if (typeof turn[field] === "string") kept[field] = turn[field];
     for (const field of ["tokens", "speed"]) if (Number.isFinite(turn[field])) kept[field] = turn[field];
     if (Array.isArray(turn.files)) {
-      kept.files = turn.files.map(({ name, text }) => {
-        valid(typeof name === "string" && typeof text === "string", "the name or text of a file");
-        return { name, text };
+      kept.files = turn.files.map(({ name, text, url }) => {
+        const is_picture = typeof url === "string" && /^data:image\/(png|jpeg|webp);base64,/.test(url);
+        valid(typeof name === "string" && (is_picture || typeof text === "string"), "the name or content of a file");
+        return is_picture ? { name, url } : { name, text };
       });
     }
     return kept;

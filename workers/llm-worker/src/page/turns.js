@@ -86,7 +86,9 @@ function draw_turn({ index, body, text, foot, figures, thought }) {
 }
 
 const size_of = text => text.length < 1000 ? `${text.length} B` : `${(text.length / 1000).toFixed(1)} kB`;
-function file_details({ name, text }) {
+const thumbnail = ({ name, url }) => element("img", { src: url, alt: name });
+function file_details({ name, text, url }) {
+  if (url) return element("img", { src: url, alt: name, className: "picture" });
   return element("details", { className: "file" }, element("summary", {}, `${name} `, element("span", {}, size_of(text))), element("pre", { tabIndex: 0, ariaLabel: name }, text));
 }
 

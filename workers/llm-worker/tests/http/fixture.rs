@@ -9,6 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use clap::Parser;
 use llm_engine::engine::{Engine, ModelSource, Options, Unloading};
 use llm_engine::model::adapter::{AdapterLimits, AdapterTargets};
+use llm_engine::model::vision::ImageProcessor;
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::request::Sampling;
 use llm_engine::step::{Capacity, Step, StepModel, Tasks};
@@ -65,6 +66,10 @@ struct Gated {
 impl StepModel for Gated {
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         self.model.adapter_targets()
+    }
+
+    fn image_processor(&self) -> std::result::Result<Arc<ImageProcessor>, &'static str> {
+        self.model.image_processor()
     }
 
     fn capacity(&self) -> Capacity {
@@ -143,6 +148,12 @@ fn build(chat: bool, options: Options, more: &[&str], sampling: Sampling) -> Wor
     tiny_llama::write(folder.path(), chat);
     let (model, text) = load_at(folder.path());
     serve(model, text, Some(folder), options, more, sampling)
+}
+
+/// Creates a worker that serves the model of a folder, with additional arguments.
+pub fn worker_of_folder(folder: TempDir, more: &[&str]) -> Worker {
+    let (model, text) = load_at(folder.path());
+    serve(model, text, Some(folder), Options::default(), more, Sampling::default())
 }
 
 /// Creates a worker that serves the model at `path`.
@@ -229,7 +240,7 @@ fn serve_unloading(
     let updates = arguments.allow_runtime_lora_updating;
     let adapters = Adapters::load(&engine, &name, arguments.adapters(), updates).unwrap();
     let served = ServedModel::new(engine, name, &options, device, (&metrics, &lifecycle));
-    let served = served.with_adapters(adapters);
+    let served = served.with_adapters(adapters).with_pictures(arguments.pictures());
     let formats = arguments.formats(served.formats);
     let served = served.with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
     let served = served.with_sampling(sampling).with_formats(formats);

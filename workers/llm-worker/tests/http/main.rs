@@ -15,6 +15,7 @@ mod isolation;
 mod jobs;
 mod limits;
 mod page;
+mod pictures;
 mod responses;
 mod scoring;
 mod scripted;

@@ -73,6 +73,9 @@ impl Decoder {
         let (adapters, wanted_adapters) = Default::default();
         let shared = StepContext {
             positions,
+            rotary: None,
+            pictures: None,
+            onward: None,
             slots,
             plan,
             sequence_rows,
@@ -83,7 +86,7 @@ impl Decoder {
             adapters,
             wanted_adapters,
         };
-        Ok(EmbeddingWork { shared, stream: self.embedded(&tokens)?, layers: 0, lengths })
+        Ok(EmbeddingWork { shared, stream: self.embedded(&tokens, None)?, layers: 0, lengths })
     }
 
     fn finish_embedding(&self, work: EmbeddingWork) -> Result<Tensor> {

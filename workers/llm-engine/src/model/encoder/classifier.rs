@@ -31,8 +31,8 @@ impl Classifier {
             ClassifierKind::Gguf => ("cls".to_owned(), "cls.output"),
         };
         Ok(Self {
-            dense: weights.linear_named(&[dense], config.hidden, config.hidden)?,
-            out: weights.linear_named(&[out.to_owned()], 1, config.hidden)?,
+            dense: weights.linear_named(&[dense], config.hidden, config.hidden, true)?,
+            out: weights.linear_named(&[out.to_owned()], 1, config.hidden, true)?,
             sigmoid: config.sigmoid,
         })
     }

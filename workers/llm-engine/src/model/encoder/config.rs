@@ -1,5 +1,6 @@
 //! Sizes and options of an encoder, read from config.json or from GGUF metadata.
 use anyhow::{Context, Result, bail, ensure};
+use candle_core::Tensor;
 use candle_core::quantized::gguf_file::Content;
 use serde_json::{Value, json};
 
@@ -36,6 +37,18 @@ pub enum Activation {
     Silu,
     /// max(x, 0).
     Relu,
+}
+
+impl Activation {
+    /// Applies it to each element.
+    pub fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Gelu => x.gelu_erf(),
+            Self::GeluTanh => x.gelu(),
+            Self::Silu => x.silu(),
+            Self::Relu => x.relu(),
+        }
+    }
 }
 
 /// Head that scores a pair of texts.

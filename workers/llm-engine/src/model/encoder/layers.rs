@@ -68,13 +68,13 @@ impl EncoderLayer {
         let name = |part: Name| names.in_layer(index, part);
         let projections = names::QUERY_KEY_VALUE.map(name);
         let query_key_value = match weights.are_stored_alike(&projections)? {
-            true => vec![weights.linear_named(&projections, hidden, hidden)?],
+            true => vec![weights.linear_named(&projections, hidden, hidden, true)?],
             false => projections
                 .iter()
-                .map(|name| weights.linear_named(std::slice::from_ref(name), hidden, hidden))
+                .map(|name| weights.linear_named(std::slice::from_ref(name), hidden, hidden, true))
                 .collect::<Result<_>>()?,
         };
-        let mut linear = |part, rows, width| weights.linear_named(&[name(part)], rows, width);
+        let mut linear = |part, rows, width| weights.linear_named(&[name(part)], rows, width, true);
         let output = linear(names::OUTPUT, hidden, hidden)?;
         let up = linear(names::UP, intermediate, hidden)?;
         let down = linear(names::DOWN, hidden, intermediate)?;
@@ -111,13 +111,7 @@ impl EncoderLayer {
         };
         let onto = |residual| FusedWith { residual: Some(residual), ..FusedWith::default() };
         let x = self.attention_norm.forward(&self.output.forward_fused(&attended, onto(&x))?)?;
-        let inner = self.up.forward(&x)?;
-        let inner = match self.activation {
-            Activation::Gelu => inner.gelu_erf()?,
-            Activation::GeluTanh => inner.gelu()?,
-            Activation::Silu => inner.silu()?,
-            Activation::Relu => inner.relu()?,
-        };
+        let inner = self.activation.forward(&self.up.forward(&x)?)?;
         self.mlp_norm.forward(&self.down.forward_fused(&inner, onto(&x))?)
     }
 

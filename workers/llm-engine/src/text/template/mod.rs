@@ -97,7 +97,8 @@ impl ChatTemplate {
 
     /// Renders the prompt for the model's answer to `messages`, adapted to what the template supports:
     ///
-    /// - Content that is a list of text parts is joined by newlines, or becomes a list if the template requires one.
+    /// - Content that is a list of text parts is joined by newlines, or becomes a list if the template requires one. Lists with
+    ///   pictures, parts of the type `image`, stay lists.
     /// - Arguments of tool calls become objects, or JSON text if the template requires it.
     /// - System messages that the template rejects or drops are merged into the next user message.
     ///

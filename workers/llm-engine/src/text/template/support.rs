@@ -123,18 +123,28 @@ fn is_system(message: &Value) -> bool {
     message["role"] == "system"
 }
 
+/// Puts text before or after the content of a message: a text, or a list of parts.
+fn add_text(message: &mut Value, text: &str, is_after: bool) {
+    let content = &mut message["content"];
+    if let Some(parts) = content.as_array_mut() {
+        let place = if is_after { parts.len() } else { 0 };
+        return parts.insert(place, json!({ "type": "text", "text": text }));
+    }
+    let own = content.as_str().unwrap_or_default();
+    *content = if is_after { format!("{own}{text}") } else { format!("{text}{own}") }.into();
+}
+
 /// Merges the system messages behind the first `kept` messages into the user message before them, otherwise into the next
 /// one, so that they stay in place as the conversation grows. Those that belong to no user message become one.
 fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::with_capacity(messages.len());
     let mut pending = String::new();
     for (index, mut message) in messages.into_iter().enumerate() {
-        let text = message["content"].as_str().unwrap_or_default();
         if is_system(&message) && index >= kept {
+            let text = message["content"].as_str().unwrap_or_default();
             match merged.last_mut().filter(|before| before["role"] == "user") {
                 Some(before) => {
-                    let before_text = before["content"].as_str().unwrap_or_default();
-                    before["content"] = format!("{before_text}{SEPARATOR}{text}").into();
+                    add_text(before, &format!("{SEPARATOR}{text}"), true);
                 }
                 None => {
                     pending += text;
@@ -143,7 +153,7 @@ fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
             }
         } else {
             if message["role"] == "user" && !pending.is_empty() {
-                message["content"] = (std::mem::take(&mut pending) + text).into();
+                add_text(&mut message, &std::mem::take(&mut pending), false);
             }
             merged.push(message);
         }
@@ -154,7 +164,8 @@ fn without_system(messages: Vec<Value>, kept: usize) -> Vec<Value> {
     merged
 }
 
-/// Checks messages, adds absent content as null, and joins the text parts of content by newlines.
+/// Checks messages, adds absent content as null, and joins the text parts of content by newlines unless there are pictures
+/// among them.
 pub(super) fn normalized(messages: &Value) -> Result<Vec<Value>> {
     let Some(messages) = messages.as_array() else { bail!("messages must be an array, not {messages}") };
     messages.iter().map(message).collect()
@@ -167,15 +178,19 @@ fn message(message: &Value) -> Result<Value> {
     if message.get("content").is_none() {
         message["content"] = Value::Null;
     }
+    let is_picture = |part: &Value| part["type"] == "image";
     if let Some(parts) = message["content"].as_array() {
+        let has_picture = parts.iter().any(is_picture);
         let mut texts = Vec::new();
-        for part in parts {
+        for part in parts.iter().filter(|part| !is_picture(part)) {
             let Some(text) = part["text"].as_str() else {
                 bail!("the model accepts only text, not a part of type {}", part["type"])
             };
             texts.push(text);
         }
-        message["content"] = texts.join("\n").into();
+        if !has_picture {
+            message["content"] = texts.join("\n").into();
+        }
     }
     Ok(message)
 }

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use worker_core::ApiError;
 
 use crate::api::object::{Object, result_text_of, text_of};
+use crate::api::pictures::{PictureParts, content_of, text_part};
 use crate::api::turns::Turns;
 
 const TEXT: &[&str] = &["text"];
@@ -10,11 +11,15 @@ const TEXT: &[&str] = &["text"];
 /// their common prompt from being found in the cache.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
-/// Returns the turns of the system message and of the messages.
+/// Returns the turns of the system message and of the messages, whose pictures are added to `pictures`.
 ///
 /// # Errors
 /// Returns a 400 error that names the field.
-pub fn turns(system: Option<&Value>, messages: &[Value]) -> Result<Turns, ApiError> {
+pub fn turns(
+    system: Option<&Value>,
+    messages: &[Value],
+    pictures: &mut PictureParts,
+) -> Result<Turns, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::field("messages", "is empty; at least one message is required"));
     }
@@ -28,12 +33,12 @@ pub fn turns(system: Option<&Value>, messages: &[Value]) -> Result<Turns, ApiErr
         turns.text("system", text);
     }
     for (i, message) in messages.iter().enumerate() {
-        add(&mut turns, &Object::new(format!("messages[{i}]"), message)?)?;
+        add(&mut turns, &Object::new(format!("messages[{i}]"), message)?, pictures)?;
     }
     Ok(turns)
 }
 
-fn add(turns: &mut Turns, message: &Object) -> Result<(), ApiError> {
+fn add(turns: &mut Turns, message: &Object, pictures: &mut PictureParts) -> Result<(), ApiError> {
     let role = match message.required_text("role")? {
         role @ ("user" | "assistant" | "system") => role,
         other => return Err(message.error("role", format!("is {other:?}, but must be user or assistant"))),
@@ -48,18 +53,32 @@ fn add(turns: &mut Turns, message: &Object) -> Result<(), ApiError> {
         Some(_) => return Err(ApiError::field(path, "must be a string or a list of blocks")),
         None => return Err(ApiError::field(path, "is missing")),
     };
-    let mut texts: Vec<&str> = Vec::new();
+    let mut parts: Vec<Value> = Vec::new();
     let mut has_others = false;
     for (j, block) in blocks.iter().enumerate() {
         let block = Object::new(format!("{path}[{j}]"), block)?;
         let kind = block.required_text("type")?;
         if kind == "text" {
-            texts.push(block.required_text("text")?);
+            parts.push(text_part(block.required_text("text")?));
+            continue;
+        }
+        if kind == "image" && role == "user" {
+            pictures.check(block.own_path(), kind)?;
+            let source = block.get("source").ok_or_else(|| block.error("source", "is missing"))?;
+            let source = Object::new(block.path("source"), source)?;
+            let field = match source.required_text("type")? {
+                "base64" => "data",
+                "url" => "url",
+                other => {
+                    return Err(source.error("type", format!("is {other:?}, but must be base64 or url")));
+                }
+            };
+            parts.push(pictures.add(source.own_path(), kind, field, source.required_text(field)?)?);
             continue;
         }
         has_others = true;
         if kind != "thinking" && kind != "redacted_thinking" {
-            flush(turns, role, &mut texts);
+            flush(turns, role, &mut parts);
         }
         match (role, kind) {
             ("assistant", "thinking") => turns.reasoning(block.required_text("thinking")?),
@@ -84,16 +103,16 @@ fn add(turns: &mut Turns, message: &Object) -> Result<(), ApiError> {
             (_, kind) => return Err(block.unsupported_type(kind)),
         }
     }
-    if !texts.is_empty() || !has_others {
-        turns.text(role, texts.join("\n"));
+    if !parts.is_empty() || !has_others {
+        turns.content(role, content_of(parts));
     }
     Ok(())
 }
 
-/// Adds the texts so far as a turn.
-fn flush(turns: &mut Turns, role: &str, texts: &mut Vec<&str>) {
-    if !texts.is_empty() {
-        turns.text(role, std::mem::take(texts).join("\n"));
+/// Adds the texts and pictures so far as a turn.
+fn flush(turns: &mut Turns, role: &str, parts: &mut Vec<Value>) {
+    if !parts.is_empty() {
+        turns.content(role, content_of(std::mem::take(parts)));
     }
 }
 
@@ -118,7 +137,8 @@ mod tests {
         ]);
         let system = json!([{"type": "text", "text": "x-anthropic-billing-header: cc_version=1;"},
                 {"type": "text", "text": "s", "cache_control": null}, {"type": "text", "text": "t"}]);
-        let turns = turns(Some(&system), messages.as_array().unwrap()).unwrap();
+        let mut none = PictureParts::default();
+        let turns = turns(Some(&system), messages.as_array().unwrap(), &mut none).unwrap();
         let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         assert_eq!(
             turns.into_value(),
@@ -127,7 +147,7 @@ mod tests {
                 {"role": "user", "content": "a\nb"},
                 {"role": "assistant", "content": "I look.", "reasoning_content": "why",
                     "tool_calls": [call("1", "f", json!({"x": 1})), call("2", "g", json!({}))]},
-                {"role": "tool", "tool_call_id": "1", "content": "r\n[image omitted: this model accepts only text]"},
+                {"role": "tool", "tool_call_id": "1", "content": "r\n[image omitted: results of tools are read as text]"},
                 {"role": "tool", "tool_call_id": "2", "content": ""},
                 {"role": "user", "content": "go on"},
             ])
@@ -158,7 +178,8 @@ mod tests {
                 "messages[0].content[0].content[0].type",
             ),
         ] {
-            assert_eq!(turns(None, &[message]).unwrap_err().param(), Some(param));
+            let error = turns(None, &[message], &mut PictureParts::default()).unwrap_err();
+            assert_eq!(error.param(), Some(param));
         }
     }
 }

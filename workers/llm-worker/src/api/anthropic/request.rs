@@ -7,6 +7,7 @@ use worker_core::{ApiError, fields};
 use super::{content, tools};
 use crate::api::conversation::{Conversation, ExtensionFields};
 use crate::api::options::stops;
+use crate::api::pictures::PictureParts;
 use crate::api::request::SamplerFields;
 use crate::served::ServedModel;
 
@@ -135,11 +136,13 @@ pub fn validated(
     };
     let schema = format(output.format, "output_config.format")?;
     let schema = schema.or(format(own.output_format, "output_format")?);
-    let turns = content::turns(own.system.as_ref(), &required(own.messages, "messages")?)?;
+    let mut pictures = PictureParts::of(served);
+    let turns = content::turns(own.system.as_ref(), &required(own.messages, "messages")?, &mut pictures)?;
     let tools = tools::for_chat(&own.tools.unwrap_or_default(), own.tool_choice.as_ref())?;
     Ok(Conversation {
         model,
         turns,
+        pictures: pictures.into_sources(),
         continues: true,
         tools: tools.functions,
         choice: tools.choice,

@@ -4,16 +4,21 @@ use worker_core::ApiError;
 
 use super::tools::{FREE_TEXT, visible_name};
 use crate::api::object::{Object, result_text_of, text_of};
+use crate::api::pictures::{PictureParts, content_of, text_part};
 use crate::api::turns::Turns;
 
 /// Types of parts that contain text.
 const TEXT_PARTS: [&str; 4] = ["input_text", "output_text", "text", "refusal"];
 
-/// Returns the turns of `instructions` and `input`, which is a text or a list of items.
+/// Returns the turns of `instructions` and `input`, which is a text or a list of items. Its pictures are added to `pictures`.
 ///
 /// # Errors
 /// Returns a 400 error that names the field.
-pub fn turns(instructions: Option<String>, input: &Value) -> Result<Turns, ApiError> {
+pub fn turns(
+    instructions: Option<String>,
+    input: &Value,
+    pictures: &mut PictureParts,
+) -> Result<Turns, ApiError> {
     let mut turns = Turns::default();
     if let Some(instructions) = instructions {
         turns.text("system", instructions);
@@ -25,7 +30,7 @@ pub fn turns(instructions: Option<String>, input: &Value) -> Result<Turns, ApiEr
         }
         Value::Array(items) => {
             for (i, item) in items.iter().enumerate() {
-                add(&mut turns, &Object::new(format!("input[{i}]"), item)?)?;
+                add(&mut turns, &Object::new(format!("input[{i}]"), item)?, pictures)?;
             }
         }
         _ => return Err(ApiError::field("input", "must be a string or a list of items")),
@@ -33,7 +38,7 @@ pub fn turns(instructions: Option<String>, input: &Value) -> Result<Turns, ApiEr
     Ok(turns)
 }
 
-fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
+fn add(turns: &mut Turns, item: &Object, pictures: &mut PictureParts) -> Result<(), ApiError> {
     match item.text("type")?.unwrap_or("message") {
         "message" => {
             let role = match item.required_text("role")? {
@@ -45,7 +50,7 @@ fn add(turns: &mut Turns, item: &Object) -> Result<(), ApiError> {
                     return Err(item.error("role", message));
                 }
             };
-            turns.text(role, content(item)?);
+            turns.content(role, content(item, pictures)?);
         }
         "function_call" => {
             let arguments = item.required_text("arguments")?;
@@ -82,7 +87,29 @@ fn name(item: &Object) -> Result<String, ApiError> {
     Ok(visible_name(item.text("namespace")?, item.required_text("name")?))
 }
 
-fn content(item: &Object) -> Result<String, ApiError> {
+fn content(item: &Object, pictures: &mut PictureParts) -> Result<Value, ApiError> {
     let content = item.get("content").ok_or_else(|| item.error("content", "is missing"))?;
-    text_of(&item.path("content"), content, &TEXT_PARTS)
+    let path = item.path("content");
+    let is_picture = |part: &Value| part["type"] == "input_image";
+    let Some(parts) = content.as_array().filter(|parts| parts.iter().any(is_picture)) else {
+        return text_of(&path, content, &TEXT_PARTS).map(Value::String);
+    };
+    let mut converted = Vec::with_capacity(parts.len());
+    for (i, part) in parts.iter().enumerate() {
+        if !is_picture(part) {
+            // Errors name the place in the list.
+            let text = text_of(&path, &Value::Array(vec![part.clone()]), &TEXT_PARTS);
+            converted.push(text_part(text?));
+            continue;
+        }
+        let part = Object::new(format!("{path}[{i}]"), part)?;
+        pictures.check(part.own_path(), "input_image")?;
+        if part.get("file_id").is_some() {
+            return Err(part
+                .error("file_id", "is not supported, since this server stores no files; send `image_url`"));
+        }
+        let url = part.required_text("image_url")?;
+        converted.push(pictures.add(part.own_path(), "input_image", "image_url", url)?);
+    }
+    Ok(content_of(converted))
 }

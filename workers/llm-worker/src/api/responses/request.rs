@@ -12,6 +12,7 @@ use super::{input, tools};
 use crate::api::answer::decimal;
 use crate::api::conversation::{Conversation, ExtensionFields};
 use crate::api::options::top_logprobs;
+use crate::api::pictures::PictureParts;
 use crate::api::request::{SamplerFields, StreamOptions};
 use crate::served::ServedModel;
 
@@ -176,12 +177,14 @@ pub fn validated(
     }
     let Nested(text) = own.text.unwrap_or_default();
     let (format, schema) = format(text.format.map(|Nested(format)| format).unwrap_or_default())?;
-    let turns = input::turns(own.instructions.clone(), &required(own.input, "input")?)?;
+    let mut pictures = PictureParts::of(served);
+    let turns = input::turns(own.instructions.clone(), &required(own.input, "input")?, &mut pictures)?;
     let given = own.tools.unwrap_or_default();
     let tools = tools::for_chat(&given, own.tool_choice.as_ref())?;
     let conversation = Conversation {
         model,
         turns,
+        pictures: pictures.into_sources(),
         tools: tools.functions,
         choice: tools.choice,
         single_call: own.parallel_tool_calls == Some(false),

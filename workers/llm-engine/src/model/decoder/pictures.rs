@@ -1,0 +1,105 @@
+//! Features of pictures among the rows of a step.
+use candle_core::{Device, Result, Tensor, bail};
+
+use crate::model::attention::{AttentionPlan, Heads, Scoring, StepIndices};
+use crate::model::vision::Vision;
+use crate::step::{SequenceStep, Step};
+
+/// Features of the pictures of a step.
+pub(super) struct PictureFeatures {
+    /// Features of all pictures, (1 + number of deep layers, features, width).
+    features: Tensor,
+    /// Row of each row's embedding or features, in that of the embeddings followed by the features, u32 (rows).
+    order: Tensor,
+    /// Row of each row's features in a row of zeros followed by the features, u32 (rows).
+    deep_order: Tensor,
+}
+
+/// Uploads a vector.
+fn uploaded(values: Vec<u32>, device: &Device) -> Result<Tensor> {
+    let count = values.len();
+    Tensor::from_vec(values, count, device)
+}
+
+impl PictureFeatures {
+    /// Encodes the pictures of a step.
+    pub(super) fn of(step: &Step, vision: &mut Vision, device: &Device) -> Result<Self> {
+        let rows = step.tokens.len();
+        let (mut order, mut deep_order) = ((0..rows as u32).collect::<Vec<_>>(), vec![0u32; rows]);
+        let (mut parts, mut count) = (Vec::with_capacity(step.pictures.len()), 0u32);
+        for part in &step.pictures {
+            parts.push(vision.features(&part.picture)?.narrow(1, part.first, part.rows.len())?);
+            for row in part.rows.clone() {
+                (order[row], deep_order[row]) = (rows as u32 + count, 1 + count);
+                count += 1;
+            }
+        }
+        let features = Tensor::cat(&parts, 1)?;
+        Ok(Self { features, order: uploaded(order, device)?, deep_order: uploaded(deep_order, device)? })
+    }
+
+    /// Replaces embeddings (rows, width) by features.
+    pub(super) fn replace(&self, x: &Tensor) -> Result<Tensor> {
+        let features = self.features.get(0)?.to_dtype(x.dtype())?;
+        Tensor::cat(&[x, &features], 0)?.index_select(&self.order, 0)
+    }
+
+    /// Returns what is added to the states after the layer number `index`, (rows, width), if anything is.
+    pub(super) fn deep(&self, index: usize) -> Option<Result<Tensor>> {
+        let deep = || {
+            let features = self.features.get(1 + index)?;
+            let zeros = features.narrow(0, 0, 1)?.zeros_like()?;
+            Tensor::cat(&[&zeros, &features], 0)?.index_select(&self.deep_order, 0)
+        };
+        (1 + index < self.features.dims()[0]).then(deep)
+    }
+}
+
+/// Attention of the features of pictures that see each other, also those after them.
+pub(super) struct OnwardAttention {
+    /// Rows of the features, u32.
+    rows: Tensor,
+    plan: AttentionPlan,
+    /// Row of each row's result, in those of all rows followed by those of the features, u32 (rows).
+    order: Tensor,
+}
+
+impl OnwardAttention {
+    /// Plans the attention of the features of a step, which has all of those that follow each other.
+    pub(super) fn of(step: &Step, windows: &[Option<usize>], heads: Heads, device: &Device) -> Result<Self> {
+        let mut order: Vec<u32> = (0..step.tokens.len() as u32).collect();
+        let (mut features, mut rows) = (Step::default(), Vec::new());
+        for part in &step.pictures {
+            let sequence = step.sequences.iter().find(|sequence| sequence.rows.contains(&part.rows.start));
+            let Some(sequence) = sequence else { bail!("internal error: a picture without a sequence") };
+            let first = rows.len();
+            for row in part.rows.clone() {
+                order[row] = (step.tokens.len() + rows.len()) as u32;
+                rows.push(row as u32);
+            }
+            features.sequences.push(SequenceStep {
+                rows: first..rows.len(),
+                context: sequence.context - (sequence.rows.end - part.rows.end),
+                blocks: sequence.blocks.clone(),
+                ..SequenceStep::default()
+            });
+        }
+        let [cu_rows, cu_keys, table] = StepIndices::of(&features).parts();
+        let indices = [uploaded(cu_rows, device)?, uploaded(cu_keys, device)?, uploaded(table, device)?];
+        let plan = AttentionPlan::onward(&features, indices, windows, heads)?;
+        Ok(Self { rows: uploaded(rows, device)?, plan, order: uploaded(order, device)? })
+    }
+
+    /// Replaces the results `out` of causal attention in the rows of features.
+    pub(super) fn attend(
+        &self,
+        out: Tensor,
+        scores: Scoring,
+        queries: &Tensor,
+        keys_values: [&Tensor; 2],
+    ) -> Result<Tensor> {
+        let queries = queries.index_select(&self.rows, 0)?;
+        let onward = self.plan.attend(scores, &queries, keys_values, None, true)?;
+        Tensor::cat(&[out, onward], 0)?.index_select(&self.order, 0)
+    }
+}

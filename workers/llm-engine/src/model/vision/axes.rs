@@ -1,0 +1,36 @@
+//! Positions of three axes (M-RoPE): the tokens of a picture have a time, a row and a column.
+use super::processor::Placement;
+
+/// Positions of the three axes for the tokens of a prompt, and for those that follow.
+#[derive(Debug, Default)]
+pub struct PromptAxes {
+    prompt: Vec<[u32; 3]>,
+    /// Number by which the positions of later tokens are less than their places.
+    saved: u32,
+}
+
+impl PromptAxes {
+    /// Computes the positions of a prompt of `tokens` tokens. The tokens of a picture have the time of its beginning. The
+    /// position after a picture follows its largest one.
+    pub fn new(tokens: usize, pictures: &[Placement]) -> Self {
+        let (mut prompt, mut next) = (Vec::with_capacity(tokens), 0u32);
+        for picture in pictures {
+            let first = picture.spans.first().map_or(tokens, |span| span.start);
+            let text = first.saturating_sub(prompt.len()) as u32;
+            prompt.extend((next..next + text).map(|position| [position; 3]));
+            next += text;
+            let [rows, columns] = picture.picture.token_grid();
+            let place = |row: usize, column: usize| [next, next + row as u32, next + column as u32];
+            prompt.extend((0..rows).flat_map(|row| (0..columns).map(move |column| place(row, column))));
+            next += rows.max(columns) as u32;
+        }
+        let text = tokens.saturating_sub(prompt.len()) as u32;
+        prompt.extend((next..next + text).map(|position| [position; 3]));
+        Self { prompt, saved: tokens as u32 - next - text }
+    }
+
+    /// Returns the positions of the token at `place`.
+    pub fn at(&self, place: usize) -> [u32; 3] {
+        self.prompt.get(place).copied().unwrap_or([(place as u32).saturating_sub(self.saved); 3])
+    }
+}

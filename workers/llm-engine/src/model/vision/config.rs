@@ -1,0 +1,224 @@
+//! Sizes and options of a vision encoder and its projector.
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::DType;
+use serde_json::Value;
+
+use super::families::{self, VisionFamily};
+use crate::model::config::Fields;
+use crate::model::encoder::config::Activation;
+
+/// Number of the largest pictures whose features are kept, since so many prompts are computed in turns.
+pub(super) const KEPT_PICTURES: usize = 4;
+
+/// Maximum number of layers, more than any encoder has.
+const MAX_LAYERS: usize = 512;
+
+/// Sizes and options of a vision encoder.
+#[derive(Clone, Debug)]
+pub struct VisionConfig {
+    /// Kind of the encoder.
+    pub(super) family: &'static VisionFamily,
+    /// Width of the states.
+    pub(super) hidden: usize,
+    /// Width inside the feed-forward layers.
+    pub(super) intermediate: usize,
+    /// Number of layers.
+    pub(super) layers: usize,
+    /// Number of heads.
+    pub(super) heads: usize,
+    /// Width and height of a patch in pixels.
+    pub(super) patch: usize,
+    /// Number of frames of a patch; a picture is repeated.
+    pub(super) frames: usize,
+    /// Number of patches in a row, and in a column, that become one token.
+    pub(super) merge: usize,
+    /// Activation of feed-forward layers.
+    pub(super) activation: Activation,
+    /// Base of the frequencies of rotary embeddings.
+    pub(super) rope_theta: f64,
+    /// Number of rows, and of columns, of the table of positions; 0 without one.
+    pub(super) table_side: usize,
+    /// Width and height of a window in tokens; `None` if all patches of a picture see each other in all layers.
+    pub(super) window: Option<usize>,
+    /// Layers in which all patches see each other, of an encoder with windows.
+    pub(super) full_layers: Vec<usize>,
+    /// Layers after which states are projected for the first layers of the decoder.
+    pub(super) deep_layers: Vec<usize>,
+    /// Epsilon of norms.
+    pub(super) norm_eps: f64,
+    /// Width of the decoder.
+    pub(super) text_hidden: usize,
+    /// Epsilon of the decoder's norms.
+    pub(super) text_norm_eps: f64,
+    /// If true, the layers of the projector have biases.
+    pub(super) projector_bias: bool,
+    /// Token that stands for a feature in prompts.
+    pub(super) token: u32,
+}
+
+impl VisionConfig {
+    /// Reads the configuration of a model that reads pictures, whose decoder has this width and these norms; `None` if the
+    /// model has no encoder that is supported.
+    ///
+    /// # Errors
+    /// Returns an error for missing, mistyped or inconsistent fields.
+    pub fn from_json(config: &Value, text_hidden: usize, text_norm_eps: f64) -> Result<Option<Self>> {
+        let vision = &config["vision_config"];
+        if !vision.is_object() {
+            return Ok(None);
+        }
+        let Some(family) = families::of_config(config) else {
+            // The decoders of others of this type differ, too.
+            ensure!(
+                config["model_type"] != "llava",
+                "the vision encoder {} is not supported; use one of the type pixtral",
+                vision["model_type"]
+            );
+            return Ok(None);
+        };
+        let fields = Fields::new(vision, family.defaults)?;
+        let first = |names: [&str; 2]| -> Result<usize> {
+            let [name, other] = names;
+            if fields.value(name).is_some() { fields.required(name) } else { fields.required(other) }
+        };
+        let (hidden, patch) = (fields.required("hidden_size")?, fields.required("patch_size")?);
+        let layers = first(["num_hidden_layers", "depth"])?;
+        ensure!(layers <= MAX_LAYERS, "{layers} layers exceed the limit of {MAX_LAYERS}");
+        let heads = first(["num_attention_heads", "num_heads"])?;
+        ensure!(
+            hidden.is_multiple_of(4 * heads),
+            "a width of {hidden} cannot be divided among {heads} heads of a multiple of 4 elements"
+        );
+        ensure!(patch <= 256, "\"patch_size\" is {patch}, but must be at most 256");
+        let outer = Fields::new(config, "{}")?;
+        let image = fields.size("image_size")?.unwrap_or(0);
+        let side = match fields.size("num_position_embeddings")? {
+            Some(positions) => positions.isqrt(),
+            None => image / patch,
+        };
+        let merge = match family.merge {
+            families::MergeFrom::Encoder => fields.required("spatial_merge_size")?,
+            families::MergeFrom::Model(field, default) => outer.size(field)?.unwrap_or(default),
+            families::MergeFrom::TokensPerImage => {
+                let tokens = outer.size("mm_tokens_per_image")?.unwrap_or(256).isqrt();
+                ensure!(
+                    tokens > 0 && side.is_multiple_of(tokens),
+                    "{side} x {side} patches cannot become {tokens} x {tokens} tokens: \"mm_tokens_per_image\" must be the \
+                     square of a divisor of {side}"
+                );
+                side / tokens
+            }
+        };
+        ensure!(
+            (1..=64).contains(&merge),
+            "{merge} x {merge} patches in a token are not supported; use 1 to 64"
+        );
+        let window = match fields.size("window_size")?.filter(|_| family.has_windows) {
+            Some(pixels) => {
+                let tokens = pixels / merge / patch;
+                ensure!(
+                    tokens > 0,
+                    "\"window_size\" is {pixels}, less than a token of {} pixels",
+                    merge * patch
+                );
+                Some(tokens)
+            }
+            None => None,
+        };
+        let list = |name: &str| -> Result<Vec<usize>> {
+            let Some(list) = fields.value(name) else { return Ok(Vec::new()) };
+            let list: Vec<usize> = serde_json::from_value(list.clone())
+                .with_context(|| format!("{name:?} is no list of layers"))?;
+            let outside = list.iter().find(|layer| **layer >= layers);
+            ensure!(outside.is_none(), "{name:?} has {outside:?}, but there are {layers} layers");
+            Ok(list)
+        };
+        let deep_layers = list("deepstack_visual_indexes")?;
+        ensure!(
+            deep_layers.is_sorted_by(|one, next| one < next),
+            "\"deepstack_visual_indexes\" must be in ascending order"
+        );
+        let activation = match fields.value("hidden_act").and_then(Value::as_str) {
+            Some("silu") => Activation::Silu,
+            Some("gelu_pytorch_tanh") => Activation::GeluTanh,
+            Some("gelu") => Activation::Gelu,
+            other => bail!("\"hidden_act\" is {other:?}; use silu, gelu or gelu_pytorch_tanh"),
+        };
+        let token = match outer.size("image_token_id")? {
+            Some(token) => Some(token),
+            None => outer.size("image_token_index")?,
+        };
+        let token = token.and_then(|token| u32::try_from(token).ok());
+        let layer = outer.value("vision_feature_layer").and_then(Value::as_i64);
+        let selected = layer.is_none_or(|layer| layer == -1);
+        ensure!(
+            selected,
+            "\"vision_feature_layer\" is not -1, but only the last layer's features are supported"
+        );
+        let projector_act = outer.value("projector_hidden_act").and_then(Value::as_str);
+        ensure!(
+            projector_act.is_none_or(|activation| activation == "gelu"),
+            "\"projector_hidden_act\" is {projector_act:?}, but only gelu is supported"
+        );
+        let theta = vision["rope_parameters"]["rope_theta"].as_f64();
+        Ok(Some(Self {
+            family,
+            hidden,
+            intermediate: fields.required("intermediate_size")?,
+            layers,
+            heads,
+            patch,
+            frames: if family.has_frames { fields.required("temporal_patch_size")? } else { 1 },
+            merge,
+            activation,
+            rope_theta: theta.or(fields.number("rope_theta")?).unwrap_or(1e4),
+            table_side: side,
+            window,
+            full_layers: list("fullatt_block_indexes")?,
+            deep_layers,
+            norm_eps: fields.number("layer_norm_eps")?.unwrap_or(family.norm_eps),
+            text_hidden,
+            text_norm_eps,
+            projector_bias: config["multimodal_projector_bias"] != false,
+            token: token.context("\"image_token_id\" is missing")?,
+        }))
+    }
+
+    /// Returns the ending of the name of a tensor that every model with the encoder has.
+    pub fn anchor(&self) -> String {
+        format!("{}.weight", self.family.names.patch)
+    }
+
+    /// Returns true if the tokens of a picture see each other in the decoder, also those after them.
+    pub fn is_bidirectional(&self) -> bool {
+        self.family.is_bidirectional
+    }
+
+    /// Returns the number of layers of the decoder to whose outputs features are added.
+    pub fn deep_count(&self) -> usize {
+        self.deep_layers.len()
+    }
+
+    /// Returns the token that stands for a feature in prompts.
+    pub fn token(&self) -> u32 {
+        self.token
+    }
+
+    /// Returns the size of the features of a picture of so many tokens, in bytes.
+    pub fn feature_bytes(&self, tokens: usize, dtype: DType) -> usize {
+        (1 + self.deep_layers.len()) * tokens * self.text_hidden * dtype.size_in_bytes()
+    }
+
+    /// Returns the memory that encoding a picture of so many tokens takes at most, and that of the features that are kept,
+    /// in bytes.
+    pub fn reserved_bytes(&self, tokens: usize, dtype: DType) -> usize {
+        let patches = tokens.saturating_mul(self.merge * self.merge);
+        // States, residuals, queries, keys and values, the output of attention, and what is inside of the feed-forward layer.
+        let states = patches.saturating_mul(8 * self.hidden + 3 * self.intermediate);
+        let pixels = patches.saturating_mul(3 * self.patch * self.patch);
+        states
+            .saturating_mul(dtype.size_in_bytes())
+            .saturating_add(pixels.saturating_mul(2 * size_of::<f32>()))
+            .saturating_add(KEPT_PICTURES * self.feature_bytes(tokens, dtype))
+    }
+}

@@ -1,0 +1,263 @@
+//! Kinds of vision encoders: names of tensors in safetensors, and how each kind differs.
+use serde_json::Value;
+
+/// Kind of a vision encoder, with the projector that models have beside it.
+#[derive(Debug, PartialEq)]
+pub(super) struct VisionFamily {
+    /// Names in `"model_type"` of config.json.
+    pub(super) model_types: &'static [&'static str],
+    /// Name in `"model_type"` of the encoder's configuration, if the model's does not determine it.
+    pub(super) encoder_type: Option<&'static str>,
+    /// JSON object of transformers' defaults for fields that config.json omits.
+    pub(super) defaults: &'static str,
+    /// Names of tensors, relative to the prefix of the encoder.
+    pub(super) names: EncoderNames,
+    /// If true, norms are RMS norms; otherwise layer norms.
+    pub(super) is_rms: bool,
+    /// If true, the projections of the layers have biases.
+    pub(super) has_bias: bool,
+    /// If true, patches have several frames.
+    pub(super) has_frames: bool,
+    /// If true, layers have windows.
+    pub(super) has_windows: bool,
+    /// Epsilon of norms, unless the configuration has one.
+    pub(super) norm_eps: f64,
+    /// Positions of patches.
+    pub(super) positions: Positions,
+    /// Number of patches in a token.
+    pub(super) merge: MergeFrom,
+    /// If true, all tokens of a picture see each other in the decoder.
+    pub(super) is_bidirectional: bool,
+    /// Projection to the width of the decoder.
+    pub(super) projector: ProjectorKind,
+}
+
+/// Names of an encoder's tensors.
+#[derive(Debug, PartialEq)]
+pub(super) struct EncoderNames {
+    /// Projection of patches, which also determines the prefix.
+    pub(super) patch: &'static str,
+    /// If true, it has a bias.
+    pub(super) patch_bias: bool,
+    /// Table of positions.
+    pub(super) table: Option<&'static str>,
+    /// Norm before the first layer.
+    pub(super) first_norm: Option<&'static str>,
+    /// Norm after the last layer.
+    pub(super) last_norm: Option<&'static str>,
+    /// Layers.
+    pub(super) layers: &'static str,
+    /// Norms before attention and before the feed-forward layer.
+    pub(super) norms: [&'static str; 2],
+    /// One fused projection to queries, keys and values, or three.
+    pub(super) query_key_value: &'static [&'static str],
+    /// Output projection of attention.
+    pub(super) output: &'static str,
+    /// Projections of the feed-forward layer: gate and up, or up alone, and down.
+    pub(super) mlp: &'static [&'static str],
+}
+
+/// How patches know their positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Positions {
+    /// Rotary embeddings by row and column. The frequencies of columns are those of rows, shifted by this fraction of a step.
+    Rotary {
+        /// Numerator of the shift; the denominator is 4.
+        column_shift: usize,
+    },
+    /// A table that is interpolated to the size of the picture, and rotary embeddings.
+    InterpolatedAndRotary,
+    /// A table with a row for each patch of a picture of fixed size.
+    Table,
+}
+
+/// Field with the number of patches in a row that become one token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MergeFrom {
+    /// Field `spatial_merge_size` of the encoder's configuration.
+    Encoder,
+    /// Field of the model's configuration, and its default.
+    Model(&'static str, usize),
+    /// It follows from `mm_tokens_per_image` of the model's configuration.
+    TokensPerImage,
+}
+
+/// Projection to the width of the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProjectorKind {
+    /// Qwen2.5-VL: a norm of each patch, and two layers.
+    Qwen2,
+    /// Qwen3-VL: like [`Self::Qwen2`], with other names.
+    Qwen3,
+    /// Gemma 3: the mean of patches, a norm and a matrix.
+    Gemma3,
+    /// SmolVLM: one layer.
+    Idefics3,
+    /// Pixtral: two layers.
+    Pixtral,
+    /// Mistral 3: a norm, a layer that merges patches, and two layers.
+    Mistral3,
+}
+
+const QWEN_LAYER_NORMS: [&str; 2] = ["norm1", "norm2"];
+
+const SIGLIP: EncoderNames = EncoderNames {
+    patch: "embeddings.patch_embedding",
+    patch_bias: true,
+    table: Some("embeddings.position_embedding"),
+    first_norm: None,
+    last_norm: Some("post_layernorm"),
+    layers: "encoder.layers",
+    norms: ["layer_norm1", "layer_norm2"],
+    query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    output: "self_attn.out_proj",
+    mlp: &["mlp.fc1", "mlp.fc2"],
+};
+
+const PIXTRAL: EncoderNames = EncoderNames {
+    patch: "patch_conv",
+    patch_bias: false,
+    table: None,
+    first_norm: Some("ln_pre"),
+    last_norm: None,
+    layers: "transformer.layers",
+    norms: ["attention_norm", "ffn_norm"],
+    query_key_value: &["attention.q_proj", "attention.k_proj", "attention.v_proj"],
+    output: "attention.o_proj",
+    mlp: &["feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"],
+};
+
+const PIXTRAL_DEFAULTS: &str = r#"{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "image_size": 1024, "patch_size": 16, "hidden_act": "gelu"}"#;
+
+/// Supported kinds.
+const FAMILIES: &[VisionFamily] = &[
+    VisionFamily {
+        model_types: &["qwen2_5_vl"],
+        encoder_type: None,
+        defaults: r#"{"depth": 32, "hidden_size": 3584, "hidden_act": "silu", "intermediate_size": 3420, "num_heads": 16,
+            "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 112,
+            "fullatt_block_indexes": [7, 15, 23, 31]}"#,
+        names: EncoderNames {
+            patch: "patch_embed.proj",
+            patch_bias: false,
+            table: None,
+            first_norm: None,
+            last_norm: None,
+            layers: "blocks",
+            norms: QWEN_LAYER_NORMS,
+            query_key_value: &["attn.qkv"],
+            output: "attn.proj",
+            mlp: &["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"],
+        },
+        is_rms: true,
+        has_bias: true,
+        has_frames: true,
+        has_windows: true,
+        norm_eps: 1e-6,
+        positions: Positions::Rotary { column_shift: 0 },
+        merge: MergeFrom::Encoder,
+        is_bidirectional: false,
+        projector: ProjectorKind::Qwen2,
+    },
+    VisionFamily {
+        model_types: &["qwen3_vl", "qwen3_vl_moe"],
+        encoder_type: None,
+        defaults: r#"{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304,
+            "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+            "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]}"#,
+        names: EncoderNames {
+            patch: "patch_embed.proj",
+            patch_bias: true,
+            table: Some("pos_embed"),
+            first_norm: None,
+            last_norm: None,
+            layers: "blocks",
+            norms: QWEN_LAYER_NORMS,
+            query_key_value: &["attn.qkv"],
+            output: "attn.proj",
+            mlp: &["mlp.linear_fc1", "mlp.linear_fc2"],
+        },
+        is_rms: false,
+        has_bias: true,
+        has_frames: true,
+        has_windows: false,
+        norm_eps: 1e-6,
+        positions: Positions::InterpolatedAndRotary,
+        merge: MergeFrom::Encoder,
+        is_bidirectional: false,
+        projector: ProjectorKind::Qwen3,
+    },
+    VisionFamily {
+        model_types: &["gemma3"],
+        encoder_type: Some("siglip_vision_model"),
+        defaults: r#"{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "image_size": 224, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh"}"#,
+        names: SIGLIP,
+        is_rms: false,
+        has_bias: true,
+        has_frames: false,
+        has_windows: false,
+        norm_eps: 1e-6,
+        positions: Positions::Table,
+        merge: MergeFrom::TokensPerImage,
+        is_bidirectional: true,
+        projector: ProjectorKind::Gemma3,
+    },
+    VisionFamily {
+        model_types: &["smolvlm", "idefics3"],
+        encoder_type: None,
+        defaults: r#"{"hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
+            "image_size": 224, "patch_size": 32, "hidden_act": "gelu_pytorch_tanh"}"#,
+        names: SIGLIP,
+        is_rms: false,
+        has_bias: true,
+        has_frames: false,
+        has_windows: false,
+        norm_eps: 1e-6,
+        positions: Positions::Table,
+        merge: MergeFrom::Model("scale_factor", 2),
+        is_bidirectional: false,
+        projector: ProjectorKind::Idefics3,
+    },
+    VisionFamily {
+        model_types: &["llava"],
+        encoder_type: Some("pixtral"),
+        defaults: PIXTRAL_DEFAULTS,
+        names: PIXTRAL,
+        is_rms: true,
+        has_bias: false,
+        has_frames: false,
+        has_windows: false,
+        norm_eps: 1e-5,
+        positions: Positions::Rotary { column_shift: 2 },
+        merge: MergeFrom::Model("spatial_merge_size", 1),
+        is_bidirectional: false,
+        projector: ProjectorKind::Pixtral,
+    },
+    VisionFamily {
+        model_types: &["mistral3"],
+        encoder_type: Some("pixtral"),
+        defaults: PIXTRAL_DEFAULTS,
+        names: PIXTRAL,
+        is_rms: true,
+        has_bias: false,
+        has_frames: false,
+        has_windows: false,
+        norm_eps: 1e-5,
+        positions: Positions::Rotary { column_shift: 2 },
+        merge: MergeFrom::Model("spatial_merge_size", 2),
+        is_bidirectional: false,
+        projector: ProjectorKind::Mistral3,
+    },
+];
+
+/// Returns the kind of the encoder of a config.json.
+pub(super) fn of_config(config: &Value) -> Option<&'static VisionFamily> {
+    let (model, encoder) = (config["model_type"].as_str()?, config["vision_config"]["model_type"].as_str());
+    let is_kind = |family: &&VisionFamily| {
+        family.model_types.contains(&model)
+            && family.encoder_type.is_none_or(|own| encoder.is_none_or(|kind| kind == own))
+    };
+    FAMILIES.iter().find(is_kind)
+}

@@ -1,0 +1,338 @@
+//! Models that read pictures: pixels, features and logits of transformers (see `vision.py`).
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use llm_engine::model::decoder::Decoder;
+use llm_engine::model::vision::{PictureError, Placement, ProcessedPicture, PromptAxes};
+use llm_engine::step::{BLOCK_SIZE, PictureRows, Step, StepModel};
+use pictures::RgbPicture;
+use serde_json::{Value, json};
+
+use super::broken::assert_rejected;
+use super::checkpoints::{checkpoint, data};
+use super::reference;
+use super::steps::{close, load, load_on_cpu, tolerance};
+
+/// Token of the checkpoints that stands for a feature.
+const IMAGE: u32 = 40;
+
+/// A text with pictures, and the logits of transformers after each of its tokens.
+struct Text {
+    tokens: Vec<u32>,
+    places: Vec<Placement>,
+    axes: PromptAxes,
+    logits: Vec<Vec<f32>>,
+    /// Number of its first tokens that are computed.
+    done: usize,
+    blocks: Vec<u32>,
+}
+
+/// A model with its expected results.
+struct Checked {
+    model: Decoder,
+    expected: HashMap<String, Tensor>,
+    free: Vec<u32>,
+}
+
+/// Returns the ranges of equal tokens that stand for features.
+fn spans(tokens: &[u32]) -> Vec<std::ops::Range<usize>> {
+    let mut spans: Vec<std::ops::Range<usize>> = Vec::new();
+    for (place, _) in tokens.iter().enumerate().filter(|(_, token)| **token == IMAGE) {
+        match spans.last_mut() {
+            Some(last) if last.end == place => last.end += 1,
+            _ => spans.push(place..place + 1),
+        }
+    }
+    spans
+}
+
+impl Checked {
+    fn new(name: &str, model: Decoder) -> Self {
+        let expected = candle_core::safetensors::load(data(name).join("expected.st"), &Device::Cpu).unwrap();
+        let free = (0..model.capacity().blocks as u32).collect();
+        Self { model, expected, free }
+    }
+
+    fn picture(&self, index: usize) -> RgbPicture {
+        let pixels = &self.expected[&format!("picture.{index}")];
+        let (height, width, _) = pixels.dims3().unwrap();
+        RgbPicture { width, height, rgb: pixels.flatten_all().unwrap().to_vec1().unwrap() }
+    }
+
+    fn processed(&self, index: usize) -> Arc<ProcessedPicture> {
+        Arc::new(self.model.image_processor().unwrap().process(&self.picture(index)).unwrap())
+    }
+
+    fn text(&self, index: usize) -> Text {
+        let tensor = |name: &str| &self.expected[&format!("{name}.{index}")];
+        let list = |name| tensor(name).to_dtype(DType::U32).unwrap().to_vec1::<u32>().unwrap();
+        let (tokens, shown) = (list("tokens"), list("shown"));
+        let mut rest = spans(&tokens).into_iter();
+        let place = |number: &u32| {
+            let picture = self.processed(*number as usize);
+            let (mut spans, mut left) = (Vec::new(), picture.tokens());
+            while left > 0 {
+                let span = rest.next().unwrap();
+                left -= span.len();
+                spans.push(span);
+            }
+            Placement { picture, spans }
+        };
+        let places: Vec<Placement> = shown.iter().map(place).collect();
+        assert_eq!(rest.next(), None);
+        let axes = PromptAxes::new(tokens.len(), &places);
+        let logits = tensor("logits").to_vec2().unwrap();
+        Text { tokens, places, axes, logits, done: 0, blocks: Vec::new() }
+    }
+
+    /// Computes a step with so many further rows of texts, and compares the logits of all of them.
+    fn step(&mut self, texts: &mut [Text], shares: &[(usize, usize)], tolerance: f32) -> f32 {
+        let mut step = Step::default();
+        let has_axes = self.model.config().axes.is_some();
+        for &(index, rows) in shares {
+            let text = &mut texts[index];
+            let (from, end, first) = (text.done, text.done + rows, step.tokens.len());
+            while text.blocks.len() < end.div_ceil(BLOCK_SIZE) {
+                text.blocks.push(self.free.pop().unwrap());
+            }
+            step.push(&text.tokens[..end], from, text.blocks.clone(), rows, None);
+            if has_axes {
+                step.axes.extend((from..end).map(|place| text.axes.at(place)));
+            }
+            for place in &text.places {
+                let mut feature = 0;
+                for span in &place.spans {
+                    let own = span.start.max(from)..span.end.min(end);
+                    if !own.is_empty() {
+                        step.pictures.push(PictureRows {
+                            picture: place.picture.clone(),
+                            rows: own.start - from + first..own.end - from + first,
+                            first: feature + own.start - span.start,
+                        });
+                    }
+                    feature += span.len();
+                }
+            }
+            text.done = end;
+        }
+        let logits = self.model.step(&step).unwrap().to_vec2::<f32>().unwrap();
+        let rows = shares.iter().flat_map(|&(index, rows)| {
+            let text = &texts[index];
+            (text.done - rows..text.done).map(move |row| (index, row))
+        });
+        let off = logits.iter().zip(rows).map(|(logits, (index, row))| {
+            close(logits, &texts[index].logits[row], tolerance, &format!("text {index}, row {row}"))
+        });
+        off.fold(0f32, f32::max)
+    }
+
+    /// Compares pixels and features of pictures.
+    fn check_features(&mut self, exact: f32) {
+        for index in 0..3 {
+            let picture = self.processed(index);
+            let features = &self.expected[&format!("features.{index}")];
+            assert_eq!(features.dims()[1], picture.tokens());
+            let got = self.model.vision().unwrap().features(&picture).unwrap();
+            assert_eq!(got.dims(), features.dims());
+            let values =
+                |x: &Tensor| x.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            close(
+                &values(&got),
+                &values(features),
+                tolerance(exact),
+                &format!("features of picture {index}"),
+            );
+        }
+    }
+}
+
+/// Compares features and logits: prompts in chunks beside others, decoding, a prefix with a picture that another text has
+/// computed, and a text that is computed again.
+fn check(name: &str, is_whole: bool, load: fn(&Path) -> Decoder, exact: f32) {
+    let mut checked = Checked::new(name, load(&data(name)));
+    checked.check_features(exact);
+    let mut texts: Vec<Text> = (0..4).map(|index| checked.text(index)).collect();
+    let tolerance = tolerance(exact);
+    let mut worst = 0f32;
+    let mut step = |checked: &mut Checked, texts: &mut [Text], shares: &[(usize, usize)]| {
+        worst = worst.max(checked.step(texts, shares, tolerance));
+    };
+    // A step either ends inside of the picture or computes all of it.
+    let first = texts[0].places[0].spans[0].start;
+    let last = texts[0].places[0].spans.last().unwrap().end;
+    let cut = if is_whole { 0 } else { 5 };
+    step(&mut checked, &mut texts, &[(0, first + cut), (2, 20)]);
+    step(&mut checked, &mut texts, &[(2, 5), (0, last - first - cut + 2)]);
+    let rest = texts[0].tokens.len() - texts[0].done - 8;
+    step(&mut checked, &mut texts, &[(0, rest)]);
+    for _ in 0..8 {
+        step(&mut checked, &mut texts, &[(0, 1), (2, 1)]);
+    }
+    // The blocks of the first text, which end inside of the picture or after it, are those of another.
+    let shared = if is_whole { last / BLOCK_SIZE } else { (first + 5).div_ceil(BLOCK_SIZE) };
+    texts[1].blocks = texts[0].blocks[..shared].to_vec();
+    texts[1].done = shared * BLOCK_SIZE;
+    assert!(texts[1].tokens[..texts[1].done] == texts[0].tokens[..texts[1].done]);
+    let [rows, other] = [1, 3].map(|index: usize| texts[index].tokens.len() - texts[index].done - 3);
+    step(&mut checked, &mut texts, &[(1, rows), (3, other)]);
+    step(&mut checked, &mut texts, &[(3, 1), (1, 2)]);
+    // A preempted text is computed again in other blocks.
+    (texts[0].done, texts[0].blocks) = (0, Vec::new());
+    let rows = texts[0].tokens.len() - 2;
+    step(&mut checked, &mut texts, &[(3, 1), (0, rows)]);
+    step(&mut checked, &mut texts, &[(0, 1), (1, 1), (3, 1)]);
+    println!("{name}: worst {worst}");
+}
+
+fn check_model(name: &str, is_whole: bool) {
+    let mut checked = Checked::new(name, load_on_cpu(&data(name)));
+    for index in 0..3 {
+        let pixels = &checked.expected[&format!("pixels.{index}")].to_dtype(DType::F32).unwrap();
+        let expected = pixels.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        check_pixels(&checked.processed(index), &expected, name, index);
+    }
+    checked.check_features(1e-4);
+    check(name, is_whole, load_on_cpu, 1e-4);
+    if cfg!(feature = "rocm-emulator") {
+        check(name, is_whole, load, 1e-4);
+    }
+}
+
+/// Compares the sorted pixels, since patches have another order than those of transformers, with repeated frames left out.
+fn check_pixels(picture: &ProcessedPicture, expected: &[f32], name: &str, index: usize) {
+    let mut got = picture.normalized();
+    let frames = expected.len() / got.len();
+    let mut expected = expected.to_vec();
+    got.sort_by(f32::total_cmp);
+    expected.sort_by(f32::total_cmp);
+    let expected: Vec<f32> = expected.into_iter().step_by(frames).collect();
+    close(&got, &expected, 1e-3, &format!("pixels of picture {index} of {name}"));
+}
+
+#[test]
+fn qwen2_5_vl() {
+    check_model("qwen2.5-vl", false);
+}
+
+#[test]
+fn qwen3_vl() {
+    check_model("qwen3-vl", false);
+}
+
+/// Replaces fields of JSON, given by pointers.
+fn replaced(json: &Value, changes: &[(&str, Value)]) -> Value {
+    let mut json = json.clone();
+    for (path, value) in changes {
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        json.pointer_mut(parent).unwrap()[field] = value.clone();
+    }
+    json
+}
+
+#[test]
+fn broken_encoders_are_rejected() {
+    let name = "qwen3-vl";
+    let (config, weights) = checkpoint(name);
+    let processor = std::fs::read_to_string(data(name).join("preprocessor_config.json")).unwrap();
+    let processor: Value = serde_json::from_str(&processor).unwrap();
+    let write =
+        |config: &Value, processor: Option<&Value>, weights: &HashMap<String, Tensor>, words: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            reference::write(folder.path(), config, weights, 1);
+            if let Some(processor) = processor {
+                std::fs::write(folder.path().join("preprocessor_config.json"), processor.to_string())
+                    .unwrap();
+            }
+            assert_rejected(folder.path(), words);
+        };
+    let vision = |field: &str| format!("/vision_config/{field}");
+    for (path, value, words) in [
+        (vision("hidden_size"), json!(24), &["patch_embed.proj.weight", "[24, 3, 2, 4, 4]"][..]),
+        (vision("num_heads"), json!(9), &["config.json", "32 cannot be divided among 9 heads"]),
+        (vision("depth"), json!(4), &["there is no tensor", "visual.blocks.3."]),
+        (vision("depth"), json!(1000), &["config.json", "1000 layers exceed"]),
+        (vision("intermediate_size"), json!(40), &["mlp.linear_fc1.weight", "[40, 32]"]),
+        (vision("patch_size"), json!(0), &["config.json", "\"patch_size\" is 0"]),
+        (vision("spatial_merge_size"), json!(3), &["\"merge_size\" is 2, but config.json has 3"]),
+        (vision("num_position_embeddings"), json!(25), &["pos_embed.weight", "[25, 32]"]),
+        (vision("deepstack_visual_indexes"), json!([9]), &["\"deepstack_visual_indexes\"", "9"]),
+        (vision("deepstack_visual_indexes"), json!([1, 0]), &["ascending order"]),
+        (vision("deepstack_visual_indexes"), json!([0, 1, 2]), &["3 layers cannot be added"]),
+        (vision("hidden_act"), json!("tanh"), &["\"hidden_act\"", "tanh"]),
+        ("/image_token_id".into(), json!(null), &["\"image_token_id\" is missing"]),
+        (
+            "/text_config/rope_parameters/mrope_section".into(),
+            json!([4, 4, 4]),
+            &["\"mrope_section\"", "sum is 8"],
+        ),
+    ] {
+        write(&replaced(&config, &[(&path, value)]), Some(&processor), &weights, words);
+    }
+    write(&config, None, &weights, &["no preprocessor_config.json"]);
+    for (path, value, words) in [
+        ("/resample", json!(0), &["preprocessor_config.json", "\"resample\" is 0"][..]),
+        ("/do_resize", json!(false), &["\"do_resize\" is false"]),
+        ("/image_mean", json!([0.5]), &["\"image_mean\"", "three numbers"]),
+        ("/image_std", json!([0.5, 0.0, 0.5]), &["\"image_std\"", "above 0"]),
+        ("/patch_size", json!(14), &["\"patch_size\" is 14, but config.json has 4"]),
+        ("/size/longest_edge", json!(-1), &["\"longest_edge\" is -1"]),
+    ] {
+        write(&config, Some(&replaced(&processor, &[(path, value)])), &weights, words);
+    }
+    for tensor in
+        ["blocks.1.attn.qkv.bias", "merger.norm.weight", "deepstack_merger_list.1.linear_fc2.weight"]
+    {
+        let mut weights = weights.clone();
+        weights.remove(&format!("model.visual.{tensor}")).unwrap();
+        write(&config, Some(&processor), &weights, &["there is no tensor", tensor]);
+    }
+}
+
+/// Files without an encoder are those of text models.
+#[test]
+fn encoders_may_be_absent() {
+    let (config, mut weights) = checkpoint("qwen2.5-vl");
+    weights.retain(|name, _| !name.starts_with("visual."));
+    let folder = tempfile::tempdir().unwrap();
+    reference::write(folder.path(), &config, &weights, 1);
+    let reason = load(folder.path()).image_processor().unwrap_err();
+    assert!(reason.contains("no vision encoder"), "{reason}");
+}
+
+#[test]
+fn pictures_with_extreme_sides_are_refused() {
+    let checked = Checked::new("qwen2.5-vl", load_on_cpu(&data("qwen2.5-vl")));
+    let processor = checked.model.image_processor().unwrap();
+    let process = |width: usize, height: usize| {
+        processor.process(&RgbPicture { width, height, rgb: vec![9; 3 * width * height] })
+    };
+    for (width, height) in [(1, 201), (201, 1), (1, 8000), (0, 0)] {
+        assert_eq!(process(width, height).unwrap_err(), PictureError::Aspect { width, height });
+    }
+    for (width, height) in [(1, 1), (1, 200), (200, 1), (3, 2), (500, 500)] {
+        let tokens = process(width, height).unwrap().tokens();
+        assert!((1..=processor.max_tokens() + 40).contains(&tokens), "{width} x {height}: {tokens}");
+    }
+}
+
+#[test]
+fn gemma3() {
+    check_model("gemma3-vision", true);
+}
+
+#[test]
+fn smolvlm() {
+    check_model("smolvlm", false);
+}
+
+#[test]
+fn pixtral() {
+    check_model("pixtral", false);
+}
+
+#[test]
+fn mistral3() {
+    check_model("mistral3", false);
+}
