@@ -87,7 +87,10 @@ fn layers() -> Result<()> {
             for (count, bytes) in counts {
                 println!("{arch} {kind:?}: {count} bytes loaded, {bytes} of matrices");
                 // All of the chosen matrices, and little besides: rows, numbers of experts, and parts of lines.
-                assert!((bytes..bytes + bytes / 16 + 20_000).contains(&count), "{arch} {kind:?}: {count}, {bytes}");
+                assert!(
+                    (bytes..bytes + bytes / 16 + 20_000).contains(&count),
+                    "{arch} {kind:?}: {count}, {bytes}"
+                );
             }
         }
     }
@@ -96,10 +99,8 @@ fn layers() -> Result<()> {
 
 #[test]
 fn a_row_loads_only_the_matrices_of_its_experts() -> Result<()> {
-    let built: Vec<&str> = ARCHS
-        .into_iter()
-        .filter(|arch| hip_kernels::code_object(Module::ExpertRows, arch).is_ok())
-        .collect();
+    let built: Vec<&str> =
+        ARCHS.into_iter().filter(|arch| hip_kernels::code_object(Module::ExpertRows, arch).is_ok()).collect();
     let file = tempfile::NamedTempFile::new()?;
     let output = Command::new(std::env::current_exe()?)
         .args(["--ignored", "--exact", "layers", "--nocapture"])

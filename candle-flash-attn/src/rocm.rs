@@ -271,7 +271,11 @@ impl FlashAttnVarLen {
         let sinks = optional("sinks", &sinks)?;
         if let Some((storage, layout)) = sinks {
             if storage.dtype() != DType::F32 || layout.dims() != [heads] {
-                bail!("sinks must be F32 with the shape [{heads}], got {:?} {:?}", storage.dtype(), layout.shape())
+                bail!(
+                    "sinks must be F32 with the shape [{heads}], got {:?} {:?}",
+                    storage.dtype(),
+                    layout.shape()
+                )
             }
         }
         let slopes = lock(self.scores.alibi_slopes.as_ref());

@@ -51,8 +51,11 @@ fn families() -> Vec<Family> {
             results "results of a workgroup", lanes "threads that share a row of a matrix: a power of two",
             dtype "code of the dtype of x and bias", summand_dtype "code of the summand's dtype",
             out_dtype "code of the results' dtype"];
-    let out: &[Argument] = args![Pointer => out "results of the products, (products, n), or half as wide with an activation"];
-    let rows = |name, kernels, meaning| family(name, "expert_rows", kernels, meaning).block(ROW_PRODUCT_BLOCK as u32);
+    let out: &[Argument] =
+        args![Pointer => out "results of the products, (products, n), or half as wide with an activation"];
+    let rows = |name, kernels, meaning| {
+        family(name, "expert_rows", kernels, meaning).block(ROW_PRODUCT_BLOCK as u32)
+    };
     let products = "Products of rows with the matrix of an expert each. x of the grid numbers groups of results, y products.";
     let sums = "Sums of the products of `used` rows each with the matrices of their experts, times factors. x of the grid \
                 numbers groups of results, y sums.";

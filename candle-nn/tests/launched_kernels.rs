@@ -12,8 +12,8 @@ use candle::rocm::hip_kernels::contract::{
 use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle::rocm::{
-    self, Attention, ExpertGroups, FusedExperts, GateActivation, LaunchConfig, ProductWeight, RocmDevice, RocmStorage,
-    Router, RouterFunction,
+    self, Attention, ExpertGroups, FusedExperts, GateActivation, LaunchConfig, ProductWeight, RocmDevice,
+    RocmStorage, Router, RouterFunction,
 };
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};

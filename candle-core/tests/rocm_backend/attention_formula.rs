@@ -57,7 +57,8 @@ impl Formula<'_> {
         let weights = sums.broadcast_sub(&highest)?.exp()?;
         let mut total = weights.sum_keepdim(D::Minus1)?.maximum(1e-30)?;
         if !self.sinks.is_empty() {
-            let sinks = Tensor::new(self.sinks, &Device::Cpu)?.to_dtype(DType::F64)?.reshape((1, heads, 1, 1))?;
+            let sinks =
+                Tensor::new(self.sinks, &Device::Cpu)?.to_dtype(DType::F64)?.reshape((1, heads, 1, 1))?;
             total = (total + sinks.broadcast_sub(&highest)?.exp()?)?;
         }
         Ok((weights.broadcast_div(&total)?, scores))

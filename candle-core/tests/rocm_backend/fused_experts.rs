@@ -2,7 +2,9 @@
 use super::fixture::{assert_close_values, from_f64, numbers, rocm, to_f64};
 use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use candle_core::rocm::{ExpertGroups, FusedExperts, FusedProduct, GateActivation, ProductWeight, Router, RouterFunction};
+use candle_core::rocm::{
+    ExpertGroups, FusedExperts, FusedProduct, GateActivation, ProductWeight, Router, RouterFunction,
+};
 use candle_core::{DType, Device, Result, Tensor};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -40,9 +42,10 @@ fn routed(router: &Router, scores: &[f64], correction: Option<&[f64]>) -> (Vec<u
         RouterFunction::ChosenSoftmax => own.iter().map(|score| score.exp() / exp_sum(&own)).collect(),
         RouterFunction::SparseMixer { tolerance } => (0..chosen.len())
             .map(|at| {
-                let near = order[at..].iter().map(|&i| values[i]).filter(|value| {
-                    own[at] - value <= f64::from(tolerance) * value.abs().max(own[at])
-                });
+                let near = order[at..]
+                    .iter()
+                    .map(|&i| values[i])
+                    .filter(|value| own[at] - value <= f64::from(tolerance) * value.abs().max(own[at]));
                 1.0 / near.map(|value| (value - own[at]).exp()).sum::<f64>()
             })
             .collect(),
@@ -188,7 +191,13 @@ fn own() -> Device {
 }
 
 /// Checks rows of `k` elements with a stack, whose n is even. `ids` are the experts of each row.
-fn check(stack: &Stack, [count, n, k]: [usize; 3], ids: &[Vec<u32>], dtype: DType, device: &Device) -> Result<()> {
+fn check(
+    stack: &Stack,
+    [count, n, k]: [usize; 3],
+    ids: &[Vec<u32>],
+    dtype: DType,
+    device: &Device,
+) -> Result<()> {
     let what = format!("{dtype:?}, {count} x {n} x {k}, experts {ids:?}");
     let (rows, used) = (ids.len(), ids[0].len());
     let made = |dims: &[usize], limit: f64| {
@@ -213,7 +222,11 @@ fn check(stack: &Stack, [count, n, k]: [usize; 3], ids: &[Vec<u32>], dtype: DTyp
                 let product = FusedProduct::new(&row, weight).rms_norm(&norm, EPS).bias(own_bias.as_ref());
                 product.gated(activation).forward()
             })?;
-            assert_eq!(got[at * n / 2..(at + 1) * n / 2], to_f64(&wanted), "{what}, product {at}, {activation:?}");
+            assert_eq!(
+                got[at * n / 2..(at + 1) * n / 2],
+                to_f64(&wanted),
+                "{what}, product {at}, {activation:?}"
+            );
         }
     }
     let hidden = made(&[rows * used, k], 2.0)?;
@@ -257,7 +270,9 @@ fn floats_equal_the_products_of_each_expert() -> Result<()> {
     for dtype in DTYPES {
         for (i, (count, ids)) in CHOICES.into_iter().enumerate() {
             let ids: Vec<_> = ids.iter().map(|ids| ids.to_vec()).collect();
-            for (n, k) in [[(2, 8), (38, 72)], [(6, 1032), (4, 8)], [(2, 5000), (70, 96)], [(10, 264), (134, 16)]][i] {
+            for (n, k) in
+                [[(2, 8), (38, 72)], [(6, 1032), (4, 8)], [(2, 5000), (70, 96)], [(10, 264), (134, 16)]][i]
+            {
                 let dims = [count, n, k];
                 check(&Stack::floats(dims, dtype, &device)?, dims, &ids, dtype, &device)?;
             }
@@ -309,9 +324,11 @@ fn grouped_products_equal_those_of_single_rows() -> Result<()> {
             let made = |dims: &[usize], limit: f64| {
                 from_f64(&numbers(dims.iter().product(), limit), dims, dtype).to_device(&device)
             };
-            let (x, bias, hidden) = (made(&[rows, k], 2.0)?, made(&[count, n], 2.0)?, made(&[rows * used, k], 2.0)?);
+            let (x, bias, hidden) =
+                (made(&[rows, k], 2.0)?, made(&[count, n], 2.0)?, made(&[rows * used, k], 2.0)?);
             let residual = made(&[rows, n], 3.0)?;
-            let factors = from_f64(&numbers(rows * used, 1.0), &[rows, used], DType::F32).to_device(&device)?;
+            let factors =
+                from_f64(&numbers(rows * used, 1.0), &[rows, used], DType::F32).to_device(&device)?;
             let [single, grouped] = [None, Some(&groups)].map(|groups| -> Result<_> {
                 let products = FusedExperts::new(&x, stack.whole(), &experts).bias(&bias).grouped(groups);
                 let sums = FusedExperts::new(&hidden, stack.whole(), &experts).bias(&bias).grouped(groups);
@@ -323,7 +340,10 @@ fn grouped_products_equal_those_of_single_rows() -> Result<()> {
                 // Grouped products of large blocks quantize activations with one scale for 256 of them.
                 let magnitude = single.iter().map(|x| x * x).sum::<f64>().sqrt();
                 let off = single.iter().zip(&grouped).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
-                assert!(off <= 0.02 * magnitude, "{kind:?} {dtype:?} {rows} x {dims:?}: {off} of {magnitude}");
+                assert!(
+                    off <= 0.02 * magnitude,
+                    "{kind:?} {dtype:?} {rows} x {dims:?}: {off} of {magnitude}"
+                );
             }
         }
     }
@@ -355,7 +375,10 @@ fn experts_out_of_range_and_other_shapes_are_refused() -> Result<()> {
     };
     let silu = GateActivation::Silu;
     refused(FusedExperts::new(&both, &stack, &experts).gated(silu), "need [1, 8]");
-    refused(FusedExperts::new(&x, &stack, &experts).bias(&x).gated(silu), "the bias has shape [1, 8], expected [3, 4]");
+    refused(
+        FusedExperts::new(&x, &stack, &experts).bias(&x).gated(silu),
+        "the bias has shape [1, 8], expected [3, 4]",
+    );
     refused(FusedExperts::new(&x, &stack, &experts).rms_norm(&stack, EPS).gated(silu), "the norm has shape");
     refused(FusedExperts::new(&both, &stack, &experts).sum(&x, None), "needs weights of shape [1, 2]");
     let odd = Tensor::ones((3, 5, 8), DType::F32, &device)?;

@@ -166,7 +166,8 @@ impl Case {
         let slopes =
             if self.alibi { (1..=heads).map(|head| 0.5f32.powi(head as i32)).collect() } else { Vec::new() };
         // Below, among and far above the scores of keys.
-        let sinks = if self.sinks { (0..heads).map(|head| [-2.0, 1.5, 7.0][head % 3]).collect() } else { Vec::new() };
+        let sinks =
+            if self.sinks { (0..heads).map(|head| [-2.0, 1.5, 7.0][head % 3]).collect() } else { Vec::new() };
         Ok(Host { q, k, v, slopes, sinks })
     }
 

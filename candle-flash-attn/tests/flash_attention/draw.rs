@@ -83,5 +83,19 @@ fn draw(rng: &mut StdRng, seed: u64) -> Case {
     let dtype = *DTYPES.choose(rng).expect("dtypes");
     let (window, widths, function) = ((left, right), (width, value_width), rng.random_range(0..12));
     let sinks = form != Form::Dense && !alibi && ranges.is_empty() && rng.random_ratio(1, 5);
-    Case { dtype, form, sequences, heads, widths, window, softcap, alibi, sinks, ranges, view, function, seed }
+    Case {
+        dtype,
+        form,
+        sequences,
+        heads,
+        widths,
+        window,
+        softcap,
+        alibi,
+        sinks,
+        ranges,
+        view,
+        function,
+        seed,
+    }
 }

@@ -134,7 +134,10 @@ fn every_function() -> Result<()> {
 #[test]
 fn sinks_weigh_as_a_further_key() -> Result<()> {
     let mut cases = Vec::new();
-    for (i, length) in [(1, 1), (1, 70), (1, 600), (4, 300), (40, 40), (129, 257), (9, 4), (150, 1500)].into_iter().enumerate() {
+    for (i, length) in [(1, 1), (1, 70), (1, 600), (4, 300), (40, 40), (129, 257), (9, 4), (150, 1500)]
+        .into_iter()
+        .enumerate()
+    {
         for (j, heads) in [(3, 1), (8, 1), (4, 2)].into_iter().enumerate() {
             let form = [Form::Sequences, Form::Pages(16)][(i + j) % 2];
             let window = [CAUSAL, (Some(127), Some(0))][i % 2];

@@ -80,7 +80,9 @@ impl<'a> FusedExperts<'a> {
         let (_, n, k) = self.stack.shape().dims3()?;
         self.check(rows, n)?;
         if n % 2 == 1 {
-            return Err(invalid(format!("{OP}: gate and up need an even number of outputs, the stack has {n}")));
+            return Err(invalid(format!(
+                "{OP}: gate and up need an even number of outputs, the stack has {n}"
+            )));
         }
         if let Some((weight, _)) = self.norm.filter(|(weight, _)| weight.dims() != [k]) {
             return Err(invalid(format!("{OP}: the norm has shape {:?}, expected [{k}]", weight.shape())));
@@ -156,13 +158,21 @@ impl<'a> FusedExperts<'a> {
             )));
         }
         if let Some(bias) = self.bias.filter(|bias| bias.dims() != [stack, n]) {
-            return Err(invalid(format!("{OP}: the bias has shape {:?}, expected [{stack}, {n}]", bias.shape())));
+            return Err(invalid(format!(
+                "{OP}: the bias has shape {:?}, expected [{stack}, {n}]",
+                bias.shape()
+            )));
         }
         Ok(())
     }
 
     /// Returns the operands of a launch whose workgroups hold `held` activations, and its result of `elements` elements.
-    fn rows(&self, xs: &RocmStorage, elements: usize, held: usize) -> Result<Option<(ExpertRows, RocmStorage)>> {
+    fn rows(
+        &self,
+        xs: &RocmStorage,
+        elements: usize,
+        held: usize,
+    ) -> Result<Option<(ExpertRows, RocmStorage)>> {
         let (dtype, (rows, used)) = (self.x.dtype(), self.experts.dims2()?);
         let (stack, n, k) = self.stack.shape().dims3()?;
         if elements * k == 0 || stack == 0 || !is_float(dtype) || !is_float(self.dtype) {
@@ -183,8 +193,21 @@ impl<'a> FusedExperts<'a> {
         let dst = unsafe { RocmStorage::alloc(&xs.device, self.dtype, elements, OP)? };
         let (out, out_dtype) = (dst.slice.ptr(), self.dtype);
         let (weights, matrices) = (matrices.weights, matrices.at);
-        let rows =
-            ExpertRows { weights, matrices, stack, n, k, x, dtype, experts, bias, out, out_dtype, rows, used };
+        let rows = ExpertRows {
+            weights,
+            matrices,
+            stack,
+            n,
+            k,
+            x,
+            dtype,
+            experts,
+            bias,
+            out,
+            out_dtype,
+            rows,
+            used,
+        };
         Ok(Some((rows, dst)))
     }
 

@@ -56,7 +56,9 @@ impl<'a> ExpertGroups<'a> {
             Storage::Rocm(storage) => dense(storage, Some(experts), DType::U32)?.map(|at| (storage, at)),
             _ => None,
         };
-        let Some((storage, at)) = at.filter(|_| stack <= ROUTE_EXPERTS && (1..=MAX_PRODUCTS).contains(&count)) else {
+        let Some((storage, at)) =
+            at.filter(|_| stack <= ROUTE_EXPERTS && (1..=MAX_PRODUCTS).contains(&count))
+        else {
             return Err(invalid(format!(
                 "{OP}: {count} products with {stack} experts cannot be grouped; up to {MAX_PRODUCTS} products with dense \
                  experts of u32 on a ROCm device, of up to {ROUTE_EXPERTS}, are supported"

@@ -27,7 +27,8 @@ impl FusedProduct<'_> {
         let xs = self.x.storage();
         let Storage::Rocm(xs) = &*xs else { return Ok(None) };
         let dtype = self.x.dtype();
-        let (Some(x), Some(rows)) = (in_packs(xs, Some(self.x), dtype)?, weight_rows(xs, self.weight, dtype, k)?)
+        let (Some(x), Some(rows)) =
+            (in_packs(xs, Some(self.x), dtype)?, weight_rows(xs, self.weight, dtype, k)?)
         else {
             return Ok(None);
         };

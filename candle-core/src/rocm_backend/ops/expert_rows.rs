@@ -120,7 +120,8 @@ impl ExpertRows {
         summand: Option<(DevicePtr, DType)>,
     ) -> Result<()> {
         let held = self.used.next_power_of_two();
-        let lanes = lanes(self.weights, 1, self.k, self.dtype).next_power_of_two().min(ROW_PRODUCT_BLOCK / held);
+        let lanes =
+            lanes(self.weights, 1, self.k, self.dtype).next_power_of_two().min(ROW_PRODUCT_BLOCK / held);
         let multiprocessors = (device.multiprocessors() / self.rows).max(1);
         let (results, grid) = shares(self.n, held * (lanes / LANES).max(1), multiprocessors);
         let (summand, summand_dtype) = summand.unwrap_or((DevicePtr::NULL, self.out_dtype));

@@ -178,7 +178,9 @@ impl AttentionPlan {
         sinks: Option<&Tensor>,
         paged: bool,
     ) -> Result<Tensor> {
-        let Some(flash) = &self.flash else { return self.attend_without_flash(scores, q, [k, v], sinks, paged) };
+        let Some(flash) = &self.flash else {
+            return self.attend_without_flash(scores, q, [k, v], sinks, paged);
+        };
         let left = scores.window.map(|window| window - 1);
         let right = if self.causal { Some(0) } else { left };
         let (rows, keys) = (&flash.rows, &flash.keys);

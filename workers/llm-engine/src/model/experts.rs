@@ -87,9 +87,14 @@ impl Experts {
         let hidden = mlp.inner(input)?;
         match gate {
             Some(gate) => {
-                out + mlp.down.forward(&hidden)?.broadcast_mul(&sigmoid(&gate.forward_fused(input.0, input.1)?)?)?
+                out + mlp
+                    .down
+                    .forward(&hidden)?
+                    .broadcast_mul(&sigmoid(&gate.forward_fused(input.0, input.1)?)?)?
             }
-            None => mlp.down.forward_fused(&hidden, FusedWith { residual: Some(&out), ..FusedWith::default() }),
+            None => {
+                mlp.down.forward_fused(&hidden, FusedWith { residual: Some(&out), ..FusedWith::default() })
+            }
         }
     }
 

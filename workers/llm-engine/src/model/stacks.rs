@@ -90,12 +90,14 @@ impl ExpertStacks {
             false => return Ok(None),
         };
         let x = &x.contiguous()?;
-        let mut products = FusedExperts::new(x, gate_up.weight(), experts).bias(gate_up_bias).grouped(groups.as_ref());
+        let mut products =
+            FusedExperts::new(x, gate_up.weight(), experts).bias(gate_up_bias).grouped(groups.as_ref());
         if let Some(norm) = with.norm {
             products = products.rms_norm(&norm.weight, norm.eps);
         }
         let Some(hidden) = products.gated(activation)? else { return Ok(None) };
-        let sums = FusedExperts::new(&hidden, self.down.weight(), experts).bias(down_bias).grouped(groups.as_ref());
+        let sums =
+            FusedExperts::new(&hidden, self.down.weight(), experts).bias(down_bias).grouped(groups.as_ref());
         sums.sum(weights, residual)
     }
 
