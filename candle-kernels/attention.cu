@@ -430,8 +430,13 @@ __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partia
             if (row >= sequence.rows) {
                 continue;
             }
-            const float sum = kv_iterator.row_sum[t][i], max_score = kv_iterator.row_max[t][i];
+            const float max_score = kv_iterator.row_max[t][i];
+            const float scaled = max_score == -INFINITY ? max_score : max_score * kv_iterator.factor;
             const unsigned int head = sequence.head(row), query = sequence.query(row), line = row - task.first_row;
+            float sum = kv_iterator.row_sum[t][i];
+            if (!split) {
+                sum += sequence.sink_weight(head, WEIGHT_EXPONENT_BIAS<T> - exponent_base(scaled));
+            }
             T *const to = sequence.out + (size_t)head * sequence.out_head + (size_t)query * sequence.out_row + task.column;
             float *const to_part = partials.row(0, line);
             const float factor = split ? candle_exp2(-WEIGHT_EXPONENT_BIAS<T>) : inverse(sum);
@@ -452,7 +457,6 @@ __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partia
                 }
             }
             if (lane_key<T>(0) == 0) {
-                const float scaled = max_score == -INFINITY ? max_score : max_score * kv_iterator.factor;
                 const SoftmaxState state = {scaled, sum * candle_exp2(-WEIGHT_EXPONENT_BIAS<T>)};
                 if (split) {
                     *partials.state(0, line) = state;
@@ -496,7 +500,7 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, float *partial) {                                                                \
+        const unsigned int total_keys, const float *sinks, float *partial) {                                                                \
         attention_rows<T, WIDTH>(TASK_ARGUMENTS, partial);                                                              \
     }
 #define ATTENTION_PARTS(T, T_NAME)                                                                                      \
@@ -504,7 +508,8 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, const float *partial, const unsigned int parts, const unsigned int columns) {    \
+        const unsigned int total_keys, const float *sinks, const float *partial, const unsigned int parts,              \
+        const unsigned int columns) {    \
         attention_parts<T>(TASK_ARGUMENTS, partial, parts, columns);                                                    \
     }
 // Also for heads of 40, 80 and 96 columns, as image models have.

@@ -86,7 +86,7 @@ struct Sequence {
     KeyRows<T> k, v;
     T *out;
     const T *mask;
-    const float *slopes;
+    const float *slopes, *sinks;
     float *statistics;
     unsigned int q_head, q_row, out_head, out_row, mask_head, mask_row, mask_key, statistics_head;
     unsigned int first_head, queries, rows, width, value_width;
@@ -94,6 +94,10 @@ struct Sequence {
     // Avoids the division for a single query, the usual case of split-KV.
     __device__ __forceinline__ unsigned int head(unsigned int row) const { return first_head + (queries == 1 ? row : row / queries); }
     __device__ __forceinline__ unsigned int query(unsigned int row) const { return queries == 1 ? 0 : row % queries; }
+    // Returns the weight of a head's sink, times 2^exponent: a key that all queries see, and whose value is zero.
+    __device__ __forceinline__ float sink_weight(unsigned int head, float exponent) const {
+        return sinks == nullptr ? 0 : candle_exp2(fmaf(sinks[head], LOG2_E, exponent));
+    }
 };
 
 // The work of a workgroup.
@@ -122,7 +126,8 @@ struct Task {
     __device__ __forceinline__ Task(const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics,
                                     const float *slopes, const uint32_t *query_starts, const uint32_t *key_starts,
                                     const uint32_t *table, const int *ranges, const size_t *info, float scale,
-                                    float softcap, unsigned int total_queries, unsigned int total_keys) {
+                                    float softcap, unsigned int total_queries, unsigned int total_keys,
+                                    const float *sinks = nullptr) {
         // All words are below 2^32, so that their lower halves suffice.
         const auto word = [&](unsigned int i) INLINE { return ((const unsigned int *)info)[2 * i]; };
         const unsigned int heads = word(0), key_heads = word(1), pairs = key_heads * word(2);
@@ -186,6 +191,7 @@ struct Task {
         sequence.mask_row = word(21);
         sequence.mask_key = word(22);
         sequence.slopes = slopes;
+        sequence.sinks = sinks;
         sequence.statistics = statistics == nullptr ? nullptr : statistics + batch * word(26) + q_first;
         sequence.statistics_head = word(27);
         const unsigned int range_count = ranges == nullptr ? 0 : word(30);
@@ -198,6 +204,7 @@ struct Task {
         move_to_vector_register(sequence.statistics_head);
         move_to_vector_register(sequence.mask);
         move_to_vector_register(sequence.slopes);
+        move_to_vector_register(sequence.sinks);
         move_to_vector_register(sequence.mask_head);
         move_to_vector_register(sequence.mask_row);
         move_to_vector_register(sequence.mask_key);
@@ -234,7 +241,7 @@ struct Task {
     const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,                  \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys
+        const unsigned int total_keys, const float *sinks
 #define TASK_ARGUMENTS                                                                                                  \
     q, k, v, mask, out, statistics, slopes, query_starts, key_starts, table, ranges, info, scale, softcap,              \
-        total_queries, total_keys
+        total_queries, total_keys, sinks

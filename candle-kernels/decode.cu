@@ -358,7 +358,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
-        const unsigned int total_keys, float *partial) {                                                                \
+        const unsigned int total_keys, const float *sinks, float *partial) {                                                                \
         attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
     }
 ATTENTION_DECODE(float, f32, 4)

@@ -33,8 +33,9 @@ struct Product<F, PARTS, int8_t, false> {
     unsigned int count;
 
     // Rows and columns past the end read the last one; their results are not written.
-    __device__ __forceinline__ Product(const uint8_t *blocks, const uint8_t *x, unsigned int first_row,
-                                       unsigned int first_column, unsigned int m, unsigned int n, unsigned int k)
+    template <typename R>
+    __device__ __forceinline__ Product(const uint8_t *blocks, const uint8_t *x, const R &row_of,
+                                       unsigned int first_column, unsigned int n, unsigned int k)
         : count(k / F::WEIGHTS) {
 #pragma unroll
         for (unsigned int i = 0; i < Columns::COUNT; ++i) {
@@ -42,9 +43,9 @@ struct Product<F, PARTS, int8_t, false> {
         }
 #pragma unroll
         for (unsigned int i = 0; i < ROWS; ++i) {
-            const size_t row = min(first_row + Rows::at(i), m - 1);
+            const size_t row = row_of(Rows::at(i));
             rows[i] = x + row * k;
-            scales[i] = (const Scale *)(x + (size_t)m * k) + row * (k / PIECE);
+            scales[i] = (const Scale *)(x + (size_t)row_of.m * k) + row * (k / PIECE);
         }
     }
 
@@ -145,21 +146,22 @@ struct Product<F, PARTS, int8_t, false> {
     }
 };
 
-template <typename F, typename X>
-__device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x, void *out, const unsigned int m,
-                                        const unsigned int n, const unsigned int k, const unsigned int out_dtype) {
+// Computes a tile of `count` rows of activations; `store(line, column, sum)` receives each result.
+template <typename F, typename X, typename R, typename S>
+__device__ __forceinline__ void tile(const uint8_t *blocks, const uint8_t *x, const R &row_of, const unsigned int count,
+                                     const unsigned int n, const unsigned int k, S store) {
     constexpr unsigned int SIDE = CANDLE_QFEW_SIDE, MAX_WAVES = CANDLE_BLOCK / WAVE;
     static_assert(SIDE == TILE_SIDE, "a workgroup makes a tile");
     // Padded against bank conflicts between neighbouring rows.
     __shared__ float shared[MAX_WAVES][SIDE][SIDE + 4];
-    const unsigned int first_row = blockIdx.y * SIDE, first_column = blockIdx.x * SIDE;
+    const unsigned int first_column = blockIdx.x * SIDE;
     const unsigned int wave = threadIdx.x / WAVE, waves = blockDim.x / WAVE;
     Tile<float> sums = {};
     // Skips the second half of the rows if it is empty.
-    if (COLUMN_PARTS == 1 || m - first_row > SIDE / COLUMN_PARTS) {
-        Product<F, COLUMN_PARTS, X>(blocks, x, first_row, first_column, m, n, k).add(sums, wave, waves);
+    if (COLUMN_PARTS == 1 || count > SIDE / COLUMN_PARTS) {
+        Product<F, COLUMN_PARTS, X>(blocks, x, row_of, first_column, n, k).add(sums, wave, waves);
     } else {
-        Product<F, 1, X>(blocks, x, first_row, first_column, m, n, k).add(sums, wave, waves);
+        Product<F, 1, X>(blocks, x, row_of, first_column, n, k).add(sums, wave, waves);
     }
 #pragma unroll
     for (unsigned int e = 0; e < LANE_ROWS * LANE_COLUMNS; ++e) {
@@ -169,17 +171,51 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
     __syncthreads();
     for (unsigned int i = threadIdx.x; i < SIDE * SIDE; i += blockDim.x) {
         const unsigned int r = i / SIDE, c = i % SIDE;
-        if (first_row + r < m && first_column + c < n) {
+        if (r < count && first_column + c < n) {
             float sum = 0;
 #pragma unroll
             for (unsigned int w = 0; w < MAX_WAVES; ++w) {
                 sum += w < waves ? shared[w][r][c] : 0;
             }
-            store_float(out, out_dtype, (size_t)(first_row + r) * n + first_column + c, sum);
+            store(r, first_column + c, sum);
         }
     }
 }
 
+template <typename F, typename X>
+__device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x, void *out, const unsigned int m,
+                                        const unsigned int n, const unsigned int k, const unsigned int out_dtype) {
+    const unsigned int first = blockIdx.y * CANDLE_QFEW_SIDE;
+    tile<F, X>(blocks, x, DenseRows{first, m}, m - first, n, k, [=](unsigned int line, unsigned int column, float sum) INLINE {
+        store_float(out, out_dtype, (size_t)(first + line) * n + column, sum);
+    });
+}
+
+// Tiles of products with the matrix of one expert each, from `group` in routing.cu.
+template <typename F>
+__device__ __forceinline__ void experts_product(const uint8_t *blocks, const uint8_t *x, const uint32_t *order,
+                                                const uint32_t *tiles, void *out, const unsigned int m,
+                                                const unsigned int n, const unsigned int k, const unsigned int per,
+                                                const unsigned int out_dtype) {
+    const uint32_t expert = tiles[3 * blockIdx.y], first = tiles[3 * blockIdx.y + 1], end = tiles[3 * blockIdx.y + 2];
+    if (first == end) {
+        return;
+    }
+    const uint8_t *matrix = blocks + (size_t)expert * n * (k / F::WEIGHTS * F::BYTES);
+    const OrderedRows rows = {order, first, end, m, per};
+    tile<F, int8_t>(matrix, x, rows, end - first, n, k, [=](unsigned int line, unsigned int column, float sum) INLINE {
+        store_float(out, out_dtype, (size_t)order[first + line] * n + column, sum);
+    });
+}
+
+#define EXPERTS_OP(F, NAME, ...)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) qfew_experts_##NAME(                           \
+        const uint8_t *blocks, const uint8_t *x, const uint32_t *order, const uint32_t *tiles, void *out,        \
+        const unsigned int m, const unsigned int n, const unsigned int k, const unsigned int rows_per_activation, \
+        const unsigned int out_dtype) {                                                                           \
+        experts_product<F>(blocks, x, order, tiles, out, m, n, k, rows_per_activation, out_dtype);               \
+    }
+CANDLE_EACH_FORMAT(EXPERTS_OP)
 #define FEW_OP(F, NAME, ...) PRODUCT_OP(qfew_##NAME, F, int8_t)
 #define FEW_HALVES_OP(F, NAME, ...) PRODUCT_OP(qfew_halves_##NAME, F, __half)
 CANDLE_EACH_FORMAT(FEW_OP)

@@ -25,18 +25,6 @@ FLOAT_OPS(__nv_bfloat16, bf16, CANDLE_FLOAT_BF16)
 FLOAT_OPS(__half, f16, CANDLE_FLOAT_F16)
 FLOAT_OPS(float, f32, CANDLE_FLOAT_F32)
 
-// Selects how rows of a format are read.
-template <typename F, unsigned int ROWS>
-struct RowsOf {
-    static constexpr bool IS_STREAM = false;
-    typedef BlockRow<F, ROWS> Stream;
-};
-template <unsigned int BITS, bool MINIMUM, unsigned int ROWS>
-struct RowsOf<Plain<BITS, MINIMUM>, ROWS> {
-    static constexpr bool IS_STREAM = BITS != 5;
-    typedef StreamRow<Plain<BITS, MINIMUM>, 2 + 2 * MINIMUM, ROWS> Stream;
-};
-
 template <typename F, unsigned int ROWS>
 __device__ __forceinline__ void quantized_row(const RowMatrices &matrices, const RowInput &input,
                                               const RowEpilogue &after, const unsigned int lanes, RowSums &sums) {

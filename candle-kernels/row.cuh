@@ -99,11 +99,15 @@ struct RowLanes {
     }
 };
 
-__device__ __forceinline__ float activate(unsigned int activation, float x) {
+__device__ __forceinline__ float gated(unsigned int activation, float gate, float up) {
     if (activation == CANDLE_ACTIVATION_SILU) {
-        return silu(x);
+        return silu(gate) * up;
     }
-    return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
+    if (activation == CANDLE_ACTIVATION_CLAMPED) {
+        const float limit = CANDLE_CLAMPED_LIMIT, least = fminf(gate, limit);
+        return least / (1.0f + expf(-1.702f * least)) * (fmaxf(fminf(up, limit), -limit) + 1.0f);
+    }
+    return 0.5f * gate * (1.0f + tanhf(0.79788456f * gate * (1.0f + 0.044715f * gate * gate))) * up;
 }
 
 // Sums of the waves of each task, and of the squares of the row, in LDS.
@@ -256,7 +260,7 @@ __device__ __forceinline__ void row_product(const RowMatrices &matrices, const R
             };
             float result = total(i);
             if (is_gated) {
-                result = activate(after.activation, result) * total(count + i);
+                result = gated(after.activation, result, total(count + i));
             }
             if (after.summand != nullptr) {
                 const bool is_loaded = ROWS == 1 && i == threadIdx.x;

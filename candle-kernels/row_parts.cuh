@@ -312,3 +312,15 @@ struct StreamRow : QuantizedInput {
         return total;
     }
 };
+
+// Selects how rows of a format are read.
+template <typename F, unsigned int ROWS>
+struct RowsOf {
+    static constexpr bool IS_STREAM = false;
+    typedef BlockRow<F, ROWS> Stream;
+};
+template <unsigned int BITS, bool MINIMUM, unsigned int ROWS>
+struct RowsOf<Plain<BITS, MINIMUM>, ROWS> {
+    static constexpr bool IS_STREAM = BITS != 5;
+    typedef StreamRow<Plain<BITS, MINIMUM>, 2 + 2 * MINIMUM, ROWS> Stream;
+};

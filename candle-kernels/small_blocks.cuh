@@ -62,6 +62,18 @@ struct Share {
     }
 };
 
+// Rows of activations of a tile from `first` on, of `m` rows. Lines past the end repeat the last row.
+struct DenseRows {
+    unsigned int first, m;
+    __device__ __forceinline__ size_t operator()(unsigned int line) const { return min(first + line, m - 1); }
+};
+// Rows of activations of the products order[first] to order[end - 1], of which `per` share a row.
+struct OrderedRows {
+    const uint32_t *order;
+    unsigned int first, end, m, per;
+    __device__ __forceinline__ size_t operator()(unsigned int line) const { return order[min(first + line, end - 1)] / per; }
+};
+
 // A lane's activations for the first PARTS groups of a tile's rows. X is int8_t for quantized activations, otherwise their type.
 // Rows past the end read the last one; their results are not written.
 template <typename F, unsigned int PARTS>
@@ -70,10 +82,11 @@ struct OwnRows {
     typedef Share<F, Columns::SHARES> Part;
     const uint8_t *rows[ROWS];
 
-    __device__ __forceinline__ OwnRows(const uint8_t *x, size_t row_bytes, unsigned int first_row, unsigned int m) {
+    template <typename R>
+    __device__ __forceinline__ OwnRows(const uint8_t *x, size_t row_bytes, const R &row) {
 #pragma unroll
         for (unsigned int i = 0; i < ROWS; ++i) {
-            rows[i] = x + min(first_row + Rows::at(i), m - 1) * row_bytes;
+            rows[i] = x + row(Rows::at(i)) * row_bytes;
         }
     }
     // Distributes the scales, or minimums, of a lane's columns to the lanes that hold their sums.
@@ -100,12 +113,11 @@ struct Activations<F, PARTS, int8_t> : OwnRows<F, PARTS> {
     };
     const Scale *scales[O::SUMS];
 
-    __device__ __forceinline__ Activations(const uint8_t *x, unsigned int first_row, unsigned int m, unsigned int k)
-        : O(x, k, first_row, m) {
+    template <typename R>
+    __device__ __forceinline__ Activations(const uint8_t *x, const R &row, unsigned int k) : O(x, k, row) {
 #pragma unroll
         for (unsigned int i = 0; i < O::SUMS; ++i) {
-            const size_t row = min(first_row + LaneLayout<Side::COLUMNS>::at(i), m - 1);
-            scales[i] = (const Scale *)(x + (size_t)m * k) + row * (k / PIECE);
+            scales[i] = (const Scale *)(x + (size_t)row.m * k) + row(LaneLayout<Side::COLUMNS>::at(i)) * (k / PIECE);
         }
     }
     __device__ __forceinline__ Block read(unsigned int block) const {
@@ -180,8 +192,9 @@ struct Activations<F, PARTS, __half> : OwnRows<F, PARTS> {
     static constexpr unsigned int DEPTH = 16, STEPS = PIECE / DEPTH, WORDS = DEPTH / 2 / Columns::SHARES;
     struct Block { Words<2 * Part::CHUNK, 8 * Part::CHUNK> x[O::ROWS][Part::CHUNKS]; };
 
-    __device__ __forceinline__ Activations(const uint8_t *x, unsigned int first_row, unsigned int m, unsigned int k)
-        : O(x, (size_t)k * sizeof(__half), first_row, m) {}
+    template <typename R>
+    __device__ __forceinline__ Activations(const uint8_t *x, const R &row, unsigned int k)
+        : O(x, (size_t)k * sizeof(__half), row) {}
     __device__ __forceinline__ Block read(unsigned int block) const {
         Block read;
 #pragma unroll
@@ -287,9 +300,10 @@ struct SmallBlocks {
     unsigned int count, last;
 
     // Columns past the end read the last one; their results are not written.
-    __device__ __forceinline__ SmallBlocks(const uint8_t *blocks, const uint8_t *x, unsigned int first_row,
-                                           unsigned int first_column, unsigned int m, unsigned int n, unsigned int k)
-        : activations(x, first_row, m, k), first(blocks + (size_t)first_column * (k / PIECE * F::BYTES)),
+    template <typename R>
+    __device__ __forceinline__ SmallBlocks(const uint8_t *blocks, const uint8_t *x, const R &row,
+                                           unsigned int first_column, unsigned int n, unsigned int k)
+        : activations(x, row, k), first(blocks + (size_t)first_column * (k / PIECE * F::BYTES)),
           count(k / PIECE), last(n - 1 - first_column) {}
 
 #if defined(__NVPTX__)

@@ -61,6 +61,7 @@ __device__ __forceinline__ void write_pair(const Task<T> &task, unsigned int lin
     const Sequence<T> &sequence = task.sequence;
     const unsigned int row = task.first_row + line, head = sequence.head(row), query = sequence.query(row);
     column += task.column;
+    all.row_sum += sequence.sink_weight(head, -exponent_base(all.row_max));
     if (column < sequence.value_width) {
         const float factor = inverse(all.row_sum);
         Pack<T, 2> pack;

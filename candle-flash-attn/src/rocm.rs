@@ -267,8 +267,20 @@ impl FlashAttnVarLen {
                 bail!("block_table must be u32 or i32, got {:?}", storage.dtype())
             }
         }
+        let sinks = lock(self.sinks.as_ref());
+        let sinks = optional("sinks", &sinks)?;
+        if let Some((storage, layout)) = sinks {
+            if storage.dtype() != DType::F32 || layout.dims() != [heads] {
+                bail!(
+                    "sinks must be F32 with the shape [{heads}], got {:?} {:?}",
+                    storage.dtype(),
+                    layout.shape()
+                )
+            }
+        }
         let slopes = lock(self.scores.alibi_slopes.as_ref());
         let attention = Attention {
+            sinks,
             ranges,
             sequences: Some(AttentionSequences {
                 queries: starts_q,

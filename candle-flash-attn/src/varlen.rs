@@ -14,6 +14,7 @@ pub(crate) struct FlashAttnVarLen {
     pub seqlens_k: Tensor,
     pub pages: Option<Pages>,
     pub mm_prefix_ranges: Option<Tensor>,
+    pub sinks: Option<Tensor>,
 }
 
 /// Page table of the keys and values.
@@ -26,7 +27,16 @@ pub(crate) struct Pages {
 impl FlashAttnVarLen {
     fn of(scores: FlashAttn, seqlens: [&Tensor; 2], [max_seqlen_q, max_seqlen_k]: [usize; 2]) -> Self {
         let [seqlens_q, seqlens_k] = seqlens.map(Tensor::clone);
-        Self { scores, max_seqlen_q, max_seqlen_k, seqlens_q, seqlens_k, pages: None, mm_prefix_ranges: None }
+        Self {
+            scores,
+            max_seqlen_q,
+            max_seqlen_k,
+            seqlens_q,
+            seqlens_k,
+            pages: None,
+            mm_prefix_ranges: None,
+            sinks: None,
+        }
     }
 }
 
@@ -82,6 +92,28 @@ attention! {
         FlashAttnVarLen {
             pages: Some(Pages { block_table: block_table.clone(), page_block_size }),
             mm_prefix_ranges: mm_prefix_ranges.cloned(),
+            ..FlashAttnVarLen::of(scores, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+        }
+    }
+}
+
+attention! {
+    /// Like [`flash_attn_varlen_windowed`], with a sink for each head: a further key that all of its queries see, whose value
+    /// is zero.
+    ///
+    /// * `sinks` - f32 (heads): the scores of the sinks, to which scale and softcap are not applied
+    /// * `block_table`, `page_block_size` - if there is a table, keys and values are in pages, as for
+    ///   [`flash_attn_varlen_paged_windowed`]
+    /// * `softcap` - with c above 0, the score is replaced by c tanh(score / c)
+    flash_attn_varlen_with_sinks(
+        sinks: &Tensor, seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: Option<&Tensor>, max_seqlen_q: usize,
+        max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>,
+        page_block_size: usize, softcap: Option<f32>
+    ) apply -> Tensor {
+        let scores = FlashAttn::scaled(softmax_scale).windowed(window_size_left, window_size_right).capped(softcap);
+        FlashAttnVarLen {
+            pages: block_table.map(|table| Pages { block_table: table.clone(), page_block_size }),
+            sinks: Some(sinks.clone()),
             ..FlashAttnVarLen::of(scores, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
         }
     }

@@ -49,7 +49,9 @@ fn families() -> Vec<Family> {
     let widths = |widths, of| -> [Axis; 2] { [names("width", widths), dtypes("dtype", of)] };
     let attention = |family: Family, last| {
         let mask = args![Pointer => mask "additive mask of the scores; may be null"];
-        family.takes(&[QKV, mask, OUT, OPTIONS, INFO, SCORES, last])
+        let sinks =
+            args![Pointer => sinks "score of a key with a value of zero for each head, as f32; may be null"];
+        family.takes(&[QKV, mask, OUT, OPTIONS, INFO, SCORES, sinks, last])
     };
     let gradient = |name, kernels, meaning, out| {
         family(name, "gradients", kernels, meaning)

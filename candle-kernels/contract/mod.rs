@@ -12,6 +12,7 @@ pub mod attention;
 pub mod convolution;
 pub mod copies;
 pub mod elementwise;
+pub mod experts;
 pub mod faults;
 pub mod formats;
 pub mod indexing;
@@ -29,7 +30,7 @@ pub mod sort;
 pub use schema::{Argument, Axis, Constant, Family, Module, Pass, Subject, names};
 
 /// All subjects, in the order of the constants in the header and of kernel IDs.
-pub const SUBJECTS: [Subject; 16] = [
+pub const SUBJECTS: [Subject; 17] = [
     shared::SUBJECT,
     elementwise::SUBJECT,
     random::SUBJECT,
@@ -45,6 +46,7 @@ pub const SUBJECTS: [Subject; 16] = [
     faults::SUBJECT,
     quantized::SUBJECT,
     row::SUBJECT,
+    experts::SUBJECT,
     recurrent::SUBJECT,
 ];
 

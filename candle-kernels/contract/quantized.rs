@@ -99,6 +99,20 @@ fn families() -> Vec<Family> {
         .over([formats(ALL)])
         .takes(&[PRODUCT]),
         family(
+            "QuantizedFewExperts",
+            "qfew",
+            "qfew_experts_{format}",
+            "Products of rows of activations with the matrices of their experts, on matrix units. x of the grid numbers tiles \
+             of QFEW_SIDE columns, y those of `tiles`.",
+        )
+        .over([formats(ALL)])
+        .takes(&[args![
+            Pointer => blocks "the stack of matrices (n, k)", x "output of quantize_rows", order "output of group_products",
+                tiles "output of group_products", out "the dense output, with a row for each product";
+            U32 => m "rows of activations", n "rows of a matrix", k "columns of a matrix, whole blocks",
+                rows_per_activation "number of products that share a row of activations",
+                out_dtype "code of the output's dtype"]]),
+        family(
             "QuantizedFewHalves",
             "qfew",
             "qfew_halves_{format}",

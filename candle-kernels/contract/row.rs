@@ -26,6 +26,11 @@ subject! {
         ACTIVATION_SILU = 1,
         /// Code of gelu(gate) * up with the approximation by tanh.
         ACTIVATION_GELU = 2,
+        /// Code of the gate of gpt-oss: x / (1 + exp(-1.702 x)) of the gate x, which is at most CLAMPED_LIMIT, times 1 plus up,
+        /// which is limited to both sides.
+        ACTIVATION_CLAMPED = 3,
+        /// Limit of gate and up of ACTIVATION_CLAMPED.
+        CLAMPED_LIMIT = 7,
     }
 }
 

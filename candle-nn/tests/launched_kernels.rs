@@ -11,7 +11,10 @@ use candle::rocm::hip_kernels::contract::{
 };
 use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
-use candle::rocm::{self, Attention, LaunchConfig, RocmDevice, RocmStorage};
+use candle::rocm::{
+    self, Attention, ExpertGroups, FusedExperts, GateActivation, LaunchConfig, ProductWeight, RocmDevice,
+    RocmStorage, Router, RouterFunction,
+};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
@@ -83,7 +86,7 @@ fn launched_on(arch: &str) -> Vec<String> {
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
-    let groups: [(&str, Group); 12] = [
+    let groups: [(&str, Group); 13] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
@@ -96,6 +99,7 @@ fn every_operation() {
         ("attention", attention),
         ("recurrences", recurrences),
         ("quantizing", quantizing),
+        ("experts", experts),
     ];
     for (name, group) in groups {
         group(&device).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -474,6 +478,37 @@ fn own_product(
     }
     let got = Tensor::from_storage(Storage::Rocm(result), shape, candle::op::BackpropOp::none(), false);
     assert_close(&got, &expected, tolerance(dtype), &format!("product {dtype:?}"));
+    Ok(())
+}
+
+fn experts(device: &Device) -> Result<()> {
+    let router = Router {
+        used: 2,
+        function: RouterFunction::Softmax,
+        normalized: false,
+        scale: 1.0,
+        groups: None,
+        correction: None,
+    };
+    let Some((experts, weights)) = router.route(&on(device, &[1, 2], F32)?)? else {
+        candle::bail!("no kernel for the router")
+    };
+    let layer = |stack: ProductWeight, dtype, groups: Option<&ExpertGroups>| -> Result<()> {
+        let (x, hidden) = (on(device, &[1, 256], dtype)?, on(device, &[2, 256], dtype)?);
+        FusedExperts::new(&x, stack, &experts).grouped(groups).gated(GateActivation::Silu)?;
+        FusedExperts::new(&hidden, stack, &experts).grouped(groups).sum(&weights, None)?;
+        Ok(())
+    };
+    for dtype in [F32, F16, BF16] {
+        layer((&on(device, &[2, 2, 256], dtype)?).into(), dtype, None)?;
+    }
+    for (dtype, _) in block_types() {
+        let stack = QTensor::quantize(&on(device, &[2, 2, 256], F32)?, dtype)?;
+        layer((&stack).into(), F32, None)?;
+        if ExpertGroups::are_supported((&stack).into(), 1, 2)? {
+            layer((&stack).into(), F32, Some(&ExpertGroups::new(&experts, 2)?))?;
+        }
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod experts;
 mod few;
+pub(crate) mod grouped;
 mod library;
 mod product;
 mod quantize;

@@ -66,7 +66,9 @@ pub use device::{
     RocmDevice, RocmGraph, RocmGraphMemory, RocmKernel, GRAPHS_VARIABLE,
 };
 pub use error::RocmError;
-pub use fused_product::{FusedProduct, GateActivation, ProductWeight};
+pub use fused_product::{
+    ExpertGroups, FusedExperts, FusedProduct, GateActivation, ProductWeight, Router, RouterFunction,
+};
 pub(crate) use fusion::RowProduct;
 pub use fusion::FUSION_VARIABLE;
 pub use hip_kernels::contract::{DevicePtr, KernelLayout};

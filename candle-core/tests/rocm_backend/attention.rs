@@ -35,6 +35,7 @@ fn check(case: &Case, dtype: DType) {
         scale,
         softcap: case.softcap.map(f64::from),
         slopes: &slopes,
+        sinks: &[],
         sees: &|position, key| {
             left.is_none_or(|left| key >= position - left as i64)
                 && right.is_none_or(|right| key <= position + right as i64)

@@ -8,6 +8,8 @@ pub struct Formula<'a> {
     pub softcap: Option<f64>,
     /// ALiBi slope of each head.
     pub slopes: &'a [f32],
+    /// Score of a further key of each head, whose value is zero; empty if there is none.
+    pub sinks: &'a [f32],
     /// Returns true if a query at a position attends to a key; the last query is at the last key.
     pub sees: &'a dyn Fn(i64, i64) -> bool,
 }
@@ -53,7 +55,12 @@ impl Formula<'_> {
         // The weights of a row without keys are zero.
         let highest = sums.max_keepdim(D::Minus1)?.detach().maximum(-1e300)?;
         let weights = sums.broadcast_sub(&highest)?.exp()?;
-        let total = weights.sum_keepdim(D::Minus1)?.maximum(1e-30)?;
+        let mut total = weights.sum_keepdim(D::Minus1)?.maximum(1e-30)?;
+        if !self.sinks.is_empty() {
+            let sinks =
+                Tensor::new(self.sinks, &Device::Cpu)?.to_dtype(DType::F64)?.reshape((1, heads, 1, 1))?;
+            total = (total + sinks.broadcast_sub(&highest)?.exp()?)?;
+        }
         Ok((weights.broadcast_div(&total)?, scores))
     }
 

@@ -74,8 +74,13 @@ struct Parts {
 
 impl Parts {
     fn all() -> impl Iterator<Item = Self> {
-        let gates = [None, Some(GateActivation::Silu), Some(GateActivation::GeluTanh)];
-        (0..24).map(move |i| Self {
+        let gates = [
+            None,
+            Some(GateActivation::Silu),
+            Some(GateActivation::GeluTanh),
+            Some(GateActivation::ClampedSwiglu),
+        ];
+        (0..32).map(move |i| Self {
             norm: i & 1 > 0,
             bias: i & 2 > 0,
             residual: i & 4 > 0,
@@ -93,6 +98,7 @@ fn activated(activation: GateActivation, x: f64) -> f64 {
         GateActivation::GeluTanh => {
             0.5 * x * (1.0 + (std::f64::consts::FRAC_2_PI.sqrt() * x * (1.0 + 0.044715 * x * x)).tanh())
         }
+        GateActivation::ClampedSwiglu => x.min(7.0) / (1.0 + (-1.702 * x.min(7.0)).exp()),
     }
 }
 
@@ -146,6 +152,10 @@ fn expected(
         let (mut value, mut error) = product(c);
         if let Some(activation) = parts.gate {
             let ((gate, gate_error), (up, up_error)) = ((value, error), product(columns + c));
+            let up = match activation {
+                GateActivation::ClampedSwiglu => up.clamp(-7.0, 7.0) + 1.0,
+                _ => up,
+            };
             // Both activations have a slope below 1.2.
             let (act, act_error) =
                 (activated(activation, gate), 1.2 * gate_error + 2.0 * step * gate.abs() + 1e-6);

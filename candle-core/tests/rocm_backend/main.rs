@@ -16,6 +16,7 @@ mod errors;
 mod families;
 mod few;
 mod fixture;
+mod fused_experts;
 mod fused_product;
 mod fusion;
 mod graphs;

@@ -110,7 +110,7 @@ fn library(arch: &str) -> Result<Option<&'static Library>> {
 
 /// Returns the element type of all operands, or `None` if a feature of the call is unsupported.
 fn element(attention: &Attention, [q, k, v]: [AttentionOperand; 3]) -> Option<Element> {
-    let unsupported = [attention.slopes, attention.mask, attention.ranges, attention.pages];
+    let unsupported = [attention.slopes, attention.sinks, attention.mask, attention.ranges, attention.pages];
     let is_plain = unsupported.iter().all(Option::is_none) && !attention.softcap.is_some_and(|cap| cap > 0.0);
     let are_same = [k, v].iter().all(|(storage, _)| storage.dtype() == q.0.dtype());
     let are_starts = |s: &candle::rocm::AttentionSequences| {

@@ -43,6 +43,8 @@ pub struct Case {
     pub window: (Option<usize>, Option<usize>),
     pub softcap: Option<f32>,
     pub alibi: bool,
+    /// If true, each head has a sink.
+    pub sinks: bool,
     /// Half-open ranges of positions that see each other, the same number for each sequence.
     pub ranges: Vec<Vec<(i32, i32)>>,
     pub view: View,
@@ -57,6 +59,7 @@ pub struct Host {
     pub k: Vec<f32>,
     pub v: Vec<f32>,
     pub slopes: Vec<f32>,
+    pub sinks: Vec<f32>,
 }
 
 /// Arguments of the functions, on the device.
@@ -67,6 +70,7 @@ pub struct Inputs {
     pub k: Tensor,
     pub v: Tensor,
     pub slopes: Option<Tensor>,
+    pub sinks: Tensor,
     pub starts: [Tensor; 2],
     pub table: Option<Tensor>,
     pub ranges: Option<Tensor>,
@@ -83,6 +87,7 @@ impl Default for Case {
             window: (None, None),
             softcap: None,
             alibi: false,
+            sinks: false,
             ranges: Vec::new(),
             view: View::Plain,
             function: 0,
@@ -160,7 +165,10 @@ impl Case {
         let v = random(keys, key_heads * value_width, 2.0)?;
         let slopes =
             if self.alibi { (1..=heads).map(|head| 0.5f32.powi(head as i32)).collect() } else { Vec::new() };
-        Ok(Host { q, k, v, slopes })
+        // Below, among and far above the scores of keys.
+        let sinks =
+            if self.sinks { (0..heads).map(|head| [-2.0, 1.5, 7.0][head % 3]).collect() } else { Vec::new() };
+        Ok(Host { q, k, v, slopes, sinks })
     }
 
     /// Returns a tensor (rows, heads, width), or with the first dim split in two.
@@ -278,6 +286,7 @@ impl Case {
             Tensor::new(starts, device)
         };
         let slopes = self.alibi.then(|| Tensor::new(host.slopes.as_slice(), device)).transpose()?;
+        let sinks = Tensor::new(host.sinks.as_slice(), device)?;
         let ranges = match self.ranges.first() {
             Some(first) => {
                 let flat: Vec<i32> =
@@ -286,7 +295,8 @@ impl Case {
             }
             None => None,
         };
-        Ok(Inputs { bases, q, k, v, slopes, starts: [starts(|s| s.0)?, starts(|s| s.1)?], table, ranges })
+        let starts = [starts(|s| s.0)?, starts(|s| s.1)?];
+        Ok(Inputs { bases, q, k, v, slopes, sinks, starts, table, ranges })
     }
 
     /// Returns half an ulp of the dtype at x.

@@ -82,5 +82,20 @@ fn draw(rng: &mut StdRng, seed: u64) -> Case {
     let view = if view == View::Fused && !fusable { View::Plain } else { view };
     let dtype = *DTYPES.choose(rng).expect("dtypes");
     let (window, widths, function) = ((left, right), (width, value_width), rng.random_range(0..12));
-    Case { dtype, form, sequences, heads, widths, window, softcap, alibi, ranges, view, function, seed }
+    let sinks = form != Form::Dense && !alibi && ranges.is_empty() && rng.random_ratio(1, 5);
+    Case {
+        dtype,
+        form,
+        sequences,
+        heads,
+        widths,
+        window,
+        softcap,
+        alibi,
+        sinks,
+        ranges,
+        view,
+        function,
+        seed,
+    }
 }

@@ -93,6 +93,9 @@ pub fn attention<R: Real>(case: &Case, host: &Host) -> AttentionOutput {
             };
             let weights: Vec<R> = seen.iter().map(|(_, score)| score.minus(top).exp()).collect();
             let sum = weights.iter().copied().sum::<R>();
+            // A sink is a key with a value of zero.
+            let sink = host.sinks.get(head).map(|sink| R::from(*sink).minus(top).exp());
+            let sum = sink.map_or(sum, |sink| sum.plus(sink));
             let mut out = vec![R::from(0.0); value_width];
             for ((key, _), weight) in seen.iter().zip(&weights) {
                 let weight = weight.over(sum);

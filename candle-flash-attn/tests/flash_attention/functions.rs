@@ -15,6 +15,7 @@ pub struct Function {
     /// True if it takes any window, false if only a causal mask.
     windows: bool,
     softcap: bool,
+    sinks: bool,
     pub call: fn(&Case, &Inputs) -> Made,
 }
 
@@ -37,12 +38,13 @@ impl Function {
             && slopes
             && (self.windows || matches!(case.window, (None, None | Some(0))))
             && (self.softcap || case.softcap.is_none())
-            && (self.pages || case.ranges.is_empty())
+            && (self.pages && !self.sinks || case.ranges.is_empty())
+            && self.sinks == case.sinks
     }
 }
 
 const fn dense(name: &'static str, slopes: Slopes, call: fn(&Case, &Inputs) -> Made) -> Function {
-    Function { name, pages: false, dense: true, slopes, windows: false, softcap: false, call }
+    Function { name, pages: false, dense: true, slopes, windows: false, softcap: false, sinks: false, call }
 }
 
 const fn sequences(name: &'static str, slopes: Slopes, call: fn(&Case, &Inputs) -> Made) -> Function {
@@ -51,6 +53,10 @@ const fn sequences(name: &'static str, slopes: Slopes, call: fn(&Case, &Inputs) 
 
 const fn windowed(function: Function) -> Function {
     Function { windows: true, ..function }
+}
+
+const fn with_sinks(function: Function) -> Function {
+    Function { sinks: true, ..capped(function) }
 }
 
 const fn capped(function: Function) -> Function {
@@ -79,7 +85,7 @@ macro_rules! of_sequences {
 }
 
 #[rustfmt::skip]
-pub const FUNCTIONS: [Function; 13] = [
+pub const FUNCTIONS: [Function; 15] = [
     dense("flash_attn", Slopes::Never, |c, i| {
         one(flash_attn(&i.q, &i.k, &i.v, c.scale(), c.causal()))
     }),
@@ -127,6 +133,23 @@ pub const FUNCTIONS: [Function; 13] = [
             let (Form::Pages(page), Some(table)) = (c.form, &i.table) else { panic!("{c:?} has no pages") };
             one(flash_attn_varlen_paged_windowed(
                 &i.q, &i.k, &i.v, starts, key_starts, table, i.ranges.as_ref(), queries, keys, c.scale(),
+                left, right, page, c.softcap,
+            ))
+        }))
+    },
+    with_sinks(sequences("flash_attn_varlen_with_sinks", Slopes::Never, |c, i| {
+        let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
+        one(flash_attn_varlen_with_sinks(
+            &i.q, &i.k, &i.v, &i.sinks, starts, key_starts, None, queries, keys, c.scale(), left, right, 0, c.softcap,
+        ))
+    })),
+    Function {
+        pages: true,
+        ..with_sinks(sequences("flash_attn_varlen_with_sinks, paged", Slopes::Never, |c, i| {
+            let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
+            let Form::Pages(page) = c.form else { panic!("{c:?} has no pages") };
+            one(flash_attn_varlen_with_sinks(
+                &i.q, &i.k, &i.v, &i.sinks, starts, key_starts, i.table.as_ref(), queries, keys, c.scale(),
                 left, right, page, c.softcap,
             ))
         }))

@@ -75,6 +75,7 @@ fn expected(case: &Case, host: &Host, grad: &[f32]) -> Result<[[Vec<f64>; 4]; 2]
             scale: f64::from(case.scale()),
             softcap: case.softcap.filter(|cap| *cap > 0.0).map(f64::from),
             slopes: if case.alibi { &host.slopes } else { &no_slopes },
+            sinks: &host.sinks,
             sees: &|position, key| case.sees(sequence, position, key),
         };
         let vars = [Var::from_tensor(&q)?, Var::from_tensor(&k)?, Var::from_tensor(&v)?];
@@ -133,6 +134,9 @@ fn gradients_of_every_function() -> Result<()> {
             }
         }
     }
+    let sinks = |case: &Case| Case { sinks: true, function: 0, ..case.clone() };
+    let with_sinks: Vec<_> = cases.iter().map(sinks).filter(|case| !case.functions().is_empty()).collect();
+    cases.extend(with_sinks);
     let called = check(cases)?;
     let missed: Vec<_> =
         FUNCTIONS.iter().filter(|f| !f.pages && !called.contains(&f.name)).map(|f| f.name).collect();

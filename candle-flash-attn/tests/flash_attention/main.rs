@@ -120,11 +120,32 @@ fn every_function() -> Result<()> {
             cases.extend((0..functions).map(|function| Case { function, ..case.clone() }));
         }
     }
+    let sinks = |case: &Case| Case { sinks: true, function: 0, ..case.clone() };
+    let with_sinks: Vec<_> = cases.iter().map(sinks).filter(|case| !case.functions().is_empty()).collect();
+    cases.extend(with_sinks);
     let called = run(cases)?;
     let missed: Vec<_> =
         functions::FUNCTIONS.iter().filter(|f| !called.contains(f.name)).map(|f| f.name).collect();
     assert!(missed.is_empty(), "not called: {missed:?}");
     Ok(())
+}
+
+/// One and many parts of the keys, few and many rows, and queries without keys.
+#[test]
+fn sinks_weigh_as_a_further_key() -> Result<()> {
+    let mut cases = Vec::new();
+    for (i, length) in [(1, 1), (1, 70), (1, 600), (4, 300), (40, 40), (129, 257), (9, 4), (150, 1500)]
+        .into_iter()
+        .enumerate()
+    {
+        for (j, heads) in [(3, 1), (8, 1), (4, 2)].into_iter().enumerate() {
+            let form = [Form::Sequences, Form::Pages(16)][(i + j) % 2];
+            let window = [CAUSAL, (Some(127), Some(0))][i % 2];
+            let (sequences, dtype) = (vec![length, (2, 5)], DTYPES[(i + j) % 3]);
+            cases.push(Case { heads, form, sequences, dtype, window, sinks: true, ..Case::default() });
+        }
+    }
+    run(cases).map(|_| ())
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::rocm_backend::ops::elementwise::swiglu;
 use crate::rocm_backend::ops::linear::linear;
 use crate::rocm_backend::ops::norm::rms_norm;
 use crate::{DType, Result, Storage, Tensor, D};
+use hip_kernels::contract::CLAMPED_LIMIT;
 
 impl FusedProduct<'_> {
     /// Computes the product by separate operations.
@@ -84,6 +85,11 @@ fn gated(both: &Tensor, activation: GateActivation) -> Result<Tensor> {
             }
         }
         GateActivation::GeluTanh => gate.gelu()?,
+        GateActivation::ClampedSwiglu => {
+            let (gate, limit) = (gate.minimum(CLAMPED_LIMIT as f64)?, CLAMPED_LIMIT as f64);
+            let gate = (&gate / ((&gate * -1.702)?.exp()? + 1.0)?)?;
+            return gate * (up.clamp(-limit, limit)? + 1.0)?;
+        }
     };
     gate * up
 }

@@ -4,14 +4,24 @@
 //! |---|---|
 //! | this file | the description of a product, its checks, and the choice of the implementation |
 //! | `row` | one to four rows, in one launch |
+//! | `experts` | few rows, each with the matrices of its experts |
+//! | `grouped` | many rows, grouped by expert |
+//! | `router` | the choice of the experts of each row |
 //! | `composed` | the same result by separate operations, on any device and for any number of rows |
 mod composed;
+mod experts;
+mod grouped;
+mod router;
 mod row;
+
+pub use experts::FusedExperts;
+pub use grouped::ExpertGroups;
+pub use router::{Router, RouterFunction};
 
 use crate::quantized::{QMatMul, QTensor};
 use crate::rocm_backend::ops::few_rows::uses_row_kernel;
 use crate::rocm_backend::ops::row_product::RowWeights;
-use crate::{DType, Device, Error, Result, Tensor, D};
+use crate::{DType, Device, Error, Result, Shape, Tensor, D};
 
 const OP: &str = "fused-product";
 
@@ -55,6 +65,13 @@ impl ProductWeight<'_> {
         Ok(weights.is_some_and(|weights| uses_row_kernel(&device, weights, dtype, rows, k)))
     }
 
+    fn shape(&self) -> &Shape {
+        match self {
+            Self::Float(tensor) => tensor.shape(),
+            Self::Quantized(tensor) => tensor.shape(),
+        }
+    }
+
     fn device(&self) -> Device {
         match self {
             Self::Float(tensor) => tensor.device().clone(),
@@ -91,6 +108,8 @@ pub enum GateActivation {
     Silu,
     /// The approximation of GELU by tanh, as `Tensor::gelu` computes it.
     GeluTanh,
+    /// x / (1 + exp(-1.702 x)) of a gate x of at most 7; the other projection is limited to -7 to 7, and 1 is added.
+    ClampedSwiglu,
 }
 
 /// Product of rows of activations with weights, optionally with a norm of the rows before it, and with a bias, a gated

@@ -5,12 +5,14 @@ use crate::rocm_backend::ops::few_rows::uses_row_kernel;
 use crate::rocm_backend::ops::row_product::{RowMatrix, RowProducts, RowWeights};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result, Storage, Tensor};
-use hip_kernels::contract::{DevicePtr, ACTIVATION_GELU, ACTIVATION_NONE, ACTIVATION_SILU, PACK_BYTES};
+use hip_kernels::contract::{
+    DevicePtr, ACTIVATION_CLAMPED, ACTIVATION_GELU, ACTIVATION_NONE, ACTIVATION_SILU, PACK_BYTES,
+};
 
 /// Rows of a matrix: kind, address, and bytes of a row.
-struct Rows {
-    weights: RowWeights,
-    at: DevicePtr,
+pub(super) struct Rows {
+    pub(super) weights: RowWeights,
+    pub(super) at: DevicePtr,
     row_bytes: usize,
 }
 
@@ -24,16 +26,19 @@ impl FusedProduct<'_> {
         }
         let xs = self.x.storage();
         let Storage::Rocm(xs) = &*xs else { return Ok(None) };
-        let (Some(x), Some(rows)) = (self.input(xs, Some(self.x), true)?, self.rows(xs, k)?) else {
+        let dtype = self.x.dtype();
+        let (Some(x), Some(rows)) =
+            (in_packs(xs, Some(self.x), dtype)?, weight_rows(xs, self.weight, dtype, k)?)
+        else {
             return Ok(None);
         };
-        if !uses_row_kernel(&xs.device, rows.weights, self.x.dtype(), x_rows, k) {
+        if !uses_row_kernel(&xs.device, rows.weights, dtype, x_rows, k) {
             return Ok(None);
         }
-        let norm = self.input(xs, self.norm.map(|(weight, _)| weight), true)?;
-        let bias = self.input(xs, self.bias, false)?;
+        let norm = in_packs(xs, self.norm.map(|(weight, _)| weight), dtype)?;
+        let bias = dense(xs, self.bias, dtype)?;
         let residual_dtype = self.residual.map_or(self.dtype, Tensor::dtype);
-        let summand = self.input_of(xs, self.residual, residual_dtype)?;
+        let summand = dense(xs, self.residual.filter(|_| is_float(residual_dtype)), residual_dtype)?;
         let wanted = [self.norm.is_some(), self.bias.is_some(), self.residual.is_some()];
         if wanted != [norm, bias, summand].map(|at| at.is_some()) {
             return Ok(None);
@@ -42,18 +47,14 @@ impl FusedProduct<'_> {
         // SAFETY: every element is written by the kernel.
         let dst = unsafe { RocmStorage::alloc(&xs.device, self.dtype, x_rows * columns, OP)? };
         let out = dst.slice.ptr();
-        let activation = match self.gate {
-            None => ACTIVATION_NONE,
-            Some(GateActivation::Silu) => ACTIVATION_SILU,
-            Some(GateActivation::GeluTanh) => ACTIVATION_GELU,
-        };
+        let activation = activation_code(self.gate);
         let up = DevicePtr(rows.at.0.wrapping_byte_add(columns * rows.row_bytes));
         let both = [rows.at, up].map(|weights| RowMatrix { weights, n: columns, out });
         let products = RowProducts {
             weights: rows.weights,
             rows: x_rows,
             k,
-            dtype: self.x.dtype(),
+            dtype,
             out_dtype: self.dtype,
             x,
             gate: None,
@@ -72,42 +73,59 @@ impl FusedProduct<'_> {
         dims.push(columns);
         Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
     }
+}
 
-    /// Returns the address of a dense input of the dtype of `x`, or `None` if it is missing, strided, of another dtype, or
-    /// if it must be and is not aligned to packs.
-    fn input(&self, xs: &RocmStorage, input: Option<&Tensor>, in_packs: bool) -> Result<Option<DevicePtr>> {
-        let at = self.input_of(xs, input, self.x.dtype())?;
-        Ok(at.filter(|at| !in_packs || at.0.addr().is_multiple_of(PACK_BYTES)))
+/// Returns the code of an activation in the arguments of kernels.
+pub(super) fn activation_code(gate: Option<GateActivation>) -> usize {
+    match gate {
+        None => ACTIVATION_NONE,
+        Some(GateActivation::Silu) => ACTIVATION_SILU,
+        Some(GateActivation::GeluTanh) => ACTIVATION_GELU,
+        Some(GateActivation::ClampedSwiglu) => ACTIVATION_CLAMPED,
     }
+}
 
-    /// Returns the address of a dense input, or `None` if it is missing, strided, or not f16, bf16 or f32 as `dtype` is.
-    fn input_of(&self, xs: &RocmStorage, input: Option<&Tensor>, dtype: DType) -> Result<Option<DevicePtr>> {
-        let is_supported = matches!(dtype, DType::F16 | DType::BF16 | DType::F32);
-        let matches = |input: &&Tensor| input.is_contiguous() && input.dtype() == dtype;
-        let Some(input) = input.filter(|_| is_supported).filter(matches) else { return Ok(None) };
-        let storage = input.storage();
-        let Storage::Rocm(storage) = &*storage else { return Ok(None) };
-        xs.order_after(storage)?;
-        storage.ptr(input.layout(), OP).map(Some)
-    }
+/// Returns the address of a dense input that is aligned to packs, or `None` as [`dense`] does.
+pub(super) fn in_packs(xs: &RocmStorage, input: Option<&Tensor>, dtype: DType) -> Result<Option<DevicePtr>> {
+    Ok(dense(xs, input, dtype)?.filter(|at| at.0.addr().is_multiple_of(PACK_BYTES)))
+}
 
-    /// Returns the rows of the weights if the kernel can read them.
-    fn rows(&self, xs: &RocmStorage, k: usize) -> Result<Option<Rows>> {
-        match self.weight {
-            ProductWeight::Float(weight) => {
-                let row_bytes = k * weight.dtype().size_in_bytes();
-                let at = self.input(xs, Some(weight), true)?.filter(|_| row_bytes.is_multiple_of(PACK_BYTES));
-                Ok(at.map(|at| Rows { weights: RowWeights::Floats, at, row_bytes }))
-            }
-            ProductWeight::Quantized(weight) => {
-                let Some(storage) = weight.rocm_storage() else { return Ok(None) };
-                let Some((format, at)) = storage.blocks(weight.shape().elem_count(), OP)? else {
-                    return Ok(None);
-                };
-                let row_bytes = k / format.weights() * format.bytes();
-                let rows = Rows { weights: RowWeights::Blocks(format), at, row_bytes };
-                Ok(Some(rows))
-            }
+/// Returns the address of a dense input, which later work on `xs` waits for, or `None` if it is missing, strided, of another
+/// dtype, or not on the device.
+pub(super) fn dense(xs: &RocmStorage, input: Option<&Tensor>, dtype: DType) -> Result<Option<DevicePtr>> {
+    let matches = |input: &&Tensor| input.is_contiguous() && input.dtype() == dtype;
+    let Some(input) = input.filter(matches) else { return Ok(None) };
+    let storage = input.storage();
+    let Storage::Rocm(storage) = &*storage else { return Ok(None) };
+    xs.order_after(storage)?;
+    storage.ptr(input.layout(), OP).map(Some)
+}
+
+/// Returns the rows of `k` elements of weights if kernels can read them for activations of `dtype`.
+pub(super) fn weight_rows(
+    xs: &RocmStorage,
+    weight: ProductWeight,
+    dtype: DType,
+    k: usize,
+) -> Result<Option<Rows>> {
+    match weight {
+        ProductWeight::Float(weight) => {
+            let row_bytes = k * weight.dtype().size_in_bytes();
+            let at = in_packs(xs, Some(weight), dtype)?.filter(|_| row_bytes.is_multiple_of(PACK_BYTES));
+            Ok(at.map(|at| Rows { weights: RowWeights::Floats, at, row_bytes }))
+        }
+        ProductWeight::Quantized(weight) => {
+            let Some(storage) = weight.rocm_storage() else { return Ok(None) };
+            let Some((format, at)) = storage.blocks(weight.shape().elem_count(), OP)? else {
+                return Ok(None);
+            };
+            let row_bytes = k / format.weights() * format.bytes();
+            Ok(Some(Rows { weights: RowWeights::Blocks(format), at, row_bytes }))
         }
     }
+}
+
+/// Returns true for the dtypes of activations and results of the kernels.
+pub(super) fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
 }

@@ -60,6 +60,9 @@ pub struct Attention<'a> {
     pub window: (Option<usize>, Option<usize>),
     /// ALiBi slopes, f32 (heads): the distance of a key times the slope is subtracted from its score.
     pub slopes: Option<AttentionOperand<'a>>,
+    /// Scores of sinks, f32 (heads): a further key that all queries of a head see, whose value is zero. Softcap, window and
+    /// mask do not change its score.
+    pub sinks: Option<AttentionOperand<'a>>,
     /// Bias that is added to the scores (batch, heads, queries, keys), in the dtype of q, with any strides.
     pub mask: Option<AttentionOperand<'a>>,
     /// Ranges of positions, i32 (batch, n, 2) as [start, end), that attend to each other regardless of the window.
@@ -255,6 +258,7 @@ impl Attention<'_> {
             }
         }
         expect("slopes", &self.slopes, &[DType::F32], &[heads])?;
+        expect("sinks", &self.sinks, &[DType::F32], &[heads])?;
         expect("masks", &self.mask, &[q.dtype()], &[batches, heads, queries, keys])?;
         expect("ranges", &self.ranges, &[DType::I32], &[batches, any, 2])?;
         expect("page tables", &self.pages, &[DType::U32, DType::I32], &[batches, any])?;
@@ -262,7 +266,7 @@ impl Attention<'_> {
         for starts in lengths.into_iter().flatten() {
             expect("sequence starts", &Some(starts), &[DType::U32, DType::I32], &[any])?;
         }
-        let others = [self.slopes, self.mask, self.ranges, self.pages].into_iter().flatten();
+        let others = [self.slopes, self.sinks, self.mask, self.ranges, self.pages].into_iter().flatten();
         let others = others.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
         for storage in [k, v].into_iter().chain(others) {
             let (lhs, rhs) = (q.device(), storage.device());
@@ -360,6 +364,7 @@ impl Launch<'_> {
             (dense(starts.map(|starts| starts.queries))?, dense(starts.map(|starts| starts.keys))?);
         let (table, slopes, ranges) =
             (dense(attention.pages)?, dense(attention.slopes)?, dense(attention.ranges)?);
+        let sinks = dense(attention.sinks)?;
         let table_row = attention.pages.map_or(0, |(_, layout)| layout.dims()[1]);
         let range_count = attention.ranges.map_or(0, |(_, layout)| layout.dims()[1]);
         let info = Strided::verbatim(
@@ -420,6 +425,7 @@ impl Launch<'_> {
                     softcap: attention.softcap.unwrap_or(0.0),
                     total_queries: sizes.total_queries as u32,
                     total_keys: sizes.total_keys as u32,
+                    sinks,
                     $($extra,)*
                 }
             };

@@ -16,9 +16,9 @@ const OP: &str = "row-product";
 /// Maximum number of matrices in one launch.
 pub(crate) const MAX_MATRICES: usize = 3;
 /// Maximum number of elements of all rows whose quantized bytes and scales fit into a workgroup's LDS on every GPU.
-const MAX_QUANTIZED_ELEMENTS: usize = 32768;
+pub(super) const MAX_QUANTIZED_ELEMENTS: usize = 32768;
 /// Number of lanes that shuffles combine.
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 
 /// A matrix of `n` rows, and memory for its `n` results of each row.
 #[derive(Clone, Copy)]
@@ -115,46 +115,42 @@ pub(crate) fn float_code(dtype: DType) -> Result<u32> {
     } as u32)
 }
 
-impl RowProducts<'_> {
-    /// Returns the number of threads that share a row. It depends only on the length of the row, so that results do not
-    /// depend on the other matrices of a launch.
-    fn lanes(&self) -> usize {
-        let is_one = self.rows == 1;
-        // Units of a row, and units per lane, as in row.cuh.
-        let (units, per_lane) = match self.weights {
-            RowWeights::Floats => {
-                (self.k * self.dtype.size_in_bytes() / PACK_BYTES, if is_one { 4 } else { 2 })
-            }
-            RowWeights::Blocks(format) => {
-                let row_bytes = self.k / format.weights() * format.bytes();
-                match (format.weights() / QUANTIZED_PIECE, format) {
-                    (1, BlockFormat::Q80) if row_bytes.is_multiple_of(PACK_BYTES) => {
-                        (row_bytes / PACK_BYTES, if is_one { 2 } else { 1 })
-                    }
-                    (1, BlockFormat::Q40 | BlockFormat::Q41) if row_bytes.is_multiple_of(PACK_BYTES) => {
-                        (row_bytes / PACK_BYTES, 1)
-                    }
-                    (1, _) => (self.k / QUANTIZED_PIECE, if is_one { 2 } else { 1 }),
-                    _ => (self.k / (2 * QUANTIZED_PIECE), 1),
+/// Returns the number of threads that share a row of `k` elements of a matrix, for `rows` rows of activations. It depends only
+/// on the length of the row, so that results do not depend on the other matrices of a launch.
+pub(super) fn lanes(weights: RowWeights, rows: usize, k: usize, dtype: DType) -> usize {
+    let is_one = rows == 1;
+    // Units of a row, and units per lane, as in row.cuh.
+    let (units, per_lane) = match weights {
+        RowWeights::Floats => (k * dtype.size_in_bytes() / PACK_BYTES, if is_one { 4 } else { 2 }),
+        RowWeights::Blocks(format) => {
+            let row_bytes = k / format.weights() * format.bytes();
+            match (format.weights() / QUANTIZED_PIECE, format) {
+                (1, BlockFormat::Q80) if row_bytes.is_multiple_of(PACK_BYTES) => {
+                    (row_bytes / PACK_BYTES, if is_one { 2 } else { 1 })
                 }
+                (1, BlockFormat::Q40 | BlockFormat::Q41) if row_bytes.is_multiple_of(PACK_BYTES) => {
+                    (row_bytes / PACK_BYTES, 1)
+                }
+                (1, _) => (k / QUANTIZED_PIECE, if is_one { 2 } else { 1 }),
+                _ => (k / (2 * QUANTIZED_PIECE), 1),
             }
-        };
-        match units.div_ceil(per_lane) {
-            few if few < LANES => few.max(if is_one { 1 } else { PRODUCT_ROWS }).next_power_of_two(),
-            lanes => lanes.next_multiple_of(LANES).min(ROW_PRODUCT_BLOCK),
         }
+    };
+    match units.div_ceil(per_lane) {
+        few if few < LANES => few.max(if is_one { 1 } else { PRODUCT_ROWS }).next_power_of_two(),
+        lanes => lanes.next_multiple_of(LANES).min(ROW_PRODUCT_BLOCK),
     }
+}
 
-    /// Returns the number of results of a workgroup, and the number of workgroups: one for each multiprocessor, or a
-    /// multiple if their sums do not fit into LDS. Each workgroup reads the row, so that more would repeat that work.
-    fn shares(&self, results: usize, lanes: usize, multiprocessors: usize) -> (usize, usize) {
-        let held = if self.rows == 1 { 1 } else { PRODUCT_ROWS };
-        let sums = held * (lanes / LANES).max(1) * if self.activation == ACTIVATION_NONE { 1 } else { 2 };
-        let passes = results.div_ceil(multiprocessors * (ROW_PRODUCT_SUMS / sums));
-        let each = results.div_ceil(multiprocessors * passes.max(1)).max(1);
-        (each, results.div_ceil(each))
-    }
+/// Returns the number of results of a workgroup, and the number of workgroups: one for each multiprocessor, or a multiple if
+/// their sums, `sums` for each result, do not fit into LDS. Each workgroup reads the row, so that more would repeat that work.
+pub(super) fn shares(results: usize, sums: usize, multiprocessors: usize) -> (usize, usize) {
+    let passes = results.div_ceil(multiprocessors * (ROW_PRODUCT_SUMS / sums));
+    let each = results.div_ceil(multiprocessors * passes.max(1)).max(1);
+    (each, results.div_ceil(each))
+}
 
+impl RowProducts<'_> {
     /// Enqueues the products in one launch. The GPU is bound.
     ///
     /// # Errors
@@ -171,9 +167,11 @@ impl RowProducts<'_> {
         if elements > limit {
             return Err(RocmError::TooManyElements { op: OP, elements, limit }.into());
         }
-        let lanes = self.lanes();
+        let lanes = lanes(self.weights, self.rows, self.k, self.dtype);
         let results = if self.activation == ACTIVATION_NONE { end(MAX_MATRICES) } else { end(1) };
-        let (each, grid) = self.shares(results, lanes, device.multiprocessors());
+        let held = if self.rows == 1 { 1 } else { PRODUCT_ROWS };
+        let sums = held * (lanes / LANES).max(1) * if self.activation == ACTIVATION_NONE { 1 } else { 2 };
+        let (each, grid) = shares(results, sums, device.multiprocessors());
         let lds_bytes = match self.weights {
             RowWeights::Floats => 0,
             RowWeights::Blocks(_) => activation_bytes(self.rows, self.k) as u32,

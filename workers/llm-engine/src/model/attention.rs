@@ -1,6 +1,8 @@
 //! Attention of a step's rows over the cache, or over each other.
 use candle_core::{D, DType, Device, Result, Tensor, bail};
-use candle_flash_attn::{flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed};
+use candle_flash_attn::{
+    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed, flash_attn_varlen_with_sinks,
+};
 
 use super::layers::softcap;
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};
@@ -26,8 +28,6 @@ pub struct Heads {
     pub dtype: DType,
     /// Width of a head.
     pub width: usize,
-    /// If true, each query also attends to a sink.
-    pub sinks: bool,
 }
 
 impl Heads {
@@ -38,7 +38,6 @@ impl Heads {
             && matches!(self.dtype, DType::F16 | DType::BF16 | DType::F32)
             && self.width.is_multiple_of(step)
             && self.width <= most
-            && !self.sinks
     }
 }
 
@@ -199,8 +198,9 @@ impl AttentionPlan {
         sinks: Option<&Tensor>,
         paged: bool,
     ) -> Result<Tensor> {
-        let flash = self.flash.as_ref().filter(|_| sinks.is_none());
-        let Some(flash) = flash else { return self.attend_without_flash(scores, q, [k, v], sinks, paged) };
+        let Some(flash) = &self.flash else {
+            return self.attend_without_flash(scores, q, [k, v], sinks, paged);
+        };
         let left = scores.window.map(|window| window - 1);
         let right = match self.direction {
             Direction::Causal => Some(0),
@@ -210,7 +210,12 @@ impl AttentionPlan {
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
         let (scale, cap) = (scores.scale, scores.softcap);
-        let out = if paged {
+        let out = if let Some(sinks) = sinks {
+            let table = paged.then_some(&flash.table);
+            flash_attn_varlen_with_sinks(
+                q, k, v, sinks, rows, keys, table, max_rows, max_keys, scale, left, right, BLOCK_SIZE, cap,
+            )?
+        } else if paged {
             let table = &flash.table;
             flash_attn_varlen_paged_windowed(
                 q, k, v, rows, keys, table, None, max_rows, max_keys, scale, left, right, BLOCK_SIZE, cap,

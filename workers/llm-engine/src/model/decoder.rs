@@ -298,8 +298,15 @@ impl Decoder {
                     let deltas = adapters.deltas(index, Target::Down, (&inner, FusedWith::default()))?;
                     self.add(&attended, &mlp.down, &inner, [post_norm, next], &deltas)?
                 }
+                // States without a norm of their own are those of few rows, whose products include it.
+                FeedForward::Experts(experts)
+                    if self.part.is_whole() && post_norm.is_none() && input.1.norm.is_some() =>
+                {
+                    ResidualStream::new(experts.forward(input, Some(&attended.sum))?, next)?
+                }
                 FeedForward::Experts(experts) => {
-                    attended.add_output(&self.part.sum(experts.forward(input)?)?, post_norm, next)?
+                    let out = self.part.sum(experts.forward(input, None)?)?;
+                    attended.add_output(&out, post_norm, next)?
                 }
             };
             if let Some(deep) = shared.pictures.as_ref().and_then(|pictures| pictures.deep(index)) {
@@ -409,7 +416,7 @@ impl Decoder {
     }
 
     fn heads(&self) -> Heads {
-        Heads { dtype: self.cache.dtype(), width: self.config.head_dim, sinks: self.config.sinks }
+        Heads { dtype: self.cache.dtype(), width: self.config.head_dim }
     }
 
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {

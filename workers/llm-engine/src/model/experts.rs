@@ -4,11 +4,13 @@
 //! decoding step can be captured. Kernels read only the chosen matrices. On other devices, the host reads the router's
 //! choice and computes the rows of each chosen expert together.
 use anyhow::{Context, Result};
+#[cfg(feature = "rocm")]
+use candle_core::rocm::{Router, RouterFunction};
 use candle_core::{D, Tensor};
 use candle_nn::ops::{sigmoid, softmax_last_dim};
 
 use super::config::{Activation, ExpertGroups, Routing};
-use super::layers::{FusedWith, GateUp, Linear, Mlp};
+use super::layers::{FusedWith, GateUp, Linear, Mlp, Norm};
 #[cfg(feature = "rocm")]
 use super::stacks::ExpertStacks;
 
@@ -50,34 +52,106 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Maps (rows, width) to the weighted sum of the chosen experts' outputs, and the shared expert's.
+    /// Maps (rows, width) to the weighted sum of the chosen experts' outputs, and the shared expert's. A `residual` (rows,
+    /// width), if there is one, is added. On a ROCm device, a few rows take four launches, and more for a shared expert.
     ///
     /// # Errors
     /// Returns an error if the device fails.
-    pub fn forward(&self, (x, with): (&Tensor, FusedWith)) -> candle_core::Result<Tensor> {
-        let x = &with.norm.map_or(Ok(x.clone()), |norm| norm.forward(x))?;
-        let (experts, weights) = self.route(x)?;
-        let out = match &self.matrices {
-            ExpertMatrices::Separate(experts_mlps) => separately(experts_mlps, x, &experts, &weights)?,
-            #[cfg(feature = "rocm")]
-            ExpertMatrices::Stacked(stacks) => stacks.forward(x, &experts, &weights)?,
+    pub fn forward(
+        &self,
+        (x, with): (&Tensor, FusedWith),
+        residual: Option<&Tensor>,
+    ) -> candle_core::Result<Tensor> {
+        let normed = match with.norm {
+            Some(norm) if !self.fuses_norm(x, norm)? => Some(norm.forward(x)?),
+            _ => None,
         };
-        match &self.shared {
-            Some(shared) => {
-                let hidden = shared.mlp.inner((x, FusedWith::default()))?;
-                let shared_out = shared.mlp.down.forward(&hidden)?;
-                match &shared.gate {
-                    Some(gate) => out + shared_out.broadcast_mul(&sigmoid(&gate.forward(x)?)?)?,
-                    None => out + shared_out,
-                }
+        let input = match &normed {
+            Some(normed) => (normed, FusedWith::default()),
+            None => (x, with),
+        };
+        let (experts, weights) = self.route(input)?;
+        let out = match self.fused(input, [&experts, &weights], residual)? {
+            Some(out) => out,
+            None => {
+                let x = &input.1.norm.map_or(Ok(input.0.clone()), |norm| norm.forward(input.0))?;
+                let out = match &self.matrices {
+                    ExpertMatrices::Separate(mlps) => separately(mlps, x, &experts, &weights)?,
+                    #[cfg(feature = "rocm")]
+                    ExpertMatrices::Stacked(stacks) => stacks.forward(x, &experts, &weights)?,
+                };
+                residual.map_or(Ok(out.clone()), |residual| out + residual)?
             }
-            None => Ok(out),
+        };
+        let Some(SharedExpert { mlp, gate }) = &self.shared else { return Ok(out) };
+        let hidden = mlp.inner(input)?;
+        match gate {
+            Some(gate) => {
+                out + mlp
+                    .down
+                    .forward(&hidden)?
+                    .broadcast_mul(&sigmoid(&gate.forward_fused(input.0, input.1)?)?)?
+            }
+            None => {
+                mlp.down.forward_fused(&hidden, FusedWith { residual: Some(&out), ..FusedWith::default() })
+            }
         }
     }
 
+    /// Returns true if all products of these rows include their norm.
+    fn fuses_norm(&self, x: &Tensor, norm: &Norm) -> candle_core::Result<bool> {
+        #[cfg(feature = "rocm")]
+        if let ExpertMatrices::Stacked(stacks) = &self.matrices {
+            return Ok(norm.is_rms() && self.router.is_fused(x)? && stacks.is_fused(x, self.used)?);
+        }
+        let _ = (x, norm);
+        Ok(false)
+    }
+
+    /// Returns the sum of the outputs of `experts` with `weights`, and a residual, if there are kernels for these rows.
+    fn fused(
+        &self,
+        input: (&Tensor, FusedWith),
+        [experts, weights]: [&Tensor; 2],
+        residual: Option<&Tensor>,
+    ) -> candle_core::Result<Option<Tensor>> {
+        #[cfg(feature = "rocm")]
+        if let ExpertMatrices::Stacked(stacks) = &self.matrices {
+            return stacks.fused(input, [experts, weights], residual);
+        }
+        let _ = (input, experts, weights, residual);
+        Ok(None)
+    }
+
     /// Returns the experts of each row, u32 (rows, used), and their weights, f32.
-    fn route(&self, x: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
-        let scores = self.router.forward(x)?;
+    fn route(&self, (x, with): (&Tensor, FusedWith)) -> candle_core::Result<(Tensor, Tensor)> {
+        let scores = self.router.forward_fused(x, with)?;
+        #[cfg(feature = "rocm")]
+        if let Some(routed) = self.router_of_device().route(&scores)? {
+            return Ok(routed);
+        }
+        self.route_separately(scores)
+    }
+
+    /// Returns the router as a ROCm device computes it in one launch.
+    #[cfg(feature = "rocm")]
+    fn router_of_device(&self) -> Router<'_> {
+        let (function, normalized) = match self.routing {
+            Routing::Softmax => (RouterFunction::Softmax, false),
+            Routing::CorrectedSoftmax => (RouterFunction::Softmax, true),
+            Routing::ChosenSoftmax => (RouterFunction::ChosenSoftmax, false),
+            Routing::SparseMixer { tolerance } => {
+                (RouterFunction::SparseMixer { tolerance: tolerance as f32 }, false)
+            }
+            Routing::Sigmoid { normalized } => (RouterFunction::Sigmoid, normalized),
+        };
+        let (used, scale) = (self.used, self.scale as f32);
+        let groups = self.groups.map(|groups| (groups.count, groups.used));
+        Router { used, function, normalized, scale, groups, correction: self.correction.as_ref() }
+    }
+
+    /// Like [`Self::route`], from the scores (rows, experts), by separate operations.
+    fn route_separately(&self, scores: Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let scores = match self.routing {
             Routing::Softmax | Routing::CorrectedSoftmax => softmax_last_dim(&scores)?,
             Routing::Sigmoid { .. } => sigmoid(&scores)?,

@@ -18,6 +18,17 @@ pub enum Matrix {
     Quantized(QMatMul),
 }
 
+#[cfg(feature = "rocm")]
+impl Matrix {
+    /// Returns the operand of fused products.
+    pub(super) fn weight(&self) -> ProductWeight<'_> {
+        match self {
+            Self::Float(weight) => weight.into(),
+            Self::Quantized(matrix) => matrix.into(),
+        }
+    }
+}
+
 /// Operations that are computed together with the product of a linear layer.
 #[derive(Clone, Copy, Default)]
 pub struct FusedWith<'a> {
@@ -111,10 +122,7 @@ impl Linear {
 
     #[cfg(feature = "rocm")]
     fn weight(&self) -> ProductWeight<'_> {
-        match &self.matrix {
-            Matrix::Float(weight) => weight.into(),
-            Matrix::Quantized(matrix) => matrix.into(),
-        }
+        self.matrix.weight()
     }
 
     #[cfg(feature = "rocm")]
@@ -153,11 +161,12 @@ impl Linear {
 
 /// Returns the activation in fused products, if they have it.
 #[cfg(feature = "rocm")]
-fn fused_activation(activation: Activation) -> Option<GateActivation> {
+pub(super) fn fused_activation(activation: Activation) -> Option<GateActivation> {
     match activation {
         Activation::Silu => Some(GateActivation::Silu),
         Activation::GeluTanh => Some(GateActivation::GeluTanh),
-        Activation::SquaredRelu | Activation::ClampedSwiglu => None,
+        Activation::ClampedSwiglu => Some(GateActivation::ClampedSwiglu),
+        Activation::SquaredRelu => None,
     }
 }
 
@@ -331,10 +340,10 @@ impl Embedding {
 /// RMS norm: x / sqrt(mean(x²) + eps) · weight, or layer norm: (x - mean(x)) / sqrt(variance(x) + eps) · weight + bias.
 #[derive(Clone, Debug)]
 pub struct Norm {
-    weight: Tensor,
+    pub(super) weight: Tensor,
     /// Bias of a layer norm; `None` for RMS norms.
     bias: Option<Tensor>,
-    eps: f32,
+    pub(super) eps: f32,
 }
 
 impl Norm {

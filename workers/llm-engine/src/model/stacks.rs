@@ -1,10 +1,11 @@
 //! Stacks of experts' matrices on a ROCm device.
 use candle_core::quantized::QMatMul;
+use candle_core::rocm::{ExpertGroups, FusedExperts};
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::moe::{moe_gemm, moe_gemm_gguf};
 
 use super::config::Activation;
-use super::layers::{Matrix, gated};
+use super::layers::{FusedWith, Matrix, fused_activation, gated};
 
 /// Size of the copies of matrices that are multiplied together, in bytes, if there is no kernel for their data type.
 const MAX_COPY_BYTES: usize = 64 << 20;
@@ -23,6 +24,8 @@ pub struct ExpertStacks {
     pub activation: Activation,
     /// Numbers from 0 to the number of chosen experts, u32: the order of a single row's products.
     pub order: Tensor,
+    /// Number of experts.
+    pub experts: usize,
 }
 
 /// Products of rows with the matrices of their experts.
@@ -36,6 +39,68 @@ struct Products<'a> {
 }
 
 impl ExpertStacks {
+    /// Returns true if the kernels for single rows are the fastest for `used` experts of each row of `x`: if experts are
+    /// rarely chosen by several rows, which would then read their matrices several times.
+    pub fn is_fused(&self, x: &Tensor, used: usize) -> Result<bool> {
+        let (rows, dtype) = (x.dim(0)?, x.dtype());
+        let [gate_up] = &self.gate_up[..] else { return Ok(false) };
+        let fits = |matrix: &Matrix| match matrix {
+            Matrix::Float(stack) | Matrix::Quantized(QMatMul::Tensor(stack) | QMatMul::TensorF16(stack)) => {
+                let bytes = stack.dims().last().map_or(0, |columns| columns * dtype.size_in_bytes());
+                stack.dtype() == dtype && bytes.is_multiple_of(ROW_ALIGNMENT)
+            }
+            Matrix::Quantized(QMatMul::QTensor(_)) => true,
+        };
+        let fits = fits(gate_up) && fits(&self.down);
+        Ok(fits && fused_activation(self.activation).is_some() && rows * used <= self.experts.max(used))
+    }
+
+    /// Returns true if the products of rows with `used` experts each can be grouped by expert.
+    fn is_grouped(&self, rows: usize, used: usize) -> Result<bool> {
+        for stack in self.gate_up.iter().chain([&self.down]) {
+            if !ExpertGroups::are_supported(stack.weight(), rows, used)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Maps (rows, width) to the sums of the outputs of `experts` (rows, used) with `weights`, and `residual`, if there is
+    /// one: in two launches if [`Self::is_fused`], otherwise grouped by expert. Returns `None` if there are no kernels for the
+    /// operands.
+    pub fn fused(
+        &self,
+        (x, with): (&Tensor, FusedWith),
+        [experts, weights]: [&Tensor; 2],
+        residual: Option<&Tensor>,
+    ) -> Result<Option<Tensor>> {
+        let ([gate_up], Some(activation)) = (&self.gate_up[..], fused_activation(self.activation)) else {
+            return Ok(None);
+        };
+        let [gate_up_bias, down_bias] = match &self.biases {
+            Some(biases) => biases.each_ref().map(Some),
+            None => [None, None],
+        };
+        let (rows, used) = experts.dims2()?;
+        let groups = match self.is_fused(x, used)? {
+            true => None,
+            false if with.norm.is_none() && self.is_grouped(rows, used)? => {
+                Some(ExpertGroups::new(experts, self.experts)?)
+            }
+            false => return Ok(None),
+        };
+        let x = &x.contiguous()?;
+        let mut products =
+            FusedExperts::new(x, gate_up.weight(), experts).bias(gate_up_bias).grouped(groups.as_ref());
+        if let Some(norm) = with.norm {
+            products = products.rms_norm(&norm.weight, norm.eps);
+        }
+        let Some(hidden) = products.gated(activation)? else { return Ok(None) };
+        let sums =
+            FusedExperts::new(&hidden, self.down.weight(), experts).bias(down_bias).grouped(groups.as_ref());
+        sums.sum(weights, residual)
+    }
+
     /// Maps (rows, width) to the sums of the outputs of `experts` (rows, used) with `weights`.
     pub fn forward(&self, x: &Tensor, experts: &Tensor, weights: &Tensor) -> Result<Tensor> {
         let (rows, used) = experts.dims2()?;

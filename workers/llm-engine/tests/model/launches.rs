@@ -21,11 +21,14 @@ const BESIDES: usize = 4;
 const FAMILIES: [(&str, &str); 4] =
     [("llama", "llama"), ("qwen3", "qwen3"), ("gemma3", "gemma3"), ("phi3", "phi3, partial")];
 
-/// Mixtures of experts with their names in GGUF, and the maximum number of launches of a layer in a decoding step: those of
-/// attention, the norm, the router's product, four for the choice and its weights, two products, each after its output is
-/// set to zeros, the activation, the sum over the experts, and the residual with the next norm.
-const MIXTURES: [(&str, &str, usize); 3] =
-    [("llama", "mixtral", 17), ("qwen2moe", "qwen2moe", 22), ("qwen3moe", "qwen3moe", 17)];
+/// Mixtures of experts with their names in GGUF, and the maximum number of launches of a layer in a decoding step: four of
+/// attention, the router's product, the choice of experts, gate and up with the activation, and down with the weighted sum and
+/// the residual. A shared expert adds its two products, and the product, sigmoid, multiplication and sum of its gate.
+/// The last number is that of a step of [`GROUPED_ROWS`] rows with blocks.
+const MIXTURES: [(&str, &str, [usize; 2]); 3] =
+    [("llama", "mixtral", [8, 19]), ("qwen2moe", "qwen2moe", [14, 28]), ("qwen3moe", "qwen3moe", [8, 19])];
+/// Number of rows of a decoding step whose products are grouped by expert.
+const GROUPED_ROWS: usize = 8;
 
 /// Returns a case with rows of whole blocks of 256 weights.
 fn case(name: &str, layers: usize) -> Case {
@@ -83,7 +86,7 @@ impl Model {
         let path = self.write(folder.path(), arch);
         device();
         let device = Device::new_rocm_with_stream(0).unwrap();
-        let options = LoadOptions { cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+        let options = LoadOptions { cache_bytes: Some(1 << 22), ..LoadOptions::default() };
         let model = load_decoder(&path, &device, options, &mut |_| ()).unwrap();
         let adapter = adapter.map(|kind| {
             let folder = tempfile::tempdir().unwrap();
@@ -129,13 +132,17 @@ fn a_decoding_step_takes_few_launches() {
 
 #[test]
 fn a_decoding_step_of_a_mixture_takes_few_launches() {
-    for (arch, name, most) in MIXTURES {
+    for (arch, name, [most, most_grouped]) in MIXTURES {
         let models = [2, 4].map(|layers| Model::new(name, layers));
         for arch in [None, Some(arch)] {
-            let [two, four] = models.each_ref().map(|model| model.launches(arch, &[&[1]])[0]);
-            let per_layer = (four - two).div_ceil(2);
+            let batch = [1; GROUPED_ROWS];
+            let [two, four] = models.each_ref().map(|model| model.launches(arch, &[&[1], &batch]));
+            let per_layer = (four[0] - two[0]).div_ceil(2);
             println!("{name} {arch:?}: {per_layer} launches per layer");
             assert!(per_layer <= most, "{name} {arch:?}: {per_layer} launches per layer");
+            let of_batch = (four[1] - two[1]).div_ceil(2);
+            println!("{name} {arch:?}: {of_batch} launches per layer for {GROUPED_ROWS} texts");
+            assert!(arch.is_none() || of_batch <= most_grouped, "{name} {arch:?}: {of_batch} for a batch");
         }
     }
 }

@@ -117,7 +117,7 @@ impl Encoder {
         };
         let indices = [rows, keys, table].map(Tensor::clone);
         let head_dim = self.config.hidden / self.config.heads;
-        let heads = Heads { dtype: self.dtype, width: head_dim, sinks: false };
+        let heads = Heads { dtype: self.dtype, width: head_dim };
         let plan = AttentionPlan::bidirectional(step, indices, &[None], heads)?;
         let mut x =
             (self.words.forward(tokens, self.dtype)? + self.positions.forward(positions, self.dtype)?)?;

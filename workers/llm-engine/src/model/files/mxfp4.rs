@@ -15,6 +15,26 @@ const MAX_EXPONENT: i32 = 15;
 /// Bias of the exponents of scales, plus one, since numbers are in units of half of them.
 const BIAS: i32 = 128;
 
+/// Size of a block of Q5_0, in bytes.
+const Q5_0_BYTES: usize = 22;
+/// Number of bits that a number loses if its scale is far below the range of f16; more leave none.
+const MAX_LOST: i32 = 8;
+/// Numbers of Q5_0, from 0 to 31, of the 16 numbers, by the number of bits that they lose.
+const Q5_0_NUMBERS: [[u8; 16]; MAX_LOST as usize + 1] = {
+    let mut table = [[0; 16]; MAX_LOST as usize + 1];
+    let mut lost = 0;
+    while lost < table.len() {
+        let mut nibble = 0;
+        while nibble < 16 {
+            let magnitude = (MAGNITUDES[nibble & 7] + ((1 << lost) >> 1)) >> lost;
+            table[lost][nibble] = (16 + if nibble & 8 == 0 { magnitude } else { -magnitude }) as u8;
+            nibble += 1;
+        }
+        lost += 1;
+    }
+    table
+};
+
 /// Order of a block's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -29,10 +49,6 @@ pub enum Order {
 /// # Errors
 /// Returns an error if the scale is above the range of f16.
 pub fn push_q5_0(out: &mut Vec<u8>, scale: u8, numbers: &[u8], order: Order) -> Result<()> {
-    let nibble = |at: usize| match order {
-        Order::Neighbors => (numbers[at / 2] >> (4 * (at % 2))) & 15,
-        Order::Halves => (numbers[at % NUMBERS] >> (4 * (at / NUMBERS))) & 15,
-    };
     let exponent = i32::from(scale) - BIAS;
     let stored = exponent.max(MIN_EXPONENT);
     ensure!(
@@ -44,20 +60,21 @@ pub fn push_q5_0(out: &mut Vec<u8>, scale: u8, numbers: &[u8], order: Order) -> 
         normal @ 0.. => ((normal + 1) as u16) << 10,
         _ => 1 << (stored - MIN_EXPONENT),
     };
-    let lost = (stored - exponent).min(8);
-    let number = |at: usize| {
-        let nibble = nibble(at);
-        let magnitude = (MAGNITUDES[usize::from(nibble & 7)] + ((1 << lost) >> 1)) >> lost;
-        (16 + if nibble & 8 == 0 { magnitude } else { -magnitude }) as u8
-    };
-    let (mut high, mut low) = (0u32, [0u8; NUMBERS]);
-    for at in 0..BLOCK {
-        high |= u32::from(number(at) >> 4) << at;
-        low[at % NUMBERS] |= (number(at) & 15) << (4 * (at / NUMBERS));
+    let numbers_of = &Q5_0_NUMBERS[(stored - exponent).min(MAX_LOST) as usize];
+    let nibble = |byte: u8, second: bool| usize::from(if second { byte >> 4 } else { byte & 15 });
+    let (mut high, mut block) = (0u32, [0u8; Q5_0_BYTES]);
+    for at in 0..NUMBERS {
+        let [first, second] = match order {
+            Order::Neighbors => [0, NUMBERS / 2].map(|half| nibble(numbers[half + at / 2], at % 2 == 1)),
+            Order::Halves => [false, true].map(|second| nibble(numbers[at], second)),
+        };
+        let (first, second) = (numbers_of[first], numbers_of[second]);
+        high |= u32::from(first >> 4) << at | u32::from(second >> 4) << (NUMBERS + at);
+        block[Q5_0_BYTES - NUMBERS + at] = first & 15 | (second & 15) << 4;
     }
-    out.extend(bits.to_le_bytes());
-    out.extend(high.to_le_bytes());
-    out.extend(low);
+    block[..2].copy_from_slice(&bits.to_le_bytes());
+    block[2..6].copy_from_slice(&high.to_le_bytes());
+    out.extend_from_slice(&block);
     Ok(())
 }
 

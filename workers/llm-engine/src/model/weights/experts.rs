@@ -196,7 +196,8 @@ impl Weights<'_> {
             let gate_up = gate_up.iter().map(|group| self.stack(count, group)).collect::<Result<Vec<_>>>()?;
             let down = self.stack(count, &[down])?;
             let order = Tensor::arange(0, config.used as u32, self.device)?;
-            return Ok(ExpertMatrices::Stacked(ExpertStacks { gate_up, down, biases, activation, order }));
+            let stacks = ExpertStacks { gate_up, down, biases, activation, order, experts: count };
+            return Ok(ExpertMatrices::Stacked(stacks));
         }
         let mut mlps = Vec::with_capacity(count);
         for expert in 0..count {
