@@ -148,7 +148,7 @@ fn ids_of(router: &Router, scores: &Tensor) -> Result<Vec<Vec<u32>>> {
 /// A stack of matrices, and each of them as a weight of its own.
 enum Stack {
     Floats(Tensor),
-    Blocks(QTensor, Vec<QTensor>),
+    Blocks(Box<QTensor>, Vec<QTensor>),
 }
 
 impl Stack {
@@ -165,13 +165,13 @@ impl Stack {
             QTensor::new(QStorage::from_data(bytes.to_vec().into(), device, kind)?, dims)
         };
         let each = data.chunks(data.len() / stack).map(|bytes| made(bytes, &[n, k]));
-        Ok(Self::Blocks(made(&data, &[stack, n, k])?, each.collect::<Result<_>>()?))
+        Ok(Self::Blocks(Box::new(made(&data, &[stack, n, k])?), each.collect::<Result<_>>()?))
     }
 
     fn whole(&self) -> ProductWeight<'_> {
         match self {
             Self::Floats(stack) => stack.into(),
-            Self::Blocks(stack, _) => stack.into(),
+            Self::Blocks(stack, _) => (&**stack).into(),
         }
     }
 

@@ -109,8 +109,11 @@ mod tests {
         Ok(())
     }
 
-    /// Second value and sum of the test above.
-    const EXPECTED: [(Interpolation, bool, (usize, usize), f64, f64); 24] = [
+    /// Interpolation, antialiasing, size, second value and sum.
+    type Case = (Interpolation, bool, (usize, usize), f64, f64);
+
+    /// Results of the test above.
+    const EXPECTED: [Case; 24] = [
         (Nearest, false, (10, 8), -1.000000, -355.1200),
         (Nearest, false, (7, 5), -1.000000, -4.8000),
         (Nearest, false, (3, 2), 0.380000, -1.5000),

@@ -325,7 +325,7 @@ impl EncoderLayer {
 fn attend(q: &Tensor, k: &Tensor, v: &Tensor, segments: &Segments) -> candle_core::Result<Tensor> {
     let (rows, heads, width) = q.dims3()?;
     let scale = (width as f64).powf(-0.5) as f32;
-    let flash = Heads { dtype: q.dtype(), width, sinks: false }.support_flash_attention(q.device());
+    let flash = Heads { dtype: q.dtype(), width }.support_flash_attention(q.device());
     if flash {
         let (sums, longest) = (&segments.sums, segments.lengths.iter().copied().max().unwrap_or(0));
         let out = flash_attn_varlen_alibi_windowed_softcap(
