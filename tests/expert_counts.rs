@@ -24,7 +24,7 @@ const LINE: u64 = 128;
 /// A stack (experts, rows, WIDTH), and the bytes of the chosen matrices.
 enum Stack {
     Floats(Tensor),
-    Blocks(QTensor),
+    Blocks(Box<QTensor>),
 }
 
 impl Stack {
@@ -38,7 +38,8 @@ impl Stack {
             GgmlDType::F16 => Self::Floats(cpu.to_dtype(DType::F16)?.reshape(dims)?.to_device(device)?),
             _ => {
                 let data = QTensor::quantize(&cpu, kind)?.data()?.into_owned();
-                Self::Blocks(QTensor::new(QStorage::from_data(data.into(), device, kind)?, dims)?)
+                let blocks = QTensor::new(QStorage::from_data(data.into(), device, kind)?, dims)?;
+                Self::Blocks(Box::new(blocks))
             }
         };
         Ok((stack, bytes as u64))
@@ -47,7 +48,7 @@ impl Stack {
     fn weight(&self) -> ProductWeight<'_> {
         match self {
             Self::Floats(stack) => stack.into(),
-            Self::Blocks(stack) => stack.into(),
+            Self::Blocks(stack) => (&**stack).into(),
         }
     }
 }

@@ -63,6 +63,15 @@ fn fused_product(kind: Option<GgmlDType>) -> Op {
     .accepting_more()
 }
 
+const GATES: [Option<GateActivation>; 4] = [
+    None,
+    Some(GateActivation::Silu),
+    Some(GateActivation::GeluTanh),
+    Some(GateActivation::ClampedSwiglu),
+];
+/// Limit of a clamped gate, as in gpt-oss.
+const CLAMPED_LIMIT: f64 = 7.0;
+
 /// Operations around the product.
 struct Parts {
     norm: bool,
@@ -74,8 +83,7 @@ struct Parts {
 impl Parts {
     fn of(case: &Case) -> Self {
         let parts = case.sizes("parts");
-        let gates = [None, Some(GateActivation::Silu), Some(GateActivation::GeluTanh)];
-        Self { norm: parts[0] > 0, bias: parts[1] > 0, gate: gates[parts[2]], residual: parts[3] > 0 }
+        Self { norm: parts[0] > 0, bias: parts[1] > 0, gate: GATES[parts[2]], residual: parts[3] > 0 }
     }
 }
 
@@ -87,7 +95,7 @@ fn plan(c: &mut Choices, kind: Option<GgmlDType>) -> Plan {
         Some(_) => 32 * c.one_of(&[2, 4, 8, 10]),
     };
     let (rows, half) = (c.one_of(&[1, 2, 3, 5, 17]), c.one_of(&[1, 2, 3, 4]));
-    let parts = [c.pick(2), c.pick(2), c.pick(3), c.pick(2)];
+    let parts = [c.pick(2), c.pick(2), c.pick(GATES.len()), c.pick(2)];
     let (n, columns) = if parts[2] > 0 { (2 * half, half) } else { (half, half) };
     let weights = Operand::new("w", &[n, k]);
     Plan::of([
@@ -140,8 +148,17 @@ fn formula(case: &Case, t: &[Tensor], kind: Option<GgmlDType>) -> Result<(Tensor
         let act = match activation {
             GateActivation::Silu => gate.silu()?,
             GateActivation::GeluTanh => gate.gelu()?,
+            GateActivation::ClampedSwiglu => {
+                let gate = gate.minimum(CLAMPED_LIMIT)?;
+                (&gate / ((&gate * -1.702)?.exp()? + 1.0)?)?
+            }
         };
-        // The slope of both activations is below 1.2. GELU is the difference of numbers as large as its argument.
+        let up = match activation {
+            GateActivation::ClampedSwiglu => (up.clamp(-CLAMPED_LIMIT, CLAMPED_LIMIT)? + 1.0)?,
+            GateActivation::Silu | GateActivation::GeluTanh => up,
+        };
+        let up_error = (up_error + (up.abs()? * u)?)?;
+        // The slope of all activations is below 1.2. GELU is the difference of numbers as large as its argument.
         let act_error = ((gate_error * 1.2)? + (gate.abs()? * u)?)?;
         value = (&act * &up)?;
         error = ((&act_error * up.abs()?)? + (up_error * (act.abs()? + act_error)?)?)?;

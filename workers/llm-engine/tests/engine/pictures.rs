@@ -29,7 +29,8 @@ fn prompt(texts: &[usize], pictures: &[&Arc<ProcessedPicture>], are_whole: bool)
         if let Some(picture) = pictures.get(index) {
             let first = tokens.len();
             tokens.resize(first + picture.tokens(), IMAGE);
-            places.push(Placement { picture: Arc::clone(picture), spans: vec![first..tokens.len()] });
+            let span = first..tokens.len();
+            places.push(Placement { picture: Arc::clone(picture), spans: Vec::from([span]) });
         }
     }
     let axes = (!are_whole).then(|| Arc::new(PromptAxes::new(tokens.len(), &places)));

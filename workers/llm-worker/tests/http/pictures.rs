@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use std::io::{Cursor, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -187,7 +188,7 @@ async fn invalid_pictures_are_rejected() {
         (vec![image(&data_url(&bomb))], url, "cannot decode"),
         (vec![image(&data_url(&good[..good.len() / 2]))], url, "cannot decode"),
         (vec![image(&data_url(b"GIF89a"))], url, "expected PNG, JPEG or WebP"),
-        (vec![image(&data_url(&vec![0x89; 40]))], url, "expected PNG, JPEG or WebP"),
+        (vec![image(&data_url(&[0x89; 40]))], url, "expected PNG, JPEG or WebP"),
         (vec![image("data:image/png;base64,")], url, "is empty"),
         (vec![image("data:image/png;base64,?")], url, "neither base64"),
         (vec![image("data:image/png,abc")], url, "not a base64 data URL"),
@@ -210,11 +211,11 @@ async fn invalid_pictures_are_rejected() {
         (chat(&vec![good.clone(); 3]), "messages", "3 pictures, but at most 2"),
         (chat(&[good.clone(), text(&format!("a {MARK} b"))]), "messages", "2 places of pictures"),
         (
-            merged(chat(&[good.clone()]), json!({"truncate_prompt_tokens": 9})),
+            merged(chat(slice::from_ref(&good)), json!({"truncate_prompt_tokens": 9})),
             "truncate_prompt_tokens",
             "pictures",
         ),
-        (merged(chat(&[good.clone()]), json!({"prompt_logprobs": 1})), "pictures", "log probabilities"),
+        (merged(chat(slice::from_ref(&good)), json!({"prompt_logprobs": 1})), "pictures", "log probabilities"),
         (chat(context.as_array().unwrap()), "messages", "limit"),
     ] {
         let answer = worker.post(CHAT, &body).await;
