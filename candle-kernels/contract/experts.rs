@@ -53,9 +53,8 @@ fn families() -> Vec<Family> {
             out_dtype "code of the results' dtype"];
     let out: &[Argument] =
         args![Pointer => out "results of the products, (products, n), or half as wide with an activation"];
-    let rows = |name, kernels, meaning| {
-        family(name, "expert_rows", kernels, meaning).block(ROW_PRODUCT_BLOCK)
-    };
+    let rows =
+        |name, kernels, meaning| family(name, "expert_rows", kernels, meaning).block(ROW_PRODUCT_BLOCK);
     let products = "Products of rows with the matrix of an expert each. x of the grid numbers groups of results, y products.";
     let sums = "Sums of the products of `used` rows each with the matrices of their experts, times factors. x of the grid \
                 numbers groups of results, y sums.";

@@ -63,12 +63,8 @@ fn fused_product(kind: Option<GgmlDType>) -> Op {
     .accepting_more()
 }
 
-const GATES: [Option<GateActivation>; 4] = [
-    None,
-    Some(GateActivation::Silu),
-    Some(GateActivation::GeluTanh),
-    Some(GateActivation::ClampedSwiglu),
-];
+const GATES: [Option<GateActivation>; 4] =
+    [None, Some(GateActivation::Silu), Some(GateActivation::GeluTanh), Some(GateActivation::ClampedSwiglu)];
 /// Limit of a clamped gate, as in gpt-oss.
 const CLAMPED_LIMIT: f64 = 7.0;
 

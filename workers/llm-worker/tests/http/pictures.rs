@@ -215,7 +215,11 @@ async fn invalid_pictures_are_rejected() {
             "truncate_prompt_tokens",
             "pictures",
         ),
-        (merged(chat(slice::from_ref(&good)), json!({"prompt_logprobs": 1})), "pictures", "log probabilities"),
+        (
+            merged(chat(slice::from_ref(&good)), json!({"prompt_logprobs": 1})),
+            "pictures",
+            "log probabilities",
+        ),
         (chat(context.as_array().unwrap()), "messages", "limit"),
     ] {
         let answer = worker.post(CHAT, &body).await;

@@ -1,6 +1,7 @@
 //! MXFP4: blocks of 32 numbers of four bits with one power of two as scale. Candle has no such type, but Q5_0 contains its
 //! numbers.
 use anyhow::{Result, ensure};
+use rayon::prelude::*;
 
 /// Number of elements of a block.
 pub const BLOCK: usize = 32;
@@ -17,6 +18,8 @@ const BIAS: i32 = 128;
 
 /// Size of a block of Q5_0, in bytes.
 const Q5_0_BYTES: usize = 22;
+/// Number of blocks that a thread converts at a time.
+const TASK_BLOCKS: usize = 4096;
 /// Number of bits that a number loses if its scale is far below the range of f16; more leave none.
 const MAX_LOST: i32 = 8;
 /// Numbers of Q5_0, from 0 to 31, of the 16 numbers, by the number of bits that they lose.
@@ -44,11 +47,28 @@ pub enum Order {
     Halves,
 }
 
-/// Appends a block as Q5_0. Scales below the range of f16 are rounded to its smallest number, 2⁻²⁴.
+/// Returns `count` blocks as Q5_0. `block` returns the scale and the numbers of the block of an index. Scales below the range
+/// of f16 are rounded to its smallest number, 2⁻²⁴.
 ///
 /// # Errors
-/// Returns an error if the scale is above the range of f16.
-pub fn push_q5_0(out: &mut Vec<u8>, scale: u8, numbers: &[u8], order: Order) -> Result<()> {
+/// Returns an error if a scale is above the range of f16.
+pub fn q5_0<'a>(
+    count: usize,
+    block: impl Fn(usize) -> (u8, &'a [u8]) + Sync,
+    order: Order,
+) -> Result<Vec<u8>> {
+    let mut out = vec![0; count * Q5_0_BYTES];
+    let tasks = out.par_chunks_mut(Q5_0_BYTES * TASK_BLOCKS).enumerate();
+    tasks.try_for_each(|(task, out)| {
+        let blocks = out.chunks_exact_mut(Q5_0_BYTES).enumerate();
+        blocks.map(|(at, out)| (block(task * TASK_BLOCKS + at), out)).try_for_each(|((scale, numbers), out)| {
+            write_q5_0(out, scale, numbers, order)
+        })
+    })?;
+    Ok(out)
+}
+
+fn write_q5_0(block: &mut [u8], scale: u8, numbers: &[u8], order: Order) -> Result<()> {
     let exponent = i32::from(scale) - BIAS;
     let stored = exponent.max(MIN_EXPONENT);
     ensure!(
@@ -62,7 +82,7 @@ pub fn push_q5_0(out: &mut Vec<u8>, scale: u8, numbers: &[u8], order: Order) -> 
     };
     let numbers_of = &Q5_0_NUMBERS[(stored - exponent).min(MAX_LOST) as usize];
     let nibble = |byte: u8, second: bool| usize::from(if second { byte >> 4 } else { byte & 15 });
-    let (mut high, mut block) = (0u32, [0u8; Q5_0_BYTES]);
+    let mut high = 0u32;
     for at in 0..NUMBERS {
         let [first, second] = match order {
             Order::Neighbors => [0, NUMBERS / 2].map(|half| nibble(numbers[half + at / 2], at % 2 == 1)),
@@ -74,7 +94,6 @@ pub fn push_q5_0(out: &mut Vec<u8>, scale: u8, numbers: &[u8], order: Order) -> 
     }
     block[..2].copy_from_slice(&bits.to_le_bytes());
     block[2..6].copy_from_slice(&high.to_le_bytes());
-    out.extend_from_slice(&block);
     Ok(())
 }
 
@@ -94,8 +113,7 @@ mod tests {
         for (scale, factor) in [(127, 1.0), (118, 2f32.powi(-9)), (142, 2f32.powi(15)), (104, 2f32.powi(-23))]
         {
             for order in [Order::Neighbors, Order::Halves] {
-                let mut blocks = Vec::new();
-                push_q5_0(&mut blocks, scale, &numbers, order).unwrap();
+                let blocks = q5_0(1, |_| (scale, &numbers[..]), order).unwrap();
                 let blocks =
                     qtensor_from_ggml(GgmlDType::Q5_0, &blocks, vec![1, BLOCK], &Device::Cpu).unwrap();
                 let got: Vec<f32> =
@@ -112,13 +130,12 @@ mod tests {
 
     #[test]
     fn scales_beyond_f16_are_rounded_or_rejected() {
-        let mut blocks = Vec::new();
         // 12 · 2⁻²⁶ and 1 · 2⁻²⁶ become 3 · 2⁻²⁴ and 0.
-        push_q5_0(&mut blocks, 102, &[0x71; 16], Order::Halves).unwrap();
+        let two = [(102, &[0x71; 16][..]), (0, &[0x77; 16])];
+        let blocks = q5_0(2, |index| two[index], Order::Halves).unwrap();
         assert_eq!((&blocks[..2], blocks[6]), (&[1, 0][..], 0x30));
-        push_q5_0(&mut blocks, 0, &[0x77; 16], Order::Halves).unwrap();
         assert_eq!(blocks[22 + 6], 0);
-        let error = push_q5_0(&mut blocks, 144, &[0; 16], Order::Halves).unwrap_err();
+        let error = q5_0(1, |_| (144, &[0; 16][..]), Order::Halves).unwrap_err();
         assert!(error.to_string().contains("2^17"), "{error}");
     }
 }

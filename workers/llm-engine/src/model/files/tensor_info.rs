@@ -125,14 +125,15 @@ impl TensorInfo {
             (Encoding::FourBits(weights), data) => out = weights.decode(format, rows, columns, data)?,
             (Encoding::Scaled(weights), data) => out = weights.decode(format, rows, columns, data)?,
             (Encoding::Mxfp4, [blocks]) => {
-                for block in blocks.chunks_exact(1 + mxfp4::NUMBERS) {
-                    mxfp4::push_q5_0(&mut out, block[0], &block[1..], Order::Halves)?;
-                }
+                let size = 1 + mxfp4::NUMBERS;
+                let block = |index: usize| (blocks[index * size], &blocks[index * size + 1..][..mxfp4::NUMBERS]);
+                out = mxfp4::q5_0(blocks.len() / size, block, Order::Halves)?;
             }
             (Encoding::Mxfp4Parts(..), [numbers, scales]) => {
-                for (numbers, scale) in numbers.chunks_exact(mxfp4::NUMBERS).zip(scales) {
-                    mxfp4::push_q5_0(&mut out, *scale, numbers, Order::Neighbors)?;
-                }
+                let count = scales.len().min(numbers.len() / mxfp4::NUMBERS);
+                let block =
+                    |index: usize| (scales[index], &numbers[index * mxfp4::NUMBERS..][..mxfp4::NUMBERS]);
+                out = mxfp4::q5_0(count, block, Order::Neighbors)?;
             }
             _ => out = data.swap_remove(0),
         }
