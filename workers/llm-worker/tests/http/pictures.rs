@@ -284,15 +284,15 @@ async fn invalid_pictures_are_rejected() {
     worker.idle().await;
 }
 
-/// The second picture has no pixels, but its size alone exceeds the limit.
+/// The pictures have no pixels, but 35 of their size exceed the limit.
 #[tokio::test]
 async fn long_prompts_are_rejected_before_pixels_are_decoded() {
-    let worker = seeing(&["--context", "24"]);
+    let worker = seeing(&["--images-per-request", "35"]);
     let file = encoded(&picture(1), ImageFormat::Png);
     let cut = image(&data_url(&file[..60]));
-    let answer = worker.post(CHAT, &merged(chat(&[cut.clone(), cut]), json!({"max_tokens": 1}))).await;
+    let answer = worker.post(CHAT, &chat(&vec![cut; 35])).await;
     let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(answer.status == 400 && message.contains("`messages` has more than 2"), "{message}");
+    assert!(answer.status == 400 && message.contains("`messages` has more than 512 tokens"), "{message}");
     worker.idle().await;
 }
 
