@@ -14,7 +14,7 @@ use crate::api::parsers::Formats;
 use crate::kv_events::{self, Endpoint};
 use crate::lora_modules::{self, LoraModule, LoraModules};
 use crate::models::{ModelLocation, models_in};
-use crate::picture_options::PictureOptions;
+use crate::picture_options::{ImageHost, PictureOptions};
 use crate::speculative::{self, SpeculativeConfig};
 
 /// Serves a language model with an OpenAI-compatible API.
@@ -114,9 +114,10 @@ pub struct Arguments {
     #[arg(long, env, default_value_t = PictureOptions::default().count, value_parser = count)]
     pub images_per_request: usize,
 
-    /// Hosts from which pictures may be fetched, separated by commas [default: none; requests contain pictures as data URLs]
-    #[arg(long, env, num_args = 1.., value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
-    pub image_hosts: Vec<String>,
+    /// Hosts from which pictures may be fetched, separated by commas: example.org, or example.org:8080 for one port
+    /// [default: none; requests contain pictures as data URLs]
+    #[arg(long, env, num_args = 1.., value_delimiter = ',', value_parser = ImageHost::parse)]
+    pub image_hosts: Vec<ImageHost>,
 
     /// Disable sharing of the cache between prompts with a common prefix
     #[arg(long, env)]

@@ -17,6 +17,13 @@ use crate::api::parsers::{Formats, ParserOptions};
 use crate::metrics::ModelMetrics;
 use crate::picture_options::PictureOptions;
 
+/// Maximum number of requests that fetch pictures at once, each of which may take as long and as much memory as
+/// [`pictures::fetch`](crate::api::pictures::fetch) allows.
+const MAX_FETCHING: usize = 8;
+
+/// Maximum number of requests that decode pictures at once, each of which may take 64 MiB for the pixels of one.
+const MAX_DECODING: usize = 4;
+
 /// A loaded model.
 pub struct ServedModel {
     /// Inference engine.
@@ -37,6 +44,10 @@ pub struct ServedModel {
     pub pictures: PictureOptions,
     /// Permits for tokenizing, one per processor.
     pub tokenizing: Arc<Semaphore>,
+    /// Permits for requests that fetch pictures.
+    pub fetching: Arc<Semaphore>,
+    /// Permits for requests that decode and scale pictures.
+    pub decoding: Arc<Semaphore>,
     /// Formats of tool calls and reasoning.
     pub formats: Formats,
     /// Maximum number of requests that run at once.
@@ -76,6 +87,8 @@ impl ServedModel {
             pictures: PictureOptions::default(),
             formats,
             tokenizing: Arc::new(Semaphore::new(processors)),
+            fetching: Arc::new(Semaphore::new(MAX_FETCHING)),
+            decoding: Arc::new(Semaphore::new(processors.div_ceil(2).min(MAX_DECODING))),
             max_running,
             max_open,
             trained_context,

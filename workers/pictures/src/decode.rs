@@ -1,6 +1,7 @@
 //! Decoding of image files within limits that are checked before pixels are allocated.
 use std::io::Cursor;
 
+use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader};
 
 /// Limits for decoding a file.
@@ -55,6 +56,32 @@ pub enum DecodeError {
 /// # Errors
 /// Returns an error if the format is not supported, or the file is damaged or exceeds `limits`, which is checked first.
 pub fn decode(file: &[u8], limits: Limits) -> Result<DynamicImage, DecodeError> {
+    let mut decoder = open(file, limits)?;
+    let orientation = decoder.orientation()?;
+    let mut decoded = DynamicImage::from_decoder(decoder)?;
+    decoded.apply_orientation(orientation);
+    Ok(decoded)
+}
+
+/// Returns the width and height of a PNG, JPEG or WebP file after applying its orientation, without decoding its pixels.
+///
+/// # Errors
+/// Returns an error if the format is not supported, or the file's metadata is damaged or it exceeds `limits`.
+pub fn dimensions(file: &[u8], limits: Limits) -> Result<(usize, usize), DecodeError> {
+    let mut decoder = open(file, limits)?;
+    let (width, height) = decoder.dimensions();
+    let (width, height) = (width as usize, height as usize);
+    Ok(match decoder.orientation()? {
+        Orientation::Rotate90
+        | Orientation::Rotate270
+        | Orientation::Rotate90FlipH
+        | Orientation::Rotate270FlipH => (height, width),
+        _ => (width, height),
+    })
+}
+
+/// Reads a file's metadata and checks its limits.
+fn open(file: &[u8], limits: Limits) -> Result<impl ImageDecoder, DecodeError> {
     if file.len() > limits.bytes {
         return Err(DecodeError::TooManyBytes { bytes: file.len(), limit: limits.bytes });
     }
@@ -78,8 +105,5 @@ pub fn decode(file: &[u8], limits: Limits) -> Result<DynamicImage, DecodeError> 
         return Err(DecodeError::TooManyPixels { width, height, limits });
     }
     decoder.set_limits(within(pixels))?;
-    let orientation = decoder.orientation()?;
-    let mut decoded = DynamicImage::from_decoder(decoder)?;
-    decoded.apply_orientation(orientation);
-    Ok(decoded)
+    Ok(decoder)
 }

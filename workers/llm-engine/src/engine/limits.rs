@@ -51,18 +51,19 @@ fn pictures(request: &Request) -> Result<(), RequestError> {
     }
     let mut next = 0;
     for place in &request.pictures {
-        let features: usize = place.spans.iter().map(ExactSizeIterator::len).sum();
-        if features != place.picture.tokens() {
-            return invalid(format!("{features} tokens stand for {} features", place.picture.tokens()));
-        }
         for span in &place.spans {
             if span.start < next || span.end > request.prompt.len() || span.is_empty() {
                 let tokens = request.prompt.len();
                 return invalid(format!(
-                    "the tokens {span:?} of a prompt of {tokens} are after token {next}"
+                    "tokens {span:?} are empty, overlap the picture before them, or end after the prompt's {tokens} tokens"
                 ));
             }
             next = span.end;
+        }
+        // Spans within the prompt that do not overlap have a sum.
+        let features: usize = place.spans.iter().map(ExactSizeIterator::len).sum();
+        if features != place.picture.tokens() {
+            return invalid(format!("{features} tokens stand for {} features", place.picture.tokens()));
         }
     }
     Ok(())

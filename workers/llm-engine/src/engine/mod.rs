@@ -334,7 +334,7 @@ impl Engine {
         Ok(PromptPictures {
             places: request.pictures.clone(),
             axes: processor.has_axes().then(axes),
-            are_whole: processor.is_bidirectional(),
+            is_bidirectional: processor.is_bidirectional(),
         })
     }
 

@@ -110,7 +110,7 @@ pub struct Scheduler<W> {
     waiting: VecDeque<Sequence<W>>,
     /// Blocks that this step's prompts fill. Other prompts with the same tokens wait for them.
     filling: Vec<(Parent, BlockTokens)>,
-    /// True if the step encodes a picture, so that the other sequences do not wait for several.
+    /// True if the step that is planned encodes a picture. A step encodes at most one, which limits its duration.
     has_picture: bool,
     /// Prompts that share the remaining rows: (id, rows).
     group: Vec<(u64, usize)>,
@@ -485,7 +485,7 @@ impl<W> Scheduler<W> {
             rows = rows.min(self.scored_rows_left());
         }
         let computed = self.running[index].computed;
-        if let Some(span) = self.running[index].end_of_whole(computed + rows) {
+        if let Some(span) = self.running[index].bidirectional_span(computed + rows) {
             rows = span.end - computed;
         }
         let needed = (computed + rows).div_ceil(BLOCK_SIZE);
@@ -500,7 +500,7 @@ impl<W> Scheduler<W> {
         }
         let sequence = &mut self.running[index];
         sequence.rows = rows.min(sequence.blocks.len() * BLOCK_SIZE - sequence.computed);
-        if let Some(span) = sequence.end_of_whole(computed + sequence.rows) {
+        if let Some(span) = sequence.bidirectional_span(computed + sequence.rows) {
             sequence.rows = span.start.saturating_sub(computed);
         }
         sequence.rows

@@ -20,8 +20,8 @@ pub struct PromptPictures {
     pub places: Vec<Placement>,
     /// Positions of three axes, if the model has them.
     pub axes: Option<Arc<PromptAxes>>,
-    /// If true, a step computes all features of a picture that follow each other, because they see each other.
-    pub are_whole: bool,
+    /// If true, attention is bidirectional among the tokens of a picture, so that one step computes all of them.
+    pub is_bidirectional: bool,
 }
 
 /// A request in the scheduler, with attached data of type `W`.
@@ -355,9 +355,9 @@ impl<W> Sequence<W> {
         }
     }
 
-    /// Returns the end of the features that see each other, if `place` is inside of them.
-    pub(super) fn end_of_whole(&self, place: usize) -> Option<Range<usize>> {
-        let places = self.pictures.places.iter().filter(|_| self.pictures.are_whole);
+    /// Returns the tokens whose features see each other, if a step that ends at `place` would divide them.
+    pub(super) fn bidirectional_span(&self, place: usize) -> Option<Range<usize>> {
+        let places = self.pictures.places.iter().filter(|_| self.pictures.is_bidirectional);
         let mut spans = places.flat_map(|picture| &picture.spans);
         spans.find(|span| span.start < place && place < span.end).cloned()
     }

@@ -56,7 +56,7 @@ enum Direction {
     /// All. Windows extend to both sides.
     Bidirectional,
     /// All. Windows limit only those before its position.
-    Onward,
+    BidirectionalImage,
 }
 
 struct SequencePlan {
@@ -138,14 +138,15 @@ impl AttentionPlan {
         Self::with_direction(step, indices, windows, heads, Direction::Bidirectional)
     }
 
-    /// Like [`Self::new`], for queries that also see all keys after their position. Windows limit those before it.
-    pub fn onward(
+    /// Like [`Self::new`], for queries of a picture's tokens that also see all keys after their position, which are those of the
+    /// same picture. Windows limit the keys before it.
+    pub fn bidirectional_image(
         step: &Step,
         indices: [Tensor; 3],
         windows: &[Option<usize>],
         heads: Heads,
     ) -> Result<Self> {
-        Self::with_direction(step, indices, windows, heads, Direction::Onward)
+        Self::with_direction(step, indices, windows, heads, Direction::BidirectionalImage)
     }
 
     fn with_direction(
@@ -205,7 +206,7 @@ impl AttentionPlan {
         let right = match self.direction {
             Direction::Causal => Some(0),
             Direction::Bidirectional => left,
-            Direction::Onward => None,
+            Direction::BidirectionalImage => None,
         };
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
@@ -306,7 +307,7 @@ fn mask(
         let is_after = key > query;
         match direction {
             Direction::Causal if is_after => false,
-            Direction::Onward if is_after => true,
+            Direction::BidirectionalImage if is_after => true,
             _ => window.is_none_or(|window| query.abs_diff(key) < window),
         }
     };

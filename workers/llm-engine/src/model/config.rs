@@ -273,9 +273,11 @@ impl DecoderConfig {
             local_rope: None,
             interleaved: fields.flag("interleaved"),
             reordered_heads: fields.flag("interleaved"),
-            axes: match rope_parameters(&fields).or(fields.value("rope_scaling")) {
-                Some(parameters) => AxisSections::from_json(parameters, rotary_dim / 2)?,
-                None => None,
+            axes: {
+                let both = [fields.value("rope_scaling"), rope_parameters(&fields)];
+                let parameters = both.into_iter().flatten().find(|all| !all["mrope_section"].is_null());
+                let read = |all| AxisSections::from_json(all, rotary_dim / 2);
+                parameters.map(read).transpose()?.flatten()
             },
             rotated,
             norm_eps: norm_eps(&fields)?,

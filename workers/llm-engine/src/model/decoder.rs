@@ -29,7 +29,7 @@ mod layer;
 mod pictures;
 
 use layer::{FeedForward, Layer, Projections};
-use pictures::{OnwardAttention, PictureFeatures};
+use pictures::{BidirectionalImageAttention, PictureFeatures};
 
 /// A decoder: embedding, layers, final norm and output head.
 pub struct Decoder {
@@ -75,7 +75,7 @@ struct StepContext {
     /// Features of pictures among the rows.
     pictures: Option<PictureFeatures>,
     /// Attention of the features of pictures that see each other.
-    onward: Option<OnwardAttention>,
+    image_attention: Option<BidirectionalImageAttention>,
     /// Slot of each row, u32 (rows).
     slots: Tensor,
     plan: AttentionPlan,
@@ -309,8 +309,8 @@ impl Decoder {
                     attended.add_output(&out, post_norm, next)?
                 }
             };
-            if let Some(deep) = shared.pictures.as_ref().and_then(|pictures| pictures.deep(index)) {
-                stream = ResidualStream::new((&stream.sum + deep?)?, next)?;
+            if let Some(added) = shared.pictures.as_ref().and_then(|pictures| pictures.deepstack(index)) {
+                stream = ResidualStream::new((&stream.sum + added?)?, next)?;
             }
         }
         Ok(stream)
@@ -352,8 +352,10 @@ impl Decoder {
         let (keys_values, is_paged) = (self.keys_values(layer, shared), shared.uncached.is_none());
         let sinks = layer.sinks.as_ref();
         let out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), sinks, is_paged)?;
-        let out = match &shared.onward {
-            Some(onward) => onward.attend(out, layer.scores, &queries, keys_values.each_ref())?,
+        let out = match &shared.image_attention {
+            Some(image_attention) => {
+                image_attention.attend(out, layer.scores, &queries, keys_values.each_ref())?
+            }
             None => out,
         };
         let out = match &layer.attention {
@@ -475,9 +477,9 @@ impl Decoder {
         let parts = input_parts(step);
         let (rows, wanted_rows) = (step.tokens.len(), parts[6].len());
         let rotary = self.rotary_of_axes(step)?;
-        let sees_onward = self.vision.as_ref().is_ok_and(|vision| vision.processor().is_bidirectional());
-        let onward = match pictures.is_some() && sees_onward {
-            true => Some(OnwardAttention::of(step, &self.windows, self.heads(), &self.device)?),
+        let is_bidirectional = self.vision.as_ref().is_ok_and(|vision| vision.processor().is_bidirectional());
+        let image_attention = match pictures.is_some() && is_bidirectional {
+            true => Some(BidirectionalImageAttention::of(step, &self.windows, self.heads(), &self.device)?),
             false => None,
         };
         let [tokens, positions, slots, cu_rows, cu_keys, table, wanted, state_slots] =
@@ -496,7 +498,7 @@ impl Decoder {
             positions,
             rotary,
             pictures,
-            onward,
+            image_attention,
             slots,
             plan,
             sequence_rows,

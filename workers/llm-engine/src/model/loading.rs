@@ -244,9 +244,7 @@ fn read_vision(
     options: LoadOptions,
 ) -> Result<VisionParts> {
     let Description::Config(config) = &files.description else {
-        return Ok(Err(
-            "accepts only text, because GGUF files contain no vision encoder; use its safetensors",
-        ));
+        return Ok(Err("accepts only text; models with vision encoders are read from safetensors only"));
     };
     let vision = VisionConfig::from_json(config, decoder.hidden, decoder.norm_eps).context("config.json")?;
     let Some(vision) = vision else { return Ok(Err(TEXT_ONLY)) };
@@ -257,14 +255,18 @@ fn read_vision(
         return Ok(Err("accepts only text, because several GPUs share it; use one GPU"));
     }
     ensure!(
-        vision.deep_count() < decoder.windows.len(),
+        vision.deepstack_count() < decoder.windows.len(),
         "config.json: features of {} layers cannot be added in a decoder of {} layers",
-        vision.deep_count(),
+        vision.deepstack_count(),
         decoder.windows.len()
     );
     let most = options.image_tokens.unwrap_or(DEFAULT_IMAGE_TOKENS);
     ensure!(most > 0, "pictures must be allowed to have at least 1 token");
     let processor = ImageProcessor::from_folder(files.path(), config, &vision, most)?;
+    ensure!(
+        !processor.has_axes() || decoder.axes.is_some(),
+        "config.json: \"mrope_section\" is missing in \"rope_scaling\"; copy it from the original config.json"
+    );
     Ok(Ok((vision, Arc::new(processor))))
 }
 

@@ -70,14 +70,13 @@ impl<'a> Weights<'a> {
     ) -> Self {
         // Multimodal models have a longer prefix for their text model.
         let embedding = "embed_tokens.weight";
-        let prefix = || files.names().find_map(|name| name.strip_suffix(embedding)).unwrap_or("model.");
+        let prefix = || first_prefix(files.names(), embedding).unwrap_or("model.");
         let prefix = match &files.description {
             Description::Config(_) => Some(prefix().to_string()),
             Description::Metadata(_) => None,
         };
         // Early checkpoints of models that read pictures have one.
-        let head_prefix = files.names().find_map(|name| name.strip_suffix("lm_head.weight"));
-        let head_prefix = head_prefix.unwrap_or_default().to_owned();
+        let head_prefix = first_prefix(files.names(), "lm_head.weight").unwrap_or_default().to_owned();
         files.dequantize_as(matrices.unwrap_or(DType::F32));
         let (part, total) = (Part::whole(), files.bytes().max(1));
         Self {
@@ -316,9 +315,9 @@ impl<'a> Weights<'a> {
         Ok(formats.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
-    /// Returns what precedes `ending` in the name of a tensor.
+    /// Returns the prefix of the tensors of a module, of which `ending` is one. See [`first_prefix`].
     pub fn prefix_of(&self, ending: &str) -> Option<String> {
-        self.files.names().find_map(|name| name.strip_suffix(ending)).map(str::to_owned)
+        first_prefix(self.files.names(), ending).map(str::to_owned)
     }
 
     /// Loads the tensor `name`, as f32.
@@ -444,6 +443,13 @@ impl<'a> Weights<'a> {
         (self.progress)((self.read as f64 / self.total as f64).min(1.0) as f32);
         Ok(made)
     }
+}
+
+/// Returns what precedes `ending` in the names of tensors of a module: nothing, or the names of the modules around it. If
+/// several modules have such a tensor, as those for drafting tokens do, the first prefix in the order of bytes is used.
+fn first_prefix<'n>(names: impl Iterator<Item = &'n str>, ending: &str) -> Option<&'n str> {
+    let prefixes = names.filter_map(|name| name.strip_suffix(ending));
+    prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).min()
 }
 
 enum Stored {

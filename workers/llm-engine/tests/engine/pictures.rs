@@ -22,7 +22,7 @@ fn picture(seed: usize) -> Arc<ProcessedPicture> {
 }
 
 /// Returns a prompt of texts of these lengths with pictures between them, 15 tokens each.
-fn prompt(texts: &[usize], pictures: &[&Arc<ProcessedPicture>], are_whole: bool) -> Sequence<()> {
+fn prompt(texts: &[usize], pictures: &[&Arc<ProcessedPicture>], is_bidirectional: bool) -> Sequence<()> {
     let (mut tokens, mut places) = (Vec::new(), Vec::new());
     for (index, length) in texts.iter().enumerate() {
         tokens.extend((0..*length).map(|token| (token % 30 + index) as u32));
@@ -33,8 +33,8 @@ fn prompt(texts: &[usize], pictures: &[&Arc<ProcessedPicture>], are_whole: bool)
             places.push(Placement { picture: Arc::clone(picture), spans: Vec::from([span]) });
         }
     }
-    let axes = (!are_whole).then(|| Arc::new(PromptAxes::new(tokens.len(), &places)));
-    Sequence::new(tokens, ()).with_pictures(PromptPictures { places, axes, are_whole })
+    let axes = (!is_bidirectional).then(|| Arc::new(PromptAxes::new(tokens.len(), &places)));
+    Sequence::new(tokens, ()).with_pictures(PromptPictures { places, axes, is_bidirectional })
 }
 
 fn scheduler(rows: usize) -> (Scheduler<()>, Plan) {

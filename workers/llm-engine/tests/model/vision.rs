@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use llm_engine::model::decoder::Decoder;
-use llm_engine::model::vision::{PictureError, Placement, ProcessedPicture, PromptAxes};
+use llm_engine::model::vision::{
+    ImageProcessor, PictureError, Placement, ProcessedPicture, PromptAxes, VisionConfig,
+};
 use llm_engine::step::{BLOCK_SIZE, PictureRows, Step, StepModel};
 use pictures::RgbPicture;
 use serde_json::{Value, json};
@@ -150,7 +152,7 @@ impl Checked {
 
 /// Compares features and logits: prompts in chunks beside others, decoding, a prefix with a picture that another text has
 /// computed, and a text that is computed again.
-fn check(name: &str, is_whole: bool, load: fn(&Path) -> Decoder, exact: f32) {
+fn check(name: &str, is_bidirectional: bool, load: fn(&Path) -> Decoder, exact: f32) {
     let mut checked = Checked::new(name, load(&data(name)));
     checked.check_features(exact);
     let mut texts: Vec<Text> = (0..4).map(|index| checked.text(index)).collect();
@@ -162,7 +164,7 @@ fn check(name: &str, is_whole: bool, load: fn(&Path) -> Decoder, exact: f32) {
     // A step either ends inside of the picture or computes all of it.
     let first = texts[0].places[0].spans[0].start;
     let last = texts[0].places[0].spans.last().unwrap().end;
-    let cut = if is_whole { 0 } else { 5 };
+    let cut = if is_bidirectional { 0 } else { 5 };
     step(&mut checked, &mut texts, &[(0, first + cut), (2, 20)]);
     step(&mut checked, &mut texts, &[(2, 5), (0, last - first - cut + 2)]);
     let rest = texts[0].tokens.len() - texts[0].done - 8;
@@ -171,7 +173,7 @@ fn check(name: &str, is_whole: bool, load: fn(&Path) -> Decoder, exact: f32) {
         step(&mut checked, &mut texts, &[(0, 1), (2, 1)]);
     }
     // The blocks of the first text, which end inside of the picture or after it, are those of another.
-    let shared = if is_whole { last / BLOCK_SIZE } else { (first + 5).div_ceil(BLOCK_SIZE) };
+    let shared = if is_bidirectional { last / BLOCK_SIZE } else { (first + 5).div_ceil(BLOCK_SIZE) };
     texts[1].blocks = texts[0].blocks[..shared].to_vec();
     texts[1].done = shared * BLOCK_SIZE;
     assert!(texts[1].tokens[..texts[1].done] == texts[0].tokens[..texts[1].done]);
@@ -186,7 +188,7 @@ fn check(name: &str, is_whole: bool, load: fn(&Path) -> Decoder, exact: f32) {
     println!("{name}: worst {worst}");
 }
 
-fn check_model(name: &str, is_whole: bool) {
+fn check_model(name: &str, is_bidirectional: bool) {
     let mut checked = Checked::new(name, load_on_cpu(&data(name)));
     for index in 0..3 {
         let pixels = &checked.expected[&format!("pixels.{index}")].to_dtype(DType::F32).unwrap();
@@ -194,9 +196,9 @@ fn check_model(name: &str, is_whole: bool) {
         check_pixels(&checked.processed(index), &expected, name, index);
     }
     checked.check_features(1e-4);
-    check(name, is_whole, load_on_cpu, 1e-4);
+    check(name, is_bidirectional, load_on_cpu, 1e-4);
     if cfg!(feature = "rocm-emulator") {
-        check(name, is_whole, load, 1e-4);
+        check(name, is_bidirectional, load, 1e-4);
     }
 }
 
@@ -250,14 +252,23 @@ fn broken_encoders_are_rejected() {
     let vision = |field: &str| format!("/vision_config/{field}");
     for (path, value, words) in [
         (vision("hidden_size"), json!(24), &["patch_embed.proj.weight", "[24, 3, 2, 4, 4]"][..]),
-        (vision("num_heads"), json!(9), &["config.json", "32 cannot be divided among 9 heads"]),
+        (vision("num_heads"), json!(9), &["config.json", "\"hidden_size\" is 32", "the 9 heads"]),
         (vision("depth"), json!(4), &["there is no tensor", "visual.blocks.3."]),
         (vision("depth"), json!(1000), &["config.json", "1000 layers exceed"]),
         (vision("intermediate_size"), json!(40), &["mlp.linear_fc1.weight", "[40, 32]"]),
         (vision("patch_size"), json!(0), &["config.json", "\"patch_size\" is 0"]),
         (vision("spatial_merge_size"), json!(3), &["\"merge_size\" is 2, but config.json has 3"]),
         (vision("num_position_embeddings"), json!(25), &["pos_embed.weight", "[25, 32]"]),
-        (vision("deepstack_visual_indexes"), json!([9]), &["\"deepstack_visual_indexes\"", "9"]),
+        (vision("num_position_embeddings"), json!(0), &["config.json", "positions has 0 rows"]),
+        (vision("num_position_embeddings"), json!(u64::MAX), &["positions has 4294967295 rows"]),
+        (
+            vision("hidden_size"),
+            json!(u64::MAX),
+            &["\"hidden_size\" is 18446744073709551615", "at most 1048576"],
+        ),
+        (vision("num_heads"), json!(1u64 << 62), &["\"num_attention_heads\"", "at most 1048576"]),
+        (vision("intermediate_size"), json!(1u64 << 62), &["\"intermediate_size\"", "at most 1048576"]),
+        (vision("deepstack_visual_indexes"), json!([9]), &["\"deepstack_visual_indexes\" has 9,"]),
         (vision("deepstack_visual_indexes"), json!([1, 0]), &["ascending order"]),
         (vision("deepstack_visual_indexes"), json!([0, 1, 2]), &["3 layers cannot be added"]),
         (vision("hidden_act"), json!("tanh"), &["\"hidden_act\"", "tanh"]),
@@ -266,6 +277,11 @@ fn broken_encoders_are_rejected() {
             "/text_config/rope_parameters/mrope_section".into(),
             json!([4, 4, 4]),
             &["\"mrope_section\"", "sum is 8"],
+        ),
+        (
+            "/text_config/rope_parameters/mrope_section".into(),
+            json!(null),
+            &["\"mrope_section\" is missing in \"rope_scaling\""],
         ),
     ] {
         write(&replaced(&config, &[(&path, value)]), Some(&processor), &weights, words);
@@ -288,6 +304,112 @@ fn broken_encoders_are_rejected() {
         weights.remove(&format!("model.visual.{tensor}")).unwrap();
         write(&config, Some(&processor), &weights, &["there is no tensor", tensor]);
     }
+}
+
+#[test]
+fn broken_grids_are_rejected() {
+    for (name, path, value, words) in [
+        ("smolvlm", "/scale_factor", json!(3), &["4 x 4 patches cannot be merged 3 x 3"][..]),
+        ("smolvlm", "/vision_config/image_size", json!(3), &["positions has 0 rows"]),
+        ("smolvlm", "/vision_config/image_size", json!(u64::MAX), &["positions has", "1 to 4096"]),
+        (
+            "smolvlm",
+            "/vision_config/image_size",
+            json!(24),
+            &["\"max_image_size\" is 16", "6 x 6 patches of 4"],
+        ),
+        (
+            "gemma3-vision",
+            "/vision_config/image_size",
+            json!(36),
+            &["\"size\" is 24 x 24", "9 x 9 patches of 4"],
+        ),
+        ("gemma3-vision", "/mm_tokens_per_image", json!(16), &["\"mm_tokens_per_image\""]),
+    ] {
+        let (config, weights) = checkpoint(name);
+        let folder = tempfile::tempdir().unwrap();
+        reference::write(folder.path(), &replaced(&config, &[(path, value)]), &weights, 1);
+        let processor = "preprocessor_config.json";
+        std::fs::copy(data(name).join(processor), folder.path().join(processor)).unwrap();
+        assert_rejected(folder.path(), words);
+    }
+}
+
+/// Returns the processor of a checkpoint with changed options.
+fn processor_with(name: &str, changes: &[(&str, Value)], max_tokens: usize) -> ImageProcessor {
+    let (config, _) = checkpoint(name);
+    let path = data(name).join("preprocessor_config.json");
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let json = replaced(&json, changes).to_string();
+    std::fs::write(folder.path().join("preprocessor_config.json"), json).unwrap();
+    let vision = VisionConfig::from_json(&config, 32, 1e-5).unwrap().unwrap();
+    ImageProcessor::from_folder(folder.path(), &config, &vision, max_tokens).unwrap()
+}
+
+/// A picture of 19 pixels has 4 patches of 4 pixels in a row, as in a convolution without padding.
+#[test]
+fn pixels_beside_whole_patches_are_not_read() {
+    let side = 19;
+    let pixel = |index: usize| (index * 7 % 251) as u8;
+    let picture = RgbPicture { width: side, height: side, rgb: (0..3 * side * side).map(pixel).collect() };
+    let changes = [("/max_image_size/longest_edge", json!(side)), ("/do_image_splitting", json!(false))];
+    let processor = processor_with("smolvlm", &changes, 4096);
+    let processed = processor.process(&picture).unwrap();
+    assert_eq!((processed.tokens(), processor.max_tokens()), (4, 4));
+    assert_eq!(processed.normalized().len(), 3 * 16 * 16);
+    let changes = [("/size/height", json!(27)), ("/size/width", json!(26))];
+    let processor = processor_with("gemma3-vision", &changes, 4096);
+    // Resizing to its own size does not change a picture.
+    let (width, height) = (26, 27);
+    let rgb: Vec<u8> = (0..3 * width * height).map(pixel).collect();
+    let processed = processor.process(&RgbPicture { width, height, rgb: rgb.clone() }).unwrap();
+    let row = |y: usize| rgb[3 * width * y..][..3 * 24].iter().map(|value| f32::from(*value) / 127.5 - 1.0);
+    let (mut expected, mut got): (Vec<f32>, _) = ((0..24).flat_map(row).collect(), processed.normalized());
+    expected.sort_by(f32::total_cmp);
+    got.sort_by(f32::total_cmp);
+    close(&got, &expected, 1e-5, "pixels of whole patches");
+}
+
+#[test]
+fn limits_of_tokens_are_kept() {
+    for name in ["qwen2.5-vl", "qwen3-vl", "smolvlm", "pixtral", "mistral3"] {
+        // One square of SmolVLM has 4 tokens.
+        let least = if name == "smolvlm" { 4 } else { 1 };
+        for limit in [1, 2, 3, 5, 8, 15, 64, 4096] {
+            let processor = processor_with(name, &[], limit);
+            let most = processor.max_tokens();
+            assert!(most <= limit.max(least), "{name}: {most} of {limit}");
+            for (width, height) in
+                [(1, 1), (1, 150), (150, 1), (16, 16), (40, 37), (9, 90), (200, 2), (70, 75)]
+            {
+                let picture = RgbPicture { width, height, rgb: vec![9; 3 * width * height] };
+                let tokens = processor.process(&picture).unwrap().tokens();
+                assert!((1..=most).contains(&tokens), "{name}: {width} x {height}: {tokens} of {limit}");
+                assert_eq!(processor.tokens_of_size((width, height)), Ok(tokens), "{name}");
+            }
+        }
+    }
+}
+
+/// Modules for drafting tokens have tensors of the same names.
+#[test]
+fn tensors_of_other_modules_are_not_read() {
+    let (config, mut weights) = checkpoint("qwen2.5-vl");
+    let other = Tensor::zeros((3, 5), DType::F32, &Device::Cpu).unwrap();
+    for (endings, prefixes) in [
+        (["lm_head.weight", "embed_tokens.weight"], ["mtp.", "model.layers.61.", "a_", "model.x_"]),
+        (["patch_embed.proj.weight", "merger.ln_q.weight"], ["vitual.", "visuals.", "a_", "visual.x_"]),
+    ] {
+        for name in endings.iter().flat_map(|ending| prefixes.map(|prefix| format!("{prefix}{ending}"))) {
+            weights.insert(name, other.clone());
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    reference::write(folder.path(), &config, &weights, 1);
+    let processor = "preprocessor_config.json";
+    std::fs::copy(data("qwen2.5-vl").join(processor), folder.path().join(processor)).unwrap();
+    assert!(load_on_cpu(folder.path()).vision().is_some());
 }
 
 /// Files without an encoder are those of text models.
@@ -313,7 +435,7 @@ fn pictures_with_extreme_sides_are_refused() {
     }
     for (width, height) in [(1, 1), (1, 200), (200, 1), (3, 2), (500, 500)] {
         let tokens = process(width, height).unwrap().tokens();
-        assert!((1..=processor.max_tokens() + 40).contains(&tokens), "{width} x {height}: {tokens}");
+        assert!((1..=processor.max_tokens()).contains(&tokens), "{width} x {height}: {tokens}");
     }
 }
 

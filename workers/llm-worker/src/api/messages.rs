@@ -40,7 +40,7 @@ fn template_message(i: usize, message: Message, pictures: &mut PictureParts) -> 
         Role::Tool => "tool",
     };
     let content = match message.content {
-        Some(content) => content_for_template(i, content, pictures)?,
+        Some(content) => content_for_template(i, role, content, pictures)?,
         None if message.role == Role::Assistant && !calls.is_empty() => "".into(),
         None => return Err(ApiError::field(format!("messages[{i}].content"), "is missing")),
     };
@@ -59,7 +59,12 @@ fn template_message(i: usize, message: Message, pictures: &mut PictureParts) -> 
     Ok(Value::Object(turn))
 }
 
-fn content_for_template(i: usize, content: Content, pictures: &mut PictureParts) -> Result<Value, ApiError> {
+fn content_for_template(
+    i: usize,
+    role: &str,
+    content: Content,
+    pictures: &mut PictureParts,
+) -> Result<Value, ApiError> {
     let parts = match content {
         Content::Text(text) => return Ok(text.into()),
         Content::Parts(parts) => parts,
@@ -71,7 +76,7 @@ fn content_for_template(i: usize, content: Content, pictures: &mut PictureParts)
             ("text", Some(text)) => text_part(text),
             ("text", None) => return Err(ApiError::field(format!("{path}.text"), "is missing")),
             ("image_url", _) => {
-                pictures.check(&path, &kind)?;
+                pictures.check_picture(role, &path, &kind)?;
                 let url = image_url.as_ref().and_then(|url| url.as_str().or_else(|| url["url"].as_str()));
                 let missing =
                     || ApiError::field(format!("{path}.image_url.url"), "is missing or not a string");

@@ -95,6 +95,29 @@ pub fn result_text_of(path: &str, content: &Value, types: &[&str]) -> Result<Str
     lines(path, content, types, |_, kind| Ok(format!("[{kind} omitted: results of tools are read as text]")))
 }
 
+/// Returns the text of the part at `path`, whose type is among `types`.
+///
+/// # Errors
+/// Returns a 400 error for a part of another type.
+pub fn text_of_part(path: String, part: &Value, types: &[&str]) -> Result<String, ApiError> {
+    part_text(path, part, types, |part, kind| Err(part.unsupported_type(kind)))
+}
+
+fn part_text(
+    path: String,
+    part: &Value,
+    types: &[&str],
+    other: fn(&Object, &str) -> Result<String, ApiError>,
+) -> Result<String, ApiError> {
+    let part = Object::new(path, part)?;
+    match part.required_text("type")? {
+        kind if types.contains(&kind) => {
+            part.required_text(if kind == "refusal" { kind } else { "text" }).map(str::to_owned)
+        }
+        kind => other(&part, kind),
+    }
+}
+
 fn lines(
     path: &str,
     content: &Value,
@@ -106,14 +129,6 @@ fn lines(
         Value::Array(parts) => parts,
         _ => return Err(ApiError::field(path, "must be a string or a list of parts with a type")),
     };
-    let text = |(i, part)| {
-        let part = Object::new(format!("{path}[{i}]"), part)?;
-        match part.required_text("type")? {
-            kind if types.contains(&kind) => {
-                part.required_text(if kind == "refusal" { kind } else { "text" }).map(str::to_owned)
-            }
-            kind => other(&part, kind),
-        }
-    };
+    let text = |(i, part)| part_text(format!("{path}[{i}]"), part, types, other);
     Ok(parts.iter().enumerate().map(text).collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

@@ -1,20 +1,23 @@
 //! Pictures of conversations: parts of requests, their files, and what the model reads of them.
 use std::io::Read;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llm_engine::model::vision::ProcessedPicture;
 use llm_engine::step::TEXT_ONLY;
-use pictures::{Limits, RgbPicture, file_of_text};
+use pictures::{Limits, RgbPicture, dimensions, file_of_text};
 use serde_json::{Value, json};
 use worker_core::{ApiError, blocking};
 
 use super::failure;
-use crate::picture_options::PictureOptions;
+use crate::picture_options::name_and_port;
 use crate::served::ServedModel;
 
-/// Time limit for fetching a picture.
+/// Time limit for fetching the pictures of a request.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum size of the fetched pictures of a request, in bytes.
+const MAX_FETCHED_BYTES: usize = 64 << 20;
 
 /// A picture of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,22 +31,22 @@ pub struct PictureSource {
 /// Pictures of a conversation, in the order of their places.
 #[derive(Debug)]
 pub struct PictureParts {
-    /// Error if the model reads no pictures.
-    blind: Option<&'static str>,
+    /// Reason why the model reads no pictures.
+    unsupported_reason: Option<&'static str>,
     sources: Vec<PictureSource>,
 }
 
 impl Default for PictureParts {
     /// Creates parts of a model that reads no pictures.
     fn default() -> Self {
-        Self { blind: Some(TEXT_ONLY), sources: Vec::new() }
+        Self { unsupported_reason: Some(TEXT_ONLY), sources: Vec::new() }
     }
 }
 
 impl PictureParts {
     /// Creates parts of a model.
     pub fn of(served: &ServedModel) -> Self {
-        Self { blind: served.engine.image_processor().err(), sources: Vec::new() }
+        Self { unsupported_reason: served.engine.image_processor().err(), sources: Vec::new() }
     }
 
     /// Adds the picture of a part of the type `kind` at `path`, whose field `field` has its URL. Returns the part for the
@@ -62,11 +65,28 @@ impl PictureParts {
     /// # Errors
     /// Returns a 400 error that names the type.
     pub fn check(&self, path: &str, kind: &str) -> Result<(), ApiError> {
-        match self.blind {
+        match self.unsupported_reason {
             Some(reason) => {
                 Err(ApiError::field(format!("{path}.type"), format!("is {kind:?}, but this model {reason}")))
             }
             None => Ok(()),
+        }
+    }
+
+    /// Checks that a message of `role` may contain the picture of type `kind` at `path`.
+    ///
+    /// # Errors
+    /// Returns a 400 error that names the type.
+    pub fn check_picture(&self, role: &str, path: &str, kind: &str) -> Result<(), ApiError> {
+        self.check(path, kind)?;
+        match role {
+            "user" => Ok(()),
+            _ => {
+                let message = format!(
+                    "is {kind:?} in a message of {role}, but pictures are allowed only in messages of the user"
+                );
+                Err(ApiError::field(format!("{path}.type"), message))
+            }
         }
     }
 
@@ -90,90 +110,153 @@ pub fn text_part(text: impl Into<String>) -> Value {
     json!({ "type": "text", "text": text.into() })
 }
 
-/// Replaces HTTP URLs by the files that they name, as data URLs.
+/// Returns the files of pictures with their paths: those of data URLs, and those that HTTP URLs name, which are downloaded.
 ///
 /// # Errors
 /// Returns a 400 error for too many pictures, for hosts that are not allowed, and if a file cannot be fetched.
 pub async fn fetch(
-    mut sources: Vec<PictureSource>,
-    options: &PictureOptions,
+    sources: Vec<PictureSource>,
+    served: &ServedModel,
     param: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, ApiError> {
+    let options = &served.pictures;
     if sources.len() > options.count {
         let message = format!("has {} pictures, but at most {} are allowed", sources.len(), options.count);
         return Err(ApiError::field(param, message));
     }
-    for source in &sources {
-        if let Some(host) = host_of(&source.url)
-            && !options.hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
-        {
+    let mut has_urls = false;
+    for PictureSource { path, url } in &sources {
+        let Some((authority, default_port)) = authority_of(url) else { continue };
+        has_urls = true;
+        let Some((name, port)) = name_and_port(authority) else {
+            let message =
+                "is a URL without a valid host, or with a user name, which is not allowed; send a data URL";
+            return Err(ApiError::field(path, message));
+        };
+        let port = port.unwrap_or(default_port);
+        if !options.hosts.iter().any(|host| host.allows(name, port)) {
             let message = format!(
-                "is a URL of the host {host:?}, which is not allowed; send a data URL, or start the worker with --image-hosts {host}"
+                "is a URL of the host {authority:?}, which is not allowed; send a data URL, or start the worker with \
+                 --image-hosts {authority}"
             );
-            return Err(ApiError::field(&source.path, message));
+            return Err(ApiError::field(path, message));
         }
     }
-    let read = |PictureSource { path, url }: PictureSource| {
-        let file = if host_of(&url).is_some() { download(&url) } else { file_of_text(&url) };
-        let file = file.map_err(|message| ApiError::field(&path, message))?;
-        Ok((path, file))
-    };
     if sources.is_empty() {
         return Ok(Vec::new());
     }
-    let all = std::mem::take(&mut sources);
-    blocking(move || all.into_iter().map(read).collect()).await
+    // The semaphore is never closed.
+    let permit = if has_urls { served.fetching.clone().acquire_owned().await.ok() } else { None };
+    blocking(move || {
+        let (deadline, mut left) = (Instant::now() + FETCH_TIMEOUT, MAX_FETCHED_BYTES);
+        let mut read = |PictureSource { path, url }| {
+            let file = match authority_of(&url) {
+                Some(_) => download(&url, deadline, &mut left),
+                None => file_of_text(&url),
+            };
+            match file {
+                Ok(file) => Ok((path, file)),
+                Err(message) => Err(ApiError::field(path, message)),
+            }
+        };
+        let files = sources.into_iter().map(&mut read).collect();
+        drop(permit);
+        files
+    })
+    .await
 }
 
-/// Returns the host of an HTTP URL; empty if it has a user name, which hosts do not.
-fn host_of(url: &str) -> Option<&str> {
-    let rest = url.trim().strip_prefix("http://").or_else(|| url.trim().strip_prefix("https://"))?;
-    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-    if authority.contains('@') {
-        return Some("");
+/// Returns the authority of an HTTP URL, which is its host, and the default port; `None` for another text.
+fn authority_of(url: &str) -> Option<(&str, u16)> {
+    let (url, schemes) = (url.trim(), [("http://", 80), ("https://", 443)]);
+    let mut rest = schemes.into_iter().filter_map(|(scheme, port)| Some((url.strip_prefix(scheme)?, port)));
+    let (rest, port) = rest.next()?;
+    Some((rest.split(['/', '?', '#', '\\']).next().unwrap_or_default(), port))
+}
+
+/// Downloads a file of at most `left` bytes, which is reduced by its size.
+fn download(url: &str, deadline: Instant, left: &mut usize) -> Result<Vec<u8>, String> {
+    let seconds = FETCH_TIMEOUT.as_secs();
+    let late = || {
+        format!(
+            "cannot be fetched: the pictures of a request took more than {seconds} seconds; send data URLs"
+        )
+    };
+    let timeout = deadline.saturating_duration_since(Instant::now());
+    if timeout.is_zero() {
+        return Err(late());
     }
-    Some(authority.rsplit_once(':').map_or(authority, |(host, _)| host))
-}
-
-fn download(url: &str) -> Result<Vec<u8>, String> {
-    let limit = Limits::default().bytes;
-    let agent = ureq::AgentBuilder::new().timeout(FETCH_TIMEOUT).redirects(0).build();
-    let response = agent.get(url.trim()).call().map_err(|error| format!("cannot be fetched: {error}"))?;
+    let failed = |error: &dyn std::fmt::Display| match Instant::now() >= deadline {
+        true => late(),
+        false => format!("cannot be fetched: {error}"),
+    };
+    let agent = ureq::AgentBuilder::new().timeout(timeout).redirects(0).build();
+    let response = agent.get(url.trim()).call().map_err(|error| failed(&error))?;
     if response.status() != 200 {
         return Err(format!("cannot be fetched: the host answered with status {}", response.status()));
     }
-    let mut file = Vec::new();
+    let (limit, mut file) = (Limits::default().bytes.min(*left), Vec::new());
     let read = response.into_reader().take(limit as u64 + 1).read_to_end(&mut file);
-    read.map_err(|error| format!("cannot be fetched: {error}"))?;
-    match file.len() > limit {
-        true => Err(format!("has more than {limit} bytes, which is the limit")),
-        false => Ok(file),
+    read.map_err(|error| failed(&error))?;
+    match left.checked_sub(file.len()) {
+        Some(rest) if file.len() <= limit => *left = rest,
+        _ if limit < Limits::default().bytes => {
+            return Err(format!(
+                "cannot be fetched: the pictures of a request have more than {MAX_FETCHED_BYTES} bytes, which is the limit; \
+                 send smaller pictures"
+            ));
+        }
+        _ => return Err(format!("has more than {limit} bytes, which is the limit; send a smaller picture")),
     }
+    Ok(file)
 }
 
-/// Decodes and scales pictures, which together may have `limit` tokens. Blocks.
+/// Decodes and scales pictures, which together may have `limit` tokens.
 ///
 /// # Errors
-/// Returns a 400 error that names the picture.
-pub fn processed(
+/// Returns a 400 error that names the picture, or `param` for too many tokens, before any pixels are decoded.
+pub async fn processed(
+    served: &Arc<ServedModel>,
+    files: Vec<(String, Vec<u8>)>,
+    limit: usize,
+    param: &'static str,
+) -> Result<Vec<Arc<ProcessedPicture>>, ApiError> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The semaphore is never closed.
+    let permit = served.decoding.clone().acquire_owned().await;
+    let served = served.clone();
+    blocking(move || {
+        let processed = decoded(&served, files, limit, param);
+        drop(permit);
+        processed
+    })
+    .await
+}
+
+fn decoded(
     served: &ServedModel,
     files: Vec<(String, Vec<u8>)>,
     limit: usize,
     param: &str,
 ) -> Result<Vec<Arc<ProcessedPicture>>, ApiError> {
-    let mut tokens = 0;
-    let read = |(path, file): (String, Vec<u8>)| {
-        let processor = served.engine.image_processor();
-        let processor = processor
-            .map_err(|reason| ApiError::field(&path, format!("is a picture, but this model {reason}")))?;
-        let invalid = |error: &dyn std::fmt::Display| ApiError::field(&path, format!("is invalid: {error}"));
-        let picture = RgbPicture::decode(&file, Limits::default()).map_err(|error| invalid(&error))?;
-        let picture = processor.process(&picture).map_err(|error| invalid(&error))?;
-        tokens += picture.tokens();
-        match tokens > limit {
-            true => Err(failure::too_long(limit, param)),
-            false => Ok(Arc::new(picture)),
+    let invalid =
+        |path: &str, error: &dyn std::fmt::Display| ApiError::field(path, format!("is invalid: {error}"));
+    let processor = served.engine.image_processor();
+    let processor = processor
+        .map_err(|reason| ApiError::field(param, format!("has a picture, but this model {reason}")))?;
+    let mut tokens = 0usize;
+    for (path, file) in &files {
+        let size = dimensions(file, Limits::default()).map_err(|error| invalid(path, &error))?;
+        tokens += processor.tokens_of_size(size).map_err(|error| invalid(path, &error))?;
+        if tokens > limit {
+            return Err(failure::too_long(limit, param));
         }
+    }
+    let read = |(path, file): (String, Vec<u8>)| {
+        let picture = RgbPicture::decode(&file, Limits::default()).map_err(|error| invalid(&path, &error))?;
+        processor.process(&picture).map(Arc::new).map_err(|error| invalid(&path, &error))
     };
     files.into_iter().map(read).collect()
 }
@@ -184,17 +267,18 @@ mod tests {
 
     #[test]
     fn hosts_are_read_from_urls() {
-        for (url, host) in [
-            ("https://example.org/a.png?x", Some("example.org")),
-            (" http://example.org:8080", Some("example.org")),
-            ("https://example.org\\@other.org/", Some("example.org")),
-            ("https://example.org@other.org/", Some("")),
-            ("https://example.org:x@other.org/", Some("")),
-            ("http://", Some("")),
+        for (url, authority) in [
+            ("https://example.org/a.png?x", Some(("example.org", 443))),
+            (" http://example.org:8080", Some(("example.org:8080", 80))),
+            ("https://example.org\\@other.org/", Some(("example.org", 443))),
+            ("https://example.org@other.org/", Some(("example.org@other.org", 443))),
+            ("http://[::1]/a", Some(("[::1]", 80))),
+            ("https:///example.org", Some(("", 443))),
+            ("http://", Some(("", 80))),
             ("data:image/png;base64,aa", None),
             ("file:///etc/passwd", None),
         ] {
-            assert_eq!(host_of(url), host, "{url}");
+            assert_eq!(authority_of(url), authority, "{url}");
         }
     }
 }

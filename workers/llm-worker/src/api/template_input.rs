@@ -113,24 +113,25 @@ impl TemplateInput {
         limit: usize,
         param: &'static str,
     ) -> Result<Prompt, ApiError> {
-        let files = pictures::fetch(std::mem::take(&mut self.pictures), &served.pictures, param).await?;
+        let files = pictures::fetch(std::mem::take(&mut self.pictures), served, param).await?;
         let bytes = self.bytes();
         tokenizing::check_bytes(served, bytes, limit, param)?;
+        let processed = pictures::processed(served, files, limit, param).await?;
         tokenizing::run(served, bytes, move |served| {
-            let files = pictures::processed(served, files, limit, param)?;
             let text_of_token = |token| served.engine.text().token_text(token);
             let processor = served.engine.image_processor().ok();
-            let processor = processor.filter(|_| !files.is_empty());
+            let processor = processor.filter(|_| !processed.is_empty());
             let misplaced = |error| ApiError::field(param, format!("cannot be written: {error}"));
             let mut text = self.render(served, param)?;
             if let Some(processor) = processor {
-                text = processor.place(&text, &files, &text_of_token).map_err(misplaced)?;
+                text = processor.place(&text, &processed, &text_of_token).map_err(misplaced)?;
             }
             // The template's output already contains the BOS token.
             let mut tokens = tokenizing::encode_one(served, &text, false, limit, param)?;
             let mut pictures = Vec::new();
             if let Some(processor) = processor {
-                (tokens, pictures) = processor.expand(&tokens, &files, &text_of_token).map_err(misplaced)?;
+                (tokens, pictures) =
+                    processor.expand(&tokens, &processed, &text_of_token).map_err(misplaced)?;
                 if tokens.len() > limit {
                     return Err(failure::too_long(limit, param));
                 }

@@ -1,8 +1,10 @@
 // The field for messages, and text files and pictures that are attached to a message.
 const [prompt_, send, stop] = ["prompt", "send", "stop"].map(at);
 const MAX_FILE_BYTES = 1 << 20;
-// Requests contain pictures in base64, which is a third longer.
-const MAX_PICTURE_BYTES = 4 << 20;
+const MAX_PICTURE_BYTES = 20 << 20;
+// Each request repeats all pictures of a chat, so large ones are scaled down.
+const MAX_PICTURE_SIDE = 2000;
+const MAX_SENT_BYTES = 1 << 20;
 const PICTURE_TYPES = ["image/png", "image/jpeg", "image/webp"];
 let attached = []; // { name, text }, or { name, url } with the data URL of a picture
 
@@ -48,6 +50,28 @@ const data_url = file => new Promise((resolve, reject) => {
   reader.readAsDataURL(file);
 });
 
+// Returns the size of a picture whose longer side has at most `most` pixels.
+function size_within(width, height, most) {
+  const scale = Math.min(1, most / Math.max(width, height));
+  return [width, height].map(side => Math.max(1, Math.round(side * scale)));
+}
+
+// Returns the data URL of a picture, scaled down if it is large. Large files become JPEG, and transparent pixels white.
+async function picture_url(file) {
+  const bitmap = await createImageBitmap(file);
+  const [width, height] = size_within(bitmap.width, bitmap.height, MAX_PICTURE_SIDE);
+  if (width === bitmap.width && height === bitmap.height && file.size <= MAX_SENT_BYTES) return data_url(file);
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const context = canvas.getContext("2d");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, width, height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(bitmap, 0, 0, width, height);
+  bitmap.close();
+  const png = file.type === "image/png" ? canvas.toDataURL("image/png") : "";
+  return png && png.length * 3 / 4 <= MAX_SENT_BYTES ? png : canvas.toDataURL("image/jpeg", 0.9);
+}
+
 async function attach(files) {
   for (const file of files) {
     const is_picture = PICTURE_TYPES.includes(file.type), limit = is_picture ? MAX_PICTURE_BYTES : MAX_FILE_BYTES;
@@ -61,14 +85,14 @@ async function attach(files) {
     }
     try {
       if (is_picture) {
-        show_attachments([...attached, { name: file.name, url: await data_url(file) }]);
+        show_attachments([...attached, { name: file.name, url: await picture_url(file) }]);
         continue;
       }
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
       if (text.includes("\0")) throw new Error();
       show_attachments([...attached, { name: file.name, text: text.replaceAll("\r\n", "\n") }]);
     } catch {
-      notify(`${file.name} is not a text file in UTF-8.`);
+      notify(`${file.name} is not a ${is_picture ? "picture that this browser can read" : "text file in UTF-8"}.`);
     }
   }
   prompt_.focus();

@@ -175,7 +175,7 @@ async fn all_apis_take_pictures() {
 
 #[tokio::test]
 async fn invalid_pictures_are_rejected() {
-    let worker = seeing(&["--images-per-request", "2"]);
+    let worker = seeing(&["--images-per-request", "2", "--image-hosts", "example.net:8080"]);
     let png = |width, height| encoded(&RgbImage::new(width, height), ImageFormat::Png);
     let good = png(30, 30);
     // A header of a picture that would need gigabytes.
@@ -193,6 +193,8 @@ async fn invalid_pictures_are_rejected() {
         (vec![image("data:image/png;base64,?")], url, "neither base64"),
         (vec![image("data:image/png,abc")], url, "not a base64 data URL"),
         (vec![image("https://example.org/x.png")], url, "--image-hosts example.org"),
+        (vec![image("https://example.net/x.png")], url, "--image-hosts example.net"),
+        (vec![image("http://[::1]/x.png")], url, "--image-hosts [::1]"),
         (vec![image("https://user@example.org/x.png")], url, "not allowed"),
         (vec![json!({"type": "image_url"})], url, "is missing"),
         (vec![json!({"type": "image_url", "image_url": {"url": 3}})], url, "is missing or not a string"),
@@ -209,7 +211,11 @@ async fn invalid_pictures_are_rejected() {
     let context = json!([image(&png_url(1)), text(&"x ".repeat(600))]);
     for (body, param, why) in [
         (chat(&vec![good.clone(); 3]), "messages", "3 pictures, but at most 2"),
-        (chat(&[good.clone(), text(&format!("a {MARK} b"))]), "messages", "2 places of pictures"),
+        (
+            chat(&[good.clone(), text(&format!("a {MARK} b"))]),
+            "messages",
+            "in the prompt is 2, but that of pictures is 1",
+        ),
         (
             merged(chat(slice::from_ref(&good)), json!({"truncate_prompt_tokens": 9})),
             "truncate_prompt_tokens",
@@ -235,6 +241,27 @@ async fn invalid_pictures_are_rejected() {
             "input[0].content[0].file_id",
         ),
         (
+            RESPONSES,
+            json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": png_url(1)},
+                {"type": "input_audio"}]}]}),
+            "input[0].content[1].type",
+        ),
+        (
+            RESPONSES,
+            json!({"input": [{"role": "system", "content": [{"type": "input_image", "image_url": png_url(1)}]}]}),
+            "`input[0].content[0].type` is \"input_image\" in a message of system",
+        ),
+        (
+            CHAT,
+            json!({"messages": [{"role": "system", "content": [image(&png_url(1))]}]}),
+            "`messages[0].content[0].type` is \"image_url\" in a message of system",
+        ),
+        (
+            MESSAGES,
+            json!({"max_tokens": 1, "messages": [{"role": "assistant", "content": [{"type": "image"}]}]}),
+            "pictures are allowed only in messages of the user",
+        ),
+        (
             MESSAGES,
             json!({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]}),
             "messages[0].content[0].source.type",
@@ -254,6 +281,18 @@ async fn invalid_pictures_are_rejected() {
     // Text that only names the placeholder is text.
     let answer = worker.post(CHAT, &chat(&[text(MARK)])).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
+    worker.idle().await;
+}
+
+/// The pictures have no pixels, but 35 of their size exceed the limit.
+#[tokio::test]
+async fn long_prompts_are_rejected_before_pixels_are_decoded() {
+    let worker = seeing(&["--images-per-request", "35"]);
+    let file = encoded(&picture(1), ImageFormat::Png);
+    let cut = image(&data_url(&file[..60]));
+    let answer = worker.post(CHAT, &chat(&vec![cut; 35])).await;
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(answer.status == 400 && message.contains("`messages` has more than 512 tokens"), "{message}");
     worker.idle().await;
 }
 

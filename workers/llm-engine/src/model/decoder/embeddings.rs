@@ -75,7 +75,7 @@ impl Decoder {
             positions,
             rotary: None,
             pictures: None,
-            onward: None,
+            image_attention: None,
             slots,
             plan,
             sequence_rows,

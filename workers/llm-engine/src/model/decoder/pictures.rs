@@ -7,12 +7,12 @@ use crate::step::{SequenceStep, Step};
 
 /// Features of the pictures of a step.
 pub(super) struct PictureFeatures {
-    /// Features of all pictures, (1 + number of deep layers, features, width).
+    /// Features of all pictures, (1 + number of deepstack layers, features, width).
     features: Tensor,
-    /// Row of each row's embedding or features, in that of the embeddings followed by the features, u32 (rows).
+    /// Index of the embedding or features of each row in the concatenation of embeddings and features, u32 (rows).
     order: Tensor,
-    /// Row of each row's features in a row of zeros followed by the features, u32 (rows).
-    deep_order: Tensor,
+    /// Index of the features of each row in the concatenation of a row of zeros and the features, u32 (rows).
+    deepstack_order: Tensor,
 }
 
 /// Uploads a vector.
@@ -25,17 +25,21 @@ impl PictureFeatures {
     /// Encodes the pictures of a step.
     pub(super) fn of(step: &Step, vision: &mut Vision, device: &Device) -> Result<Self> {
         let rows = step.tokens.len();
-        let (mut order, mut deep_order) = ((0..rows as u32).collect::<Vec<_>>(), vec![0u32; rows]);
+        let (mut order, mut deepstack_order) = ((0..rows as u32).collect::<Vec<_>>(), vec![0u32; rows]);
         let (mut parts, mut count) = (Vec::with_capacity(step.pictures.len()), 0u32);
         for part in &step.pictures {
             parts.push(vision.features(&part.picture)?.narrow(1, part.first, part.rows.len())?);
             for row in part.rows.clone() {
-                (order[row], deep_order[row]) = (rows as u32 + count, 1 + count);
+                (order[row], deepstack_order[row]) = (rows as u32 + count, 1 + count);
                 count += 1;
             }
         }
         let features = Tensor::cat(&parts, 1)?;
-        Ok(Self { features, order: uploaded(order, device)?, deep_order: uploaded(deep_order, device)? })
+        Ok(Self {
+            features,
+            order: uploaded(order, device)?,
+            deepstack_order: uploaded(deepstack_order, device)?,
+        })
     }
 
     /// Replaces embeddings (rows, width) by features.
@@ -45,26 +49,26 @@ impl PictureFeatures {
     }
 
     /// Returns what is added to the states after the layer number `index`, (rows, width), if anything is.
-    pub(super) fn deep(&self, index: usize) -> Option<Result<Tensor>> {
-        let deep = || {
+    pub(super) fn deepstack(&self, index: usize) -> Option<Result<Tensor>> {
+        let deepstack = || {
             let features = self.features.get(1 + index)?;
             let zeros = features.narrow(0, 0, 1)?.zeros_like()?;
-            Tensor::cat(&[&zeros, &features], 0)?.index_select(&self.deep_order, 0)
+            Tensor::cat(&[&zeros, &features], 0)?.index_select(&self.deepstack_order, 0)
         };
-        (1 + index < self.features.dims()[0]).then(deep)
+        (1 + index < self.features.dims()[0]).then(deepstack)
     }
 }
 
-/// Attention of the features of pictures that see each other, also those after them.
-pub(super) struct OnwardAttention {
+/// Bidirectional attention among the tokens of each picture.
+pub(super) struct BidirectionalImageAttention {
     /// Rows of the features, u32.
     rows: Tensor,
     plan: AttentionPlan,
-    /// Row of each row's result, in those of all rows followed by those of the features, u32 (rows).
+    /// Index of the result of each row in the concatenation of the results of all rows and those of the features, u32 (rows).
     order: Tensor,
 }
 
-impl OnwardAttention {
+impl BidirectionalImageAttention {
     /// Plans the attention of the features of a step, which has all of those that follow each other.
     pub(super) fn of(step: &Step, windows: &[Option<usize>], heads: Heads, device: &Device) -> Result<Self> {
         let mut order: Vec<u32> = (0..step.tokens.len() as u32).collect();
@@ -86,7 +90,7 @@ impl OnwardAttention {
         }
         let [cu_rows, cu_keys, table] = StepIndices::of(&features).parts();
         let indices = [uploaded(cu_rows, device)?, uploaded(cu_keys, device)?, uploaded(table, device)?];
-        let plan = AttentionPlan::onward(&features, indices, windows, heads)?;
+        let plan = AttentionPlan::bidirectional_image(&features, indices, windows, heads)?;
         Ok(Self { rows: uploaded(rows, device)?, plan, order: uploaded(order, device)? })
     }
 
@@ -99,7 +103,7 @@ impl OnwardAttention {
         keys_values: [&Tensor; 2],
     ) -> Result<Tensor> {
         let queries = queries.index_select(&self.rows, 0)?;
-        let onward = self.plan.attend(scores, &queries, keys_values, None, true)?;
-        Tensor::cat(&[out, onward], 0)?.index_select(&self.order, 0)
+        let image_attention = self.plan.attend(scores, &queries, keys_values, None, true)?;
+        Tensor::cat(&[out, image_attention], 0)?.index_select(&self.order, 0)
     }
 }

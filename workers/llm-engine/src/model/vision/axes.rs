@@ -5,8 +5,8 @@ use super::processor::Placement;
 #[derive(Debug, Default)]
 pub struct PromptAxes {
     prompt: Vec<[u32; 3]>,
-    /// Number by which the positions of later tokens are less than their places.
-    saved: u32,
+    /// Difference between the index and the position of the tokens after the prompt.
+    position_offset: u32,
 }
 
 impl PromptAxes {
@@ -26,11 +26,11 @@ impl PromptAxes {
         }
         let text = tokens.saturating_sub(prompt.len()) as u32;
         prompt.extend((next..next + text).map(|position| [position; 3]));
-        Self { prompt, saved: tokens as u32 - next - text }
+        Self { prompt, position_offset: tokens as u32 - next - text }
     }
 
     /// Returns the positions of the token at `place`.
     pub fn at(&self, place: usize) -> [u32; 3] {
-        self.prompt.get(place).copied().unwrap_or([(place as u32).saturating_sub(self.saved); 3])
+        self.prompt.get(place).copied().unwrap_or([(place as u32).saturating_sub(self.position_offset); 3])
     }
 }

@@ -13,6 +13,12 @@ pub(super) const KEPT_PICTURES: usize = 4;
 /// Maximum number of layers, more than any encoder has.
 const MAX_LAYERS: usize = 512;
 
+/// Maximum width of states and of feed-forward layers, and maximum number of heads; larger than those of any encoder.
+const MAX_WIDTH: usize = 1 << 20;
+
+/// Maximum number of rows, and of columns, of a table of positions.
+const MAX_TABLE_SIDE: usize = 1 << 12;
+
 /// Sizes and options of a vision encoder.
 #[derive(Clone, Debug)]
 pub struct VisionConfig {
@@ -43,7 +49,7 @@ pub struct VisionConfig {
     /// Layers in which all patches see each other, of an encoder with windows.
     pub(super) full_layers: Vec<usize>,
     /// Layers after which states are projected for the first layers of the decoder.
-    pub(super) deep_layers: Vec<usize>,
+    pub(super) deepstack_layers: Vec<usize>,
     /// Epsilon of norms.
     pub(super) norm_eps: f64,
     /// Width of the decoder.
@@ -82,12 +88,18 @@ impl VisionConfig {
             if fields.value(name).is_some() { fields.required(name) } else { fields.required(other) }
         };
         let (hidden, patch) = (fields.required("hidden_size")?, fields.required("patch_size")?);
+        let intermediate = fields.required("intermediate_size")?;
         let layers = first(["num_hidden_layers", "depth"])?;
         ensure!(layers <= MAX_LAYERS, "{layers} layers exceed the limit of {MAX_LAYERS}");
         let heads = first(["num_attention_heads", "num_heads"])?;
+        for (name, size) in
+            [("hidden_size", hidden), ("intermediate_size", intermediate), ("num_attention_heads", heads)]
+        {
+            ensure!(size <= MAX_WIDTH, "{name:?} is {size}, but must be at most {MAX_WIDTH}");
+        }
         ensure!(
             hidden.is_multiple_of(4 * heads),
-            "a width of {hidden} cannot be divided among {heads} heads of a multiple of 4 elements"
+            "\"hidden_size\" is {hidden}, but must be a multiple of 4 times the {heads} heads"
         );
         ensure!(patch <= 256, "\"patch_size\" is {patch}, but must be at most 256");
         let outer = Fields::new(config, "{}")?;
@@ -113,6 +125,20 @@ impl VisionConfig {
             (1..=64).contains(&merge),
             "{merge} x {merge} patches in a token are not supported; use 1 to 64"
         );
+        if family.names.table.is_some() {
+            ensure!(
+                (1..=MAX_TABLE_SIDE).contains(&side),
+                "the table of positions has {side} rows, which \"image_size\" and \"patch_size\" or \
+                 \"num_position_embeddings\" determine, but must have 1 to {MAX_TABLE_SIDE}"
+            );
+        }
+        if family.positions == families::Positions::Table {
+            ensure!(
+                side.is_multiple_of(merge),
+                "{side} x {side} patches cannot be merged {merge} x {merge} to a token: \"image_size\" / \"patch_size\" must \
+                 be a multiple of {merge}"
+            );
+        }
         let window = match fields.size("window_size")?.filter(|_| family.has_windows) {
             Some(pixels) => {
                 let tokens = pixels / merge / patch;
@@ -129,20 +155,21 @@ impl VisionConfig {
             let Some(list) = fields.value(name) else { return Ok(Vec::new()) };
             let list: Vec<usize> = serde_json::from_value(list.clone())
                 .with_context(|| format!("{name:?} is no list of layers"))?;
-            let outside = list.iter().find(|layer| **layer >= layers);
-            ensure!(outside.is_none(), "{name:?} has {outside:?}, but there are {layers} layers");
-            Ok(list)
+            match list.iter().find(|layer| **layer >= layers) {
+                Some(outside) => bail!("{name:?} has {outside}, but must have less than the {layers} layers"),
+                None => Ok(list),
+            }
         };
-        let deep_layers = list("deepstack_visual_indexes")?;
+        let deepstack_layers = list("deepstack_visual_indexes")?;
         ensure!(
-            deep_layers.is_sorted_by(|one, next| one < next),
+            deepstack_layers.is_sorted_by(|one, next| one < next),
             "\"deepstack_visual_indexes\" must be in ascending order"
         );
-        let activation = match fields.value("hidden_act").and_then(Value::as_str) {
-            Some("silu") => Activation::Silu,
-            Some("gelu_pytorch_tanh") => Activation::GeluTanh,
-            Some("gelu") => Activation::Gelu,
-            other => bail!("\"hidden_act\" is {other:?}; use silu, gelu or gelu_pytorch_tanh"),
+        let activation = match fields.value("hidden_act").unwrap_or(&Value::Null) {
+            Value::String(name) if name == "silu" => Activation::Silu,
+            Value::String(name) if name == "gelu_pytorch_tanh" => Activation::GeluTanh,
+            Value::String(name) if name == "gelu" => Activation::Gelu,
+            other => bail!("\"hidden_act\" is {other}; use silu, gelu or gelu_pytorch_tanh"),
         };
         let token = match outer.size("image_token_id")? {
             Some(token) => Some(token),
@@ -155,16 +182,17 @@ impl VisionConfig {
             selected,
             "\"vision_feature_layer\" is not -1, but only the last layer's features are supported"
         );
-        let projector_act = outer.value("projector_hidden_act").and_then(Value::as_str);
-        ensure!(
-            projector_act.is_none_or(|activation| activation == "gelu"),
-            "\"projector_hidden_act\" is {projector_act:?}, but only gelu is supported"
-        );
+        if let Some(activation) = outer.value("projector_hidden_act") {
+            ensure!(
+                activation == "gelu",
+                "\"projector_hidden_act\" is {activation}, but only \"gelu\" is supported"
+            );
+        }
         let theta = vision["rope_parameters"]["rope_theta"].as_f64();
         Ok(Some(Self {
             family,
             hidden,
-            intermediate: fields.required("intermediate_size")?,
+            intermediate,
             layers,
             heads,
             patch,
@@ -175,7 +203,7 @@ impl VisionConfig {
             table_side: side,
             window,
             full_layers: list("fullatt_block_indexes")?,
-            deep_layers,
+            deepstack_layers,
             norm_eps: fields.number("layer_norm_eps")?.unwrap_or(family.norm_eps),
             text_hidden,
             text_norm_eps,
@@ -195,8 +223,8 @@ impl VisionConfig {
     }
 
     /// Returns the number of layers of the decoder to whose outputs features are added.
-    pub fn deep_count(&self) -> usize {
-        self.deep_layers.len()
+    pub fn deepstack_count(&self) -> usize {
+        self.deepstack_layers.len()
     }
 
     /// Returns the token that stands for a feature in prompts.
@@ -206,7 +234,8 @@ impl VisionConfig {
 
     /// Returns the size of the features of a picture of so many tokens, in bytes.
     pub fn feature_bytes(&self, tokens: usize, dtype: DType) -> usize {
-        (1 + self.deep_layers.len()) * tokens * self.text_hidden * dtype.size_in_bytes()
+        let features = (1 + self.deepstack_layers.len()).saturating_mul(tokens);
+        features.saturating_mul(self.text_hidden).saturating_mul(dtype.size_in_bytes())
     }
 
     /// Returns the memory that encoding a picture of so many tokens takes at most, and that of the features that are kept,
@@ -219,6 +248,6 @@ impl VisionConfig {
         states
             .saturating_mul(dtype.size_in_bytes())
             .saturating_add(pixels.saturating_mul(2 * size_of::<f32>()))
-            .saturating_add(KEPT_PICTURES * self.feature_bytes(tokens, dtype))
+            .saturating_add(KEPT_PICTURES.saturating_mul(self.feature_bytes(tokens, dtype)))
     }
 }

@@ -57,7 +57,7 @@ pub(super) struct EncoderNames {
     pub(super) mlp: &'static [&'static str],
 }
 
-/// How patches know their positions.
+/// Embedding of the positions of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Positions {
     /// Rotary embeddings by row and column. The frequencies of columns are those of rows, shifted by this fraction of a step.
@@ -161,7 +161,7 @@ const FAMILIES: &[VisionFamily] = &[
         projector: ProjectorKind::Qwen2,
     },
     VisionFamily {
-        model_types: &["qwen3_vl", "qwen3_vl_moe"],
+        model_types: &["qwen3_vl"],
         encoder_type: None,
         defaults: r#"{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304,
             "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,

@@ -33,7 +33,7 @@ pub(super) struct EncoderStates {
     /// States after the last layer.
     pub(super) last: Tensor,
     /// States after the layers that were asked for.
-    pub(super) deep: Vec<Tensor>,
+    pub(super) deepstack: Vec<Tensor>,
 }
 
 struct EncoderLayer {
@@ -116,11 +116,11 @@ impl EncoderLayers {
         Ok(Self { config: config.clone(), dtype, patch, table, first_norm, last_norm, layers })
     }
 
-    /// Computes the states of a picture, and those after the layers `deep`.
+    /// Computes the states of a picture, and those after the layers `deepstack`.
     pub(super) fn forward(
         &self,
         picture: &ProcessedPicture,
-        deep: &[usize],
+        deepstack: &[usize],
         device: &Device,
     ) -> candle_core::Result<EncoderStates> {
         let config = &self.config;
@@ -150,18 +150,24 @@ impl EncoderLayers {
             }
             None => None,
         };
-        let mut deep_states = Vec::with_capacity(deep.len());
+        for segments in [Some(&whole), windows.as_ref()].into_iter().flatten() {
+            let rows: usize = segments.lengths.iter().sum();
+            if rows != cells.len() || rows != x.dim(0)? {
+                bail!("internal error: segments of {rows} patches for a picture of {} patches", cells.len())
+            }
+        }
+        let mut deepstack_states = Vec::with_capacity(deepstack.len());
         for (index, layer) in self.layers.iter().enumerate() {
             let windows = windows.as_ref().filter(|_| !config.full_layers.contains(&index));
             x = layer.forward(config, &x, windows.unwrap_or(&whole), rotary.as_ref())?;
-            if deep.contains(&index) {
-                deep_states.push(x.clone());
+            if deepstack.contains(&index) {
+                deepstack_states.push(x.clone());
             }
         }
         if let Some(norm) = &self.last_norm {
             x = norm.forward(&x)?;
         }
-        Ok(EncoderStates { last: x, deep: deep_states })
+        Ok(EncoderStates { last: x, deepstack: deepstack_states })
     }
 
     /// Returns the normalized pixels of the patches, (patches, 3 · patch²).

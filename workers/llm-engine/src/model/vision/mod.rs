@@ -41,7 +41,7 @@ pub struct Vision {
     layers: EncoderLayers,
     projector: Projector,
     /// Projectors of the states after some layers, whose outputs are added after the first layers of the decoder.
-    deep_projectors: Vec<Projector>,
+    deepstack_projectors: Vec<Projector>,
     device: Device,
     /// Hashes and features of pictures, least recently used first.
     kept: VecDeque<([u8; 32], Tensor)>,
@@ -62,12 +62,12 @@ impl Vision {
     ) -> Result<Self> {
         let layers = EncoderLayers::load(&config, weights, dtype).context("vision encoder")?;
         let projector = Projector::load(&config, weights, dtype).context("projector of pictures")?;
-        let deep =
-            (0..config.deep_layers.len()).map(|index| Projector::load_deep(&config, weights, index, dtype));
-        let deep_projectors = deep.collect::<Result<_>>().context("projector of pictures")?;
-        let kept_bytes = KEPT_PICTURES * config.feature_bytes(processor.max_tokens(), dtype);
+        let deepstack = (0..config.deepstack_layers.len())
+            .map(|index| Projector::load_deepstack(&config, weights, index, dtype));
+        let deepstack_projectors = deepstack.collect::<Result<_>>().context("projector of pictures")?;
+        let kept_bytes = KEPT_PICTURES.saturating_mul(config.feature_bytes(processor.max_tokens(), dtype));
         let (device, kept) = (device.clone(), VecDeque::new());
-        Ok(Self { config, processor, layers, projector, deep_projectors, device, kept, kept_bytes })
+        Ok(Self { config, processor, layers, projector, deepstack_projectors, device, kept, kept_bytes })
     }
 
     /// Returns the processor of pictures.
@@ -75,7 +75,7 @@ impl Vision {
         &self.processor
     }
 
-    /// Returns the features of a picture, (1 + number of deep layers, tokens, width of the decoder): those that replace
+    /// Returns the features of a picture, (1 + number of deepstack layers, tokens, width of the decoder): those that replace
     /// embeddings, then those that are added after the first layers.
     ///
     /// # Errors
@@ -102,9 +102,9 @@ impl Vision {
     }
 
     fn encode(&self, picture: &ProcessedPicture) -> candle_core::Result<Tensor> {
-        let states = self.layers.forward(picture, &self.config.deep_layers, &self.device)?;
+        let states = self.layers.forward(picture, &self.config.deepstack_layers, &self.device)?;
         let mut features = vec![self.projector.forward(&states.last)?];
-        for (projector, states) in self.deep_projectors.iter().zip(&states.deep) {
+        for (projector, states) in self.deepstack_projectors.iter().zip(&states.deepstack) {
             features.push(projector.forward(states)?);
         }
         let features = Tensor::stack(&features, 0)?;

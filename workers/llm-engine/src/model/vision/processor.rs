@@ -54,7 +54,7 @@ pub enum PictureError {
     },
     /// The chat template wrote other places than those of the pictures.
     #[error(
-        "the prompt has {found} places of pictures ({marker:?}), but {pictures} pictures were sent; the text must not contain \
+        "number of picture placeholders ({marker:?}) in the prompt is {found}, but that of pictures is {pictures}; the text must not contain \
          {marker:?}, and the chat template must be one for pictures"
     )]
     Places {
@@ -146,14 +146,14 @@ pub struct ImageProcessor {
     /// Token that stands for a feature.
     token: u32,
     /// Tokens before and after the features, for models whose chat templates write only the first.
-    frame: Option<[u32; 2]>,
+    boundary_tokens: Option<[u32; 2]>,
     has_axes: bool,
     is_bidirectional: bool,
 }
 
 impl ImageProcessor {
-    /// Reads the options from a model's folder. Pictures are made smaller so that they have at most `max_tokens` tokens, if the
-    /// model has no fixed size.
+    /// Reads the options from a model's folder. Pictures are made smaller so that they have at most `max_tokens` tokens. Models
+    /// that read pictures of a fixed size, or divide them into squares of one, need the tokens of one picture of that size.
     ///
     /// # Errors
     /// Returns an error that names the file and the missing or unsupported field.
@@ -205,6 +205,9 @@ impl ImageProcessor {
         };
         let (patch, merge, kind) = (vision.patch, vision.merge, vision.family.projector);
         let unit = patch * merge;
+        // Pixels that do not fill a patch are not read.
+        let is_size_of_encoder = |side: usize| side <= MAX_SIDE && side / patch == vision.table_side;
+        let size_of_encoder = format!("of {0} x {0} patches of {patch} pixels", vision.table_side);
         let required = |size: Option<usize>, name: &str| size.with_context(|| format!("{name:?} is missing"));
         let sizing = match kind {
             ProjectorKind::Qwen2 | ProjectorKind::Qwen3 => {
@@ -222,10 +225,9 @@ impl ImageProcessor {
             ProjectorKind::Gemma3 => {
                 let side = |field| required(size(&json["size"], field)?, field);
                 let exact = [side("height")?, side("width")?];
-                let expected = vision.table_side * patch;
                 ensure!(
-                    exact == [expected; 2],
-                    "\"size\" is {} x {}, but the encoder reads pictures of {expected} x {expected}",
+                    exact.iter().all(|side| is_size_of_encoder(*side)),
+                    "\"size\" is {} x {}, but the encoder reads pictures {size_of_encoder}, at most {MAX_SIDE} per side",
                     exact[1],
                     exact[0]
                 );
@@ -240,13 +242,16 @@ impl ImageProcessor {
                 let longest = required(size(&json["size"], "longest_edge")?, "size.longest_edge")?;
                 let side =
                     required(size(&json["max_image_size"], "longest_edge")?, "max_image_size.longest_edge")?;
-                let expected = vision.table_side * patch;
                 ensure!(
-                    side == expected,
-                    "\"max_image_size\" is {side}, but the encoder reads pictures of {expected} x {expected}"
+                    is_size_of_encoder(side),
+                    "\"max_image_size\" is {side}, but the encoder reads pictures {size_of_encoder}, at most {MAX_SIDE} per \
+                     side"
                 );
                 let splits = json["do_image_splitting"] != false;
-                Sizing::Tiles { longest: longest.min(MAX_SIDE / 2), side, splits }
+                let longest = longest.min(MAX_SIDE / 2);
+                let most = max_tokens / (side / unit).pow(2);
+                let longest = if splits { sizes::longest_of_tiles(longest, side, most) } else { longest };
+                Sizing::Tiles { longest, side, splits }
             }
         };
         let channels = |field: &str, default: [f64; 3]| -> Result<[f64; 3]> {
@@ -266,7 +271,7 @@ impl ImageProcessor {
             let token = config[field].as_u64().and_then(|token| u32::try_from(token).ok());
             token.with_context(|| format!("config.json: {field:?} is missing"))
         };
-        let frame = match kind {
+        let boundary_tokens = match kind {
             ProjectorKind::Gemma3 => Some([index("boi_token_index")?, index("eoi_token_index")?]),
             _ => None,
         };
@@ -280,7 +285,7 @@ impl ImageProcessor {
             window: vision.window,
             kind,
             token: vision.token,
-            frame,
+            boundary_tokens,
             has_axes: matches!(kind, ProjectorKind::Qwen2 | ProjectorKind::Qwen3),
             is_bidirectional: vision.is_bidirectional(),
         })
@@ -294,7 +299,7 @@ impl ImageProcessor {
             Sizing::Exact([height, width]) => (height / unit) * (width / unit),
             Sizing::Within { longest } => longest.div_ceil(unit).pow(2),
             Sizing::Tiles { longest, side, splits } => {
-                let tiles = if splits { longest.div_ceil(side).pow(2) + 1 } else { 1 };
+                let tiles = if splits { sizes::max_tiles(longest, side) } else { 1 };
                 tiles * (side / unit).pow(2)
             }
         }
@@ -310,37 +315,62 @@ impl ImageProcessor {
         self.is_bidirectional
     }
 
+    /// Returns the height and width to which a picture is scaled before it is divided into patches or squares.
+    ///
+    /// # Errors
+    /// Returns an error if one side is much longer than the other.
+    fn scaled_size(&self, (width, height): (usize, usize)) -> Result<[usize; 2], PictureError> {
+        let (short, long) = (width.min(height), width.max(height));
+        if short == 0 || long > short.saturating_mul(MAX_ASPECT) {
+            return Err(PictureError::Aspect { width, height });
+        }
+        let (own, unit) = ([height, width], self.patch * self.merge);
+        Ok(match self.sizing {
+            Sizing::Smart { min, max } => {
+                sizes::size_below(sizes::smart_size(own, unit, min, max), unit, max)
+            }
+            Sizing::Exact(size) => size,
+            Sizing::Within { longest } => sizes::size_within(own, longest, unit),
+            Sizing::Tiles { longest, side, splits: true } => {
+                sizes::size_of_tiles(sizes::size_of_longest(own, longest), side)
+            }
+            Sizing::Tiles { side, splits: false, .. } => [side; 2],
+        })
+    }
+
+    /// Returns the number of tokens of a picture of (width, height) pixels.
+    ///
+    /// # Errors
+    /// Returns an error if one side is much longer than the other.
+    pub fn tokens_of_size(&self, size: (usize, usize)) -> Result<usize, PictureError> {
+        let [height, width] = self.scaled_size(size)?;
+        let (side, parts) = match self.sizing {
+            Sizing::Tiles { side, .. } => match (height / side) * (width / side) {
+                0 | 1 => (Some(side), 1),
+                squares => (Some(side), squares + 1),
+            },
+            _ => (None, 1),
+        };
+        let tokens = |pixels: usize| side.unwrap_or(pixels) / self.patch / self.merge;
+        Ok(parts * tokens(height) * tokens(width))
+    }
+
     /// Scales a picture and divides it into patches.
     ///
     /// # Errors
     /// Returns an error if one side is much longer than the other.
     pub fn process(&self, picture: &RgbPicture) -> Result<ProcessedPicture, PictureError> {
         let &RgbPicture { width, height, .. } = picture;
-        let (short, long) = (width.min(height), width.max(height));
-        if short == 0 || long > short.saturating_mul(MAX_ASPECT) {
-            return Err(PictureError::Aspect { width, height });
-        }
-        let own = [height, width];
-        let unit = self.patch * self.merge;
+        let size = self.scaled_size((width, height))?;
         let scaled =
             |picture: &RgbPicture, [height, width]: [usize; 2]| picture.resized((width, height), self.filter);
         let (parts, tiles) = match self.sizing {
-            Sizing::Smart { min, max } => {
-                (vec![scaled(picture, sizes::smart_size(own, unit, min, max))], [0; 2])
-            }
-            Sizing::Exact(size) => (vec![scaled(picture, size)], [0; 2]),
-            Sizing::Within { longest } => {
-                (vec![scaled(picture, sizes::size_within(own, longest, unit))], [0; 2])
-            }
             Sizing::Tiles { longest, side, splits } => {
-                let whole = scaled(picture, sizes::size_of_longest(own, longest));
-                if splits {
-                    let size = sizes::size_of_tiles([whole.height, whole.width], side);
-                    self.tiles(&scaled(&whole, size), side)
-                } else {
-                    (vec![scaled(&whole, [side; 2])], [0; 2])
-                }
+                let whole = scaled(picture, sizes::size_of_longest([height, width], longest));
+                let scaled = scaled(&whole, size);
+                if splits { self.tiles(&scaled, side) } else { (vec![scaled], [0; 2]) }
             }
+            _ => (vec![scaled(picture, size)], [0; 2]),
         };
         let grids: Vec<[usize; 2]> =
             parts.iter().map(|part| [part.height / self.patch, part.width / self.patch]).collect();
@@ -406,7 +436,7 @@ impl ImageProcessor {
         text_of_token: &dyn Fn(u32) -> String,
     ) -> Result<String, PictureError> {
         let token = text_of_token(self.token);
-        let marker = self.frame.map_or_else(|| token.clone(), |[begin, _]| text_of_token(begin));
+        let marker = self.boundary_tokens.map_or_else(|| token.clone(), |[begin, _]| text_of_token(begin));
         let mut parts = text.split(&marker);
         let found = text.matches(&marker).count();
         if found != pictures.len() || marker.is_empty() {
@@ -426,7 +456,7 @@ impl ImageProcessor {
         token: &str,
         text_of_token: &dyn Fn(u32) -> String,
     ) -> String {
-        match (self.kind, self.frame) {
+        match (self.kind, self.boundary_tokens) {
             (_, Some([begin, end])) => {
                 format!("\n\n{}{token}{}\n\n", text_of_token(begin), text_of_token(end))
             }

@@ -90,7 +90,7 @@ impl Projector {
     }
 
     /// Loads the projector number `index` of the states after earlier layers.
-    pub(super) fn load_deep(
+    pub(super) fn load_deepstack(
         config: &VisionConfig,
         weights: &mut Weights,
         index: usize,

@@ -22,6 +22,35 @@ pub(super) fn smart_size([height, width]: [usize; 2], factor: usize, min: usize,
     rounded
 }
 
+/// Shrinks the longer side of a height and a width, multiples of `factor`, so that they have at most `max` pixels. The result
+/// has at least one multiple per side. [`smart_size`] exceeds its limit for long pictures, and where `min` is close to `max`.
+pub(super) fn size_below(sides: [usize; 2], factor: usize, max: usize) -> [usize; 2] {
+    let [rows, columns] = sides.map(|side| side / factor);
+    let units = (max / (factor * factor)).max(1);
+    if rows * columns <= units {
+        return sides;
+    }
+    let short = rows.min(columns).min(units.isqrt()).max(1);
+    let long = units / short;
+    (if rows <= columns { [short, long] } else { [long, short] }).map(|side| side * factor)
+}
+
+/// Returns the largest `longest` of [`size_of_longest`], at most the given one, with which [`size_of_tiles`] returns a picture
+/// whose squares, and one for the whole picture, are at most `most` in number. A picture of one square is always allowed.
+pub(super) fn longest_of_tiles(longest: usize, side: usize, most: usize) -> usize {
+    let squares = most.saturating_sub(1).isqrt().max(1);
+    // Sides are rounded up to even numbers.
+    longest.min(squares.saturating_mul(side) / 2 * 2).max(1)
+}
+
+/// Returns the maximum number of squares of a picture whose longer side becomes `longest`, with that of the whole picture.
+pub(super) fn max_tiles(longest: usize, side: usize) -> usize {
+    match longest.next_multiple_of(2).div_ceil(side) {
+        0 | 1 => 1,
+        squares => squares * squares + 1,
+    }
+}
+
 /// Returns the height and width of a picture that is made smaller, if necessary, so that no side is longer than `longest`,
 /// rounded up to multiples of `unit`.
 pub(super) fn size_within([height, width]: [usize; 2], longest: usize, unit: usize) -> [usize; 2] {
@@ -77,6 +106,16 @@ mod tests {
         ] {
             assert_eq!(smart_size(size, 8, 256, 960), expected, "{size:?}");
         }
+        for (size, max, expected) in [
+            ([8, 232], 960, [8, 120]),
+            ([232, 8], 960, [120, 8]),
+            ([16, 16], 64, [8, 8]),
+            ([24, 32], 6 * 64, [16, 24]),
+            ([24, 32], 12 * 64, [24, 32]),
+            ([8, 8], 1, [8, 8]),
+        ] {
+            assert_eq!(size_below(size, 8, max), expected, "{size:?}");
+        }
         for (size, longest, expected) in
             [([21, 37], 24, [16, 24]), ([50, 18], 24, [24, 8]), ([3, 5], 24, [8, 8]), ([1, 900], 24, [8, 24])]
         {
@@ -89,5 +128,27 @@ mod tests {
         for (size, expected) in [([18, 32], [32, 32]), ([32, 12], [32, 16]), ([16, 16], [16, 16])] {
             assert_eq!(size_of_tiles(size, 16), expected, "{size:?}");
         }
+    }
+
+    #[test]
+    fn limits_of_tiles_are_kept() {
+        for side in [14, 15, 16] {
+            for most in 0..40 {
+                let longest = longest_of_tiles(90, side, most);
+                assert!(longest <= 90 && max_tiles(longest, side) <= most.max(1), "{side} {most}");
+                for (height, width) in (1..50).flat_map(|height| [(height, 49), (49, height)]) {
+                    let size = size_of_tiles(size_of_longest([height, width], longest), side);
+                    let squares = match size[0] / side * (size[1] / side) {
+                        1 => 1,
+                        squares => squares + 1,
+                    };
+                    assert!(
+                        squares <= max_tiles(longest, side),
+                        "{height} x {width}, {side} {most}: {size:?}"
+                    );
+                }
+            }
+        }
+        assert_eq!([16, 17, 5, 4].map(|most| longest_of_tiles(64, 16, most)), [48, 64, 32, 16]);
     }
 }

@@ -62,8 +62,8 @@ fn add(turns: &mut Turns, message: &Object, pictures: &mut PictureParts) -> Resu
             parts.push(text_part(block.required_text("text")?));
             continue;
         }
-        if kind == "image" && role == "user" {
-            pictures.check(block.own_path(), kind)?;
+        if kind == "image" {
+            pictures.check_picture(role, block.own_path(), kind)?;
             let source = block.get("source").ok_or_else(|| block.error("source", "is missing"))?;
             let source = Object::new(block.path("source"), source)?;
             let field = match source.required_text("type")? {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use worker_core::ApiError;
 
 use super::tools::{FREE_TEXT, visible_name};
-use crate::api::object::{Object, result_text_of, text_of};
+use crate::api::object::{Object, result_text_of, text_of, text_of_part};
 use crate::api::pictures::{PictureParts, content_of, text_part};
 use crate::api::turns::Turns;
 
@@ -50,7 +50,7 @@ fn add(turns: &mut Turns, item: &Object, pictures: &mut PictureParts) -> Result<
                     return Err(item.error("role", message));
                 }
             };
-            turns.content(role, content(item, pictures)?);
+            turns.content(role, content(item, role, pictures)?);
         }
         "function_call" => {
             let arguments = item.required_text("arguments")?;
@@ -87,7 +87,7 @@ fn name(item: &Object) -> Result<String, ApiError> {
     Ok(visible_name(item.text("namespace")?, item.required_text("name")?))
 }
 
-fn content(item: &Object, pictures: &mut PictureParts) -> Result<Value, ApiError> {
+fn content(item: &Object, role: &str, pictures: &mut PictureParts) -> Result<Value, ApiError> {
     let content = item.get("content").ok_or_else(|| item.error("content", "is missing"))?;
     let path = item.path("content");
     let is_picture = |part: &Value| part["type"] == "input_image";
@@ -97,13 +97,11 @@ fn content(item: &Object, pictures: &mut PictureParts) -> Result<Value, ApiError
     let mut converted = Vec::with_capacity(parts.len());
     for (i, part) in parts.iter().enumerate() {
         if !is_picture(part) {
-            // Errors name the place in the list.
-            let text = text_of(&path, &Value::Array(vec![part.clone()]), &TEXT_PARTS);
-            converted.push(text_part(text?));
+            converted.push(text_part(text_of_part(format!("{path}[{i}]"), part, &TEXT_PARTS)?));
             continue;
         }
         let part = Object::new(format!("{path}[{i}]"), part)?;
-        pictures.check(part.own_path(), "input_image")?;
+        pictures.check_picture(role, part.own_path(), "input_image")?;
         if part.get("file_id").is_some() {
             return Err(part
                 .error("file_id", "is not supported, since this server stores no files; send `image_url`"));
