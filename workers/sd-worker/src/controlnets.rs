@@ -7,7 +7,7 @@ use worker_core::ApiError;
 
 use crate::images::Source;
 use crate::picture::{Fit, Limits, Picture};
-use crate::pipeline::Control;
+use crate::pipeline::{Control, Hires};
 use crate::safetensors_folder;
 
 /// Maximum number of characters of a model's name in an error.
@@ -109,16 +109,22 @@ impl ControlNetFolder {
 }
 
 impl ChosenControlNet {
-    /// Decodes the image, and scales it to the size of the request.
+    /// Decodes the image, and scales it to the size of the request and of its second pass.
     ///
     /// # Errors
     /// 400 that names the field, if the image is invalid or too large.
-    pub fn control(self, size: (usize, usize), limits: Limits) -> Result<Control, ApiError> {
+    pub fn control(
+        self,
+        size: (usize, usize),
+        hires: Option<&Hires>,
+        limits: Limits,
+    ) -> Result<Control, ApiError> {
         let Self { index, path, request } = self;
         let ControlNetRequest { image, weight, start, end, fit, .. } = request;
         let file = Source::Text(image).file().or_else(|why| invalid(index, "image", why))?;
         let picture = Picture::decode(&file, limits)
             .or_else(|error| invalid(index, "image", format!("is invalid: {error}")))?;
-        Ok(Control { path, picture: picture.resized(size, fit), weight, start, end })
+        let hires_picture = hires.map(|hires| picture.resized(hires.scaled, fit));
+        Ok(Control { path, picture: picture.resized(size, fit), hires_picture, weight, start, end })
     }
 }

@@ -48,6 +48,24 @@ fn invalid<T>(field: &str, why: String) -> Result<T, ApiError> {
 }
 
 impl HiresRequest {
+    /// Checks fields whose valid values do not depend on the model, and returns the upscaler.
+    ///
+    /// # Errors
+    /// 400 that names the field.
+    pub fn check_values(&self) -> Result<Upscaler, ApiError> {
+        let Self { scale, strength, .. } = *self;
+        if !(scale > 0.0 && scale <= MAX_SCALE) {
+            return invalid("scale", format!("is {scale}, but must be above 0 and at most {MAX_SCALE}"));
+        }
+        if !(strength > 0.0 && strength <= 1.0) {
+            return invalid("strength", format!("is {strength}, but must be above 0 and at most 1"));
+        }
+        Upscaler::of(&self.upscaler).ok_or_else(|| {
+            let names = Upscaler::NAMES.map(|(name, _)| name).join(", ");
+            ApiError::field("hires.upscaler", format!("must be one of {names}"))
+        })
+    }
+
     /// Returns the second pass of a request of this width, height and number of steps. If both sides are given and have other
     /// proportions, the image is scaled to cover them, and its edges are cut off.
     ///
@@ -60,21 +78,12 @@ impl HiresRequest {
         info: &ModelInfo,
     ) -> Result<Hires, ApiError> {
         let Self { scale, strength, .. } = *self;
+        let upscaler = self.check_values()?;
         let most = info.bounds.steps;
-        if !(scale > 0.0 && scale <= MAX_SCALE) {
-            return invalid("scale", format!("is {scale}, but must be above 0 and at most {MAX_SCALE}"));
-        }
-        if !(strength > 0.0 && strength <= 1.0) {
-            return invalid("strength", format!("is {strength}, but must be above 0 and at most 1"));
-        }
         let steps = self.steps.filter(|steps| *steps > 0).unwrap_or(steps);
         if steps > most {
             return invalid("steps", format!("is {steps}, but must be at most {most}"));
         }
-        let Some(upscaler) = Upscaler::of(&self.upscaler) else {
-            let names = Upscaler::NAMES.map(|(name, _)| name).join(", ");
-            return invalid("upscaler", format!("must be one of {names}"));
-        };
         for (field, side) in [("width", self.width), ("height", self.height)] {
             let Some(side) = side else { continue };
             if side == 0 || side > info.bounds.side || side % info.multiple != 0 {
@@ -106,8 +115,15 @@ impl HiresRequest {
         let (side, pixels) = (info.bounds.side, info.bounds.pixels);
         if scaled.0.max(scaled.1) > side || scaled.0 * scaled.1 > pixels {
             let why = format!("makes {} x {}: at most {side} per side, {pixels} pixels", scaled.0, scaled.1);
-            return invalid(if self.width.or(self.height).is_some() { "width" } else { "scale" }, why);
+            let field = match (self.width, self.height) {
+                (None, None) => "scale",
+                (None, Some(_)) => "height",
+                (Some(_), _) => "width",
+            };
+            return invalid(field, why);
         }
-        Ok(Hires { scaled, size, steps, strength, upscaler })
+        let hires = Hires { scaled, size, steps, strength, upscaler };
+        hires.check_schedule().or_else(|why| invalid("strength", format!("of {why}")))?;
+        Ok(hires)
     }
 }

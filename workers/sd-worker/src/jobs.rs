@@ -160,8 +160,8 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
 /// Returns the maximum log size of a job. PNG may not compress noise, and base64 encodes three bytes as four.
 fn max_log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
     let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + JSON_BYTES);
-    // A request may have two passes.
-    let steps = bounds.steps.saturating_mul(2 * bounds.pictures);
+    // A request may have two passes, and is repeated once if memory runs out while other models are loaded.
+    let steps = bounds.steps.saturating_mul(2 * 2 * bounds.pictures);
     // A preview has one pixel per cell of the latents, which covers at least 16 pixels.
     let previews =
         steps.checked_div(preview_every).unwrap_or_default().saturating_mul(picture / 16 + JSON_BYTES);
@@ -178,11 +178,13 @@ async fn create(
 ) -> Result<impl IntoResponse, ApiError> {
     let models = state.api.served()?;
     target.check(&*models, &state.worker_id)?;
-    let served = models.model(target.model.as_deref()).await?;
     let JobRequest { width, height, image, mask, format, callback } = asked;
     if callback == Some(true) && state.callback.is_none() {
         return Err(ApiError::field("callback", "requires --callback-url"));
     }
+    // Invalid requests load no model.
+    parameters.check_values()?;
+    let served = models.model(target.model.as_deref(), &client).await?;
     let warnings = parameters.warnings();
     let canvas = Canvas {
         width,

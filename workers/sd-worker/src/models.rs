@@ -3,23 +3,26 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::Device;
-use model_thread::{ModelState, error_summary};
+use model_thread::{ModelState, catch_panic, error_summary, is_out_of_memory};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use worker_core::api::{model_not_found, model_required, model_status};
 use worker_core::device::{self, OpenDevice};
-use worker_core::{ApiError, LoadedModel, ModelEntry, ModelLocation, ModelName};
+use worker_core::{ApiError, Client, LoadedModel, ModelEntry, ModelLocation, ModelName};
 
 use crate::controlnets::ControlNetFolder;
 use crate::loras::LoraFolder;
-use crate::model::available_bytes;
+use crate::model::TOO_LARGE;
 use crate::pipeline::Pipeline;
 use crate::queue::{Failure, Generators, ImageGenerator, Queue, computes};
 use crate::safetensors_folder::has_ending;
 use crate::served::{ModelInfo, ServedModel, decoders, submit_error, wait_for_images};
 
+/// Number of bytes that stay free for activations while a model is loaded: a tile of the VAE of XL in f32 needs 1 GiB, and a
+/// step of 1024 x 1024 pixels less.
+const ACTIVATION_BYTES: usize = 2 << 30;
 /// Endings of the files of models.
 const ENDINGS: [&str; 2] = ["safetensors", "gguf"];
 
@@ -79,6 +82,12 @@ pub trait LoadModel: Send {
     /// A file is missing or invalid.
     fn required_bytes(&self, location: &ModelLocation) -> Result<usize>;
 
+    /// Returns the number of bytes that are free for weights on the device, if that is known.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn available_bytes(&self) -> Result<Option<usize>>;
+
     /// Loads a model.
     ///
     /// # Errors
@@ -91,6 +100,8 @@ struct PooledModel {
     location: ModelLocation,
     shared: Arc<OnDemand>,
     pipeline: Option<Pipeline>,
+    /// Number of bytes of the weights, after the model was first loaded.
+    bytes: usize,
     /// Number of the last use.
     used: u64,
 }
@@ -117,15 +128,17 @@ impl PipelinePool {
             location: location.clone(),
             shared: Arc::default(),
             pipeline: None,
+            bytes: 0,
             used: 0,
         };
         Self { models: models.iter().map(pooled).collect(), max_loaded, device, loader, uses: 0 }
     }
 
-    /// Unloads the least recently used model. Returns false if none is loaded.
-    fn unload_one(&mut self) -> bool {
-        let loaded = self.models.iter_mut().filter(|model| model.pipeline.is_some());
-        let Some(model) = loaded.min_by_key(|model| model.used) else { return false };
+    /// Unloads the least recently used model except `kept`. Returns false if no other is loaded.
+    fn unload_one(&mut self, kept: usize) -> bool {
+        let models = self.models.iter_mut().enumerate();
+        let loaded = models.filter(|(index, model)| *index != kept && model.pipeline.is_some());
+        let Some((_, model)) = loaded.min_by_key(|(_, model)| model.used) else { return false };
         model.pipeline = None;
         model.shared.set(ModelState::Unloaded);
         tracing::info!(model = model.location.name, "unloaded");
@@ -135,17 +148,54 @@ impl PipelinePool {
         true
     }
 
+    fn loaded(&self) -> impl Iterator<Item = (&PooledModel, &Pipeline)> {
+        self.models.iter().filter_map(|model| Some((model, model.pipeline.as_ref()?)))
+    }
+
+    /// Checks that a model fits after all others are unloaded, so that a model that is too large unloads none.
+    fn check_memory(&self, needed: usize) -> Result<()> {
+        if self.loader.available_bytes()?.is_none_or(|free| needed <= free) {
+            return Ok(());
+        }
+        // Memory that is not for weights of models is not in the sum of their sizes.
+        for (_, pipeline) in self.loaded() {
+            pipeline.model.select_controlnets(&[], &|| Ok(()))?;
+        }
+        device::release_memory(&self.device)?;
+        let loaded = self.loaded().map(|(model, _)| model.bytes).sum::<usize>();
+        let Some(free) = self.loader.available_bytes()? else { return Ok(()) };
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        ensure!(
+            needed <= free.saturating_add(loaded),
+            "the weights of the model need {} MiB, but the device has {} MiB free and {} MiB in use by other models; {TOO_LARGE}",
+            mib(needed),
+            mib(free),
+            mib(loaded)
+        );
+        Ok(())
+    }
+
     /// Loads a model, after others were unloaded if it needs their place or memory.
     fn load(&mut self, index: usize) -> Result<(Pipeline, ModelInfo)> {
         let location = self.models[index].location.clone();
-        // A model that cannot be read unloads no other.
+        // A model that cannot be read or is too large unloads no other.
         let needed = self.loader.required_bytes(&location)?;
-        let count = |pool: &Self| pool.models.iter().filter(|model| model.pipeline.is_some()).count();
-        while count(self) >= self.max_loaded && self.unload_one() {}
-        while available_bytes(&self.device)?.is_some_and(|free| free < needed) && self.unload_one() {}
+        self.check_memory(needed)?;
+        while self.loaded().count() >= self.max_loaded && self.unload_one(index) {}
+        let wanted = needed.saturating_add(ACTIVATION_BYTES);
+        while self.loader.available_bytes()?.is_some_and(|free| free < wanted) && self.unload_one(index) {}
         tracing::info!(model = location.name, bytes = needed, "loading");
-        self.loader.load(&location)
+        self.models[index].bytes = needed;
+        match self.loader.load(&location) {
+            Err(error) if is_memory_error(&error) && self.unload_others(index) => self.loader.load(&location),
+            loaded => loaded,
+        }
     }
+}
+
+/// Returns true if a model could not be loaded because the device or the host ran out of memory.
+fn is_memory_error(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(crate::Error::Device(error)) if is_out_of_memory(error))
 }
 
 impl Generators for PipelinePool {
@@ -155,7 +205,9 @@ impl Generators for PipelinePool {
         if model.pipeline.is_none() {
             let (shared, name) = (model.shared.clone(), model.location.name.clone());
             shared.set(ModelState::Loading);
-            let (pipeline, info) = self.load(index).map_err(|error| {
+            let loaded = catch_panic(|| self.load(index));
+            let loaded = loaded.unwrap_or_else(|panic| Err(anyhow!("loading panicked: {panic}")));
+            let (pipeline, info) = loaded.map_err(|error| {
                 shared.set(ModelState::Unloaded);
                 tracing::error!(model = name, code = "load_failed", "{error:#}");
                 Failure::new(
@@ -171,6 +223,10 @@ impl Generators for PipelinePool {
         let model = &mut self.models[index];
         model.used = self.uses;
         model.pipeline.as_mut().map(|pipeline| pipeline as &mut dyn ImageGenerator).ok_or_else(unknown)
+    }
+
+    fn unload_others(&mut self, model: usize) -> bool {
+        std::iter::from_fn(|| self.unload_one(model).then_some(())).count() > 0
     }
 
     fn check(&mut self, _: usize) -> candle_core::Result<()> {
@@ -216,7 +272,7 @@ impl ServedModels {
         Self { models, queue, device, decoders, loras, controlnets }
     }
 
-    /// Serves the models of a pool, which `start` makes a queue of.
+    /// Serves the models of a pool. `start` starts the queue of their requests.
     ///
     /// # Errors
     /// Returns the error of `start`.
@@ -247,6 +303,15 @@ impl ServedModels {
         self.models.iter().map(|model| (model.name.as_str().to_owned(), model.path.clone())).collect()
     }
 
+    /// Returns the name of the model for clients that name none: that of a loaded one, or else the first one.
+    pub fn default_name(&self) -> Option<&str> {
+        let is_loaded = |model: &&Model| {
+            model.on_demand.as_ref().is_none_or(|shared| shared.state() == ModelState::Loaded)
+        };
+        let model = self.models.iter().find(is_loaded).or(self.models.first())?;
+        Some(model.name.as_str())
+    }
+
     /// Returns a model if its description is known, or the first one without a name.
     pub fn known(&self, name: Option<&str>) -> Option<Arc<ServedModel>> {
         let model = self.models.iter().find(|model| name.is_none_or(|name| model.name.has(name)))?;
@@ -265,37 +330,42 @@ impl ServedModels {
         if let (false, [model]) = (self.is_several(), &self.models[..]) {
             return model.name.check(name).map(|()| (0, model));
         }
+        if let (None, [model]) = (name, &self.models[..]) {
+            return Ok((0, model));
+        }
         let Some(name) = name else { return Err(model_required(&self.names())) };
         let mut models = self.models.iter().enumerate();
         models.find(|(_, model)| model.name.has(name)).ok_or_else(|| model_not_found(name, &self.names()))
     }
 
-    /// Returns the model that a request names, after it was loaded if its description is not known yet.
+    /// Returns the model that a request names, after it was loaded if its description is not known yet, which counts as running
+    /// work of the client.
     ///
     /// # Errors
-    /// With several models: 400 if the request names none, 404 if the name is unknown, 503 if the model cannot be loaded, and
-    /// the errors of the queue.
-    pub async fn model(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+    /// With several models: 400 if the request names none although there are two or more, 404 if the name is unknown, 429 if the client is at its limit, 503
+    /// if the model cannot be loaded, and the errors of the queue.
+    pub async fn model(&self, name: Option<&str>, client: &Client) -> Result<Arc<ServedModel>, ApiError> {
         let (index, model) = self.find(name)?;
         if let Some(served) = model.served.get() {
             return Ok(served.clone());
         }
-        self.load(index, model).await
+        self.load(index, model, client).await
     }
 
     /// Like [`Self::model`], but the model is in memory when the function returns.
     ///
     /// # Errors
     /// As for [`Self::model`].
-    pub async fn loaded(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+    pub async fn loaded(&self, name: Option<&str>, client: &Client) -> Result<Arc<ServedModel>, ApiError> {
         let (index, model) = self.find(name)?;
         match (&model.on_demand, model.served.get()) {
             (None, Some(served)) => Ok(served.clone()),
-            _ => self.load(index, model).await,
+            _ => self.load(index, model, client).await,
         }
     }
 
-    async fn load(&self, index: usize, model: &Model) -> Result<Arc<ServedModel>, ApiError> {
+    async fn load(&self, index: usize, model: &Model, client: &Client) -> Result<Arc<ServedModel>, ApiError> {
+        let _permit = client.acquire(1, "model")?;
         let job = self.queue.submit_to(index, None).map_err(submit_error)?;
         wait_for_images(job, |_| ()).await?;
         let info = model.on_demand.as_ref().and_then(|shared| shared.info.get());

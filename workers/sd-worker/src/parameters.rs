@@ -111,6 +111,21 @@ impl Parameters {
         negative.and_then(lora).into_iter().chain(schedules).collect()
     }
 
+    /// Checks parameters whose valid values do not depend on the model, before it is loaded.
+    ///
+    /// # Errors
+    /// 400 that names the invalid field.
+    pub fn check_values(&self) -> Result<(), ApiError> {
+        body::required(self.prompt.as_ref(), "prompt")?;
+        body::check(&[
+            Limit("guidance", self.guidance.unwrap_or(0.0), 0.0..=100.0, ""),
+            Limit("n", self.n.unwrap_or(1) as f64, 1.0..=f64::INFINITY, "images"),
+            Limit("block_cache", self.block_cache.unwrap_or(0.0), 0.0..=1.0, ""),
+            Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
+        ])?;
+        self.hires.as_ref().map_or(Ok(()), |hires| hires.check_values().map(drop))
+    }
+
     /// Validates the parameters and returns the request for the pipeline.
     ///
     /// # Errors
@@ -177,8 +192,7 @@ impl Parameters {
         if info.is_inpainting && image.is_none() {
             return is_missing("image");
         }
-
-        if self.block_cache.is_some_and(|threshold| threshold > 0.0) && info.has_adapters {
+        if self.block_cache.is_some_and(|threshold| threshold > 0.0) && !info.has_block_cache {
             return invalid("block_cache", "is supported by models with a transformer only".to_owned());
         }
         let seed = self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
@@ -255,7 +269,7 @@ impl Parameters {
         let limits = Limits { bytes: MAX_FILE_BYTES, ..Limits::default() };
         let size = (request.width, request.height);
         for chosen in controlnets {
-            request.controls.push(chosen.control(size, limits)?);
+            request.controls.push(chosen.control(size, request.hires.as_ref(), limits)?);
         }
         if let Err(error) = request.total_steps(&info.scheduler) {
             let field = if request.scheduler(&info.scheduler).is_ok() { "hires.steps" } else { "steps" };

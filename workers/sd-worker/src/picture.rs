@@ -166,7 +166,8 @@ impl Picture {
         Self { width, height, rgb }
     }
 
-    fn part(&self, (left, top): (usize, usize), (width, height): (usize, usize)) -> Self {
+    /// Returns the part of this width and height whose upper left corner is at `left` and `top`.
+    pub(crate) fn part(&self, (left, top): (usize, usize), (width, height): (usize, usize)) -> Self {
         let rows = self.rgb.chunks_exact(3 * self.width).skip(top).take(height);
         let rgb = rows.flat_map(|row| &row[3 * left..3 * (left + width)]).copied().collect();
         Self { width, height, rgb }

@@ -17,7 +17,7 @@ use crate::callback::Callback;
 use crate::controlnets::ControlNetFolder;
 use crate::fetch::ImageModel;
 use crate::loras::LoraFolder;
-use crate::model::Model;
+use crate::model::{Model, available_bytes};
 use crate::models::{Api, LoadModel, PipelinePool, ServedModels};
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Request, Start};
@@ -172,6 +172,10 @@ impl LoadModel for Loader {
         let arguments = self.arguments.for_model(location);
         let path = find(&arguments, &self.device.device, &mut |_, _| ())?;
         Ok(Model::required_bytes(&path, &self.device.device, &arguments.load())?)
+    }
+
+    fn available_bytes(&self) -> Result<Option<usize>> {
+        Ok(available_bytes(&self.device.device)?)
     }
 
     fn load(&self, location: &ModelLocation) -> Result<(Pipeline, ModelInfo)> {

@@ -43,6 +43,8 @@ pub struct ModelInfo {
     pub has_safety_checker: bool,
     /// True if prompts may have weights of words, and requests LoRA files and ControlNets.
     pub has_adapters: bool,
+    /// True if the network is a transformer, which supports the first-block cache.
+    pub has_block_cache: bool,
     /// True if there is no negative prompt.
     pub is_distilled: bool,
     /// Names of embeddings of textual inversion.
@@ -71,6 +73,7 @@ impl ModelInfo {
             max_clip_skip: model.max_clip_skip(),
             has_safety_checker: model.safety_checker.is_some(),
             has_adapters: model.has_adapters(),
+            has_block_cache: model.has_block_cache(),
             is_distilled: model.is_distilled(),
             embeddings: model.embeddings.clone(),
             loras,
@@ -183,6 +186,7 @@ impl ServedModel {
             max_clip_skip,
             has_safety_checker,
             has_adapters,
+            has_block_cache,
             is_distilled,
             embeddings,
             loras,
@@ -201,6 +205,7 @@ impl ServedModel {
             "max_clip_skip": max_clip_skip,
             "safety_checker": has_safety_checker,
             "adapters": has_adapters,
+            "block_cache": has_block_cache,
             "negative_prompt": !is_distilled,
             "embeddings": embeddings,
             "schedulers": scheduler.methods().iter().map(|method| method.name()).collect::<Vec<_>>(),

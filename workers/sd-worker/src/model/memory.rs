@@ -1,6 +1,9 @@
 //! Free memory of a device, and checks that weights fit into it before they are loaded.
 use candle_core::{Device, Result};
 
+/// Remedies for a model that does not fit into the memory of the device.
+pub const TOO_LARGE: &str = "use a smaller or quantized model, or a card with more memory";
+
 /// Returns the number of bytes that are free for weights on the device, if that is known.
 ///
 /// # Errors

@@ -59,7 +59,7 @@ pub use clip::{ClipConfig, ClipText, Encoded};
 pub use controlnet::{ControlInputs, ControlNet};
 pub use dit::{BlockCache, Dit, DitConfig};
 pub use encoder::Features;
-pub use memory::available_bytes;
+pub use memory::{TOO_LARGE, available_bytes};
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
@@ -434,6 +434,11 @@ impl Model {
     /// Returns true if prompts may have weights of words, and requests LoRA files and ControlNets.
     pub fn has_adapters(&self) -> bool {
         matches!(self.network, Network::UNet(_))
+    }
+
+    /// Returns true if the network is a transformer, which supports the first-block cache.
+    pub fn has_block_cache(&self) -> bool {
+        matches!(self.network, Network::Dit(_))
     }
 
     /// Returns true if the guidance is an input of the network, or has no effect, so that there is no negative prompt.

@@ -163,7 +163,7 @@ impl Parts {
     /// # Errors
     /// They do not, or the device fails.
     pub fn check_memory(&self, dtypes: [DType; 2], device: &Device) -> Result<()> {
-        let help = "use a smaller or quantized model, or a card with more memory";
-        Ok(memory::check(device, self.bytes(dtypes, device), "the weights of the model need", help)?)
+        let bytes = self.bytes(dtypes, device);
+        Ok(memory::check(device, bytes, "the weights of the model need", memory::TOO_LARGE)?)
     }
 }

@@ -1,11 +1,12 @@
 //! VAE. That of candle-transformers samples on the device, does not expose the mean, and does not fuse its operations.
 use candle_core::{Result, Tensor};
-use candle_nn::fused_image::{FusedLinear, GroupNorm};
-use candle_nn::{Conv2d, Conv2dConfig, Linear, VarBuilder, conv2d};
+use candle_nn::fused_image::GroupNorm;
+use candle_nn::{Conv2d, Conv2dConfig, VarBuilder, conv2d};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::attention::attention;
+use super::layer_builder::Linear;
 use super::resnet::{ResidualBlock, ResidualConfig};
 use crate::{Check, Error};
 
@@ -93,8 +94,14 @@ impl VaeConfig {
     pub(crate) fn bytes_per_cell(&self, value_bytes: usize) -> usize {
         // The first convolution at full resolution has an input of the second width, and there are its normed input, its
         // output, and scratch memory.
+        4 * self.widest_bytes(value_bytes)
+    }
+
+    /// Returns the size in bytes of the part of the largest tensor that belongs to a cell of latents, for values of
+    /// `value_bytes` bytes.
+    pub(crate) fn widest_bytes(&self, value_bytes: usize) -> usize {
         let widest = self.block_out_channels.iter().take(2).max().copied().unwrap_or_default();
-        4 * widest * self.factor() * self.factor() * value_bytes
+        widest * self.factor() * self.factor() * value_bytes
     }
 
     fn residual(&self) -> ResidualConfig {
@@ -148,16 +155,12 @@ impl CellAttention {
         let normed = cells(&self.norm.forward_with(x, None, false)?)?.contiguous()?;
         let project = |layer: &Linear| {
             let head = (batch, rows * columns, 1, width);
-            apply(layer, &normed)?.reshape(head)
+            layer.forward_transposed(&normed)?.reshape(head)
         };
         let attended =
             attention(&project(&self.query)?, &project(&self.key)?, &project(&self.value)?, false)?;
-        apply(&self.out, &attended)?.transpose(1, 2)?.reshape(x.shape())? + x
+        self.out.forward_transposed(&attended)?.transpose(1, 2)?.reshape(x.shape())? + x
     }
-}
-
-fn apply(layer: &Linear, x: &Tensor) -> Result<Tensor> {
-    FusedLinear { x, weight: layer.weight(), bias: layer.bias(), gelu: false, residual: None }.forward()
 }
 
 #[derive(Debug)]

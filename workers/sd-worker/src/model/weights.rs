@@ -21,8 +21,8 @@ use crate::{Error, Result};
 /// Maximum header size in bytes according to the safetensors format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Parts of the names of matrices of GGUF files that become floats, because networks do not use them in products of their
-/// own layers: embeddings, and layers of blocks of candle-transformers.
+/// Parts of the names of matrices of GGUF files that become floats, because their layers have no products with quantized
+/// matrices: embeddings, and layers of residual blocks and of VAEs.
 const FLOATS: [&str; 10] = [
     ".emb_layers.1.",
     ".mid.attn_1.",

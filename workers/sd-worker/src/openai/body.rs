@@ -97,6 +97,19 @@ struct Image {
     b64_json: String,
 }
 
+/// Checks fields whose valid values do not depend on the model, before it is loaded.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn check_values((asked, parameters): &ImagesBody) -> Result<(), ApiError> {
+    if asked.response_format.as_deref().is_some_and(|format| format != "b64_json") {
+        let why = "must be b64_json; responses with URLs are not supported";
+        return Err(ApiError::field("response_format", why));
+    }
+    asked.size.as_deref().map(size).transpose()?;
+    parameters.check_values()
+}
+
 /// Generates images. `files` contains the input image and the mask, if there are any.
 ///
 /// # Errors
@@ -107,10 +120,6 @@ pub async fn answer(
     (asked, mut parameters): ImagesBody,
     files: [Option<Vec<u8>>; 2],
 ) -> Result<Json<Answer>, ApiError> {
-    if asked.response_format.as_deref().is_some_and(|format| format != "b64_json") {
-        let why = "must be b64_json; responses with URLs are not supported";
-        return Err(ApiError::field("response_format", why));
-    }
     let size = asked.size.as_deref().map(size).transpose()?.flatten();
     let format = asked.output_format.unwrap_or_default();
     let most = served.info.bounds.steps;

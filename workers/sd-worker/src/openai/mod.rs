@@ -15,7 +15,7 @@ use worker_core::body::{from_fields, required};
 use worker_core::{ApiError, Body, Client};
 
 use crate::models::Api;
-use body::{Answer, ImagesBody, answer};
+use body::{Answer, ImagesBody, answer, check_values};
 use form::Form;
 
 /// Returns the routes under `/v1/images`.
@@ -37,7 +37,8 @@ async fn generate(
             return Err(ApiError::field(name, "is supported by /v1/images/edits and /v1/jobs only"));
         }
     }
-    let served = api.served()?.model(body.0.model.as_deref()).await?;
+    check_values(&body)?;
+    let served = api.served()?.model(body.0.model.as_deref(), &client).await?;
     answer(served, &client, body, [None, None]).await
 }
 
@@ -53,6 +54,7 @@ async fn edit(
     let Form { fields, image, mask } = form::read(form).await?;
     let image = required(image, "image")?;
     let body: ImagesBody = from_fields(fields)?;
-    let served = models.model(body.0.model.as_deref()).await?;
+    check_values(&body)?;
+    let served = models.model(body.0.model.as_deref(), &client).await?;
     answer(served, &client, body, [Some(image), mask]).await
 }

@@ -1,13 +1,14 @@
 // Image generation: the form, and the job.
 const prompt_ = at("prompt");
 const MAX_STEPS = 150;
+const MAX_HIRES_SCALE = 4;
 const VALUE_DIGITS = { steps: 0, guidance: 1, strength: 2, brush: 0, "control-weight": 2, "hires-strength": 2 };
 // Fields that survive a reload. Those of a model are reset when the worker has another one.
 const KEPT = ["prompt", "negative", "count", "seed"];
 const KEPT_OF_MODEL = ["width", "height", "steps", "guidance", "scheduler", "karras", "hires", "hires-scale", "hires-upscaler", "hires-strength"];
 const ASPECT_RATIOS = [["Square", 1, 1], ["Landscape 3:2", 3, 2], ["Landscape 16:9", 16, 9], ["Portrait 2:3", 2, 3], ["Portrait 9:16", 9, 16]];
-// Without a description, the model is not loaded yet.
-const can_generate = () => usable() && Boolean(model.defaults);
+// A model that was not loaded yet has no description, and its images have its default settings.
+const is_described = () => usable() && Boolean(model.defaults);
 let running = null; // { abort, id } of the running job
 
 function model_changed() {
@@ -15,7 +16,8 @@ function model_changed() {
   at("model").textContent = model.id;
   at("model-field").hidden = models.length === 1;
   at("model-choice").replaceChildren(...models.map(({ id }) => element("option", { value: id, textContent: id, selected: id === model.id })));
-  if (!model.defaults) return void load_chosen();
+  document.querySelector(".rest").hidden = !model.defaults;
+  if (!model.defaults) return;
   const { defaults } = model;
   for (const [id, value] of [["width", defaults.width], ["height", defaults.height]]) {
     Object.assign(at(id), { min: model.multiple, max: model.max_side, step: model.multiple, value });
@@ -38,28 +40,18 @@ function model_changed() {
   if (!model.negative_prompt) at("negative").value = "";
   for (const field of [at("negative"), document.querySelector("label[for=negative]")]) field.hidden = !model.negative_prompt;
   show_values();
+  clamp_hires_scale();
 }
 
-// Loads a model whose description the worker does not know yet.
-async function load_chosen() {
+// Reads the descriptions of the models again: the worker has that of a model after it was first loaded.
+async function describe_models() {
   const { id } = model;
-  try {
-    const body = JSON.stringify({ sd_model_checkpoint: id });
-    const answered = await ask("sdapi/v1/options", { method: "POST", headers: { "Content-Type": "application/json" }, body });
-    if (!answered.ok) throw await refusal(answered);
-    const list = (await (await ask("v1/models")).json()).data;
-    // Another model may have been chosen meanwhile.
-    if (model?.id !== id) return;
-    [models, model] = [list, null];
-    choose_model(id);
-  } catch (error) {
-    if (model?.id === id) show("bad", `${id} cannot be loaded`);
-    fail(error.message);
-  }
+  [models, model] = [(await (await ask("v1/models")).json()).data, null];
+  choose_model(id);
 }
 
 function ready_words() {
-  if (!model.defaults) return `Loading ${model.id}…`;
+  if (!model.defaults) return `Ready · ${model.id} is loaded for its first image`;
   const { version, network, turbo, defaults } = model;
   const kind = version === "other" ? "" : `${network}${turbo ? " Turbo" : ""}`;
   return ["Ready", kind, `${defaults.width} × ${defaults.height}`].filter(Boolean).join(" · ");
@@ -83,15 +75,31 @@ function show_values() {
   const size = `${at("width").value} × ${at("height").value}`;
   at("size").value = [...at("size").options].some(({ value }) => value === size) ? size : "";
   at("hires-settings").hidden = !at("hires").checked;
+  // Browsers do not check disabled fields.
+  at("hires-scale").disabled = !at("hires").checked;
+  at("hires-scale").max = max_hires_scale();
   for (const [id, digits] of Object.entries(VALUE_DIGITS)) at(`${id}-value`).textContent = Number(at(id).value).toFixed(digits);
+}
+
+// Returns the largest scale of the second pass for which the image does not exceed the limits of the worker.
+function max_hires_scale() {
+  const [width, height] = ["width", "height"].map(id => Number(at(id).value));
+  if (!model?.defaults || !(width > 0 && height > 0)) return MAX_HIRES_SCALE;
+  const most = Math.min(MAX_HIRES_SCALE, model.max_side / Math.max(width, height), Math.sqrt(model.max_pixels / (width * height)));
+  return Math.max(1, Math.floor(20 * most) / 20);
+}
+
+function clamp_hires_scale() {
+  const scale = at("hires-scale");
+  scale.value = Math.min(Number(scale.value), max_hires_scale());
 }
 
 function update() {
   at("go").hidden = Boolean(running);
   at("stop").hidden = !running;
-  at("go").disabled = !can_generate() || !prompt_.value.trim();
-  at("choose").disabled = !can_generate();
-  at("use-as-input").disabled = !can_generate();
+  at("go").disabled = !usable() || !prompt_.value.trim();
+  at("choose").disabled = !is_described();
+  at("use-as-input").disabled = !is_described();
 }
 
 function fail(message) {
@@ -111,8 +119,10 @@ function hires_fields() {
 
 function request() {
   const number = id => Number(at(id).value);
+  const prompts = { model: model.id, prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim() };
+  if (!model.defaults) return [prompts, JSON.stringify(prompts)];
   const body = {
-    model: model.id, prompt: prompt_.value.trim(), negative_prompt: at("negative").value.trim(), width: number("width"), height: number("height"),
+    ...prompts, width: number("width"), height: number("height"),
     steps: number("steps"), guidance: number("guidance"), scheduler: at("scheduler").value,
     karras: at("karras").checked, n: number("count"), ...input_fields(), ...control_fields(),
     ...hires_fields(),
@@ -124,11 +134,12 @@ function request() {
 }
 
 async function generate() {
-  if (running || !can_generate() || !prompt_.value.trim() || !at("form").reportValidity()) return;
+  if (running || !usable() || !prompt_.value.trim() || model.defaults && !at("form").reportValidity()) return;
   running = { abort: new AbortController(), id: null };
   const { signal } = running.abort;
   fail("");
-  progress("Sending the request…");
+  const loads = !model.defaults;
+  progress(loads ? `Loading ${model.id}…` : "Sending the request…");
   at("generating").hidden = false;
   at("image-info").hidden = true;
   update();
@@ -140,6 +151,10 @@ async function generate() {
     const answered = await ask("v1/jobs", { method: "POST", headers: { "Content-Type": "application/json" }, body });
     if (!answered.ok) throw await refusal(answered);
     const { job_id, sse_url } = await answered.json();
+    if (loads) {
+      await describe_models();
+      Object.assign(asked, models.find(({ id }) => id === asked.model)?.defaults);
+    }
     if (signal.aborted) cancel(job_id);
     signal.throwIfAborted();
     running.id = job_id;
@@ -208,6 +223,10 @@ at("size").addEventListener("change", () => {
   if (!at("size").value) return;
   [at("width").value, at("height").value] = at("size").value.split(" × ");
   draw_input_image();
+});
+for (const id of ["width", "height", "size", "hires"]) at(id).addEventListener("change", () => {
+  show_values();
+  clamp_hires_scale();
 });
 at("model-choice").addEventListener("change", () => {
   store(localStorage, "model", at("model-choice").value);

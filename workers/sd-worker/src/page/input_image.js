@@ -157,17 +157,17 @@ for (const id of ["width", "height"]) at(id).addEventListener("change", draw_inp
 const image_files = transfer => [...(transfer?.files ?? [])].filter(file => file.type.startsWith("image/"));
 document.addEventListener("dragover", event => {
   event.preventDefault();
-  document.body.classList.toggle("dropping", usable());
+  document.body.classList.toggle("dropping", is_described());
 });
 for (const end of ["dragleave", "drop"]) document.addEventListener(end, () => document.body.classList.remove("dropping"));
 document.addEventListener("drop", event => {
   event.preventDefault();
   const [file] = image_files(event.dataTransfer);
-  if (file && usable()) set_input_image(file);
+  if (file && is_described()) set_input_image(file);
 });
 document.addEventListener("paste", event => {
   const [file] = image_files(event.clipboardData);
-  if (!file || !usable()) return;
+  if (!file || !is_described()) return;
   event.preventDefault();
   set_input_image(file);
 });

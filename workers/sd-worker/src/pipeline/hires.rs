@@ -1,6 +1,7 @@
 //! Second pass at a larger size ("hires fix"), as AUTOMATIC1111 defines it: the image of the first pass is scaled, noise is
 //! added to it, and the last steps of a schedule remove the noise.
 use super::interpolation::Interpolation;
+use crate::schedulers::MAX_SCHEDULE_STEPS;
 
 /// Greatest strength from which the number of steps of the schedule is computed.
 const MAX_STRENGTH: f64 = 0.999;
@@ -73,6 +74,29 @@ impl Hires {
     pub fn schedule_steps(&self) -> usize {
         (self.steps as f64 / self.strength.min(MAX_STRENGTH)) as usize
     }
+
+    /// Returns the left and top side in pixels of what remains of the scaled image, a multiple of the side `factor` of a cell of
+    /// the latents.
+    pub(super) fn corner(&self, factor: usize) -> (usize, usize) {
+        let start = |scaled: usize, size: usize| (scaled / factor - size / factor) / 2 * factor;
+        (start(self.scaled.0, self.size.0), start(self.scaled.1, self.size.1))
+    }
+
+    /// Checks the length of the schedule.
+    ///
+    /// # Errors
+    /// Returns a message about the strength if the schedule has more than [`MAX_SCHEDULE_STEPS`] steps.
+    pub fn check_schedule(&self) -> Result<(), String> {
+        let (length, Self { steps, strength, .. }) = (self.schedule_steps(), self);
+        if length <= MAX_SCHEDULE_STEPS {
+            return Ok(());
+        }
+        let least = *steps as f64 / MAX_SCHEDULE_STEPS as f64;
+        Err(format!(
+            "{strength} with {steps} steps requires a schedule of {length} steps, but at most {MAX_SCHEDULE_STEPS} are \
+             supported; use a strength of at least {least} or fewer steps"
+        ))
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +124,12 @@ mod tests {
         };
         for (steps, strength, expected) in [(20, 0.7, 28), (20, 1.0, 20), (1, 0.5, 2), (5, 0.05, 100)] {
             assert_eq!(hires(steps, strength).schedule_steps(), expected, "{steps} {strength}");
+            assert_eq!(hires(steps, strength).check_schedule(), Ok(()));
+        }
+        assert_eq!(hires(20, 0.02).check_schedule(), Ok(()));
+        for strength in [0.0199, 1e-9, 1e-300, f64::MIN_POSITIVE] {
+            let error = hires(20, strength).check_schedule().unwrap_err();
+            assert!(error.contains("with 20 steps") && error.contains("at least 0.02"), "{error}");
         }
     }
 }

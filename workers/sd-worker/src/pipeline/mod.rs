@@ -12,7 +12,7 @@ use candle_core::{DType, Tensor};
 
 use crate::model::{BlockCache, Model, Network, PreviewMap, Texts, Vae, available_bytes};
 use crate::picture::{Fit, Mask, Picture};
-use crate::schedulers::{Purpose, Scheduler, SchedulerConfig, normal_batch};
+use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Check, Error, Result};
 pub use control::Control;
 use control::{ControlCondition, LoadedControl};
@@ -100,13 +100,15 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Returns the passes of a request; `config` is the noise schedule of the training.
-    fn all(request: &'a Request, config: &SchedulerConfig) -> Result<Vec<Self>> {
+    /// Returns the passes of a request to a model.
+    fn all(request: &'a Request, model: &Model) -> Result<Vec<Self>> {
+        let (config, factor) = (&model.scheduler, model.vae.config().factor());
         let (scheduler, skipped) = (request.scheduler(config)?, request.skipped());
         let first_step = scheduler.steps();
         let mut passes = vec![Self { request: Cow::Borrowed(request), scheduler, skipped, first_step: 0 }];
         if let Some(hires) = &request.hires {
-            let (scheduler, request) = (request.second_scheduler(hires, config)?, request.second_pass(hires));
+            let scheduler = request.second_scheduler(hires, config)?;
+            let request = request.second_pass(hires, factor);
             let skipped = request.steps - hires.steps;
             passes.push(Self { request: Cow::Owned(request), scheduler, skipped, first_step });
         }
@@ -148,16 +150,21 @@ impl Pipeline {
         request.check(&self.bounds, &self.model)?;
         let check = || request.check_cancelled(0, request.steps);
         self.model.apply_loras(&request.loras, &check)?;
-        let passes = Pass::all(request, &self.model.scheduler)?;
+        let passes = Pass::all(request, &self.model)?;
         let steps = passes.iter().map(|pass| pass.scheduler.steps()).sum::<usize>();
         let factor = self.model.vae.config().factor();
         let (width, height) = request.hires.as_ref().map_or((request.width, request.height), |h| h.size);
         let cells = width * height / (factor * factor);
-        let group = (self.batch_cells / cells.max(1)).max(1);
+        // The first-block cache decides for a batch, so that images with a cache are computed one at a time.
+        let batch_cells = if request.block_cache > 0.0 { 1 } else { self.batch_cells };
+        let group = (batch_cells / cells.max(1)).max(1);
+        let total = request.seeds.len().div_ceil(group) * steps;
+        let check = || request.check_cancelled(0, total);
+        let controls = passes.iter().map(|pass| control::load(&self.model, &pass.request.controls, &check));
+        let controls = controls.collect::<Result<Vec<_>>>()?;
         let mut parts = Vec::new();
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
-            let groups = request.seeds.len().div_ceil(group);
-            let (before, total) = (i * steps, groups * steps);
+            let before = i * steps;
             let check = || request.check_cancelled(before, total);
             let mut report = |step: usize, x0: &Tensor| {
                 let map = self.model.preview.as_ref();
@@ -168,13 +175,12 @@ impl Pipeline {
                 }
             };
             let mut latents = None;
-            for pass in &passes {
+            for (pass, controls) in passes.iter().zip(&controls) {
                 let start = match (latents.take(), &request.hires) {
                     (Some(first), Some(hires)) => Some(self.scaled(&first, hires, seeds, &check)?),
                     _ => None,
                 };
-                let controls = control::load(&self.model, &pass.request.controls, &check)?;
-                let mut inputs = self.inputs(&pass.request, seeds, &controls, &check)?;
+                let mut inputs = self.inputs(&pass.request, seeds, controls, &check)?;
                 inputs.start = start.or(inputs.start);
                 let mut report = |step: usize, x0: &Tensor| report(pass.first_step + step, x0);
                 latents = Some(self.denoise(pass, seeds, &inputs, &mut report)?);
@@ -204,7 +210,8 @@ impl Pipeline {
             Upscaler::Nearest => by_pixels(&|picture| picture.repeated(hires.scaled))?,
         };
         let (own_width, own_height) = (hires.size.0 / factor, hires.size.1 / factor);
-        let (left, top) = ((width - own_width) / 2, (height - own_height) / 2);
+        let (left, top) = hires.corner(factor);
+        let (left, top) = (left / factor, top / factor);
         Ok(scaled.narrow(2, top, own_height)?.narrow(3, left, own_width)?.contiguous()?)
     }
 
@@ -259,7 +266,8 @@ impl Pipeline {
     ) -> Result<Tensor> {
         let free = available_bytes(&self.model.device)?;
         let run = |(vae, dtype): (&Vae, DType)| {
-            let tiling = self.tiling.planned(free, vae.config().bytes_per_cell(dtype.size_in_bytes()));
+            let (config, bytes) = (vae.config(), dtype.size_in_bytes());
+            let tiling = self.tiling.planned(free, config.bytes_per_cell(bytes), config.widest_bytes(bytes));
             tiled(&input.to_dtype(dtype)?, tiling, scale, &|tile| apply(vae, tile, check), check)
         };
         let (vae, dtype) = self.model.active_vae();

@@ -78,7 +78,8 @@ pub struct Request {
     pub controls: Vec<Control>,
     /// Second pass at a larger size.
     pub hires: Option<Hires>,
-    /// Threshold of the first-block cache of transformers ([`BlockCache`](crate::model::BlockCache)); 0 disables it.
+    /// Threshold of the first-block cache of transformers ([`BlockCache`](crate::model::BlockCache)); 0 disables it. With a
+    /// cache, images are generated one at a time, so that they do not depend on the others of the request.
     pub block_cache: f64,
     /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
     pub cancelled: Option<Arc<AtomicBool>>,
@@ -167,7 +168,7 @@ impl Request {
         if !(0.0..=1.0).contains(&self.block_cache) {
             return invalid(format!("block cache {}: must be 0 to 1", self.block_cache));
         }
-        if self.block_cache > 0.0 && model.unet().is_ok() {
+        if self.block_cache > 0.0 && !model.has_block_cache() {
             return invalid(format!("block cache: not supported for {network}"));
         }
         if self.clip_skip == 0 || self.clip_skip > model.max_clip_skip() {
@@ -197,7 +198,7 @@ impl Request {
             return invalid(format!("{} ControlNets: at most {most} are supported", self.controls.len()));
         }
         for control in &self.controls {
-            control.check((width, height))?;
+            control.check((width, height), self.hires.as_ref())?;
         }
         let masked = self.start.as_ref().is_some_and(|start| start.mask.is_some());
         if model.is_inpainting() && !masked {
@@ -218,6 +219,7 @@ impl Request {
         if steps == 0 || steps > bounds.steps {
             return invalid(format!("{steps} steps: must be 1 to {}", bounds.steps));
         }
+        hires.check_schedule().or_else(|why| invalid(format!("strength {why}")))?;
         let (multiple, pixels) = (model.multiple(), bounds.pixels);
         let side = model.max_side().unwrap_or(bounds.side).min(bounds.side);
         for (width, height) in [size, scaled] {
@@ -238,10 +240,10 @@ impl Request {
         Ok(())
     }
 
-    /// Returns the request of the second pass, without its input.
-    pub(super) fn second_pass(&self, hires: &Hires) -> Self {
+    /// Returns the request of the second pass, without its input. `factor` is the side of a cell of the latents in pixels.
+    pub(super) fn second_pass(&self, hires: &Hires, factor: usize) -> Self {
         let (width, height) = hires.size;
-        let controls = self.controls.iter().map(|control| control.resized(hires.size)).collect();
+        let controls = self.controls.iter().map(|control| control.second_pass(hires, factor)).collect();
         Self { width, height, steps: hires.schedule_steps(), controls, hires: None, ..self.clone() }
     }
 

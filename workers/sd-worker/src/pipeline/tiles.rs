@@ -1,10 +1,14 @@
 //! Tiled evaluation of the VAE with overlapping tiles, which bounds memory for large images.
 use candle_core::{DType, Device, Tensor};
+use model_thread::is_out_of_memory;
 
 use crate::{Check, Error, Result};
 
 /// Maximum number of cells of latents without tiling if the free memory is unknown: 768 x 768 pixels.
 const UNTILED_CELLS: usize = 96 * 96;
+
+/// Maximum size in bytes of a tensor without tiling.
+const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
 
 /// Tile sizes, in cells of latents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +30,12 @@ impl Default for Tiling {
 }
 
 impl Tiling {
-    /// Returns the tiling for a device with `free` bytes, if a cell needs `bytes_per_cell`.
-    pub(super) fn planned(self, free: Option<usize>, bytes_per_cell: usize) -> Self {
+    /// Returns the tiling for a device with `free` bytes, if a cell needs `bytes_per_cell` in total and `widest` bytes in the
+    /// largest tensor, whose size is limited because kernels have 32-bit offsets.
+    pub(super) fn planned(self, free: Option<usize>, bytes_per_cell: usize, widest: usize) -> Self {
         let cells = free.map_or(UNTILED_CELLS, |free| free / 2 / bytes_per_cell.max(1));
-        Self { untiled_cells: Some(self.untiled_cells.unwrap_or(cells)), ..self }
+        let cells = self.untiled_cells.unwrap_or(cells).min(MAX_TENSOR_BYTES / widest.max(1));
+        Self { untiled_cells: Some(cells), ..self }
     }
 }
 
@@ -40,8 +46,8 @@ pub(super) struct Scale {
     pub output: usize,
 }
 
-/// Evaluates `apply` on `input` (1, channels, height, width), in tiles if it is large. Returns f32, on the CPU if there are
-/// tiles.
+/// Evaluates `apply` on `input` (1, channels, height, width), in tiles if it is large or memory runs out. Returns f32, on the
+/// CPU if there are tiles.
 ///
 /// Overlapping tiles are blended linearly. Results differ slightly, because norms are computed per tile.
 pub(super) fn tiled(
@@ -56,8 +62,14 @@ pub(super) fn tiled(
     let (height, width) = (height / scale.input, width / scale.input);
     let side = tiling.side.max(1);
     let untiled_cells = tiling.untiled_cells.unwrap_or(UNTILED_CELLS);
-    if height * width <= untiled_cells || (height <= side && width <= side) {
-        return Ok(apply(input)?.to_dtype(DType::F32)?);
+    let fits_in_one = height <= side && width <= side;
+    if height * width <= untiled_cells || fits_in_one {
+        match apply(input) {
+            Err(Error::Device(error)) if !fits_in_one && is_out_of_memory(&error) => {
+                tracing::warn!("out of memory: the VAE processes {width} x {height} cells in tiles");
+            }
+            output => return Ok(output?.to_dtype(DType::F32)?),
+        }
     }
     let overlap = tiling.overlap.min(side.saturating_sub(1) / 2);
     let (out_height, out_width) = (height * scale.output, width * scale.output);
@@ -144,11 +156,46 @@ mod tests {
 
     #[test]
     fn tiles_are_used_if_memory_is_short() {
-        let cells = |tiling: Tiling, free| tiling.planned(free, 1 << 10).untiled_cells;
+        let cells = |tiling: Tiling, free| tiling.planned(free, 1 << 10, 1 << 8).untiled_cells;
         assert_eq!(cells(Tiling::default(), Some(1 << 20)), Some(512));
         assert_eq!(cells(Tiling::default(), Some(0)), Some(0));
         assert_eq!(cells(Tiling::default(), None), Some(UNTILED_CELLS));
         assert_eq!(cells(Tiling { untiled_cells: Some(7), ..Tiling::default() }, Some(1 << 20)), Some(7));
+        // No tensor exceeds 2 GiB - 1, however much memory is free.
+        assert_eq!(cells(Tiling::default(), Some(usize::MAX)), Some((1 << 23) - 1));
+    }
+
+    #[test]
+    fn tiles_are_used_after_memory_ran_out() -> Result<()> {
+        let full = || candle_core::Error::from(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
+        let tiling = Tiling { untiled_cells: Some(1 << 20), side: 8, overlap: 2 };
+        let scale = Scale { input: 1, output: 1 };
+        for (side, most, fits) in [(16, 8, true), (16, 16, true), (16, 4, false), (8, 4, false)] {
+            let x = Tensor::ones((1, 1, side, side), DType::F32, &Device::Cpu)?;
+            let calls = std::cell::Cell::new(0);
+            let same = |x: &Tensor| {
+                calls.set(calls.get() + 1);
+                if x.dim(2)? > most { Err(full().into()) } else { Ok(x.clone()) }
+            };
+            let found = tiled(&x, tiling, scale, &same, &|| Ok(()));
+            assert_eq!(found.is_ok(), fits, "{side} {most}");
+            let expected = if side == most || side == 8 {
+                1
+            } else if fits {
+                10
+            } else {
+                2
+            };
+            assert_eq!(calls.get(), expected, "{side} {most}");
+            if let Ok(found) = found {
+                assert!((found - x)?.abs()?.max_all()?.to_scalar::<f32>()? < 1e-6);
+            }
+        }
+        // Other errors are returned.
+        let x = Tensor::ones((1, 1, 16, 16), DType::F32, &Device::Cpu)?;
+        let failed = |_: &Tensor| Err(Error::model("wrong"));
+        assert!(tiled(&x, tiling, scale, &failed, &|| Ok(())).is_err_and(|e| e.to_string() == "wrong"));
+        Ok(())
     }
 
     #[test]

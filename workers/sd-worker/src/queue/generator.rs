@@ -39,6 +39,9 @@ pub trait Generators: Send {
     /// The model cannot be loaded. Other models keep working.
     fn select(&mut self, model: usize) -> Result<&mut dyn ImageGenerator, Failure>;
 
+    /// Unloads all models except one, which ran out of memory. Returns false if no other was loaded.
+    fn unload_others(&mut self, model: usize) -> bool;
+
     /// Checks after a failed request that the device still works.
     ///
     /// # Errors
@@ -52,6 +55,10 @@ pub(super) struct One(pub Box<dyn ImageGenerator>);
 impl Generators for One {
     fn select(&mut self, _: usize) -> Result<&mut dyn ImageGenerator, Failure> {
         Ok(&mut *self.0)
+    }
+
+    fn unload_others(&mut self, _: usize) -> bool {
+        false
     }
 
     fn check(&mut self, _: usize) -> candle_core::Result<()> {

@@ -30,16 +30,9 @@ pub(super) fn run(queue: &Shared, mut generators: Box<dyn Generators>, on_failur
 fn serve(queue: &Shared, generators: &mut dyn Generators, entry: &QueueEntry) -> Option<Failure> {
     let Work { model, request } = entry.take()?;
     let begin = Instant::now();
-    let generated = catch_panic(|| {
-        let generator = match generators.select(model) {
-            Ok(generator) => generator,
-            Err(failure) => return (Err(failure), false),
-        };
-        let Some(request) = &request else {
-            return (Ok(Images { pictures: Vec::new(), flagged: Vec::new() }), false);
-        };
-        let truncated = generator.truncates(request);
-        (generate(queue, generator, entry, request), truncated)
+    let generated = catch_panic(|| match &request {
+        Some(request) => attempt(queue, generators, entry, model, request),
+        None => (load(generators, entry, model), false),
     });
     let (generated, truncated) =
         generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
@@ -83,6 +76,49 @@ fn serve(queue: &Shared, generators: &mut dyn Generators, entry: &QueueEntry) ->
     let first = failure.message;
     let message = if first == why { first } else { format!("{first}; the device check then failed: {why}") };
     Some(Failure::new("device_lost", format!("{message}; check the device and restart the worker")))
+}
+
+/// Only loads a model.
+fn load(generators: &mut dyn Generators, entry: &QueueEntry, model: usize) -> Result<Images, Failure> {
+    select(generators, entry, model)?;
+    Ok(Images { pictures: Vec::new(), flagged: Vec::new() })
+}
+
+/// Returns the generator of a model, unless the request has been cancelled: loading can take minutes and unload others.
+fn select<'a>(
+    generators: &'a mut dyn Generators,
+    entry: &QueueEntry,
+    model: usize,
+) -> Result<&'a mut dyn ImageGenerator, Failure> {
+    match entry.is_cancelled() {
+        true => Err(Failure::new("cancelled", "cancelled before the first step")),
+        false => generators.select(model),
+    }
+}
+
+/// Generates the images of a request, and again if memory ran out while other models were loaded. Returns true, too, if the
+/// prompt is longer than the model supports.
+fn attempt(
+    queue: &Shared,
+    generators: &mut dyn Generators,
+    entry: &QueueEntry,
+    model: usize,
+    request: &Request,
+) -> (Result<Images, Failure>, bool) {
+    let mut truncated = false;
+    let mut once = |generators: &mut dyn Generators| {
+        let generator = select(generators, entry, model)?;
+        truncated = generator.truncates(request);
+        generate(queue, generator, entry, request)
+    };
+    let images = match once(generators) {
+        Err(failure) if failure.code == "out_of_memory" && generators.unload_others(model) => {
+            tracing::warn!("out of memory: all other models were unloaded, and the request is repeated");
+            once(generators)
+        }
+        images => images,
+    };
+    (images, truncated)
 }
 
 fn generate(
@@ -165,4 +201,123 @@ fn preview(entry: &QueueEntry, progress: &Progress) {
 
 fn panicked(message: &str) -> String {
     format!("the pipeline panicked: {message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::OnStep;
+    use crate::queue::Options;
+
+    /// Generators of which the first runs out of memory until the others are unloaded.
+    #[derive(Default)]
+    struct Fake {
+        selected: usize,
+        generated: usize,
+        others: usize,
+    }
+
+    impl ImageGenerator for Fake {
+        fn generate(&mut self, _: &Request, _: &mut OnStep) -> crate::Result<Vec<Picture>> {
+            self.generated += 1;
+            match self.others {
+                0 => Ok(vec![Picture::black(8, 8)]),
+                _ => {
+                    Err(candle_core::Error::from(std::io::Error::from(std::io::ErrorKind::OutOfMemory))
+                        .into())
+                }
+            }
+        }
+
+        fn is_flagged(&self, _: &Picture) -> crate::Result<Option<bool>> {
+            Ok(None)
+        }
+
+        fn truncates(&self, _: &Request) -> bool {
+            true
+        }
+
+        fn check(&self) -> candle_core::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Generators for Fake {
+        fn select(&mut self, model: usize) -> Result<&mut dyn ImageGenerator, Failure> {
+            self.selected += 1;
+            match model {
+                0 => Ok(self),
+                _ => panic!("no such model"),
+            }
+        }
+
+        fn unload_others(&mut self, _: usize) -> bool {
+            std::mem::take(&mut self.others) == 1
+        }
+
+        fn check(&mut self, _: usize) -> candle_core::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn request() -> Request {
+        Request {
+            prompt: String::new(),
+            negative: String::new(),
+            width: 8,
+            height: 8,
+            steps: 1,
+            guidance: 1.0,
+            seeds: vec![0],
+            method: None,
+            karras: None,
+            exponential: None,
+            start: None,
+            clip_skip: 1,
+            loras: Vec::new(),
+            controls: Vec::new(),
+            hires: None,
+            block_cache: 0.0,
+            cancelled: None,
+        }
+    }
+
+    /// Serves one request, which is cancelled before if that is asked for, and returns its last event.
+    fn last(fake: &mut Fake, model: usize, request: Option<Request>, cancel: bool) -> Event {
+        let queue = Shared::new(Options { max_waiting: 1, preview_every: 0 });
+        let (_, mut events) = queue.push(Work { model, request }).unwrap();
+        let entry = queue.next().unwrap();
+        if cancel {
+            queue.cancel(&entry);
+        }
+        assert!(serve(&queue, fake, &entry).is_none());
+        std::iter::from_fn(|| events.try_recv().ok()).last().unwrap()
+    }
+
+    fn code(event: &Event) -> &'static str {
+        if let Event::Failed(failure) = event { failure.code } else { "none" }
+    }
+
+    #[test]
+    fn a_cancelled_request_loads_no_model() {
+        for request in [None, Some(request())] {
+            let mut fake = Fake::default();
+            assert_eq!(code(&last(&mut fake, 0, request, true)), "cancelled");
+            assert_eq!(fake.selected, 0);
+        }
+        let mut fake = Fake::default();
+        assert_eq!(code(&last(&mut fake, 1, None, false)), "internal_error");
+        assert_eq!(code(&last(&mut fake, 0, None, false)), "none");
+        assert_eq!(fake.generated, 0);
+    }
+
+    #[test]
+    fn requests_are_repeated_once_after_other_models_were_unloaded() {
+        for (others, expected, generated) in [(0, "none", 1), (1, "none", 2), (2, "out_of_memory", 1)] {
+            let mut fake = Fake { others, ..Fake::default() };
+            let event = last(&mut fake, 0, Some(request()), false);
+            assert_eq!((code(&event), fake.generated), (expected, generated), "{others}");
+            assert!(expected != "none" || matches!(event, Event::Done { truncated: true, .. }));
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::MAX_SCHEDULE_STEPS;
 use super::grid::{Grid, Level};
 use crate::{Error, Result};
 
@@ -128,10 +129,15 @@ impl Flow {
     /// Returns timesteps and levels of `steps` steps, and the final level without noise.
     ///
     /// # Errors
-    /// There are no steps, or the shift of a linear kind is not positive.
+    /// There are no steps or more than [`MAX_SCHEDULE_STEPS`], or the shift of a linear kind is not positive.
     pub(super) fn grid(&self, steps: usize) -> Result<Grid> {
         if steps == 0 {
             return Err(Error::request("0 steps: flow matching needs at least 1"));
+        }
+        if steps > MAX_SCHEDULE_STEPS {
+            return Err(Error::request(format!(
+                "{steps} steps: flow matching supports at most {MAX_SCHEDULE_STEPS}"
+            )));
         }
         let trained = self.num_train_timesteps as f64;
         let last = match (self.spans_fractions, self.use_dynamic_shifting) {
@@ -181,7 +187,13 @@ mod tests {
             let error = flow(json, "FluxPipeline").unwrap_err().to_string();
             assert!(error.contains(part), "{part}: {error}");
         }
-        assert!(flow(json!({}), "FluxPipeline").unwrap().grid(0).is_err());
+        let flow = flow(json!({}), "FluxPipeline").unwrap();
+        assert!(flow.grid(0).is_err());
+        assert_eq!(flow.grid(MAX_SCHEDULE_STEPS).unwrap().timesteps.len(), MAX_SCHEDULE_STEPS);
+        for steps in [MAX_SCHEDULE_STEPS + 1, usize::MAX] {
+            let error = flow.grid(steps).unwrap_err().to_string();
+            assert!(error.contains("at most 1000"), "{error}");
+        }
     }
 
     /// Levels of four steps, as FlowMatchEulerDiscreteScheduler of diffusers 0.42.1 returns them in its pipelines.

@@ -24,6 +24,9 @@ pub use method::Method;
 pub use noise::{Purpose, normal, normal_batch};
 pub use schedule::alphas_cumprod;
 
+/// Maximum number of steps of a schedule, including the steps that are omitted.
+pub const MAX_SCHEDULE_STEPS: usize = 1000;
+
 /// Result of a step. Both tensors have shape and dtype of the sample.
 #[derive(Debug, Clone)]
 pub struct StepOutput {

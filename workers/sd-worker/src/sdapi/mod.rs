@@ -23,7 +23,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use worker_core::{ApiError, Body, Client, LoadedModel, blocking, fields};
+use worker_core::{ApiError, Body, Client, blocking, fields};
 
 use crate::controlnets::ControlNetRequest;
 use crate::images::Source;
@@ -75,7 +75,7 @@ impl SdApi {
     /// Returns the name of the model of requests that name none.
     fn checkpoint(&self, models: &ServedModels) -> String {
         let chosen = self.settings.lock().sd_model_checkpoint.clone();
-        chosen.unwrap_or_else(|| models.names().into_iter().next().unwrap_or_default())
+        chosen.unwrap_or_else(|| models.default_name().unwrap_or_default().to_owned())
     }
 }
 
@@ -137,11 +137,14 @@ async fn generate(
     let settings = state.settings.lock().clone();
     let models = state.api.served()?;
     let own = payload.override_settings.as_ref().and_then(|own| own.sd_model_checkpoint.clone());
-    let served = models.model(Some(&own.unwrap_or_else(|| state.checkpoint(&models)))).await?;
     let parameters = payload.parameters(is_edit, &settings)?;
+    // Invalid requests load no model.
+    parameters.check_values()?;
     let controlnets = control_texts(parameters.controlnets.as_deref().unwrap_or_default());
     let sampler = payload.sampler()?;
+    models.check_capacity()?;
     let (canvas, payload) = blocking(move || Ok((payload.canvas(is_edit)?, payload))).await?;
+    let served = models.model(Some(&own.unwrap_or_else(|| state.checkpoint(&models))), client).await?;
     let request = parameters::check(&served, parameters, canvas, ["width", "height"]).await?;
     let _place = client.acquire(request.seeds.len(), "batch_size")?;
     let (prompt, negative) = (payload.prompt.unwrap_or_default(), request.negative.clone());
@@ -242,22 +245,29 @@ async fn options(State(state): State<SdApi>) -> Result<Json<Value>, ApiError> {
 /// Handles `POST /sdapi/v1/options`.
 async fn set_options(
     State(state): State<SdApi>,
+    client: Client,
     Body(options): Body<Options>,
 ) -> Result<Json<Value>, ApiError> {
     let models = state.api.served()?;
-    if let Some(name) = options.sd_model_checkpoint {
-        let served = models.loaded(Some(&name)).await?;
-        state.settings.lock().sd_model_checkpoint = Some(served.name.as_str().to_owned());
+    let Options { sd_model_checkpoint: name, clip_skip } = options;
+    let invalid = |why: String| Err(ApiError::field("CLIP_stop_at_last_layers", why));
+    if clip_skip == Some(0) {
+        return invalid("is 0, but must be at least 1".to_owned());
     }
-    if let Some(clip_skip) = options.clip_skip {
-        let served = models.model(Some(&state.checkpoint(&models))).await?;
-        let most = served.info.max_clip_skip;
-        if !(1..=most).contains(&clip_skip) {
-            let why = format!("is {clip_skip}, but must be 1 to {most} for this model");
-            return Err(ApiError::field("CLIP_stop_at_last_layers", why));
-        }
-        state.settings.lock().clip_skip = Some(clip_skip);
+    let served = match (&name, clip_skip) {
+        (Some(name), _) => models.loaded(Some(name), &client).await?,
+        (None, Some(_)) => models.model(Some(&state.checkpoint(&models)), &client).await?,
+        (None, None) => return Ok(Json(json!({}))),
+    };
+    let most = served.info.max_clip_skip;
+    if let Some(clip_skip) = clip_skip.filter(|clip_skip| *clip_skip > most) {
+        return invalid(format!("is {clip_skip}, but must be 1 to {most} for this model"));
     }
+    let mut settings = state.settings.lock();
+    if name.is_some() {
+        settings.sd_model_checkpoint = Some(served.name.as_str().to_owned());
+    }
+    settings.clip_skip = clip_skip.or(settings.clip_skip);
     Ok(Json(json!({})))
 }
 

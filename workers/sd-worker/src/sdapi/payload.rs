@@ -42,6 +42,8 @@ const EXPONENTIAL: &str = " exponential";
 
 /// Begin of the values of A1111's page that select the first pass' model, sampler and noise levels.
 const SAME: &str = "Use same ";
+/// Name of the noise levels that A1111 selects for a sampler.
+const AUTOMATIC: &str = "automatic";
 
 const ANY: &[&str] = &["*"];
 const OFF: &[&str] = &["false"];
@@ -245,7 +247,13 @@ impl Payload {
             ("hr_prompt", &self.hr_prompt, self.prompt.as_ref()),
             ("hr_negative_prompt", &self.hr_negative_prompt, self.negative_prompt.as_ref()),
         ] {
-            let is_same = |own: &&String| own.is_empty() || own.starts_with(SAME) || Some(*own) == first;
+            let is_same = |own: &&String| {
+                let is_automatic = |name: &str| name.is_empty() || name.eq_ignore_ascii_case(AUTOMATIC);
+                let both_automatic = name == "hr_scheduler"
+                    && is_automatic(own)
+                    && first.is_none_or(|first| is_automatic(first));
+                own.is_empty() || own.starts_with(SAME) || Some(*own) == first || both_automatic
+            };
             if !own.as_ref().is_none_or(|own| is_same(&own)) {
                 return Err(ApiError::field(name, "must be empty, or equal to that of the first pass"));
             }
@@ -259,7 +267,7 @@ impl Payload {
             height: side(self.hr_resize_y),
             steps: side(self.hr_second_pass_steps),
             strength: self.denoising_strength.unwrap_or(own.strength),
-            upscaler: self.hr_upscaler.clone().unwrap_or(own.upscaler),
+            upscaler: self.hr_upscaler.clone().filter(|name| !name.is_empty()).unwrap_or(own.upscaler),
         }))
     }
 

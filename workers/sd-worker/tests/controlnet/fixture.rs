@@ -157,7 +157,7 @@ pub fn mask() -> Outcome<Mask> {
 
 /// Returns a ControlNet of a request with weight 1 in all steps.
 pub fn control(path: &Path, picture: Picture) -> Control {
-    Control { path: path.to_owned(), picture, weight: 1.0, start: 0.0, end: 1.0 }
+    Control { path: path.to_owned(), picture, hires_picture: None, weight: 1.0, start: 0.0, end: 1.0 }
 }
 
 /// Returns the request of `controlnets.py`.

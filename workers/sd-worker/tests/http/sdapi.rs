@@ -107,6 +107,16 @@ async fn a_second_pass_enlarges_the_image() {
     let made = worker.post("/sdapi/v1/txt2img", &payload(sides)).await.json();
     let cut = picture(&made["images"][0]);
     assert_eq!((cut.width(), cut.height()), (64, 40));
+    // Automatic noise levels are those of a first pass without `scheduler`, and no upscaler is the default.
+    let names = json!({"enable_hr": true, "hr_scheduler": "Automatic", "hr_upscaler": ""});
+    let made = [names, json!({"enable_hr": true})].map(payload);
+    let mut images = Vec::new();
+    for body in &made {
+        let answer = worker.post("/sdapi/v1/txt2img", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        images.push(answer.json()["images"][0].clone());
+    }
+    assert_eq!(picture(&images[0]), picture(&images[1]));
     // Image to image ignores the fields.
     let same =
         worker.post("/sdapi/v1/img2img", &edit(json!({"enable_hr": true, "hr_scale": 2}))).await.json();
@@ -116,6 +126,9 @@ async fn a_second_pass_enlarges_the_image() {
         ("hires", json!({"hires": {"scales": 2}})),
         ("hires.upscaler", json!({"hires": {"upscaler": ""}})),
         ("hires.strength", json!({"hires": {"strength": 1.5}})),
+        ("hires.strength", json!({"hires": {"strength": 1e-9}})),
+        ("hires.strength", json!({"hires": {"strength": 1e-300}})),
+        ("hires.height", json!({"hires": {"height": 2048}, "width": 64, "height": 32})),
     ] {
         let mut job = json!({"prompt": "x"});
         job.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());

@@ -2,16 +2,21 @@
 use std::path::Path;
 
 use axum::Router;
+use candle_core::Device;
 use clap::Parser;
 use sd_worker::arguments::Arguments;
-use sd_worker::models::Api;
+use sd_worker::model::{LoadOptions, Model};
+use sd_worker::models::{Api, LoadModel, PipelinePool, ServedModels};
 use sd_worker::picture::Picture;
+use sd_worker::pipeline::Pipeline;
+use sd_worker::queue::Queue;
+use sd_worker::served::ModelInfo;
 use sd_worker::{routes, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use worker_core::device::DeviceKind;
+use worker_core::device::{self, DeviceKind};
 use worker_core::progress::Progress;
-use worker_core::{Lifecycle, LoadedModel, Metrics};
+use worker_core::{Lifecycle, LoadedModel, Metrics, ModelLocation};
 
 use crate::fixture::{Ask, WORKER, worker_of};
 use crate::images::picture;
@@ -33,9 +38,32 @@ impl Several {
         let folder = folder.to_str().unwrap_or_default();
         let line = ["worker", "--streams-per-client", "0", "--models-dir", folder];
         let arguments = Arguments::try_parse_from(line.iter().chain(more))?;
-        let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
+        let metrics = Metrics::new();
+        let own = metrics.clone();
+        Self::serve(&arguments, metrics, |progress| run::load(&arguments, DeviceKind::Cpu, &own, progress))
+    }
+
+    /// Serves models of a card with little memory.
+    fn of(loader: LittleMemory, max_loaded: usize) -> anyhow::Result<Self> {
+        let arguments = Arguments::try_parse_from(["worker", "--models-dir", "none"])?;
+        let models = LittleMemory::MODELS
+            .map(|(name, ..)| ModelLocation { name: name.to_owned(), model: name.to_owned() });
+        let pool = PipelinePool::new(&models, max_loaded, Device::Cpu, Box::new(loader));
+        let device = device::open(DeviceKind::Cpu, None)?;
+        Self::serve(&arguments, Metrics::new(), |_| {
+            let start = |generators| Queue::start_several(generators, arguments.queue(), |_: &str| {});
+            Ok(ServedModels::several(pool, device, Default::default(), start)?)
+        })
+    }
+
+    fn serve(
+        arguments: &Arguments,
+        metrics: Metrics,
+        load: impl FnOnce(&Progress) -> anyhow::Result<ServedModels>,
+    ) -> anyhow::Result<Self> {
+        let lifecycle = Lifecycle::new();
         let api = Api::new(lifecycle.clone());
-        api.serve(run::load(&arguments, DeviceKind::Cpu, &metrics, &Progress::new(&lifecycle))?);
+        api.serve(load(&Progress::new(&lifecycle))?);
         lifecycle.ready();
         let worker = routes::Worker {
             id: WORKER.to_owned(),
@@ -60,6 +88,118 @@ impl Several {
         let state = |model: &Value| model["status"]["value"].as_str().unwrap_or_default().to_owned();
         models["data"].as_array().unwrap().iter().map(state).collect()
     }
+}
+
+/// Loader for a card with 5 GiB of free memory, whatever is loaded.
+struct LittleMemory {
+    folder: TempDir,
+}
+
+impl LittleMemory {
+    const FREE: usize = 5 << 30;
+    /// Names and sizes in GiB.
+    const MODELS: [(&str, usize); 5] = [("a", 1), ("b", 2), ("close", 4), ("huge", 100), ("panics", 1)];
+}
+
+impl LoadModel for LittleMemory {
+    fn required_bytes(&self, location: &ModelLocation) -> anyhow::Result<usize> {
+        let found = Self::MODELS.into_iter().find(|(name, _)| *name == location.name);
+        Ok(found.map_or(0, |(_, size)| size << 30))
+    }
+
+    fn available_bytes(&self) -> anyhow::Result<Option<usize>> {
+        Ok(Some(Self::FREE))
+    }
+
+    fn load(&self, location: &ModelLocation) -> anyhow::Result<(Pipeline, ModelInfo)> {
+        assert!(location.name != "panics", "a damaged file");
+        let model =
+            Model::load(&self.folder.path().join("plain"), &Device::Cpu, LoadOptions::default(), |_| ())?;
+        let pipeline = Pipeline::new(model);
+        let info = ModelInfo::of(&pipeline, Default::default(), Default::default());
+        Ok((pipeline, info))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_that_do_not_fit_unload_no_other() {
+    let worker = Several::of(LittleMemory { folder: folder() }, 5).unwrap();
+    worker.picture("a").await;
+    worker.picture("b").await;
+    let both = ["loaded", "loaded", "unloaded", "unloaded", "unloaded"];
+    assert_eq!(worker.states().await, both);
+    for (model, part) in [
+        ("huge", "need 102400 MiB, but the device has 5120 MiB free and 3072 MiB in use"),
+        ("panics", "a damaged file"),
+    ] {
+        let answer = worker.post("/v1/images/generations", &body(Some(model))).await;
+        assert_eq!(answer.error(), (503, "load_failed".into(), None), "{}", answer.text);
+        assert!(answer.text.contains(part), "{}", answer.text);
+        assert_eq!(worker.states().await, both, "{model}");
+    }
+    // A model whose weights fit, but not its activations, unloads all others.
+    worker.picture("close").await;
+    assert_eq!(worker.states().await, ["unloaded", "unloaded", "loaded", "unloaded", "unloaded"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_requests_load_no_model() {
+    let folder = folder();
+    let worker = Several::start(folder.path(), &[]).unwrap();
+    let a1111 = |more: Value| {
+        let mut body = json!({"prompt": "x", "override_settings": {"sd_model_checkpoint": "plain"}});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for (path, body, param) in [
+        ("/v1/images/generations", json!({"model": "plain"}), "prompt"),
+        ("/v1/images/generations", json!({"model": "plain", "prompt": "x", "n": 0}), "n"),
+        ("/v1/images/generations", json!({"model": "plain", "prompt": "x", "size": "big"}), "size"),
+        (
+            "/v1/images/generations",
+            json!({"model": "plain", "prompt": "x", "response_format": "url"}),
+            "response_format",
+        ),
+        ("/v1/jobs", json!({"model": "plain", "prompt": "x", "callback": true}), "callback"),
+        ("/v1/jobs", json!({"model": "plain", "prompt": "x", "guidance": -1}), "guidance"),
+        ("/v1/jobs", json!({"model": "plain", "prompt": "x", "hires": {"scale": 0}}), "hires.scale"),
+        ("/sdapi/v1/txt2img", a1111(json!({"init_images": ["x"]})), "init_images"),
+        ("/sdapi/v1/txt2img", a1111(json!({"sampler_name": "none"})), "sampler_name"),
+        ("/sdapi/v1/txt2img", a1111(json!({"batch_size": 0})), "n"),
+        (
+            "/sdapi/v1/options",
+            json!({"sd_model_checkpoint": "plain", "CLIP_stop_at_last_layers": 0}),
+            "CLIP_stop_at_last_layers",
+        ),
+    ] {
+        let answer = worker.post(path, &body).await;
+        let error = answer.error();
+        assert_eq!((error.0, error.2.as_deref()), (400, Some(param)), "{path} {body}: {}", answer.text);
+    }
+    assert_eq!(worker.states().await, ["unloaded"; 3]);
+    // Values out of the range of the model do not change the setting.
+    let options = json!({"sd_model_checkpoint": "plain", "CLIP_stop_at_last_layers": 99});
+    assert_eq!(worker.post("/sdapi/v1/options", &options).await.status, 400);
+    let options = json!({"sd_model_checkpoint": "xl"});
+    assert_eq!(worker.post("/sdapi/v1/options", &options).await.status, 200);
+    assert_eq!(worker.get("/sdapi/v1/options").await.json()["sd_model_checkpoint"], "xl");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_a_name_use_the_only_or_a_loaded_model() {
+    let folder = folder();
+    let worker = Several::start(folder.path(), &[]).unwrap();
+    worker.picture("xl").await;
+    assert_eq!(worker.get("/sdapi/v1/options").await.json()["sd_model_checkpoint"], "xl");
+    std::fs::remove_dir_all(folder.path().join("xl")).unwrap();
+    std::fs::remove_file(folder.path().join("broken.safetensors")).unwrap();
+    let worker = Several::start(folder.path(), &[]).unwrap();
+    let mut body = body(None);
+    body.as_object_mut().unwrap().remove("model");
+    let answer = worker.post("/v1/images/generations", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    body["model"] = "other".into();
+    assert_eq!(worker.post("/v1/images/generations", &body).await.status, 404);
 }
 
 fn body(model: Option<&str>) -> Value {

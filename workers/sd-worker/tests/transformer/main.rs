@@ -18,9 +18,10 @@ use candle_core::{Device, Tensor};
 use fixture::{
     FILE_KINDS, KINDS, Outcome, SEED, SIZE, expected, generate, levels, mask, model, picture, request, write,
 };
+use sd_worker::Error;
 use sd_worker::model::{BlockCache, Network, Version};
 use sd_worker::picture::Picture;
-use sd_worker::pipeline::{Pipeline, Request, Start};
+use sd_worker::pipeline::{Hires, Pipeline, Request, Start, Upscaler};
 use sd_worker::schedulers::{Purpose, normal};
 
 /// Writes what `pictures.py` needs to the folder in SD_FOLDER.
@@ -108,10 +109,34 @@ fn a_first_block_cache_agrees_with_diffusers() -> Outcome {
             psnr(&without, &cached)
         );
     }
+    // Each image of a request has its own cache.
+    let cached = Request { block_cache: 0.8, ..plain.clone() };
+    let mut go_on = |_: &sd_worker::pipeline::Progress| std::ops::ControlFlow::Continue(());
+    let both = pipeline.run(&Request { seeds: vec![1, SEED], ..cached.clone() }, &mut go_on)?;
+    assert!(both[1] == generate(&pipeline, &cached)?);
+    assert!(both[0] == generate(&pipeline, &Request { seeds: vec![1], ..cached })?);
     for threshold in [-0.1, 1.1, f64::NAN] {
         let request = Request { block_cache: threshold, ..plain.clone() };
         let error = generate(&pipeline, &request).err().ok_or("no error")?.to_string();
         assert!(error.contains("block cache"), "{error}");
+    }
+    Ok(())
+}
+
+/// A second pass whose schedule would fill the memory is refused.
+#[test]
+fn schedules_have_a_maximum_length() -> Outcome {
+    let (_folder, pipeline) = model("flux_dev")?;
+    for strength in [1e-3, 1e-9, 1e-300, f64::MIN_POSITIVE] {
+        let hires =
+            Hires { scaled: (128, 96), size: (128, 96), steps: 2, strength, upscaler: Upscaler::Lanczos };
+        let error = generate(&pipeline, &Request { hires: Some(hires), ..request(&pipeline) }).err();
+        let Some(Error::Request(message)) = error else {
+            return Err(format!("{strength}: {error:?}").into());
+        };
+        for part in ["strength", "2 steps", "at most 1000", "at least 0.002"] {
+            assert!(message.contains(part), "{strength}: {message}");
+        }
     }
     Ok(())
 }

@@ -162,7 +162,8 @@ fn requests_that_are_not_supported_are_refused() -> Outcome {
         let (_folder, pipeline) = model(kind)?;
         let plain = Request { steps: 1, ..request(&pipeline) };
         let picture = Picture::black(plain.width, plain.height);
-        let control = Control { path: "a".into(), picture, weight: 1.0, start: 0.0, end: 1.0 };
+        let control =
+            Control { path: "a".into(), picture, hires_picture: None, weight: 1.0, start: 0.0, end: 1.0 };
         let loras = vec![LoraChoice { path: "a".into(), weight: 1.0 }];
         let mut requests = vec![
             (Request { loras, ..plain.clone() }, "LoRA files"),

@@ -52,10 +52,10 @@ async function load_model() {
   choose_model(stored(localStorage, "model", ""));
 }
 
-// Selects the model named `id`, or the first.
+// Selects the model named `id`, or a loaded one, or the first.
 function choose_model(id) {
   const before = model?.id;
-  model = models.find(model => model.id === id) ?? models[0];
+  model = models.find(model => model.id === id) ?? models.find(model => model.status?.value === "loaded") ?? models[0];
   if (model.id !== before) model_changed();
   show("ready", ready_words());
 }

@@ -2,7 +2,7 @@
 //! added there (first-block cache of ParaAttention and diffusers, after TeaCache, Liu et al. 2024).
 use candle_core::{DType, Result, Tensor};
 
-/// Cache of one batch, from step to step.
+/// Cache of one batch, from step to step. All rows of the batch are skipped together.
 #[derive(Debug)]
 pub struct BlockCache {
     threshold: f64,

@@ -9,7 +9,7 @@ use super::super::vae::VaeConfig;
 use super::super::version::Version;
 use super::super::weights::{Component, Weights};
 use super::kind::{self, UNetKind};
-use super::names::{UNetNames, is_ignored, whole};
+use super::names::{MARKS, UNetNames, is_ignored, whole};
 use super::open::open;
 use super::shapes::Shapes;
 use super::text::{CLIP_G, CLIP_H, CLIP_L, ClipSlot, TextFiles};
@@ -96,7 +96,7 @@ fn scheduler(
         Some(prediction) => prediction,
         None => prediction(weights, prefix, version, in_channels)?,
     };
-    let zero_snr = weights.shape("ztsnr").is_some();
+    let zero_snr = weights.shape(MARKS[1]).is_some();
     let method = match version {
         _ if options.turbo => Method::EulerAncestral,
         Version::Xl => Method::Euler,
@@ -125,7 +125,7 @@ fn prediction(weights: &Weights, prefix: &str, version: Version, in_channels: us
             "{path} holds a model with EDM's noise levels, which is not supported"
         )));
     }
-    if weights.shape("v_pred").is_some() {
+    if weights.shape(MARKS[0]).is_some() {
         return Ok(Prediction::VPrediction);
     }
     // Inpainting models of version 2 predict the noise.

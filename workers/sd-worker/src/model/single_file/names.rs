@@ -172,10 +172,13 @@ pub(super) fn open_clip(name: &str) -> Option<(String, View)> {
     Some((format!("{layer}attn.in_proj_{kind}"), View::Rows { from: third, count: 1, of: 3 }))
 }
 
+/// Names of empty tensors that describe a model: one that predicts v, and one whose last noise level has no signal.
+pub(super) const MARKS: [&str; 2] = ["v_pred", "ztsnr"];
+
 /// Returns true for tensors of checkpoints that the networks do not use.
 pub(in super::super) fn is_ignored(name: &str) -> bool {
     let parts = ["position_ids", "logit_scale", "attn_mask", "text_projection", "model_ema.", ".loss."];
-    name.starts_with("loss.") || parts.iter().any(|part| name.contains(part))
+    MARKS.contains(&name) || name.starts_with("loss.") || parts.iter().any(|part| name.contains(part))
 }
 
 /// Returns the original name, or else the name itself, of a whole tensor.

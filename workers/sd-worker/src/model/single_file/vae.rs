@@ -13,6 +13,7 @@ use crate::{Error, Result};
 
 /// Starts of the names of a VAE.
 const VAES: [&str; 2] = ["first_stage_model.", "vae."];
+
 /// Reads the header of the VAE that is given, or of that in the file of the model.
 ///
 /// # Errors

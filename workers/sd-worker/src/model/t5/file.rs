@@ -118,7 +118,7 @@ fn config(component: &Component, path: &Path) -> Result<Config> {
         return Err(bad(format!("{heads} heads for {inner} rows and {buckets} buckets are not supported")));
     }
     let activation = if gated { Activation::NewGelu } else { Activation::Relu };
-    Ok(Config {
+    let config = Config {
         vocab_size,
         d_model,
         d_kv: inner / heads,
@@ -128,5 +128,7 @@ fn config(component: &Component, path: &Path) -> Result<Config> {
         relative_attention_num_buckets: buckets,
         feed_forward_proj: ActivationWithOptionalGating { gated, activation },
         ..Config::default()
-    })
+    };
+    super::check_buckets(&config).map_err(bad)?;
+    Ok(config)
 }

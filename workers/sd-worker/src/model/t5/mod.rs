@@ -43,7 +43,20 @@ pub(super) fn config(json: Value, path: &Path) -> Result<Config> {
             return Err(bad(format!("{key} = {value}: must be {least} to {most}")));
         }
     }
-    serde_json::from_value(json).map_err(|e| bad(e.to_string()))
+    let config: Config = serde_json::from_value(json).map_err(|e| bad(e.to_string()))?;
+    check_buckets(&config).map_err(bad)?;
+    Ok(config)
+}
+
+/// Checks that distances that share a bucket exist, whose logarithms are computed.
+fn check_buckets(config: &Config) -> std::result::Result<(), String> {
+    let (buckets, most) = (config.relative_attention_num_buckets, config.relative_attention_max_distance);
+    if buckets / 4 >= most {
+        return Err(format!(
+            "relative_attention_num_buckets = {buckets}: must be below 4 times relative_attention_max_distance = {most}"
+        ));
+    }
+    Ok(())
 }
 
 /// Attention and feed-forward layer of a block.
@@ -192,5 +205,29 @@ impl T5 {
         }
         let ratio = (distance as f32 / exact as f32).ln() / (max_distance as f32 / exact as f32).ln();
         start + (exact + (ratio * (half - exact) as f32) as usize).min(half - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn buckets_must_be_fewer_than_distances() {
+        let json = |buckets: usize, most: usize| {
+            json!({"d_ff": 8, "d_kv": 4, "d_model": 8, "num_heads": 2, "num_layers": 1, "vocab_size": 9,
+                "relative_attention_num_buckets": buckets, "relative_attention_max_distance": most,
+                "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6, "initializer_factor": 1.0, "pad_token_id": 0,
+                "eos_token_id": 1})
+        };
+        for (buckets, most, is_valid) in
+            [(32, 128, true), (4, 2, true), (4, 1, false), (32, 8, false), (32, 0, false)]
+        {
+            let found = config(json(buckets, most), Path::new("config.json"));
+            assert_eq!(found.is_ok(), is_valid, "{buckets} {most}: {found:?}");
+        }
+        let error = config(json(32, 8), Path::new("config.json")).unwrap_err().to_string();
+        assert!(error.contains("relative_attention_num_buckets = 32: must be below 4 times"), "{error}");
     }
 }

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::quantized::gguf_file::Value;
 use candle_transformers::models::t5::Config;
+use model_thread::catch_panic;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::normalizers::Precompiled;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
@@ -88,10 +89,13 @@ impl T5Tokenizer {
     /// Returns the tokens of a text, ended and padded, and true if it was too long and has been truncated.
     ///
     /// # Errors
-    /// The tokenizer rejects the text.
+    /// The tokenizer rejects the text, or is damaged.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
-        let encoding = self.tokenizer.encode(text, false);
         let path = self.path.display();
+        // The library does not check the nodes of the compiled map of characters.
+        let encoding = catch_panic(|| self.tokenizer.encode(text, false));
+        let encoding =
+            encoding.map_err(|panic| Error::model(format!("{path}: the tokenizer is damaged: {panic}")))?;
         let encoding =
             encoding.map_err(|e| Error::request(format!("{path} cannot tokenize the prompt: {e}")))?;
         let ids = encoding.get_ids();
@@ -101,6 +105,14 @@ impl T5Tokenizer {
         tokens.resize(self.length, self.pad);
         Ok((tokens, kept < ids.len()))
     }
+}
+
+/// Returns true if a compiled map of characters begins with the size in bytes of its trie, which is not empty and consists of
+/// 32-bit nodes, and contains the trie.
+fn has_trie(map: &[u8]) -> bool {
+    let Some((size, rest)) = map.split_first_chunk() else { return false };
+    let size = u32::from_le_bytes(*size) as usize;
+    size > 0 && size.is_multiple_of(4) && size <= rest.len()
 }
 
 /// Builds a tokenizer of unigrams from the metadata.
@@ -139,7 +151,7 @@ fn unigrams(weights: &Weights) -> std::result::Result<Tokenizer, String> {
             value => value.to_u8().ok(),
         };
         let bytes: Option<Vec<u8>> = list(CHARACTERS)?.iter().map(byte).collect();
-        let bytes = bytes.ok_or_else(|| invalid(CHARACTERS))?;
+        let bytes = bytes.filter(|bytes| has_trie(bytes)).ok_or_else(|| invalid(CHARACTERS))?;
         let map = Precompiled::from(&bytes).map_err(|e| format!("{KEYS}{CHARACTERS}: {e}"))?;
         tokenizer.with_normalizer(Some(map)).map_err(|e| e.to_string())?;
     }
@@ -148,4 +160,28 @@ fn unigrams(weights: &Weights) -> std::result::Result<Tokenizer, String> {
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
     tokenizer.add_special_tokens(control).map_err(|e| e.to_string())?;
     Ok(tokenizer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_of_character_maps_are_checked() {
+        let map = |size: u32, rest: usize| [&size.to_le_bytes()[..], &vec![0; rest]].concat();
+        for (size, rest, is_valid) in [
+            (4, 4, true),
+            (4, 9, true),
+            (8, 8, true),
+            (0, 4, false),
+            (4, 3, false),
+            (6, 8, false),
+            (u32::MAX, 8, false),
+        ] {
+            assert_eq!(has_trie(&map(size, rest)), is_valid, "{size} {rest}");
+        }
+        for short in [&[][..], &[4, 0, 0]] {
+            assert!(!has_trie(short));
+        }
+    }
 }
