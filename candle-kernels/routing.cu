@@ -28,10 +28,14 @@ struct RouterRow {
     __device__ __forceinline__ bool is_there(unsigned int i) const { return expert(i) < stack; }
     template <typename F>
     __device__ __forceinline__ void each(F f) {
+        // One condition for several experts: each takes registers.
 #pragma unroll
-        for (unsigned int i = 0; i < PER_LANE; ++i) {
-            if (i * LANES < stack) {
-                f(i);
+        for (unsigned int first = 0; first < PER_LANE; first += 4) {
+            if (first * LANES < stack) {
+#pragma unroll
+                for (unsigned int i = first; i < first + 4; ++i) {
+                    f(i);
+                }
             }
         }
     }
@@ -85,7 +89,7 @@ struct RouterRow {
         float sum = 0;
         each([&](unsigned int i) INLINE {
             const float value = values[i];
-            const bool counts = is_there(i) && (taken >> i & 1) == 0 && own - value <= tolerance * fmaxf(fabsf(value), own);
+            const bool counts = (taken >> i & 1) == 0 && own - value <= tolerance * fmaxf(fabsf(value), own);
             sum += counts ? expf(value - own) : 0;
         });
         return reduce_lanes(sum, LANES, sum_of);
@@ -111,13 +115,13 @@ extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) route(
     }
     of.each([&](unsigned int i) INLINE {
         const float score = of.values[i] + (correction != nullptr && of.is_there(i) ? correction[of.expert(i)] : 0);
-        of.choice[i] = number_or_least(score);
+        of.choice[i] = of.is_there(i) ? number_or_least(score) : -INFINITY;
     });
     if (groups > 1) {
         of.limit_groups(shared_scores[line], shared_groups[line], groups, used_groups, correction != nullptr);
     }
 
-    // Each lane keeps one of the chosen experts.
+    // Each lane keeps one of the chosen experts. Numbers past the last expert have the least score, and follow it.
     uint32_t taken = 0;
     unsigned int own_expert = 0;
     float own_weight = 0, first = 0, sum = 0;
@@ -126,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) route(
         Candidate best = {-INFINITY, 0, ~0u};
         of.each([&](unsigned int i) INLINE {
             const Candidate next = {of.choice[i], of.values[i], of.expert(i)};
-            if (of.is_there(i) && (taken >> i & 1) == 0 && next.precedes(best)) {
+            if ((taken >> i & 1) == 0 && next.precedes(best)) {
                 best = next;
             }
         });

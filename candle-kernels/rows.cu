@@ -19,6 +19,8 @@ struct Moments { W first, second; };
 // Elements as they are stored.
 template <typename T>
 struct Unchanged {
+    // Packs of a thread in registers, on GPUs with few.
+    static constexpr unsigned int FEW_KEPT = 2;
     __device__ __forceinline__ bool changes() const { return false; }
     __device__ __forceinline__ T changed(T x, unsigned int) const { return x; }
     __device__ __forceinline__ void change(Pack<T> &, unsigned int) const {}
@@ -31,7 +33,7 @@ template <typename Element, typename S = Unchanged<Element>>
 struct Row {
     typedef Element T;
     typedef typename Wide<T>::type W;
-    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), KEPT = sizeof(T) == 8 ? 1 : CANDLE_FEW_REGISTERS(CANDLE_ROW_PACKS, 2);
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), KEPT = sizeof(T) == 8 ? 1 : CANDLE_FEW_REGISTERS(CANDLE_ROW_PACKS, S::FEW_KEPT);
 
     const T *from;
     unsigned int packs, lane, width, head;
@@ -71,7 +73,7 @@ struct Row {
     // Calls f with each pack that is not kept and its position.
     template <typename F>
     __device__ __forceinline__ void each_remaining(F f) const {
-        for_each_prefetched<sizeof(W) == 8 ? 1 : 2>(lane + KEPT * width, packs, width, [=](unsigned int p) INLINE {
+        for_each_prefetched<sizeof(W) == 8 ? 1 : CANDLE_FEW_REGISTERS(2, S::FEW_KEPT)>(lane + KEPT * width, packs, width, [=](unsigned int p) INLINE {
             return Pack<T>::read(from + p * N);
         }, [=](Pack<T> pack, unsigned int p) INLINE {
             if (source.changes()) {
@@ -392,6 +394,7 @@ struct Channel { T alpha, beta; unsigned int left; };
 template <typename T>
 struct ChannelSums {
     typedef typename Wide<T>::type W;
+    static constexpr unsigned int FEW_KEPT = 1;
     const T *summands;
     Divisor channel;
     unsigned int begin;

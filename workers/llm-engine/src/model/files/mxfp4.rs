@@ -61,9 +61,9 @@ pub fn q5_0<'a>(
     let tasks = out.par_chunks_mut(Q5_0_BYTES * TASK_BLOCKS).enumerate();
     tasks.try_for_each(|(task, out)| {
         let blocks = out.chunks_exact_mut(Q5_0_BYTES).enumerate();
-        blocks.map(|(at, out)| (block(task * TASK_BLOCKS + at), out)).try_for_each(|((scale, numbers), out)| {
-            write_q5_0(out, scale, numbers, order)
-        })
+        blocks
+            .map(|(at, out)| (block(task * TASK_BLOCKS + at), out))
+            .try_for_each(|((scale, numbers), out)| write_q5_0(out, scale, numbers, order))
     })?;
     Ok(out)
 }

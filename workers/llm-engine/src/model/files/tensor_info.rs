@@ -120,23 +120,22 @@ impl TensorInfo {
         columns: &Range<usize>,
         mut data: Vec<Vec<u8>>,
     ) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
-        match (&self.encoding, &data[..]) {
-            (Encoding::FourBits(weights), data) => out = weights.decode(format, rows, columns, data)?,
-            (Encoding::Scaled(weights), data) => out = weights.decode(format, rows, columns, data)?,
+        Ok(match (&self.encoding, &data[..]) {
+            (Encoding::FourBits(weights), data) => weights.decode(format, rows, columns, data)?,
+            (Encoding::Scaled(weights), data) => weights.decode(format, rows, columns, data)?,
             (Encoding::Mxfp4, [blocks]) => {
                 let size = 1 + mxfp4::NUMBERS;
-                let block = |index: usize| (blocks[index * size], &blocks[index * size + 1..][..mxfp4::NUMBERS]);
-                out = mxfp4::q5_0(blocks.len() / size, block, Order::Halves)?;
+                let block =
+                    |index: usize| (blocks[index * size], &blocks[index * size + 1..][..mxfp4::NUMBERS]);
+                mxfp4::q5_0(blocks.len() / size, block, Order::Halves)?
             }
             (Encoding::Mxfp4Parts(..), [numbers, scales]) => {
                 let count = scales.len().min(numbers.len() / mxfp4::NUMBERS);
                 let block =
                     |index: usize| (scales[index], &numbers[index * mxfp4::NUMBERS..][..mxfp4::NUMBERS]);
-                out = mxfp4::q5_0(count, block, Order::Neighbors)?;
+                mxfp4::q5_0(count, block, Order::Neighbors)?
             }
-            _ => out = data.swap_remove(0),
-        }
-        Ok(out)
+            _ => data.swap_remove(0),
+        })
     }
 }
