@@ -4,10 +4,11 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::MAX_SCHEDULE_STEPS;
 use super::grid::{Grid, Level};
 use crate::{Error, Result};
 
+/// Maximum number of steps of a schedule, including the steps that are omitted.
+pub const MAX_SCHEDULE_STEPS: usize = 1000;
 /// Class of the scheduler in diffusers.
 pub(super) const CLASS: &str = "FlowMatchEulerDiscreteScheduler";
 /// Settings that are not supported unless they are false or null.

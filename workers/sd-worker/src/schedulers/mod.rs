@@ -18,14 +18,11 @@ use candle_core::Tensor;
 
 use crate::{Error, Result};
 pub use config::{BetaSchedule, FinalSigma, Prediction, SchedulerConfig, Spacing, UniPcKind};
-pub use flow::{Flow, TimeShift};
+pub use flow::{Flow, MAX_SCHEDULE_STEPS, TimeShift};
 pub use grid::Level;
 pub use method::Method;
 pub use noise::{Purpose, normal, normal_batch};
 pub use schedule::alphas_cumprod;
-
-/// Maximum number of steps of a schedule, including the steps that are omitted.
-pub const MAX_SCHEDULE_STEPS: usize = 1000;
 
 /// Result of a step. Both tensors have shape and dtype of the sample.
 #[derive(Debug, Clone)]
