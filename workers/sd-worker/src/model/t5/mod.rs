@@ -219,7 +219,7 @@ mod tests {
             json!({"d_ff": 8, "d_kv": 4, "d_model": 8, "num_heads": 2, "num_layers": 1, "vocab_size": 9,
                 "relative_attention_num_buckets": buckets, "relative_attention_max_distance": most,
                 "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6, "initializer_factor": 1.0, "pad_token_id": 0,
-                "eos_token_id": 1})
+                "eos_token_id": 1, "is_encoder_decoder": true})
         };
         for (buckets, most, is_valid) in
             [(32, 128, true), (4, 2, true), (4, 1, false), (32, 8, false), (32, 0, false)]
