@@ -195,7 +195,7 @@ fn invalid_gguf_files_are_rejected() -> Result<()> {
         ("llama.block_count", Metadata::U32(u32::MAX), ["4294967295 layers", "any model"]),
         ("llama.block_count", Metadata::U32(3), ["there is no tensor", "blk.2."]),
         ("llama.expert_count", Metadata::U32(u32::MAX), ["there is no tensor", "ffn_gate_inp"]),
-        ("split.count", Metadata::U16(3), ["llama.gguf", "one part of several; join them"]),
+        ("split.count", Metadata::U16(3), ["llama.gguf", "its name must end with -00001-of-00003.gguf"]),
         ("llama.context_length", Metadata::U32(0), ["\"max_position_embeddings\" is 0", "the metadata"]),
         ("tokenizer.ggml.model", text("rwkv"), ["\"rwkv\"", "known are llama, gpt2, gemma4, bert and t5"]),
         ("tokenizer.ggml.model", text("llama"), ["llama.gguf", "tokenizer.ggml.scores"]),
