@@ -117,7 +117,7 @@ fn routers_choose_valid_experts_of_any_scores() -> Result<()> {
             sorted.sort_unstable();
             assert_eq!(sorted, [0, 1, 2, 3, 4], "{function:?} row {row}: {ids:?}");
         }
-        // Of equal scores, that of the first expert is chosen.
+        // Among experts with equal scores, the first are chosen.
         assert_eq!(ids_of(&router, &scores)?[0], [0, 1, 2, 3, 4]);
         assert!(weights.to_vec2::<f32>()?[0].iter().all(|weight| (weight - 0.2).abs() < 1e-6));
     }

@@ -55,12 +55,12 @@ pub fn models_in(folder: &Path) -> Result<Vec<ModelLocation>> {
     Ok(models)
 }
 
-/// What handlers and the generator thread know about a model that is loaded on demand.
+/// Description and state of a model that is loaded on demand, which handlers and the generator thread share.
 #[derive(Default)]
 pub struct OnDemand {
-    /// Its description, after it was first loaded.
+    /// The description, after the model was first loaded.
     info: OnceLock<ModelInfo>,
-    /// Its state.
+    /// The state of the weights.
     state: Mutex<Option<ModelState>>,
 }
 

@@ -29,7 +29,7 @@ pub enum RouterFunction {
 }
 
 /// Router of a mixture of experts: chooses the experts of each row and computes their weights, in one launch on a ROCm device.
-/// Of equal scores, that of the first expert is chosen; NaN is never chosen before a number.
+/// Among experts with equal scores, the first is chosen. NaN is never chosen before a number.
 #[derive(Clone, Copy, Debug)]
 pub struct Router<'a> {
     /// Number of experts of a row.

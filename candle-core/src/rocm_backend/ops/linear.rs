@@ -8,7 +8,7 @@ use hip_kernels::contract::{DevicePtr, PRODUCT_ROWS};
 
 const OP: &str = "linear";
 
-/// What [`linear_with`] adds to a product.
+/// Operations that [`linear_with`] applies to a product.
 #[derive(Clone, Copy, Default)]
 pub struct LinearEpilogue<'a> {
     /// Bias (n).

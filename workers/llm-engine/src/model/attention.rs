@@ -51,11 +51,11 @@ pub struct AttentionPlan {
 /// Keys that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// Those up to its position.
+    /// The keys up to its position.
     Causal,
-    /// All. Windows extend to both sides.
+    /// All keys; windows extend to both sides.
     Bidirectional,
-    /// All. Windows limit only those before its position.
+    /// All keys; windows limit only those before its position.
     BidirectionalImage,
 }
 
