@@ -2,21 +2,16 @@
 #![cfg(feature = "rocm-emulator")]
 mod tiny_model;
 
-use candle_core::rocm::{hip_kernels, rocm_loader};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use sd_worker::model::{LoadOptions, Model};
 use tiny_model::published::{V1, configs};
 use tiny_model::{Outcome, write_configs};
 
 #[test]
 fn networks_take_few_launches() -> Outcome {
-    let archs = hip_kernels::archs();
-    let arch =
-        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
-    rocm_loader::select(&format!("emulator:{arch}"))?;
+    let device = tiny_model::software_gpu()?;
     let folder = tempfile::tempdir()?;
     write_configs(folder.path(), &configs(V1))?;
-    let device = Device::new_rocm(0)?;
     let model = Model::load(folder.path(), &device, LoadOptions::default(), |_| ())?;
     let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &device)?.to_dtype(DType::F16);
     let latents = random(&[2, 4, 16, 16])?;

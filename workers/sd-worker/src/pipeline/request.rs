@@ -89,13 +89,17 @@ impl Request {
     /// Returns the defaults of `model`: 30 steps with guidance 7.5, or 4 steps without guidance for Turbo. Transformers have
     /// the defaults of their pipelines in diffusers.
     pub fn of(model: &Model, prompt: impl Into<String>) -> Self {
-        let side = model.side();
         let (steps, guidance) = match model.version {
             _ if model.turbo => (4, 0.0),
             Version::Flux => (28, 3.5),
             Version::Sd3 | Version::Sd35 => (28, 7.0),
             _ => (30, 7.5),
         };
+        Self::sized(prompt, model.side(), steps, guidance)
+    }
+
+    /// Returns a request for a square image without anything optional.
+    pub(crate) fn sized(prompt: impl Into<String>, side: usize, steps: usize, guidance: f64) -> Self {
         Self {
             prompt: prompt.into(),
             negative: String::new(),

@@ -261,25 +261,7 @@ mod tests {
     }
 
     fn request() -> Request {
-        Request {
-            prompt: String::new(),
-            negative: String::new(),
-            width: 8,
-            height: 8,
-            steps: 1,
-            guidance: 1.0,
-            seeds: vec![0],
-            method: None,
-            karras: None,
-            exponential: None,
-            start: None,
-            clip_skip: 1,
-            loras: Vec::new(),
-            controls: Vec::new(),
-            hires: None,
-            block_cache: 0.0,
-            cancelled: None,
-        }
+        Request::sized("", 8, 1, 1.0)
     }
 
     /// Serves one request, which is cancelled before if that is asked for, and returns its last event.

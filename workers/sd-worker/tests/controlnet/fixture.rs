@@ -9,17 +9,16 @@ use sd_worker::Result;
 use sd_worker::model::LoadOptions;
 use sd_worker::picture::{Limits, Mask, Picture};
 use sd_worker::pipeline::{Control, Pipeline, Request};
-use sd_worker::schedulers::{Method, Purpose, normal};
+use sd_worker::schedulers::{Purpose, normal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::tiny_model::published::{INPAINT, Kind, V1, V2, XL, configs};
+use crate::tiny_model::published::{self, INPAINT, Kind, V1, V2, XL, configs};
+pub use crate::tiny_model::published::{SEED, SIDE};
 use crate::tiny_model::{self, Configs, Outcome, write_configs};
 
 pub type Weights = HashMap<String, Tensor>;
 
-pub const SEED: u64 = 5;
-pub const SIDE: usize = 32;
 /// Factor of the weights of hint networks.
 const HINT_GAIN: f32 = 2.5;
 /// Names of models that `controlnets.py` uses.
@@ -162,17 +161,7 @@ pub fn control(path: &Path, picture: Picture) -> Control {
 
 /// Returns the request of `controlnets.py`.
 pub fn request(pipeline: &Pipeline, controls: Vec<Control>) -> Request {
-    Request {
-        negative: "blue".to_owned(),
-        width: SIDE,
-        height: SIDE,
-        steps: 4,
-        guidance: 5.0,
-        seeds: vec![SEED],
-        method: Some(Method::Ddim),
-        controls,
-        ..Request::of(&pipeline.model, "a red circle")
-    }
+    Request { controls, ..published::request(pipeline) }
 }
 
 pub fn generate(pipeline: &Pipeline, request: &Request) -> Result<Picture> {

@@ -217,18 +217,13 @@ fn controlnets_stay_while_requests_need_them() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_agrees_and_plans_its_memory() -> Outcome {
-    use candle_core::rocm::{hip_kernels, rocm_loader};
     use sd_worker::model::Model;
 
-    let archs = hip_kernels::archs();
-    let arch =
-        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
-    rocm_loader::select(&format!("emulator:{arch}"))?;
+    let device = tiny_model::software_gpu()?;
     let folder = tempfile::tempdir()?;
     let path = write(folder.path(), "v1")?;
     let (model_folder, on_cpu) = model(V1)?;
     let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
-    let device = Device::new_rocm(0)?;
     let on_gpu = Pipeline::new(Model::load(model_folder.path(), &device, options, |_| ())?);
     let controlled = request(&on_gpu, vec![control(&path, picture("hint")?)]);
     let controlled = Request { steps: 2, ..controlled };

@@ -15,10 +15,9 @@ use sd_worker::picture::{Limits, Picture};
 use sd_worker::pipeline::{Hires, Pipeline, Request, Start, Upscaler};
 use sd_worker::schedulers::{Method, Purpose, normal_batch};
 use tempfile::TempDir;
-use tiny_model::published::{V1, configs};
+use tiny_model::published::{self, SEED, V1, configs};
 use tiny_model::{Outcome, write_configs};
 
-const SEED: u64 = 5;
 /// Side of a cell of the latents in pixels.
 const FACTOR: usize = 4;
 
@@ -40,17 +39,7 @@ fn hires(upscaler: &str, scaled: (usize, usize), size: (usize, usize)) -> Outcom
 
 /// Returns the request of `hires.py`.
 fn request(pipeline: &Pipeline, hires: Option<Hires>) -> Request {
-    Request {
-        negative: "blue".to_owned(),
-        width: 32,
-        height: 32,
-        steps: 4,
-        guidance: 5.0,
-        seeds: vec![SEED],
-        method: Some(Method::Ddim),
-        hires,
-        ..Request::of(&pipeline.model, "a red circle")
-    }
+    Request { hires, ..published::request(pipeline) }
 }
 
 fn levels(picture: &Picture, expected: &Picture) -> Option<u8> {

@@ -12,13 +12,11 @@ use candle_core::{DType, Device, Tensor};
 use sd_worker::model::{LoadOptions, LoraChoice};
 use sd_worker::picture::{Limits, Picture};
 use sd_worker::pipeline::{Pipeline, Request};
-use sd_worker::schedulers::{Method, Purpose, normal};
+use sd_worker::schedulers::{Purpose, normal};
 use sd_worker::{Error, Result};
 use tempfile::TempDir;
-use tiny_model::published::{Kind, V1, XL, configs};
+use tiny_model::published::{self, Kind, SEED, V1, XL, configs};
 use tiny_model::{Outcome, write_configs};
-
-const SEED: u64 = 5;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lora/data").join(name)
@@ -37,17 +35,7 @@ fn model(kind: Kind) -> Outcome<(TempDir, Pipeline)> {
 
 /// Generates the image of `loras.py` with these LoRA files.
 fn generate(pipeline: &Pipeline, loras: &[LoraChoice]) -> Result<Picture> {
-    let request = Request {
-        negative: "blue".to_owned(),
-        width: 32,
-        height: 32,
-        steps: 4,
-        guidance: 5.0,
-        seeds: vec![SEED],
-        method: Some(Method::Ddim),
-        loras: loras.to_vec(),
-        ..Request::of(&pipeline.model, "a red circle")
-    };
+    let request = Request { loras: loras.to_vec(), ..published::request(pipeline) };
     Ok(pipeline.run(&request, &mut |_| ControlFlow::Continue(()))?.remove(0))
 }
 
@@ -127,16 +115,11 @@ fn weights_are_restored_bit_for_bit() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_applies_and_restores() -> Outcome {
-    use candle_core::rocm::{hip_kernels, rocm_loader};
     use sd_worker::model::Model;
 
-    let archs = hip_kernels::archs();
-    let arch =
-        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
-    rocm_loader::select(&format!("emulator:{arch}"))?;
+    let device = tiny_model::software_gpu()?;
     let (folder, on_cpu) = model(V1)?;
     let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
-    let device = Device::new_rocm(0)?;
     let on_gpu = Pipeline::new(Model::load(folder.path(), &device, options, |_| ())?);
     let loras = [lora("kohya", 0.7)];
     let untouched = generate(&on_gpu, &[])?;

@@ -10,15 +10,14 @@ use sd_worker::Error;
 use sd_worker::model::{FileOptions, LoadOptions, LoraChoice, Model};
 use sd_worker::picture::{Limits, Picture};
 use sd_worker::pipeline::{Pipeline, Request};
-use sd_worker::schedulers::{Method, Purpose, normal};
+use sd_worker::schedulers::{Purpose, normal};
 
 use crate::Fixture;
 use crate::tiny_model::Outcome;
-use crate::tiny_model::published::{Kind, V1, V2, XL, configs};
+use crate::tiny_model::published::{Kind, SEED, V1, V2, XL, configs, request};
 use crate::tiny_model::write_configs;
 
 const KINDS: [Kind; 3] = [V1, V2, XL];
-const SEED: u64 = 5;
 const UNET: &str = "model.diffusion_model.";
 /// Smallest tensor that ComfyUI's tools reshape.
 const RESHAPED: usize = 512;
@@ -122,20 +121,6 @@ fn load(path: &Path, files: FileOptions, device: &Device, dtype: DType) -> sd_wo
     Ok(Pipeline::new(Model::load(path, device, options, |_| ())?))
 }
 
-/// Returns the request of `pictures.py`.
-fn request(pipeline: &Pipeline) -> Request {
-    Request {
-        negative: "blue".to_owned(),
-        width: 32,
-        height: 32,
-        steps: 4,
-        guidance: 5.0,
-        seeds: vec![SEED],
-        method: Some(Method::Ddim),
-        ..Request::of(&pipeline.model, "a red circle")
-    }
-}
-
 /// Compares images with those that diffusers generates with the weights that the gguf package dequantizes.
 fn compare(device: &Device, dtype: DType, kinds: &[Kind], bounds: [f64; 2]) -> Outcome {
     for kind in kinds.iter().copied() {
@@ -172,13 +157,7 @@ fn images_agree_with_diffusers() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_agrees() -> Outcome {
-    use candle_core::rocm::{hip_kernels, rocm_loader};
-
-    let archs = hip_kernels::archs();
-    let arch =
-        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
-    rocm_loader::select(&format!("emulator:{arch}"))?;
-    compare(&Device::new_rocm(0)?, DType::F16, &[V1], [4.0, 3.0])
+    compare(&crate::tiny_model::software_gpu()?, DType::F16, &[V1], [4.0, 3.0])
 }
 
 #[test]

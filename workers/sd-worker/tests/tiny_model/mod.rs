@@ -229,3 +229,15 @@ pub fn pipeline(kind: Kind) -> Outcome<(tempfile::TempDir, Pipeline)> {
 pub fn difference(a: &Tensor, b: &Tensor) -> Outcome<f32> {
     Ok((a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.max_all()?.to_scalar()?)
 }
+
+/// Returns a software GPU of the first RDNA architecture that the build has kernels for.
+#[cfg(feature = "rocm-emulator")]
+pub fn software_gpu() -> Outcome<Device> {
+    use candle_core::rocm::{hip_kernels, rocm_loader};
+
+    let archs = hip_kernels::archs();
+    let arch =
+        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
+    rocm_loader::select(&format!("emulator:{arch}"))?;
+    Ok(Device::new_rocm(0)?)
+}

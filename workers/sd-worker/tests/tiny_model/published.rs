@@ -1,4 +1,6 @@
 //! Configurations as in published models, with smaller sizes.
+use sd_worker::pipeline::{Pipeline, Request};
+use sd_worker::schedulers::Method;
 use serde_json::{Value, json};
 
 use super::{Configs, TOKENS, vocabulary};
@@ -10,10 +12,29 @@ pub struct Kind {
     pub channels: usize,
 }
 
+/// Seed of the noise that the scripts read.
+pub const SEED: u64 = 5;
+/// Side of an image of [`request`].
+pub const SIDE: usize = 32;
+
 pub const V1: Kind = Kind { version: "v1", channels: 4 };
 pub const INPAINT: Kind = Kind { version: "v1", channels: 9 };
 pub const V2: Kind = Kind { version: "v2", channels: 4 };
 pub const XL: Kind = Kind { version: "xl", channels: 4 };
+
+/// Returns the request with which the scripts generate images with diffusers.
+pub fn request(pipeline: &Pipeline) -> Request {
+    Request {
+        negative: "blue".to_owned(),
+        width: SIDE,
+        height: SIDE,
+        steps: 4,
+        guidance: 5.0,
+        seeds: vec![SEED],
+        method: Some(Method::Ddim),
+        ..Request::of(&pipeline.model, "a red circle")
+    }
+}
 
 /// Returns configurations as in published folders, with smaller sizes.
 pub fn configs(kind: Kind) -> Configs {

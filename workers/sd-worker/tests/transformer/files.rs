@@ -344,7 +344,7 @@ fn quantized_encoders_agree_with_diffusers() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_agrees() -> Outcome {
-    let device = crate::software_gpu()?;
+    let device = crate::tiny_model::software_gpu()?;
     compare_formats(&device, DType::F32, &T5_FORMATS[1..2], 1.0)?;
     compare_formats(&device, DType::BF16, &T5_FORMATS[9..10], 2.0)
 }
@@ -379,7 +379,7 @@ fn all_networks_may_be_quantized() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_plan_of_memory_is_exact() -> Outcome {
-    let device = crate::software_gpu()?;
+    let device = crate::tiny_model::software_gpu()?;
     let files = Files::of("flux_files")?;
     let (quantized, options) = quantized(&files)?;
     for (path, files, dtype) in [

@@ -124,7 +124,7 @@ fn images_agree_with_diffusers() -> Outcome {
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_agrees() -> Outcome {
-    let device = crate::software_gpu()?;
+    let device = crate::tiny_model::software_gpu()?;
     compare(&device, DType::F32, 0.0)?;
     compare(&device, DType::BF16, 2.0)?;
     // The plan of memory counts the bytes of the blocks.

@@ -167,7 +167,7 @@ fn blocks_are_counted() -> Outcome {
     let mut cache = BlockCache::new(0.0);
     let first = step(&mut cache, 500.0)?;
     assert_eq!((cache.computed, cache.skipped), (3, 0));
-    // The same inputs change nothing, and all blocks after the first are skipped.
+    // If the inputs are the same, nothing changes, and all blocks after the first are skipped.
     let second = step(&mut cache, 500.0)?;
     assert_eq!((cache.computed, cache.skipped), (4, 2));
     let difference = (first - second)?.abs()?.max_all()?.to_scalar::<f32>()?;
@@ -193,25 +193,13 @@ fn batches_equal_single_images() -> Outcome {
     Ok(())
 }
 
-/// Returns a software GPU of the first RDNA architecture that the build has kernels for.
-#[cfg(feature = "rocm-emulator")]
-fn software_gpu() -> Outcome<Device> {
-    use candle_core::rocm::{hip_kernels, rocm_loader};
-
-    let archs = hip_kernels::archs();
-    let arch =
-        archs.iter().find(|arch| arch.starts_with("gfx1")).ok_or("no kernels for gfx1* are built in")?;
-    rocm_loader::select(&format!("emulator:{arch}"))?;
-    Ok(Device::new_rocm(0)?)
-}
-
 #[cfg(feature = "rocm-emulator")]
 #[test]
 fn the_software_gpu_agrees() -> Outcome {
     use candle_core::DType;
     use sd_worker::model::LoadOptions;
 
-    let device = software_gpu()?;
+    let device = tiny_model::software_gpu()?;
     for (kind, _) in KINDS {
         let name = if kind.starts_with("flux") { "" } else { "blue" };
         let expected = expected(kind)?;
