@@ -1,17 +1,14 @@
 //! Compares the instructions and bytes of attention prefill, counted by the software GPU, with computed
 //! minimums.
 #![cfg(feature = "rocm-emulator")]
-
-use std::process::Command;
+mod common;
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_flash_attn::flash_attn;
 use hip_kernels::Module;
-use rocm_loader::DRIVER_VARIABLE;
 use serde_json::Value;
 
-const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 const HEADS: u64 = 2;
 const ROWS: u64 = 512;
 const WIDTHS: [u64; 2] = [64, 128];
@@ -135,14 +132,5 @@ fn prefill_products_and_loads_are_close_to_the_minimum() -> Result<()> {
     if !missing.is_empty() {
         println!("the kernels were built without {missing:?} (CANDLE_ROCM_ARCHS)");
     }
-    let file = tempfile::NamedTempFile::new()?;
-    let output = Command::new(std::env::current_exe()?)
-        .args(["--ignored", "--exact", "prefills", "--nocapture"])
-        .env(OPTIONS, format!("profile={}", file.path().display()))
-        .env(DRIVER_VARIABLE, format!("emulator:{}", built.join(",")))
-        .output()?;
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    print!("{text}");
-    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
-    Ok(())
+    Ok(common::run_profiled("prefills", &built)?)
 }

@@ -1,18 +1,15 @@
 //! Compares the bytes that the products of a row with its experts load, counted by the software GPU, with the size of the
 //! chosen experts' matrices.
 #![cfg(feature = "rocm-emulator")]
-
-use std::process::Command;
+mod common;
 
 use anyhow::{Context, Result};
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::rocm::{FusedExperts, GateActivation, ProductWeight};
 use candle_core::{DType, Device, Tensor};
 use hip_kernels::Module;
-use rocm_loader::DRIVER_VARIABLE;
 use serde_json::Value;
 
-const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 const ARCHS: [&str; 3] = ["gfx90a", "gfx942", "gfx1100"];
 const WIDTH: usize = 512;
 const EXPERTS: usize = 32;
@@ -102,14 +99,5 @@ fn layers() -> Result<()> {
 fn a_row_loads_only_the_matrices_of_its_experts() -> Result<()> {
     let built: Vec<&str> =
         ARCHS.into_iter().filter(|arch| hip_kernels::code_object(Module::ExpertRows, arch).is_ok()).collect();
-    let file = tempfile::NamedTempFile::new()?;
-    let output = Command::new(std::env::current_exe()?)
-        .args(["--ignored", "--exact", "layers", "--nocapture"])
-        .env(OPTIONS, format!("profile={}", file.path().display()))
-        .env(DRIVER_VARIABLE, format!("emulator:{}", built.join(",")))
-        .output()?;
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    print!("{text}");
-    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
-    Ok(())
+    Ok(common::run_profiled("layers", &built)?)
 }

@@ -3,10 +3,12 @@
 mod calls;
 mod gpu;
 mod injected;
+mod profiled;
 
 pub use calls::{calls, count_calls};
 pub use gpu::{Gpu, device, fallback_variable, gpu, select_devices};
 pub use injected::Injected;
+pub use profiled::run_profiled;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
