@@ -18,8 +18,8 @@ const BIAS: i32 = 128;
 
 /// Size of a block of Q5_0, in bytes.
 const Q5_0_BYTES: usize = 22;
-/// Number of blocks that a thread converts at a time.
-const TASK_BLOCKS: usize = 4096;
+/// Minimum number of blocks that a thread converts at a time.
+const MIN_BLOCKS: usize = 4096;
 /// Number of bits that a number loses if its scale is far below the range of f16; more leave none.
 const MAX_LOST: i32 = 8;
 /// Numbers of Q5_0, from 0 to 31, of the 16 numbers, by the number of bits that they lose.
@@ -58,12 +58,10 @@ pub fn q5_0<'a>(
     order: Order,
 ) -> Result<Vec<u8>> {
     let mut out = vec![0; count * Q5_0_BYTES];
-    let tasks = out.par_chunks_mut(Q5_0_BYTES * TASK_BLOCKS).enumerate();
-    tasks.try_for_each(|(task, out)| {
-        let blocks = out.chunks_exact_mut(Q5_0_BYTES).enumerate();
-        blocks
-            .map(|(at, out)| (block(task * TASK_BLOCKS + at), out))
-            .try_for_each(|((scale, numbers), out)| write_q5_0(out, scale, numbers, order))
+    let blocks = out.par_chunks_exact_mut(Q5_0_BYTES).with_min_len(MIN_BLOCKS).enumerate();
+    blocks.try_for_each(|(index, out)| {
+        let (scale, numbers) = block(index);
+        write_q5_0(out, scale, numbers, order)
     })?;
     Ok(out)
 }
