@@ -1,5 +1,6 @@
 //! A rank of a communicator: joining the others, failing, and monitoring its work while the host waits.
 use super::board::{Board, Call};
+use super::links::Links;
 use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::stream::{seconds, WorkMonitor};
 use crate::rocm_backend::RocmError;
@@ -7,7 +8,7 @@ use crate::{Device, Result};
 use rocm_loader::rccl::*;
 use std::ffi::{c_int, CStr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Environment variable with the maximum time that a rank waits for the others, in seconds.
@@ -67,6 +68,8 @@ pub(super) struct Rank {
     /// True once a graph has captured an operation, so that replays may wait for others.
     is_captured: AtomicBool,
     board: Arc<Board>,
+    /// Connections to ranks of other processes.
+    links: OnceLock<Links>,
     id: Id,
 }
 
@@ -129,7 +132,21 @@ impl Communicator {
     /// # Errors
     /// [`RocmError::Collective`] if RCCL is missing, the rank is out of range or taken, or the others do not join in time.
     pub fn new(device: &Device, rank: usize, world_size: usize, id: &Id) -> Result<Self> {
+        Self::linked(device, rank, world_size, id, None)
+    }
+
+    /// Like [`Self::new`], with connections to the ranks of other processes.
+    pub(super) fn linked(
+        device: &Device,
+        rank: usize,
+        world_size: usize,
+        id: &Id,
+        links: Option<Links>,
+    ) -> Result<Self> {
         let rank = Rank::join(device, rank, world_size, id)?;
+        if let Some(links) = links {
+            let _ = rank.links.set(links);
+        }
         rank.settle("joining the communicator", "have all ranks been started with this unique id?")?;
         Ok(Self(rank))
     }
@@ -213,9 +230,19 @@ impl Rank {
         let board = Board::of(&id.0.internal, world_size);
         let handle = Mutex::new(Handle { raw: std::ptr::null_mut(), failure: None, calls: 0, finished: 0 });
         let (deadline, is_captured) = (AtomicU64::new(0), AtomicBool::new(false));
-        let (device, id) = (device.clone(), *id);
-        let shared =
-            Arc::new(Self { rank, world_size, device, rocm, handle, deadline, is_captured, board, id });
+        let (device, links, id) = (device.clone(), OnceLock::new(), *id);
+        let shared = Arc::new(Self {
+            rank,
+            world_size,
+            device,
+            rocm,
+            handle,
+            deadline,
+            is_captured,
+            board,
+            links,
+            id,
+        });
         let communicator = Communicator(shared.clone());
         communicator.set_deadline(deadline_from_env()?);
         let operation = "joining the communicator";
@@ -264,6 +291,9 @@ impl Rank {
         }
         self.board.failed(self.rank, reason.clone());
         handle.failure = Some(reason);
+        if let Some(links) = self.links.get() {
+            links.close();
+        }
         let raw = std::mem::replace(&mut handle.raw, std::ptr::null_mut());
         if !raw.is_null() {
             // Others would wait for ever for operations that were not aborted.
@@ -337,12 +367,13 @@ impl Rank {
         }
     }
 
-    /// Fails if another rank of this process has failed, since it does not take part any more.
+    /// Fails if another rank has failed or ended, since it does not take part any more.
     fn check_others(&self, handle: &mut Handle, operation: &str) -> Result<()> {
-        match self.board.has_failure(Some(self.rank)) {
-            true => Err(self.failed(handle, operation, "another rank has failed".to_string())),
-            false => Ok(()),
-        }
+        let cause = match self.board.has_failure(Some(self.rank)) {
+            true => Some("another rank has failed".to_string()),
+            false => self.links.get().and_then(Links::ended),
+        };
+        cause.map_or(Ok(()), |cause| Err(self.failed(handle, operation, cause)))
     }
 
     fn missed_deadline(
@@ -412,6 +443,9 @@ impl WorkMonitor for Rank {
 impl Drop for Rank {
     fn drop(&mut self) {
         let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let (None, Some(links)) = (&handle.failure, self.links.get_mut()) {
+            links.leave();
+        }
         let stream = &self.rocm.state().stream;
         if handle.raw.is_null() || stream.bind().is_err() {
             return;

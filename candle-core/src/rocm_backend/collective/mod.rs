@@ -35,12 +35,14 @@
 //! | `board` | what each rank of this process has called, for errors |
 //! | `communicator` | a rank: joining, failing, monitoring |
 //! | `group` | calls that take effect together |
+//! | `links` | connections between processes, by which a rank notices that another one has ended |
 //! | `operations` | the operations on tensors |
 //! | `rendezvous` | passing the unique id to other processes by a file or TCP |
 #![allow(non_upper_case_globals, reason = "codes are named as in C")]
 mod board;
 mod communicator;
 mod group;
+mod links;
 mod operations;
 mod rendezvous;
 

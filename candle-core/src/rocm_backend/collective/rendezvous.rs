@@ -1,5 +1,6 @@
 //! Passing the unique id from rank 0 to the processes of the other ranks.
 use super::communicator::{Communicator, Id};
+use super::links::{Link, Links};
 use crate::rocm_backend::RocmError;
 use crate::{Device, Result};
 use std::fs::{File, OpenOptions};
@@ -17,12 +18,16 @@ const EXCHANGE_TIME: Duration = Duration::from_secs(5);
 /// Answer to a rank that may join. Others receive a text.
 const ACCEPTED: u8 = 1;
 
+/// Length of [`encode`]'s result.
+const ENCODED_BYTES: usize = 16 + 8 + 128;
+
 /// Place where processes find the unique id of rank 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendezvous {
     /// A file that rank 0 creates, and removes when all ranks have joined. Only its owner may read it.
     File(PathBuf),
-    /// An address on which rank 0 listens, and to which the others connect.
+    /// An address on which rank 0 listens, and to which the others connect. The connections remain, so that the ranks notice
+    /// at once if a process ends.
     Tcp(SocketAddr),
 }
 
@@ -49,13 +54,16 @@ impl Communicator {
             return Err(error(rank, format_args!("there are only {world_size} ranks, numbered from 0")));
         }
         let until = Instant::now() + deadline;
-        let id = match (rendezvous, rank) {
-            (Rendezvous::File(path), 0) => write_file(path, world_size),
-            (Rendezvous::File(path), _) => read_file(path, rank, world_size, until),
-            (Rendezvous::Tcp(address), 0) => serve(*address, world_size, until),
-            (Rendezvous::Tcp(address), _) => request(*address, rank, world_size, until),
-        }?;
-        let communicator = Self::new(device, rank, world_size, &id);
+        let (id, links) = match (rendezvous, rank) {
+            (Rendezvous::File(path), 0) => (write_file(path, world_size)?, Vec::new()),
+            (Rendezvous::File(path), _) => (read_file(path, rank, world_size, until)?, Vec::new()),
+            (Rendezvous::Tcp(address), 0) => serve(*address, world_size, until)?,
+            (Rendezvous::Tcp(address), _) => {
+                let (id, link) = request(*address, rank, world_size, until)?;
+                (id, vec![link])
+            }
+        };
+        let communicator = Self::linked(device, rank, world_size, &id, Some(Links::new(links)));
         if let (Rendezvous::File(path), 0) = (rendezvous, rank) {
             // All ranks have joined, or none can any more.
             let _ = std::fs::remove_file(path);
@@ -139,17 +147,18 @@ fn check_owner(file: &File, path: &Path, rank: usize) -> Result<()> {
 }
 
 /// Gives the identifier to all other ranks.
-fn serve(address: SocketAddr, world_size: usize, until: Instant) -> Result<Id> {
+/// Sends the identifier to the other ranks, and returns it with the connections.
+fn serve(address: SocketAddr, world_size: usize, until: Instant) -> Result<(Id, Vec<Link>)> {
     let id = Id::new()?;
     let listener = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
     let listener = listener.map_err(|cause| error(0, format_args!("cannot listen on {address}: {cause}")))?;
-    let mut missing: Vec<usize> = (1..world_size).collect();
+    let (mut missing, mut links): (Vec<usize>, Vec<Link>) = ((1..world_size).collect(), Vec::new());
     while !missing.is_empty() {
         match listener.accept() {
-            Ok((stream, _)) => answer(stream, &id, world_size, &mut missing)?,
+            Ok((stream, _)) => links.extend(answer(stream, &id, world_size, &mut missing)?),
             Err(_) if Instant::now() < until => std::thread::sleep(POLL_INTERVAL),
             Err(_) => {
                 let ranks: Vec<String> = missing.iter().map(usize::to_string).collect();
@@ -158,14 +167,19 @@ fn serve(address: SocketAddr, world_size: usize, until: Instant) -> Result<Id> {
             }
         }
     }
-    Ok(id)
+    Ok((id, links))
 }
 
 /// Answers a connection, and removes its rank from those that are missing. Connections of other programs are ignored.
-fn answer(mut stream: TcpStream, id: &Id, world_size: usize, missing: &mut Vec<usize>) -> Result<()> {
+fn answer(
+    mut stream: TcpStream,
+    id: &Id,
+    world_size: usize,
+    missing: &mut Vec<usize>,
+) -> Result<Option<Link>> {
     let mut hello = [0u8; 32];
     if prepare(&stream).and_then(|()| stream.read_exact(&mut hello)).is_err() || !hello.starts_with(MAGIC) {
-        return Ok(());
+        return Ok(None);
     }
     let number = |at: usize| hello[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes) as usize);
     let (count, rank) = (number(16), number(24));
@@ -181,13 +195,15 @@ fn answer(mut stream: TcpStream, id: &Id, world_size: usize, missing: &mut Vec<u
     };
     match refusal {
         // A rank that is gone does not join, which its deadline reports.
-        None => drop(stream.write_all(&[&[ACCEPTED], &encode(id, world_size)[..]].concat())),
+        None => {
+            let accepted = stream.write_all(&[&[ACCEPTED], &encode(id, world_size)[..]].concat());
+            Ok(accepted.and_then(|()| Link::new(stream, rank)).ok())
+        }
         Some(text) => {
             let _ = stream.write_all(text.as_bytes());
-            return Err(error(0, text));
+            Err(error(0, text))
         }
     }
-    Ok(())
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -196,8 +212,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(EXCHANGE_TIME))
 }
 
-/// Requests the identifier of rank 0.
-fn request(address: SocketAddr, rank: usize, world_size: usize, until: Instant) -> Result<Id> {
+/// Requests the identifier of rank 0, and returns it with the connection.
+fn request(address: SocketAddr, rank: usize, world_size: usize, until: Instant) -> Result<(Id, Link)> {
     let failed = |cause: io::Error| error(rank, format_args!("rank 0 at {address}: {cause}"));
     let mut stream = loop {
         match TcpStream::connect_timeout(&address, EXCHANGE_TIME) {
@@ -207,22 +223,27 @@ fn request(address: SocketAddr, rank: usize, world_size: usize, until: Instant) 
         }
     };
     let hello = [&MAGIC[..], &(world_size as u64).to_le_bytes(), &(rank as u64).to_le_bytes()].concat();
-    let mut received = Vec::new();
-    prepare(&stream)
-        .and_then(|()| {
-            // Rank 0 may answer other ranks first.
-            let left = until.saturating_duration_since(Instant::now()).max(EXCHANGE_TIME);
-            stream.set_read_timeout(Some(left))?;
-            stream.write_all(&hello)?;
-            stream.take(4096).read_to_end(&mut received)
-        })
-        .map_err(failed)?;
-    match received.split_first() {
-        Some((&ACCEPTED, rest)) => {
-            let id = decode(rest).map(|(id, _)| id);
-            id.ok_or_else(|| error(rank, format_args!("{address} has sent no unique id")))
+    let mut exchange = || {
+        prepare(&stream)?;
+        // Rank 0 may answer other ranks first.
+        let left = until.saturating_duration_since(Instant::now()).max(EXCHANGE_TIME);
+        stream.set_read_timeout(Some(left))?;
+        stream.write_all(&hello)?;
+        let mut first = [0];
+        stream.read_exact(&mut first)?;
+        if first != [ACCEPTED] {
+            let mut refusal = first.to_vec();
+            (&stream).take(4096).read_to_end(&mut refusal)?;
+            return Ok(Err(String::from_utf8_lossy(&refusal).into_owned()));
         }
-        _ => Err(error(rank, String::from_utf8_lossy(&received))),
+        let mut sent = vec![0; ENCODED_BYTES];
+        stream.read_exact(&mut sent)?;
+        Ok(Ok(decode(&sent)))
+    };
+    match exchange().map_err(failed)? {
+        Ok(Some((id, _))) => Ok((id, Link::new(stream, 0).map_err(failed)?)),
+        Ok(None) => Err(error(rank, format_args!("{address} has sent no unique id"))),
+        Err(refusal) => Err(error(rank, refusal)),
     }
 }
 
