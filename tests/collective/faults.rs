@@ -1,6 +1,6 @@
 //! Injected faults: every rank returns an error, none hangs, and the devices stay usable.
 use super::{DEVICES, SELECTED, device, on_ranks};
-use crate::common::Injected;
+use crate::common::{Injected, on_software_gpu};
 use anyhow::Result;
 use candle_core::rocm::collective::{Communicator, Id, ReduceOp};
 use candle_core::{DType, Tensor};
@@ -39,6 +39,9 @@ fn assert_usable(world_size: usize) -> Result<()> {
 #[serial]
 fn every_fault_of_a_rank_is_an_error_on_every_rank() -> Result<()> {
     LazyLock::force(&SELECTED);
+    if !on_software_gpu("only the software GPU injects failures") {
+        return Ok(());
+    }
     assert_usable(DEVICES)?;
     let objects = rocm_loader::symbols::open_objects();
     for world_size in [2, DEVICES] {
@@ -83,6 +86,9 @@ fn every_fault_of_a_rank_is_an_error_on_every_rank() -> Result<()> {
 #[serial]
 fn a_rank_that_is_late_within_the_deadline_is_no_error() -> Result<()> {
     LazyLock::force(&SELECTED);
+    if !on_software_gpu("only the software GPU injects failures") {
+        return Ok(());
+    }
     let collective = Some((CollectiveFault::Late, 1, 2));
     let _injected = Injected::new(Injection { collective, ..Default::default() });
     let results = on_ranks(2, |rank| {
@@ -101,6 +107,9 @@ fn a_rank_that_is_late_within_the_deadline_is_no_error() -> Result<()> {
 #[serial]
 fn a_failing_function_is_an_error_and_no_hang() -> Result<()> {
     LazyLock::force(&SELECTED);
+    if !on_software_gpu("only the software GPU injects failures") {
+        return Ok(());
+    }
     for function in [
         "ncclGetUniqueId",
         "ncclCommInitRankConfig",
@@ -173,7 +182,9 @@ fn ranks_that_do_not_fit_are_refused() -> Result<()> {
     let text = |result: candle_core::Result<Communicator>| result.expect_err("refused").to_string();
     let (first, second, id) = (device(0)?, device(1)?, Id::new()?);
     assert!(text(Communicator::new(&first, 2, 2, &id)).contains("there is no rank 2 of 2"));
-    assert!(text(Communicator::new(&first, 0, 2, &Id::from_bytes([7; 128]))).contains("not created by"));
+    if on_software_gpu("other libraries do not recognize their own ids") {
+        assert!(text(Communicator::new(&first, 0, 2, &Id::from_bytes([7; 128]))).contains("not created by"));
+    }
     let cpu = candle_core::Device::Cpu;
     assert!(Communicator::new(&cpu, 0, 1, &id).is_err());
 

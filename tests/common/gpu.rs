@@ -59,6 +59,15 @@ pub fn select_devices(count: usize) -> usize {
     (0..count).take_while(|ordinal| Device::new_rocm(*ordinal).is_ok()).count()
 }
 
+/// Returns true if the selected driver is the software GPU; otherwise prints why the test does not apply.
+pub fn on_software_gpu(why: &str) -> bool {
+    let is_software = rocm_loader::driver().is_ok_and(|driver| driver.is_software());
+    if !is_software {
+        println!("not applicable: {why}");
+    }
+    is_software
+}
+
 /// Handle to the GPU for one test. Dropping it checks that the test has released all memory.
 pub struct Gpu {
     device: RocmDevice,

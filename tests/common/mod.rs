@@ -6,7 +6,7 @@ mod injected;
 mod profiled;
 
 pub use calls::{calls, count_calls};
-pub use gpu::{Gpu, device, fallback_variable, gpu, select_devices};
+pub use gpu::{Gpu, device, fallback_variable, gpu, on_software_gpu, select_devices};
 pub use injected::Injected;
 pub use profiled::run_profiled;
 use std::path::{Path, PathBuf};

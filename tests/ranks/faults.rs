@@ -1,5 +1,6 @@
 //! Faults of a rank: every request ends with an error that names the rank, and nothing hangs or stays allocated.
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use candle_core::DType;
@@ -8,9 +9,9 @@ use llm_engine::request::{Event, RequestError};
 use rocm_emulator::{CollectiveFault, Injection};
 use serial_test::serial;
 
-use super::common::Injected;
+use super::common::{Injected, on_software_gpu};
 use super::texts::{request, start};
-use super::{load, models, options};
+use super::{SELECTED, load, models, options};
 
 /// Deadline where a rank does not take part. Other failures are noticed at once.
 const SHORT: Duration = Duration::from_secs(1);
@@ -50,6 +51,10 @@ fn run(path: &Path, ranks: usize, deadline: Duration, injection: Injection) -> V
 #[test]
 #[serial]
 fn every_fault_of_a_rank_ends_all_requests_with_its_name() {
+    LazyLock::force(&SELECTED);
+    if !on_software_gpu("only the software GPU injects failures") {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     models::write(folder.path(), &models::llama_config(), &models::weights(false, models::KEY_HEADS));
     let sound = || run(folder.path(), 2, LONG, Injection::default());
@@ -84,6 +89,10 @@ fn every_fault_of_a_rank_ends_all_requests_with_its_name() {
 #[test]
 #[serial]
 fn a_lost_rank_of_four_ends_all_requests() {
+    LazyLock::force(&SELECTED);
+    if !on_software_gpu("only the software GPU injects failures") {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     models::write(folder.path(), &models::mixtral_config(), &models::weights(true, models::KEY_HEADS));
     for faulty in [1, 3] {
@@ -98,6 +107,10 @@ fn a_lost_rank_of_four_ends_all_requests() {
 #[test]
 #[serial]
 fn a_failing_launch_ends_all_requests_with_one_reason() {
+    LazyLock::force(&SELECTED);
+    if !on_software_gpu("only the software GPU injects failures") {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     models::write(folder.path(), &models::llama_config(), &models::weights(false, models::KEY_HEADS));
     for nth in [1, 20, 50] {

@@ -18,6 +18,7 @@ mod steps;
 mod texts;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use candle_core::{DType, Device};
 use llm_engine::model::LoadOptions;
@@ -26,9 +27,17 @@ use llm_engine::model::ranks::Ranks;
 /// Number of devices of the software GPU.
 const DEVICES: usize = 4;
 
+/// Number of devices of the selected driver.
+static SELECTED: LazyLock<usize> = LazyLock::new(|| common::select_devices(DEVICES));
+
+/// Returns those numbers of ranks for which there are devices.
+fn with_devices(ranks: &[usize]) -> impl Iterator<Item = usize> {
+    ranks.iter().copied().filter(|ranks| *ranks <= *SELECTED)
+}
+
 /// Returns the first `count` devices.
 fn devices(count: usize) -> Vec<Device> {
-    common::select_devices(DEVICES);
+    LazyLock::force(&SELECTED);
     (0..count).map(|ordinal| Device::new_rocm(ordinal).unwrap()).collect()
 }
 

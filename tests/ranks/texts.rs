@@ -11,7 +11,7 @@ use llm_engine::request::{Event, Request, Sampling};
 use llm_engine::step::StepModel;
 use serial_test::serial;
 
-use super::{devices, load, models, options};
+use super::{devices, load, models, options, with_devices};
 
 const PROMPTS: [&str; 3] = ["Once upon a time", "Anna lives near the mill. Tom likes", "The queen"];
 
@@ -60,7 +60,7 @@ fn assert_same(path: &Path, ranks: &[usize], options: LoadOptions) {
     let whole = llm_engine::model::load_decoder(path, device, options, &mut |_| ()).unwrap();
     let expected = texts(Box::new(whole));
     assert!(expected.iter().all(|tokens| tokens.len() == 14));
-    for &count in ranks {
+    for count in with_devices(ranks) {
         let found = texts(Box::new(load(path, count, options).unwrap()));
         assert_eq!(found, expected, "{} on {count} devices", path.display());
     }

@@ -1,4 +1,5 @@
 //! The device under test, views of tensors, and comparisons.
+use candle_core::rocm::hip_kernels::contract::PRODUCT_ROWS;
 use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle_core::rocm::RocmDevice;
 use candle_core::{DType, Device, Result, Tensor};
@@ -62,8 +63,8 @@ pub fn on_software_gpu(why: &str) -> bool {
 pub fn has_own_product(dtype: DType, rows: usize, device: &RocmDevice) -> bool {
     match dtype {
         DType::F64 => false,
-        // cuBLAS computes them on the NVIDIA driver.
-        DType::F32 => rows <= 16 && !device.arch().starts_with("sm_"),
+        // cuBLAS computes more of them on the NVIDIA driver.
+        DType::F32 => rows <= if device.arch().starts_with("sm_") { PRODUCT_ROWS } else { 16 },
         // The matrix units of gfx90a, which compute more than four rows, drop denormals.
         _ => rows <= if device.arch().starts_with("gfx90a") { 4 } else { 16 },
     }
