@@ -22,9 +22,9 @@ mod tiles;
 mod values;
 
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::quantized::{GgmlDType, GgmlType, QStorage};
+use crate::quantized::{GgmlDType, GgmlType, QStorage, QTensor};
 use crate::rocm_backend::hip_kernels::contract::{BlockFormat, DevicePtr};
-use crate::rocm_backend::{Buffer, DeviceElement};
+use crate::rocm_backend::{read_storage, Buffer, DeviceElement, ReadBytes, RocmStorageSlice};
 use crate::{CpuStorage, DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
 pub use experts::{experts_forward, Routing};
 use half::{bf16, f16};
@@ -211,6 +211,32 @@ pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
         Kind::Floats(_) => Data::Floats(device.storage_from_slice(as_elements::<T, bf16>(data))?),
     };
     Ok(QStorage::Rocm(QRocmStorage { dtype, device: device.clone(), data }))
+}
+
+/// Creates a quantized tensor from blocks that `read` reads, as they are in a GGUF file. See
+/// [`read_tensor`](crate::rocm_backend::read_tensor).
+///
+/// # Errors
+/// If there are no ROCm kernels for the type, the last dim is no whole number of blocks, or see `read_tensor`.
+pub fn read_quantized(
+    device: &RocmDevice,
+    dtype: GgmlDType,
+    shape: &Shape,
+    read: &ReadBytes,
+) -> Result<QTensor> {
+    let elements = shape.elem_count();
+    let data = match Kind::of(dtype)? {
+        Kind::Blocks(format) => {
+            let blocks =
+                read_storage(device, DType::U8, elements / dtype.block_size() * dtype.type_size(), read)?;
+            let RocmStorageSlice::U8(blocks) = blocks.slice else {
+                return Err(unexpected(DType::U8, blocks.dtype()));
+            };
+            Data::Blocks(format, blocks)
+        }
+        Kind::Floats(dtype) => Data::Floats(read_storage(device, dtype, elements, read)?),
+    };
+    QTensor::new(QStorage::Rocm(QRocmStorage { dtype, device: device.clone(), data }), shape)
 }
 
 /// Reinterprets blocks as elements of a type for which every bit pattern is valid.

@@ -86,7 +86,8 @@ pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
 pub(crate) use ops::conv::{
     grouped_conv1d, grouped_conv2d, grouped_conv_transpose1d, grouped_conv_transpose2d,
 };
-pub use ops::copy_from_host::copy_to_tensor;
+pub(crate) use ops::copy_from_host::read_storage;
+pub use ops::copy_from_host::{copy_to_tensor, read_tensor};
 pub(crate) use ops::elementwise::clamp;
 pub use ops::elementwise::{geglu, multiply_add, swiglu, unary_function};
 pub(crate) use ops::few_rows::uses_row_kernel;
@@ -108,7 +109,7 @@ pub use storage::{element, offset_by_elements, RocmDType, RocmStorage, RocmStora
 pub use stream::memory::{
     MemoryPools, MemoryStats, PoolSize, CACHE_VARIABLE, IDLE_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE,
 };
-pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
+pub use stream::{Buffer, DeviceElement, ReadBytes, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};
 

@@ -1,5 +1,8 @@
 use super::fixture::*;
 use candle_core::backend::BackendStorage;
+use candle_core::quantized::rocm::read_quantized;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::rocm::read_tensor;
 use candle_core::{CpuStorage, DType, Device, DeviceLocation, Storage, Tensor};
 
 #[test]
@@ -29,6 +32,67 @@ fn uploads_of_every_size_arrive_in_order() {
         let first = i as u32 * 30_000;
         assert_eq!(t.to_vec1::<u32>().unwrap(), (first..first + 30_000).collect::<Vec<_>>());
     }
+}
+
+/// Sizes end before, at and after the border of a chunk of the upload ring, and wrap around it.
+#[test]
+fn tensors_are_read_in_parts_and_in_order() {
+    const CHUNK: usize = 4 << 20;
+    let device = rocm();
+    let Device::Rocm(gpu) = &device else { panic!("{device:?}") };
+    let byte = |index: usize| (index * 31 + index / 251) as u8;
+    for bytes in [0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 3, 5 * CHUNK + 7] {
+        let next = std::cell::Cell::new(0);
+        let read = |first: usize, part: &mut [u8]| {
+            assert_eq!(next.replace(first + part.len()), first);
+            part.iter_mut().enumerate().for_each(|(index, to)| *to = byte(first + index));
+            Ok(())
+        };
+        let seen = read_tensor(gpu, DType::U8, &bytes.into(), &read).unwrap();
+        assert_eq!(next.get(), bytes);
+        assert_eq!(seen.to_vec1::<u8>().unwrap(), (0..bytes).map(byte).collect::<Vec<_>>());
+    }
+    let floats = [1.5f32, -2.0, f32::MIN_POSITIVE, 0.0, 3e38, -0.0];
+    let raw: Vec<u8> = floats.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let read = |first: usize, part: &mut [u8]| {
+        part.copy_from_slice(&raw[first..first + part.len()]);
+        Ok(())
+    };
+    let seen = read_tensor(gpu, DType::F32, &(2, 3).into(), &read).unwrap();
+    assert_eq!(seen.to_vec2::<f32>().unwrap(), [floats[..3].to_vec(), floats[3..].to_vec()]);
+}
+
+#[test]
+fn quantized_tensors_are_read_as_they_are_in_files() {
+    let device = rocm();
+    let Device::Rocm(gpu) = &device else { panic!("{device:?}") };
+    for dtype in [GgmlDType::Q4_0, GgmlDType::Q6K, GgmlDType::F16, GgmlDType::F32] {
+        let cpu = QTensor::quantize(&tensor(&[3, 256], DType::F32, 2.0), dtype).unwrap();
+        let raw = cpu.data().unwrap();
+        let read = |first: usize, part: &mut [u8]| {
+            part.copy_from_slice(&raw[first..first + part.len()]);
+            Ok(())
+        };
+        let seen = read_quantized(gpu, dtype, &(3, 256).into(), &read).unwrap();
+        assert_close(&seen.dequantize(&device).unwrap(), &cpu.dequantize(&Device::Cpu).unwrap(), 0.0, "read");
+    }
+    let error = read_quantized(gpu, GgmlDType::Q4_0, &(3, 33).into(), &|_, _| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("33"), "{error}");
+}
+
+/// The error of the source is returned, and the device remains usable.
+#[test]
+fn a_source_that_fails_while_it_is_read() {
+    let device = rocm();
+    let Device::Rocm(gpu) = &device else { panic!("{device:?}") };
+    let read = |first: usize, _: &mut [u8]| match first {
+        0 => Ok(()),
+        _ => Err(std::io::Error::other("the disk was removed")),
+    };
+    let error = read_tensor(gpu, DType::U8, &(9 << 20).into(), &read).unwrap_err();
+    assert!(matches!(error, candle_core::Error::Io(_)), "{error}");
+    let sum = Tensor::ones(1000, DType::F32, &device).unwrap().sum_all().unwrap();
+    assert_eq!(sum.to_scalar::<f32>().unwrap(), 1000.0);
 }
 
 #[test]

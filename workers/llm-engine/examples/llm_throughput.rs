@@ -198,16 +198,22 @@ fn main() -> Result<()> {
         LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), ..LoadOptions::default() };
     let Arguments { model, draft_model, draft_tokens, .. } = &arguments;
     let devices = devices(&arguments)?;
+    let began = Instant::now();
     let (loaded, source) = match draft_model {
         Some(draft) => (load_with_draft(model, draft, &devices, options, &mut |_| {})?, DraftSource::Model),
         None => (load_on(model, &devices, options, &mut |_| {})?, DraftSource::Ngram(2..=4)),
     };
+    devices.iter().try_for_each(Device::synchronize)?;
+    let load_seconds = began.elapsed().as_secs_f64();
     let speculation = (*draft_tokens > 0).then_some(Speculation { source, max_tokens: *draft_tokens });
     let options = Options { speculation, ..Options::default() };
     let engine = Engine::start(loaded.model, Arc::new(loaded.text), options)?;
     println!(
         "{}",
-        json!({"model": loaded.name, "bytes": loaded.bytes, "prompt": arguments.prompt, "tokens": arguments.tokens})
+        json!({
+            "model": loaded.name, "bytes": loaded.bytes, "load_seconds": load_seconds,
+            "prompt": arguments.prompt, "tokens": arguments.tokens,
+        })
     );
     let clients = tokio::runtime::Builder::new_multi_thread().build()?;
     let mut bench = Bench { arguments, engine, random: StdRng::seed_from_u64(1), clients };

@@ -1,8 +1,10 @@
-//! Copies of host data into an existing tensor.
+//! Copies of host data into an existing tensor, and of files into a created one.
+use crate::op::BackpropOp;
+use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::storage::RocmStorage;
-use crate::rocm_backend::stream::upload;
+use crate::rocm_backend::stream::{upload, upload_read, ReadBytes};
 use crate::rocm_backend::RocmError;
-use crate::{CpuStorage, InplaceOp1, Layout, Result, Tensor, WithDType};
+use crate::{CpuStorage, DType, InplaceOp1, Layout, Result, Shape, Storage, Tensor, WithDType};
 
 const OP: &str = "copy_to_tensor";
 
@@ -46,4 +48,40 @@ impl<T: WithDType> InplaceOp1 for CopyFromHost<'_, T> {
 /// capture of the tensor's device.
 pub fn copy_to_tensor<T: WithDType>(data: &[T], tensor: &Tensor) -> Result<()> {
     tensor.inplace_op1(&CopyFromHost(data))
+}
+
+/// Creates a contiguous tensor from little-endian elements that `read` reads. They go straight into pinned memory, in parts
+/// of up to 4 MiB and in order; while `read` fills a part, earlier parts are copied to the device.
+///
+/// ```no_run
+/// use std::{fs::File, os::unix::fs::FileExt};
+/// use candle_core::{rocm::{read_tensor, RocmDevice}, DType};
+/// # fn read(device: &RocmDevice) -> candle_core::Result<()> {
+/// let file = File::open("weights.bin")?;
+/// let read = |offset: usize, part: &mut [u8]| file.read_exact_at(part, offset as u64);
+/// let weights = read_tensor(device, DType::F16, &(4096, 4096).into(), &read)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If memory runs out, during a capture of the device, or with the error of `read`.
+pub fn read_tensor(device: &RocmDevice, dtype: DType, shape: &Shape, read: &ReadBytes) -> Result<Tensor> {
+    let storage = read_storage(device, dtype, shape.elem_count(), read)?;
+    Ok(crate::tensor::from_storage(Storage::Rocm(storage), shape, BackpropOp::none(), false))
+}
+
+/// Like [`read_tensor`], for the storage of `elements` elements.
+pub(crate) fn read_storage(
+    device: &RocmDevice,
+    dtype: DType,
+    elements: usize,
+    read: &ReadBytes,
+) -> Result<RocmStorage> {
+    // SAFETY: every element is written by the copy, or the storage is dropped.
+    let storage = unsafe { RocmStorage::alloc(device, dtype, elements, "read_tensor")? };
+    let bytes = storage.slice.size_in_bytes();
+    // SAFETY: the storage has this many bytes, and all bit patterns of its numbers are valid.
+    unsafe { upload_read(&device.state().stream, bytes, storage.slice.ptr(), read)? };
+    Ok(storage)
 }

@@ -38,13 +38,39 @@ unsafe fn copy_within_device(stream: &Stream, src: DevicePtr, dst: DevicePtr, by
     stream.check_code(code, || format!("hipMemcpyAsync(device to device, {bytes} B)"))
 }
 
+/// Fills a slice with the bytes of a source, from an offset on.
+pub type ReadBytes<'a> = dyn Fn(usize, &mut [u8]) -> std::io::Result<()> + 'a;
+
 /// Enqueues a copy of `data` to `dst` through the ring of pinned memory. `data` may be modified as soon as the function
 /// returns. The host only waits if the ring is full.
 ///
 /// # Safety
 /// There must be room for `data` at `dst`.
 pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: DevicePtr) -> Result<()> {
-    let bytes = size_of_val(data);
+    // SAFETY: elements have no padding.
+    let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), size_of_val(data)) };
+    let read = |first: usize, part: &mut [u8]| {
+        part.copy_from_slice(&bytes[first..first + part.len()]);
+        Ok(())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { upload_read(stream, bytes.len(), dst, &read) }
+}
+
+/// Enqueues a copy of `bytes` bytes to `dst`. `read` reads them into the ring of pinned memory, part by part and in order;
+/// while it reads a part, earlier ones are copied. The host only waits if the ring is full.
+///
+/// # Errors
+/// If `read` fails, a part of the bytes may have been copied.
+///
+/// # Safety
+/// There must be room for `bytes` bytes at `dst`, for which all bit patterns are valid.
+pub(crate) unsafe fn upload_read(
+    stream: &Stream,
+    bytes: usize,
+    dst: DevicePtr,
+    read: &ReadBytes,
+) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
@@ -54,19 +80,26 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
     )?;
     stream.bind_and_flush()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
-    stream.with_staging(false, |ring| {
-        for first in (0..bytes).step_by(MAX_STAGED) {
-            let part = MAX_STAGED.min(bytes - first);
-            // SAFETY: `data` is `bytes` bytes long.
-            let src = unsafe { ring.stage(stream, data.as_ptr().cast::<u8>().add(first), part)? };
+    for first in (0..bytes).step_by(MAX_STAGED) {
+        let part = MAX_STAGED.min(bytes - first);
+        // The ring is locked for one part at a time, because a slow file must not keep others from uploading.
+        stream.with_staging(false, |ring| {
+            let staged = ring.reserve(stream, part)?;
+            read(first, staged)?;
             // SAFETY: the staged bytes stay valid until their copy is done, and `dst` has room for them.
             let code = unsafe {
-                bindings::hipMemcpyAsync(dst.0.byte_add(first), src.cast(), part, kind, stream.raw())
+                bindings::hipMemcpyAsync(
+                    dst.0.byte_add(first),
+                    staged.as_ptr().cast(),
+                    part,
+                    kind,
+                    stream.raw(),
+                )
             };
-            stream.check_code(code, || format!("hipMemcpyAsync(host to device, {part} of {bytes} B)"))?;
-        }
-        Ok(())
-    })
+            stream.check_code(code, || format!("hipMemcpyAsync(host to device, {part} of {bytes} B)"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Copies a buffer to the host and waits for the copy.

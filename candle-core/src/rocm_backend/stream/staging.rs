@@ -36,26 +36,15 @@ impl Staging {
         Ok(Self { memory, chunk: 0, used: 0, filled: [const { None }; CHUNKS] })
     }
 
-    /// Copies `bytes` bytes (at most [`MAX_STAGED`]) from `src` into the ring. A copy from the returned address must be
+    /// Returns `bytes` bytes (at most [`MAX_STAGED`]) of the ring, to be written by the host. A copy from them must be
     /// enqueued before the next call. The GPU is bound.
-    ///
-    /// # Safety
-    /// `src` must be readable for `bytes` bytes.
-    pub(super) unsafe fn stage(
-        &mut self,
-        stream: &StreamHandle,
-        src: *const u8,
-        bytes: usize,
-    ) -> Result<*const u8> {
+    pub(super) fn reserve(&mut self, stream: &StreamHandle, bytes: usize) -> Result<&mut [u8]> {
         if self.used + bytes > MAX_STAGED {
             self.next_chunk(stream)?;
         }
         let begin = self.chunk * MAX_STAGED + self.used;
-        let part = &mut self.memory.as_slice_mut()[begin..begin + bytes];
-        // SAFETY: `part` has `bytes` bytes, so has `src` as guaranteed by the caller, and the ring is owned.
-        unsafe { std::ptr::copy_nonoverlapping(src, part.as_mut_ptr(), bytes) };
         self.used += bytes.next_multiple_of(ALIGNMENT);
-        Ok(part.as_ptr())
+        Ok(&mut self.memory.as_slice_mut()[begin..begin + bytes])
     }
 
     /// Copies `bytes` bytes at `src` on the device to `dst` and waits for the stream. While the host copies one chunk, the

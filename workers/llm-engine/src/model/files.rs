@@ -1,7 +1,7 @@
 //! Model files: a GGUF file, or a folder of safetensors with a config.json.
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, Cursor};
+use std::io::{self, BufReader, Cursor};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,7 @@ mod tensor_info;
 pub use format::Format;
 use gguf_header::Mxfp4Tensor;
 pub use gguf_parts::{GgufPart, stem as gguf_stem};
+use matrix::Region;
 use opened::OpenFiles;
 use quantization::Quantization;
 use tensor_info::Encoding;
@@ -200,15 +201,48 @@ impl ModelFiles {
         self.part_as(name, format, rows, 0..order.len())
     }
 
-    fn part_as(
+    /// Returns the region of a file that holds some columns of a range of rows, or `None` if the tensor is converted when it
+    /// is read.
+    ///
+    /// # Errors
+    /// See [`Self::part`].
+    pub fn region(&self, name: &str, rows: &Range<usize>, columns: &Range<usize>) -> Result<Option<Region>> {
+        let location = self.location(name)?;
+        self.check_part(name, location.format, rows, columns)?;
+        let is_same = location.encoding == Encoding::Same;
+        Ok(location.regions(rows, columns).into_iter().next().filter(|_| is_same))
+    }
+
+    /// Fills `part` with the bytes of regions, one after the other, from byte number `first` on.
+    ///
+    /// # Errors
+    /// Returns the error of reading, which names the file.
+    pub fn read_regions(&self, regions: &[Region], mut first: usize, mut part: &mut [u8]) -> io::Result<()> {
+        for region in regions {
+            let held = region.bytes();
+            if first < held {
+                let count = part.len().min(held - first);
+                let Some(own) = part.split_off_mut(..count) else { break };
+                let named = |error: io::Error| {
+                    let path = self.files.path(region.matrix.file).display();
+                    io::Error::new(error.kind(), format!("{path}: {error}"))
+                };
+                self.files.read_from(region, first, own).map_err(named)?;
+            }
+            first = first.saturating_sub(held);
+        }
+        Ok(())
+    }
+
+    /// Returns an error unless rows and columns are parts of a tensor that are whole blocks of `format`.
+    fn check_part(
         &self,
         name: &str,
         format: Format,
-        rows: Range<usize>,
-        columns: Range<usize>,
-    ) -> Result<Vec<u8>> {
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Result<()> {
         let location = self.location(name)?;
-        let named = || format!("{}: tensor '{name}'", self.file_of(location).display());
         let [total_rows, width] = location.rows_and_columns();
         let is_whole = |columns: usize| format.bytes(columns).is_some();
         ensure!(
@@ -217,10 +251,23 @@ impl ModelFiles {
                 && columns.start <= columns.end
                 && columns.end <= width
                 && [columns.start, columns.end, width].into_iter().all(is_whole),
-            "{} has no rows {rows:?} with columns {columns:?}: its shape is {:?}",
-            named(),
+            "{}: tensor '{name}' has no rows {rows:?} with columns {columns:?}: its shape is {:?}",
+            self.file_of(location).display(),
             location.shape
         );
+        Ok(())
+    }
+
+    fn part_as(
+        &self,
+        name: &str,
+        format: Format,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<Vec<u8>> {
+        let location = self.location(name)?;
+        self.check_part(name, format, &rows, &columns)?;
+        let named = || format!("{}: tensor '{name}'", self.file_of(location).display());
         let regions = location.regions(&rows, &columns);
         let data = regions.iter().map(|region| self.files.read(region)).collect::<Result<_>>();
         location.decode(format, &rows, &columns, data.with_context(named)?).with_context(named)

@@ -3,7 +3,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+#[cfg(feature = "rocm")]
+use candle_core::quantized::rocm::read_quantized;
 use candle_core::quantized::{QMatMul, QTensor, ggml_file};
+#[cfg(feature = "rocm")]
+use candle_core::rocm;
 use candle_core::{DType, Device, Tensor};
 
 use super::config::NormKind;
@@ -379,16 +383,11 @@ impl<'a> Weights<'a> {
 
     /// Loads a matrix from pieces of tensors that are stored in the same format.
     fn matrix(&mut self, pieces: &[Piece], shape: &[usize]) -> Result<Matrix> {
-        self.matrix_of(pieces, shape, &|bytes| bytes)
+        self.matrix_of(pieces, shape, None)
     }
 
-    /// Like [`Self::matrix`]; `reorder` converts the bytes of each piece.
-    fn matrix_of(
-        &mut self,
-        pieces: &[Piece],
-        shape: &[usize],
-        reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
-    ) -> Result<Matrix> {
+    /// Like [`Self::matrix`]; `reorder` converts the bytes of each piece if it is given.
+    fn matrix_of(&mut self, pieces: &[Piece], shape: &[usize], reorder: Option<&Reorder>) -> Result<Matrix> {
         Ok(match self.stored(pieces, shape, reorder)? {
             Stored::Float(tensor) => {
                 let dtype = self.matrices.unwrap_or(tensor.dtype());
@@ -400,50 +399,91 @@ impl<'a> Weights<'a> {
 
     /// Loads pieces of tensors that are stored in the same format as floats of type `dtype`.
     fn floats(&mut self, pieces: &[Piece], shape: &[usize], dtype: DType) -> Result<Tensor> {
-        Ok(match self.stored(pieces, shape, &|bytes| bytes)? {
+        Ok(match self.stored(pieces, shape, None)? {
             Stored::Float(tensor) => tensor.to_dtype(dtype)?,
             Stored::Blocks(tensor) => tensor.dequantize(self.device)?.to_dtype(dtype)?,
         })
     }
 
+    /// Reads pieces of tensors into the memory of a ROCm device. Returns `None` on other devices, and for tensors that are
+    /// converted.
+    #[cfg(feature = "rocm")]
+    fn read_to_device(&self, pieces: &[Piece], format: Format, shape: &[usize]) -> Result<Option<Stored>> {
+        let Device::Rocm(device) = self.device else { return Ok(None) };
+        let regions = pieces.iter().map(|piece| self.files.region(&piece.name, &piece.rows, &piece.columns));
+        let Some(regions) = regions.collect::<Result<Option<Vec<_>>>>()? else { return Ok(None) };
+        let read = |first: usize, part: &mut [u8]| self.files.read_regions(&regions, first, part);
+        let shape = shape.into();
+        let made = match format {
+            Format::Floats(dtype) => rocm::read_tensor(device, dtype, &shape, &read).map(Stored::Float),
+            Format::Blocks(dtype) => {
+                read_quantized(device, dtype, &shape, &read).map(|tensor| Stored::Blocks(Box::new(tensor)))
+            }
+        };
+        Ok(Some(made?))
+    }
+
+    #[cfg(not(feature = "rocm"))]
+    fn read_to_device(&self, _: &[Piece], _: Format, _: &[usize]) -> Result<Option<Stored>> {
+        Ok(None)
+    }
+
     /// Reads and concatenates pieces of tensors that are stored in the same format.
-    fn stored(
-        &mut self,
-        pieces: &[Piece],
-        shape: &[usize],
-        reorder: &dyn Fn(Vec<u8>) -> Vec<u8>,
-    ) -> Result<Stored> {
+    fn stored(&mut self, pieces: &[Piece], shape: &[usize], reorder: Option<&Reorder>) -> Result<Stored> {
         let first = &pieces.first().context("internal error: a linear layer of no tensors")?.name;
         let location = self.files.location(first)?;
         let ordered = location.ordered().filter(|_| pieces.iter().any(|piece| piece.in_order));
         let format = ordered.map_or(location.format, |(format, _)| format);
         let file = self.files.file_of(location).display().to_string();
+        let named = || format!("{file}: tensor '{first}'");
+        let read = match reorder.is_none() && ordered.is_none() {
+            true => self.read_to_device(pieces, format, shape).with_context(named)?,
+            false => None,
+        };
+        let made = match read {
+            Some(made) => made,
+            None => {
+                let bytes = self.read_to_host(pieces, reorder)?;
+                match format {
+                    Format::Floats(dtype) => {
+                        Tensor::from_raw_buffer(&bytes, dtype, shape, self.device).map(Stored::Float)
+                    }
+                    Format::Blocks(dtype) => {
+                        let tensor = ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device);
+                        tensor.map(|tensor| Stored::Blocks(Box::new(tensor)))
+                    }
+                }
+                .with_context(named)?
+            }
+        };
+        self.read += made.bytes() as u64;
+        (self.progress)((self.read as f64 / self.total as f64).min(1.0) as f32);
+        Ok(made)
+    }
+
+    /// Reads and concatenates pieces of tensors, which `reorder` converts.
+    fn read_to_host(&self, pieces: &[Piece], reorder: Option<&Reorder>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for Piece { name, rows, columns, in_order } in pieces {
-            let piece = reorder(match in_order {
+            let piece = match in_order {
                 true => self.files.ordered_rows(name, rows.clone())?,
                 false => self.files.part(name, rows.clone(), columns.clone())?,
-            });
+            };
+            let piece = match reorder {
+                Some(reorder) => reorder(piece),
+                None => piece,
+            };
             match bytes.is_empty() {
                 true => bytes = piece,
                 false => bytes.extend(piece),
             }
         }
-        self.read += bytes.len() as u64;
-        let made = match format {
-            Format::Floats(dtype) => {
-                Tensor::from_raw_buffer(&bytes, dtype, shape, self.device).map(Stored::Float)
-            }
-            Format::Blocks(dtype) => {
-                let tensor = ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device);
-                tensor.map(|tensor| Stored::Blocks(Box::new(tensor)))
-            }
-        };
-        let made = made.with_context(|| format!("{file}: tensor '{first}'"))?;
-        (self.progress)((self.read as f64 / self.total as f64).min(1.0) as f32);
-        Ok(made)
+        Ok(bytes)
     }
 }
+
+/// Converts the bytes of a piece of a tensor.
+type Reorder<'r> = dyn Fn(Vec<u8>) -> Vec<u8> + 'r;
 
 /// Returns what precedes `ending` in the names of tensors of a module: nothing, or the names of the modules around it. If
 /// several modules have such a tensor, as those for drafting tokens do, the first prefix in the order of bytes is used.
@@ -455,4 +495,13 @@ fn first_prefix<'n>(names: impl Iterator<Item = &'n str>, ending: &str) -> Optio
 enum Stored {
     Float(Tensor),
     Blocks(Box<QTensor>),
+}
+
+impl Stored {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Float(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+            Self::Blocks(tensor) => tensor.storage_size_in_bytes(),
+        }
+    }
 }

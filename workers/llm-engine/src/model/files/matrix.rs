@@ -51,8 +51,8 @@ impl Region {
         self.rows.len() * self.columns.len() * self.matrix.unit
     }
 
-    /// Returns the offsets in the file of its contiguous ranges, and the size of each in bytes.
-    pub fn ranges(&self) -> (impl Iterator<Item = u64> + use<>, usize) {
+    /// Returns the contiguous ranges in the file that hold its bytes from number `first` on: the offset and the size of each.
+    pub fn ranges_from(&self, first: usize) -> impl Iterator<Item = (u64, usize)> + use<> {
         let StoredMatrix { offset, columns, unit, .. } = self.matrix;
         let (row, start) = (columns * unit, self.columns.start * unit);
         // Whole rows are one range.
@@ -60,7 +60,11 @@ impl Region {
             true => (1, self.bytes()),
             false => (self.rows.len(), self.columns.len() * unit),
         };
-        let first = self.rows.start;
-        ((first..first + count).map(move |index| offset + (row * index + start) as u64), length)
+        let (skipped, within) = (first / length.max(1), first % length.max(1));
+        let begin = offset + (row * self.rows.start + start) as u64;
+        (skipped..count).map(move |index| {
+            let within = if index == skipped { within } else { 0 };
+            (begin + (row * index + within) as u64, length - within)
+        })
     }
 }

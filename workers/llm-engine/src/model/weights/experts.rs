@@ -76,9 +76,6 @@ struct Order {
 impl Order {
     /// Returns the bytes of a matrix by rows, those of the gate first. `size` is that of an element if it is transposed.
     fn undo(self, bytes: Vec<u8>, rows: usize, size: usize) -> Vec<u8> {
-        if !self.alternates && !self.transposed {
-            return bytes;
-        }
         let row_bytes = bytes.len() / rows;
         let source = |row: usize| match self.alternates {
             true => row % (rows / 2) * 2 + row / (rows / 2),
@@ -258,7 +255,9 @@ impl Weights<'_> {
             Format::Floats(dtype) => dtype.size_in_bytes(),
             Format::Blocks(_) => 1,
         };
-        self.matrix_of(pieces, shape, &|bytes| first.order.undo(bytes, first.rows, size))
+        let undo = |bytes| first.order.undo(bytes, first.rows, size);
+        let is_reordered = first.order.alternates || first.order.transposed;
+        self.matrix_of(pieces, shape, if is_reordered { Some(&undo) } else { None })
     }
 
     /// Loads the joined rows of one expert's projections.
