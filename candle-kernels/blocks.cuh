@@ -31,16 +31,15 @@ struct Words {
 
     __device__ __forceinline__ uint32_t operator[](unsigned int i) const { return words[i]; }
     __device__ __forceinline__ static Words read(const uint8_t *from) { return Words{*(const Unaligned *)from}; }
-    // For an address aligned to 2 bytes: assembled from the surrounding words, whose other halves must be readable. `past` if
-    // the address lies in the middle of a word.
-    __device__ __forceinline__ static Words read_around(const uint8_t *from, bool past) {
-        const uint32_t *around = (const uint32_t *)(from - 2 * past);
+    // For an address `past` bytes after a whole word: assembled from the surrounding words, whose other bytes must be readable.
+    __device__ __forceinline__ static Words read_around(const uint8_t *from, unsigned int past) {
+        const uint32_t *around = (const uint32_t *)(from - past);
         Words read;
         uint32_t word = around[0];
 #pragma unroll
         for (unsigned int i = 0; i < N; ++i) {
-            const uint32_t next = around[i + 1 < N || past ? i + 1 : i];
-            read.words[i] = past ? word >> 16 | next << 16 : word;
+            const uint32_t next = around[i + 1 < N || past > 0 ? i + 1 : i];
+            read.words[i] = (uint32_t)(((uint64_t)next << 32 | word) >> (8 * past));
             word = next;
         }
         return read;
@@ -65,7 +64,7 @@ template <unsigned int WEIGHTS_, unsigned int BYTES_, unsigned int DISTANCE_, in
           unsigned int SCALED_>
 struct Block {
     static constexpr unsigned int WEIGHTS = WEIGHTS_, BYTES = BYTES_, PIECES = WEIGHTS / PIECE, SCALED = SCALED_;
-    static constexpr unsigned int DISTANCE = DISTANCE_, ALIGNMENT = BYTES % 16 == 0 ? 16 : BYTES % 4 == 0 ? 4 : 2;
+    static constexpr unsigned int DISTANCE = DISTANCE_, ALIGNMENT = BYTES % 16 == 0 ? 16 : BYTES % 4 == 0 ? 4 : 2 - BYTES % 2;
     static constexpr int OFFSET = OFFSET_;
     static constexpr bool MINIMUM = MINIMUM_;
     // Returns the first weight of a run of a piece.
@@ -77,8 +76,8 @@ struct Block {
     __device__ __forceinline__ static Words<N, ALIGNMENT> words(const uint8_t *from) {
 #if defined(__NVPTX__)
         // Avoids eight narrow accesses. The last word of a matrix of small blocks may end after it, but then begins in it.
-        if (ALIGNMENT == 2) {
-            return Words<N, ALIGNMENT>::read_around(from, (uintptr_t)from % 4 > 0);
+        if (ALIGNMENT < 4) {
+            return Words<N, ALIGNMENT>::read_around(from, (uintptr_t)from % 4);
         }
 #endif
         return Words<N, ALIGNMENT>::read(from);
@@ -90,6 +89,11 @@ template <unsigned int BITS, bool MINIMUM_>
 struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> {
     typedef Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> B;
     static constexpr unsigned int QUANT_BITS = BITS, FIFTH = 2 + 2 * MINIMUM_, QUANTS = FIFTH + (BITS == 5 ? 4 : 0);
+    static constexpr bool SIGNED = BITS == 8;
+    // Returns the factors of a block, and four q from the nibbles of chunk CHUNK of a word.
+    __device__ __forceinline__ static float scale(const uint8_t *block) { return half_at(block); }
+    __device__ __forceinline__ static float minimum(const uint8_t *block) { return MINIMUM_ ? -half_at(block + 2) : 0; }
+    __device__ __forceinline__ static uint32_t nibbles(uint32_t word, unsigned int chunk) { return word >> (4 * chunk) & 0x0f0f0f0f; }
     struct Raw {
         Words<4, B::ALIGNMENT> quants[BITS == 8 ? 2 : 1];
         uint32_t fifth;
@@ -101,8 +105,8 @@ struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 
             raw.quants[i] = B::words(block + QUANTS + 16 * i);
         }
         raw.fifth = BITS == 5 ? B::template words<1>(block + FIFTH)[0] : 0;
-        raw.scale = half_at(block);
-        raw.minimum = MINIMUM_ ? -half_at(block + 2) : 0;
+        raw.scale = scale(block);
+        raw.minimum = minimum(block);
         return raw;
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int) {
@@ -112,7 +116,7 @@ struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 
                 if (BITS == 8) {
                     piece.q[run][i] = raw.quants[run * (BITS / 8)][i];
                 } else {
-                    piece.q[run][i] = raw.quants[0][i] >> (4 * run) & 0x0f0f0f0f;
+                    piece.q[run][i] = nibbles(raw.quants[0][i], run);
                 }
                 if (BITS == 5) {
                     piece.q[run][i] |= fifth_bits(raw.fifth >> (RUN * run + 4 * i));
@@ -128,12 +132,60 @@ typedef Plain<5, false> Q5_0;
 typedef Plain<5, true> Q5_1;
 typedef Plain<8, false> Q8_0;
 
+// Blocks of 32 floats of four bits (E2M1) after a power of two as scale (E8M0). q is twice the float, an integer, and the scale
+// is halved.
+struct Mxfp4 : Block<32, 17, 16, 0, false, 32> {
+    static constexpr unsigned int QUANT_BITS = 4, FIFTH = 1, QUANTS = 1;
+    static constexpr bool SIGNED = true;
+    struct Raw {
+        Words<4, 1> quants;
+        uint8_t exponent;
+    };
+    __device__ __forceinline__ static float half_of_power(uint32_t exponent) {
+        // The two smallest results are subnormal.
+        return candle_bits<float>(exponent < 2 ? 0x00200000 << exponent : (exponent - 1) << 23);
+    }
+    __device__ __forceinline__ static float scale(const uint8_t *block) { return half_of_power(*block); }
+    __device__ __forceinline__ static float minimum(const uint8_t *) { return 0; }
+    // Looks up the nibbles of a chunk of a word: bytes of the table of each sign by three bits, then one of both by the fourth.
+    __device__ __forceinline__ static uint32_t nibbles(uint32_t word, unsigned int chunk) {
+        constexpr uint32_t LOW = 0x03020100, HIGH = 0x0c080604, NEGATIVE_LOW = 0xfdfeff00, NEGATIVE_HIGH = 0xf4f8fafc;
+#if defined(__NVPTX__)
+        // Selectors are nibbles. Results are in the order of the nibbles, so that every second one is in the chunk.
+        uint32_t halves[2];
+#pragma unroll
+        for (unsigned int half = 0; half < 2; ++half) {
+            const uint32_t four = word >> (16 * half), signs = (four >> 1 & 0x4444) | 0x3210;
+            halves[half] = __byte_perm(__byte_perm(LOW, HIGH, four & 0x7777), __byte_perm(NEGATIVE_LOW, NEGATIVE_HIGH, four & 0x7777), signs);
+        }
+        return __byte_perm(halves[0], halves[1], chunk == 0 ? 0x6420 : 0x7531);
+#else
+        const uint32_t four = word >> (4 * chunk), magnitudes = four & 0x07070707, signs = (four >> 1 & 0x04040404) | 0x03020100;
+        return __builtin_amdgcn_perm(__builtin_amdgcn_perm(NEGATIVE_HIGH, NEGATIVE_LOW, magnitudes),
+                                     __builtin_amdgcn_perm(HIGH, LOW, magnitudes), signs);
+#endif
+    }
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int) { return Raw{words(block + QUANTS), *block}; }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int) {
+        Piece piece{{}, half_of_power(raw.exponent), 0, {1, 1}, {0, 0}};
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                piece.q[run][i] = nibbles(raw.quants[i], run);
+            }
+        }
+        return piece;
+    }
+};
+
 // Bytes after a header: blocks of 32 with an f16 scale (and the sum of the weights, which is ignored), or blocks of
 // 256 with an f32 scale (and trailing sums).
 template <unsigned int WEIGHTS_, unsigned int BYTES_>
 struct Bytes : Block<WEIGHTS_, BYTES_, 16, 0, false, 32> {
     typedef Block<WEIGHTS_, BYTES_, 16, 0, false, 32> B;
     static constexpr unsigned int QUANT_BITS = 8, FIFTH = 4, QUANTS = 4;
+    static constexpr bool SIGNED = true;
+    __device__ __forceinline__ static float scale(const uint8_t *block) { return half_at(block); }
+    __device__ __forceinline__ static float minimum(const uint8_t *) { return 0; }
     struct Raw {
         Words<4, 4> quants[RUNS];
         uint32_t header;

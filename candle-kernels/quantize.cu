@@ -319,12 +319,36 @@ struct Scales8 : BlockQuantizer<Q6K, 16, Plane<0, 4, 64>, Plane<128, 2, 32, 4>> 
     }
 };
 
+// A power of two as scale, so that the largest magnitude is 4 to 8 times the scale, and the nearest float of each x.
+struct Floats4 : BlockQuantizer<Mxfp4, 8, Plane<1, 4, 16>> {
+    template <bool WEIGHTED>
+    static __device__ __forceinline__ void quantize(const Part &x, const BlockInput &, Part &level, uint8_t *block) {
+        const float top = largest(x);
+        // At least 2, so that neither half the scale nor its inverse is subnormal.
+        const int exponent = top == 0 ? 0 : max((int)(candle_bits<uint32_t>(top) >> 23 & 0xff) - 2, 2);
+        const float inverse = candle_bits<float>((uint32_t)(255 - max(exponent, 2)) << 23);
+#pragma unroll
+        for (unsigned int i = 0; i < PART; ++i) {
+            const float magnitude = fabsf(x[i]) * inverse;
+            // Numbers in the middle are rounded towards zero.
+            const int number = (magnitude > 0.5f) + (magnitude > 1.5f) + (magnitude > 2.5f) + (magnitude > 3.5f) +
+                               (magnitude > 5) + (magnitude > 7) + (magnitude > 10);
+            level[i] = (float)(number + (x[i] < 0 && number > 0 ? 8 : 0));
+        }
+        *block = (uint8_t)exponent;
+    }
+};
+
+// The unit in which blocks are written.
+template <bool EVEN> struct Unit { typedef uint16_t Of; };
+template <> struct Unit<false> { typedef uint8_t Of; };
+
 // Quantizes blocks of format F; with WEIGHTED, `weights` holds the importance of each column. A group past the last
 // block repeats it without writing.
 template <typename F, bool WEIGHTED>
 __device__ __forceinline__ void quantize(const float *inp, const float *weights, uint8_t *out, const size_t blocks,
                                          const size_t row_blocks) {
-    // Block sizes are even, and every part consists of whole words.
+    // Every part consists of whole words.
     __shared__ alignas(16) uint8_t blocks_in_lds[F::GROUPS * F::BYTES], levels[CANDLE_BLOCK * F::PART];
     const size_t first = (size_t)blockIdx.x * F::GROUPS;
     const unsigned int group = threadIdx.x / F::SHARING;
@@ -348,9 +372,10 @@ __device__ __forceinline__ void quantize(const float *inp, const float *weights,
     __syncthreads();
     F::pack(levels + group * F::WEIGHTS, blocks_in_lds + group * F::BYTES, F::lane());
     __syncthreads();
-    const unsigned int count = (unsigned int)min((size_t)F::GROUPS, blocks - first) * F::BYTES / 2;
+    typedef typename Unit<F::BYTES % 2 == 0>::Of U;
+    const unsigned int count = (unsigned int)min((size_t)F::GROUPS, blocks - first) * F::BYTES / sizeof(U);
     for (unsigned int i = threadIdx.x; i < count; i += CANDLE_BLOCK) {
-        ((uint16_t *)(out + first * F::BYTES))[i] = ((const uint16_t *)blocks_in_lds)[i];
+        ((U *)(out + first * F::BYTES))[i] = ((const U *)blocks_in_lds)[i];
     }
 }
 
@@ -368,6 +393,7 @@ template <> struct Quantizer<Q3K> : Scales6 {};
 template <> struct Quantizer<Q4K> : Ranges<Q4K, 15, 63, Plane<16, 4, 32>> {};
 template <> struct Quantizer<Q5K> : Ranges<Q5K, 31, 63, Plane<16, 1, 32, 4>, Plane<48, 4, 32>> {};
 template <> struct Quantizer<Q6K> : Scales8 {};
+template <> struct Quantizer<Mxfp4> : Floats4 {};
 
 #define KERNEL(NAME, F, WEIGHTED)                                                                               \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) NAME(                                            \

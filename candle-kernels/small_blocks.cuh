@@ -6,7 +6,7 @@
 typedef FragmentLayout<Side::ROWS> Columns;
 typedef FragmentLayout<Side::COLUMNS> Rows;
 
-// Blocks of a row that a wave multiplies at a time. Rows consist of whole steps. Without matrix units a lane holds several
+// Blocks of a row that a wave multiplies at a time; rows have at least as many. Without matrix units a lane holds several
 // columns, for which registers do not suffice otherwise.
 constexpr unsigned int STEP_BLOCKS = NO_MATRIX_UNIT ? 1 : CANDLE_QFEW_STEP;
 
@@ -31,7 +31,7 @@ struct Share {
     // Reads from block `number` of a step.
     __device__ __forceinline__ Share(const uint8_t *step, unsigned int number, unsigned int share)
         : fifth(F::QUANT_BITS == 5 ? words<1>(step, number * F::BYTES + F::FIFTH)[0] : 0),
-          scale(half_at(step + number * F::BYTES)), minimum(F::MINIMUM ? -half_at(step + number * F::BYTES + 2) : 0) {
+          scale(F::scale(step + number * F::BYTES)), minimum(F::minimum(step + number * F::BYTES)) {
 #pragma unroll
         for (unsigned int i = 0; i < LOADS; ++i) {
             quants[i] = words<CHUNK>(step + column(share, 0), number * F::BYTES + F::QUANTS + i * RUN);
@@ -41,8 +41,8 @@ struct Share {
     __device__ __forceinline__ static Words<N, F::ALIGNMENT> words(const uint8_t *step, unsigned int at) {
 #if defined(__NVPTX__)
         // A step begins with a whole word.
-        if (F::ALIGNMENT == 2) {
-            return Words<N, F::ALIGNMENT>::read_around(step + at, at % 4 > 0);
+        if (F::ALIGNMENT < 4) {
+            return Words<N, F::ALIGNMENT>::read_around(step + at, at % 4);
         }
 #endif
         return Words<N, F::ALIGNMENT>::read(step + at);
@@ -54,11 +54,12 @@ struct Share {
     // Returns four q as bytes.
     __device__ __forceinline__ uint32_t word(unsigned int share, unsigned int number) const {
         const unsigned int chunk = number / CHUNK, i = number % CHUNK;
-        if (IN_BYTES) {
+        if constexpr (IN_BYTES) {
             return quants[chunk][i];
+        } else {
+            const uint32_t q = F::nibbles(quants[0][i], chunk);
+            return F::QUANT_BITS == 5 ? q | fifth_bits(fifth >> (column(share, chunk) + 4 * i)) : q;
         }
-        const uint32_t q = quants[0][i] >> (4 * chunk) & 0x0f0f0f0f;
-        return F::QUANT_BITS == 5 ? q | fifth_bits(fifth >> (column(share, chunk) + 4 * i)) : q;
     }
 };
 
@@ -178,9 +179,8 @@ typedef _Float16 Halves __attribute__((ext_vector_type(2)));
 template <typename F, unsigned int PAIR>
 __device__ __forceinline__ int halves_of(uint32_t q) {
     // A byte becomes the low mantissa bits of the f16 number 1024. Signed bytes are made unsigned first.
-    constexpr bool IS_SIGNED = F::QUANT_BITS == 8;
-    const uint32_t halves = __byte_perm(IS_SIGNED ? q ^ 0x80808080 : q, 0x64646464, PAIR == 0 ? 0x4140 : 0x4342);
-    return candle_bits<int>(candle_bits<Halves>(halves) - (_Float16)(1024 + (IS_SIGNED ? 128 : F::OFFSET)));
+    const uint32_t halves = __byte_perm(F::SIGNED ? q ^ 0x80808080 : q, 0x64646464, PAIR == 0 ? 0x4140 : 0x4342);
+    return candle_bits<int>(candle_bits<Halves>(halves) - (_Float16)(1024 + (F::SIGNED ? 128 : F::OFFSET)));
 }
 
 // Products of halves, which need no quantized activations.
@@ -250,34 +250,51 @@ template <typename F>
 struct Staging {
     typedef uint32_t Pair __attribute__((ext_vector_type(2)));
     // Pairs of words of a column, loads of a lane, and words between columns in LDS, which begin in different banks.
-    static constexpr unsigned int PAIRS = STEP_BLOCKS * F::BYTES / 8, LOADS = (TILE_SIDE * PAIRS + WAVE - 1) / WAVE;
+    static constexpr unsigned int PAIRS = (STEP_BLOCKS * F::BYTES + 7) / 8, LOADS = (TILE_SIDE * PAIRS + WAVE - 1) / WAVE;
     static constexpr unsigned int PITCH = ((PAIRS + 1) / 2 | 1) * 4;
-    static_assert(STEP_BLOCKS * F::BYTES % 8 == 0, "columns are pairs of words");
     typedef Pair Buffer[TILE_SIDE][PITCH / 2];
+    // A pair, or the words around it, and the number of bits before it.
+    struct Load { Pair pair; uint32_t next, past; };
 
     const uint8_t *first;
-    int offsets[LOADS];
+    unsigned int offsets[LOADS];
+    // The last whole word of a column for a lane's loads, from `first`.
+    unsigned int ends[LOADS];
+    // True if all steps are pairs of words.
+    bool in_pairs;
 
     // Columns past the last one repeat it.
-    __device__ __forceinline__ Staging(const uint8_t *first, unsigned int column_bytes, unsigned int last) : first(first) {
+    __device__ __forceinline__ Staging(const uint8_t *first, unsigned int column_bytes, unsigned int last)
+        : first(first), in_pairs((column_bytes | STEP_BLOCKS * F::BYTES) % 8 == 0) {
 #pragma unroll
         for (unsigned int i = 0; i < LOADS; ++i) {
-            offsets[i] = (int)(min(number(i) / PAIRS, last) * column_bytes + number(i) % PAIRS * 8);
+            const unsigned int column = min(number(i) / PAIRS, last) * column_bytes;
+            offsets[i] = column + number(i) % PAIRS * 8;
+            ends[i] = (column + column_bytes - 1) & ~3u;
         }
     }
     __device__ __forceinline__ static unsigned int number(unsigned int i) {
         return min(candle_lane() + i * WAVE, TILE_SIDE * PAIRS - 1);
     }
-    __device__ __forceinline__ void load(Pair (&pairs)[LOADS], unsigned int block) const {
+    // Words past the end of a column, which no block needs, repeat its last one.
+    __device__ __forceinline__ void load(Load (&loads)[LOADS], unsigned int block) const {
 #pragma unroll
         for (unsigned int i = 0; i < LOADS; ++i) {
-            pairs[i] = *(const Pair *)(first + (size_t)block * F::BYTES + offsets[i]);
+            const unsigned int at = block * F::BYTES + offsets[i];
+            if (in_pairs) {
+                loads[i] = {*(const Pair *)(first + at), 0, 0};
+            } else {
+                const auto word = [&](unsigned int from) INLINE { return *(const uint32_t *)(first + min(from & ~3u, ends[i])); };
+                loads[i] = {{word(at), word(at + 4)}, word(at + 8), at % 4 * 8};
+            }
         }
     }
-    __device__ __forceinline__ static void store(Buffer &buffer, const Pair (&pairs)[LOADS]) {
+    __device__ __forceinline__ static void store(Buffer &buffer, const Load (&loads)[LOADS]) {
 #pragma unroll
         for (unsigned int i = 0; i < LOADS; ++i) {
-            buffer[number(i) / PAIRS][number(i) % PAIRS] = pairs[i];
+            const auto [pair, next, past] = loads[i];
+            const auto joined = [=](uint32_t low, uint32_t high) INLINE { return (uint32_t)(((uint64_t)high << 32 | low) >> past); };
+            buffer[number(i) / PAIRS][number(i) % PAIRS] = Pair{joined(pair[0], pair[1]), joined(pair[1], next)};
         }
     }
 };
@@ -305,15 +322,18 @@ struct SmallBlocks {
                                            unsigned int first_column, unsigned int n, unsigned int k)
         : activations(x, row, k), first(blocks + (size_t)first_column * (k / PIECE * F::BYTES)),
           count(k / PIECE), last(n - 1 - first_column) {}
+    // Returns the block with which the step of a block begins. The last step ends with the row, so that it may begin with blocks
+    // that an earlier step has multiplied.
+    __device__ __forceinline__ unsigned int begin_of(unsigned int block) const { return min(block, count - STEP_BLOCKS); }
 
 #if defined(__NVPTX__)
     __device__ __forceinline__ void add(Tile<float> &sums, unsigned int wave, unsigned int waves) const {
         typedef Staging<F> S;
         typename S::Buffer &buffer = staging_buffers<F>()[wave];
         const S staging(first, count * F::BYTES, last);
-        typename S::Pair next[S::LOADS];
+        typename S::Load next[S::LOADS];
         if (wave * STEP_BLOCKS < count) {
-            staging.load(next, wave * STEP_BLOCKS);
+            staging.load(next, begin_of(wave * STEP_BLOCKS));
         }
 #pragma unroll 1
         for (unsigned int block = wave * STEP_BLOCKS; block < count; block += waves * STEP_BLOCKS) {
@@ -322,7 +342,7 @@ struct SmallBlocks {
                 staging.store(buffer, next);
                 __syncwarp();
                 if (block + waves * STEP_BLOCKS < count) {
-                    staging.load(next, block + waves * STEP_BLOCKS);
+                    staging.load(next, begin_of(block + waves * STEP_BLOCKS));
                 }
             };
             add(sums, block, begin, [&](unsigned int b, unsigned int column) INLINE {
@@ -336,7 +356,7 @@ struct SmallBlocks {
 #pragma unroll
         for (unsigned int i = 0; i < STEP_BLOCKS * Columns::COUNT; ++i) {
             const unsigned int column = min(Columns::at(i % Columns::COUNT), last);
-            const uint8_t *from = first + (size_t)(column * count + block) * F::BYTES;
+            const uint8_t *from = first + (size_t)(column * count + begin_of(block)) * F::BYTES;
             step.columns[i / Columns::COUNT][i % Columns::COUNT] = Part(from, i / Columns::COUNT, Columns::share());
         }
     }
@@ -355,9 +375,9 @@ struct SmallBlocks {
         }
     }
 #endif
-    // Adds the products of a step, after `begin`; `part(b, column)` returns this lane's part of a block.
+    // Adds the products of a block's step, after `begin`; `part(b, column)` returns this lane's part of a block.
     template <typename B, typename P>
-    __device__ __forceinline__ void add(Tile<float> &sums, unsigned int first, B begin, P part) const {
+    __device__ __forceinline__ void add(Tile<float> &sums, unsigned int block, B begin, P part) const {
         // Blocks whose activations are loaded together.
         constexpr unsigned int TOGETHER = PARTS > 1 ? STEP_BLOCKS / 2 : STEP_BLOCKS;
 #pragma unroll
@@ -365,7 +385,7 @@ struct SmallBlocks {
             typename A::Block x[TOGETHER];
 #pragma unroll
             for (unsigned int b = 0; b < TOGETHER; ++b) {
-                x[b] = activations.read(first + from + b);
+                x[b] = activations.read(begin_of(block) + from + b);
             }
             if (from == 0) {
                 begin();
@@ -376,6 +396,9 @@ struct SmallBlocks {
 #pragma unroll
                 for (unsigned int i = 0; i < Columns::COUNT; ++i) {
                     parts[i] = part(from + b, i);
+                    if (begin_of(block) + from + b < block) {
+                        parts[i].scale = parts[i].minimum = 0;
+                    }
                 }
                 A::add(sums, parts, x[b]);
             }

@@ -17,6 +17,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
 mod model_files;
+mod mxfp4;
 #[cfg(feature = "rocm")]
 mod quantized_rocm;
 #[cfg(feature = "rocm")]

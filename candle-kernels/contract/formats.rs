@@ -43,6 +43,7 @@ pub const FORMATS: &[BlockFormat] = &[
     BlockFormat::row("q5k",  "Q5K",  [13, 256, 176,  8], true),
     BlockFormat::row("q6k",  "Q6K",  [14, 256, 210, 16], true),
     BlockFormat::row("q8k",  "Q8K",  [15, 256, 292, 16], false),
+    BlockFormat::row("mxfp4", "Mxfp4", [39, 32,  17,  8], false),
 ];
 
 /// A condition on a format.

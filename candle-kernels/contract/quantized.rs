@@ -27,7 +27,7 @@ subject! {
         QUANTIZED_PIECE = 32,
         /// Rows and columns of a workgroup's tile of qfew.
         QFEW_SIDE = 16,
-        /// Blocks of 32 weights that a wave of qfew multiplies at a time; rows of such blocks must be whole steps.
+        /// Blocks of 32 weights that a wave of qfew multiplies at a time; rows of such blocks have at least as many.
         QFEW_STEP = 4,
         /// Rows of activations of a workgroup's tile of qtiles.
         QTILE_ROWS = 128,

@@ -1,5 +1,6 @@
 //! Special rules for candle-core.
 
+use crate::mxfp4_rules::MXFP4_RULES;
 use crate::operation_rules::OPERATION_RULES;
 use crate::reader_rules::READER_RULES;
 use crate::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule, after, before, replace};
@@ -11,10 +12,11 @@ pub const CANDLE_CORE: CrateRules = CrateRules {
     // `test_device!`, which the rules below handle, and an error of the Metal stub that names CUDA.
     left_alone: 4,
     rules: RULES,
-    mending_rules: &[READER_RULES, OPERATION_RULES],
+    mending_rules: &[READER_RULES, OPERATION_RULES, MXFP4_RULES],
     included_rules: INCLUDED_RULES,
     own_modules: &[
         OwnModule { name: "model_files", public: false, rocm_only: false },
+        OwnModule { name: "mxfp4", public: false, rocm_only: false },
         OwnModule { name: "quantized_rocm", public: false, rocm_only: true },
         OwnModule { name: "rocm_backend", public: true, rocm_only: true },
         OwnModule { name: "sizes", public: false, rocm_only: false },
@@ -296,7 +298,7 @@ const TEST_DEVICE: &str = r#"    ($fn_name: ident, $test_cpu: ident, $test_cuda:
 /// Macros exported by an included tree cannot be named from the crate's root. These rules give them a path through the
 /// module that defines them.
 const INCLUDED_RULES: &[Rule] = &[
-    replace("call-bail", EVERY_FILE, 257, " crate::bail!", " crate::error::bail!"),
+    replace("call-bail", EVERY_FILE, 260, " crate::bail!", " crate::error::bail!"),
     replace("import-bail", EVERY_FILE, 2, "use crate::{bail, ", "use crate::error::bail;\nuse crate::{"),
     before(
         "reach-builder-arg",

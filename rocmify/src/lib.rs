@@ -7,6 +7,7 @@
 pub mod build_script;
 pub mod core_rules;
 pub mod fork;
+pub mod mxfp4_rules;
 pub mod nn_rules;
 pub mod operation_rules;
 pub mod reader_rules;

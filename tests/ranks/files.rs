@@ -46,9 +46,9 @@ fn parts_are_the_bytes_of_their_elements() {
     assert_parts(&file, "blk.1.ffn_down_exps.weight", 4 * models::HIDDEN, models::INNER, 32);
 }
 
-/// Numbers and scales of MXFP4 are two tensors.
+/// Elements and scales of MXFP4 are two tensors.
 #[test]
-fn parts_of_mxfp4_are_converted() {
+fn parts_of_mxfp4_are_joined() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = |dims: &[usize], factor: usize| {
         let values: Vec<u8> =

@@ -35,7 +35,7 @@ fn sizes_that_do_not_divide_are_named() {
     let file = models::tiny_llama().join("tiny-llama.q4_k.gguf");
     let block = "'blk.0.attn_output.weight' in Q4K has rows of 256 elements in 1 blocks of 256, which 2 GPUs";
     assert_refused(&file, 2, &[block, remedy]);
-    let block = "'model.layers.0.mlp.experts.down_proj' in Q5_0 has rows of 32 elements in 1 blocks of 32";
+    let block = "'model.layers.0.mlp.experts.down_proj' in MXFP4 has rows of 32 elements in 1 blocks of 32";
     assert_refused(&checkpoint("gpt-oss-mxfp4"), 2, &[block, remedy]);
     assert_refused(&checkpoint("olmo2"), 2, &["norms of all heads of a row", "use one GPU"]);
     assert_refused(&checkpoint("mixtral"), 4, &["rank 0 of 4", "2 heads cannot be divided among 4 GPUs"]);

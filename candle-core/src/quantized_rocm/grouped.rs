@@ -1,8 +1,8 @@
 //! Products of rows of activations with the matrices of their experts, grouped by expert, on matrix units.
-use super::product::{activation_span, count, with_quantized_rows, Operands};
+use super::product::{activation_span, count, has_few_rows_kernel, with_quantized_rows, Operands};
 use super::{Data, QRocmStorage};
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, QuantizedFewExperts, BLOCK, QFEW_SIDE, QFEW_STEP, QUANTIZED_PIECE,
+    BlockFormat, DevicePtr, QuantizedFewExperts, BLOCK, QFEW_SIDE,
 };
 use crate::rocm_backend::{float_code, LaunchConfig};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage};
@@ -22,8 +22,7 @@ pub(crate) struct Grouped {
 
 /// Returns true if the GPU multiplies rows of `k` elements of a format on matrix units.
 pub(crate) fn has_grouped_kernel(format: BlockFormat, k: usize, device: &RocmDevice) -> bool {
-    let in_steps = format.weights() > QUANTIZED_PIECE || k.is_multiple_of(QUANTIZED_PIECE * QFEW_STEP);
-    device.has_matrix_units() && in_steps && QuantizedFewExperts::kernel(format).is_some()
+    has_few_rows_kernel(format, k, device) && QuantizedFewExperts::kernel(format).is_some()
 }
 
 /// Returns the products (products, n), in f32, of `m` dense rows of `k` activations with a stack of matrices (stack, n, k).

@@ -35,7 +35,7 @@ enum ProductKernel {
 /// `has_row` tells that the kernel for one to four rows is the fastest: reading the blocks dominates, and a second launch
 /// would cost as much as a small product. Few rows: the blocks are read once or come from the cache, which costs less than
 /// the unused rows of a tile. Dot products are compute-bound from two rows on, so that matrix units are used if there are
-/// any, and if rows are whole steps of their kernel.
+/// any, and if rows have enough blocks for their kernel.
 ///
 /// Many rows on a data-center GPU: writing and rereading the bf16 values costs less than what rocBLAS gains over tiles
 /// that unpack blocks. The same holds against four passes of the few-row kernel. This was measured on an H200; an
@@ -47,8 +47,7 @@ fn choose_kernel(
     device: &RocmDevice,
 ) -> ProductKernel {
     let by_library = device.is_data_center();
-    let in_steps = format.weights() > QUANTIZED_PIECE || k.is_multiple_of(QUANTIZED_PIECE * QFEW_STEP);
-    let on_units = device.has_matrix_units() && in_steps;
+    let on_units = has_few_rows_kernel(format, k, device);
     // A pass over small blocks takes longer, since each is scaled separately.
     let few = match (by_library, on_units) {
         (true, true) if format.weights() > QUANTIZED_PIECE => 64,
@@ -62,6 +61,11 @@ fn choose_kernel(
         _ if by_library => ProductKernel::Library,
         _ => ProductKernel::Tiles,
     }
+}
+
+/// Returns true if the GPU multiplies a few rows of `k` elements of a format on matrix units.
+pub(super) fn has_few_rows_kernel(format: BlockFormat, k: usize, device: &RocmDevice) -> bool {
+    device.has_matrix_units() && (format.weights() > QUANTIZED_PIECE || k >= QUANTIZED_PIECE * QFEW_STEP)
 }
 
 /// Operands of a product: dense rows of activations and a quantized matrix. No size is 0.

@@ -7,8 +7,8 @@ use candle_core::rocm::hip_kernels::contract::{
 use candle_core::rocm::LaunchConfig;
 
 /// Rows of activations, rows of the matrix and blocks of 256 weights per row. They are below and above half a tile and a
-/// workgroup's part, and have fewer and more blocks per row than a workgroup has waves. Rows of blocks of 32 are a step
-/// shorter, so that the waves' parts are not whole.
+/// workgroup's part, and have fewer and more blocks per row than a workgroup has waves. Rows of blocks of 32 are up to
+/// a step shorter, so that neither the waves' parts nor the last steps are whole.
 const SIZES: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (2, 17, 5),
@@ -34,7 +34,7 @@ fn products_of_any_size() {
         let kernel = QuantizedFew::kernel(format).unwrap();
         let span = dtype.block_size();
         for (m, n, blocks) in SIZES {
-            let blocks = if span == 256 { blocks } else { blocks * 256 / span - QFEW_STEP };
+            let blocks = if span == 256 { blocks } else { blocks * 256 / span - QFEW_STEP + m % QFEW_STEP };
             let activations = Activations::bytes(m * blocks * span, span);
             check(
                 dtype,
@@ -60,7 +60,7 @@ fn products_of_halves() {
         let Some(kernel) = QuantizedFewHalves::kernel(format) else { continue };
         let span = dtype.block_size();
         for (m, n, blocks) in SIZES {
-            let blocks = blocks * 256 / span - QFEW_STEP;
+            let blocks = blocks * 256 / span - QFEW_STEP + m % QFEW_STEP;
             let activations = Activations::halves(m * blocks * span);
             check(
                 dtype,

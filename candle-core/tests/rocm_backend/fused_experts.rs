@@ -311,7 +311,7 @@ fn grouped_products_equal_those_of_single_rows() -> Result<()> {
         for (i, (rows, count, used, n)) in
             [(1, 1, 1, 2), (3, 5, 2, 38), (40, 3, 2, 18), (70, 40, 3, 34)].into_iter().enumerate()
         {
-            let k = [128, 256][i % 2].max(format.weights()) * [1, 3][i / 2];
+            let k = [160, 256][i % 2].max(format.weights()) * [1, 3][i / 2];
             let dtype = DTYPES[i % 3];
             let dims = [count, n, k];
             let stack = Stack::blocks(dims, kind, &device)?;

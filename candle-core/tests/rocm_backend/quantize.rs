@@ -20,6 +20,7 @@ fn floats(dtype: GgmlDType) -> Floats {
         Q2K => (Float::F16, &[80, 82]),
         Q3K => (Float::F16, &[108]),
         Q6K => (Float::F16, &[208]),
+        MXFP4 => (Float::F16, &[]),
         _ => (Float::F16, &[0]),
     }
 }

@@ -73,6 +73,48 @@ fn blocks_keep_their_bytes_and_values() {
     }
 }
 
+/// The bytes and values are those of `quantize` and `dequantize` of PyPI's `gguf` 0.19.
+#[test]
+fn blocks_in_mxfp4_are_those_of_the_gguf_package() {
+    const BYTES: [u8; 34] = [
+        126, 223, 99, 174, 118, 44, 231, 80, 223, 116, 158, 246, 76, 231, 97, 207, 117, 119, 97, 231, 90, 247, 61,
+        246, 14, 117, 191, 116, 223, 97, 231, 91, 247, 61,
+    ];
+    const VALUES: [f32; 64] = [
+        -3.0, 0.75, -2.0, 2.0, -1.0, 3.0, 0.0, -3.0, 1.0, -2.0, 2.0, -1.0, 3.0, 0.25, -3.0, 1.5, -1.5, 2.0, -0.5, 3.0,
+        0.5, -2.0, 1.5, -1.5, 3.0, -0.25, -3.0, 1.0, -2.0, 2.0, -1.0, 3.0, 0.001953125, 0.0234375, -0.00390625,
+        0.0234375, -0.01171875, 0.015625, -0.015625, 0.01171875, -0.0234375, 0.0078125, -0.0234375, 0.001953125,
+        0.0234375, -0.005859375, 0.0234375, -0.01171875, 0.015625, -0.015625, 0.01171875, -0.0234375, 0.005859375,
+        -0.0234375, 0.0, 0.0234375, -0.005859375, 0.0234375, -0.01171875, 0.015625, -0.015625, 0.01171875, -0.0234375,
+        0.005859375,
+    ];
+    let number = |i: i32| match i {
+        0..32 => (i * 37 % 64 - 31) as f32 * 0.11,
+        _ => (i * 29 % 64 - 30) as f32 * 1e-3,
+    };
+    let values = Tensor::from_iter((0..64).map(number), &Device::Cpu).unwrap();
+    for device in [Device::Cpu, rocm()] {
+        let blocks = QTensor::quantize(&values.to_device(&device).unwrap(), GgmlDType::MXFP4).unwrap();
+        assert_eq!(blocks.data().unwrap()[..], BYTES);
+        assert_eq!(blocks.dequantize(&Device::Cpu).unwrap().to_vec1::<f32>().unwrap(), VALUES);
+    }
+    // All elements with all scales: the number that the bits stand for, rounded to f32 or infinite.
+    let blocks: Vec<u8> =
+        (0..=254).flat_map(|scale| [scale].into_iter().chain((0..16).map(|at| at | (15 - at) << 4))).collect();
+    let element = |bits: usize| {
+        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][bits % 8] * if bits < 8 { 1.0 } else { -1.0 }
+    };
+    let expected = |at: usize| {
+        let bits = if at % 32 < 16 { at % 16 } else { 15 - at % 16 };
+        (element(bits) * 2f64.powi(at as i32 / 32 - 127)) as f32
+    };
+    for device in [Device::Cpu, rocm()] {
+        let storage = QStorage::from_data(Cow::Borrowed(&blocks), &device, GgmlDType::MXFP4).unwrap();
+        let got = QTensor::new(storage, 255 * 32).unwrap().dequantize(&Device::Cpu).unwrap();
+        assert_eq!(got.to_vec1::<f32>().unwrap(), (0..255 * 32).map(expected).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn zeros_are_blocks_of_zero_bytes() {
     let device = rocm();

@@ -1,7 +1,7 @@
 //! Model files: a GGUF file, or a folder of safetensors with a config.json.
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor};
+use std::io::{self, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,6 @@ use serde_json::Value;
 
 mod format;
 mod four_bits;
-mod gguf_header;
 mod gguf_parts;
 mod joining;
 mod matrix;
@@ -26,16 +25,12 @@ mod scaled;
 mod tensor_info;
 
 pub use format::Format;
-use gguf_header::Mxfp4Tensor;
 pub use gguf_parts::{GgufPart, stem as gguf_stem};
 use matrix::Region;
 use opened::OpenFiles;
 use quantization::Quantization;
 use tensor_info::Encoding;
 pub use tensor_info::TensorInfo;
-
-/// Alignment of the tensor data in GGUF, unless the file has another.
-const GGUF_ALIGNMENT: u64 = 32;
 
 /// Model description in the files, apart from tensors.
 pub enum Description {
@@ -300,25 +295,20 @@ fn add_gguf(
     tensors: &mut HashMap<String, TensorInfo>,
 ) -> Result<Content> {
     let handle = File::open(path).context("cannot be opened")?;
-    let (content, mxfp4) = read_gguf(&handle).context("cannot be read as GGUF")?;
+    let content = Content::read(&mut BufReader::new(&handle)).context("cannot be read as GGUF")?;
     let file = files.count();
     files.push(path.into(), handle);
-    let blocks = content.tensor_infos.iter().map(|(name, info)| {
+    for (name, info) in &content.tensor_infos {
         let format = match info.ggml_dtype {
             GgmlDType::F32 => Format::Floats(DType::F32),
             GgmlDType::F16 => Format::Floats(DType::F16),
             GgmlDType::BF16 => Format::Floats(DType::BF16),
             blocks => Format::Blocks(blocks),
         };
-        (name.clone(), info.offset, Encoding::Same, format, info.shape.dims().to_vec())
-    });
-    let converted = Format::Blocks(GgmlDType::Q5_0);
-    let mxfp4 = mxfp4
-        .into_iter()
-        .map(|tensor| (tensor.name, tensor.offset, Encoding::Mxfp4, converted, tensor.shape));
-    for (name, offset, encoding, format, shape) in blocks.chain(mxfp4) {
-        let offset = content.tensor_data_offset.saturating_add(offset);
-        let earlier = tensors.insert(name.clone(), TensorInfo { file, offset, encoding, format, shape });
+        let offset = content.tensor_data_offset.saturating_add(info.offset);
+        let shape = info.shape.dims().to_vec();
+        let tensor = TensorInfo { file, offset, encoding: Encoding::Same, format, shape };
+        let earlier = tensors.insert(name.clone(), tensor);
         ensure!(earlier.is_none(), "tensor '{name}' is in two files");
     }
     Ok(content)
@@ -339,20 +329,4 @@ fn check_bounds(tensors: &HashMap<String, TensorInfo>, files: &OpenFiles) -> Res
         }
     }
     Ok(())
-}
-
-/// Returns the header of a GGUF file, and its tensors in MXFP4, which Candle's parser rejects.
-fn read_gguf(file: &File) -> Result<(Content, Vec<Mxfp4Tensor>)> {
-    let error = match Content::read(&mut BufReader::new(file)) {
-        Ok(content) => return Ok((content, Vec::new())),
-        Err(error) => error,
-    };
-    let Ok(header) = gguf_header::without_mxfp4(&mut BufReader::new(file)) else { return Err(error.into()) };
-    if header.tensors.is_empty() {
-        return Err(error.into());
-    }
-    let mut content = Content::read(&mut Cursor::new(header.bytes))?;
-    let alignment = content.metadata.get("general.alignment").and_then(|value| value.to_u64().ok());
-    content.tensor_data_offset = header.length.next_multiple_of(alignment.unwrap_or(GGUF_ALIGNMENT).max(1));
-    Ok((content, header.tensors))
 }

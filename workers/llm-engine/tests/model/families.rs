@@ -100,7 +100,7 @@ fn gpt_oss_in_mxfp4() {
     let values = |files: &mut ModelFiles, name: &str| {
         let shape = files.location(name).unwrap().shape.clone();
         let bytes = files.rows(name, 0..shape[0]).unwrap();
-        let blocks = qtensor_from_ggml(GgmlDType::Q5_0, &bytes, shape, &Device::Cpu).unwrap();
+        let blocks = qtensor_from_ggml(GgmlDType::MXFP4, &bytes, shape, &Device::Cpu).unwrap();
         blocks.dequantize(&Device::Cpu).unwrap()
     };
     let rows = |tensor: &Tensor| tensor.flatten_to(1).unwrap().to_vec2::<f32>().unwrap();
@@ -153,8 +153,6 @@ fn broken_tensors_in_mxfp4_are_rejected() {
     let whole = weights[scales].clone();
     weights.insert(scales.into(), whole.narrow(0, 0, 5).unwrap().force_contiguous().unwrap());
     rejects(&weights, &[blocks, "[6, 32, 1, 16]", scales, "[5, 32, 1]"]);
-    weights.insert(scales.into(), whole.ones_like().unwrap().affine(200.0, 0.0).unwrap());
-    rejects(&weights, &["model.safetensors", "down_proj", "above the range of f16"]);
     weights.remove(scales);
     rejects(&weights, &[blocks, "has no", scales]);
     let bytes = fs::read(data("gpt-oss-mxfp4").join("model.gguf")).unwrap();

@@ -248,7 +248,7 @@ fn check_scales(name: &str, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-/// Joins the numbers and scales of tensors in MXFP4, which are tensors of bytes.
+/// Joins the elements and scales of tensors in MXFP4, which are tensors of bytes.
 ///
 /// # Errors
 /// Returns an error that names the tensor without scales, or with scales of another shape.
@@ -256,25 +256,25 @@ pub(super) fn join_mxfp4(tensors: &mut Tensors) -> Result<()> {
     let names: Vec<String> =
         tensors.keys().filter_map(|name| name.strip_suffix("_blocks")).map(str::to_owned).collect();
     for name in names {
-        let [numbers, scales] = ["blocks", "scales"].map(|part| tensors.remove(&format!("{name}_{part}")));
+        let [elements, scales] = ["blocks", "scales"].map(|part| tensors.remove(&format!("{name}_{part}")));
         let scales = scales.with_context(|| format!("tensor '{name}_blocks' has no '{name}_scales'"))?;
-        let Some(numbers) = numbers else { continue };
+        let Some(elements) = elements else { continue };
         let bytes = Format::Floats(DType::U8);
-        let shape = [&scales.shape[..], &[mxfp4::NUMBERS]].concat();
+        let shape = [&scales.shape[..], &[mxfp4::ELEMENTS]].concat();
         ensure!(
-            numbers.shape == shape && [numbers.format, scales.format] == [bytes; 2],
+            elements.shape == shape && [elements.format, scales.format] == [bytes; 2],
             "tensor '{name}_blocks' has type {} and shape {:?}, but '{name}_scales' has type {} and shape {:?}; MXFP4 requires {} bytes for each scale",
-            numbers.format,
-            numbers.shape,
+            elements.format,
+            elements.shape,
             scales.format,
             scales.shape,
-            mxfp4::NUMBERS
+            mxfp4::ELEMENTS
         );
         let mut shape = scales.shape;
         shape.iter_mut().last().into_iter().for_each(|last| *last *= mxfp4::BLOCK);
-        let encoding = Encoding::Mxfp4Parts(scales.file, scales.offset);
-        let format = Format::Blocks(GgmlDType::Q5_0);
-        tensors.insert(name, TensorInfo { encoding, format, shape, ..numbers });
+        let encoding = Encoding::Mxfp4(scales.file, scales.offset);
+        let format = Format::Blocks(GgmlDType::MXFP4);
+        tensors.insert(name, TensorInfo { encoding, format, shape, ..elements });
     }
     Ok(())
 }

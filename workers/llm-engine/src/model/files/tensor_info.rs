@@ -8,7 +8,7 @@ use candle_core::DType;
 use super::format::Format;
 use super::four_bits::FourBits;
 use super::matrix::{Region, StoredMatrix};
-use super::mxfp4::{self, Order};
+use super::mxfp4;
 use super::scaled::Scaled;
 
 /// Encoding of a tensor in its file.
@@ -16,10 +16,8 @@ use super::scaled::Scaled;
 pub(super) enum Encoding {
     /// The format of the tensor.
     Same,
-    /// MXFP4 blocks.
-    Mxfp4,
-    /// Numbers of MXFP4 blocks, and their scales at an offset of a file.
-    Mxfp4Parts(usize, u64),
+    /// Elements of MXFP4 blocks, and their scales at an offset of a file.
+    Mxfp4(usize, u64),
     /// Weights of four bits.
     FourBits(Box<FourBits>),
     /// Weights of eight bits with scales.
@@ -89,9 +87,8 @@ impl TensorInfo {
                 let (elements, unit) = self.format.unit();
                 vec![own(elements, unit)]
             }
-            Encoding::Mxfp4 => vec![own(mxfp4::BLOCK, 1 + mxfp4::NUMBERS)],
-            Encoding::Mxfp4Parts(file, offset) => {
-                vec![own(mxfp4::BLOCK, mxfp4::NUMBERS), matrix(*file, *offset, mxfp4::BLOCK, 1)]
+            Encoding::Mxfp4(file, offset) => {
+                vec![own(mxfp4::BLOCK, mxfp4::ELEMENTS), matrix(*file, *offset, mxfp4::BLOCK, 1)]
             }
             Encoding::FourBits(weights) => weights.matrices(),
             Encoding::Scaled(weights) => weights.matrices(),
@@ -123,18 +120,7 @@ impl TensorInfo {
         Ok(match (&self.encoding, &data[..]) {
             (Encoding::FourBits(weights), data) => weights.decode(format, rows, columns, data)?,
             (Encoding::Scaled(weights), data) => weights.decode(format, rows, columns, data)?,
-            (Encoding::Mxfp4, [blocks]) => {
-                let size = 1 + mxfp4::NUMBERS;
-                let block =
-                    |index: usize| (blocks[index * size], &blocks[index * size + 1..][..mxfp4::NUMBERS]);
-                mxfp4::q5_0(blocks.len() / size, block, Order::Halves)?
-            }
-            (Encoding::Mxfp4Parts(..), [numbers, scales]) => {
-                let count = scales.len().min(numbers.len() / mxfp4::NUMBERS);
-                let block =
-                    |index: usize| (scales[index], &numbers[index * mxfp4::NUMBERS..][..mxfp4::NUMBERS]);
-                mxfp4::q5_0(count, block, Order::Neighbors)?
-            }
+            (Encoding::Mxfp4(..), [elements, scales]) => mxfp4::join(elements, scales),
             _ => data.swap_remove(0),
         })
     }
