@@ -179,7 +179,7 @@ pub fn rocmify_suite(
     let mut tests = rewrite.tests;
     for place in &reworded {
         let is_it = |test: &RocmTest| test.name == place.test;
-        if !tests.iter().any(is_it) {
+        if !tests.iter().any(is_it) && !rewrite.edited.contains(place.test) {
             return Err(stale(suite, "REWORDED", place.test));
         }
     }
@@ -329,6 +329,8 @@ struct Rewrite<'a> {
     tests: Vec<RocmTest>,
     /// Tests of `alone` that would otherwise be ROCm tests.
     left_alone: BTreeSet<String>,
+    /// Functions of `reworded` that were edited in place.
+    edited: BTreeSet<&'a str>,
     /// Macros of the file that wrap `test_device!`.
     wrappers: BTreeSet<String>,
 }
@@ -370,12 +372,14 @@ impl Rewrite<'_> {
                 Item::Fn(function) => {
                     let place = function.span().byte_range();
                     if !has(&function.attrs, "test") {
-                        // Functions run by `test_device!` are edited in place, because they have no twin.
+                        // Functions run by `test_device!`, and those without a device, are edited in place, because they
+                        // have no twin.
                         let test = format!("{path}{}", function.sig.ident);
                         for reworded in self.reworded.iter().filter(|reworded| reworded.test == test) {
                             let within = self.place_to_reword(&place, reworded)?;
                             let within = place.start + within.start..place.start + within.end;
                             self.edits.replace(within, reworded.to);
+                            self.edited.insert(reworded.test);
                         }
                     }
                     let words = self.words_in(&place);

@@ -165,9 +165,9 @@ fn formats() -> Result<Vec<Format>> {
 
 /// Returns a file with every readable quantized type, as written by Candle.
 fn quantized() -> Result<Vec<u8>> {
-    use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    use GgmlDType::{BF16, F16, F32, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     let row = Tensor::arange(0f32, 256., &Device::Cpu)?.reshape((1, 256))?;
-    let types = [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K];
+    let types = [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, MXFP4];
     let tensors: Result<Vec<_>> = types
         .into_iter()
         .map(|dtype| Ok((format!("{dtype:?}.weight"), QTensor::quantize(&row, dtype)?)))

@@ -78,7 +78,7 @@ fn wide_config(own: Json) -> Json {
     all
 }
 
-const ALL: &[GgmlDType] = &[Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K];
+const ALL: &[GgmlDType] = &[Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, MXFP4];
 const EXPERTS: usize = 4;
 const LLAMA2_C: llama2_c::Config = llama2_c::Config {
     dim: WIDTH,
