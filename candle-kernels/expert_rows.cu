@@ -140,7 +140,7 @@ template <typename P> struct Part;
 template <typename M> struct Part<M *> { typedef M Of; };
 
 #define FLOAT_OP(T, NAME, DTYPE)                                                                                       \
-    EXPERT_ROW_KERNEL(NAME, DTYPE, , FloatRow<T, 1> part; run(part);)
+    EXPERT_ROW_KERNEL(NAME, DTYPE, , FloatRow<T, 1, CANDLE_FEW_REGISTERS(2, 1)> part; run(part);)
 FLOAT_OP(__nv_bfloat16, bf16, CANDLE_FLOAT_BF16)
 FLOAT_OP(__half, f16, CANDLE_FLOAT_F16)
 FLOAT_OP(float, f32, CANDLE_FLOAT_F32)

@@ -2,10 +2,10 @@
 #pragma once
 #include "row.cuh"
 
-// Rows of floats; a unit is a pack.
-template <typename T, unsigned int ROWS>
+// Rows of floats; a unit is a pack. Of AHEAD rows, parts are loaded ahead.
+template <typename T, unsigned int ROWS, unsigned int AHEAD_ = CANDLE_FEW_REGISTERS(2, (ROWS == 1 ? 2 : 1))>
 struct FloatRow {
-    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = ROWS == 1 ? 4 : 2, AHEAD = CANDLE_FEW_REGISTERS(2, (ROWS == 1 ? 2 : 1));
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), UNITS = ROWS == 1 ? 4 : 2, AHEAD = AHEAD_;
     static constexpr bool LOADS_BY_GROUP = true;
     struct Raw { Pack<T, N> packs[UNITS]; };
     struct Activations { float values[UNITS][N]; };

@@ -263,12 +263,12 @@ struct Staging {
     // True if all steps are pairs of words.
     bool in_pairs;
 
-    // Columns past the last one repeat it.
-    __device__ __forceinline__ Staging(const uint8_t *first, unsigned int column_bytes, unsigned int last)
-        : first(first), in_pairs((column_bytes | STEP_BLOCKS * F::BYTES) % 8 == 0) {
+    // Columns past the last one repeat it. `from` is the first, which need not begin with a word.
+    __device__ __forceinline__ Staging(const uint8_t *from, unsigned int column_bytes, unsigned int last)
+        : first(from - (uintptr_t)from % 8), in_pairs(((uintptr_t)from | column_bytes | STEP_BLOCKS * F::BYTES) % 8 == 0) {
 #pragma unroll
         for (unsigned int i = 0; i < LOADS; ++i) {
-            const unsigned int column = min(number(i) / PAIRS, last) * column_bytes;
+            const unsigned int column = (uintptr_t)from % 8 + min(number(i) / PAIRS, last) * column_bytes;
             offsets[i] = column + number(i) % PAIRS * 8;
             ends[i] = (column + column_bytes - 1) & ~3u;
         }

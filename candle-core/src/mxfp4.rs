@@ -8,8 +8,8 @@ use crate::quantized::GgmlDType;
 /// Number of elements of a block.
 pub(crate) const QK_MXFP4: usize = 32;
 
-/// Magnitudes of the elements by their three low bits, in units of half the scale. The fourth bit is the sign.
-const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+/// Elements by their four bits, in units of half the scale. The fourth bit is the sign.
+const ELEMENTS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 /// Bias of the exponents in a block and in f32.
 const BIAS: u32 = 127;
 /// Number of mantissa bits of f32.
@@ -30,16 +30,15 @@ pub struct BlockMxfp4 {
 }
 const _: () = assert!(size_of::<BlockMxfp4>() == 17);
 
-/// Returns the magnitude and the sign of the four low bits, in units of half the scale.
+/// Returns the element of the four low bits, in units of half the scale.
 fn element(bits: u8) -> i32 {
-    let magnitude = i32::from(MAGNITUDES[usize::from(bits & 7)]);
-    if bits & 8 == 0 { magnitude } else { -magnitude }
+    ELEMENTS[usize::from(bits & 15)].into()
 }
 
 /// Returns the four bits of the element nearest to a multiple of half the scale; the smaller of two.
 fn nearest(value: f32) -> u8 {
     let is_above = |pair: &&[i8]| value.abs() > f32::from(pair[0] + pair[1]) / 2.0;
-    let magnitude = MAGNITUDES.windows(2).filter(is_above).count() as u8;
+    let magnitude = ELEMENTS[..8].windows(2).filter(is_above).count() as u8;
     magnitude | if value < 0.0 && magnitude > 0 { 8 } else { 0 }
 }
 
