@@ -72,7 +72,8 @@ impl GgmlType for BlockMxfp4 {
 
     fn from_float(xs: &[f32], ys: &mut [Self]) {
         for (xs, block) in xs.chunks_exact(QK_MXFP4).zip(ys) {
-            let largest = xs.iter().fold(0.0f32, |largest, x| if x.abs() > largest { x.abs() } else { largest });
+            let largest =
+                xs.iter().fold(0.0f32, |largest, x| if x.abs() > largest { x.abs() } else { largest });
             let exponent = match largest.to_bits() >> MANTISSA_BITS {
                 _ if largest == 0.0 => 0,
                 exponent => exponent.saturating_sub(MAX_ELEMENT_EXPONENT).max(MIN_EXPONENT),
@@ -95,7 +96,9 @@ impl GgmlType for BlockMxfp4 {
             let (low, high) = y.qs.split_at(QK_MXFP4 / 2);
             let pairs = x.qs.iter().zip(low).zip(high);
             let sum: i32 = pairs
-                .map(|((byte, low), high)| element(*byte) * i32::from(*low) + element(byte >> 4) * i32::from(*high))
+                .map(|((byte, low), high)| {
+                    element(*byte) * i32::from(*low) + element(byte >> 4) * i32::from(*high)
+                })
                 .sum();
             sum as f32 * x.half_scale() * y.d.to_f32()
         };

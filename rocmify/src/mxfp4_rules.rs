@@ -7,12 +7,7 @@ const METAL: &str = "quantized/metal.rs";
 
 /// All rules for MXFP4.
 pub const MXFP4_RULES: &[Rule] = &[
-    after(
-        "mxfp4-block",
-        QUANTIZED,
-        "pub use k_quants::GgmlType;\n",
-        "pub use crate::mxfp4::BlockMxfp4;\n",
-    ),
+    after("mxfp4-block", QUANTIZED, "pub use k_quants::GgmlType;\n", "pub use crate::mxfp4::BlockMxfp4;\n"),
     after("mxfp4-type", QUANTIZED, "    Q6K,\n    Q8K,\n", "    MXFP4,\n"),
     after("mxfp4-from-number", QUANTIZED, "15 => Self::Q8K,\n", "            39 => Self::MXFP4,\n"),
     after("mxfp4-to-number", QUANTIZED, "Self::Q8K => 15,\n", "            Self::MXFP4 => 39,\n"),

@@ -40,7 +40,8 @@ mod tests {
         for exponents in [[0u8, 1], [2, 3], [127, 118], [253, 104]] {
             let blocks = join(&elements, &exponents);
             let blocks = qtensor_from_ggml(GgmlDType::MXFP4, &blocks, vec![2, BLOCK], &Device::Cpu).unwrap();
-            let got = blocks.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let got =
+                blocks.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
             let expected = |at: usize| {
                 let scale = 2f64.powi(i32::from(exponents[at / BLOCK]) - 127);
                 (f64::from(value(elements[at / 2] >> (4 * (at % 2)) & 15)) * scale) as f32
