@@ -13,8 +13,9 @@ constexpr unsigned int pitch(unsigned int width) { return width > 256 ? 512 : wi
 template <typename T, unsigned int WIDTH> constexpr unsigned int LANES_KEY_BYTES = 8192;
 template <> constexpr unsigned int LANES_KEY_BYTES<__nv_bfloat16, 128> = 4096;
 
-// Tile sizes and memory layout of a workgroup. The numbers of rows and threads are the same on every GPU.
-template <typename T, unsigned int WIDTH>
+// Tile sizes and memory layout of a workgroup, of keys and values that are stored as S. The numbers of rows and threads are
+// the same on every GPU.
+template <typename T, unsigned int WIDTH, typename S>
 struct Plan {
     static constexpr unsigned int THREADS = CANDLE_BLOCK, ROWS = CANDLE_ATTENTION_ROWS, WAVES = THREADS / WAVE;
     static constexpr unsigned int QUERY_TILES = ROWS / WAVES / TILE_SIDE;
@@ -22,7 +23,7 @@ struct Plan {
     static constexpr unsigned int MAX_VALUES = BY_LANES<T> || sizeof(T) == 4 ? CANDLE_ATTENTION_COLUMNS : 256;
     static constexpr unsigned int VALUES = WIDTH > MAX_VALUES ? CANDLE_ATTENTION_COLUMNS : WIDTH;
     // Products of warpgroups. They read queries from LDS, and tiles of keys and values while the next ones are loaded.
-    static constexpr bool WARPGROUPS = BY_WARPGROUPS<T> && WIDTH <= MAX_VALUES;
+    static constexpr bool WARPGROUPS = BY_WARPGROUPS<T> && WIDTH <= MAX_VALUES && !IS_ENCODED<S>;
     static constexpr unsigned int BUFFERS = WARPGROUPS ? 2 : 1;
     // Rows whose waves skip tiles of keys together.
     static constexpr unsigned int GROUP_ROWS = WARPGROUPS ? WARPGROUP_ROWS : ROWS / WAVES;
@@ -40,8 +41,8 @@ struct Plan {
 #else
     static constexpr bool QUERIES_IN_REGISTERS = REGISTERS <= 64 && WIDTH <= 256 && !WARPGROUPS;
 #endif
-    typedef StagedTile<T, KEYS, pitch(WIDTH), THREADS, false, WARPGROUPS> StagedKeys;
-    typedef StagedTile<T, KEYS, pitch(VALUES), THREADS, VALUES_TRANSPOSED<T>, WARPGROUPS> StagedValues;
+    typedef StagedTile<T, KEYS, pitch(WIDTH), THREADS, false, WARPGROUPS, S> StagedKeys;
+    typedef StagedTile<T, KEYS, pitch(VALUES), THREADS, VALUES_TRANSPOSED<T>, WARPGROUPS, S> StagedValues;
     struct Lds {
         typename StagedKeys::To keys[BUFFERS];
         typename StagedValues::To values[BUFFERS];
@@ -56,13 +57,13 @@ template <typename T> constexpr float WEIGHT_EXPONENT_BIAS = 0;
 template <> constexpr float WEIGHT_EXPONENT_BIAS<__half> = 15;
 
 // Iterates over the tiles of keys and holds a lane's part of the softmax state and accumulators.
-template <typename T, typename P, unsigned int WIDTH>
+template <typename T, typename P, unsigned int WIDTH, typename S>
 struct KvIterator {
     static constexpr unsigned int QUERY_TILES = P::QUERY_TILES, KEY_TILES = P::KEYS / TILE_SIDE, STEPS = WIDTH / STEP<T>;
     static constexpr unsigned int COLUMN_TILES = P::VALUES / TILE_SIDE;
     static constexpr unsigned int I = QUERIES_PER_LANE<T>, J = KEYS_PER_LANE<T>;
 
-    const Sequence<T> &sequence;
+    const Sequence<T, S> &sequence;
     const MaskParams &mask_params;
     // First query row of the wave.
     unsigned int first_row;
@@ -84,18 +85,18 @@ struct KvIterator {
     }
 
     // Stores the wave's queries to LDS.
-    template <typename S>
-    __device__ __forceinline__ void store_queries(S &queries) const {
+    template <typename L>
+    __device__ __forceinline__ void store_queries(L &queries) const {
         const unsigned int line = threadIdx.x / WAVE * TILE_SIDE;
 #pragma unroll
         for (unsigned int step = 0; step < STEPS; ++step) {
             read_queries(0, step).store([&](unsigned int own, unsigned int k) INLINE {
-                return queries.at(S::place(line + QueryFragment<T>::own_line(own), step * STEP<T> + k));
+                return queries.at(L::place(line + QueryFragment<T>::own_line(own), step * STEP<T> + k));
             });
         }
     }
 
-    __device__ __forceinline__ KvIterator(const Sequence<T> &sequence, const MaskParams &mask_params, unsigned int first_row)
+    __device__ __forceinline__ KvIterator(const Sequence<T, S> &sequence, const MaskParams &mask_params, unsigned int first_row)
         : sequence(sequence), mask_params(mask_params), first_row(first_row), out() {
         special = mask_params.scale <= 0 || mask_params.softcap > 0 || sequence.slopes != nullptr || sequence.mask != nullptr;
         factor = special ? 1.0f : mask_params.scale * LOG2_E;
@@ -312,8 +313,8 @@ struct KvIterator {
                                         unsigned int column, int low, int high) {
         const unsigned int thread = threadIdx.x, width = sequence.width;
         const unsigned int value_width = sequence.value_width - column;
-        const KeyRows<T> &k = sequence.k;
-        KeyRows<T> v = sequence.v;
+        const KeyRows<S> &k = sequence.k;
+        KeyRows<S> v = sequence.v;
         v.first += column;
         const uint2 visible = low <= high ? mask_params.visible_range(low, high) : uint2{0, 0};
         typename P::StagedKeys keys;
@@ -390,20 +391,21 @@ struct SharedTask<V, true> {
     }
 };
 
-template <typename T, unsigned int WIDTH>
-__device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partial) {
-    typedef Plan<T, WIDTH> P;
-    typedef KvIterator<T, P, WIDTH> W;
+template <typename T, unsigned int WIDTH, typename S = T>
+__device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T, S), float *partial, const uint32_t *scales = nullptr,
+                                               bool is_fp8 = false) {
+    typedef Plan<T, WIDTH, S> P;
+    typedef KvIterator<T, P, WIDTH, S> W;
     __shared__ typename P::Lds lds;
     __shared__ LaneExchange<T> exchange[P::WAVES];
-    __shared__ SharedTask<Task<T>, P::WARPGROUPS> shared_task;
-    Task<T> own(TASK_ARGUMENTS);
+    __shared__ SharedTask<Task<T, S>, P::WARPGROUPS> shared_task;
+    Task<T, S> own(TASK_ARGUMENTS, ENCODED_ARGUMENTS);
     own.assign_rows(P::ROWS, P::VALUES);
-    const Task<T> &task = shared_task.share(own);
+    const Task<T, S> &task = shared_task.share(own);
     if (task.empty) {
         return;
     }
-    const Sequence<T> &sequence = task.sequence;
+    const Sequence<T, S> &sequence = task.sequence;
     constexpr unsigned int ROWS = P::ROWS / P::WAVES;
     const unsigned int wave = candle_uniform(threadIdx.x / WAVE), first_row = task.first_row + wave * ROWS;
     // Null if the keys are not split. It is needed late.
@@ -469,7 +471,7 @@ __device__ __forceinline__ void attention_rows(TASK_PARAMETERS(T), float *partia
 }
 
 template <typename T>
-__device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float *partial, unsigned int parts,
+__device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T, T), const float *partial, unsigned int parts,
                                                 unsigned int columns) {
     Task<T> task(TASK_ARGUMENTS);
     task.assign_rows(CANDLE_ATTENTION_ROWS, columns);
@@ -503,6 +505,17 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
         const unsigned int total_keys, const float *sinks, float *partial) {                                                                \
         attention_rows<T, WIDTH>(TASK_ARGUMENTS, partial);                                                              \
     }
+// Attention over an encoded cache.
+#define ATTENTION_ENCODED(T, T_NAME, WIDTH)                                                                             \
+    extern "C" RESIDENT_WAVES(WIDTH > 128 ? 1 : 2) __global__ void __launch_bounds__(CANDLE_BLOCK)                      \
+        attention_rows_##WIDTH##_##T_NAME##_encoded(                                                                    \
+        const T *q, const EncodedByte *k, const EncodedByte *v, const T *mask, T *out, float *statistics,               \
+        const float *slopes, const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table,           \
+        const int *ranges, const size_t *info, const float scale, const float softcap,                                  \
+        const unsigned int total_queries, const unsigned int total_keys, const float *sinks, float *partial,            \
+        ENCODED_PARAMETERS) {                                                                                           \
+        attention_rows<T, WIDTH>(TASK_ARGUMENTS, partial, ENCODED_ARGUMENTS);                                           \
+    }
 #define ATTENTION_PARTS(T, T_NAME)                                                                                      \
     extern "C" __global__ void __launch_bounds__(CANDLE_ATTENTION_COLUMNS) attention_parts_##T_NAME(                    \
         const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,              \
@@ -521,6 +534,10 @@ __device__ __forceinline__ void attention_parts(TASK_PARAMETERS(T), const float 
     ATTENTION(T, T_NAME, 128)       \
     ATTENTION(T, T_NAME, 256)       \
     ATTENTION(T, T_NAME, 512)
+#define ATTENTIONS_ENCODED(T, T_NAME)  \
+    ATTENTION_ENCODED(T, T_NAME, 64)   \
+    ATTENTION_ENCODED(T, T_NAME, 128)  \
+    ATTENTION_ENCODED(T, T_NAME, 256)
 
 ATTENTION_PARTS(float, f32)
 ATTENTION(float, f32, 64)
@@ -528,3 +545,5 @@ ATTENTION(float, f32, 128)
 ATTENTION(float, f32, 512)
 ATTENTION_HALVES(__half, f16)
 ATTENTION_HALVES(__nv_bfloat16, bf16)
+ATTENTIONS_ENCODED(__half, f16)
+ATTENTIONS_ENCODED(__nv_bfloat16, bf16)

@@ -79,11 +79,11 @@ __device__ __forceinline__ void move_to_vector_register(T *&pointer) {
 #endif
 }
 
-// Pointers, strides and sizes of one sequence.
-template <typename T>
+// Pointers, strides and sizes of one sequence, whose keys and values are stored as S.
+template <typename T, typename S = T>
 struct Sequence {
     const T *q;
-    KeyRows<T> k, v;
+    KeyRows<S> k, v;
     T *out;
     const T *mask;
     const float *slopes, *sinks;
@@ -101,9 +101,9 @@ struct Sequence {
 };
 
 // The work of a workgroup.
-template <typename T>
+template <typename T, typename S = T>
 struct Task {
-    Sequence<T> sequence;
+    Sequence<T, S> sequence;
     MaskParams mask_params;
     // Index of the row tile in the sequence, its first row, the first value column, and the half-open range of keys
     // that any of the rows sees.
@@ -123,11 +123,11 @@ struct Task {
         return int2{(int)low + shift, (int)high + shift};
     }
 
-    __device__ __forceinline__ Task(const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics,
+    __device__ __forceinline__ Task(const T *q, const S *k, const S *v, const T *mask, T *out, float *statistics,
                                     const float *slopes, const uint32_t *query_starts, const uint32_t *key_starts,
                                     const uint32_t *table, const int *ranges, const size_t *info, float scale,
                                     float softcap, unsigned int total_queries, unsigned int total_keys,
-                                    const float *sinks = nullptr) {
+                                    const float *sinks = nullptr, const uint32_t *scales = nullptr, bool is_fp8 = false) {
         // All words are below 2^32, so that their lower halves suffice.
         const auto word = [&](unsigned int i) INLINE { return ((const unsigned int *)info)[2 * i]; };
         const unsigned int heads = word(0), key_heads = word(1), pairs = key_heads * word(2);
@@ -176,10 +176,14 @@ struct Task {
         sequence.q_row = word(9);
         const bool paged = table != nullptr;
         const uint32_t *pages = paged ? table + number * word(25) : nullptr;
-        const auto rows_of = [&](const T *from, unsigned int strides) INLINE {
+        const auto rows_of = [&](const S *from, unsigned int strides) INLINE {
             const unsigned int batch_stride = word(strides), row = word(strides + 2);
             from += (size_t)key_head * word(strides + 1) + (paged ? 0 : batch * batch_stride + (size_t)k_first * row);
-            return KeyRows<T>{from, row, batch_stride, pages, Divisor(info[23]), word(24)};
+            KeyRows<S> rows = {from, row, batch_stride, pages, Divisor(info[23]), word(24)};
+            if constexpr (IS_ENCODED<S>) {
+                rows.scales = {scales + key_head, key_heads, strides == 13, is_fp8};
+            }
+            return rows;
         };
         sequence.k = rows_of(k, 10);
         sequence.v = rows_of(v, 13);
@@ -237,11 +241,14 @@ struct Task {
     }
 };
 
-#define TASK_PARAMETERS(T)                                                                                              \
-    const T *q, const T *k, const T *v, const T *mask, T *out, float *statistics, const float *slopes,                  \
+#define TASK_PARAMETERS(T, S)                                                                                           \
+    const T *q, const S *k, const S *v, const T *mask, T *out, float *statistics, const float *slopes,                  \
         const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
         const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
         const unsigned int total_keys, const float *sinks
 #define TASK_ARGUMENTS                                                                                                  \
     q, k, v, mask, out, statistics, slopes, query_starts, key_starts, table, ranges, info, scale, softcap,              \
         total_queries, total_keys, sinks
+// Arguments of kernels that read an encoded cache.
+#define ENCODED_PARAMETERS const uint32_t *scales, const bool is_fp8
+#define ENCODED_ARGUMENTS scales, is_fp8

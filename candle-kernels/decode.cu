@@ -57,51 +57,94 @@ __device__ __forceinline__ float reduce_wave(float value, unsigned int first, F 
 }
 __device__ __forceinline__ float add(float a, float b) { return a + b; }
 
-// Columns of a lane of several keys or values.
-template <typename T, unsigned int KEYS>
+// Columns of a lane of several keys or values, which are stored as S.
+template <typename S, unsigned int KEYS>
 struct LaneColumns {
-    static constexpr unsigned int N = 16 / sizeof(T), PACKS = COLUMNS / N;
-    Pack<T> packs[KEYS][PACKS];
+    static constexpr unsigned int N = IS_ENCODED<S> ? ENCODED_PACK : 16 / sizeof(S), PACKS = COLUMNS / N;
+    typedef Pack<S, N> P;
+    P packs[KEYS][PACKS];
 
     // `key(i)` is the index of key i, and pages[i] its page. Columns from `width` on repeat the first ones.
     template <typename K>
-    __device__ __forceinline__ void read(const KeyRows<T> &rows, const unsigned int (&pages)[KEYS], unsigned int column,
+    __device__ __forceinline__ void read(const KeyRows<S> &rows, const unsigned int (&pages)[KEYS], unsigned int column,
                                          unsigned int width, K key) {
 #pragma unroll
         for (unsigned int i = 0; i < KEYS; ++i) {
             const unsigned int at = key(i), page = min(pages[i], rows.pages - 1);
-            const T *const from = rows.first + (size_t)page * rows.page_stride +
+            const S *const from = rows.first + (size_t)page * rows.page_stride +
                                   (size_t)(at - rows.page.quotient(at) * rows.page.by) * rows.stride;
 #pragma unroll
             for (unsigned int p = 0; p < PACKS; ++p) {
-                packs[i][p] = Pack<T>::read(from + (column + p * N < width ? column + p * N : 0));
+                packs[i][p] = P::read(from + (column + p * N < width ? column + p * N : 0));
             }
         }
         // Keeps the compiler from moving the loads to their uses.
         asm volatile("" ::: "memory");
     }
+    // Keeps the compiler from decoding a key before it has computed `result`, which takes more registers.
+    __device__ __forceinline__ void decode_after(float &result, unsigned int key) {
+        if constexpr (IS_ENCODED<S>) {
+            result = candle_bits<float>(opaque(candle_bits<uint32_t>(result)));
+            packs[key][0].make_opaque();
+        }
+    }
+    // Returns an element, without the scale of its row.
     __device__ __forceinline__ float at(unsigned int key, unsigned int column) const {
-        return static_cast<float>(packs[key][column / N][column % N]);
+        if constexpr (IS_ENCODED<S>) {
+            return decoded<S>(candle_bits<EncodedBytes>(packs[key][0]), column);
+        } else {
+            return static_cast<float>(packs[key][column / N][column % N]);
+        }
     }
 };
 
-template <typename T, unsigned int ROWS>
-__device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *partial) {
+// Pairs of scales of the keys of which a lane computes weights, one of each batch of keys. Other caches have none.
+template <typename S, unsigned int BATCHES, bool = IS_ENCODED<S>>
+struct LaneScales {
+    template <typename K, typename N>
+    __device__ __forceinline__ void read(const KeyRows<S> &, N, K) {}
+    __device__ __forceinline__ float key(float score, unsigned int) const { return score; }
+    __device__ __forceinline__ float value(float weight, unsigned int) const { return weight; }
+};
+template <typename S, unsigned int BATCHES>
+struct LaneScales<S, BATCHES, true> {
+    uint32_t pairs[BATCHES];
+
+    // `key(b)` is the index of the key of batch b, and `page(b)` its page.
+    template <typename K, typename N>
+    __device__ __forceinline__ void read(const KeyRows<S> &rows, N page, K key) {
+#pragma unroll
+        for (unsigned int b = 0; b < BATCHES; ++b) {
+            const unsigned int at = key(b), number = min(page(b), rows.pages - 1);
+            pairs[b] = rows.scales.pair((size_t)number * rows.page.by + (at - rows.page.quotient(at) * rows.page.by));
+        }
+    }
+    __device__ __forceinline__ float key(float score, unsigned int b) const {
+        return score * (key_scale(pairs[b]) * DECODED_FACTOR<S>);
+    }
+    __device__ __forceinline__ float value(float weight, unsigned int b) const {
+        return weight * (value_scale(pairs[b]) * DECODED_FACTOR<S>);
+    }
+};
+
+template <typename T, unsigned int ROWS, typename S = T>
+__device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T, S), float *partial, const uint32_t *scales = nullptr,
+                                                 bool is_fp8 = false) {
     constexpr unsigned int THREADS = CANDLE_BLOCK, WAVES = THREADS / WAVE;
     // Number of keys of a lane group per iteration, as registers allow, and those whose scores are summed together.
-    constexpr unsigned int KEYS = CANDLE_ATTENTION_DECODE_KEYS / (sizeof(T) == 4 || (ROWS == 8 && WAVE == 64) ? 2 : 1);
+    constexpr unsigned int KEYS = CANDLE_ATTENTION_DECODE_KEYS / (sizeof(T) == 4 || (ROWS == 8 && (WAVE == 64 || IS_ENCODED<S>)) ? 2 : 1);
     constexpr unsigned int BATCH_KEYS = PAIRS / ROWS, BATCHES = KEYS / BATCH_KEYS;
     constexpr unsigned int N = 16 / sizeof(T);
     __shared__ float weights[THREADS / PAIRS][KEYS][ROWS];
     __shared__ float merged[WAVES][MERGED_ROWS][COLUMNS * 32];
     __shared__ SoftmaxState states[WAVES][ROWS];
     __shared__ bool is_last;
-    Task<T> task(TASK_ARGUMENTS);
+    Task<T, S> task(TASK_ARGUMENTS, ENCODED_ARGUMENTS);
     task.assign_rows(ROWS);
     if (task.empty) {
         return;
     }
-    const Sequence<T> &sequence = task.sequence;
+    const Sequence<T, S> &sequence = task.sequence;
     const MaskParams &mask_params = task.mask_params;
     const unsigned int rows = min(ROWS, sequence.rows - task.first_row), thread = threadIdx.x;
     const unsigned int widest = max(sequence.width, sequence.value_width);
@@ -129,9 +172,16 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
 
     // Keys, values and pages of the next tiles are loaded while the current tile is computed.
     unsigned int pages[KEYS] = {};
-    LaneColumns<T, KEYS> keys, values;
+    LaneColumns<S, KEYS> keys, values;
+    LaneScales<S, BATCHES> lane_scales;
     const auto loaded_key = [&](unsigned int tile) INLINE {
         return [&, tile](unsigned int i) INLINE { return min(key_of(tile, i), task.end_key - 1); };
+    };
+    const auto load_scales = [&](unsigned int tile) INLINE {
+        const auto page = [&](unsigned int b) INLINE {
+            return BATCH_KEYS == 2 && own_key == 1 ? pages[b * BATCH_KEYS + BATCH_KEYS - 1] : pages[b * BATCH_KEYS];
+        };
+        lane_scales.read(sequence.k, page, [&](unsigned int b) INLINE { return loaded_key(tile)(b * BATCH_KEYS + own_key); });
     };
     const auto load_pages = [&](unsigned int tile) INLINE {
         if (sequence.k.table != nullptr) {
@@ -165,6 +215,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         queries[r][i / ROWS] = at < sequence.width ? pack : Pack<T>{};
     }
     if (tiles > 0) {
+        load_scales(part);
         keys.read(sequence.k, pages, column, sequence.width, loaded_key(part));
         values.read(sequence.v, pages, column, sequence.value_width, loaded_key(part));
         check_pages();
@@ -184,6 +235,10 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         for (unsigned int b = 0; b < BATCHES; ++b) {
             float pairs[PAIRS];
 #pragma unroll
+            for (unsigned int i = 0; i < BATCH_KEYS; ++i) {
+                keys.decode_after(b == 0 ? highest : scores[b - 1], b * BATCH_KEYS + i);
+            }
+#pragma unroll
             for (unsigned int i = 0; i < PAIRS; ++i) {
                 pairs[i] = 0;
 #pragma unroll
@@ -192,7 +247,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
                     pairs[i] = fmaf(query, keys.at(b * BATCH_KEYS + i / ROWS, c), pairs[i]);
                 }
             }
-            scores[b] = sum_pairs(pairs, lane, lanes);
+            scores[b] = lane_scales.key(sum_pairs(pairs, lane, lanes), b);
         }
         if (next < tiles) {
             keys.read(sequence.k, pages, column, sequence.width, loaded_key(next));
@@ -233,11 +288,12 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
             const float weight = candle_exp2(scores[b] - base);
             own_state.row_sum += weight;
             // Lanes with the same pair write the same weight.
-            weights[group][b * BATCH_KEYS + own_key][own_row] = weight;
+            weights[group][b * BATCH_KEYS + own_key][own_row] = lane_scales.value(weight, b);
         }
         __syncwarp();
 #pragma unroll
         for (unsigned int i = 0; i < KEYS; ++i) {
+            values.decode_after(sums[ROWS - 1][COLUMNS - 1], i);
             float row_weights[ROWS];
 #pragma unroll
             for (unsigned int r = 0; r < ROWS; r += 4) {
@@ -255,6 +311,7 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         }
         if (next < tiles) {
             values.read(sequence.v, pages, column, sequence.value_width, loaded_key(next));
+            load_scales(next);
             check_pages();
             load_pages(next + parts);
         }
@@ -361,8 +418,25 @@ __device__ __forceinline__ void attention_decode(TASK_PARAMETERS(T), float *part
         const unsigned int total_keys, const float *sinks, float *partial) {                                                                \
         attention_decode<T, ROWS>(TASK_ARGUMENTS, partial);                                                             \
     }
+// Attention over an encoded cache.
+#define ATTENTION_DECODE_ENCODED(T, T_NAME, S, S_NAME, ROWS)                                                            \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 8 / ROWS) attention_decode_##ROWS##_##T_NAME##_##S_NAME( \
+        const T *q, const S *k, const S *v, const T *mask, T *out, float *statistics, const float *slopes,              \
+        const uint32_t *query_starts, const uint32_t *key_starts, const uint32_t *table, const int *ranges,             \
+        const size_t *info, const float scale, const float softcap, const unsigned int total_queries,                   \
+        const unsigned int total_keys, const float *sinks, float *partial, ENCODED_PARAMETERS) {                        \
+        attention_decode<T, ROWS>(TASK_ARGUMENTS, partial, ENCODED_ARGUMENTS);                                          \
+    }
+#define ATTENTION_DECODES_ENCODED(T, T_NAME)                \
+    ATTENTION_DECODE_ENCODED(T, T_NAME, Int8, int8, 4)      \
+    ATTENTION_DECODE_ENCODED(T, T_NAME, Int8, int8, 8)      \
+    ATTENTION_DECODE_ENCODED(T, T_NAME, Fp8, fp8, 4)        \
+    ATTENTION_DECODE_ENCODED(T, T_NAME, Fp8, fp8, 8)
+
 ATTENTION_DECODE(float, f32, 4)
 ATTENTION_DECODE(__half, f16, 4)
 ATTENTION_DECODE(__half, f16, 8)
 ATTENTION_DECODE(__nv_bfloat16, bf16, 4)
 ATTENTION_DECODE(__nv_bfloat16, bf16, 8)
+ATTENTION_DECODES_ENCODED(__half, f16)
+ATTENTION_DECODES_ENCODED(__nv_bfloat16, bf16)

@@ -1,8 +1,8 @@
 // Rotary embeddings of queries and keys, and the write of keys and values to a paged cache, in one launch. Biases of
 // the projections and RMS norms of the heads of queries and keys are optional. Everything is computed in f32 and rounded
 // once, to the dtype of the cache.
+#include "encoded.cuh"
 #include "faults.cuh"
-#include "lanes.cuh"
 
 // N pairs of elements of a head: two packs, whose elements follow each other in `of`.
 template <unsigned int N>
@@ -53,6 +53,23 @@ struct Pairs {
         return pairs;
     }
 
+    // Rounds to C.
+    template <typename C>
+    __device__ __forceinline__ void round() {
+#pragma unroll
+        for (float &value : of) {
+            value = (float)(C)value;
+        }
+    }
+    // Calls `use` for each element.
+    template <typename F>
+    __device__ __forceinline__ void for_each(F use) const {
+#pragma unroll
+        for (const float value : of) {
+            use(value);
+        }
+    }
+
     // Rounds to C and writes two packs.
     template <typename C>
     __device__ __forceinline__ void write(C *first, C *second) const {
@@ -65,23 +82,64 @@ struct Pairs {
         x.write(first);
         y.write(second);
     }
+    // Encodes two packs by `encode`.
+    template <typename F>
+    __device__ __forceinline__ void write_encoded(EncodedByte *first, EncodedByte *second, F encode) const {
+        Pack<uint8_t, N> x, y;
+#pragma unroll
+        for (unsigned int j = 0; j < N; ++j) {
+            x.set(j, encode(of[j]));
+            y.set(j, encode(of[N + j]));
+        }
+        x.write((uint8_t *)first);
+        y.write((uint8_t *)second);
+    }
 };
 
-#define PARAMETERS(T, C)                                                                                               \
+// Scale of a row of an encoded cache, and its inverse. Elements are rounded to C before, which makes those out of its range
+// infinite.
+template <typename C>
+struct Encoding {
+    // Largest finite number of C.
+    static constexpr float LARGEST = 0x1.fep127f;
+    __nv_bfloat16 scale;
+    float inverse;
+    bool is_fp8;
+
+    // `magnitude` holds the bits of the largest magnitude, of which those of NaN are the largest.
+    __device__ __forceinline__ Encoding(uint32_t magnitude, bool is_fp8) : is_fp8(is_fp8) {
+        const float largest = candle_bits<float>(magnitude), steps = is_fp8 ? 448 : 127;
+        // A scale that is rounded up must not make the largest number infinite.
+        const float limited = fminf(largest / steps, LARGEST / steps * (1 - 0x1p-8f));
+        const bool is_finite = magnitude < 0x7f800000;
+        // Smaller rows are zero, whose inverse would not be finite.
+        const bool is_zero = limited < 1e-30f;
+        scale = (__nv_bfloat16)(!is_finite ? NAN : is_zero ? 0 : limited);
+        inverse = is_zero ? 0 : 1 / (float)scale;
+    }
+    __device__ __forceinline__ uint8_t encode(float value) const {
+        const float scaled = value * inverse;
+        const uint8_t fp8 = candle_bits<uint8_t>((__nv_fp8_e4m3)scaled);
+        return is_fp8 ? fp8 : (uint8_t)(int)(rintf(fminf(fmaxf(scaled, -127.0f), 127.0f)) + 128);
+    }
+};
+template <> constexpr float Encoding<__half>::LARGEST = 65504;
+
+#define PARAMETERS(T, C, S)                                                                                               \
     const unsigned int rows, const unsigned int q_heads, const unsigned int kv_heads, const unsigned int width,        \
         const unsigned int pairs, const unsigned int lanes, const unsigned int table, const unsigned int slots,        \
         const bool interleaved, const bool in_packs, const float eps, const size_t q_stride, const size_t k_stride,    \
         const size_t v_stride, const T *q, const T *k, const T *v, const T *bias, const T *q_norm, const T *k_norm,    \
         const float *cos, const float *sin, const unsigned int *position_of, const unsigned int *slot_of, C *out,      \
-        C *keys, C *values
+        S *keys, S *values
 #define ARGUMENTS                                                                                                      \
     rows, q_heads, kv_heads, width, pairs, lanes, table, slots, interleaved, in_packs, eps, q_stride, k_stride,        \
         v_stride, q, k, v, bias, q_norm, k_norm, cos, sin, position_of, slot_of, out, keys, values
 
 // `lanes` threads, a power of two, share a head of a row. x of the grid numbers heads: queries, keys, values. y strides
-// over rows.
-template <unsigned int N, typename T, typename C>
-__device__ __forceinline__ void write_heads(PARAMETERS(T, C)) {
+// over rows. An encoded cache has pairs of scales, as two bf16.
+template <unsigned int N, typename T, typename C, typename S>
+__device__ __forceinline__ void write_heads(PARAMETERS(T, C, S), __nv_bfloat16 *scales = nullptr, bool is_fp8 = false) {
     typedef Pairs<N> P;
     const unsigned int shift = log2_of(lanes), lane = threadIdx.x & (lanes - 1), heads = q_heads + 2 * kv_heads;
     const unsigned int number = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
@@ -131,13 +189,7 @@ __device__ __forceinline__ void write_heads(PARAMETERS(T, C)) {
         }
         const bool is_stored = is_query || names_element(slot, slots, CANDLE_FAULT_CACHE);
         const size_t angle = is_within(position, table, CANDLE_FAULT_POSITION) ? (size_t)position * pairs : 0;
-        C *const to = is_query ? out + ((size_t)row * q_heads + own) * width
-                               : (is_value ? values : keys) + ((size_t)slot * kv_heads + own) * width;
-        if (number >= heads || !is_stored) {
-            continue;
-        }
-#pragma unroll 1
-        for (unsigned int unit = lane; unit < units; unit += lanes) {
+        const auto prepared = [&](unsigned int unit) INLINE {
             P values = unit == lane ? mine : read(unit);
             const unsigned int first = start(unit), second = first + distance(unit);
             if (norm) {
@@ -150,15 +202,64 @@ __device__ __forceinline__ void write_heads(PARAMETERS(T, C)) {
             if (unit * N < rotated) {
                 values.rotate(cos + angle + unit * N, sin + angle + unit * N, interleaved);
             }
-            values.write(to + first, to + second);
+            return values;
+        };
+        const size_t cached = (size_t)slot * kv_heads + own;
+        uint32_t magnitude = 0;
+        if constexpr (IS_ENCODED<S>) {
+            // Lanes of queries take part in the shuffles.
+#pragma unroll 1
+            for (unsigned int unit = lane; unit < units; unit += lanes) {
+                P rounded = prepared(unit);
+                rounded.template round<C>();
+                rounded.for_each([&](float x) INLINE { magnitude = max(magnitude, candle_bits<uint32_t>(x) & 0x7fffffff); });
+            }
+            magnitude = reduce_lanes(magnitude, lanes, [](uint32_t a, uint32_t b) INLINE { return max(a, b); });
         }
+        if (number >= heads || !is_stored) {
+            continue;
+        }
+        const auto write = [&](auto store) INLINE {
+#pragma unroll 1
+            for (unsigned int unit = lane; unit < units; unit += lanes) {
+                const unsigned int first = start(unit);
+                store(prepared(unit), first, first + distance(unit));
+            }
+        };
+        if constexpr (IS_ENCODED<S>) {
+            if (!is_query) {
+                const Encoding<C> encoding(magnitude, is_fp8);
+                S *const to = (is_value ? values : keys) + cached * width;
+                write([&](P heads, unsigned int first, unsigned int second) INLINE {
+                    heads.template round<C>();
+                    heads.write_encoded(to + first, to + second, [&](float x) INLINE { return encoding.encode(x); });
+                });
+                if (lane == 0) {
+                    scales[2 * cached + is_value] = encoding.scale;
+                }
+                continue;
+            }
+        }
+        C *to = out + ((size_t)row * q_heads + own) * width;
+        if constexpr (!IS_ENCODED<S>) {
+            to = is_query ? to : (is_value ? values : keys) + cached * width;
+        }
+        write([&](const P &heads, unsigned int first, unsigned int second) INLINE { heads.write(to + first, to + second); });
     }
 }
 
 #define CACHE_OP(T, C, NAME)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) cache_##NAME(PARAMETERS(T, C)) {                \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) cache_##NAME(PARAMETERS(T, C, C)) {                \
         constexpr unsigned int N = CANDLE_PACK_BYTES / (sizeof(T) > sizeof(C) ? sizeof(T) : sizeof(C));        \
-        in_packs ? write_heads<N, T, C>(ARGUMENTS) : write_heads<1, T, C>(ARGUMENTS);                          \
+        in_packs ? write_heads<N, T, C, C>(ARGUMENTS) : write_heads<1, T, C, C>(ARGUMENTS);                    \
+    }
+// Encoded caches, and queries of C.
+#define ENCODED_CACHE_OP(T, C, NAME)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) cache_encoded_##NAME(                                  \
+        PARAMETERS(T, C, EncodedByte), __nv_bfloat16 *scales, const bool is_fp8) {                                     \
+        constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);                                                      \
+        in_packs ? write_heads<N, T, C, EncodedByte>(ARGUMENTS, scales, is_fp8)                                        \
+                 : write_heads<1, T, C, EncodedByte>(ARGUMENTS, scales, is_fp8);                                       \
     }
 #define CACHE_OPS(T, NAME)                   \
     CACHE_OP(T, __nv_bfloat16, NAME##_bf16)  \
@@ -167,3 +268,6 @@ __device__ __forceinline__ void write_heads(PARAMETERS(T, C)) {
 CACHE_OPS(__nv_bfloat16, bf16)
 CACHE_OPS(__half, f16)
 CACHE_OPS(float, f32)
+ENCODED_CACHE_OP(__nv_bfloat16, __nv_bfloat16, bf16_bf16)
+ENCODED_CACHE_OP(__half, __half, f16_f16)
+ENCODED_CACHE_OP(float, __half, f32_f16)

@@ -1,5 +1,6 @@
 // Tiles of keys and values: loading them from memory, their layout in LDS, and reading fragments from there.
 #pragma once
+#include "encoded.cuh"
 #include "index.cuh"
 #include "warpgroup.cuh"
 
@@ -130,18 +131,19 @@ struct alignas(IN_PANELS ? PANEL_BYTES * PANEL_ROWS : 16) SharedTile {
 };
 
 // Rows of keys or values, dense or in the pages of a page table. 64 rows must be smaller than 4 GiB.
-template <typename T>
+template <typename S>
 struct KeyRows {
-    const T *first;
+    const S *first;
     unsigned int stride, page_stride;
     const uint32_t *table;
     // Number of rows of a page, and number of pages.
     Divisor page = Divisor(1);
     unsigned int pages;
+    RowScales<S> scales = {};
 
     // Returns the address of a column of row `from` + `more`; `from` is uniform over the wave.
     template <bool PAGED>
-    __device__ __forceinline__ const T *at(unsigned int from, unsigned int more, unsigned int column) const {
+    __device__ __forceinline__ const S *at(unsigned int from, unsigned int more, unsigned int column) const {
         if (!PAGED) {
             return first + (size_t)from * stride + (more * stride + column);
         }
@@ -150,6 +152,18 @@ struct KeyRows {
         // A page number out of range has been reported already.
         const unsigned int number = min(table[which], pages - 1);
         return first + (size_t)number * page_stride + ((size_t)(key - which * page.by) * stride + column);
+    }
+    // Reads a pack of a row, encoded or not.
+    template <bool PAGED>
+    __device__ __forceinline__ auto read(unsigned int from, unsigned int more, unsigned int column) const {
+        if constexpr (IS_ENCODED<S>) {
+            const unsigned int key = from + more, which = key / page.by, row = key - which * page.by;
+            const unsigned int number = min(table[which], pages - 1);
+            const S *const bytes = first + (size_t)number * page_stride + ((size_t)row * stride + column);
+            return EncodedPack{EncodedBytes::read((const uint8_t *)bytes), scales.pair((size_t)number * page.by + row)};
+        } else {
+            return Pack<S>::read(at<PAGED>(from, more, column));
+        }
     }
 };
 
@@ -162,15 +176,16 @@ template <typename T> constexpr bool VALUES_TRANSPOSED = true;
 
 // Copy of COUNT rows from memory to LDS by LOAD_GROUP threads, split into start() and finish() so that loads overlap
 // with products. Columns from `width` on are zero. Rows from `end` on repeat the last row.
-template <typename T, unsigned int COUNT, unsigned int WIDTH, unsigned int LOAD_GROUP, bool TRANSPOSE, bool IN_PANELS = false>
+template <typename T, unsigned int COUNT, unsigned int WIDTH, unsigned int LOAD_GROUP, bool TRANSPOSE, bool IN_PANELS = false, typename S = T>
 struct StagedTile {
+    typedef KeyRows<S> Rows;
     static constexpr unsigned int N = 16 / sizeof(T);
     // Number of keys whose packs a thread transposes together.
     static constexpr unsigned int KEYS = TRANSPOSE ? 4 : 1;
     static constexpr unsigned int CHUNKS = WIDTH / N, ALL = COUNT / KEYS * CHUNKS, UNITS = (ALL + LOAD_GROUP - 1) / LOAD_GROUP;
     typedef SharedTile<T, TRANSPOSE ? WIDTH : COUNT, TRANSPOSE ? COUNT : WIDTH, IN_PANELS> To;
 #if defined(TILES_BY_MMA)
-    static constexpr bool ASYNC_COPY = !TRANSPOSE;
+    static constexpr bool ASYNC_COPY = !TRANSPOSE && !IS_ENCODED<S>;
 #else
     static constexpr bool ASYNC_COPY = false;
 #endif
@@ -182,7 +197,9 @@ struct StagedTile {
                                                                                                              : 0;
     // Number of units that are held in registers at a time.
     static constexpr unsigned int UNITS_IN_REGISTERS = ASYNC_COPY || UNITS * KEYS <= (WIDTH * sizeof(T) > 1024 ? CANDLE_FEW_REGISTERS(4, 2) : 8) ? UNITS : CANDLE_FEW_REGISTERS(4, (KEYS > 2 ? 4 : 2)) / KEYS;
-    Pack<T> packs[ASYNC_COPY ? 1 : UNITS_IN_REGISTERS][KEYS];
+    // Packs of S as they were read.
+    typedef decltype(Rows().template read<true>(0, 0, 0)) Read;
+    Read packs[ASYNC_COPY ? 1 : UNITS_IN_REGISTERS][KEYS];
 
     // Calls `use(key, column, more_keys, more_columns, i)` for each unit of a thread; the last three are constants.
     template <unsigned int FIRST, typename F>
@@ -204,7 +221,7 @@ struct StagedTile {
     }
 
     template <unsigned int FIRST, bool PAGED>
-    __device__ __forceinline__ void read(To &to, const KeyRows<T> &rows, unsigned int first, unsigned int last,
+    __device__ __forceinline__ void read(To &to, const Rows &rows, unsigned int first, unsigned int last,
                                          unsigned int width, unsigned int thread) {
         units<FIRST>(thread, [&](unsigned int key, unsigned int column, unsigned int keys, unsigned int columns, unsigned int i) INLINE {
             const bool inside = column + columns < width;
@@ -220,16 +237,16 @@ struct StagedTile {
                                  : "memory");
 #endif
                 } else {
-                    packs[i][j] = inside ? Pack<T>::read(rows.template at<PAGED>(first, more, column + columns)) : Pack<T>{};
+                    packs[i][j] = inside ? rows.template read<PAGED>(first, more, column + columns) : Read{};
                 }
             }
         });
     }
 
     template <unsigned int FIRST = 0>
-    __device__ __forceinline__ void start(To &to, const KeyRows<T> &rows, unsigned int first, unsigned int end,
+    __device__ __forceinline__ void start(To &to, const Rows &rows, unsigned int first, unsigned int end,
                                           unsigned int width, unsigned int thread) {
-        if (rows.table == nullptr) {
+        if (!IS_ENCODED<S> && rows.table == nullptr) {
             read<FIRST, false>(to, rows, first, end - 1, width, thread);
         } else {
             read<FIRST, true>(to, rows, first, end - 1, width, thread);
@@ -241,21 +258,9 @@ struct StagedTile {
 #endif
     }
 
-    // Takes the same arguments as start(); loads and stores the units that did not fit into registers as well.
-    template <unsigned int FIRST = 0>
-    __device__ __forceinline__ void finish(To &to, const KeyRows<T> &rows, unsigned int first, unsigned int end,
-                                           unsigned int width, unsigned int thread) {
-#if defined(TILES_BY_MMA)
-        if constexpr (ASYNC_COPY) {
-            asm volatile("cp.async.wait_group 0;" ::: "memory");
-#if defined(TILES_BY_WGMMA)
-            if (IN_PANELS) {
-                publish_operands();
-            }
-#endif
-            return;
-        }
-#endif
+    // Stores the units in registers.
+    template <unsigned int FIRST>
+    __device__ __forceinline__ void store(To &to, unsigned int thread) {
         units<FIRST>(thread, [&](unsigned int key, unsigned int column, unsigned int keys, unsigned int columns, unsigned int i) INLINE {
             if constexpr (TRANSPOSE) {
                 const unsigned int place = To::place(column, key);
@@ -273,6 +278,65 @@ struct StagedTile {
                 to.write(To::place(key, column), keys, columns, packs[i][0]);
             }
         });
+    }
+    // Like store(), decodes them by the encoding E.
+    template <unsigned int FIRST, typename E>
+    __device__ __forceinline__ void store_decoded(To &to, const Rows &rows, unsigned int thread) {
+        units<FIRST>(thread, [&](unsigned int key, unsigned int column, unsigned int keys, unsigned int columns, unsigned int i) INLINE {
+            float scale[KEYS];
+#pragma unroll
+            for (unsigned int j = 0; j < KEYS; ++j) {
+                scale[j] = packs[i][j].template scale<E>(rows.scales.is_value);
+            }
+            if constexpr (TRANSPOSE) {
+                const unsigned int place = To::place(column, key);
+#pragma unroll
+                for (unsigned int c = 0; c < N; c += 2) {
+                    uint32_t pair[KEYS];
+#pragma unroll
+                    for (unsigned int j = 0; j < KEYS; ++j) {
+                        pair[j] = packs[i][j].template pair<T, E>(c, scale[j]);
+                    }
+                    const auto low = [&](unsigned int j) INLINE { return (pair[j] & 0xffff) | pair[j + 1] << 16; };
+                    const auto high = [&](unsigned int j) INLINE { return pair[j] >> 16 | (pair[j + 1] & 0xffff0000); };
+                    *(uint2 *)to.at(place, columns + c, keys) = uint2{low(0), low(2)};
+                    *(uint2 *)to.at(place, columns + c + 1, keys) = uint2{high(0), high(2)};
+                    // Keeps the compiler from decoding more than registers hold.
+                    asm volatile("" ::: "memory");
+                    packs[i][0].bytes.make_opaque();
+                }
+            } else {
+                const auto pair = [&](unsigned int c) INLINE { return packs[i][0].template pair<T, E>(c, scale[0]); };
+                to.write(To::place(key, column), keys, columns, candle_bits<Pack<T>>(uint4{pair(0), pair(2), pair(4), pair(6)}));
+                asm volatile("" ::: "memory");
+            }
+        });
+    }
+
+    // Takes the same arguments as start(); loads and stores the units that did not fit into registers as well.
+    template <unsigned int FIRST = 0>
+    __device__ __forceinline__ void finish(To &to, const Rows &rows, unsigned int first, unsigned int end,
+                                           unsigned int width, unsigned int thread) {
+#if defined(TILES_BY_MMA)
+        if constexpr (ASYNC_COPY) {
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+#if defined(TILES_BY_WGMMA)
+            if (IN_PANELS) {
+                publish_operands();
+            }
+#endif
+            return;
+        }
+#endif
+        if constexpr (IS_ENCODED<S>) {
+            if (rows.scales.is_fp8) {
+                store_decoded<FIRST, Fp8>(to, rows, thread);
+            } else {
+                store_decoded<FIRST, Int8>(to, rows, thread);
+            }
+        } else {
+            store<FIRST>(to, thread);
+        }
         if constexpr (FIRST + UNITS_IN_REGISTERS < UNITS) {
             asm volatile("" ::: "memory");
             start<FIRST + UNITS_IN_REGISTERS>(to, rows, first, end, width, thread);

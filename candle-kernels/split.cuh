@@ -55,10 +55,10 @@ struct Partials {
 };
 
 // Writes two columns of a row of the result, and the row's statistic.
-template <typename T>
-__device__ __forceinline__ void write_pair(const Task<T> &task, unsigned int line, unsigned int column, SoftmaxState all,
+template <typename T, typename S>
+__device__ __forceinline__ void write_pair(const Task<T, S> &task, unsigned int line, unsigned int column, SoftmaxState all,
                                            float2 value) {
-    const Sequence<T> &sequence = task.sequence;
+    const Sequence<T, S> &sequence = task.sequence;
     const unsigned int row = task.first_row + line, head = sequence.head(row), query = sequence.query(row);
     column += task.column;
     all.row_sum += sequence.sink_weight(head, -exponent_base(all.row_max));
@@ -76,8 +76,8 @@ __device__ __forceinline__ void write_pair(const Task<T> &task, unsigned int lin
 
 // Combines the first `parts` partial results of two columns of a row, in a fixed order, and writes the result. Other
 // workgroups of the same launch may have written them.
-template <typename T>
-__device__ __forceinline__ void combine_parts(const Task<T> &task, const Partials &partials, unsigned int parts,
+template <typename T, typename S>
+__device__ __forceinline__ void combine_parts(const Task<T, S> &task, const Partials &partials, unsigned int parts,
                                               unsigned int line, unsigned int column) {
     // Number of parts whose loads are in flight.
     constexpr unsigned int COUNT = 16;

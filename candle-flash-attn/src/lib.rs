@@ -29,6 +29,7 @@
 //! | window | numbers of keys that a query sees before and after its own position; `None`, or more than there are keys, is no limit; `(None, Some(0))` is a causal mask |
 //! | ALiBi | the slope of a head times the distance between query and key is subtracted from the score |
 //! | softcap | with c above 0, the score is replaced by c tanh(score / c) |
+//! | encoded caches | [`flash_attn_varlen_encoded`]: pages of E4M3 or 8-bit integers with a scale for each row of a head |
 //! | sinks | [`flash_attn_varlen_with_sinks`]: a further key for each head, with a given score and a value of zero |
 //! | query without visible keys | the result is zero and the statistic negative infinity |
 //!
@@ -58,6 +59,6 @@ pub use dense::{
 };
 pub use varlen::{
     flash_attn_varlen, flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed,
-    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed, flash_attn_varlen_windowed,
-    flash_attn_varlen_with_sinks, flash_attn_varlen_with_statistics,
+    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_encoded, flash_attn_varlen_paged_windowed,
+    flash_attn_varlen_windowed, flash_attn_varlen_with_sinks, flash_attn_varlen_with_statistics,
 };

@@ -278,8 +278,11 @@ impl FlashAttnVarLen {
                 )
             }
         }
+        let scales = lock(self.scales.as_ref());
+        let scales = optional("scales", &scales)?;
         let slopes = lock(self.scores.alibi_slopes.as_ref());
         let attention = Attention {
+            scales,
             sinks,
             ranges,
             sequences: Some(AttentionSequences {

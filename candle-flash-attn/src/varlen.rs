@@ -15,6 +15,7 @@ pub(crate) struct FlashAttnVarLen {
     pub pages: Option<Pages>,
     pub mm_prefix_ranges: Option<Tensor>,
     pub sinks: Option<Tensor>,
+    pub scales: Option<Tensor>,
 }
 
 /// Page table of the keys and values.
@@ -36,6 +37,7 @@ impl FlashAttnVarLen {
             pages: None,
             mm_prefix_ranges: None,
             sinks: None,
+            scales: None,
         }
     }
 }
@@ -114,6 +116,29 @@ attention! {
         FlashAttnVarLen {
             pages: block_table.map(|table| Pages { block_table: table.clone(), page_block_size }),
             sinks: Some(sinks.clone()),
+            ..FlashAttnVarLen::of(scores, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
+        }
+    }
+}
+
+attention! {
+    /// Like [`flash_attn_varlen_paged_windowed`] and [`flash_attn_varlen_with_sinks`], over a cache whose elements are bytes:
+    /// each row of a head is the product of its elements and a scale.
+    ///
+    /// * `q` - f16 or bf16
+    /// * `k`, `v` - (pages, `page_block_size`, key heads, width): F8E4M3, or U8, which are integers plus 128; dense rows of at
+    ///   most 256 elements
+    /// * `scales` - bf16 (pages, `page_block_size`, key heads, 2): the scales of keys and of values
+    flash_attn_varlen_encoded(
+        scales: &Tensor, sinks: Option<&Tensor>, seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: &Tensor,
+        max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>,
+        window_size_right: Option<usize>, page_block_size: usize, softcap: Option<f32>
+    ) apply -> Tensor {
+        let scores = FlashAttn::scaled(softmax_scale).windowed(window_size_left, window_size_right).capped(softcap);
+        FlashAttnVarLen {
+            pages: Some(Pages { block_table: block_table.clone(), page_block_size }),
+            sinks: sinks.cloned(),
+            scales: Some(scales.clone()),
             ..FlashAttnVarLen::of(scores, [seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k])
         }
     }

@@ -80,6 +80,21 @@ fn families() -> Vec<Family> {
         "Attention with few queries, 4 or 8 rows per workgroup. x of the grid numbers tiles of rows, key heads and \
          batches; z numbers parts of the keys (split-KV), which the last workgroup combines.",
     );
+    let encoded = args![
+        Pointer => scales "pairs of bf16 for each row of a key head: the scales of its key and its value";
+        Bool => is_fp8 "true if keys and values are E4M3, false if they are integers plus 128"];
+    let rows_encoded = family(
+        "AttentionRowsEncoded",
+        "attention",
+        "attention_rows_{width}_{dtype}_encoded",
+        "attention_rows over an encoded cache.",
+    );
+    let decode_encoded = family(
+        "AttentionDecodeEncoded",
+        "decode",
+        "attention_decode_{rows}_{dtype}_{encoding}",
+        "attention_decode over an encoded cache. `is_fp8` agrees with the kernel's encoding.",
+    );
     let partial = args![Pointer => partial "workspace for the partial results of several parts; may be null if there is one"];
     let sums = args![
         Pointer => partial "partial results of attention_rows";
@@ -97,6 +112,16 @@ fn families() -> Vec<Family> {
                 .over([names("rows", &["8"]), dtypes("dtype", &DTYPES[1..])]),
             partial,
         ),
+        attention(rows_encoded.over(widths(&["64", "128", "256"], &DTYPES[1..])), partial).takes(&[encoded]),
+        attention(
+            decode_encoded.over([
+                names("rows", &["4", "8"]),
+                dtypes("dtype", &DTYPES[1..]),
+                names("encoding", &["int8", "fp8"]),
+            ]),
+            partial,
+        )
+        .takes(&[encoded]),
         family(
             "GradientMeans",
             "gradients",

@@ -103,6 +103,18 @@ fn families() -> Vec<Family> {
         .over([dtypes("dtype", TILED_FLOATS), dtypes("cache", TILED_FLOATS)])
         .takes(&[HEAD_SIZES, HEADS]),
         family(
+            "CacheHeadsEncoded",
+            "kvcache",
+            "cache_encoded_{dtype}_{queries}",
+            "Like cache heads, with a cache whose elements are bytes and whose rows of a head have a scale each.",
+        )
+        .over([dtypes("dtype", &["bf16"]), dtypes("queries", &["bf16"])])
+        .over([dtypes("dtype", &["f16", "f32"]), dtypes("queries", &["f16"])])
+        .takes(&[HEAD_SIZES, HEADS])
+        .takes(&[args![
+            Pointer => scales "pairs of bf16 for each slot and head: the scales of its key and its value";
+            Bool => is_fp8 "true if elements are E4M3, false if they are integers plus 128"]]),
+        family(
             "AddNorm",
             "residual",
             "addnorm_{dtype}",

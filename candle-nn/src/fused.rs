@@ -1,8 +1,9 @@
 //! Fused operations of decoders, which take one launch on ROCm. On other devices, and for operands that have no kernel, they
 //! consist of separate operations with the same results up to rounding.
+use crate::encoded_cache::{CacheEncoding, CacheScales};
 use crate::ops::rms_norm;
 use crate::rotary_emb::{rope_i, rope_thd};
-use candle::{bail, Result, Tensor, D};
+use candle::{bail, DType, Result, Tensor, D};
 
 /// Computes `sum = residual + x`, or with `post_norm` `residual + rms_norm(x, post_norm)`, and `rms_norm(sum, weight)`.
 /// Returns both. `x` and `residual` have equal shapes, and the weights have an element for each column.
@@ -80,6 +81,8 @@ pub struct CacheHeads<'a> {
     pub keys: &'a Tensor,
     /// Values of the cache, with the shape and dtype of the keys.
     pub values: &'a Tensor,
+    /// Scales of an encoded cache, whose dtype is that of a [`CacheEncoding`]; `None` for caches of floats.
+    pub scales: Option<CacheScales<'a>>,
 }
 
 /// Sizes of the operands of [`CacheHeads`].
@@ -98,7 +101,8 @@ pub(crate) struct Sizes {
 const MAX_ROWS_PER_SCATTER: usize = 64;
 
 impl CacheHeads<'_> {
-    /// Writes keys and values, and returns the rotated queries (rows, heads, width) in the dtype of the cache.
+    /// Writes keys and values, and returns the rotated queries (rows, heads, width) in the dtype of the cache, or in that of
+    /// [`CacheScales::queries`].
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match. A position or slot out of range returns an error on the CPU. On a GPU, the
@@ -118,7 +122,7 @@ impl CacheHeads<'_> {
     /// See [`Self::forward`].
     pub fn forward_separately(&self) -> Result<Tensor> {
         let Sizes { rows, heads, key_heads, width, .. } = self.sizes()?;
-        let cache = self.keys.dtype();
+        let cache = self.queries_dtype();
         if rows == 0 {
             return Tensor::zeros((rows, heads, width), cache, self.q.device());
         }
@@ -140,9 +144,38 @@ impl CacheHeads<'_> {
         let k = prepare(self.k, heads, key_heads, self.norms.map(|norms| norms.key))?;
         let v = prepare(self.v, heads + key_heads, key_heads, None)?.to_dtype(cache)?;
         let slots_of = |cache: &Tensor| cache.reshape(((), key_heads * width));
-        let keys = (slots_of(self.keys)?, rotate(k)?.flatten_from(1)?);
+        let mut k = rotate(k)?;
+        let mut v = v;
+        if let (Some(encoding), Some(CacheScales { scales, .. })) = (self.encoding(), self.scales) {
+            let ((keys, of_keys), (values, of_values)) = (encoding.encode(&k)?, encoding.encode(&v)?);
+            let both = Tensor::stack(&[of_keys, of_values], D::Minus1)?.flatten_from(1)?;
+            write_rows(self.slots, &[(scales.reshape(((), 2 * key_heads))?, both)])?;
+            (k, v) = (keys, values);
+        }
+        let keys = (slots_of(self.keys)?, k.flatten_from(1)?);
         write_rows(self.slots, &[keys, (slots_of(self.values)?, v.flatten_from(1)?)])?;
         rotate(q)
+    }
+
+    /// Returns the encoding of the cache; `None` for caches of floats.
+    fn encoding(&self) -> Option<CacheEncoding> {
+        CacheEncoding::of(self.keys.dtype())
+    }
+
+    /// Returns the dtype of the rotated queries.
+    pub(crate) fn queries_dtype(&self) -> DType {
+        self.scales.map_or(self.keys.dtype(), |scales| scales.queries)
+    }
+
+    /// Returns true if the cache has scales that match it, or needs none.
+    fn has_matching_scales(&self) -> bool {
+        let dims = self.keys.dims();
+        let Some(CacheScales { scales, queries }) = self.scales else { return self.encoding().is_none() };
+        self.encoding().is_some()
+            && scales.dtype() == DType::BF16
+            && scales.dims().split_last() == Some((&2, &dims[..dims.len() - 1]))
+            && scales.is_contiguous()
+            && matches!(queries, DType::F16 | DType::BF16 | DType::F32)
     }
 
     /// Checks all shapes.
@@ -168,6 +201,7 @@ impl CacheHeads<'_> {
             ("positions", self.positions.dims() == [rows]),
             ("slots", self.slots.dims() == [rows]),
             ("values", self.values.dims() == self.keys.dims() && self.values.dtype() == self.keys.dtype()),
+            ("the pair of scales of each row of a head, bf16,", self.has_matching_scales()),
             ("keys and values", self.keys.is_contiguous() && self.values.is_contiguous()),
         ];
         if let Some((name, _)) = matches.iter().find(|(_, matches)| !matches) {

@@ -6,6 +6,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
 
+pub mod encoded_cache;
 pub mod fused;
 pub mod fused_image;
 pub mod recurrent;

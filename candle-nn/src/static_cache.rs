@@ -154,7 +154,8 @@ impl StaticCache {
     ) -> Result<Tensor> {
         let (keys, values) = self.layer(layer)?;
         let (positions, slots) = (&self.positions, &self.slots);
-        CacheHeads { q, k, v, bias: None, norms, rotary, positions, slots, keys, values }.forward()
+        let (bias, scales) = (None, None);
+        CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales }.forward()
     }
 
     /// Computes attention of queries (sequences, heads, width) over the keys up to the sequences' positions, on any device.

@@ -4,9 +4,10 @@
 mod common;
 
 use candle::{DType, Device, Result, Tensor};
+use candle_nn::encoded_cache::{CacheEncoding, CacheScales};
 use candle_nn::fused::{add_rms_norm, CacheHeads, HeadNorms, Rotary};
 use candle_nn::ops;
-use common::{assert_close, rocm, rocm_alone, tensor, tolerance};
+use common::{assert_close, rocm, rocm_alone, tensor, tolerance, values};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -96,6 +97,10 @@ struct Operands {
     positions: Tensor,
     slots: Tensor,
     cache: [Tensor; 2],
+    /// Scales of an encoded cache.
+    scales: Tensor,
+    /// Dtype of the rotated queries with an encoded cache.
+    queries: DType,
 }
 
 const POSITIONS: usize = 50;
@@ -118,6 +123,8 @@ impl Operands {
             positions: Tensor::from_vec(positions, rows, &Device::Cpu).unwrap(),
             slots: Tensor::from_slice(slots, rows, &Device::Cpu).unwrap(),
             cache: [5.0, 6.0].map(|limit| tensor(&[blocks, 4, key_heads, width], cache, limit)),
+            scales: tensor(&[blocks, 4, key_heads, 2], DType::BF16, 0.1),
+            queries: if dtype == DType::F32 { DType::F16 } else { dtype },
         }
     }
 
@@ -132,6 +139,8 @@ impl Operands {
             positions: f(&self.positions),
             slots: f(&self.slots),
             cache: self.cache.each_ref().map(f),
+            scales: f(&self.scales),
+            queries: self.queries,
         }
     }
 
@@ -158,6 +167,8 @@ impl Operands {
             slots: &self.slots,
             keys: &self.cache[0],
             values: &self.cache[1],
+            scales: CacheEncoding::of(self.cache[0].dtype())
+                .map(|_| CacheScales { scales: &self.scales, queries: self.queries }),
         };
         if is_fused {
             op.forward()
@@ -248,6 +259,185 @@ fn heads_are_rotated_and_cached_in_one_launch() {
         check(of, DType::F32, DType::F16);
         check(of, DType::F32, DType::F32);
     }
+}
+
+/// Returns the largest difference of two tensors.
+fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
+    values(a).into_iter().zip(values(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+/// Compares with a cache of f32 on the CPU. A decoded element differs by at most half a step, and as rounded queries do.
+#[track_caller]
+fn check_encoded(of: Heads, dtype: DType, encoding: CacheEncoding, is_fused: bool) {
+    let what = format!("{of:?} {dtype:?} {encoding:?}");
+    let device = rocm_alone();
+    let host = Operands::new(of, dtype, encoding.dtype(), &slots(of.rows));
+    let on = host.map(|tensor| tensor.to_device(&device));
+    let before = launches(&device);
+    let got = on.forward(true).unwrap();
+    let made = launches(&device) - before;
+    let copies = if of.joined { 0 } else { 3 };
+    assert!(made <= 1 + copies || !is_fused, "{what}: {made} launches");
+    assert_eq!((got.dims(), got.dtype()), (&[of.rows, of.heads, of.width][..], on.queries), "{what}");
+    let exact = Operands::new(of, dtype, DType::F32, &slots(of.rows));
+    let exact = exact.map(|tensor| match tensor.dtype() {
+        DType::U32 => Ok(tensor.clone()),
+        _ => tensor.to_dtype(DType::F32),
+    });
+    let expected = exact.forward(false).unwrap();
+    let tolerance = tolerance(on.queries).max(1e-4);
+    assert_close(&got, &expected, tolerance, &what);
+    let scales = on.scales.to_device(&Device::Cpu).unwrap();
+    for (which, (elements, expected)) in on.cache.iter().zip(&exact.cache).enumerate() {
+        let elements = elements.to_device(&Device::Cpu).unwrap();
+        let own = scales.narrow(3, which, 1).unwrap().squeeze(3).unwrap();
+        let decoded = CacheEncoding::decode(&elements, &own).unwrap();
+        for (row, slot) in slots(of.rows).into_iter().enumerate().filter(|(_, slot)| *slot != u32::MAX) {
+            let at = |tensor: &Tensor| tensor.flatten(0, 1).unwrap().get(slot as usize).unwrap();
+            let (got, expected) = (values(&at(&decoded)), values(&at(expected)));
+            for (head, (got, expected)) in got.chunks(of.width).zip(expected.chunks(of.width)).enumerate() {
+                let largest = expected.iter().fold(0f64, |most, x| most.max(x.abs()));
+                for (got, expected) in got.iter().zip(expected) {
+                    let half_step = match encoding {
+                        CacheEncoding::Int8 => 0.5 * largest / 127.0,
+                        CacheEncoding::Fp8 => (expected.abs() / 16.0).max(largest / 448.0 / 512.0),
+                    };
+                    let off = (got - expected).abs();
+                    let bound = 1.01 * half_step + tolerance * (1.0 + largest);
+                    assert!(off <= bound, "{what}: row {row}, head {head}: {got} instead of {expected}");
+                }
+            }
+        }
+        // Slots without rows keep their elements.
+        let untouched = (0..elements.dims()[0] as u32 * 4).filter(|slot| !slots(of.rows).contains(slot));
+        for slot in untouched {
+            let at = |tensor: &Tensor| tensor.flatten(0, 1).unwrap().get(slot as usize).unwrap();
+            assert_eq!(
+                largest_difference(&at(&elements), &at(&host.cache[which])),
+                0.0,
+                "{what}: slot {slot}"
+            );
+        }
+    }
+}
+
+const ENCODINGS: [CacheEncoding; 2] = [CacheEncoding::Int8, CacheEncoding::Fp8];
+
+#[test]
+fn heads_are_encoded_in_one_launch() {
+    for encoding in ENCODINGS {
+        for dtype in DTYPES {
+            for of in [
+                LLAMA,
+                Heads { interleaved: true, rows: 1, ..LLAMA },
+                Heads { normed: true, biased: true, width: 128, pairs: 64, rows: 2, ..LLAMA },
+                // Not in packs, with several units for each lane.
+                Heads { width: 18, pairs: 5, normed: true, joined: false, ..LLAMA },
+                Heads { width: 130, pairs: 9, interleaved: true, biased: true, ..LLAMA },
+                Heads { width: 256, pairs: 128, rows: 33, heads: 2, key_heads: 1, ..LLAMA },
+                Heads { width: 2, pairs: 1, heads: 40, key_heads: 20, joined: false, ..LLAMA },
+            ] {
+                check_encoded(of, dtype, encoding, true);
+            }
+        }
+        check_encoded(Heads { rows: 0, ..LLAMA }, DType::F16, encoding, true);
+        // Odd widths have separate operations.
+        check_encoded(Heads { width: 9, pairs: 2, joined: false, ..LLAMA }, DType::F16, encoding, false);
+    }
+    let mut wrong = Operands::new(LLAMA, DType::F32, DType::U8, &[0, 1, 2]);
+    wrong.scales = wrong.scales.narrow(3, 0, 1).unwrap();
+    let error = wrong.forward(true).unwrap_err().to_string();
+    assert!(error.contains("the pair of scales"), "{error}");
+}
+
+/// Rows of zeros, of one element, and of the largest and the smallest numbers of the dtype, on both devices.
+#[test]
+fn extreme_rows_are_encoded() {
+    let device = rocm_alone();
+    let width = 16;
+    let largest = f64::from(f32::from(half::f16::MAX));
+    let rows: Vec<f64> = [0.0, largest, -largest, 6e-8, 1e-4, 1.0, 448.0, 449.0, f64::NAN, f64::INFINITY]
+        .into_iter()
+        .flat_map(|size| {
+            (0..width).map(move |i| {
+                if i == 3 {
+                    size
+                } else if size.is_finite() {
+                    size / 7.0 * (i % 3) as f64
+                } else {
+                    1.0
+                }
+            })
+        })
+        .collect();
+    let count = rows.len() / width;
+    let rows = Tensor::from_vec(rows, (count, width), &Device::Cpu).unwrap().to_dtype(DType::F16).unwrap();
+    for encoding in ENCODINGS {
+        let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &device).unwrap();
+        let shape = [count, 1, width];
+        let (keys, cache) = (zeros(&shape, encoding.dtype()), zeros(&shape, encoding.dtype()));
+        let (scales, x) = (zeros(&[count, 1, 2], DType::BF16), rows.to_device(&device).unwrap());
+        let slots = Tensor::arange(0, count as u32, &device).unwrap();
+        let angle = |value: f32| Tensor::full(value, (count, 1), &device).unwrap();
+        let op = CacheHeads {
+            q: &x,
+            k: &x,
+            v: &x,
+            bias: None,
+            norms: None,
+            rotary: Rotary { cos: &angle(1.0), sin: &angle(0.0), interleaved: false },
+            positions: &slots,
+            slots: &slots,
+            keys: &keys,
+            values: &cache,
+            scales: Some(CacheScales { scales: &scales, queries: DType::F16 }),
+        };
+        op.forward().unwrap();
+        let (elements, own) = encoding.encode(&rows).unwrap();
+        let expected = CacheEncoding::decode(&elements, &own).unwrap();
+        let got = [&cache, &scales].map(|tensor| tensor.to_device(&Device::Cpu).unwrap());
+        let of_values = got[1].narrow(2, 1, 1).unwrap().flatten_all().unwrap();
+        let got = CacheEncoding::decode(&got[0].squeeze(1).unwrap(), &of_values).unwrap();
+        let rows_of = |tensor: &Tensor| tensor.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+        let (got, expected) = (rows_of(&got), rows_of(&expected));
+        for ((got, expected), exact) in got.iter().zip(&expected).zip(rows_of(&rows)) {
+            let size = exact.iter().fold(0f32, |most, x| most.max(x.abs()));
+            if !exact.iter().all(|x| x.is_finite()) {
+                assert!(got.iter().any(|x| x.is_nan()), "{encoding:?}: {exact:?} became {got:?}");
+                assert!(expected.iter().any(|x| x.is_nan()), "{encoding:?}: {exact:?} became {expected:?}");
+                continue;
+            }
+            for (row, name) in [(got, "device"), (expected, "CPU")] {
+                for (x, exact) in row.iter().zip(&exact) {
+                    let step = match encoding {
+                        CacheEncoding::Int8 => size / 127.0 * 0.5,
+                        CacheEncoding::Fp8 => (exact.abs() / 16.0).max(size / 448.0 / 512.0),
+                    };
+                    let rounded = half::f16::from_f32(*x);
+                    assert!(rounded.is_finite(), "{name} {encoding:?}: {x} instead of {exact}");
+                    // The largest numbers have a smaller scale.
+                    let bound = 1.01 * step + size / 128.0 * (size > 65000.0) as u8 as f32;
+                    assert!((x - exact).abs() <= bound, "{name} {encoding:?}: {x} instead of {exact}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn elements_are_encoded_within_half_a_step() {
+    for encoding in ENCODINGS {
+        for (rows, width) in [(1, 1), (3, 2), (2, 3), (5, 64)] {
+            let x = tensor(&[rows, width], DType::F32, 3.0);
+            let (elements, scales) = encoding.encode(&x).unwrap();
+            assert_eq!((elements.dtype(), scales.dims()), (encoding.dtype(), &[rows][..]));
+            let decoded = CacheEncoding::decode(&elements, &scales).unwrap();
+            let step = if encoding == CacheEncoding::Int8 { 0.5 / 127.0 } else { 1.0 / 16.0 };
+            assert!(largest_difference(&decoded, &x) <= 3.0 * 1.01 * step, "{encoding:?} {rows} x {width}");
+        }
+    }
+    let floats = tensor(&[1, 2], DType::F32, 1.0);
+    assert!(CacheEncoding::decode(&floats, &floats).unwrap_err().to_string().contains("not encoded"));
 }
 
 /// A slot out of range is not written, and the next call that waits returns an error.

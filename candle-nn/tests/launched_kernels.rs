@@ -12,11 +12,12 @@ use candle::rocm::hip_kernels::contract::{
 use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle::rocm::{
-    self, Attention, ExpertGroups, FusedExperts, GateActivation, LaunchConfig, ProductWeight, RocmDevice,
-    RocmStorage, Router, RouterFunction,
+    self, Attention, AttentionSequences, ExpertGroups, FusedExperts, GateActivation, LaunchConfig,
+    ProductWeight, RocmDevice, RocmStorage, Router, RouterFunction,
 };
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
+use candle_nn::encoded_cache::CacheScales;
 use candle_nn::recurrent::{CausalConv, GatedDelta, Sequences};
 use candle_nn::{fused, fused_image, ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
@@ -263,9 +264,19 @@ fn rows(device: &Device) -> Result<()> {
             let (keys, values) = (on(device, &[3, 1, 8], cache)?, on(device, &[3, 1, 8], cache)?);
             let rotary = fused::Rotary { cos: &angles, sin: &angles, interleaved: false };
             let (q, k, v, positions, slots) = (&x, &x, &x, &rows, &rows);
-            let (bias, norms, keys, values) = (None, None, &keys, &values);
-            fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values }.forward()?;
+            let (bias, norms, scales, keys, values) = (None, None, None, &keys, &values);
+            fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales }
+                .forward()?;
         }
+        let queries = if dtype == BF16 { BF16 } else { F16 };
+        let (keys, values) = (Tensor::zeros((3, 1, 8), U8, device)?, Tensor::zeros((3, 1, 8), U8, device)?);
+        let scales = Tensor::zeros((3, 1, 2), BF16, device)?;
+        let rotary = fused::Rotary { cos: &angles, sin: &angles, interleaved: false };
+        let (q, k, v, positions, slots) = (&x, &x, &x, &rows, &rows);
+        let (bias, norms, keys, values) = (None, None, &keys, &values);
+        let scales = Some(CacheScales { scales: &scales, queries });
+        fused::CacheHeads { q, k, v, bias, norms, rotary, positions, slots, keys, values, scales }
+            .forward()?;
     }
     Ok(())
 }
@@ -371,7 +382,36 @@ fn attention(device: &Device) -> Result<()> {
             gradients(&of(3, 16)?, &of(3, 16)?, &of(3, width)?)?;
         }
     }
+    for (dtype, width) in [F16, BF16].into_iter().flat_map(|dtype| [64, 128, 256].map(|width| (dtype, width)))
+    {
+        for (encoded, queries) in
+            [U8, F8E4M3].into_iter().flat_map(|encoded| [1, 8, 20].map(|n| (encoded, n)))
+        {
+            encoded_attention(&on(device, &[1, 1, queries, width], dtype)?, encoded)?;
+        }
+    }
     Ok(())
+}
+
+/// Attends to three keys in a page of an encoded cache. Few queries have a kernel for each encoding.
+fn encoded_attention(q: &Tensor, encoded: DType) -> Result<()> {
+    let (device, (_, _, queries, width)) = (q.device(), q.dims4()?);
+    let page = Tensor::zeros((1, 1, 16, width), encoded, device)?;
+    let scales = Tensor::zeros((1, 16, 1, 2), BF16, device)?;
+    let (table, starts) = (Tensor::zeros((1, 1), U32, device)?, Tensor::new(&[0, queries as u32], device)?);
+    let key_starts = Tensor::new(&[0u32, 3], device)?;
+    let held = [q, &page, &scales, &table, &starts, &key_starts].map(Tensor::storage_and_layout);
+    let mut operands = Vec::new();
+    for (storage, layout) in &held {
+        let Storage::Rocm(storage) = &**storage else { candle::bail!("not on the device") };
+        operands.push((storage, *layout));
+    }
+    let [q, page, scales, table, queries_start, keys_start] = operands[..] else { unreachable!() };
+    let (queries, keys) = (queries_start, keys_start);
+    let sequences = AttentionSequences { queries, keys, max_queries: q.1.dims()[2], max_keys: 3 };
+    let (pages, scales, sequences) = (Some(table), Some(scales), Some(sequences));
+    let attention = Attention { scale: 0.25, pages, scales, sequences, ..Attention::default() };
+    attention.forward("encoded attention", q, page, page, q.1).map(drop)
 }
 
 fn gradients(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {

@@ -81,6 +81,7 @@ pub use libraries::{
 pub use ops::attention::{
     Attention, AttentionOperand, AttentionOutput, AttentionSequences, ATTENTION_MAX_WIDTH,
 };
+pub use ops::attention_encoded::{ATTENTION_ENCODED_STEP, ATTENTION_MAX_ENCODED_WIDTH};
 pub use ops::attention_gradients::AttentionGradients;
 pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
 pub(crate) use ops::conv::{

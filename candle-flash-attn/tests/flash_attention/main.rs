@@ -5,6 +5,7 @@ mod attention_formula;
 mod case;
 mod cpu_flash;
 mod draw;
+mod encoded;
 mod formula;
 mod functions;
 mod gradients;

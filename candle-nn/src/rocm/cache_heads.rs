@@ -1,10 +1,11 @@
 //! Rotary embeddings with the write of keys and values to a paged cache, in one launch.
 use super::operand::Operand;
 use super::{count, output};
+use crate::encoded_cache::CacheScales;
 use crate::fused::CacheHeads;
 use candle::backend::BackendStorage;
 use candle::op::BackpropOp;
-use candle::rocm::hip_kernels::contract::{self, BLOCK, PACK_BYTES};
+use candle::rocm::hip_kernels::contract::{self, KernelOf, BLOCK, PACK_BYTES};
 use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{DType, Result, Storage, Tensor};
 
@@ -13,6 +14,12 @@ const OP: &str = "cache-heads";
 const MAX_LANES: usize = 32;
 /// HIP's limit for y of a grid; kernels stride over more rows.
 const MAX_GRID: usize = 0xffff;
+
+/// Kernel for caches of floats or bytes.
+enum Kernel {
+    Plain(KernelOf<contract::CacheHeads>),
+    Encoded(KernelOf<contract::CacheHeadsEncoded>),
+}
 
 /// Computes [`CacheHeads`] in one launch. Returns `None` if separate operations must be used: on other devices, or for other
 /// dtypes, odd widths or no rows. The caller has checked all shapes.
@@ -24,9 +31,12 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     let [q, k, v] =
         [("q", op.q), ("k", op.k), ("v", op.v)].map(|(name, tensor)| Operand::of(OP, name, tensor));
     let Some(x) = q.rocm() else { return Ok(None) };
-    let (dtype, cache) = (x.dtype(), op.keys.dtype());
-    let elements = element(dtype).zip(element(cache));
-    let kernel = elements.and_then(|(dtype, cache)| contract::CacheHeads::kernel(dtype, cache));
+    let (dtype, cache, queries) = (x.dtype(), op.keys.dtype(), op.queries_dtype());
+    let elements = element(dtype).zip(element(queries));
+    let kernel = elements.and_then(|(dtype, queries)| match op.scales {
+        Some(_) => contract::CacheHeadsEncoded::kernel(dtype, queries).map(Kernel::Encoded),
+        None => contract::CacheHeads::kernel(dtype, queries).map(Kernel::Plain),
+    });
     let Some(kernel) = kernel.filter(|_| sizes.width % 2 == 0 && sizes.rows > 0) else { return Ok(None) };
     let (q, k, v) = (q.rows(x)?, k.rows(x)?, v.rows(x)?);
     let at = |name, tensor: &Tensor, dtype| Operand::of(OP, name, tensor).address(x, dtype);
@@ -41,15 +51,20 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
     let (position_of, slot_of) =
         (at("positions", op.positions, DType::U32)?, at("slots", op.slots, DType::U32)?);
     let (keys, values) = (at("keys", op.keys, cache)?, at("values", op.values, cache)?);
+    let scales = match op.scales {
+        Some(CacheScales { scales, .. }) => at("scales", scales, DType::BF16)?,
+        None => DevicePtr::NULL,
+    };
     let elements = sizes.rows * sizes.heads * sizes.width;
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(x.device(), cache, elements, OP)? };
+    let dst = unsafe { RocmStorage::alloc(x.device(), queries, elements, OP)? };
     let out = output(&dst)?;
     let size = dtype.size_in_bytes();
     let pack = PACK_BYTES / size.max(cache.size_in_bytes());
     // The addresses and sizes that decide about packs, in elements of each dtype.
     let of_x = [q.0, k.0, v.0, bias, q_norm, k_norm].map(|ptr| ptr.0.addr() / size);
-    let of_cache = [keys, values, out].map(|ptr| ptr.0.addr() / cache.size_in_bytes());
+    let of_cache = [(keys, cache), (values, cache), (out, queries)];
+    let of_cache = of_cache.map(|(ptr, dtype)| ptr.0.addr() / dtype.size_in_bytes());
     let of_table = [cos, sin].map(|ptr| ptr.0.addr() / DType::F32.size_in_bytes());
     let counts = [sizes.width / 2, sizes.pairs, q.1, k.1, v.1];
     let all = of_x.iter().chain(&of_cache).chain(&of_table).chain(&counts);
@@ -67,7 +82,9 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
         block: (block as u32, 1, 1),
         lds_bytes: 0,
     };
-    let arguments = contract::CacheHeads {
+    // The common arguments of all kernels, followed by those of one kernel.
+    macro_rules! arguments {
+        ($kernel:ident $(, $extra:ident)*) => { contract::$kernel {
         rows: count(OP, sizes.rows)?,
         q_heads: count(OP, sizes.heads)?,
         kv_heads: count(OP, sizes.key_heads)?,
@@ -95,9 +112,18 @@ pub fn cache_heads(op: &CacheHeads) -> Result<Option<Tensor>> {
         out,
         keys,
         values,
+        $($extra,)*
+        } };
+    }
+    match kernel {
+        // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks positions and slots.
+        Kernel::Plain(kernel) => unsafe { x.device().launch(kernel, config, &arguments!(CacheHeads))? },
+        Kernel::Encoded(kernel) => {
+            let is_fp8 = cache == DType::F8E4M3;
+            // SAFETY: as above.
+            unsafe { x.device().launch(kernel, config, &arguments!(CacheHeadsEncoded, scales, is_fp8))? }
+        }
     };
-    // SAFETY: the operands were checked against their buffers for these sizes, and the kernel checks positions and slots.
-    unsafe { x.device().launch(kernel, config, &arguments)? };
     let shape = (sizes.rows, sizes.heads, sizes.width);
     Ok(Some(Tensor::from_storage(Storage::Rocm(dst), shape, BackpropOp::none(), false)))
 }

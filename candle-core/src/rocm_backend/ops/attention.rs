@@ -3,6 +3,7 @@
 //! The queries of all heads that share a key head form consecutive rows. With many rows, each workgroup processes 128 rows
 //! and iterates over the unmasked keys. With few rows, as in decoding, a workgroup has 4 or 8 rows. If there are too few
 //! workgroups to fill the GPU, the keys are split between workgroups, too.
+use super::attention_encoded::{decode_kernel, encoded_rows, ENCODED_WIDTHS};
 use super::attention_plan::{columns, Plan, Sizes};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
@@ -11,8 +12,9 @@ use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::rocm_backend::{RocmError, Strided};
 use crate::{DType, Layout, Result, RocmDevice, Shape};
 use hip_kernels::contract::{
-    dim_word, AttentionDecode, AttentionDecodeRows, AttentionParts, AttentionRows, AttentionRowsWidth,
-    DevicePtr, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK, PACK_BYTES,
+    dim_word, AttentionDecode, AttentionDecodeEncoded, AttentionDecodeRows, AttentionParts, AttentionRows,
+    AttentionRowsEncoded, AttentionRowsWidth, DevicePtr, KernelOf, ATTENTION_COLUMNS, ATTENTION_ROWS, BLOCK,
+    PACK_BYTES,
 };
 
 /// A storage and the layout of its elements.
@@ -32,7 +34,7 @@ const WIDTHS: [(usize, AttentionRowsWidth); 6] = [
 /// Maximum head width.
 pub const ATTENTION_MAX_WIDTH: usize = 512;
 /// Limit for the row stride of keys in elements, so that 64 rows span less than 4 GiB.
-const MAX_ROW_STRIDE: usize = 1 << 24;
+pub(super) const MAX_ROW_STRIDE: usize = 1 << 24;
 /// Limit for the number of positions; as a window it means unlimited.
 const UNLIMITED: usize = 1 << 30;
 
@@ -72,6 +74,10 @@ pub struct Attention<'a> {
     /// Page table, u32 or i32 (sequences, maximum pages per sequence). Keys and values are then pages of shape
     /// (pages, key heads, rows of a page, width).
     pub pages: Option<AttentionOperand<'a>>,
+    /// Scales of encoded keys and values, bf16 (pages, rows of a page, key heads, 2), dense: each row of a head of a page is the
+    /// product of its elements and its scale, the first for keys and the second for values. Keys and values are then in pages,
+    /// with rows that are dense, either E4M3 or u8, which are integers plus 128; queries are f16 or bf16.
+    pub scales: Option<AttentionOperand<'a>>,
     /// If true, returns the log-sum-exp of the scores, which gradients need, and sets rows that belong to no sequence
     /// to zero. Otherwise these rows are not written.
     pub statistics: bool,
@@ -89,7 +95,7 @@ pub struct AttentionOutput {
 /// Aligned rows of an operand, with the strides of batches, heads and rows in elements.
 pub(super) struct Rows {
     /// Keeps the copy, if there is one, alive until the launch.
-    _copy: Option<RocmStorage>,
+    pub(super) _copy: Option<RocmStorage>,
     pub(super) at: DevicePtr,
     pub(super) strides: [usize; 3],
 }
@@ -138,9 +144,20 @@ impl Attention<'_> {
         }
         let [batch, head, row, _] = *out.stride() else { return Err(invalid(format!("{op}: {out:?}"))) };
         let out_strides = [batch, head, row].map(|stride| stride / sizes.value_width * padded);
-        let (q, k, v) = (aligned_rows(op, q)?, aligned_rows(op, k)?, aligned_rows(op, v)?);
-        let launch =
-            Launch { attention: self, op, device, dtype, sizes: Sizes { value_width: padded, ..sizes } };
+        let of_cache = |operand| match self.scales {
+            Some(_) => encoded_rows(op, operand),
+            None => aligned_rows(op, operand),
+        };
+        let is_fp8 = k.0.dtype() == DType::F8E4M3;
+        let (q, k, v) = (aligned_rows(op, q)?, of_cache(k)?, of_cache(v)?);
+        let launch = Launch {
+            attention: self,
+            op,
+            device,
+            dtype,
+            is_fp8,
+            sizes: Sizes { value_width: padded, ..sizes },
+        };
         launch.enqueue(
             &q,
             &k,
@@ -251,12 +268,19 @@ impl Attention<'_> {
         };
         let any = usize::MAX;
         let Sizes { batches, heads, queries, keys, .. } = *sizes;
-        for other in [k, v].into_iter().chain(self.mask.map(|(mask, _)| mask)) {
-            let (lhs, rhs) = (q.dtype(), other.dtype());
+        let is_encoded = self.scales.is_some();
+        if is_encoded {
+            self.check_encoded(op, q, k, sizes)?;
+        }
+        let keys_of = if is_encoded { k } else { q };
+        let pairs = [Some((keys_of, k)), Some((keys_of, v)), self.mask.map(|(mask, _)| (q, mask))];
+        for (lhs, rhs) in pairs.into_iter().flatten() {
+            let (lhs, rhs) = (lhs.dtype(), rhs.dtype());
             if lhs != rhs {
                 return Err(crate::Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt());
             }
         }
+        expect("scales", &self.scales, &[DType::BF16], &[sizes.pages, sizes.page, sizes.key_heads, 2])?;
         expect("slopes", &self.slopes, &[DType::F32], &[heads])?;
         expect("sinks", &self.sinks, &[DType::F32], &[heads])?;
         expect("masks", &self.mask, &[q.dtype()], &[batches, heads, queries, keys])?;
@@ -266,7 +290,8 @@ impl Attention<'_> {
         for starts in lengths.into_iter().flatten() {
             expect("sequence starts", &Some(starts), &[DType::U32, DType::I32], &[any])?;
         }
-        let others = [self.slopes, self.sinks, self.mask, self.ranges, self.pages].into_iter().flatten();
+        let others = [self.slopes, self.sinks, self.mask, self.ranges, self.pages, self.scales];
+        let others = others.into_iter().flatten();
         let others = others.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
         for storage in [k, v].into_iter().chain(others) {
             let (lhs, rhs) = (q.device(), storage.device());
@@ -335,11 +360,19 @@ pub(super) fn dense_ptr(
     Ok(at)
 }
 
+/// Kernel for many queries.
+enum RowsKernel {
+    Plain(KernelOf<AttentionRows<'static>>),
+    Encoded(KernelOf<AttentionRowsEncoded<'static>>),
+}
+
 struct Launch<'a> {
     attention: &'a Attention<'a>,
     op: &'static str,
     device: &'a RocmDevice,
     dtype: DType,
+    /// True if keys and values are E4M3.
+    is_fp8: bool,
     sizes: Sizes,
 }
 
@@ -365,6 +398,8 @@ impl Launch<'_> {
         let (table, slopes, ranges) =
             (dense(attention.pages)?, dense(attention.slopes)?, dense(attention.ranges)?);
         let sinks = dense(attention.sinks)?;
+        let scales = dense(attention.scales)?;
+        let (is_encoded, is_fp8) = (attention.scales.is_some(), self.is_fp8);
         let table_row = attention.pages.map_or(0, |(_, layout)| layout.dims()[1]);
         let range_count = attention.ranges.map_or(0, |(_, layout)| layout.dims()[1]);
         let info = Strided::verbatim(
@@ -384,10 +419,15 @@ impl Launch<'_> {
         )?;
         let wanted = sizes.width.max(sizes.value_width);
         let of = element(self.dtype);
-        let found_width = WIDTHS
-            .into_iter()
-            .filter(|(most, _)| wanted <= *most)
-            .find_map(|(most, width)| Some((most, of.and_then(|of| AttentionRows::kernel(width, of))?)));
+        let fits = |most: usize| wanted <= most;
+        let found_width = match is_encoded {
+            true => ENCODED_WIDTHS.into_iter().filter(|(most, _)| fits(*most)).find_map(|(most, width)| {
+                Some((most, RowsKernel::Encoded(AttentionRowsEncoded::kernel(width, of?)?)))
+            }),
+            false => WIDTHS.into_iter().filter(|(most, _)| fits(*most)).find_map(|(most, width)| {
+                Some((most, RowsKernel::Plain(AttentionRows::kernel(width, of?)?)))
+            }),
+        };
         let Some((most, of_rows)) = found_width else {
             return Err(invalid(format!(
                 "{op}: the head width {wanted} is too large, at most {ATTENTION_MAX_WIDTH} is supported"
@@ -430,15 +470,29 @@ impl Launch<'_> {
                 }
             };
         }
+        if is_decode && is_encoded {
+            let kernel = found(of.and_then(|of| decode_kernel(rows, of, is_fp8)), op, self.dtype)?;
+            let arguments = arguments!(AttentionDecodeEncoded, partial, scales, is_fp8);
+            // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
+            // `partial` has space for all parts, and the module's counters suffice for the grid.
+            return unsafe { device.launch(kernel, config, &arguments) };
+        }
         if is_decode {
             let rows = if rows == 4 { AttentionDecodeRows::R4 } else { AttentionDecodeRows::R8 };
             let kernel = found(of.and_then(|of| AttentionDecode::kernel(rows, of)), op, self.dtype)?;
-            // SAFETY: the layouts were checked against their buffers and each other; the kernel checks lengths and pages.
-            // `partial` has space for all parts, and the module's counters suffice for the grid.
+            // SAFETY: as above.
             return unsafe { device.launch(kernel, config, &arguments!(AttentionDecode, partial)) };
         }
-        // SAFETY: as above.
-        unsafe { device.launch(of_rows, config, &arguments!(AttentionRows, partial))? };
+        match of_rows {
+            // SAFETY: as above.
+            RowsKernel::Plain(kernel) => unsafe {
+                device.launch(kernel, config, &arguments!(AttentionRows, partial))?
+            },
+            // SAFETY: as above.
+            RowsKernel::Encoded(kernel) => unsafe {
+                device.launch(kernel, config, &arguments!(AttentionRowsEncoded, partial, scales, is_fp8))?
+            },
+        }
         if parts == 1 {
             return Ok(());
         }
@@ -446,7 +500,7 @@ impl Launch<'_> {
         let rows = (x, y, sizes.rows().min(ATTENTION_ROWS));
         let config = LaunchConfig::for_grid(op, rows, ATTENTION_COLUMNS as u32)?;
         let (parts, columns) = (parts as u32, columns as u32);
-        // SAFETY: as above.
+        // SAFETY: as above; the kernel reads no keys and values.
         unsafe { device.launch(kernel, config, &arguments!(AttentionParts, partial, parts, columns)) }
     }
 }

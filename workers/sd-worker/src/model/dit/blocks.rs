@@ -92,6 +92,7 @@ impl Projections {
             slots: &rows.slots,
             keys: &stored.keys,
             values: &stored.values,
+            scales: None,
         };
         heads.forward()?.reshape((batch, count, self.heads, width / self.heads))
     }
