@@ -12,10 +12,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, DeviceLocation};
 use clap::Parser;
 use llm_engine::engine::{DraftSource, Engine, Options, Speculation, Stream};
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::drafted::load_with_draft;
 use llm_engine::model::{LoadOptions, load_on};
 use llm_engine::request::{Event, Request, Sampling};
@@ -40,12 +41,22 @@ struct Arguments {
     /// Data type of weights and cache
     #[arg(long, default_value = "f16")]
     dtype: DType,
+    /// Data type of the cache, such as int8 or fp8 [default: that of the weights]
+    #[arg(long, value_parser = cache_dtype)]
+    cache_dtype: Option<CacheDType>,
+    /// Size of the cache in GiB
+    #[arg(long, default_value_t = 4)]
+    cache_gib: usize,
     /// Number of tokens per prompt
     #[arg(long, default_value_t = 128)]
     prompt: usize,
     /// Number of tokens to generate per stream
     #[arg(long, default_value_t = 128)]
     tokens: usize,
+    /// Give the second measurement of each number of streams the prompts of the first, which the prefix cache then holds, so
+    /// that only decoding takes time
+    #[arg(long)]
+    repeat_prompts: bool,
     /// Numbers of concurrent streams to measure
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     streams: Vec<usize>,
@@ -64,6 +75,11 @@ fn device(name: &str) -> Result<Device> {
         ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
         _ => bail!("unknown device {name:?}; use cpu, or rocm:N in a build with the feature rocm"),
     }
+}
+
+fn cache_dtype(name: &str) -> Result<CacheDType> {
+    CacheDType::named(name)
+        .with_context(|| format!("unknown data type {name:?}; use f32, f16, bf16, int8 or fp8"))
 }
 
 /// Opens the devices that the model is divided among.
@@ -95,7 +111,7 @@ struct Bench {
 type Client = JoinHandle<Result<Timings>>;
 
 impl Bench {
-    /// Submits a request with a random prompt, so that the prefix cache never matches.
+    /// Submits a request with a random prompt.
     fn submit(&mut self, tokens: usize) -> Result<Stream> {
         let vocabulary = self.engine.capacity().vocabulary as u32;
         let prompt = (0..self.arguments.prompt).map(|_| self.random.random_range(3..vocabulary)).collect();
@@ -194,8 +210,9 @@ impl Bench {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let options =
-        LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), ..LoadOptions::default() };
+    let Arguments { dtype, cache_dtype, cache_gib, .. } = arguments;
+    let (dtype, cache_bytes) = (Some(dtype), Some(cache_gib << 30));
+    let options = LoadOptions { dtype, cache_dtype, cache_bytes, ..LoadOptions::default() };
     let Arguments { model, draft_model, draft_tokens, .. } = &arguments;
     let devices = devices(&arguments)?;
     let began = Instant::now();
@@ -220,7 +237,11 @@ fn main() -> Result<()> {
     let streams = bench.arguments.streams.clone();
     for streams in streams {
         // The first run loads kernels and allocates memory for these shapes.
+        let random = bench.random.clone();
         bench.measure_streams(streams)?;
+        if bench.arguments.repeat_prompts {
+            bench.random = random;
+        }
         bench.measure_streams(streams)?;
     }
     bench.measure_first_token(0)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use candle_core::{Result, Tensor, bail};
 
 use crate::model::adapter::{Adapter, AdapterTargets};
+use crate::model::cache_dtype::CacheDType;
 use crate::model::vision::{ImageProcessor, ProcessedPicture};
 
 /// Number of positions in one block of the cache.
@@ -247,6 +248,11 @@ pub trait StepModel: Send {
     /// Returns the reason if the model reads no pictures, as in "accepts only text".
     fn image_processor(&self) -> std::result::Result<Arc<ImageProcessor>, &'static str> {
         Err(TEXT_ONLY)
+    }
+
+    /// Returns the data type of the cache; `None` if the model has none.
+    fn cache_dtype(&self) -> Option<CacheDType> {
+        None
     }
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.

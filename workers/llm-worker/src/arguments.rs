@@ -7,6 +7,7 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
 use llm_engine::model::adapter::AdapterLimits;
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::vision::DEFAULT_IMAGE_TOKENS;
 use worker_core::ServerArguments;
 
@@ -69,10 +70,10 @@ pub struct Arguments {
     #[arg(long, env, value_parser = dtype)]
     pub dtype: Option<DType>,
 
-    /// Data type of the key-value cache: auto, f32, f16 or bf16. auto is that of float weights, and f16 for quantized
-    /// GGUF files on a GPU
-    #[arg(long, env, default_value = "auto", value_parser = cache_dtype)]
-    pub cache_dtype: CacheDType,
+    /// Data type of the key-value cache: auto, f32, f16, bf16, int8 or fp8 (E4M3). auto is that of float weights, and f16
+    /// for quantized GGUF files on a GPU
+    #[arg(long, env, default_value = "auto", visible_alias = "kv-cache-dtype", value_parser = cache_dtype)]
+    pub cache_dtype: CacheChoice,
 
     /// Maximum context length, in tokens [default: the model's]
     #[arg(long, env, value_parser = count)]
@@ -299,7 +300,7 @@ fn names(names: impl Iterator<Item = &'static str>) -> PossibleValuesParser {
 
 /// Data type of the cache; `None` is chosen when the model is loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct CacheDType(pub Option<DType>);
+pub struct CacheChoice(pub Option<CacheDType>);
 
 fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "must be at least 1".to_owned())
@@ -314,12 +315,11 @@ fn dtype(text: &str) -> Result<DType, String> {
     }
 }
 
-fn cache_dtype(text: &str) -> Result<CacheDType, String> {
-    match text {
-        "auto" => Ok(CacheDType(None)),
-        _ => dtype(text)
-            .map(|dtype| CacheDType(Some(dtype)))
-            .map_err(|_| "must be auto, f32, f16 or bf16".into()),
+fn cache_dtype(text: &str) -> Result<CacheChoice, String> {
+    match (text, CacheDType::named(text)) {
+        (AUTO, _) => Ok(CacheChoice(None)),
+        (_, Some(dtype)) => Ok(CacheChoice(Some(dtype))),
+        (_, None) => Err("must be auto, f32, f16, bf16, int8 or fp8".to_owned()),
     }
 }
 
@@ -337,6 +337,8 @@ fn bytes(text: &str) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
+    use llm_engine::model::cache_dtype::CacheEncoding;
+
     use super::*;
 
     #[test]
@@ -380,8 +382,16 @@ mod tests {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(arguments.load().adapters, AdapterLimits { count, rank }, "{flags}");
         }
-        for (text, expected) in [("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::BF16))] {
-            let line = format!("worker --model m --cache-dtype {text}");
+        for (text, expected) in [
+            ("--cache-dtype auto", None),
+            ("--cache-dtype f32", Some(CacheDType::F32)),
+            ("--cache-dtype bf16", Some(CacheDType::BF16)),
+            ("--cache-dtype int8", Some(CacheDType::Encoded(CacheEncoding::Int8))),
+            ("--kv-cache-dtype fp8", Some(CacheDType::Encoded(CacheEncoding::Fp8))),
+            ("--kv-cache-dtype fp8_e4m3", Some(CacheDType::Encoded(CacheEncoding::Fp8))),
+            ("--kv-cache-dtype bfloat16", Some(CacheDType::BF16)),
+        ] {
+            let line = format!("worker --model m {text}");
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(arguments.load().cache_dtype, expected);
         }
@@ -408,6 +418,7 @@ mod tests {
             "--dtype f64",
             "--context 0",
             "--cache-dtype f64",
+            "--cache-dtype fp8_e5m2",
             "--speculative-config ngram",
             "--lora-modules sql",
             "--max-loras 0",

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use llm_engine::engine::{Engine, ModelState, Status};
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::request::Event;
 use llm_engine::step::BLOCK_SIZE;
 use worker_core::Metrics;
@@ -76,9 +77,14 @@ impl Collector for CacheFigures {
         usage.encode(encoder.encode_descriptor(name, help, None, usage.metric_type())?)?;
         // A gauge, because gateways read Prometheus' text format, which has no type for information.
         let config = ConstGauge::new(1u64);
-        let (name, help) = ("llm_cache_config_info", "Size of a cache block in tokens, and number of blocks");
+        let help = "Size of a cache block in tokens, number of blocks, and data type";
+        let name = "llm_cache_config_info";
         let mut family = encoder.encode_descriptor(name, help, None, config.metric_type())?;
-        let labels = [("block_size", BLOCK_SIZE.to_string()), ("num_gpu_blocks", status.blocks.to_string())];
+        let labels = [
+            ("block_size", BLOCK_SIZE.to_string()),
+            ("num_gpu_blocks", status.blocks.to_string()),
+            ("cache_dtype", self.0.cache_dtype().map_or("none", CacheDType::name).to_owned()),
+        ];
         config.encode(family.encode_family(&labels)?)
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
 use llm_engine::engine::{Engine, ModelSlot, ModelSource, Unloading};
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::drafted::load_with_draft;
 use llm_engine::model::{LoadOptions, Loaded, load_on, usable_memory};
 use llm_engine::request::{Event, Request, Sampling};
@@ -142,7 +143,8 @@ fn load_model(
     let served = served.with_sampling(sampling).with_formats(formats).with_trained_context(trained_context);
     let served =
         served.with_adapters(adapters).with_prompt_tokens_details(arguments.enable_prompt_tokens_details);
-    tracing::info!(bytes, context = served.context(), "model loaded");
+    let cache_dtype = served.engine.cache_dtype().map_or("none", CacheDType::name);
+    tracing::info!(bytes, context = served.context(), cache_dtype, "model loaded");
     Ok(served)
 }
 

@@ -33,6 +33,7 @@ use model_thread::ModelThread;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::model::adapter::{self, Adapter, AdapterTargets};
+use crate::model::cache_dtype::CacheDType;
 use crate::model::vision::{ImageProcessor, PromptAxes};
 use crate::request::{Event, Request, RequestError};
 use crate::step::{BLOCK_SIZE, Capacity, NO_DRAFTS, StepModel, Tasks};
@@ -126,6 +127,7 @@ struct Inner {
     text: Arc<TextCodec>,
     capacity: Capacity,
     tasks: Tasks,
+    cache_dtype: Option<CacheDType>,
     /// Maximum number of open requests.
     max_open: usize,
     /// Maximum number of rows per step.
@@ -165,7 +167,7 @@ impl Engine {
             options;
         let (capacity, tasks) = (model.capacity(), model.tasks());
         let adapter_targets = model.adapter_targets().cloned();
-        let image_processor = model.image_processor();
+        let (image_processor, cache_dtype) = (model.image_processor(), model.cache_dtype());
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!((1..1 << 20).contains(&max_unread), "max_unread is {max_unread}, but must be 1 to 1048575");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
@@ -200,6 +202,7 @@ impl Engine {
             text,
             capacity,
             tasks,
+            cache_dtype,
             max_open,
             step_tokens,
             embedding_limit,
@@ -344,6 +347,11 @@ impl Engine {
     /// Returns the reason if the model reads no pictures, as in "accepts only text".
     pub fn image_processor(&self) -> std::result::Result<&Arc<ImageProcessor>, &'static str> {
         self.inner.image_processor.as_ref().map_err(|reason| *reason)
+    }
+
+    /// Returns the data type of the cache; `None` if the model has none.
+    pub fn cache_dtype(&self) -> Option<CacheDType> {
+        self.inner.cache_dtype
     }
 
     /// Returns the tasks that the model can do.

@@ -1,9 +1,12 @@
 //! Attention of a step's rows over the cache, or over each other.
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 use candle_flash_attn::{
-    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed, flash_attn_varlen_with_sinks,
+    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_encoded, flash_attn_varlen_paged_windowed,
+    flash_attn_varlen_with_sinks,
 };
+use candle_nn::encoded_cache::CacheEncoding;
 
+use super::cache::KeysValues;
 use super::layers::softcap;
 use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
@@ -188,20 +191,21 @@ impl AttentionPlan {
     }
 
     /// Computes attention of queries (rows, heads, width) over the keys of their sequence, if causal up to their own
-    /// position. Returns (rows, heads · width). Keys and values are the cache's (blocks, [`BLOCK_SIZE`], key
-    /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width). `sinks` (heads), f32, are the scores of a
+    /// position. Returns (rows, heads · width). Keys and values are the cache's if `paged`, otherwise the step's own.
+    /// `sinks` (heads), f32, are the scores of a
     /// key whose value is zero, which all queries of a head see.
     pub fn attend(
         &self,
         scores: Scoring,
         q: &Tensor,
-        [k, v]: [&Tensor; 2],
+        keys_values: &KeysValues,
         sinks: Option<&Tensor>,
         paged: bool,
     ) -> Result<Tensor> {
         let Some(flash) = &self.flash else {
-            return self.attend_without_flash(scores, q, [k, v], sinks, paged);
+            return self.attend_without_flash(scores, q, keys_values, sinks, paged);
         };
+        let KeysValues { keys: k, values: v, scales } = keys_values;
         let left = scores.window.map(|window| window - 1);
         let right = match self.direction {
             Direction::Causal => Some(0),
@@ -211,7 +215,13 @@ impl AttentionPlan {
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
         let (scale, cap) = (scores.scale, scores.softcap);
-        let out = if let Some(sinks) = sinks {
+        let out = if let Some(scales) = scales {
+            let table = &flash.table;
+            flash_attn_varlen_encoded(
+                q, k, v, scales, sinks, rows, keys, table, max_rows, max_keys, scale, left, right,
+                BLOCK_SIZE, cap,
+            )?
+        } else if let Some(sinks) = sinks {
             let table = paged.then_some(&flash.table);
             flash_attn_varlen_with_sinks(
                 q, k, v, sinks, rows, keys, table, max_rows, max_keys, scale, left, right, BLOCK_SIZE, cap,
@@ -234,10 +244,11 @@ impl AttentionPlan {
         &self,
         scores: Scoring,
         q: &Tensor,
-        [k, v]: [&Tensor; 2],
+        keys_values: &KeysValues,
         sinks: Option<&Tensor>,
         paged: bool,
     ) -> Result<Tensor> {
+        let KeysValues { keys, values, scales } = keys_values;
         let mut out = Vec::with_capacity(self.sequences.len());
         for sequence in &self.sequences {
             let SequenceStep { rows, context, .. } = &sequence.step;
@@ -250,7 +261,13 @@ impl AttentionPlan {
                 bail!("no mask was prepared for a window of {:?}", scores.window)
             };
             let q = q.narrow(0, rows.start, rows.len())?;
-            out.push(attend_one(scores, &q, [&gathered(k)?, &gathered(v)?], mask.as_ref(), sinks)?);
+            let (mut k, mut v) = (gathered(keys)?, gathered(values)?);
+            if let Some(scales) = scales {
+                let scales = gathered(scales)?;
+                let of = |index: usize| scales.narrow(D::Minus1, index, 1)?.squeeze(D::Minus1);
+                (k, v) = (CacheEncoding::decode(&k, &of(0)?)?, CacheEncoding::decode(&v, &of(1)?)?);
+            }
+            out.push(attend_one(scores, &q, [&k, &v], mask.as_ref(), sinks)?);
         }
         Tensor::cat(&out, 0)
     }

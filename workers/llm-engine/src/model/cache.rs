@@ -1,32 +1,56 @@
 //! Paged key-value cache: blocks that are allocated once and written in place.
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
+use candle_nn::encoded_cache::CacheScales;
 use candle_nn::fused::write_rows;
 
+use super::cache_dtype::{CacheDType, CacheTypes};
 use super::config::DecoderConfig;
 use crate::step::BLOCK_SIZE;
 
 /// Default limit of the cache size, in full contexts. More blocks are never of use.
 pub(super) const MAX_CONTEXTS: usize = 128;
 
+/// Keys and values of a layer, or of the rows of a step.
+pub struct KeysValues {
+    /// Keys, (blocks, [`BLOCK_SIZE`], heads, width) or (rows, heads, width).
+    pub keys: Tensor,
+    /// Values, likewise.
+    pub values: Tensor,
+    /// Scales of encoded keys and values, bf16 (blocks, [`BLOCK_SIZE`], heads, 2).
+    pub scales: Option<Tensor>,
+}
+
+impl KeysValues {
+    /// Returns the scales and the data type of attention, if keys and values are encoded.
+    pub fn cache_scales(&self, types: CacheTypes) -> Option<CacheScales<'_>> {
+        self.scales.as_ref().map(|scales| CacheScales { scales, queries: types.attention })
+    }
+}
+
 /// Key-value cache of all layers.
 pub struct Cache {
-    /// Keys and values of each layer with a cache, (blocks, [`BLOCK_SIZE`], heads, width) each.
-    layers: Vec<[Tensor; 2]>,
+    /// Keys and values of each layer with a cache.
+    layers: Vec<KeysValues>,
     blocks: usize,
-    dtype: DType,
+    types: CacheTypes,
 }
 
 /// Returns the size of one block over all layers, in bytes.
-pub fn block_bytes(config: &DecoderConfig, dtype: DType) -> usize {
-    config.cached_layers() * 2 * BLOCK_SIZE * config.kv_width() * dtype.size_in_bytes()
+pub fn block_bytes(config: &DecoderConfig, dtype: CacheDType) -> usize {
+    config.cached_layers() * 2 * BLOCK_SIZE * config.kv_heads * dtype.row_bytes(config.head_dim)
 }
 
 /// Returns the number of blocks that fit into `bytes`, limited to `contexts` full contexts.
 ///
 /// # Errors
 /// Returns an error if not even one block fits.
-pub fn blocks_that_fit(config: &DecoderConfig, dtype: DType, bytes: usize, contexts: usize) -> Result<usize> {
+pub fn blocks_that_fit(
+    config: &DecoderConfig,
+    dtype: CacheDType,
+    bytes: usize,
+    contexts: usize,
+) -> Result<usize> {
     let block = block_bytes(config, dtype).max(1);
     ensure!(bytes >= block, "a cache of {bytes} bytes is too small: a block needs {block} bytes");
     let useful = config.context.div_ceil(BLOCK_SIZE).saturating_mul(contexts);
@@ -39,18 +63,36 @@ impl Cache {
     pub fn new(
         config: &DecoderConfig,
         blocks: usize,
-        dtype: DType,
+        types: CacheTypes,
         device: &Device,
     ) -> candle_core::Result<Self> {
-        let zeros =
-            || Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
-        let layers = (0..config.cached_layers()).map(|_| Ok([zeros()?, zeros()?]));
-        Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, dtype })
+        let zeros = |width: usize, dtype: DType| {
+            Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, width), dtype, device)
+        };
+        let layer = || {
+            let of_elements = || zeros(config.head_dim, types.elements.stored());
+            let scales = match types.elements {
+                CacheDType::Encoded(_) => Some(zeros(2, DType::BF16)?),
+                _ => None,
+            };
+            Ok(KeysValues { keys: of_elements()?, values: of_elements()?, scales })
+        };
+        let layers = (0..config.cached_layers()).map(|_| layer());
+        Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, types })
     }
 
-    /// Returns the data type of keys and values.
-    pub fn dtype(&self) -> DType {
-        self.dtype
+    /// Returns the data types.
+    pub fn types(&self) -> CacheTypes {
+        self.types
+    }
+
+    /// Returns the number of bytes of all tensors, including the block that is not used.
+    pub fn bytes(&self) -> usize {
+        let tensors = self
+            .layers
+            .iter()
+            .flat_map(|layer| [Some(&layer.keys), Some(&layer.values), layer.scales.as_ref()]);
+        tensors.flatten().map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes()).sum()
     }
 
     /// Returns the number of blocks.
@@ -64,7 +106,7 @@ impl Cache {
     }
 
     /// Returns the keys and values of a layer, counted among those with a cache.
-    pub fn layer(&self, layer: usize) -> &[Tensor; 2] {
+    pub fn layer(&self, layer: usize) -> &KeysValues {
         &self.layers[layer]
     }
 
@@ -73,7 +115,7 @@ impl Cache {
     /// # Errors
     /// Returns an error if the device fails or a block is out of range.
     pub fn copy_blocks(&self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
-        let Some([first, _]) = self.layers.first() else { return Ok(()) };
+        let Some(KeysValues { keys: first, .. }) = self.layers.first() else { return Ok(()) };
         if pairs.is_empty() {
             return Ok(());
         }
@@ -83,11 +125,14 @@ impl Cache {
         let (from, to): (Vec<u32>, Vec<u32>) = pairs.iter().copied().unzip();
         let [from, to] = [from, to].map(|blocks| Tensor::from_vec(blocks, pairs.len(), first.device()));
         let (from, to) = (from?, to?);
-        let copies = self.layers.iter().flatten().map(|tensor| {
+        let copy = |tensor: &Tensor| {
             let all = tensor.flatten_from(1)?;
             let sources = all.index_select(&from, 0)?;
             Ok((all, sources))
-        });
-        write_rows(&to, &copies.collect::<candle_core::Result<Vec<_>>>()?)
+        };
+        let elements = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]).map(copy);
+        write_rows(&to, &elements.collect::<candle_core::Result<Vec<_>>>()?)?;
+        let scales = self.layers.iter().filter_map(|layer| layer.scales.as_ref()).map(copy);
+        write_rows(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)
     }
 }

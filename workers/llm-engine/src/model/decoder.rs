@@ -11,7 +11,8 @@ use candle_nn::recurrent::Sequences;
 
 use super::adapter::{self, AdapterLimits, AdapterRows, AdapterTargets, Deltas, Target};
 use super::attention::{AttentionPlan, Heads, StepIndices};
-use super::cache::Cache;
+use super::cache::{Cache, KeysValues};
+use super::cache_dtype::{CacheDType, CacheTypes};
 use super::config::DecoderConfig;
 use super::graphs::{DecodeGraphs, ReplayableModel};
 use super::layers::{Embedding, FusedWith, Linear, Norm, QueryKeyNorms, ResidualStream, softcap};
@@ -87,7 +88,7 @@ struct StepContext {
     max_rows: usize,
     /// Keys and values of the step's rows, (rows, key heads, width), for all layers in turn; `None` if they are kept
     /// in the cache.
-    uncached: Option<[Tensor; 2]>,
+    uncached: Option<KeysValues>,
     /// Rows whose states are returned, u32; `None` for all.
     wanted: Option<Tensor>,
     /// Adapters of the rows.
@@ -104,7 +105,7 @@ pub struct Types {
     /// Float matrices; `None` for the types in the files.
     pub matrices: Option<DType>,
     /// Cache and attention.
-    pub cache: DType,
+    pub cache: CacheTypes,
 }
 
 impl Decoder {
@@ -211,6 +212,11 @@ impl Decoder {
     /// Returns the encoder of pictures, if there is one.
     pub fn vision(&mut self) -> Option<&mut Vision> {
         self.vision.as_mut().ok()
+    }
+
+    /// Returns the cache.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     /// Returns the configuration.
@@ -351,11 +357,9 @@ impl Decoder {
         }
         let (keys_values, is_paged) = (self.keys_values(layer, shared), shared.uncached.is_none());
         let sinks = layer.sinks.as_ref();
-        let out = shared.plan.attend(layer.scores, &queries, keys_values.each_ref(), sinks, is_paged)?;
+        let out = shared.plan.attend(layer.scores, &queries, keys_values, sinks, is_paged)?;
         let out = match &shared.image_attention {
-            Some(image_attention) => {
-                image_attention.attend(out, layer.scores, &queries, keys_values.each_ref())?
-            }
+            Some(image_attention) => image_attention.attend(out, layer.scores, &queries, keys_values)?,
             None => out,
         };
         let out = match &layer.attention {
@@ -372,7 +376,7 @@ impl Decoder {
     }
 
     /// Returns the keys and values that the rows of a step attend to.
-    fn keys_values<'a>(&'a self, layer: &Layer, shared: &'a StepContext) -> &'a [Tensor; 2] {
+    fn keys_values<'a>(&'a self, layer: &Layer, shared: &'a StepContext) -> &'a KeysValues {
         shared.uncached.as_ref().unwrap_or(self.cache.layer(layer.place))
     }
 
@@ -397,7 +401,7 @@ impl Decoder {
         if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
             (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
         }
-        let [keys, values] = self.keys_values(layer, shared);
+        let keys_values = self.keys_values(layer, shared);
         let write = CacheHeads {
             q: &q,
             k: &k,
@@ -407,8 +411,9 @@ impl Decoder {
             rotary: shared.rotary.as_ref().unwrap_or(&self.tables[layer.rotary_table]).rotary(),
             positions: &shared.positions,
             slots: &shared.slots,
-            keys,
-            values,
+            keys: &keys_values.keys,
+            values: &keys_values.values,
+            scales: keys_values.cache_scales(self.cache.types()),
         };
         Ok((write.forward()?, gates))
     }
@@ -418,7 +423,7 @@ impl Decoder {
     }
 
     fn heads(&self) -> Heads {
-        Heads { dtype: self.cache.dtype(), width: self.config.head_dim }
+        Heads { dtype: self.cache.types().attention, width: self.config.head_dim }
     }
 
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
@@ -571,6 +576,10 @@ impl StepModel for Decoder {
         }
         let width = Some(self.embedding_head.width());
         Tasks { generate: self.task == Task::Generate, width, ..Tasks::default() }
+    }
+
+    fn cache_dtype(&self) -> Option<CacheDType> {
+        (self.task == Task::Generate).then_some(self.cache.types().elements)
     }
 
     fn adapter_targets(&self) -> Option<&AdapterTargets> {

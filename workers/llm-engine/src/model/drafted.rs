@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Result as CandleResult, Tensor};
 
 use super::adapter::AdapterTargets;
+use super::cache_dtype::CacheDType;
 use super::vision::ImageProcessor;
 use super::{LoadOptions, Loaded, load, load_on, load_text, sizes};
 use crate::step::{Capacity, NO_DRAFTS, PartialWork, Step, StepModel, Tasks};
@@ -86,6 +87,10 @@ impl StepModel for DraftedModel {
 
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         self.model.adapter_targets()
+    }
+
+    fn cache_dtype(&self) -> Option<CacheDType> {
+        self.model.cache_dtype()
     }
 
     fn image_processor(&self) -> std::result::Result<Arc<ImageProcessor>, &'static str> {

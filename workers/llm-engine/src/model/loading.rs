@@ -7,6 +7,7 @@ use candle_core::{DType, Device};
 use serde_json::Value;
 
 use super::adapter::{AdapterLimits, AdapterTargets};
+use super::cache_dtype::{CacheDType, CacheTypes};
 use super::config::{self, DecoderConfig};
 use super::decoder::{Decoder, Types};
 use super::encoder::config::EncoderConfig;
@@ -26,6 +27,10 @@ const DEFAULT_CACHE_BYTES: usize = 512 << 20;
 #[cfg(feature = "rocm")]
 const CACHE_PERCENT: usize = 85;
 
+/// Widths of heads in an encoded cache that the kernels of GPUs read: multiples of the second number up to the first.
+const ENCODED_MAX_WIDTH: usize = 256;
+const ENCODED_WIDTH_STEP: usize = 8;
+
 /// Field that multimodal models may have beside the configuration of their text model.
 const TIED: &str = "tie_word_embeddings";
 
@@ -35,9 +40,8 @@ pub struct LoadOptions {
     /// Data type of float weights and hidden states. `None` uses the type in the files on a GPU, and f32 on the
     /// CPU and for the hidden states of quantized GGUF files.
     pub dtype: Option<DType>,
-    /// Data type of the cache, in which attention is computed. `None` uses that of the hidden states, but f16 for
-    /// quantized GGUF files on a GPU.
-    pub cache_dtype: Option<DType>,
+    /// Data type of the cache. `None` uses that of the hidden states, but f16 for quantized GGUF files on a GPU.
+    pub cache_dtype: Option<CacheDType>,
     /// Cache size of each device in bytes. `None` uses the free device memory less a margin (CPU: 512 MiB).
     pub cache_bytes: Option<usize>,
     /// Memory of each device for weights and cache in bytes. `None` uses the free device memory less a margin.
@@ -79,7 +83,7 @@ pub fn sizes(path: &Path, device: &Device, options: LoadOptions) -> Result<Model
         "a draft model with recurrent states is not supported; use one whose layers all have attention"
     );
     let types = types(&files, declared, device, options)?;
-    let cache_block = cache::block_bytes(&config, types.cache);
+    let cache_block = cache::block_bytes(&config, types.cache.elements);
     Ok(ModelSizes { weights: files.bytes_as(types.matrices, true), cache_block })
 }
 
@@ -183,7 +187,8 @@ pub(super) fn load_files(
             free.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(all))
         }
     };
-    let block = cache::block_bytes(&config, types.cache);
+    check_cache(&config, types.cache, device).with_context(|| path.clone())?;
+    let block = cache::block_bytes(&config, types.cache.elements);
     let bytes = match options.beside {
         // Both caches have as many blocks.
         Some(beside) => bytes / (block + beside.cache_block).max(1) * block,
@@ -196,7 +201,7 @@ pub(super) fn load_files(
             let sequences = options.max_sequences.or(options.max_contexts);
             let slots = states::slots_that_fit(&config, types.states, bytes, sequences)?;
             let left = bytes - slots * states::slot_bytes(&config, types.states);
-            (slots, cache::blocks_that_fit(&config, types.cache, left, contexts)?)
+            (slots, cache::blocks_that_fit(&config, types.cache.elements, left, contexts)?)
         }
     };
     // A cache of this size has the same number of slots when the model is loaded again, since they may take half of it.
@@ -308,17 +313,42 @@ fn types(
         (None, true) => None,
         _ => Some(states),
     };
-    let cache = match options.cache_dtype {
-        Some(dtype) => dtype,
-        None if is_quantized && states == DType::F32 => DType::F16,
-        None => states,
+    let floats = match is_quantized && states == DType::F32 {
+        true => DType::F16,
+        false => states,
     };
-    for dtype in [states, cache] {
+    let elements = match options.cache_dtype {
+        Some(dtype) => dtype,
+        None => CacheDType::of_floats(floats)
+            .with_context(|| format!("a cache of {floats:?} is not supported"))?,
+    };
+    let attention = match elements {
+        // The kernels of GPUs read encoded caches with queries of 16 bits.
+        CacheDType::Encoded(_) if floats == DType::F32 && !device.is_cpu() => DType::F16,
+        CacheDType::Encoded(_) => floats,
+        elements => elements.stored(),
+    };
+    for dtype in [states, attention] {
         let supported =
             matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
         ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
     }
-    Ok(Types { states, matrices, cache })
+    Ok(Types { states, matrices, cache: CacheTypes { elements, attention } })
+}
+
+/// Checks that the device can read an encoded cache of a model.
+fn check_cache(config: &DecoderConfig, types: CacheTypes, device: &Device) -> Result<()> {
+    if !matches!(types.elements, CacheDType::Encoded(_)) || device.is_cpu() {
+        return Ok(());
+    }
+    ensure!(
+        config.head_dim <= ENCODED_MAX_WIDTH && config.head_dim.is_multiple_of(ENCODED_WIDTH_STEP),
+        "a cache of {} does not support heads of {} elements, only multiples of {ENCODED_WIDTH_STEP} up to \
+         {ENCODED_MAX_WIDTH}; use --cache-dtype f16 or bf16",
+        types.elements.name(),
+        config.head_dim
+    );
+    Ok(())
 }
 
 /// Reads the configuration and the data type that the files declare.

@@ -16,6 +16,7 @@
 //! | `stacks` | stacks of experts' matrices on a ROCm device |
 //! | `rope` | rotary position embeddings |
 //! | `cache` | paged key-value cache |
+//! | `cache_dtype` | data types of the cache |
 //! | `attention` | attention of a step's rows over the cache |
 //! | `decoder` | the whole decoder |
 //! | `part` | part of a decoder that one device has |
@@ -37,6 +38,7 @@ use candle_core::Device;
 pub mod adapter;
 pub mod attention;
 pub mod cache;
+pub mod cache_dtype;
 pub mod config;
 pub mod decoder;
 pub mod delta;

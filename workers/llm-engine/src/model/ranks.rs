@@ -15,6 +15,7 @@ use candle_core::rocm::{RocmError, collective::Communicator};
 use candle_core::{Device, Error, Result as CandleResult, Tensor};
 use model_thread::{ModelThread, catch_panic, error_summary};
 
+use super::cache_dtype::CacheDType;
 use super::decoder::Decoder;
 use super::files::ModelFiles;
 use super::loading::{LoadOptions, load_files, usable_memory};
@@ -30,6 +31,7 @@ pub struct Ranks {
     shared: Arc<Shared>,
     capacity: Capacity,
     tasks: Tasks,
+    cache_dtype: Option<CacheDType>,
 }
 
 /// State that the threads share.
@@ -68,6 +70,7 @@ enum Report {
 struct LoadedPart {
     capacity: Capacity,
     tasks: Tasks,
+    cache_dtype: Option<CacheDType>,
     /// Sizes of weights and cache, in bytes.
     bytes: [usize; 2],
     trained_context: usize,
@@ -103,7 +106,8 @@ impl Ranks {
         let (capacity, tasks) =
             (Capacity { vocabulary: 0, context: 0, blocks: 0, states: None }, Tasks::default());
         let (commands, threads) = (Vec::new(), Vec::new());
-        let mut ranks = Self { commands, threads, shared: shared.clone(), capacity, tasks };
+        let shared_state = shared.clone();
+        let mut ranks = Self { commands, threads, shared: shared_state, capacity, tasks, cache_dtype: None };
         let (sender, reports) = channel();
         for communicator in &shared.communicators {
             let (commands, received) = channel();
@@ -127,12 +131,12 @@ impl Ranks {
             let part = part.unwrap_or_else(|| Err(anyhow!("its thread has ended")));
             parts.push(part.with_context(|| format!("rank {rank} of {}", devices.len()))?);
         }
-        let LoadedPart { capacity, tasks, bytes, trained_context } = parts.swap_remove(0);
+        let LoadedPart { capacity, tasks, cache_dtype, bytes, trained_context } = parts.swap_remove(0);
         ensure!(
             parts.iter().all(|part| part.capacity == capacity),
             "internal error: the ranks' caches have different sizes"
         );
-        (ranks.capacity, ranks.tasks) = (capacity, tasks);
+        (ranks.capacity, ranks.tasks, ranks.cache_dtype) = (capacity, tasks, cache_dtype);
         Ok((ranks, bytes, trained_context))
     }
 
@@ -230,8 +234,8 @@ impl Rank {
         let (part, device) = (Part::of_rank(communicator), communicator.device());
         let (decoder, bytes, trained_context) =
             load_files(ModelFiles::open(path)?, part, device, *options, progress)?;
-        let (capacity, tasks) = (decoder.capacity(), decoder.tasks());
-        Ok((decoder, LoadedPart { capacity, tasks, bytes, trained_context }))
+        let (capacity, tasks, cache_dtype) = (decoder.capacity(), decoder.tasks(), decoder.cache_dtype());
+        Ok((decoder, LoadedPart { capacity, tasks, cache_dtype, bytes, trained_context }))
     }
 
     /// Ends the communicators of all ranks, so that no rank waits for this one, for example where it frees memory.
@@ -282,6 +286,10 @@ impl StepModel for Ranks {
 
     fn tasks(&self) -> Tasks {
         self.tasks
+    }
+
+    fn cache_dtype(&self) -> Option<CacheDType> {
+        self.cache_dtype
     }
 
     fn step(&mut self, step: &Step) -> CandleResult<Tensor> {

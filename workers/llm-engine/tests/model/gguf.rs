@@ -8,6 +8,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::models::{quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3};
 use llm_engine::model::LoadOptions;
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::model::config::DecoderConfig;
 use llm_engine::model::families;
 use llm_engine::model::rope::Scaling;
@@ -544,7 +545,7 @@ fn a_narrow_cache_changes_logits_little() {
                 let options = LoadOptions { dtype: Some(DType::F32), cache_dtype, ..LoadOptions::default() };
                 Runner::new(load_with(&path, options), &[40])
             };
-            let (mut narrow, mut wide) = (runner(Some(DType::F16)), runner(Some(DType::F32)));
+            let (mut narrow, mut wide) = (runner(Some(CacheDType::F16)), runner(Some(CacheDType::F32)));
             let mut worst = 0f32;
             for rows in [21, 1, 1, 1, 9, 1] {
                 let [narrow, wide] =

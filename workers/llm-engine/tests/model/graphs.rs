@@ -3,6 +3,7 @@ use std::path::Path;
 use std::process::Command;
 
 use candle_core::{DType, Device};
+use llm_engine::model::cache_dtype::{CacheDType, CacheEncoding};
 use llm_engine::model::{LoadOptions, load_decoder};
 use llm_engine::step::BLOCK_SIZE;
 use tempfile::TempDir;
@@ -26,11 +27,11 @@ fn write(name: &str) -> TempDir {
 }
 
 /// Returns a runner that has computed the prompts, on a stream of its own.
-fn after_prompts(path: &Path, dtype: DType, no_graphs: bool) -> Runner {
+fn after_prompts(path: &Path, dtype: DType, cache_dtype: Option<CacheDType>, no_graphs: bool) -> Runner {
     device();
     let device = Device::new_rocm_with_stream(0).unwrap();
-    let options =
-        LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), no_graphs, ..LoadOptions::default() };
+    let (dtype, cache_bytes) = (Some(dtype), Some(1 << 20));
+    let options = LoadOptions { dtype, cache_dtype, cache_bytes, no_graphs, ..LoadOptions::default() };
     let model = load_decoder(path, &device, options, &mut |_| ()).unwrap();
     let mut runner = Runner::new(model, &[PROMPTS[3] + STEPS + 1; PROMPTS.len()]);
     let prompts: Vec<_> = PROMPTS.iter().enumerate().map(|(index, rows)| (index, *rows, true)).collect();
@@ -39,8 +40,13 @@ fn after_prompts(path: &Path, dtype: DType, no_graphs: bool) -> Runner {
 }
 
 /// Returns the logits of every step as bits, and the number of graphs.
-fn decode(path: &Path, dtype: DType, no_graphs: bool) -> (Vec<Vec<Vec<u32>>>, usize) {
-    let mut runner = after_prompts(path, dtype, no_graphs);
+fn decode(
+    path: &Path,
+    dtype: DType,
+    cache_dtype: Option<CacheDType>,
+    no_graphs: bool,
+) -> (Vec<Vec<Vec<u32>>>, usize) {
+    let mut runner = after_prompts(path, dtype, cache_dtype, no_graphs);
     let steps = (0..STEPS).map(|step| {
         let shares: Vec<_> = (0..BATCHES[step % BATCHES.len()]).map(|index| (index, 1, true)).collect();
         let logits = runner.step(&shares);
@@ -57,15 +63,18 @@ fn largest(row: &[u32]) -> usize {
 
 #[test]
 fn replayed_steps_equal_launched_steps() {
-    for (name, dtype) in [("llama", DType::F32), ("llama", DType::F16), ("qwen2moe", DType::F16)] {
-        replays_equal_launches(name, dtype);
+    let int8 = Some(CacheDType::Encoded(CacheEncoding::Int8));
+    for (name, dtype, cache) in
+        [("llama", DType::F32, None), ("llama", DType::F16, None), ("qwen2moe", DType::F16, int8)]
+    {
+        replays_equal_launches(name, dtype, cache);
     }
 }
 
-fn replays_equal_launches(name: &str, dtype: DType) {
+fn replays_equal_launches(name: &str, dtype: DType, cache: Option<CacheDType>) {
     let folder = write(name);
-    let (launched, none) = decode(folder.path(), dtype, true);
-    let (replayed, graphs) = decode(folder.path(), dtype, false);
+    let (launched, none) = decode(folder.path(), dtype, cache, true);
+    let (replayed, graphs) = decode(folder.path(), dtype, cache, false);
     assert_eq!(none, 0);
     // Four padded batches, and the widths of 1 to 4 blocks that they reach.
     assert!((4..=12).contains(&graphs), "{graphs} graphs");
@@ -90,7 +99,7 @@ fn steps_with_drafts_are_replayed() {
     for dtype in [DType::F32, DType::F16] {
         let folder = write("llama");
         let [mut launched, mut replayed] =
-            [true, false].map(|no_graphs| after_prompts(folder.path(), dtype, no_graphs));
+            [true, false].map(|no_graphs| after_prompts(folder.path(), dtype, None, no_graphs));
         for turn in 0..3 {
             for rows in DRAFTED {
                 let shares: Vec<_> =
@@ -143,8 +152,8 @@ fn wrong_replays_are_replaced_by_launches() {
 #[ignore = "run by wrong_replays_are_replaced_by_launches"]
 fn stale_replays_change_nothing() {
     let folder = write("llama");
-    let (launched, _) = decode(folder.path(), DType::F32, true);
-    let (replayed, graphs) = decode(folder.path(), DType::F32, false);
+    let (launched, _) = decode(folder.path(), DType::F32, None, true);
+    let (replayed, graphs) = decode(folder.path(), DType::F32, None, false);
     assert_eq!(graphs, 0, "graphs are disabled");
     for (launched, replayed) in launched.iter().zip(&replayed) {
         assert!(!launched.len().is_power_of_two() || launched == replayed);

@@ -51,14 +51,23 @@ pub fn load_with(path: &Path, options: LoadOptions) -> Decoder {
 
 /// Loads a model in f32 on the CPU.
 pub fn load_on_cpu(path: &Path) -> Decoder {
-    let options =
-        LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
+    load_on_cpu_with(path, LoadOptions::default())
+}
+
+/// Like [`load_on_cpu`], with options.
+pub fn load_on_cpu_with(path: &Path, options: LoadOptions) -> Decoder {
+    let options = LoadOptions { dtype: Some(DType::F32), cache_bytes: Some(1 << 20), ..options };
     load_decoder(path, &Device::Cpu, options, &mut |_| ()).unwrap()
 }
 
 /// Returns a function that computes the logits of a model on the CPU in f32, without a cache from earlier calls.
 pub fn reference_on_cpu(path: &Path) -> impl FnMut(&[u32]) -> Vec<f32> + use<> {
-    let mut runner = Runner::new(load_on_cpu(path), &[40]);
+    reference_of(load_on_cpu(path))
+}
+
+/// Returns a function that computes the logits of a decoder, without a cache from earlier calls.
+pub fn reference_of(decoder: Decoder) -> impl FnMut(&[u32]) -> Vec<f32> {
+    let mut runner = Runner::new(decoder, &[40]);
     move |tokens| {
         let blocks = runner.sequences[0].blocks.clone();
         runner.sequences[0] = Sequence { tokens: tokens.to_vec(), done: 0, blocks, adapter: None };

@@ -122,6 +122,7 @@ fn angles(rope: &Rope, context: usize, positions: &[u32]) -> Vec<f32> {
         slots: &Tensor::arange(0, rows as u32, &device).unwrap(),
         keys: &keys,
         values: &keys.copy().unwrap(),
+        scales: None,
     };
     let rotated = rotate.forward().unwrap().to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     rotated.flatten_all().unwrap().to_vec1().unwrap()

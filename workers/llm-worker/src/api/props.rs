@@ -1,6 +1,7 @@
 //! `GET /props`: properties of the worker, as in llama.cpp.
 use axum::Json;
 use axum::extract::{Query, State};
+use llm_engine::model::cache_dtype::CacheDType;
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use llm_engine::text::ChatTemplate;
 use serde::Deserialize;
@@ -40,6 +41,7 @@ pub async fn get(
     Ok(Json(json!({
         "default_generation_settings": { "n_ctx": served.context(), "params": params },
         "total_slots": served.max_running,
+        "cache_dtype": served.engine.cache_dtype().map(CacheDType::name),
         "model_alias": name,
         // Only the name, since paths are private.
         "model_path": name,

@@ -3,6 +3,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::{Decoder, StepContext, max_rows};
 use crate::model::attention::{AttentionPlan, StepIndices};
+use crate::model::cache::KeysValues;
 use crate::model::layers::ResidualStream;
 use crate::model::packed::packed_step;
 use crate::step::{PartialWork, StepModel};
@@ -67,8 +68,8 @@ impl Decoder {
             false => AttentionPlan::new(&step, indices, &self.windows, heads)?,
         };
         let shape = (rows, self.config.kv_heads, self.config.head_dim);
-        let zeros = || Tensor::zeros(shape, self.cache.dtype(), &self.device);
-        let uncached = Some([zeros()?, zeros()?]);
+        let zeros = || Tensor::zeros(shape, self.cache.types().attention, &self.device);
+        let uncached = Some(KeysValues { keys: zeros()?, values: zeros()?, scales: None });
         let wanted = is_partial.then_some(wanted);
         let (adapters, wanted_adapters) = Default::default();
         let shared = StepContext {

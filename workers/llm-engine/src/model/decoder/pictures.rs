@@ -2,6 +2,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use crate::model::attention::{AttentionPlan, Heads, Scoring, StepIndices};
+use crate::model::cache::KeysValues;
 use crate::model::vision::Vision;
 use crate::step::{SequenceStep, Step};
 
@@ -100,7 +101,7 @@ impl BidirectionalImageAttention {
         out: Tensor,
         scores: Scoring,
         queries: &Tensor,
-        keys_values: [&Tensor; 2],
+        keys_values: &KeysValues,
     ) -> Result<Tensor> {
         let queries = queries.index_select(&self.rows, 0)?;
         let image_attention = self.plan.attend(scores, &queries, keys_values, None, true)?;

@@ -5,6 +5,7 @@ use candle_core::{DType, Tensor};
 use super::config::{Activation, EncoderConfig};
 use super::names::{self, Name, Names};
 use crate::model::attention::{AttentionPlan, Scoring};
+use crate::model::cache::KeysValues;
 use crate::model::layers::{FusedWith, Linear};
 use crate::model::weights::Weights;
 
@@ -104,7 +105,8 @@ impl EncoderLayer {
         wanted: Option<&Tensor>,
     ) -> candle_core::Result<Tensor> {
         let [q, k, v] = self.heads(x)?;
-        let attended = plan.attend(self.scoring, &q, [&k, &v], None, false)?;
+        let keys_values = KeysValues { keys: k, values: v, scales: None };
+        let attended = plan.attend(self.scoring, &q, &keys_values, None, false)?;
         let (attended, x) = match wanted {
             Some(rows) => (attended.index_select(rows, 0)?, x.index_select(rows, 0)?),
             None => (attended, x.clone()),

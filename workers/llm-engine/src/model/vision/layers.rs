@@ -300,6 +300,7 @@ impl EncoderLayer {
                     slots: &rotary.rows,
                     keys: &keys,
                     values: &values,
+                    scales: None,
                 };
                 [write.forward()?, keys, values]
             }
