@@ -387,7 +387,7 @@ async fn metrics_count_requests_and_tokens() {
         "llm_inter_token_seconds_count{model=\"tiny\"} 11",
         "llm_vram_bytes{model=\"tiny\"} 0",
         "llm_cache_usage_ratio{model=\"tiny\"} 0.0",
-        "llm_cache_config_info{model=\"tiny\",block_size=\"16\",num_gpu_blocks=\"BLOCKS\"} 1",
+        "llm_cache_config_info{model=\"tiny\",block_size=\"16\",num_gpu_blocks=\"BLOCKS\",cache_dtype=\"f32\"} 1",
     ] {
         let line = line.replace("BLOCKS", &worker.served.engine.capacity().blocks.to_string());
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");

@@ -77,6 +77,7 @@ async fn properties_describe_the_worker() {
     let worker = worker();
     let props = worker.get("/props").await.json();
     assert_eq!((&props["model_path"], &props["total_slots"]), (&json!(MODEL), &json!(64)));
+    assert_eq!(props["cache_dtype"], json!("f32"));
     assert_eq!(props["chat_template"], TEMPLATE);
     assert_eq!((&props["bos_token"], &props["modalities"]["vision"]), (&json!("<s>"), &json!(false)));
     let settings = &props["default_generation_settings"];
