@@ -5,7 +5,7 @@ use candle_nn::encoded_cache::CacheScales;
 use candle_nn::fused::write_rows;
 
 use super::cache_dtype::{CacheDType, CacheTypes};
-use super::config::DecoderConfig;
+use super::config::{DecoderConfig, HeadShape};
 use crate::step::BLOCK_SIZE;
 
 /// Default limit of the cache size, in full contexts. More blocks are never of use.
@@ -38,7 +38,11 @@ pub struct Cache {
 
 /// Returns the size of one block over all layers, in bytes.
 pub fn block_bytes(config: &DecoderConfig, dtype: CacheDType) -> usize {
-    config.cached_layers() * 2 * BLOCK_SIZE * config.kv_heads * dtype.row_bytes(config.head_dim)
+    let row_bytes = |layer| {
+        let HeadShape { kv_heads, width } = config.head_shape(layer);
+        kv_heads * dtype.row_bytes(width)
+    };
+    2 * BLOCK_SIZE * config.cached_layers().map(row_bytes).sum::<usize>()
 }
 
 /// Returns the number of blocks that fit into `bytes`, limited to `contexts` full contexts.
@@ -66,18 +70,18 @@ impl Cache {
         types: CacheTypes,
         device: &Device,
     ) -> candle_core::Result<Self> {
-        let zeros = |width: usize, dtype: DType| {
-            Tensor::zeros((blocks + 1, BLOCK_SIZE, config.kv_heads, width), dtype, device)
-        };
-        let layer = || {
-            let of_elements = || zeros(config.head_dim, types.elements.stored());
+        let layers = config.cached_layers().map(|layer| {
+            let HeadShape { kv_heads, width } = config.head_shape(layer);
+            let zeros = |width: usize, dtype: DType| {
+                Tensor::zeros((blocks + 1, BLOCK_SIZE, kv_heads, width), dtype, device)
+            };
+            let of_elements = || zeros(width, types.elements.stored());
             let scales = match types.elements {
                 CacheDType::Encoded(_) => Some(zeros(2, DType::BF16)?),
                 _ => None,
             };
             Ok(KeysValues { keys: of_elements()?, values: of_elements()?, scales })
-        };
-        let layers = (0..config.cached_layers()).map(|_| layer());
+        });
         Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks, types })
     }
 
@@ -131,8 +135,16 @@ impl Cache {
             Ok((all, sources))
         };
         let elements = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]).map(copy);
-        write_rows(&to, &elements.collect::<candle_core::Result<Vec<_>>>()?)?;
+        write_alike(&to, &elements.collect::<candle_core::Result<Vec<_>>>()?)?;
         let scales = self.layers.iter().filter_map(|layer| layer.scales.as_ref()).map(copy);
-        write_rows(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)
+        write_alike(&to, &scales.collect::<candle_core::Result<Vec<_>>>()?)
     }
+}
+
+/// Writes rows into tensors, of which neighbours may have different widths.
+fn write_alike(to: &Tensor, copies: &[(Tensor, Tensor)]) -> candle_core::Result<()> {
+    for alike in copies.chunk_by(|(one, _), (next, _)| one.dims() == next.dims()) {
+        write_rows(to, alike)?;
+    }
+    Ok(())
 }

@@ -7,20 +7,24 @@ use serde_json::Value;
 use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
+mod altup;
 mod axes;
 mod delta;
 mod experts;
 mod fields;
 mod latent;
+mod layers;
 
+pub use altup::AltUpConfig;
 pub use axes::AxisSections;
 pub use delta::DeltaConfig;
 pub use experts::{
-    DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GPT_OSS_NAMES, GRANITE_NAMES,
-    MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
+    DEEPSEEK_NAMES, ERNIE_NAMES, ExpertGroups, ExpertNames, ExpertsConfig, GEMMA_NAMES, GPT_OSS_NAMES,
+    GRANITE_NAMES, MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
 };
 pub use fields::Fields;
 pub use latent::LatentConfig;
+pub use layers::HeadShape;
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;
@@ -114,6 +118,22 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Heads of layers without a window, if they differ from the others'.
+    pub full_heads: Option<HeadShape>,
+    /// If true, layers without a window have no projection of values: those of keys, before their norm, are the values.
+    pub keys_as_values: bool,
+    /// If true, each head of values is normalized by an RMS norm without weights.
+    pub value_norm: bool,
+    /// Number of last layers that attend to the keys and values of the last layer before them with the same window.
+    pub shared_layers: usize,
+    /// If true, the feed-forward layers of these are twice as wide as the others.
+    pub wide_shared_layers: bool,
+    /// Width of the inputs of each layer that depend on the token and its embedding, if there are any.
+    pub layer_inputs: Option<usize>,
+    /// If true, the states after each layer are multiplied by a number.
+    pub layer_scales: bool,
+    /// Streams of states, if there are several.
+    pub altup: Option<AltUpConfig>,
     /// Widths of latent attention, if there is one. Then each head has keys and values of its own.
     pub latent: Option<LatentConfig>,
     /// Linear attention, if some layers have it instead of attention over a cache.
@@ -238,10 +258,19 @@ impl DecoderConfig {
             Some(share) => share,
             None => fields.number("partial_rotary_factor")?.unwrap_or(1.0),
         };
-        let rotary_dim = (head_dim as f64 * share).round() as usize;
+        let full_heads =
+            HeadShape::of_full_attention(&fields, heads, HeadShape { kv_heads, width: head_dim })?;
+        let width = full_heads.map_or(head_dim, |heads| heads.width);
+        let is_proportional =
+            rope_parameters(&fields).is_some_and(|parameters| parameters["rope_type"] == "proportional");
+        let rotary_dim = match is_proportional {
+            // Pairs consist of elements of both halves of the head; those that do not rotate have a frequency of 0.
+            true => width,
+            false => (width as f64 * share).round() as usize,
+        };
         ensure!(
-            (2..=head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2),
-            "heads of {head_dim} elements cannot rotate {rotary_dim} of them: elements rotate in pairs, at least one"
+            (2..=width).contains(&rotary_dim) && rotary_dim.is_multiple_of(2),
+            "heads of {width} elements cannot rotate {rotary_dim} of them: elements rotate in pairs, at least one"
         );
         let context = fields.required("max_position_embeddings")?;
         let rope = rope(&fields, rotary_dim, context)?;
@@ -259,11 +288,19 @@ impl DecoderConfig {
         let rotated = vec![true; windows.len()];
         let mut decoder = Self {
             hidden,
-            intermediate: fields.required("intermediate_size")?,
+            intermediate: intermediate(&fields)?,
             experts: family.experts.map(|read| read(&fields)).transpose()?,
             heads,
             kv_heads,
             head_dim,
+            full_heads,
+            keys_as_values: false,
+            value_norm: false,
+            shared_layers: 0,
+            wide_shared_layers: false,
+            layer_inputs: None,
+            layer_scales: false,
+            altup: None,
             latent: None,
             delta: None,
             gated_attention: false,
@@ -318,16 +355,20 @@ impl DecoderConfig {
     pub fn has_delta(&self, layer: usize) -> bool {
         self.delta.as_ref().is_some_and(|delta| delta.layers[layer])
     }
+}
 
-    /// Returns the number of layers with a cache.
-    pub fn cached_layers(&self) -> usize {
-        (0..self.windows.len()).filter(|layer| !self.has_delta(*layer)).count()
-    }
-
-    /// Returns the number of elements of one position's keys in a layer; values have as many.
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
+/// Reads the width inside the feed-forward layers, of which some families have a list.
+fn intermediate(fields: &Fields) -> Result<usize> {
+    let key = "intermediate_size";
+    let Some(list) = fields.value(key).and_then(Value::as_array) else { return fields.required(key) };
+    let widths: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
+    let widths = widths.with_context(|| format!("{key:?} is no list of whole numbers"))?;
+    ensure!(
+        widths.windows(2).all(|pair| pair[0] == pair[1]),
+        "{key:?} has different widths, which are not supported"
+    );
+    let width = widths.first().filter(|width| **width > 0).with_context(|| format!("{key:?} is 0"))?;
+    Ok(*width as usize)
 }
 
 /// Reads the epsilon of norms, whose name depends on the family.

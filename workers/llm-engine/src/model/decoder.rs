@@ -25,10 +25,15 @@ use super::vision::{ImageProcessor, Vision};
 use super::weights::Weights;
 use crate::step::{BLOCK_SIZE, Capacity, PartialWork, SequenceStep, Step, StepModel, TEXT_ONLY, Tasks};
 
+mod altup;
 mod embeddings;
+mod inputs;
 mod layer;
+mod mixed;
 mod pictures;
 
+use altup::Streams;
+use inputs::LayerInputs;
 use layer::{FeedForward, Layer, Projections};
 use pictures::{BidirectionalImageAttention, PictureFeatures};
 
@@ -39,6 +44,10 @@ pub struct Decoder {
     device: Device,
     dtype: DType,
     embedding: Embedding,
+    /// Inputs of each layer, if they have any of their own.
+    layer_inputs: Option<LayerInputs>,
+    /// Streams of states, if there are several.
+    streams: Option<Streams>,
     layers: Vec<Layer>,
     norm: Norm,
     head: Linear,
@@ -86,9 +95,13 @@ struct StepContext {
     state_slots: Tensor,
     /// Number of rows of the longest sequence.
     max_rows: usize,
-    /// Keys and values of the step's rows, (rows, key heads, width), for all layers in turn; `None` if they are kept
-    /// in the cache.
-    uncached: Option<KeysValues>,
+    /// Keys and values of the step's rows, (rows, key heads, width), for all layers in turn, or for each layer with a cache;
+    /// `None` if they are kept in the cache.
+    uncached: Option<Vec<KeysValues>>,
+    /// Slots of rows that are not written, u32 (rows), if some layers share the cache of others.
+    no_slots: Option<Tensor>,
+    /// Inputs of all layers, (rows, layers · width), if they have any of their own.
+    layer_inputs: Option<Tensor>,
     /// Rows whose states are returned, u32; `None` for all.
     wanted: Option<Tensor>,
     /// Adapters of the rows.
@@ -125,6 +138,8 @@ impl Decoder {
         ensure!(blocks > 0, "the cache must have at least 1 block");
         let embedding = weights.embedding(config.hidden)?;
         let vocabulary = embedding.vocabulary()?;
+        let layer_inputs = LayerInputs::load(&config, weights, vocabulary)?;
+        let streams = Streams::load(&config, weights)?;
         let layers = 0..config.windows.len();
         let layers = layers.map(|layer| Layer::load(&config, weights, layer)).collect::<Result<Vec<_>>>()?;
         let norm = weights.norm(None, Role::Norm, config.hidden, (config.norm_kind, config.norm_eps))?;
@@ -159,6 +174,8 @@ impl Decoder {
             device,
             dtype,
             embedding,
+            layer_inputs,
+            streams,
             layers,
             norm,
             head,
@@ -243,27 +260,29 @@ impl Decoder {
     }
 
     /// Computes the residual stream after the last layer, (wanted rows, width), from u32 tokens (rows).
-    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<ResidualStream> {
-        let pictures = shared.pictures.as_ref();
-        self.run_layers(self.embedded(tokens, pictures)?, 0..self.layers.len(), shared)
+    fn states(&self, tokens: &Tensor, shared: &mut StepContext) -> candle_core::Result<ResidualStream> {
+        self.run_layers(self.embedded(tokens, shared)?, 0..self.layers.len(), shared)
     }
 
-    /// Returns the residual stream before the first layer.
-    fn embedded(
-        &self,
-        tokens: &Tensor,
-        pictures: Option<&PictureFeatures>,
-    ) -> candle_core::Result<ResidualStream> {
+    /// Returns the residual stream before the first layer, or several of them, (rows, streams, width), and computes the inputs of the layers.
+    fn embedded(&self, tokens: &Tensor, shared: &mut StepContext) -> candle_core::Result<ResidualStream> {
         let rows = |tokens: &Tensor| self.embedding.forward(tokens, self.dtype);
         let x = self.part.look_up(tokens, self.embedding.vocabulary()?, rows)?;
         let x = match self.config.embedding_scale {
             Some(scale) => (x * scale)?,
             None => x,
         };
-        let x = match pictures {
+        let x = match &shared.pictures {
             Some(pictures) => pictures.replace(&x)?,
             None => x,
         };
+        shared.layer_inputs = match &self.layer_inputs {
+            Some(layer_inputs) => Some(layer_inputs.forward(tokens, &x, self.dtype)?),
+            None => None,
+        };
+        if let Some(streams) = &self.streams {
+            return ResidualStream::new(streams.split(&x)?, None);
+        }
         ResidualStream::new(x, self.layers.first().and_then(|layer| layer.attention_norm.as_ref()))
     }
 
@@ -274,6 +293,10 @@ impl Decoder {
         range: Range<usize>,
         shared: &StepContext,
     ) -> candle_core::Result<ResidualStream> {
+        if let Some(streams) = &self.streams {
+            let out = self.run_layers_on_streams(streams, stream.sum, range, shared)?;
+            return ResidualStream::new(out, None);
+        }
         let norm_of = |index: usize| match self.layers.get(index) {
             Some(layer) => layer.attention_norm.as_ref(),
             None => Some(&self.norm),
@@ -310,11 +333,24 @@ impl Decoder {
                 {
                     ResidualStream::new(experts.forward(input, Some(&attended.sum))?, next)?
                 }
+                FeedForward::Mixed(mixed) => {
+                    let Some(post_norm) = post_norm else { bail!("internal error: no norm after experts") };
+                    attended.add_output(&mixed.forward(input, &attended.sum, post_norm)?, None, next)?
+                }
                 FeedForward::Experts(experts) => {
                     let out = self.part.sum(experts.forward(input, None)?)?;
                     attended.add_output(&out, post_norm, next)?
                 }
             };
+            if let (Some(own), Some(inputs)) = (&layer.input, &shared.layer_inputs) {
+                stream = match wanted {
+                    Some(wanted) => own.add(&stream, &inputs.index_select(wanted, 0)?, index, next)?,
+                    None => own.add(&stream, inputs, index, next)?,
+                };
+            }
+            if let Some(scale) = layer.scale {
+                stream = ResidualStream::new((stream.sum * scale)?, next)?;
+            }
             if let Some(added) = shared.pictures.as_ref().and_then(|pictures| pictures.deepstack(index)) {
                 stream = ResidualStream::new((&stream.sum + added?)?, next)?;
             }
@@ -377,7 +413,10 @@ impl Decoder {
 
     /// Returns the keys and values that the rows of a step attend to.
     fn keys_values<'a>(&'a self, layer: &Layer, shared: &'a StepContext) -> &'a KeysValues {
-        shared.uncached.as_ref().unwrap_or(self.cache.layer(layer.place))
+        match &shared.uncached {
+            Some(uncached) => &uncached[layer.place % uncached.len()],
+            None => self.cache.layer(layer.place),
+        }
     }
 
     /// Writes keys and values of a layer, and returns the queries (rows, heads, width) and the gates of attention's output, if
@@ -389,7 +428,7 @@ impl Decoder {
         input: (&Tensor, FusedWith),
         shared: &StepContext,
     ) -> candle_core::Result<(Tensor, Option<Tensor>)> {
-        let (([mut q, mut k, v], gates), bias) = match &layer.attention {
+        let (([mut q, mut k, mut v], gates), bias) = match &layer.attention {
             Projections::Plain(plain) => {
                 let deltas = shared.adapters.deltas(index, Target::QueryKeyValue, input)?;
                 let outputs = deltas.add_to_parts(plain.outputs(input)?)?;
@@ -401,7 +440,11 @@ impl Decoder {
         if let Some(QueryKeyNorms { query, key }) = &layer.row_norms {
             (q, k) = (query.forward(&q.contiguous()?)?, key.forward(&k.contiguous()?)?);
         }
+        if let Some(norm) = &layer.value_norm {
+            v = norm.forward(&v.contiguous()?.reshape(((), norm.width()))?)?.reshape(v.dims())?;
+        }
         let keys_values = self.keys_values(layer, shared);
+        let no_slots = shared.no_slots.as_ref().filter(|_| layer.shares_cache);
         let write = CacheHeads {
             q: &q,
             k: &k,
@@ -410,7 +453,7 @@ impl Decoder {
             norms: layer.head_norms.as_ref().map(QueryKeyNorms::head_norms),
             rotary: shared.rotary.as_ref().unwrap_or(&self.tables[layer.rotary_table]).rotary(),
             positions: &shared.positions,
-            slots: &shared.slots,
+            slots: no_slots.unwrap_or(&shared.slots),
             keys: &keys_values.keys,
             values: &keys_values.values,
             scales: keys_values.cache_scales(self.cache.types()),
@@ -423,7 +466,15 @@ impl Decoder {
     }
 
     fn heads(&self) -> Heads {
-        Heads { dtype: self.cache.types().attention, width: self.config.head_dim }
+        // One that flash attention does not support, or the largest.
+        let width = self.config.head_widths().max_by_key(|width| (width % 8 != 0, *width));
+        Heads { dtype: self.cache.types().attention, width: width.unwrap_or(self.config.head_dim) }
+    }
+
+    /// Returns slots of rows that are not written, if layers share the cache of others.
+    fn no_slots(&self, rows: usize) -> candle_core::Result<Option<Tensor>> {
+        let shares_cache = self.config.shared_layers > 0;
+        shares_cache.then(|| Tensor::full(u32::MAX, rows, &self.device)).transpose()
     }
 
     fn logits(&self, states: &ResidualStream) -> candle_core::Result<Tensor> {
@@ -499,7 +550,8 @@ impl Decoder {
         };
         let adapters = rows(|sequence| sequence.rows.len())?;
         let wanted_adapters = rows(|sequence| sequence.logits)?;
-        let shared = StepContext {
+        let no_slots = self.no_slots(step.tokens.len())?;
+        let mut shared = StepContext {
             positions,
             rotary,
             pictures,
@@ -510,11 +562,13 @@ impl Decoder {
             state_slots,
             max_rows: max_rows(step),
             uncached: None,
+            no_slots,
+            layer_inputs: None,
             wanted,
             adapters,
             wanted_adapters,
         };
-        let states = self.states(&tokens, &shared)?;
+        let states = self.states(&tokens, &mut shared)?;
         match wanted_rows {
             0 => self.no_logits(),
             _ => self.logits(&states),
@@ -585,6 +639,7 @@ impl StepModel for Decoder {
     fn adapter_targets(&self) -> Option<&AdapterTargets> {
         let takes_adapters =
             self.task == Task::Generate && self.part.is_whole() && self.config.delta.is_none();
+        let takes_adapters = takes_adapters && self.config.has_equal_layers() && self.layer_inputs.is_none();
         takes_adapters.then_some(&self.adapter_targets)
     }
 

@@ -35,6 +35,10 @@ pub struct SharedExpert {
 pub struct Experts {
     /// Projection to a score for each expert, in f32.
     pub router: Linear,
+    /// Norm of the router's input; `None` if it has the input of the experts.
+    pub router_norm: Option<Norm>,
+    /// Factors of the weights of each expert, f32 (experts).
+    pub factors: Option<Tensor>,
     /// Number of experts that are chosen for a row.
     pub used: usize,
     /// Function that computes the weights of a row's chosen experts.
@@ -70,7 +74,17 @@ impl Experts {
             Some(normed) => (normed, FusedWith::default()),
             None => (x, with),
         };
-        let (experts, weights) = self.route(input)?;
+        let (experts, weights) = match &self.router_norm {
+            Some(norm) => self.route((x, FusedWith { norm: Some(norm), ..FusedWith::default() }))?,
+            None => self.route(input)?,
+        };
+        let weights = match &self.factors {
+            Some(factors) => {
+                let of_chosen = factors.index_select(&experts.flatten_all()?, 0)?;
+                (weights * of_chosen.reshape(experts.dims())?)?
+            }
+            None => weights,
+        };
         let out = match self.fused(input, [&experts, &weights], residual)? {
             Some(out) => out,
             None => {

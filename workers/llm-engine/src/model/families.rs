@@ -6,6 +6,7 @@ use super::config::Family;
 use super::sentence::CLASSIFIER;
 
 mod dense;
+mod gemma;
 mod gguf;
 mod hybrids;
 mod mixtures;
@@ -15,7 +16,7 @@ pub use gguf::from_gguf;
 
 /// Returns all supported model families.
 pub fn all_families() -> impl Iterator<Item = &'static Family> {
-    dense::FAMILIES.iter().chain(mixtures::FAMILIES).chain(hybrids::FAMILIES)
+    [dense::FAMILIES, gemma::FAMILIES, mixtures::FAMILIES, hybrids::FAMILIES].into_iter().flatten()
 }
 
 fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -32,7 +33,11 @@ pub fn from_config(config: &Value) -> Result<&'static Family> {
         // Classifiers only differ by their heads.
         let generator = name.strip_suffix(CLASSIFIER).map(|base| format!("{base}ForCausalLM"));
         let name = generator.as_deref().unwrap_or(name);
-        all_families().find(|family| family.architectures.contains(&name))
+        let families = || all_families().filter(|family| family.architectures.contains(&name));
+        // Dense models and mixtures of Gemma have the same name.
+        let is_mixture = text_of_config(config)["enable_moe_block"] == true;
+        let own = families().find(|family| family.experts.is_some() == is_mixture);
+        own.or_else(|| families().next())
     };
     let kind = config["model_type"].as_str().unwrap_or_default();
     let by_type = || all_families().find(|family| family.model_types.contains(&kind));

@@ -3,7 +3,7 @@
 use candle_core::quantized::QMatMul;
 #[cfg(feature = "rocm")]
 use candle_core::rocm::{FusedProduct, GateActivation, ProductWeight};
-use candle_core::{D, DType, Error, Module, Result, Tensor, bail};
+use candle_core::{D, DType, Device, Error, Module, Result, Tensor, bail};
 use candle_nn::fused::{HeadNorms, add_rms_norm};
 use candle_nn::ops::{layer_norm, rms_norm, swiglu};
 
@@ -250,8 +250,10 @@ impl ResidualStream {
 pub struct QueryKeyValue {
     /// Products whose concatenated outputs are queries, keys and values; several if their formats differ.
     pub products: Vec<Linear>,
-    /// Widths of queries, keys and values.
+    /// Widths of queries, keys and values. A layer that attends to the keys and values of another has only queries.
     pub widths: [usize; 3],
+    /// If true, the values are the keys before their norm, and the products do not compute them.
+    pub keys_as_values: bool,
     /// Width of the gates of attention's output, which follow the values; `None` without gates.
     pub gates: Option<usize>,
     /// Concatenated biases, which are added when the outputs are written to the cache.
@@ -268,6 +270,16 @@ impl QueryKeyValue {
     /// rows may be strided.
     pub fn split(&self, outputs: Vec<Tensor>) -> Result<([Tensor; 3], Option<Tensor>)> {
         let [q, k, v] = self.widths;
+        if k == 0 {
+            let [queries] = split_columns(outputs, [q])?;
+            // Keys and values of this width are not written.
+            let unwritten = queries.narrow(D::Minus1, 0, v)?;
+            return Ok(([queries, unwritten.clone(), unwritten], None));
+        }
+        if self.keys_as_values {
+            let [q, k] = split_columns(outputs, [q, k])?;
+            return Ok(([q, k.clone(), k], None));
+        }
         Ok(match self.gates {
             Some(gates) => {
                 let [q, k, v, gates] = split_columns(outputs, [q, k, v, gates])?;
@@ -357,6 +369,22 @@ impl Norm {
     pub fn layer(weight: Tensor, bias: Option<Tensor>, eps: f64, dtype: DType) -> Result<Self> {
         let bias = bias.map_or_else(|| weight.zeros_like(), Ok)?.to_dtype(dtype)?;
         Ok(Self { weight: weight.to_dtype(dtype)?, bias: Some(bias), eps: eps as f32 })
+    }
+
+    /// Creates an RMS norm without weights.
+    pub fn unweighted(width: usize, eps: f64, dtype: DType, device: &Device) -> Result<Self> {
+        Self::rms(Tensor::ones(width, DType::F32, device)?, false, eps, dtype)
+    }
+
+    /// Multiplies the weights by a factor.
+    pub fn scaled(self, factor: f64) -> Result<Self> {
+        let weight = (self.weight.to_dtype(DType::F32)? * factor)?.to_dtype(self.weight.dtype())?;
+        Ok(Self { weight, ..self })
+    }
+
+    /// Returns the width of the rows that it normalizes.
+    pub fn width(&self) -> usize {
+        self.weight.elem_count()
     }
 
     /// Returns true if it is an RMS norm.

@@ -341,14 +341,15 @@ fn check_cache(config: &DecoderConfig, types: CacheTypes, device: &Device) -> Re
     if !matches!(types.elements, CacheDType::Encoded(_)) || device.is_cpu() {
         return Ok(());
     }
-    ensure!(
-        config.head_dim <= ENCODED_MAX_WIDTH && config.head_dim.is_multiple_of(ENCODED_WIDTH_STEP),
-        "a cache of {} does not support heads of {} elements, only multiples of {ENCODED_WIDTH_STEP} up to \
-         {ENCODED_MAX_WIDTH}; use --cache-dtype f16 or bf16",
-        types.elements.name(),
-        config.head_dim
-    );
-    Ok(())
+    let is_supported = |width: &usize| *width <= ENCODED_MAX_WIDTH && width.is_multiple_of(ENCODED_WIDTH_STEP);
+    match config.head_widths().find(|width| !is_supported(width)) {
+        None => Ok(()),
+        Some(width) => bail!(
+            "a cache of {} does not support heads of {width} elements, only multiples of {ENCODED_WIDTH_STEP} up to \
+             {ENCODED_MAX_WIDTH}; use --cache-dtype f16 or bf16",
+            types.elements.name()
+        ),
+    }
 }
 
 /// Reads the configuration and the data type that the files declare.

@@ -101,6 +101,11 @@ impl Part {
             own.delta.is_none(),
             "layers with linear attention cannot be divided among {ranks} GPUs; use one GPU"
         );
+        ensure!(
+            own.has_equal_layers() && own.layer_inputs.is_none() && !own.value_norm,
+            "layers with different heads, a common cache or inputs of their own cannot be divided among {ranks} GPUs; use \
+             one GPU"
+        );
         own.heads = self.share(own.heads, "heads")?;
         (own.kv_heads, self.key_sharers) = match ranks.is_multiple_of(own.kv_heads) {
             true => (1, ranks / own.kv_heads),

@@ -73,6 +73,46 @@ pub enum Role {
     Down,
     /// Norm after the feed-forward layer.
     MlpPostNorm,
+    /// Norm after the dense network of a layer that also has experts.
+    DensePostNorm,
+    /// Norm before the experts of such a layer.
+    ExpertsNorm,
+    /// Norm after its experts.
+    ExpertsPostNorm,
+    /// Table of the inputs of all layers for each token.
+    LayerTable,
+    /// Projection of embeddings to the inputs of all layers.
+    LayerProjection,
+    /// Norm of that projection's output for each layer.
+    LayerProjectionNorm,
+    /// Projection to the gates of a layer's input.
+    InputGate,
+    /// Projection of a layer's gated input to the hidden size.
+    InputProjection,
+    /// Norm after that projection.
+    InputPostNorm,
+    /// Factor of the states after a layer.
+    LayerScale,
+    /// Projections of embeddings to the other streams of states.
+    StreamProjections,
+    /// Projections of these streams before their mean.
+    StreamMerging,
+    /// Router of a layer, which reads a stream.
+    StreamRouter,
+    /// Norm of its input.
+    StreamRouterNorm,
+    /// Projection of the router's output to the coefficients of the prediction of streams.
+    StreamPrediction,
+    /// Projection of the router's output to the coefficients of the correction of streams.
+    StreamCorrection,
+    /// Factors of the corrected states that a layer's input gates.
+    StreamScale,
+    /// First projection of the learned residual layer.
+    ResidualDown,
+    /// Second projection of the learned residual layer.
+    ResidualUp,
+    /// Norm of its output.
+    ResidualNorm,
 }
 
 impl Role {
@@ -114,6 +154,26 @@ impl Role {
             Self::GateUp => ("mlp.gate_up_proj", "ffn_up"),
             Self::Down => ("mlp.down_proj", "ffn_down"),
             Self::MlpPostNorm => ("post_feedforward_layernorm", "post_ffw_norm"),
+            Self::DensePostNorm => ("post_feedforward_layernorm_1", "post_ffw_norm_1"),
+            Self::ExpertsNorm => ("pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+            Self::ExpertsPostNorm => ("post_feedforward_layernorm_2", "post_ffw_norm_2"),
+            Self::LayerTable => ("embed_tokens_per_layer", "per_layer_token_embd"),
+            Self::LayerProjection => ("per_layer_model_projection", "per_layer_model_proj"),
+            Self::LayerProjectionNorm => ("per_layer_projection_norm", "per_layer_proj_norm"),
+            Self::InputGate => ("per_layer_input_gate", "inp_gate"),
+            Self::InputProjection => ("per_layer_projection", "proj"),
+            Self::InputPostNorm => ("post_per_layer_input_norm", "post_norm"),
+            Self::LayerScale => ("layer_scalar", "layer_output_scale"),
+            Self::StreamProjections => ("altup_projections", "altup_proj"),
+            Self::StreamMerging => ("altup_unembed_projections", "altup_unembd_proj"),
+            Self::StreamRouter => ("altup.modality_router", "altup_router"),
+            Self::StreamRouterNorm => ("altup.router_norm", "altup_router_norm"),
+            Self::StreamPrediction => ("altup.prediction_coefs", "altup_predict_coef"),
+            Self::StreamCorrection => ("altup.correction_coefs", "altup_correct_coef"),
+            Self::StreamScale => ("altup.correct_output_scale", "altup_correct_scale"),
+            Self::ResidualDown => ("laurel.linear_left", "laurel_l"),
+            Self::ResidualUp => ("laurel.linear_right", "laurel_r"),
+            Self::ResidualNorm => ("laurel.post_laurel_norm", "laurel_post_norm"),
         }
     }
 }

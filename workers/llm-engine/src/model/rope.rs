@@ -40,6 +40,13 @@ pub enum Scaling {
         /// Factor of sines and cosines.
         magnitude: f64,
     },
+    /// Rotates only this number of pairs, and divides their frequencies by a factor.
+    Proportional {
+        /// Number of first pairs that rotate.
+        pairs: usize,
+        /// Divisor of their frequencies.
+        factor: f64,
+    },
     /// Divides each frequency by its own divisor.
     Divisors(Vec<f32>),
     /// LongRoPE: divides each frequency by its own divisor, which depends on the context length.
@@ -104,6 +111,14 @@ impl Scaling {
                 let truncated = json["truncate"] != false;
                 Self::Yarn { factor, original, fast, slow, truncated, magnitude }
             }
+            Some("proportional") => {
+                let share = bound("partial_rotary_factor", 1.0);
+                ensure!(
+                    (0.0..=1.0).contains(&share),
+                    "\"partial_rotary_factor\" is {share}, but must be between 0 and 1"
+                );
+                Self::Proportional { pairs: (share * pairs as f64) as usize, factor: bound("factor", 1.0) }
+            }
             Some("divisors") => Self::Divisors(list("divisors")?),
             Some("longrope" | "su") => {
                 let inner = json["original_max_position_embeddings"].as_u64().map(|size| size as usize);
@@ -121,7 +136,9 @@ impl Scaling {
                 Self::LongRope { short, long, original, magnitude }
             }
             Some(other) => {
-                bail!("the type {other:?} is not known; use default, linear, llama3, longrope or yarn")
+                bail!(
+                    "the type {other:?} is not known; use default, linear, llama3, longrope, proportional or yarn"
+                )
             }
         })
     }
@@ -163,6 +180,9 @@ impl Rope {
         let frequencies: Vec<f64> = match &self.scaling {
             Scaling::None => pairs.map(plain).collect(),
             Scaling::Linear(factor) => pairs.map(|pair| plain(pair) / factor).collect(),
+            Scaling::Proportional { pairs: rotated, factor } => {
+                pairs.map(|pair| if pair < *rotated { plain(pair) / factor } else { 0.0 }).collect()
+            }
             Scaling::Divisors(by) => divided(by),
             Scaling::LongRope { short, long, original, .. } => {
                 divided(if context > *original { long } else { short })

@@ -157,7 +157,12 @@ impl<'a> Weights<'a> {
 
     /// Loads this rank's rows of the embedding table (vocabulary, width). The vocabulary size comes from the file.
     pub fn embedding(&mut self, width: usize) -> Result<Embedding> {
-        let name = self.name(None, Role::Embedding, "");
+        self.table(Role::Embedding, width)
+    }
+
+    /// Like [`Self::embedding`], for another table with a row for each token.
+    pub fn table(&mut self, role: Role, width: usize) -> Result<Embedding> {
+        let name = self.name(None, role, "");
         self.table_named(name.trim_end_matches('.'), width)
     }
 
@@ -294,6 +299,49 @@ impl<'a> Weights<'a> {
         let name = if self.prefix.is_some() { name.trim_end_matches(".weight") } else { &name };
         self.check(name, &[width * self.part.ranks()])?;
         self.floats(&[Piece::vector(name.to_owned(), self.part.own(width))], &[width], DType::F32)
+    }
+
+    /// Loads the factor of a layer's states, which GGUF files need not have: 1 without it.
+    pub fn layer_scale(&mut self, layer: usize) -> Result<f64> {
+        let name = self.name(Some(layer), Role::LayerScale, "weight");
+        if self.prefix.is_none() && self.files.location(&name).is_err() {
+            return Ok(1.0);
+        }
+        let scale = self.vector(Some(layer), Role::LayerScale, 1)?;
+        Ok(scale.get(0)?.to_scalar::<f32>()?.into())
+    }
+
+    /// Loads `count` square matrices, which are one stack in GGUF.
+    pub fn square_matrices(&mut self, role: Role, count: usize, width: usize) -> Result<Vec<Linear>> {
+        let shape = [width, width];
+        let mut linears = Vec::with_capacity(count);
+        for index in 0..count {
+            let piece = match &self.prefix {
+                Some(prefix) => {
+                    let name = format!("{prefix}{}.{index}.weight", role.names().0);
+                    self.check(&name, &shape)?;
+                    Piece::rows(name, 0..width, width)
+                }
+                None => {
+                    let name = self.name(None, role, "weight");
+                    self.check(&name, &[count, width, width])?;
+                    Piece::rows(name, index * width..(index + 1) * width, width)
+                }
+            };
+            linears.push(Linear::new(self.matrix(&[piece], &shape)?, None, self.dtype));
+        }
+        Ok(linears)
+    }
+
+    /// Uploads a vector in the data type of the states.
+    pub fn states(&self, values: Vec<f32>) -> Result<Tensor> {
+        let count = values.len();
+        Ok(Tensor::from_vec(values, count, self.device)?.to_dtype(self.dtype)?)
+    }
+
+    /// Creates an RMS norm without weights of states of this width.
+    pub fn unweighted_norm(&self, width: usize, eps: f64) -> Result<Norm> {
+        Ok(Norm::unweighted(width, eps, self.dtype, self.device)?)
     }
 
     /// Loads the vector `name`, as f32 (width).

@@ -23,6 +23,29 @@ use super::steps::{
 /// Tensor names of safetensors, and those that llama.cpp's converter writes.
 const NAMES: &[(&str, &str)] = &[
     ("model.embed_tokens.", "token_embd."),
+    ("model.embed_tokens_per_layer.", "per_layer_token_embd."),
+    ("model.per_layer_model_projection.", "per_layer_model_proj."),
+    ("model.per_layer_projection_norm.", "per_layer_proj_norm."),
+    ("per_layer_input_gate.", "inp_gate."),
+    ("per_layer_projection.", "proj."),
+    ("post_per_layer_input_norm.", "post_norm."),
+    ("layer_scalar", "layer_output_scale.weight"),
+    ("altup.modality_router.", "altup_router."),
+    ("altup.router_norm.", "altup_router_norm."),
+    ("altup.prediction_coefs.", "altup_predict_coef."),
+    ("altup.correction_coefs.", "altup_correct_coef."),
+    ("altup.correct_output_scale", "altup_correct_scale.weight"),
+    ("laurel.linear_left.", "laurel_l."),
+    ("laurel.linear_right.", "laurel_r."),
+    ("laurel.post_laurel_norm.", "laurel_post_norm."),
+    ("router.proj.", "ffn_gate_inp."),
+    ("router.scale", "ffn_gate_inp.scale"),
+    ("router.per_expert_scale", "ffn_down_exps.scale"),
+    ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    ("experts.down_proj", "ffn_down_exps.weight"),
+    ("post_feedforward_layernorm_1.", "post_ffw_norm_1."),
+    ("pre_feedforward_layernorm_2.", "pre_ffw_norm_2."),
+    ("post_feedforward_layernorm_2.", "post_ffw_norm_2."),
     ("model.norm.", "output_norm."),
     ("lm_head.", "output."),
     ("model.layers.", "blk."),
@@ -176,7 +199,9 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         let norm_name = if has_norms_after { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
-        let adds_one = (gemma && to.contains("norm")) || (arch == "nemotron" && to.ends_with("norm.weight"));
+        let has_plain_norms = ["gemma3n", "gemma4"].contains(&arch);
+        let adds_one = (gemma && !has_plain_norms && to.contains("norm"))
+            || (arch == "nemotron" && to.ends_with("norm.weight"));
         let is_hybrid = arch.starts_with("qwen35");
         if is_hybrid {
             tensor = linear_attention(&to, &tensor, number);
@@ -199,12 +224,27 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         (to, tensor)
     };
     let mut tensors = stacks(weights);
+    for (from, into) in
+        [("altup_projections", "altup_proj"), ("altup_unembed_projections", "altup_unembd_proj")]
+    {
+        let matrix = |index: usize| weights.get(&format!("model.{from}.{index}.weight"));
+        let matrices: Vec<_> = (0..).map_while(matrix).collect();
+        if !matrices.is_empty() {
+            tensors.insert(format!("{into}.weight"), Tensor::stack(&matrices, 0).unwrap());
+        }
+    }
     tensors.extend(weights.iter().filter_map(|(name, tensor)| halves(name, tensor)).flatten());
     tensors.extend(weights.iter().filter_map(|(name, tensor)| expansions(name, tensor, config)).flatten());
     let is_split = |name: &str, tensor| {
-        expert(name).is_some() || halves(name, tensor).is_some() || name.contains("kv_b_proj")
+        let is_stacked = expert(name).is_some() || name.starts_with("model.altup_");
+        is_stacked || halves(name, tensor).is_some() || name.contains("kv_b_proj")
     };
     tensors.extend(weights.iter().filter(|(name, tensor)| !is_split(name, tensor)).map(convert));
+    if config["model_type"] == "gemma4_text" {
+        let pairs = number("global_head_dim") / 2;
+        let divisors: Vec<f32> = (0..pairs).map(|pair| if pair < pairs / 4 { 1.0 } else { 1e30 }).collect();
+        tensors.insert("rope_freqs.weight".into(), Tensor::new(divisors, &Device::Cpu).unwrap());
+    }
     for (field, name) in
         [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")]
     {
@@ -220,7 +260,9 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let whole = |key: &str| config[key].as_u64().map(|number| Metadatum::U32(number as u32));
     let float = |key: &str| config[key].as_f64().map(|number| Metadatum::F32(number as f32));
     // transformers 5 has these together.
-    let parameter = |key: &str| config[key].as_f64().or(config["rope_parameters"][key].as_f64());
+    let parameters = &config["rope_parameters"];
+    let parameters = parameters.get("full_attention").unwrap_or(parameters);
+    let parameter = |key: &str| config[key].as_f64().or(parameters[key].as_f64());
     let width = config["head_dim"].as_u64();
     let width = width
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
@@ -246,9 +288,48 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let experts = experts.iter().find_map(|key| whole(key));
     let values = config["linear_num_value_heads"].as_u64().zip(config["linear_value_head_dim"].as_u64());
     let values = values.map(|(heads, width)| Metadatum::U32((heads * width) as u32));
+    // Entries of each layer.
+    let kinds = || config["layer_types"].as_array().into_iter().flatten();
+    let has_window: Vec<bool> = kinds().map(|kind| kind == "sliding_attention").collect();
+    let of_layers = |value: &dyn Fn(usize) -> Metadatum| {
+        Some(Metadatum::Array((0..has_window.len()).map(value).collect()))
+    };
+    let size = |key: &str| config[key].as_u64().or(config[key][0].as_u64()).unwrap_or(0) as u32;
+    let is_layered = ["gemma3n", "gemma4"].contains(&arch);
+    let pattern = of_layers(&|layer| Metadatum::Bool(has_window[layer])).filter(|_| is_layered);
+    let own_layers = has_window.len() as u32 - size("num_kv_shared_layers");
+    let widths = of_layers(&|layer| {
+        let is_wide = layer as u32 >= own_layers && config["use_double_wide_mlp"] == true;
+        Metadatum::U32(size("intermediate_size") * if is_wide { 2 } else { 1 })
+    });
+    let key_heads = of_layers(&|layer| {
+        let field = if has_window[layer] { "num_key_value_heads" } else { "num_global_key_value_heads" };
+        Metadatum::U32(size(field))
+    });
+    let has_full_heads = config["num_global_key_value_heads"].is_u64();
+    let full_width = whole("global_head_dim");
+    let own_width = full_width.is_some().then_some(Metadatum::U32(width as u32));
+    // Quantiles of the normal distribution.
+    let limit = |share: &Value| match share.as_f64() {
+        Some(0.8) => 0.841_621_2,
+        Some(0.3) => -0.524_400_5,
+        _ => f32::NEG_INFINITY,
+    };
+    let shares = config["activation_sparsity_pattern"].as_array();
+    let limits = shares.map(|shares| shares.iter().map(|share| Metadatum::F32(limit(share))).collect());
+    let limits = limits.map(Metadatum::Array);
+    let local_theta = config["rope_parameters"]["sliding_attention"]["rope_theta"].as_f64();
     let fields = [
+        ("attention.sliding_window_pattern", pattern),
+        ("attention.key_length_swa", own_width),
+        ("attention.shared_kv_layers", whole("num_kv_shared_layers")),
+        ("embedding_length_per_layer_input", whole("hidden_size_per_layer_input")),
+        ("altup.active_idx", whole("altup_active_idx")),
+        ("altup.num_inputs", whole("altup_num_inputs")),
+        ("activation_sparsity_scale", limits),
+        ("rope.freq_base_swa", local_theta.map(|theta| Metadatum::F32(theta as f32))),
         ("embedding_length", whole("hidden_size")),
-        ("feed_forward_length", whole("intermediate_size")),
+        ("feed_forward_length", widths.filter(|_| is_layered).or(whole("intermediate_size"))),
         ("block_count", whole("num_hidden_layers")),
         ("context_length", whole("max_position_embeddings")),
         ("expert_count", experts),
@@ -264,15 +345,18 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("attention.kv_lora_rank", whole("kv_lora_rank")),
         ("attention.key_length_mla", of_latent(2)),
         ("attention.value_length_mla", whole("v_head_dim")),
-        ("expert_used_count", whole("num_experts_per_tok").or(whole("moe_k"))),
+        ("expert_used_count", whole("num_experts_per_tok").or(whole("moe_k")).or(whole("top_k_experts"))),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
         (
             "expert_shared_feed_forward_length",
             whole("shared_expert_intermediate_size").or(whole("shared_intermediate_size")),
         ),
         ("attention.head_count", whole("num_attention_heads")),
-        ("attention.head_count_kv", of_latent(4).or(whole("num_key_value_heads"))),
-        ("attention.key_length", of_latent(0).or(Some(Metadatum::U32(width as u32)))),
+        (
+            "attention.head_count_kv",
+            of_latent(4).or(key_heads.filter(|_| has_full_heads)).or(whole("num_key_value_heads")),
+        ),
+        ("attention.key_length", of_latent(0).or(full_width.clone()).or(Some(Metadatum::U32(width as u32)))),
         ("attention.value_length", of_latent(1).or(Some(Metadatum::U32(width as u32)))),
         ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
         (
@@ -294,7 +378,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("final_logit_softcapping", float("final_logit_softcapping")),
         ("rope.freq_base", parameter("rope_theta").map(|theta| Metadatum::F32(theta as f32))),
         ("rope.local_freq_base", float("rope_local_base_freq")),
-        ("rope.dimension_count", of_latent(3).or(Some(rotary_dim))),
+        ("rope.dimension_count", of_latent(3).or(full_width).or(Some(rotary_dim))),
         (
             "rope.scaling.yarn_log_multiplier",
             of_yarn("mscale_all_dim").map(|all| Metadatum::F32(0.1 * all as f32)),

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
+use llm_engine::model::decoder::Decoder;
 use llm_engine::model::{LoadOptions, load_decoder};
 use serde_json::json;
 
 use super::adapters::{self, ALL, Kind};
+use super::checkpoints::data;
 use super::configs::{Case, named};
 use super::steps::{Runner, device};
 use super::{gguf, reference};
@@ -83,11 +85,7 @@ impl Model {
     /// Like [`Self::launches`], with an adapter for all texts.
     fn launches_with(&self, arch: Option<&str>, steps: &[&[usize]], adapter: Option<Kind>) -> Vec<usize> {
         let folder = tempfile::tempdir().unwrap();
-        let path = self.write(folder.path(), arch);
-        device();
-        let device = Device::new_rocm_with_stream(0).unwrap();
-        let options = LoadOptions { cache_bytes: Some(1 << 22), ..LoadOptions::default() };
-        let model = load_decoder(&path, &device, options, &mut |_| ()).unwrap();
+        let (model, device) = load_on_a_stream(&self.write(folder.path(), arch));
         let adapter = adapter.map(|kind| {
             let folder = tempfile::tempdir().unwrap();
             adapters::write(folder.path(), &kind.config(), &kind.tensors(&self.weights).0);
@@ -108,6 +106,37 @@ impl Model {
             count() - before
         });
         launches.collect()
+    }
+}
+
+/// Loads a model on a stream of its own.
+fn load_on_a_stream(path: &Path) -> (Decoder, Device) {
+    device();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let options = LoadOptions { cache_bytes: Some(1 << 22), ..LoadOptions::default() };
+    (load_decoder(path, &device, options, &mut |_| ()).unwrap(), device)
+}
+
+/// Checkpoints of Gemma 3n and 4, and the maximum number of launches of a decoding step: of the layers, and beside them.
+const LAYERED: [(&str, usize); 4] = [
+    ("gemma3n", 6 * 48 + 40),
+    ("gemma4-small", 6 * 16 + 12),
+    ("gemma4", 3 * 11 + BESIDES),
+    ("gemma4-moe", 2 * 20 + BESIDES),
+];
+
+#[test]
+fn a_decoding_step_of_layers_with_inputs_takes_few_launches() {
+    for (name, most) in LAYERED {
+        let (model, device) = load_on_a_stream(&data(name));
+        let count = || device.as_rocm_device().unwrap().kernels_launched() as usize;
+        let mut runner = Runner::new(model, &[20]);
+        runner.step(&[(0, 3, true)]);
+        let before = count();
+        runner.step(&[(0, 1, true)]);
+        let launches = count() - before;
+        println!("{name}: {launches} launches");
+        assert!(launches <= most, "{name}: {launches} launches");
     }
 }
 

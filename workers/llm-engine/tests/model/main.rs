@@ -17,6 +17,7 @@ mod graphs;
 mod hybrids;
 #[cfg(feature = "rocm-emulator")]
 mod launches;
+mod layered;
 mod mixtures;
 mod packing;
 mod quantization;

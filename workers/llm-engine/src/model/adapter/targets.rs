@@ -54,7 +54,7 @@ pub struct AdapterTargets {
 impl AdapterTargets {
     /// Returns the targets of a decoder with states of type `dtype`. Projections of latent attention and of experts are none.
     pub fn new(config: &DecoderConfig, dtype: DType, device: &Device, limits: AdapterLimits) -> Self {
-        let (queries, keys) = (config.heads * config.head_dim, config.kv_width());
+        let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let attended = config.latent.map_or(queries, |latent| config.heads * latent.value);
         let inner = config.intermediate * if config.gated { 2 } else { 1 };
         let sizes = [

@@ -73,6 +73,10 @@ pub const GPT_OSS_NAMES: ExpertNames = ExpertNames {
     ..QWEN_NAMES
 };
 
+/// Names in the files of Gemma.
+pub const GEMMA_NAMES: ExpertNames =
+    ExpertNames { router: "router.proj", experts: "experts", shared_gate: None, ..QWEN_NAMES };
+
 /// Function that computes the weights of a row's experts, which are those with the highest scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Routing {
@@ -124,6 +128,9 @@ pub struct ExpertsConfig {
     pub biases: bool,
     /// Width inside the expert that computes all rows, if there is one.
     pub shared_intermediate: Option<usize>,
+    /// If true, layers have experts beside their dense network, with norms of their own. The router has a norm, too, and each
+    /// expert a factor of its weight.
+    pub beside_dense: bool,
     /// Layers without experts, which have one dense network.
     pub dense_layers: Vec<bool>,
     /// Names of the tensors.
@@ -146,7 +153,7 @@ impl ExpertsConfig {
         };
         let own = named(&["num_local_experts", "n_routed_experts", "moe_num_experts"], "num_experts");
         let count = fields.required(own)?;
-        let used = fields.required(named(&["moe_k"], "num_experts_per_tok"))?;
+        let used = fields.required(named(&["moe_k", "top_k_experts"], "num_experts_per_tok"))?;
         ensure!(
             used <= count,
             "\"num_experts_per_tok\" is {used}, but there are only {count} experts; it must not exceed their number"
@@ -179,6 +186,7 @@ impl ExpertsConfig {
             groups: None,
             biases: false,
             shared_intermediate: None,
+            beside_dense: false,
             dense_layers: (0..layers).map(is_dense).collect(),
             names,
         })

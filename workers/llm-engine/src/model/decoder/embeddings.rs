@@ -4,6 +4,7 @@ use candle_core::{DType, Result, Tensor};
 use super::{Decoder, StepContext, max_rows};
 use crate::model::attention::{AttentionPlan, StepIndices};
 use crate::model::cache::KeysValues;
+use crate::model::config::HeadShape;
 use crate::model::layers::ResidualStream;
 use crate::model::packed::packed_step;
 use crate::step::{PartialWork, StepModel};
@@ -67,12 +68,17 @@ impl Decoder {
             true => AttentionPlan::bidirectional(&step, indices, &self.windows, heads)?,
             false => AttentionPlan::new(&step, indices, &self.windows, heads)?,
         };
-        let shape = (rows, self.config.kv_heads, self.config.head_dim);
-        let zeros = || Tensor::zeros(shape, self.cache.types().attention, &self.device);
-        let uncached = Some(KeysValues { keys: zeros()?, values: zeros()?, scales: None });
+        let pair = |layer: usize| {
+            let HeadShape { kv_heads, width } = self.config.head_shape(layer);
+            let zeros = || Tensor::zeros((rows, kv_heads, width), self.cache.types().attention, &self.device);
+            Ok(KeysValues { keys: zeros()?, values: zeros()?, scales: None })
+        };
+        let pairs = if self.config.has_equal_layers() { 1 } else { usize::MAX };
+        let uncached = self.config.cached_layers().take(pairs).map(pair).collect::<Result<Vec<_>>>()?;
+        let uncached = Some(uncached);
         let wanted = is_partial.then_some(wanted);
         let (adapters, wanted_adapters) = Default::default();
-        let shared = StepContext {
+        let mut shared = StepContext {
             positions,
             rotary: None,
             pictures: None,
@@ -83,11 +89,14 @@ impl Decoder {
             state_slots,
             max_rows: max_rows(&step),
             uncached,
+            no_slots: self.no_slots(rows)?,
+            layer_inputs: None,
             wanted,
             adapters,
             wanted_adapters,
         };
-        Ok(EmbeddingWork { shared, stream: self.embedded(&tokens, None)?, layers: 0, lengths })
+        let stream = self.embedded(&tokens, &mut shared)?;
+        Ok(EmbeddingWork { shared, stream, layers: 0, lengths })
     }
 
     fn finish_embedding(&self, work: EmbeddingWork) -> Result<Tensor> {

@@ -2,6 +2,9 @@
 use anyhow::Result;
 use candle_core::Tensor;
 
+use super::altup::StreamLayer;
+use super::inputs::LayerInput;
+use super::mixed::DenseAndExperts;
 use crate::model::attention::Scoring;
 use crate::model::config::{DecoderConfig, QueryKeyNorm};
 use crate::model::delta::DeltaAttention;
@@ -16,7 +19,8 @@ use crate::model::weights::Weights;
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Norm>,
     pub(super) attention: Projections,
-    /// Number of layers before it of the same kind: with linear attention, or with a cache.
+    /// Number of layers before it of the same kind: with linear attention, or with a cache. For a layer that shares a cache,
+    /// it is that of the other layer.
     pub(super) place: usize,
     /// Norms of each head of queries and keys.
     pub(super) head_norms: Option<QueryKeyNorms>,
@@ -27,6 +31,16 @@ pub(super) struct Layer {
     pub(super) mlp_norm: Option<Norm>,
     pub(super) feed_forward: FeedForward,
     pub(super) mlp_post_norm: Option<Norm>,
+    /// Norm of each head of values, which has no weights.
+    pub(super) value_norm: Option<Norm>,
+    /// If true, the layer attends to keys and values of a layer before it.
+    pub(super) shares_cache: bool,
+    /// Addition of an input of the layer's own to its output.
+    pub(super) input: Option<LayerInput>,
+    /// Factor of the states after the layer.
+    pub(super) scale: Option<f64>,
+    /// Prediction and correction of several streams of states.
+    pub(super) streams: Option<StreamLayer>,
     pub(super) scores: Scoring,
     /// Scores of the sinks that queries attend to, f32 (heads).
     pub(super) sinks: Option<Tensor>,
@@ -45,18 +59,20 @@ pub(super) enum Projections {
 pub(super) enum FeedForward {
     Dense(Mlp),
     Experts(Box<Experts>),
+    Mixed(Box<DenseAndExperts>),
 }
 
 impl Layer {
     /// Loads layer number `index`.
     pub(super) fn load(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Self> {
-        let DecoderConfig { hidden, head_dim, .. } = *config;
+        let (hidden, heads) = (config.hidden, config.head_shape(index));
+        let (head_dim, shares_cache) = (heads.width, config.shares_cache(index));
         let at = Some(index);
         let kind = (config.norm_kind, config.norm_eps);
         let norms =
             config.norms.map(|part| part.map(|part| weights.norm(at, part, hidden, kind)).transpose());
         let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
-        let (queries, keys) = (config.heads * head_dim, config.kv_width());
+        let (queries, keys) = (config.heads * head_dim, heads.kv_width());
         let delta = config.delta.as_ref().filter(|delta| delta.layers[index]);
         let attention = match (delta, config.latent) {
             (Some(delta), _) => {
@@ -71,7 +87,11 @@ impl Layer {
         };
         let mut qk_norms = |[query, key]: [usize; 2]| -> Result<_> {
             let query = weights.norm(at, Role::QueryNorm, query, kind)?;
-            Ok(Some(QueryKeyNorms { query, key: weights.norm(at, Role::KeyNorm, key, kind)? }))
+            let key = match shares_cache {
+                true => query.clone(),
+                false => weights.norm(at, Role::KeyNorm, key, kind)?,
+            };
+            Ok(Some(QueryKeyNorms { query, key }))
         };
         let (head_norms, row_norms) = match config.qk_norm.filter(|_| delta.is_none()) {
             Some(QueryKeyNorm::Heads) => (qk_norms([head_dim; 2])?, None),
@@ -91,6 +111,11 @@ impl Layer {
         };
         let experts = config.experts.as_ref().filter(|experts| !experts.dense_layers[index]);
         let feed_forward = match experts {
+            Some(experts) if experts.beside_dense => {
+                let dense = dense(config, weights, index)?;
+                let mixed = DenseAndExperts::load(config, experts, dense, weights, index)?;
+                FeedForward::Mixed(Box::new(mixed))
+            }
             Some(experts) => {
                 let experts = weights.experts(index, experts, hidden, config.activation)?;
                 FeedForward::Experts(Box::new(experts))
@@ -101,7 +126,10 @@ impl Layer {
         Ok(Self {
             attention_norm: attention_norm?,
             attention,
-            place: (0..index).filter(|other| config.has_delta(*other) == delta.is_some()).count(),
+            place: match delta {
+                Some(_) => (0..index).filter(|other| config.has_delta(*other)).count(),
+                None => config.cache_place(index),
+            },
             head_norms,
             row_norms,
             output,
@@ -109,6 +137,17 @@ impl Layer {
             mlp_norm: mlp_norm?,
             feed_forward,
             mlp_post_norm: mlp_post_norm?,
+            value_norm: match config.value_norm && !shares_cache {
+                true => Some(weights.unweighted_norm(head_dim, config.norm_eps)?),
+                false => None,
+            },
+            shares_cache,
+            input: LayerInput::load(config, weights, index)?,
+            scale: match config.layer_scales {
+                true => Some(weights.layer_scale(index)?),
+                false => None,
+            },
+            streams: StreamLayer::load(config, weights, index)?,
             scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
             sinks,
             rotary_table: match config.rotated[index] {
@@ -121,12 +160,15 @@ impl Layer {
 
 /// Loads the query, key and value projections.
 fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<QueryKeyValue> {
-    let (at, hidden) = (Some(index), config.hidden);
-    let (queries, keys) = (config.heads * config.head_dim, config.kv_width());
-    let widths = [queries, keys, keys];
+    let (at, hidden, heads) = (Some(index), config.hidden, config.head_shape(index));
+    let (queries, keys) = (config.heads * heads.width, heads.kv_width());
+    let keys_as_values = config.has_keys_as_values(index);
+    let widths = [queries, if config.shares_cache(index) { 0 } else { keys }, keys];
     let fused = config.fused_qkv.then_some(Role::QueryKeyValue);
     let pieces = match config.gated_attention {
         true => with_gates(config),
+        false if widths[1] == 0 => weights.part().rows(None, &[(Role::Query, queries)]),
+        false if keys_as_values => weights.part().rows(None, &[(Role::Query, queries), (Role::Key, keys)]),
         false => {
             weights.part().rows(fused, &[(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)])
         }
@@ -142,12 +184,12 @@ fn query_key_value(config: &DecoderConfig, weights: &mut Weights, index: usize) 
         false => None,
     };
     let gates = config.gated_attention.then_some(queries);
-    Ok(QueryKeyValue { products, widths, gates, bias })
+    Ok(QueryKeyValue { products, widths, keys_as_values, gates, bias })
 }
 
 /// Returns the rows of queries, keys, values and gates, of which files have the queries and gates of each head together.
 fn with_gates(config: &DecoderConfig) -> Vec<TensorRows> {
-    let (heads, width, keys) = (config.heads, config.head_dim, config.kv_width());
+    let (heads, width, keys) = (config.heads, config.head_dim, config.kv_heads * config.head_dim);
     let of_heads = |offset: usize| {
         (0..heads).map(move |head| 2 * head * width + offset).map(move |first| TensorRows {
             role: Role::Query,
@@ -161,7 +203,7 @@ fn with_gates(config: &DecoderConfig) -> Vec<TensorRows> {
 
 /// Loads a dense feed-forward layer.
 fn dense(config: &DecoderConfig, weights: &mut Weights, index: usize) -> Result<Mlp> {
-    let DecoderConfig { hidden, intermediate, .. } = *config;
+    let (hidden, intermediate) = (config.hidden, config.intermediate_of(index));
     let at = Some(index);
     let down = [hidden, intermediate];
     if !config.gated {

@@ -1,7 +1,7 @@
 //! Identification of a GGUF file's family, and its metadata as fields of a config.json.
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
@@ -36,6 +36,11 @@ const METADATA: &[(&str, &str)] = &[
     ("attention.key_length", "head_dim"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.layer_norm_epsilon", "layer_norm_eps"),
+    ("attention.key_length_swa", "key_length_swa"),
+    ("attention.shared_kv_layers", "num_kv_shared_layers"),
+    ("altup.active_idx", "altup_active_idx"),
+    ("altup.num_inputs", "altup_num_inputs"),
+    ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
     ("full_attention_interval", "full_attention_interval"),
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
     ("ssm.state_size", "linear_key_head_dim"),
@@ -100,6 +105,7 @@ pub fn from_gguf(
     if let (Some(rotary_dim), Some(width)) = (number("rope.dimension_count"), width(&config)) {
         config.insert("partial_rotary_factor".into(), json!(rotary_dim / width));
     }
+    layers_of_arrays(content, arch, &mut config)?;
     let scaling = match (own("rope.scaling.type"), number("rope.scaling.factor")) {
         (Some(kind), Some(factor)) if kind == "linear" => json!({"rope_type": kind, "factor": factor}),
         (Some(kind), Some(factor)) if kind == "yarn" => {
@@ -124,6 +130,8 @@ pub fn from_gguf(
         },
     };
     config.insert("rope_scaling".into(), scaling);
+    // These replace the defaults of families that have them by kind of layer.
+    config.insert("rope_parameters".into(), Value::Null);
     let scalar = match GEMMA_27B.contains(&(arch, layers("block_count").unwrap_or(0))) {
         true => number("embedding_length").zip(number("attention.head_count")).map(|(all, n)| all / n),
         false => width(&config),
@@ -149,6 +157,73 @@ pub fn from_gguf(
     config.insert("mlp_bias".into(), has("blk.0.ffn_down.bias"));
     config.insert("use_qk_norm".into(), has("blk.0.attn_q_norm.weight"));
     Ok((family, Value::Object(config)))
+}
+
+/// Converts arrays with an entry for each layer, and sizes that differ between kinds of layers.
+///
+/// # Errors
+/// Returns an error if the entries are not those of such kinds.
+fn layers_of_arrays(content: &Content, arch: &str, config: &mut Map<String, Value>) -> Result<()> {
+    let array = |key: &str| match content.metadata.get(&format!("{arch}.{key}")) {
+        Some(Metadatum::Array(entries)) => Some(entries.iter().filter_map(scalar).collect::<Vec<_>>()),
+        _ => None,
+    };
+    let has_window: Option<Vec<bool>> = array("attention.sliding_window_pattern")
+        .and_then(|pattern| pattern.iter().map(Value::as_bool).collect::<Option<_>>());
+    if let Some(has_window) = &has_window {
+        let name = |is_windowed: &bool| if *is_windowed { "sliding_attention" } else { "full_attention" };
+        config.insert("layer_types".into(), has_window.iter().map(name).collect());
+    }
+    let mut full = Map::new();
+    if let Some(width) = config.remove("key_length_swa")
+        && let Some(width) = config.insert("head_dim".into(), width)
+    {
+        full.insert("head_dim".into(), width);
+    }
+    if let Some(heads) = array("attention.head_count_kv") {
+        let kinds = has_window.clone().unwrap_or_else(|| vec![true; heads.len()]);
+        for (kind, fields) in [(true, &mut *config), (false, &mut full)] {
+            let of_kind =
+                || heads.iter().zip(&kinds).filter(|(_, own)| **own == kind).map(|(count, _)| count);
+            if let Some(count) = of_kind().next() {
+                ensure!(
+                    of_kind().all(|other| other == count),
+                    "\"{arch}.attention.head_count_kv\" has different numbers for layers of the same kind"
+                );
+                fields.insert("num_key_value_heads".into(), count.clone());
+            }
+        }
+    }
+    if !full.is_empty() {
+        config.insert("per_layer_config".into(), json!({"full_attention": full}));
+    }
+    if let Some(widths) = array("feed_forward_length") {
+        let (first, last) = (widths.first().and_then(Value::as_u64), widths.last().and_then(Value::as_u64));
+        let shared = config.get("num_kv_shared_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
+        let own = widths.len().saturating_sub(shared);
+        let is_equal = |part: &[Value]| part.windows(2).all(|pair| pair[0] == pair[1]);
+        let is_wide = first.zip(last).is_some_and(|(first, last)| last == 2 * first);
+        ensure!(
+            is_equal(&widths) || (is_wide && is_equal(&widths[..own]) && is_equal(&widths[own..])),
+            "\"{arch}.feed_forward_length\" has different widths, which is only supported for layers that share a cache, if \
+             they are twice as wide as the others"
+        );
+        config.insert("intermediate_size".into(), json!(first));
+        config.insert("use_double_wide_mlp".into(), json!(is_wide));
+    }
+    if let Some(limits) = array("activation_sparsity_scale") {
+        // Infinity, which JSON does not have, means that there is no limit.
+        config.insert("activation_sparsity_scale".into(), Value::Array(limits));
+    }
+    let rank =
+        content.tensor_infos.get("blk.0.laurel_l.weight").and_then(|tensor| tensor.shape.dims().first());
+    if let Some(rank) = rank {
+        config.insert("laurel_rank".into(), json!(rank));
+    }
+    let full = has_window.iter().flatten().position(|is_windowed| !is_windowed).unwrap_or(0);
+    let has_values = content.tensor_infos.contains_key(&format!("blk.{full}.attn_v.weight"));
+    config.insert("attention_k_eq_v".into(), json!(!has_values));
+    Ok(())
 }
 
 fn width(config: &Map<String, Value>) -> Option<f64> {

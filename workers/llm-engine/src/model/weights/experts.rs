@@ -6,7 +6,7 @@ use super::{Matrix, Piece, Weights};
 use crate::model::config::{Activation, ExpertsConfig, Projections, Routing};
 use crate::model::experts::{ExpertMatrices, Experts, SharedExpert, mlp};
 use crate::model::files::Format;
-use crate::model::layers::Linear;
+use crate::model::layers::{Linear, Norm};
 #[cfg(feature = "rocm")]
 use crate::model::stacks::ExpertStacks;
 
@@ -176,7 +176,38 @@ impl Weights<'_> {
             _ => None,
         };
         let ExpertsConfig { used, routing, scale, groups, .. } = *config;
-        Ok(Experts { router, used, routing, scale, groups, correction, matrices, shared })
+        let (router_norm, factors) = (None, None);
+        Ok(Experts {
+            router,
+            router_norm,
+            factors,
+            used,
+            routing,
+            scale,
+            groups,
+            correction,
+            matrices,
+            shared,
+        })
+    }
+
+    /// Loads the norm of the router's input and the factors of the experts' weights, (experts), of a layer that has them.
+    pub fn router_factors(
+        &mut self,
+        layer: usize,
+        config: &ExpertsConfig,
+        hidden: usize,
+        eps: f64,
+    ) -> Result<(Norm, Tensor)> {
+        let [scale, factors] = match &self.prefix {
+            Some(prefix) => {
+                ["scale", "per_expert_scale"].map(|part| format!("{prefix}layers.{layer}.router.{part}"))
+            }
+            None => ["ffn_gate_inp", "ffn_down_exps"].map(|part| format!("blk.{layer}.{part}.scale")),
+        };
+        let scale = self.vector_named(&scale, hidden)?;
+        let norm = Norm::rms((scale * (hidden as f64).powf(-0.5))?, false, eps, self.dtype)?;
+        Ok((norm, self.vector_named(&factors, config.count)?))
     }
 
     fn expert_matrices(
@@ -277,23 +308,25 @@ impl Weights<'_> {
         self.pieces(group, &pieces, &[count, rows(group), columns(group)])
     }
 
-    /// Finds the stacks of gate and up, joined, and of down, if safetensors have them instead of matrices of each expert.
+    /// Finds the stacks of gate and up, joined, and of down, if files have them instead of other matrices.
     fn joined_projections(
         &self,
         layer: usize,
         config: &ExpertsConfig,
         hidden: usize,
     ) -> Result<Option<(Vec<Vec<Projection>>, Projection)>> {
-        let Some(prefix) = &self.prefix else { return Ok(None) };
-        let name = |part| format!("{prefix}layers.{layer}.{}.{part}", config.names.experts);
-        let (gate_up, inner) = (name("gate_up_proj"), config.intermediate);
+        let name = |part, gguf| match &self.prefix {
+            Some(prefix) => format!("{prefix}layers.{layer}.{}.{part}", config.names.experts),
+            None => format!("blk.{layer}.{gguf}.weight"),
+        };
+        let (gate_up, inner) = (name("gate_up_proj", "ffn_gate_up_exps"), config.intermediate);
         if self.files.location(&gate_up).is_err() {
             return Ok(None);
         }
         let both = StoredPart { joined: 2, ..StoredPart::new([inner, hidden], Divided::Rows) };
         let gate_up = self.stacked(gate_up, config.count, both)?;
         let down = StoredPart::new([hidden, inner], Divided::Columns);
-        Ok(Some((vec![vec![gate_up]], self.stacked(name("down_proj"), config.count, down)?)))
+        Ok(Some((vec![vec![gate_up]], self.stacked(name("down_proj", "ffn_down_exps"), config.count, down)?)))
     }
 
     /// Finds the projections of all experts: gate and up, joined if possible, and down. `parts` are their names in
