@@ -10,7 +10,7 @@ use worker_core::{ModelLocation, ServerArguments};
 use crate::callback;
 use crate::model::{FileOptions, LoadOptions, Model, Version};
 use crate::models::models_in;
-use crate::pipeline::Bounds;
+use crate::pipeline::{Bounds, DEFAULT_BATCH_REQUESTS};
 use crate::queue;
 use crate::schedulers;
 
@@ -124,6 +124,10 @@ pub struct Arguments {
     /// Maximum number of images of a request
     #[arg(long, env, default_value_t = 4, value_parser = range(1, 64))]
     pub max_images: usize,
+
+    /// Maximum number of requests that are computed together; 1 computes them one at a time
+    #[arg(long, env, default_value_t = DEFAULT_BATCH_REQUESTS, value_parser = range(1, 64))]
+    pub batch_requests: usize,
 
     /// Number of steps between previews; 0 disables previews
     #[arg(long, env, default_value_t = queue::Options::default().preview_every)]

@@ -149,6 +149,7 @@ fn load_pipeline(
     );
     let mut pipeline = Pipeline::new(model);
     pipeline.bounds = arguments.bounds();
+    pipeline.batch_requests = arguments.batch_requests;
     let controlnets = ControlNetFolder(arguments.controlnet_dir.clone());
     let info = ModelInfo::of(&pipeline, LoraFolder(arguments.lora_dir.clone()), controlnets);
     let (side, bounds) = (info.defaults.width, info.bounds);

@@ -4,7 +4,9 @@ mod tiny_model;
 
 use candle_core::{DType, Tensor};
 use sd_worker::model::{LoadOptions, Model};
-use tiny_model::published::{V1, configs};
+use sd_worker::pipeline::{Pipeline, Request};
+use tiny_model::published::{V1, configs, request};
+use tiny_model::together::Together;
 use tiny_model::{Outcome, write_configs};
 
 #[test]
@@ -30,5 +32,45 @@ fn networks_take_few_launches() -> Outcome {
     }
     println!("a step of the UNet takes {} launches, the decoder {}", launches[0], launches[1]);
     assert!(launches[0] <= 146 && launches[1] <= 38, "{launches:?}");
+    Ok(())
+}
+
+/// Requests that share steps launch the kernels of the network once.
+#[test]
+fn shared_steps_launch_the_network_once() -> Outcome {
+    let device = tiny_model::software_gpu()?;
+    let folder = tempfile::tempdir()?;
+    write_configs(folder.path(), &configs(V1))?;
+    let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
+    let pipeline = Pipeline::new(Model::load(folder.path(), &device, options, |_| ())?);
+    let rocm = device.as_rocm_device()?;
+    let requests = [1, 2, 3].map(|seed| Request { seeds: vec![seed], ..request(&pipeline) });
+    let mut alone = Vec::new();
+    let mut launches = [0; 2];
+    // The first request loads kernels.
+    for i in [0, 0, 1, 2] {
+        let before = rocm.kernels_launched();
+        let latents = pipeline.latents(&requests[i], &mut |_| std::ops::ControlFlow::Continue(()))?;
+        launches[0] = rocm.kernels_launched() - before;
+        alone.push(latents);
+    }
+    alone.remove(0);
+    let waiting = requests.map(|request| (0, request));
+    let mut pictures = Vec::new();
+    for latents in &alone {
+        let before = rocm.kernels_launched();
+        pictures.push(pipeline.decode(latents)?);
+        launches[1] += rocm.kernels_launched() - before;
+    }
+    let before = rocm.kernels_launched();
+    let together = Together::run(&pipeline, &waiting, None)?;
+    let shared = rocm.kernels_launched() - before - launches[1];
+    println!("4 steps take {} launches for one request, and {shared} for three", launches[0]);
+    assert_eq!(together.most(), [3, 3, 3]);
+    assert!(shared < 2 * launches[0], "{shared} {launches:?}");
+    for (i, expected) in pictures.iter().enumerate() {
+        let most = together.levels(i, std::slice::from_ref(expected))?;
+        assert!(most <= 1, "request {i}: {most} levels away");
+    }
     Ok(())
 }

@@ -419,6 +419,15 @@ impl Model {
         cells * self.vae.config().factor()
     }
 
+    /// Returns an estimate of the number of bytes that a step needs for each element of the network's batch, for latents of
+    /// this width and height.
+    pub fn activation_bytes(&self, width: usize, height: usize) -> usize {
+        match &self.network {
+            Network::UNet(unet) => unet.activation_bytes(width, height),
+            Network::Dit(dit) => dit.activation_bytes(width, height),
+        }
+    }
+
     /// Returns the number of which sides of images must be multiples.
     pub fn multiple(&self) -> usize {
         let token = self.scheduler.flow.as_ref().map_or(1, |flow| flow.token_side);

@@ -66,6 +66,18 @@ impl UNet {
         &self.encoder.config
     }
 
+    /// Returns an estimate of the number of bytes that the activations of one batch element need for latents of this width and
+    /// height: the skip connections, and the inner parts of the widest level's blocks.
+    pub(super) fn activation_bytes(&self, width: usize, height: usize) -> usize {
+        /// Number of vectors of a level's width that a cell needs in a block.
+        const VECTORS: usize = 20;
+        let config = self.config();
+        let sizes = config.block_out_channels.iter().enumerate();
+        let sizes = sizes.map(|(i, channels)| channels * (width >> i).max(1) * (height >> i).max(1));
+        let skips = sizes.clone().sum::<usize>() * (config.layers_per_block + 1);
+        (skips + VECTORS * sizes.max().unwrap_or(0)) * self.encoder.dtype.size_in_bytes()
+    }
+
     /// Computes the additional embedding of XL, which does not depend on the timestep, from the pooled prompts
     /// (batch, width) and `sizes`: original height and width, crop top and left, target height and width.
     ///

@@ -1,29 +1,35 @@
 //! Generation pipeline: text-to-image, image-to-image and inpainting.
 mod control;
+mod denoising;
 mod hires;
 mod interpolation;
 mod request;
+mod shared;
 mod tiles;
 
-use std::borrow::Cow;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use crate::model::{BlockCache, Model, Network, PreviewMap, Texts, Vae, available_bytes};
+use crate::model::{Model, Network, PreviewMap, Texts, Vae, available_bytes};
 use crate::picture::{Fit, Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Check, Error, Result};
 pub use control::Control;
-use control::{ControlCondition, LoadedControl};
+use control::LoadedControl;
+use denoising::{BatchInputs, Condition, Denoising};
 pub use hires::{Hires, Upscaler};
 pub use interpolation::Interpolation;
 pub use request::{Bounds, Request, Start};
+pub use shared::{Generated, SharedRequests};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
 
 /// Default batch size in cells of latents: four images of 512 x 512 pixels, or one of 1024 x 1024.
 const DEFAULT_BATCH_CELLS: usize = 4 * 64 * 64;
+/// Default of [`Pipeline::batch_requests`].
+pub const DEFAULT_BATCH_REQUESTS: usize = 4;
 
 /// Progress of a request after a step.
 pub struct Progress<'a> {
@@ -33,6 +39,8 @@ pub struct Progress<'a> {
     pub total: usize,
     /// Index of the first image of the current batch.
     pub first: usize,
+    /// Number of requests that shared the step.
+    pub requests: usize,
     /// Current prediction of the final latents: f32 (images, channels, height, width).
     pub x0: &'a Tensor,
     map: Option<&'a PreviewMap>,
@@ -62,36 +70,13 @@ pub struct Pipeline {
     pub tiling: Tiling,
     /// Maximum size of a network's batch in cells of latents, before guidance doubles it; at least one image.
     pub batch_cells: usize,
-}
-
-/// Text embeddings, in the order of the batch.
-struct Condition {
-    context: Tensor,
-    /// Additional embedding of XL, or pooled embedding for a transformer.
-    added: Option<Tensor>,
-    /// Additional embedding of XL for each ControlNet.
-    control_added: Vec<Option<Tensor>>,
-}
-
-/// Inputs of the network that are constant over the steps of a batch.
-struct BatchInputs<'a> {
-    /// Text embeddings of the negative prompt and the prompt together, or of each if their lengths differ.
-    conditions: Vec<Condition>,
-    /// Scaled latents of the input image.
-    start: Option<Tensor>,
-    mask: Option<Tensor>,
-    /// Mask and latents of the masked image, for UNets with nine channels.
-    inpaint: Option<Tensor>,
-    /// Scale of classifier-free guidance.
-    guidance: Option<f64>,
-    /// Guidance scale that is an input of the network.
-    embedded_guidance: f64,
-    controls: &'a [LoadedControl<'a>],
+    /// Maximum number of requests that share steps. With 1, requests are generated one at a time.
+    pub batch_requests: usize,
 }
 
 /// A pass of a request: denoising at one size.
-struct Pass<'a> {
-    request: Cow<'a, Request>,
+struct Pass {
+    request: Arc<Request>,
     scheduler: Scheduler,
     /// Number of omitted steps of the schedule.
     skipped: usize,
@@ -99,18 +84,18 @@ struct Pass<'a> {
     first_step: usize,
 }
 
-impl<'a> Pass<'a> {
+impl Pass {
     /// Returns the passes of a request to a model.
-    fn all(request: &'a Request, model: &Model) -> Result<Vec<Self>> {
+    fn all(request: &Arc<Request>, model: &Model) -> Result<Vec<Self>> {
         let (config, factor) = (&model.scheduler, model.vae.config().factor());
         let (scheduler, skipped) = (request.scheduler(config)?, request.skipped());
         let first_step = scheduler.steps();
-        let mut passes = vec![Self { request: Cow::Borrowed(request), scheduler, skipped, first_step: 0 }];
+        let mut passes = vec![Self { request: request.clone(), scheduler, skipped, first_step: 0 }];
         if let Some(hires) = &request.hires {
             let scheduler = request.second_scheduler(hires, config)?;
             let request = request.second_pass(hires, factor);
             let skipped = request.steps - hires.steps;
-            passes.push(Self { request: Cow::Owned(request), scheduler, skipped, first_step });
+            passes.push(Self { request: Arc::new(request), scheduler, skipped, first_step });
         }
         Ok(passes)
     }
@@ -119,7 +104,13 @@ impl<'a> Pass<'a> {
 impl Pipeline {
     /// Creates a pipeline with default limits, tiling and batch size.
     pub fn new(model: Model) -> Self {
-        Self { model, bounds: Bounds::default(), tiling: Tiling::default(), batch_cells: DEFAULT_BATCH_CELLS }
+        Self {
+            model,
+            bounds: Bounds::default(),
+            tiling: Tiling::default(),
+            batch_cells: DEFAULT_BATCH_CELLS,
+            batch_requests: DEFAULT_BATCH_REQUESTS,
+        }
     }
 
     /// Generates one image per seed. Pixels outside a mask are bit-identical to the input image.
@@ -128,6 +119,11 @@ impl Pipeline {
     /// Returns [`Error::Request`] before any work, [`Error::Cancelled`] if `on_step` breaks, or a device error.
     pub fn run(&self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let latents = self.latents(request, on_step)?;
+        self.pictures(request, &latents)
+    }
+
+    /// Decodes the latents of all images of a request, and restores the pixels outside its mask.
+    fn pictures(&self, request: &Request, latents: &Tensor) -> Result<Vec<Picture>> {
         let total = request.total_steps(&self.model.scheduler)?;
         let check = || request.check_cancelled(total, total);
         let given = request.start.as_ref().and_then(|start| Some((&start.picture, start.mask.as_ref()?)));
@@ -150,7 +146,7 @@ impl Pipeline {
         request.check(&self.bounds, &self.model)?;
         let check = || request.check_cancelled(0, request.steps);
         self.model.apply_loras(&request.loras, &check)?;
-        let passes = Pass::all(request, &self.model)?;
+        let passes = Pass::all(&Arc::new(request.clone()), &self.model)?;
         let steps = passes.iter().map(|pass| pass.scheduler.steps()).sum::<usize>();
         let factor = self.model.vae.config().factor();
         let (width, height) = request.hires.as_ref().map_or((request.width, request.height), |h| h.size);
@@ -168,7 +164,7 @@ impl Pipeline {
             let check = || request.check_cancelled(before, total);
             let mut report = |step: usize, x0: &Tensor| {
                 let map = self.model.preview.as_ref();
-                let progress = Progress { step: before + step, total, first: i * group, x0, map };
+                let progress = Progress { step: before + step, total, first: i * group, requests: 1, x0, map };
                 match on_step(&progress) {
                     ControlFlow::Continue(()) => Ok(()),
                     ControlFlow::Break(()) => Err(Error::Cancelled { step: before + step, total }),
@@ -183,7 +179,8 @@ impl Pipeline {
                 let mut inputs = self.inputs(&pass.request, seeds, controls, &check)?;
                 inputs.start = start.or(inputs.start);
                 let mut report = |step: usize, x0: &Tensor| report(pass.first_step + step, x0);
-                latents = Some(self.denoise(pass, seeds, &inputs, &mut report)?);
+                let denoising = Denoising::new(self, pass, seeds, inputs)?;
+                latents = Some(self.denoise(denoising, &mut report)?);
             }
             parts.extend(latents);
         }
@@ -279,6 +276,11 @@ impl Pipeline {
         run(self.model.active_vae())
     }
 
+    /// Returns the scale of classifier-free guidance, if the request uses it.
+    fn guidance(&self, request: &Request) -> Option<f64> {
+        Some(request.guidance).filter(|guidance| *guidance > 1.0 && !self.model.is_distilled())
+    }
+
     fn inputs<'a>(
         &self,
         request: &Request,
@@ -287,7 +289,7 @@ impl Pipeline {
         check: Check,
     ) -> Result<BatchInputs<'a>> {
         let model = &self.model;
-        let guidance = Some(request.guidance).filter(|guidance| *guidance > 1.0 && !model.is_distilled());
+        let guidance = self.guidance(request);
         let prompts: &[&str] = match guidance {
             Some(_) => &[&request.negative, &request.prompt],
             None => &[&request.prompt],
@@ -354,102 +356,6 @@ impl Pipeline {
         let (n, _, height, width) = latents.dims4()?;
         Ok(Tensor::cat(&[&cells.broadcast_as((n, 1, height, width))?.contiguous()?, &latents], 1)?)
     }
-
-    fn denoise(
-        &self,
-        pass: &Pass,
-        seeds: &[u64],
-        inputs: &BatchInputs,
-        report: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
-    ) -> Result<Tensor> {
-        let (request, mut scheduler) = (&*pass.request, pass.scheduler.clone());
-        let device = &self.model.device;
-        let factor = self.model.vae.config().factor();
-        let channels = self.model.vae.config().latent_channels;
-        let shape = (channels, request.height / factor, request.width / factor);
-        let noise = normal_batch(seeds, Purpose::Start, shape, device)?;
-        // At full strength the part in a mask starts from pure noise. Without a mask it starts at the first noise level,
-        // at which traces of the image remain, as in diffusers.
-        let whole = request.start.as_ref().is_some_and(|start| start.strength >= 1.0 && start.mask.is_some());
-        let mut cache = Some(BlockCache::new(request.block_cache)).filter(|_| request.block_cache > 0.0);
-        let mut latents = match &inputs.start {
-            Some(start) if !whole => scheduler.add_noise(start, &noise, 0)?,
-            _ => (&noise * scheduler.init_sigma())?,
-        };
-        for step in 0..scheduler.steps() {
-            let timestep = scheduler.timestep(step).unwrap_or_default();
-            let position = (step, scheduler.steps());
-            let output = self.predict(&latents, timestep, position, inputs, cache.as_mut())?;
-            let mut fresh = || normal_batch(seeds, Purpose::Step(pass.skipped + step), shape, device);
-            let stepped = scheduler.step(&output, &latents, &mut fresh)?;
-            latents = stepped.sample;
-            let mut x0 = stepped.x0;
-            // For UNets without mask input, restore the unmasked part of the input image after each step.
-            if let (Some(mask), Some(start), None) = (&inputs.mask, &inputs.start, &inputs.inpaint) {
-                // The final sample has no noise.
-                let kept = match step + 1 == scheduler.steps() {
-                    true => start.clone(),
-                    false => scheduler.add_noise(start, &noise, step + 1)?,
-                };
-                latents = blend(&latents, &kept, mask)?;
-                x0 = blend(&x0, start, mask)?;
-            }
-            report(step + 1, &x0)?;
-        }
-        if let Some(cache) = cache {
-            let percent = (100.0 * cache.skipped_share()).round();
-            tracing::info!(percent, "the first-block cache skipped blocks");
-        }
-        Ok(latents)
-    }
-
-    /// Returns the prediction of the network after guidance, in f32. `position` is the index of the step, and their number.
-    fn predict(
-        &self,
-        latents: &Tensor,
-        timestep: f64,
-        position: (usize, usize),
-        inputs: &BatchInputs,
-        cache: Option<&mut BlockCache>,
-    ) -> Result<Tensor> {
-        let n = latents.dim(0)?;
-        let latents = latents.to_dtype(self.model.dtype)?;
-        let input = match &inputs.inpaint {
-            Some(inpaint) => Tensor::cat(&[&latents, &inpaint.to_dtype(self.model.dtype)?], 1)?,
-            None => latents.clone(),
-        };
-        // Prompts that are computed separately have no common cache.
-        let mut cache = cache.filter(|_| inputs.conditions.len() == 1);
-        let mut run = |copies: usize, negative_rows: usize, condition: &Condition| -> Result<Tensor> {
-            let repeated = |x: &Tensor| if copies == 1 { Ok(x.clone()) } else { Tensor::cat(&[x, x], 0) };
-            let Condition { context, added, control_added } = condition;
-            let latents = repeated(&latents)?;
-            let control = ControlCondition { text: context, added: control_added, negative_rows };
-            let residuals = control::residuals(inputs.controls, &latents, timestep, position, control)?;
-            let (input, added, residuals) = (repeated(&input)?, added.as_ref(), residuals.as_ref());
-            let output = match (&self.model.network, added) {
-                (Network::UNet(unet), _) => {
-                    unet.forward_controlled(&input, &[timestep], context, added, residuals)?
-                }
-                (Network::Dit(dit), Some(pooled)) => {
-                    let guidance = inputs.embedded_guidance;
-                    dit.forward_cached(&input, timestep, context, pooled, guidance, cache.as_deref_mut())?
-                }
-                (Network::Dit(_), None) => return Err(Error::model("no pooled text embedding")),
-            };
-            Ok(output.to_dtype(DType::F32)?)
-        };
-        let (guidance, without, with) = match (inputs.guidance, &inputs.conditions[..]) {
-            (None, [only, ..]) => return run(1, 0, only),
-            (Some(guidance), [both]) => {
-                let output = run(2, n, both)?;
-                (guidance, output.narrow(0, 0, n)?, output.narrow(0, n, n)?)
-            }
-            (Some(guidance), [negative, prompt, ..]) => (guidance, run(1, n, negative)?, run(1, 0, prompt)?),
-            (_, []) => return Err(Error::request("a request has no prompt")),
-        };
-        Ok((&without + ((with - &without)? * guidance)?)?)
-    }
 }
 
 /// Returns false if `x` contains NaN or an infinity, whose product with zero is NaN.
@@ -470,9 +376,4 @@ fn repeat_rows(x: &Tensor, count: usize) -> candle_core::Result<Tensor> {
 fn zero_first_row(x: &Tensor) -> candle_core::Result<Tensor> {
     let rest = x.narrow(0, 1, x.dim(0)? - 1)?;
     Tensor::cat(&[&x.narrow(0, 0, 1)?.zeros_like()?, &rest], 0)
-}
-
-/// Returns `x` where the mask is 1 and `kept` where it is 0.
-fn blend(x: &Tensor, kept: &Tensor, mask: &Tensor) -> candle_core::Result<Tensor> {
-    (x - kept)?.broadcast_mul(mask)? + kept
 }

@@ -5,15 +5,24 @@ use candle_core::{Device, Tensor};
 
 use super::events::Failure;
 use crate::picture::Picture;
-use crate::pipeline::{OnStep, Pipeline, Request};
+use crate::pipeline::{OnStep, Pipeline, Request, SharedRequests};
 
-/// Generates images, one request at a time.
+/// Generates images.
 pub trait ImageGenerator: Send {
     /// Generates the images of a request; `on_step` is called after each step.
     ///
     /// # Errors
     /// Returns the errors of [`Pipeline::run`].
     fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> crate::Result<Vec<Picture>>;
+
+    /// Generates the images of requests that share steps. Requests that share none stay in `requests`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pipeline::run_shared`].
+    fn generate_shared(&mut self, requests: &mut dyn SharedRequests) -> crate::Result<()> {
+        let _ = requests;
+        Ok(())
+    }
 
     /// Returns whether the safety checker flags an image; `None` if there is no checker.
     ///
@@ -84,9 +93,12 @@ impl ImageGenerator for Pipeline {
         }
     }
 
+    fn generate_shared(&mut self, requests: &mut dyn SharedRequests) -> crate::Result<()> {
+        self.run_shared(requests)
+    }
+
     fn is_flagged(&self, picture: &Picture) -> crate::Result<Option<bool>> {
-        let scores = self.model.safety_checker.as_ref().map(|checker| checker.scores(picture));
-        Ok(scores.transpose()?.map(|scores| scores.is_flagged()))
+        Pipeline::is_flagged(self, picture)
     }
 
     fn truncates(&self, request: &Request) -> bool {

@@ -1,4 +1,5 @@
 //! First-in, first-out queue of requests, and the thread that generates their images.
+mod batch;
 mod events;
 mod generator;
 mod shared;
@@ -14,7 +15,7 @@ pub use events::{Event, Failure, Images, Options, SubmitError};
 use generator::One;
 pub use generator::{Generators, ImageGenerator, computes};
 pub use shared::Status;
-use shared::{QueueEntry, Shared, Work};
+use shared::{QueueEntry, Shared};
 
 use crate::pipeline::Request;
 
@@ -71,7 +72,7 @@ impl Queue {
     /// The queue is full or closed.
     pub fn submit_to(&self, model: usize, request: Option<Request>) -> Result<ImageJob, SubmitError> {
         let queue = &self.0.queue;
-        let (entry, events) = queue.push(Work { model, request })?;
+        let (entry, events) = queue.push(model, request)?;
         Ok(ImageJob { events, canceller: Canceller { entry, queue: queue.clone() } })
     }
 

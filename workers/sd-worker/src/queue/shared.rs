@@ -16,7 +16,7 @@ use crate::pipeline::Request;
 pub struct Status {
     /// Number of waiting requests.
     pub waiting: usize,
-    /// Number of running requests: 0 or 1.
+    /// Number of running requests, which share steps if there are several.
     pub running: usize,
     /// Number of completed requests.
     pub complete: u64,
@@ -28,6 +28,8 @@ pub struct Status {
     pub pictures: u64,
     /// Number of computed steps.
     pub steps: u64,
+    /// Number of computed steps that a request shared with others.
+    pub shared_steps: u64,
     /// Total time from the end of the first step of each request to its end.
     pub step_time: Duration,
     /// Steps per second of the last request with at least two steps.
@@ -37,9 +39,10 @@ pub struct Status {
 }
 
 /// A request to a model; `None` only loads the model.
+#[derive(Clone)]
 pub(super) struct Work {
     pub model: usize,
-    pub request: Option<Request>,
+    pub request: Option<Arc<Request>>,
 }
 
 /// A request in the queue.
@@ -57,6 +60,11 @@ impl QueueEntry {
     /// Takes the request; the first call returns it.
     pub fn take(&self) -> Option<Work> {
         self.work.lock().take()
+    }
+
+    /// Returns the request, unless it has been taken.
+    pub fn work(&self) -> Option<Work> {
+        self.work.lock().clone()
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -87,18 +95,27 @@ impl QueueEntry {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Arc<QueueEntry>>,
-    running: Option<Arc<QueueEntry>>,
+    running: Vec<Arc<QueueEntry>>,
     closed: Option<Failure>,
     counters: Status,
 }
 
 impl State {
     fn pending(&self) -> usize {
-        self.waiting.len() + usize::from(self.running.is_some())
+        self.waiting.len() + self.running.len()
+    }
+
+    /// Moves the request that waits in front to the running ones.
+    fn start_next(&mut self) -> Option<Arc<QueueEntry>> {
+        let entry = self.waiting.pop_front()?;
+        self.running.push(entry.clone());
+        entry.set_position(0);
+        self.send_positions();
+        Some(entry)
     }
 
     fn send_positions(&self) {
-        let running = usize::from(self.running.is_some());
+        let running = self.running.len();
         self.waiting.iter().enumerate().for_each(|(i, entry)| entry.set_position(i + running));
     }
 }
@@ -115,13 +132,18 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    pub fn push(&self, mut work: Work) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
+    pub fn push(
+        &self,
+        model: usize,
+        request: Option<Request>,
+    ) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
         self.check_state(&state)?;
         let (events, receiver) = unbounded_channel();
         let position = state.pending();
         let cancelled = Arc::new(AtomicBool::new(false));
-        work.request.iter_mut().for_each(|request| request.cancelled = Some(cancelled.clone()));
+        let request = request.map(|request| Request { cancelled: Some(cancelled.clone()), ..request });
+        let work = Work { model, request: request.map(Arc::new) };
         let entry = Arc::new(QueueEntry {
             work: Mutex::new(Some(work)),
             events: Mutex::new(Some(events)),
@@ -142,34 +164,45 @@ impl Shared {
         if let Some(failure) = &state.closed {
             return Err(SubmitError::Closed(failure.clone()));
         }
-        if state.pending() > self.options.max_waiting {
+        if state.waiting.len() + usize::from(!state.running.is_empty()) > self.options.max_waiting {
             let after = state.counters.last.max(Duration::from_secs(1));
             return Err(SubmitError::Full { waiting: state.waiting.len(), after });
         }
         Ok(())
     }
 
-    /// Finishes the running request and waits for the next one. Returns `None` once the queue is closed.
+    /// Finishes all running requests and waits for the next one. Returns `None` once the queue is closed.
     pub fn next(&self) -> Option<Arc<QueueEntry>> {
         let mut state = self.state.lock();
-        state.running = None;
+        state.running.clear();
         loop {
             if state.closed.is_some() {
                 return None;
             }
-            if let Some(entry) = state.waiting.pop_front() {
-                state.running = Some(entry.clone());
-                entry.set_position(0);
-                state.send_positions();
+            if let Some(entry) = state.start_next() {
                 return Some(entry);
             }
             self.changed.wait(&mut state);
         }
     }
 
-    /// Removes the running request. Its last event follows, so that the client can then submit another one.
-    pub fn finish_running(&self) {
-        self.state.lock().running = None;
+    /// Returns the request that waits in front.
+    pub fn front(&self) -> Option<Arc<QueueEntry>> {
+        self.state.lock().waiting.front().cloned()
+    }
+
+    /// Starts a request in addition to the running ones. Returns false if it no longer waits in front.
+    pub fn start(&self, entry: &Arc<QueueEntry>) -> bool {
+        let mut state = self.state.lock();
+        let is_front = state.waiting.front().is_some_and(|front| Arc::ptr_eq(front, entry));
+        is_front && state.start_next().is_some()
+    }
+
+    /// Removes a running request. Its last event follows, so that the client can then submit another one.
+    pub fn finish_running(&self, entry: &Arc<QueueEntry>) {
+        let mut state = self.state.lock();
+        state.running.retain(|running| !Arc::ptr_eq(running, entry));
+        state.send_positions();
     }
 
     /// Cancels a request. A waiting request is removed immediately.
@@ -187,15 +220,13 @@ impl Shared {
         entry.finish(Event::Failed(Failure::new("cancelled", "cancelled while waiting in the queue")));
     }
 
-    /// Closes the queue: waiting requests fail, the running one is cancelled. Later calls keep the first failure.
+    /// Closes the queue: waiting requests fail, running ones are cancelled. Later calls keep the first failure.
     pub fn close(&self, failure: &Failure) {
         let mut state = self.state.lock();
         let failure = state.closed.get_or_insert_with(|| failure.clone()).clone();
         let waiting = std::mem::take(&mut state.waiting);
         state.counters.failed += waiting.len() as u64;
-        if let Some(running) = &state.running {
-            running.cancelled.store(true, Relaxed);
-        }
+        state.running.iter().for_each(|running| running.cancelled.store(true, Relaxed));
         drop(state);
         self.changed.notify_all();
         for entry in waiting {
@@ -217,7 +248,7 @@ impl Shared {
         let state = self.state.lock();
         Status {
             waiting: state.waiting.len(),
-            running: usize::from(state.running.is_some()),
+            running: state.running.len(),
             ..state.counters
         }
     }

@@ -1,70 +1,95 @@
 //! The generator thread, which owns the model.
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::sync::Arc;
 
-use model_thread::{catch_panic, error_summary, is_out_of_memory};
+use model_thread::{catch_panic, error_summary};
 
+use super::batch::{Batch, Job, Unfinished, count_failure, failure, images};
 use super::events::{Event, Failure, Images};
 use super::generator::{Generators, ImageGenerator};
-use super::shared::{QueueEntry, Shared, Work};
-use crate::Error;
-use crate::picture::Picture;
+use super::shared::{QueueEntry, Shared};
 use crate::pipeline::{Progress, Request};
 
 /// Processes requests until the queue is closed or the device fails.
 pub(super) fn run(queue: &Shared, mut generators: Box<dyn Generators>, on_failure: impl FnOnce(&str)) {
     let mut on_failure = Some(on_failure);
     while let Some(entry) = queue.next() {
-        let Some(failure) = serve(queue, &mut *generators, &entry) else { continue };
+        let Some((failure, entries)) = serve(queue, &mut *generators, entry) else { continue };
         tracing::error!(code = failure.code, "{}", failure.message);
         // Mark the worker as failed before clients receive the error.
         if let Some(on_failure) = on_failure.take() {
             on_failure(&failure.message);
         }
         queue.close(&failure);
-        entry.finish(Event::Failed(failure));
+        entries.iter().for_each(|entry| entry.finish(Event::Failed(failure.clone())));
     }
 }
 
-/// Processes one request. Returns a failure only if the device failed, which affects all waiting requests.
-fn serve(queue: &Shared, generators: &mut dyn Generators, entry: &QueueEntry) -> Option<Failure> {
-    let Work { model, request } = entry.take()?;
-    let begin = Instant::now();
-    let generated = catch_panic(|| match &request {
-        Some(request) => attempt(queue, generators, entry, model, request),
-        None => (load(generators, entry, model), false),
+/// Processes a request, and those behind it that share its steps. Returns a failure only if the device failed, which affects
+/// all waiting requests, and the requests that were running.
+fn serve(
+    queue: &Shared,
+    generators: &mut dyn Generators,
+    entry: Arc<QueueEntry>,
+) -> Option<(Failure, Vec<Arc<QueueEntry>>)> {
+    let work = entry.take()?;
+    let mut unfinished = share(queue, generators, Job::new(entry, work)).into_iter();
+    while let Some(next) = unfinished.next() {
+        let entry = next.job.entry.clone();
+        if let Some(failure) = serve_alone(queue, generators, next) {
+            let others = unfinished.map(|other| {
+                count_failure(queue, &failure);
+                other.job.entry
+            });
+            return Some((failure.clone(), [entry].into_iter().chain(others).collect()));
+        }
+    }
+    None
+}
+
+/// Runs a job together with those behind it that share its steps. Returns the jobs that have no result.
+fn share(queue: &Shared, generators: &mut dyn Generators, job: Job) -> Vec<Unfinished> {
+    if job.work.request.is_none() {
+        return vec![Unfinished { job, failure: None, was_alone: true }];
+    }
+    let (model, entry) = (job.work.model, job.entry.clone());
+    let mut batch = Batch::new(queue, job);
+    let result = catch_panic(|| {
+        let generator = select(generators, &entry, model)?;
+        generator.generate_shared(&mut batch).map_err(|error| failure(&error))
     });
-    let (generated, truncated) =
-        generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
-    let failure = match generated {
+    let result = result.unwrap_or_else(|panic| Err(Failure::new("internal_error", panicked(&panic))));
+    batch.unfinished(result.err())
+}
+
+/// Processes a request that shares no steps, or whose shared steps failed. Returns a failure only if the device failed.
+fn serve_alone(
+    queue: &Shared,
+    generators: &mut dyn Generators,
+    Unfinished { mut job, failure, was_alone }: Unfinished,
+) -> Option<Failure> {
+    if let Some(Failure { code, .. }) = failure.as_ref().filter(|_| !was_alone) {
+        tracing::warn!(code, "steps that requests shared failed: each request is repeated alone");
+    }
+    let (model, request) = (job.work.model, job.work.request.clone());
+    let generated = catch_panic(|| match &request {
+        Some(request) => attempt(queue, generators, &mut job, request, failure.filter(|_| was_alone)),
+        None => load(generators, &job.entry, model),
+    });
+    let failure = match generated.unwrap_or_else(|panic| Err(Failure::new("internal_error", panicked(&panic)))) {
         Ok(images) => {
-            if request.is_some() {
-                queue.update_status(|status| {
-                    status.complete += 1;
-                    status.pictures += images.pictures.len() as u64;
-                    status.last = begin.elapsed();
-                });
-            }
-            queue.finish_running();
-            entry.finish(Event::Done { images, truncated });
+            job.complete(queue, images);
             return None;
         }
         Err(failure) => failure,
     };
-    queue.update_status(|status| match failure.code {
-        "cancelled" => status.cancelled += 1,
-        _ => status.failed += 1,
-    });
+    count_failure(queue, &failure);
     if failure.code == "cancelled" {
-        // If the queue was closed, report its cause instead.
-        queue.finish_running();
-        entry.finish(Event::Failed(queue.closed().unwrap_or(failure)));
+        job.fail(queue, failure);
         return None;
     }
     let why = match catch_panic(|| generators.check(model)) {
         Ok(Ok(())) => {
-            queue.finish_running();
-            entry.finish(Event::Failed(failure));
+            job.fail(queue, failure);
             return None;
         }
         Ok(Err(error)) => {
@@ -96,107 +121,47 @@ fn select<'a>(
     }
 }
 
-/// Generates the images of a request, and again if memory ran out while other models were loaded. Returns true, too, if the
-/// prompt is longer than the model supports.
+/// Generates the images of a request, and again if memory ran out while other models were loaded. `failure` is the failure of a
+/// first attempt.
 fn attempt(
     queue: &Shared,
     generators: &mut dyn Generators,
-    entry: &QueueEntry,
-    model: usize,
+    job: &mut Job,
     request: &Request,
-) -> (Result<Images, Failure>, bool) {
-    let mut truncated = false;
+    failure: Option<Failure>,
+) -> Result<Images, Failure> {
+    let model = job.work.model;
     let mut once = |generators: &mut dyn Generators| {
-        let generator = select(generators, entry, model)?;
-        truncated = generator.truncates(request);
-        generate(queue, generator, entry, request)
+        let generator = select(generators, &job.entry, model)?;
+        job.truncated = generator.truncates(request);
+        generate(queue, generator, job, request)
     };
-    let images = match once(generators) {
+    match failure.map_or_else(|| once(generators), Err) {
         Err(failure) if failure.code == "out_of_memory" && generators.unload_others(model) => {
             tracing::warn!("out of memory: all other models were unloaded, and the request is repeated");
             once(generators)
         }
         images => images,
-    };
-    (images, truncated)
+    }
 }
 
 fn generate(
     queue: &Shared,
     generator: &mut dyn ImageGenerator,
-    entry: &QueueEntry,
+    job: &mut Job,
     request: &Request,
 ) -> Result<Images, Failure> {
-    if entry.is_cancelled() {
+    if job.entry.is_cancelled() {
         return Err(Failure::new("cancelled", "cancelled before the first step"));
     }
-    let every = queue.options.preview_every;
-    let mut first: Option<Instant> = None;
-    let generated = generator.generate(request, &mut |progress: &Progress| {
-        let &Progress { step, total, .. } = progress;
-        let steps = match first {
-            None => {
-                first = Some(Instant::now());
-                None
-            }
-            Some(first) => Some((step - 1, first.elapsed())),
-        };
-        queue.update_status(|status| {
-            status.steps += 1;
-            if let Some((steps, time)) = steps {
-                status.steps_per_second = steps as f64 / time.as_secs_f64().max(1e-9);
-            }
-        });
-        if entry.is_cancelled() {
-            return ControlFlow::Break(());
-        }
-        entry.send(Event::Progress { step, total });
-        if every > 0 && step % every == 0 {
-            preview(entry, progress);
-        }
-        ControlFlow::Continue(())
+    let generated = generator.generate(request, &mut |progress: &Progress| job.on_step(queue, progress));
+    job.end_steps(queue);
+    let checked = generated.and_then(|pictures| {
+        let flagged = pictures.iter().filter_map(|picture| generator.is_flagged(picture).transpose());
+        let flagged = flagged.collect::<crate::Result<Vec<_>>>()?;
+        Ok(images(pictures, flagged))
     });
-    if let Some(first) = first {
-        queue.update_status(|status| status.step_time += first.elapsed());
-    }
-    generated.and_then(|pictures| checked(generator, pictures)).map_err(|error| {
-        let code = match &error {
-            Error::Request(_) => "invalid_request",
-            Error::Model(_) => "model_failed",
-            Error::Cancelled { .. } => "cancelled",
-            Error::Device(error) if is_out_of_memory(error) => "out_of_memory",
-            Error::Device(_) => "device_error",
-        };
-        if code != "cancelled" && code != "invalid_request" {
-            tracing::warn!(code, "{error}");
-        }
-        Failure::new(code, error_summary(&error))
-    })
-}
-
-/// Replaces images that the safety checker flags by black ones.
-fn checked(generator: &dyn ImageGenerator, mut pictures: Vec<Picture>) -> crate::Result<Images> {
-    let mut flagged = Vec::new();
-    for picture in &mut pictures {
-        let Some(is_flagged) = generator.is_flagged(picture)? else { continue };
-        if is_flagged {
-            *picture = Picture::black(picture.width(), picture.height());
-        }
-        flagged.push(is_flagged);
-    }
-    Ok(Images { pictures, flagged })
-}
-
-fn preview(entry: &QueueEntry, progress: &Progress) {
-    match progress.previews() {
-        Ok(pictures) => {
-            if let Some(picture) = pictures.into_iter().next() {
-                entry.send(Event::Preview { step: progress.step, picture });
-            }
-        }
-        // The cause is reported when the image itself fails.
-        Err(error) => tracing::debug!(%error, step = progress.step, "cannot create a preview"),
-    }
+    checked.map_err(|error| super::batch::failure(&error))
 }
 
 fn panicked(message: &str) -> String {
@@ -206,6 +171,7 @@ fn panicked(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::picture::Picture;
     use crate::pipeline::OnStep;
     use crate::queue::Options;
 
@@ -267,12 +233,12 @@ mod tests {
     /// Serves one request, which is cancelled before if that is asked for, and returns its last event.
     fn last(fake: &mut Fake, model: usize, request: Option<Request>, cancel: bool) -> Event {
         let queue = Shared::new(Options { max_waiting: 1, preview_every: 0 });
-        let (_, mut events) = queue.push(Work { model, request }).unwrap();
+        let (_, mut events) = queue.push(model, request).unwrap();
         let entry = queue.next().unwrap();
         if cancel {
             queue.cancel(&entry);
         }
-        assert!(serve(&queue, fake, &entry).is_none());
+        assert!(serve(&queue, fake, entry).is_none());
         std::iter::from_fn(|| events.try_recv().ok()).last().unwrap()
     }
 

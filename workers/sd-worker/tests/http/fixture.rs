@@ -18,7 +18,7 @@ use sd_worker::loras::LoraFolder;
 use sd_worker::model::LoadOptions;
 use sd_worker::models::{Api, ServedModels};
 use sd_worker::picture::Picture;
-use sd_worker::pipeline::{self, OnStep, Pipeline};
+use sd_worker::pipeline::{self, Generated, OnStep, Pipeline, Progress, SharedRequests};
 use sd_worker::queue::{ImageGenerator, Queue};
 use sd_worker::routes;
 use sd_worker::served::{ModelInfo, ServedModel};
@@ -46,6 +46,10 @@ pub enum Behavior {
     OutOfMemory,
     /// The pipeline panics in the second step.
     Panics,
+    /// Steps that requests share run out of memory.
+    OutOfMemoryTogether,
+    /// The pipeline panics in steps that requests share.
+    PanicsTogether,
     /// The device has failed.
     DeviceFailed,
 }
@@ -65,6 +69,50 @@ struct Gated {
     gate: Gate<Behavior>,
 }
 
+impl Gated {
+    /// Waits while steps are blocked. Returns the error of a step.
+    fn pass(gate: &Gate<Behavior>, &Progress { step, requests, .. }: &Progress) -> Option<Error> {
+        let out_of_memory = || Some(Error::Device(candle_core::Error::Io(ErrorKind::OutOfMemory.into())));
+        match gate.pass(Behavior::Held) {
+            Behavior::DeviceFailed => Some(device("the device was pulled out")),
+            Behavior::OutOfMemory if step > 1 => out_of_memory(),
+            Behavior::OutOfMemoryTogether if requests > 1 => out_of_memory(),
+            Behavior::Panics if step > 1 => panic!("a bug"),
+            Behavior::PanicsTogether if requests > 1 => panic!("a bug"),
+            _ => None,
+        }
+    }
+}
+
+/// Requests whose steps can be blocked or made to fail.
+struct GatedRequests<'a> {
+    requests: &'a mut dyn SharedRequests,
+    gate: Gate<Behavior>,
+    failed: Option<Error>,
+}
+
+impl SharedRequests for GatedRequests<'_> {
+    fn waiting(&mut self) -> Option<Arc<pipeline::Request>> {
+        self.requests.waiting()
+    }
+
+    fn join(&mut self, truncated: bool) -> Option<usize> {
+        self.requests.join(truncated)
+    }
+
+    fn on_step(&mut self, number: usize, progress: &Progress) -> ControlFlow<()> {
+        self.failed = Gated::pass(&self.gate, progress);
+        match self.failed {
+            Some(_) => ControlFlow::Break(()),
+            None => self.requests.on_step(number, progress),
+        }
+    }
+
+    fn finish(&mut self, number: usize, result: Result<Generated>) {
+        self.requests.finish(number, self.failed.take().map_or(result, Err));
+    }
+}
+
 fn device(message: &str) -> Error {
     Error::Device(candle_core::Error::Msg(message.to_owned()))
 }
@@ -78,18 +126,16 @@ impl ImageGenerator for Gated {
         let mut failed = None;
         let gate = self.gate.clone();
         let images = self.pipeline.generate(request, &mut |progress| {
-            let error = match gate.pass(Behavior::Held) {
-                Behavior::DeviceFailed => device("the device was pulled out"),
-                Behavior::OutOfMemory if progress.step > 1 => {
-                    Error::Device(candle_core::Error::Io(ErrorKind::OutOfMemory.into()))
-                }
-                Behavior::Panics if progress.step > 1 => panic!("a bug"),
-                _ => return on_step(progress),
-            };
+            let Some(error) = Self::pass(&gate, progress) else { return on_step(progress) };
             failed = Some(error);
             ControlFlow::Break(())
         });
         failed.map_or(images, Err)
+    }
+
+    fn generate_shared(&mut self, requests: &mut dyn SharedRequests) -> Result<()> {
+        let mut requests = GatedRequests { requests, gate: self.gate.clone(), failed: None };
+        self.pipeline.generate_shared(&mut requests)
     }
 
     fn truncates(&self, request: &pipeline::Request) -> bool {
@@ -156,6 +202,7 @@ pub fn serve(folder: &Path, more: &[&str], callback: Option<Callback>) -> Worker
     let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
     let mut pipeline = tiny_model::load(folder, LoadOptions::default()).unwrap();
     pipeline.bounds = arguments.bounds();
+    pipeline.batch_requests = arguments.batch_requests;
     let info = ModelInfo::of(
         &pipeline,
         LoraFolder(arguments.lora_dir.clone()),

@@ -15,6 +15,7 @@ mod page;
 mod queue;
 mod sdapi;
 mod several_models;
+mod shared_steps;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
 #[path = "../tiny_model/mod.rs"]

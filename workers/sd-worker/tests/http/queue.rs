@@ -37,7 +37,7 @@ async fn started(worker: &Worker) -> (String, String) {
 
 #[tokio::test]
 async fn waiting_jobs_receive_their_positions() {
-    let worker = worker();
+    let worker = with(&["--batch-requests", "1"]);
     worker.gate.hold();
     let first = started(&worker).await;
     let mut jobs = vec![first];

@@ -23,6 +23,7 @@ use sd_worker::model::{BlockCache, Network, Version};
 use sd_worker::picture::Picture;
 use sd_worker::pipeline::{Hires, Pipeline, Request, Start, Upscaler};
 use sd_worker::schedulers::{Purpose, normal};
+use tiny_model::together::Together;
 
 /// Writes what `pictures.py` needs to the folder in SD_FOLDER.
 #[test]
@@ -123,6 +124,28 @@ fn a_first_block_cache_agrees_with_diffusers() -> Outcome {
     Ok(())
 }
 
+/// Requests that share steps get the images of diffusers, too, with a guidance scale for each that is an input of Flux.
+#[test]
+fn requests_share_steps() -> Outcome {
+    for (kind, guidance) in [("flux_dev", [3.5, 20.0, 1.0]), ("sd3", [5.0, 3.0, 2.0])] {
+        let (_folder, pipeline) = model(kind)?;
+        let negative = if kind == "sd3" { "blue" } else { "" };
+        let first = Request { guidance: guidance[0], negative: negative.to_owned(), ..request(&pipeline) };
+        let second = Request { guidance: guidance[1], seeds: vec![1], ..request(&pipeline) };
+        let third = Request { guidance: guidance[2], steps: 3, prompt: "red".into(), ..request(&pipeline) };
+        let requests = [(0, first), (0, second), (1, third)];
+        let together = Together::run(&pipeline, &requests, None)?;
+        assert_eq!(together.most(), [3; 3], "{kind}");
+        let (most, _) = levels(&together.pictures(0)?[0], &expected(kind)?);
+        assert!(most <= 1, "{kind}: {most} levels away");
+        for (i, (_, request)) in requests.iter().enumerate() {
+            let most = together.levels(i, &[generate(&pipeline, request)?])?;
+            assert!(most <= 1, "{kind}, request {i}: {most} levels away");
+        }
+    }
+    Ok(())
+}
+
 /// A second pass whose schedule would fill the memory is refused.
 #[test]
 fn schedules_have_a_maximum_length() -> Outcome {
@@ -162,7 +185,7 @@ fn blocks_are_counted() -> Outcome {
         values(&[1, dit.config().pooled_width], 3)?,
     );
     let step = |cache: &mut BlockCache, timestep: f64| {
-        dit.forward_cached(&latents, timestep, &text, &pooled, 1.0, Some(cache))
+        dit.forward_cached(&latents, &[timestep], &text, &pooled, &[1.0], Some(cache))
     };
     let mut cache = BlockCache::new(0.0);
     let first = step(&mut cache, 500.0)?;

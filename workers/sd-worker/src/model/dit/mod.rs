@@ -166,6 +166,16 @@ impl Dit {
         self.positions.as_ref().map(|_| self.config.position_side * PATCH)
     }
 
+    /// Returns an estimate of the number of bytes that the activations of one batch element need for latents of this width and
+    /// height.
+    pub(super) fn activation_bytes(&self, width: usize, height: usize) -> usize {
+        /// Number of vectors of the network's width that a token needs in a block: inputs, queries, keys, values, those of the
+        /// joint attention, and the inner part of the feed-forward layer.
+        const VECTORS: usize = 20;
+        let tokens = width.div_ceil(PATCH) * height.div_ceil(PATCH) + text::length(self.config.version);
+        tokens * self.config.width() * VECTORS * self.dtype.size_in_bytes()
+    }
+
     /// Computes the velocity for `latents` (batch, channels, height, width) with even sides, `text` (batch, tokens,
     /// text_width) and `pooled` (batch, pooled_width), in the dtype of the weights. `guidance` is the guidance scale, which
     /// has an effect only if the network takes it as an input.
@@ -180,20 +190,21 @@ impl Dit {
         pooled: &Tensor,
         guidance: f64,
     ) -> Result<Tensor> {
-        self.forward_cached(latents, timestep, text, pooled, guidance, None)
+        self.forward_cached(latents, &[timestep], text, pooled, &[guidance], None)
     }
 
-    /// Like [`Self::forward`], with a cache of the batch's steps so far.
+    /// Like [`Self::forward`], with a cache of the batch's steps so far. `timesteps` and `guidance` have one element or one per
+    /// batch element.
     ///
     /// # Errors
     /// Returns the errors of [`Self::forward`].
     pub fn forward_cached(
         &self,
         latents: &Tensor,
-        timestep: f64,
+        timesteps: &[f64],
         text: &Tensor,
         pooled: &Tensor,
-        guidance: f64,
+        guidance: &[f64],
         cache: Option<&mut BlockCache>,
     ) -> Result<Tensor> {
         let (batch, channels, height, width) = latents.dims4()?;
@@ -203,9 +214,14 @@ impl Dit {
         }
         let sizes = Sizes { batch, text: text.dim(1)?, height: height / PATCH, width: width / PATCH };
         let layout = self.layout(sizes)?;
-        let mut conditioning = self.sinusoids(timestep)?.apply(&self.time)?;
+        let mut conditioning = self.sinusoids(timesteps)?.apply(&self.time)?;
         if let Some(embedder) = &self.guidance {
-            conditioning = (conditioning + self.sinusoids(GUIDANCE_FACTOR * guidance)?.apply(embedder)?)?;
+            let scaled: Vec<f64> = guidance.iter().map(|guidance| GUIDANCE_FACTOR * guidance).collect();
+            let guidance = self.sinusoids(&scaled)?.apply(embedder)?;
+            conditioning = match scaled.len() > timesteps.len() {
+                true => guidance.broadcast_add(&conditioning)?,
+                false => conditioning.broadcast_add(&guidance)?,
+            };
         }
         let conditioning = pooled.apply(&self.pooled)?.broadcast_add(&conditioning)?.silu()?;
         let stored = |tokens: usize| {
@@ -284,13 +300,16 @@ impl Dit {
         Ok(image)
     }
 
-    /// Returns the cosines and sines of a value: (1, [`SINUSOIDS`]).
-    fn sinusoids(&self, value: f64) -> Result<Tensor> {
+    /// Returns the cosines and sines of values: (values, [`SINUSOIDS`]).
+    fn sinusoids(&self, values: &[f64]) -> Result<Tensor> {
         let half = SINUSOIDS / 2;
-        let angle = |i: usize| value * (-MAX_PERIOD.ln() * i as f64 / half as f64).exp();
-        let cos = (0..half).map(|i| angle(i).cos() as f32);
-        let numbers: Vec<f32> = cos.chain((0..half).map(|i| angle(i).sin() as f32)).collect();
-        Tensor::from_vec(numbers, (1, SINUSOIDS), &self.device)?.to_dtype(self.dtype)
+        let mut numbers = Vec::with_capacity(values.len() * SINUSOIDS);
+        for value in values {
+            let angle = |i: usize| value * (-MAX_PERIOD.ln() * i as f64 / half as f64).exp();
+            numbers.extend((0..half).map(|i| angle(i).cos() as f32));
+            numbers.extend((0..half).map(|i| angle(i).sin() as f32));
+        }
+        Tensor::from_vec(numbers, (values.len(), SINUSOIDS), &self.device)?.to_dtype(self.dtype)
     }
 
     /// Returns the layout of a batch. That of the last batch is kept.
