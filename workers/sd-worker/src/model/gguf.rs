@@ -65,7 +65,7 @@ pub(super) fn header(path: &Path, file: &mut File, size: u64) -> Result<Header> 
             GgmlDType::BF16 => Format::Floats(Dtype::BF16),
             blocks => Format::Blocks(blocks),
         };
-        tensors.insert(name, StoredTensor { format, shape, offset, bytes });
+        tensors.insert(name, StoredTensor { format, shape, offset, bytes, scale: None });
     }
     Ok((tensors, content.metadata))
 }

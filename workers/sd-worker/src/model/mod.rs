@@ -33,6 +33,7 @@ mod prompt;
 mod required;
 mod resnet;
 mod safety_checker;
+mod scaled;
 mod single_file;
 mod stored_tensor;
 mod t5;

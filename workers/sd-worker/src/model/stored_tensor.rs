@@ -22,6 +22,8 @@ pub(super) struct StoredTensor {
     pub offset: u64,
     /// Size of the data.
     pub bytes: usize,
+    /// Factor of all elements, if the file has one (see `scaled`).
+    pub scale: Option<f32>,
 }
 
 impl StoredTensor {
@@ -41,8 +43,17 @@ impl StoredTensor {
         self.shape.iter().product::<usize>().is_multiple_of(format.block_size() * count)
     }
 
-    /// Converts bytes of the tensor to a tensor on the CPU. f8 becomes f16, and blocks become f32.
+    /// Converts bytes of the tensor to a tensor on the CPU. f8 becomes f16, and blocks and scaled elements become f32.
     pub fn decode(&self, bytes: Vec<u8>, shape: &[usize]) -> candle_core::Result<Tensor> {
+        let stored = self.decode_stored(bytes, shape)?;
+        match self.scale {
+            // Products with small factors are not representable in f16.
+            Some(scale) => stored.to_dtype(DType::F32)? * f64::from(scale),
+            None => Ok(stored),
+        }
+    }
+
+    fn decode_stored(&self, bytes: Vec<u8>, shape: &[usize]) -> candle_core::Result<Tensor> {
         match self.format {
             Format::Blocks(format) => {
                 // Blocks of reshaped tensors may lie in several rows.

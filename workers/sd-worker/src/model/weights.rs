@@ -14,7 +14,7 @@ use candle_nn::var_builder::SimpleBackend;
 use model_thread::error_summary;
 use safetensors::tensor::{Dtype, Metadata};
 
-use super::gguf;
+use super::{gguf, scaled};
 use super::stored_tensor::{Format, StoredTensor};
 use crate::{Error, Result};
 
@@ -62,7 +62,7 @@ impl Weights {
     /// Opens safetensors files and reads their headers.
     ///
     /// # Errors
-    /// A file cannot be read, is not a safetensors file, or is shorter than its header requires.
+    /// A file cannot be read, is not a safetensors file, is shorter than its header requires, or has invalid factors.
     pub fn open(files: &[PathBuf]) -> Result<Self> {
         let mut weights =
             Self { files: Vec::new(), tensors: HashMap::new(), metadata: HashMap::new(), is_gguf: false };
@@ -100,6 +100,7 @@ impl Weights {
                     shape: info.shape.clone(),
                     offset: start + info.data_offsets.0 as u64,
                     bytes: info.data_offsets.1 - info.data_offsets.0,
+                    scale: None,
                 };
                 weights.tensors.insert(name, (weights.files.len(), tensor));
             }
@@ -107,7 +108,27 @@ impl Weights {
             weights.metadata.extend(metadata.into_iter().map(|(key, text)| (key, Value::String(text))));
             weights.files.push((path.clone(), Mutex::new(file)));
         }
+        scaled::attach(&mut weights)?;
         Ok(weights)
+    }
+
+    /// Removes a tensor, so that it is not part of the files.
+    pub fn remove(&mut self, name: &str) {
+        self.tensors.remove(name);
+    }
+
+    /// Sets the factor of all elements of a tensor. Returns false if there is no such tensor.
+    pub fn set_scale(&mut self, name: &str, scale: f32) -> bool {
+        let tensor = self.tensors.get_mut(name);
+        tensor.map(|(_, tensor)| tensor.scale = Some(scale)).is_some()
+    }
+
+    /// Returns true for a matrix of f8 without a factor.
+    pub fn is_unscaled_f8_matrix(&self, name: &str) -> bool {
+        self.tensors.get(name).is_some_and(|(_, tensor)| {
+            let is_f8 = matches!(tensor.format, Format::Floats(Dtype::F8_E4M3 | Dtype::F8_E5M2));
+            is_f8 && tensor.shape.len() == 2 && tensor.scale.is_none()
+        })
     }
 
     /// Returns the path of the first file, for messages.
@@ -193,7 +214,7 @@ impl Weights {
         move |e| candle_core::Error::msg(format!("{start}: {}", error_summary(&e)))
     }
 
-    /// Reads a tensor in the dtype of the file, except that f8 becomes f16, and blocks become f32.
+    /// Reads a tensor in the dtype of the file, except that f8 becomes f16, and blocks and scaled tensors become f32.
     ///
     /// # Errors
     /// The tensor is missing, its dtype is not supported, or the file cannot be read.

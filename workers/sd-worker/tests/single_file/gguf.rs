@@ -111,6 +111,7 @@ fn write_models() -> Outcome {
             save(&folder.join(name(kind, whole)).with_extension("gguf"), &fixture, whole)?;
         }
     }
+    crate::scaled::write_files(&folder)?;
     let noise = Tensor::from_vec(normal(SEED, Purpose::Start, 4 * 8 * 8), (1, 4, 8, 8), &Device::Cpu)?;
     let noise = HashMap::from([("noise".to_owned(), noise)]);
     Ok(candle_core::safetensors::save(&noise, folder.join("noise.safetensors"))?)

@@ -2,6 +2,7 @@
 //!
 //! `names.py` writes the tables of names, with the conversion of diffusers, and `pictures.py` the images in `data`.
 mod gguf;
+mod scaled;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
 
@@ -424,7 +425,7 @@ fn damaged_checkpoints_are_refused_by_tensor() -> Outcome {
             _ => "conditioner.embedders.1.model.",
         };
         for extra in [
-            "model.diffusion_model.input_blocks.1.0.scale_weight".to_owned(),
+            "model.diffusion_model.input_blocks.1.0.extra".to_owned(),
             "first_stage_model.decoder.up.7.block.0.conv1.weight".to_owned(),
             format!("{prefix}extra"),
         ] {

@@ -1,6 +1,7 @@
 //! Small test models with random weights in the layout of diffusers.
 #![allow(dead_code)]
 pub mod published;
+pub mod scaled;
 pub mod together;
 
 use std::fs;

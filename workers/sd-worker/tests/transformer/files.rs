@@ -116,7 +116,7 @@ pub fn write_encoders(folder: &Path, model: &Path) -> Outcome {
 }
 
 /// A model in the layout of diffusers, and the same weights in single files beside it.
-struct Files {
+pub struct Files {
     folder: TempDir,
     flux: bool,
     /// Weights of the transformer, text encoders (CLIP-L, CLIP-G, T5) and the VAE, with the names of single files.
@@ -124,7 +124,7 @@ struct Files {
 }
 
 impl Files {
-    fn of(kind: &str) -> Outcome<Self> {
+    pub fn of(kind: &str) -> Outcome<Self> {
         let folder = tempfile::tempdir()?;
         let root = folder.path();
         write(root, kind)?;
@@ -173,16 +173,16 @@ impl Files {
         Ok(files)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name).with_extension("safetensors")
     }
 
-    fn weights(&self, name: &str) -> &Weights {
+    pub fn weights(&self, name: &str) -> &Weights {
         self.parts.iter().find(|(own, _)| *own == name).map_or(&self.parts[0].1, |(_, weights)| weights)
     }
 
     /// Returns options with all files.
-    fn options(&self) -> FileOptions {
+    pub fn options(&self) -> FileOptions {
         FileOptions {
             clip_l: Some(self.path("clip_l")),
             clip_g: (!self.flux).then(|| self.path("clip_g")),
@@ -203,11 +203,11 @@ impl Files {
         Ok(Pipeline::new(Model::load(path, device, options, |_| ())?))
     }
 
-    fn load(&self, files: FileOptions) -> sd_worker::Result<Pipeline> {
+    pub fn load(&self, files: FileOptions) -> sd_worker::Result<Pipeline> {
         self.load_on(&self.path("transformer"), files, &Device::Cpu, DType::F32)
     }
 
-    fn error(&self, files: FileOptions) -> Outcome<String> {
+    pub fn error(&self, files: FileOptions) -> Outcome<String> {
         let error = self.load(files).err().ok_or("the model was loaded")?.to_string();
         // Errors of tensors may have a backtrace.
         Ok(error.lines().next().unwrap_or_default().to_owned())
@@ -220,7 +220,7 @@ impl Files {
         }
     }
 
-    fn levels(&self, pipeline: &Pipeline, name: &str) -> Outcome<(u8, f64)> {
+    pub fn levels(&self, pipeline: &Pipeline, name: &str) -> Outcome<(u8, f64)> {
         let found = levels(&generate(pipeline, &self.request(pipeline))?, &expected(name)?);
         println!("{name}: at most {} levels, {:.4} on average", found.0, found.1);
         Ok(found)

@@ -7,6 +7,7 @@ mod gguf;
 mod memory;
 mod original;
 mod refused;
+mod scaled;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
 
@@ -35,6 +36,7 @@ fn write_models() -> Outcome {
     }
     files::write_encoders(&folder, &folder.join("flux_files"))?;
     gguf::write_files(&folder)?;
+    scaled::write_files(&folder)?;
     for name in ["given", "mask"] {
         fs::write(folder.join(name).with_extension("png"), picture(name)?.png()?)?;
     }

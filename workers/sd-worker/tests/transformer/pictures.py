@@ -7,6 +7,7 @@ part of its rows is, and this part: first, number, and number of all, or `swappe
     SD_FOLDER=FOLDER cargo test --test transformer -- --ignored       # writes the models, GGUF files, noise, the input image
     python3 pictures.py images FOLDER data                        # writes data/*.png
     python3 pictures.py cached FOLDER data                        # only those with a first-block cache
+    python3 pictures.py scaled FOLDER data                        # only those of files in scaled f8
 
 Networks run on the CPU in f32.
 """
@@ -228,7 +229,7 @@ def dequantized(kind, folder, data, name):
     own = load_file(folder / kind / "transformer" / "diffusion_pytorch_model.safetensors")
     lines = [line.split() for line in (data / f"{kind}.txt").read_text().splitlines()]
     swapped = lambda weight: torch.cat(weight.chunk(2)[::-1])
-    stored, weights = {}, {}
+    stored = {}
     for tensor in gguf.GGUFReader(folder / f"{name}.gguf").tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         stored[tensor.name] = torch.from_numpy(values.copy()).reshape(list(map(int, tensor.shape[::-1])))
@@ -239,14 +240,39 @@ def dequantized(kind, folder, data, name):
                 whole = swapped(whole)
             if (gguf.quantize(whole.numpy(), tensor.tensor_type) != tensor.data).any():
                 sys.exit(f"{name}: {tensor.name} differs from the gguf package's")
+    return renamed(stored, own, lines)
+
+
+def renamed(stored, own, lines):
+    """Returns weights with original names under those of diffusers."""
+    weights = {}
     for original, name, first, *part in lines:
         weight = stored[original].reshape(-1, *own[name].shape[1:])
         if first == "swapped":
-            weights[name] = swapped(weight)
+            weights[name] = torch.cat(weight.chunk(2)[::-1])
         else:
             count, of = map(int, part)
             weights[name] = weight.chunk(of)[int(first)] if count == 1 else torch.cat(weight.chunk(of)[int(first):][:count])
     return {name: weight.reshape(own[name].shape) for name, weight in weights.items()}
+
+
+def unscaled(path):
+    """Returns the weights of a file in scaled f8."""
+    stored = load_file(path)
+    factors = {name.removesuffix("scale_weight"): stored.pop(name) for name in list(stored) if name.endswith(".scale_weight")}
+    return {name: weight.float() * factors.get(name.removesuffix("weight"), 1.0) for name, weight in stored.items()
+            if not name.endswith((".scale_input", "scaled_fp8"))}
+
+
+def scaled(folder, data):
+    """Writes an image of a transformer and a T5 encoder in scaled f8."""
+    pipe = load("flux_files", folder, FluxPipeline, FluxPipeline)
+    lines = [line.split() for line in (data / "flux_files.txt").read_text().splitlines()]
+    own = pipe.transformer.state_dict()
+    pipe.transformer.load_state_dict(renamed(unscaled(folder / "scaled_transformer.safetensors"), own, lines))
+    pipe.text_encoder_2.load_state_dict(unscaled(folder / "scaled_t5xxl.safetensors"), strict=False)
+    packed = FluxPipeline._pack_latents(load_file(folder / "noise.safetensors")["start"], 1, 16, 6, 8)
+    save(pipe, data / "flux_scaled.png", latents=packed, guidance_scale=3.5, width=64, height=48)
 
 
 def quantized_images(folder, data, start, packed, wide):
@@ -348,7 +374,7 @@ def main(what, *folders):
             if kind in ["flux_dev", "sd35", *FILES]:
                 Path(folders[0], f"{kind}.txt").write_text(table_of_names(kind))
     else:
-        {"images": images, "cached": cached}[what](*map(Path, folders))
+        {"images": images, "cached": cached, "scaled": scaled}[what](*map(Path, folders))
 
 
 main(*sys.argv[1:])
