@@ -45,6 +45,10 @@ pub struct Arguments {
     #[arg(long, env)]
     pub tokenizer: Option<PathBuf>,
 
+    /// XL's refiner, which computes the last steps of requests that ask for it: folder, .safetensors or GGUF file
+    #[arg(long, env, conflicts_with_all = ["models", "models_dir"])]
+    pub refiner: Option<PathBuf>,
+
     /// File of a VAE that replaces the one of the model: .safetensors or GGUF
     #[arg(long, env)]
     pub vae: Option<PathBuf>,
@@ -202,7 +206,7 @@ impl SdVersion {
             Self::Auto => true,
             Self::V1 => model.version == Version::V1,
             Self::V2 => model.version == Version::V2,
-            Self::Xl => model.version == Version::Xl,
+            Self::Xl => matches!(model.version, Version::Xl | Version::XlRefiner),
             Self::V3 => matches!(model.version, Version::Sd3 | Version::Sd35),
             Self::Flux => model.version == Version::Flux,
             Self::Turbo => model.turbo,
@@ -252,6 +256,14 @@ impl Arguments {
         // Folders have their own tokenizers.
         let tokenizer = self.tokenizer.clone().filter(|_| Path::new(&location.model).is_file());
         Self { model_path: Some(location.model.clone()), models, models_dir, tokenizer, ..self.clone() }
+    }
+
+    /// Returns the options for loading the refiner at a path.
+    pub fn load_refiner(&self, path: &Path) -> LoadOptions {
+        // Folders have their own tokenizers.
+        let tokenizer = self.tokenizer.clone().filter(|_| path.is_file());
+        let files = FileOptions { tokenizer, without_safety_checker: true, ..FileOptions::default() };
+        LoadOptions { files, ..self.load() }
     }
 
     /// Returns the options for loading the model.

@@ -14,7 +14,9 @@ pub fn register(metrics: &Metrics, model: &str, queue: Queue, device: Device) {
 
 const GAUGES: [Figure<Status, f64>; 3] = [
     ("sd_requests_waiting", "Waiting requests", |status| status.waiting as f64),
-    ("sd_requests_running", "Running requests, which share steps if there are several", |status| status.running as f64),
+    ("sd_requests_running", "Running requests, which share steps if there are several", |status| {
+        status.running as f64
+    }),
     ("sd_steps_per_second", "Steps per second of the last request", |status| status.steps_per_second),
 ];
 
@@ -24,7 +26,9 @@ const COUNTERS: [Figure<Status, f64>; 7] = [
     ("sd_requests_failed", "Failed requests", |status| status.failed as f64),
     ("sd_pictures", "Generated images", |status| status.pictures as f64),
     ("sd_steps", "Computed steps", |status| status.steps as f64),
-    ("sd_shared_steps", "Computed steps that a request shared with others", |status| status.shared_steps as f64),
+    ("sd_shared_steps", "Computed steps that a request shared with others", |status| {
+        status.shared_steps as f64
+    }),
     ("sd_step_seconds", "Time from the end of the first step of each request to its end", |status| {
         status.step_time.as_secs_f64()
     }),

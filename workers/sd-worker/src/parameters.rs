@@ -8,7 +8,7 @@ use crate::controlnets::ControlNetRequest;
 use crate::hires::HiresRequest;
 use crate::images::Source;
 use crate::loras::{self, LoraRequest};
-use crate::model::parse_prompt;
+use crate::model::{Version, parse_prompt};
 use crate::picture::{Limits, Mask, Picture};
 use crate::pipeline::{Request, Start};
 use crate::schedulers::Method;
@@ -52,6 +52,8 @@ fields! {
         hires: HiresRequest,
         /// Threshold of the first-block cache of transformers; 0 disables it.
         block_cache: f64,
+        /// Fraction of the training timesteps after which the refiner computes the remaining steps.
+        refiner_switch_at: f64,
     }
 }
 
@@ -121,6 +123,7 @@ impl Parameters {
             Limit("guidance", self.guidance.unwrap_or(0.0), 0.0..=100.0, ""),
             Limit("n", self.n.unwrap_or(1) as f64, 1.0..=f64::INFINITY, "images"),
             Limit("block_cache", self.block_cache.unwrap_or(0.0), 0.0..=1.0, ""),
+            Limit("refiner_switch_at", self.refiner_switch_at.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
             Limit("strength", self.strength.unwrap_or(1.0), f64::MIN_POSITIVE..=1.0, ""),
         ])?;
         self.hires.as_ref().map_or(Ok(()), |hires| hires.check_values().map(drop))
@@ -192,8 +195,27 @@ impl Parameters {
         if info.is_inpainting && image.is_none() {
             return is_missing("image");
         }
+        if info.version == Version::XlRefiner && image.is_none() {
+            return invalid("image", "is missing: XL's refiner changes an image".to_owned());
+        }
         if self.block_cache.is_some_and(|threshold| threshold > 0.0) && !info.has_block_cache {
             return invalid("block_cache", "is supported by models with a transformer only".to_owned());
+        }
+        if self.refiner_switch_at.is_some() {
+            if info.refiner.is_none() {
+                return invalid("refiner_switch_at", "requires --refiner".to_owned());
+            }
+            if self.hires.is_some() {
+                return invalid("refiner_switch_at", "is not supported with `hires`".to_owned());
+            }
+            let method = method.unwrap_or(info.scheduler.method);
+            if !method.is_divisible() {
+                let name = method.name();
+                return invalid(
+                    "refiner_switch_at",
+                    format!("is not supported with scheduler {name}; use euler"),
+                );
+            }
         }
         let seed = self.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
         let mut request = Request {
@@ -208,6 +230,7 @@ impl Parameters {
             clip_skip,
             loras,
             block_cache: self.block_cache.unwrap_or(defaults.block_cache),
+            refiner_switch_at: self.refiner_switch_at,
             ..defaults.clone()
         };
         // Check the requested size before decoding images.

@@ -17,10 +17,10 @@ use crate::callback::Callback;
 use crate::controlnets::ControlNetFolder;
 use crate::fetch::ImageModel;
 use crate::loras::LoraFolder;
-use crate::model::{Model, available_bytes};
+use crate::model::{Model, Version, available_bytes};
 use crate::models::{Api, LoadModel, PipelinePool, ServedModels};
 use crate::picture::{Mask, Picture};
-use crate::pipeline::{Pipeline, Request, Start};
+use crate::pipeline::{Pipeline, Refiner, Request, Start};
 use crate::queue::{ImageGenerator, Queue};
 use crate::served::{ModelInfo, ServedModel};
 use crate::{metrics, routes};
@@ -148,6 +148,12 @@ fn load_pipeline(
         if model.turbo { ", turbo" } else { "" }
     );
     let mut pipeline = Pipeline::new(model);
+    if let Some(path) = &arguments.refiner {
+        let model = Model::load(path, device, arguments.load_refiner(path), |_| ());
+        let model = model.context("cannot load the refiner")?;
+        let name = names(&path.to_string_lossy(), path).as_str().to_owned();
+        pipeline = pipeline.with_refiner(Refiner { name, model })?;
+    }
     pipeline.bounds = arguments.bounds();
     pipeline.batch_requests = arguments.batch_requests;
     let controlnets = ControlNetFolder(arguments.controlnet_dir.clone());
@@ -211,6 +217,10 @@ fn warm_up(pipeline: &mut Pipeline, info: &ModelInfo, side: usize) -> Result<()>
         let picture = Picture::new(side, side, vec![128; side * side * 3])?;
         let mask = Some(Mask::new(side, side, vec![true; side * side])?);
         request.start = Some(Start { picture, strength: 1.0, mask });
+    }
+    if info.version == Version::XlRefiner {
+        let picture = Picture::new(side, side, vec![128; side * side * 3])?;
+        request.start = Some(Start { picture, strength: 1.0, mask: None });
     }
     let images = pipeline.generate(&request, &mut |_| ControlFlow::Continue(()))?;
     ensure!(images.len() == 1, "expected 1 image, got {}", images.len());

@@ -49,6 +49,8 @@ pub struct ModelInfo {
     pub is_distilled: bool,
     /// Names of embeddings of textual inversion.
     pub embeddings: Vec<String>,
+    /// Name of the refiner, if there is one.
+    pub refiner: Option<String>,
     /// Folder of LoRA files.
     pub loras: LoraFolder,
     /// Folder of ControlNets.
@@ -76,6 +78,7 @@ impl ModelInfo {
             has_block_cache: model.has_block_cache(),
             is_distilled: model.is_distilled(),
             embeddings: model.embeddings.clone(),
+            refiner: pipeline.refiner.as_ref().map(|refiner| refiner.name.clone()),
             loras,
             controlnets,
         }
@@ -189,6 +192,7 @@ impl ServedModel {
             has_block_cache,
             is_distilled,
             embeddings,
+            refiner,
             loras,
             controlnets,
         } = &self.info;
@@ -208,6 +212,7 @@ impl ServedModel {
             "block_cache": has_block_cache,
             "negative_prompt": !is_distilled,
             "embeddings": embeddings,
+            "refiner": refiner,
             "schedulers": scheduler.methods().iter().map(|method| method.name()).collect::<Vec<_>>(),
             "loras": loras.files().into_keys().collect::<Vec<String>>(),
             "controlnets": controlnets.models().into_keys().collect::<Vec<String>>(),

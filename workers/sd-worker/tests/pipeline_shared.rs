@@ -3,10 +3,10 @@ mod tiny_model;
 
 use std::ops::ControlFlow;
 
+use sd_worker::Error;
 use sd_worker::picture::{Mask, Picture};
 use sd_worker::pipeline::{Hires, Pipeline, Request, Start, Upscaler};
 use sd_worker::schedulers::Method;
-use sd_worker::Error;
 use tiny_model::together::Together;
 use tiny_model::{Kind, Outcome, pipeline};
 
@@ -98,13 +98,8 @@ fn requests_that_differ_wait() -> Outcome {
         assert!(together.pictures(1)? == alone(&pipeline, &requests[1].1)?);
     }
     // These are not accepted at all.
-    let hires = Hires {
-        scaled: (48, 48),
-        size: (48, 48),
-        steps: 2,
-        strength: 0.5,
-        upscaler: Upscaler::Lanczos,
-    };
+    let hires =
+        Hires { scaled: (48, 48), size: (48, 48), steps: 2, strength: 0.5, upscaler: Upscaler::Lanczos };
     let cells = 4 * 64 * 64;
     let too_many = vec![0; cells / (SIDE / 4 * SIDE / 4) + 1];
     for other in [

@@ -105,15 +105,19 @@ impl Encoder {
         })
     }
 
-    /// Computes the additional embedding of XL from the pooled prompts (batch, width) and `sizes`.
-    pub fn added(&self, pooled: &Tensor, sizes: [usize; 6]) -> Result<Tensor> {
+    /// Computes the additional embedding of XL from the pooled prompts (batch, width) and `numbers`, those of all rows or of each
+    /// row after the other.
+    pub fn added(&self, pooled: &Tensor, numbers: &[f64]) -> Result<Tensor> {
         let (Some(added), Some((width, _))) = (&self.added, self.config.added_widths()) else {
             candle_core::bail!("this UNet does not take a pooled prompt and sizes")
         };
-        let sizes = sizes.map(|size| size as f64);
-        let sizes = self.sinusoids(&sizes, width, pooled.device())?.flatten_all()?;
-        let sizes = sizes.unsqueeze(0)?.repeat((pooled.dim(0)?, 1))?;
-        added.forward(&Tensor::cat(&[&pooled.to_dtype(self.dtype)?, &sizes], D::Minus1)?)
+        let (rows, pooled_width) = pooled.dims2()?;
+        let embedded = self.sinusoids(numbers, width, pooled.device())?;
+        let embedded = match self.config.added_numbers(pooled_width) == Some(numbers.len()) {
+            true => embedded.flatten_all()?.unsqueeze(0)?.repeat((rows, 1))?,
+            false => embedded.reshape((rows, ()))?,
+        };
+        added.forward(&Tensor::cat(&[&pooled.to_dtype(self.dtype)?, &embedded], D::Minus1)?)
     }
 
     /// Computes the embedding of one timestep or of one per batch element, after SiLU. `added` is the result of [`Self::added`].

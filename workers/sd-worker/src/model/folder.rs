@@ -8,7 +8,7 @@ use super::dit;
 use super::json_file::{json, read};
 use super::parts::{FileOptions, NetworkPart, Parts};
 use super::safety_checker::SafetyPart;
-use super::single_file::{CLIP_G, CLIP_L, ClipSlot};
+use super::single_file::{CLIP_G, CLIP_L, ClipSlot, REFINER_CLIP_G};
 use super::unet_config::UNetConfig;
 use super::weight_files;
 use super::weights::{Component, Weights};
@@ -43,8 +43,10 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
     }
     let has = |component: &str| index[component][1].is_string();
     let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
+    let is_refiner = !has("text_encoder") && has("text_encoder_2");
     for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {
-        if !has(component) {
+        let is_encoder = ["text_encoder", "tokenizer"].contains(&component);
+        if !has(component) && !(is_refiner && is_encoder) {
             return Err(Error::model(format!(
                 "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2, XL and 3, and Flux",
                 folder.display()
@@ -69,7 +71,11 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
     let component = |name: &str| -> Result<Component> {
         Ok(Component::of(Weights::open(&weight_files::files(&folder.join(name), half)?)?))
     };
-    let encoders: &[(&str, ClipSlot)] = if xl { &[("", CLIP_L), ("_2", CLIP_G)] } else { &[("", CLIP_L)] };
+    let encoders: &[(&str, ClipSlot)] = match xl {
+        _ if is_refiner => &[("_2", REFINER_CLIP_G)],
+        true => &[("", CLIP_L), ("_2", CLIP_G)],
+        false => &[("", CLIP_L)],
+    };
     let texts = encoders.iter().map(|(suffix, slot)| {
         match slot.given(options, &folder.join(format!("tokenizer{suffix}")))? {
             Some(part) => Ok(part),

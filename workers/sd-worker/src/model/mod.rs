@@ -369,7 +369,8 @@ impl Model {
             let tokens: Vec<&[u32]> = chunks.iter().map(|chunk| chunk.tokens.as_slice()).collect();
             let tokens = Tensor::new(tokens, &self.device)?;
             let encoded = text.clip.forward_without(clip_skip.saturating_sub(1), &tokens, &ends)?;
-            let context = if self.texts.len() > 1 { encoded.penultimate } else { encoded.last };
+            let is_xl = self.texts.len() > 1 || self.is_refiner();
+            let context = if is_xl { encoded.penultimate } else { encoded.last };
             let (_, length, width) = context.dims3()?;
             let context = weighted(&context, &chunks)?;
             contexts.push(context.reshape((prompts.len(), count * length, width))?);
@@ -411,6 +412,11 @@ impl Model {
         matches!(&self.network, Network::UNet(unet) if unet.config().in_channels == 2 * channels + 1)
     }
 
+    /// Returns true for XL's refiner, which changes an image and cannot generate one from noise.
+    pub fn is_refiner(&self) -> bool {
+        self.version == Version::XlRefiner
+    }
+
     /// Returns the side in pixels of the square images that it was trained on.
     pub fn side(&self) -> usize {
         let cells = match &self.network {
@@ -425,7 +431,7 @@ impl Model {
     pub fn activation_bytes(&self, width: usize, height: usize) -> usize {
         match &self.network {
             Network::UNet(unet) => unet.activation_bytes(width, height),
-            Network::Dit(dit) => dit.activation_bytes(width, height),
+            Network::Dit(dit) => dit.activation_bytes(width, height, dit::text::length(self.version)),
         }
     }
 

@@ -18,6 +18,12 @@ use super::weights::Component;
 use crate::schedulers::{Prediction, SchedulerConfig};
 use crate::{Error, Result};
 
+/// Number of sizes and scores in the additional embedding of XL: original height and width, top and left of the crop, target
+/// height and width.
+pub(super) const XL_NUMBERS: usize = 6;
+/// Like [`XL_NUMBERS`], for the refiner, which has an aesthetic score instead of the target size.
+pub(super) const REFINER_NUMBERS: usize = 5;
+
 /// Files beside the model, and facts that single-file checkpoints do not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileOptions {
@@ -116,10 +122,14 @@ impl Parts {
             let expected = unet.cross_attention_dim;
             return bad(format!("the text encoders have width {width}, but the UNet takes {expected}"));
         }
-        // Refiners have additions of a different width.
-        if let Some((sizes, all)) = unet.added_widths().filter(|(sizes, all)| 6 * sizes + pooled != *all) {
+        let is_refiner = self.texts.len() == 1 && unet.added_numbers(pooled) == Some(REFINER_NUMBERS);
+        if let Some((sizes, all)) = unet.added_widths()
+            && !is_refiner
+            && (self.texts.len() == 1 || unet.added_numbers(pooled) != Some(XL_NUMBERS))
+        {
             return bad(format!(
-                "additions have width {all}, expected 6 x {sizes} + {pooled} (the XL base model is supported, its refiner is not)"
+                "additions have width {all}, expected {XL_NUMBERS} x {sizes} + {pooled} with two text encoders (XL), or \
+                 {REFINER_NUMBERS} x {sizes} + {pooled} with one (XL's refiner)"
             ));
         }
         if channels != unet.out_channels {
@@ -134,6 +144,7 @@ impl Parts {
             ));
         }
         Ok(match (unet.addition_embed_type.is_some(), unet.cross_attention_dim) {
+            _ if is_refiner => Version::XlRefiner,
             (true, 2048) => Version::Xl,
             (false, 768) => Version::V1,
             (false, 1024) => Version::V2,

@@ -84,7 +84,16 @@ impl UNet {
     /// # Errors
     /// The network has no additional embedding, widths differ, or the device fails.
     pub fn added(&self, pooled: &Tensor, sizes: [usize; 6]) -> Result<Tensor> {
-        self.encoder.added(pooled, sizes)
+        self.encoder.added(pooled, &sizes.map(|size| size as f64))
+    }
+
+    /// Like [`Self::added`], with the numbers of each row after the other. Those of XL's refiner are original height and width,
+    /// crop top and left, and an aesthetic score.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::added`].
+    pub fn added_to_rows(&self, pooled: &Tensor, numbers: &[f64]) -> Result<Tensor> {
+        self.encoder.added(pooled, numbers)
     }
 
     /// Computes the prediction for `latents` (batch, in_channels, height, width) and `text` (batch, tokens,

@@ -222,6 +222,14 @@ impl UNetConfig {
         Some((self.addition_time_embed_dim?, self.projection_class_embeddings_input_dim?))
     }
 
+    /// Returns the number of sizes and scores in the additional embedding of a UNet with pooled prompts of this width: 6 for XL,
+    /// and 5 for its refiner.
+    pub(super) fn added_numbers(&self, pooled: usize) -> Option<usize> {
+        let (width, all) = self.added_widths()?;
+        let rest = all.checked_sub(pooled)?;
+        (width > 0 && rest.is_multiple_of(width)).then(|| rest / width)
+    }
+
     /// Returns true if the middle block has a transformer between two residual blocks.
     pub(super) fn has_mid_attention(&self) -> bool {
         self.mid_block_type == MID_BLOCKS[0]

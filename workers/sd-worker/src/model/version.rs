@@ -9,6 +9,8 @@ pub enum Version {
     V2,
     /// Stable Diffusion XL.
     Xl,
+    /// Refiner of Stable Diffusion XL, which changes images.
+    XlRefiner,
     /// Flux.
     Flux,
     /// Stable Diffusion 3.
@@ -26,6 +28,7 @@ impl Version {
             Self::V1 => "1.5",
             Self::V2 => "2.1",
             Self::Xl => "xl",
+            Self::XlRefiner => "xl-refiner",
             Self::Flux => "flux",
             Self::Sd3 => "3",
             Self::Sd35 => "3.5",
@@ -39,6 +42,7 @@ impl Version {
             Self::V1 => "Stable Diffusion 1",
             Self::V2 => "Stable Diffusion 2",
             Self::Xl => "Stable Diffusion XL",
+            Self::XlRefiner => "Stable Diffusion XL's refiner",
             Self::Flux => "Flux",
             Self::Sd3 => "Stable Diffusion 3",
             Self::Sd35 => "Stable Diffusion 3.5",

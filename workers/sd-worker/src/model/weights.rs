@@ -14,8 +14,8 @@ use candle_nn::var_builder::SimpleBackend;
 use model_thread::error_summary;
 use safetensors::tensor::{Dtype, Metadata};
 
-use super::{gguf, scaled};
 use super::stored_tensor::{Format, StoredTensor};
+use super::{gguf, scaled};
 use crate::{Error, Result};
 
 /// Maximum header size in bytes according to the safetensors format.
@@ -108,27 +108,14 @@ impl Weights {
             weights.metadata.extend(metadata.into_iter().map(|(key, text)| (key, Value::String(text))));
             weights.files.push((path.clone(), Mutex::new(file)));
         }
-        scaled::attach(&mut weights)?;
-        Ok(weights)
-    }
-
-    /// Removes a tensor, so that it is not part of the files.
-    pub fn remove(&mut self, name: &str) {
-        self.tensors.remove(name);
-    }
-
-    /// Sets the factor of all elements of a tensor. Returns false if there is no such tensor.
-    pub fn set_scale(&mut self, name: &str, scale: f32) -> bool {
-        let tensor = self.tensors.get_mut(name);
-        tensor.map(|(_, tensor)| tensor.scale = Some(scale)).is_some()
-    }
-
-    /// Returns true for a matrix of f8 without a factor.
-    pub fn is_unscaled_f8_matrix(&self, name: &str) -> bool {
-        self.tensors.get(name).is_some_and(|(_, tensor)| {
-            let is_f8 = matches!(tensor.format, Format::Floats(Dtype::F8_E4M3 | Dtype::F8_E5M2));
-            is_f8 && tensor.shape.len() == 2 && tensor.scale.is_none()
+        let files = &weights.files;
+        scaled::attach(&mut weights.tensors, &|name, (file, tensor)| {
+            let (path, file) = &files[*file];
+            let bytes = read_at(file, tensor.offset, tensor.bytes).map_err(name_file(path, name))?;
+            tensor.decode(bytes, &tensor.shape)
         })
+        .map_err(|why| Error::model(format!("{}: {why}", weights.path().display())))?;
+        Ok(weights)
     }
 
     /// Returns the path of the first file, for messages.
@@ -195,13 +182,7 @@ impl Weights {
         if view == View::SwappedHalves && !tensor.has_parts(2) {
             candle_core::bail!("{}: {name} does not consist of two halves of whole blocks", path.display())
         }
-        let mut bytes = vec![0; size];
-        {
-            // A poisoned lock is harmless, because each read starts with a seek.
-            let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(&mut bytes));
-            read.map_err(|e| candle_core::Error::msg(format!("{}: {name}: {e}", path.display())))?;
-        }
+        let mut bytes = read_at(file, offset, size).map_err(name_file(path, name))?;
         if view == View::SwappedHalves {
             bytes.rotate_left(size / 2);
         }
@@ -222,6 +203,22 @@ impl Weights {
         let (tensor, bytes, shape) = self.read(name, View::Whole)?;
         tensor.decode(bytes, &shape).map_err(self.name_tensor(name))
     }
+}
+
+/// Reads bytes of a file.
+fn read_at(file: &Mutex<File>, offset: u64, size: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    // A poisoned lock is harmless, because each read starts with a seek.
+    let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns a function that adds a file and a tensor to an error of the operating system.
+fn name_file(path: &Path, name: &str) -> impl Fn(std::io::Error) -> candle_core::Error {
+    let start = format!("{}: {name}", path.display());
+    move |e| candle_core::Error::msg(format!("{start}: {e}"))
 }
 
 /// Part of a stored tensor that a network uses as a weight.

@@ -3,6 +3,8 @@ mod control;
 mod denoising;
 mod hires;
 mod interpolation;
+mod pass;
+mod refiner;
 mod request;
 mod shared;
 mod tiles;
@@ -14,13 +16,15 @@ use candle_core::{DType, Tensor};
 
 use crate::model::{Model, Network, PreviewMap, Texts, Vae, available_bytes};
 use crate::picture::{Fit, Mask, Picture};
-use crate::schedulers::{Purpose, Scheduler, normal_batch};
+use crate::schedulers::{Purpose, normal_batch};
 use crate::{Check, Error, Result};
 pub use control::Control;
 use control::LoadedControl;
-use denoising::{BatchInputs, Condition, Denoising};
+use denoising::{BatchInputs, Condition, Denoising, Refinement};
 pub use hires::{Hires, Upscaler};
 pub use interpolation::Interpolation;
+use pass::Pass;
+pub use refiner::Refiner;
 pub use request::{Bounds, Request, Start};
 pub use shared::{Generated, SharedRequests};
 pub use tiles::Tiling;
@@ -30,6 +34,9 @@ use tiles::{Scale, tiled};
 const DEFAULT_BATCH_CELLS: usize = 4 * 64 * 64;
 /// Default of [`Pipeline::batch_requests`].
 pub const DEFAULT_BATCH_REQUESTS: usize = 4;
+
+/// Aesthetic scores of the negative prompt and of the prompt that XL's refiner gets, as in diffusers.
+const AESTHETIC_SCORES: [f64; 2] = [2.5, 6.0];
 
 /// Progress of a request after a step.
 pub struct Progress<'a> {
@@ -64,6 +71,8 @@ pub type OnStep<'a> = dyn FnMut(&Progress) -> ControlFlow<()> + 'a;
 pub struct Pipeline {
     /// The model.
     pub model: Model,
+    /// Refiner that may compute the last steps.
+    pub refiner: Option<Refiner>,
     /// Limits of a request.
     pub bounds: Bounds,
     /// Tiling of the VAE.
@@ -74,43 +83,26 @@ pub struct Pipeline {
     pub batch_requests: usize,
 }
 
-/// A pass of a request: denoising at one size.
-struct Pass {
-    request: Arc<Request>,
-    scheduler: Scheduler,
-    /// Number of omitted steps of the schedule.
-    skipped: usize,
-    /// Number of steps of previous passes.
-    first_step: usize,
-}
-
-impl Pass {
-    /// Returns the passes of a request to a model.
-    fn all(request: &Arc<Request>, model: &Model) -> Result<Vec<Self>> {
-        let (config, factor) = (&model.scheduler, model.vae.config().factor());
-        let (scheduler, skipped) = (request.scheduler(config)?, request.skipped());
-        let first_step = scheduler.steps();
-        let mut passes = vec![Self { request: request.clone(), scheduler, skipped, first_step: 0 }];
-        if let Some(hires) = &request.hires {
-            let scheduler = request.second_scheduler(hires, config)?;
-            let request = request.second_pass(hires, factor);
-            let skipped = request.steps - hires.steps;
-            passes.push(Self { request: Arc::new(request), scheduler, skipped, first_step });
-        }
-        Ok(passes)
-    }
-}
-
 impl Pipeline {
     /// Creates a pipeline with default limits, tiling and batch size.
     pub fn new(model: Model) -> Self {
         Self {
             model,
+            refiner: None,
             bounds: Bounds::default(),
             tiling: Tiling::default(),
             batch_cells: DEFAULT_BATCH_CELLS,
             batch_requests: DEFAULT_BATCH_REQUESTS,
         }
+    }
+
+    /// Adds a refiner, which requests use by [`Request::refiner_switch_at`].
+    ///
+    /// # Errors
+    /// `refiner` is no refiner, or the latents of the pipeline's model differ from its own.
+    pub fn with_refiner(self, refiner: Refiner) -> Result<Self> {
+        refiner.check_base(&self.model)?;
+        Ok(Self { refiner: Some(refiner), ..self })
     }
 
     /// Generates one image per seed. Pixels outside a mask are bit-identical to the input image.
@@ -144,6 +136,9 @@ impl Pipeline {
     /// Returns the errors of [`Pipeline::run`].
     pub fn latents(&self, request: &Request, on_step: &mut OnStep) -> Result<Tensor> {
         request.check(&self.bounds, &self.model)?;
+        if request.refiner_switch_at.is_some() && self.refiner.is_none() {
+            return Err(Error::request("refiner: this model has none; start the worker with --refiner"));
+        }
         let check = || request.check_cancelled(0, request.steps);
         self.model.apply_loras(&request.loras, &check)?;
         let passes = Pass::all(&Arc::new(request.clone()), &self.model)?;
@@ -164,7 +159,8 @@ impl Pipeline {
             let check = || request.check_cancelled(before, total);
             let mut report = |step: usize, x0: &Tensor| {
                 let map = self.model.preview.as_ref();
-                let progress = Progress { step: before + step, total, first: i * group, requests: 1, x0, map };
+                let progress =
+                    Progress { step: before + step, total, first: i * group, requests: 1, x0, map };
                 match on_step(&progress) {
                     ControlFlow::Continue(()) => Ok(()),
                     ControlFlow::Break(()) => Err(Error::Cancelled { step: before + step, total }),
@@ -179,12 +175,38 @@ impl Pipeline {
                 let mut inputs = self.inputs(&pass.request, seeds, controls, &check)?;
                 inputs.start = start.or(inputs.start);
                 let mut report = |step: usize, x0: &Tensor| report(pass.first_step + step, x0);
-                let denoising = Denoising::new(self, pass, seeds, inputs)?;
-                latents = Some(self.denoise(denoising, &mut report)?);
+                let refinement = self.refinement(pass, seeds, &inputs)?;
+                let denoising = Denoising::new(&self.model, pass, seeds, inputs, refinement)?;
+                latents = Some(denoising.run(&mut report)?);
             }
             parts.extend(latents);
         }
         Ok(Tensor::cat(&parts, 0)?)
+    }
+
+    /// Returns what the refiner needs to continue a pass, if the request asks for it. `inputs` are those of the model.
+    fn refinement<'a>(
+        &'a self,
+        pass: &Pass,
+        seeds: &[u64],
+        inputs: &BatchInputs,
+    ) -> Result<Option<Refinement<'a>>> {
+        let (Some(switch_at), Some(refiner)) = (pass.request.refiner_switch_at, &self.refiner) else {
+            return Ok(None);
+        };
+        let Some((first_step, scheduler)) = refiner.last_steps(pass, &self.model.scheduler, switch_at)?
+        else {
+            return Ok(None);
+        };
+        let inputs = BatchInputs {
+            conditions: self.conditions(&refiner.model, &pass.request, seeds, &[])?,
+            start: inputs.start.clone(),
+            mask: inputs.mask.clone(),
+            inpaint: None,
+            controls: &[],
+            ..*inputs
+        };
+        Ok(Some(Refinement { model: &refiner.model, first_step, scheduler, inputs }))
     }
 
     /// Scales latents between two passes, and cuts their middle. Each image is scaled by itself.
@@ -289,6 +311,36 @@ impl Pipeline {
         check: Check,
     ) -> Result<BatchInputs<'a>> {
         let model = &self.model;
+        let mut inputs = BatchInputs {
+            conditions: self.conditions(model, request, seeds, controls)?,
+            start: None,
+            mask: None,
+            inpaint: None,
+            guidance: self.guidance(request),
+            embedded_guidance: request.guidance,
+            controls,
+        };
+        let Some(start) = &request.start else { return Ok(inputs) };
+        let picture = start.picture.to_tensor(&model.device)?;
+        inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
+        if let Some(mask) = &start.mask {
+            let cells = mask.cells(model.vae.config().factor(), &model.device)?;
+            if model.is_inpainting() {
+                inputs.inpaint = Some(self.inpaint(&picture, mask, &cells, seeds, check)?);
+            }
+            inputs.mask = Some(cells);
+        }
+        Ok(inputs)
+    }
+
+    /// Returns the embeddings of the prompts of a request by the text encoders of `model`.
+    fn conditions(
+        &self,
+        model: &Model,
+        request: &Request,
+        seeds: &[u64],
+        controls: &[LoadedControl],
+    ) -> Result<Vec<Condition>> {
         let guidance = self.guidance(request);
         let prompts: &[&str] = match guidance {
             Some(_) => &[&request.negative, &request.prompt],
@@ -313,32 +365,23 @@ impl Pipeline {
             let pooled = pooled.map(|pooled| repeat_rows(&pooled, seeds.len())).transpose()?;
             let sizes = [height, width, 0, 0, height, width];
             let added = match (&model.network, &pooled) {
+                (Network::UNet(unet), Some(pooled)) if model.is_refiner() => {
+                    let mut numbers = Vec::new();
+                    for row in 0..group.len() {
+                        let is_negative = guidance.is_some() && i == 0 && row == 0;
+                        let score = AESTHETIC_SCORES[usize::from(!is_negative)];
+                        let own = [height as f64, width as f64, 0.0, 0.0, score];
+                        seeds.iter().for_each(|_| numbers.extend(own));
+                    }
+                    Some(unet.added_to_rows(pooled, &numbers)?)
+                }
                 (Network::UNet(unet), Some(pooled)) => Some(unet.added(pooled, sizes)?),
                 _ => pooled.clone(),
             };
             let control_added = control::added(controls, pooled.as_ref(), sizes)?;
             conditions.push(Condition { context: repeat_rows(&context, seeds.len())?, added, control_added });
         }
-        let mut inputs = BatchInputs {
-            conditions,
-            start: None,
-            mask: None,
-            inpaint: None,
-            guidance,
-            embedded_guidance: request.guidance,
-            controls,
-        };
-        let Some(start) = &request.start else { return Ok(inputs) };
-        let picture = start.picture.to_tensor(&model.device)?;
-        inputs.start = Some(self.encode_tensor(&picture, seeds, check)?);
-        if let Some(mask) = &start.mask {
-            let cells = mask.cells(model.vae.config().factor(), &model.device)?;
-            if model.is_inpainting() {
-                inputs.inpaint = Some(self.inpaint(&picture, mask, &cells, seeds, check)?);
-            }
-            inputs.mask = Some(cells);
-        }
-        Ok(inputs)
+        Ok(conditions)
     }
 
     /// Returns the additional input channels of inpainting UNets: (seeds, 5, height, width).

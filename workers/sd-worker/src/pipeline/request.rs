@@ -81,6 +81,9 @@ pub struct Request {
     /// Threshold of the first-block cache of transformers ([`BlockCache`](crate::model::BlockCache)); 0 disables it. With a
     /// cache, images are generated one at a time, so that they do not depend on the others of the request.
     pub block_cache: f64,
+    /// Fraction of the training timesteps after which [`Pipeline::refiner`](super::Pipeline::refiner) computes the remaining
+    /// steps, above 0 and at most 1.
+    pub refiner_switch_at: Option<f64>,
     /// Flag that cancels the request. It is checked between images, and between tiles and blocks of the VAE.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
@@ -117,6 +120,7 @@ impl Request {
             controls: Vec::new(),
             hires: None,
             block_cache: 0.0,
+            refiner_switch_at: None,
             cancelled: None,
         }
     }
@@ -208,13 +212,35 @@ impl Request {
         if model.is_inpainting() && !masked {
             return invalid("this is an inpainting model: an image and a mask are required".into());
         }
+        self.check_refiner(self.method.unwrap_or(model.scheduler.method))?;
+        if model.is_refiner() && self.start.is_none() {
+            return invalid("this is XL's refiner, which changes images: an image is required".into());
+        }
         self.hires.as_ref().map_or(Ok(()), |hires| self.check_second_pass(hires, bounds, model))
+    }
+
+    fn check_refiner(&self, method: Method) -> Result<()> {
+        let invalid = |message: String| Err(Error::request(format!("refiner: {message}")));
+        let Some(switch_at) = self.refiner_switch_at else { return Ok(()) };
+        if !(switch_at > 0.0 && switch_at <= 1.0) {
+            return invalid(format!("switch at {switch_at}: must be above 0 and at most 1"));
+        }
+        if self.hires.is_some() {
+            return invalid("is not supported with a second pass".to_owned());
+        }
+        if !method.is_divisible() {
+            return invalid(format!(
+                "scheduler {} evaluates the network several times per step; use another one, such as euler",
+                method.name()
+            ));
+        }
+        Ok(())
     }
 
     fn check_second_pass(&self, hires: &Hires, bounds: &Bounds, model: &Model) -> Result<()> {
         let Hires { scaled, size, steps, strength, .. } = *hires;
         let invalid = |message: String| Err(Error::request(format!("second pass: {message}")));
-        if self.start.is_some() || model.is_inpainting() {
+        if self.start.is_some() || model.is_inpainting() || model.is_refiner() {
             return invalid("is not supported with an input image".to_owned());
         }
         if !(strength > 0.0 && strength <= 1.0) {
@@ -265,7 +291,15 @@ impl Request {
     /// # Errors
     /// Returns the errors of [`Scheduler::new`].
     pub fn scheduler(&self, config: &SchedulerConfig) -> Result<Scheduler> {
-        self.scheduler_of(config, (self.width, self.height), self.steps, self.skipped())
+        self.scheduler_from(config, self.skipped())
+    }
+
+    /// Like [`Self::scheduler`], without the first `skip` steps.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Scheduler::new`].
+    pub(super) fn scheduler_from(&self, config: &SchedulerConfig, skip: usize) -> Result<Scheduler> {
+        self.scheduler_of(config, (self.width, self.height), self.steps, skip)
     }
 
     /// Creates a scheduler for images of this width and height, of whose `steps` the first `skip` are omitted.

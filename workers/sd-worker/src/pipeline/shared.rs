@@ -5,8 +5,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::denoising::Denoising;
-use super::{Pass, Pipeline, Progress, Request};
+use super::denoising::{Denoising, predict};
+use super::pass::Pass;
+use super::{Pipeline, Progress, Request};
 use crate::model::{LoraChoice, available_bytes};
 use crate::picture::Picture;
 use crate::{Error, Result};
@@ -59,16 +60,16 @@ struct Shareable {
 }
 
 /// A request of the batch.
-struct Member {
+struct Member<'a> {
     number: usize,
     request: Arc<Request>,
     shareable: Arc<Shareable>,
-    denoising: Denoising<'static>,
+    denoising: Denoising<'a>,
 }
 
 impl Pipeline {
     /// Generates the images of requests that share steps, as long as there are any. Only requests that are equal in size, use
-    /// of guidance, number of prompt chunks and LoRA files share steps, and none with ControlNets, a second pass or a
+    /// of guidance, number of prompt chunks and LoRA files share steps, and none with ControlNets, a second pass, a refiner or a
     /// first-block cache. Requests that cannot share steps with the others, or exceed [`Pipeline::batch_requests`],
     /// [`Pipeline::batch_cells`] or the free memory, stay in `requests` until the others are finished. Returns when
     /// no request joins an empty batch.
@@ -85,7 +86,7 @@ impl Pipeline {
             }
             let count = members.len();
             let mut batches: Vec<&mut Denoising> = members.iter_mut().map(|m| &mut m.denoising).collect();
-            let outputs = self.predict(&mut batches)?;
+            let outputs = predict(&mut batches)?;
             let predicted = batches.into_iter().zip(&outputs).map(|(batch, output)| batch.advance(output));
             let predicted = predicted.collect::<Result<Vec<_>>>()?;
             // Devices execute steps asynchronously. Without a wait, steps would be reported before they are complete.
@@ -108,9 +109,9 @@ impl Pipeline {
     }
 
     /// Lets requests join while they fit. `next` keeps the properties of the request that waits in front.
-    fn admit(
-        &self,
-        members: &mut Vec<Member>,
+    fn admit<'a>(
+        &'a self,
+        members: &mut Vec<Member<'a>>,
         next: &mut Option<(Arc<Request>, Option<Arc<Shareable>>)>,
         requests: &mut dyn SharedRequests,
     ) -> Result<()> {
@@ -141,8 +142,10 @@ impl Pipeline {
 
     /// Returns `None` for requests that are generated alone, among them invalid ones.
     fn shareable(&self, request: &Request) -> Result<Option<Shareable>> {
-        let is_alone =
-            !request.controls.is_empty() || request.hires.is_some() || request.block_cache > 0.0;
+        let is_alone = !request.controls.is_empty()
+            || request.hires.is_some()
+            || request.block_cache > 0.0
+            || request.refiner_switch_at.is_some();
         if self.batch_requests < 2 || is_alone || request.check(&self.bounds, &self.model).is_err() {
             return Ok(None);
         }
@@ -175,14 +178,14 @@ impl Pipeline {
     }
 
     /// Computes what precedes the first step.
-    fn begin(&self, request: &Arc<Request>) -> Result<Denoising<'static>> {
+    fn begin(&self, request: &Arc<Request>) -> Result<Denoising<'_>> {
         let passes = Pass::all(request, &self.model)?;
         let [pass] = &passes[..] else { return Err(Error::request("a second pass cannot share steps")) };
         let check = || request.check_cancelled(0, pass.scheduler.steps());
         check()?;
         self.model.apply_loras(&request.loras, &check)?;
         let inputs = self.inputs(request, &request.seeds, &[], &check)?;
-        Denoising::new(self, pass, &request.seeds, inputs)
+        Denoising::new(&self.model, pass, &request.seeds, inputs, None)
     }
 
     fn generated(&self, member: &Member) -> Result<Generated> {

@@ -246,10 +246,6 @@ impl Shared {
 
     pub fn status(&self) -> Status {
         let state = self.state.lock();
-        Status {
-            waiting: state.waiting.len(),
-            running: state.running.len(),
-            ..state.counters
-        }
+        Status { waiting: state.waiting.len(), running: state.running.len(), ..state.counters }
     }
 }

@@ -75,13 +75,14 @@ fn serve_alone(
         Some(request) => attempt(queue, generators, &mut job, request, failure.filter(|_| was_alone)),
         None => load(generators, &job.entry, model),
     });
-    let failure = match generated.unwrap_or_else(|panic| Err(Failure::new("internal_error", panicked(&panic)))) {
-        Ok(images) => {
-            job.complete(queue, images);
-            return None;
-        }
-        Err(failure) => failure,
-    };
+    let failure =
+        match generated.unwrap_or_else(|panic| Err(Failure::new("internal_error", panicked(&panic)))) {
+            Ok(images) => {
+                job.complete(queue, images);
+                return None;
+            }
+            Err(failure) => failure,
+        };
     count_failure(queue, &failure);
     if failure.code == "cancelled" {
         job.fail(queue, failure);

@@ -89,6 +89,11 @@ impl Method {
         !self.is_multistep() && !self.has_trained_levels()
     }
 
+    /// Returns true if each step evaluates the network once, so that another network can compute the last steps.
+    pub fn is_divisible(self) -> bool {
+        !matches!(self, Self::Pndm | Self::Heun | Self::Dpm2 | Self::Dpm2Ancestral | Self::DpmSolverSde)
+    }
+
     /// Returns true if diffusers rounds the timesteps of Karras noise levels.
     pub(super) fn rounds_karras_timesteps(self) -> bool {
         self.is_multistep() || matches!(self, Self::Dpm2 | Self::Dpm2Ancestral)

@@ -145,6 +145,7 @@ async fn generate(
     models.check_capacity()?;
     let (canvas, payload) = blocking(move || Ok((payload.canvas(is_edit)?, payload))).await?;
     let served = models.model(Some(&own.unwrap_or_else(|| state.checkpoint(&models))), client).await?;
+    payload.check_refiner(served.info.refiner.as_deref())?;
     let request = parameters::check(&served, parameters, canvas, ["width", "height"]).await?;
     let _place = client.acquire(request.seeds.len(), "batch_size")?;
     let (prompt, negative) = (payload.prompt.unwrap_or_default(), request.negative.clone());
@@ -173,6 +174,10 @@ async fn generate(
         about.push(("Hires resize", format!("{}x{}", hires.size.0, hires.size.1)));
         about.push(("Hires steps", hires.steps.to_string()));
         about.push(("Hires upscaler", hires.upscaler.name().to_owned()));
+    }
+    if let (Some(name), Some(switch_at)) = (&served.info.refiner, request.refiner_switch_at) {
+        about.push(("Refiner", name.clone()));
+        about.push(("Refiner switch at", switch_at.to_string()));
     }
     if request.clip_skip > 1 {
         about.push(("Clip skip", request.clip_skip.to_string()));

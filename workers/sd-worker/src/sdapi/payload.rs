@@ -42,6 +42,8 @@ const EXPONENTIAL: &str = " exponential";
 
 /// Begin of the values of A1111's page that select the first pass' model, sampler and noise levels.
 const SAME: &str = "Use same ";
+/// Value of `refiner_switch_at` that A1111's page begins with.
+const REFINER_SWITCH_AT: f64 = 0.8;
 /// Name of the noise levels that A1111 selects for a sampler.
 const AUTOMATIC: &str = "automatic";
 
@@ -141,6 +143,10 @@ fields! {
         hr_prompt: String,
         /// Negative prompt of the second pass, which must be that of the first.
         hr_negative_prompt: String,
+        /// Name of the refiner; empty or `None` for none.
+        refiner_checkpoint: String,
+        /// Fraction of the noise levels after which the refiner computes the remaining steps.
+        refiner_switch_at: f64,
         /// Input image: a list of one.
         init_images: Vec<String>,
         /// Mask of the part to regenerate: its light pixels.
@@ -232,7 +238,29 @@ impl Payload {
             controlnets: Some(controlnets),
             hires: if is_edit { None } else { self.hires()? },
             block_cache: None,
+            refiner_switch_at: self.refiner().map(|_| self.refiner_switch_at.unwrap_or(REFINER_SWITCH_AT)),
         })
+    }
+
+    /// Returns the name of the refiner, if the request has one, without the hash that A1111 adds.
+    pub fn refiner(&self) -> Option<&str> {
+        let name = self.refiner_checkpoint.as_deref()?;
+        let name = name.split_once(" [").map_or(name, |(name, _)| name).trim();
+        Some(name).filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("none"))
+    }
+
+    /// Checks the name of the refiner. `own` is that of the model's.
+    ///
+    /// # Errors
+    /// 400 if the request has another one.
+    pub fn check_refiner(&self, own: Option<&str>) -> Result<(), ApiError> {
+        let Some(name) = self.refiner() else { return Ok(()) };
+        let bare = name.strip_suffix(".safetensors").unwrap_or(name);
+        match own {
+            Some(own) if [name, bare].contains(&own) => Ok(()),
+            Some(own) => Err(ApiError::field("refiner_checkpoint", format!("must be {own} or None"))),
+            None => Err(ApiError::field("refiner_checkpoint", "requires --refiner; leave it empty")),
+        }
     }
 
     /// Returns the second pass, if there is one.

@@ -15,10 +15,10 @@ use sd_worker::arguments::{Arguments, DEFAULTS};
 use sd_worker::callback::Callback;
 use sd_worker::controlnets::ControlNetFolder;
 use sd_worker::loras::LoraFolder;
-use sd_worker::model::LoadOptions;
+use sd_worker::model::{LoadOptions, Model};
 use sd_worker::models::{Api, ServedModels};
 use sd_worker::picture::Picture;
-use sd_worker::pipeline::{self, Generated, OnStep, Pipeline, Progress, SharedRequests};
+use sd_worker::pipeline::{self, Generated, OnStep, Pipeline, Progress, Refiner, SharedRequests};
 use sd_worker::queue::{ImageGenerator, Queue};
 use sd_worker::routes;
 use sd_worker::served::{ModelInfo, ServedModel};
@@ -201,6 +201,11 @@ pub fn serve(folder: &Path, more: &[&str], callback: Option<Callback>) -> Worker
     }
     let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
     let mut pipeline = tiny_model::load(folder, LoadOptions::default()).unwrap();
+    if let Some(path) = &arguments.refiner {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let model = Model::load(path, &Device::Cpu, arguments.load_refiner(path), |_| ()).unwrap();
+        pipeline = pipeline.with_refiner(Refiner { name, model }).unwrap();
+    }
     pipeline.bounds = arguments.bounds();
     pipeline.batch_requests = arguments.batch_requests;
     let info = ModelInfo::of(

@@ -13,11 +13,12 @@ mod loras;
 mod openai;
 mod page;
 mod queue;
+mod refiner;
 mod sdapi;
 mod several_models;
-mod shared_steps;
 #[path = "../../../worker-core/tests/shared/mod.rs"]
 mod shared;
+mod shared_steps;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
 mod trained;

@@ -112,8 +112,13 @@ fn write_models() -> Outcome {
         }
     }
     crate::scaled::write_files(&folder)?;
-    let noise = Tensor::from_vec(normal(SEED, Purpose::Start, 4 * 8 * 8), (1, 4, 8, 8), &Device::Cpu)?;
-    let noise = HashMap::from([("noise".to_owned(), noise)]);
+    crate::refiner::write_files(&folder)?;
+    let noise =
+        |purpose: Purpose| Tensor::from_vec(normal(SEED, purpose, 4 * 8 * 8), (1, 4, 8, 8), &Device::Cpu);
+    let noise = HashMap::from([
+        ("noise".to_owned(), noise(Purpose::Start)?),
+        ("encode".to_owned(), noise(Purpose::Encode)?),
+    ]);
     Ok(candle_core::safetensors::save(&noise, folder.join("noise.safetensors"))?)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `names.py` writes the tables of names, with the conversion of diffusers, and `pictures.py` the images in `data`.
 mod gguf;
+mod refiner;
 mod scaled;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;
@@ -28,6 +29,7 @@ fn names(kind: Kind) -> &'static str {
     match kind.version {
         "v1" => include_str!("v1.txt"),
         "v2" => include_str!("v2.txt"),
+        "refiner" => include_str!("refiner.txt"),
         _ => include_str!("xl.txt"),
     }
 }
@@ -356,13 +358,6 @@ fn other_networks_are_refused_by_name() -> Outcome {
         ("a UNet with the names of diffusers", &["down_blocks.0.resnets.0.conv1.weight"]),
         ("no known network (4 tensors: a, b, c)", &["d", "c", "b", "a"]),
         ("no known network (0 tensors: )", &[]),
-        (
-            "XL's refiner",
-            &[
-                "model.diffusion_model.input_blocks.0.0.weight",
-                "conditioner.embedders.0.model.ln_final.weight",
-            ],
-        ),
         ("a UNet without text encoder", &["model.diffusion_model.input_blocks.0.0.weight"]),
     ] {
         fixture.weights = tensors(names)?;

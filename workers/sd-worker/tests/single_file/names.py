@@ -194,12 +194,16 @@ def main(folder):
     xl = dict(v2, **both_blocks, transformer_layers_per_block=[1, 2], cross_attention_dim=128,
               addition_embed_type="text_time", addition_time_embed_dim=8,
               projection_class_embeddings_input_dim=6 * 8 + 24)
+    # Like the published one, it has no attention in its last down block.
+    refiner = dict(v2, transformer_layers_per_block=[1, 2], addition_embed_type="text_time", addition_time_embed_dim=8,
+                   projection_class_embeddings_input_dim=5 * 8 + 24)
     files = {
         "v1": unet_lines(v1) + clip_lines("cond_stage_model.transformer.", "text_encoder"),
         "v2": unet_lines(v2) + open_clip_lines("cond_stage_model.model.", "text_encoder", 3, False),
         "xl": unet_lines(xl)
         + clip_lines("conditioner.embedders.0.transformer.", "text_encoder")
         + open_clip_lines("conditioner.embedders.1.model.", "text_encoder_2", 2, True),
+        "refiner": unet_lines(refiner) + open_clip_lines("conditioner.embedders.0.model.", "text_encoder_2", 2, True),
     }
     for name, lines in files.items():
         Path(folder, f"{name}.txt").write_text("\n".join(lines + vae_lines() + BUFFERS) + "\n")

@@ -1,9 +1,10 @@
 """Writes the images that diffusers generates with the weights of the GGUF files of `gguf.rs`, which the gguf package
-dequantizes.
+dequantizes, of the files in scaled f8 of `scaled.rs`, and of XL's refiner in `refiner.rs`.
 
     pip install diffusers==0.42.1 transformers==5.24.0 gguf torch
     SD_FOLDER=FOLDER cargo test --test single_file -- --ignored     # writes the models, the GGUF files, and the noise
     python3 pictures.py FOLDER data
+    python3 pictures.py FOLDER data refiner                       # only those of the refiner
 
 Networks run on the CPU in f32.
 """
@@ -13,7 +14,10 @@ from pathlib import Path
 import gguf
 import numpy
 import torch
-from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import (DDIMScheduler, EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLImg2ImgPipeline,
+                       StableDiffusionXLPipeline)
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+from diffusers.pipelines.stable_diffusion_xl import pipeline_stable_diffusion_xl_img2img as img2img
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -37,10 +41,18 @@ def pipeline(folder, xl):
     return pipe
 
 
+def unscaled(path):
+    """Returns the weights of a file in scaled f8."""
+    stored = load_file(path)
+    factors = {name.removesuffix("scale_weight"): stored.pop(name) for name in list(stored) if name.endswith(".scale_weight")}
+    return {name: weight.float() * factors.get(name.removesuffix("weight"), 1.0) for name, weight in stored.items()
+            if not name.endswith((".scale_input", "scaled_fp8"))}
+
+
 def load(pipe, path, table):
-    """Replaces the weights of a pipeline by those of a GGUF file."""
-    stored = {}
-    for tensor in gguf.GGUFReader(path).tensors:
+    """Replaces the weights of a pipeline by those of a file."""
+    stored = unscaled(path) if path.suffix == ".safetensors" else {}
+    for tensor in [] if stored else gguf.GGUFReader(path).tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         name = tensor.name if tensor.name.startswith((UNET, "cond", "first")) else UNET + tensor.name
         stored[name] = torch.from_numpy(values.copy()).float()
@@ -68,15 +80,43 @@ def load(pipe, path, table):
             sys.exit(f"{path}: {component}: {missing[:3]} missing, {extra[:3]} unknown")
 
 
-def main(folder, data):
-    noise = load_file(folder / "noise.safetensors")["noise"]
+def refiner(folder, data, noise):
+    """Writes images of the refiner alone, and after a base model."""
+    DiagonalGaussianDistribution.sample = lambda self, generator=None: self.mean + self.std * noise["encode"]
+    img2img.randn_tensor = lambda *_, **__: noise["noise"].clone()
+    pipe = StableDiffusionXLImg2ImgPipeline.from_pretrained(folder / "refiner", torch_dtype=torch.float32)
+    pipe.tokenizer_2.model_max_length = TOKENS
+    encoder = pipe.text_encoder_2
+    getattr(encoder, "text_model", encoder).eos_token_id = pipe.tokenizer_2.eos_token_id
+    pipe.set_progress_bar_config(disable=True)
+    options = dict(prompt=PROMPT, negative_prompt=NEGATIVE, guidance_scale=GUIDANCE)
+    save = lambda image, name: Image.fromarray((image * 255).round().astype(numpy.uint8)).save(data / name, optimize=True)
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, clip_sample=False)
+    given = Image.open(folder / "given.png")
+    save(pipe(image=given, strength=0.5, num_inference_steps=8, output_type="np", **options).images[0], "refiner_edit.png")
+    base = pipeline(folder / "xl", True)
+    for part in [base, pipe]:
+        part.scheduler = EulerDiscreteScheduler.from_config(part.scheduler.config)
+    options |= dict(num_inference_steps=6)
+    latents = base(latents=noise["noise"].clone(), width=SIDE, height=SIDE, denoising_end=0.4, output_type="latent", **options).images
+    pipe.vae = base.vae
+    save(pipe(image=latents, denoising_start=0.4, output_type="np", **options).images[0], "refiner_stage.png")
+
+
+def main(folder, data, only=None):
+    noise = load_file(folder / "noise.safetensors")
+    if only == "refiner":
+        return refiner(folder, data, noise)
+    noise = noise["noise"]
     for version in ["v1", "v2", "xl"]:
-        for kind in ["whole", "unet"]:
+        for kind in ["whole", "unet", *(["scaled"] if version != "v2" else [])]:
             pipe = pipeline(folder / version, version == "xl")
-            load(pipe, folder / f"{version}_{kind}.gguf", data.parent / f"{version}.txt")
+            path = folder / f"{version}_{kind}.{'safetensors' if kind == 'scaled' else 'gguf'}"
+            load(pipe, path, data.parent / f"{version}.txt")
             image = pipe(PROMPT, negative_prompt=NEGATIVE, num_inference_steps=STEPS, guidance_scale=GUIDANCE, width=SIDE,
                          height=SIDE, latents=noise.clone(), output_type="np").images[0]
             Image.fromarray((image * 255).round().astype(numpy.uint8)).save(data / f"{version}_{kind}.png", optimize=True)
+    refiner(folder, data, load_file(folder / "noise.safetensors"))
 
 
-main(Path(sys.argv[1]), Path(sys.argv[2]))
+main(*map(Path, sys.argv[1:3]), *sys.argv[3:])

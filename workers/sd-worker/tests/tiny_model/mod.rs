@@ -183,9 +183,18 @@ pub fn write_configs(folder: &Path, configs: &Configs) -> Outcome {
         "scheduler": ["diffusers", "DDIMScheduler"],
     });
     let tokens = vocabulary();
-    for ((i, config), suffix) in configs.texts.iter().enumerate().zip(["", "_2"]) {
+    // XL's refiner has the second text encoder only.
+    let is_refiner = configs.texts.len() == 1 && configs.unet["addition_embed_type"].is_string();
+    if is_refiner {
+        index["requires_aesthetics_score"] = true.into();
+        index["force_zeros_for_empty_prompt"] = false.into();
+        index["text_encoder"] = json!([null, null]);
+        index["tokenizer"] = json!([null, null]);
+    }
+    let suffixes: &[_] = if is_refiner { &["_2"] } else { &["", "_2"] };
+    for ((i, config), suffix) in configs.texts.iter().enumerate().zip(suffixes) {
         index[format!("tokenizer{suffix}")] = json!(["transformers", "CLIPTokenizer"]);
-        let class = if i == 1 { "CLIPTextModelWithProjection" } else { "CLIPTextModel" };
+        let class = if *suffix == "_2" { "CLIPTextModelWithProjection" } else { "CLIPTextModel" };
         index[format!("text_encoder{suffix}")] = json!(["transformers", class]);
         let path = folder.join(format!("tokenizer{suffix}"));
         fs::create_dir_all(&path)?;
@@ -199,7 +208,7 @@ pub fn write_configs(folder: &Path, configs: &Configs) -> Outcome {
         let path = folder.join(format!("text_encoder{suffix}"));
         component(&path, config.clone(), "model.safetensors", 10 + i as u64, |vb, text| {
             let config: ClipConfig = serde_json::from_str(text)?;
-            Ok(ClipText::new(vb, &config, i == 1).map(drop)?)
+            Ok(ClipText::new(vb, &config, *suffix == "_2").map(drop)?)
         })?;
     }
     let file = "diffusion_pytorch_model.safetensors";

@@ -21,6 +21,8 @@ pub const V1: Kind = Kind { version: "v1", channels: 4 };
 pub const INPAINT: Kind = Kind { version: "v1", channels: 9 };
 pub const V2: Kind = Kind { version: "v2", channels: 4 };
 pub const XL: Kind = Kind { version: "xl", channels: 4 };
+/// XL's refiner, with one text encoder and an aesthetic score.
+pub const REFINER: Kind = Kind { version: "refiner", channels: 4 };
 
 /// Returns the request with which the scripts generate images with diffusers.
 pub fn request(pipeline: &Pipeline) -> Request {
@@ -38,19 +40,22 @@ pub fn request(pipeline: &Pipeline) -> Request {
 
 /// Returns configurations as in published folders, with smaller sizes.
 pub fn configs(kind: Kind) -> Configs {
-    let (v2, xl) = (kind.version == "v2", kind.version == "xl");
+    let refiner = kind.version == "refiner";
+    // The last down block and the first up block of all others but XL have no attention.
+    let attention = kind.version == "xl";
+    let (v2, xl) = (kind.version == "v2", kind.version == "xl" || refiner);
     let unet = json!({
         "_class_name": "UNet2DConditionModel", "sample_size": if xl { 128 } else { 64 },
         "in_channels": kind.channels, "block_out_channels": if v2 || xl { [64, 128] } else { [32, 64] },
         "layers_per_block": 1,
-        "down_block_types": ["CrossAttnDownBlock2D", if xl { "CrossAttnDownBlock2D" } else { "DownBlock2D" }],
-        "up_block_types": [if xl { "CrossAttnUpBlock2D" } else { "UpBlock2D" }, "CrossAttnUpBlock2D"],
+        "down_block_types": ["CrossAttnDownBlock2D", if attention { "CrossAttnDownBlock2D" } else { "DownBlock2D" }],
+        "up_block_types": [if attention { "CrossAttnUpBlock2D" } else { "UpBlock2D" }, "CrossAttnUpBlock2D"],
         "attention_head_dim": if v2 || xl { json!([1, 2]) } else { json!(8) },
         "transformer_layers_per_block": if xl { json!([1, 2]) } else { json!(1) },
-        "cross_attention_dim": if xl { 128 } else { 64 }, "use_linear_projection": v2 || xl,
+        "cross_attention_dim": if xl && !refiner { 128 } else { 64 }, "use_linear_projection": v2 || xl,
         "addition_embed_type": if xl { json!("text_time") } else { Value::Null },
         "addition_time_embed_dim": if xl { json!(8) } else { Value::Null },
-        "projection_class_embeddings_input_dim": if xl { json!(6 * 8 + 24) } else { Value::Null },
+        "projection_class_embeddings_input_dim": if xl { json!(if refiner { 5 } else { 6 } * 8 + 24) } else { Value::Null },
     });
     let vae = json!({
         "_class_name": "AutoencoderKL", "block_out_channels": [32, 32, 64], "layers_per_block": 1,
@@ -67,7 +72,7 @@ pub fn configs(kind: Kind) -> Configs {
     };
     let texts = match kind.version {
         "v1" => vec![text("quick_gelu")],
-        "v2" => vec![text("gelu")],
+        "v2" | "refiner" => vec![text("gelu")],
         _ => vec![text("quick_gelu"), text("gelu")],
     };
     let class = match kind.version {
@@ -81,6 +86,6 @@ pub fn configs(kind: Kind) -> Configs {
         "timestep_spacing": "leading",
     });
     // OpenCLIP's encoder pads with another token than CLIP's.
-    let padded = if kind.version == "v1" { None } else { Some(usize::from(xl)) };
+    let padded = if kind.version == "v1" { None } else { Some(usize::from(xl && !refiner)) };
     Configs { unet, vae, texts, padded, scheduler }
 }

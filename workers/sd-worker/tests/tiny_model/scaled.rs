@@ -14,7 +14,9 @@ pub fn scaled(weights: &HashMap<String, Tensor>, prefix: &str) -> Outcome<HashMa
     for (name, weight) in weights {
         let layer = name.strip_suffix(".weight").filter(|layer| {
             let tables = ["shared", "embed_tokens", "token_embedding", "position_embedding", "bias"];
-            name.starts_with(prefix) && weight.rank() == 2 && !tables.iter().any(|table| layer.ends_with(table))
+            name.starts_with(prefix)
+                && weight.rank() == 2
+                && !tables.iter().any(|table| layer.ends_with(table))
         });
         let Some(layer) = layer else {
             file.insert(name.clone(), weight.clone());

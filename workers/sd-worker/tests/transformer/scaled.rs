@@ -38,16 +38,21 @@ fn images_of_scaled_files_agree_with_diffusers() -> Outcome {
 fn wrong_factors_are_refused() -> Outcome {
     let files = Files::of("flux_files")?;
     let number = |value: f32| Tensor::full(value, (), &Device::Cpu);
-    for (name, layer) in
-        [("transformer", "double_blocks.1.img_attn.qkv"), ("t5xxl", "encoder.block.1.layer.0.SelfAttention.q")]
-    {
+    for (name, layer) in [
+        ("transformer", "double_blocks.1.img_attn.qkv"),
+        ("t5xxl", "encoder.block.1.layer.0.SelfAttention.q"),
+    ] {
         let whole = scaled(files.weights(name), "")?;
         let factor = format!("{layer}.scale_weight");
         let weight = format!("{layer}.weight");
         for (changed, value, part) in [
             (&factor, None, format!("{weight} is stored in f8 and has no factor {factor}")),
             (&weight, None, format!("{factor} is the factor of {weight}, which is missing")),
-            (&factor, Some(number(f32::NAN)?), format!("{factor} is NaN, but must be a finite number above 0")),
+            (
+                &factor,
+                Some(number(f32::NAN)?),
+                format!("{factor} is NaN, but must be a finite number above 0"),
+            ),
             (&factor, Some(number(f32::INFINITY)?), format!("{factor} is inf")),
             (&factor, Some(number(0.0)?), format!("{factor} is 0")),
             (&factor, Some(number(-1.0)?), format!("{factor} is -1")),

@@ -94,7 +94,7 @@ impl ControlNet {
     /// # Errors
     /// The network has no additional embedding, or the device fails.
     pub fn added(&self, pooled: &Tensor, sizes: [usize; 6]) -> Result<Tensor> {
-        self.encoder.added(pooled, sizes)
+        self.encoder.added(pooled, &sizes.map(|size| size as f64))
     }
 
     /// Computes the residuals of a UNet for `latents` (batch, channels, height, width), multiplied by `weight`.

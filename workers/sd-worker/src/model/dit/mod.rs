@@ -167,12 +167,12 @@ impl Dit {
     }
 
     /// Returns an estimate of the number of bytes that the activations of one batch element need for latents of this width and
-    /// height.
-    pub(super) fn activation_bytes(&self, width: usize, height: usize) -> usize {
+    /// height, and for this number of text tokens.
+    pub(super) fn activation_bytes(&self, width: usize, height: usize, text: usize) -> usize {
         /// Number of vectors of the network's width that a token needs in a block: inputs, queries, keys, values, those of the
         /// joint attention, and the inner part of the feed-forward layer.
         const VECTORS: usize = 20;
-        let tokens = width.div_ceil(PATCH) * height.div_ceil(PATCH) + text::length(self.config.version);
+        let tokens = width.div_ceil(PATCH) * height.div_ceil(PATCH) + text;
         tokens * self.config.width() * VECTORS * self.dtype.size_in_bytes()
     }
 

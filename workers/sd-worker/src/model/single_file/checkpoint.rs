@@ -4,7 +4,7 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use super::super::dit;
-use super::super::parts::{FileOptions, NetworkPart, Parts};
+use super::super::parts::{FileOptions, NetworkPart, Parts, REFINER_NUMBERS, XL_NUMBERS};
 use super::super::vae::VaeConfig;
 use super::super::version::Version;
 use super::super::weights::{Component, Weights};
@@ -12,7 +12,7 @@ use super::kind::{self, UNetKind};
 use super::names::{MARKS, UNetNames, is_ignored, whole};
 use super::open::open;
 use super::shapes::Shapes;
-use super::text::{CLIP_G, CLIP_H, CLIP_L, ClipSlot, TextFiles};
+use super::text::{CLIP_G, CLIP_H, CLIP_L, ClipSlot, REFINER_CLIP_G, TextFiles};
 use super::vae::own_vae;
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Error, Result};
@@ -42,6 +42,7 @@ pub(in super::super) fn parts(path: &Path, options: &FileOptions) -> Result<Part
     let UNetKind { prefix, version } = kind::unet(&weights)?;
     let slots: &[ClipSlot] = match version {
         Version::Xl => &[CLIP_L, CLIP_G],
+        Version::XlRefiner => &[REFINER_CLIP_G],
         Version::V2 => &[CLIP_H],
         _ => &[CLIP_L],
     };
@@ -54,20 +55,25 @@ pub(in super::super) fn parts(path: &Path, options: &FileOptions) -> Result<Part
     }
     let pooled = texts.last().map(|text| text.config.projection_dim);
     let shapes = Shapes { weights: &weights, prefix };
-    let mut unet = shapes.unet(pooled.filter(|_| version == Version::Xl))?;
+    let numbers = match version {
+        Version::Xl => Some(XL_NUMBERS),
+        Version::XlRefiner => Some(REFINER_NUMBERS),
+        _ => None,
+    };
+    let mut unet = shapes.unet(pooled.zip(numbers))?;
     let scheduler = scheduler(&weights, prefix, version, unet.in_channels, options)?;
     unet.sample_size = match version {
-        Version::Xl => SIDES[1],
+        Version::Xl | Version::XlRefiner => SIDES[1],
         Version::V2 if scheduler.prediction == Prediction::VPrediction => SIDES[0],
         _ => unet.sample_size,
     };
     let scaling_factor = match version {
-        Version::Xl => XL_SCALING_FACTOR,
+        Version::Xl | Version::XlRefiner => XL_SCALING_FACTOR,
         _ => VaeConfig::default().scaling_factor,
     };
     let (mut vae_config, vae) = own_vae(&weights, options, scaling_factor)?;
     // The published VAE of XL overflows in f16.
-    vae_config.force_upcast = version == Version::Xl && options.vae.is_none();
+    vae_config.force_upcast = numbers.is_some() && options.vae.is_none();
     let names = UNetNames::of(&unet);
     let rename = move |name: &str| whole(names.original(name), name);
     let component = Component::renamed(weights.clone(), prefix, rename);
@@ -99,7 +105,7 @@ fn scheduler(
     let zero_snr = weights.shape(MARKS[1]).is_some();
     let method = match version {
         _ if options.turbo => Method::EulerAncestral,
-        Version::Xl => Method::Euler,
+        Version::Xl | Version::XlRefiner => Method::Euler,
         Version::V2 => Method::Ddim,
         _ => Method::Pndm,
     };

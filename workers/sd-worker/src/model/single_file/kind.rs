@@ -6,6 +6,8 @@ use crate::{Error, Result};
 const UNET: &str = "a Stable Diffusion model";
 const FLUX: &str = "Flux";
 const SD3: &str = "Stable Diffusion 3";
+/// Width of the text embeddings of XL's refiner, which no other UNet has.
+const REFINER_TEXT_WIDTH: usize = 1280;
 /// Networks that are not single-file checkpoints, each with parts of names that only it has.
 const OTHERS: [(&str, &[&str]); 13] = [
     ("a Control-LoRA", &["lora_controlnet"]),
@@ -65,14 +67,15 @@ pub(super) fn unet(weights: &Weights) -> Result<UNetKind> {
     if has("control_model.") {
         return refuse(&format!("a ControlNet; {REQUIRED}"));
     }
-    if has("conditioner.embedders.0.model.") {
-        return refuse("XL's refiner, which is not supported; its base model is");
-    }
     let shape = |name: &str| weights.shape(&format!("{prefix}{name}"));
+    let text_width =
+        shape("middle_block.1.transformer_blocks.0.attn2.to_k.weight").and_then(|dims| dims.last());
+    let is_refiner = has("conditioner.embedders.0.model.") || text_width == Some(&REFINER_TEXT_WIDTH);
     let is_xl = has("conditioner.embedders.1.model.") || shape("label_emb.0.0.weight").is_some();
     // The projections of versions 1 are convolutions.
     let has_matrix = matches!(shape("middle_block.1.proj_in.weight"), Some([a, b]) if a == b);
     let version = match is_xl {
+        true if is_refiner => Version::XlRefiner,
         true => Version::Xl,
         false if has("cond_stage_model.model.") || has_matrix => Version::V2,
         false => Version::V1,

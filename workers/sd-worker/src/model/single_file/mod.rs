@@ -21,5 +21,5 @@ pub(super) use checkpoint::parts;
 pub(super) use kind::found;
 pub(super) use names::{UNetNames, is_ignored};
 pub(super) use open::open;
-pub(super) use text::{CLIP_G, CLIP_L, ClipSlot, TextFiles, given_t5};
+pub(super) use text::{CLIP_G, CLIP_L, ClipSlot, REFINER_CLIP_G, TextFiles, given_t5};
 pub(super) use vae::{own_vae, vae};

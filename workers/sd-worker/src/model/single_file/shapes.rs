@@ -50,8 +50,9 @@ impl Shapes<'_> {
         Err(Error::model(format!("{}: {what}", self.weights.path().display())))
     }
 
-    /// Returns the configuration of a UNet with original names. `pooled` is the width of the pooled prompt of XL.
-    pub fn unet(&self, pooled: Option<usize>) -> Result<UNetConfig> {
+    /// Returns the configuration of a UNet with original names. `added` is the width of the pooled prompt of XL, and the number
+    /// of other parts of the additional embedding.
+    pub fn unet(&self, added: Option<(usize, usize)>) -> Result<UNetConfig> {
         let [first, in_channels] = self.dims("input_blocks.0.0.weight")?;
         let [out_channels, _] = self.dims("out.2.weight")?;
         // Each block has a number of residual blocks, a width, and a number of transformer blocks.
@@ -105,10 +106,10 @@ impl Shapes<'_> {
             use_linear_projection: linear,
             ..UNetConfig::default()
         };
-        if let Some(pooled) = pooled {
+        if let Some((pooled, numbers)) = added {
             let [_, all] = self.dims("label_emb.0.0.weight")?;
             config.addition_embed_type = Some("text_time".to_owned());
-            config.addition_time_embed_dim = Some(all.saturating_sub(pooled) / 6);
+            config.addition_time_embed_dim = Some(all.saturating_sub(pooled) / numbers);
             config.projection_class_embeddings_input_dim = Some(all);
         }
         match config.check() {

@@ -64,6 +64,9 @@ pub(in super::super) const CLIP_G: ClipSlot = ClipSlot {
     projection: true,
     unused_layers: 0,
 };
+/// Text encoder of XL's refiner.
+pub(in super::super) const REFINER_CLIP_G: ClipSlot =
+    ClipSlot { prefixes: &["conditioner.embedders.0.model."], ..CLIP_G };
 /// Text encoder of Stable Diffusion 2, which uses the output of the layer before the last one.
 pub(super) const CLIP_H: ClipSlot = ClipSlot {
     name: "OpenCLIP's text encoder",
@@ -177,7 +180,8 @@ impl TextFiles<'_> {
             if own.is_none() && slot.file(self.options).is_none() {
                 return self.missing(slot.name, slot.flag);
             }
-            let tokenizer = self.tokenizer(i)?;
+            // CLIP-G is the second encoder even where it is the only one.
+            let tokenizer = self.tokenizer(i.max(usize::from(slot.projection)))?;
             match (slot.given(self.options, &tokenizer)?, own) {
                 (Some(part), _) => Ok(part),
                 (None, Some(prefix)) => slot.part(self.weights, prefix, &tokenizer),
