@@ -45,8 +45,8 @@ pub(super) fn parts(folder: &Path, options: &FileOptions, half: bool) -> Result<
     let class = index["_class_name"].as_str().unwrap_or("no class").to_string();
     let is_refiner = !has("text_encoder") && has("text_encoder_2");
     for component in ["unet", "vae", "text_encoder", "tokenizer", "scheduler"] {
-        let is_encoder = ["text_encoder", "tokenizer"].contains(&component);
-        if !has(component) && !(is_refiner && is_encoder) {
+        let is_optional = is_refiner && ["text_encoder", "tokenizer"].contains(&component);
+        if !has(component) && !is_optional {
             return Err(Error::model(format!(
                 "{}: {class} without {component} is not supported; supported are Stable Diffusion 1, 2, XL and 3, and Flux",
                 folder.display()
