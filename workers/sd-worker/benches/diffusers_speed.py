@@ -4,10 +4,11 @@ random weights.
     python3 diffusers_speed.py --write /tmp/sd15 --tokenizer examples/tiny_sd/model/tokenizer
     python3 diffusers_speed.py --model /tmp/sd15
     python3 diffusers_speed.py --write /tmp/xl --xl --tokenizer examples/tiny_sd/model/tokenizer
-    python3 diffusers_speed.py --model /tmp/xl --sides 1024 --memory-format channels_last
+    python3 diffusers_speed.py --model /tmp/xl --sides 1024 --memory-formats contiguous,channels_last
 
 Uses f16 and scaled_dot_product_attention, the default of diffusers. Prints one line of JSON per part and image side, in the
-format of the example sd_speed. Peak memory is measured per part. Text encoding includes tokenization, and the noise of an
+format of the example sd_speed. Peak memory, of tensors and reserved from
+the driver, is measured per part. Text encoding includes tokenization, and the noise of an
 image is generated on the host, as in sd_speed.
 """
 import argparse
@@ -27,7 +28,7 @@ parser.add_argument("--tokenizer", metavar="FOLDER", default="examples/tiny_sd/m
 parser.add_argument("--xl", action="store_true", help="write the sizes of XL, with a VAE that does not overflow in f16")
 parser.add_argument("--model", metavar="FOLDER")
 parser.add_argument("--parts", default="text,unet,vae,picture")
-parser.add_argument("--memory-format", default="contiguous", choices=["contiguous", "channels_last"])
+parser.add_argument("--memory-formats", default="contiguous", help="comma-separated: contiguous, channels_last")
 parser.add_argument("--profile", metavar="STEPS", type=int, default=0, help="print the slowest kernels of STEPS steps of the UNet")
 parser.add_argument("--sides", default="512,1024")
 parser.add_argument("--times", type=int, default=10)
@@ -93,9 +94,7 @@ if args.write:
 
 if args.model:
     def load(kind, name):
-        model = kind.from_pretrained(os.path.join(args.model, name), torch_dtype=torch.float16).to("cuda").eval()
-        is_changed = args.memory_format == "channels_last" and name in ["unet", "vae"]
-        return model.to(memory_format=torch.channels_last) if is_changed else model
+        return kind.from_pretrained(os.path.join(args.model, name), torch_dtype=torch.float16).to("cuda").eval()
 
     xl = os.path.isdir(os.path.join(args.model, "text_encoder_2"))
     texts = [load(CLIPTextModel, "text_encoder")]
@@ -103,11 +102,11 @@ if args.model:
         texts.append(load(CLIPTextModelWithProjection, "text_encoder_2"))
     unet, vae = load(UNet2DConditionModel, "unet"), load(AutoencoderKL, "vae")
     weights = torch.cuda.memory_allocated()
-    print(json.dumps(dict(by="diffusers", weights_bytes=weights, memory_format=args.memory_format)))
 
     def measure(part, side, work):
         if part.split()[0] not in args.parts.split(","):
             return
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         times = []
         with torch.inference_mode():
@@ -117,7 +116,8 @@ if args.model:
                 torch.cuda.synchronize()
                 times.append((time.perf_counter() - begin) * 1e3)
         peak = torch.cuda.max_memory_allocated() - weights
-        print(json.dumps(dict(by="diffusers", part=part, side=side, ms=statistics.median(times[2:]), peak_bytes=peak)))
+        print(json.dumps(dict(by="diffusers", part=part, side=side, ms=statistics.median(times[2:]), peak_bytes=peak,
+                              reserved_bytes=torch.cuda.max_memory_reserved())), flush=True)
 
     sides = [int(side) for side in args.sides.split(",")]
     half = lambda *shape: torch.randn(shape, device="cuda", dtype=torch.float16)
@@ -141,23 +141,6 @@ if args.model:
 
     with torch.inference_mode():
         context, pooled = encode()
-    measure("text", 0, encode)
-    for side in sides:
-        latents, extra = half(2, 4, side // 8, side // 8), added(pooled, side)
-        step = lambda: unet(latents, 500, encoder_hidden_states=context, added_cond_kwargs=extra)
-        measure("unet", side, step)
-        if args.profile:
-            with torch.inference_mode(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                for _ in range(args.profile):
-                    step()
-                torch.cuda.synchronize()
-            rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
-            print(f"UNet, {side}: {sum(row.self_device_time_total for row in rows) / 1e3 / args.profile:.2f} ms per step")
-            for row in rows[:24]:
-                print(f"{row.self_device_time_total / 1e3 / args.profile:9.3f} ms {row.count // args.profile:6}  {row.key[:110]}")
-    for side in sides:
-        latents = half(1, 4, side // 8, side // 8)
-        measure("vae", side, lambda: vae.decode(latents).sample.float())
     scheduler = DDIMScheduler(**SCHEDULER)
     generator = torch.Generator()
 
@@ -174,5 +157,26 @@ if args.model:
         decoded = vae.decode(sample / vae.config.scaling_factor).sample
         return (decoded.float().clamp(-1, 1) * 127.5 + 127.5).round().byte().cpu()
 
-    for side in sides:
-        measure("picture of 20 steps", side, lambda: picture(side))
+    for memory_format in args.memory_formats.split(","):
+        if memory_format == "channels_last":
+            unet, vae = unet.to(memory_format=torch.channels_last), vae.to(memory_format=torch.channels_last)
+        print(json.dumps(dict(by="diffusers", weights_bytes=weights, memory_format=memory_format)), flush=True)
+        measure("text", 0, encode)
+        for side in sides:
+            latents, extra = half(2, 4, side // 8, side // 8), added(pooled, side)
+            step = lambda: unet(latents, 500, encoder_hidden_states=context, added_cond_kwargs=extra)
+            measure("unet", side, step)
+            if args.profile:
+                with torch.inference_mode(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                    for _ in range(args.profile):
+                        step()
+                    torch.cuda.synchronize()
+                rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
+                print(f"UNet, {side}: {sum(row.self_device_time_total for row in rows) / 1e3 / args.profile:.2f} ms per step")
+                for row in rows[:24]:
+                    print(f"{row.self_device_time_total / 1e3 / args.profile:9.3f} ms {row.count // args.profile:6}  {row.key[:110]}")
+        for side in sides:
+            latents = half(1, 4, side // 8, side // 8)
+            measure("vae", side, lambda: vae.decode(latents).sample.float())
+        for side in sides:
+            measure("picture of 20 steps", side, lambda: picture(side))

@@ -5,7 +5,7 @@
 
 The operations and the names of the weights are those of FluxTransformer2DModel in diffusers 0.42.1 with
 scaled_dot_product_attention, so that this runs without diffusers, except for --steps: a picture of several steps is decoded
-by diffusers' AutoencoderKL. Prints one line of JSON per image side.
+by diffusers' AutoencoderKL. With --diffusers, diffusers' class is measured itself. Prints one line of JSON per image side.
 """
 import argparse
 import json
@@ -194,6 +194,22 @@ def check():
     assert difference < 1e-5
 
 
+class Diffusers(nn.Module):
+    """diffusers' own transformer, with the arguments of Flux."""
+    def __init__(self, layers):
+        super().__init__()
+        from diffusers import FluxTransformer2DModel
+        self.model = FluxTransformer2DModel(num_layers=layers[0], num_single_layers=layers[1], guidance_embeds=True)
+
+    def forward(self, image, text, pooled, timestep, guidance, size):
+        ids = torch.zeros(*size, 3, device=image.device, dtype=image.dtype)
+        ids[..., 1] = torch.arange(size[0], device=image.device)[:, None]
+        ids[..., 2] = torch.arange(size[1], device=image.device)
+        return self.model(hidden_states=image, encoder_hidden_states=text, pooled_projections=pooled, timestep=timestep,
+                          guidance=guidance, img_ids=ids.flatten(0, 1), return_dict=False,
+                          txt_ids=torch.zeros(text.shape[1], 3, device=image.device, dtype=image.dtype))[0]
+
+
 def decoder():
     from diffusers import AutoencoderKL
     return AutoencoderKL(
@@ -216,19 +232,21 @@ def picture(args, model, vae, values, side):
         latents = latents.reshape(1, 16, side // 8, side // 8).to(packed.dtype)
         (vae.decode(latents).sample.float().clamp(-1, 1) * 127.5 + 127.5).round().byte().cpu()
         times.append((time.perf_counter() - begin) * 1e3)
-    print(json.dumps({"part": f"picture of {args.steps} steps", "side": side, "ms": sorted(times)[1]}))
+    print(json.dumps({"part": f"picture of {args.steps} steps", "side": side, "ms": sorted(times)[1],
+                      "reserved_bytes": torch.cuda.max_memory_reserved()}), flush=True)
 
 
 def main(args):
     dtype = dict(bf16=torch.bfloat16, f16=torch.float16)[args.dtype]
     torch.set_default_dtype(dtype)
     with torch.device("cuda"):
-        model = Flux(tuple(map(int, args.layers.split(","))))
+        model = (Diffusers if args.diffusers else Flux)(tuple(map(int, args.layers.split(","))))
         vae = decoder() if args.steps else None
     torch.set_default_dtype(torch.float32)
     weights = torch.cuda.memory_allocated()
     for side in map(int, args.sides.split(",")):
         values = inputs(side, dtype, "cuda")
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         times = []
         for i in range(args.times + 2):
@@ -238,7 +256,8 @@ def main(args):
             torch.cuda.synchronize()
             times += [(time.perf_counter() - begin) * 1e3] if i > 1 else []
         print(json.dumps({"dtype": args.dtype, "side": side, "ms": statistics.median(times), "least": min(times),
-                          "weights_bytes": weights, "peak_bytes": torch.cuda.max_memory_allocated() - weights}))
+                          "weights_bytes": weights, "peak_bytes": torch.cuda.max_memory_allocated() - weights,
+                          "reserved_bytes": torch.cuda.max_memory_reserved()}), flush=True)
         if args.profile:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 for _ in range(args.profile):
@@ -258,6 +277,7 @@ parser.add_argument("--dtype", default="bf16")
 parser.add_argument("--layers", default="19,38")
 parser.add_argument("--steps", type=int, default=0)
 parser.add_argument("--profile", metavar="STEPS", type=int, default=0)
+parser.add_argument("--diffusers", action="store_true")
 parser.add_argument("--check", action="store_true")
 with torch.inference_mode():
     check() if parser.parse_args().check else main(parser.parse_args())

@@ -103,7 +103,7 @@ fn main() -> Result<()> {
         };
         let vae = if arguments.steps > 0 { Some(Vae::new(random(), &vae)?) } else { None };
         device.synchronize()?;
-        let (weights, _) = memory(device);
+        let weights = memory(device).live;
         for side in &arguments.sides {
             let cells = side / 8;
             let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(dtype);
@@ -123,11 +123,13 @@ fn main() -> Result<()> {
                 mean = velocity.to_dtype(DType::F32)?.abs()?.mean_all()?.to_scalar::<f32>()?;
             }
             times.sort_by(f64::total_cmp);
-            let peak = memory(device).1.saturating_sub(weights);
+            let used = memory(device);
+            let peak = used.peak.saturating_sub(weights);
             println!(
                 "{}",
                 json!({"dtype": name, "side": side, "ms": times.get(times.len() / 2), "least": times.first(),
-                    "weights_bytes": weights, "peak_bytes": peak, "mean_abs": mean})
+                    "weights_bytes": weights, "peak_bytes": peak, "reserved_bytes": used.reserved,
+                    "mean_abs": mean})
             );
             let Some(vae) = &vae else { continue };
             let mut times = Vec::new();
@@ -143,9 +145,12 @@ fn main() -> Result<()> {
                 times.push(begin.elapsed().as_secs_f64() * 1e3);
             }
             times.sort_by(f64::total_cmp);
-            let (part, peak) =
-                (format!("picture of {} steps", arguments.steps), memory(device).1.saturating_sub(weights));
-            println!("{}", json!({"part": part, "side": side, "ms": times[1], "peak_bytes": peak}));
+            let (part, used) = (format!("picture of {} steps", arguments.steps), memory(device));
+            let peak = used.peak.saturating_sub(weights);
+            println!(
+                "{}",
+                json!({"part": part, "side": side, "ms": times[1], "peak_bytes": peak, "reserved_bytes": used.reserved})
+            );
         }
     }
     Ok(())

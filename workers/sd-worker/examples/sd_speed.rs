@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let (device, sides) = (&arguments.device, &arguments.sides);
     let model = Model::load(&arguments.model, device, LoadOptions::default(), |_| ())?;
-    let (weights, _) = memory(device);
+    let weights = memory(device).live;
     println!("{}", json!({"weights_bytes": weights, "dtype": format!("{:?}", model.dtype)}));
     let wanted = |part: Part| [part, Part::All].contains(&arguments.part);
     // Peak memory includes all previous measurements of the process.
@@ -83,9 +83,13 @@ fn main() -> Result<()> {
             times.push(begin.elapsed().as_secs_f64() * 1e3);
         }
         times.sort_by(f64::total_cmp);
-        let (median, peak) = (times.get(times.len() / 2), memory(device).1.saturating_sub(weights));
-        let peak = alone.then_some(peak);
-        println!("{}", json!({"part": part, "side": side, "ms": median, "peak_bytes": peak}));
+        let (median, used) = (times.get(times.len() / 2), alone.then(|| memory(device)));
+        let peak = used.map(|used| used.peak.saturating_sub(weights));
+        let reserved = used.map(|used| used.reserved);
+        println!(
+            "{}",
+            json!({"part": part, "side": side, "ms": median, "peak_bytes": peak, "reserved_bytes": reserved})
+        );
         Ok(())
     };
     let noise = |count: usize, side: usize, dtype: DType| -> Result<Tensor> {

@@ -15,14 +15,25 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
-/// Returns current and peak size of tensors in bytes; 0 if the device does not report them.
-pub fn memory(device: &Device) -> (usize, usize) {
+/// Memory of a device in bytes; 0 if the device does not report it.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Memory {
+    /// Size of the tensors.
+    pub live: usize,
+    /// Maximum of `live` so far.
+    pub peak: usize,
+    /// Memory allocated from the driver: tensors, and memory kept for reuse.
+    pub reserved: usize,
+}
+
+/// Returns the memory in use.
+pub fn memory(device: &Device) -> Memory {
     match device {
         #[cfg(feature = "rocm")]
         Device::Rocm(device) => {
             let stats = device.memory_stats();
-            (stats.live, stats.peak)
+            Memory { live: stats.live, peak: stats.peak, reserved: stats.live + stats.cached }
         }
-        _ => (0, 0),
+        _ => Memory::default(),
     }
 }
