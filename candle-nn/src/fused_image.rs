@@ -61,7 +61,11 @@ impl GroupNorm {
 /// # Errors
 /// If the last dim is odd, or the dtype is not a float.
 pub fn geglu(x: &Tensor) -> Result<Tensor> {
-    let half = x.dim(D::Minus1)? / 2;
+    let width = x.dim(D::Minus1)?;
+    if width % 2 != 0 {
+        candle::bail!("geglu: the last dim of {:?} is {width}, but must be even", x.dims())
+    }
+    let half = width / 2;
     let (values, gates) = (x.narrow(D::Minus1, 0, half)?, x.narrow(D::Minus1, half, half)?);
     #[cfg(feature = "rocm")]
     if let Some(y) = crate::rocm::geglu(&gates, &values)? {

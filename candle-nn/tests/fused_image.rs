@@ -93,6 +93,12 @@ fn gated_activations() -> Result<()> {
             assert_close(&got, &expected, 4.0 * tolerance(dtype), &format!("{dtype:?} {dims:?}"));
             assert_close(&geglu(&x)?, &expected, 4.0 * tolerance(dtype), "on the CPU");
         }
+        for (dims, width) in [(&[1][..], 1), (&[2, 3], 3), (&[0, 5], 5)] {
+            for device in [&device, &Device::Cpu] {
+                let error = geglu(&tensor(dims, dtype, 1.0).to_device(device)?).unwrap_err().to_string();
+                assert!(error.contains(&format!("is {width}, but must be even")), "{dims:?}: {error}");
+            }
+        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Matrix products with a bias by hipBLASLt, in one call. Its heuristic is queried once for each shape.
+//! Matrix products with bias, GELU and residual by hipBLASLt, in one call. Its heuristic is queried once for each shape.
 //!
 //! The library is optional. If it has no algorithm for a product or fails, rocBLAS and the built-in kernels are used; a
 //! failure is logged once. The library is column-major: C = A B is computed as C' = B' A', with the right operand first.
@@ -24,7 +24,7 @@ const MAX_CACHED_SHAPES: usize = 2048;
 /// Sizes of products of matrices (m, k) with the transpose of one matrix (n, k), in one dtype, and what is added. Results
 /// are dense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct BiasedProduct {
+pub(crate) struct EpilogueProduct {
     pub(crate) dtype: DType,
     /// Number of left matrices.
     pub(crate) batch: usize,
@@ -44,7 +44,7 @@ pub(crate) struct BiasedProduct {
     pub(crate) residual: bool,
 }
 
-impl BiasedProduct {
+impl EpilogueProduct {
     fn epilogue(&self) -> u32 {
         match (self.bias, self.gelu) {
             (false, false) => HIPBLASLT_EPILOGUE_DEFAULT,
@@ -59,7 +59,7 @@ type Handle = Owned<hipblasLtHandle_t>;
 type MatrixLayout = Owned<hipblasLtMatrixLayout_t>;
 
 /// The heuristic's choice for a shape, with the descriptors of the call.
-pub(crate) struct BiasedPlan {
+pub(crate) struct EpiloguePlan {
     product: Owned<hipblasLtMatmulDesc_t>,
     left: MatrixLayout,
     right: MatrixLayout,
@@ -68,7 +68,7 @@ pub(crate) struct BiasedPlan {
     workspace: usize,
 }
 
-impl BiasedPlan {
+impl EpiloguePlan {
     /// Returns the size of the workspace in bytes.
     pub(crate) fn workspace(&self) -> usize {
         self.workspace
@@ -78,7 +78,7 @@ impl BiasedPlan {
 /// The library of a device, and its choice for each shape.
 #[derive(Default)]
 struct BlasLt {
-    known: HashMap<BiasedProduct, Option<Arc<BiasedPlan>>>,
+    known: HashMap<EpilogueProduct, Option<Arc<EpiloguePlan>>>,
     opened: Option<Option<Handle>>,
     failures: FailureLog,
 }
@@ -130,16 +130,16 @@ fn set<D: Copy, T>(
     checked(name, unsafe { set(descriptor.raw, attribute, (&raw const value).cast(), size_of::<T>()) })
 }
 
-impl BiasedPlan {
+impl EpiloguePlan {
     fn set<T>(&self, attribute: u32, value: T) -> std::result::Result<(), Failure> {
         let name = "hipblasLtMatmulDescSetAttribute";
         set(&self.product, (name, hipblasLtMatmulDescSetAttribute), attribute, value)
     }
 
     /// Returns the heuristic's first choice; `None` if it finds no algorithm.
-    fn of(handle: &Handle, shape: &BiasedProduct) -> std::result::Result<Option<Arc<Self>>, Failure> {
+    fn of(handle: &Handle, shape: &EpilogueProduct) -> std::result::Result<Option<Arc<Self>>, Failure> {
         let Some(kind) = data_type(shape.dtype) else { return Ok(None) };
-        let BiasedProduct { batch, m, n, k, transposed, x_stride, w_stride, .. } = *shape;
+        let EpilogueProduct { batch, m, n, k, transposed, x_stride, w_stride, .. } = *shape;
         // SAFETY: the pointer is valid for writes.
         let create = |to| unsafe { hipblasLtMatmulDescCreate(to, HIPBLAS_COMPUTE_32F, HIP_R_32F) };
         // SAFETY: the destroy function matches the create function.
@@ -186,11 +186,11 @@ fn blaslt(device: &Arc<DeviceState>) -> MutexGuard<'_, BlasLt> {
 }
 
 impl DeviceState {
-    /// Returns hipBLASLt's choice for a product with a bias; `None` if the library or an algorithm is missing.
+    /// Returns hipBLASLt's choice for a product; `None` if the library or an algorithm is missing.
     ///
     /// # Errors
     /// If the choice is not known yet and the calling thread captures a graph.
-    pub(crate) fn biased_product(self: &Arc<Self>, shape: &BiasedProduct) -> Result<Option<Arc<BiasedPlan>>> {
+    pub(crate) fn epilogue_product(self: &Arc<Self>, shape: &EpilogueProduct) -> Result<Option<Arc<EpiloguePlan>>> {
         if data_type(shape.dtype).is_none() {
             return Ok(None);
         }
@@ -211,10 +211,10 @@ impl DeviceState {
     ///
     /// # Safety
     /// All pointers that the shape requires must be valid on this device for its sizes and for the workspace of the plan.
-    pub(crate) unsafe fn multiply_with_bias(
+    pub(crate) unsafe fn multiply_with_epilogue(
         self: &Arc<Self>,
-        shape: &BiasedProduct,
-        plan: &BiasedPlan,
+        shape: &EpilogueProduct,
+        plan: &EpiloguePlan,
         [x, w, bias, residual, out, workspace]: [DevicePtr; 6],
     ) -> Result<bool> {
         let mut lt = blaslt(self);
@@ -263,7 +263,7 @@ impl DeviceState {
 }
 
 impl BlasLt {
-    fn query(&mut self, device: &DeviceState, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
+    fn query(&mut self, device: &DeviceState, shape: &EpilogueProduct) -> Option<Arc<EpiloguePlan>> {
         if self.opened.is_none() {
             let opened = open(device);
             self.opened = Some(opened.unwrap_or_else(|failure| {
@@ -274,7 +274,7 @@ impl BlasLt {
             }));
         }
         let Some(Some(handle)) = &self.opened else { return None };
-        BiasedPlan::of(handle, shape).unwrap_or_else(|failure| {
+        EpiloguePlan::of(handle, shape).unwrap_or_else(|failure| {
             let _ = rocm_rs::hip::get_last_error();
             self.log(device, &failure);
             None

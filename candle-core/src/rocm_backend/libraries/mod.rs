@@ -24,6 +24,6 @@ pub use convolutions::{
     WORKSPACE_VARIABLE as CONV_WORKSPACE_VARIABLE,
 };
 pub(crate) use convolutions::{Candidate, ConvBackend, Plan};
-pub(crate) use hipblaslt::BiasedProduct;
+pub(crate) use hipblaslt::EpilogueProduct;
 pub use hipblaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
 pub(crate) use rocblas::ProductLibrary;

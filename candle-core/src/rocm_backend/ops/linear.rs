@@ -1,7 +1,7 @@
 //! Linear layers in one call to hipBLASLt, with a bias, an activation and a residual.
 use crate::backend::BackendDevice;
 use crate::op::BackpropOp;
-use crate::rocm_backend::libraries::BiasedProduct;
+use crate::rocm_backend::libraries::EpilogueProduct;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result, Shape, Storage, Tensor};
 use hip_kernels::contract::{DevicePtr, PRODUCT_ROWS};
@@ -102,9 +102,9 @@ pub fn linear_with(x: &Tensor, weight: &Tensor, epilogue: LinearEpilogue) -> Res
     }
     let Rows { batch, m, stride: x_stride, transposed } = rows;
     let (bias, residual) = (bias.is_some(), residual.is_some());
-    let shape = BiasedProduct { dtype, batch, m, n, k, transposed, x_stride, w_stride, bias, gelu, residual };
+    let shape = EpilogueProduct { dtype, batch, m, n, k, transposed, x_stride, w_stride, bias, gelu, residual };
     let state = xs.device.state();
-    let Some(plan) = state.biased_product(&shape)? else { return Ok(None) };
+    let Some(plan) = state.epilogue_product(&shape)? else { return Ok(None) };
     // SAFETY: the product writes every element; if it fails, the buffer is not used.
     let dst = unsafe { RocmStorage::alloc(&xs.device, dtype, batch * m * n, OP)? };
     // SAFETY: only the library accesses the workspace.
@@ -112,7 +112,7 @@ pub fn linear_with(x: &Tensor, weight: &Tensor, epilogue: LinearEpilogue) -> Res
     let [x, w, bias, residual] = pointers;
     let pointers = [x, w, bias, residual, dst.slice.ptr(), workspace.slice.ptr()];
     // SAFETY: operands and result match the shape, and the workspace has the size of the plan.
-    if !unsafe { state.multiply_with_bias(&shape, &plan, pointers)? } {
+    if !unsafe { state.multiply_with_epilogue(&shape, &plan, pointers)? } {
         return Ok(None);
     }
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), Shape::from(dims), BackpropOp::none(), false)))
