@@ -70,7 +70,8 @@ try:
     page.get(BASE)
     wait.until(lambda _: "ready" in at("lamp").get_attribute("class"))
     check("no prompt yet", not at("go").is_enabled())
-    check("no ControlNets", not shown("control"))
+    check("one model", not shown("model-field"))
+    check("checkboxes beside their labels", all(at(id).size["width"] < 30 for id in ["karras", "hires"]))
     screenshot(page, "empty")
 
     # The same seed generates the same image.
@@ -94,6 +95,41 @@ try:
     check("different image", source() != first)
     screenshot(page, "generated")
 
+    # A second pass enlarges the image.
+    put(count=1, seed=5)
+    check("no settings of the second pass yet", not shown("hires-settings"))
+    at("hires").click()
+    put(**{"hires-scale": 1.5, "hires-upscaler": "Latent (bicubic)", "hires-strength": 0.6})
+    check("strength of the second pass", at("hires-strength-value").text == "0.60", at("hires-strength-value").text)
+    screenshot(page, "hires")
+    generate(1)
+    width_of = "return document.getElementById('picture').naturalWidth"
+    check("larger image", page.execute_script(width_of) == side * 3 // 2, page.execute_script(width_of))
+    at("hires").click()
+    check("settings of the second pass hidden", not shown("hires-settings"))
+
+    # A LoRA in the prompt, and a ControlNet that follows the first image, change the image; without them it is the same.
+    plain_prompt = at("prompt").get_attribute("value")
+    at("prompt").send_keys(" <lora:corners:1>")
+    generate(1)
+    check("LoRA changes the image", source() != first)
+    at("prompt").clear()
+    at("prompt").send_keys(plain_prompt)
+    if shown("control"):
+        names = [option.get_attribute("value") for option in at("controlnet").find_elements(By.TAG_NAME, "option")]
+        put(controlnet=names[1])
+        check("settings of the ControlNet", shown("control-settings") and not shown("control-image"))
+        followed = FOLDER / "followed.png"
+        at("picture").screenshot(str(followed))
+        at("control-file").send_keys(str(followed.resolve()))
+        wait.until(lambda _: shown("control-image"))
+        screenshot(page, "controlnet")
+        generate(1)
+        check("ControlNet changes the image", source() != first)
+        put(controlnet="")
+    generate(1)
+    check("same image as at first", source() == first)
+
     # Images of the history can be shown again, and their settings copied.
     history()[-1].click()
     check("first image shown again", source() == first)
@@ -102,6 +138,7 @@ try:
     put(count=1)
 
     # The page during generation, and stopping.
+    made = len(history())
     put(steps=60)
     page.execute_script(HOLD)
     at("prompt").send_keys(Keys.ENTER)
@@ -112,7 +149,7 @@ try:
     check("stop button focused", page.switch_to.active_element.get_attribute("id") == "stop")
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     wait.until(lambda _: shown("go"))
-    check("previous image shown again", source() == first and len(history()) == 4)
+    check("previous image shown again", source() == first and len(history()) == made)
     check("job stopped", not shown("failure"), at("failure").text)
     wait.until(lambda _: page.execute_script("return window.asked.join() === 'POST,DELETE'"))
     page.execute_script("window.restore()")

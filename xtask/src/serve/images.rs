@@ -13,6 +13,7 @@ const MODEL: &str = "examples/tiny_sd/model";
 const REQUESTS: &str = "workers/clients/openai_images.py";
 const A1111_REQUESTS: &str = "workers/clients/a1111_images.py";
 const PAGE: &str = "workers/clients/image_page.py";
+const MODELS_PAGE: &str = "workers/clients/image_models_page.py";
 
 /// Sends the worker image requests of every kind. Returns the number of requests that were answered correctly.
 pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<u64> {
@@ -29,6 +30,14 @@ pub fn test_sd(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<
     }
     let jobs = run_jobs(&worker)?;
     worker.stop()?;
+    if let Some(folder) = page {
+        let worker = Worker::start(program, gpu, &|command| {
+            let model = root().join(MODEL);
+            command.arg("--models").args(["one", "two"].map(|name| format!("{name}={}", model.display())));
+        })?;
+        clients::run_browser(MODELS_PAGE, "image_models_page", &worker.url(""), folder)?;
+        worker.stop()?;
+    }
     Ok(requests + jobs)
 }
 
