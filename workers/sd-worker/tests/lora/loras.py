@@ -11,16 +11,14 @@ import json
 import sys
 from pathlib import Path
 
-import numpy
 import torch
-from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 from peft.tuners.loha.layer import make_weight
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
-RANK, STEPS, GUIDANCE, SIDE, TOKENS = 2, 4, 5.0, 32, 16
-LOHA_WEIGHT = 0.8
-PROMPT, NEGATIVE = "a red circle", "blue"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tiny_model"))
+from published import picture, pipeline
+
+RANK, LOHA_WEIGHT = 2, 0.8
 GENERATOR = torch.Generator().manual_seed(1)
 
 
@@ -102,27 +100,6 @@ def convolution(name):
 
 def text(name):
     return "q_proj" in name or "out_proj" in name or "fc1" in name
-
-
-def pipeline(folder, xl):
-    kind = StableDiffusionXLPipeline if xl else StableDiffusionPipeline
-    options = {} if xl else dict(safety_checker=None)
-    pipe = kind.from_pretrained(folder, torch_dtype=torch.float32, **options)
-    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, clip_sample=False)
-    for part in ["tokenizer", "tokenizer_2"] if xl else ["tokenizer"]:
-        getattr(pipe, part).model_max_length = TOKENS
-    for part in ["text_encoder", "text_encoder_2"] if xl else ["text_encoder"]:
-        # The published configuration; the tiny vocabulary has another end token.
-        encoder = getattr(pipe, part)
-        getattr(encoder, "text_model", encoder).eos_token_id = pipe.tokenizer.eos_token_id
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
-def picture(pipe, noise, out):
-    image = pipe(PROMPT, negative_prompt=NEGATIVE, num_inference_steps=STEPS, guidance_scale=GUIDANCE, width=SIDE,
-                 height=SIDE, latents=noise.clone(), output_type="np").images[0]
-    Image.fromarray((image * 255).round().astype(numpy.uint8)).save(out)
 
 
 def main(folder, data):

@@ -1,7 +1,7 @@
 """Writes the images that diffusers generates with the weights of the GGUF files of `gguf.rs`, which the gguf package
-dequantizes, of the files in scaled f8 of `scaled.rs`, and of XL's refiner in `refiner.rs`.
+dequantizes, also with a LoRA in addition, of the files in scaled f8 of `scaled.rs`, and of XL's refiner in `refiner.rs`.
 
-    pip install diffusers==0.42.1 transformers==5.24.0 gguf torch
+    pip install diffusers==0.42.1 transformers==5.24.0 peft gguf torch
     SD_FOLDER=FOLDER cargo test --test single_file -- --ignored     # writes the models, the GGUF files, and the noise
     python3 pictures.py FOLDER data
     python3 pictures.py FOLDER data refiner                       # only those of the refiner
@@ -14,31 +14,18 @@ from pathlib import Path
 import gguf
 import numpy
 import torch
-from diffusers import (DDIMScheduler, EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLImg2ImgPipeline,
-                       StableDiffusionXLPipeline)
+from diffusers import DDIMScheduler, EulerDiscreteScheduler, StableDiffusionXLImg2ImgPipeline
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.pipelines.stable_diffusion_xl import pipeline_stable_diffusion_xl_img2img as img2img
 from PIL import Image
 from safetensors.torch import load_file
 
-STEPS, GUIDANCE, SIDE, TOKENS = 4, 5.0, 32, 16
-PROMPT, NEGATIVE = "a red circle", "blue"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tiny_model"))
+from published import GUIDANCE, NEGATIVE, PROMPT, SIDE, TOKENS, picture, pipeline
+
 UNET = "model.diffusion_model."
-
-
-def pipeline(folder, xl):
-    kind = StableDiffusionXLPipeline if xl else StableDiffusionPipeline
-    options = {} if xl else dict(safety_checker=None)
-    pipe = kind.from_pretrained(folder, torch_dtype=torch.float32, **options)
-    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, clip_sample=False)
-    for part in ["tokenizer", "tokenizer_2"] if xl else ["tokenizer"]:
-        getattr(pipe, part).model_max_length = TOKENS
-    for part in ["text_encoder", "text_encoder_2"] if xl else ["text_encoder"]:
-        # The published configuration; the tiny vocabulary has another end token.
-        encoder = getattr(pipe, part)
-        getattr(encoder, "text_model", encoder).eos_token_id = pipe.tokenizer.eos_token_id
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+# A LoRA for version 1, of which the part for the UNet is used, and its weight.
+LORA = (Path(__file__).resolve().parents[1] / "lora" / "data" / "kohya.safetensors", 0.7)
 
 
 def unscaled(path):
@@ -113,9 +100,13 @@ def main(folder, data, only=None):
             pipe = pipeline(folder / version, version == "xl")
             path = folder / f"{version}_{kind}.{'safetensors' if kind == 'scaled' else 'gguf'}"
             load(pipe, path, data.parent / f"{version}.txt")
-            image = pipe(PROMPT, negative_prompt=NEGATIVE, num_inference_steps=STEPS, guidance_scale=GUIDANCE, width=SIDE,
-                         height=SIDE, latents=noise.clone(), output_type="np").images[0]
-            Image.fromarray((image * 255).round().astype(numpy.uint8)).save(data / f"{version}_{kind}.png", optimize=True)
+            picture(pipe, noise, data / f"{version}_{kind}.png", optimize=True)
+            if version == "v1" and kind != "scaled":
+                path, weight = LORA
+                lora = {name: tensor for name, tensor in load_file(path).items() if name.startswith("lora_unet_")}
+                pipe.load_lora_weights(lora, adapter_name="lora")
+                pipe.set_adapters(["lora"], [weight])
+                picture(pipe, noise, data / f"{version}_{kind}_lora.png", optimize=True)
     refiner(folder, data, load_file(folder / "noise.safetensors"))
 
 
