@@ -8,7 +8,7 @@ use worker_core::auth::Token;
 use worker_core::{ModelLocation, ServerArguments};
 
 use crate::callback;
-use crate::model::{FileOptions, LoadOptions, Model, Version};
+use crate::model::{self, FileOptions, LoadOptions, Model, Version};
 use crate::models::models_in;
 use crate::pipeline::{Bounds, DEFAULT_BATCH_REQUESTS};
 use crate::queue;
@@ -64,6 +64,10 @@ pub struct Arguments {
     /// File of the text encoder T5 of Flux and Stable Diffusion 3: .safetensors or GGUF
     #[arg(long, env)]
     pub t5xxl: Option<PathBuf>,
+
+    /// Where the weights of the text encoder T5 are between prompts
+    #[arg(long, env, value_enum, default_value_t)]
+    pub t5_memory: T5Memory,
 
     /// Do not check images with the model's safety checker
     #[arg(long, env)]
@@ -181,6 +185,28 @@ pub enum SdVersion {
     Turbo,
 }
 
+/// Place of the weights of the text encoder T5.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum T5Memory {
+    /// In the memory of the device if all weights and 2 GiB of activations fit into it, otherwise in the file.
+    #[default]
+    Auto,
+    /// In the memory of the device.
+    Resident,
+    /// In the file; for each new prompt, they are read block by block.
+    Streamed,
+}
+
+impl From<T5Memory> for model::T5Memory {
+    fn from(memory: T5Memory) -> Self {
+        match memory {
+            T5Memory::Auto => Self::Auto,
+            T5Memory::Resident => Self::Resident,
+            T5Memory::Streamed => Self::Streamed,
+        }
+    }
+}
+
 /// Quantity that the UNet predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Prediction {
@@ -281,7 +307,7 @@ impl Arguments {
             without_safety_checker: self.no_safety_checker,
             embeddings: self.embedding_dir.clone(),
         };
-        LoadOptions { dtype, files, ..LoadOptions::default() }
+        LoadOptions { dtype, files, t5_memory: self.t5_memory.into(), ..LoadOptions::default() }
     }
 }
 

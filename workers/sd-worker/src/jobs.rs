@@ -13,11 +13,11 @@ use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
 use crate::callback::Callback;
 use crate::images::{Format, Source};
-use crate::models::Api;
+use crate::models::{Api, ServedModels};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
-use crate::pipeline::Bounds;
+use crate::pipeline::{Bounds, Request};
 use crate::queue::{Event, Failure, ImageJob, Images};
-use crate::served::api_error;
+use crate::served::{ServedModel, api_error};
 
 /// Time after which a job without a callback is cancelled if no client follows it.
 pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,6 +50,11 @@ fields! {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum JobEvent {
+    /// The model is not in memory. It is loaded before the first step.
+    Loading {
+        /// Name of the model.
+        model: String,
+    },
     /// The job waits, or starts if its position is 0.
     Queued {
         /// Number of jobs ahead of it.
@@ -110,6 +115,7 @@ pub struct Complete {
 
 fn name(event: &JobEvent) -> Option<&'static str> {
     Some(match event {
+        JobEvent::Loading { .. } => "loading",
         JobEvent::Queued { .. } => "queued",
         JobEvent::Progress { .. } => "progress",
         JobEvent::Preview { .. } => "preview",
@@ -184,8 +190,6 @@ async fn create(
     }
     // Invalid requests load no model.
     parameters.check_values()?;
-    let served = models.model(target.model.as_deref(), &client).await?;
-    let warnings = parameters.warnings();
     let canvas = Canvas {
         width,
         height,
@@ -193,34 +197,91 @@ async fn create(
         mask: mask.map(Source::Text),
         transparent_is_mask: false,
     };
-    let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-    let place = client.acquire(request.seeds.len(), "n")?;
-    let seed = request.seeds.first().copied().unwrap_or_default();
-    let images = served.submit(request)?;
+    let warnings = parameters.warnings();
+    let name = target.model.as_deref();
+    // Values that a model does not support are refused at once if its description is known, and otherwise end the job.
+    let (start, place) = match models.described(name)? {
+        Some(served) => {
+            let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
+            let place = client.acquire(request.seeds.len(), "n")?;
+            (Ok(Submitted::new(&served, request)?), place)
+        }
+        None => {
+            models.check_capacity()?;
+            let place = client.acquire(parameters.n.unwrap_or(1), "n")?;
+            (Err((parameters, canvas)), place)
+        }
+    };
     let callback = state.callback.filter(|_| callback != Some(false));
     let job = state.jobs.create(match callback {
         Some(_) => OnDisconnect::Continue,
         None => OnDisconnect::CancelAfter(ABANDON_TIMEOUT),
     });
     job.hold(place);
-    let job_id = job.id();
-    // The last event of the queue is still written to the log.
-    let canceller = images.canceller();
-    job.on_cancel(move || canceller.cancel());
-    tracing::debug!(hive = target.hive_id, job_id, "job queued");
+    if let Some(model) = models.unloaded(name) {
+        job.push(&JobEvent::Loading { model });
+    }
+    let (job_id, cancelled) = (job.id(), job.cancelled());
+    tracing::debug!(hive = target.hive_id, job_id, "job accepted");
     let callback = callback.map(|callback| (callback, state.api.lifecycle.start_work()));
     let reporter = Reporter { job, api: state.api, worker_id: state.worker_id, callback };
-    tokio::spawn(follow(reporter, images, format.unwrap_or_default(), (seed, warnings)));
+    tokio::spawn(async move {
+        let submitted = match start {
+            Ok(submitted) => Ok(submitted),
+            Err((parameters, canvas)) => tokio::select! {
+                biased;
+                () = cancelled => Err(ApiError::conflict("cancelled before the model was loaded").with_code("cancelled")),
+                submitted = load(&models, target.model.as_deref(), parameters, canvas) => submitted,
+            },
+        };
+        match submitted {
+            Ok(submitted) => follow(reporter, submitted, format.unwrap_or_default(), warnings).await,
+            Err(error) => reporter.end(Err(error)),
+        }
+    });
     Ok(accepted(&job_id))
+}
+
+/// A request in the queue.
+struct Submitted {
+    images: ImageJob,
+    /// Seed of the first image.
+    seed: u64,
+}
+
+impl Submitted {
+    /// Appends a request to the queue.
+    ///
+    /// # Errors
+    /// 429 if the queue is full, 503 if it is closed.
+    fn new(served: &ServedModel, request: Request) -> Result<Self, ApiError> {
+        let seed = request.seeds.first().copied().unwrap_or_default();
+        Ok(Self { images: served.submit(request)?, seed })
+    }
+}
+
+/// Loads a model whose description is not known yet, and submits the request. The client's permit is that of the images.
+async fn load(
+    models: &ServedModels,
+    name: Option<&str>,
+    parameters: Parameters,
+    canvas: Canvas,
+) -> Result<Submitted, ApiError> {
+    let served = models.described_after_load(name).await?;
+    let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
+    Submitted::new(&served, request)
 }
 
 /// Copies the events of the queue to the log of a job.
 async fn follow(
     reporter: Reporter,
-    mut images: ImageJob,
+    Submitted { mut images, seed }: Submitted,
     format: Format,
-    seed_and_warnings: (u64, Vec<String>),
+    warnings: Vec<String>,
 ) {
+    // The last event of the queue is still written to the log.
+    let canceller = images.canceller();
+    reporter.job.on_cancel(move || canceller.cancel());
     while let Some(event) = images.next().await {
         let event = match event {
             Event::Queued { position } => JobEvent::Queued { position },
@@ -233,7 +294,7 @@ async fn follow(
                 Err(_) => continue,
             },
             Event::Done { images, truncated } => {
-                let made = blocking(move || complete(images, format, seed_and_warnings, truncated)).await;
+                let made = blocking(move || complete(images, format, (seed, warnings), truncated)).await;
                 return reporter.end(made.map(JobEvent::Complete));
             }
             Event::Failed(failure) => return reporter.end(Err(api_error(failure))),

@@ -14,15 +14,12 @@ use worker_core::{ApiError, Client, LoadedModel, ModelEntry, ModelLocation, Mode
 
 use crate::controlnets::ControlNetFolder;
 use crate::loras::LoraFolder;
-use crate::model::TOO_LARGE;
+use crate::model::{ACTIVATION_BYTES, RequiredBytes, TOO_LARGE};
 use crate::pipeline::Pipeline;
 use crate::queue::{Failure, Generators, ImageGenerator, Queue, computes};
 use crate::safetensors_folder::has_ending;
 use crate::served::{ModelInfo, ServedModel, decoders, submit_error, wait_for_images};
 
-/// Number of bytes that stay free for activations while a model is loaded: a tile of the VAE of XL in f32 needs 1 GiB, and a
-/// step of 1024 x 1024 pixels less.
-const ACTIVATION_BYTES: usize = 2 << 30;
 /// Endings of the files of models.
 const ENDINGS: [&str; 2] = ["safetensors", "gguf"];
 
@@ -80,7 +77,7 @@ pub trait LoadModel: Send {
     ///
     /// # Errors
     /// A file is missing or invalid.
-    fn required_bytes(&self, location: &ModelLocation) -> Result<usize>;
+    fn required_bytes(&self, location: &ModelLocation) -> Result<RequiredBytes>;
 
     /// Returns the number of bytes that are free for weights on the device, if that is known.
     ///
@@ -152,10 +149,12 @@ impl PipelinePool {
         self.models.iter().filter_map(|model| Some((model, model.pipeline.as_ref()?)))
     }
 
-    /// Checks that a model fits after all others are unloaded, so that a model that is too large unloads none.
-    fn check_memory(&self, needed: usize) -> Result<()> {
-        if self.loader.available_bytes()?.is_none_or(|free| needed <= free) {
-            return Ok(());
+    /// Checks that a model fits after all others are unloaded, so that a model that is too large unloads none. Returns the
+    /// number of bytes that it will use.
+    fn plan_memory(&self, required: RequiredBytes) -> Result<usize> {
+        let RequiredBytes { resident, least } = required;
+        if self.loader.available_bytes()?.is_none_or(|free| resident.saturating_add(ACTIVATION_BYTES) <= free) {
+            return Ok(resident);
         }
         // Memory that is not for weights of models is not in the sum of their sizes.
         for (_, pipeline) in self.loaded() {
@@ -163,24 +162,23 @@ impl PipelinePool {
         }
         device::release_memory(&self.device)?;
         let loaded = self.loaded().map(|(model, _)| model.bytes).sum::<usize>();
-        let Some(free) = self.loader.available_bytes()? else { return Ok(()) };
+        let Some(free) = self.loader.available_bytes()? else { return Ok(resident) };
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         ensure!(
-            needed <= free.saturating_add(loaded),
+            least <= free.saturating_add(loaded),
             "the weights of the model need {} MiB, but the device has {} MiB free and {} MiB in use by other models; {TOO_LARGE}",
-            mib(needed),
+            mib(least),
             mib(free),
             mib(loaded)
         );
-        Ok(())
+        Ok(required.planned(Some(free.saturating_add(loaded))))
     }
 
     /// Loads a model, after others were unloaded if it needs their place or memory.
     fn load(&mut self, index: usize) -> Result<(Pipeline, ModelInfo)> {
         let location = self.models[index].location.clone();
         // A model that cannot be read or is too large unloads no other.
-        let needed = self.loader.required_bytes(&location)?;
-        self.check_memory(needed)?;
+        let needed = self.plan_memory(self.loader.required_bytes(&location)?)?;
         while self.loaded().count() >= self.max_loaded && self.unload_one(index) {}
         let wanted = needed.saturating_add(ACTIVATION_BYTES);
         while self.loader.available_bytes()?.is_some_and(|free| free < wanted) && self.unload_one(index) {}
@@ -349,7 +347,35 @@ impl ServedModels {
         if let Some(served) = model.served.get() {
             return Ok(served.clone());
         }
-        self.load(index, model, client).await
+        let _permit = client.acquire(1, "model")?;
+        self.load(index, model).await
+    }
+
+    /// Returns the model that a request names if its description is known.
+    ///
+    /// # Errors
+    /// 400 if the request names none of several models, 404 if the name is unknown.
+    pub fn described(&self, name: Option<&str>) -> Result<Option<Arc<ServedModel>>, ApiError> {
+        Ok(self.find(name)?.1.served.get().cloned())
+    }
+
+    /// Returns the name of the model that a request names if it is not in memory.
+    pub fn unloaded(&self, name: Option<&str>) -> Option<String> {
+        let (_, model) = self.find(name).ok()?;
+        let is_unloaded = model.on_demand.as_ref().is_some_and(|shared| shared.state() != ModelState::Loaded);
+        is_unloaded.then(|| model.name.as_str().to_owned())
+    }
+
+    /// Like [`Self::model`], for work that the client's limit counts already.
+    ///
+    /// # Errors
+    /// As for [`Self::model`], except for the limit of the client.
+    pub async fn described_after_load(&self, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
+        let (index, model) = self.find(name)?;
+        match model.served.get() {
+            Some(served) => Ok(served.clone()),
+            None => self.load(index, model).await,
+        }
     }
 
     /// Like [`Self::model`], but the model is in memory when the function returns.
@@ -360,12 +386,14 @@ impl ServedModels {
         let (index, model) = self.find(name)?;
         match (&model.on_demand, model.served.get()) {
             (None, Some(served)) => Ok(served.clone()),
-            _ => self.load(index, model, client).await,
+            _ => {
+                let _permit = client.acquire(1, "model")?;
+                self.load(index, model).await
+            }
         }
     }
 
-    async fn load(&self, index: usize, model: &Model, client: &Client) -> Result<Arc<ServedModel>, ApiError> {
-        let _permit = client.acquire(1, "model")?;
+    async fn load(&self, index: usize, model: &Model) -> Result<Arc<ServedModel>, ApiError> {
         let job = self.queue.submit_to(index, None).map_err(submit_error)?;
         wait_for_images(job, |_| ()).await?;
         let info = model.on_demand.as_ref().and_then(|shared| shared.info.get());

@@ -145,7 +145,6 @@ impl Parameters {
         let negative = self.negative_prompt.unwrap_or_default();
         for (name, given, is_supported) in [
             ("negative_prompt", !negative.is_empty(), !info.is_distilled),
-            ("loras", !loras.is_empty(), info.has_adapters),
             ("controlnets", !controlnets.is_empty(), info.has_adapters),
         ] {
             if given && !is_supported {

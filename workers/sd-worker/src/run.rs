@@ -17,7 +17,7 @@ use crate::callback::Callback;
 use crate::controlnets::ControlNetFolder;
 use crate::fetch::ImageModel;
 use crate::loras::LoraFolder;
-use crate::model::{Model, Version, available_bytes};
+use crate::model::{Model, RequiredBytes, Version, available_bytes};
 use crate::models::{Api, LoadModel, PipelinePool, ServedModels};
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Refiner, Request, Start};
@@ -175,7 +175,7 @@ struct Loader {
 }
 
 impl LoadModel for Loader {
-    fn required_bytes(&self, location: &ModelLocation) -> Result<usize> {
+    fn required_bytes(&self, location: &ModelLocation) -> Result<RequiredBytes> {
         let arguments = self.arguments.for_model(location);
         let path = find(&arguments, &self.device.device, &mut |_, _| ())?;
         Ok(Model::required_bytes(&path, &self.device.device, &arguments.load())?)

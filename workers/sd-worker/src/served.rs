@@ -41,7 +41,7 @@ pub struct ModelInfo {
     pub max_clip_skip: usize,
     /// True if images are checked by the model's safety checker.
     pub has_safety_checker: bool,
-    /// True if prompts may have weights of words, and requests LoRA files and ControlNets.
+    /// True if prompts may have weights of words, and requests ControlNets.
     pub has_adapters: bool,
     /// True if the network is a transformer, which supports the first-block cache.
     pub has_block_cache: bool,

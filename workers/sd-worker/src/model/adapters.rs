@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::lora::{Lora, UNET, delta};
-use super::single_file::UNetNames;
+use super::lora::{Lora, NETWORK, delta, low_rank};
+use super::low_rank::{self, Changes, LayerPart, Slot};
+use super::weights::{Component, View};
 use crate::{Check, Error, Result};
 
 /// A LoRA file of a request, and its weight.
@@ -21,14 +22,31 @@ pub struct LoraChoice {
 /// Networks and names of weights.
 type Key = (usize, String);
 
-/// Weights of UNet and text encoders, which share their storage with the networks.
+/// Weights of the denoising network and of CLIP text encoders, in the order of [`super::lora`].
+#[derive(Default)]
+pub(super) struct Loaded {
+    /// Float weights that share their storage with the network.
+    weights: HashMap<String, Tensor>,
+    /// Weights of linear layers.
+    layers: HashMap<String, LayerPart>,
+}
+
+impl Loaded {
+    /// Takes the weights of a component, after its network was built.
+    pub fn take(component: &Component) -> Self {
+        Self { weights: component.take_loaded(), layers: component.take_layers() }
+    }
+}
+
+/// Weights that LoRA files change. Changes of floats are added to them if the network shares their storage. The others,
+/// such as those of quantized matrices, are products of their own that are added to the outputs of layers.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     weights: HashMap<Key, Tensor>,
-    /// Weights by network and by each of their names in files, whose dots are underscores in kohya's files.
-    names: HashMap<Key, String>,
-    /// True if the network has quantized layers, which LoRA files cannot change.
-    is_quantized: bool,
+    layers: HashMap<Key, LayerPart>,
+    /// Weights by network and by each of their names in files, whose dots are underscores in kohya's files, with the rows that
+    /// the weight has of the one in the file.
+    names: HashMap<Key, Vec<(String, View)>>,
     state: Mutex<State>,
 }
 
@@ -37,28 +55,46 @@ struct State {
     active: Vec<LoraChoice>,
     /// Copies of the weights that are changed, on the CPU.
     originals: BTreeMap<Key, Tensor>,
+    /// Layers with products of their own.
+    slots: Vec<Slot>,
 }
 
 impl Adapters {
-    /// Collects weights. `networks` are the UNet and the text encoders. `is_quantized` tells whether there are quantized
-    /// layers in addition.
-    pub fn of(networks: Vec<HashMap<String, Tensor>>, unet_names: &UNetNames, is_quantized: bool) -> Self {
-        let (mut weights, mut names) = (HashMap::new(), HashMap::new());
-        for (network, tensors) in networks.into_iter().enumerate() {
-            for (name, tensor) in tensors.into_iter().filter(|(_, tensor)| tensor.rank() >= 2) {
-                let Some(layer) = name.strip_suffix(".weight") else { continue };
-                let other = match network {
-                    UNET => unet_names.original(&name).unwrap_or_default().replace(".weight", ""),
-                    _ if layer.starts_with("text_model.") => layer.replacen("text_model.", "", 1),
-                    _ => format!("text_model.{layer}"),
-                };
-                for layer in [layer, &other] {
-                    names.insert((network, layer.replace('.', "_")), name.clone());
+    /// Collects weights. `networks` are the UNet or transformer, and the text encoders. `original` returns the name of a weight
+    /// of the first in the files of its authors, and the part of its rows.
+    pub fn of(networks: Vec<Loaded>, original: impl Fn(&str) -> Option<(String, View)>) -> Self {
+        let mut adapters = Self::default();
+        for (network, loaded) in networks.into_iter().enumerate() {
+            let weights = loaded.weights.into_iter().filter(|(_, tensor)| tensor.rank() >= 2);
+            for (name, tensor) in weights {
+                adapters.add_name(network, &name, &original);
+                adapters.weights.insert((network, name), tensor);
+            }
+            for (name, part) in loaded.layers {
+                let key = (network, name);
+                if !adapters.weights.contains_key(&key) {
+                    adapters.add_name(network, &key.1, &original);
+                    adapters.layers.insert(key, part);
                 }
-                weights.insert((network, name), tensor);
             }
         }
-        Self { weights, names, is_quantized, state: Mutex::default() }
+        adapters
+    }
+
+    fn add_name(&mut self, network: usize, name: &str, original: impl Fn(&str) -> Option<(String, View)>) {
+        let Some(layer) = name.strip_suffix(".weight") else { return };
+        let other = match network {
+            NETWORK => original(name)
+                .map(|(original, view)| (original.strip_suffix(".weight").unwrap_or(&original).to_owned(), view)),
+            _ if layer.starts_with("text_model.") => Some((layer.replacen("text_model.", "", 1), View::Whole)),
+            _ => Some((format!("text_model.{layer}"), View::Whole)),
+        };
+        for (layer, view) in [(layer.to_owned(), View::Whole)].into_iter().chain(other) {
+            let weights = self.names.entry((network, layer.replace('.', "_"))).or_default();
+            if weights.iter().all(|(known, _)| known != name) {
+                weights.push((name.to_owned(), view));
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -75,6 +111,7 @@ impl Adapters {
         if state.active == choices {
             return Ok(());
         }
+        low_rank::clear(&std::mem::take(&mut state.slots));
         let changed = self.change(&mut state, choices, check);
         match &changed {
             Ok(()) => state.active = choices.to_vec(),
@@ -85,29 +122,24 @@ impl Adapters {
 
     fn change(&self, state: &mut State, choices: &[LoraChoice], check: Check) -> Result<()> {
         state.active.clear();
-        let mut targets: BTreeMap<Key, Vec<(usize, String)>> = BTreeMap::new();
+        let mut targets: BTreeMap<Key, Vec<(usize, String, View)>> = BTreeMap::new();
         let mut files = Vec::new();
         for (i, choice) in choices.iter().enumerate() {
             let lora = Lora::open(&choice.path)?;
             let mut missing = Vec::new();
             for (network, layer) in lora.layers() {
                 match self.names.get(&(network, layer.replace('.', "_"))) {
-                    Some(name) => {
-                        let target = targets.entry((network, name.clone())).or_default();
-                        target.push((i, layer.to_owned()));
+                    Some(names) => {
+                        for (name, view) in names {
+                            let target = targets.entry((network, name.clone())).or_default();
+                            target.push((i, layer.to_owned(), *view));
+                        }
                     }
                     None => missing.push(layer),
                 }
             }
             if let Some(first) = missing.first() {
                 let (count, all) = (missing.len(), lora.layers().count());
-                if self.is_quantized {
-                    return Err(Error::request(format!(
-                        "LoRA {} changes {count} layers that are quantized in this model, such as {first}; use LoRA files \
-                         with a model in safetensors",
-                        choice.path.display()
-                    )));
-                }
                 return Err(Error::request(format!(
                     "LoRA {} is for another network: this model lacks {count} of its {all} layers, such as {first}",
                     choice.path.display()
@@ -116,8 +148,17 @@ impl Adapters {
             files.push(lora);
         }
         self.restore(state, |key| !targets.contains_key(key))?;
+        let mut beside = Changes::default();
         for (key, changes) in targets {
             check()?;
+            if let Some(part) = self.layers.get(&key) {
+                for (file, layer, view) in changes {
+                    let (rows, columns) = part.shape;
+                    let product = files[file].product(key.0, &layer, &[view.stored_rows(rows), columns])?;
+                    beside.add(part, low_rank(&product, choices[file].weight, view)?)?;
+                }
+                continue;
+            }
             let Some(weight) = self.weights.get(&key) else { continue };
             if !state.originals.contains_key(&key) {
                 // On the CPU, the copy must not share its storage with the weight.
@@ -127,13 +168,14 @@ impl Adapters {
             }
             let original = state.originals[&key].to_device(weight.device())?;
             let mut changed = original.to_dtype(DType::F32)?;
-            for (file, layer) in changes {
+            for (file, layer, _) in changes {
                 let product = files[file].product(key.0, &layer, weight.dims())?;
                 let delta = delta(&product, choices[file].weight, weight.device())?;
                 changed = (changed + delta.reshape(weight.shape())?)?;
             }
             weight.slice_set(&changed.to_dtype(weight.dtype())?, 0, 0)?;
         }
+        state.slots = beside.apply(check)?;
         Ok(())
     }
 

@@ -4,11 +4,19 @@ use candle_core::{D, DType, Device, Module, Result, Shape, Tensor};
 use candle_nn::fused_image::FusedLinear;
 use candle_nn::{Init, VarBuilder, init};
 
+use super::low_rank::{LayerPart, Slot};
 use super::weights::{Component, OnRead, Reader};
 
 /// Linear layer with float or GGML-quantized weights.
 #[derive(Debug)]
-pub(super) enum Linear {
+pub(super) struct Linear {
+    matrix: Matrix,
+    /// Change of the weights by LoRA files, which is added to the output.
+    change: Slot,
+}
+
+#[derive(Debug)]
+enum Matrix {
     /// Floats.
     Floats(candle_nn::Linear),
     /// Quantized matrix (out, in), and float bias (out).
@@ -17,22 +25,58 @@ pub(super) enum Linear {
     Joined(Vec<QMatMul>, Option<Tensor>),
 }
 
-impl Linear {
-    /// Creates a layer from a float matrix (out, in) and a bias (out).
-    pub fn new(matrix: Tensor, bias: Option<Tensor>) -> Self {
-        Self::Floats(candle_nn::Linear::new(matrix, bias))
-    }
-
+impl Matrix {
     fn with_bias(self, bias: Tensor) -> Self {
         match self {
-            Self::Floats(linear) => Self::new(linear.weight().clone(), Some(bias)),
+            Self::Floats(linear) => {
+                Self::Floats(candle_nn::Linear::new(linear.weight().clone(), Some(bias)))
+            }
             Self::Blocks(matrix, _) => Self::Blocks(matrix, Some(bias)),
             Self::Joined(matrices, _) => Self::Joined(matrices, Some(bias)),
         }
     }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (product, bias) = match self {
+            Self::Floats(linear) => return linear.forward(x),
+            Self::Blocks(matrix, bias) => (matrix.forward(&x.contiguous()?)?, bias),
+            Self::Joined(matrices, bias) => {
+                let x = x.contiguous()?;
+                let parts = matrices.iter().map(|matrix| matrix.forward(&x)).collect::<Result<Vec<_>>>()?;
+                (Tensor::cat(&parts, D::Minus1)?, bias)
+            }
+        };
+        match bias {
+            Some(bias) => product.broadcast_add(bias),
+            None => Ok(product),
+        }
+    }
+}
+
+impl From<Matrix> for Linear {
+    fn from(matrix: Matrix) -> Self {
+        Self { matrix, change: Slot::default() }
+    }
 }
 
 impl Linear {
+    /// Creates a layer from a float matrix (out, in) and a bias (out), which LoRA files do not change.
+    pub fn new(matrix: Tensor, bias: Option<Tensor>) -> Self {
+        Matrix::Floats(candle_nn::Linear::new(matrix, bias)).into()
+    }
+
+    fn with_bias(self, bias: Tensor) -> Self {
+        Self { matrix: self.matrix.with_bias(bias), change: self.change }
+    }
+
+    /// Returns weight and bias if they are floats, and nothing is added to their output.
+    pub fn floats(&self) -> Option<&candle_nn::Linear> {
+        match &self.matrix {
+            Matrix::Floats(linear) if self.change.get().is_none() => Some(linear),
+            _ => None,
+        }
+    }
+
     /// Maps (.., in) to GELU, in its tanh approximation, of (.., out).
     pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
         self.fused(x, true, None)
@@ -49,7 +93,7 @@ impl Linear {
     }
 
     fn fused(&self, x: &Tensor, gelu: bool, residual: Option<&Tensor>) -> Result<Tensor> {
-        if let Self::Floats(linear) = self {
+        if let Some(linear) = self.floats() {
             return FusedLinear { x, weight: linear.weight(), bias: linear.bias(), gelu, residual }.forward();
         }
         let product = self.forward(x)?;
@@ -62,7 +106,7 @@ impl Linear {
 
     /// Maps tensors, whose last dims together are (in), to (.., out).
     pub fn forward_parts(&self, parts: [&Tensor; 2]) -> Result<Tensor> {
-        let Self::Floats(linear) = self else { return self.forward(&Tensor::cat(&parts, D::Minus1)?) };
+        let Some(linear) = self.floats() else { return self.forward(&Tensor::cat(&parts, D::Minus1)?) };
         let widths = [parts[0].dim(D::Minus1)?, parts[1].dim(D::Minus1)?];
         let weights =
             [linear.weight().narrow(1, 0, widths[0])?, linear.weight().narrow(1, widths[0], widths[1])?];
@@ -76,17 +120,9 @@ impl Linear {
 impl Module for Linear {
     /// Maps (.., in) to (.., out) in the dtype of the input.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (product, bias) = match self {
-            Self::Floats(linear) => return linear.forward(x),
-            Self::Blocks(matrix, bias) => (matrix.forward(&x.contiguous()?)?, bias),
-            Self::Joined(matrices, bias) => {
-                let x = x.contiguous()?;
-                let parts = matrices.iter().map(|matrix| matrix.forward(&x)).collect::<Result<Vec<_>>>()?;
-                (Tensor::cat(&parts, D::Minus1)?, bias)
-            }
-        };
-        match bias {
-            Some(bias) => product.broadcast_add(bias),
+        let product = self.matrix.forward(x)?;
+        match self.change.get() {
+            Some(change) => change.add_to(&product, x),
             None => Ok(product),
         }
     }
@@ -116,12 +152,19 @@ impl Embedding {
 pub(super) struct LayerBuilder<'a> {
     weights: VarBuilder<'a>,
     reader: Option<Reader>,
+    /// If true, matrices of several layers are not copied to one, because nothing is computed.
+    is_recording: bool,
 }
 
 impl<'a> LayerBuilder<'a> {
     /// Creates a source of floats, and of the quantized matrices of `reader`.
     pub fn new(weights: VarBuilder<'a>, reader: Option<Reader>) -> Self {
-        Self { weights, reader }
+        Self { weights, reader, is_recording: false }
+    }
+
+    /// Creates a source for [`super::required::required`]. Layers cannot be used.
+    pub fn recording(weights: VarBuilder<'a>) -> Self {
+        Self { weights, reader: None, is_recording: true }
     }
 
     /// Returns a source of the weights of a component. Floats are converted to `dtype` when they are loaded.
@@ -147,7 +190,8 @@ impl<'a> LayerBuilder<'a> {
 
     /// Returns the source of the weights whose names begin with `name` and a dot, after the names so far.
     pub fn pp(&self, name: impl ToString) -> Self {
-        Self { weights: self.weights.pp(name), reader: self.reader.clone() }
+        let weights = self.weights.pp(name);
+        Self { weights, reader: self.reader.clone(), is_recording: self.is_recording }
     }
 
     /// Loads a weight as floats.
@@ -193,8 +237,26 @@ impl<'a> LayerBuilder<'a> {
     /// # Errors
     /// As for [`Self::get`].
     pub fn joined(&self, layers: &[&Self], inputs: usize, outputs: usize) -> Result<Linear> {
+        let linear = Linear::from(self.joined_matrix(layers, inputs, outputs)?);
+        if let Some(reader) = &self.reader {
+            for (i, layer) in layers.iter().enumerate() {
+                let part = LayerPart {
+                    slot: linear.change.clone(),
+                    first_row: i * outputs,
+                    shape: (outputs, inputs),
+                    layer_rows: layers.len() * outputs,
+                    dtype: self.dtype(),
+                    device: self.device().clone(),
+                };
+                reader.add_layer(layer.weight_name(), part);
+            }
+        }
+        Ok(linear)
+    }
+
+    fn joined_matrix(&self, layers: &[&Self], inputs: usize, outputs: usize) -> Result<Matrix> {
         if let Some(matrix) = self.quantized(layers, (outputs, inputs))? {
-            return Ok(Linear::Blocks(matrix, None));
+            return Ok(Matrix::Blocks(matrix, None));
         }
         let is_quantized = |layer: &&Self| {
             self.reader.as_ref().is_some_and(|reader| reader.has_blocks(&layer.weight_name()))
@@ -202,16 +264,18 @@ impl<'a> LayerBuilder<'a> {
         if layers.iter().all(is_quantized) {
             let quantized = |layer: &&Self| self.quantized(&[layer], (outputs, inputs)).transpose();
             let matrices = layers.iter().filter_map(quantized).collect::<Result<Vec<_>>>()?;
-            return Ok(Linear::Joined(matrices, None));
+            return Ok(Matrix::Joined(matrices, None));
         }
         let get = |layer: &&Self| {
             layer.weights.get_with_hints((outputs, inputs), "weight", init::DEFAULT_KAIMING_NORMAL)
         };
         let matrices = layers.iter().map(get).collect::<Result<Vec<_>>>()?;
-        Ok(Linear::new(
-            if let [matrix] = &matrices[..] { matrix.clone() } else { Tensor::cat(&matrices, 0)? },
-            None,
-        ))
+        let matrix = match &matrices[..] {
+            [matrix] => matrix.clone(),
+            [matrix, ..] if self.is_recording => matrix.clone(),
+            _ => Tensor::cat(&matrices, 0)?,
+        };
+        Ok(Matrix::Floats(candle_nn::Linear::new(matrix, None)))
     }
 
     fn weight_name(&self) -> String {

@@ -5,17 +5,30 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::weights::Weights;
+use super::low_rank::LowRank;
+use super::weights::{View, Weights};
 use crate::{Error, Result};
 
 /// Networks that a file may change, with the starts of their names.
-const NETWORKS: [(&[&str], usize); 3] = [
-    (&["lora_unet_", "unet.", "base_model.model."], UNET),
-    (&["lora_te_", "lora_te1_", "text_encoder."], UNET + 1),
-    (&["lora_te2_", "text_encoder_2."], UNET + 2),
+const NETWORKS: [(&[&str], usize); 4] = [
+    (
+        &[
+            "lora_unet_",
+            "unet.",
+            "base_model.model.",
+            "lora_transformer_",
+            "transformer.",
+            "model.diffusion_model.",
+            "diffusion_model.",
+        ],
+        NETWORK,
+    ),
+    (&["lora_te_", "lora_te1_", "text_encoder."], NETWORK + 1),
+    (&["lora_te2_", "text_encoder_2."], NETWORK + 2),
+    (&["lora_te3_", "text_encoder_3."], NETWORK + 3),
 ];
-/// Index of the UNet; the text encoders follow.
-pub(super) const UNET: usize = 0;
+/// Index of the UNet or transformer; the text encoders follow.
+pub(super) const NETWORK: usize = 0;
 
 /// Ends of names, with the parts that they hold.
 const ENDS: [(&str, Part); 19] = [
@@ -107,7 +120,7 @@ impl Lora {
                 Some((*network, rest))
             });
             let (Some((_, part)), Some((network, layer))) = (parsed, network) else {
-                return Err(bad(format!("tensor {name} is not part of a LoRA for Stable Diffusion")));
+                return Err(bad(format!("tensor {name} is not part of a LoRA for an image model")));
             };
             // Older versions of diffusers stored the layers of an attention in its processor.
             let layer = layer.replace(".processor.to_out", ".to_out.0").replace(".processor.", ".");
@@ -191,7 +204,8 @@ fn peft_alphas(weights: &Weights) -> std::result::Result<HashMap<usize, f64>, St
     let config: serde_json::Value =
         serde_json::from_str(text).map_err(|e| format!("metadata lora_adapter_metadata: {e}"))?;
     let mut alphas = HashMap::new();
-    for (i, component) in ["unet", "text_encoder", "text_encoder_2"].into_iter().enumerate() {
+    let networks = ["unet", "text_encoder", "text_encoder_2", "text_encoder_3"].into_iter().enumerate();
+    for (network, component) in networks.chain([(NETWORK, "transformer")]) {
         let value = |key: &str| &config[format!("{component}.{key}")];
         for key in ["use_dora", "use_rslora"] {
             if value(key).as_bool() == Some(true) {
@@ -202,10 +216,41 @@ fn peft_alphas(weights: &Weights) -> std::result::Result<HashMap<usize, f64>, St
             return Err("alpha_pattern is not supported".to_owned());
         }
         if let Some(alpha) = value("lora_alpha").as_f64() {
-            alphas.insert(UNET + i, alpha);
+            alphas.insert(network, alpha);
         }
     }
     Ok(alphas)
+}
+
+/// Returns the change times `factor` of a part of the rows of its weight, as two matrices in f32 on the CPU. Those of a LoHa
+/// have the product of its ranks: the elementwise product of two sums of columns times rows is the sum over all pairs.
+pub(super) fn low_rank(product: &Product, factor: f64, view: View) -> candle_core::Result<LowRank> {
+    let mut total: Option<LowRank> = None;
+    for [up, down] in &product.factors {
+        total = Some(match total {
+            None => LowRank { up: (up * (product.scale * factor))?, down: down.clone() },
+            Some(first) => {
+                let (rows, first_rank) = first.up.dims2()?;
+                let (rank, columns) = down.dims2()?;
+                let ranks = first_rank * rank;
+                let up = first.up.unsqueeze(2)?.broadcast_mul(&up.unsqueeze(1)?)?.reshape((rows, ranks))?;
+                let down = first.down.unsqueeze(1)?.broadcast_mul(&down.unsqueeze(0)?)?;
+                LowRank { up, down: down.reshape((ranks, columns))? }
+            }
+        });
+    }
+    let LowRank { down, up } =
+        total.ok_or_else(|| candle_core::Error::Msg("a change without factors".to_owned()))?;
+    let rows = up.dim(0)?;
+    let up = match view {
+        View::Rows { from, count, of } => up.narrow(0, rows / of * from, rows / of * count)?,
+        View::SwappedHalves => {
+            let halves = [up.narrow(0, rows / 2, rows - rows / 2)?, up.narrow(0, 0, rows / 2)?];
+            Tensor::cat(&halves, 0)?
+        }
+        View::Whole | View::Transposed => up,
+    };
+    Ok(LowRank { down, up })
 }
 
 /// Returns the change times `factor`, as a matrix in f32 on `device`.

@@ -1,6 +1,46 @@
 //! Free memory of a device, and checks that weights fit into it before they are loaded.
 use candle_core::{Device, Result};
 
+/// Number of bytes that stay free for activations while a model is loaded. At 1024 x 1024 pixels, a step of Flux needs 0.4 GB,
+/// the VAE 1.9 GB for a whole image in half precision, and a tile of the VAE of XL in f32 1 GiB.
+pub const ACTIVATION_BYTES: usize = 2 << 30;
+
+/// Where the weights of a T5 text encoder are between prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum T5Memory {
+    /// In the memory of the device if all weights and [`ACTIVATION_BYTES`] fit into it, otherwise in the file.
+    #[default]
+    Auto,
+    /// In the memory of the device.
+    Resident,
+    /// In the file. For each new prompt, they are read block by block.
+    Streamed,
+}
+
+/// Number of bytes that the weights of a model need in the memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequiredBytes {
+    /// All weights.
+    pub resident: usize,
+    /// The weights without those of T5, and as much of those as is in memory at once while they are read block by block.
+    pub least: usize,
+}
+
+impl RequiredBytes {
+    /// Returns the requirement of a model that needs all weights in memory.
+    pub fn all(bytes: usize) -> Self {
+        Self { resident: bytes, least: bytes }
+    }
+
+    /// Returns the number of bytes that a model with [`T5Memory::Auto`] will use if `free` bytes are free, if that is known.
+    pub fn planned(self, free: Option<usize>) -> usize {
+        match free {
+            Some(free) if free < self.resident.saturating_add(ACTIVATION_BYTES) => self.least,
+            _ => self.resident,
+        }
+    }
+}
+
 /// Remedies for a model that does not fit into the memory of the device.
 pub const TOO_LARGE: &str = "use a smaller or quantized model, or a card with more memory";
 

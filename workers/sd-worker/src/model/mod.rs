@@ -26,6 +26,7 @@ mod json_file;
 mod layer_builder;
 mod level;
 mod lora;
+mod low_rank;
 mod memory;
 mod parts;
 mod preview;
@@ -60,7 +61,7 @@ pub use clip::{ClipConfig, ClipText, Encoded};
 pub use controlnet::{ControlInputs, ControlNet};
 pub use dit::{BlockCache, Dit, DitConfig};
 pub use encoder::Features;
-pub use memory::{TOO_LARGE, available_bytes};
+pub use memory::{ACTIVATION_BYTES, RequiredBytes, T5Memory, TOO_LARGE, available_bytes};
 pub use parts::FileOptions;
 pub use preview::PreviewMap;
 pub use prompt::{Segment, parse as parse_prompt};
@@ -74,7 +75,7 @@ pub use version::Version;
 
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Check, Error, Result};
-use adapters::Adapters;
+use adapters::{Adapters, Loaded};
 use controlnet::{ControlNets, Controlled};
 use dit::text::Encoders;
 use layer_builder::LayerBuilder;
@@ -82,7 +83,7 @@ use parts::{NetworkPart, Parts};
 use single_file::UNetNames;
 use t5::T5;
 use text_encoder::TextEncoder;
-use weights::{Component, OnRead};
+use weights::{Component, OnRead, View};
 
 /// Options for loading a model.
 #[derive(Debug, Clone, Default)]
@@ -95,6 +96,8 @@ pub struct LoadOptions {
     pub vae_dtype: Option<DType>,
     /// If true, the UNet uses the tanh approximation of GELU like upstream, but unlike the training.
     pub upstream_gelu: bool,
+    /// Where the weights of a T5 text encoder are between prompts.
+    pub t5_memory: T5Memory,
 }
 
 /// Denoising network.
@@ -157,10 +160,9 @@ impl Model {
         progress: impl Fn(f32) + Send + Sync + 'static,
     ) -> Result<Self> {
         let (mut parts, [dtype, vae_dtype]) = Self::parts(path, device, &options)?;
-        let on_read = report_reads(&parts, progress);
         let version = parts.check(path)?;
-        parts.check_memory([dtype, vae_dtype], device)?;
-        let is_quantized = parts.is_quantized();
+        let is_t5_streamed = parts.plan_memory([dtype, vae_dtype], device, options.t5_memory)?;
+        let on_read = report_reads(&parts, is_t5_streamed, progress);
         let (vae_config, vae_weights) = parts.vae;
         let scheduler = parts.scheduler;
         let preview = parts.preview.or_else(|| PreviewMap::of(version));
@@ -171,7 +173,8 @@ impl Model {
             )));
         }
         let mut texts = Vec::new();
-        let mut text_tensors = Vec::new();
+        // The denoising network precedes the text encoders.
+        let mut networks = vec![Loaded::default()];
         for part in parts.texts {
             let (tokens, rows) = (part.tokenizer.vocabulary(), part.config.vocab_size);
             if tokens > rows {
@@ -183,20 +186,19 @@ impl Model {
             let weights = LayerBuilder::open(&part.weights, dtype, device, on_read.clone());
             let clip = ClipText::load(&weights, &part.config, part.projection)?;
             part.weights.check_all_used(single_file::is_ignored)?;
-            text_tensors.push(part.weights.take_loaded());
+            networks.push(Loaded::take(&part.weights));
             texts.push(TextEncoder { tokenizer: part.tokenizer, clip });
         }
         let mut embeddings = Vec::new();
         if let Some(folder) = &options.files.embeddings {
             embeddings = add_embeddings(&mut texts, folder)?;
         }
-        let mut t5 = None;
-        if let Some(part) = parts.t5.take() {
-            let t5_dtype = T5::dtype(dtype, device);
-            let weights = LayerBuilder::open(&part.weights, t5_dtype, device, on_read.clone());
-            t5 = Some(T5::new(&weights, &part.config, part.tokenizer)?);
-            part.weights.check_all_used(|_| false)?;
-        }
+        let t5_dtype = T5::dtype(dtype, device);
+        let load_t5 = |part| match is_t5_streamed {
+            true => T5::streamed(part, t5_dtype, device),
+            false => T5::resident(part, t5_dtype, device, on_read.clone()),
+        };
+        let t5 = parts.t5.take().map(load_t5).transpose()?;
         let (network, adapters, controlnets) = match parts.network {
             NetworkPart::UNet(config, weights) => {
                 let activation = if options.upstream_gelu { Activation::GeluTanh } else { Activation::Gelu };
@@ -204,8 +206,10 @@ impl Model {
                 let layers = LayerBuilder::open(&weights, dtype, device, on_read.clone());
                 let unet = UNet::load(&layers, &config)?;
                 weights.check_all_used(single_file::is_ignored)?;
-                let networks = [weights.take_loaded()].into_iter().chain(text_tensors).collect();
-                let adapters = Adapters::of(networks, &UNetNames::of(&config), is_quantized);
+                networks[0] = Loaded::take(&weights);
+                let names = UNetNames::of(&config);
+                let original = |name: &str| Some((names.original(name)?, View::Whole));
+                let adapters = Adapters::of(networks, original);
                 let (channels, factor) = (vae_config.latent_channels, vae_config.factor());
                 let controlled = Controlled { unet: config, channels, factor };
                 let controlnets = ControlNets::of(controlled, dtype, device);
@@ -214,7 +218,9 @@ impl Model {
             NetworkPart::Dit(config, weights) => {
                 let dit = Dit::load(&LayerBuilder::open(&weights, dtype, device, on_read.clone()), &config)?;
                 weights.check_all_used(|_| false)?;
-                (Network::Dit(Box::new(dit)), Adapters::default(), None)
+                networks[0] = Loaded::take(&weights);
+                let original = |name: &str| dit::original_name(&config, name);
+                (Network::Dit(Box::new(dit)), Adapters::of(networks, original), None)
             }
         };
         let vae = Vae::new(vae_weights.open(vae_dtype, device, on_read.clone()), &vae_config)?;
@@ -254,9 +260,9 @@ impl Model {
     ///
     /// # Errors
     /// A file is missing or invalid, or the model is not supported.
-    pub fn required_bytes(path: &Path, device: &Device, options: &LoadOptions) -> Result<usize> {
+    pub fn required_bytes(path: &Path, device: &Device, options: &LoadOptions) -> Result<RequiredBytes> {
         let (parts, dtypes) = Self::parts(path, device, options)?;
-        Ok(parts.bytes(dtypes, device))
+        parts.bytes(dtypes, device, options.t5_memory)
     }
 
     /// Reads the configurations and the headers of the weights. Returns the dtypes of the network and of the VAE, too.
@@ -447,7 +453,7 @@ impl Model {
         dit.max_side().map(|cells| cells * self.vae.config().factor())
     }
 
-    /// Returns true if prompts may have weights of words, and requests LoRA files and ControlNets.
+    /// Returns true if prompts may have weights of words, and requests ControlNets.
     pub fn has_adapters(&self) -> bool {
         matches!(self.network, Network::UNet(_))
     }
@@ -505,9 +511,13 @@ fn weighted(context: &Tensor, chunks: &[Chunk]) -> candle_core::Result<Tensor> {
 }
 
 /// Returns a callback that reports the completed fraction of all weights.
-fn report_reads(parts: &Parts, progress: impl Fn(f32) + Send + Sync + 'static) -> OnRead {
+fn report_reads(
+    parts: &Parts,
+    is_t5_streamed: bool,
+    progress: impl Fn(f32) + Send + Sync + 'static,
+) -> OnRead {
     let texts = parts.texts.iter().map(|part| &part.weights);
-    let t5 = parts.t5.iter().map(|part| &part.weights);
+    let t5 = parts.t5.iter().filter(|_| !is_t5_streamed).map(|part| &part.weights);
     let checker = parts.safety_checker.iter().map(|part| &part.weights);
     let all = texts.chain(t5).chain([parts.network.weights(), &parts.vae.1]).chain(checker);
     let total: usize = all.map(Component::bytes).sum();

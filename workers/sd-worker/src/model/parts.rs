@@ -2,14 +2,13 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
-use candle_transformers::models::t5;
 
 use super::clip::ClipConfig;
 use super::dit::DitConfig;
-use super::memory;
+use super::memory::{self, RequiredBytes, T5Memory};
 use super::preview::PreviewMap;
 use super::safety_checker::SafetyPart;
-use super::t5::{T5, T5Tokenizer};
+use super::t5::{T5, T5Part};
 use super::tokenizer::ClipTokenizer;
 use super::unet_config::UNetConfig;
 use super::vae::VaeConfig;
@@ -57,13 +56,6 @@ pub(super) struct TextPart {
     pub weights: Component,
     /// If true, the encoder has a projection of the pooled embedding.
     pub projection: bool,
-}
-
-/// A T5 text encoder.
-pub(super) struct T5Part {
-    pub config: t5::Config,
-    pub tokenizer: T5Tokenizer,
-    pub weights: Component,
 }
 
 /// The denoising network.
@@ -154,27 +146,50 @@ impl Parts {
 
     /// Returns the number of bytes that the weights need in the memory of a device, with a dtype of the network and of the
     /// VAE.
-    pub fn bytes(&self, [dtype, vae_dtype]: [DType; 2], device: &Device) -> usize {
+    ///
+    /// # Errors
+    /// The configuration of T5 requires too many weights.
+    pub fn bytes(
+        &self,
+        [dtype, vae_dtype]: [DType; 2],
+        device: &Device,
+        t5_memory: T5Memory,
+    ) -> Result<RequiredBytes> {
         let clip = self.texts.iter().map(|part| &part.weights);
         let checker = self.safety_checker.iter().map(|part| &part.weights);
         let others = clip.chain([self.network.weights()]).chain(checker);
         let others: usize = others.map(|weights| weights.loaded_bytes(dtype)).sum();
-        let t5 = self.t5.as_ref().map(|part| part.weights.loaded_bytes(T5::dtype(dtype, device)));
-        others + self.vae.1.loaded_bytes(vae_dtype) + t5.unwrap_or_default()
+        let others = others + self.vae.1.loaded_bytes(vae_dtype);
+        let Some(t5) = &self.t5 else { return Ok(RequiredBytes::all(others)) };
+        let dtype = T5::dtype(dtype, device);
+        let (all, streamed) = (others + t5.weights.loaded_bytes(dtype), T5::streamed_bytes(t5, dtype)?);
+        Ok(match t5_memory {
+            T5Memory::Auto => RequiredBytes { resident: all, least: all.min(others + streamed) },
+            T5Memory::Resident => RequiredBytes::all(all),
+            T5Memory::Streamed => RequiredBytes::all(others + streamed),
+        })
     }
 
-    /// Returns true if some matrices of the network or of CLIP encoders stay quantized.
-    pub fn is_quantized(&self) -> bool {
-        let clip = self.texts.iter().map(|part| &part.weights);
-        clip.chain([self.network.weights()]).any(Component::is_quantized)
-    }
-
-    /// Checks that the weights fit into the free memory of the device, if that is known.
+    /// Checks that the weights fit into the free memory of the device, if that is known. Returns true if the weights of T5 are
+    /// to be read for each new prompt.
     ///
     /// # Errors
-    /// They do not, or the device fails.
-    pub fn check_memory(&self, dtypes: [DType; 2], device: &Device) -> Result<()> {
-        let bytes = self.bytes(dtypes, device);
-        Ok(memory::check(device, bytes, "the weights of the model need", memory::TOO_LARGE)?)
+    /// They do not fit, or the device fails.
+    pub fn plan_memory(&self, dtypes: [DType; 2], device: &Device, t5_memory: T5Memory) -> Result<bool> {
+        let required = self.bytes(dtypes, device, t5_memory)?;
+        let free = memory::available_bytes(device)?;
+        let planned = required.planned(free);
+        memory::check(device, planned, "the weights of the model need", memory::TOO_LARGE)?;
+        let is_streamed = t5_memory == T5Memory::Streamed || planned < required.resident;
+        if let (true, Some(free)) = (self.t5.is_some() && is_streamed, free) {
+            let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+            tracing::info!(
+                all_mib = mib(required.resident),
+                used_mib = mib(planned),
+                free_mib = mib(free),
+                "the weights of T5 are read block by block for each new prompt"
+            );
+        }
+        Ok(is_streamed)
     }
 }

@@ -123,7 +123,7 @@ impl SpatialTransformer {
             cells = block.forward(&cells, text)?;
         }
         let shape = (batch, channels, height, width);
-        let Linear::Floats(proj_out) = &self.proj_out else {
+        let Some(proj_out) = self.proj_out.floats() else {
             return self.proj_out.forward(&cells)?.transpose(1, 2)?.reshape(shape)? + x;
         };
         let weight = proj_out.weight().unsqueeze(0)?.broadcast_as((batch, channels, channels))?;

@@ -14,6 +14,7 @@ use candle_nn::var_builder::SimpleBackend;
 use model_thread::error_summary;
 use safetensors::tensor::{Dtype, Metadata};
 
+use super::low_rank::LayerPart;
 use super::stored_tensor::{Format, StoredTensor};
 use super::{gguf, scaled};
 use crate::{Error, Result};
@@ -241,6 +242,16 @@ pub(super) enum View {
     Transposed,
 }
 
+impl View {
+    /// Returns the number of rows of the stored tensor for a weight with this number of rows.
+    pub fn stored_rows(self, rows: usize) -> usize {
+        match self {
+            Self::Rows { count, of, .. } => rows / count * of,
+            _ => rows,
+        }
+    }
+}
+
 /// Returns the name and the part of the stored tensor for the name of a weight.
 pub(super) type Rename = Arc<dyn Fn(&str) -> (String, View) + Send + Sync>;
 /// Receives the number of bytes after each read.
@@ -258,6 +269,8 @@ pub(super) struct Component {
     used: Arc<Mutex<HashSet<String>>>,
     /// Weights that were loaded, by their names in the network.
     loaded: Arc<Mutex<HashMap<String, Tensor>>>,
+    /// Weights of linear layers that were loaded through [`super::layer_builder::LayerBuilder`], by their names in the network.
+    layers: Arc<Mutex<HashMap<String, LayerPart>>>,
     /// If false, `loaded` stays empty.
     has_list: bool,
 }
@@ -277,6 +290,7 @@ impl Component {
             rename: None,
             used: Arc::default(),
             loaded: Arc::default(),
+            layers: Arc::default(),
             has_list: true,
         }
     }
@@ -288,7 +302,8 @@ impl Component {
         rename: impl Fn(&str) -> (String, View) + Send + Sync + 'static,
     ) -> Self {
         let rename: Option<Rename> = Some(Arc::new(rename));
-        Self { weights, prefix, rename, used: Arc::default(), loaded: Arc::default(), has_list: true }
+        let (used, loaded, layers) = Default::default();
+        Self { weights, prefix, rename, used, loaded, layers, has_list: true }
     }
 
     /// Returns the path of the first file, for messages.
@@ -333,9 +348,15 @@ impl Component {
         })
     }
 
-    /// Returns true if some of its matrices stay quantized.
-    pub fn is_quantized(&self) -> bool {
-        self.sum(|name, _| usize::from(self.weights.blocks(name).is_some())) > 0
+    /// Returns the size in bytes that a weight of the network will have in memory, as for [`Self::loaded_bytes`].
+    pub fn weight_bytes(&self, name: &str, shape: &Shape, dtype: DType) -> usize {
+        let (stored, _) = self.stored(name);
+        match (self.weights.blocks(&stored), self.weights.tensors.get(&stored)) {
+            (Some(format), Some((_, tensor))) if tensor.shape.len() == shape.rank() => {
+                shape.elem_count() / format.block_size() * format.type_size()
+            }
+            _ => shape.elem_count() * dtype.size_in_bytes(),
+        }
     }
 
     /// Returns true if a weight of the network is stored in the file.
@@ -392,14 +413,15 @@ impl Component {
         Some(format!("{path}: {stored} has shape {found:?}, but the configuration requires {shape:?}{part}"))
     }
 
-    /// Checks that the stored tensors are exactly those that a network requires, without reading them.
+    /// Checks that the stored tensors are exactly those that a network requires and those that are marked as used, without
+    /// reading them.
     ///
     /// # Errors
     /// Returns a message about the first tensor that is missing, has another shape or a dtype that is not supported, or
     /// does not belong to the network.
     pub fn check(&self, required: &[(String, Shape)]) -> std::result::Result<(), String> {
         let path = self.weights.path().display();
-        let mut stored = HashSet::new();
+        let mut stored = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         for (name, shape) in required {
             let (own, _) = self.stored(name);
             let Some((_, tensor)) = self.weights.tensors.get(&own) else {
@@ -444,6 +466,11 @@ impl Component {
         std::mem::take(&mut self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
+    /// Returns the weights of linear layers that were loaded, and forgets them.
+    pub fn take_layers(&self) -> HashMap<String, LayerPart> {
+        std::mem::take(&mut self.layers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
     /// Checks that the network that was built used all tensors whose names begin with the prefix, except those for
     /// which `ignored` returns true. Names of the network itself are not checked.
     ///
@@ -473,6 +500,12 @@ impl Reader {
         let mut used = self.component.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         used.insert(stored.to_owned());
         Ok(read)
+    }
+
+    /// Records that a weight of the network is a part of a linear layer.
+    pub fn add_layer(&self, name: String, part: LayerPart) {
+        let mut layers = self.component.layers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        layers.insert(name, part);
     }
 
     /// Returns true if a weight is stored as a matrix whose products are computed from blocks.

@@ -151,18 +151,20 @@ async function generate() {
     const answered = await ask("v1/jobs", { method: "POST", headers: { "Content-Type": "application/json" }, body });
     if (!answered.ok) throw await refusal(answered);
     const { job_id, sse_url } = await answered.json();
-    if (loads) {
-      await describe_models();
-      Object.assign(asked, models.find(({ id }) => id === asked.model)?.defaults);
-    }
     if (signal.aborted) cancel(job_id);
     signal.throwIfAborted();
     running.id = job_id;
     const stream = await ask(sse_url.replace(/^\//, ""), { signal });
     if (!stream.ok) throw await refusal(stream);
     for await (const [name, data] of events(stream.body)) {
-      if (name === "queued") progress(data.position ? `Waiting: ${data.position} ahead in the queue` : "Starting…");
-      else if (name === "progress") {
+      if (name === "loading") progress(`Loading ${data.model}…`);
+      else if (name === "queued") {
+        if (loads && !model.defaults) {
+          await describe_models();
+          Object.assign(asked, models.find(({ id }) => id === asked.model)?.defaults);
+        }
+        progress(data.position ? `Waiting: ${data.position} ahead in the queue` : "Starting…");
+      } else if (name === "progress") {
         const time = performance.now();
         first ||= time;
         const rate = (data.step - 1) / (time - first) * 1000;

@@ -166,12 +166,8 @@ impl Request {
         if !self.negative.is_empty() && model.is_distilled() {
             return invalid(format!("negative prompt: {network} does not support it; leave it empty"));
         }
-        for (what, given) in
-            [("LoRA files", !self.loras.is_empty()), ("ControlNets", !self.controls.is_empty())]
-        {
-            if given && !model.has_adapters() {
-                return invalid(format!("{what}: not supported for {network}"));
-            }
+        if !self.controls.is_empty() && !model.has_adapters() {
+            return invalid(format!("ControlNets: not supported for {network}"));
         }
         if !(0.0..=1.0).contains(&self.block_cache) {
             return invalid(format!("block cache {}: must be 0 to 1", self.block_cache));

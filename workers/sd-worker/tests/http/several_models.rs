@@ -1,11 +1,14 @@
 //! A worker with several models, which are loaded on demand.
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
 use candle_core::Device;
 use clap::Parser;
 use sd_worker::arguments::Arguments;
-use sd_worker::model::{LoadOptions, Model};
+use sd_worker::model::{LoadOptions, Model, RequiredBytes};
 use sd_worker::models::{Api, LoadModel, PipelinePool, ServedModels};
 use sd_worker::picture::Picture;
 use sd_worker::pipeline::Pipeline;
@@ -93,6 +96,8 @@ impl Several {
 /// Loader for a card with 5 GiB of free memory, whatever is loaded.
 struct LittleMemory {
     folder: TempDir,
+    /// Is locked while a model is loaded.
+    gate: Arc<Mutex<()>>,
 }
 
 impl LittleMemory {
@@ -101,10 +106,50 @@ impl LittleMemory {
     const MODELS: [(&str, usize); 5] = [("a", 1), ("b", 2), ("close", 4), ("huge", 100), ("panics", 1)];
 }
 
+/// Jobs are accepted before their model is loaded, and end with the error of a model that cannot be.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_accepted_before_their_model_is_loaded() {
+    let gate = Arc::new(Mutex::new(()));
+    let worker = Several::of(LittleMemory { folder: folder(), gate: gate.clone() }, 5).unwrap();
+    let job = |model: &str, steps: usize| json!({"model": model, "prompt": "x", "steps": steps, "seed": 3});
+    let names = |events: &[(String, Value)]| events.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let closed = gate.lock().unwrap();
+    let (id, stream) = worker.post("/v1/jobs", &job("a", 1)).await.job();
+    let (other, other_stream) = worker.post("/v1/jobs", &job("a", 1)).await.job();
+    for id in [&id, &other] {
+        let state = worker.get(&format!("/v1/jobs/{id}")).await.json();
+        assert_eq!((&state["status"], &state["event"]), (&json!("running"), &json!("loading")), "{state}");
+        assert_eq!(state["data"], json!({"model": "a"}));
+    }
+    // A cancelled job does not wait for the model.
+    let delete = Request::delete(format!("/v1/jobs/{other}")).body(Body::empty()).unwrap();
+    assert_eq!(worker.read(delete).await.status, 200);
+    let events = worker.get(&other_stream).await.events();
+    assert_eq!(names(&events), ["loading", "error"]);
+    assert_eq!(events[1].1["code"], "cancelled", "{events:?}");
+    drop(closed);
+    let events = worker.get(&stream).await.events();
+    assert_eq!(names(&events), ["loading", "queued", "progress", "complete"]);
+    // The model is in memory now, and its limits are known.
+    let (_, stream) = worker.post("/v1/jobs", &job("a", 1)).await.job();
+    assert_eq!(names(&worker.get(&stream).await.events()), ["queued", "progress", "complete"]);
+    let answer = worker.post("/v1/jobs", &job("a", 1000)).await;
+    assert_eq!(answer.error().2.as_deref(), Some("steps"), "{}", answer.text);
+    for (model, steps, code, part) in
+        [("panics", 1, "load_failed", "a damaged file"), ("b", 1000, "invalid_request", "steps")]
+    {
+        let (_, stream) = worker.post("/v1/jobs", &job(model, steps)).await.job();
+        let events = worker.get(&stream).await.events();
+        assert_eq!(names(&events), ["loading", "error"], "{model}");
+        assert_eq!(events[1].1["code"], code, "{events:?}");
+        assert!(events[1].1["message"].as_str().unwrap().contains(part), "{events:?}");
+    }
+}
+
 impl LoadModel for LittleMemory {
-    fn required_bytes(&self, location: &ModelLocation) -> anyhow::Result<usize> {
+    fn required_bytes(&self, location: &ModelLocation) -> anyhow::Result<RequiredBytes> {
         let found = Self::MODELS.into_iter().find(|(name, _)| *name == location.name);
-        Ok(found.map_or(0, |(_, size)| size << 30))
+        Ok(RequiredBytes::all(found.map_or(0, |(_, size)| size << 30)))
     }
 
     fn available_bytes(&self) -> anyhow::Result<Option<usize>> {
@@ -112,6 +157,7 @@ impl LoadModel for LittleMemory {
     }
 
     fn load(&self, location: &ModelLocation) -> anyhow::Result<(Pipeline, ModelInfo)> {
+        let _open = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(location.name != "panics", "a damaged file");
         let model =
             Model::load(&self.folder.path().join("plain"), &Device::Cpu, LoadOptions::default(), |_| ())?;
@@ -123,7 +169,7 @@ impl LoadModel for LittleMemory {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_that_do_not_fit_unload_no_other() {
-    let worker = Several::of(LittleMemory { folder: folder() }, 5).unwrap();
+    let worker = Several::of(LittleMemory { folder: folder(), gate: Arc::default() }, 5).unwrap();
     worker.picture("a").await;
     worker.picture("b").await;
     let both = ["loaded", "loaded", "unloaded", "unloaded", "unloaded"];

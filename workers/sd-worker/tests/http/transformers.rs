@@ -107,8 +107,8 @@ async fn fields_that_are_not_supported_are_named() {
         (&worker, json!({"karras": true}), "steps", "Karras"),
         (&worker, json!({"clip_skip": 2}), "clip_skip", "1"),
         (&worker, json!({"size": "64x40"}), "size", "multiple of 16"),
-        (&sd3, json!({"loras": [{"name": "ink"}]}), "loras", "not supported for Stable Diffusion 3"),
-        (&sd3, json!({"prompt": "a <lora:ink:1>"}), "loras", "not supported for Stable Diffusion 3"),
+        (&sd3, json!({"loras": [{"name": "pen"}]}), "loras", "no LoRA named \"pen\"; the folder has: ink"),
+        (&sd3, json!({"prompt": "a <lora:pen:1>"}), "prompt", "no LoRA named \"pen\""),
         (&sd3, json!({"size": "144x64"}), "size", "128"),
     ] {
         let answer = worker.post(GENERATIONS, &body(more.clone())).await;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use sd_worker::Error;
 use sd_worker::model::{FileOptions, LoadOptions, LoraChoice, Model};
 use sd_worker::picture::{Limits, Picture};
 use sd_worker::pipeline::{Pipeline, Request};
@@ -127,6 +126,40 @@ fn load(path: &Path, files: FileOptions, device: &Device, dtype: DType) -> sd_wo
     Ok(Pipeline::new(Model::load(path, device, options, |_| ())?))
 }
 
+/// Returns an image of diffusers.
+fn expected(name: &str) -> Outcome<Picture> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/single_file/data").join(name);
+    Ok(Picture::decode(&fs::read(data.with_extension("png"))?, Limits::default())?)
+}
+
+/// Returns the largest and the mean difference of two images in levels.
+fn levels(a: &Picture, b: &Picture) -> (u8, f64) {
+    let differences = || a.rgb().iter().zip(b.rgb()).map(|(a, b)| a.abs_diff(*b));
+    let total: u64 = differences().map(u64::from).sum();
+    (differences().max().unwrap_or(0), total as f64 / b.rgb().len() as f64)
+}
+
+/// Compares the image with a LoRA, which changes matrices in blocks, and float weights of convolutions.
+fn with_lora(pipeline: &Pipeline, untouched: &Picture, name: &str, bound: f64) -> Outcome {
+    let generate = |loras: Vec<LoraChoice>| {
+        let request = Request { loras, ..request(pipeline) };
+        pipeline.run(&request, &mut |_| std::ops::ControlFlow::Continue(())).map(|mut pictures| pictures.remove(0))
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lora/data/kohya.safetensors");
+    let mut lora = candle_core::safetensors::load(path, &Device::Cpu)?;
+    lora.retain(|name, _| name.starts_with("lora_unet_"));
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("unet.safetensors");
+    candle_core::safetensors::save(&lora, &path)?;
+    let picture = generate(vec![LoraChoice { path, weight: 0.7 }])?;
+    let (most, mean) = levels(&picture, &expected(&format!("{name}_lora"))?);
+    let (_, effect) = levels(&picture, untouched);
+    println!("{name} with a LoRA: at most {most} levels, {mean:.4} on average, {effect:.4} changed");
+    assert!(mean <= bound && effect > 5.0, "{name} with a LoRA: {mean} levels away, {effect} changed");
+    assert!(&generate(Vec::new())? == untouched, "{name} keeps a part of the LoRA");
+    Ok(())
+}
+
 /// Compares images with those that diffusers generates with the weights that the gguf package dequantizes.
 fn compare(device: &Device, dtype: DType, kinds: &[Kind], bounds: [f64; 2]) -> Outcome {
     for kind in kinds.iter().copied() {
@@ -142,14 +175,13 @@ fn compare(device: &Device, dtype: DType, kinds: &[Kind], bounds: [f64; 2]) -> O
             assert_eq!(format!("{:?}", pipeline.model.network).contains("; Q8_0]"), whole, "{name}");
             let picture =
                 pipeline.run(&request(&pipeline), &mut |_| std::ops::ControlFlow::Continue(()))?.remove(0);
-            let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/single_file/data").join(&name);
-            let expected = Picture::decode(&fs::read(data.with_extension("png"))?, Limits::default())?;
-            let differences = || picture.rgb().iter().zip(expected.rgb()).map(|(a, b)| a.abs_diff(*b));
-            let total: u64 = differences().map(u64::from).sum();
-            let (most, mean) = (differences().max().unwrap_or(0), total as f64 / expected.rgb().len() as f64);
+            let (most, mean) = levels(&picture, &expected(&name)?);
             println!("{name} in {dtype:?}: at most {most} levels, {mean:.4} on average");
             // Quantized products quantize activations, too.
             assert!(mean <= bounds[usize::from(!whole)], "{name}: {mean} levels away on average");
+            if kind.version == "v1" {
+                with_lora(&pipeline, &picture, &name, bounds[usize::from(!whole)])?;
+            }
         }
     }
     Ok(())
@@ -209,15 +241,5 @@ fn other_files_are_refused() -> Outcome {
         let error = error(others.clone())?;
         assert!(error.contains("file.gguf"), "{length} bytes: {error}");
     }
-    // LoRA files change float weights only.
-    save_whole(&path, &fixture, GgmlDType::Q8_0)?;
-    let pipeline = load(&path, FileOptions::default(), &Device::Cpu, DType::F32)?;
-    let lora = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lora/data/kohya.safetensors");
-    let loras = vec![LoraChoice { path: lora, weight: 1.0 }];
-    let request = Request { loras, ..request(&pipeline) };
-    let error = pipeline.run(&request, &mut |_| std::ops::ControlFlow::Continue(()));
-    assert!(
-        matches!(error, Err(Error::Request(message)) if message.contains("layers that are quantized in this model"))
-    );
     Ok(())
 }

@@ -388,7 +388,7 @@ fn the_plan_of_memory_is_exact() -> Outcome {
         (&files.path("transformer"), files.options(), DType::BF16),
     ] {
         let options = LoadOptions { files, dtype: Some(dtype), ..LoadOptions::default() };
-        let planned = Model::required_bytes(path, &device, &options)?;
+        let planned = Model::required_bytes(path, &device, &options)?.resident;
         let rocm = device.as_rocm_device()?;
         let before = rocm.memory_stats();
         let model = Model::load(path, &device, options, |_| ())?;

@@ -7,6 +7,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use sd_worker::model::{FileOptions, LoadOptions, Model};
 use sd_worker::pipeline::{Pipeline, Request};
+use tempfile::TempDir;
 
 use crate::fixture::{Outcome, expected, generate, levels, request, table, weights, write};
 use crate::original::{NAMES, Weights, original};
@@ -84,6 +85,17 @@ fn load(folder: &Path, transformer: PathBuf, device: &Device, dtype: DType) -> s
     let files = FileOptions { transformer: Some(transformer), ..FileOptions::default() };
     let options = LoadOptions { files, dtype: Some(dtype), ..LoadOptions::default() };
     Ok(Pipeline::new(Model::load(folder, device, options, |_| ())?))
+}
+
+/// Returns a model whose transformer is one of the files, and its folder.
+pub fn pipeline(name: &str, device: &Device, dtype: DType) -> Outcome<(TempDir, Pipeline)> {
+    let folder = tempfile::tempdir()?;
+    let (_, kind, format, wide, _) = FILES.into_iter().find(|(own, ..)| *own == name).ok_or("no such file")?;
+    write(folder.path(), kind)?;
+    let path = folder.path().join(name).with_extension("gguf");
+    save(&path, architecture(kind), &transformer(kind)?, [format, wide])?;
+    let pipeline = load(folder.path(), path, device, dtype)?;
+    Ok((folder, pipeline))
 }
 
 /// Compares images with those that diffusers generates with the weights that the gguf package dequantizes. `rounding` is

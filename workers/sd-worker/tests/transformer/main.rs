@@ -4,6 +4,7 @@
 mod files;
 mod fixture;
 mod gguf;
+mod loras;
 mod memory;
 mod original;
 mod refused;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device};
-use sd_worker::model::{FileOptions, LoadOptions, Model};
+use sd_worker::model::{ACTIVATION_BYTES, FileOptions, LoadOptions, Model, RequiredBytes, T5Memory};
 use serde_json::json;
 
 use crate::fixture::{Outcome, T5_TOKENIZER};
@@ -196,7 +196,7 @@ fn safetensors(path: &Path, shapes: &Shapes) -> Outcome {
 }
 
 #[test]
-fn quantized_flux_needs_less_than_12_gb() -> Outcome {
+fn quantized_flux_fits_into_12_gb() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = |name: &str| folder.path().join(name);
     safetensors(&path("clip.safetensors"), &clip())?;
@@ -215,9 +215,10 @@ fn quantized_flux_needs_less_than_12_gb() -> Outcome {
         gguf(&path(&format!("flux {name}")), &flux(), (id, format))?;
         gguf(&path(&format!("t5 {name}")), &t5(), (id, format))?;
     }
-    // Formats of transformer and T5, and all bytes: of 11.9 and 4.8 billion weights in blocks, and of 123.1 and 83.8 million
-    // of CLIP and VAE in f16.
-    for (transformer, t5, expected) in [
+    // Formats of transformer and T5, all bytes, and those without the blocks of T5 but one: of 11.9 and 4.8 billion weights in
+    // blocks, and of 123.1 and 83.8 million of CLIP and VAE in f16.
+    let blocks = |count: usize, format: GgmlDType| count / format.block_size() * format.type_size();
+    for (transformer, t5, all) in [
         ("Q4_K", "Q4_K", 9_792_517_062),
         ("Q4_0", "Q5_K", 10_387_497_926),
         ("Q4_K", "Q8_0", 12_173_571_014),
@@ -232,9 +233,91 @@ fn quantized_flux_needs_less_than_12_gb() -> Outcome {
         };
         let options = LoadOptions { files, dtype: Some(DType::F16), ..LoadOptions::default() };
         let path = path(&format!("flux {transformer}"));
-        let bytes = Model::required_bytes(&path, &Device::Cpu, &options)?;
-        println!("{transformer} with T5 in {t5}: {bytes} bytes");
-        assert_eq!(bytes, expected, "{transformer} with T5 in {t5}");
+        let found = Model::required_bytes(&path, &Device::Cpu, &options)?;
+        let (_, _, format) = formats.into_iter().find(|(name, ..)| *name == t5).ok_or("no such format")?;
+        // A block has four matrices of 4096 x 4096, three of 4096 x 10240, and two norms in f32. 23 of 24 are not in memory.
+        let block = blocks(4 * 4096 * 4096 + 3 * 4096 * 10240, format) + 2 * 4096 * 4;
+        // The first block has the biases of distances in addition.
+        let least = all - 23 * block;
+        println!("{transformer} with T5 in {t5}: {all} bytes, {} if T5 is streamed", found.least);
+        assert_eq!((found.resident, found.least), (all, least), "{transformer} with T5 in {t5}");
+        for (memory, expected) in [(T5Memory::Resident, all), (T5Memory::Streamed, least)] {
+            let options = LoadOptions { t5_memory: memory, ..options.clone() };
+            let found = Model::required_bytes(&path, &Device::Cpu, &options)?;
+            assert_eq!(found, RequiredBytes::all(expected), "{memory:?}");
+        }
+        // Cards with 12 and with 16 GB.
+        let most = if transformer == "Q8_0" { 16_000_000_000 } else { 12_000_000_000 };
+        let planned = found.planned(Some(most));
+        assert!(planned + ACTIVATION_BYTES <= most, "{planned} bytes of weights");
+        assert_eq!(planned == all, t5 == "Q4_K", "{planned}");
     }
+    Ok(())
+}
+
+#[test]
+fn t5_is_streamed_if_not_everything_fits() {
+    let required = RequiredBytes { resident: 12 << 30, least: 8 << 30 };
+    for (free, expected) in [
+        (None, 12),
+        (Some(usize::MAX), 12),
+        (Some(14 << 30), 12),
+        (Some((14 << 30) - 1), 8),
+        (Some(9 << 30), 8),
+        (Some(0), 8),
+    ] {
+        assert_eq!(required.planned(free), expected << 30, "{free:?}");
+    }
+}
+
+/// Weights of T5 that are read block by block give the same images, are not in memory before and after, and are not read
+/// again for the same prompt.
+#[cfg(feature = "rocm-emulator")]
+#[test]
+fn a_streamed_t5_needs_less_memory_and_changes_no_image() -> Outcome {
+    use crate::fixture::{generate, request, write};
+    use sd_worker::pipeline::{Pipeline, Request};
+
+    let device = crate::tiny_model::software_gpu()?;
+    let rocm = device.as_rocm_device()?;
+    let folder = tempfile::tempdir()?;
+    write(folder.path(), "sd3")?;
+    let options = |t5_memory| LoadOptions { dtype: Some(DType::F32), t5_memory, ..LoadOptions::default() };
+    let required = Model::required_bytes(folder.path(), &device, &options(T5Memory::Auto))?;
+    let plain = |pipeline: &Pipeline| Request { guidance: 5.0, negative: "blue".to_owned(), ..request(pipeline) };
+    // Returns the model, its image, the bytes of its weights, and the largest number of bytes in use.
+    let measured = |t5_memory| {
+        let before = rocm.memory_stats().live;
+        let pipeline = Pipeline::new(Model::load(folder.path(), &device, options(t5_memory), |_| ())?);
+        device.synchronize()?;
+        let weights = rocm.memory_stats().live - before;
+        let picture = generate(&pipeline, &plain(&pipeline))?;
+        Ok::<_, sd_worker::Error>((pipeline, picture, weights, rocm.memory_stats().peak - before))
+    };
+    let reserve = rocm.memory_reserve();
+    // One byte less than weights and activations are planned to need.
+    let planned = required.resident + ACTIVATION_BYTES;
+    rocm.set_memory_reserve((rocm.free_memory()? + 1).saturating_sub(planned));
+    let (streamed, picture, own, own_peak) = measured(T5Memory::Auto)?;
+    rocm.set_memory_reserve(reserve);
+    drop(streamed);
+    let (resident, expected, all, all_peak) = measured(T5Memory::Auto)?;
+    drop(resident);
+    assert!(picture == expected, "the image differs");
+    let t5 = std::fs::metadata(folder.path().join("text_encoder_3/model.safetensors"))?.len() as usize;
+    println!("{own} bytes of weights, peak {own_peak}; {all} with the {t5} of T5, peak {all_peak}; {required:?}");
+    assert!(all > own + t5 * 9 / 10 && all_peak > own_peak + t5 / 2);
+    let (streamed, ..) = measured(T5Memory::Streamed)?;
+    let plain = plain(&streamed);
+    // The files are not opened for prompts that are known: their tensors are now those of another file.
+    for name in ["text_encoder_3", "text_encoder_2", "text_encoder"] {
+        let file = folder.path().join(name).join("model.safetensors");
+        std::fs::OpenOptions::new().write(true).open(file)?.set_len(1 << 12)?;
+    }
+    assert!(generate(&streamed, &plain)? == expected, "the image differs");
+    let other = Request { prompt: "red".to_owned(), ..plain.clone() };
+    let error = generate(&streamed, &other).err().ok_or("a cut file was read")?.to_string();
+    assert!(error.contains("text_encoder_3"), "{error}");
+    assert!(generate(&streamed, &plain)? == expected, "the image differs");
     Ok(())
 }

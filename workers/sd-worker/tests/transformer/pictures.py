@@ -8,9 +8,11 @@ part of its rows is, and this part: first, number, and number of all, or `swappe
     python3 pictures.py images FOLDER data                        # writes data/*.png
     python3 pictures.py cached FOLDER data                        # only those with a first-block cache
     python3 pictures.py scaled FOLDER data                        # only those of files in scaled f8
+    python3 pictures.py loras FOLDER data                         # only LoRA files and their images; requires peft
 
 Networks run on the CPU in f32.
 """
+import inspect
 import json
 import math
 import sys
@@ -22,17 +24,19 @@ import torch
 from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxImg2ImgPipeline, FluxInpaintPipeline,
                        FluxPipeline, FluxTransformer2DModel, SD3Transformer2DModel, StableDiffusion3Img2ImgPipeline,
                        StableDiffusion3Pipeline)
+from diffusers.loaders import lora_conversion_utils, lora_pipeline
 from diffusers.loaders import single_file_utils as convert
 from diffusers.hooks import FirstBlockCacheConfig
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.pipelines.flux import pipeline_flux_img2img, pipeline_flux_inpaint
 from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_img2img
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, T5Config, T5EncoderModel,
                           T5Tokenizer)
 
 STEPS, TOKENS, VOCABULARY = 4, 16, 60
+GENERATOR = torch.Generator().manual_seed(1)
 CACHED_STEPS, THRESHOLD = 12, 0.8
 PROMPT, NEGATIVE = "a red circle", "blue"
 KINDS = ["flux_dev", "flux_schnell", "sd3", "sd35"]
@@ -338,6 +342,82 @@ def cached(folder, data):
     print(f"{CACHED_STEPS - len(computed)} of {CACHED_STEPS} steps computed the first block only")
 
 
+# Names of weights of Flux in kohya's files that a LoRA changes, and in diffusers' files.
+KOHYA = ["double_blocks_0_img_attn_qkv", "double_blocks_1_txt_attn_qkv", "double_blocks_0_txt_attn_proj",
+         "double_blocks_1_img_mlp_0", "double_blocks_0_txt_mlp_2", "double_blocks_0_img_mod_lin", "single_blocks_0_linear1",
+         "single_blocks_1_linear2", "single_blocks_1_modulation_lin"]
+PEFT = ["attn.to_q", "attn.to_v", "attn.add_k_proj", "to_out.0", "ff.net.2", "ff_context.net.0.proj", "proj_mlp",
+        "norm1.linear", "x_embedder", "context_embedder"]
+LORA_RANK, ALPHA = 2, 1.5
+
+
+def lora_pair(rows, columns):
+    random = lambda *shape: (torch.randn(shape, generator=GENERATOR) * 0.3).half()
+    return random(LORA_RANK, columns), random(rows, LORA_RANK)
+
+
+def kohya_lora(pipe, data):
+    """Returns a LoRA with kohya's names, whose layers consist of several layers of diffusers."""
+    own = pipe.transformer.state_dict()
+    shapes = {}
+    for line in (data / "flux_dev.txt").read_text().splitlines():
+        original, name, *_ = line.split()
+        key = original.removesuffix(".weight").replace(".", "_")
+        if original.endswith(".weight") and key in KOHYA:
+            rows, columns = own[name].shape
+            shapes[f"lora_unet_{key}"] = (shapes.get(f"lora_unet_{key}", (0, 0))[0] + rows, columns)
+    for name, weight in pipe.text_encoder.state_dict().items():
+        # diffusers 0.42 drops attentions of text encoders in kohya's files, with transformers 5.
+        if name.endswith(("fc1.weight", "fc2.weight")):
+            name = name.removeprefix("text_model.").removesuffix(".weight").replace(".", "_")
+            shapes[f"lora_te1_text_model_{name}"] = tuple(weight.shape)
+    file = {}
+    for name, shape in shapes.items():
+        file[f"{name}.lora_down.weight"], file[f"{name}.lora_up.weight"] = lora_pair(*shape)
+        file[f"{name}.alpha"] = torch.tensor(ALPHA)
+    return file
+
+
+def peft_lora(pipe):
+    file = {}
+    for name, weight in pipe.transformer.state_dict().items():
+        module = name.removesuffix(".weight")
+        if name.endswith(".weight") and weight.dim() == 2 and module.endswith(tuple(PEFT)):
+            file[f"transformer.{module}.lora_A.weight"], file[f"transformer.{module}.lora_B.weight"] = lora_pair(*weight.shape)
+    return file
+
+
+def loras(folder, data):
+    """Writes LoRA files for transformers, and the images with them. The conversion of diffusers takes the width of the
+    published Flux for granted."""
+    source = inspect.getsource(lora_pipeline._convert_kohya_flux_lora_to_diffusers)
+    own = vars(lora_conversion_utils) | {}
+    exec(source.replace("12288", "256").replace("3072", "64"), own)
+    lora_pipeline._convert_kohya_flux_lora_to_diffusers = own["_convert_kohya_flux_lora_to_diffusers"]
+    start = load_file(folder / "noise.safetensors")["start"]
+    flux = load("flux_dev", folder, FluxPipeline, FluxPipeline)
+    sd35 = load("sd35", folder, StableDiffusion3Pipeline, StableDiffusion3Pipeline)
+    for name, file in [("flux_kohya", kohya_lora(flux, data)), ("flux_peft", peft_lora(flux)), ("sd35_peft", peft_lora(sd35))]:
+        save_file({key: tensor.contiguous() for key, tensor in file.items()}, data / f"{name}.safetensors", {"format": "pt"})
+    for out, pipe, chosen in [
+        ("flux_kohya", flux, [("flux_kohya", 0.7)]),
+        ("flux_peft", flux, [("flux_peft", 0.5)]),
+        ("flux_loras", flux, [("flux_kohya", 0.4), ("flux_peft", -0.3)]),
+        ("sd35_peft", sd35, [("sd35_peft", 0.6)]),
+        ("flux_dev_q8_0_loras", None, [("flux_kohya", 0.4), ("flux_peft", -0.3)]),
+    ]:
+        if pipe is None:
+            pipe = flux
+            pipe.transformer.load_state_dict(dequantized("flux_dev", folder, data, "flux_dev_q8_0"))
+        for lora, _ in chosen:
+            pipe.load_lora_weights(data, weight_name=f"{lora}.safetensors", adapter_name=lora)
+        pipe.set_adapters([lora for lora, _ in chosen], [weight for _, weight in chosen])
+        options = (dict(latents=FluxPipeline._pack_latents(start, 1, 16, 6, 8), guidance_scale=3.5) if pipe is flux
+                   else dict(latents=start.clone(), guidance_scale=5.0, negative_prompt=NEGATIVE))
+        save(pipe, data / f"{out}.png", width=64, height=48, **options)
+        pipe.unload_lora_weights()
+
+
 def images(folder, data):
     noise = load_file(folder / "noise.safetensors")
     wide = dict(width=64, height=48)
@@ -374,7 +454,7 @@ def main(what, *folders):
             if kind in ["flux_dev", "sd35", *FILES]:
                 Path(folders[0], f"{kind}.txt").write_text(table_of_names(kind))
     else:
-        {"images": images, "cached": cached, "scaled": scaled}[what](*map(Path, folders))
+        {"images": images, "cached": cached, "scaled": scaled, "loras": loras}[what](*map(Path, folders))
 
 
 main(*sys.argv[1:])

@@ -164,9 +164,9 @@ fn requests_that_are_not_supported_are_refused() -> Outcome {
         let picture = Picture::black(plain.width, plain.height);
         let control =
             Control { path: "a".into(), picture, hires_picture: None, weight: 1.0, start: 0.0, end: 1.0 };
-        let loras = vec![LoraChoice { path: "a".into(), weight: 1.0 }];
+        let loras = vec![LoraChoice { path: "missing.safetensors".into(), weight: 1.0 }];
         let mut requests = vec![
-            (Request { loras, ..plain.clone() }, "LoRA files"),
+            (Request { loras, ..plain.clone() }, "missing.safetensors: No such file"),
             (Request { controls: vec![control], ..plain.clone() }, "ControlNets"),
             (Request { clip_skip: 2, ..plain.clone() }, "clip skip 2"),
             (Request { method: Some(Method::Ddim), ..plain.clone() }, "scheduler ddim"),
@@ -182,8 +182,7 @@ fn requests_that_are_not_supported_are_refused() -> Outcome {
             let error = generate(&pipeline, &request);
             let Err(Error::Request(message)) = error else { return Err(format!("{kind}, {part}").into()) };
             assert!(message.contains(part), "{kind}, {part}: {message}");
-            let names_network =
-                ["LoRA files", "ControlNets", "clip skip 2", "negative prompt"].contains(&part);
+            let names_network = ["ControlNets", "clip skip 2", "negative prompt"].contains(&part);
             assert!(!names_network || message.contains(network), "{kind}, {part}: {message}");
         }
         // Prompts are plain text, and long ones are truncated.

@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use super::super::components;
 use super::super::json_file::{json, read};
-use super::super::parts::{FileOptions, NetworkPart, Parts, T5Part, TextPart};
+use super::super::parts::{FileOptions, NetworkPart, Parts, TextPart};
 use super::super::single_file::{self, CLIP_G, CLIP_L};
-use super::super::t5::{self, T5Tokenizer};
+use super::super::t5::{self, T5Part, T5Tokenizer};
 use super::super::version::Version;
 use super::super::weight_files;
 use super::super::weights::{Component, View, Weights};

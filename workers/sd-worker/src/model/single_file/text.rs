@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::attention::Activation;
-use super::super::parts::{FileOptions, T5Part, TextPart};
-use super::super::t5;
+use super::super::parts::{FileOptions, TextPart};
+use super::super::t5::{self, T5Part};
 use super::super::tokenizer::ClipTokenizer;
 use super::super::weights::{Component, View, Weights};
 use super::kind;

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use candle_nn::Activation;
 use candle_transformers::models::t5::{ActivationWithOptionalGating, Config};
 
-use super::super::gguf;
-use super::super::parts::T5Part;
-use super::super::single_file;
 use super::super::weights::{Component, View, Weights};
-use super::T5Tokenizer;
+use super::super::{gguf, single_file};
+use super::{T5Part, T5Tokenizer};
 use crate::{Error, Result};
 
 /// Names of the architecture in GGUF files.

@@ -6,19 +6,25 @@
 //! | file | subject |
 //! |---|---|
 //! | `file` | files of the encoder alone |
+//! | `network` | blocks, and the weights before and after them |
+//! | `source` | weights in the memory of the device, or read block by block for each new prompt |
 //! | `tokenizer` | tokenizers |
 pub(super) mod file;
+mod network;
+mod source;
 mod tokenizer;
 
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::{Activation, ops};
+use candle_nn::ops;
 use candle_transformers::models::t5::Config;
 use serde_json::Value;
 
-use super::layer_builder::{Embedding, LayerBuilder, Linear};
+use super::weights::{Component, OnRead};
 use crate::{Error, Result};
+use network::weights;
+use source::Source;
 pub(super) use tokenizer::T5Tokenizer;
 
 /// Bounds of the values of config.json: key, minimum, maximum.
@@ -59,53 +65,18 @@ fn check_buckets(config: &Config) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Attention and feed-forward layer of a block.
-#[derive(Debug)]
-struct Block {
-    norm: Tensor,
-    /// Projections to queries, keys and values, in one product.
-    projections: Linear,
-    out: Linear,
-    feed_forward_norm: Tensor,
-    /// Projection whose activation is a factor of `up`; `None` if `up` itself is activated.
-    gate: Option<Linear>,
-    up: Linear,
-    down: Linear,
-}
-
-impl Block {
-    fn new(c: &Config, vb: &LayerBuilder) -> candle_core::Result<Self> {
-        let (width, inner) = (c.d_model, c.num_heads * c.d_kv);
-        let (first, second) = (vb.pp("layer.0"), vb.pp("layer.1"));
-        let (attention, feed_forward) = (first.pp("SelfAttention"), second.pp("DenseReluDense"));
-        let projections = ["q", "k", "v"].map(|name| attention.pp(name));
-        let up = |name: &str| feed_forward.pp(name).matrix(width, c.d_ff);
-        let is_gated = c.feed_forward_proj.gated;
-        Ok(Self {
-            norm: first.get(width, "layer_norm.weight")?,
-            projections: attention.joined(&projections.each_ref(), width, inner)?,
-            out: attention.pp("o").matrix(inner, width)?,
-            feed_forward_norm: second.get(width, "layer_norm.weight")?,
-            gate: is_gated.then(|| up("wi_0")).transpose()?,
-            up: up(if is_gated { "wi_1" } else { "wi" })?,
-            down: feed_forward.pp("wo").matrix(c.d_ff, width)?,
-        })
-    }
+/// Files of a T5 text encoder, before its weights are loaded.
+pub(super) struct T5Part {
+    pub config: Config,
+    pub tokenizer: T5Tokenizer,
+    pub weights: Component,
 }
 
 /// T5 text encoder.
 #[derive(Debug)]
 pub(super) struct T5 {
-    tokens: Embedding,
-    /// Biases of attention scores: (buckets, heads).
-    biases: Tensor,
-    blocks: Vec<Block>,
-    last_norm: Tensor,
-    activation: Activation,
-    heads: usize,
-    eps: f32,
-    /// Number of buckets of distances, and the distance from which on all are in the last one.
-    buckets: [usize; 2],
+    config: Config,
+    source: Source,
     device: Device,
     /// The tokenizer.
     pub tokenizer: T5Tokenizer,
@@ -117,85 +88,92 @@ impl T5 {
         if dtype == DType::F32 { dtype } else { device.bf16_default_to_f32() }
     }
 
-    /// Loads weights with the names of T5EncoderModel in transformers.
+    /// Loads weights with the names of T5EncoderModel in transformers into the memory of the device.
     ///
     /// # Errors
-    /// A weight is missing or has the wrong shape.
-    pub fn new(vb: &LayerBuilder, config: &Config, tokenizer: T5Tokenizer) -> candle_core::Result<Self> {
-        let c = config;
-        let encoder = vb.pp("encoder");
-        let (block, buckets) = (encoder.pp("block"), c.relative_attention_num_buckets);
-        let biases = block.pp("0.layer.0.SelfAttention.relative_attention_bias");
-        Ok(Self {
-            tokens: vb.pp("shared").embedding(c.vocab_size, c.d_model)?,
-            biases: biases.get((buckets, c.num_heads), "weight")?,
-            blocks: (0..c.num_layers)
-                .map(|i| Block::new(c, &block.pp(i)))
-                .collect::<candle_core::Result<_>>()?,
-            last_norm: encoder.get(c.d_model, "final_layer_norm.weight")?,
-            activation: c.feed_forward_proj.activation,
-            heads: c.num_heads,
-            eps: c.layer_norm_epsilon as f32,
-            buckets: [buckets, c.relative_attention_max_distance],
-            device: vb.device().clone(),
-            tokenizer,
-        })
+    /// A weight is missing or has the wrong shape, or the file has others.
+    pub fn resident(part: T5Part, dtype: DType, device: &Device, on_read: OnRead) -> Result<Self> {
+        let source = Source::resident(&part.config, &part.weights, dtype, device, on_read)?;
+        part.weights.check_all_used(|_| false)?;
+        Ok(Self { config: part.config, source, device: device.clone(), tokenizer: part.tokenizer })
+    }
+
+    /// Creates an encoder that reads its weights block by block for each new prompt, so that the memory of the device holds
+    /// [`Self::streamed_bytes`] of them at most.
+    ///
+    /// # Errors
+    /// As for [`Self::resident`].
+    pub fn streamed(part: T5Part, dtype: DType, device: &Device) -> Result<Self> {
+        part.weights.check(&weights(&part.config)?).map_err(Error::model)?;
+        let source = Source::streamed(part.weights, dtype);
+        Ok(Self { config: part.config, source, device: device.clone(), tokenizer: part.tokenizer })
+    }
+
+    /// Returns the maximum size in bytes of the weights in the memory of the device if blocks are read one by one, and in
+    /// addition the embeddings of tokens.
+    ///
+    /// # Errors
+    /// The configuration requires too many weights.
+    pub fn streamed_bytes(part: &T5Part, dtype: DType) -> Result<usize> {
+        let mut parts = vec![0; part.config.num_layers + 1];
+        for (name, shape) in weights(&part.config)? {
+            let block = name.strip_prefix("encoder.block.").and_then(|rest| rest.split_once('.')?.0.parse().ok());
+            let slot = block.map_or(0, |block: usize| 1 + block);
+            parts[slot] += part.weights.weight_bytes(&name, &shape, dtype);
+        }
+        Ok(parts[0] + parts[1..].iter().max().copied().unwrap_or_default())
     }
 
     /// Encodes prompts: (prompts, tokens, width). Padding is attended to, as in diffusers.
     ///
     /// # Errors
-    /// A prompt cannot be tokenized, or the device fails.
+    /// A prompt cannot be tokenized, the weights cannot be read, or the device fails.
     pub fn encode(&self, prompts: &[&str]) -> Result<Tensor> {
-        let mut rows = Vec::new();
-        for prompt in prompts {
-            let tokens = Tensor::new(self.tokenizer.encode(prompt)?.0, &self.device)?;
-            // One at a time, because the scores of a prompt take 67 MB.
-            rows.push(self.forward(&tokens)?);
-        }
-        Ok(Tensor::stack(&rows, 0)?)
+        self.source.encoded(prompts, |prompts| self.compute(prompts))
     }
 
-    /// Computes the states (tokens, width) of tokens, u32 (tokens).
-    fn forward(&self, tokens: &Tensor) -> candle_core::Result<Tensor> {
-        let mut x = self.tokens.forward(tokens)?;
-        let count = tokens.dim(0)?;
-        let biases = self.position_biases(count)?;
-        for block in &self.blocks {
-            let projected = ops::rms_norm(&x, &block.norm, self.eps)?.apply(&block.projections)?;
-            let inner = projected.dim(1)? / 3;
-            // Scores need the range and the precision of f32, because queries are not scaled.
-            let heads = |part: usize| {
-                let part = projected.narrow(1, part * inner, inner)?.to_dtype(DType::F32)?;
-                part.reshape((count, self.heads, inner / self.heads))?.transpose(0, 1)?.contiguous()
+    /// Computes the states of prompts, each (tokens, width).
+    fn compute(&self, prompts: &[&str]) -> Result<Vec<Tensor>> {
+        let c = &self.config;
+        let weights = self.source.open(c, &self.device);
+        let ends = weights.ends()?;
+        let mut rows: Vec<(Tensor, Tensor)> = Vec::new();
+        for prompt in prompts {
+            let tokens = Tensor::new(self.tokenizer.encode(prompt)?.0, &self.device)?;
+            let count = tokens.dim(0)?;
+            // Prompts of one length share their biases.
+            let biases = match rows.iter().find(|(x, _)| x.dims().first() == Some(&count)) {
+                Some((_, biases)) => biases.clone(),
+                None => self.position_biases(&ends.biases, count)?,
             };
-            let scores = (heads(0)?.matmul(&heads(1)?.t()?)? + &biases)?;
-            let attended = ops::softmax_last_dim(&scores)?.matmul(&heads(2)?)?;
-            let attended = attended.transpose(0, 1)?.reshape((count, inner))?.to_dtype(x.dtype())?;
-            x = (x + attended.apply(&block.out)?)?;
-            let normed = ops::rms_norm(&x, &block.feed_forward_norm, self.eps)?;
-            let up = normed.apply(&block.up)?;
-            let inner = match &block.gate {
-                Some(gate) => (normed.apply(gate)?.apply(&self.activation)? * up)?,
-                None => up.apply(&self.activation)?,
-            };
-            x = (x + inner.apply(&block.down)?)?;
+            rows.push((ends.tokens.forward(&tokens)?, biases));
         }
-        ops::rms_norm(&x, &self.last_norm, self.eps)
+        for i in 0..c.num_layers {
+            let block = weights.block(i)?;
+            // One prompt at a time, because its scores take 67 MB.
+            for (x, biases) in &mut rows {
+                *x = block.forward(c, x, biases)?;
+            }
+        }
+        let last = |(x, _): (Tensor, Tensor)| {
+            Ok(ops::rms_norm(&x, &ends.last_norm, c.layer_norm_epsilon as f32)?)
+        };
+        rows.into_iter().map(last).collect()
     }
 
     /// Returns the biases of scores between all positions: (heads, count, count), in f32.
-    fn position_biases(&self, count: usize) -> candle_core::Result<Tensor> {
+    fn position_biases(&self, biases: &Tensor, count: usize) -> candle_core::Result<Tensor> {
         let buckets = (0..count * count).map(|i| self.bucket(i / count, i % count) as u32).collect();
         let buckets = Tensor::from_vec(buckets, count * count, &self.device)?;
-        let biases = self.biases.to_dtype(DType::F32)?.index_select(&buckets, 0)?;
-        biases.t()?.reshape((self.heads, count, count))
+        let biases = biases.to_dtype(DType::F32)?.index_select(&buckets, 0)?;
+        biases.t()?.reshape((self.config.num_heads, count, count))
     }
 
     /// Returns the bucket of a distance. Half of the buckets are for keys after the query. In each half, the first half is
     /// for one distance each, and the others are for logarithmically growing ranges.
     fn bucket(&self, query: usize, key: usize) -> usize {
-        let [buckets, max_distance] = self.buckets;
+        let c = &self.config;
+        let (buckets, max_distance) = (c.relative_attention_num_buckets, c.relative_attention_max_distance);
         let half = buckets / 2;
         let exact = half / 2;
         let start = if key > query { half } else { 0 };
