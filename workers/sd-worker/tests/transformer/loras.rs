@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use sd_worker::Error;
 use sd_worker::model::{FileOptions, LoadOptions, LoraChoice};
 use sd_worker::pipeline::{Pipeline, Request};
+use sd_worker::schedulers::{Purpose, normal};
 
 use crate::fixture::{Outcome, expected, generate, levels, model_on, request};
 use crate::gguf;
@@ -137,10 +138,12 @@ fn loras_for_other_networks_are_refused() -> Outcome {
 #[test]
 fn a_loha_equals_changed_weights() -> Outcome {
     let (folder, pipeline) = model_on("flux_dev", &Device::Cpu, LoadOptions::default())?;
-    let random = |shape: (usize, usize)| Tensor::randn(0f32, 0.4, shape, &Device::Cpu);
+    let random = |i: usize, shape: (usize, usize)| {
+        Tensor::from_vec(normal(1, Purpose::Step(i), shape.0 * shape.1), shape, &Device::Cpu)?.affine(0.6, 0.0)
+    };
     let [up, down, other_up, other_down] =
-        [random((64, 2))?, random((2, 64))?, random((64, 3))?, random((3, 64))?];
-    let name = "transformer_blocks.0.attn.to_k";
+        [random(0, (256, 2))?, random(1, (2, 64))?, random(2, (256, 3))?, random(3, (3, 64))?];
+    let name = "transformer_blocks.0.ff.net.0.proj";
     let ends = ["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"];
     let mut file: HashMap<String, Tensor> = ends
         .iter()
@@ -170,6 +173,6 @@ fn a_loha_equals_changed_weights() -> Outcome {
     let (most, _) = levels(&with, &expected);
     let (effect, _) = levels(&untouched, &expected);
     println!("at most {most} levels away, {effect} changed");
-    assert!(most <= 1 && effect > 5, "{most} levels away, {effect} changed");
+    assert!(most <= 1 && effect > 2, "{most} levels away, {effect} changed");
     Ok(())
 }
