@@ -219,7 +219,8 @@ impl Model {
                 let dit = Dit::load(&LayerBuilder::open(&weights, dtype, device, on_read.clone()), &config)?;
                 weights.check_all_used(|_| false)?;
                 networks[0] = Loaded::take(&weights);
-                let original = |name: &str| dit::original_name(&config, name);
+                let (is_flux, layers) = (config.version == Version::Flux, config.layers);
+                let original = |name: &str| dit::original::original(is_flux, layers, name);
                 (Network::Dit(Box::new(dit)), Adapters::of(networks, original), None)
             }
         };

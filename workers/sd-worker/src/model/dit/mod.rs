@@ -18,7 +18,7 @@ mod blocks;
 mod config;
 pub(super) mod files;
 pub(super) mod folder;
-mod original;
+pub(super) mod original;
 pub(super) mod text;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,6 @@ use candle_nn::{Module, VarBuilder};
 
 use super::layer_builder::{LayerBuilder, Linear};
 use super::version::Version;
-use super::weights::View;
 pub use block_cache::BlockCache;
 use blocks::{Context, JointBlock, KeyValues, Modulation, Rows, SingleBlock, modulated};
 pub use config::DitConfig;
@@ -384,11 +383,6 @@ impl Dit {
         let text = (0..sizes.text).map(|_| of([0; 3]));
         text.chain((0..sizes.image()).map(|i| of([0, i / sizes.width, i % sizes.width]))).collect()
     }
-}
-
-/// Returns the name of a weight in the files of the network's authors, and the part of its rows.
-pub(super) fn original_name(config: &DitConfig, name: &str) -> Option<(String, View)> {
-    original::original(config.version == Version::Flux, config.layers, name)
 }
 
 /// Splits latents (batch, channels, height, width) into tokens (batch, height / 2 · width / 2, 4 · channels).

@@ -172,7 +172,7 @@ pub(super) fn check_architecture(weights: &Weights, is_flux: bool, network: &str
 }
 
 /// Returns the name and the part of the original tensor for a weight of a network with this number of joint blocks.
-pub(super) fn original(is_flux: bool, layers: usize, name: &str) -> Option<(String, View)> {
+pub(in super::super) fn original(is_flux: bool, layers: usize, name: &str) -> Option<(String, View)> {
     let find = |table: Table, name: &str| {
         let found = |(own, original, view): &(&str, &str, View)| {
             Some((format!("{original}{}", name.strip_prefix(*own)?), *view))
