@@ -153,7 +153,8 @@ impl PipelinePool {
     /// number of bytes that it will use.
     fn plan_memory(&self, required: RequiredBytes) -> Result<usize> {
         let RequiredBytes { resident, least } = required;
-        if self.loader.available_bytes()?.is_none_or(|free| resident.saturating_add(ACTIVATION_BYTES) <= free) {
+        if self.loader.available_bytes()?.is_none_or(|free| resident.saturating_add(ACTIVATION_BYTES) <= free)
+        {
             return Ok(resident);
         }
         // Memory that is not for weights of models is not in the sum of their sizes.

@@ -84,9 +84,12 @@ impl Adapters {
     fn add_name(&mut self, network: usize, name: &str, original: impl Fn(&str) -> Option<(String, View)>) {
         let Some(layer) = name.strip_suffix(".weight") else { return };
         let other = match network {
-            NETWORK => original(name)
-                .map(|(original, view)| (original.strip_suffix(".weight").unwrap_or(&original).to_owned(), view)),
-            _ if layer.starts_with("text_model.") => Some((layer.replacen("text_model.", "", 1), View::Whole)),
+            NETWORK => original(name).map(|(original, view)| {
+                (original.strip_suffix(".weight").unwrap_or(&original).to_owned(), view)
+            }),
+            _ if layer.starts_with("text_model.") => {
+                Some((layer.replacen("text_model.", "", 1), View::Whole))
+            }
             _ => Some((format!("text_model.{layer}"), View::Whole)),
         };
         for (layer, view) in [(layer.to_owned(), View::Whole)].into_iter().chain(other) {

@@ -28,9 +28,7 @@ enum Matrix {
 impl Matrix {
     fn with_bias(self, bias: Tensor) -> Self {
         match self {
-            Self::Floats(linear) => {
-                Self::Floats(candle_nn::Linear::new(linear.weight().clone(), Some(bias)))
-            }
+            Self::Floats(linear) => Self::Floats(candle_nn::Linear::new(linear.weight().clone(), Some(bias))),
             Self::Blocks(matrix, _) => Self::Blocks(matrix, Some(bias)),
             Self::Joined(matrices, _) => Self::Joined(matrices, Some(bias)),
         }

@@ -143,7 +143,9 @@ fn levels(a: &Picture, b: &Picture) -> (u8, f64) {
 fn with_lora(pipeline: &Pipeline, untouched: &Picture, name: &str, bound: f64) -> Outcome {
     let generate = |loras: Vec<LoraChoice>| {
         let request = Request { loras, ..request(pipeline) };
-        pipeline.run(&request, &mut |_| std::ops::ControlFlow::Continue(())).map(|mut pictures| pictures.remove(0))
+        pipeline
+            .run(&request, &mut |_| std::ops::ControlFlow::Continue(()))
+            .map(|mut pictures| pictures.remove(0))
     };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lora/data/kohya.safetensors");
     let mut lora = candle_core::safetensors::load(path, &Device::Cpu)?;

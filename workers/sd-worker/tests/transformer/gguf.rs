@@ -90,7 +90,8 @@ fn load(folder: &Path, transformer: PathBuf, device: &Device, dtype: DType) -> s
 /// Returns a model whose transformer is one of the files, and its folder.
 pub fn pipeline(name: &str, device: &Device, dtype: DType) -> Outcome<(TempDir, Pipeline)> {
     let folder = tempfile::tempdir()?;
-    let (_, kind, format, wide, _) = FILES.into_iter().find(|(own, ..)| *own == name).ok_or("no such file")?;
+    let (_, kind, format, wide, _) =
+        FILES.into_iter().find(|(own, ..)| *own == name).ok_or("no such file")?;
     write(folder.path(), kind)?;
     let path = folder.path().join(name).with_extension("gguf");
     save(&path, architecture(kind), &transformer(kind)?, [format, wide])?;

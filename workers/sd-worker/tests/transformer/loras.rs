@@ -71,7 +71,9 @@ fn compare_quantized(device: &Device) -> Outcome {
     let picture = generate(&pipeline, &loras)?;
     let (most, mean) = levels(&picture, &expected("flux_dev_q8_0_loras")?);
     let (_, effect) = levels(&picture, &untouched);
-    println!("at most {most} levels, {mean:.4} on average; {without:.4} without LoRA files, which change {effect:.4}");
+    println!(
+        "at most {most} levels, {mean:.4} on average; {without:.4} without LoRA files, which change {effect:.4}"
+    );
     assert!(mean < 0.25 && effect > 5.0, "{mean} levels away, {effect} changed");
     assert!(format!("{:?}", pipeline.model.network).contains("; Q8_0]"));
     // Nothing is left of a LoRA that is not chosen.
@@ -139,7 +141,8 @@ fn loras_for_other_networks_are_refused() -> Outcome {
 fn a_loha_equals_changed_weights() -> Outcome {
     let (folder, pipeline) = model_on("flux_dev", &Device::Cpu, LoadOptions::default())?;
     let random = |i: usize, shape: (usize, usize)| {
-        Tensor::from_vec(normal(1, Purpose::Step(i), shape.0 * shape.1), shape, &Device::Cpu)?.affine(0.6, 0.0)
+        Tensor::from_vec(normal(1, Purpose::Step(i), shape.0 * shape.1), shape, &Device::Cpu)?
+            .affine(0.6, 0.0)
     };
     let [up, down, other_up, other_down] =
         [random(0, (256, 2))?, random(1, (2, 64))?, random(2, (256, 3))?, random(3, (3, 64))?];

@@ -284,7 +284,8 @@ fn a_streamed_t5_needs_less_memory_and_changes_no_image() -> Outcome {
     write(folder.path(), "sd3")?;
     let options = |t5_memory| LoadOptions { dtype: Some(DType::F32), t5_memory, ..LoadOptions::default() };
     let required = Model::required_bytes(folder.path(), &device, &options(T5Memory::Auto))?;
-    let plain = |pipeline: &Pipeline| Request { guidance: 5.0, negative: "blue".to_owned(), ..request(pipeline) };
+    let plain =
+        |pipeline: &Pipeline| Request { guidance: 5.0, negative: "blue".to_owned(), ..request(pipeline) };
     // Returns the model, its image, the bytes of its weights, and the largest number of bytes in use.
     let measured = |t5_memory| {
         let before = rocm.memory_stats().live;
@@ -305,7 +306,9 @@ fn a_streamed_t5_needs_less_memory_and_changes_no_image() -> Outcome {
     drop(resident);
     assert!(picture == expected, "the image differs");
     let t5 = std::fs::metadata(folder.path().join("text_encoder_3/model.safetensors"))?.len() as usize;
-    println!("{own} bytes of weights, peak {own_peak}; {all} with the {t5} of T5, peak {all_peak}; {required:?}");
+    println!(
+        "{own} bytes of weights, peak {own_peak}; {all} with the {t5} of T5, peak {all_peak}; {required:?}"
+    );
     assert!(all > own + t5 * 9 / 10 && all_peak > own_peak + t5 / 2);
     let (streamed, ..) = measured(T5Memory::Streamed)?;
     let plain = plain(&streamed);

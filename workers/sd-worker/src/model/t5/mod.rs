@@ -117,7 +117,8 @@ impl T5 {
     pub fn streamed_bytes(part: &T5Part, dtype: DType) -> Result<usize> {
         let mut parts = vec![0; part.config.num_layers + 1];
         for (name, shape) in weights(&part.config)? {
-            let block = name.strip_prefix("encoder.block.").and_then(|rest| rest.split_once('.')?.0.parse().ok());
+            let block =
+                name.strip_prefix("encoder.block.").and_then(|rest| rest.split_once('.')?.0.parse().ok());
             let slot = block.map_or(0, |block: usize| 1 + block);
             parts[slot] += part.weights.weight_bytes(&name, &shape, dtype);
         }
@@ -155,9 +156,8 @@ impl T5 {
                 *x = block.forward(c, x, biases)?;
             }
         }
-        let last = |(x, _): (Tensor, Tensor)| {
-            Ok(ops::rms_norm(&x, &ends.last_norm, c.layer_norm_epsilon as f32)?)
-        };
+        let last =
+            |(x, _): (Tensor, Tensor)| Ok(ops::rms_norm(&x, &ends.last_norm, c.layer_norm_epsilon as f32)?);
         rows.into_iter().map(last).collect()
     }
 
