@@ -31,6 +31,7 @@ mod inputs;
 mod layer;
 mod mixed;
 mod pictures;
+mod streams;
 
 use altup::Streams;
 use inputs::LayerInputs;

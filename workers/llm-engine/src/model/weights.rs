@@ -333,6 +333,12 @@ impl<'a> Weights<'a> {
         Ok(linears)
     }
 
+    /// Uploads a vector.
+    pub fn upload(&self, values: Vec<u32>) -> Result<Tensor> {
+        let count = values.len();
+        Ok(Tensor::from_vec(values, count, self.device)?)
+    }
+
     /// Uploads a vector in the data type of the states.
     pub fn states(&self, values: Vec<f32>) -> Result<Tensor> {
         let count = values.len();

@@ -1,4 +1,4 @@
-"""Writes tiny random models of Gemma 3n and Gemma 4, with the logits of transformers.
+"""Writes tiny random models of Gemma 3n and Gemma 4, with the logits and the mean states of transformers.
 
     pip install transformers==5.24.0 torch
     python3 layered.py data [NAME ...]
@@ -122,13 +122,15 @@ def write(folder, model, config, seed):
     tokens = [torch.randint(VOCABULARY, (length,), generator=random) for length in LENGTHS]
     # The third text begins like the first.
     tokens[2][:SHARED] = tokens[0][:SHARED]
-    expected = {}
+    expected, means = {}, []
     for index, text in enumerate(tokens):
         with torch.no_grad():
             expected[f"logits.{index}"] = model(text[None]).logits[0].contiguous()
+            means.append(model.model(text[None]).last_hidden_state[0].mean(0))
         expected[f"tokens.{index}"] = text
         if min(gaps) < GAP:
             return False
+    expected["means"] = torch.stack(means)
     folder.mkdir(parents=True, exist_ok=True)
     model.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)

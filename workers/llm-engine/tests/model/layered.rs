@@ -1,11 +1,14 @@
 //! Models whose layers differ in heads, shared caches and inputs of their own: logits of transformers (see `layered.py`),
 //! quantized files, and broken files.
 use candle_core::quantized::GgmlDType;
+use candle_core::{DType, Device, Tensor};
+use llm_engine::step::StepModel;
 use serde_json::{Value, json};
 
 use super::broken::assert_rejected;
-use super::checkpoints::{check_logits, check_quantized, checkpoint};
+use super::checkpoints::{check_logits, check_quantized, checkpoint, data};
 use super::reference;
+use super::steps::{close, load_on_cpu};
 
 /// Formats beside Q8_0: values and one of the projections before the activation in their own, and what llama.cpp keeps in f32.
 const MIXED: &[(&str, GgmlDType)] = &[
@@ -48,6 +51,28 @@ fn gemma4_with_inputs_of_layers_and_shared_caches() {
 fn gemma4_with_experts() {
     check_logits("gemma4-moe", Some("gemma4"));
     check_quantized("gemma4-moe", "gemma4", GgmlDType::Q8_0, MIXED);
+}
+
+/// Prompts attend to each other's rows instead of the cache, in which layers without keys of their own find those of others.
+#[test]
+fn embeddings_equal_those_of_transformers() {
+    for name in ["gemma3n", "gemma4-small", "gemma4"] {
+        let expected = candle_core::safetensors::load(data(name).join("expected.st"), &Device::Cpu).unwrap();
+        let tokens = |index| expected[&format!("tokens.{index}")].to_dtype(DType::U32).unwrap();
+        let prompts: Vec<Vec<u32>> = (0..3).map(|index| tokens(index).to_vec1().unwrap()).collect();
+        let mut model = load_on_cpu(&data(name));
+        let whole = model.embed(&prompts).unwrap();
+        let mut work = None;
+        let in_parts = loop {
+            if let Some(means) = model.embed_part(&prompts, 1, &mut work).unwrap() {
+                break means;
+            }
+        };
+        for means in [whole, in_parts] {
+            let flat = |means: &Tensor| means.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            close(&flat(&means), &flat(&expected["means"]), 1e-4, name);
+        }
+    }
 }
 
 /// Writes the tensors of a checkpoint with changed fields, and checks that it is rejected.

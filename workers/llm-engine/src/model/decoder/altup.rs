@@ -1,12 +1,8 @@
 //! Alternating updates (AltUp): several streams of states. Each layer predicts all streams, computes one of them, and corrects
 //! the others by how far its prediction was off (Baykal et al., "Alternating Updates for Efficient Transformers", 2023).
-use std::ops::Range;
-
 use anyhow::Result;
 use candle_core::{D, DType, Tensor};
 
-use super::layer::Layer;
-use super::{Decoder, StepContext};
 use crate::model::config::{Activation, AltUpConfig, DecoderConfig, NormKind};
 use crate::model::layers::{FusedWith, GateUp, Linear, Mlp, Norm};
 use crate::model::part::TensorRows;
@@ -63,7 +59,9 @@ fn magnitude(x: &Tensor) -> candle_core::Result<Tensor> {
 /// Multiplies each row so that the root of its mean square is `target` (rows, 1).
 fn with_magnitude(x: &Tensor, target: &Tensor) -> candle_core::Result<Tensor> {
     let exact = x.to_dtype(DType::F32)?;
-    let own = exact.sqr()?.mean_keepdim(D::Minus1)?.maximum(LEAST_MEAN_SQUARE)?.sqrt()?;
+    // The maximum of it and a number, which a captured step cannot upload.
+    let own =
+        ((exact.sqr()?.mean_keepdim(D::Minus1)? - LEAST_MEAN_SQUARE)?.relu()? + LEAST_MEAN_SQUARE)?.sqrt()?;
     exact.broadcast_mul(&target.div(&own)?)?.to_dtype(x.dtype())
 }
 
@@ -99,7 +97,7 @@ impl StreamLayer {
             linear(Role::ResidualDown, [residual_rank, hidden])?,
             linear(Role::ResidualUp, [hidden, residual_rank])?,
         ];
-        // A stream is predicted to stay as it is, and all streams to be as far off, apart from the coefficients.
+        // With coefficients of 0, streams stay as they are, and all are corrected by the same difference.
         let identity = |at: usize| (at.is_multiple_of(streams + 1)) as u32 as f32;
         let prediction =
             prediction.with_bias(weights.states((0..streams * streams).map(identity).collect())?);
@@ -131,31 +129,46 @@ impl StreamLayer {
     }
 
     /// Returns the active stream, (rows, width).
-    fn active(&self, streams: &Tensor) -> candle_core::Result<Tensor> {
+    pub(super) fn active(&self, streams: &Tensor) -> candle_core::Result<Tensor> {
         streams.narrow(1, self.active, 1)?.squeeze(1)?.contiguous()
     }
 
     /// Predicts the streams (rows, streams, width) after the layer.
-    fn predict(&self, streams: &Tensor) -> candle_core::Result<Tensor> {
+    pub(super) fn predict(&self, streams: &Tensor) -> candle_core::Result<Tensor> {
         let coefficients = self.coefficients(&self.active(streams)?, &self.prediction)?;
         coefficients.reshape(((), self.streams, self.streams))?.matmul(streams)
     }
 
     /// Corrects predictions by the computed states of the active stream.
-    fn correct(&self, predictions: &Tensor, computed: &Tensor) -> candle_core::Result<Tensor> {
+    pub(super) fn correct(&self, predictions: &Tensor, computed: &Tensor) -> candle_core::Result<Tensor> {
         let coefficients = self.coefficients(computed, &self.correction)?.unsqueeze(2)?;
         let off = computed.sub(&predictions.narrow(1, self.active, 1)?.squeeze(1)?)?.unsqueeze(1)?;
         coefficients.broadcast_mul(&off)? + predictions
     }
 
     /// Maps the normalized states to the output of the learned residual layer.
-    fn residual(&self, normed: &Tensor) -> candle_core::Result<Tensor> {
+    pub(super) fn residual(&self, normed: &Tensor) -> candle_core::Result<Tensor> {
         let [down, up] = &self.residual;
         normed + self.residual_norm.forward(&up.forward(&down.forward(normed)?)?)?
     }
 
+    /// Returns the states of corrected streams that gate the layer's input, (rows, width).
+    pub(super) fn gating(&self, corrected: &Tensor) -> candle_core::Result<Tensor> {
+        let states = self.active(corrected)?;
+        match &self.scale {
+            Some(scale) => states.broadcast_mul(&scale.to_dtype(states.dtype())?),
+            None => Ok(states),
+        }
+    }
+
+    /// Adds a layer's input (rows, width) to all streams but the first.
+    pub(super) fn add_input(&self, streams: &Tensor, input: &Tensor) -> candle_core::Result<Tensor> {
+        let others = streams.narrow(1, 1, self.streams - 1)?.broadcast_add(&input.unsqueeze(1)?)?;
+        Tensor::cat(&[&streams.narrow(1, 0, 1)?, &others], 1)
+    }
+
     /// Computes the input of the down projection. Gates below a limit become 0.
-    fn inner(&self, mlp: &Mlp, x: &Tensor) -> candle_core::Result<Tensor> {
+    pub(super) fn inner(&self, mlp: &Mlp, x: &Tensor) -> candle_core::Result<Tensor> {
         let Some(limit) = self.gate_limit else { return mlp.inner((x, FusedWith::default())) };
         let (gate, up) = match &mlp.gate_up {
             GateUp::Fused(both) => {
@@ -172,79 +185,5 @@ impl StreamLayer {
         let deviation = (centered.sqr()?.mean_keepdim(D::Minus1)?.sqrt()? * limit)?;
         let gate = centered.broadcast_sub(&deviation)?.relu()?.to_dtype(up.dtype())?;
         Activation::GeluTanh.gate(&gate, &up)
-    }
-}
-
-impl Decoder {
-    /// Computes the layers of a range on streams (rows, streams, width). After the last layer, returns their mean, (wanted
-    /// rows, width).
-    pub(super) fn run_layers_on_streams(
-        &self,
-        all: &Streams,
-        mut streams: Tensor,
-        range: Range<usize>,
-        shared: &StepContext,
-    ) -> candle_core::Result<Tensor> {
-        for (index, layer) in self.layers.iter().enumerate().take(range.end).skip(range.start) {
-            let (Some(own), Some(norm)) = (&layer.streams, &layer.attention_norm) else {
-                candle_core::bail!("internal error: a layer without streams")
-            };
-            let wanted = shared.wanted.as_ref().filter(|_| index + 1 == self.layers.len());
-            let is_wanted = wanted.is_none_or(|wanted| wanted.elem_count() > 0);
-            let mut predictions = own.predict(&streams)?;
-            let mut normed = norm.forward(&own.active(&predictions)?)?;
-            let attended = self.attend(index, layer, (&normed, FusedWith::default()), shared, is_wanted)?;
-            let Some(mut attended) = attended else { break };
-            let mut inputs = shared.layer_inputs.clone();
-            if let Some(wanted) = wanted {
-                let select = |x: &Tensor| x.index_select(wanted, 0);
-                (attended, predictions, normed) =
-                    (select(&attended)?, select(&predictions)?, select(&normed)?);
-                inputs = inputs.as_ref().map(select).transpose()?;
-            }
-            let computed = own.layer(layer, &attended, &predictions, &normed)?;
-            let corrected = own.correct(&predictions, &computed)?;
-            streams = match (&layer.input, inputs) {
-                (Some(input), Some(inputs)) => {
-                    let states = own.active(&corrected)?;
-                    let states = match &own.scale {
-                        Some(scale) => states.broadcast_mul(&scale.to_dtype(states.dtype())?)?,
-                        None => states,
-                    };
-                    let added = input.normalized(&states, &inputs, index)?.unsqueeze(1)?;
-                    let others = corrected.narrow(1, 1, own.streams - 1)?.broadcast_add(&added)?;
-                    Tensor::cat(&[&corrected.narrow(1, 0, 1)?, &others], 1)?
-                }
-                _ => corrected,
-            };
-        }
-        match range.end == self.layers.len() {
-            true => all.merge(&streams),
-            false => Ok(streams),
-        }
-    }
-}
-
-impl StreamLayer {
-    /// Computes the active stream after attention and the feed-forward layer, without its input.
-    fn layer(
-        &self,
-        layer: &Layer,
-        attended: &Tensor,
-        predictions: &Tensor,
-        normed: &Tensor,
-    ) -> candle_core::Result<Tensor> {
-        let super::FeedForward::Dense(mlp) = &layer.feed_forward else {
-            candle_core::bail!("internal error: streams with experts")
-        };
-        let norms = [&layer.attention_post_norm, &layer.mlp_norm, &layer.mlp_post_norm];
-        let [Some(post_norm), Some(mlp_norm), Some(mlp_post_norm)] = norms else {
-            candle_core::bail!("internal error: streams without norms")
-        };
-        let attended = post_norm.forward(&layer.output.forward(attended)?)?;
-        let sum = ((self.active(predictions)? + attended)? + self.residual(normed)?)?;
-        let sum = (sum * 0.5f64.sqrt())?;
-        let out = mlp.down.forward(&self.inner(mlp, &mlp_norm.forward(&sum)?)?)?;
-        mlp_post_norm.forward(&out)? + sum
     }
 }

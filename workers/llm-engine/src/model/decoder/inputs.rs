@@ -11,8 +11,8 @@ use crate::model::weights::Weights;
 /// Inputs of all layers: the sum of a row of a table and of a normalized projection of the embedding, divided by √2.
 pub(super) struct LayerInputs {
     table: Embedding,
-    /// Number of rows of the table, if the vocabulary is larger. Other tokens have the first row.
-    rows: Option<u32>,
+    /// Row of each token, u32 (vocabulary), if the table has fewer rows. Tokens without one have the first.
+    rows: Option<Tensor>,
     projection: Linear,
     norm: Norm,
     width: usize,
@@ -38,7 +38,11 @@ impl LayerInputs {
         // The projection is divided by the root of the hidden size: the norm undoes it, except for its epsilon.
         let kind = (NormKind::Rms, config.norm_eps * config.hidden as f64);
         let norm = weights.norm(None, Role::LayerProjectionNorm, width, kind)?.scaled(0.5f64.sqrt())?;
-        let rows = (rows < vocabulary).then_some(rows as u32);
+        let row = |token: usize| if token < rows { token as u32 } else { 0 };
+        let rows = match rows < vocabulary {
+            true => Some(weights.upload((0..vocabulary).map(row).collect())?),
+            false => None,
+        };
         Ok(Some(Self { table, rows, projection, norm, width }))
     }
 
@@ -50,7 +54,7 @@ impl LayerInputs {
         dtype: DType,
     ) -> candle_core::Result<Tensor> {
         let tokens = match self.rows {
-            Some(rows) => &tokens.lt(rows)?.where_cond(tokens, &tokens.zeros_like()?)?,
+            Some(rows) => &rows.index_select(tokens, 0)?,
             None => tokens,
         };
         let of_tokens = (self.table.forward(tokens, dtype)? * (0.5 * self.width as f64).sqrt())?;

@@ -11,8 +11,8 @@ use crate::model::weights::Weights;
 
 /// A dense network and experts.
 pub(super) struct DenseAndExperts {
-    pub(super) dense: Mlp,
-    pub(super) experts: Experts,
+    dense: Mlp,
+    experts: Experts,
     dense_norm: Norm,
     experts_norm: Norm,
     experts_post_norm: Norm,
