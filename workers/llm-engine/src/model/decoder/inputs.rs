@@ -53,7 +53,7 @@ impl LayerInputs {
         embeddings: &Tensor,
         dtype: DType,
     ) -> candle_core::Result<Tensor> {
-        let tokens = match self.rows {
+        let tokens = match &self.rows {
             Some(rows) => &rows.index_select(tokens, 0)?,
             None => tokens,
         };
