@@ -22,12 +22,7 @@ const MIXED: &[(&str, GgmlDType)] = &[
 ];
 
 /// Formats of the model that is most sensitive to activations of 8 bits.
-const FEW: &[(&str, GgmlDType)] = &[
-    ("per_layer_token_embd.weight", GgmlDType::Q8_0),
-    ("proj.weight", GgmlDType::Q8_0),
-    ("ffn_down.weight", GgmlDType::Q8_0),
-    ("attn_v.weight", GgmlDType::Q8_0),
-];
+const FEW: &[(&str, GgmlDType)] = &[("per_layer_token_embd.weight", GgmlDType::Q8_0)];
 
 #[test]
 fn gemma3n() {
