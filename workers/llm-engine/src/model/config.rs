@@ -12,8 +12,8 @@ mod axes;
 mod delta;
 mod experts;
 mod fields;
+mod heads;
 mod latent;
-mod layers;
 
 pub use altup::AltUpConfig;
 pub use axes::AxisSections;
@@ -23,8 +23,8 @@ pub use experts::{
     GRANITE_NAMES, MIXTRAL_NAMES, Projections, QWEN_NAMES, Routing,
 };
 pub use fields::Fields;
+pub use heads::HeadShape;
 pub use latent::LatentConfig;
-pub use layers::HeadShape;
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
 const MAX_CONTEXT: usize = 1 << 24;

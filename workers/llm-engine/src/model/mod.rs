@@ -50,6 +50,7 @@ pub mod files;
 mod generation_config;
 pub mod graphs;
 pub mod latent;
+mod layer_sizes;
 pub mod layers;
 mod loading;
 mod packed;

@@ -1,64 +1,7 @@
 //! Sizes of layers that differ within a model: heads, caches that layers share, and widths.
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
 
-use super::{DecoderConfig, Fields};
-
-/// Heads of keys and values of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadShape {
-    /// Number of heads of keys and values.
-    pub kv_heads: usize,
-    /// Width of a head, also of queries.
-    pub width: usize,
-}
-
-impl HeadShape {
-    /// Returns the number of elements of one position's keys; values have as many.
-    pub fn kv_width(self) -> usize {
-        self.kv_heads * self.width
-    }
-
-    /// Reads the heads of layers without a window; `None` if they do not differ from `own`.
-    ///
-    /// # Errors
-    /// Returns an error for mistyped or inconsistent fields.
-    pub fn of_full_attention(fields: &Fields, heads: usize, own: HeadShape) -> Result<Option<HeadShape>> {
-        // transformers writes the differences from the other fields by the index of the layer.
-        let layers = fields.value("per_layer_config").and_then(Value::as_object);
-        let first = layers.and_then(|layers| layers.values().next());
-        if let (Some(layers), Some(first)) = (layers, first) {
-            ensure!(
-                layers.values().all(|layer| layer == first),
-                "\"per_layer_config\" has more than one kind of layers, which is not supported"
-            );
-        }
-        let size = |key: &str, outer: &str| match first.and_then(|layer| layer.get(key)) {
-            Some(size) => {
-                let size =
-                    size.as_u64().with_context(|| format!("{key:?} is no whole number, but {size}"))?;
-                Ok::<_, anyhow::Error>(Some(size as usize))
-            }
-            None => fields.size(outer),
-        };
-        let width = size("head_dim", "global_head_dim")?.unwrap_or(own.width);
-        let kv_heads = match first.is_some() || fields.flag("attention_k_eq_v") {
-            true => size("num_key_value_heads", "num_global_key_value_heads")?.unwrap_or(own.kv_heads),
-            false => own.kv_heads,
-        };
-        ensure!(
-            kv_heads > 0 && heads.is_multiple_of(kv_heads),
-            "{heads} heads cannot share {kv_heads} heads of keys and values in layers without a window: the first number \
-             must be a multiple of the second"
-        );
-        ensure!(
-            width > 0 && width.is_multiple_of(2),
-            "heads of {width} elements in layers without a window cannot be rotated in pairs"
-        );
-        let full = HeadShape { kv_heads, width };
-        Ok((full != own).then_some(full))
-    }
-}
+use super::config::{DecoderConfig, Fields, HeadShape};
 
 impl DecoderConfig {
     /// Returns the heads of keys and values of a layer.
@@ -120,7 +63,7 @@ impl DecoderConfig {
     ///
     /// # Errors
     /// Returns an error if such a layer has no other with the same window before it.
-    pub(in crate::model) fn read_shared_layers(&mut self, fields: &Fields) -> Result<()> {
+    pub(super) fn read_shared_layers(&mut self, fields: &Fields) -> Result<()> {
         let (shared, layers) = (fields.size("num_kv_shared_layers")?.unwrap_or(0), self.windows.len());
         let own = layers.saturating_sub(shared);
         let is_missing = |window: &&Option<usize>| !self.windows[..own].contains(window);
