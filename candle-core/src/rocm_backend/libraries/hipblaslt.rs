@@ -190,7 +190,10 @@ impl DeviceState {
     ///
     /// # Errors
     /// If the choice is not known yet and the calling thread captures a graph.
-    pub(crate) fn epilogue_product(self: &Arc<Self>, shape: &EpilogueProduct) -> Result<Option<Arc<EpiloguePlan>>> {
+    pub(crate) fn epilogue_product(
+        self: &Arc<Self>,
+        shape: &EpilogueProduct,
+    ) -> Result<Option<Arc<EpiloguePlan>>> {
         if data_type(shape.dtype).is_none() {
             return Ok(None);
         }

@@ -102,7 +102,8 @@ pub fn linear_with(x: &Tensor, weight: &Tensor, epilogue: LinearEpilogue) -> Res
     }
     let Rows { batch, m, stride: x_stride, transposed } = rows;
     let (bias, residual) = (bias.is_some(), residual.is_some());
-    let shape = EpilogueProduct { dtype, batch, m, n, k, transposed, x_stride, w_stride, bias, gelu, residual };
+    let shape =
+        EpilogueProduct { dtype, batch, m, n, k, transposed, x_stride, w_stride, bias, gelu, residual };
     let state = xs.device.state();
     let Some(plan) = state.epilogue_product(&shape)? else { return Ok(None) };
     // SAFETY: the product writes every element; if it fails, the buffer is not used.

@@ -341,7 +341,8 @@ fn check_cache(config: &DecoderConfig, types: CacheTypes, device: &Device) -> Re
     if !matches!(types.elements, CacheDType::Encoded(_)) || device.is_cpu() {
         return Ok(());
     }
-    let is_supported = |width: &usize| *width <= ENCODED_MAX_WIDTH && width.is_multiple_of(ENCODED_WIDTH_STEP);
+    let is_supported =
+        |width: &usize| *width <= ENCODED_MAX_WIDTH && width.is_multiple_of(ENCODED_WIDTH_STEP);
     match config.head_widths().find(|width| !is_supported(width)) {
         None => Ok(()),
         Some(width) => bail!(

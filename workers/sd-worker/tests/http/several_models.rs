@@ -1,6 +1,6 @@
 //! A worker with several models, which are loaded on demand.
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -17,6 +17,7 @@ use sd_worker::served::ModelInfo;
 use sd_worker::{routes, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 use worker_core::device::{self, DeviceKind};
 use worker_core::progress::Progress;
 use worker_core::{Lifecycle, LoadedModel, Metrics, ModelLocation};
@@ -113,7 +114,7 @@ async fn jobs_are_accepted_before_their_model_is_loaded() {
     let worker = Several::of(LittleMemory { folder: folder(), gate: gate.clone() }, 5).unwrap();
     let job = |model: &str, steps: usize| json!({"model": model, "prompt": "x", "steps": steps, "seed": 3});
     let names = |events: &[(String, Value)]| events.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    let closed = gate.lock().unwrap();
+    let closed = gate.lock().await;
     let (id, stream) = worker.post("/v1/jobs", &job("a", 1)).await.job();
     let (other, other_stream) = worker.post("/v1/jobs", &job("a", 1)).await.job();
     for id in [&id, &other] {
@@ -157,7 +158,7 @@ impl LoadModel for LittleMemory {
     }
 
     fn load(&self, location: &ModelLocation) -> anyhow::Result<(Pipeline, ModelInfo)> {
-        let _open = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let _open = self.gate.blocking_lock();
         assert!(location.name != "panics", "a damaged file");
         let model =
             Model::load(&self.folder.path().join("plain"), &Device::Cpu, LoadOptions::default(), |_| ())?;
