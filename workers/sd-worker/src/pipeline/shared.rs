@@ -183,6 +183,8 @@ impl Pipeline {
         let [pass] = &passes[..] else { return Err(Error::request("a second pass cannot share steps")) };
         let check = || request.check_cancelled(0, pass.scheduler.steps());
         check()?;
+        // Frees the ControlNets of an earlier request.
+        self.model.select_controlnets(&[], &check)?;
         self.model.apply_loras(&request.loras, &check)?;
         let inputs = self.inputs(request, &request.seeds, &[], &check)?;
         Denoising::new(&self.model, pass, &request.seeds, inputs, None)

@@ -23,6 +23,7 @@ use sd_worker::picture::{Fit, Limits, Picture};
 use sd_worker::pipeline::{Control, Pipeline, Request, Start};
 use sd_worker::schedulers::{Method, Purpose, normal};
 use tiny_model::published::{INPAINT, V1, V2, XL};
+use tiny_model::together::Together;
 use tiny_model::{Outcome, write_configs};
 
 /// Writes what `controlnets.py` needs to the folder in SD_FOLDER.
@@ -204,7 +205,12 @@ fn controlnets_stay_while_requests_need_them() -> Outcome {
     assert!(first.upgrade().is_some() && second.upgrade().is_some());
     select(&[&v1])?;
     assert!(first.upgrade().is_some() && second.upgrade().is_none());
+    // Requests without ControlNets free them.
     generate(&pipeline, &Request { steps: 1, ..request(&pipeline, Vec::new()) })?;
+    assert!(first.upgrade().is_none());
+    // So do requests that share steps.
+    let first = Arc::downgrade(&select(&[&v1])?[0]);
+    Together::run(&pipeline, &[(0, Request { steps: 1, ..request(&pipeline, Vec::new()) })], None)?;
     assert!(first.upgrade().is_none());
     // A request that was cancelled while it waited loads nothing.
     let controls = vec![control(&v1, picture("hint")?)];
