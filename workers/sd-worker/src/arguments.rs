@@ -286,9 +286,11 @@ impl Arguments {
 
     /// Returns the options for loading the refiner at a path.
     pub fn load_refiner(&self, path: &Path) -> LoadOptions {
-        // Folders have their own tokenizers.
-        let tokenizer = self.tokenizer.clone().filter(|_| path.is_file());
-        let files = FileOptions { tokenizer, without_safety_checker: true, ..FileOptions::default() };
+        // Folders are complete. Files that hold a UNet alone need CLIP-G and the VAE of the base model.
+        let of_file = |option: &Option<PathBuf>| option.clone().filter(|_| path.is_file());
+        let (tokenizer, clip_g, vae) = (of_file(&self.tokenizer), of_file(&self.clip_g), of_file(&self.vae));
+        let files =
+            FileOptions { tokenizer, clip_g, vae, without_safety_checker: true, ..FileOptions::default() };
         LoadOptions { files, ..self.load() }
     }
 
