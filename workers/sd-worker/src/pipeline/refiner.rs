@@ -58,8 +58,10 @@ impl Refiner {
     }
 }
 
-/// Returns the number of steps whose timestep is not below the fraction `1 - switch_at` of the training timesteps.
+/// Returns the number of steps whose timestep is not below the fraction `1 - switch_at` of the training timesteps, rounded as
+/// in diffusers.
 fn steps_before(scheduler: &Scheduler, train_timesteps: usize, switch_at: f64) -> usize {
-    let last = (train_timesteps as f64 * (1.0 - switch_at)).round();
+    let all = train_timesteps as f64;
+    let last = (all - switch_at * all).round_ties_even();
     (0..scheduler.steps()).take_while(|i| scheduler.timestep(*i).is_some_and(|t| t >= last)).count()
 }
