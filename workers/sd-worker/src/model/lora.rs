@@ -223,10 +223,21 @@ fn peft_alphas(weights: &Weights) -> std::result::Result<HashMap<usize, f64>, St
 }
 
 /// Returns the change times `factor` of a part of the rows of its weight, as two matrices in f32 on the CPU. Those of a LoHa
-/// have the product of its ranks: the elementwise product of two sums of columns times rows is the sum over all pairs.
+/// have the product of its ranks: the elementwise product of two sums of columns times rows is the sum over all pairs. If
+/// this rank exceeds the number of columns, the matrices are the whole change and an identity, which are smaller.
 pub(super) fn low_rank(product: &Product, factor: f64, view: View) -> candle_core::Result<LowRank> {
+    let (mut all_ranks, mut all_columns) = (1usize, 0);
+    for [_, down] in &product.factors {
+        let (rank, columns) = down.dims2()?;
+        (all_ranks, all_columns) = (all_ranks.saturating_mul(rank), columns);
+    }
+    let is_full = all_ranks > all_columns;
     let mut total: Option<LowRank> = None;
-    for [up, down] in &product.factors {
+    if is_full {
+        let down = Tensor::eye(all_columns, DType::F32, &Device::Cpu)?;
+        total = Some(LowRank { up: delta(product, factor, &Device::Cpu)?, down });
+    }
+    for [up, down] in product.factors.iter().filter(|_| !is_full) {
         total = Some(match total {
             None => LowRank { up: (up * (product.scale * factor))?, down: down.clone() },
             Some(first) => {

@@ -136,16 +136,15 @@ fn loras_for_other_networks_are_refused() -> Outcome {
     Ok(())
 }
 
-/// A LoHa, whose change has the product of its ranks, equals the sum of the elementwise product and the weight.
-#[test]
-fn a_loha_equals_changed_weights() -> Outcome {
+/// A LoHa of these ranks equals the sum of the elementwise product and the weight, which has 64 columns.
+fn compare_loha([rank, other_rank]: [usize; 2]) -> Outcome {
     let (folder, pipeline) = model_on("flux_dev", &Device::Cpu, LoadOptions::default())?;
     let random = |i: usize, shape: (usize, usize)| {
         Tensor::from_vec(normal(1, Purpose::Step(i), shape.0 * shape.1), shape, &Device::Cpu)?
             .affine(0.6, 0.0)
     };
-    let [up, down, other_up, other_down] =
-        [random(0, (256, 2))?, random(1, (2, 64))?, random(2, (256, 3))?, random(3, (3, 64))?];
+    let (up, down) = (random(0, (256, rank))?, random(1, (rank, 64))?);
+    let (other_up, other_down) = (random(2, (256, other_rank))?, random(3, (other_rank, 64))?);
     let name = "transformer_blocks.0.ff.net.0.proj";
     let ends = ["hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"];
     let mut file: HashMap<String, Tensor> = ends
@@ -165,7 +164,7 @@ fn a_loha_equals_changed_weights() -> Outcome {
     // The scale is alpha over the rank of the second matrix, and the weight of the request.
     let product = (up.matmul(&down)? * other_up.matmul(&other_down)?)?;
     let key = format!("{name}.weight");
-    let changed = (&weights[&key] + (product * (6.0 / 3.0 * 0.5))?)?;
+    let changed = (&weights[&key] + (product * (6.0 / other_rank as f64 * 0.5))?)?;
     weights.insert(key, changed);
     let path = folder.path().join("changed.safetensors");
     candle_core::safetensors::save(&weights, &path)?;
@@ -178,4 +177,16 @@ fn a_loha_equals_changed_weights() -> Outcome {
     println!("at most {most} levels away, {effect} changed");
     assert!(most <= 1 && effect > 2, "{most} levels away, {effect} changed");
     Ok(())
+}
+
+/// The change has the product of the ranks.
+#[test]
+fn a_loha_equals_changed_weights() -> Outcome {
+    compare_loha([2, 3])
+}
+
+/// The product of the ranks exceeds the number of columns, so that the change is stored as a whole.
+#[test]
+fn a_loha_of_high_rank_equals_changed_weights() -> Outcome {
+    compare_loha([9, 8])
 }
