@@ -17,7 +17,7 @@ use crate::models::{Api, ServedModels};
 use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::pipeline::{Bounds, Request};
 use crate::queue::{Event, Failure, ImageJob, Images};
-use crate::served::{ServedModel, api_error};
+use crate::served::api_error;
 
 /// Time after which a job without a callback is cancelled if no client follows it.
 pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
@@ -204,7 +204,7 @@ async fn create(
         Some(served) => {
             let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
             let place = client.acquire(request.seeds.len(), "n")?;
-            (Ok(Submitted::new(&served, request)?), place)
+            (Ok(Submitted::new(request, |request| served.submit(request))?), place)
         }
         None => {
             models.check_capacity()?;
@@ -250,13 +250,13 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// Appends a request to the queue.
-    ///
-    /// # Errors
-    /// 429 if the queue is full, 503 if it is closed.
-    fn new(served: &ServedModel, request: Request) -> Result<Self, ApiError> {
+    /// Appends a request to the queue by `submit`, whose error is returned.
+    fn new(
+        request: Request,
+        submit: impl FnOnce(Request) -> Result<ImageJob, ApiError>,
+    ) -> Result<Self, ApiError> {
         let seed = request.seeds.first().copied().unwrap_or_default();
-        Ok(Self { images: served.submit(request)?, seed })
+        Ok(Self { images: submit(request)?, seed })
     }
 }
 
@@ -269,7 +269,7 @@ async fn load(
 ) -> Result<Submitted, ApiError> {
     let served = models.described_after_load(name).await?;
     let request = parameters::check(&served, parameters, canvas, SIZE_FIELDS).await?;
-    Submitted::new(&served, request)
+    Submitted::new(request, |request| served.submit_accepted(request))
 }
 
 /// Copies the events of the queue to the log of a job.

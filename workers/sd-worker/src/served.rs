@@ -129,6 +129,14 @@ impl ServedModel {
     pub fn submit(&self, request: Request) -> Result<ImageJob, ApiError> {
         self.queue.submit_to(self.index, Some(request)).map_err(submit_error)
     }
+
+    /// Like [`Self::submit`], for a request that was accepted before the model was loaded.
+    ///
+    /// # Errors
+    /// 503 if the queue is closed.
+    pub fn submit_accepted(&self, request: Request) -> Result<ImageJob, ApiError> {
+        self.queue.submit_accepted(self.index, request).map_err(submit_error)
+    }
 }
 
 /// Returns the permits for decoding images.

@@ -71,8 +71,25 @@ impl Queue {
     /// # Errors
     /// The queue is full or closed.
     pub fn submit_to(&self, model: usize, request: Option<Request>) -> Result<ImageJob, SubmitError> {
+        self.push(model, request, false)
+    }
+
+    /// Appends a request that was accepted before its model was loaded, even if the queue is full now.
+    ///
+    /// # Errors
+    /// The queue is closed.
+    pub fn submit_accepted(&self, model: usize, request: Request) -> Result<ImageJob, SubmitError> {
+        self.push(model, Some(request), true)
+    }
+
+    fn push(
+        &self,
+        model: usize,
+        request: Option<Request>,
+        is_accepted: bool,
+    ) -> Result<ImageJob, SubmitError> {
         let queue = &self.0.queue;
-        let (entry, events) = queue.push(model, request)?;
+        let (entry, events) = queue.push(model, request, is_accepted)?;
         Ok(ImageJob { events, canceller: Canceller { entry, queue: queue.clone() } })
     }
 

@@ -132,13 +132,18 @@ impl Shared {
         Self { options, state: Mutex::default(), changed: Condvar::new() }
     }
 
+    /// Appends a request. One that `is_accepted` is appended even if the queue is full.
     pub fn push(
         &self,
         model: usize,
         request: Option<Request>,
+        is_accepted: bool,
     ) -> Result<(Arc<QueueEntry>, UnboundedReceiver<Event>), SubmitError> {
         let mut state = self.state.lock();
-        self.check_state(&state)?;
+        self.check_state(&state).or_else(|error| match error {
+            SubmitError::Full { .. } if is_accepted => Ok(()),
+            error => Err(error),
+        })?;
         let (events, receiver) = unbounded_channel();
         let position = state.pending();
         let cancelled = Arc::new(AtomicBool::new(false));

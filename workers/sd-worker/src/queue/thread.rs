@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::picture::Picture;
     use crate::pipeline::OnStep;
-    use crate::queue::Options;
+    use crate::queue::{Options, SubmitError};
 
     /// Generators of which the first runs out of memory until the others are unloaded.
     #[derive(Default)]
@@ -234,7 +234,7 @@ mod tests {
     /// Serves one request, which is cancelled before if that is asked for, and returns its last event.
     fn last(fake: &mut Fake, model: usize, request: Option<Request>, cancel: bool) -> Event {
         let queue = Shared::new(Options { max_waiting: 1, preview_every: 0 });
-        let (_, mut events) = queue.push(model, request).unwrap();
+        let (_, mut events) = queue.push(model, request, false).unwrap();
         let entry = queue.next().unwrap();
         if cancel {
             queue.cancel(&entry);
@@ -258,6 +258,16 @@ mod tests {
         assert_eq!(code(&last(&mut fake, 1, None, false)), "internal_error");
         assert_eq!(code(&last(&mut fake, 0, None, false)), "none");
         assert_eq!(fake.generated, 0);
+    }
+
+    #[test]
+    fn an_accepted_request_joins_a_full_queue() {
+        let queue = Shared::new(Options { max_waiting: 0, preview_every: 0 });
+        assert!(queue.push(0, None, false).is_ok());
+        assert!(matches!(queue.push(0, None, false), Err(SubmitError::Full { waiting: 1, .. })));
+        assert!(queue.push(0, None, true).is_ok());
+        queue.close(&Failure::new("worker_ended", "closed"));
+        assert!(matches!(queue.push(0, None, true), Err(SubmitError::Closed(_))));
     }
 
     #[test]
